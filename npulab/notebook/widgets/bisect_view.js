@@ -1,21 +1,31 @@
-// Draws the bisect view. All meaning (what is tried, why, what may be done) comes from Python as text in
-// `shown`, one message a trial; what happens here is painting it and sending what was pressed.
+// Draws the bisect view. All meaning (the trial, its reason, the acts allowed) comes from Python as text in `shown`, one
+// message a trial; this script paints it and sends the acts pressed.
 //
-// What is pressed carries the turn it was pressed for: Python ignores it where that question is over.
+// An act carries the turn it was pressed for: Python ignores it if that question is over.
 
 const MOST = 200; // rows of fields in the page
-const SEEN = 300; // ms that a trial is shown before an answer counts: a double click is no answer to the next one
+const SEEN = 300; // ms that a trial is shown before an answer counts: a double click does not answer the next trial
 const VERDICTS = ["pass", "fail", "hang"];
 const BUTTONS = [
   ["pass", "p", "Pass"], ["fail", "f", "Fail"], ["hang", "h", "Hang"],
   ["undo", "u", "Undo"], ["again", "a", "Ask again"],
   ["run", "r", "Run"], ["stop", "s", "Stop"],
 ];
-const KEYS = { ...Object.fromEntries(BUTTONS.map(([act, key]) => [key, act])), Escape: "stop" };
-const MOVES = { ArrowLeft: -1, ArrowRight: 1, Home: -BUTTONS.length, End: BUTTONS.length };
+const KEYS = [
+  { keys: Object.fromEntries(BUTTONS.map(([act, key]) => [key, view => view.act(act)])) }, // shown on the buttons
+  { help: "the keys work while this view has the focus: click into it, or Tab to its buttons" },
+  { keys: { Escape: view => view.act("stop") }, help: "stops, too" },
+  { help: "its .capture is what to run" },
+];
+const TOOL_KEYS = [{
+  keys: {
+    ArrowLeft: view => view.move(-1),
+    ArrowRight: view => view.move(1),
+    Home: view => view.move(-BUTTONS.length),
+    End: view => view.move(BUTTONS.length),
+  },
+}];
 const WIDEST = [24, 38, 12, 12, 12]; // letters of a column
-const HELP = "the keys work while this view has the focus: click into it, or Tab to its buttons · Escape stops, too · " +
-  "its .capture is what to run";
 
 function counted(number, name) {
   return `${number} ${name}${number === 1 ? "" : "s"}`;
@@ -29,9 +39,14 @@ class View extends Frame {
   constructor(model, el) {
     super(model);
     this.turn = null;
+    this.toolActs = keyActs(TOOL_KEYS);
     this.build(el);
     this.draw();
     this.listen();
+  }
+
+  get keys() {
+    return KEYS;
   }
 
   get shown() {
@@ -56,8 +71,7 @@ class View extends Frame {
     const columns = make("div", "columns"), beside = make("div", "beside");
     beside.append(this.suspects(), this.trials());
     columns.append(this.tried(), this.result(), beside);
-    this.root.append(this.heading(this.where), this.bar, line, this.status, this.reason, columns,
-      make("div", "npulab-help", HELP));
+    this.root.append(this.heading(this.where), this.bar, line, this.status, this.reason, columns, this.help());
     el.append(this.root);
   }
 
@@ -299,14 +313,14 @@ class View extends Frame {
   press(event) {
     const letter = event.key.length === 1, key = letter ? event.key.toLowerCase() : event.key;
     if (passes(event) || event.shiftKey && !letter) return;
-    const act = event.shiftKey || !Object.hasOwn(KEYS, key) ? null : KEYS[key];
-    const moves = Object.hasOwn(MOVES, key) && this.tools.contains(event.target);
-    if (key === "Escape" && !this.shown.allowed.includes(act)) return;
+    const act = event.shiftKey ? undefined : this.acts.get(key);
+    const move = this.tools.contains(event.target) ? this.toolActs.get(key) : undefined;
+    if (key === "Escape" && !this.shown.allowed.includes("stop")) return;
     event.stopPropagation();
-    // a key that is held down says a thing once: each Enter would press the button again
-    if (act || moves || event.repeat && (key === "Enter" || key === " ")) event.preventDefault();
-    if (moves) this.move(MOVES[key]);
-    else if (act && !event.repeat) this.act(act);
+    // a key that is held down counts once: each repeated Enter would press the button again
+    if (act || move || event.repeat && (key === "Enter" || key === " ")) event.preventDefault();
+    if (move) move(this, event);
+    else if (act && !event.repeat) act(this, event);
   }
 }
 

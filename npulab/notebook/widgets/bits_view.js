@@ -1,39 +1,47 @@
-// Words as rows of bits with their fields' names, and the fields in a list beside them: what the views of registers have
-// in common. All meaning (values, what a field is, what is known of a bit) comes from Python; what happens here is
-// painting, moving the cursor, selecting, filtering and copying.
+// Words as rows of bits with the names of their fields, and the fields in a list next to them: the base of the views of
+// registers. All meaning (values, descriptions of fields, what is known of a bit) comes from Python; this script paints,
+// moves the cursor, selects, filters and copies.
 //
-// Bit operators give signed numbers: `>>> 0` follows each of them whose result is kept.
+// Bit operators return signed numbers: `>>> 0` follows each operator whose result is kept.
 
 const BITS = 32;
 const PAGE = 8;
-const HELP = "click selects · drag or Shift+← → selects a run · / searches · n, p next and previous field that differs, " +
-  "] [ bit · c copies, C copies the list · arrows, Home, End, PageUp, PageDown move";
 
-const ACTS = {
-  n: view => view.seek(1, true),
-  "]": view => view.seek(1),
-  p: view => view.seek(-1, true),
-  "[": view => view.seek(-1),
-  c: view => view.copy(view.line()),
-  C: view => view.copy(view.lines()),
-  "/": view => view.search.focus(),
-};
-const MOVES = bitMoves(PAGE, BITS);
-const LIST_MOVES = {
-  ArrowUp: view => view.step(-1),
-  ArrowDown: view => view.step(1),
-  PageUp: view => view.step(-PAGE),
-  PageDown: view => view.step(PAGE),
-  Home: view => view.step(-Infinity),
-  End: view => view.step(Infinity),
-};
-// Shifted keys that select; others with Shift go on to JupyterLab.
-const EXTENDS = { ArrowLeft: 1, ArrowRight: -1 };
+// The keys of the bits, and of the list next to them.
+const SEARCH = { keys: { "/": view => view.search.focus() }, help: "searches" };
+const SHARED_KEYS = [
+  { keys: { n: view => view.seek(1, true), p: view => view.seek(-1, true) }, help: "go to the next and previous field that differs" },
+  { keys: { "]": view => view.seek(1), "[": view => view.seek(-1) }, help: "to the next and previous bit that differs" },
+  { keys: { c: view => view.copy(view.line()) }, help: "copies the line" },
+  { keys: { C: view => view.copy(view.lines()) }, help: "copies the list" },
+];
+const GRID_KEYS = [
+  { help: "click selects, drag selects a run" },
+  { keys: { "Shift+ArrowLeft": view => view.extendBy(1), "Shift+ArrowRight": view => view.extendBy(-1) }, help: "select a run" },
+  SEARCH,
+  ...SHARED_KEYS,
+  { keys: bitMoves(PAGE, BITS), help: "move" },
+];
+const LIST_KEYS = [
+  SEARCH,
+  ...SHARED_KEYS,
+  {
+    keys: {
+      ArrowUp: view => view.step(-1),
+      ArrowDown: view => view.step(1),
+      PageUp: view => view.step(-PAGE),
+      PageDown: view => view.step(PAGE),
+      Home: view => view.step(-Infinity),
+      End: view => view.step(Infinity),
+    },
+    help: "move",
+  },
+];
 
 const SHOWS = { all: "all fields", nonzero: "not zero", unknown: "unknown", differing: "differing" };
 const TONES = ["#2b8a3e", "#1971c2", "#d9730d", "#9c36b5", "#0c8599", "#c2255c", "#846800", "#5f3dc4"];
 const VALUE_TONES = { "not zero": TONES[1], "all ones": TONES[3], differing: TONES[2] };
-// What is known of a bit, what leaves most to do first.
+// What is known of a bit: its letter, name and colour; the status that leaves most to do stands first.
 const KNOWN = { "?": ["open", TONES[5]], R: ["rivals", TONES[2]], N: ["nuisance", TONES[3]], L: ["law", TONES[0]],
   C: ["constant", TONES[1]], "·": ["never exercised", ""] };
 
@@ -47,22 +55,23 @@ function ones(width) {
   return width === BITS ? 0xffffffff : 2 ** width - 1;
 }
 
-// The runs of bits of a word, and what they are called.
+// The runs of bits of a word with their names, as a text to compare.
 function cut(owners) {
   return owners.map(({ place, first }) => first ? `${place.name}${place.automatic ? "?" : ""}` : "").join();
 }
 
-// A value's text is `raw = value`, and `, reference raw = value` where it differs; that of a new field comes later.
+// The value in a text of the form `raw = value`, with `, reference raw = value` if it differs. A new field has no text yet.
 function meant(text = "") {
   return text.slice(text.indexOf(" = ") + 3).split(", reference ")[0];
 }
 
-// A view that extends it says in `name` which it is, in `keys` and `listKeys` what its keys do, in `parts` what it has
-// between its tools and its bits.
+// The views that extend it give their `name`, the tables `keys` and `listKeys`, and `parts`, the elements between the
+// tools and the bits.
 class BitsFrame extends Frame {
   constructor(model, el) {
     super(model);
     this.id = `${this.name}-${++views}`;
+    this.listActs = keyActs(this.listKeys);
     this.words = model.get("words");
     this.reference = model.get("reference");
     this.pointed = null;
@@ -74,11 +83,11 @@ class BitsFrame extends Frame {
   }
 
   get keys() {
-    return { ...ACTS, ...MOVES };
+    return GRID_KEYS;
   }
 
   get listKeys() {
-    return { ...ACTS, ...LIST_MOVES };
+    return LIST_KEYS;
   }
 
   get shows() {
@@ -119,8 +128,7 @@ class BitsFrame extends Frame {
     const side = make("div", "side");
     side.append(this.list());
     both.append(this.grid, side);
-    this.root.append(this.heading(), this.tools(), ...this.parts(), this.status, both, this.summary,
-      make("div", "npulab-help", this.help));
+    this.root.append(this.heading(), this.tools(), ...this.parts(), this.status, both, this.summary, this.help());
     for (const word of names.keys()) this.paint(word, -1);
     this.narrow();
     this.showCursor();
@@ -129,7 +137,7 @@ class BitsFrame extends Frame {
     this.wire();
   }
 
-  // Another map: other fields own the bits. Where there is no list, words that are cut as before stay as they are.
+  // The map changed: other fields own the bits. If there is no list, words whose runs are the same stay as they are.
   rebuild() {
     const names = this.model.get("registers"), before = this.owners.map(cut), rows = [...this.grid.children].slice(1);
     if (this.fields || names.join() !== rows.map(row => row.firstChild.textContent).join()) return this.renew();
@@ -157,14 +165,14 @@ class BitsFrame extends Frame {
     [this.pointed, this.lit, this.chosen] = [null, [], []];
     this.build();
     [this.search.value, this.kind.value, this.colour.value] = asked;
-    if (!this.kind.value) this.kind.value = "all"; // the evidence that was asked for is gone
+    if (!this.kind.value) this.kind.value = "all"; // no field of the new map has the evidence chosen
     this.narrow();
     root.replaceWith(this.root);
     this.grid.scrollTop = top;
     if (held) this.stop.focus();
   }
 
-  // Which field each bit belongs to, and where its run of bits begins and ends.
+  // Find the field of each bit, and the ends of its run of bits.
   own() {
     this.places = this.model.get("places");
     this.texts = this.model.get("values");
@@ -233,7 +241,7 @@ class BitsFrame extends Frame {
     return row;
   }
 
-  // The name above a run of bits; each bit says it too, so a reader of the screen does without.
+  // The name above a run of bits; a screen reader skips it, as each bit says it too.
   label(index, word, high) {
     const width = this.places[index].pieces.find(([at, lsb, bits]) => at === word && lsb + bits - 1 === high)[2];
     const label = make("span", "label", "", { "aria-hidden": "true" });
@@ -259,7 +267,7 @@ class BitsFrame extends Frame {
 
   // ---- painting ----
 
-  // The bits of one word that are set in `mask`.
+  // Paint the bits of a word that are set in `mask`.
   paint(word, mask) {
     const now = this.words[word], reference = this.reference[word];
     for (let bit = 0; bit < BITS; bit++) if (mask >>> bit & 1) this.paintBit(word, bit, now, reference);
@@ -269,7 +277,7 @@ class BitsFrame extends Frame {
     other.textContent = now === reference ? "" : hex(reference);
   }
 
-  // What is known of a bit besides its value, as its colour says it.
+  // What the colour of a bit says, in words.
   known(word, bit) {
     const letters = this.model.get("letters"), shares = this.model.get("shares");
     return { law: letters[word] && `, ${KNOWN[letters[word][BITS - 1 - bit]][0]}`,
@@ -316,7 +324,7 @@ class BitsFrame extends Frame {
   showValues() {
     const before = this.texts;
     this.texts = this.model.get("values");
-    if (this.texts.length !== this.places.length) return; // of another map, whose fields come next
+    if (this.texts.length !== this.places.length) return; // the values of the next map, whose fields come in the next message
     this.texts.forEach((text, index) => text === before[index] || this.showValue(index));
     this.tell();
   }
@@ -347,8 +355,8 @@ class BitsFrame extends Frame {
     this.summary.textContent = this.model.get("summary");
   }
 
-  // The field under the pointer, else the run that is selected, else the field under the cursor: told in the status
-  // line, all its pieces lit.
+  // Show the field under the pointer, or else the run that is selected, or else the field under the cursor: as a text in
+  // the status line, with all its pieces lit.
   tell(note = "") {
     const [word, bit] = this.pointed || this.cursor;
     const { index, place } = this.owners[word][bit];
@@ -377,7 +385,7 @@ class BitsFrame extends Frame {
     return this.some(index, word => this.words[word] ^ this.reference[word]);
   }
 
-  // Show the fields that are asked for: in the list those alone, in the grid they keep their boxes.
+  // Show the fields that are asked for: the list has no other fields, in the grid the others are empty boxes.
   narrow() {
     const asked = this.search.value.toLowerCase().split(/\s+/).filter(word => word), kind = this.kind.value;
     const tests = {
@@ -411,7 +419,7 @@ class BitsFrame extends Frame {
     this.showReference();
   }
 
-  // Another test of a view's own for what is shown.
+  // A view may have a test of its own for what is shown.
   shownIf() {
     return undefined;
   }
@@ -428,7 +436,7 @@ class BitsFrame extends Frame {
       VALUE_TONES["not zero"];
   }
 
-  // The colour of a bit, and how much of it there is: where laws or a sweep tell bits of one field apart, its own.
+  // The colour of a bit and its strength; laws and a sweep distinguish the bits of a field, all else colours the field.
   bitTone(word, bit, tone) {
     if (this.colour.value === "law") return [KNOWN[this.model.get("letters")[word][BITS - 1 - bit]][1], ""];
     if (this.colour.value !== "flips") return [tone, ""];
@@ -436,7 +444,7 @@ class BitsFrame extends Frame {
     return share ? ["var(--npulab-lead)", `${10 + share / 2}%`] : ["", ""];
   }
 
-  // The colour that leaves most to do of those of a field's bits.
+  // The colour of the field's bit that leaves most to do.
   fieldLaw(index) {
     const letters = this.model.get("letters"), order = Object.keys(KNOWN);
     const places = this.places[index].pieces.flatMap(([word, lsb, width]) =>
@@ -518,12 +526,12 @@ class BitsFrame extends Frame {
       await navigator.clipboard.writeText(asCells(text));
       this.tell(`copied ${count} line${count === 1 ? "" : "s"}`);
     } catch {
-      this.tell(`this page may not copy: ${text.slice(0, 200)}`);
+      this.tell(`the page is not allowed to copy: ${text.slice(0, 200)}`);
     }
   }
 
-  // Go to the next (1) or previous (-1) bit that differs, in reading order and round the end; by `field`,
-  // to one of another field, as long as there is another.
+  // Go to the next (1) or previous (-1) bit that differs, in reading order and round the end; with `field` to a bit of
+  // another field, if another field differs.
   seek(step, field) {
     const here = this.places[this.here];
     const found = field && this.differing(step, here) || this.differing(step);
@@ -598,30 +606,26 @@ class BitsFrame extends Frame {
     this.tell();
   }
 
-  // A typed letter that went on to the notebook would change it (m, a, d d); shortcuts are not ours.
+  // No typed letter goes on to the notebook, which it would change (m, a, d d); shortcuts go on.
   press(event) {
     const { key, target } = event, letter = key.length === 1;
     if (passes(event)) return;
     if (target.tagName === "INPUT") return this.typed(event);
     if (target.tagName === "SELECT") return void event.stopPropagation();
-    const inGrid = this.grid.contains(target), keys = inGrid ? this.keys : this.listKeys;
-    if (inGrid && event.shiftKey && Object.hasOwn(EXTENDS, key)) return this.extendBy(event);
-    if (event.shiftKey && !letter) return;
-    const used = Object.hasOwn(keys, key);
-    if (used || letter) event.stopPropagation();
-    if (!used) return;
+    const acts = this.grid.contains(target) ? this.acts : this.listActs;
+    const act = acts.get(event.shiftKey && !letter ? `Shift+${key}` : key);
+    if (act || letter) event.stopPropagation();
+    if (!act) return;
     event.preventDefault();
-    keys[key](this, event.repeat);
+    act(this, event);
   }
 
-  extendBy(event) {
-    event.stopPropagation();
-    event.preventDefault();
+  extendBy(bits) {
     if (!this.model.get("selection").length) this.anchor = this.cursor[1];
-    this.extend(this.cursor[1] + EXTENDS[event.key]);
+    this.extend(this.cursor[1] + bits);
   }
 
-  // A key in the search: Escape empties it, Enter goes to what is found.
+  // A key in the search: Escape empties it, Enter goes to the fields found.
   typed(event) {
     const { key } = event;
     event.stopPropagation();

@@ -1,42 +1,48 @@
-// Draws the byte view. What a byte means comes from Python as text; what happens here is painting the rows that are
-// seen, moving the cursor, and sending what was asked.
+// Draws the byte view. The meaning of a byte comes from Python as text; this script paints the rows in sight, moves the
+// cursor, and sends what was asked.
 
 const ROW = 16;      // bytes
 const HIGH = 18;     // pixels of a row
-const SHOWN = 28;    // rows, and one of column numbers above them
-const MAP = [10, 6]; // the map beside the rows: cells across, pixels of each
+const SHOWN = 28;    // rows; above them stands a row of column numbers
+const MAP = [10, 6]; // the map next to the rows: cells across, pixels of a cell
 const KINDS = 32;    // a class is the status times this plus the kind
 const STATUSES = 6;
 const CHANGED = 0, FILL = 1, ZERO = 2;
-const COPIED = 65536;
-const EDITED = 64; // bytes that are given to be edited
-const HELP = "arrows, PageUp, PageDown, Home, End move, Ctrl+Home and Ctrl+End to the ends, with Shift they select · " +
-  "/ looks for a value, n and N go to the next and previous match · g goes to an offset · ] and [ go to the next and " +
-  "previous run of another colour · e writes, u undoes, U redoes · k changes the colours · Ctrl+C copies as hex";
+const COPIED = 65536; // at most so many bytes are copied
+const EDITED = 64;    // at most so many bytes are offered for editing
 
-const KEYS = {
-  ArrowLeft: () => -1,
-  ArrowRight: () => 1,
-  ArrowUp: () => -ROW,
-  ArrowDown: () => ROW,
-  PageUp: () => -ROW * (SHOWN - 1),
-  PageDown: () => ROW * (SHOWN - 1),
-  Home: view => -(view.cursor % ROW),
-  End: view => ROW - 1 - view.cursor % ROW,
-};
-
-const ACTS = {
-  "/": view => view.search.focus(),
-  g: view => view.goto.focus(),
-  n: view => view.model.send({ seek: 1 }),
-  N: view => view.model.send({ seek: -1 }),
-  "]": view => view.step(1),
-  "[": view => view.step(-1),
-  e: view => view.edit(),
-  u: view => view.model.send({ undo: 1 }),
-  U: view => view.model.send({ redo: 1 }),
-  k: view => view.ask({ colour: view.model.get("colour") === "kind" ? "status" : "kind" }),
-};
+const KEYS = [
+  {
+    keys: {
+      ArrowLeft: (view, { shiftKey }) => view.walk(-1, shiftKey),
+      ArrowRight: (view, { shiftKey }) => view.walk(1, shiftKey),
+      ArrowUp: (view, { shiftKey }) => view.walk(-ROW, shiftKey),
+      ArrowDown: (view, { shiftKey }) => view.walk(ROW, shiftKey),
+      PageUp: (view, { shiftKey }) => view.walk(-ROW * (SHOWN - 1), shiftKey),
+      PageDown: (view, { shiftKey }) => view.walk(ROW * (SHOWN - 1), shiftKey),
+      Home: (view, { shiftKey }) => view.walk(-(view.cursor % ROW), shiftKey),
+      End: (view, { shiftKey }) => view.walk(ROW - 1 - view.cursor % ROW, shiftKey),
+    },
+    help: "move",
+  },
+  {
+    keys: {
+      "Ctrl+Home": (view, { shiftKey }) => view.go(0, shiftKey),
+      "Ctrl+End": (view, { shiftKey }) => view.go(view.model.get("total") - 1, shiftKey),
+    },
+    help: "go to the ends",
+  },
+  { help: "with Shift these keys select" },
+  { keys: { "/": view => view.search.focus() }, help: "looks for a value" },
+  { keys: { n: view => view.model.send({ seek: 1 }), N: view => view.model.send({ seek: -1 }) }, help: "go to the next and previous match" },
+  { keys: { g: view => view.goto.focus() }, help: "goes to an offset" },
+  { keys: { "]": view => view.step(1), "[": view => view.step(-1) }, help: "go to the next and previous run of another colour" },
+  { keys: { e: view => view.edit() }, help: "writes" },
+  { keys: { u: view => view.model.send({ undo: 1 }) }, help: "undoes" },
+  { keys: { U: view => view.model.send({ redo: 1 }) }, help: "redoes" },
+  { keys: { k: view => view.ask({ colour: view.model.get("colour") === "kind" ? "status" : "kind" }) }, help: "changes the colours" },
+  { help: "Ctrl+C copies as hex" },
+];
 
 function bytes(view) {
   return new Uint8Array(view.buffer, view.byteOffset, view.byteLength);
@@ -55,6 +61,10 @@ class View extends Frame {
     this.showAll();
   }
 
+  get keys() {
+    return KEYS;
+  }
+
   get cursor() {
     return this.model.get("ends")[1];
   }
@@ -71,7 +81,7 @@ class View extends Frame {
     const { model } = this;
     this.root = make("div", "npulab-bytes", "", { role: "group", "aria-label": `bytes of ${model.get("title")}` });
     this.status = make("div", "status", "", { role: "status" });
-    // The canvas stays where it is while the tall element behind it scrolls: only rows that are seen are drawn.
+    // The canvas stays in its place while the tall element under it scrolls: only rows in sight are drawn.
     this.grid = make("div", "grid", "", { role: "application", tabindex: 0, "aria-roledescription": "hex view",
       "aria-label": `${model.get("title")}: ${model.get("total")} bytes, arrows move` });
     this.tall = make("div", "tall");
@@ -86,7 +96,7 @@ class View extends Frame {
     this.probe = make("span", "probe swatch", "", { "aria-hidden": "true" });
     this.summary = make("span", "npulab-summary");
     this.root.append(this.heading(this.summary), this.tools(), this.status, columns, this.legend,
-      make("div", "npulab-help", HELP), this.probe);
+      this.help(), this.probe);
     el.append(this.root);
   }
 
@@ -131,7 +141,7 @@ class View extends Frame {
     this.sketch = null;
   }
 
-  // Colours as the style sheet has them; a canvas cannot follow it by itself.
+  // Read the colours of the style sheet, which a canvas cannot follow by itself.
   takeColours() {
     const style = getComputedStyle(this.root), of = name => {
       this.probe.className = `probe swatch ${name}`;
@@ -153,14 +163,15 @@ class View extends Frame {
     this.sketch = null;
   }
 
-  // Of indices along an axis, colours round the circle, faint and strong by turns; else the style sheet's.
+  // For indices along an axis, colours round the circle, faint and strong by turns; for other kinds, those of the style
+  // sheet.
   tint(kind) {
     const count = this.model.get("kinds").filter(([name]) => name.startsWith("axis ")).length;
     if (!kind || kind > count) return "";
     return `color-mix(in srgb, hsl(${Math.round(300 * (kind - 1) / count)} 85% 45%) ${kind % 2 ? 34 : 52}%, var(--npulab-paper))`;
   }
 
-  // Fill is as quiet as in the other colours.
+  // Fill is as quiet here as in the colours of the status.
   kindClass(kind) {
     return kind && this.model.get("kinds")[kind - 1]?.[0] === "fill" ? `status-${FILL}` : `kind-${kind}`;
   }
@@ -193,7 +204,7 @@ class View extends Frame {
     return rowsInSight(this.grid.scrollTop, SHOWN * HIGH, HIGH, Math.ceil(this.size / ROW));
   }
 
-  // Pixels from the left of a byte of a row: of its hex digits and of its letter; there is a gap in the middle.
+  // Pixels from the left to the hex digits of a byte; there is a gap in the middle of the row.
   x(column) {
     return this.left + (column * 3 + (column > 7 ? 1 : 0)) * this.letter;
   }
@@ -267,12 +278,12 @@ class View extends Frame {
     context.strokeRect(this.right + column * letter, y + 1, letter, HIGH - 2);
   }
 
-  // The bytes of what the byte that is told of belongs to.
+  // The spans of bytes that the described byte belongs to.
   inside() {
     return (this.model.get("about").spans ?? []).map(([first, size]) => [first, first + size]);
   }
 
-  // Matches that are seen, boxed; found by halving, as they are in order.
+  // Draw boxes around the matches in sight; a binary search finds the first, as they are sorted.
   drawMarks(context, top) {
     const first = this.start + top * ROW, end = first + SHOWN * ROW, length = this.model.get("length");
     let [low, high] = [0, this.marks.length];
@@ -288,9 +299,9 @@ class View extends Frame {
     }
   }
 
-  // ---- the map beside ----
+  // ---- the map next to the rows ----
 
-  // Each cell has the colour of the class that says most of its bytes: what changed before all else.
+  // Each cell has the colour of the lowest status among its bytes: a change before all else.
   drawMap(top) {
     const context = this.map.getContext("2d"), { scale } = this, high = (SHOWN + 1) * HIGH, wide = MAP[0] * MAP[1];
     context.setTransform(scale, 0, 0, scale, 0, 0);
@@ -365,7 +376,7 @@ class View extends Frame {
     this.later();
   }
 
-  // The byte under the pointer, else under the cursor; Python says more of it a moment later.
+  // Show the byte under the pointer, or else under the cursor; Python adds more a moment later.
   showAbout() {
     const { model } = this, about = model.get("about"), pointed = model.get("pointed"), note = model.get("note");
     const place = pointed < 0 ? this.cursor : pointed, at = place - this.start, [from, to] = this.span;
@@ -378,7 +389,7 @@ class View extends Frame {
   }
 
   showPanel({ values, meanings }) {
-    const table = make("table", "values", "", { "aria-label": "the bytes from here on, as numbers" }), body = make("tbody", "");
+    const table = make("table", "values", "", { "aria-label": "the bytes from the cursor, as numbers" }), body = make("tbody", "");
     for (const [name, value] of values) {
       const row = make("tr", "");
       row.append(make("th", "", name, { scope: "row" }), make("td", "", value));
@@ -406,7 +417,7 @@ class View extends Frame {
     this.showAbout();
   }
 
-  // To the first byte of the next (1) or previous (-1) run of another colour.
+  // Go to the first byte of the next (1) or previous (-1) run of another colour.
   step(by) {
     const status = this.model.get("colour") === "status", of = at => status ? this.classes[at] >> 5 : this.classes[at] & 31;
     let at = this.cursor - this.start;
@@ -445,7 +456,7 @@ class View extends Frame {
     this.grid.scrollTop = clamp(row, rows + 1) * HIGH;
   }
 
-  // Ask what the selected bytes are to be: at first as they are.
+  // Ask for the new values of the selected bytes; the answer begins with their present values.
   edit() {
     const [from, to] = this.span.map(place => place - this.start), taken = this.data.subarray(from, Math.min(to + 1, from + EDITED));
     if (this.model.get("element") === "bytes") this.writing.value = Array.from(taken, byte => HEX[byte]).join(" ");
@@ -525,21 +536,19 @@ class View extends Frame {
     const { key, target } = event, letter = key.length === 1, ends = event.ctrlKey && (key === "Home" || key === "End");
     if (passes(event) && !ends) return;
     if (target !== this.grid) return this.type(event, key);
-    const moves = Object.hasOwn(KEYS, key), acts = Object.hasOwn(ACTS, key);
-    if (moves || acts || letter || key === "Enter" && !event.shiftKey) event.stopPropagation();
-    if (!moves && !acts) return;
+    const act = this.acts.get(ends ? `Ctrl+${key}` : key);
+    if (act || letter || key === "Enter" && !event.shiftKey) event.stopPropagation();
+    if (!act) return;
     event.preventDefault();
-    if (ends) this.go(key === "Home" ? 0 : this.model.get("total") - 1, event.shiftKey);
-    else if (moves) this.go(this.moved(KEYS[key](this)), event.shiftKey);
-    else ACTS[key](this);
+    act(this, event);
   }
 
-  // Rows up and down keep the column: they do not go past the first and the last row.
-  moved(by) {
+  // Move by bytes. A step of whole rows keeps the column: it does not go past the first and the last row.
+  walk(by, extend) {
     const end = this.model.get("total") - 1, to = this.cursor + by;
-    if (Math.abs(by) < ROW) return clamp(to, end + 1);
+    if (Math.abs(by) < ROW) return this.go(to, extend);
     const column = this.cursor % ROW, last = Math.floor((end - column) / ROW) * ROW + column;
-    return Math.max(column, Math.min(last, to));
+    this.go(Math.max(column, Math.min(last, to)), extend);
   }
 
   type(event, key) {

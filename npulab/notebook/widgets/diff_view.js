@@ -1,23 +1,25 @@
-// Draws the diff view. What differs, what each filter leaves and the Markdown come from Python; what happens here is
-// building the rows that are shown, going through them, and sending what was asked.
+// Draws the diff view. The differences, the rows that each filter leaves and the Markdown come from Python; this script
+// builds the rows that are shown, moves through them, and sends what was asked.
 
 const PAGE = 12;
-const MOST = 600; // rows that are built; more when the cursor comes to them
-const HELP = "arrows, PageUp, PageDown, Home, End go through the rows · / filters by name: part of it, or a glob such as " +
-  "CONV*.stride? · u leaves those that nobody named, a takes addresses in or out, c copies the table as Markdown";
-
-const KEYS = {
-  ArrowUp: view => view.move(-1),
-  ArrowDown: view => view.move(1),
-  PageUp: view => view.move(-PAGE),
-  PageDown: view => view.move(PAGE),
-  Home: view => view.move(-Infinity),
-  End: view => view.move(Infinity),
-  "/": view => view.search.focus(),
-  u: view => view.turn("unknown"),
-  a: view => view.turn("addresses"),
-  c: view => view.copy(),
-};
+const MOST = 600; // rows that are built at first; more when the cursor comes to them
+const KEYS = [
+  {
+    keys: {
+      ArrowUp: view => view.move(-1),
+      ArrowDown: view => view.move(1),
+      PageUp: view => view.move(-PAGE),
+      PageDown: view => view.move(PAGE),
+      Home: view => view.move(-Infinity),
+      End: view => view.move(Infinity),
+    },
+    help: "go through the rows",
+  },
+  { keys: { "/": view => view.search.focus() }, help: "filters by name: part of it, or a glob such as CONV*.stride?" },
+  { keys: { u: view => view.turn("unknown") }, help: "leaves the fields that nobody named" },
+  { keys: { a: view => view.turn("addresses") }, help: "takes addresses in or out" },
+  { keys: { c: view => view.copy() }, help: "copies the table as Markdown" },
+];
 
 class View extends Frame {
   constructor(model, el) {
@@ -26,6 +28,10 @@ class View extends Frame {
     this.lines = new Map();
     this.build(el);
     this.listen();
+  }
+
+  get keys() {
+    return KEYS;
   }
 
   // ---- building ----
@@ -46,7 +52,7 @@ class View extends Frame {
     this.table.append(head, this.body);
     this.none = make("p", "none");
     this.scroll.append(this.table, this.none);
-    this.root.append(this.heading(), this.tools(), this.status, this.scroll, this.summary, make("div", "npulab-help", HELP));
+    this.root.append(this.heading(), this.tools(), this.status, this.scroll, this.summary, this.help());
     this.show();
     el.append(this.root);
   }
@@ -74,7 +80,7 @@ class View extends Frame {
     return line;
   }
 
-  // The bits of both sides one above the other, those that differ marked.
+  // The bits of both sides, one side above the other; bits that differ are marked.
   bits(binary) {
     const cell = make("td", "both", "", { role: "gridcell" });
     for (const side of binary) {
@@ -88,18 +94,18 @@ class View extends Frame {
     return cell;
   }
 
-  // What stands above the addresses, which are apart from what means something.
+  // The line above the addresses, which stand apart from fields that mean something.
   apart(rows) {
     const count = rows.filter(index => this.model.get("rows")[index].address).length, wide = this.columns.length;
     const line = make("tr", "apart", "", { role: "row" });
-    line.append(make("td", "", `${count} ${count === 1 ? "address" : "addresses"}: where buffers lie, which is another place in each run`,
+    line.append(make("td", "", `${count} ${count === 1 ? "address" : "addresses"}: where buffers lie, which changes from run to run`,
       { role: "gridcell", colspan: wide }));
     return line;
   }
 
   // ---- showing ----
 
-  // The rows that are shown, addresses below all others.
+  // The rows that are shown, addresses last.
   get order() {
     const rows = this.model.get("rows"), shown = this.model.get("shown");
     return [...shown.filter(index => !rows[index].address), ...shown.filter(index => rows[index].address)];
@@ -128,7 +134,7 @@ class View extends Frame {
     this.status.textContent = selected < 0 ? this.none.textContent : this.model.get("rows")[selected].line;
   }
 
-  // The row under the pointer says all that is known of it.
+  // Show all that is known of the row under the pointer.
   hover(event) {
     const line = event.target.closest("[data-index]");
     if (line && this.pointerMoved(event)) this.status.textContent = this.model.get("rows")[line.dataset.index].line;
@@ -158,7 +164,7 @@ class View extends Frame {
       await navigator.clipboard.writeText(asCells(text));
       this.status.textContent = `copied ${this.model.get("shown").length} rows as Markdown`;
     } catch {
-      this.status.textContent = "this page may not copy; to_markdown() gives the text";
+      this.status.textContent = "the page is not allowed to copy; to_markdown() returns the text";
     }
   }
 
@@ -197,11 +203,11 @@ class View extends Frame {
       event.preventDefault(); // Escape would empty the search
       return void (this.stop ?? this.search).focus();
     }
-    const button = target.tagName === "BUTTON";
-    if (letter || Object.hasOwn(KEYS, key) || key === "Enter") event.stopPropagation();
-    if (!Object.hasOwn(KEYS, key) || button && !letter) return;
+    const button = target.tagName === "BUTTON", act = this.acts.get(key);
+    if (letter || act || key === "Enter") event.stopPropagation();
+    if (!act || button && !letter) return;
     event.preventDefault();
-    KEYS[key](this);
+    act(this, event);
   }
 }
 

@@ -1,10 +1,14 @@
 // Draws an exploration. Everything comes from Python in `shown`, one message a step.
 
 const STATUS = { L: "law", C: "constant", R: "rivals", "?": "open", "·": "never exercised", N: "nuisance" };
-const ACTS = [["run", "r", "Run"], ["stop", "s", "Stop"]];
-const KEYS = { r: "run", s: "stop", Escape: "stop" };
+const BUTTONS = [["run", "r", "Run"], ["stop", "s", "Stop"]];
+const KEYS = [
+  { keys: { r: view => view.act("run") }, help: "runs" },
+  { keys: { s: view => view.act("stop"), Escape: view => view.act("stop") }, help: "stop" },
+  { help: "the keys work while this view has the focus" },
+  { help: "a batch is predicted before it is captured" },
+];
 const [WIDE, HIGH, LEFT, UNDER] = [420, 200, 44, 28]; // of the curve, in its own units
-const HELP = "r runs, s or Escape stops, where this view has the focus · a batch is predicted before it is captured";
 
 function svg(tag, attributes, text = "") {
   const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
@@ -21,7 +25,7 @@ class View extends Frame {
     this.bar = make("div", "progress", "", { role: "progressbar", "aria-label": "layers asked", "aria-valuemin": 0 });
     this.bar.append(make("div", "done"));
     this.tools = make("div", "tools", "", { role: "toolbar", "aria-label": "exploration" });
-    this.buttons = ACTS.map(([act, key, name]) => {
+    this.buttons = BUTTONS.map(([act, key, name]) => {
       const button = this.button(act, name, { "aria-keyshortcuts": key });
       button.dataset.act = act;
       button.append(make("kbd", "", key, { "aria-hidden": "true" }));
@@ -36,13 +40,16 @@ class View extends Frame {
     const columns = make("div", "columns"), beside = make("div", "beside");
     beside.append(this.curve, this.legend);
     columns.append(this.bits, beside);
-    this.root.append(this.heading(this.where), this.bar, this.tools, this.status, this.surprise, columns,
-      make("div", "npulab-help", HELP));
+    this.root.append(this.heading(this.where), this.bar, this.tools, this.status, this.surprise, columns, this.help());
     el.append(this.root);
     this.draw();
     this.events = { shown: () => this.draw() };
     this.tools.addEventListener("click", event => this.act(event.target.closest("button")?.dataset.act));
     this.root.addEventListener("keydown", event => this.press(event));
+  }
+
+  get keys() {
+    return KEYS;
   }
 
   get shown() {
@@ -98,15 +105,15 @@ class View extends Frame {
   }
 
   act(act) {
-    if (act && this.shown.allowed.includes(act)) this.model.send(act);
+    if (this.shown.allowed.includes(act)) this.model.send(act);
   }
 
   press(event) {
-    const act = Object.hasOwn(KEYS, event.key) ? KEYS[event.key] : null;
-    if (passes(event) || event.key === "Escape" && !this.shown.allowed.includes(act)) return;
+    const act = this.acts.get(event.key);
+    if (passes(event) || event.key === "Escape" && !this.shown.allowed.includes("stop")) return;
     event.stopPropagation();
     if (act || event.repeat && (event.key === "Enter" || event.key === " ")) event.preventDefault();
-    if (act && !event.repeat) this.act(act);
+    if (act && !event.repeat) act(this, event);
   }
 }
 

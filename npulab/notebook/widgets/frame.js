@@ -1,4 +1,4 @@
-// What every view is made of; it stands in front of each view's own script.
+// The parts that every view is made of; this script stands before the script of each view.
 //
 // A view builds `this.root`, names in `this.events` what it does when a trait changes, and ends with
 // `export default mount(View)`.
@@ -18,22 +18,38 @@ function clamp(number, end) {
 const FORMULA = /^'*[\s"]*[=+\-@\uff1d\uff0b\uff0d\uff20]/;
 const NUMBER = /^[+-]?(0x[0-9a-f]+|(\d+\.?\d*|\.\d+)(e[+-]?\d+)?)$/i;
 
-// Lines of cells for the clipboard, of which a spreadsheet makes no formula, as support/cells.py writes tables: a cell
-// that would be one has an apostrophe in front.
+// Lines of cells for the clipboard, escaped as support/cells.py escapes tables: an apostrophe in front of a cell keeps a
+// spreadsheet from reading it as a formula.
 function asCells(text) {
   return text.replace(/[^\t\r\n;]+/g, cell => FORMULA.test(cell) && !NUMBER.test(cell) ? `'${cell}` : cell);
 }
 
-// Keys that are JupyterLab's or the browser's. JupyterLab takes single letters for commands (m makes a cell
-// Markdown), Enter for editing the cell and arrows for going to the next: none of those may leave a view, while
-// Ctrl+S, Tab, Shift+Enter and the like go on to it. AltGr is how some keyboards type [ and ]; it counts as Control
-// and Alt.
+// True for keys that go on to JupyterLab or the browser, such as Ctrl+S and Tab. JupyterLab takes single letters for
+// commands (m makes a cell Markdown), Enter to edit the cell and arrows to go to the next cell: none of these may leave a
+// view. AltGr is how some keyboards type [ and ]; the browser reports it as Control and Alt.
 function passes(event) {
   const { key } = event, held = event.ctrlKey || event.metaKey || event.altKey;
   return held && !event.getModifierState("AltGraph") || key === "Tab" || /^F\d+$/.test(key);
 }
 
-// Keys that move over words in rows, the highest bit on the left: `move` takes words and bits.
+// A view has its keys in one table, in the order of its help: rows { keys: { name: act }, help }. A name is that of
+// KeyboardEvent.key, with Shift+ or Ctrl+ in front where the view asks for it; an act takes the view and the event. A row
+// without keys is a note; a row without help has keys that the page shows elsewhere.
+const KEY_NAMES = { " ": "Space", ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: "↓" };
+
+function keyActs(table) {
+  return new Map(table.flatMap(({ keys = {} }) => Object.entries(keys)));
+}
+
+function keyHelp(table) {
+  const lines = table.filter(({ help }) => help).map(({ keys = {}, help }) => {
+    const names = Object.keys(keys).map(key => key.replace(/^ $|Arrow\w+/, name => KEY_NAMES[name])).join(" ");
+    return `${names.replace("← → ↑ ↓", "arrows")} ${help}`.trim();
+  });
+  return lines.join(" · ");
+}
+
+// Acts of keys that move over words in rows, the highest bit on the left: `move` takes words and bits.
 function bitMoves(page, bits) {
   return {
     ArrowLeft: view => view.move(0, 1),
@@ -52,6 +68,16 @@ class Frame {
     this.model = model;
     this.events = {};
     this.ends = [];
+    this.acts = keyActs(this.keys);
+  }
+
+  // The table of the view's keys.
+  get keys() {
+    return [];
+  }
+
+  help() {
+    return make("div", "npulab-help", keyHelp(this.keys));
   }
 
   heading(...more) {
@@ -81,20 +107,20 @@ class Frame {
     if (focused) element.focus();
   }
 
-  // The word and the bit of what an event is about.
+  // Call `act` with the word and the bit that an event is about.
   at(event, act) {
     const { word, bit } = event.target.dataset;
     if (bit !== undefined) act([Number(word), Number(bit)]);
   }
 
-  // Scrolling moves bits under a resting pointer: only one that has moved points at something.
+  // True if the pointer has moved: scrolling moves bits under a resting pointer, which points at nothing then.
   pointerMoved(event) {
     const { clientX, clientY } = event, rest = this.rest;
     this.rest = { clientX, clientY };
     return rest?.clientX !== clientX || rest?.clientY !== clientY;
   }
 
-  // Draw again in the next frame, however often it is asked for.
+  // Draw again in the next frame, once, however often this is called.
   later() {
     this.request ??= requestAnimationFrame(() => {
       this.request = null;
@@ -102,7 +128,7 @@ class Frame {
     });
   }
 
-  // A canvas has to be drawn again when the theme or its place on the page is another.
+  // Draw a canvas again when the theme or its place on the page changes.
   watch() {
     const again = () => this.later(), dark = window.matchMedia("(prefers-color-scheme: dark)");
     const sizes = new ResizeObserver(again), themes = new MutationObserver(again);

@@ -1,30 +1,25 @@
-// Draws the law view. All meaning (what is known of a bit, what matches, the panel of a field) comes from Python as
-// text and numbers; what happens here is painting it, moving the cursor, and sending what was asked.
+// Draws the law view. All meaning (what is known of a bit, the matches, the panel of a field) comes from Python as text
+// and numbers; this script paints it, moves the cursor, and sends what was asked.
 
 const BITS = 32;
 const PAGE = 8;
 const SIZE = [400, 220], EDGE = [10, 8, 34, 46]; // of the picture: width, height; right, top, bottom, left
-const TICKS = 5;  // of an axis, at most
-const NEAR = 14;  // units of the picture from which a point is looked at
-const LABEL = 3;  // bits from which on a field has its law written on it
+const TICKS = 5;  // at most, of an axis
+const NEAR = 14;  // units of the picture: a point nearer to the pointer is shown
+const LABEL = 3;  // bits: a field of at least so many has its law written on it
 const SVG = "http://www.w3.org/2000/svg";
 const MARKS = ["M-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0Z", "M-3-3H3V3H-3Z", "M0-3.5L3.5 3H-3.5Z", "M0-4L4 0L0 4L-4 0Z",
   "M-3.5-3H3.5L0 3.5Z"];
 const CROSS = "M-3-3L3 3M3-3L-3 3", DOT = "M-1.5 0a1.5 1.5 0 1 0 3 0a1.5 1.5 0 1 0-3 0Z";
-const HELP = "click or Enter opens a field, Escape closes it · arrows, Home, End, PageUp, PageDown move, [ and ] go to " +
-  "the field before and after · / searches, n and p go through what matches";
 
-const KEYS = {
-  ...bitMoves(PAGE, BITS),
-  Enter: view => view.open(true),
-  " ": view => view.open(true),
-  Escape: view => view.open(false),
-  "/": view => view.search.focus(),
-  "]": view => view.step(1),
-  "[": view => view.step(-1),
-  n: view => view.seek(1),
-  p: view => view.seek(-1),
-};
+const KEYS = [
+  { keys: { Enter: view => view.open(true), " ": view => view.open(true) }, help: "or a click opens a field" },
+  { keys: { Escape: view => view.open(false) }, help: "closes it" },
+  { keys: bitMoves(PAGE, BITS), help: "move" },
+  { keys: { "]": view => view.step(1), "[": view => view.step(-1) }, help: "go to the next and previous field" },
+  { keys: { "/": view => view.search.focus() }, help: "searches" },
+  { keys: { n: view => view.seek(1), p: view => view.seek(-1) }, help: "go through the matches" },
+];
 
 // Round numbers from low to high.
 function ticks(low, high) {
@@ -57,6 +52,10 @@ class View extends Frame {
     this.listen();
   }
 
+  get keys() {
+    return KEYS;
+  }
+
   get place() {
     return this.model.get("place");
   }
@@ -78,7 +77,7 @@ class View extends Frame {
     const columns = make("div", "columns");
     columns.append(this.grid, this.panel);
     this.root.append(this.heading(make("span", "npulab-summary", this.model.get("summary"))), this.tools(), this.status, columns, this.legend(), this.scale,
-      make("div", "npulab-help", HELP));
+      this.help());
     this.label();
     this.paint();
     this.showMatches();
@@ -106,7 +105,7 @@ class View extends Frame {
 
   legend() {
     const line = make("div", "legend");
-    this.keys = line;
+    this.letters = line;
     this.scale = make("div", "legend");
     for (const [letter, name, count] of this.model.get("letters")) {
       if (!count) continue;
@@ -161,7 +160,7 @@ class View extends Frame {
     this.colour.value = relation ? `relation ${parameter}` : colour;
     this.grid.classList.toggle("shaded", shades.length > 0);
     const unit = relation ? `of 100 of a bit told by ${parameter}` : "% flips";
-    this.keys.hidden = shades.length > 0;
+    this.letters.hidden = shades.length > 0;
     this.scale.hidden = !shades.length;
     this.scale.textContent = "0 to 9: tenths " +
       (relation ? `of a bit that ${parameter} tells of this one` : "of the captures in which a bit is not as in the one before");
@@ -251,7 +250,7 @@ class View extends Frame {
     return [make("h5", "", title), list];
   }
 
-  // Open bits: which, why, and what to capture, in full where a line does not hold it.
+  // Open bits: their numbers, the reason, and what to capture, with all parameters to unfold if the line leaves some out.
   open_(rows) {
     if (!rows.length) return [];
     const table = make("table", "open", "", { "aria-label": "open bits" }), head = make("thead", ""), body = make("tbody", "");
@@ -272,8 +271,8 @@ class View extends Frame {
     return [make("h5", "", "open bits"), table];
   }
 
-  // Values of the field over a parameter, the law and its rivals drawn through them; a capture that is not as the law
-  // has it is a cross.
+  // Values of the field over a parameter, with curves of the law and of its rivals; a capture that contradicts the law is
+  // a cross.
   scatter({ points, curves, names, parameter, text }) {
     const [width, height] = SIZE, [right, top, bottom, left] = EDGE, figure = make("figure", "");
     const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": text });
@@ -374,7 +373,7 @@ class View extends Frame {
     this.stop.focus();
   }
 
-  // To the top bit of the next (1) or previous (-1) field, in reading order, of all or of what matches.
+  // Go to the top bit of the next (1) or previous (-1) field in reading order, of all fields or of the matches.
   step(step, among = this.runs) {
     const order = run => run.word * BITS + BITS - run.lsb - run.width, here = order(this.owners[this.place[0]][this.place[1]]);
     const sorted = [...among].sort((a, b) => order(a) - order(b));
@@ -435,9 +434,10 @@ class View extends Frame {
     if (inside && escape && !this.model.get("opened")) return; // leaves the view
     event.stopPropagation();
     if (inside) {
-      if (!Object.hasOwn(KEYS, key)) return;
+      const act = this.acts.get(key);
+      if (!act) return;
       event.preventDefault();
-      KEYS[key](this);
+      act(this, event);
     } else if (escape) {
       event.preventDefault(); // it would empty the search
       this.panel.contains(target) ? this.open(false) : this.stop.focus();

@@ -1,11 +1,11 @@
-// Draws the map editor. All meaning (what a field is called, what a capture says, whether an edit holds) comes from
-// Python as text; what happens here is showing the rows that are in sight, moving the cursor, filtering, and asking. The
-// bits of the fields are drawn below them as every view of registers has them.
+// Draws the map editor. All meaning (names of fields, values of a capture, verdicts on an edit) comes from Python as text;
+// this script shows the rows in sight, moves the cursor, filters, and asks. Below the rows stand the bits of the fields, as
+// in every view of registers.
 
 const HEIGHT = 22; // pixels of a row
 const SPARE = 8; // rows drawn above and below those in sight
 const LEAP = 12; // rows
-const STEPS = 12; // shown
+const STEPS = 12; // at most so many are shown
 const WIDEST = { register: 20, bits: 20, field: 30, capture: 20, value: 20, evidence: 16 };
 const CELL_HELP = {
   bits: "highest and lowest bit as 12:4, one bit as 7, of another word as 8[12:4]",
@@ -14,41 +14,48 @@ const CELL_HELP = {
   field: "a name; empty takes it away",
 };
 const READ_ONLY = ["capture"];
-const TABLE_HELP = "arrows, Home, End, PageUp, PageDown move · Enter edits the cell, bits as 12:4 · a adds a field, s splits, j joins, x takes the name away · " +
-  "u undoes, U redoes · / filters · Escape leaves";
 
-const KEYS = {
-  ArrowLeft: view => view.move(0, -1),
-  ArrowRight: view => view.move(0, 1),
-  ArrowUp: view => view.move(-1, 0),
-  ArrowDown: view => view.move(1, 0),
-  PageUp: view => view.move(-LEAP, 0),
-  PageDown: view => view.move(LEAP, 0),
-  Home: view => view.move(0, -100),
-  End: view => view.move(0, 100),
-  Enter: view => view.edit(),
-  a: view => view.ask("add"),
-  s: view => view.ask("split"),
-  j: view => view.ask("join"),
-  x: view => view.send("remove"),
-  u: view => view.send("undo"),
-  U: view => view.send("redo"),
-  "/": view => view.search.focus(),
-};
+const KEYS = [
+  {
+    keys: {
+      ArrowLeft: view => view.move(0, -1),
+      ArrowRight: view => view.move(0, 1),
+      ArrowUp: view => view.move(-1, 0),
+      ArrowDown: view => view.move(1, 0),
+      PageUp: view => view.move(-LEAP, 0),
+      PageDown: view => view.move(LEAP, 0),
+      Home: view => view.move(0, -100),
+      End: view => view.move(0, 100),
+    },
+    help: "move",
+  },
+  { keys: { Enter: view => view.edit() }, help: "edits the cell, bits as 12:4" },
+  { keys: { a: view => view.ask("add") }, help: "adds a field" },
+  { keys: { s: view => view.ask("split") }, help: "splits" },
+  { keys: { j: view => view.ask("join") }, help: "joins" },
+  { keys: { x: view => view.send("remove") }, help: "takes the name away" },
+  { keys: { u: view => view.send("undo") }, help: "undoes" },
+  { keys: { U: view => view.send("redo") }, help: "redoes" },
+  { keys: { "/": view => view.search.focus() }, help: "filters" },
+  { help: "Escape leaves" },
+];
 
-const EDITS = {
-  a: view => view.editor.name(),
-  Enter: view => view.editor.name(),
-  m: view => view.editor.carry(),
-  s: view => view.editor.ask("split"),
-  j: view => view.editor.ask("join"),
-  x: view => view.editor.send("remove"),
-  u: view => view.editor.send("undo"),
-  U: view => view.editor.send("redo"),
-};
+// In the bits; other keys are those of every view of registers.
+const BIT_KEYS = [
+  { keys: { a: view => view.editor.name(), Enter: view => view.editor.name() }, help: "make the selected bits a field" },
+  { keys: { m: view => view.editor.carry() }, help: "picks the field up and puts it down" },
+  { keys: { Escape: view => view.editor.letGo() }, help: "lets go" },
+  { keys: {
+    s: view => view.editor.ask("split"),
+    j: view => view.editor.ask("join"),
+    x: view => view.editor.send("remove"),
+    u: view => view.editor.send("undo"),
+    U: view => view.editor.send("redo"),
+  } }, // as in the table
+];
 
-// The bits of the fields. The row of the table is that of the field under the cursor, unless it is carried or bits are
-// being selected.
+// The bits of the fields. The table follows the field under the cursor, unless a field is carried or bits are being
+// selected.
 class Bits extends BitsFrame {
   constructor(model, el, editor) {
     super(model, el);
@@ -61,16 +68,12 @@ class Bits extends BitsFrame {
     return "npulab-map-bits";
   }
 
-  get help() {
-    return "drag or Shift+← → selects bits, which a or Enter makes a field · m picks the field up and puts it down · arrows move";
-  }
-
   get keys() {
-    return { ...super.keys, ...EDITS, ...(this.editor.busy && { Escape: view => view.editor.letGo() }) };
+    return [...BIT_KEYS, ...super.keys.filter(row => row !== SEARCH)];
   }
 
   get listKeys() {
-    return {};
+    return [];
   }
 
   heading() {
@@ -81,7 +84,7 @@ class Bits extends BitsFrame {
     return [];
   }
 
-  showSummary() {} // the editor's stands above the table, and follows its steps
+  showSummary() {} // the editor's summary stands above the table and follows its steps
 
   list() {
     this.items = [];
@@ -102,11 +105,17 @@ class Bits extends BitsFrame {
 
   wire() {
     super.wire();
-    this.status.removeAttribute("role"); // the editor has one
+    this.status.removeAttribute("role"); // the editor has a status line of its own
     this.grid.addEventListener("pointerup", () => this.dropped());
   }
 
-  // After a drag the bits are asked about, after a click the table goes to the field.
+  // Escape leaves the view unless a field is picked up or bits are selected.
+  press(event) {
+    if (event.key === "Escape" && this.grid.contains(event.target) && !this.editor.busy) return;
+    super.press(event);
+  }
+
+  // A drag is followed by the question for a name; a click moves the table to the field.
   dropped() {
     const dragged = this.model.get("selection").length > 0;
     this.held = undefined;
@@ -128,6 +137,10 @@ class View extends Frame {
     this.listen();
   }
 
+  get keys() {
+    return KEYS;
+  }
+
   // ---- building, once ----
 
   build(el) {
@@ -145,7 +158,7 @@ class View extends Frame {
     side.append(this.buttons(), this.steps);
     const bits = make("div", "");
     this.root.append(heading, this.tools(), this.status, this.prompt(), this.grid, this.detail,
-      make("div", "npulab-help", TABLE_HELP), bits, side);
+      this.help(), bits, side);
     el.append(this.root);
     this.bits = new Bits(this.model, bits, this);
     this.take();
@@ -191,10 +204,10 @@ class View extends Frame {
 
   // ---- what is shown ----
 
-  // The rows as Python has them, narrowed to those that have every word that is asked for.
+  // Take the rows from Python and narrow them to the rows that have every word of the filter.
   take() {
     const columns = this.model.get("columns"), typed = this.field?.value, key = this.field && this.here.key;
-    if (this.field) this.finish(false, true); // somebody else edits the map while a cell is typed in
+    if (this.field) this.finish(false, true); // the map was edited elsewhere while a cell is typed in
     this.rows = this.model.get("rows").map(([key, register, bits, field, capture, value, evidence, note, kind]) =>
       ({ key, register, bits, field, capture, value, evidence, note, automatic: kind === "automatic" }));
     this.strong.textContent = this.model.get("title");
@@ -224,7 +237,7 @@ class View extends Frame {
     this.go(...this.cursor, false);
   }
 
-  // Rows in sight, and that of the cursor: a reader of the screen is told of it wherever it is.
+  // Draw the rows in sight, and the row of the cursor: a screen reader reads it even out of sight.
   paint() {
     const [first, end] = rowsInSight(this.grid.scrollTop, this.grid.clientHeight || 400, HEIGHT, this.shown.length);
     const [from, to] = [Math.max(0, first - SPARE), Math.min(this.shown.length, end + SPARE)];
@@ -293,13 +306,13 @@ class View extends Frame {
     this.showBits();
   }
 
-  // The bits show the field of the row.
+  // Move the bits to the field of the row.
   showBits() {
     const index = this.bits.places.findIndex(place => place.name === this.here?.key);
     if (index >= 0 && index !== this.bits.here) this.bits.choose(index);
   }
 
-  // The row shows the field of the bits.
+  // Move the table to the field of the bits.
   showRow(index) {
     const row = this.shown?.findIndex(each => each.key === this.bits.places[index].name);
     if (row >= 0 && row !== this.cursor[0]) this.go(row, this.cursor[1]);
@@ -354,8 +367,8 @@ class View extends Frame {
     input.select();
   }
 
-  // The bits that are selected, else those of the field that is carried, from the cursor up, else the one of the cursor:
-  // as Python reads them.
+  // The selected bits, or as many bits from the cursor up as the carried field has, or the bit of the cursor: as Python
+  // reads them, and as a person reads them.
   run() {
     const { bits } = this, [word, bit] = bits.cursor, [, lsb, width] = this.model.get("selection");
     const carried = bits.places.find(place => place.name === this.carried)?.pieces[0][2] ?? 1;
@@ -363,7 +376,7 @@ class View extends Frame {
     return [`${word}[${low + count - 1}:${low}]`, `${this.model.get("registers")[word]}[${low + count - 1}:${low}]`];
   }
 
-  // Ask what the bits that are selected are called.
+  // Ask for the name of the selected bits.
   name() {
     const [run, told] = this.run();
     this.question_("add", `new field ${told}, its name `, "", text => `${text} ${run}`);
@@ -392,7 +405,7 @@ class View extends Frame {
     super.ask({ selection: [] });
   }
 
-  // A question below the status line, for what takes more than a cell.
+  // Ask below the status line for an edit that needs more than a cell.
   ask(act) {
     if (!this.here) return this.tell("no field");
     const { key, register, bits, automatic, field } = this.here, next = this.shown[this.cursor[0] + 1];
@@ -451,14 +464,15 @@ class View extends Frame {
 
   press(event) {
     const { key, target } = event, letter = key.length === 1;
-    if (this.bits.root.contains(target)) return; // it has its own
+    if (this.bits.root.contains(target)) return; // the bits have keys of their own
     if (passes(event) || event.shiftKey && !letter && !this.typed(target)) return;
     if (target === this.grid && key === "Escape") return; // leaves the view
     event.stopPropagation();
     if (target === this.grid) {
-      if (!Object.hasOwn(KEYS, key) || event.repeat && letter) return;
+      const act = this.acts.get(key);
+      if (!act || event.repeat && letter) return;
       event.preventDefault();
-      KEYS[key](this);
+      act(this, event);
     } else if (this.typed(target) && (key === "Enter" || key === "Escape")) {
       if (event.isComposing) return;
       event.preventDefault();

@@ -1,29 +1,31 @@
-// Draws the output view. Values, differences and counts come from Python as text and as shades; what happens here is
-// painting the pictures of one channel, moving the cursor, and sending what was asked.
+// Draws the output view. Values, differences and counts come from Python as text and as shades; this script paints the
+// pictures of a channel, moves the cursor, and sends what was asked.
 
 const NAMES = ["predicted", "captured", "difference"];
-const WIDE = 300; // pixels that a picture has about
-const SIGNED = 9; // pixels of a cell from which on it has + or -
-const MARK = 9;   // pixels that the mark of the cursor has at least
-const EQUAL = 128;
+const WIDE = 300; // about so many pixels for a picture
+const SIGNED = 9; // pixels: a cell of at least so many has + or -
+const MARK = 9;   // pixels of the cursor's mark, at least
+const EQUAL = 128; // the shade of outputs that are equal
 const GREYS = [24, 232]; // of the lowest and the highest value, in every theme
 const LETTER = [9, 12];  // pixels of a number's letters, least and most
-const HELP = "the pointer tells what an output is · click or arrows move, Home and End to the ends of a row, PageUp and PageDown to those of a column · [ and ] " +
-  "change the channel · d and D go to the next and previous output that differs";
 
-// From a cell of the picture to another, as (row, column).
-const KEYS = {
-  ArrowLeft: (row, column) => [row, column - 1],
-  ArrowRight: (row, column) => [row, column + 1],
-  ArrowUp: (row, column) => [row - 1, column],
-  ArrowDown: (row, column) => [row + 1, column],
-  Home: row => [row, 0],
-  End: row => [row, Infinity],
-  PageUp: (_, column) => [0, column],
-  PageDown: (_, column) => [Infinity, column],
-};
-const CHANNELS = { "[": -1, "]": 1 };
-const SEEKS = { d: 1, D: -1 };
+const KEYS = [
+  { help: "the pointer shows what an output is, a click moves there" },
+  {
+    keys: {
+      ArrowLeft: view => view.walk(0, -1),
+      ArrowRight: view => view.walk(0, 1),
+      ArrowUp: view => view.walk(-1, 0),
+      ArrowDown: view => view.walk(1, 0),
+    },
+    help: "move",
+  },
+  { keys: { Home: view => view.walk(0, -Infinity), End: view => view.walk(0, Infinity) }, help: "go to the ends of the row" },
+  { keys: { PageUp: view => view.walk(-Infinity, 0), PageDown: view => view.walk(Infinity, 0) }, help: "to the ends of the column" },
+  { keys: { "[": view => view.turn(-1), "]": view => view.turn(1) }, help: "change the channel" },
+  { keys: { d: view => view.model.send({ seek: 1 }), D: view => view.model.send({ seek: -1 }) },
+    help: "go to the next and previous output that differs" },
+];
 
 class View extends Frame {
   constructor(model, el) {
@@ -33,22 +35,26 @@ class View extends Frame {
     this.show();
   }
 
+  get keys() {
+    return KEYS;
+  }
+
   get place() {
     return this.model.get("place");
   }
 
-  // Rows and columns of what a picture shows: a channel, or all of them in rows where each has one output.
+  // Rows and columns of a picture's outputs: a channel, or all channels in rows if each has a single output.
   get plane() {
     const [rows, columns, channels] = this.model.get("size"), spread = this.model.get("spread");
     return spread ? [Math.ceil(channels / spread), spread] : [rows, columns];
   }
 
-  // Rows and columns of a picture: several outputs share a cell of a large one.
+  // Rows and columns of a picture's cells: in a large picture several outputs share a cell.
   get cells() {
     return this.plane.map(size => Math.ceil(size / this.model.get("cell")));
   }
 
-  // Where the cursor is on the plane.
+  // The place of the cursor on the plane.
   get spot() {
     const [row, column, channel] = this.place, spread = this.model.get("spread");
     return spread ? [Math.floor(channel / spread), channel % spread] : [row, column];
@@ -72,7 +78,7 @@ class View extends Frame {
     columns.append(this.list(), this.grid);
     this.probe = make("span", "probe", "", { "aria-hidden": "true" });
     const summary = make("div", "npulab-summary", model.get("summary"));
-    this.root.append(this.heading(), summary, this.status, columns, this.legend(), make("div", "npulab-help", HELP), this.probe);
+    this.root.append(this.heading(), summary, this.status, columns, this.legend(), this.help(), this.probe);
     el.append(this.root);
   }
 
@@ -85,11 +91,11 @@ class View extends Frame {
     };
     line.append(item("shades", `${low} to ${high}`), item("larger", "+ captured is larger"), item("smaller", "− captured is smaller"),
       make("span", "item", `largest difference ${largest}`));
-    if (cell > 1) line.append(make("span", "item", `${cell} by ${cell} outputs share a cell, of which the worst is shown`));
+    if (cell > 1) line.append(make("span", "item", `${cell} by ${cell} outputs share a cell, which shows the worst of them`));
     return line;
   }
 
-  // The channels that differ, most of them to be gone to.
+  // The channels that differ; a click on a row goes to the channel.
   list() {
     const channels = this.model.get("channels"), most = Math.max(1, ...channels.map(row => row[2]));
     const box = this.box = make("div", "channels", "", { tabindex: 0, role: "region", "aria-label": "channels that differ" });
@@ -136,7 +142,7 @@ class View extends Frame {
     return from.map((value, n) => value + (to[n] - value) * share);
   }
 
-  // What a shade looks like, for each of the 256.
+  // The colour of each of the 256 shades.
   palette(difference) {
     const { ink, paper, larger, smaller } = this.paints;
     return Array.from({ length: 256 }, (_, shade) => {
@@ -157,7 +163,7 @@ class View extends Frame {
       this.drawOne(canvas, shades.subarray(n * rows * columns, (n + 1) * rows * columns), n === 2, this.model.get("numbers")[n]));
   }
 
-  // Numbers in the cells, in letters as large as let all of them in; false where they do not fit.
+  // Write numbers into the cells, in the largest letters that fit; return false if none fit.
   drawNumbers(context, shades, palette, numbers) {
     const { scale } = this, columns = this.cells[1], longest = Math.max(1, ...numbers.map(number => number.length));
     const size = Math.min(LETTER[1], Math.floor((scale - 3) / longest / 0.62), scale - 3);
@@ -193,7 +199,7 @@ class View extends Frame {
       shades.forEach((shade, at) => shade !== EQUAL &&
         context.fillText(shade > EQUAL ? "+" : "−", (at % columns + 0.5) * scale, (Math.floor(at / columns) + 0.5) * scale));
     }
-    // Around the cell, and large enough to be seen where cells are small.
+    // A box around the cell of the cursor, large enough to be seen if cells are small.
     const side = Math.max(scale, MARK);
     const [row, column] = this.spot.map(n => (Math.floor(n / this.model.get("cell")) + 0.5) * scale - side / 2);
     for (const [colour, out] of [["paper", 2], ["ink", 0]]) {
@@ -220,7 +226,17 @@ class View extends Frame {
     this.ask({ place: place.map((n, axis) => clamp(n, size[axis])) });
   }
 
-  // To a place of the plane.
+  walk(rows, columns) {
+    const [row, column] = this.spot;
+    this.put(row + rows, column + columns);
+  }
+
+  turn(channels) {
+    const [row, column, channel] = this.place;
+    this.go([row, column, channel + channels]);
+  }
+
+  // Go to a place of the plane.
   put(...spot) {
     const spread = this.model.get("spread");
     const [row, column] = spot.map((n, axis) => clamp(n, this.plane[axis]));
@@ -270,14 +286,11 @@ class View extends Frame {
   press(event) {
     const { key } = event, letter = key.length === 1;
     if (passes(event) || event.shiftKey && !letter) return;
-    const moves = Object.hasOwn(KEYS, key), seeks = Object.hasOwn(SEEKS, key), turns = Object.hasOwn(CHANNELS, key);
-    if (letter || moves || key === "Enter") event.stopPropagation();
-    if (event.target !== this.grid && !letter || !moves && !seeks && !turns) return; // the list scrolls by itself
+    const act = this.acts.get(key);
+    if (letter || act || key === "Enter") event.stopPropagation();
+    if (event.target !== this.grid && !letter || !act) return; // the list scrolls by itself
     event.preventDefault();
-    const [row, column, channel] = this.place;
-    if (seeks) this.model.send({ seek: SEEKS[key] });
-    else if (turns) this.go([row, column, channel + CHANNELS[key]]);
-    else this.put(...KEYS[key](...this.spot));
+    act(this, event);
   }
 }
 

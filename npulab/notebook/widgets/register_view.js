@@ -1,27 +1,24 @@
-// Draws the register view: bits and fields, as every view of registers has them, and what is changed in them. What a
-// typed text says comes from Python.
+// Draws the register view: bits and fields, as in every view of registers, that can be changed. Python reads the texts
+// that are typed.
 
-const CHANGES = {
-  Enter: (view, repeated) => repeated || view.type(),
-  u: view => view.model.send({ do: "undo" }),
-  U: view => view.model.send({ do: "redo" }),
-};
+const KEYS = [
+  { keys: { Enter: (view, { repeat }) => repeat || view.type() }, help: "types a value" },
+  { keys: { u: view => view.model.send({ do: "undo" }) }, help: "undoes" },
+  { keys: { U: view => view.model.send({ do: "redo" }) }, help: "redoes" },
+];
+const FLIP = { keys: { " ": (view, { repeat }) => repeat || view.flip(...view.cursor) }, help: "or a double click flips" };
 
 class View extends BitsFrame {
   get name() {
     return "npulab-registers";
   }
 
-  get help() {
-    return `Enter types a value · Space or double click flips · u undoes, U redoes · ${HELP}`;
-  }
-
   get keys() {
-    return { ...super.keys, ...CHANGES, " ": (view, repeated) => repeated || view.flip(...view.cursor) };
+    return [...KEYS, FLIP, ...super.keys];
   }
 
   get listKeys() {
-    return { ...super.listKeys, ...CHANGES };
+    return [...KEYS, ...super.listKeys];
   }
 
   parts() {
@@ -47,7 +44,7 @@ class View extends BitsFrame {
     this.go(word, bit);
   }
 
-  // Ask for the value of the run that is selected, else of the field.
+  // Ask for the value of the run that is selected, or else of the field.
   type() {
     const [word, lsb, width] = this.model.get("selection"), place = this.places[this.here];
     const registers = this.model.get("registers");

@@ -1,28 +1,23 @@
-// Draws the captures of a sweep: bits and fields as every view of registers has them, and above them what goes from one
-// capture to the next. What a capture holds, and what a field's line is, comes from Python.
+// Draws the captures of a sweep: bits and fields, as in every view of registers, and above them the controls that step
+// from capture to capture. The values of a capture and the line of each field come from Python.
 
 const SVG = "http://www.w3.org/2000/svg";
-const STEPS = {
-  ".": view => view.to(view.model.get("at") + 1),
-  ",": view => view.to(view.model.get("at") - 1),
-  k: view => view.keep(),
-};
+const KEYS = [
+  { keys: { ",": view => view.to(view.model.get("at") - 1), ".": view => view.to(view.model.get("at") + 1) }, help: "step back and forward" },
+  { keys: { k: view => view.keep() }, help: "keeps what is shown to compare with, or lets it go" },
+];
 
 class View extends BitsFrame {
   get name() {
     return "npulab-sweep";
   }
 
-  get help() {
-    return `, and . go to the previous and the next one · k keeps one to compare with and lets it go · ${HELP}`;
-  }
-
   get keys() {
-    return { ...super.keys, ...STEPS };
+    return [...KEYS, ...super.keys];
   }
 
   get listKeys() {
-    return { ...super.listKeys, ...STEPS };
+    return [...KEYS, ...super.listKeys];
   }
 
   get shows() {
@@ -87,7 +82,7 @@ class View extends BitsFrame {
     if (line) this.items[index].title += ` · ${line.count} values in the sweep`;
   }
 
-  // Which capture it is, and its layer: what is not as in the other one is underlined.
+  // Show the number of the capture and its layer; values that differ from the kept capture are underlined.
   showCapture() {
     const { model } = this, at = model.get("at"), captures = model.get("captures"), against = model.get("against");
     const number = model.get("number"), unit = model.get("unit");
@@ -97,7 +92,7 @@ class View extends BitsFrame {
     this.which.textContent = `${unit} ${number}` + (this.sort.parentNode.hidden ? ` of ${captures - 1}` : `, place ${at + 1} of ${captures}`);
     this.kept.setAttribute("aria-pressed", String(against >= 0));
     this.kept.textContent = against >= 0 ? `Compared with ${unit} ${against}: let it go` : "Compare with this one";
-    // not on the root, of which every bit would inherit it
+    // not on the root: every bit would inherit it
     for (const spark of this.sparks) spark.style.setProperty("--at", (at + 0.5) / captures);
     this.layer.replaceChildren(...model.get("layer").map(([name, value, other]) => {
       const entry = make("span", value === other ? "" : "differs", `${name} `);
