@@ -1,4 +1,4 @@
-"""What a session holds, read: its items as values, and the files that it speaks of."""
+"""The contents of a session: its items as values, and the files that it refers to."""
 
 from __future__ import annotations
 
@@ -41,12 +41,14 @@ from npulab.support.text import Row, plural
 if TYPE_CHECKING:
     from npulab.analysis.draft import Draft
 
-SHOWN, LETTERS = 60, 200
+SHOWN = 60  # at most so many rows on the static face
+LETTERS = 200  # of a text on the static face
 COLUMNS = ("kind", "on", "what", "by")
+JOURNAL = ("result", "good", "bad", "device", "simulated")
 
 
 class Contents:
-    """A session's document and the file it is of; equal to another of the same content."""
+    """A session's document and the path of its file; equal to a session of the same content."""
 
     def __init__(self, path: Path | None = None, document: Document | None = None) -> None:
         self.path = path
@@ -67,73 +69,68 @@ class Contents:
     @property
     def notes(self) -> tuple[Note, ...]:
         """The notes by id."""
-        return tuple(Note.of(key, one) for key, one in sorted(self._document["notes"].items()))
+        return tuple(Note.of(key, kept) for key, kept in self._items("notes"))
 
     @property
     def bookmarks(self) -> tuple[Bookmark, ...]:
-        return tuple(
-            Bookmark.of(key, one) for key, one in sorted(self._document["bookmarks"].items())
-        )
+        return tuple(Bookmark.of(key, kept) for key, kept in self._items("bookmarks"))
 
     @property
     def laws(self) -> tuple[AcceptedLaw, ...]:
-        laws = (AcceptedLaw.of(key, one) for key, one in self._document["laws"].items())
-        return tuple(sorted(laws, key=lambda law: (law.field, law.id)))
+        laws = [AcceptedLaw.of(key, kept) for key, kept in self._items("laws")]
+        return tuple(sorted(laws, key=lambda law: law.field))
 
     @property
     def figures(self) -> tuple[Figure, ...]:
-        return tuple(Figure.of(key, one) for key, one in sorted(self._document["figures"].items()))
+        return tuple(Figure.of(key, kept) for key, kept in self._items("figures"))
 
     @property
     def captures(self) -> tuple[Attached, ...]:
         """Captures and sweeps by path."""
-        return tuple(
-            Attached(path, one["sha256"])
-            for path, one in sorted(self._document["captures"].items())
-        )
+        return tuple(Attached(path, kept["sha256"]) for path, kept in self._items("captures"))
 
     @property
     def journals(self) -> tuple[Bisected, ...]:
-        known = ("result", "good", "bad", "device", "simulated")
-        return tuple(
-            Bisected(path, **{name: one[name] for name in known if name in one})
-            for path, one in sorted(self._document["journals"].items())
-        )
+        journals = []
+        for path, kept in self._items("journals"):
+            given = {name: kept[name] for name in JOURNAL if name in kept}
+            journals.append(Bisected(path, **given))
+        return tuple(journals)
+
+    def _items(self, section: str) -> list[tuple[str, Any]]:
+        """The items of a section by key, as the file keeps them."""
+        return sorted(self._document[section].items())
 
     @property
     def views(self) -> dict[str, dict[str, Any]]:
         """The views that were kept, by name."""
-        return copy.deepcopy(dict(sorted(self._document["views"].items())))
+        return copy.deepcopy(dict(self._items("views")))
 
     @property
     def map(self) -> MapVersion | None:
-        one = self._document.get("map")
-        if one:
-            return MapVersion(
-                one["path"],
-                one["sha256"],
-                tuple(copy.deepcopy(one.get("steps", []))),
-                tuple(one.get("features", [])),
-            )
-        return None
+        kept = self._document.get("map")
+        if not kept:
+            return None
+        steps = copy.deepcopy(kept.get("steps", []))
+        features = kept.get("features", [])
+        return MapVersion(kept["path"], kept["sha256"], tuple(steps), tuple(features))
 
     @property
     def conflicts(self) -> list[str]:
-        """What two people's sessions said differently, a sentence each."""
-        told = [
-            f"{kind.removesuffix('s')} {key} is at odds with {', '.join(one[MARKS])}"
-            for kind in BY_ID
-            for key, one in sorted(self._document[kind].items())
-            if one.get(MARKS)
-        ]
-        return told + [
-            f"{place}: {' or '.join(map(canonical, values))}"
-            for place, values in sorted(self._document["conflicts"].items())
-        ]
+        """The contradictions between the sessions of two people, a sentence each."""
+        sentences = []
+        for section in BY_ID:
+            kind = section.removesuffix("s")
+            for key, kept in self._items(section):
+                if kept.get(MARKS):
+                    sentences.append(f"{kind} {key} is at odds with {', '.join(kept[MARKS])}")
+        for place, values in self._items("conflicts"):
+            sentences.append(f"{place}: {' or '.join(map(canonical, values))}")
+        return sentences
 
     @property
     def folder(self) -> Path:
-        """Where its paths start."""
+        """The folder that the session's paths start from."""
         if self.path:
             return self.path.parent
         return Path()
@@ -145,24 +142,21 @@ class Contents:
 
     @property
     def problems(self) -> list[str]:
-        """What is missing or not as it was when it was attached, and names that this version does
-        not know."""
-        d = self._document
-        stated = [(path, one["sha256"]) for path, one in sorted(d["captures"].items())]
-        stated += [
-            (one["path"], one["sha256"]) for one in (d.get("map"), *d["figures"].values()) if one
-        ]
-        told = [text for path, known in stated if (text := self._differs(path, known))]
-        told += [
-            f"{path} is missing"
-            for path in sorted(d["journals"])
-            if not inside(self.folder, path).is_file()
-        ]
-        if names := unknown(d):
-            told.append(
-                f"holds what this version does not know and keeps as it is: {', '.join(names)}"
-            )
-        return told
+        """Files that are missing or have changed since they were attached, and names that this
+        version of npulab does not know, a sentence each."""
+        document = self._document
+        stated = [(held.path, held.sha256) for held in self.captures]
+        for kept in (document.get("map"), *document["figures"].values()):
+            if kept:
+                stated.append((kept["path"], kept["sha256"]))
+        sentences = [self._differs(path, known) for path, known in stated]
+        for journal in self.journals:
+            if not inside(self.folder, journal.path).is_file():
+                sentences.append(f"{journal.path} is missing")
+        names = ", ".join(unknown(document))
+        if names:
+            sentences.append(f"holds what this version does not know and keeps as it is: {names}")
+        return [*filter(None, sentences)]
 
     def _differs(self, path: str, known: str) -> str:
         try:
@@ -176,24 +170,24 @@ class Contents:
         return f"{path} has changed: its sha256 is {now}, it was {known}"
 
     def load(self, path: str) -> Any:
-        """The capture or sweep of a path of the session; raises LookupError with those there
-        are."""
-        if path not in self._document["captures"]:
-            raise LookupError(
-                f"capture: got {path!r:.80}, the session has "
-                f"{', '.join(self._document['captures']) or 'none'}"
-            )
+        """Return the capture or sweep of a path of the session; raises LookupError for another
+        path."""
+        if path not in self.paths:
+            raise LookupError(f"capture: got {path!r:.80}, {self._has()}")
         return load_any(inside(self.folder, path))
 
     def decoded(self, path: str) -> Capture:
-        """The capture of a path read with the session's map, where that is of one of its blocks;
-        raises as ``load``."""
-        return read_with(self.load(path), None if self.map is None else self.registers)
+        """Return the capture of a path, read with the session's map if the map describes one of its
+        blocks; raises as ``load``."""
+        registers = None
+        if self.map is not None:
+            registers = self.registers
+        return read_with(self.load(path), registers)
 
     @property
     def registers(self) -> RegisterMap:
-        """The register map as it is now, with the edits that were not saved; raises LookupError
-        where there is none."""
+        """The register map with the edits that are not saved; raises LookupError if the session has
+        none."""
         if self.map is None or self.map.steps:
             return self.draft.map
         path = inside(self.folder, self.map.path)
@@ -211,15 +205,14 @@ class Contents:
         from npulab.analysis.draft import draft
 
         if self.map is None:
-            raise LookupError("map: the session has none; use_map says which it is of")
+            raise LookupError("map: the session has none; use_map sets it")
         out = draft(inside(self.folder, self.map.path), features=self.map.features)
         try:
             out.replay(list(self.map.steps))
         except (ValueError, LookupError) as error:
             raise type(error)(
-                f"{self.map.path}: the steps that the session keeps are not of the "
-                f"file as it is now ({error}); use_map takes the file, or a draft of "
-                "it, as it is"
+                f"{self.map.path}: the steps that the session keeps are not of the file as it is now "
+                f"({error}); use_map takes the file, or a draft of it, as it is"
             ) from None
         return out
 
@@ -230,34 +223,35 @@ class Contents:
                 yield path, self.load(path)
 
     def path_of(self, name: str, case: str) -> str:
-        """The path of a capture by target and case; raises LookupError where there is none."""
-        found = [
-            path
-            for path, one in self.loaded()
-            if isinstance(one, Capture) and (one.target, one.name) == (name, case)
-        ]
-        if not found:
-            raise LookupError(
-                f"capture: got {name}/{case}, the session has {', '.join(self.paths) or 'none'}"
-            )
-        return found[0]
+        """Return the path of a capture by target and case; raises LookupError if there is none."""
+        for path, held in self.loaded():
+            if isinstance(held, Capture) and (held.target, held.name) == (name, case):
+                return path
+        raise LookupError(f"capture: got {name}/{case}, {self._has()}")
 
     def path_as(self, capture: Capture | Sweep, by_name: bool = False) -> str:
-        """The path of a capture or sweep of the session; raises LookupError if there is none."""
-        found = {path: held for path, held in self.loaded() if type(held) is type(capture)}
-        same = [path for path, held in found.items() if _content(held) == _content(capture)]
-        if not same and by_name:
-            same = [
-                path
-                for path, held in found.items()
-                if (held.target, held.name) == (capture.target, capture.name)
-            ]
-        if not same:
+        """Return the path of a capture or sweep of the session; raises LookupError if it has none.
+
+        With ``by_name`` a capture of the same target and name serves if none has the same content.
+        """
+        same, named = [], []
+        for path, held in self.loaded():
+            if type(held) is not type(capture):
+                continue
+            if _content(held) == _content(capture):
+                same.append((held.name != capture.name, path))  # the one of its name comes first
+            if by_name and (held.target, held.name) == (capture.target, capture.name):
+                named.append((False, path))
+        if not same and not named:
             raise LookupError(
-                f"capture: got {capture.name} as it is now, the session has "
-                f"{', '.join(self.paths) or 'none'}; attach takes one in by its path"
+                f"capture: got {capture.name} as it is now, {self._has()}; attach takes one in by its "
+                "path"
             )
-        return min(same, key=lambda path: (found[path].name != capture.name, path))
+        _, path = min(same or named)
+        return path
+
+    def _has(self) -> str:
+        return f"the session has {', '.join(self.paths) or 'none'}"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Contents) and self._document == other._document
@@ -270,62 +264,77 @@ class Contents:
 
     @property
     def counts(self) -> list[str]:
-        """How many of what there are, in words."""
-        names = ("captures", "notes", "bookmarks", "laws", "journals", "figures")
-        told = [
-            plural(len(self._document[name]), name[:-1]) for name in names if self._document[name]
-        ]
-        return told + [f"{len(self.conflicts)} to look at"] * bool(self.conflicts)
+        """The number of items of each kind, in words."""
+        counts = []
+        for name in ("captures", "notes", "bookmarks", "laws", "journals", "figures"):
+            number = len(self._document[name])
+            if number:
+                counts.append(plural(number, name.removesuffix("s")))
+        if self.conflicts:
+            counts.append(f"{len(self.conflicts)} to look at")
+        return counts
 
     @property
     def rows(self) -> list[Row]:
-        """What is in it, as ``COLUMNS`` have it."""
-        told = [
-            *(("capture", "", item.path, "") for item in self.captures),
-            *(("note", item.anchor.text, item.text, item.author) for item in self.notes),
-            *(("law", item.field, item.law, item.by) for item in self.laws),
-            *(("bookmark", item.anchor.text, item.label, item.author) for item in self.bookmarks),
-            *(("bisection", item.path, item.result, item.device) for item in self.journals),
-            *(("picture", item.path, item.caption, "") for item in self.figures),
-            *(("to look at", "", text, "") for text in self.conflicts),
-        ]
-        return [dict(zip(COLUMNS, row, strict=True)) for row in told]
+        """The items as rows of ``COLUMNS``."""
+        rows: list[tuple[str, ...]] = [("capture", "", held.path, "") for held in self.captures]
+        for note in self.notes:
+            rows.append(("note", note.anchor.text, note.text, note.author))
+        for law in self.laws:
+            rows.append(("law", law.field, law.law, law.by))
+        for bookmark in self.bookmarks:
+            rows.append(("bookmark", bookmark.anchor.text, bookmark.label, bookmark.author))
+        for journal in self.journals:
+            rows.append(("bisection", journal.path, journal.result, journal.device))
+        for figure in self.figures:
+            rows.append(("picture", figure.path, figure.caption, ""))
+        for text in self.conflicts:
+            rows.append(("to look at", "", text, ""))
+        return [dict(zip(COLUMNS, row, strict=True)) for row in rows]
 
     def _repr_html_(self) -> str:
-        rows = [{**row, "what": " ".join(row["what"].split())[:LETTERS]} for row in self.rows]
-        more = f"<p>… {len(rows) - SHOWN} more</p>" * (len(rows) > SHOWN)
-        return f"<p>{html.escape(repr(self))}</p>{Table(rows[:SHOWN], COLUMNS)._repr_html_()}{more}"
+        rows = self.rows
+        more = ""
+        if len(rows) > SHOWN:
+            more = f"<p>… {len(rows) - SHOWN} more</p>"
+        shown = rows[:SHOWN]
+        for row in shown:
+            row["what"] = " ".join(row["what"].split())[:LETTERS]
+        return f"<p>{html.escape(repr(self))}</p>{Table(shown, COLUMNS)._repr_html_()}{more}"
 
 
 def read_with(capture: Capture, registers: RegisterMap | None) -> Capture:
-    """A capture read with the blocks of a map that it has, or with the only one of both, in as many
-    words."""
+    """Return a capture read with the blocks of a map that it has; if both have a single block, the
+    names may differ.  A block of another number of words is not read with the map."""
     if registers is None:
         return capture
-    maps = {
-        block: registers.of_block(block) for block in {block for block, _, _ in registers.registers}
-    }
+    blocks = {block for block, _, _ in registers.registers}
+    maps = {block: registers.of_block(block) for block in blocks}
     if len(maps) == len(capture.maps) == 1:
         maps = dict(zip(capture.maps, maps.values(), strict=True))
-    fit = {
-        block: one for block, one in maps.items() if len(capture.maps.get(block, ())) == len(one)
-    }
-    if fit:
-        return replace(capture, maps={**capture.maps, **fit})
-    return capture
+    fit = {}
+    for block, of_block in maps.items():
+        if len(capture.maps.get(block, ())) == len(of_block):
+            fit[block] = of_block
+    if not fit:
+        return capture
+    return replace(capture, maps={**capture.maps, **fit})
 
 
 def load_any(where: Path) -> Any:
-    """The capture, dump or sweep at a path."""
+    """Return the capture, dump or sweep at a path."""
     if where.exists() and not where.is_dir() and not where.is_file():
-        raise ValueError(f"{where}: is no file or folder, allowed is a capture, a dump or a sweep")
+        raise ValueError(
+            f"{where}: is not a file or folder, allowed is a capture, a dump or a sweep"
+        )
     if is_sweep(where):
         return load_sweep(where)
     return load(where)
 
 
-def _content(one: Capture | Sweep) -> tuple[Any, ...]:
-    """What makes two captures or sweeps the same, whatever they are called."""
-    if isinstance(one, Sweep):
-        return one.target, one.words.shape, one.words.tobytes(), one.parameters.to_numpy().tobytes()
-    return one.target, one.chip, one.jobs, dict(one.buffers)
+def _content(held: Capture | Sweep) -> tuple[Any, ...]:
+    """Return the content of a capture or sweep, which does not include its name."""
+    if isinstance(held, Sweep):
+        parameters = held.parameters.to_numpy().tobytes()
+        return held.target, held.words.shape, held.words.tobytes(), parameters
+    return held.target, held.chip, held.jobs, dict(held.buffers)

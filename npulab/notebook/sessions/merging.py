@@ -1,4 +1,4 @@
-"""Two people's sessions made one: what either added or changed is in it."""
+"""Merge the sessions of two people: the result has all that either of them added or changed."""
 
 from __future__ import annotations
 
@@ -12,43 +12,60 @@ Item = Mapping[str, Any]
 
 
 def merged(base: Document, ours: Document, theirs: Document) -> Document:
-    """The session that holds what both sides made of ``base``; which side is which makes no
-    difference.
+    """Return the session with the changes of both sides to ``base``; exchanging the sides gives the
+    same session.
 
-    What was added on either side is there.  An item with an id that both changed is there twice,
-    the two marked with each other's id; one that one side deleted and the other changed stays,
-    marked.  Of anything else that both changed (a title, the sha256 of a capture) one value stands
-    and both are in ``conflicts``.  What one side deleted and the other left as it was is gone.
+    Additions of either side are in it.  An item with an id that both changed is there twice, each
+    marked with the id of the other version; an item that one side deleted and the other changed
+    stays, marked.  If both changed anything else (a title, the sha256 of a capture), one value
+    stands and both are in ``conflicts``.  What one side deleted and the other did not change is
+    gone.
     """
     out: Document = {}
     conflicts = _conflicts(base, ours, theirs)
     for name in dict.fromkeys((*base, *ours, *theirs)):
+        sides = base.get(name), ours.get(name), theirs.get(name)
+        if name == "conflicts":
+            continue
         if name in BY_ID:
-            out[name] = _items(name, base.get(name, {}), ours.get(name, {}), theirs.get(name, {}))
-        elif name in SECTIONS and name != "conflicts":
-            out[name] = _keyed(
-                name, base.get(name, {}), ours.get(name, {}), theirs.get(name, {}), conflicts
-            )
+            out[name] = _items(name, *map(_section, sides))
+        elif name in SECTIONS:
+            out[name] = _keyed(name, *map(_section, sides), conflicts)
         elif name == "version":
             out[name] = max(ours[name], theirs[name])
-        elif name != "conflicts":
-            was, a, b = ({name: one[name]} if name in one else {} for one in (base, ours, theirs))
-            out |= _keyed(name, was, a, b, conflicts)
+        else:
+            alone = [
+                {key: side[key] for key in side if key == name} for side in (base, ours, theirs)
+            ]
+            out |= _keyed(name, *alone, conflicts)
     return {**out, "conflicts": conflicts}
+
+
+def _section(kept: Item | None) -> Item:
+    return kept or {}
 
 
 def _items(kind: str, base: Item, ours: Item, theirs: Item) -> Document:
     out: Document = {}
     apart: list[tuple[str, Any]] = []  # (id, the version that cannot have it)
     for key in sorted({*base, *ours, *theirs}):
-        was, a, b = (_bare(one.get(key)) for one in (base, ours, theirs))
-        marks = _marks(*(one.get(key) for one in (base, ours, theirs)))
+        was = base.get(key)
+        a = ours.get(key)
+        b = theirs.get(key)
+        marks = _marks(was, a, b)
+        was = _bare(was)
+        a = _bare(a)
+        b = _bare(b)
         if a == b or b == was:
             kept = a
         elif a == was:
             kept = b
-        elif a is None or b is None:
-            kept, marks = b if a is None else a, marks | {DELETED}
+        elif a is None:
+            kept = b
+            marks.add(DELETED)
+        elif b is None:
+            kept = a
+            marks.add(DELETED)
         else:
             kept, other = sorted((a, b), key=canonical)
             apart.append((key, other))
@@ -66,7 +83,9 @@ def _items(kind: str, base: Item, ours: Item, theirs: Item) -> Document:
 def _keyed(place: str, base: Item, ours: Item, theirs: Item, conflicts: Document) -> Document:
     out: Document = {}
     for key in sorted({*base, *ours, *theirs}):
-        was, a, b = (one.get(key) for one in (base, ours, theirs))
+        was = base.get(key)
+        a = ours.get(key)
+        b = theirs.get(key)
         if a == b or b == was:
             kept = a
         elif a == was or a is None:
@@ -75,11 +94,10 @@ def _keyed(place: str, base: Item, ours: Item, theirs: Item, conflicts: Document
             kept = a
         else:
             kept, other = sorted((a, b), key=canonical)
-            if place not in ("view", "views"):  # where two people look is no claim
-                if place == key:
-                    name = key
-                else:
-                    name = f"{place} {key}"
+            name = f"{place} {key}"
+            if place == key:
+                name = key
+            if place not in ("view", "views"):  # where two people look is not a contradiction
                 conflicts[name] = _union(conflicts.get(name, []), [kept, other])
         if kept is not None:
             out[key] = kept
@@ -87,17 +105,21 @@ def _keyed(place: str, base: Item, ours: Item, theirs: Item, conflicts: Document
 
 
 def _conflicts(base: Document, ours: Document, theirs: Document) -> Document:
-    """Those of either side, without those that one of them settled."""
-    was, a, b = (one.get("conflicts", {}) for one in (base, ours, theirs))
-    return {
-        name: _union(a.get(name, []), b.get(name, []))
-        for name in sorted({*a, *b})
-        if name not in was or (name in a and name in b)
-    }
+    """Return the conflicts of both sides, minus those that either side resolved."""
+    was = base.get("conflicts", {})
+    a = ours.get("conflicts", {})
+    b = theirs.get("conflicts", {})
+    conflicts = {}
+    for name in sorted({*a, *b}):
+        if name not in was or (name in a and name in b):
+            conflicts[name] = _union(a.get(name, []), b.get(name, []))
+    return conflicts
 
 
 def _union(a: list[Any], b: list[Any]) -> list[Any]:
-    return [value for _, value in sorted({canonical(one): one for one in (*a, *b)}.items())]
+    """Return the distinct values of both lists, in the order of their text."""
+    by_text = {canonical(value): value for value in a + b}
+    return [by_text[text] for text in sorted(by_text)]
 
 
 def _bare(item: Any) -> Any:
@@ -107,10 +129,19 @@ def _bare(item: Any) -> Any:
 
 
 def _marks(was: Any, a: Any, b: Any) -> set[str]:
-    """The marks of either side, without those that one of them took away."""
-    before, ours, theirs = ({*(item or {}).get(MARKS, ())} for item in (was, a, b))
-    gone = {mark for mark in before if (a and mark not in ours) or (b and mark not in theirs)}
-    return (ours | theirs) - gone
+    """Return the marks of both sides, minus those that either side took away."""
+    before = _marks_of(was)
+    marks = _marks_of(a) | _marks_of(b)
+    for side in (a, b):
+        if side:
+            marks -= before - _marks_of(side)
+    return marks
+
+
+def _marks_of(item: Any) -> set[str]:
+    if item is None:
+        return set()
+    return set(item.get(MARKS, ()))
 
 
 def _marked(item: Item, marks: set[str]) -> Document:
