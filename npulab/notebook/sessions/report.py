@@ -1,7 +1,7 @@
-"""A session's report in a file: what was looked at, what was noted, how to see each claim again.
+"""A session's report in a file: the captures, the notes, and the commands that show each claim again.
 
-HTML is one page that needs nothing else: no script, no network, light and dark.  Markdown has its
-figures beside it.
+HTML is one page that needs no other file, no script and no network, light and dark.  Markdown has
+its figures in a folder next to it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import base64
 import hashlib
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -41,26 +42,35 @@ from npulab.notebook.sessions.markdown import (
 from npulab.registers.map import RegisterMap
 from npulab.support.files import first_bytes, read_bounded, replace_file
 from npulab.support.late import pd
-from npulab.support.text import plural
+from npulab.support.text import plural, six_digits
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 SUFFIXES = (".html", ".md")
-# in a report's first bytes
+# a report has one of these in its first bytes: only a report is replaced by a report
 MARKS = (b'<meta name="generator" content="npulab report">', b"<!-- npulab report -->")
 FIRST = 2**10
 KINDS = ("session", "capture", "register", "field", "bytes")
 MOST_BYTES = 2**24  # of a journal or a figure
-LINE, MOST_LINES = 16, 64  # of bytes that are shown
-NAMED = 4
-MOST_ROWS = 400
-SHORT = 12  # letters of a word that is not broken
+LINE, MOST_LINES = 16, 64  # of shown bytes: bytes a line, lines
+NAMED = 4  # at most so many changed fields are named in a row
+MOST_ROWS = 400  # of a table
+LAWS = (
+    "field",
+    "in the map",
+    "law",
+    "support when accepted",
+    "checked for this report",
+    "captures",
+    "by",
+)
+SHORT = 12  # letters: at most so many stand in a word that is not broken
 
 
 @dataclass(frozen=True)
 class Title:
-    """A heading of level 1 to 3; ``place`` is what ``#`` links say."""
+    """A heading of level 1 to 3; ``place`` is the target of ``#`` links."""
 
     text: str
     level: int = 2
@@ -69,7 +79,7 @@ class Title:
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph of plain text; ``look`` if it is something to look at."""
+    """A paragraph of plain text; ``look`` if it needs a reader's attention."""
 
     text: str
     look: bool = False
@@ -77,7 +87,7 @@ class Text:
 
 @dataclass(frozen=True)
 class NoteText:
-    """Somebody's Markdown, by whom and when."""
+    """The Markdown of a note, with its author and date."""
 
     text: str
     by: str = ""
@@ -94,14 +104,17 @@ class Table:
 
     @property
     def shown(self) -> list[tuple[str, ...]]:
-        """The first rows, and how many more there are."""
-        more, blank = len(self.rows) - MOST_ROWS, [""] * (len(self.columns) - 1)
-        return [*self.rows[:MOST_ROWS], *[(f"… {more} more", *blank)] * (more > 0)]
+        """The first rows, and a row with the number of the rest."""
+        more = len(self.rows) - MOST_ROWS
+        if more <= 0:
+            return list(self.rows)
+        blank = [""] * (len(self.columns) - 1)
+        return [*self.rows[:MOST_ROWS], (f"… {more} more", *blank)]
 
 
 @dataclass(frozen=True)
 class Commands:
-    """What shows a claim again, from the shell and in Python."""
+    """Commands that show a claim again, from the shell and in Python."""
 
     shell: str = ""
     python: str = ""
@@ -109,7 +122,7 @@ class Commands:
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG and what it shows."""
+    """A PNG and its caption."""
 
     png: bytes
     caption: str
@@ -123,26 +136,26 @@ Piece = Title | Text | NoteText | Table | Commands | Picture
 
 
 def write_report(session: Contents, path: Path, pictures: Iterable[Any] = ()) -> Path:
-    """Write what a session tells, in the place of a report that is there; the same session gives
-    the same bytes.
+    """Write the report of a session, over an earlier report; the same session gives the same bytes.
 
-    ``.html`` is one file with no script and nothing from elsewhere; ``.md`` has its figures in a
-    folder beside it. Raises ValueError for another suffix, FileExistsError where something else
-    than a report is there.
+    ``.html`` is one file that needs no script and no other file; ``.md`` has its figures in a
+    folder next to it. Raises ValueError for another suffix, FileExistsError if the path has a file
+    that is not a report.
     """
     if path.suffix not in SUFFIXES:
-        raise ValueError(
-            f"{path}: got {path.suffix or 'no suffix'}, allowed is {' or '.join(SUFFIXES)}"
-        )
+        suffix = path.suffix or "no suffix"
+        raise ValueError(f"{path}: got {suffix}, allowed is {' or '.join(SUFFIXES)}")
     if path.exists() and not _is_report(path):
         raise FileExistsError(f"{path}: is there already and is no report of npulab")
     story = story_of(session, pictures)
     folder = path.with_name(f"{path.stem}-figures")
     template = _pages(path.suffix).get_template(f"report{path.suffix}.jinja")
     page = template.render(story=story, folder=folder.name)
-    for piece in story if path.suffix == ".md" else ():
-        if isinstance(piece, Picture) and not (folder / piece.name).exists():
-            replace_file(folder / piece.name, piece.png)
+    for piece in story:
+        if path.suffix == ".md" and isinstance(piece, Picture):
+            figure = folder / piece.name
+            if not figure.exists():  # its name is its hash
+                replace_file(figure, piece.png)
     replace_file(path, page.encode())
     return path
 
@@ -154,7 +167,7 @@ def _is_report(path: Path) -> bool:
 
 @cache
 def _pages(suffix: str) -> Environment:
-    """The templates and what they use; every text in them is plain, and in HTML escaped."""
+    """Return the templates with their filters; texts in them are made plain, and in HTML escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -165,23 +178,35 @@ def _pages(suffix: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        finalize=lambda value: plain(value) if type(value) is str else value,
+        finalize=_plain_value,
     )
     out.tests["short"] = lambda cell: max(map(len, re.split(r"[\s-]", cell))) <= SHORT
-    out.filters |= {"base64": lambda data: base64.b64encode(data).decode(), "line": text_markdown}
+    out.filters["base64"] = lambda data: base64.b64encode(data).decode()
+    out.filters["line"] = text_markdown
     if suffix == ".html":
         out.filters["notes"] = lambda text: Markup(to_html(read_markdown(text)))
     else:
         out.filters["notes"] = lambda text: to_markdown(read_markdown(text))
         out.filters["fenced"] = lambda text, kind: fenced(plain(text), kind)
-        out.filters["table"] = lambda table: table_markdown(
-            [[text_markdown(cell, True) for cell in row] for row in (table.columns, *table.shown)]
-        )
+        out.filters["table"] = _table_text
     return out
 
 
+def _plain_value(value: Any) -> Any:
+    if type(value) is str:  # markup is a str, too, and was made of plain text
+        return plain(value)
+    return value
+
+
+def _table_text(table: Table) -> str:
+    rows = []
+    for row in (table.columns, *table.shown):
+        rows.append([text_markdown(cell, True) for cell in row])
+    return table_markdown(rows)
+
+
 def story_of(session: Contents, pictures: Iterable[Any] = ()) -> list[Piece]:
-    """The pieces of a session's report; what cannot be read is said in its place."""
+    """Return the pieces of a session's report; a piece that cannot be read says why."""
     known = Evidence.of(session)
     pieces = [
         *_head(session),
@@ -193,15 +218,17 @@ def story_of(session: Contents, pictures: Iterable[Any] = ()) -> list[Piece]:
         *_bisections(session, known),
         *_figures(session, pictures),
     ]
-    return [one for one in pieces if one != Commands()]
+    return [piece for piece in pieces if piece != Commands()]
 
 
 def _head(session: Contents) -> Iterator[Piece]:
-    yield Title(session.title or (session.path.stem if session.path else "A session"), 1)
+    title, file = "A session", "which is in memory"
+    if session.path:
+        title, file = session.path.stem, session.path.name
+    yield Title(session.title or title, 1)
+    counts = ", ".join(session.counts) or "nothing yet"
     yield Text(
-        f"This session holds {', '.join(session.counts) or 'nothing yet'}. Commands are run in the "
-        "folder of "
-        f"the session, {session.path.name if session.path else 'which is in memory'}."
+        f"This session holds {counts}. Commands are run in the folder of the session, {file}."
     )
     for text in (*session.conflicts, *session.problems):
         yield Text(text, look=True)
@@ -211,31 +238,31 @@ def _captures(session: Contents, known: Evidence) -> Iterator[Piece]:
     if not session.captures:
         return
     rows = []
-    for one in session.captures:
-        found = known.found.get(one.path)
+    sweeps = []
+    for held in session.captures:
+        found = known.found.get(held.path)
         if found is None:
-            rows.append(
-                (one.path, *[""] * 4, f"cannot be read: {known.broken[one.path]}", one.sha256)
-            )
+            broken = f"cannot be read: {known.broken[held.path]}"
+            rows.append((held.path, "", "", "", "", broken, held.sha256))
             continue
-        what = "capture"
+        kind = "capture"
         if isinstance(found, Sweep):
-            what = f"sweep of {len(found)}"
-        source = ", ".join(text for text in (found.source, found.tool, found.date) if text)
-        rows.append((one.path, what, found.target, found.chip, origin(found), source, one.sha256))
+            kind = f"sweep of {len(found)}"
+            sweeps.append(held.path)
+        source = _join(found.source, found.tool, found.date)
+        made = found.target, found.chip, origin(found), source
+        rows.append((held.path, kind, *made, held.sha256))
     yield Title("What was looked at", place="captures")
     yield Table(("path", "what", "target", "chip", "provenance", "source", "sha256"), tuple(rows))
     paths = [*known.captures]
-    sweeps = [path for path, one in known.found.items() if isinstance(one, Sweep)]
-    shell = [f"npulab check {' '.join(map(shlex.quote, paths))}"] * bool(paths)
-    shell += [f"npulab show {shlex.quote(path)}" for path in (*paths, *sweeps)]
-    yield _again(
-        shell,
-        [
-            *(f"npulab.load({path!r})" for path in paths),
-            *(f"npulab.load_sweep({path!r})" for path in sweeps),
-        ],
-    )
+    shell = []
+    if paths:
+        shell.append(f"npulab check {shlex.join(paths)}")
+    python = [f"npulab.load({path!r})" for path in paths]
+    python += [f"npulab.load_sweep({path!r})" for path in sweeps]
+    for path in (*paths, *sweeps):
+        shell.append(f"npulab show {shlex.quote(path)}")
+    yield _again(shell, python)
 
 
 def _map(session: Contents, known: Evidence) -> Iterator[Piece]:
@@ -243,15 +270,15 @@ def _map(session: Contents, known: Evidence) -> Iterator[Piece]:
     if version is None:
         return
     yield Title("The register map", place="map")
-    yield Text(
-        f"{version.path}, sha256 {version.sha256}" + (f": {registers!r}" if registers else "")
-    )
-    if version.steps:
+    text = f"{version.path}, sha256 {version.sha256}"
+    if registers:
+        text += f": {registers!r}"
+    yield Text(text)
+    steps = [_step_text(step) for step in version.steps]
+    if steps:
         if registers:
-            told = session.draft.steps
-        else:
-            told = [_step(one) for one in version.steps]
-        rows = tuple((str(number), one) for number, one in enumerate(told, 1))
+            steps = session.draft.steps
+        rows = tuple((str(number), step) for number, step in enumerate(steps, 1))
         yield Table(("step", "what"), rows, "edits of the draft that are not saved in the file yet")
     if known.wrong:
         yield Text(f"the map cannot be read: {known.wrong}", look=True)
@@ -262,20 +289,20 @@ def _map(session: Contents, known: Evidence) -> Iterator[Piece]:
 
 
 def _status(registers: RegisterMap, known: Evidence) -> Iterator[Piece]:
-    """The map's own account of its bits, over the captures that are read with it."""
-    used = [
-        one
-        for path, one in known.captures.items()
-        if known.own_map(path) and len(one.words) == len(registers)
-    ]
-    frame = registers.status(np.stack([one.words for one in used]) if used else None)
-    said = ""
-    if count := sum(one.simulated for one in used):
-        said = f" ({count} {SIMULATED})"
-    yield _frame(
-        frame,
-        f"the map's bits over {plural(len(used), 'capture')}{said}" if used else "the map's bits",
-    )
+    """Yield the status of the map's bits, over the captures that are read with the map."""
+    used = []
+    simulated = 0
+    for path, capture in known.captures.items():
+        if known.own_map(path) and len(capture.words) == len(registers):
+            used.append(capture.words)
+            simulated += capture.simulated
+    if not used:
+        yield _frame(registers.status(None), "the map's bits")
+        return
+    caption = f"the map's bits over {plural(len(used), 'capture')}"
+    if simulated:
+        caption += f" ({simulated} {SIMULATED})"
+    yield _frame(registers.status(np.stack(used)), caption)
 
 
 def _notes(session: Contents, known: Evidence) -> Iterator[Piece]:
@@ -286,8 +313,9 @@ def _notes(session: Contents, known: Evidence) -> Iterator[Piece]:
         yield Title("Notes", place="notes")
     for anchor in sorted(groups, key=_order):
         yield Title(f"Of {anchor.text}{known.simulated(anchor)}", 3)
-        yield from _bytes(anchor, known) if anchor.kind == "bytes" else _defined(anchor, known)
-        for note in sorted(groups[anchor], key=lambda one: (one.date, one.id)):
+        yield from _defined(anchor, known)
+        yield from _bytes_at(anchor, known)
+        for note in sorted(groups[anchor], key=lambda note: (note.date, note.id)):
             yield NoteText(note.text, _join(note.author, note.date, _odds(note)), f"note-{note.id}")
         yield _again(*known.again(anchor))
 
@@ -295,150 +323,131 @@ def _notes(session: Contents, known: Evidence) -> Iterator[Piece]:
 def _bookmarks(session: Contents, known: Evidence) -> Iterator[Piece]:
     if session.bookmarks:
         yield Title("Bookmarks", place="bookmarks")
-    for one in sorted(session.bookmarks, key=lambda one: (_order(one.anchor), one.id)):
-        yield Title(one.label or one.anchor.text, 3)
-        yield Text(
-            _join(
-                f"{one.anchor.text}{known.simulated(one.anchor)}", one.author, one.date, _odds(one)
-            )
-        )
-        yield from _defined(one.anchor, known)
-        if one.anchor.kind == "bytes":
-            yield from _bytes(one.anchor, known)
-        elif one.anchor.kind != "session" and (rows := known.held(one.anchor)):
-            yield Table(HELD, tuple(rows), "as the captures have it")
-        yield _again(*known.again(one.anchor))
+    for mark in sorted(session.bookmarks, key=lambda mark: (_order(mark.anchor), mark.id)):
+        anchor = mark.anchor
+        yield Title(mark.label or anchor.text, 3)
+        text = f"{anchor.text}{known.simulated(anchor)}"
+        yield Text(_join(text, mark.author, mark.date, _odds(mark)))
+        yield from _defined(anchor, known)
+        yield from _bytes_at(anchor, known)
+        if anchor.kind not in ("bytes", "session"):
+            rows = known.held(anchor)
+            if rows:
+                yield Table(HELD, tuple(rows), "as the captures have it")
+        yield _again(*known.again(anchor))
 
 
 def _defined(anchor: Anchor, known: Evidence) -> Iterator[Piece]:
     if anchor.kind not in ("field", "register"):
         return
-    if rows := known.defined(anchor):
+    rows = known.defined(anchor)
+    if rows:
         yield Table(DEFINED, tuple(rows), "as the map has it now")
     elif known.captures or known.registers:
         yield Text(f"{anchor.text}: the map has no {anchor.kind} of this name now", look=True)
 
 
-def _bytes(anchor: Anchor, known: Evidence) -> Iterator[Piece]:
+def _bytes_at(anchor: Anchor, known: Evidence) -> Iterator[Piece]:
+    if anchor.kind != "bytes":
+        return
     capture, data = known.captures.get(anchor.capture), known.bytes_of(anchor)
     if capture is None:
         yield Text(f"{anchor.text}: the capture cannot be read", look=True)
-    elif not data:
-        sizes = (
-            ", ".join(f"{name} {len(data)} bytes" for name, data in capture.buffers.items())
-            or "none"
-        )
+        return
+    if not data:
+        sizes = [f"{name} {len(buffer)} bytes" for name, buffer in capture.buffers.items()]
+        named = ", ".join(sizes) or "none"
         yield Text(
-            f"{anchor.text}: the capture has no such bytes, its buffers are {sizes}", look=True
+            f"{anchor.text}: the capture has no such bytes, its buffers are {named}", look=True
         )
-    else:
-        rows = [
-            (f"{(anchor.offset or 0) + place:#x}", data[place : place + LINE].hex(" "))
-            for place in range(0, min(len(data), LINE * MOST_LINES), LINE)
-        ]
-        more = ""
-        if len(data) > LINE * MOST_LINES:
-            more = f", the first {LINE * MOST_LINES}"
-        yield Table(
-            ("offset", "bytes"),
-            tuple(rows),
-            f"{anchor.buffer} of {anchor.capture} ({origin(capture)}{more})",
-        )
+        return
+    caption = f"{anchor.buffer} of {anchor.capture} ({origin(capture)}"
+    most = LINE * MOST_LINES
+    if len(data) > most:
+        caption += f", the first {most}"
+    rows = []
+    for place in range(0, min(len(data), most), LINE):
+        offset = (anchor.offset or 0) + place
+        rows.append((f"{offset:#x}", data[place : place + LINE].hex(" ")))
+    yield Table(("offset", "bytes"), tuple(rows), f"{caption})")
 
 
 def _laws(session: Contents, known: Evidence) -> Iterator[Piece]:
     if not session.laws:
         return
-    rows, python, shell = [], [], []
+    rows, contradicted, python = [], [], []
+    shell: dict[str, None] = {}
     for law in session.laws:
         sweep = known.found.get(law.sweep)
-        rivals = ""
-        if law.rivals:
-            rivals = f", {plural(law.rivals, 'rival')}"
-        support = "not said"
-        if law.support:
-            support = f"{plural(law.support, 'capture')}{rivals}"
-        captures = law.sweep
-        if isinstance(sweep, Sweep | Capture):
-            captures = f"{law.sweep} ({origin(sweep)})"
-        captures += f" ({SIMULATED})" * (law.simulated and SIMULATED not in captures)
-        groups = ""
+        captures = _captures_of(law, sweep)
+        checked = _checked(law, sweep)
+        names, by = _names_at(law, sweep, known), _join(law.by, law.date, _odds(law))
+        rows.append((law.field, names, law.law, _support(law), checked, captures, by))
+        if "contradicted" in checked:
+            text = f"the law of {law.field}, {law.law}, is {checked} captures of {captures}"
+            contradicted.append(Text(text, look=True))
         if isinstance(sweep, Sweep):
-            groups = captured_for(groups_in(sweep.parameters))
-        if groups:
-            captures += f", {groups}"
-        rows.append(
-            (
-                law.field,
-                _names_at(law, sweep, known),
-                law.law,
-                support,
-                _held(law, sweep),
-                captures,
-                _join(law.by, law.date, _odds(law)),
-            )
-        )
-        if isinstance(sweep, Sweep):
-            shell.append(f"npulab laws {shlex.quote(law.sweep)}")
-            python.append(
-                f"check_stated([Stated.parse({law.field!r}, {law.law!r}, {law.field!r})], "
-                f"npulab.load_sweep({law.sweep!r})).status[0]"
-            )
+            shell[f"npulab laws {shlex.quote(law.sweep)}"] = None
+            stated = f"Stated.parse({law.field!r}, {law.law!r}, {law.field!r})"
+            python.append(f"check_stated([{stated}], npulab.load_sweep({law.sweep!r})).status[0]")
     yield Title("Laws that were accepted", place="laws")
-    yield Table(
-        (
-            "field",
-            "in the map",
-            "law",
-            "support when accepted",
-            "checked for this report",
-            "captures",
-            "by",
-        ),
-        tuple(rows),
-    )
-    for row in rows:
-        if "contradicted" in row[4]:
-            yield Text(
-                f"the law of {row[0]}, {row[2]}, is {row[4]} captures of {row[5]}", look=True
-            )
+    yield Table(LAWS, tuple(rows))
+    yield from contradicted
     if python:
-        yield _again(
-            list(dict.fromkeys(shell)),
-            ["from npulab.analysis.laws import Stated, check_stated", *python],
-        )
+        python.insert(0, "from npulab.analysis.laws import Stated, check_stated")
+        yield _again([*shell], python)
+
+
+def _captures_of(law: AcceptedLaw, sweep: Any) -> str:
+    captures = law.sweep
+    if isinstance(sweep, Sweep | Capture):
+        captures += f" ({origin(sweep)})"
+    if law.simulated and SIMULATED not in captures:
+        captures += f" ({SIMULATED})"
+    groups = ""
+    if isinstance(sweep, Sweep):
+        groups = captured_for(groups_in(sweep.parameters))
+    if groups:
+        captures += f", {groups}"
+    return captures
+
+
+def _support(law: AcceptedLaw) -> str:
+    if not law.support:
+        return "not said"
+    support = plural(law.support, "capture")
+    if law.rivals:
+        support += f", {plural(law.rivals, 'rival')}"
+    return support
 
 
 def _names_at(law: AcceptedLaw, sweep: Any, known: Evidence) -> str:
-    """The names of the fields where a law's field lies."""
+    """Return the names of the map's fields that a law's field shares bits with."""
     registers = known.registers or getattr(sweep, "registers", None)
-    place = None
-    if registers is not None:
-        place = Naming.of(len(registers), registers).place(law.field)
-    if registers is None or place is None:
-        if registers is not None and law.field in registers:
+    if registers is None:
+        return ""
+    place = Naming.of(len(registers), registers).place(law.field)
+    if place is None:
+        if law.field in registers:
             return law.field
         return ""
     word, lsb, width = place
-    return ", ".join(
-        dict.fromkeys(
-            item.name
-            for item in registers
-            for piece in item.pieces
-            if not item.automatic
-            and piece.word == word
-            and piece.lsb < lsb + width
-            and lsb < piece.lsb + piece.width
-        )
-    )
+    names = {}
+    for field in registers:
+        for piece in field.pieces:
+            apart = piece.lsb >= lsb + width or lsb >= piece.lsb + piece.width
+            if not field.automatic and piece.word == word and not apart:
+                names[field.name] = None
+    return ", ".join(names)
 
 
-def _held(law: AcceptedLaw, sweep: Any) -> str:
-    """What a law's captures say of it now."""
+def _checked(law: AcceptedLaw, sweep: Any) -> str:
+    """Check a law against its captures as they are now, and return the status in words."""
     if not isinstance(sweep, Sweep):
         return "not checked: its captures are not in the session"
     try:
-        return str(check_stated([Stated.parse(law.field, law.law, law.field)], sweep)["status"][0])
+        stated = Stated.parse(law.field, law.law, law.field)
+        return str(check_stated([stated], sweep)["status"][0])
     except ValueError as error:
         return f"cannot be checked: {error}"
 
@@ -446,70 +455,57 @@ def _held(law: AcceptedLaw, sweep: Any) -> str:
 def _bisections(session: Contents, known: Evidence) -> Iterator[Piece]:
     if session.journals:
         yield Title("Bisections", place="bisections")
-    for one in session.journals:
-        yield Title(one.path, 3)
-        path = inside(session.folder, one.path)
+    for held in session.journals:
+        yield Title(held.path, 3)
+        path = inside(session.folder, held.path)
         try:
             if path.is_file() and path.stat().st_size > MOST_BYTES:
-                raise ValueError(
-                    f"{one.path}: got {path.stat().st_size} bytes, allowed are {MOST_BYTES}"
-                )
-            journal = Journal.read(path)  # which refuses what is no file
+                size = path.stat().st_size
+                raise ValueError(f"{held.path}: got {size} bytes, allowed are {MOST_BYTES}")
+            journal = Journal.read(path)  # which refuses a path without a file
         except (ValueError, OSError) as error:
             yield Text(f"the journal cannot be read: {error}", look=True)
             continue
-        yield from _bisection(one, journal, known)
+        yield from _bisection(held, journal, known)
 
 
-def _bisection(one: Bisected, journal: Journal, known: Evidence) -> Iterator[Piece]:
-    both = [known.found.get(path) for path in (one.good, one.bad)]
-    about = _join(
-        *(
-            f"{name} {journal.about[name]}"
-            for name in ("target", "good", "bad")
-            if name in journal.about
-        )
-    )
-    about += f" ({SIMULATED})" * any(getattr(capture, "simulated", False) for capture in both)
-    counts = ", ".join(
-        f"{sum(trial.outcome == outcome for trial in journal)} {outcome}"
-        for outcome in ("pass", "fail", "hang")
-    )
-    if one.simulated:
-        tried = f" on a {SIMULATED} device"
-    elif one.device:
-        tried = f" on {one.device}"
-    else:
-        tried = ""
-    yield Text(f"{about}; {plural(len(journal), 'trial')}{tried}: {counts}.")
-    if result := one.result or _result(both, journal):
+def _bisection(held: Bisected, journal: Journal, known: Evidence) -> Iterator[Piece]:
+    good, bad = known.found.get(held.good), known.found.get(held.bad)
+    names = [name for name in ("target", "good", "bad") if name in journal.about]
+    about = ", ".join(f"{name} {journal.about[name]}" for name in names)
+    if getattr(good, "simulated", False) or getattr(bad, "simulated", False):
+        about += f" ({SIMULATED})"
+    device = ""
+    if held.simulated:
+        device = f" on a {SIMULATED} device"
+    elif held.device:
+        device = f" on {held.device}"
+    outcomes = Counter(trial.outcome for trial in journal)
+    counts = ", ".join(f"{outcomes[outcome]} {outcome}" for outcome in ("pass", "fail", "hang"))
+    yield Text(f"{about}; {plural(len(journal), 'trial')}{device}: {counts}.")
+    result = held.result or _result(good, bad, journal)
+    if result:
         yield Text(f"Found: {result}.")
-    yield Table(
-        ("trial", "outcome", "changed", "why"),
-        tuple(
-            (str(number), trial.outcome, _some(trial.subset), trial.reason)
-            for number, trial in enumerate(journal)
-        ),
-    )
-    # a journal is one of captures by their names
-    if all(
-        capture is not None and journal.about.get(name) == capture.name
-        for name, capture in zip(("good", "bad"), both, strict=True)
-    ):
-        paths = f"{shlex.quote(one.good)} {shlex.quote(one.bad)}"
-        shell = f"npulab bisect {paths} --device {shlex.quote(one.device)} --resume {shlex.quote(one.path)}"
-        python = (
-            f"Bisection(npulab.load({one.good!r}), npulab.load({one.bad!r}), "
-            f"journal={one.path!r}).result"
-        )
-        yield _again(
-            [shell] * bool(one.device), ["from npulab.analysis.bisect import Bisection", python]
-        )
+    rows = []
+    for number, trial in enumerate(journal):
+        rows.append((str(number), trial.outcome, _first_names(trial.subset), trial.reason))
+    yield Table(("trial", "outcome", "changed", "why"), tuple(rows))
+    # a journal knows its captures by their names
+    for name, capture in (("good", good), ("bad", bad)):
+        if capture is None or journal.about.get(name) != capture.name:
+            return
+    shell = []
+    if held.device:
+        paths = shlex.join([held.good, held.bad])
+        device = shlex.quote(held.device)
+        shell = [f"npulab bisect {paths} --device {device} --resume {shlex.quote(held.path)}"]
+    captures = f"npulab.load({held.good!r}), npulab.load({held.bad!r})"
+    result = f"Bisection({captures}, journal={held.path!r}).result"
+    yield _again(shell, ["from npulab.analysis.bisect import Bisection", result])
 
 
-def _result(both: Sequence[Any], journal: Journal) -> str:
-    """What the journal says of the captures it was of, where they are here."""
-    good, bad = both
+def _result(good: Any, bad: Any, journal: Journal) -> str:
+    """Return the journal's result if the session has both captures."""
     if not isinstance(good, Capture) or not isinstance(bad, Capture):
         return ""
     try:
@@ -526,29 +522,30 @@ def _figures(session: Contents, pictures: Iterable[Any]) -> Iterator[Piece]:
         if path.is_file() and path.stat().st_size <= MOST_BYTES:
             data = read_bounded(path, MOST_BYTES)
         if not data.startswith(PNG) or sum_of(path) != figure.sha256:
-            shown.append(
-                Text(f"{figure.path}, {figure.caption}: is missing or has changed", look=True)
-            )
+            text = f"{figure.path}, {figure.caption}: is missing or has changed"
+            shown.append(Text(text, look=True))
             continue
-        shown += [
-            Picture(data, figure.caption),
-            _again([], figure.code.split("\n") if figure.code else []),
-        ]
-    for one in pictures:
-        if isinstance(one, tuple):
-            picture, caption = one
-        else:
-            picture, caption = one, ""
+        shown.append(Picture(data, figure.caption))
+        if figure.code:
+            shown.append(_again([], figure.code.split("\n")))
+    for picture in pictures:
+        caption = ""
+        if isinstance(picture, tuple):
+            picture, caption = picture
         caption = caption or str(getattr(picture, "text", "")) or "a picture"
         shown.append(Picture(png(picture), caption))
-    yield from [Title("Figures", place="figures"), *shown] if shown else []
+    if shown:
+        yield Title("Figures", place="figures")
+    yield from shown
 
 
 def _again(shell: Sequence[str], python: Sequence[str]) -> Commands:
-    head = []
     if python:
-        head = ["import npulab", *[""] * (not python[0].startswith("from "))]
-    return Commands("\n".join(shell), "\n".join([*head, *python]))
+        head = ["import npulab"]
+        if not python[0].startswith("from "):
+            head.append("")
+        python = [*head, *python]
+    return Commands("\n".join(shell), "\n".join(python))
 
 
 def _order(anchor: Anchor) -> tuple[int, str]:
@@ -556,7 +553,7 @@ def _order(anchor: Anchor) -> tuple[int, str]:
 
 
 def _join(*texts: str) -> str:
-    return ", ".join(text for text in texts if text)
+    return ", ".join(filter(None, texts))
 
 
 def _odds(item: Item) -> str:
@@ -566,27 +563,24 @@ def _odds(item: Item) -> str:
     return ""
 
 
-def _some(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     shown = ", ".join(names[:NAMED])
     if len(names) > NAMED:
         return f"{shown} and {len(names) - NAMED} more"
     return shown or "nothing"
 
 
-def _step(step: Any) -> str:
+def _step_text(step: Any) -> str:
     if isinstance(step, dict):
         return ", ".join(f"{name} {value}" for name, value in step.items())
     return str(step)
 
 
 def _frame(frame: pd.DataFrame, caption: str) -> Table:
-    rows = tuple(
-        tuple(f"{one:g}" if isinstance(one, float) else str(one) for one in row)
-        for row in frame.itertuples(index=False, name=None)
-    )
-    told = frame.attrs.get("summary", "")
-    return Table(
-        tuple(str(name) or "-" for name in frame.columns),
-        rows,
-        f"{caption}; {told}" if told else caption,
-    )
+    rows = []
+    for row in frame.itertuples(index=False, name=None):
+        rows.append(tuple(map(six_digits, row)))
+    if frame.attrs.get("summary"):
+        caption += f"; {frame.attrs['summary']}"
+    columns = tuple(str(name) or "-" for name in frame.columns)
+    return Table(columns, tuple(rows), caption)
