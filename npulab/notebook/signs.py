@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-LARGER, SMALLER = (
-    "#d9480f",
-    "#1d70b8",
-)  # what was captured is larger, smaller than what was predicted
-# for style sheets, which name the colours so
+LARGER = "#d9480f"  # the captured value is larger than the predicted one
+SMALLER = "#1d70b8"
+# the names of the colours in style sheets
 VARIABLES = f":root {{ --npulab-larger: {LARGER}; --npulab-smaller: {SMALLER}; }}\n"

@@ -113,11 +113,11 @@ def test_a_line_that_a_crash_tore_is_no_part_of_it(tmp_path: Path) -> None:
     [
         (b"x", "nothing behind the value"),
         (b"\nx\n", "is not JSON"),
-        (b"\n[]\n", "a line behind the object: got \\[\\]"),
-        (b'\n{"title": {"a": {}}}\n', "a line behind"),
+        (b"\n[]\n", "a line after the object: got \\[\\]"),
+        (b'\n{"title": {"a": {}}}\n', "a line after"),
         (b'\n{"notes": {"0123456789ab": {"text": 1}}}\n', "notes '0123456789ab'"),
-        (b'\n{"notes": 1}\n', "a line behind"),
-        (b'\n{"notes": {}, "laws": {}}\n', "a line behind"),
+        (b'\n{"notes": 1}\n', "a line after"),
+        (b'\n{"notes": {}, "laws": {}}\n', "a line after"),
         (b"\n<<<<<<< ours\n", "git's mark of a conflict"),
     ],
 )

@@ -357,9 +357,9 @@ def test_a_bomb_takes_little_memory(tmp_path: Path) -> None:
     [
         ({"buffer": "output"}, "all three or none"),
         ({"offset": 1, "size": 2}, "all three or none"),
-        ({"buffer": "output", "offset": 0, "size": 0, "capture": VENDOR}, "from 1 on"),
-        ({"task": 0}, "beside a task"),
-        ({"buffer": "output", "offset": 0, "size": 1}, "beside a buffer"),
+        ({"buffer": "output", "offset": 0, "size": 0, "capture": VENDOR}, "of at least 1"),
+        ({"task": 0}, "with a task"),
+        ({"buffer": "output", "offset": 0, "size": 1}, "with a buffer"),
         ({"task": -1, "capture": VENDOR}, "got -1"),
         ({"capture": "nowhere"}, "no such file"),
     ],

@@ -1,4 +1,4 @@
-"""What a session's captures and map say at a place, and how to see it again."""
+"""What the captures and the map of a session have at a place, and the commands that show it again."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ from npulab.registers.names import full_names, in_block
 SIMULATED = "simulated"
 DEFINED = ("block", "register", "field", "bits", "value", "evidence", "note")
 HELD = ("capture", "provenance", "task", "block", "register", "field", "raw", "value", "evidence")
-MOST_AGAIN = 4  # captures whose commands are given
+MOST_AGAIN = 4  # at most so many commands are given
 
 Row = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The captures and sweeps of a session by path (``found``; the captures read with the session's
-    map in ``captures``), why others cannot be read (``broken``), the map, and why there is none
-    (``wrong``)."""
+    """The evidence that a session refers to, read once.
+
+    ``found`` has captures and sweeps by path, ``broken`` the errors of those that cannot be read,
+    ``captures`` the captures read with the session's map; ``wrong`` is the error of the map.
+    """
 
     name: str
     found: Mapping[str, Any]
@@ -40,152 +42,155 @@ class Evidence:
     @classmethod
     def of(cls, session: Contents) -> Evidence:
         found, broken = {}, {}
-        for one in session.captures:
+        for held in session.captures:
+            path = held.path
             try:
-                found[one.path] = session.load(one.path)
+                found[path] = session.load(path)
             except (ValueError, LookupError, OSError) as error:
-                broken[one.path] = str(error)
+                broken[path] = str(error)
         registers, wrong = None, ""
         if session.map is not None:
             try:
                 registers = session.registers
             except (ValueError, LookupError, OSError, ImportError) as error:
                 wrong = str(error)
-        captures = {
-            path: read_with(one, registers)
-            for path, one in found.items()
-            if isinstance(one, Capture)
-        }
-        return cls(
-            session.path.name if session.path else "", found, broken, captures, registers, wrong
-        )
+        captures = {}
+        for path, capture in found.items():
+            if isinstance(capture, Capture):
+                captures[path] = read_with(capture, registers)
+        name = ""
+        if session.path:
+            name = session.path.name
+        return cls(name, found, broken, captures, registers, wrong)
 
     def at(self, anchor: Anchor) -> dict[str, Capture]:
-        """The captures an anchor speaks of, by path."""
-        return {path: one for path, one in self.captures.items() if anchor.capture in ("", path)}
+        """Return the captures that an anchor refers to, by path."""
+        if not anchor.capture:
+            return dict(self.captures)
+        if anchor.capture not in self.captures:
+            return {}
+        return {anchor.capture: self.captures[anchor.capture]}
 
     def own_map(self, path: str) -> bool:
-        """Whether a capture is read with the session's map."""
+        """True if a capture is read with the session's map."""
         return self.captures[path] is not self.found[path]
 
     def simulated(self, anchor: Anchor) -> str:
-        """What is said of an anchor in a simulated capture."""
+        """Return the mark of an anchor in a simulated capture."""
         capture = self.captures.get(anchor.capture)
         if capture and capture.simulated:
             return f" ({SIMULATED})"
         return ""
 
     def defined(self, anchor: Anchor) -> list[Row]:
-        """What the map says of a field or register now, as ``DEFINED``; of the captures' own map
-        where the session has none."""
+        """Return what the map says of a field or register now, as rows of ``DEFINED``; if the
+        session has no map, what the captures' own map says."""
         rows: dict[tuple[str, Field], Row] = {}
         for path, capture in self.at(anchor).items():
             for task, block, item, _ in values(capture):
                 if matches(anchor, task, block, item):
-                    if self.own_map(path):
-                        source = ""
-                    else:
+                    source = ""
+                    if not self.own_map(path):
                         source = _source(capture.target, item)
                     rows[block, item] = _row(block, item, source)
-        for item in self.registers or () if not rows else ():
-            if matches(anchor, None, item.block, item):
-                rows[item.block, item] = _row(item.block, item, "")
+        if not rows:
+            for item in self.registers or ():
+                if matches(anchor, None, item.block, item):
+                    rows[item.block, item] = _row(item.block, item, "")
         return list(rows.values())
 
     def held(self, anchor: Anchor) -> list[Row]:
-        """What the captures have there, as ``HELD``; of a whole capture the fields that somebody
-        named."""
-        return [
-            (
-                path,
-                origin(capture),
-                str(task),
-                block,
-                item.register,
-                item.name,
-                f"{raw:#x}",
-                str(item.text(raw)),
-                item.evidence,
-            )
-            for path, capture in self.at(anchor).items()
-            for task, block, item, raw in values(capture)
-            if matches(anchor, task, block, item)
-            and (anchor.kind != "capture" or not item.automatic)
-        ]
+        """Return the values at an anchor, as rows of ``HELD``; at a whole capture, of the fields
+        that have a name of their own."""
+        rows: list[Row] = []
+        for path, capture in self.at(anchor).items():
+            of_capture = path, origin(capture)
+            for task, block, item, raw in values(capture):
+                if not matches(anchor, task, block, item):
+                    continue
+                if anchor.kind == "capture" and item.automatic:
+                    continue
+                place = str(task), block, item.register, item.name
+                rows.append((*of_capture, *place, f"{raw:#x}", str(item.text(raw)), item.evidence))
+        return rows
 
     def bytes_of(self, anchor: Anchor) -> bytes:
-        """The bytes an anchor speaks of; none where the capture does not hold all of them."""
+        """Return the bytes that an anchor refers to; none if the capture does not hold all."""
         capture = self.captures.get(anchor.capture)
         if capture is None or anchor.offset is None or anchor.size is None:
             return b""
-        data = bytes(
-            capture.buffers.get(anchor.buffer, b"")[anchor.offset : anchor.offset + anchor.size]
-        )
-        if len(data) == anchor.size:
-            return data
-        return b""
+        buffer = capture.buffers.get(anchor.buffer, b"")
+        data = bytes(buffer[anchor.offset : anchor.offset + anchor.size])
+        if len(data) < anchor.size:
+            return b""
+        return data
 
     def again(self, anchor: Anchor) -> tuple[list[str], list[str]]:
-        """Commands of the shell and lines of Python that show what is at an anchor; none where
-        nothing is."""
+        """Return commands of the shell and lines of Python that show what is at an anchor."""
         if anchor.kind == "session":
             return [], []
         if anchor.kind == "bytes":
             if anchor.offset is None or anchor.size is None or not self.bytes_of(anchor):
                 return [], []
-            return [], [
-                f"npulab.load({anchor.capture!r}).buffers[{anchor.buffer!r}]"
-                f"[{anchor.offset}:{anchor.offset + anchor.size}].hex(' ')"
-            ]
-        shell, python = dict[str, None](), dict[str, None]()
+            buffer = f"npulab.load({anchor.capture!r}).buffers[{anchor.buffer!r}]"
+            return [], [f"{buffer}[{anchor.offset}:{anchor.offset + anchor.size}].hex(' ')"]
+        shell = dict[str, None]()
+        python = dict[str, None]()
         for path, capture in self.at(anchor).items():
-            own = self.own_map(path) and self.name
+            own = self.own_map(path)
+            loaded = f"npulab.load({path!r})"
             if own:
                 loaded = f"npulab.session({self.name!r}).decoded({path!r})"
-            else:
-                loaded = f"npulab.load({path!r})"
             if anchor.kind == "capture":
                 shell[f"npulab show {shlex.quote(path)}"] = None
                 python[f"{loaded}.fields"] = None
-            found = []
-            if anchor.kind != "capture":
-                found = [one[:3] for one in values(capture)]
-            blocks = {block for _, block, _ in found}
-            for block, item in {
-                (block, item): None
-                for task, block, item in found
-                if matches(anchor, task, block, item)
-            }:
-                if anchor.field:
-                    column, name = "field", item.name
-                else:
-                    column, name = "register", item.register
-                several = ""
-                if len(blocks) > 1:
-                    several = f"block == {block!r} and "
-                python[f"{loaded}.fields.query({f'{several}{column} == {name!r}'!r})"] = None
+                continue
+            blocks = set()
+            fields = dict[tuple[str, Field], None]()
+            for task, block, item, _ in values(capture):
+                blocks.add(block)
+                if matches(anchor, task, block, item):
+                    fields[block, item] = None
+            for block, item in fields:
+                python[f"{loaded}.fields.query({_query(anchor, block, item, blocks)!r})"] = None
                 if not own:
-                    glob = f"{_glob(item.register)}.{_glob(item.name) if anchor.field else '*'}"
-                    glob = in_block(_glob(block), glob, blocks)
+                    glob = in_block(_glob(block), _field_glob(anchor, item), blocks)
                     shell[f"npulab show {shlex.quote(path)} --field {shlex.quote(glob)}"] = None
         return [*shell][:MOST_AGAIN], [*python][:MOST_AGAIN]
 
 
-def origin(one: Any) -> str:
-    """Where a capture or sweep is from, and whether it was changed since."""
-    return str(getattr(one, "origin", getattr(one, "provenance", "")))
+def _query(anchor: Anchor, block: str, item: Field, blocks: set[str]) -> str:
+    """Return the query that selects a field, or its register, in a table of fields."""
+    query = f"register == {item.register!r}"
+    if anchor.field:
+        query = f"field == {item.name!r}"
+    if len(blocks) > 1:
+        query = f"block == {block!r} and {query}"
+    return query
+
+
+def _field_glob(anchor: Anchor, item: Field) -> str:
+    register = _glob(item.register)
+    if anchor.field:
+        return f"{register}.{_glob(item.name)}"
+    return f"{register}.*"
+
+
+def origin(held: Any) -> str:
+    """Return the provenance of a capture or sweep, and whether it was changed since."""
+    return str(getattr(held, "origin", getattr(held, "provenance", "")))
 
 
 def values(capture: Capture) -> Iterator[tuple[int, str, Field, int]]:
-    """(task, block, field, raw) of every field."""
+    """Yield (task, block, field, raw) of every field."""
     for task, job in enumerate(capture.jobs):
         for block, item, raw in job.values(capture.maps):
             yield task, block, item, int(raw)
 
 
 def matches(anchor: Anchor, task: int | None, block: str, item: Field) -> bool:
-    """Whether an anchor speaks of a field of a job; its name may have register and block in
-    front."""
+    """True if an anchor refers to a field of a job; the anchor's field may be a full name, with
+    register and block in front."""
     names = full_names(block, item.register, item.name)
     return (
         (not anchor.field or anchor.field in names)
@@ -211,7 +216,7 @@ def _row(block: str, item: Field, source: str) -> Row:
 
 
 def _source(name: str, item: Field) -> str:
-    """Where the evidence of a field is from, as its target has it."""
+    """Return the source of a field's evidence, as its target states it."""
     try:
         return stated_target(name).sources.get(item.evidence, "")
     except (LookupError, ValueError):
@@ -219,5 +224,5 @@ def _source(name: str, item: Field) -> str:
 
 
 def _glob(name: str) -> str:
-    """A name as a pattern that only it matches."""
+    """Return a pattern that matches a name alone."""
     return re.sub(r"([*?\[])", r"[\1]", name)

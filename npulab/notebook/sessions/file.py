@@ -1,4 +1,4 @@
-"""What a session's file holds: one JSON object, read strictly, written so that git can merge it.
+"""The file of a session: one JSON object, read strictly, written so that git can merge it.
 
 ::
 
@@ -21,13 +21,14 @@
      "views": {...}
     }
 
-Notes, bookmarks, laws and figures go by an id, captures and journals by their path beside the file,
-views by name. The blank lines of the notes are a ruler: notes that two people add come between
-different lines of it.  What a newer version keeps beside all this stays where it is.
+Notes, bookmarks, laws and figures have an id as key, captures and journals their path from the
+file's folder, views a name. The blank lines of the notes are a ruler: notes that two people add
+come between different lines of it, so that git can merge them.  Names that a newer version added
+stay where they are.
 
-What is added to a large session is appended: a line behind the object for each thing, as
-``{"notes": {"1c40f5e1a9b2": {...}}}``, until the file is written anew with all of it inside.  A
-last line without its end is what a crash left of it, and is no part of the session.
+An item that is added to a large session is appended as a line after the object,
+``{"notes": {"1c40f5e1a9b2": {...}}}``, until the file is written anew with all items inside.  A
+last line without its end is the rest of a line that a crash cut off, and not part of the session.
 """
 
 from __future__ import annotations
@@ -57,13 +58,13 @@ SECTIONS = tuple(
 )
 HEAD = ("npulab", "version", *(name for name in SCHEMA["properties"] if name not in SECTIONS))
 BY_ID = ("bookmarks", "figures", "laws", "notes")
-MARKS = "conflict"  # in an item: ids of what it is at odds with
+MARKS = "conflict"  # in an item: ids of the items that it contradicts
 RULER = tuple("0123456789abcdef~")
 MOST_BYTES = 2**22
 MOST_PARTS = 2**17  # values of the JSON, so that a small file never takes much memory
 DEEPEST = 24
 WIDTH = 110
-MOST_LINES = 500  # of a text that is kept a line each
+MOST_LINES = 500  # a longer text is kept as one string, not as a list of lines
 STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 GIT = re.compile(rb"^(<<<<<<<|=======|>>>>>>>)", re.MULTILINE)
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -72,7 +73,7 @@ Document = dict[str, Any]
 
 
 class Real(float):
-    """A number that is written with a point: no whole number even if nothing follows the point."""
+    """A number that is written with a point: not a whole number even if only zeros follow it."""
 
     def is_integer(self) -> bool:
         return False
@@ -84,14 +85,16 @@ def empty() -> Document:
 
 
 def read_session(data: bytes, where: str) -> Document:
-    """The session in a file's bytes; raises ValueError with file and place for what is none.
+    """Return the session in a file's bytes; raises ValueError with file and place for bytes that are
+    not a session.
 
     >>> read_session(session_text(empty()).encode(), "x.json") == empty()
     True
     """
     size, parts = weight(data)
     refuse_if(size > MOST_BYTES, where, f"{size} bytes", f"are {MOST_BYTES}")
-    if marks := GIT.search(data):
+    marks = GIT.search(data)
+    if marks:
         line = data.count(b"\n", 0, marks.start()) + 1
         raise ValueError(
             f"{where}, line {line}: got git's mark of a conflict, allowed is a session; "
@@ -102,32 +105,33 @@ def read_session(data: bytes, where: str) -> Document:
     text = text_of(data[: whole_lines(data)], where)
     try:
         document, end = DECODER.raw_decode(text, len(text) - len(text.lstrip(BLANKS)))
-    except (ValueError, RecursionError):  # said with line and column
+    except (ValueError, RecursionError):  # json_of reports line and column
         document, end = json_of(text, where, **HOOKS), len(text)
     first = text.count("\n", 0, end) + 2
-    behind = text[end:]
-    if behind.strip(BLANKS) and not behind.lstrip(" \t").startswith(("\n", "\r")):
-        json_of(text, where, **HOOKS)  # says what stands behind the object
-    for row, appended in enumerate(_behind(text, end), first):
-        added = json_of(appended, where, row, **HOOKS)
+    rest = text[end:]
+    if rest.strip(BLANKS) and not rest.lstrip(" \t").startswith(("\n", "\r")):
+        json_of(text, where, **HOOKS)  # refuses text after the object on the object's last line
+    appended = [text for text in rest.split("\n") if text.strip(BLANKS)]
+    for row, text in enumerate(appended, first):
+        added = json_of(text, where, row, **HOOKS)
         with refusing(f"{where}, line {row}"):
             _take(document, added)
     return checked(document, where)
 
 
 def weight(data: bytes) -> tuple[int, int]:
-    """How many bytes a file has, and how many values its JSON at most."""
+    """Return the number of bytes of a file, and at most how many values its JSON has."""
     bare = STRINGS.sub(b"", data)
-    return len(data), sum(bare.count(sign) for sign in (b",", b"[", b"{"))
+    return len(data), bare.count(b",") + bare.count(b"[") + bare.count(b"{")
 
 
 def appended(kind: str, key: str, item: Any) -> bytes:
-    """The line that adds a thing to a session's file."""
+    """Return the line that adds an item to a session's file."""
     return f"{_json({kind: {key: item}})}\n".encode()
 
 
 def whole_lines(data: bytes) -> int:
-    """How many bytes a file has without what a crash left of a last line that was appended."""
+    """Return the number of bytes of a file without a last appended line that a crash cut off."""
     end = data.rfind(b"\n") + 1
     last = data[end:]
     is_torn = data[:end].rstrip().endswith(b"}") and last[:2] == b'{"'[: len(last)]
@@ -137,41 +141,35 @@ def whole_lines(data: bytes) -> int:
 
 
 def is_folded(data: bytes) -> bool:
-    """Whether a file has nothing behind its object."""
+    """True if a file has no line after its object."""
     return data.rstrip().count(b"\n{") == 0
 
 
-def _behind(text: str, end: int) -> list[str]:
-    """The lines that were appended; none for blanks."""
-    return [line for line in text[end:].split("\n") if line.strip(BLANKS)]
-
-
 def _take(document: Any, line: Any) -> None:
-    """Put what a line adds into a document."""
+    """Put the item of an appended line into a document."""
     added = {}
     if isinstance(line, dict):
         added = line
     refuse_if(
         not isinstance(document, dict) or len(added) != 1 or not {*added} <= {*BY_ID},
-        "a line behind the object",
+        "a line after the object",
         f"{line!r:.80}",
-        f"is one of {', '.join(BY_ID)} with what is added",
+        f"is one of {', '.join(BY_ID)} with the items that it adds",
     )
     for kind, items in added.items():
         held = document.setdefault(kind, {})
-        if (
-            not isinstance(items, dict)
-            or not isinstance(held, dict)
-            or any(held[key] != items[key] for key in held.keys() & items.keys())
-        ):
+        is_new = isinstance(items, dict) and isinstance(held, dict)
+        if is_new:
+            is_new = all(held[key] == items[key] for key in held.keys() & items.keys())
+        if not is_new:
             raise ValueError(
-                f"a line behind the object: got {line!r:.80}, allowed are items by ids that are new"
+                f"a line after the object: got {line!r:.80}, allowed are items by ids that are new"
             )
         held.update(items)
 
 
 def checked(document: Any, where: str) -> Document:
-    """A document with every section, without the ruler; raises as ``read_session``."""
+    """Return a document with every section, without the ruler; raises as ``read_session``."""
     d: Document = {}
     if isinstance(document, dict):
         d = document
@@ -180,34 +178,35 @@ def checked(document: Any, where: str) -> Document:
         raise ValueError(f'{where}: got no "npulab": "session", allowed is a session of npulab')
     if type(d.get("version")) is not int or d["version"] < 1:
         raise ValueError(
-            f"{where}, version: got {d.get('version')!r:.40}, allowed is a whole number from 1 on"
+            f"{where}, version: got {d.get('version')!r:.40}, allowed is a whole number of at least 1"
         )
     for name, value in d.items():
-        _plain(name, where, name, 0)
-        _plain(value, where, name, 1)
+        _check_value(name, where, name, 0)
+        _check_value(value, where, name, 1)
     out = {**empty(), **d}
     for name in SECTIONS:
         if isinstance(out[name], dict):
-            out[name] = {
-                key: item for key, item in out[name].items() if key not in RULER or item != ""
-            }
+            items = out[name].items()
+            out[name] = {key: item for key, item in items if key not in RULER or item != ""}
     from fastjsonschema import JsonSchemaValueException
 
     try:
         _schema()(out)
-    except JsonSchemaValueException:  # the part at fault by itself says its place
+    except JsonSchemaValueException:  # checked part by part, to say the place of the fault
         for name in SCHEMA["properties"]:
             if name in SECTIONS and isinstance(out[name], dict):
                 for key, item in out[name].items():
-                    _check({name: {key: item}}, where, f"{name} {key!r:.80}", f"data.{name}.{key}")
+                    _check_part(
+                        {name: {key: item}}, where, f"{name} {key!r:.80}", f"data.{name}.{key}"
+                    )
             elif name in out:
-                _check({name: out[name]}, where, name, f"data.{name}")
+                _check_part({name: out[name]}, where, name, f"data.{name}")
         raise
     return out
 
 
-def _check(part: Document, where: str, place: str, named: str) -> None:
-    """Hold a part of a document against the schema; ``named`` is the schema's name of ``place``."""
+def _check_part(part: Document, where: str, place: str, named: str) -> None:
+    """Check a part of a document by the schema; ``named`` is the schema's name of ``place``."""
     from fastjsonschema import JsonSchemaValueException
 
     try:
@@ -216,8 +215,12 @@ def _check(part: Document, where: str, place: str, named: str) -> None:
         inner = str(error.name).removeprefix(named).replace(".", ", ")
         allowed, got = error.definition, f"{error.value!r:.80}"
         if error.rule == "propertyNames":
-            allowed, key = error.rule_definition, next(iter(error.value))
-            got, inner = f"{key!r:.80}" if "format" in allowed else "that as an id", ""
+            allowed = error.rule_definition
+            inner = ""
+            got = "that as an id"
+            if "format" in allowed:
+                key = next(iter(error.value))
+                got = f"{key!r:.80}"
         elif error.rule == "required":
             missing = next(name for name in error.rule_definition if name not in error.value)
             allowed, got = {"description": "is one"}, f"no {missing}"
@@ -230,14 +233,14 @@ def _check(part: Document, where: str, place: str, named: str) -> None:
 
 @cache
 def _schema() -> Callable[[Document], Any]:
-    """The check of a document, compiled when one is read for the first time."""
+    """Return the check of a document, compiled when the first document is read."""
     import fastjsonschema
 
     return fastjsonschema.compile(SCHEMA, formats={"path inside": _is_inside}, use_default=False)
 
 
 def _is_inside(path: str) -> bool:
-    """Whether a path is one below a folder, spelled in one way."""
+    """True if a path leads to a place below a folder and is in its normal form."""
     parts = PurePosixPath(path)
     return (
         bool(path)
@@ -250,8 +253,8 @@ def _is_inside(path: str) -> bool:
     )
 
 
-def _plain(value: Any, where: str, place: str, depth: int) -> None:
-    """Refuse what is nested too deep, and texts that no file can hold."""
+def _check_value(value: Any, where: str, place: str, depth: int) -> None:
+    """Refuse values that are nested too deep, and texts that no file can hold."""
     refuse_if(depth > DEEPEST, f"{where}, {place}", f"values {depth} deep", f"are {DEEPEST}")
     if isinstance(value, str):
         try:
@@ -261,29 +264,31 @@ def _plain(value: Any, where: str, place: str, depth: int) -> None:
                 f"{where}, {place}: got a half of a surrogate pair at {error.start}, "
                 "allowed is Unicode text"
             ) from None
-    elif isinstance(value, dict | list):
-        for part in value:
-            _plain(part, where, place, depth + 1)
-        for part in value.values() if isinstance(value, dict) else ():
-            _plain(part, where, place, depth + 1)
+    parts: list[Any] = []
+    if isinstance(value, list):
+        parts = value
+    elif isinstance(value, dict):
+        parts = [*value, *value.values()]
+    for part in parts:
+        _check_value(part, where, place, depth + 1)
 
 
 def unknown(document: Mapping[str, Any]) -> list[str]:
-    """The names in a document that this version of npulab does not know."""
-    out = {name for name in document if name not in (*HEAD, *SECTIONS)}
+    """Return the names in a document that this version of npulab does not know."""
+    names = set(document) - {*HEAD, *SECTIONS}
     for kind in {*SECTIONS, "map"} - {"conflicts", "views"}:
-        if kind == "map":
-            items = [document.get("map", {})]
-        else:
+        items = [document.get("map", {})]
+        if kind != "map":
             items = document[kind].values()
         known = SCHEMA["definitions"][kind]["properties"]
-        out |= {f"{kind}: {name}" for item in items for name in item if name not in known}
-    return sorted(out)
+        for item in items:
+            names |= {f"{kind}: {name}" for name in item if name not in known}
+    return sorted(names)
 
 
 def session_text(document: Mapping[str, Any]) -> str:
-    """The file's text: the same document gives the same text; every section is there, with or
-    without items."""
+    """Return the file's text: the same document gives the same text, with every section even if it
+    has no items."""
     lines = []
     for name in (*HEAD, *sorted(name for name in document if name not in HEAD)):
         if name in ("npulab", "version", "title") or document.get(name):
@@ -292,20 +297,18 @@ def session_text(document: Mapping[str, Any]) -> str:
             value = {}
         else:
             continue
-        if name == "notes":
-            value = {**dict.fromkeys(RULER, ""), **value}
+        broken = 0
+        if name in SECTIONS or name == "map":
+            broken = 1
         if name == "notes":
             broken = 2
-        elif name in SECTIONS or name == "map":
-            broken = 1
-        else:
-            broken = 0
+            value = {**dict.fromkeys(RULER, ""), **value}
         lines.append(f" {_json(name)}: {_layout(value, 1, broken)}")
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def as_kept(text: str) -> str | list[str]:
-    """A text as the file has it, a line each where there are a few."""
+    """Return a text as the file keeps it: as a list of lines, if there are not too many."""
     lines = text.split("\n")
     if 1 < len(lines) <= MOST_LINES:
         return lines
@@ -313,49 +316,49 @@ def as_kept(text: str) -> str | list[str]:
 
 
 def as_text(kept: str | list[str]) -> str:
-    """What ``as_kept`` was given."""
+    """Return the text that ``as_kept`` made the value of."""
     if isinstance(kept, str):
         return kept
     return "\n".join(kept)
 
 
 def canonical(value: Any) -> str:
-    """One text for equal values."""
+    """Return a text that is the same for equal values."""
     return _json(value)
 
 
 def id_of(*parts: Any) -> str:
-    """Twelve hexadecimal digits that follow from the content, so that what is noted twice is one
-    note."""
+    """Return twelve hexadecimal digits that follow from the content, so that the same note twice is
+    one note."""
     return hashlib.sha256(_json(parts).encode()).hexdigest()[:12]
 
 
 def _layout(value: Any, indent: int, broken: int) -> str:
-    """JSON in which what fits on a line is one; the outer ``broken`` levels and lists of lines
-    never are."""
+    """Return JSON with each value on one line if it fits; the outer ``broken`` levels and lists of
+    lines never are on one line."""
     text = _json(value)
-    lines = (
-        isinstance(value, list) and len(value) > 1 and all(isinstance(one, str) for one in value)
-    )
-    if (
-        not isinstance(value, dict | list)
-        or not (value or broken)
-        or (not broken and not lines and indent + len(text) <= WIDTH)
-    ):
+    if not isinstance(value, dict | list) or not (value or broken):
         return text
-    if isinstance(value, list) and not any(isinstance(one, str | dict | list) for one in value):
-        pad = " " * (indent + 1)
-        return f"[\n{textwrap.fill(text[1:-1], WIDTH, initial_indent=pad, subsequent_indent=pad)}\n{' ' * indent}]"
+    is_text = isinstance(value, list) and len(value) > 1
+    if is_text:
+        is_text = all(isinstance(line, str) for line in value)
+    if not broken and not is_text and indent + len(text) <= WIDTH:
+        return text
+    pad = " " * (indent + 1)
+    start, end = text[0], " " * indent + text[-1]
     deep = max(broken - 1, 0)
+    rows = []
     if isinstance(value, dict):
-        ends, rows = (
-            "{}",
-            [f"{_json(key)}: {_layout(value[key], indent + 1, deep)}" for key in sorted(value)],
-        )
+        for key in sorted(value):
+            rows.append(f"{pad}{_json(key)}: {_layout(value[key], indent + 1, deep)}")
+    elif any(isinstance(item, str | dict | list) for item in value):
+        rows = [pad + _layout(item, indent + 1, deep) for item in value]
     else:
-        ends, rows = "[]", [_layout(one, indent + 1, deep) for one in value]
-    body = ",\n".join(" " * (indent + 1) + row for row in rows)
-    return f"{ends[0]}\n{body}{chr(10) * bool(body)}{' ' * indent}{ends[1]}"
+        rows = [textwrap.fill(text[1:-1], WIDTH, initial_indent=pad, subsequent_indent=pad)]
+    if not rows:
+        return f"{start}\n{end}"
+    body = ",\n".join(rows)
+    return f"{start}\n{body}\n{end}"
 
 
 def _json(value: Any) -> str:
@@ -371,11 +374,11 @@ HOOKS: dict[str, Any] = {"parse_float": Real, "parse_constant": _no_number}
 DECODER = json.JSONDecoder(object_pairs_hook=once, **HOOKS)
 
 
-# What lies beside it
+# Files that the session refers to
 
 
 def fold(path: Path) -> None:
-    """Write a session's file anew, with what was appended to it inside; one that cannot be read or
+    """Write a session's file anew with the appended items inside; a file that cannot be read or
     written stays as it is."""
     with suppress(ValueError, OSError), locked(path):
         data = read_bounded(path, MOST_BYTES)
@@ -385,19 +388,17 @@ def fold(path: Path) -> None:
 
 @refusing()
 def on_disk(path: Path) -> tuple[Document, bytes]:
-    """The session in a file, and the file's bytes.
+    """Return the session in a file, and the file's bytes.
 
-    Raises ValueError with file and place for what is none, or has a path that leads out of the
-    file's folder.
+    Raises ValueError with file and place for a file that is not a session, or has a path that leads
+    out of the file's folder.
     """
     data = read_bounded(path, MOST_BYTES)
     document = read_session(data, str(path))
-    named = [
-        *document["captures"],
-        *document["journals"],
-        *(one["path"] for one in document["figures"].values()),
-        *([document["map"]["path"]] if "map" in document else []),
-    ]
+    named = [*document["captures"], *document["journals"]]
+    named += [figure["path"] for figure in document["figures"].values()]
+    if "map" in document:
+        named.append(document["map"]["path"])
     with refusing(path):
         for name in named:
             inside(path.parent, name)
@@ -405,20 +406,20 @@ def on_disk(path: Path) -> tuple[Document, bytes]:
 
 
 def inside(folder: Path, path: str) -> Path:
-    """Where a path of a session lies; raises ValueError where links lead out of the session's
+    """Return the place of a session's path; raises ValueError if links lead out of the session's
     folder."""
     found = folder / path
     if not found.resolve().is_relative_to(folder.resolve()):
         raise ValueError(
-            f"{path!r:.80}: leads out of the session's folder over a link, allowed is a path "
-            "inside it"
+            f"{path!r:.80}: leads out of the session's folder over a link, allowed is a path inside "
+            "it"
         )
     return found
 
 
 def sum_of(path: Path) -> str:
-    """The sha256 of a file, or of the description in a case folder; raises OSError where there is
-    none."""
+    """Return the sha256 of a file, or of the description in a case folder; raises OSError if there
+    is no such file."""
     if path.is_dir():
         path = path / DESCRIPTION
     if path.exists() and not path.is_file():
@@ -430,7 +431,7 @@ def sum_of(path: Path) -> str:
 
 
 def png(picture: Any) -> bytes:
-    """The PNG of a picture; raises ValueError for what draws none."""
+    """Return the PNG of a picture; raises ValueError for an object that has none."""
     data: Any = b""
     if isinstance(picture, bytes):
         data = picture
@@ -443,7 +444,6 @@ def png(picture: Any) -> bytes:
     if not isinstance(data, bytes) or not data.startswith(PNG):
         raise ValueError(
             f"figure: got {type(picture).__name__}, allowed is a picture of npulab, a matplotlib "
-            "figure "
-            "or the bytes of a PNG"
+            "figure or the bytes of a PNG"
         )
     return data

@@ -1,5 +1,5 @@
-"""What a session is made of, as values: notes, bookmarks, laws, figures, captures, journals, and
-their places."""
+"""The items of a session as values: notes, bookmarks, laws, figures, captures, journals, and the
+places that they refer to."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from npulab.notebook.sessions.file import MARKS, as_kept, as_text
 
 @dataclass(frozen=True)
 class Anchor:
-    """What is spoken of: a register, a field, ``size`` bytes of a buffer from ``offset`` on, a
-    capture; all blank, the session itself.
+    """The place that an item refers to: a register, a field, ``size`` bytes of a buffer from
+    ``offset``, or a capture; the session itself if all is blank.
 
-    Raises ValueError where the parts do not make a place.
+    Raises ValueError if the parts do not make a place.
 
     >>> Anchor(capture="captures/a", buffer="output", offset=16, size=4).text
     'bytes 0x10 to 0x13 of output of captures/a'
@@ -31,29 +31,25 @@ class Anchor:
     size: int | None = None
 
     def __post_init__(self) -> None:
-        if (self.offset is None) != (self.size is None) or (self.buffer == "") != (
-            self.offset is None
-        ):
+        stated = {bool(self.buffer), self.offset is not None, self.size is not None}
+        if len(stated) > 1:
             raise ValueError(
                 f"buffer {self.buffer!r}: got offset {self.offset!r}, size {self.size!r}, allowed "
-                "are all "
-                "three or none of them"
+                "are all three or none of them"
             )
-        for name, value, least in (
-            ("offset", self.offset, 0),
-            ("size", self.size, 1),
-            ("task", self.task, 0),
-        ):
+        for name, least in (("offset", 0), ("size", 1), ("task", 0)):
+            value = getattr(self, name)
             if value is not None and (type(value) is not int or not least <= value <= 2**63):
                 raise ValueError(
-                    f"{name}: got {value!r:.40}, allowed is a whole number from {least} on"
+                    f"{name}: got {value!r:.40}, allowed is a whole number of at least {least}"
                 )
-        if (self.buffer or self.task is not None) and not self.capture:
-            raise ValueError(
-                f"capture: got none beside {'a buffer' if self.buffer else 'a task'}, allowed is "
-                "the one "
-                "it is of"
-            )
+        part = None
+        if self.buffer:
+            part = "a buffer"
+        elif self.task is not None:
+            part = "a task"
+        if part and not self.capture:
+            raise ValueError(f"capture: got none with {part}, allowed is the capture of {part}")
 
     @property
     def kind(self) -> str:
@@ -70,23 +66,21 @@ class Anchor:
 
     @property
     def name(self) -> str:
-        """The field or register with what is in front of it."""
-        return ".".join(part for part in (self.block, self.register, self.field) if part)
+        """The full name of the field or register."""
+        return ".".join(filter(None, (self.block, self.register, self.field)))
 
     @property
     def text(self) -> str:
-        """In words."""
-        if self.task is None:
-            task = ""
-        else:
+        """The place in words."""
+        task = ""
+        if self.task is not None:
             task = f", task {self.task}"
         of = ""
         if self.capture:
             of = f" of {self.capture}{task}"
         if self.offset is not None and self.size is not None:
-            return (
-                f"bytes {self.offset:#x} to {self.offset + self.size - 1:#x} of {self.buffer}{of}"
-            )
+            last = self.offset + self.size - 1
+            return f"bytes {self.offset:#x} to {last:#x} of {self.buffer}{of}"
         if self.kind in ("field", "register"):
             return f"{self.kind} {self.name}{of}"
         if self.capture:
@@ -95,54 +89,54 @@ class Anchor:
 
     @property
     def kept(self) -> dict[str, Any]:
-        """As the file has it: what is filled in."""
+        """The parts that are not blank, as the file keeps them."""
         return {name: value for name, value in asdict(self).items() if value not in ("", None)}
 
 
 @dataclass(frozen=True)
 class Item:
-    """What has an id; ``conflict`` in those below are ids of what it is at odds with since a
-    merge."""
+    """The base of items with an id.  Their ``conflict`` has the ids of items that they contradict
+    since a merge."""
 
     kind: ClassVar[str]
     id: str
 
     @classmethod
     def of(cls, id: str, kept: Mapping[str, Any]) -> Self:  # noqa: A002 - the field's name
-        """From the file's object."""
-        given = {
-            name: value for name, value in kept.items() if name in {one.name for one in fields(cls)}
-        }
-        if "anchor" in {one.name for one in fields(cls)}:
-            given["anchor"] = Anchor(
-                **{
-                    name: value
-                    for name, value in kept.get("anchor", {}).items()
-                    if name in {one.name for one in fields(Anchor)}
-                }
-            )
+        """Make the item from the object in the file; names that it does not know are left out."""
+        given = _known(cls, kept)
+        if "anchor" in _names(cls):
+            given["anchor"] = Anchor(**_known(Anchor, kept.get("anchor", {})))
         for name in ("text", "code"):
             if name in given:
                 given[name] = as_text(given[name])
-        return cls(id=id, **{**given, MARKS: tuple(given.get(MARKS, ()))})
+        given[MARKS] = tuple(given.get(MARKS, ()))
+        return cls(id=id, **given)
 
     @property
     def kept(self) -> dict[str, Any]:
-        """As the file has it, without the id."""
+        """The item as the file keeps it, without the id."""
         out = {}
-        for one in fields(self):
-            value = getattr(self, one.name)
+        for name in _names(type(self)):
+            value = getattr(self, name)
             if isinstance(value, Anchor):
                 value = value.kept
-            elif one.name in ("text", "code"):
+            elif name in ("text", "code"):
                 value = as_kept(value)
-            elif one.name == MARKS:
+            elif name == MARKS:
                 value = list(value)
-            else:
-                value = value
-            if one.name != "id" and (value not in ("", None, [], {}, False) or one.name in NEEDED):
-                out[one.name] = value
+            if name != "id" and (value not in ("", None, [], {}, False) or name in NEEDED):
+                out[name] = value
         return out
+
+
+def _known(kind: Any, kept: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a kept object that are fields of a kind."""
+    return {name: kept[name] for name in _names(kind) if name in kept}
+
+
+def _names(kind: Any) -> list[str]:
+    return [field.name for field in fields(kind)]
 
 
 NEEDED = ("text", "field", "law", "caption")
@@ -150,7 +144,7 @@ NEEDED = ("text", "field", "law", "caption")
 
 @dataclass(frozen=True)
 class Note(Item):
-    """Markdown text about something."""
+    """A text in Markdown about a place."""
 
     kind: ClassVar[str] = "notes"
     text: str = ""
@@ -174,11 +168,11 @@ class Bookmark(Item):
 
 @dataclass(frozen=True)
 class AcceptedLaw(Item):
-    """A law that somebody takes for true: the field's raw number as text of
-    ``npulab.analysis.laws``.
+    """A law that somebody accepted, as text of ``npulab.analysis.laws``: it gives the field's raw
+    value.
 
-    ``support`` is how many captures it decided when it was accepted, ``rivals`` how many laws they
-    could not tell from it, ``sweep`` the path of those captures.
+    ``support`` is the number of captures that it decided when it was accepted, ``rivals`` the
+    number of laws that agreed on all these captures, ``sweep`` the path of the captures.
     """
 
     kind: ClassVar[str] = "laws"
@@ -195,7 +189,7 @@ class AcceptedLaw(Item):
 
 @dataclass(frozen=True)
 class Figure(Item):
-    """A picture that lies beside the session, what it shows, and the Python that draws it."""
+    """A picture next to the session's file, its caption, and the Python that draws it."""
 
     kind: ClassVar[str] = "figures"
     path: str = ""
@@ -207,8 +201,8 @@ class Figure(Item):
 
 @dataclass(frozen=True)
 class Attached:
-    """A capture, dump or sweep by its path beside the session, with the sha256 of its description
-    or of the file."""
+    """A capture, dump or sweep by its path from the session's folder, with the sha256 of its
+    description or of the file."""
 
     path: str
     sha256: str
@@ -216,7 +210,7 @@ class Attached:
 
 @dataclass(frozen=True)
 class Bisected:
-    """A journal of a bisection by its path, what came out of it, and the captures it was of."""
+    """A journal of a bisection by its path, with the result and the captures of the bisection."""
 
     path: str
     result: str = ""
@@ -228,7 +222,7 @@ class Bisected:
 
 @dataclass(frozen=True)
 class MapVersion:
-    """A register map by its path and sha256, edits of a draft of it that are not saved yet, and the
+    """A register map by its path and sha256, the edits of its draft that are not saved yet, and the
     chip's features."""
 
     path: str

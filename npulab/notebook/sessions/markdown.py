@@ -1,8 +1,8 @@
-"""The Markdown of notes: what mistune reads of it, as HTML or Markdown that say only that.
+"""The Markdown of notes, read by mistune and written as HTML or as Markdown.
 
-Paragraphs, lists, headings, tables, fences, ``code``, **bold**, and links to http, https and ``#``,
-of which the place is shown.  Everything else, HTML above all, is text; nothing takes longer than
-its length.
+Allowed are paragraphs, lists, headings, tables, fences, ``code``, **bold**, and links to http,
+https and ``#``, whose address is shown.  Everything else, HTML above all, is plain text.  Reading
+takes time in proportion to the length of the text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LINK = (
     r"\((?P<link_href>(?:https?://|#)[^\s()<>\"'`\\]{1,1000})\)"
 )
 MOST_COLUMNS, MOST_RULE = 64, 2**12
-# what no page needs: controls, and signs that turn the direction of what follows
+# invisible characters that no page needs: controls, and marks that turn the direction of the text
 HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069"
     "\ufeff\ufffe\uffff]"
@@ -52,36 +52,39 @@ Block = dict[str, Any]
 
 
 def plain(text: str) -> str:
-    """A text in which what cannot be seen is spelled out, so that it can.
+    """Return a text with its invisible characters spelled out.
 
     >>> plain("a\\x00b")
     'a\\\\x00b'
     """
-    return HIDDEN.sub(
-        lambda found: found[0].encode("unicode_escape").decode(), text.replace("\r\n", "\n")
-    )
+    text = text.replace("\r\n", "\n")
+    return HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def read_markdown(text: str) -> list[Block]:
-    """The blocks of a text, as mistune has them.
+    """Return the blocks of a text, as tokens of mistune.
 
     >>> [block["type"] for block in read_markdown("a **b**\\n\\n- c")]
     ['paragraph', 'list']
     """
     tokens: Any = _reader()(plain(text))
     out: list[Block] = []
-    for before, token in zip([None, *tokens], tokens, strict=False):
-        lists = before and before["type"] == token["type"] == "list"
-        if lists and _ordered(token) == _ordered(before):
-            out[-1]["children"] += token["children"]  # numbered in another way
+    before = None
+    for token in tokens:
+        kind = None
+        if token["type"] == "list":
+            kind = _ordered(token)
+        if kind is not None and kind == before:
+            out[-1]["children"] += token["children"]  # a list whose signs change is one list
         elif token["type"] != "blank_line":
             out.append(token)
+        before = kind
     return out
 
 
 @cache
 def _reader() -> Markdown:
-    """What reads blocks: no rule of it knows HTML."""
+    """Return the reader of blocks; none of its rules knows HTML."""
     from mistune import create_markdown
 
     out = create_markdown(renderer=None)
@@ -108,42 +111,40 @@ def _link(inline: InlineParser, found: re.Match[str], state: InlineState) -> int
 
 
 def _table(block: BlockParser, found: re.Match[str], state: BlockState) -> int | None:
-    """A head, a rule, and rows that are as long as the head: the last cell has what is too much."""
+    """Read a head, a rule, and rows made as long as the head: the last cell takes the surplus."""
     line, rule = found[0].split("\n")
     head = _cells(line)
-    if (
-        "-" not in rule
-        or len(rule) >= MOST_RULE
-        or not RULE.match(rule)
-        or not len(_cells(rule)) == len(head) <= MOST_COLUMNS
-    ):
+    if "-" not in rule or len(rule) >= MOST_RULE or not RULE.match(rule):
         return None
-    rows, place = [head], found.end() + 1
+    if not len(_cells(rule)) == len(head) <= MOST_COLUMNS:
+        return None
+    rows = [_row("head", head)]
+    place = found.end() + 1
     while "|" in (line := state.src[place : state.src.find("\n", place) + 1]):
         cells = _cells(line)
-        last = ["|".join(cells[len(head) - 1 :])] * (len(cells) >= len(head))
-        rows.append([*cells[: len(head) - 1], *last, *[""] * (len(head) - len(cells))])
+        surplus = cells[len(head) - 1 :]
+        if surplus:
+            cells[len(head) - 1 :] = ["|".join(surplus)]
+        cells += [""] * (len(head) - len(cells))
+        rows.append(_row("cell", cells))
         place += len(line)
-    state.append_token(
-        {
-            "type": "table",
-            "children": [
-                {
-                    "type": "row",
-                    "children": [
-                        {"type": "cell" if number or not cell else "head", "text": cell}
-                        for cell in row
-                    ],
-                }
-                for number, row in enumerate(rows)
-            ],
-        }
-    )
+    state.append_token({"type": "table", "children": rows})
     return place
 
 
 def _cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip().removeprefix("|").removesuffix("|").split("|")]
+    line = line.strip().removeprefix("|").removesuffix("|")
+    return [cell.strip() for cell in line.split("|")]
+
+
+def _row(kind: str, cells: list[str]) -> Block:
+    tokens = []
+    for cell in cells:
+        kind_of_cell = kind
+        if not cell:  # HTML wants no heading without a text
+            kind_of_cell = "cell"
+        tokens.append({"type": kind_of_cell, "text": cell})
+    return {"type": "row", "children": tokens}
 
 
 def _ordered(block: Block) -> bool:
@@ -151,17 +152,18 @@ def _ordered(block: Block) -> bool:
 
 
 def _inner(block: Block) -> list[Block]:
-    """What a block is made of; the lines of a list's item are one."""
-    parts = [part for part in block.get("children", ()) if part["type"] != "blank_line"]
-    joined = block["type"] == "block_text"
-    return [
-        {"type": "text", "raw": " "} if joined and part["type"] == "softbreak" else part
-        for part in parts
-    ]
+    """Return the parts of a block; the lines of a list's item are joined."""
+    parts = []
+    for part in block.get("children", ()):
+        if block["type"] == "block_text" and part["type"] == "softbreak":
+            part = {"type": "text", "raw": " "}
+        if part["type"] != "blank_line":
+            parts.append(part)
+    return parts
 
 
 def to_html(blocks: Iterable[Block]) -> str:
-    """HTML of blocks, every text of it escaped; headings of any level are h4."""
+    """Return blocks as HTML with every text escaped; headings of any level are h4."""
     return "\n".join(map(_html, blocks))
 
 
@@ -170,12 +172,13 @@ def _html(block: Block) -> str:
     if kind == "softbreak":
         return "\n"
     if kind == "list":
+        kind = "ul"
         if _ordered(block):
             kind = "ol"
-        else:
-            kind = "ul"
-    if "raw" in block:
-        inner = html.escape(block["raw"].removesuffix("\n" * (kind == "block_code")))
+    if kind == "block_code":
+        inner = html.escape(block["raw"].removesuffix("\n"))
+    elif "raw" in block:
+        inner = html.escape(block["raw"])
     else:
         inner = "".join(map(_html, _inner(block)))
     return HTML.get(kind, "{}").format(inner, href=html.escape(block.get("href", "")))
@@ -185,7 +188,7 @@ def _html(block: Block) -> str:
 
 
 def to_markdown(blocks: Iterable[Block]) -> str:
-    """Markdown of blocks that reads as the same blocks, every other sign of it escaped."""
+    """Return Markdown that reads as the same blocks, with every other sign escaped."""
     return "\n\n".join(map(_markdown, blocks))
 
 
@@ -200,19 +203,24 @@ def _markdown(block: Block) -> str:
     if kind == "block_code":
         return fenced(block["raw"].removesuffix("\n"))
     if kind == "list":
+        sign = "- "
         if _ordered(block):
-            sign = "1."
-        else:
-            sign = "-"
-        texts = [textwrap.indent(_markdown(part), " " * (len(sign) + 1)) for part in inner]
-        return "\n".join(f"{sign} {text.lstrip(' ')}" for text in texts)
+            sign = "1. "
+        items = []
+        for part in inner:
+            text = textwrap.indent(_markdown(part), " " * len(sign))
+            items.append(sign + text.lstrip(" "))
+        return "\n".join(items)
     if kind == "list_item":
-        blank = any(part["type"] == "paragraph" for part in inner)
-        return ("\n" * (1 + blank)).join(map(_markdown, inner))
+        between = "\n"
+        if any(part["type"] == "paragraph" for part in inner):
+            between = "\n\n"
+        return between.join(map(_markdown, inner))
     if kind == "table":
-        return table_markdown(
-            [[_markdown(cell).replace("|", "\\|") for cell in row["children"]] for row in inner]
-        )
+        rows = []
+        for row in inner:
+            rows.append([_markdown(cell).replace("|", "\\|") for cell in row["children"]])
+        return table_markdown(rows)
     text = "".join(map(_markdown, inner))
     if kind == "strong":
         return f"**{text.strip() or '&nbsp;'}**"
@@ -227,27 +235,27 @@ def _markdown(block: Block) -> str:
 
 
 def _fence(text: str, least: int) -> str:
-    """Signs around code, more of them than any run in the text."""
-    return "`" * max(least, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    """Return the signs around code: more of them than any run of them in the text has."""
+    longest = max(re.findall("`*", text), key=len)
+    return "`" * max(least, len(longest) + 1)
 
 
 def _code(text: str) -> str:
     sign = _fence(text, 1)
-    blank = " " * (text.startswith((" ", "`")) or text.endswith("`"))
-    return f"{sign}{blank}{text}{blank}{sign}"
+    if text.startswith((" ", "`")) or text.endswith("`"):
+        text = f" {text} "
+    return f"{sign}{text}{sign}"
 
 
 def escaped(text: str) -> str:
-    """A text in which no sign is Markdown's or HTML's; what stands in a table has its bars escaped
-    there."""
-    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(
-        r"([\\`*_\[\]~$]|!$)", r"\\\1", text
-    )  # a sign before a link would make it a picture
+    """Return a text with every sign of Markdown and HTML escaped, but not the bars of a table."""
+    text = html.escape(text, quote=False)
+    # "!" at the end, before a link, would make it a picture
+    return re.sub(r"([\\`*_\[\]~$]|!$)", r"\\\1", text)
 
 
 def text_markdown(text: str, cell: bool = False) -> str:
-    """A line of plain text as Markdown, or a cell of a table."""
+    """Return a line of plain text as Markdown, or as a cell of a table."""
     line = escaped(plain(text)).replace("\n", " ").strip()
     if cell:
         return line.replace("|", "\\|")
@@ -255,19 +263,19 @@ def text_markdown(text: str, cell: bool = False) -> str:
 
 
 def table_markdown(rows: Sequence[Sequence[str]]) -> str:
-    """A table of cells that are Markdown already, the first row its head."""
+    """Return a table whose cells are Markdown already; the first row is its head."""
     lines = ["| " + " | ".join(cell or " " for cell in row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + " --- |" * len(rows[0]), *lines[1:]])
 
 
 def fenced(text: str, kind: str = "") -> str:
-    """A fence longer than any in the text."""
+    """Return a text in a fence longer than any in the text."""
     sign = _fence(text, 3)
     return f"{sign}{kind}\n{text}\n{sign}"
 
 
 def _safe_start(line: str) -> str:
-    """A line that begins no block: no list, rule, heading or table."""
+    """Return a line escaped so that it begins no list, rule, heading or table."""
     line = line.strip()
     line = re.sub(r"^([0-9]{1,9})([.)])", r"\1\\\2", line)
     if line[:1] and line[0] in "-+=:|#":

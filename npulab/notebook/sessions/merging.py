@@ -24,25 +24,26 @@ def merged(base: Document, ours: Document, theirs: Document) -> Document:
     out: Document = {}
     conflicts = _conflicts(base, ours, theirs)
     for name in dict.fromkeys((*base, *ours, *theirs)):
-        sides = base.get(name), ours.get(name), theirs.get(name)
         if name == "conflicts":
             continue
+        was = base.get(name, {})
+        a = ours.get(name, {})
+        b = theirs.get(name, {})
         if name in BY_ID:
-            out[name] = _items(name, *map(_section, sides))
+            out[name] = _items(name, was, a, b)
         elif name in SECTIONS:
-            out[name] = _keyed(name, *map(_section, sides), conflicts)
+            out[name] = _keyed(name, was, a, b, conflicts)
         elif name == "version":
-            out[name] = max(ours[name], theirs[name])
+            out[name] = max(a, b)
         else:
-            alone = [
-                {key: side[key] for key in side if key == name} for side in (base, ours, theirs)
-            ]
-            out |= _keyed(name, *alone, conflicts)
+            out |= _keyed(
+                name, _only(base, name), _only(ours, name), _only(theirs, name), conflicts
+            )
     return {**out, "conflicts": conflicts}
 
 
-def _section(kept: Item | None) -> Item:
-    return kept or {}
+def _only(document: Document, name: str) -> Document:
+    return {key: document[key] for key in document if key == name}
 
 
 def _items(kind: str, base: Item, ours: Item, theirs: Item) -> Document:
@@ -53,9 +54,9 @@ def _items(kind: str, base: Item, ours: Item, theirs: Item) -> Document:
         a = ours.get(key)
         b = theirs.get(key)
         marks = _marks(was, a, b)
-        was = _bare(was)
-        a = _bare(a)
-        b = _bare(b)
+        was = bare(was)
+        a = bare(a)
+        b = bare(b)
         if a == b or b == was:
             kept = a
         elif a == was:
@@ -73,7 +74,7 @@ def _items(kind: str, base: Item, ours: Item, theirs: Item) -> Document:
             out[key] = _marked(kept, marks)
     for key, other in apart:
         new = id_of(kind, key, other)
-        while new in out and _bare(out[new]) != other:
+        while new in out and bare(out[new]) != other:
             new = id_of(kind, new, other)
         out[key] = _marked(out[key], {*out[key].get(MARKS, ()), new})
         out[new] = _marked(other, {*out.get(new, {}).get(MARKS, ()), key})
@@ -122,7 +123,8 @@ def _union(a: list[Any], b: list[Any]) -> list[Any]:
     return [by_text[text] for text in sorted(by_text)]
 
 
-def _bare(item: Any) -> Any:
+def bare(item: Any) -> Any:
+    """Return an item without the marks of a merge."""
     if item is None:
         return None
     return {name: value for name, value in item.items() if name != MARKS}
@@ -147,4 +149,4 @@ def _marks_of(item: Any) -> set[str]:
 def _marked(item: Item, marks: set[str]) -> Document:
     if marks:
         return {**item, MARKS: sorted(marks)}
-    return _bare(item)
+    return bare(item)

@@ -432,7 +432,7 @@ def _names_at(law: AcceptedLaw, sweep: Any, known: Evidence) -> str:
             return law.field
         return ""
     word, lsb, width = place
-    names = {}
+    names: dict[str, None] = {}
     for field in registers:
         for piece in field.pieces:
             apart = piece.lsb >= lsb + width or lsb >= piece.lsb + piece.width

@@ -1,4 +1,4 @@
-"""An investigation in one file: what was looked at, what was noted of it, and where it stood."""
+"""An investigation in one file: its captures, what was noted about them, and its views."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from npulab.captures.capture import Capture
 from npulab.captures.folders import DESCRIPTION
 from npulab.captures.store import case_folders
 from npulab.captures.sweep import Sweep
-from npulab.notebook.sessions.contents import Contents, load_any
+from npulab.notebook.sessions.contents import JOURNAL, Contents, load_any
 from npulab.notebook.sessions.file import (
     BY_ID,
     MARKS,
@@ -38,7 +38,7 @@ from npulab.notebook.sessions.file import (
     weight,
 )
 from npulab.notebook.sessions.items import AcceptedLaw, Anchor, Bisected, Bookmark, Figure, Note
-from npulab.notebook.sessions.merging import merged
+from npulab.notebook.sessions.merging import bare, merged
 from npulab.support.files import Lines, locked, need_file, read_bounded, replace_file, write_file
 from npulab.support.refuse import need_path, refuse_if
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 FIGURES = "figures"
 SMALL = 2**14  # bytes; a smaller file is written whole at each change
-PART = 4  # a file is written anew when this part of its size was appended
+PART = 4  # a file is written anew when a quarter of its size was appended
 EMPTY = weight(session_text(empty()).encode())
 CHANGED = "was changed since it was read, nothing is written; session.merge() takes both together"
 
@@ -55,14 +55,15 @@ Stamp = tuple[int, int, int, int]
 
 
 def _stamp(path: Path | None) -> Stamp | None:
-    """What the system says of a file: it is another once somebody wrote to it; None for no file."""
+    """Return the system's stamp of a file, which changes when somebody writes to it; None if there
+    is no file."""
+    if path is None:
+        return None
     try:
-        said = None
-        if path is not None:
-            said = path.stat()
+        status = path.stat()
     except FileNotFoundError:
-        said = None
-    return None if said is None else (said.st_ino, said.st_size, said.st_mtime_ns, said.st_ctime_ns)
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 class Session(Contents):
@@ -70,12 +71,12 @@ class Session(Contents):
     before it returns.
 
     ``title`` can be set; ``captures``, ``notes``, ``bookmarks``, ``laws``, ``journals``,
-    ``figures``, ``views`` and ``map`` say what is in it, ``conflicts`` what a merge left to be
-    looked at, ``problems`` what is not as it was. ``author`` stands for the author of what is
-    added.  Paths are those of files beside the session or below.
+    ``figures``, ``views`` and ``map`` are its contents, ``conflicts`` the contradictions that a
+    merge left to be looked at, ``problems`` files that are missing or have changed. ``author`` is
+    the author of items that are added.  Paths lie in the session's folder or below.
 
-    A UserWarning tells of what is missing or changed, and of what a newer version kept, when a file
-    is opened.  Raises ValueError with file and place for a file that is no session.
+    When a file is opened, a UserWarning reports each of its ``problems``.  Raises ValueError with
+    file and place for a file that is not a session.
 
     >>> session = Session()
     >>> session.note("2 where the convolution has stride 2", field="stride").anchor.text
@@ -85,18 +86,20 @@ class Session(Contents):
     def __init__(
         self, path: str | os.PathLike[str] | None = None, *, author: str = "", autosave: bool = True
     ) -> None:
-        super().__init__(None if path is None else Path(path))
+        super().__init__()
+        if path is not None:
+            self.path = Path(path)
         self.author, self.autosave = author, autosave
-        self._draft: Draft | None = None  # the one that the session follows
-        self._read = copy.deepcopy(self._document)  # the session as the file has it, and its bytes
+        self._draft: Draft | None = None  # the draft that the session follows
+        self._read = copy.deepcopy(self._document)  # the session in the file, and the file's bytes
         self._bytes: bytearray | None = None
-        self._left: Stamp | None = None  # what the system says of the file as this session left it
+        self._left: Stamp | None = None  # the file's stamp after this session wrote it
         self._weight = weight(self.text.encode())
-        self._whole = self._behind = 0  # bytes of the file's object, and lines that were appended
-        self._lines: Lines | None = None  # what appends them
+        self._whole = self._behind = 0  # bytes of the file's object, lines appended after it
+        self._lines: Lines | None = None  # the writer of appended lines
         self._folding = False
         if self.path is not None and self.path.exists():
-            stamp = _stamp(self.path)  # before it is read: whoever writes meanwhile is noticed
+            stamp = _stamp(self.path)  # taken before reading, so that a write meanwhile is noticed
             self._take(*on_disk(self.path), stamp)
             self._document = copy.deepcopy(self._read)
             self._weight = weight(self.text.encode())
@@ -113,11 +116,12 @@ class Session(Contents):
         return out
 
     def _take(self, document: Document, data: bytes, stamp: Stamp | None) -> None:
-        """Know what the file holds, as the system's stamp says of it."""
-        self._read, self._bytes = document, bytearray(data)
-        self._left, self._whole, self._behind, self._lines = stamp, len(data), 0, None
+        """Remember the document, the bytes and the stamp of the file."""
+        self._read, self._bytes, self._left = document, bytearray(data), stamp
+        self._whole, self._behind = len(data), 0
+        self._lines = None
 
-    # What is looked at
+    # Captures and the map
 
     @property
     def title(self) -> str:
@@ -129,11 +133,11 @@ class Session(Contents):
 
     @property
     def draft(self) -> Draft:
-        """The draft of the session's map, with the steps that are not saved; the session keeps what
-        is made on it.
+        """The draft of the session's map, with the steps that are not saved; the session keeps the
+        edits made on it.
 
-        Raises LookupError where the session has no map, and where the steps do not fit the file as
-        it is now.
+        Raises LookupError if the session has no map, and if the steps do not fit the file as it is
+        now.
         """
         if self._draft is None or not self._stands(self._draft):
             self._follow(super().draft)
@@ -143,14 +147,13 @@ class Session(Contents):
         """Take a case folder, a dump, a sweep or a folder of captures into the session, as it is
         now.
 
-        Gives the ``Capture``, ``Sweep`` or tuple of captures.  A relative path is one from the
-        session's folder, or where there is none from here.  Raises ValueError for a path outside
-        the session's folder, and as ``load``.
+        Returns the ``Capture``, ``Sweep`` or tuple of captures.  A relative path starts from the
+        session's folder; if nothing is there, from the working directory.  Raises ValueError for a
+        path outside the session's folder, and as ``load``.
         """
         where = self._inside(path)
-        if not where.is_dir() or (where / DESCRIPTION).exists():
-            folders = [where]
-        else:
+        folders = [where]
+        if where.is_dir() and not (where / DESCRIPTION).exists():
             folders = case_folders(where)
         refuse_if(
             not folders,
@@ -158,31 +161,29 @@ class Session(Contents):
             f"a folder without {DESCRIPTION}",
             "is a capture; npulab import makes captures of dumps",
         )
-        found = {self._relative(one): (load_any(one), sum_of(one)) for one in folders}
-        self._change(
-            lambda d: d["captures"].update(
-                {
-                    name: {**d["captures"].get(name, {}), "sha256": known}
-                    for name, (_, known) in found.items()
-                }
-            )
-        )
-        loaded = tuple(one for one, _ in found.values())
-        return loaded[0] if folders == [where] else loaded
+        loaded = []
+        kept = dict(self._document["captures"])
+        for folder in folders:
+            loaded.append(load_any(folder))
+            name = self._relative(folder)
+            kept[name] = {**kept.get(name, {}), "sha256": sum_of(folder)}
+        self._change(lambda d: d.update(captures=kept))
+        if folders == [where]:
+            return loaded[0]
+        return tuple(loaded)
 
     def use_map(self, path: Any, steps: Iterable[Any] = (), features: Iterable[str] = ()) -> None:
-        """Say which register map the session is of: a path, with the edits of a draft that are not
-        saved yet, as JSON has them; or the draft itself, whose edits the session keeps from now on.
+        """Set the register map of the session: a path, with the edits of a draft that are not saved
+        yet as JSON values; or the draft itself, whose edits the session keeps from now on.
 
-        ``features`` are those of the chip.  Raises ValueError for a path outside the session's
-        folder.
+        ``features`` are the chip's.  Raises ValueError for a path outside the session's folder.
         """
         from npulab.analysis.draft import Draft
 
         if isinstance(path, Draft):
             if path.path is None:
                 raise ValueError(
-                    "map: got a draft without a file, allowed is one that was saved once"
+                    "map: got a draft without a file, allowed is a draft that was saved once"
                 )
             self._keep(path)
             self._follow(path)
@@ -191,7 +192,7 @@ class Session(Contents):
             self._follow(None)
             self._change(lambda d: d.update(map={**d.get("map", {}), **value}))
 
-    # What is said of it
+    # Notes, laws, journals and figures
 
     def note(
         self,
@@ -208,15 +209,15 @@ class Session(Contents):
         author: str | None = None,
         date: str = "",
     ) -> Note:
-        """Note something (Markdown) of a field, a register, bytes of a buffer, a capture, or the
+        """Add a note (Markdown) about a field, a register, bytes of a buffer, a capture, or the
         session itself.
 
-        ``capture`` is a path of the session or a capture that is attached.  The same note again is
-        the same note. Raises ValueError for a place that is none; or where the file was changed by
-        somebody else, and then the note is kept here for ``merge``.
+        ``capture`` is a path of the session or a capture that is attached.  The same note twice is
+        one note. Raises ValueError if the arguments do not make a place; also if somebody else
+        changed the file, and then the note is kept in memory for ``merge``.
         """
         anchor = Anchor(block, register, field, self._named(capture), buffer, task, offset, size)
-        return self._add(Note("", text, anchor, self.author if author is None else author, date))
+        return self._add(Note("", text, anchor, self._author(author), date))
 
     def bookmark(
         self,
@@ -233,11 +234,14 @@ class Session(Contents):
         author: str | None = None,
         date: str = "",
     ) -> Bookmark:
-        """Mark a place, as ``note`` has them, to come back to."""
+        """Mark a place to come back to; places are given as to ``note``."""
         anchor = Anchor(block, register, field, self._named(capture), buffer, task, offset, size)
-        return self._add(
-            Bookmark("", label, anchor, self.author if author is None else author, date)
-        )
+        return self._add(Bookmark("", label, anchor, self._author(author), date))
+
+    def _author(self, given: str | None) -> str:
+        if given is None:
+            return self.author
+        return given
 
     def accept(
         self,
@@ -249,10 +253,10 @@ class Session(Contents):
         by: str | None = None,
         date: str = "",
     ) -> AcceptedLaw:
-        """Take a law for true: a ``FieldLaw``, or a text with the field that it gives.
+        """Accept a law: a ``FieldLaw``, or a text together with the field whose value it gives.
 
-        ``sweep`` is the path of the captures that show it.  Raises ValueError for a text that is no
-        law.
+        ``sweep`` is the path of the captures that show it.  Raises ValueError for a text that is
+        not a law.
         """
         text = str(getattr(law, "stated", law))
         field = field or str(getattr(law, "name", ""))
@@ -262,32 +266,24 @@ class Session(Contents):
             )
         parse_steps(text)
         path = self._named(sweep)
-        simulated = bool(getattr(getattr(law, "_of", None), "simulated", False))
-        if path and path in self._document["captures"]:
-            simulated = simulated or bool(getattr(self.load(path), "simulated", False))
-        counted = sum(getattr(law, "support", ())) if support is None else support
-        return self._add(
-            AcceptedLaw(
-                "",
-                field,
-                text,
-                counted,
-                len(getattr(law, "rivals", ())),
-                self.author if by is None else by,
-                date,
-                path,
-                simulated,
-            )
-        )
+        of = [getattr(law, "_of", None)]
+        if path in self._document["captures"]:
+            of.append(self.load(path))
+        simulated = any(getattr(source, "simulated", False) for source in of)
+        if support is None:
+            support = sum(getattr(law, "support", ()))
+        rivals = len(getattr(law, "rivals", ()))
+        by = self._author(by)
+        return self._add(AcceptedLaw("", field, text, support, rivals, by, date, path, simulated))
 
     def journal(
         self, found: Any, *, result: str = "", good: Any = "", bad: Any = "", device: str = ""
     ) -> Bisected:
-        """Take the journal of a bisection into the session: its path, or what ``bisect_fields``
-        gave.
+        """Take the journal of a bisection into the session: its path, or the result of
+        ``bisect_fields``.
 
-        ``good`` and ``bad`` are the captures it was of, ``device`` what ran the trials, as ``npulab
-        bisect`` has it.
+        ``good`` and ``bad`` are the captures of the bisection, ``device`` is the device that ran the
+        trials, as ``npulab bisect`` names it.
         """
         path = found
         if hasattr(found, "journal") and hasattr(found, "sentence"):
@@ -299,29 +295,21 @@ class Session(Contents):
                 )
         where = self._inside(path)
         need_file(where)
-        one = Bisected(
-            self._relative(where),
-            result,
-            self._named(good),
-            self._named(bad),
-            device,
-            device == "simulated",
-        )
-        kept = {
-            name: getattr(one, name)
-            for name in ("result", "good", "bad", "device", "simulated")
-            if getattr(one, name)
-        }
-        self._change(
-            lambda d: d["journals"].update({one.path: {**d["journals"].get(one.path, {}), **kept}})
-        )
-        return one
+        path = self._relative(where)
+        simulated = device == "simulated"
+        held = Bisected(path, result, self._named(good), self._named(bad), device, simulated)
+        kept = dict(self._document["journals"].get(path, {}))
+        for name in JOURNAL:
+            if getattr(held, name):
+                kept[name] = getattr(held, name)
+        self._change(lambda d: d["journals"].update({path: kept}))
+        return held
 
     def figure(self, picture: Any, caption: str = "", *, code: str = "") -> Figure:
-        """Keep a picture (of ``npulab``, or a matplotlib figure, or bytes of a PNG) beside the
-        session.
+        """Keep a picture (of ``npulab``, or a matplotlib figure, or bytes of a PNG) in a folder next
+        to the session.
 
-        ``caption`` is by default what the picture says; ``code`` is the Python that draws it.
+        ``caption`` is by default the picture's sentence; ``code`` is the Python that draws it.
         """
         data = png(picture)
         caption = caption or str(getattr(picture, "text", ""))
@@ -335,25 +323,23 @@ class Session(Contents):
         return self._add(Figure("", self._relative(where), known, caption, code))
 
     def edit(self, which: str, text: str, *, author: str | None = None, date: str = "") -> Note:
-        """Give a note another text; its id stays.  Raises LookupError for an id that no note
+        """Replace the text of a note; its id stays.  Raises LookupError for an id that no note
         has."""
         if which not in self._document["notes"]:
-            raise LookupError(
-                f"note: got {which!r:.80}, the session has "
-                f"{', '.join(self._document['notes']) or 'no'}"
-            )
-        by = {"date": date, "author": self.author if author is None else author}
-        said = {"text": as_kept(text), **{name: one for name, one in by.items() if one}}
-        self._change(lambda d: d["notes"][which].update(said))
+            ids = ", ".join(self._document["notes"]) or "none"
+            raise LookupError(f"note: got {which!r:.80}, the session has {ids}")
+        kept: dict[str, Any] = {"text": as_kept(text)}
+        if date:
+            kept["date"] = date
+        if self._author(author):
+            kept["author"] = self._author(author)
+        self._change(lambda d: d["notes"][which].update(kept))
         return Note.of(which, self._document["notes"][which])
 
     def remove(self, which: str) -> None:
-        """Take out what has this id, path or name; raises LookupError where nothing has it."""
-        sections = [
-            kind
-            for kind in ("captures", "journals", "views", *BY_ID)
-            if which in self._document[kind]
-        ]
+        """Remove the item with this id, path or name; raises LookupError if there is none."""
+        kinds = ("captures", "journals", "views", *BY_ID)
+        sections = [kind for kind in kinds if which in self._document[kind]]
         if not sections:
             raise LookupError(
                 f"remove: got {which!r:.80}, allowed is the id, path or name of something in the "
@@ -367,30 +353,30 @@ class Session(Contents):
         self._change(out)
 
     def settle(self, which: str = "") -> None:
-        """Take away the marks that a merge left: of what has this id or is at this place of
+        """Take away the marks that a merge left: those of the item with this id or of this place in
         ``conflicts``, or all."""
 
         def settled(d: Document) -> None:
             for kind in BY_ID:
-                for key, one in d[kind].items():
+                for key, item in d[kind].items():
                     if which in ("", key):
-                        one.pop(MARKS, None)
-                    elif which in one.get(MARKS, ()):
-                        one[MARKS] = [mark for mark in one[MARKS] if mark != which]
-            d["conflicts"] = {
-                key: one for key, one in d["conflicts"].items() if which not in ("", key)
-            }
+                        item.pop(MARKS, None)
+                    elif which in item.get(MARKS, ()):
+                        item[MARKS].remove(which)
+            if not which:
+                d["conflicts"] = {}
+            d["conflicts"].pop(which, None)
 
         self._change(settled)
 
-    # Where one looks
+    # Views
 
     def open_view(self, view: Any, name: str = "", **made: Any) -> str:
-        """Keep what a view shows and where it stands, as the one that is open; gives its name.
+        """Keep the state of a view as the open view, and return its name.
 
-        ``view`` is one of ``notebook.widgets`` on captures of the session (``made`` says what it
-        was made with, where the view does not), or an object of its kind and state as JSON has
-        them.  A draft that it shows becomes the session's map.
+        ``view`` is a view of ``notebook.widgets`` on captures of the session (``made`` has the
+        arguments that the view itself does not keep), or its kind and state as JSON values.  A draft
+        that it shows becomes the session's map.
         """
         from npulab.notebook.sessions.views import state_of
 
@@ -398,31 +384,28 @@ class Session(Contents):
             state = dict(view)
         else:
             state = state_of(view, self, made, self.use_map)
-        paths = [str(one) for one in state.values() if isinstance(one, str) and one in self.paths]
+        paths = [path for path in map(str, state.values()) if path in self.paths]
         name = name or " ".join([str(state.get("kind", "view")), *paths])
         self._change(lambda d: (d["views"].update({name: state}), d.update(view=name)))
         return name
 
     def show(self, name: str = "") -> Any:
-        """The view that was open, or the one of a name, as it stood; raises LookupError where there
-        is none."""
+        """Return the view that was open, or the view of a name, in its state; raises LookupError if
+        there is none."""
         from npulab.notebook.sessions.views import restored
 
         name = name or str(self._document.get("view", ""))
         if name not in self._document["views"]:
-            raise LookupError(
-                f"view: got {name!r:.80}, the session has "
-                f"{', '.join(self._document['views']) or 'none'}"
-            )
+            names = ", ".join(self._document["views"]) or "none"
+            raise LookupError(f"view: got {name!r:.80}, the session has {names}")
         return restored(self.views[name], self)
 
     # The file
 
     def save(self, path: str | os.PathLike[str] | None = None) -> Path:
-        """Write the file, whole or not at all; ``path`` names one for a session in memory.
+        """Write the file, whole or not at all; ``path`` names the file of a session in memory.
 
-        Raises ValueError where the file is not as it was when it was read; ``merge`` takes both
-        together.
+        Raises ValueError if the file was changed since it was read; ``merge`` takes both together.
         """
         if path is not None and Path(path) != self.path:
             if Path(path).exists():
@@ -446,15 +429,16 @@ class Session(Contents):
         return self.path
 
     def _says_the_same(self, data: bytes) -> bool:
-        """Whether a file's bytes hold what was read, as those of one that was folded do."""
+        """True if a file's bytes hold the session that was read: folding changes bytes alone."""
         try:
             return self._bytes is not None and read_session(data, str(self.path)) == self._read
         except ValueError:
             return False
 
     def _append(self, kind: str, key: str, item: Any) -> None:
-        """Save what was added last: behind a large file, which is written anew each time that it
-        has grown by a part, so that a thousand notes take ten times as long as a hundred."""
+        """Save the item that was added last.  A line is appended to a large file, which is written
+        anew each time that it has grown by a part, so that a thousand notes take ten times as long
+        as a hundred."""
         assert self.path is not None
         line = appended(kind, key, item)
         with locked(self.path):
@@ -473,7 +457,7 @@ class Session(Contents):
             weakref.finalize(self, fold, self.path)
 
     def _has_room(self, more: int) -> bool:
-        """Whether a line of so many bytes may go behind the file's object."""
+        """True if a line of so many bytes may be appended to the file."""
         held = self._bytes or b""
         behind = len(held) + more - self._whole
         parts = self._weight[1] + 2 * (self._behind + 1)  # a line has two braces of its own
@@ -486,7 +470,7 @@ class Session(Contents):
         )
 
     def merge(self) -> list[str]:
-        """Take in what somebody else wrote to the file since it was read, and save; gives the
+        """Merge with what somebody else wrote to the file since it was read, and save; return the
         ``conflicts``."""
         if self.path is None:
             raise ValueError("merge: got a session in memory, allowed is one with a file")
@@ -500,10 +484,10 @@ class Session(Contents):
         return self.conflicts
 
     def report(self, path: str | os.PathLike[str], pictures: Iterable[Any] = ()) -> Path:
-        """Write what was found as one page, ``.html`` or ``.md`` by the suffix; see
+        """Write the session as one page, ``.html`` or ``.md`` by the suffix; see
         ``notebook.sessions.report``.
 
-        ``pictures`` are shown behind those of the session: pictures, or pairs of a picture and its
+        ``pictures`` are shown after the session's figures: pictures, or pairs of a picture and its
         caption.
         """
         from npulab.notebook.sessions.report import write_report
@@ -511,7 +495,7 @@ class Session(Contents):
         return write_report(self, Path(path), pictures)
 
     def _change(self, change: Callable[[Document], Any]) -> None:
-        """Change the document and save it; a change that no file could hold is none."""
+        """Change the document and save it; a change that no file could hold is refused."""
         changed = copy.deepcopy(self._document)
         change(changed)
         where = str(self.path or "session")
@@ -523,23 +507,20 @@ class Session(Contents):
             self.save()
 
     def _add(self, item: Any) -> Any:
-        """Put an item under the id that follows from its content, or from that and the id where
-        another has it."""
+        """Add an item under the id that follows from its content; if another item has the id, under
+        one that follows from both."""
         kept = item.kept
         key = id_of(item.kind, kept)
         known = self._document[item.kind]
-        while (
-            key in known
-            and {name: one for name, one in known[key].items() if name != MARKS} != kept
-        ):
+        while key in known and bare(known[key]) != kept:
             key = id_of(item.kind, key, kept)
         if key not in known:
             self._put(item.kind, key, kept)
         return type(item).of(key, self._document[item.kind][key])
 
     def _put(self, kind: str, key: str, kept: Any) -> None:
-        """Add an item and save it; what is there already is not looked at again, unless the
-        session is nearly as large as a file may be."""
+        """Add an item and save it; the rest of the document is checked again only if the session is
+        nearly as large as a file may be."""
         alone = session_text({**empty(), kind: {key: kept}}).encode()
         size, parts = weight(alone)
         size, parts = self._weight[0] + size, self._weight[1] + parts
@@ -553,21 +534,20 @@ class Session(Contents):
             self._append(kind, key, kept)
 
     def _stands(self, draft: Draft) -> bool:
-        """Whether a draft is what the session says of its map."""
+        """True if a draft is the draft of the session's map."""
+        kept = self._document.get("map", {})
         try:
-            return {**self._document.get("map", {}), **self._kept(draft)} == self._document.get(
-                "map"
-            )
-        except (ValueError, OSError):  # its file is another's by now
+            return kept == {**kept, **self._kept(draft)}
+        except (ValueError, OSError):  # another writer has replaced the draft's file
             return False
 
     def _kept(self, draft: Draft) -> dict[str, Any]:
-        """What the document says of a draft; raises ValueError where its file is not that of one of
-        its steps."""
+        """Return the entry of a draft in the document; raises ValueError if the draft's file is not
+        the result of one of its steps."""
         return self._version(draft.path, draft.unsaved, draft.map.features)
 
     def _version(self, path: Any, steps: Iterable[Any], features: Iterable[str]) -> dict[str, Any]:
-        """What the document says of a map."""
+        """Return the entry of a map in the document."""
         where = self._inside(path)
         return {
             "path": self._relative(where),
@@ -577,12 +557,12 @@ class Session(Contents):
         }
 
     def _keep(self, draft: Draft) -> None:
-        """Put a draft as it is now into the document."""
+        """Put the present state of a draft into the document."""
         value = self._kept(draft)
         self._change(lambda d: d.update(map={**d.get("map", {}), **value}))
 
     def _follow(self, draft: Draft | None) -> None:
-        """Keep what is made on a draft from now on, and nothing more of another."""
+        """Keep the edits of a draft from now on, and no longer those of another draft."""
         if self._draft is not None:
             self._draft.unobserve(self._keep)
         self._draft = draft
@@ -590,8 +570,8 @@ class Session(Contents):
             draft.observe(self._keep)
 
     def _named(self, capture: Any) -> str:
-        """The path of a capture or sweep of the session; one that is given as a path and not
-        attached yet is."""
+        """Return the path of a capture or sweep of the session; a path that is not attached yet is
+        attached."""
         if not capture:
             return ""
         if isinstance(capture, Capture | Sweep):
@@ -611,18 +591,18 @@ class Session(Contents):
             return ""
 
     def _inside(self, path: str | os.PathLike[str]) -> Path:
-        """A file or folder in the session's folder, named from there or from here."""
+        """Return a file or folder in the session's folder; a relative path starts from that folder,
+        or from the working directory."""
         if not isinstance(path, str | os.PathLike):
             raise ValueError(
                 f"path: got {type(path).__name__}, allowed is the path of a file or folder"
             )
-        beside = self.folder / path
-        if beside.exists() or Path(path).is_absolute():
-            where = beside
-        else:
+        in_folder = self.folder / path
+        where = in_folder
+        if not in_folder.exists() and not Path(path).is_absolute():
             where = Path(path)
         if not where.exists():
-            raise FileNotFoundError(f"{beside}: there is no such file or folder")
+            raise FileNotFoundError(f"{in_folder}: there is no such file or folder")
         inside(self.folder, self._relative(where))
         return where
 
@@ -639,28 +619,29 @@ class Session(Contents):
 
 
 def session(path: str | os.PathLike[str], *, author: str = "", autosave: bool = True) -> Session:
-    """The session in a file, which is made where there is none; see ``Session``."""
+    """Return the session in a file, which is made if there is none; see ``Session``."""
     if path is not None:
         need_path("session", path)
     return Session(path, author=author, autosave=autosave)
 
 
 def merge_sessions(base: Any, ours: Any, theirs: Any) -> Session:
-    """Two people's sessions made one: what either added or changed since ``base`` is in it,
-    ``conflicts`` to look at.
+    """Merge the sessions of two people: the result has all that either of them added or changed
+    since ``base``, and ``conflicts`` to look at.
 
-    Each is a path or a Session; ``base`` may be None or an empty file, where the two have nothing
-    in common.  The result is in memory; ``save`` writes it.  Raises ValueError with file and place
-    for a file that is no session.
+    Each is a path or a Session; ``base`` may be None or an empty file if the two have nothing in
+    common.  The result is in memory; ``save`` writes it.  Raises ValueError with file and place for
+    a file that is not a session.
     """
-    return Session._of(
-        checked(merged(_given(base, True), _given(ours), _given(theirs)), "the merge")
-    )
+    start = _document_of(base, may_be_empty=True)
+    document = merged(start, _document_of(ours), _document_of(theirs))
+    return Session._of(checked(document, "the merge"))
 
 
-def _given(one: Any, blank: bool = False) -> Document:
-    if isinstance(one, Session):
-        return copy.deepcopy(one._document)
-    if blank and (one is None or not Path(one).stat().st_size):
+def _document_of(held: Any, may_be_empty: bool = False) -> Document:
+    if isinstance(held, Session):
+        return copy.deepcopy(held._document)
+    if may_be_empty and (held is None or not Path(held).stat().st_size):
         return empty()
-    return on_disk(Path(one))[0]
+    document, _ = on_disk(Path(held))
+    return document

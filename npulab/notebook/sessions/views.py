@@ -1,4 +1,4 @@
-"""What a view shows as JSON, and the view again."""
+"""The state of a view as JSON, and the view made again from it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from npulab.analysis.draft import Draft
     from npulab.notebook.sessions.contents import Contents
 
-# traits that say where a person stands; the others follow from the capture
+# traits that a person sets; the other traits follow from the capture
 STATE = (
     "words",
     "reference",
@@ -37,20 +37,20 @@ STATE = (
     "at",
 )
 CAPTURES = ("capture", "reference", "good", "bad", "a", "b")
-DRAFT, COMPARISON, DATA = "draft", "comparison", "data"  # what views are made with beside captures
+DRAFT, COMPARISON, DATA = "draft", "comparison", "data"  # other arguments of views
 
 
 def state_of(
     view: Any, session: Contents, made: Mapping[str, Any], use_map: Callable[[Draft], None]
 ) -> dict[str, Any]:
-    """Kind, captures and state of a view, of which only what is not as in a new one.
+    """Return the kind of a view, its captures, and the traits that differ from a new view's.
 
-    ``made`` is what it was made with, where it does not say.  ``use_map`` takes the draft of a map
-    that it shows. Raises LookupError for a capture that is not attached.
+    ``made`` has arguments of the view that the view itself does not keep.  ``use_map`` is called
+    with the draft of a map that it shows. Raises LookupError for a capture that is not attached.
     """
     out: dict[str, Any] = {"kind": type(view).__name__}
     for name in _parameters(_kind(out["kind"])):
-        value = made.get(name, _has(view, name))
+        value = made.get(name, _argument(view, name))
         if isinstance(value, Capture | Sweep):
             out[name] = session.path_as(value, by_name=True)
         elif name in made:
@@ -63,21 +63,20 @@ def state_of(
         elif name == DATA:
             out[name] = _holder(view, session)
         elif value is not None and not view.has_trait(name) and _is_plain(value):
-            out[name] = _plain(value)
+            out[name] = _as_json(value)
     fresh = restored(out, session)
     for name in STATE:
-        if (
-            view.has_trait(name)
-            and _is_plain(value := getattr(view, name))
-            and value != getattr(fresh, name)
-        ):
-            out[name] = _plain(value)
+        if not view.has_trait(name):
+            continue
+        value = getattr(view, name)
+        if _is_plain(value) and value != getattr(fresh, name):
+            out[name] = _as_json(value)
     fresh.close()
     return out
 
 
 def restored(state: Mapping[str, Any], session: Contents) -> Any:
-    """The view of a state; raises ValueError for one that no view of npulab has, and as
+    """Return the view of a state; raises ValueError for a state that no view of npulab has, and as
     ``load``."""
     kind = _kind(state.get("kind"))
     given: dict[str, Any] = {}
@@ -96,8 +95,10 @@ def restored(state: Mapping[str, Any], session: Contents) -> Any:
             given[name] = value
     try:
         view = kind(**given)
-        nested = state.get("filters", {})
-        values = {**(nested if isinstance(nested, Mapping) else {}), **state}
+        values = dict(state)
+        nested = state.get("filters")
+        if isinstance(nested, Mapping):
+            values = {**nested, **state}
         for name in STATE:
             if name in values and name not in given and view.has_trait(name):
                 setattr(view, name, values[name])
@@ -107,44 +108,38 @@ def restored(state: Mapping[str, Any], session: Contents) -> Any:
 
 
 def _kind(name: Any) -> Any:
-    """The class of a view by its name; it is looked up where all of them are."""
+    """Return the class of a view by its name."""
     widgets = importlib.import_module("npulab.notebook.widgets")
-    names = [one for one in widgets.__all__ if hasattr(getattr(widgets, one), "_esm")]
+    names = [kind for kind in widgets.__all__ if hasattr(getattr(widgets, kind), "_esm")]
     if name not in names:
         raise ValueError(f"view: got {name!r:.80}, allowed is one of {', '.join(names)}")
     return getattr(widgets, name)
 
 
 def _holder(view: Any, session: Contents) -> str:
-    """The capture that has the bytes a view shows, in a buffer of the name."""
+    """Return the path of the capture whose buffer has the bytes that a view shows."""
     model = view.model
-    for path, one in session.loaded():
-        if isinstance(one, Capture) and bytes(one.buffers.get(model.buffer, b"")) == bytes(
-            model.data
-        ):
+    data = bytes(model.data)
+    for path, held in session.loaded():
+        if isinstance(held, Capture) and bytes(held.buffers.get(model.buffer, b"")) == data:
             return path
     raise LookupError(
         f"view: no capture of the session has these bytes as buffer {model.buffer!r:.80}; attach "
-        "takes "
-        "one in"
+        "takes one in"
     )
 
 
 def _parameters(kind: Any) -> list[str]:
-    return [
-        name
-        for name, one in inspect.signature(kind).parameters.items()
-        if one.kind is not inspect.Parameter.VAR_KEYWORD
-    ]
+    parameters = inspect.signature(kind).parameters.values()
+    return [given.name for given in parameters if given.kind is not given.VAR_KEYWORD]
 
 
-def _has(view: Any, name: str) -> Any:
-    """What a view or its model was made with."""
-    model = getattr(view, "model", None)
-    for holder in (view, model):
-        for one in (name, f"_{name}"):
-            if holder is not None and hasattr(holder, one):
-                return getattr(holder, one)
+def _argument(view: Any, name: str) -> Any:
+    """Return an argument of a view, if it or its model keeps the argument."""
+    for holder in (view, getattr(view, "model", None)):
+        for attribute in (name, f"_{name}"):
+            if hasattr(holder, attribute):
+                return getattr(holder, attribute)
     return None
 
 
@@ -152,13 +147,13 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return len(value) <= 2**12 and all(map(_is_plain, value))
     if isinstance(value, dict):
-        return all(isinstance(name, str) and _is_plain(one) for name, one in value.items())
+        return all(isinstance(name, str) and _is_plain(inner) for name, inner in value.items())
     return value is None or isinstance(value, bool | int | float | str)
 
 
-def _plain(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [*map(_as_json, value)]
     if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
+        return {name: _as_json(inner) for name, inner in value.items()}
     return value

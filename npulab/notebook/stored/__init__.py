@@ -1,5 +1,4 @@
-"""Results of notebook cells that need a package which may be missing, as they were when the
-notebooks were stored."""
+"""Stored results of notebook cells that need a package which may be missing."""
 
 from __future__ import annotations
 
@@ -8,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-BEGINS = "Stored result, because"  # what is shown of a stored result begins so
+BEGINS = "Stored result, because"  # the first words above each stored result
 
 
 def show_stored(name: str, missing: object) -> None:
-    """Show what a cell gave where the package was there, below one sentence that says why;
+    """Show the result of a cell from a machine that had the package, below a sentence that says why;
     ``missing`` is the error that names the package.
 
     >>> show_stored("ask-vela", "this needs Vela")
@@ -28,9 +27,8 @@ def show_stored(name: str, missing: object) -> None:
 
 
 def outputs(name: str) -> list[dict[str, Any]]:
-    """The outputs of a cell in the form of notebooks; raises LookupError for a name that has
-    none.
-    """
+    """Return the outputs of a cell in the form of notebooks; raises LookupError for a name without
+    stored outputs."""
     path = HERE / f"{name}.json"
     if not path.is_file():
         names = ", ".join(sorted(path.stem for path in HERE.glob("*.json")))
@@ -39,7 +37,7 @@ def outputs(name: str) -> list[dict[str, Any]]:
 
 
 def _display(data: dict[str, Any]) -> None:
-    """A table or a picture, in the form that the reader's program shows."""
+    """Show a table or a picture in the form that the reader's program can show."""
     import IPython.display
 
     page: Any = IPython.display
