@@ -1,8 +1,8 @@
-"""The rows of a difference between captures or sets of them: by place, as stored and as meant."""
+"""The rows of a difference between captures or sets of captures: by place, with raw numbers and values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -14,19 +14,18 @@ from npulab.captures.listing import folded
 from npulab.registers.fields import Field
 
 ABSENT = "–"
-MOST_VALUES = 5  # of a field in a set
+MOST_VALUES = 5  # at most so many values of a field in a set are shown
 MOST_LETTERS = 120  # of a value
 
 
 @dataclass(frozen=True)
 class DiffRow:
-    """A field that differs: where it lies, and what it is in ``a`` and ``b``, as stored (hex) and
-    as meant.
+    """A field that differs: its place, and its raw number (hex) and value in ``a`` and ``b``.
 
-    ``job`` is the task, or the name of the job or of the units of one label that say the same.
-    ``xor`` has the bits that differ, where both sides have one value; ``differs`` says of two sets
-    "always" or "sometimes".  ``automatic`` is a field that nobody named, ``bits`` where it lies in
-    its register.
+    ``job`` is the task, or the name of the job or of several jobs with the same difference.  ``xor``
+    has the bits that differ, if each side has a single value; ``differs`` is "always" or "sometimes"
+    for two sets.  ``automatic`` is True for a field that nobody named, ``bits`` is the field's place
+    in its register.
     """
 
     task: int = field(repr=False)
@@ -56,11 +55,10 @@ class DiffRow:
 
     @property
     def meaning(self) -> str:
-        if (self.a, self.b) == (self.hex_a, self.hex_b):
-            said = ""
-        else:
-            said = f"{self.a} → {self.b}"
-        return ", ".join(filter(None, [said, self.differs]))
+        values = ""
+        if (self.a, self.b) != (self.hex_a, self.hex_b):
+            values = f"{self.a} → {self.b}"
+        return ", ".join(filter(None, [values, self.differs]))
 
     @property
     def xor_text(self) -> str:
@@ -70,10 +68,11 @@ class DiffRow:
 
     @property
     def binary(self) -> list[str]:
-        """The bits of ``a`` and of ``b``, highest first; none of an address, and where a side has
-        not one value.
+        """The bits of ``a`` and of ``b``, highest first; none for an address, and none unless each
+        side has a single value.
 
-        >>> row = DiffRow(0, "NN", "w1", "pad", "[4:2]", "0x1", "0x5", 4, "1", "5", False, False, width=3)
+        >>> row = DiffRow(0, "NN", "w1", "pad", "[4:2]", "0x1", "0x5", 4, "1", "5", False, False,
+        ...               width=3)
         >>> row.binary
         ['001', '101']
         """
@@ -83,108 +82,143 @@ class DiffRow:
 
     @property
     def line(self) -> str:
-        """Everything that is known of it in one line."""
+        """All that is known of the field, in one line."""
         xor = self.xor or 0
         differ = [str(bit) for bit in range(xor.bit_length()) if xor >> bit & 1]
         bits = ""
         if differ:
             bits = f"bits that differ {', '.join(differ)}"
-        sides = [
-            f"{name} {raw} = {value}" if raw != value else f"{name} {raw}"
-            for name, raw, value in (("a", self.hex_a, self.a), ("b", self.hex_b, self.b))
-        ]
+        a = f"a {self.hex_a}"
+        if self.a != self.hex_a:
+            a += f" = {self.a}"
+        b = f"b {self.hex_b}"
+        if self.b != self.hex_b:
+            b += f" = {self.b}"
+        kind = ""
         if self.address:
             kind = "address"
         elif self.automatic:
             kind = "nobody named it"
-        else:
-            kind = ""
         job = self.job
         if self.job.isdecimal():
             job = f"job {self.job}"
         place = f"{job} {self.where} {self.field} {self.bits}".rstrip()
-        return " · ".join(filter(None, [place, *sides, bits, self.differs, kind, self.known]))
+        return " · ".join(filter(None, [place, a, b, bits, self.differs, kind, self.known]))
 
     def matches(self, pattern: str) -> bool:
-        """Whether its name, alone or behind register or block, is as a glob says; without ``*``,
-        ``?`` and ``[`` it is enough to have it somewhere.  Letters count alike, large and small."""
+        """True if a glob matches the field's name, alone or after register or block; a pattern
+        without ``*``, ``?`` and ``[`` may stand anywhere in the name.  Case is ignored."""
         glob = pattern.casefold().strip()
         if not any(letter in glob for letter in "*?["):
             glob = f"*{glob}*"
         register = f"{self.register}.{self.field}"
-        return any(
-            fnmatchcase(name.casefold(), glob)
-            for name in (self.field, register, f"{self.block}.{register}")
-        )
+        names = self.field, register, f"{self.block}.{register}"
+        return any(fnmatchcase(name.casefold(), glob) for name in names)
 
 
 def rows(a: Capture | CaptureSet, b: Capture | CaptureSet) -> tuple[tuple[DiffRow, ...], int]:
-    """The rows of ``npulab.diff`` by place, those of equal units as one, and how many fields are
-    equal."""
-    table = diff(a, b)
-    sides = [
-        [raw_fields(capture) for capture in ([side] if isinstance(side, Capture) else side)]
-        for side in (a, b)
-    ]
+    """Return the rows of ``npulab.diff`` by place, equal units as one row, and the number of equal
+    fields."""
+    captures_a = [raw_fields(capture) for capture in captures_of(a)]
+    captures_b = [raw_fields(capture) for capture in captures_of(b)]
     every: dict[Key, Field] = {}
-    for fields in (*sides[0], *sides[1]):
-        for key, (first, _) in fields.items():
-            every.setdefault(key, first)
-    places = _places(a, b, every)
-    out = []
-    for row in table.to_dict("records"):
-        key = (row["task"], row["block"], row["register"], row["field"])
-        item = every.get(key)
-        raws = [
-            [*dict.fromkeys(fields[key][1] for fields in side if key in fields)] for side in sides
-        ]
-        values = [row[name] if isinstance(row[name], list) else [row[name]] for name in ("a", "b")]
-        meant = [_meant(side, row["address"]) for side in values]
-        if item is None:
-            shown = meant
-        else:
-            shown = [_hex(*side) for side in zip(raws, values, strict=True)]
-        single = [
-            side[0]
-            for side, several in zip(raws, values, strict=True)
-            if len(side) == 1 and None not in several
-        ]
-        if item is None:
-            known = ""
-        else:
-            known = f"evidence {item.evidence}" + (f" · {item.note}" if item.note else "")
-        out.append(
-            DiffRow(
-                *key,
-                "" if item is None else _bits(item),
-                shown[0],
-                shown[1],
-                single[0] ^ single[1] if len(single) == 2 else None,
-                meant[0],
-                meant[1],
-                bool(row["address"]),
-                item is not None and item.automatic,
-                str(row.get("differs", "")),
-                known,
-                0 if item is None else item.width,
-            )
-        )
-    out.sort(key=lambda row: places(row.key))
-    together = folded(
-        [
-            {
-                "task": row.task,
-                "block": row.block,
-                "register": row.register,
-                "field": row.field,
-                "row": row,
-            }
-            for row in out
-        ],
-        jobs_of(a, b),
+    for fields in captures_a + captures_b:
+        for key, (item, _) in fields.items():
+            every.setdefault(key, item)
+    found = []
+    for row in diff(a, b).to_dict("records"):
+        key = row["task"], row["block"], row["register"], row["field"]
+        side_a = _side(row["a"], row["address"], key, captures_a)
+        side_b = _side(row["b"], row["address"], key, captures_b)
+        found.append(_row(row, key, every.get(key), side_a, side_b))
+    place = _places(a, b, every)
+    found.sort(key=lambda row: place(row.key))
+    records = []
+    for number, row in enumerate(found):
+        names = {"task": row.task, "block": row.block, "register": row.register, "field": row.field}
+        records.append({**names, "row": number})
+    folded_rows = []
+    for record in folded(records, jobs_of(a, b)):
+        folded_rows.append(replace(found[record["row"]], job=str(record["task"])))
+    equal = every.keys() - {row.key for row in found}
+    return tuple(folded_rows), len(equal)
+
+
+def captures_of(side: Capture | CaptureSet) -> Iterable[Capture]:
+    if isinstance(side, Capture):
+        return [side]
+    return side
+
+
+@dataclass(frozen=True)
+class _Side:
+    """A field on one side: its values, and its distinct raw numbers."""
+
+    values: Sequence[Any]
+    raws: Sequence[int]
+    address: bool
+
+    @property
+    def single(self) -> int | None:
+        """The raw number, if all captures have the same."""
+        if len(self.raws) == 1 and None not in self.values:
+            return self.raws[0]
+        return None
+
+    @property
+    def meant(self) -> str:
+        texts = []
+        for value in self.values[:MOST_VALUES]:
+            text = str(value)[:MOST_LETTERS]
+            if value is None:
+                text = ABSENT
+            elif self.address and isinstance(value, int):
+                text = f"{value:#x}"
+            texts.append(text)
+        return ", ".join(texts) or ABSENT
+
+    @property
+    def hex(self) -> str:
+        texts = [f"{raw:#x}" for raw in self.raws[:MOST_VALUES]]
+        if len(self.raws) > MOST_VALUES:
+            texts.append(f"… {len(self.raws) - MOST_VALUES} more")
+        if None in self.values:
+            texts.append(ABSENT)
+        return ", ".join(texts) or ABSENT
+
+
+def _side(values: Any, address: bool, key: Key, captures: list[Any]) -> _Side:
+    if not isinstance(values, list):
+        values = [values]
+    raws = dict.fromkeys(fields[key][1] for fields in captures if key in fields)
+    return _Side(values, [*raws], bool(address))
+
+
+def _row(row: Any, key: Key, item: Field | None, a: _Side, b: _Side) -> DiffRow:
+    differs = str(row.get("differs", ""))
+    address = bool(row["address"])
+    if item is None:  # the order of jobs or of writes, which has no raw number
+        return DiffRow(*key, "", a.meant, b.meant, None, a.meant, b.meant, address, False, differs)
+    xor = None
+    if a.single is not None and b.single is not None:
+        xor = a.single ^ b.single
+    known = f"evidence {item.evidence}"
+    if item.note:
+        known += f" · {item.note}"
+    return DiffRow(
+        *key,
+        _bits_text(item),
+        a.hex,
+        b.hex,
+        xor,
+        a.meant,
+        b.meant,
+        address,
+        item.automatic,
+        differs,
+        known,
+        item.width,
     )
-    equal = len(every.keys() - {row.key for row in out})
-    return tuple(replace(one["row"], job=str(one["task"])) for one in together), equal
 
 
 def _places(
@@ -192,11 +226,10 @@ def _places(
     b: Capture | CaptureSet,
     every: dict[Key, Field],
 ) -> Callable[[Key], tuple[Any, ...]]:
-    """A key to sort by: job, block as they come, registers as the map has them and then others,
-    lowest bit."""
-    captures = [one for side in (a, b) for one in ([side] if isinstance(side, Capture) else side)]
+    """Return a key to sort by: job, block in the order of the captures, register in the order of the
+    map with other registers last, lowest bit."""
     words: dict[tuple[str, str], int] = {}
-    for capture in captures:
+    for capture in (*captures_of(a), *captures_of(b)):
         for registers in capture.maps.values():
             for word, (block, _, register) in enumerate(registers.registers):
                 words.setdefault((block, register), word)
@@ -205,12 +238,11 @@ def _places(
     def place(key: Key) -> tuple[Any, ...]:
         task, block, register, field = key
         word = words.get((block, register), len(words))
-        if field == ORDER:
-            last = 2
-        elif field == WRITES:
+        last = 0
+        if field == WRITES:
             last = 1
-        else:
-            last = 0
+        elif field == ORDER:
+            last = 2
         lsb = 0
         if key in every:
             lsb = every[key].pieces[0].lsb
@@ -219,33 +251,13 @@ def _places(
     return place
 
 
-def _meant(values: Sequence[Any], address: bool) -> str:
-    texts = [
-        ABSENT
-        if value is None
-        else f"{value:#x}"
-        if address and isinstance(value, int)
-        else str(value)[:MOST_LETTERS]
-        for value in values[:MOST_VALUES]
-    ]
-    return ", ".join(texts) or ABSENT
-
-
-def _hex(raws: Sequence[int], values: Sequence[Any]) -> str:
-    """Raw values of a side; a capture of a set that has none counts as one."""
-    texts = [f"{raw:#x}" for raw in raws[:MOST_VALUES]]
-    if len(raws) > MOST_VALUES:
-        texts += [f"… {len(raws) - MOST_VALUES} more"]
-    return ", ".join([*texts, *([ABSENT] if None in values else [])]) or ABSENT
-
-
-def _bits(item: Field) -> str:
-    """Where a field lies, without the word where that is one alone.
+def _bits_text(item: Field) -> str:
+    """Return the bits of a field; the word is left out if the field has a single piece.
 
     >>> from npulab.bits import Piece
-    >>> _bits(Field("", "r", "f", (Piece(5, 3, 4, 0),)))
+    >>> _bits_text(Field("", "r", "f", (Piece(5, 3, 4, 0),)))
     '[6:3]'
-    >>> _bits(Field("", "r", "f", (Piece(5, 3, 1, 0), Piece(6, 0, 8, 1))))
+    >>> _bits_text(Field("", "r", "f", (Piece(5, 3, 1, 0), Piece(6, 0, 8, 1))))
     '5[3] 6[7:0]'
     """
     if len(item.pieces) > 1:

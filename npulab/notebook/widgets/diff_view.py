@@ -1,4 +1,5 @@
-"""The fields that differ between two captures, or two sets of them, to filter and to go through.
+"""The fields that differ between two captures, or two sets of captures, to filter and to step
+through.
 
 ``DiffModel`` holds the state and all the logic and needs no browser; ``DiffView`` shows it.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,10 +16,12 @@ import traitlets
 
 from npulab.analysis.check import diff_buffers
 from npulab.captures.capture import Capture, CaptureSet
-from npulab.notebook.widgets.diff_rows import DiffRow, rows
+from npulab.notebook.widgets.diff_rows import DiffRow, captures_of, rows
 from npulab.notebook.widgets.frame import Model, Numbers, View, assets, table_html
+from npulab.support.text import plural
 
 MOST_QUERY = 200  # letters
+FILTERS = ("addresses", "with a name", "of another name")
 COLUMNS = ("register", "field", "bits", "a", "b", "xor", "meaning")
 
 
@@ -25,22 +29,25 @@ class DiffModel(Model):
     """The fields that differ between two captures or two CaptureSets, by place, with filters; it
     needs no browser.
 
-    ``rows`` are all of them. Can be set and observed: ``query`` (a name or a glob over field,
-    register.field and block.register.field), ``unknown`` (only fields that nobody named),
-    ``addresses`` (False leaves out those that point into memory) and ``selected`` (the index of a
-    row, -1 none; always one that is shown, at first one that is no address). ``shown`` (indices),
-    ``summary`` and ``hidden`` (rows that each filter leaves out) follow. Raises TypeError and
-    ValueError as ``npulab.diff`` does, ValueError for an index outside.
+    ``rows`` are all fields that differ. Can be set and observed: ``query`` (a name or a glob over
+    field, register.field and block.register.field), ``unknown`` (only fields that nobody named),
+    ``addresses`` (False leaves out fields that point into memory) and ``selected`` (the index of a
+    shown row, at first of a field that is not an address; -1 if none is shown). ``shown``
+    (indices), ``summary`` and ``hidden`` (the number of rows that each filter leaves out) follow.
+    Raises TypeError and ValueError as ``npulab.diff`` does, ValueError for an index outside.
 
     >>> from npulab.bits import RegisterMap
     >>> from npulab.capture import Job
-    >>> registers = RegisterMap([{"block": "NN", "register": "CFG", "field": "relu", "lsb": 24, "width": 1}])
+    >>> relu = {"block": "NN", "register": "CFG", "field": "relu", "lsb": 24, "width": 1}
+    >>> registers = RegisterMap([relu])
     >>> a, b = (Capture(name, "demo", "x", (Job("NN", [word]),), maps={"NN": registers})
     ...         for name, word in (("a", 0), ("b", 2 ** 24 + 1)))
     >>> model = DiffModel(a, b)
     >>> model.unknown = True
-    >>> [model.rows[index].line for index in model.shown]
-    ['job 0 NN CFG w0_0_24 [23:0] · a 0x0 = 0 · b 0x1 = 1 · bits that differ 0 · nobody named it · evidence unknown']
+    >>> model.shown
+    [0]
+    >>> model.selection.line.split(" · ")[:4]
+    ['job 0 NN CFG w0_0_24 [23:0]', 'a 0x0 = 0', 'b 0x1 = 1', 'bits that differ 0']
     >>> model.hidden
     {'with a name': 1}
     """
@@ -53,26 +60,23 @@ class DiffModel(Model):
     summary = traitlets.Unicode(read_only=True)
 
     def __init__(self, a: Capture | CaptureSet, b: Capture | CaptureSet) -> None:
-        for one in (a, b):
-            if not isinstance(one, Capture | CaptureSet):
+        for side in (a, b):
+            if not isinstance(side, Capture | CaptureSet):
                 raise TypeError(
-                    f"diff: got {type(one).__name__}, allowed is a Capture or CaptureSet, as "
-                    "npulab.load "
-                    "and load_all give"
+                    f"diff: got {type(side).__name__}, allowed is a Capture or CaptureSet, as "
+                    "npulab.load and load_all give"
                 )
         self.a, self.b = a, b
         self.rows, self.equal = rows(a, b)
+        self.buffers = []
         if isinstance(a, Capture) and isinstance(b, Capture):
-            self.buffers = [
-                f"{row.buffer}: {row.bytes} byte{'s' * (row.bytes != 1)} from {row.first:#x} on"
-                for row in diff_buffers(a, b).itertuples()
-            ]
-        else:
-            self.buffers = []
+            for row in diff_buffers(a, b).itertuples():
+                count = plural(row.bytes, "byte")
+                self.buffers.append(f"{row.buffer}: {count} from {row.first:#x} on")
         super().__init__()
         self._filter(None)
 
-    # ---- what it says ----
+    # ---- state as text ----
 
     @property
     def count(self) -> int:
@@ -85,11 +89,8 @@ class DiffModel(Model):
 
     @property
     def simulated(self) -> bool:
-        return any(
-            one.simulated
-            for side in (self.a, self.b)
-            for one in ([side] if isinstance(side, Capture) else side)
-        )
+        captures = (*captures_of(self.a), *captures_of(self.b))
+        return any(capture.simulated for capture in captures)
 
     @property
     def selection(self) -> DiffRow | None:
@@ -100,29 +101,30 @@ class DiffModel(Model):
 
     @property
     def hidden(self) -> dict[str, int]:
-        """How many rows are left out, by the first filter that does it."""
-        counts = dict.fromkeys(("addresses", "with a name", "of another name"), 0)
-        for row in self.rows:
-            if why := self._why(row):
-                counts[why] += 1
-        return {why: count for why, count in counts.items() if count}
+        """The number of rows left out, by the first filter that leaves each out."""
+        counts = Counter(map(self._filter_of, self.rows))
+        return {name: counts[name] for name in FILTERS if counts[name]}
 
     def to_markdown(self) -> str:
-        """The rows that are shown as a Markdown table, whatever their names; what is left out as a
-        count.
+        """Return the rows that are shown as a Markdown table, and the number of those left out.
 
         >>> print(DiffModel(CaptureSet(()), CaptureSet(())).to_markdown())
         a 0 captures, b 0 captures: 0 fields differ, 0 are equal
         """
-        cells = [[_plain(cell) for cell in row] for row in self._cells(self.shown)]
-        title = f"{self.title}{' (simulated)' if self.simulated else ''}"
-        lines = [f"{_plain(title)}: {_plain(self.summary)}"]
-        if cells:
-            table = [list(self.columns), *cells]
-            wide = [max(len(row[n]) for row in table) for n in range(len(self.columns))]
-            padded = [[cell.ljust(w) for cell, w in zip(row, wide, strict=True)] for row in table]
-            padded.insert(1, ["-" * w for w in wide])
-            lines += ["", *(f"| {' | '.join(row)} |" for row in padded)]
+        title = self.title
+        if self.simulated:
+            title += " (simulated)"
+        lines = [f"{_escaped(title)}: {_escaped(self.summary)}"]
+        if not self.shown:
+            return lines[0]
+        table = [list(self.columns)]
+        for cells in self._cells(self.shown):
+            table.append([*map(_escaped, cells)])
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        table.insert(1, ["-" * width for width in widths])
+        lines.append("")
+        for row in table:
+            lines.append(f"| {' | '.join(map(str.ljust, row, widths))} |")
         return "\n".join(lines)
 
     @property
@@ -132,24 +134,18 @@ class DiffModel(Model):
         return COLUMNS
 
     def _cells(self, indices: Iterable[int]) -> list[list[str]]:
-        out = []
-        for row in (self.rows[index] for index in indices):
-            cells = [
-                row.where,
-                row.field,
-                row.bits,
-                row.hex_a,
-                row.hex_b,
-                row.xor_text,
-                row.meaning,
-            ]
-            out.append([row.job, *cells] if len(self.columns) > len(cells) else cells)
-        return out
+        table = []
+        for index in indices:
+            row = self.rows[index]
+            hexes = row.hex_a, row.hex_b, row.xor_text
+            cells = [row.job, row.where, row.field, row.bits, *hexes, row.meaning]
+            table.append(cells[-len(self.columns) :])
+        return table
 
-    # ---- what follows ----
+    # ---- filters ----
 
-    def _why(self, row: DiffRow) -> str:
-        """Which filter leaves a row out, "" for none."""
+    def _filter_of(self, row: DiffRow) -> str:
+        """Return the filter that leaves a row out, "" for none."""
         if row.address and not self.addresses:
             return "addresses"
         if self.unknown and not row.automatic:
@@ -160,32 +156,9 @@ class DiffModel(Model):
 
     @traitlets.observe("query", "unknown", "addresses")
     def _filter(self, _: Any) -> None:
-        self.set_trait(
-            "shown", [index for index, row in enumerate(self.rows) if not self._why(row)]
-        )
-        addresses = sum(row.address for row in self.rows)
-        fields = self.count - addresses
-        counts = f"{fields} field{'s' * (fields != 1)} differ{'s' * (fields == 1)}, "
-        if addresses:
-            counts += f"{addresses} address{'es' * (addresses != 1)}, "
-        hidden = ", ".join(f"{why} {count}" for why, count in self.hidden.items())
-        if hidden:
-            hidden = f"{len(self.shown)} shown, hidden: {hidden}"
-        else:
-            hidden = ""
-        self.set_trait(
-            "summary",
-            "; ".join(
-                filter(
-                    None,
-                    [
-                        f"{counts}{self.equal} are equal",
-                        hidden,
-                        *(f"buffer {one}" for one in self.buffers),
-                    ],
-                )
-            ),
-        )
+        shown = [index for index, row in enumerate(self.rows) if not self._filter_of(row)]
+        self.set_trait("shown", shown)
+        self.set_trait("summary", self._summary())
         if self.selected not in self.shown:
             self.selected = self._first()
 
@@ -195,20 +168,37 @@ class DiffModel(Model):
             self.selected = self._first()
 
     def _first(self) -> int:
-        """The first row that is shown and no address; else the first, -1 for none."""
-        return next(
-            (index for index in self.shown if not self.rows[index].address),
-            next(iter(self.shown), -1),
-        )
+        """Return the first row that is shown and not an address, or else the first shown, or -1."""
+        for index in self.shown:
+            if not self.rows[index].address:
+                return index
+        return next(iter(self.shown), -1)
+
+    def _summary(self) -> str:
+        addresses = sum(row.address for row in self.rows)
+        fields = self.count - addresses
+        counts = f"{fields} fields differ"
+        if fields == 1:
+            counts = "1 field differs"
+        if addresses == 1:
+            counts += ", 1 address"
+        elif addresses:
+            counts += f", {addresses} addresses"
+        parts = [f"{counts}, {self.equal} are equal"]
+        hidden = ", ".join(f"{name} {count}" for name, count in self.hidden.items())
+        if hidden:
+            parts.append(f"{len(self.shown)} shown, hidden: {hidden}")
+        parts += [f"buffer {text}" for text in self.buffers]
+        return "; ".join(parts)
 
     def _repr_html_(self) -> str:
         return self.heading_html() + table_html(self.columns, self._cells(self.shown))
 
 
 class DiffView(View):
-    """The fields that differ between two captures, bit by bit, addresses below all others: arrows
-    go through them, / filters by name, u leaves those that nobody named, a takes addresses in or
-    out, c copies the table as Markdown.
+    """The fields that differ between two captures, bit by bit, addresses last: arrows step through
+    them, / filters by name, u leaves the fields that nobody named, a takes addresses in or out, c
+    copies the table as Markdown.
 
     ``query``, ``unknown``, ``addresses`` and ``selected`` are the model's and can be set and
     observed; ``shown``, ``summary`` and ``selection`` follow them.  Everything else is on
@@ -225,16 +215,12 @@ class DiffView(View):
 
     def __init__(self, a: Capture | CaptureSet, b: Capture | CaptureSet) -> None:
         model = DiffModel(a, b)
-        rows = [
-            {
-                "cells": cells,
-                "line": row.line,
-                "address": row.address,
-                "automatic": row.automatic,
-                "binary": row.binary,
+        rows = []
+        for row, cells in zip(model.rows, model._cells(range(model.count)), strict=True):
+            shown = {
+                name: getattr(row, name) for name in ("line", "address", "automatic", "binary")
             }
-            for row, cells in zip(model.rows, model._cells(range(model.count)), strict=True)
-        ]
+            rows.append({"cells": cells, **shown})
         super().__init__(model, columns=list(model.columns), rows=rows)
         model.observe(self._copy, ["summary", "shown"])
         self._copy(None)
@@ -243,16 +229,16 @@ class DiffView(View):
         self.markdown = self.model.to_markdown()
 
 
-def _plain(text: str) -> str:
-    """A text that Markdown shows as it is.
+def _escaped(text: str) -> str:
+    """Return a text with the signs of Markdown escaped.
 
-    >>> print(_plain("a|b <c> `d` _pad_ in_h"))
+    >>> print(_escaped("a|b <c> `d` _pad_ in_h"))
     a\\|b &lt;c&gt; \\`d\\` \\_pad\\_ in_h
     """
     out = html.escape(" ".join(text.split()), quote=False)
     for letter in "\\`*~|":
         out = out.replace(letter, f"\\{letter}")
-    # inside of a word an underscore is one
+    # an underscore inside a word needs no escape
     out = re.sub(r"(?<![A-Za-z0-9_])_|_(?![A-Za-z0-9_])", r"\\_", out)
     return out.replace("](", "]\\(")
 
@@ -260,4 +246,4 @@ def _plain(text: str) -> str:
 def _name(side: Capture | CaptureSet) -> str:
     if isinstance(side, Capture):
         return f"{side.target}/{side.name}"
-    return f"{len(side)} capture{'s' * (len(side) != 1)}"
+    return plural(len(side), "capture")
