@@ -1,13 +1,13 @@
-"""Words as rows of bits with their fields' names: what the views of registers have in common.
+"""Words as rows of bits with the names of their fields: the base of the views of registers.
 
-``BitsModel`` holds the state and needs no browser; ``BitsView`` gives it to the page.
+``BitsModel`` holds the state and needs no browser; ``BitsView`` passes it to the page.
 """
 
 from __future__ import annotations
 
 import html
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from npulab.support.refuse import shortly
 from npulab.support.text import plural
 
 LARGEST = 2**WORD_BITS - 1
-CHANGES_NAMED = 4
+CHANGES_NAMED = 4  # at most so many changed fields are named in the summary
 CHOICES = 100  # names of an enum that are offered while a value is typed
 LETTERS = {
     "law": "L",
@@ -36,8 +36,8 @@ LETTERS = {
 
 
 class Words(traitlets.TraitType[tuple[int, ...], Any]):
-    """The words of a job, from any iterable of whole numbers; its owner says how many in
-    ``count``."""
+    """The words of a job, from any iterable of whole numbers; ``count`` of the owner is their
+    number."""
 
     default_value = ()
 
@@ -59,7 +59,7 @@ class Words(traitlets.TraitType[tuple[int, ...], Any]):
 
 
 class Parameter(traitlets.TraitType[str, Any]):
-    """The name of one of the parameters of its owner, or nothing."""
+    """The name of one of the owner's parameters, or an empty text."""
 
     default_value = ""
 
@@ -70,14 +70,14 @@ class Parameter(traitlets.TraitType[str, Any]):
 
 
 def a_bit() -> Numbers:
-    """A bit of the words of the owner, at first the first word's highest."""
+    """Return a trait for a bit of the owner's words, at first the highest bit of the first word."""
     return Numbers(
         "(word, bit)", (0, WORD_BITS - 1), lambda owner, *_: ((0, owner.count), (0, WORD_BITS))
     )
 
 
 class Cell(NamedTuple):
-    """One run of bits of a word: the index of its field, and where it lies in word and field."""
+    """A run of bits of a word: the index of its field, and its place in word and field."""
 
     field: int
     piece: Piece
@@ -85,10 +85,10 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Rows:
-    """What the words of a job mean.
+    """The fields of a job's words.
 
-    ``fields`` count words as their register map does; ``slots`` says which of those each word of
-    the job is, ``registers`` names them all.  A register that no map has comes after the map's.
+    ``fields`` count words as their register map does; ``slots`` has the map's number of each word
+    of the job, ``registers`` the names of all.  Registers that the map does not have come last.
     """
 
     fields: tuple[Field, ...]
@@ -98,7 +98,8 @@ class Rows:
 
     @classmethod
     def of(cls, job: Job, registers: RegisterMap) -> Rows:
-        """Raises ValueError where a parameter block is not as long as its map."""
+        """Make the rows of a job; raises ValueError if a parameter block is not as long as its
+        map."""
         if job.writes:
             return cls._written(job, registers)
         if len(job.words) != len(registers):
@@ -109,14 +110,10 @@ class Rows:
 
     @classmethod
     def whole(cls, registers: RegisterMap) -> Rows:
-        """Every word of a map."""
+        """Make the rows of all words of a map."""
         labels = tuple(register for _, _, register in registers.registers)
-        return cls(
-            tuple(registers),
-            tuple(map(registers.key, registers)),
-            labels,
-            tuple(range(len(labels))),
-        )
+        names = tuple(map(registers.key, registers))
+        return cls(tuple(registers), names, labels, tuple(range(len(labels))))
 
     @classmethod
     def _written(cls, job: Job, registers: RegisterMap) -> Rows:
@@ -130,9 +127,16 @@ class Rows:
                 labels.append(found.register)
                 extra.append(replace(found, pieces=(Piece(index[offset], 0, WORD_BITS, 0),)))
         slots = tuple(index[offset] for offset in dict(job.writes))
-        known = [item for item in registers if any(piece.word in slots for piece in item.pieces)]
-        names = (*map(registers.key, known), *(item.name for item in extra))
-        return cls((*known, *extra), names, tuple(labels), slots)
+        fields = []
+        names = []
+        for item in registers:
+            if any(piece.word in slots for piece in item.pieces):
+                fields.append(item)
+                names.append(registers.key(item))
+        for item in extra:
+            fields.append(item)
+            names.append(item.name)
+        return cls(tuple(fields), tuple(names), tuple(labels), slots)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -147,34 +151,38 @@ class Rows:
             for piece in item.pieces:
                 if piece.word in lines:
                     lines[piece.word].append(Cell(index, piece))
-        return tuple(
-            tuple(sorted(lines[slot], key=lambda cell: -cell.piece.lsb)) for slot in self.slots
-        )
+        for line in lines.values():
+            line.sort(key=lambda cell: -cell.piece.lsb)
+        return tuple(tuple(lines[slot]) for slot in self.slots)
 
     def raw(self, words: Sequence[int]) -> list[int]:
-        """Raw value of each field; registers that the job does not write count as 0."""
-        wide = np.zeros(len(self.registers), np.uint32)
-        wide[list(self.slots)] = words
+        """Return the raw number of each field; registers that the job does not write count as 0."""
+        wide = self._wide(words)
         return [int(item.extract(wide)) for item in self.fields]
 
-    def with_raw(self, words: Sequence[int], item: Field, raw: Any) -> tuple[int, ...]:
-        """The words with a field changed; raises ValueError where the raw value does not fit, or
-        has bits in registers that the job does not write."""
+    def _wide(self, words: Sequence[int]) -> np.ndarray:
+        """Return the words of all registers of the map."""
         wide = np.zeros(len(self.registers), np.uint32)
         wide[list(self.slots)] = words
+        return wide
+
+    def with_raw(self, words: Sequence[int], item: Field, raw: Any) -> tuple[int, ...]:
+        """Return the words with a field changed; raises ValueError if the raw number does not fit,
+        or sets bits in registers that the job does not write."""
+        wide = self._wide(words)
         item.insert(wide, raw)
-        changed = tuple(int(word) for word in wide[list(self.slots)])
-        wide[list({*range(len(wide))} - {*self.slots})] = 0
-        if int(item.extract(wide)) != int(item.stored(raw)):
+        changed = tuple(wide[list(self.slots)].tolist())
+        written = self._wide(changed)
+        if int(item.extract(written)) != int(item.stored(raw)):
             raise ValueError(
                 f"field {item.name}: got raw {int(raw):#x}, which sets bits of registers that the "
-                "job "
-                f"does not write"
+                "job does not write"
             )
         return changed
 
     def bits(self, item: Field) -> str:
-        """Where a field lies, as ``w2[26] w15[27:22]``: pieces from the low end of the value."""
+        """Return the bits of a field, as ``w2[26] w15[27:22]``: pieces from the low end of the
+        value."""
         return " ".join(f"{self.registers[p.word]}{span(p.lsb, p.width)}" for p in item.pieces)
 
 
@@ -183,9 +191,9 @@ class BitsModel(Model):
 
     ``words`` and ``reference`` are tuples of ints, ``cursor`` is (word, bit), ``selection`` a run
     of bits (word, lsb, width) or empty; all can be set and observed.  ``values`` (a text per field)
-    and ``summary`` follow them.  What ``laws`` know of each bit is in ``letters``, how often it
-    flips in their captures or in those of a ``sweep`` in ``shares`` (per word 32 numbers of 0 to
-    100, bit 0 first).  ``read`` counts how often another map was taken.
+    and ``summary`` follow them.  ``letters`` has what ``laws`` know of each bit, ``shares`` how
+    often each bit flips in the captures of the laws or of a ``sweep`` (per word 32 numbers from 0
+    to 100, bit 0 first).  ``read`` counts how often another map was taken.
 
     Raises ValueError for words that do not fit, and for laws or a sweep of another block.
     """
@@ -196,11 +204,7 @@ class BitsModel(Model):
     selection = Numbers(
         "(word, lsb, width)",
         (),
-        lambda owner, word, lsb, width: (
-            (0, owner.count),
-            (0, WORD_BITS),
-            (1, WORD_BITS - lsb + 1),
-        ),
+        lambda owner, _, lsb, __: ((0, owner.count), (0, WORD_BITS), (1, WORD_BITS - lsb + 1)),
         empty=True,
     )
     values = traitlets.List(traitlets.Unicode())
@@ -209,7 +213,7 @@ class BitsModel(Model):
     letters = traitlets.List(traitlets.Unicode())
     shares: traitlets.List[Any] = traitlets.List()
     read = traitlets.Int()
-    _held = False  # while several changes are made that are told as one
+    _held = False  # True while several changes are made that are summed up as one
 
     def __init__(
         self,
@@ -227,21 +231,21 @@ class BitsModel(Model):
             )
         self.rows, self.laws = rows, laws
         self._cells = rows.cells
-        source = laws
-        if laws is None:
-            source = sweep
+        source = sweep
+        if laws is not None:
+            source = laws
         super().__init__(words=words, reference=reference)
         if laws is not None:
-            self.letters = ["".join(row) for row in self._placed(letters_of(laws.status))]
+            self.letters = ["".join(row) for row in self._of_words(letters_of(laws.status))]
         if source is not None:
             self.shares = self.shades(flips(source.words))
 
     def shades(self, shares: Any) -> list[Any]:
-        """Shares ``(W, 32)`` of 0 to 1 as whole hundredths, a row a word of the job."""
-        return self._placed(np.rint(100 * np.asarray(shares)).astype(int).tolist())
+        """Return shares ``(W, 32)`` from 0 to 1 as whole hundredths, a row per word of the job."""
+        return self._of_words(np.rint(100 * np.asarray(shares)).astype(int).tolist())
 
-    def _placed(self, rows: Sequence[Any]) -> list[Any]:
-        """Rows by register as rows by word of the job."""
+    def _of_words(self, rows: Sequence[Any]) -> list[Any]:
+        """Return the rows of the job's words from rows of all registers."""
         if len(rows) != len(self.rows.registers) and len(rows) < max(self.rows.slots) + 1:
             raise ValueError(
                 f"laws or sweep: got {len(rows)} words, allowed is {len(self.rows.registers)}"
@@ -249,26 +253,23 @@ class BitsModel(Model):
         return [rows[slot] for slot in self.rows.slots]
 
     def law_of(self, item: Field) -> str:
-        """The laws that lie in a field, with their bits where they are not all of it."""
+        """Return the laws that share bits with a field, with their bits if these are not a whole
+        piece of it."""
         if self.laws is None:
             return ""
-        own = {(piece.word, piece.lsb, piece.width) for piece in item.pieces}
-        out = [
-            (
-                law.text
-                if (law.word, law.lsb, law.width) in own
-                else f"{self.rows.registers[law.word]}{span(law.lsb, law.width)} {law.text}"
-            )
-            for law in self.laws.fields
-            if any(
-                law.word == word and law.lsb < lsb + width and lsb < law.lsb + law.width
-                for word, lsb, width in own
-            )
-        ]
-        return "; ".join(map(str, out))
+        pieces = [(piece.word, piece.lsb, piece.width) for piece in item.pieces]
+        texts = []
+        for law in self.laws.fields:
+            place = law.word, law.lsb, law.width
+            if place in pieces:
+                texts.append(str(law.text))
+            elif any(_overlap(place, piece) for piece in pieces):
+                bits = f"{self.rows.registers[law.word]}{span(law.lsb, law.width)}"
+                texts.append(f"{bits} {law.text}")
+        return "; ".join(texts)
 
     def reread(self, rows: Rows, words: Sequence[int] | None = None) -> None:
-        """Take the fields of another map, and other words where it has."""
+        """Take the fields of another map, and other words if given."""
         self.rows, self._cells = rows, rows.cells
         if words is not None and tuple(words) != self.words:
             with self.hold_trait_notifications():
@@ -284,38 +285,41 @@ class BitsModel(Model):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Every field's value as meant, by name."""
-        return {
-            name: item.text(raw)
-            for name, item, raw in zip(
-                self.rows.names, self.rows.fields, self.rows.raw(self.words), strict=True
-            )
-        }
+        """The value of every field, by name."""
+        raws = self.rows.raw(self.words)
+        values = map(Field.text, self.rows.fields, raws)
+        return dict(zip(self.rows.names, values, strict=True))
 
     @property
     def changed(self) -> dict[str, tuple[Any, Any]]:
-        """(reference, now) of each field that differs, as meant, by name."""
-        pairs = zip(self.rows.raw(self.reference), self.rows.raw(self.words), strict=True)
-        return {
-            name: (item.text(before), item.text(now))
-            for name, item, (before, now) in zip(
-                self.rows.names, self.rows.fields, pairs, strict=True
-            )
-            if before != now
-        }
+        """(reference, now) of each field that differs, as values, by name."""
+        values = {}
+        for name, item, before, now in self._changes():
+            values[name] = item.text(before), item.text(now)
+        return values
+
+    def _changes(self) -> Iterator[tuple[str, Field, int, int]]:
+        """Yield name, field, reference and present raw number of each field that differs."""
+        before = self.rows.raw(self.reference)
+        now = self.rows.raw(self.words)
+        for name, item, old, new in zip(
+            self.rows.names, self.rows.fields, before, now, strict=True
+        ):
+            if old != new:
+                yield name, item, old, new
 
     @property
     def compared(self) -> str:
-        """What the reference is called."""
+        """The name of the reference in texts."""
         return "the reference"
 
     @property
     def unchanged(self) -> str:
-        """What is said where no bit differs."""
+        """The summary if no bit differs."""
         return f"no bit differs from {self.compared}"
 
     def evidence(self, code: str) -> str:
-        """Who says so, in words where the code's source is known."""
+        """Return the evidence of a code, in words if the source of the code is known."""
         return code
 
     @property
@@ -324,38 +328,34 @@ class BitsModel(Model):
         return sum((a ^ b).bit_count() for a, b in zip(self.words, self.reference, strict=True))
 
     def describe(self, word: int, bit: int) -> str:
-        """A bit and its field in one line: place, name, bits, raw and value, evidence, note."""
+        """Return a bit and its field in one line: place, name, bits, raw and value, evidence,
+        note."""
         index = self._index(word, bit)
         about = self.about(index)
-        return " · ".join(
-            [
-                f"{self.rows.labels[word]} bit {bit}",
-                f"{about['name']} {about['bits']}",
-                self.values[index],
-                about["known"],
-            ]
-        )
+        place = f"{self.rows.labels[word]} bit {bit}"
+        name = f"{about['name']} {about['bits']}"
+        return " · ".join([place, name, self.values[index], about["known"]])
 
     def about(self, index: int) -> dict[str, Any]:
-        """What a view shows of a field and does not change with the words; pieces as [word, lsb,
-        width], ``kind`` is its evidence without the case."""
+        """Return the parts of a field's description that do not change with the words; pieces are
+        [word, lsb, width], ``kind`` is the evidence without the case."""
         item = self.rows.fields[index]
+        known = [f"evidence {self.evidence(item.evidence)}"]
+        if item.note:
+            known.append(item.note)
         law = self.law_of(item)
-        known = " · ".join(
-            filter(
-                None, [f"evidence {self.evidence(item.evidence)}", item.note, law and f"law {law}"]
-            )
-        )
-        pieces = [
-            [self.rows.slots.index(piece.word), piece.lsb, piece.width]
-            for piece in item.pieces
-            if piece.word in self.rows.slots
-        ]
+        if law:
+            known.append(f"law {law}")
+        pieces = []
+        for piece in item.pieces:
+            if piece.word in self.rows.slots:
+                pieces.append([self.rows.slots.index(piece.word), piece.lsb, piece.width])
+        kind, _, _ = item.evidence.partition(":")
         return {
             "name": self.rows.names[index],
             "bits": self.rows.bits(item),
-            "known": known,
-            "kind": item.evidence.partition(":")[0],
+            "known": " · ".join(known),
+            "kind": kind,
             "automatic": item.automatic,
             "pieces": pieces,
             "choices": [name for _, name in item.names[:CHOICES]],
@@ -370,31 +370,25 @@ class BitsModel(Model):
         if self._held:
             return
         now = self.rows.raw(self.words)
-        if self.words == self.reference:
-            before = now
-        else:
+        before = now
+        if self.words != self.reference:
             before = self.rows.raw(self.reference)
-        self.values = [_value(*each) for each in zip(self.rows.fields, now, before, strict=True)]
-        changes = [
-            f"{name} {meant(item, old)} → {meant(item, new)}"
-            for name, item, old, new in zip(
-                self.rows.names, self.rows.fields, before, now, strict=True
-            )
-            if old != new
-        ]
-        if changes:
-            self.summary = _summary(self.differing, changes, self.compared)
-        else:
+        self.values = [*map(_value_text, self.rows.fields, now, before)]
+        if now == before:
             self.summary = self.unchanged
+            return
+        changes = []
+        for name, item, old, new in self._changes():
+            changes.append(f"{name} {meant(item, old)} → {meant(item, new)}")
+        self.summary = _summary(self.differing, changes, self.compared)
 
     def _repr_html_(self) -> str:
         words = [_html_row(self, word) for word in range(self.count)]
         if len(words) >= ROWS_SHOWN:
-            left = len(words) - ROWS_SHOWN + 2
-            words[-left:] = [f"<tr><td colspan='3'>… {left} more words</td></tr>"]
-        head = "".join(
-            f"<th style='text-align:left'>{name}</th>" for name in ("register", "word", "fields")
-        )
+            more = len(words) - ROWS_SHOWN + 2
+            words[-more:] = [f"<tr><td colspan='3'>… {more} more words</td></tr>"]
+        names = ("register", "word", "fields")
+        head = "".join(f"<th style='text-align:left'>{name}</th>" for name in names)
         return (
             f"{self.heading_html()}"
             f"<table style='font-family:monospace'><tr>{head}</tr>{''.join(words)}</table>"
@@ -402,7 +396,7 @@ class BitsModel(Model):
 
 
 class BitsView(View):
-    """What the page takes of a ``BitsModel``, the last of the models."""
+    """The view of a ``BitsModel``, which is the last of its models."""
 
     _of: type[Model] = BitsModel
     _linked: tuple[str, ...] = ("words", "reference", "cursor", "selection")
@@ -412,16 +406,16 @@ class BitsView(View):
     places: traitlets.List[Any] = traitlets.List().tag(sync=True)
 
     def __init__(self, *models: Any, **traits: Any) -> None:
-        super().__init__(*models, **_drawn(models[-1]) | traits)
+        super().__init__(*models, **_fields_of(models[-1]) | traits)
         models[-1].observe(self._redraw, "read")
 
     def _redraw(self, change: Any) -> None:
-        for name, value in _drawn(change.owner).items():
+        for name, value in _fields_of(change.owner).items():
             setattr(self, name, value)
 
 
-def _drawn(model: BitsModel) -> dict[str, Any]:
-    """What a view draws its rows from, the fields last."""
+def _fields_of(model: BitsModel) -> dict[str, Any]:
+    """Return the registers and the fields that a view draws; the fields come last."""
     return {
         "registers": list(model.rows.labels),
         "places": [model.about(index) for index in range(len(model.rows.fields))],
@@ -429,8 +423,11 @@ def _drawn(model: BitsModel) -> dict[str, Any]:
 
 
 def letters_of(status: Any) -> list[list[str]]:
-    """The letter of what is known of each bit, a list a word, bit 31 first."""
-    return [[LETTERS.get(str(name), "?") for name in row[::-1]] for row in np.asarray(status)]
+    """Return the letter of each bit's status, a list per word, bit 31 first."""
+    letters = []
+    for row in np.asarray(status):
+        letters.append([LETTERS.get(str(name), "?") for name in row[::-1]])
+    return letters
 
 
 def span(lsb: int, width: int) -> str:
@@ -446,7 +443,14 @@ def meant(item: Field, raw: int) -> str:
     return str(value)
 
 
-def _value(item: Field, now: int, before: int) -> str:
+def _overlap(a: tuple[int, int, int], b: tuple[int, int, int]) -> bool:
+    """True if two runs of bits (word, lsb, width) share a bit."""
+    a_word, a_lsb, a_width = a
+    b_word, b_lsb, b_width = b
+    return a_word == b_word and a_lsb < b_lsb + b_width and b_lsb < a_lsb + a_width
+
+
+def _value_text(item: Field, now: int, before: int) -> str:
     reference = ""
     if before != now:
         reference = f", reference {before:#x} = {meant(item, before)}"
@@ -454,36 +458,36 @@ def _value(item: Field, now: int, before: int) -> str:
 
 
 def _summary(bits: int, changes: Sequence[str], compared: str) -> str:
-    more = ""
+    differ = "differ"
+    if bits == 1:
+        differ = "differs"
+    named = ", ".join(changes[:CHANGES_NAMED])
     if len(changes) > CHANGES_NAMED:
-        more = f", … {len(changes) - CHANGES_NAMED} more"
-    return (
-        f"{plural(bits, 'bit')} in {plural(len(changes), 'field')} differ{'s' * (bits == 1)} "
-        f"from {compared}: {', '.join(changes[:CHANGES_NAMED])}{more}"
-    )
+        named += f", … {len(changes) - CHANGES_NAMED} more"
+    fields = plural(len(changes), "field")
+    return f"{plural(bits, 'bit')} in {fields} {differ} from {compared}: {named}"
 
 
 def _html_row(model: BitsModel, word: int) -> str:
     now, reference = model.words[word], model.reference[word]
-    if now == reference:
-        shown = f"{now:#010x}"
-    else:
-        shown = f"<b>{now:#010x}</b> (reference {reference:#010x})"
+    shown = f"{now:#010x}"
+    if now != reference:
+        shown = f"<b>{shown}</b> (reference {reference:#010x})"
     fields = ", ".join(_html_field(model, cell) for cell in model._cells[word])
+    label = html.escape(model.rows.labels[word])
     return (
-        f"<tr><td style='text-align:left;vertical-align:top'>{html.escape(model.rows.labels[word])}</td>"
+        f"<tr><td style='text-align:left;vertical-align:top'>{label}</td>"
         f"<td style='text-align:left;vertical-align:top;white-space:nowrap'>{shown}</td>"
         f"<td style='text-align:left'>{fields}</td></tr>"
     )
 
 
-# The value stands where the lowest piece of a field is; the other pieces say which of its bits they
-# are.
 def _html_field(model: BitsModel, cell: Cell) -> str:
     item, piece = model.rows.fields[cell.field], cell.piece
-    if piece != next(each for each in item.pieces if each.word in model.rows.slots):
+    lowest = next(other for other in item.pieces if other.word in model.rows.slots)
+    if piece != lowest:  # the value stands at the lowest piece, the others say which bits they are
         return html.escape(f"{item.name}{span(piece.at, piece.width)}")
-    value = model.values[cell.field].partition(" = ")[2]
+    _, _, value = model.values[cell.field].partition(" = ")
     text = html.escape(f"{item.name} {value}")
     if ", reference " in value:
         return f"<b>{text}</b>"
@@ -491,8 +495,8 @@ def _html_field(model: BitsModel, cell: Cell) -> str:
 
 
 def need_laws(what: str, given: object) -> None:
-    """Raise TypeError for what has not the status of each bit, as laws have; a map's is a
-    method.
+    """Raise TypeError for an object without the status of each bit, which laws have; a map's
+    ``status`` is a method.
     """
     status = getattr(given, "status", None)
     if status is None or callable(status):

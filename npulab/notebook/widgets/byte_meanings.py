@@ -1,8 +1,9 @@
-"""What the bytes of a buffer mean: items of a stream, elements of a layout, fields of a register
+"""The meaning of the bytes of a buffer: items of a stream, elements of a layout, fields of a register
 map."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,20 +17,21 @@ from npulab.layout.stored import elements_at, restore
 from npulab.registers.fields import WORD_BYTES, Field, Piece
 from npulab.registers.map import RegisterMap
 from npulab.support.late import pd
+from npulab.support.text import plural
 
-MOST_KINDS = 31  # told apart, besides bytes that mean nothing
+MOST_KINDS = 31  # at most so many are distinguished, in five bits, with 0 for no meaning
 OTHER = "other"
 FILL = "fill"
 BYTE_BITS = 8
 CHUNK = 2**20  # bytes
-MOST_INDICES = 28  # along an axis that are told apart; more share a kind with their neighbours
+MOST_INDICES = 28  # along an axis: if there are more, neighbours share a kind
 PLACES = ("core", "channel", "plane", "row", "column")
 FIRST, SECOND, SUMS, CONSTANT = "element", "next element", "sums", "constant"
 NAMED, NEXT, UNNAMED, ADDRESS = "field", "next field", "without a name", "address"
 
 
 class Meant(NamedTuple):
-    """What a byte has a part of, in words, and which bytes that takes."""
+    """The item that a byte is a part of, in words, and the bytes that the item takes."""
 
     text: str
     first: int
@@ -38,17 +40,18 @@ class Meant(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class OfItems:
-    """The items of a stream, as ``Target.explain`` gives them, over ``size`` bytes."""
+    """The items of a stream, as ``Target.explain`` returns them, over ``size`` bytes."""
 
     items: Sequence[Item]
     size: int
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
-        """What there is, in order; the last stands for all that is past the most that are told
-        apart."""
+        """The kinds of items in order; if there are too many, the last kind stands for the rest."""
         names = list(dict.fromkeys(str(item.kind) for item in self.items))
-        return tuple(names if len(names) <= MOST_KINDS else [*names[: MOST_KINDS - 1], OTHER])
+        if len(names) > MOST_KINDS:
+            names[MOST_KINDS - 1 :] = [OTHER]
+        return tuple(names)
 
     @cached_property
     def starts(self) -> np.ndarray:
@@ -56,22 +59,17 @@ class OfItems:
 
     @cached_property
     def ends(self) -> np.ndarray:
-        """Ends of the items, each before the next begins; in the order of the items."""
-        ends = self.starts + np.fromiter(
-            (item.bits for item in self.items), np.int64, len(self.items)
-        )
+        """The ends of the items; none reaches into the next item."""
+        bits = np.fromiter((item.bits for item in self.items), np.int64, len(self.items))
+        ends = self.starts + bits
         ends[:-1] = np.minimum(ends[:-1], self.starts[1:])
         return ends
 
     def classes(self) -> np.ndarray:
-        """What most bits of each byte are for, ``(size,) uint8``: 0 for nothing, else the place in
-        ``kinds`` from 1."""
-        number = {name: at for at, name in enumerate(self.kinds, 1)}
-        of = np.fromiter(
-            (number.get(str(item.kind), len(number)) for item in self.items),
-            np.uint8,
-            len(self.items),
-        )
+        """Return the kind that most bits of each byte have, ``(size,) uint8``: 0 for none, else its
+        place in ``kinds`` from 1."""
+        of = pd.Index(self.kinds).get_indexer([str(item.kind) for item in self.items]) + 1
+        of[of == 0] = len(self.kinds)  # a kind that shares the last place
         out = np.zeros(self.size, np.uint8)
         for first in range(0, self.size, CHUNK):
             end = min(first + CHUNK, self.size)
@@ -86,7 +84,7 @@ class OfItems:
         return out
 
     def at(self, byte: int) -> list[Meant]:
-        """The items that a byte has a bit of."""
+        """Return the items that a byte has a bit of."""
         low = int(np.searchsorted(self.ends, BYTE_BITS * byte, "right"))
         high = int(np.searchsorted(self.starts, BYTE_BITS * (byte + 1), "left"))
         return [_meant(item) for item in self.items[low:high]]
@@ -94,8 +92,10 @@ class OfItems:
 
 @dataclass(frozen=True, eq=False)
 class OfLayout:
-    """The elements of a layout in a buffer ``data (size,) uint8``; ``axis`` is the axis of the
-    tensor that tells them apart, -1 tells neighbours apart."""
+    """The elements of a layout in a buffer ``data (size,) uint8``.
+
+    The index along ``axis`` of the tensor is an element's kind; with -1 neighbours alternate.
+    """
 
     layout: Layout | Table
     data: np.ndarray
@@ -105,26 +105,27 @@ class OfLayout:
         if self.layout.size > len(self.data):
             raise ValueError(
                 f"items: got a layout of {self.layout.size} bytes, allowed is at most "
-                f"{len(self.data)}, "
-                "the bytes of the buffer"
+                f"{len(self.data)}, the bytes of the buffer"
             )
 
     @property
     def each(self) -> int:
-        """Indices along the axis that share a kind: 1 where they are few."""
+        """The number of indices along the axis that share a kind: 1 if there are few."""
         return -(-self.layout.shape[self.axis] // MOST_INDICES)
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
-        """Indices along the axis, or elements by turns; then what is no element."""
+        """Indices along the axis, or alternating elements; then the kinds of other bytes."""
         if self.axis < 0:
             return FIRST, SECOND, FILL, SUMS, CONSTANT
         count, each = self.layout.shape[self.axis], self.each
-        names = [
-            f"{first}" if each == 1 else f"{first} to {min(first + each, count) - 1}"
-            for first in range(0, count, each)
-        ]
-        return *(f"axis {self.axis}: {name}" for name in names), FILL, SUMS, CONSTANT
+        names = []
+        for first in range(0, count, each):
+            name = f"axis {self.axis}: {first}"
+            if each > 1:
+                name += f" to {min(first + each, count) - 1}"
+            names.append(name)
+        return *names, FILL, SUMS, CONSTANT
 
     @cached_property
     def places(self) -> np.ndarray:
@@ -132,18 +133,17 @@ class OfLayout:
 
     @cached_property
     def owners(self) -> np.ndarray:
-        """The number of each byte's element, -1 where it has none."""
+        """The number of each byte's element, -1 if it has none."""
         out = np.full(len(self.data), -1, np.int32)
         for copy in (0, *self.layout.copies):
-            for at in range(self.layout.itemsize):
-                there = np.flatnonzero((self.places >= 0) & (self.places + (copy + at) < len(out)))
-                out[self.places[there] + (copy + at)] = there
+            for byte in range(self.layout.itemsize):
+                shifted = self.places + (copy + byte)
+                numbers = np.flatnonzero((self.places >= 0) & (shifted < len(out)))
+                out[shifted[numbers]] = numbers
         return out
 
     def classes(self) -> np.ndarray:
-        """Elements by turns or by their index along the axis, fill, sums, constants; past the
-        layout's end nothing.
-        """
+        """Return the kind of each byte; bytes after the layout's end have none."""
         out = np.zeros(len(self.data), np.uint8)
         size = self.layout.size
         fill = self.data[:size] == self.layout.blank(size)
@@ -153,43 +153,46 @@ class OfLayout:
             if hasattr(part, "axis"):
                 name = SUMS
             out[part.offset : part.offset + part.size] = self.kinds.index(name) + 1
-        here = self.owners >= 0
+        owned = self.owners >= 0
+        numbers = self.owners[owned]
         if self.axis < 0:
-            out[here] = 1 + self.owners[here] % 2
+            out[owned] = 1 + numbers % 2
         else:
-            index = np.unravel_index(self.owners[here], self.layout.shape)[self.axis]
-            out[here] = 1 + index // self.each
+            index = np.unravel_index(numbers, self.layout.shape)[self.axis]
+            out[owned] = 1 + index // self.each
         return out
 
     def at(self, byte: int) -> list[Meant]:
-        """The element of a byte, or the part of the layout that holds it."""
+        """Return the element of a byte, or the part of the layout that holds it."""
         layout, number = self.layout, int(self.owners[byte])
         if number < 0:
-            return [
-                Meant(str(part), part.offset, part.size)
-                for part in layout.parts
-                if part.offset <= byte < part.offset + part.size
-            ]
+            parts = []
+            for part in layout.parts:
+                if part.offset <= byte < part.offset + part.size:
+                    parts.append(Meant(str(part), part.offset, part.size))
+            return parts
         place = int(self.places[number])
-        copy = next(one for one in (0, *layout.copies) if 0 <= byte - place - one < layout.itemsize)
-        index = tuple(int(n) for n in np.unravel_index(number, layout.shape))
-        stored = elements_at(
-            self.data, np.array([place + copy]), layout.itemsize, layout.big_endian
-        )
+        for copy in (0, *layout.copies):
+            first = place + copy
+            if first <= byte < first + layout.itemsize:
+                break
+        index = tuple(map(int, np.unravel_index(number, layout.shape)))
+        stored = elements_at(self.data, np.array([first]), layout.itemsize, layout.big_endian)
         value = restore(stored, layout.xor, layout.add).view(layout.dtype)[0]
-        of = ""
+        text = f"element {index} = {value}"
+        if copy:
+            text += f", a copy {copy:+d} bytes away"
         if layout.itemsize > 1:
-            of = f", byte {byte - place - copy} of {layout.itemsize}"
-        said = f"element {index} = {value}{f', a copy {copy:+d} bytes away' if copy else ''}{of}"
-        return [Meant(said, place + copy, layout.itemsize)]
+            text += f", byte {byte - first} of {layout.itemsize}"
+        return [Meant(text, first, layout.itemsize)]
 
 
 @dataclass(frozen=True, eq=False)
 class OfMap:
-    """The fields of a register map over words ``data (size,) uint8``, as a parameter block has them
-    in memory.
+    """The fields of a register map over the words of a parameter block, ``data (size,) uint8``.
 
-    The words of one block lie at their registers' offsets, those of several one behind the other.
+    The words of a single block lie at the offsets of their registers, the words of several blocks
+    one after the other.
     """
 
     registers: RegisterMap
@@ -198,102 +201,96 @@ class OfMap:
     kinds = (NAMED, NEXT, UNNAMED, ADDRESS)
 
     @cached_property
-    def _places(self) -> list[int]:
-        """The byte of each word."""
-        several = len({block for block, _, _ in self.registers.registers}) > 1
-        return [
-            WORD_BYTES * word if several else offset
-            for word, (_, offset, _) in enumerate(self.registers.registers)
-        ]
+    def _word_offsets(self) -> list[int]:
+        """The offset of each word in the buffer."""
+        registers = self.registers.registers
+        if len({block for block, _, _ in registers}) > 1:
+            return [*range(0, WORD_BYTES * len(registers), WORD_BYTES)]
+        return [offset for _, offset, _ in registers]
 
     @cached_property
-    def _bits(self) -> list[tuple[int, int, int]]:
-        """(first bit, bits, field) of every run of bits that the buffer has whole."""
-        out = [
-            (BYTE_BITS * self._places[piece.word] + piece.lsb, piece.width, number)
-            for number, item in enumerate(self.registers)
-            for piece in item.pieces
-        ]
-        return sorted(one for one in out if one[0] + one[1] <= BYTE_BITS * len(self.data))
+    def _runs_of_bits(self) -> list[tuple[int, int, int]]:
+        """(first bit, bits, field) of each run of bits that lies whole in the buffer."""
+        runs = []
+        for number, item in enumerate(self.registers):
+            for piece in item.pieces:
+                first = BYTE_BITS * self._word_offsets[piece.word] + piece.lsb
+                if first + piece.width <= BYTE_BITS * len(self.data):
+                    runs.append((first, piece.width, number))
+        return sorted(runs)
 
     @cached_property
     def fields(self) -> tuple[Field, ...]:
         return tuple(self.registers)
 
     def classes(self) -> np.ndarray:
-        """Fields by turns, addresses, and those without a name."""
-        turn, items = 0, []
-        for bit, bits, number in self._bits:
+        """Return the kind of each byte: alternating fields, addresses, fields without a name."""
+        turns = itertools.cycle((NAMED, NEXT))
+        items = []
+        for bit, bits, number in self._runs_of_bits:
             item = self.fields[number]
             if item.automatic:
                 name = UNNAMED
             elif item.address:
                 name = ADDRESS
             else:
-                name = (NAMED, NEXT)[turn]
-            if name in (NAMED, NEXT):
-                turn = 1 - turn
+                name = next(turns)
             items.append(Item(bit, bits, name))
         found = OfItems(items, len(self.data))
         number_of = np.array([0, *(self.kinds.index(name) + 1 for name in found.kinds)], np.uint8)
         return number_of[found.classes()]
 
     def at(self, byte: int) -> list[Meant]:
-        """The fields that a byte has a bit of."""
-        here = [
-            number
-            for bit, bits, number in self._bits
-            if bit < BYTE_BITS * (byte + 1) and bit + bits > BYTE_BITS * byte
-        ]
-        return [self._meant(self.fields[number]) for number in dict.fromkeys(here)]
+        """Return the fields that a byte has a bit of."""
+        numbers: dict[int, None] = {}
+        for bit, bits, number in self._runs_of_bits:
+            if bit < BYTE_BITS * (byte + 1) and bit + bits > BYTE_BITS * byte:
+                numbers[number] = None
+        return [self._meant(self.fields[number]) for number in numbers]
 
     def _meant(self, item: Field) -> Meant:
-        places = [self._places[piece.word] for piece in item.pieces]
         words = np.zeros(len(self.registers), np.uint32)
-        meant = "goes on past the end"
-        if max(places) + WORD_BYTES <= len(self.data):
-            for piece, place in zip(item.pieces, places, strict=True):
-                words[piece.word] = np.frombuffer(
-                    self.data[place : place + WORD_BYTES].tobytes(), "<u4"
-                )[0]
+        value = ""
+        where = []
+        for piece in item.pieces:
+            offset = self._word_offsets[piece.word]
+            word = self.data[offset : offset + WORD_BYTES].tobytes()
+            if len(word) < WORD_BYTES:
+                value = "goes on past the end"
+            words[piece.word] = int.from_bytes(word, "little")
+            _, _, register = self.registers.registers[piece.word]
+            where.append(f"{register}[{_span(piece)}]")
+        if not value:
             raw = int(item.extract(words))
-            if item.address:
-                meant = f"{raw:#x}"
-            else:
-                meant = f"{raw:#x} = {item.text(raw)}"
-        where = " ".join(
-            f"{self.registers.registers[piece.word][2]}[{_span(piece)}]" for piece in item.pieces
-        )
-        note = ""
+            value = f"{raw:#x}"
+            if not item.address:
+                value += f" = {item.text(raw)}"
+        text = f"{item.name} {' '.join(where)} {value}, evidence {item.evidence}"
         if item.note:
-            note = f", {item.note}"
-        return Meant(
-            f"{item.name} {where} {meant}, evidence {item.evidence}{note}", places[0], WORD_BYTES
-        )
+            text += f", {item.note}"
+        return Meant(text, self._word_offsets[item.pieces[0].word], WORD_BYTES)
 
 
 Meaning = OfItems | OfLayout | OfMap
 
 
 def meaning(items: Any, data: np.ndarray) -> Meaning:
-    """What ``items`` say of bytes ``data (size,) uint8``: items, the table of ``explain``, a
-    layout, a register map or what has one as ``map``.
+    """Return the meaning of bytes ``data (size,) uint8`` by ``items``: items of a stream, the table
+    of ``explain``, a layout, a register map, or an object with a register map as ``map``.
 
     Raises TypeError for anything else.
     """
     if isinstance(items, Found):
         items = items.layout
-    if (
-        isinstance(items, Layout | Table)
-        and (items.swap or items.bits < 8)
-        and items.size <= len(data)
-    ):
-        items = items.items(data[: items.size], kind=FIRST)
     if isinstance(items, Layout | Table):
-        return OfLayout(items, data)
-    registers = items if isinstance(items, RegisterMap) else getattr(items, "map", None)
-    if isinstance(registers, RegisterMap):
-        return OfMap(registers, data)
+        # elements that share bytes, or lie in swapped words, have no byte of their own
+        in_bytes = items.bits >= BYTE_BITS and not items.swap
+        if in_bytes or items.size > len(data):
+            return OfLayout(items, data)
+        items = items.items(data[: items.size], kind=FIRST)
+    for registers in (items, getattr(items, "map", None)):
+        if isinstance(registers, RegisterMap):
+            return OfMap(registers, data)
     if hasattr(items, "itertuples"):
         items = [_item(row) for row in items.itertuples(index=False)]
     try:
@@ -301,8 +298,7 @@ def meaning(items: Any, data: np.ndarray) -> Meaning:
     except (AttributeError, TypeError):
         raise TypeError(
             f"items: got {type(items).__name__}, allowed are items of a stream, the table of "
-            "explain, a "
-            "layout or a register map"
+            "explain, a layout or a register map"
         ) from None
     return OfItems(found, len(data))
 
@@ -314,7 +310,7 @@ def _span(piece: Piece) -> str:
 
 
 def _most(kinds: np.ndarray) -> np.ndarray:
-    """The commonest of each row ``(n, 8) uint8``; of as many the first of the row."""
+    """Return the commonest kind of each row ``(n, 8) uint8``; between equals the first of the row."""
     out = kinds[:, 0].copy()
     mixed = np.flatnonzero((kinds != out[:, None]).any(1))
     if len(mixed):
@@ -327,15 +323,17 @@ def _most(kinds: np.ndarray) -> np.ndarray:
 def _meant(item: Item) -> Meant:
     byte, bit = divmod(item.bit, BYTE_BITS)
     end = -(-(item.bit + item.bits) // BYTE_BITS)
-    places = [f"{name} {number}" for name in PLACES if (number := getattr(item, name)) is not None]
-    several = ""
+    places = []
+    for name in PLACES:
+        number = getattr(item, name)
+        if number is not None:
+            places.append(f"{name} {number}")
+    text = f"{item.kind} {', '.join(places)}".strip()
+    text += f" = {item.value} ({item.value:#x})"
     if item.weights > 1:
-        several = f", stands for {item.weights} weights"
-    said = f"{item.kind} {', '.join(places)}".strip()
-    where = f"{item.bits} bit{'s' * (item.bits != 1)} from byte {byte:#x} bit {bit}"
-    return Meant(
-        f"{said} = {item.value} ({item.value:#x}){several}, {where}", byte, max(end - byte, 1)
-    )
+        text += f", stands for {item.weights} weights"
+    text += f", {plural(item.bits, 'bit')} from byte {byte:#x} bit {bit}"
+    return Meant(text, byte, max(end - byte, 1))
 
 
 def _item(row: Any) -> Item:
@@ -351,11 +349,14 @@ def _item(row: Any) -> Item:
 
 
 def runs_of(data: np.ndarray, length: int) -> np.ndarray:
-    """Bytes ``(size,) bool`` that lie in a run of at least ``length``, two or more, equal ones.
+    """Return which bytes lie in a run of at least ``length`` equal bytes, ``(size,) bool``.
+
+    ``length`` is 2 or more.
 
     >>> runs_of(np.array([7, 7, 7, 1, 1], np.uint8), 3).tolist()
     [True, True, True, False, False]
     """
+    # doubling: a run of n + m bytes begins where runs of n and, n later, of m bytes begin
     window, have = data[:-1] == data[1:], 1
     while have < length - 1:
         step = min(have, length - 1 - have)

@@ -1,4 +1,4 @@
-"""Values looked for in bytes: hex patterns, text and numbers of any element type, at any offset."""
+"""Search of bytes for hex patterns, text and numbers of any element type, at any offset."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ ELEMENTS = ("bytes", "text", *NUMBERS)
 MOST_PATTERN = 256  # bytes
 MOST_DIGITS = 80  # of a number that is typed
 WHOLE = 255
-FEW = 64  # one candidate in so many bytes, and they are looked at one by one
+FEW = 64  # with fewer than one candidate in so many bytes, candidates are tested one by one
 
 
 class Pattern(NamedTuple):
-    """Bytes to look for: where a bit of ``mask`` is set, the one of ``value`` must stand.
+    """Bytes to look for: the bits set in ``mask`` must be as in ``value``.
 
-    ``above`` asks for a number of such bits that is larger instead: that is what not-a-number is.
+    With ``above`` the number in these bits must be larger than ``value``: so is every
+    not-a-number, compared with infinity.
     """
 
     value: bytes
@@ -41,11 +42,11 @@ class Pattern(NamedTuple):
 
 
 def pattern(asked: str, element: str, big_endian: bool = False) -> Pattern:
-    """What to look for: hex digits with ``?`` for any, a text as UTF-8, or a number of an element
-    type.
+    """Return the pattern of hex digits (``?`` matches any digit), of a text as UTF-8, or of a number
+    of an element type.
 
-    A zero of a float type is +0 and -0, ``nan`` is every one.
-    Raises ValueError for what is none, or does not fit.
+    A zero of a float type matches +0 and -0, ``nan`` every not-a-number.
+    Raises ValueError for a text that cannot be read, or a number that does not fit.
 
     >>> pattern("3f ?0", "bytes").mask.hex(), pattern("-2", "i16", big_endian=True).value.hex()
     ('ff0f', 'fffe')
@@ -56,7 +57,9 @@ def pattern(asked: str, element: str, big_endian: bool = False) -> Pattern:
         return _exact(_short(asked.encode("utf-8", "surrogatepass")))
     if element not in NUMBERS:
         raise ValueError(f"element: got {element!r}, allowed is one of {', '.join(ELEMENTS)}")
-    kind = np.dtype((">" if big_endian else "<") + NUMBERS[element])
+    kind = np.dtype(NUMBERS[element]).newbyteorder("<")
+    if big_endian:
+        kind = kind.newbyteorder(">")
     if kind.kind == "f":
         return _of_float(asked, element, kind)
     return _of_int(asked, element, kind)
@@ -65,7 +68,7 @@ def pattern(asked: str, element: str, big_endian: bool = False) -> Pattern:
 def find(
     data: np.ndarray, asked: str, element: str = "bytes", big_endian: bool = False
 ) -> np.ndarray:
-    """Every offset ``(n,) int64``, ascending, at which ``asked`` stands in bytes ``(size,) uint8``.
+    """Return all offsets ``(n,) int64``, ascending, of ``asked`` in bytes ``(size,) uint8``.
 
     Raises ValueError as ``pattern`` does.
 
@@ -79,7 +82,7 @@ def find(
         return np.zeros(0, np.int64)
     if wanted.above:
         return np.flatnonzero(_test(data, wanted, 0, len(wanted.value)))
-    tested: dict[tuple[bytes, bytes], np.ndarray] = {}  # a piece that comes again is asked for once
+    tested: dict[tuple[bytes, bytes], np.ndarray] = {}  # a repeated piece is tested once
     everywhere: Any = None
     places: np.ndarray | None = None
     for first, size in _pieces(len(wanted.value)):
@@ -105,7 +108,7 @@ def find(
 
 
 def _pieces(size: int) -> Iterator[tuple[int, int]]:
-    """A pattern in pieces as wide as machine words."""
+    """Yield (offset, size) of the pieces of a pattern, each as wide as a machine word."""
     first = 0
     while first < size:
         step = next(wide for wide in (8, 4, 2, 1) if wide <= size - first)
@@ -114,10 +117,13 @@ def _pieces(size: int) -> Iterator[tuple[int, int]]:
 
 
 def _test(data: np.ndarray, wanted: Pattern, first: int, size: int) -> np.ndarray:
-    """Where a piece of the pattern stands, ``(n,) bool``: words at each of the ``size`` ways to cut
-    the data."""
-    kind = np.dtype(f"{'>' if wanted.big_endian else '<'}u{size}")
-    value, mask = (np.frombuffer(part, kind, 1, first)[0] for part in (wanted.value, wanted.mask))
+    """Return the offsets at which a piece of the pattern stands, ``(n,) bool``.  The data is read as
+    words in each of the ``size`` alignments."""
+    kind = np.dtype(f"<u{size}")
+    if wanted.big_endian:
+        kind = kind.newbyteorder(">")
+    value = np.frombuffer(wanted.value, kind, 1, first)[0]
+    mask = np.frombuffer(wanted.mask, kind, 1, first)[0]
     count = len(data) - size + 1
     out = np.empty(count, bool)
     for at in range(min(size, count)):
@@ -145,8 +151,7 @@ def _of_hex(asked: str) -> Pattern:
     digits = re.sub(r"\s+", "", asked).removeprefix("0x")
     if not re.fullmatch(r"([0-9a-fA-F?]{2})+", digits) or not digits.strip("?"):
         raise ValueError(
-            f"search: got {asked!r:.60}, allowed are pairs of hex digits, ? for any, such as 3f ?? "
-            "80"
+            f"search: got {asked!r:.60}, allowed are pairs of hex digits, ? for any, such as 3f ?? 80"
         )
     value = _short(bytes.fromhex(digits.replace("?", "0")))
     return Pattern(value, bytes.fromhex(re.sub("[^?]", "f", digits).replace("?", "0")))
@@ -154,8 +159,10 @@ def _of_hex(asked: str) -> Pattern:
 
 def _of_int(asked: str, element: str, kind: np.dtype) -> Pattern:
     info = np.iinfo(kind)
+    if len(asked) > MOST_DIGITS:
+        asked = asked[:MOST_DIGITS] + "…"  # which is not a number: reading it could take long
     try:
-        number = int(asked if len(asked) <= MOST_DIGITS else "", 0)
+        number = int(asked, 0)
     except ValueError:
         raise ValueError(
             f"search: got {asked!r:.60}, allowed is a whole number, such as 12 or 0xc"
@@ -175,12 +182,10 @@ def _of_float(asked: str, element: str, kind: np.dtype) -> Pattern:
     with np.errstate(over="ignore"):
         stored = np.array([number], kind)
     if np.isinf(stored[0]) and not np.isinf(number):
-        raise ValueError(
-            f"search: got {number}, allowed in {element} is {-np.finfo(kind).max} to "
-            f"{np.finfo(kind).max}"
-        )
+        most = np.finfo(kind).max
+        raise ValueError(f"search: got {number}, allowed in {element} is {-most} to {most}")
     big_endian = kind.str[0] == ">"
-    unsigned = np.dtype(f"{kind.str[0] if kind.itemsize > 1 else '<'}u{kind.itemsize}")
+    unsigned = np.dtype(f"{kind.str[0]}u{kind.itemsize}")
     sign_off = np.array([2 ** (8 * kind.itemsize - 1) - 1], unsigned).tobytes()
     if np.isnan(number):
         return Pattern(np.array([np.inf], kind).tobytes(), sign_off, True, big_endian)
