@@ -1,4 +1,4 @@
-"""What every view is made of: a model that works anywhere, and a thin anywidget that shows it."""
+"""The parts of every view: a model that works anywhere, and a thin anywidget that shows it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from npulab.notebook.signs import VARIABLES
 HERE = Path(__file__).parent
 
 
-# It is a trait type, not a @validate method: while a message of several traits is taken in,
-# traitlets runs those methods last and takes back only what TraitError refuses.
+# A trait type, not a @validate method: traitlets runs such methods after all traits of a message are
+# set, and takes back only values that TraitError refuses.
 class Numbers(traitlets.TraitType[Any, Any]):
-    """A whole number, or a tuple of them, each in a range that its owner knows.
+    """A whole number, or a tuple of whole numbers, each in a range that its owner knows.
 
-    ``form`` names them, as in ``(word, bit)``; ``ranges`` is called with the owner and the numbers
-    and gives (least, end) of each.  With ``empty`` an empty tuple is allowed, too.  Raises
-    ValueError for anything else.
+    ``form`` names the numbers, as in ``(word, bit)``; ``ranges`` is called with the owner and the
+    numbers and returns (least, end) of each.  With ``empty`` an empty tuple is allowed, too.
+    Raises ValueError for anything else.
     """
 
     def __init__(
@@ -44,24 +44,27 @@ class Numbers(traitlets.TraitType[Any, Any]):
         return self.check(self.name, obj, value)
 
     def check(self, name: str | None, owner: Any, value: Any) -> Any:
-        """The numbers as Python has them; ``name`` is what the message calls the value."""
-        names, single = re.findall(r"\w+", self.form), "(" not in self.form
+        """Return the value as Python integers; ``name`` stands for it in messages."""
+        names = re.findall(r"\w+", self.form)
+        single = "(" not in self.form
+        given = value
+        if single:
+            given = [value]
         numbers: tuple[int, ...] | None = None
         with suppress(TypeError):
-            numbers = tuple(operator.index(number) for number in ([value] if single else value))
+            numbers = tuple(map(operator.index, given))
         if numbers == () and self.empty:
             return ()
         if numbers is None or len(numbers) != len(names):
             raise ValueError(f"{name}: got {value!r:.80}, allowed is {self.form}")
+        of = ""
+        if not single:
+            of = f" of {numbers}"
         ranges = self.ranges(owner, *numbers)
-        for what, number, (least, end) in zip(names, numbers, ranges, strict=True):
+        for part, number, (least, end) in zip(names, numbers, ranges, strict=True):
             if not least <= number < end:
-                if single:
-                    of = ""
-                else:
-                    of = f" of {numbers}"
                 raise ValueError(
-                    f"{name}: got {what} {number}{of}, allowed is {least} to {end - 1}"
+                    f"{name}: got {part} {number}{of}, allowed is {least} to {end - 1}"
                 )
         if single:
             return numbers[0]
@@ -69,8 +72,8 @@ class Numbers(traitlets.TraitType[Any, Any]):
 
 
 class Model(traitlets.HasTraits):
-    """The state and the logic of a view; subclasses have a ``title``, a ``summary`` and say whether
-    what they show is ``simulated``."""
+    """The state and the logic of a view; subclasses have a ``title``, a ``summary`` and, in
+    ``simulated``, whether they show simulated captures."""
 
     title: Any
     summary: Any
@@ -79,36 +82,44 @@ class Model(traitlets.HasTraits):
     @property
     def line(self) -> str:
         """The state in one line, for ``repr``."""
-        return f"{self.title}{', simulated' if self.simulated else ''}: {self.summary}"
+        return f"{self.marked_title}: {self.summary}"
+
+    @property
+    def marked_title(self) -> str:
+        """The title, with the mark of simulated captures."""
+        if self.simulated:
+            return f"{self.title}, simulated"
+        return str(self.title)
 
     def heading_html(self, text: str | None = None) -> str:
-        """The heading of the static face, a paragraph with ``text`` (default: the summary)."""
+        """Return the heading of the static face, a paragraph with ``text`` (default: the
+        summary)."""
+        heading = f"<b>{html.escape(self.title)}</b>"
         if self.simulated:
-            simulated = ", <b>simulated</b>"
-        else:
-            simulated = ""
-        shown = html.escape(self.summary if text is None else text)
-        return f"<p><b>{html.escape(self.title)}</b>{simulated}; {shown}</p>"
+            heading += ", <b>simulated</b>"
+        if text is None:
+            text = self.summary
+        return f"<p>{heading}; {html.escape(text)}</p>"
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.line})"
 
 
 class View(anywidget.AnyWidget):
-    """A view of a ``model``, whose static face stands where no browser runs the view; what that one
-    does not have is of one of ``more``.
+    """A view of a ``model``, whose static face is shown if no browser runs the view.  A trait that
+    the model does not have is taken from one of ``more``.
 
-    ``_linked`` names the traits that the page may set, ``_followed`` those that it only reads,
-    ``_together`` those of them that it gets in one message when the model's ``turn`` changes.  They
-    are those of the class of the model, ``_of``, and the page has all that the view does not
-    declare itself, without ``_kept``.  A public attribute that the view does not have is the
-    model's, too.
+    ``_linked`` names the traits that the page may set, ``_followed`` the traits that it only reads,
+    ``_together`` the traits that it reads and gets in one message when the model's ``turn``
+    changes.  If the view does not declare such a trait, it is copied from ``_of``, the class of the
+    model; the page has all of them but ``_kept``.  A public attribute that the view does not have
+    is looked up in the model.
     """
 
     title = traitlets.Unicode().tag(sync=True)
     summary = traitlets.Unicode().tag(sync=True)
     simulated = traitlets.Bool().tag(sync=True)
-    model: Any = None  # until it is made, as where its arguments are refused
+    model: Any = None  # until the model is made, also if its arguments are refused
     _of: type[traitlets.HasTraits]
     _linked: tuple[str, ...] = ()
     _followed: tuple[str, ...] = ()
@@ -120,30 +131,34 @@ class View(anywidget.AnyWidget):
             if not hasattr(cls, name):
                 trait = copy(getattr(cls._of, name))
                 trait.metadata = {**trait.metadata, "sync": name not in cls._kept}
-                trait.read_only = False  # for the link; the page's word is not asked for
+                trait.read_only = False  # so that the link can set it; the page's value is ignored
                 trait.class_init(cls, name)
                 setattr(cls, name, trait)
         super().__init_subclass__(**kwargs)
 
     def __init__(self, model: Model, *more: Model, **traits: Any) -> None:
         self.model = model
-        of = {
-            name: next((one for one in (model, *more) if one.has_trait(name)), model)
-            for name in ("title", "summary", *self._linked, *self._followed, *self._together)
-        }
-        # what a linked trait may be can hang on the others, so it comes last
-        given = {
-            name: getattr(of[name], name)
-            for name in (*self._together, *self._followed, *self._linked)
-        }
+        of = dict[str, Model]()
+        given = {}
+        # linked traits come last, because their ranges can depend on the other traits
+        for name in (*self._together, *self._followed, *self._linked):
+            of[name] = model
+            for owner in (*reversed(more), model):
+                if owner.has_trait(name):
+                    of[name] = owner
+            given[name] = getattr(of[name], name)
         super().__init__(
             title=model.title, summary=model.summary, simulated=model.simulated, **traits, **given
         )
         for name in self._linked:
             traitlets.link((of[name], name), (self, name))
-        for name in ("title", "summary", *self._followed):
-            if of[name].has_trait(name):
-                traitlets.dlink((of[name], name), (self, name))
+        for name in self._followed:
+            traitlets.dlink((of[name], name), (self, name))
+        for name in ("title", "summary"):
+            for owner in (model, *more):
+                if owner.has_trait(name):
+                    traitlets.dlink((owner, name), (self, name))
+                    break
         if self._together:
             model.observe(self._turned, "turn")
         self.on_msg(self._receive)
@@ -159,7 +174,7 @@ class View(anywidget.AnyWidget):
                 setattr(self, name, getattr(self.model, name))
 
     def _receive(self, _: Any, content: Any, __: Any) -> None:
-        """What the page sends goes to ``press`` of the model."""
+        """Pass a message of the page to ``press`` of the model."""
         self.model.press(content)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -171,31 +186,27 @@ class View(anywidget.AnyWidget):
 
 
 def assets(*names: str) -> tuple[str, str]:
-    """The script and the style sheet of a view: the colours of differences, what all share, then
-    each
-    ``name.js`` and ``name.css`` there is."""
-    script, style = (
-        "".join(
-            path.read_text(encoding="utf-8")
-            for name in ("frame", *names)
-            if (path := HERE / f"{name}.{kind}").exists()
-        )
-        for kind in ("js", "css")
-    )
-    return script, VARIABLES + style
+    """Return the script and the style sheet of a view: those of ``frame``, which all views share,
+    then those of each name.  The style sheet begins with the colours of differences."""
+    script, style = "", VARIABLES
+    for name in ("frame", *names):
+        script += (HERE / f"{name}.js").read_text(encoding="utf-8")
+        sheet = HERE / f"{name}.css"
+        if sheet.exists():
+            style += sheet.read_text(encoding="utf-8")
+    return script, style
 
 
 def table_html(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of texts for a view's static face, cut to the rows that are shown."""
+    """Return a table of texts for a view's static face, cut to the rows that are shown."""
     rows = list(rows)
-    cells = [
-        "".join(f"<td style='text-align:left'>{html.escape(cell)}</td>" for cell in row)
-        for row in rows[: ROWS_SHOWN - 2]
-    ]
-    if len(rows) > len(cells):
-        cells.append(f"<td colspan='{len(names)}'>… {len(rows) - len(cells)} more</td>")
+    shown = rows[: ROWS_SHOWN - 2]
     head = "".join(f"<th style='text-align:left'>{name}</th>" for name in names)
-    return (
-        f"<table style='font-family:monospace'><tr>{head}</tr>"
-        f"{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
-    )
+    table = f"<table style='font-family:monospace'><tr>{head}</tr>"
+    for row in shown:
+        cells = "".join(f"<td style='text-align:left'>{html.escape(cell)}</td>" for cell in row)
+        table += f"<tr>{cells}</tr>"
+    if len(rows) > len(shown):
+        more = len(rows) - len(shown)
+        table += f"<tr><td colspan='{len(names)}'>… {more} more</td></tr>"
+    return f"{table}</table>"

@@ -1,5 +1,4 @@
-"""What is known of each bit of a block: laws found from a sweep, to search, to open field by field,
-to shade.
+"""The laws found from a sweep, bit by bit of a block: to search, to open field by field, to shade.
 
 ``LawModel`` holds the state and all the logic and needs no browser; ``LawView`` shows it.
 """
@@ -8,7 +7,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -32,15 +31,17 @@ from npulab.registers.fields import WORD_BITS, Field, Piece
 from npulab.support.text import plural
 
 COLOURS = ("status", "flips", "relation")
+# at most so many rows of a panel
 MOST_RELATED = 4
 MOST_OPEN = 8
 MOST_RIVALS = 6
+UNEXPLAINED = ("reason", "detail", "related")  # columns of laws.open that are searched
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
-    """Bits of a word that are looked at together: the field of a law, or a run of bits of one
-    status that has none."""
+class RunOfBits:
+    """Bits of a word that are shown together: the field of a law, or a run of bits of one status
+    without a law."""
 
     word: int
     lsb: int
@@ -57,26 +58,23 @@ class Run:
         return f"word {self.word} bits {self.lsb + self.width - 1} to {self.lsb}"
 
     def raw(self, words: np.ndarray) -> np.ndarray:
-        """Values ``(N,)`` as stored."""
-        return (
-            Field("", "", self.name, (Piece(self.word, self.lsb, self.width, 0),))
-            .extract(words)
-            .astype(np.int64)
-        )
+        """Return the raw numbers ``(N,)``."""
+        field = Field("", "", self.name, (Piece(self.word, self.lsb, self.width, 0),))
+        return field.extract(words).astype(np.int64)
 
 
 class LawModel(Model):
     """What is known of each bit, with a cursor, a search and the panel of a field; it needs no
     browser.
 
-    ``laws`` is what ``find_laws`` gives.  Can be set and observed: ``place``, (word, bit);
-    ``opened``, whether there is a panel, which is that of the field at ``place``; ``query``, words
-    that are all in a field's name, law, status or reason; ``colour``, "status", "flips" (share of
+    ``laws`` is the result of ``find_laws``.  Can be set and observed: ``place``, (word, bit);
+    ``opened``, True to show the panel of the field at ``place``; ``query``, words that must all
+    occur in a field's name, law, status or reason; ``colour``, "status", "flips" (share of
     neighbouring captures in which a bit flips) or "relation" (mutual information with
-    ``parameter``, in bits); ``parameter``; ``against``, the parameter of the panel's picture, empty
-    for the one of the field's law that tells most.  Follow them: ``matches`` (indices of ``runs``),
-    ``shades`` (per word 32 numbers of 0 to 100, bit 0 first; none for the status) and ``panel``
-    (texts and numbers as JSON has them). Raises ValueError for a place outside, LookupError for an
+    ``parameter``, in bits); ``parameter``; ``against``, the parameter of the panel's picture, or
+    "" for the parameter of the field's law that is most related to it.  These follow: ``matches``
+    (indices of ``runs``), ``shades`` (per word 32 numbers from 0 to 100, bit 0 first; none for the
+    status) and ``panel`` (JSON values). Raises ValueError for a place outside, LookupError for an
     unknown parameter.
     """
 
@@ -99,14 +97,15 @@ class LawModel(Model):
         self._owner = np.zeros(self.status.shape, int)
         for number, run in enumerate(self.runs):
             self._owner[run.word, run.lsb : run.lsb + run.width] = number
-        self._open = [dict(row) for _, row in laws.open.iterrows()]
+        self._open = laws.open.to_dict("records")
         super().__init__()
         self.parameter = self.parameters[0]
-        told = np.argwhere(self.status[:, ::-1] != "never exercised")
-        if len(told):
-            self.place = int(told[0][0]), WORD_BITS - 1 - int(told[0][1])
+        exercised = np.argwhere(self.status[:, ::-1] != "never exercised").tolist()
+        if exercised:
+            word, from_highest = exercised[0]
+            self.place = word, WORD_BITS - 1 - from_highest
 
-    # ---- what it says ----
+    # ---- state as text ----
 
     @property
     def count(self) -> int:
@@ -119,22 +118,22 @@ class LawModel(Model):
 
     @property
     def title(self) -> str:
+        title = f"{plural(len(self.laws.words), 'capture')} of {plural(self.count, 'word')}"
+        title += f", {plural(len(self.parameters), 'parameter')}"
         name = str(getattr(self.laws, "name", ""))
-        return (
-            f"{name + ': ' if name else ''}{plural(len(self.laws.words), 'capture')} of "
-            f"{plural(self.count, 'word')}, {plural(len(self.parameters), 'parameter')}"
-        )
+        if name:
+            return f"{name}: {title}"
+        return title
 
     @property
     def counts(self) -> dict[str, int]:
-        """Bits of each status, most telling first."""
+        """The number of bits of each status, in the order of ``LETTERS``."""
         return {name: int(np.count_nonzero(self.status == name)) for name in LETTERS}
 
     @property
     def summary(self) -> str:
-        bits = (
-            ", ".join(f"{count} {name}" for name, count in self.counts.items() if count) + " bits"
-        )
+        counts = [f"{count} {name}" for name, count in self.counts.items() if count]
+        bits = f"{', '.join(counts)} bits"
         captured_for = getattr(self.laws, "captured_for", "")
         if captured_for:
             return f"{bits}; captured {captured_for}"
@@ -145,50 +144,39 @@ class LawModel(Model):
         """A text of 32 letters per word, bit 31 first: the letter of each bit's status."""
         return ["".join(row) for row in letters_of(self.status)]
 
-    def run_at(self, word: int, bit: int) -> Run:
+    def run_at(self, word: int, bit: int) -> RunOfBits:
         return self.runs[self._owner[word, bit]]
 
-    def about(self, run: Run) -> str:
-        """A field in one line: its law, or why there is none."""
+    def about(self, run: RunOfBits) -> str:
+        """Return a field in one line: its law, or why there is none."""
         if run.law is not None:
             return str(run.law.text)
         values = run.raw(self.laws.words)
         if run.status in ("constant", "never exercised"):
             return f"always {int(values[0]):#x}"
-        reasons = list(dict.fromkeys(str(row["reason"]) for row in self._opened(run)))
+        reasons = dict.fromkeys(str(row["reason"]) for row in self._open_bits(run))
         return ", ".join(reasons) or run.status
 
     def find(self, query: str) -> list[int]:
-        """Indices of the runs that have every word of a query somewhere in what is known of
-        them."""
+        """Return the indices of the runs whose texts have every word of a query."""
         asked = query.casefold().split()
-        if asked:
-            return [
-                number
-                for number, text in enumerate(self._texts)
-                if all(word in text for word in asked)
-            ]
-        return []
+        found = []
+        for number, text in enumerate(self._texts):
+            if asked and all(word in text for word in asked):
+                found.append(number)
+        return found
 
     @cached_property
     def _texts(self) -> list[str]:
-        out = []
+        texts = []
         for run in self.runs:
-            open_ = [
-                str(row.get(name, ""))
-                for row in self._opened(run)
-                for name in ("reason", "detail", "related")
-            ]
-            parts = [
-                run.name,
-                run.bits,
-                run.status,
-                self.about(run),
-                *open_,
-                *(rival for row in self._steps(run) for rival in row["rivals"]),
-            ]
-            out.append(" ".join(parts).casefold())
-        return out
+            parts = [run.name, run.bits, run.status, self.about(run)]
+            for row in self._open_bits(run):
+                parts += [str(row.get(name, "")) for name in UNEXPLAINED]
+            for step in self._steps(run):
+                parts += step["rivals"]
+            texts.append(" ".join(parts).casefold())
+        return texts
 
     @cached_property
     def _effects(self) -> np.ndarray:
@@ -198,35 +186,31 @@ class LawModel(Model):
     def _flips(self) -> np.ndarray:
         return flips(self.laws.words)
 
-    def _opened(self, run: Run) -> list[dict[str, Any]]:
-        """What is said of the run's bits that nothing explains, by bit."""
-        return [
-            row
-            for row in self._open
-            if int(row["word"]) == run.word and run.lsb <= int(row["bit"]) < run.lsb + run.width
-        ]
+    def _open_bits(self, run: RunOfBits) -> list[dict[str, Any]]:
+        """Return the rows of ``laws.open`` about bits of the run, by bit."""
+        rows = []
+        for row in self._open:
+            if row["word"] == run.word and run.lsb <= row["bit"] < run.lsb + run.width:
+                rows.append(row)
+        return rows
 
-    def _steps(self, run: Run) -> list[dict[str, Any]]:
+    def _steps(self, run: RunOfBits) -> list[dict[str, Any]]:
+        if run.index < 0:
+            return []
         table = self.laws.table
-        if run.index >= 0:
-            rows = table[table["field"] == run.index]
-        else:
-            rows = table[:0]
-        conditions = [str(when or "always") for when in rows["when"]]
+        rows = table[table["field"] == run.index].to_dict("records")
+        otherwise = "else"
         if len(rows) == 1:
-            alone = "always"
-        else:
-            alone = "else"
-        return [
-            {
-                "when": alone if when == "always" else when,
-                "law": str(row["law"]),
-                "support": int(row["support"]),
-                "extrapolated": bool(row["extrapolated"]),
-                "rivals": _several(row["rivals"]),
-            }
-            for when, (_, row) in zip(conditions, rows.iterrows(), strict=True)
-        ]
+            otherwise = "always"
+        steps = []
+        for row in rows:
+            when = str(row["when"])
+            if when in ("", "always"):
+                when = otherwise
+            facts = {"support": int(row["support"]), "extrapolated": bool(row["extrapolated"])}
+            rivals = _rival_texts(row["rivals"])
+            steps.append({"when": when, "law": str(row["law"]), **facts, "rivals": rivals})
+        return steps
 
     # ---- what follows ----
 
@@ -241,109 +225,112 @@ class LawModel(Model):
 
     @traitlets.observe("colour", "parameter")
     def _shade(self, _: Any) -> None:
-        if self.colour == "status":
-            shares = None
-        elif self.colour == "flips":
+        shares = np.zeros(0)
+        if self.colour == "flips":
             shares = self._flips
-        else:
-            shares = self._effects[
-                :, :, self.parameters.index(self.parameter or self.parameters[0])
-            ]
-        self.set_trait(
-            "shades", [] if shares is None else np.rint(100 * shares).astype(int).tolist()
-        )
+        elif self.colour == "relation":
+            number = self.parameters.index(self.parameter or self.parameters[0])
+            shares = self._effects[:, :, number]
+        self.set_trait("shades", np.rint(100 * shares).astype(int).tolist())
 
     @traitlets.observe("place", "opened", "against")
     def _show(self, _: Any) -> None:
-        self.set_trait("panel", self._panel() if self.opened else {})
+        panel: dict[str, Any] = {}
+        if self.opened:
+            panel = self._panel()
+        self.set_trait("panel", panel)
 
     def _panel(self) -> dict[str, Any]:
         word, bit = self.place
         run = self.run_at(word, bit)
         values = run.raw(self.laws.words)
-        most = related(values, self.laws.parameters, MOST_RELATED)
-        bit_most = best_related(
-            self.laws.words[:, word] >> np.uint32(bit) & np.uint32(1), self.laws.parameters
-        )
+        law = run.law
         own: list[str] = []
-        if run.law is not None:
-            own = own_parameters(run.law, self.laws)
+        if law is not None:
+            own = own_parameters(law, self.laws)
         against = self.against or usual_parameter(own, self.laws, values)
-        shares = dict(most)
-        names = dict.fromkeys([*own, *shares, *([against] if own or shares else [])])
-        choices = [[name, round(float(shares.get(name, 0.0)), 2)] for name in names]
+        shares = dict(related(values, self.laws.parameters, MOST_RELATED))
+        names = dict.fromkeys([*own, *shares])
+        if names:
+            names[against] = None
         steps = self._steps(run)
-        rivals = [
-            f"{step['law']}: {rival}" if len(steps) > 1 else rival
-            for step in steps
-            for rival in step["rivals"]
-        ]
+        rivals = []
+        for step in steps:
+            for rival in step.pop("rivals"):
+                if len(steps) > 1:
+                    rival = f"{step['law']}: {rival}"
+                rivals.append(rival)
+        drawn = law
+        if law is not None and law.open:
+            drawn = None
         return {
             "name": run.name,
             "bits": run.bits,
             "status": run.status,
             "about": self.about(run),
-            "law": run.law is not None,
-            "steps": [
-                {name: step[name] for name in ("when", "law", "support", "extrapolated")}
-                for step in steps
-            ],
-            "rivals": _first(rivals, MOST_RIVALS),
+            "law": law is not None,
+            "steps": steps,
+            "rivals": _first_texts(rivals, MOST_RIVALS),
             "open": self._open_rows(run, own or [*shares]),
-            "related": choices,
-            "bit": f"bit {bit}: "
-            + (", ".join(f"{name} {share:.2f}" for name, share in bit_most) or "nothing"),
-            "scatter": scatter(
-                None if run.law and run.law.open else run.law, self.laws, run.name, values, against
-            ),
+            "related": [[name, round(float(shares.get(name, 0)), 2)] for name in names],
+            "bit": self._bit_text(word, bit),
+            "scatter": scatter(drawn, self.laws, run.name, values, against),
         }
 
-    def _open_rows(self, run: Run, first: list[str]) -> list[list[str]]:
-        """Why bits are open, a row a reason: bits, why, what to capture, that in full where it is
-        longer."""
-        rows: dict[str, tuple[list[int], Any]] = {}
-        for row in self._opened(run):
-            why = f"{row['reason']}" + (f", {row['detail']}" if row.get("detail") else "")
-            bits, _ = rows.setdefault(why, ([], row.get("capture")))
-            bits.append(int(row["bit"]))
-        out = []
-        for why, (bits, capture) in rows.items():
-            # what the reason is about says most
-            said = [name for name in self.parameters if name in re.findall(r"\w+", why)]
-            if isinstance(capture, Mapping):
-                line = capture_line(capture, self.laws.parameters, [*said, *first])
-            else:
-                line = "", ""
-            out.append([f"{'bits' if len(bits) > 1 else 'bit'} {_listed(bits)}", why, *line])
-        if len(out) <= MOST_OPEN:
-            return out
-        return [*out[: MOST_OPEN - 1], ["", f"… {len(out) - MOST_OPEN + 1} more reasons", "", ""]]
+    def _bit_text(self, word: int, bit: int) -> str:
+        values = self.laws.words[:, word] >> np.uint32(bit) & np.uint32(1)
+        pairs = best_related(values, self.laws.parameters)
+        most = ", ".join(f"{name} {share:.2f}" for name, share in pairs)
+        return f"bit {bit}: {most or 'nothing'}"
+
+    def _open_rows(self, run: RunOfBits, first: list[str]) -> list[list[str]]:
+        """Return a row for each reason that bits are open: bits, reason, what to capture in a line,
+        and in full if the line leaves parameters out."""
+        bits_of: dict[str, list[int]] = {}
+        captures: dict[str, Any] = {}
+        for row in self._open_bits(run):
+            why = str(row["reason"])
+            if row.get("detail"):
+                why += f", {row['detail']}"
+            bits_of.setdefault(why, []).append(int(row["bit"]))
+            captures.setdefault(why, row.get("capture"))
+        rows = []
+        for why, bits in bits_of.items():
+            # the parameters that the reason names matter most
+            words = re.findall(r"\w+", why)
+            named = [name for name in self.parameters if name in words]
+            asked = "", ""
+            if isinstance(captures[why], Mapping):
+                asked = capture_line(captures[why], self.laws.parameters, [*named, *first])
+            rows.append([_bits_text(bits), why, *asked])
+        if len(rows) > MOST_OPEN:
+            more = len(rows) - MOST_OPEN + 1
+            rows[MOST_OPEN - 1 :] = [["", f"… {more} more reasons", "", ""]]
+        return rows
 
     def _repr_html_(self) -> str:
-        head = self.heading_html()
-        legend = ", ".join(
-            f"{LETTERS[name]} {name}" for name, count in self.counts.items() if count
-        )
         names = naming_of(self.laws).words
         wide = max(4, *map(len, names)) + 1
-        lines = [
-            f"{name:<{wide}}{_nibbles(row)}" for name, row in zip(names, self.grid, strict=True)
-        ]
-        if len(lines) >= ROWS_SHOWN:
-            lines[ROWS_SHOWN - 2 :] = [f"… {len(lines) - ROWS_SHOWN + 2} more words"]
-        grid = "\n".join([f"{' ' * wide}{_nibbles('31' + ' ' * 29 + '0')}", *lines, legend])
-        rows = [
-            (run.name, run.bits, run.status, self.about(run))
-            for run in self.runs
-            if run.status not in ("constant", "never exercised") or run.law is not None
-        ]
-        return f"{head}<pre>{html.escape(grid)}</pre>{table_html(('field', 'bits', 'status', 'law'), rows)}"
+        lines = [f"{' ' * wide}{_nibbles('31' + ' ' * 29 + '0')}"]
+        for name, row in zip(names, self.grid, strict=True):
+            lines.append(f"{name:<{wide}}{_nibbles(row)}")
+        if len(lines) > ROWS_SHOWN:
+            lines[ROWS_SHOWN - 1 :] = [f"… {len(lines) - ROWS_SHOWN + 1} more words"]
+        counts = self.counts.items()
+        lines.append(", ".join(f"{LETTERS[name]} {name}" for name, count in counts if count))
+        grid = html.escape("\n".join(lines))
+        rows = []
+        for run in self.runs:
+            if run.law is not None or run.status not in ("constant", "never exercised"):
+                rows.append((run.name, run.bits, run.status, self.about(run)))
+        table = table_html(("field", "bits", "status", "law"), rows)
+        return f"{self.heading_html()}<pre>{grid}</pre>{table}"
 
 
 class LawView(View):
     """What is known of each bit of a block, to search and to open field by field.
 
-    ``laws`` is what ``find_laws`` gives.  Arrows move, Enter opens the field's panel, Escape closes
+    ``laws`` is the result of ``find_laws``.  Arrows move, Enter opens the field's panel, Escape closes
     it, / searches. ``place``, ``opened``, ``query``, ``colour``, ``parameter`` and ``against`` are
     the model's and can be set and observed; ``panel`` follows them.  Everything else is on
     ``model``.
@@ -361,81 +348,86 @@ class LawView(View):
 
     def __init__(self, laws: Any) -> None:
         model = LawModel(laws)
+        counts = model.counts
+        runs = []
+        for run in model.runs:
+            place = run.word, run.lsb, run.width
+            runs.append([run.name, *place, run.status, model.about(run)])
         super().__init__(
             model,
             grid=model.grid,
-            letters=[[letter, name, model.counts[name]] for name, letter in LETTERS.items()],
-            runs=[
-                [run.name, run.word, run.lsb, run.width, run.status, model.about(run)]
-                for run in model.runs
-            ],
+            letters=[[letter, name, counts[name]] for name, letter in LETTERS.items()],
+            runs=runs,
             parameters=list(model.parameters),
             names=list(naming_of(laws).words),
         )
 
 
-def _runs(laws: Any, status: np.ndarray) -> tuple[Run, ...]:
-    """Every bit in one run: the fields of the laws, then what is left by word and status."""
-    free = np.ones(status.shape, bool)
-    out = []
+def _runs(laws: Any, status: np.ndarray) -> tuple[RunOfBits, ...]:
+    """Return runs that have every bit once: the fields of the laws, then the other bits by word and
+    status."""
+    rest = status.astype(object)
+    runs = []
     for index, law in enumerate(laws.fields):
-        here = slice(law.lsb, law.lsb + law.width)
-        free[law.word, here] = False
-        out.append(
-            Run(law.word, law.lsb, law.width, _worst(status[law.word, here]), law, index, law.name)
-        )
-    for word in range(len(status)):
-        marks = [name if here else "" for name, here in zip(status[word], free[word], strict=True)]
+        bits = slice(law.lsb, law.lsb + law.width)
+        rest[law.word, bits] = ""
+        worst = _worst(status[law.word, bits])
+        runs.append(RunOfBits(law.word, law.lsb, law.width, worst, law, index, law.name))
+    naming = naming_of(laws)
+    for word, marks in enumerate(rest.tolist()):
         lsb = 0
-        for name, group in groupby(marks):
+        for mark, group in groupby(marks):
             width = len(list(group))
-            if name:
-                called = naming_of(laws).name(word, lsb, width)
-                out.append(Run(word, lsb, width, str(name), name=called))
+            if mark:
+                name = naming.name(word, lsb, width)
+                runs.append(RunOfBits(word, lsb, width, str(mark), name=name))
             lsb += width
-    return tuple(sorted(out, key=lambda run: (run.word, run.lsb)))
+    return tuple(sorted(runs, key=lambda run: (run.word, run.lsb)))
 
 
-def _worst(names: Iterable[str]) -> str:
-    """The status of a field whose bits differ in it: the one that leaves most to do."""
+def _worst(names: np.ndarray) -> str:
+    """Return the status of a field whose bits differ in it: the one that leaves most to do."""
     order = ("open", "rivals", "nuisance", "law", "constant", "never exercised")
-    return min(
-        (str(name) for name in names), key=lambda name: order.index(name) if name in order else 0
-    )
+    return min(map(str, names), key=order.index)
 
 
-def _several(value: Any) -> list[str]:
-    """Rivals as texts, however a table has them: a text, several, a count or nothing."""
-    if isinstance(value, str):
-        if value:
-            return [value]
-        return []
+def _rival_texts(value: Any) -> list[str]:
+    """Return rivals as texts; a table has them as a text, as several, as a count or not at all."""
     if isinstance(value, list | tuple):
-        return [str(one) for one in value]
+        return [*map(str, value)]
     if value is None or value != value or not value:
         return []
+    if isinstance(value, str):
+        return [value]
     return [f"{int(value)} more"]
 
 
-def _first(items: Sequence[Any], most: int) -> list[Any]:
-    if len(items) <= most:
-        return list(items)
-    return [*items[: most - 1], f"… {len(items) - most + 1} more"]
+def _first_texts(texts: list[str], most: int) -> list[str]:
+    if len(texts) <= most:
+        return texts
+    return [*texts[: most - 1], f"… {len(texts) - most + 1} more"]
 
 
-def _listed(bits: Sequence[int]) -> str:
-    """Bits as runs, highest first.
+def _bits_text(bits: list[int]) -> str:
+    """Return bits as runs, highest first.
 
-    >>> _listed([4, 5, 6, 9])
-    '9, 6 to 4'
+    >>> _bits_text([4, 5, 6, 9]), _bits_text([3])
+    ('bits 9, 6 to 4', 'bit 3')
     """
+    if len(bits) == 1:
+        return f"bit {bits[0]}"
     runs: list[list[int]] = []
     for bit in sorted(bits, reverse=True):
-        if runs and runs[-1][-1] == bit + 1:
-            runs[-1].append(bit)
-        else:
-            runs.append([bit])
-    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+        if not runs or runs[-1][-1] != bit + 1:
+            runs.append([])
+        runs[-1].append(bit)
+    texts = []
+    for run in runs:
+        text = str(run[0])
+        if len(run) > 1:
+            text += f" to {run[-1]}"
+        texts.append(text)
+    return f"bits {', '.join(texts)}"
 
 
 def _nibbles(row: str) -> str:
