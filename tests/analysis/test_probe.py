@@ -12,6 +12,7 @@ import pytest
 import npulab
 from npulab.analysis import probe
 from npulab.analysis.probe import ProbedLayout, probe_layout
+from npulab.analysis.probe.reading import bit_range
 from npulab.registers.map import RegisterMap
 
 WIDTHS = (1, 1, 1, 2, 3, 4, 5, 8, 13, 14, 16, 26, 32)
@@ -318,11 +319,11 @@ def probe_one_hot(decode: Any, words: int) -> ProbedLayout:
     """What setting one bit a call shows: n + 1 calls, and values behind a gate read as
     constants.
     """
-    held = probe._held(words, None, None)
+    held = probe.held_bits(words, None, None)
     count = len(held.free)
     patterns = np.concatenate([np.zeros((1, count), np.uint8), np.eye(count, dtype=np.uint8)])
-    names = ["all zeros", *(f"{probe._place(bit)} alone" for bit in held.free)]
-    return probe._probed(decode, patterns, names, held)
+    names = ["all zeros", *(f"{bit_range(bit)} alone" for bit in held.free)]
+    return probe.probed_with(decode, patterns, names, held)
 
 
 def test_one_hot_and_index_code_agree() -> None:

@@ -1,0 +1,115 @@
+"""The calls of a decoder: the words of each call, and the values that it prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Decode = Callable[[np.ndarray], Mapping[str, Any]]
+SHOWN = 80  # characters of an error or a text
+
+
+class Other(NamedTuple):
+    """A printed value that is neither a number nor a text: its type and its text."""
+
+    kind: str
+    text: str
+
+
+NOTHING = Other("nothing", "nothing")  # of a field that a call does not print
+
+
+@dataclass(frozen=True)
+class HeldBits:
+    """The bits ``keep`` of ``base``, both ``(W,) uint32``, stay; the bits ``free`` change."""
+
+    base: np.ndarray
+    keep: np.ndarray
+
+    @cached_property
+    def free(self) -> np.ndarray:
+        return np.flatnonzero(bits_of(self.keep) == 0)
+
+    def filled(self, pattern: np.ndarray) -> np.ndarray:
+        """Return all bits ``(32 * W,)``, with a pattern in the free ones."""
+        bits = bits_of(self.base)
+        bits[self.free] = pattern
+        return bits
+
+
+def ask(
+    decode: Decode, patterns: np.ndarray, names: Sequence[str], held: HeldBits
+) -> tuple[dict[int, dict[str, Any]], list[tuple[str, str]]]:
+    """Return the printed values of each call by its number, and (call, error) of those that
+    raised."""
+    answers: dict[int, dict[str, Any]] = {}
+    raised = []
+    for row, (pattern, name) in enumerate(zip(patterns, names, strict=True)):
+        packed = np.packbits(held.filled(pattern), bitorder="little")
+        try:
+            answer = decode(packed.view("<u4").astype(np.uint32))
+        except Exception as error:
+            raised.append((name, f"{type(error).__name__}: {' '.join(str(error).split())[:SHOWN]}"))
+            continue
+        if not isinstance(answer, Mapping):
+            raise ValueError(
+                f"decode: got {type(answer).__name__} in the call {name!r}, allowed is values by "
+                "name"
+            )
+        answers[row] = {str(field): _plain_value(value) for field, value in answer.items()}
+    return answers, raised
+
+
+def _plain_value(value: Any) -> Any:
+    """Return whole numbers as int; float32 stays, for the bits of its nan."""
+    if isinstance(value, int | np.bool_ | np.integer):
+        return int(value)
+    if isinstance(value, str | float | np.float32):
+        return value
+    if isinstance(value, np.floating):
+        return float(value)
+    return Other(type(value).__name__, short(value))
+
+
+def checked_words(values: Any, count: int, name: str) -> np.ndarray:
+    """Return words ``(count,) uint32``; raises ValueError for another shape or range."""
+    words = np.asarray(values)
+    fits = words.shape == (count,) and words.dtype.kind in "iu"
+    if not fits or np.any(words < 0) or np.any(words > 0xFFFFFFFF):
+        raise ValueError(
+            f"{name}: got {words.dtype} of shape {words.shape}, allowed is uint32 of shape "
+            f"({count},)"
+        )
+    return words.astype(np.uint32)
+
+
+def bits_of(words: np.ndarray) -> np.ndarray:
+    """Return the bits of words, ``(32 * W,)`` of 0 and 1, bit 0 of word 0 first."""
+    return np.unpackbits(words.astype("<u4").view(np.uint8), bitorder="little")
+
+
+def same(got: Any, predicted: Any) -> bool:
+    """True if two printed values are equal numbers, equal texts, or both nan."""
+    alike = (is_number(got) and is_number(predicted)) or type(got) is type(predicted)
+    return alike and bool(got == predicted or (got != got and predicted != predicted))
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.float32)
+
+
+def short(value: Any) -> str:
+    """Return a printed value as text, cut after ``SHOWN`` characters."""
+    if isinstance(value, Other):
+        text = value.text
+    elif isinstance(value, np.floating):
+        text = str(value)
+    else:
+        text = repr(value)
+    if len(text) <= SHOWN:
+        return text
+    return f"{text[:SHOWN]}..."

@@ -1,0 +1,173 @@
+"""The arithmetic of one printed field: which bits it copies, and what it makes of them."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from npulab.registers.fields import WORD_BITS
+from npulab.registers.meaning import Meaning
+
+
+class BitSource(NamedTuple):
+    """One bit of a printed value: its place in the raw value, the bit of the words that it copies,
+    and if it is inverted."""
+
+    at: int
+    bit: int
+    inverted: bool
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a printed field follows from the words.
+
+    The sources make up a raw number, two's complement if ``signed``.  The value is ``raw * factor
+    + offset``, divided by ``2 ** right_shift``; or the float32 of that pattern if ``f32``; or one
+    of two ``names`` if it is a text.
+
+    ``false_positive_probability`` is at most the chance that an XOR of bits reads like this, nan
+    for a constant; an AND or OR never does if every call was answered.  A value that mostly is a
+    copy, or a constant, reads as one until a call shows that it is not.
+    """
+
+    field: str
+    sources: tuple[BitSource, ...]
+    signed: bool = False
+    factor: int = 1
+    offset: int = 0
+    right_shift: int = 0
+    f32: bool = False
+    names: tuple[str, ...] = ()
+    false_positive_probability: float = math.nan
+
+    @property
+    def source_bits(self) -> set[int]:
+        """The bits of the words that the value copies."""
+        return {source.bit for source in self.sources}
+
+    @property
+    def inversions(self) -> set[bool]:
+        """{False}: all sources are copied as they are, {True}: all inverted, both: mixed."""
+        return {source.inverted for source in self.sources}
+
+    @property
+    def kind(self) -> str:
+        """constant, text, f32, partly inverted, inverted, arithmetic, signed or plain."""
+        inversions = self.inversions
+        if not inversions:
+            return "constant"
+        if self.names:
+            return "text"
+        if self.f32:
+            return "f32"
+        if len(inversions) > 1:
+            return "partly inverted"
+        if (self.factor, self.offset, self.right_shift) != (1, 0, 0):
+            return "arithmetic"
+        if True in inversions:
+            return "inverted"
+        if self.signed:
+            return "signed"
+        return "plain"
+
+    @property
+    def meaning(self) -> Meaning:
+        """The value of the bits as a register map says it; bits of ``partly inverted`` fields count
+        as printed."""
+        if self.names:
+            return Meaning(enum=self.enum)
+        if self.f32:
+            return Meaning("f32")
+        factor, offset = self.factor, self.offset
+        if False not in self.inversions:
+            # the value is all ones less the bits; in two's complement all ones are -1
+            zeros = np.zeros(1 + max(self.source_bits, default=0), np.uint8)
+            offset += factor * self._raw(zeros)
+            factor = -factor
+        steps: list[tuple[str, int]] = []
+        if factor != 1:
+            steps.append(("*", factor))
+        if offset:
+            steps.append(("+", offset))
+        if self.right_shift:
+            steps.append((">>", self.right_shift))
+        kind = ""
+        if self.signed:
+            kind = "signed"
+        return Meaning(kind, tuple(steps))
+
+    @property
+    def value(self) -> str:
+        """The meaning in words: that of a register map, a constant's value, or the two texts."""
+        if self.names:
+            return " or ".join(self.names)
+        if self.sources:
+            return str(self.meaning)
+        return repr(self.predict(np.zeros(0, np.uint8)))
+
+    @property
+    def runs(self) -> list[list[BitSource]]:
+        """The sources in runs of neighbouring bits of one word, from the low end of the value."""
+        runs: list[list[BitSource]] = []
+        follower = None  # the source that would continue the last run
+        for source in self.sources:
+            if source == follower and source.bit % WORD_BITS:
+                runs[-1].append(source)
+            else:
+                runs.append([source])
+            follower = (source.at + 1, source.bit + 1, source.inverted)
+        return runs
+
+    @property
+    def bits(self) -> str:
+        """Where the field lies, as ``w2[26] w15[27:22]``, pieces from the low end of the value;
+        ``~`` is inverted in a field that is partly inverted."""
+        mixed = self.kind == "partly inverted"
+        pieces = []
+        for run in self.runs:
+            piece = bit_range(run[0].bit, len(run))
+            if mixed and run[0].inverted:
+                piece = f"~{piece}"
+            pieces.append(piece)
+        return " ".join(pieces)
+
+    def predict(self, bits: np.ndarray) -> Any:
+        """Return the value printed for bits ``(32 * W,)`` of 0 and 1, bit 0 of word 0 first."""
+        raw = self._raw(bits)
+        if self.names:
+            return self.names[raw]
+        if self.f32:
+            return np.uint32(raw).view(np.float32)
+        number = raw * self.factor + self.offset
+        if self.right_shift:
+            return number / 2**self.right_shift
+        return number
+
+    @property
+    def enum(self) -> str:
+        """The name of the enum of a text: the field's, as an identifier."""
+        return re.sub(r"\W", lambda odd: f"_{ord(odd[0]):x}_", self.field)
+
+    def _raw(self, bits: np.ndarray) -> int:
+        raw = sum(2**at * (int(bits[bit]) ^ inverted) for at, bit, inverted in self.sources)
+        if self.signed:
+            top = 2 ** self.sources[-1].at
+            raw -= 2 * (raw & top)
+        return raw
+
+
+def bit_range(bit: int, width: int = 1) -> str:
+    """Return the name of bits by their number in the words.
+
+    >>> bit_range(36), bit_range(36, 4)
+    ('w1[4]', 'w1[7:4]')
+    """
+    word, lsb = divmod(int(bit), WORD_BITS)
+    if width > 1:
+        return f"w{word}[{lsb + width - 1}:{lsb}]"
+    return f"w{word}[{lsb}]"

@@ -1,0 +1,103 @@
+"""A register map's rows from the readings of a probed decoder, and the fields it cannot hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from npulab.analysis.probe.reading import Reading
+from npulab.registers.fields import WORD_BITS, WORD_BYTES
+from npulab.registers.meaning import Meaning
+from npulab.registers.table import COLUMNS
+
+# a field with a larger false positive probability gives its bits to the fields that share them
+DOUBTED = 0.01
+
+
+@dataclass(frozen=True)
+class MapRows:
+    """Rows of a register map, its enums, and (field, reason) of what it leaves out."""
+
+    rows: list[dict[str, Any]]
+    enums: dict[str, dict[int, str]]
+    left_out: list[tuple[str, str]]
+
+
+def map_rows(readings: Sequence[Reading], words: int) -> MapRows:
+    """Return the map of readings over so many words."""
+    reasons = _reasons(readings)
+    rows: list[dict[str, Any]] = []
+    enums: dict[str, dict[int, str]] = {}
+    left_out = []
+    for reading in readings:
+        if reading.field in reasons:
+            left_out.append((reading.field, reasons[reading.field]))
+            continue
+        rows += _field_rows(reading)
+        if reading.names:
+            enums[reading.enum] = dict(enumerate(reading.names))
+    # a row without a name makes the map as long as the words
+    end = WORD_BYTES * (words - 1)
+    if all(row["offset"] < end for row in rows):
+        rows.append({**dict.fromkeys(COLUMNS, ""), "offset": end, "lsb": 0, "width": WORD_BITS})
+    return MapRows(rows, enums, left_out)
+
+
+def _reasons(readings: Sequence[Reading]) -> dict[str, str]:
+    """Return why fields are left out, by field."""
+    owner: dict[int, str] = {}
+    reasons: dict[str, str] = {}
+    # of fields that share bits the narrow ones stay, so that most names do; but fields that may be
+    # false positives come last
+    for reading in sorted(
+        readings, key=lambda r: (r.false_positive_probability > DOUBTED, len(r.sources))
+    ):
+        reason = _refusal(reading)
+        if not reason:
+            owners = [owner[bit] for _, bit, _ in reading.sources if bit in owner]
+            if owners:
+                luck = reading.false_positive_probability
+                reason = f"shares bits with {owners[0]}, false positive probability {luck:.2g}"
+        if reason:
+            reasons[reading.field] = reason
+        else:
+            owner.update(dict.fromkeys(reading.source_bits, reading.field))
+    return reasons
+
+
+def _refusal(reading: Reading) -> str:
+    """Return why no register map can hold a field; empty if one can."""
+    if not reading.sources:
+        return f"is always {reading.value}"
+    if reading.kind == "partly inverted":
+        return "is partly inverted"
+    if len(reading.source_bits) < len(reading.sources):
+        return "has a bit twice"
+    width = reading.sources[-1].at + 1
+    if width > 2 * WORD_BITS:
+        return f"has {width} bits, a map holds {2 * WORD_BITS}"
+    try:
+        Meaning.parse(str(reading.meaning)).refuse_width(width)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _field_rows(reading: Reading) -> list[dict[str, Any]]:
+    """Return the rows of one field, one per run of bits."""
+    runs = reading.runs
+    split = len(runs) > 1 or runs[0][0].at > 0
+    rows = []
+    for run in runs:
+        word, lsb = divmod(run[0].bit, WORD_BITS)
+        row: dict[str, Any] = dict.fromkeys(COLUMNS, "")
+        row["offset"] = word * WORD_BYTES
+        row["field"] = reading.field
+        row["lsb"] = lsb
+        row["width"] = len(run)
+        row["value"] = str(reading.meaning)
+        if split:
+            row["at"] = run[0].at
+        rows.append(row)
+    return rows

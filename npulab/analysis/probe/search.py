@@ -1,0 +1,257 @@
+"""The search for a reading: the bit whose code each bit of a printed value spells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from npulab.analysis.probe.calls import NOTHING, Other, is_number, same, short
+from npulab.analysis.probe.reading import BitSource, Reading, bit_range
+from npulab.registers.fields import WORD_BITS
+
+
+@dataclass(frozen=True)
+class Codes:
+    """The bits' codes ``(calls, n)`` over the answered calls and where each bit lies.
+
+    ``zero`` is true if the first call is that with all bits 0.
+    """
+
+    patterns: np.ndarray
+    places: np.ndarray
+    zero: bool
+    books: dict[bytes, dict[bytes, int | None]] = field(default_factory=dict)  # by the calls used
+
+    def spelled(self, columns: np.ndarray, used: np.ndarray) -> list[int | None]:
+        """Return the bit whose code each column ``(calls, m)`` is, None for none or several;
+        ``used`` are the calls ``(calls,) bool`` to look at."""
+        key = used.tobytes()
+        if key not in self.books:
+            book: dict[bytes, int | None] = {}
+            for place, code in zip(
+                self.places.tolist(), _columns_as_bytes(self.patterns[used]), strict=True
+            ):
+                if code in book:
+                    book[code] = None
+                else:
+                    book[code] = place
+            self.books[key] = book
+        return [self.books[key].get(code) for code in _columns_as_bytes(columns[used])]
+
+    def bits(self, call: int) -> np.ndarray:
+        """Return the bits of a call, 0 for those that were kept."""
+        out = np.zeros(int(self.places[-1]) + 1, np.uint8)
+        out[self.places] = self.patterns[call]
+        return out
+
+    def false_positive_probability(self, bits: int, calls: int) -> float:
+        """Return the chance that XORs read as copies of so many bits: an odd XOR agrees by itself
+        in the two calls with all bits alike, and in the parity of its ones."""
+        return min(1.0, math.ldexp(len(self.places), 3 - calls)) ** bits
+
+    def gate(self, values: Sequence[Any]) -> str:
+        """Return the bit without which nothing changes, as the end of a sentence; empty if none or
+        several would do."""
+        found = []
+        for closed in (0, 1):
+            asleep = np.flatnonzero(np.all(self.patterns == closed, axis=1))
+            if len(asleep):
+                quiet = values[asleep[0]]
+                changed = np.packbits([not same(value, quiet) for value in values])
+                within = np.all(self.opens[closed] & changed == changed, axis=1)
+                found += [(place, 1 - closed) for place in self.places[within]]
+        if len(found) != 1:
+            return ""
+        place, state = found[0]
+        return f"; changes only while {bit_range(place)} is {state}"
+
+    @cached_property
+    def opens(self) -> tuple[np.ndarray, np.ndarray]:
+        """The calls, packed, in which each bit is 1, and in which it is 0."""
+        return np.packbits(self.patterns.T, axis=1), np.packbits(1 - self.patterns.T, axis=1)
+
+
+def _columns_as_bytes(columns: np.ndarray) -> list[bytes]:
+    packed = np.packbits(np.ascontiguousarray(columns.T), axis=1)
+    if packed.size:
+        return packed.view(f"V{packed.shape[1]}").ravel().tolist()
+    return []
+
+
+class _View(NamedTuple):
+    """The values of all calls as whole numbers that may be copies of bits: the reading without its
+    sources, a number a call, and the calls ``(calls,) bool`` in which it is known."""
+
+    reading: Reading
+    ints: Sequence[int]
+    known: np.ndarray
+
+
+def read_field(name: str, values: Sequence[Any], codes: Codes) -> Reading | str:
+    """Return how the values of all calls follow from the bits, or why that cannot be said."""
+    absent = sum(value is NOTHING for value in values)
+    if absent:
+        return f"printed in {len(values) - absent} of {len(values)} calls"
+    if all(same(value, values[0]) for value in values):
+        return _constant(name, values[0])
+    if not all(map(is_number, values)):
+        return _read_text(name, values, codes)
+    best: Reading | None = None
+    least = (0, 0, 0)
+    reasons: list[str] = []
+    for view in _views(name, values, codes.zero):
+        found = _copies(view, codes)
+        if isinstance(found, str):
+            reasons.append(found)
+            continue
+        unknown = np.flatnonzero(~view.known).tolist()
+        if not all(same(found.predict(codes.bits(n)), values[n]) for n in unknown):
+            reasons.append("prints nan where its bits are a number")
+            continue
+        # the fewest bits say it best; then one kind of bit, and no fixed bits or signs that only an
+        # offset makes
+        odd = bool(found.offset) and (found.signed or not view.reading.offset)
+        cost = (len(found.sources), len(found.inversions), int(odd))
+        if best is None or cost < least:
+            best, least = found, cost
+        if cost == (len(found.source_bits), 1, 0):
+            break
+    if best is not None:
+        return best
+    reasons.append("prints numbers that are neither whole nor float32 nor fixed point")
+    return reasons[0]
+
+
+def _constant(name: str, value: Any) -> Reading | str:
+    if isinstance(value, str):
+        return Reading(name, (), names=(value,))
+    if isinstance(value, Other):
+        return f"prints {value.kind}, as {value.text}"
+    if not math.isfinite(value):
+        return f"always prints {short(value)}"
+    number, below = value.as_integer_ratio()
+    return Reading(name, (), offset=number, right_shift=below.bit_length() - 1)
+
+
+def _read_text(name: str, values: Sequence[Any], codes: Codes) -> Reading | str:
+    kinds = list(dict.fromkeys(values))
+    for value in kinds:
+        if isinstance(value, Other):
+            return f"prints {value.kind}, as {value.text}"
+    texts = [value for value in kinds if isinstance(value, str)]
+    if len(texts) < len(kinds):
+        return f"prints numbers and texts, as {short(texts[0])}"
+    if len(kinds) > 2:
+        return f"prints {len(kinds)} texts, as {short(kinds[1])}"
+    numbers = [kinds.index(value) for value in values]
+    view = _View(Reading(name, (), names=tuple(kinds)), numbers, np.ones(len(values), bool))
+    found = _copies(view, codes)
+    if isinstance(found, Reading) and True in found.inversions:
+        # without the call of all zeros the first text may be that of a 1
+        source = found.sources[0]._replace(at=0, inverted=False)
+        return replace(found, names=found.names[::-1], sources=(source,))
+    return found
+
+
+def _views(name: str, values: Sequence[Any], zero: bool) -> Iterator[_View]:
+    """Yield the views of numbers: whole, as float32 patterns, as fixed point."""
+    every = np.ones(len(values), bool)
+    if all(isinstance(value, int) for value in values):
+        yield from _steps(_View(Reading(name, ()), values, every), zero)
+        return
+    try:
+        with np.errstate(over="ignore"):
+            floats = np.array([np.float32(value) for value in values])
+    except OverflowError:
+        return
+    known = ~np.isnan(floats)
+    plain = floats.tolist()
+    if all(plain[n] == values[n] for n in np.flatnonzero(known).tolist()):
+        # a nan may have lost its bits on the way here; float32 itself keeps them
+        known |= np.array([isinstance(value, np.float32) for value in values])
+        patterns = np.where(known, floats.view(np.uint32), 0).tolist()
+        yield _View(Reading(name, (), f32=True), patterns, known)
+    if all(map(math.isfinite, values)):
+        ratios = [value.as_integer_ratio() for value in values]
+        below = max(below for _, below in ratios)
+        if below <= 2**WORD_BITS:
+            reading = Reading(name, (), right_shift=below.bit_length() - 1)
+            ints = [number * (below // divisor) for number, divisor in ratios]
+            yield from _steps(_View(reading, ints, every), zero)
+
+
+def _steps(view: _View, zero: bool) -> Iterator[_View]:
+    """Yield the numbers as they are, and as steps up and down from the first, which is that of all
+    bits 0 if ``zero``."""
+    yield view
+    if not zero:
+        return
+    first = view.ints[0]
+    steps = [value - first for value in view.ints]
+    factor = math.gcd(*steps)
+    if factor:
+        for sign in (factor, -factor):
+            reading = replace(view.reading, factor=sign, offset=first)
+            yield _View(reading, [step // sign for step in steps], view.known)
+
+
+def _copies(view: _View, codes: Codes) -> Reading | str:
+    """Return the reading with its sources, or how many bits of the numbers copy no single bit."""
+    reading = view.reading
+    columns = _bit_columns(view.ints)
+    negative = min(view.ints) < 0
+    ones = columns[view.known].sum(0)
+    calls = int(view.known.sum())
+    varies = np.flatnonzero((ones > 0) & (ones < calls))
+    plain = codes.spelled(columns[:, varies], view.known)
+    inverted = codes.spelled(1 - columns[:, varies], view.known)
+    sources = []
+    for at, copied, turned in zip(varies.tolist(), plain, inverted, strict=True):
+        if copied is not None:
+            sources.append(BitSource(at, copied, False))
+        elif turned is not None:
+            sources.append(BitSource(at, turned, True))
+    if len(sources) < len(varies):
+        return (
+            f"{len(varies) - len(sources)} of its {len(varies)} bits that change copy no single bit"
+        )
+    top = columns.shape[1] - 1
+    fixed = 0
+    for at in np.flatnonzero(ones == calls).tolist():
+        if negative and at == top:
+            fixed -= 2**at
+        else:
+            fixed += 2**at
+    if fixed and reading.f32:
+        return "some bits of its float32 are always 1"
+    low = 0
+    if sources and not (reading.f32 or reading.right_shift or reading.names):
+        low = sources[0].at
+    found = replace(
+        reading,
+        sources=tuple(source._replace(at=source.at - low) for source in sources),
+        signed=bool(negative and top in varies),
+        factor=reading.factor * 2**low,
+        offset=reading.offset + reading.factor * fixed,
+    )
+    luck = codes.false_positive_probability(len(found.source_bits), calls)
+    return replace(found, false_positive_probability=luck)
+
+
+def _bit_columns(ints: Sequence[int]) -> np.ndarray:
+    """Return the bits of numbers in two's complement, ``(calls, width)``, as wide as they need."""
+    size = max(value.bit_length() for value in ints) // 8 + 1
+    data = b"".join(value.to_bytes(size, "little", signed=True) for value in ints)
+    rows = np.frombuffer(data, np.uint8).reshape(len(ints), size)
+    columns = np.unpackbits(rows, axis=1, bitorder="little")
+    # two's complement repeats its highest bit
+    own = np.flatnonzero(np.any(columns != columns[:, -1:], axis=0))
+    width = int(own.max(initial=-1)) + 1
+    if min(ints) < 0:
+        width += 1
+    return columns[:, :width]
