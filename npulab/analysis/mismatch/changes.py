@@ -1,0 +1,458 @@
+"""The ways to explain an output otherwise: a table of kinds, each a list of changes.
+
+A change is a row: words, the part of an explanation that it replaces, and a function that maps one
+hypothesis to another, so that two changes are combined by calling one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from npulab.analysis.mismatch.predicting import (
+    CodeLimits,
+    Codes,
+    Hypothesis,
+    Sums,
+    TensorChange,
+    Weighted,
+    codes_of,
+    predict,
+)
+from npulab.quant.emulate import ENGINES, Saturation
+from npulab.quant.emulate.saturating import of_outputs
+from npulab.quant.layers import ACTIVATIONS, Conv2D, Pair, pads
+from npulab.quant.rules import ORDERS, RULES
+
+ENOUGH = 16  # outputs besides the most frequent code; fewer are equal to a change by chance
+SEEN = 64  # wrong outputs that a way of adding products is first tried on
+# products in a group, and bits of a saturating register: 18 hold any four products of 8 bits
+GROUPS, WIDTHS = (2, 4), (16, 17, 15, 14, 13, 12)
+
+Changes = Iterator[tuple[str, str, Callable[[Hypothesis], Hypothesis]]]
+
+
+class Change(NamedTuple):
+    """A way to explain it otherwise; two changes of one ``part`` are not tried together."""
+
+    kind: str
+    words: str
+    apply: Callable[[Hypothesis], Hypothesis]
+    part: str
+
+
+def changes_of(start: Hypothesis, output: np.ndarray) -> list[Change]:
+    """Return all changes of an explanation of a captured output, the plainest of a kind first."""
+    found = []
+    for kind, table in CHANGES:
+        for words, part, apply in table(start, output):
+            found.append(Change(kind, words, apply, part))
+    return found
+
+
+def varied(output: np.ndarray) -> int:
+    """Return how many outputs are not the most frequent code."""
+    return int(output.size - np.unique(output, return_counts=True)[1].max())
+
+
+def with_layer(of: Hypothesis, **changed: Any) -> Hypothesis:
+    return replace(of, layer=replace(of.layer, **changed))
+
+
+def after(of: Hypothesis, change: TensorChange) -> Hypothesis:
+    """Return the hypothesis with a change of its outputs."""
+    return replace(of, after=(*of.after, change))
+
+
+def _before(of: Hypothesis, change: TensorChange) -> Hypothesis:
+    return replace(of, x=change(of.x))
+
+
+# Rules, zero points, activations
+
+
+def _rules(start: Hypothesis, output: np.ndarray) -> Changes:
+    present = start.rule_name
+    base, _, _ = present.rpartition(":")
+    if present in RULES:
+        base = present
+    names = [name for name, rule in RULES.items() if output.dtype.name in rule.types]
+    family = present.partition(":")[0]
+    names.sort(key=lambda name: name.partition(":")[0] != family)  # the nearest first
+    if base in RULES:
+        names += [f"{base}:{order}" for order in ORDERS]
+    for name in (*names, *ENGINES):
+        if name != present:
+            yield f"rounding rule {name}", "rule", partial(replace, rule=name)
+
+
+def _zero_points(start: Hypothesis, output: np.ndarray) -> Changes:
+    layer = start.layer
+    params = {"input": layer.input_q, "weight": layer.weight_q, "output": layer.output_q}
+    changes = []
+    for step in (1, -1):
+        for name, q in params.items():
+            changes.append((f"{step:+d}", name, q.zero_point + step))
+    for name, q in params.items():
+        if abs(q.zero_point) > 1:
+            changes.append(("left out", name, 0))
+    for words, name, zero in changes:
+        changed: dict[str, Any] = {f"{name}_q": replace(params[name], zero_point=zero)}
+        part = f"{name} zero point"
+        yield f"{part} {words}", part, partial(with_layer, **changed)
+
+
+def _clamps(start: Hypothesis, output: np.ndarray) -> Changes:
+    for activation in ACTIVATIONS:
+        if activation != start.layer.activation:
+            words = "no activation"
+            if activation:
+                words = f"activation {activation}"
+            yield words, "activation", partial(with_layer, activation=activation)
+    for words, clamp in CLAMPS.items():
+        yield words, "clamp", partial(replace, clamp=clamp)
+    if output.dtype.itemsize == 1:
+        yield "output of the other sign (xor 0x80)", "sign", partial(after, change=_flipped_sign)
+
+
+def _wrapped(codes: Codes, limits: CodeLimits) -> Codes:
+    return codes.clip(limits.low, limits.high) & 2**limits.info.bits - 1
+
+
+def _saturated_early(codes: Codes, limits: CodeLimits) -> Codes:
+    real = (codes - limits.zero).clip(limits.info.min, limits.info.max)
+    return (real + limits.zero).clip(limits.lowest, limits.highest)
+
+
+def _saturated_at_half(codes: Codes, limits: CodeLimits) -> Codes:
+    return codes.clip(limits.lowest, min(limits.high, limits.info.max // 2))
+
+
+def _saturated_as_other_sign(codes: Codes, limits: CodeLimits) -> Codes:
+    codes = codes.clip(limits.low, limits.high)
+    half = 2 ** (limits.info.bits - 1)
+    if limits.info.min:
+        return codes.clip(0, 2 * half - 1)
+    return codes.clip(-half, half - 1)
+
+
+def _without_lowest(codes: Codes, limits: CodeLimits) -> Codes:
+    return codes.clip(max(limits.low, limits.info.min + 1), limits.highest)
+
+
+def _without_negative(codes: Codes, limits: CodeLimits) -> Codes:
+    return codes.clip(max(limits.low, 0), limits.highest)
+
+
+CLAMPS: dict[str, Callable[[Codes, CodeLimits], Codes]] = {
+    "wraps around, not saturated": _wrapped,
+    "saturated before the zero point": _saturated_early,
+    "saturated at half the range": _saturated_at_half,
+    "saturated as the other sign": _saturated_as_other_sign,
+    "lowest code left out": _without_lowest,
+    "nothing below code 0": _without_negative,
+}
+
+
+def _flipped_sign(out: np.ndarray) -> np.ndarray:
+    return (out.view(np.uint8) ^ np.uint8(0x80)).view(out.dtype)
+
+
+# Accumulators
+
+
+def _biases(start: Hypothesis, output: np.ndarray) -> Changes:
+    bias = start.layer.bias
+    if np.any(bias):
+        yield "bias left out", "bias", partial(with_layer, bias=np.zeros_like(bias))
+
+
+def _accumulators(start: Hypothesis, output: np.ndarray) -> Changes:
+    yield "wrapped at 16 bits", "accumulator", partial(replace, sums=_wrapped_sums)
+    yield "saturated at 16 bits", "accumulator", partial(replace, sums=_saturated_sums)
+
+
+def _wrapped_sums(sums: np.ndarray) -> np.ndarray:
+    return sums.astype(np.int16).astype(np.int64)
+
+
+def _saturated_sums(sums: np.ndarray) -> np.ndarray:
+    return sums.clip(-(2**15), 2**15 - 1)
+
+
+def _saturations(start: Hypothesis, output: np.ndarray) -> Changes:
+    """Yield the ways to add products that are right for at least half of a sample of the wrong
+    outputs."""
+    layer, x = start.layer, start.x
+    sums = Sums()
+    predicted = predict(start, sums)
+    # narrow registers make any constant output
+    if predicted.shape != output.shape or varied(output) < ENOUGH:
+        return
+    channels = output.shape[-1]
+    wrong = np.flatnonzero(predicted != output)
+    # evenly from all of them, so that no single channel or corner decides
+    sample = wrong[np.linspace(0, wrong.size - 1, min(SEEN, wrong.size)).astype(int)]
+    positions, columns = np.divmod(sample, channels)
+    total = sums.of(layer, x).reshape(-1, channels)[positions]
+    captured = output.reshape(-1, channels)[positions, columns]
+    for saturation in _ways_to_saturate(layer):
+        off = of_outputs(layer, x, saturation, positions)
+        if not off.any():
+            continue
+        codes = codes_of(start, total - off)[np.arange(len(columns)), columns]
+        if 2 * np.count_nonzero(codes == captured) >= len(captured):
+            yield str(saturation), "accumulator", partial(replace, saturation=saturation)
+
+
+def _ways_to_saturate(layer: Weighted) -> Iterator[Saturation]:
+    """Yield the groups, widths and orders of K that make a difference for a layer."""
+    depth = 1
+    kernel = (1, 1)
+    if isinstance(layer, Conv2D):
+        kernel = layer.kernel
+        if not layer.depthwise:
+            depth = layer.input_shape[2]
+    stored = [True]
+    if layer.input_q.zero_point or layer.weight_q.zero_point:
+        stored = [True, False]
+    for group, bits in product(GROUPS, WIDTHS):
+        orders = ["HWC"]
+        if kernel != (1, 1) and depth > 1:
+            orders.append("CHW")
+        # if groups fill the depth, none holds products of two taps
+        if 1 not in kernel and depth % group:
+            orders.append("WHC")
+        for order, kept in product(orders, stored):
+            yield Saturation(group, bits, order, kept)
+
+
+# Windows: padding, stride, dilation
+
+
+def _paddings(start: Hypothesis, output: np.ndarray) -> Changes:
+    layer = start.layer
+    if not isinstance(layer, Conv2D):
+        return
+    seen = {layer.pads}
+    for words, padding in _named_paddings(layer):
+        border = pads(padding, layer.input_shape, layer.kernel, layer.stride, layer.dilation)
+        if border not in seen:
+            seen.add(border)
+            yield words, "window", partial(_with_pads, border=border)
+    if not any(map(any, layer.pads)):
+        return
+    info = np.iinfo(output.dtype)
+    zero = layer.input_q.zero_point
+    codes = {f"border of code {code}": code for code in (0, int(info.min)) if code != zero}
+    for step in (1, -1):
+        codes[f"border of zero point {step:+d}"] = zero + step
+    for words, code in codes.items():
+        if info.min <= code <= info.max:
+            yield words, "border", partial(_bordered, constant_values=code)
+    yield "border of the edge repeated", "border", partial(_bordered, mode="edge")
+    yield "border of the image mirrored", "border", partial(_bordered, mode="reflect")
+
+
+def _named_paddings(layer: Conv2D) -> Iterator[tuple[str, Any]]:
+    (top, bottom), (left, right) = layer.pads
+    around = []
+    for size, spread in zip(layer.kernel, layer.dilation, strict=True):
+        around.append(((size - 1) * spread // 2,) * 2)
+    odd_row = f"odd row {_side(top, bottom)}"
+    odd_column = f"odd column {_side(left, right)}"
+    yield "padding same", "same"
+    yield "padding valid", "valid"
+    yield "padding symmetric", tuple(around)
+    yield odd_row, ((bottom, top), (left, right))
+    yield odd_column, ((top, bottom), (right, left))
+    yield f"{odd_row}, {odd_column}", ((bottom, top), (right, left))
+    yield "border in front only", ((top + bottom, 0), (left + right, 0))
+    yield "border behind only", ((0, top + bottom), (0, left + right))
+    for (down, rows), (across, columns) in product(DOWN.items(), ACROSS.items()):
+        moves = filter(None, (rows, columns))
+        if down or across:
+            yield f"windows {' and '.join(moves)}", _moved(layer.pads, down, across)
+
+
+DOWN = {0: "", 1: "one row down", -1: "one row up"}
+ACROSS = {0: "", 1: "one column right", -1: "one column left"}
+
+
+def _side(before: int, after: int) -> str:
+    """Return where the odd row or column of a border would lie on the other side."""
+    if before < after:
+        return "in front"
+    return "behind"
+
+
+def _moved(border: tuple[Pair, Pair], down: int, across: int) -> tuple[Pair, Pair]:
+    """Return the border of windows that lie further down and across; below 0 it cuts the image."""
+    (top, bottom), (left, right) = border
+    return (top - down, bottom + down), (left - across, right + across)
+
+
+def _with_pads(of: Hypothesis, border: tuple[Pair, Pair]) -> Hypothesis:
+    """Return the hypothesis with other borders, where a negative border cuts the image."""
+    height, width = of.x.shape[-3:-1]
+    (top, bottom), (left, right) = np.maximum(np.negative(border), 0).tolist()
+    x = of.x
+    if top or bottom or left or right:
+        x = x[..., top : height - bottom, left : width - right, :]
+    padding = tuple(map(tuple, np.maximum(border, 0).tolist()))
+    return with_layer(replace(of, x=x), input_shape=x.shape[-3:], padding=padding)
+
+
+def _bordered(of: Hypothesis, **how: Any) -> Hypothesis:
+    """Return the hypothesis with the border made part of the image."""
+    assert isinstance(of.layer, Conv2D)
+    widths = [*[(0, 0)] * (of.x.ndim - 3), *of.layer.pads, (0, 0)]
+    x = np.pad(of.x, widths, **how)
+    return with_layer(replace(of, x=x), input_shape=x.shape[-3:], padding="valid")
+
+
+def _phases(start: Hypothesis, output: np.ndarray) -> Changes:
+    if not isinstance(start.layer, Conv2D):
+        return
+    down, across = start.layer.stride
+    for row, column in product(range(down), range(across)):
+        sides = []
+        if down > 1:
+            sides.append(f"row {row}")
+        if across > 1:
+            sides.append(f"column {column}")
+        if row or column:
+            words = f"sampled from {' and '.join(sides)} of the stride"
+            yield words, "window", partial(_sampled, down=row, across=column)
+    if down != across:
+        yield "stride swapped", "window", partial(_refitted, output=output, stride=(across, down))
+
+
+def _sampled(of: Hypothesis, down: int, across: int) -> Hypothesis:
+    assert isinstance(of.layer, Conv2D)
+    return _with_pads(of, _moved(of.layer.pads, down, across))
+
+
+def _refitted(of: Hypothesis, output: np.ndarray, **changed: Any) -> Hypothesis:
+    """Return a changed layer with the same border if that gives the output's shape, or else with
+    the border that the shape needs."""
+    layer = of.layer
+    assert isinstance(layer, Conv2D)
+    shape = output.shape[-3:-1]
+    stride = changed.get("stride", layer.stride)
+    dilation = changed.get("dilation", layer.dilation)
+    fits = True
+    border = []
+    for axis in (0, 1):
+        size, step = layer.input_shape[axis], stride[axis]
+        span = (layer.kernel[axis] - 1) * dilation[axis] + 1
+        if (size + sum(layer.pads[axis]) - span) // step + 1 != shape[axis]:
+            fits = False
+        more = max((shape[axis] - 1) * step + span - size, 0)
+        border.append((more // 2, more - more // 2))
+    if fits:
+        return with_layer(of, padding=layer.pads, **changed)
+    return with_layer(of, padding=tuple(border), **changed)
+
+
+# Orders of elements
+
+
+def _orders(start: Hypothesis, output: np.ndarray) -> Changes:
+    image = isinstance(start.layer, Conv2D)
+    for words, change in _reorders(output.shape, image):
+        yield f"output {words}", "output order", partial(after, change=change)
+    # the input of a fully connected layer may be an image
+    image = image or start.x.shape[-1] != start.layer.weights.shape[-1]
+    for words, change in _reorders(start.x.shape, image):
+        yield f"input {words}", "input order", partial(_before, change=change)
+
+
+def _reorders(shape: tuple[int, ...], image: bool) -> Iterator[tuple[str, TensorChange]]:
+    """Yield other orders of a tensor's elements that keep its shape."""
+    count = shape[-1]
+    channels = np.arange(count)
+    orders = {
+        "channels reversed": channels[::-1],
+        "channels rotated by +1": np.roll(channels, 1),
+        "channels rotated by -1": np.roll(channels, -1),
+    }
+    groups = [n for n in range(2, count) if count % n == 0]
+    for n in groups:
+        orders[f"channels reversed in groups of {n}"] = channels.reshape(-1, n)[:, ::-1].ravel()
+    for n in groups:
+        orders[f"channels interleaved by {n}"] = channels.reshape(n, -1).T.ravel()
+    seen = {tuple(range(count))}
+    for words, order in orders.items():
+        if tuple(order) not in seen:
+            seen.add(tuple(order))
+            yield words, partial(np.take, indices=order, axis=-1)
+    if not image:
+        return
+    height, width = shape[-3:-1]
+    if height > 1:
+        yield "rows flipped", partial(np.flip, axis=-3)
+    if width > 1:
+        yield "columns flipped", partial(np.flip, axis=-2)
+    if height > 1 and width > 1:
+        yield "rows and columns flipped", partial(np.flip, axis=(-3, -2))
+        if height == width:
+            yield "rows and columns swapped", partial(np.swapaxes, axis1=-2, axis2=-3)
+    if count > 1 and height * width > 1:
+        # as bytes lie in memory: channel by channel, or all channels of a pixel side by side
+        yield "stored plane by plane", _read_as_planes
+        yield "stored pixel by pixel", _read_as_pixels
+
+
+def _read_as_planes(tensor: np.ndarray) -> np.ndarray:
+    return np.moveaxis(tensor, -1, -3).reshape(tensor.shape)
+
+
+def _read_as_pixels(tensor: np.ndarray) -> np.ndarray:
+    *outer, height, width, count = tensor.shape
+    return np.moveaxis(tensor.reshape(*outer, count, height, width), -3, -1)
+
+
+def _kernels(start: Hypothesis, output: np.ndarray) -> Changes:
+    layer = start.layer
+    weights = layer.weights
+    if not isinstance(layer, Conv2D) or layer.kernel == (1, 1):
+        return
+    changes = {
+        "kernel rows flipped": weights[:, ::-1],
+        "kernel columns flipped": weights[:, :, ::-1],
+        "kernel flipped (convolution)": weights[:, ::-1, ::-1],
+        "weights read plane by plane": _read_as_pixels(weights),
+        "weights read pixel by pixel": _read_as_planes(weights),
+    }
+    height, width = layer.kernel
+    if height == width:
+        changes["kernel transposed"] = weights.swapaxes(1, 2)
+    seen = [weights]
+    for words, changed in changes.items():
+        if not any(np.array_equal(changed, known) for known in seen):
+            seen.append(changed)
+            yield words, "kernel", partial(with_layer, weights=changed)
+    for dilation in dict.fromkeys(((1, 1), (2, 2), layer.dilation[::-1])):
+        if dilation != layer.dilation:
+            change = partial(_refitted, output=output, dilation=dilation)
+            yield f"dilation {dilation[0]}x{dilation[1]}", "window", change
+
+
+CHANGES: tuple[tuple[str, Callable[[Hypothesis, np.ndarray], Changes]], ...] = (
+    ("rule", _rules),
+    ("zero point", _zero_points),
+    ("clamp", _clamps),
+    ("bias", _biases),
+    ("accumulator", _accumulators),
+    ("accumulator", _saturations),
+    ("padding", _paddings),
+    ("stride phase", _phases),
+    ("channel order", _orders),
+    ("kernel", _kernels),
+)

@@ -1,0 +1,151 @@
+"""Changes that are read off the captured output: unwritten channels, permuted channels, biases.
+
+Each fits many numbers at once, so they are tried when no plainer change makes the outputs equal.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from npulab.analysis.mismatch.changes import Change, after, with_layer
+from npulab.analysis.mismatch.predicting import Hypothesis, Sums
+from npulab.quant.emulate import clamp_range
+from npulab.quant.emulate.engines import parts_of
+from npulab.quant.layers import Conv2D
+
+UNWRITTEN = "unwritten"
+RUN = 8  # neighbouring outputs of one code in channels or rows; fewer are equal by chance
+# outputs of a channel that a fitted bias needs; saturated outputs and the most frequent code do
+# not count
+FREE = 4
+SHOWN = 8  # channels or runs of them that a change names
+BIASES_SHOWN = 4
+
+
+def unwritten(start: Hypothesis, predicted: np.ndarray, output: np.ndarray) -> list[Change]:
+    """Return the channels, else rows, that hold 0 or the zero point everywhere, and should not:
+    the device did not write them."""
+    if predicted.shape != output.shape:
+        return []
+    axes = {"channel": -1}
+    if isinstance(start.layer, Conv2D):
+        axes["row"] = -3
+    found = []
+    for code in dict.fromkeys((0, start.layer.output_q.zero_point)):
+        for name, axis in axes.items():
+            rest = tuple(np.delete(np.arange(output.ndim), axis).tolist())
+            empty = np.all(output == code, axis=rest) & np.any(predicted != code, axis=rest)
+            runs = _runs_of_true(empty, -(-RUN * len(empty) // output.size))
+            if runs and sum(map(len, runs)) < len(empty):
+                filled = partial(_filled, axis=axis, code=code, places=np.concatenate(runs))
+                found.append(
+                    Change(
+                        UNWRITTEN,
+                        f"{_spans(name, runs)}: captured is {code} everywhere",
+                        partial(after, change=filled),
+                        f"{name} of {code}",
+                    )
+                )
+    return found
+
+
+def _runs_of_true(flags: np.ndarray, least: int) -> list[np.ndarray]:
+    """Return the places of each run of at least so many true flags."""
+    runs = np.split(np.arange(len(flags)), np.flatnonzero(np.diff(flags)) + 1)
+    return [run for run in runs if flags[run[0]] and len(run) >= least]
+
+
+def _filled(out: np.ndarray, axis: int, code: int, places: np.ndarray) -> np.ndarray:
+    out = out.copy()
+    np.moveaxis(out, axis, 0)[places] = code
+    return out
+
+
+def _spans(name: str, runs: list[np.ndarray]) -> str:
+    """Return runs in words: ``channels 3, 5 and 6, 8 to 12``."""
+    spans = []
+    for run in runs[:SHOWN]:
+        if len(run) > 2:
+            spans.append(f"{run[0]} to {run[-1]}")
+        else:
+            spans.append(" and ".join(map(str, run)))
+    if len(runs) > SHOWN:
+        spans.append("...")
+    if len(runs) > 1 or len(runs[0]) > 1:
+        name += "s"
+    return f"{name} {', '.join(spans)}"
+
+
+def permutation(
+    start: Hypothesis, predicted: np.ndarray, output: np.ndarray, sums: Sums
+) -> list[Change]:
+    """Return the order of channels that makes each captured channel a predicted one, if any."""
+    places: dict[bytes, list[int]] = {}
+    for channel, column in enumerate(_channels(predicted)):
+        places.setdefault(column, []).append(channel)
+    order = []
+    moved = []
+    for channel, column in enumerate(_channels(output)):
+        free = places.get(column)
+        if not free:
+            return []
+        if channel in free:
+            free.remove(channel)
+            order.append(channel)
+        else:
+            order.append(free.pop(0))
+            moved.append(f"{channel} holds {order[channel]}")
+    if len(moved) > SHOWN:
+        moved[SHOWN:] = ["..."]
+    change = partial(np.take, indices=order, axis=-1)
+    words = f"output channels permuted: {', '.join(moved)}"
+    return [Change("channel order", words, partial(after, change=change), "output order")]
+
+
+def _channels(tensor: np.ndarray) -> list[bytes]:
+    return [column.tobytes() for column in tensor.reshape(-1, tensor.shape[-1]).T]
+
+
+def other_bias(
+    start: Hypothesis, predicted: np.ndarray, output: np.ndarray, sums: Sums
+) -> list[Change]:
+    """Return the biases that explain every output of their channel, if any: what rounds to an
+    output is an interval of accumulators, and the intervals of a channel must meet."""
+    layer = start.layer
+    count = output.shape[-1]
+    codes = output.reshape(-1, count).astype(np.int64)
+    total = sums.of(layer, start.x).reshape(-1, count)
+    low, high = clamp_range(layer, output.dtype, start.rule)
+    off = np.flatnonzero(np.any(predicted.reshape(-1, count) != codes, axis=0))
+    for column in codes[:, off].T:
+        inside = column[(column > low) & (column < high)]
+        counts = np.unique(inside, return_counts=True)[1]
+        if counts.sum() - counts.max(initial=0) < FREE:
+            return []
+    ratio = layer.input_q.scale * np.asarray(layer.weight_q.scale) / layer.output_q.scale  # type: ignore[operator]
+    real = codes - layer.output_q.zero_point
+    direction = parts_of(layer, output.dtype, start.rule)[0][0].rounding_direction
+    below, above = _rounding_span(direction, real)
+    least = np.where(codes <= low, -np.inf, (real - below) / ratio - total).max(0)
+    most = np.where(codes >= high, np.inf, (real + above) / ratio - total).min(0)
+    if np.any(least[off] > most[off] + 2):
+        return []
+    steps = np.zeros(count, np.int64)
+    steps[off] = np.rint((least[off] + most[off]) / 2).astype(np.int64)
+    words = ", ".join(f"{steps[channel]:+d} in channel {channel}" for channel in off[:BIASES_SHOWN])
+    if len(off) > BIASES_SHOWN:
+        words += f", and in {len(off) - BIASES_SHOWN} more"
+    change = partial(with_layer, bias=layer.bias + steps)
+    return [Change("bias", f"bias off by {words}", change, "bias")]
+
+
+def _rounding_span(direction: str, real: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return how far below and above a whole number a real number may lie that is rounded to
+    it."""
+    if direction == "nearest":
+        return np.array(0.5), np.array(0.5)
+    if direction == "floor":
+        return np.array(0.0), np.array(1.0)
+    return np.where(real > 0, 0.0, 1.0), np.where(real < 0, 0.0, 1.0)

@@ -1,0 +1,126 @@
+"""The output that a hypothesis predicts: a layer, its input and rule, and changes of each step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from npulab.quant.emulate import Saturation, accumulate, clamp_range
+from npulab.quant.emulate.engines import activation_codes, multipliers, parts_of, saturation_of
+from npulab.quant.layers import Conv2D, FullyConnected
+from npulab.quant.requantize import within
+from npulab.quant.rules import Rule
+
+Codes = np.ndarray
+Weighted = Conv2D | FullyConnected
+TensorChange = Callable[[np.ndarray], np.ndarray]
+
+
+class CodeLimits(NamedTuple):
+    """The zero point of outputs, the range of the activation, and the type of the codes."""
+
+    zero: int
+    low: int
+    high: int
+    info: np.iinfo[Any]
+
+    @property
+    def lowest(self) -> int:
+        """The lowest code that the activation and the type allow."""
+        return max(self.low, int(self.info.min))
+
+    @property
+    def highest(self) -> int:
+        return min(self.high, int(self.info.max))
+
+
+@dataclass(frozen=True, eq=False)
+class Hypothesis:
+    """How an input is thought to become an output; what is left out is as ``emulate`` does it.
+
+    ``saturation`` is how products are added, by default as the rule's engine adds them; ``sums``
+    changes accumulators int64; ``clamp`` limits codes int64; ``after`` are applied to the outputs,
+    one after the other.
+    """
+
+    layer: Weighted
+    x: np.ndarray
+    rule: str | Rule
+    saturation: Saturation | None = None
+    sums: TensorChange | None = None
+    clamp: Callable[[Codes, CodeLimits], Codes] | None = None
+    after: tuple[TensorChange, ...] = ()
+
+    @property
+    def rule_name(self) -> str:
+        if isinstance(self.rule, str):
+            return self.rule
+        return self.rule.name
+
+
+class Sums:
+    """Accumulators without bias, of the last layer asked for and of the first, which most changes
+    share."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[Any, ...], tuple[Any, np.ndarray]] = {}
+
+    def of(
+        self, layer: Weighted, x: np.ndarray, saturation: Saturation | None = None
+    ) -> np.ndarray:
+        """Return accumulators ``(..., C)`` int64 with the bias; a new array."""
+        window: tuple[Any, ...] = ()
+        if isinstance(layer, Conv2D):
+            window = (layer.pads, layer.stride, layer.dilation)
+        key = (
+            id(layer.weights),
+            id(x),
+            layer.input_q.zero_point,
+            layer.weight_q.zero_point,
+            window,
+            saturation,
+        )
+        if key not in self._held:
+            if len(self._held) > 1:
+                self._held.popitem()
+            plain = replace(layer, bias=np.zeros_like(layer.bias))
+            # the arrays are held with their sums, so that no other array gets their id
+            self._held[key] = ((layer.weights, x), accumulate(plain, x, saturation))
+        return self._held[key][1] + layer.bias
+
+
+def predict(of: Hypothesis, sums: Sums, shape: tuple[int, ...] | None = None) -> np.ndarray:
+    """Return the output of a hypothesis; raises ValueError if it would not have the shape."""
+    layer = of.layer
+    if shape is not None and layer.output_shape != shape[-len(layer.output_shape) :]:
+        raise ValueError(f"shape: got {layer.output_shape}, allowed is {shape}")
+    saturation = of.saturation or saturation_of(layer, of.x.dtype, of.rule)
+    return codes_of(of, sums.of(layer, of.x, saturation))
+
+
+def codes_of(of: Hypothesis, total: np.ndarray) -> np.ndarray:
+    """Return the outputs of a hypothesis for accumulators ``(..., C)``."""
+    layer, dtype = of.layer, of.x.dtype
+    if of.sums is not None:
+        total = of.sums(total)
+    low, high = clamp_range(layer, dtype, of.rule)
+    if of.clamp is not None:
+        # a clamp takes the codes of the activation, whatever the type can hold
+        bounds = np.clip(activation_codes(layer, dtype, of.rule), -(2**31), 2**31 - 1)
+        low, high = map(int, bounds)
+    zero = layer.output_q.zero_point
+    limits = CodeLimits(zero, low, high, np.iinfo(dtype))
+    out = np.empty(total.shape, dtype)
+    for by, first, end in parts_of(layer, dtype, of.rule):
+        factors = multipliers(layer, by, first, end)
+        sums = within(total[..., first:end], by, first)
+        if of.clamp is None:
+            out[..., first:end] = by.fast(sums, *factors, zero, low, high)
+        else:
+            out[..., first:end] = of.clamp(by.exact(sums, *factors, zero), limits)
+    for change in of.after:
+        out = change(out)
+    return out
