@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from npulab.analysis.draft import laying, naming
-from npulab.analysis.draft.table import Table
+from npulab.analysis.draft.table import MapTable
 
 TEXT = 4096  # letters of an argument
 MOST = 256  # parts, names
 SHOWN = 80  # letters of what is refused
-EDITS: dict[str, Callable[..., tuple[Table, str]]] = {
+EDITS: dict[str, Callable[..., tuple[MapTable, str]]] = {
     function.__name__: function
     for function in (
         naming.rename,
@@ -85,7 +85,7 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def edited(table: Table, edit: Mapping[str, Any]) -> tuple[Table, str, dict[str, Any]]:
+def edited(table: MapTable, edit: Mapping[str, Any]) -> tuple[MapTable, str, dict[str, Any]]:
     """The tables after an edit, its sentence, and the edit with the arguments that say something.
 
     Raises ValueError for an unknown edit or for arguments that the edit does not take; LookupError

@@ -10,7 +10,7 @@ from typing import Any
 from npulab.analysis.draft import disk
 from npulab.analysis.draft.sheet import Sheet
 from npulab.analysis.draft.state import SUFFIX, Draft
-from npulab.analysis.draft.table import Table
+from npulab.analysis.draft.table import MapTable
 from npulab.captures.capture import Capture
 from npulab.captures.writes import rows_of_writes
 from npulab.registers.fields import WORD_BITS, WORD_BYTES
@@ -128,7 +128,7 @@ def _of_capture(capture: Capture, features: Iterable[str], dense: bool | None, b
 
 def _of_table(table: RegisterTable, features: Iterable[str], dense: bool) -> Draft:
     enums = table.enums_csv()
-    return Draft(Table(Sheet.parse(table.csv()), Sheet.parse(enums), frozenset(features), dense))
+    return Draft(MapTable(Sheet.parse(table.csv()), Sheet.parse(enums), frozenset(features), dense))
 
 
 def _of_file(path: Path, data: bytes, features: frozenset[str], dense: bool | None) -> Draft:
@@ -153,7 +153,9 @@ def _of_file(path: Path, data: bytes, features: frozenset[str], dense: bool | No
         if double:
             raise ValueError(f"{file}: got column {double[0]!r} twice, allowed is each once")
     try:
-        return Draft(Table(sheets[path], sheets[beside], features, dense is not False), path, files)
+        return Draft(
+            MapTable(sheets[path], sheets[beside], features, dense is not False), path, files
+        )
     except (ValueError, LookupError) as error:
         raise ValueError(f"{path}: {error}") from None
 

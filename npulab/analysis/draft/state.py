@@ -16,7 +16,7 @@ import numpy as np
 from npulab.analysis.draft import disk
 from npulab.analysis.draft.edits import edited
 from npulab.analysis.draft.sheet import unified
-from npulab.analysis.draft.table import Table
+from npulab.analysis.draft.table import MapTable
 from npulab.captures.capture import ROWS_SHOWN, Capture
 from npulab.registers.formats.tables import RegisterTable
 from npulab.registers.map import RegisterMap
@@ -37,7 +37,7 @@ class Step(NamedTuple):
 
     edit: Mapping[str, Any]
     sentence: str
-    table: Table
+    table: MapTable
 
 
 class Draft:
@@ -61,7 +61,7 @@ class Draft:
     """
 
     def __init__(
-        self, table: Table, path: Path | None = None, files: disk.Contents | None = None
+        self, table: MapTable, path: Path | None = None, files: disk.Contents | None = None
     ) -> None:
         self.path = path
         self._files = dict(files or {})
@@ -75,7 +75,7 @@ class Draft:
     # ---- what it is ----
 
     @property
-    def _table(self) -> Table:
+    def _table(self) -> MapTable:
         if self._past:
             return self._past[-1].table
         return self._first
@@ -308,7 +308,7 @@ class Draft:
         self._tell()
         return self._past[-1].sentence
 
-    def _step(self, table: Table, edit: Mapping[str, Any]) -> Step:
+    def _step(self, table: MapTable, edit: Mapping[str, Any]) -> Step:
         table, sentence, plain = edited(table, edit)
         self._check(table)
         return Step(plain, sentence, table)
@@ -331,7 +331,7 @@ class Draft:
         self._first = self._first.bare
         self._past += [*(step._replace(table=step.table.bare) for step in steps[:-1]), steps[-1]]
 
-    def _check(self, table: Table) -> None:
+    def _check(self, table: MapTable) -> None:
         """Raises where no map can be made, for the draft's features and for each of those that had
         one."""
         _ = table.map
@@ -461,7 +461,7 @@ class Draft:
         )
 
 
-def _makes(table: Table, features: Iterable[str]) -> bool:
+def _makes(table: MapTable, features: Iterable[str]) -> bool:
     try:
         table.select(features)
     except (ValueError, LookupError):

@@ -20,7 +20,7 @@ from npulab.support.cells import unguarded_comment
 HEAD = ",".join(ENUM_COLUMNS) + "\n"
 
 
-class Run(NamedTuple):
+class BitRun(NamedTuple):
     """A run of bits: the block and offset of its register (of an array the first one), its lowest
     bit in it, its width, and where it lies in the value of a split field (None where the field is
     not split)."""
@@ -33,7 +33,7 @@ class Run(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Table:
+class MapTable:
     """A register map as a sheet of rows and a sheet of enums, for some features.
 
     Its edits give another table, which may be one that makes no map: ``check`` says.
@@ -50,7 +50,7 @@ class Table:
         return self.select(self.features)
 
     @property
-    def bare(self) -> Table:
+    def bare(self) -> MapTable:
         """The same without what is remembered of it, such as its map."""
         return replace(self, sheet=replace(self.sheet), enums=replace(self.enums))
 
@@ -102,10 +102,10 @@ class Table:
     # ---- looking things up ----
 
     @cached_property
-    def runs(self) -> dict[int, Run]:
+    def runs(self) -> dict[int, BitRun]:
         """The run of each row that counts for the features, by key."""
         return {
-            key: Run(
+            key: BitRun(
                 row.get("block", ""),
                 number(row, "offset") or 0,
                 number(row, "lsb") or 0,
@@ -135,10 +135,10 @@ class Table:
         }
 
     @cached_property
-    def _parts(self) -> dict[tuple[str, int], list[tuple[int, int, Run]]]:
+    def _parts(self) -> dict[tuple[str, int], list[tuple[int, int, BitRun]]]:
         """By block and offset of a word: the bits that ``arrays`` have of it, (lowest, end), and
         the first of them in its register."""
-        out: dict[tuple[str, int], list[tuple[int, int, Run]]] = {}
+        out: dict[tuple[str, int], list[tuple[int, int, BitRun]]] = {}
         for key, run in self.runs.items():
             if run[:2] in self.arrays:
                 bits = number(self.rows[key], "bits") or WORD_BITS
@@ -152,11 +152,11 @@ class Table:
                 for part in expanded([whole])[0]:
                     lsb = part["lsb"]
                     out.setdefault(self.place_of(part), []).append(
-                        (lsb, lsb + part["width"], Run(*run[:2], part["at"], 0))
+                        (lsb, lsb + part["width"], BitRun(*run[:2], part["at"], 0))
                     )
         return out
 
-    def home(self, run: Run) -> Run:
+    def home(self, run: BitRun) -> BitRun:
         """A run of bits of a word, in the register that has it."""
         for lsb, end, first in self._parts.get(run[:2], ()):
             if lsb <= run.lsb and run.lsb + run.width <= end:
@@ -168,12 +168,13 @@ class Table:
         block, offset, _ = self.map.registers[word]
         return block, offset
 
-    def runs_of(self, item: Field) -> list[Run]:
+    def runs_of(self, item: Field) -> list[BitRun]:
         """The runs of a field from the low end of its value."""
         if item.declared:
             return [self.runs[key] for key in self.keys_of(item)]
         return [
-            self.home(Run(*self.place(piece.word), piece.lsb, piece.width)) for piece in item.pieces
+            self.home(BitRun(*self.place(piece.word), piece.lsb, piece.width))
+            for piece in item.pieces
         ]
 
     def keys_of(self, item: Field) -> list[int]:
@@ -183,7 +184,7 @@ class Table:
 
     # ---- changing rows ----
 
-    def changed(self, key: int, values: Mapping[str, Any]) -> Table:
+    def changed(self, key: int, values: Mapping[str, Any]) -> MapTable:
         """With other values in a row; numbers are spelled as the row has them, and a missing column
         is added."""
         row = self.rows[key]
@@ -197,18 +198,18 @@ class Table:
         }
         return replace(self, sheet=sheet.changed(key, texts))
 
-    def all_changed(self, keys: Iterable[int], values: Mapping[str, Any]) -> Table:
+    def all_changed(self, keys: Iterable[int], values: Mapping[str, Any]) -> MapTable:
         """The same in several rows."""
         table = self
         for key in keys:
             table = table.changed(key, values)
         return table
 
-    def without(self, key: int) -> Table:
+    def without(self, key: int) -> MapTable:
         """Without a row."""
         return replace(self, sheet=self.sheet.without(key))
 
-    def added(self, run: Run, values: Mapping[str, Any]) -> tuple[Table, int]:
+    def added(self, run: BitRun, values: Mapping[str, Any]) -> tuple[MapTable, int]:
         """With a new row where its neighbours are, its numbers spelled as theirs; and its key."""
         values = {"evidence": "unknown", **values, **run._asdict()}
         values["register"] = self.register(run) or values.get("register", "")
@@ -228,7 +229,7 @@ class Table:
         sheet, key = sheet.inserted(place, texts, like)
         return replace(self, sheet=sheet), key
 
-    def register(self, run: Run) -> str:
+    def register(self, run: BitRun) -> str:
         """The name that a row gives the register of a run, blank where none does."""
         return next(
             (
@@ -243,7 +244,7 @@ class Table:
         """The block and offset of a row."""
         return row.get("block", ""), number(row, "offset") or 0
 
-    def _neighbour(self, run: Run) -> tuple[int, int]:
+    def _neighbour(self, run: BitRun) -> tuple[int, int]:
         """Before which line a new row goes, and the key of the row it is written like."""
         rows = [
             (*self.place_of(row), number(row, "lsb") or 0, key) for key, row in self.rows.items()
@@ -272,10 +273,10 @@ class Table:
     def laid(
         self,
         keys: Iterable[int],
-        runs: Iterable[Run],
+        runs: Iterable[BitRun],
         values: Mapping[str, Any],
         model: Mapping[str, str] | None = None,
-    ) -> Table:
+    ) -> MapTable:
         """With a field's rows, from the low end of its value, at other runs: a row that stays in
         its register keeps its line, others go and come.  All have the ``values``; the new ones what
         else the ``model`` has, by default the first row, and no note."""
@@ -287,7 +288,7 @@ class Table:
         more = {
             name: value
             for name, value in model.items()
-            if name not in (*Run._fields, "word", "register", *SHAPE)
+            if name not in (*BitRun._fields, "word", "register", *SHAPE)
         }
         if automatic(model):
             more["field"] = ""
@@ -304,7 +305,7 @@ class Table:
             table = table.without(key)
         return table
 
-    def cleared(self, run: Run) -> tuple[Table, str]:
+    def cleared(self, run: BitRun) -> tuple[MapTable, str]:
         """With the rows without a name that lie in a run cut, so that the bits of the run are free
         of them; and the feature that these have."""
         table, feature = self, ""
@@ -316,11 +317,11 @@ class Table:
             feature = feature or row.get("feature", "")
             rest = [(other.lsb, low - other.lsb), (high, other.lsb + other.width - high)]
             table = table.laid(
-                [key], [Run(*run[:2], lsb, width) for lsb, width in rest if width], {}
+                [key], [BitRun(*run[:2], lsb, width) for lsb, width in rest if width], {}
             )
         return table, feature
 
-    def kept(self, before: RegisterMap) -> Table:
+    def kept(self, before: RegisterMap) -> MapTable:
         """With a row without a name for each register that a map has and these rows would lose."""
         have = {place[:2] for place in self._keys}
         last = {block: offset for block, offset, _ in before.registers}
@@ -334,10 +335,10 @@ class Table:
             if (block, offset) not in have and (
                 own or not self.dense or block in sparse or last[block] == offset
             ):
-                table, _ = table.added(Run(block, offset, 0, WORD_BITS), {"register": own})
+                table, _ = table.added(BitRun(block, offset, 0, WORD_BITS), {"register": own})
         return table
 
-    def named(self, enum: str, names: Mapping[int, str]) -> Table:
+    def named(self, enum: str, names: Mapping[int, str]) -> MapTable:
         """With names in an enum: a raw value that has one gets another, one whose name is blank
         loses it."""
         if self.enums.lines:
