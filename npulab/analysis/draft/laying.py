@@ -216,7 +216,7 @@ def shift(table: MapTable, field: str, by: int, out_of: str = "") -> tuple[MapTa
     before = table.map
     keys = {near[:3]: key for key, near in table.runs.items()}
     sentence = f"shift {label}"
-    for near, other in [(run, item), *beyond[:place]]:
+    for near in [run, *(near for near, _ in beyond[:place])]:
         if near[:3] in keys:
             table = table.changed(keys[near[:3]], {"lsb": near.lsb + by})
     if place:

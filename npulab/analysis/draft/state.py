@@ -28,7 +28,10 @@ from npulab.support.text import plural
 NAME = "registers.csv"
 NUMBERS = (int, float, np.integer)  # the edits say which of them a bit may be
 SUFFIX = ".csv"
-AGAIN = ", allowed is a file as it was read; save to another path, or open it again and replay the edits"
+AGAIN = (
+    ", allowed is a file as it was read; save to another path, or open it again and replay the "
+    "edits"
+)
 
 
 class Step(NamedTuple):
@@ -449,7 +452,10 @@ class Draft:
 
     def __repr__(self) -> str:
         steps = plural(len(self._past), "step")
-        return f"Draft({self.name}: {len(self.map)} words, {steps}, {'saved' if self.saved else 'not saved'})"
+        saved = "not saved"
+        if self.saved:
+            saved = "saved"
+        return f"Draft({self.name}: {len(self.map)} words, {steps}, {saved})"
 
     def _repr_html_(self) -> str:
         shown = self.steps[-ROWS_SHOWN:]
