@@ -25,7 +25,7 @@ class Mismatches:
     ``by_difference`` has a row for every ``captured - predicted`` that occurs, 0 too, in units of
     ``unit`` ("code", or "ulp" of real numbers): difference, outputs. ``by_channel``: channel,
     outputs, differ, largest.  ``by_place``: place, outputs, differ, share; ``border`` are the
-    outputs whose window touches the padding, ``interior`` the others.  ``worst`` is the largest
+    outputs whose window touches the padding, ``interior`` the rest.  ``worst`` is the largest
     difference, whatever its sign, over the channels of each pixel, ``(H, W)`` int64; ``border``
     ``(H, W)`` bool.
     """
@@ -51,36 +51,38 @@ class Mismatches:
     def __str__(self) -> str:
         parts = [f"{self.differ} of {self.outputs} outputs differ"]
         if self.differ:
-            wrong = self.by_difference[self.by_difference.difference != 0]
-            most = wrong.sort_values("outputs", ascending=False, kind="stable")
-            named = ", ".join(
-                f"{count} by {step:+d}" for step, count in most.itertuples(index=False, name=None)
-            )
-            if len(wrong) > SHOWN:
-                mean = np.average(wrong.difference, weights=wrong.outputs)
-                named = f"by {wrong.difference.min():+d} to {wrong.difference.max():+d}, mean {mean:+.1f}"
-            if self.unit == "code":
-                named += ""
-            else:
-                named += f" {self.unit}"
-            parts += [
-                named,
-                f"in {np.count_nonzero(self.by_channel.differ)} of {len(self.by_channel)} channels",
-            ]
-        parts += [
-            f"{place} {differ} of {outputs}" + (f" ({share:.0%})" if outputs else "")
-            for place, outputs, differ, share in self.by_place.itertuples(index=False, name=None)
-        ]
+            wrong = np.count_nonzero(self.by_channel.differ)
+            parts.append(self._differences())
+            parts.append(f"in {wrong} of {len(self.by_channel)} channels")
+        for place, outputs, differ, share in self.by_place.itertuples(index=False, name=None):
+            text = f"{place} {differ} of {outputs}"
+            if outputs:
+                text += f" ({share:.0%})"
+            parts.append(text)
         return "; ".join(parts)
+
+    def _differences(self) -> str:
+        """Return the differences in words, the most frequent first; of many their range."""
+        wrong = self.by_difference[self.by_difference.difference != 0]
+        text = ""
+        if self.unit != "code":
+            text = f" {self.unit}"
+        if len(wrong) > SHOWN:
+            low, high = wrong.difference.min(), wrong.difference.max()
+            mean = np.average(wrong.difference, weights=wrong.outputs)
+            return f"by {low:+d} to {high:+d}, mean {mean:+.1f}{text}"
+        most = wrong.sort_values("outputs", ascending=False, kind="stable")
+        steps = most.itertuples(index=False, name=None)
+        return ", ".join(f"{count} by {step:+d}" for step, count in steps) + text
 
     def __repr__(self) -> str:
         return f"Mismatches({self.case}: {self})"
 
 
 def mismatches(found: Comparison) -> Mismatches:
-    """Where the two outputs of a comparison differ.
+    """Return where the two outputs of a comparison differ.
 
-    Raises ValueError where it has no two outputs ``(H, W, C)``.
+    Raises ValueError if it does not have two outputs ``(H, W, C)``.
     """
     if found.predicted is None or found.captured is None:
         raise ValueError(
@@ -88,30 +90,31 @@ def mismatches(found: Comparison) -> Mismatches:
         )
     if found.predicted.ndim != 3:
         raise ValueError(f"{found.case}: got outputs {found.predicted.shape}, allowed is (H, W, C)")
+    case = found.case
+    if found.simulated:
+        case += " (simulated)"
     difference = steps(found.captured, found.predicted)
     size, wrong = np.abs(difference), difference != 0
     pixels, channels = difference[..., 0].size, difference.shape[-1]
     apart, counts = np.unique(difference, return_counts=True)
+    by_channel = pd.DataFrame(
+        {
+            "channel": np.arange(channels),
+            "outputs": pixels,
+            "differ": wrong.sum((0, 1)),
+            "largest": size.max((0, 1), initial=0),
+        }
+    )
     border = touches_padding(found.layer, difference.shape[:2])
-    places = [
-        (name, int(where.sum()) * channels, int(wrong[where].sum()))
-        for name, where in (("border", border), ("interior", ~border))
-    ]
+    places = []
+    for name, where in (("border", border), ("interior", ~border)):
+        outputs, differ = int(where.sum()) * channels, int(wrong[where].sum())
+        places.append((name, outputs, differ, differ / max(outputs, 1)))
     return Mismatches(
-        f"{found.case} (simulated)" if found.simulated else found.case,
+        case,
         pd.DataFrame({"difference": apart, "outputs": counts}),
-        pd.DataFrame(
-            {
-                "channel": np.arange(channels),
-                "outputs": pixels,
-                "differ": wrong.sum((0, 1)),
-                "largest": size.max((0, 1), initial=0),
-            }
-        ),
-        pd.DataFrame(
-            [(*one, one[2] / one[1] if one[1] else 0.0) for one in places],
-            columns=["place", "outputs", "differ", "share"],
-        ),
+        by_channel,
+        pd.DataFrame(places, columns=["place", "outputs", "differ", "share"]),
         size.max(-1, initial=0),
         border,
         unit(found.captured.dtype),
@@ -119,11 +122,12 @@ def mismatches(found: Comparison) -> Mismatches:
 
 
 def touches_padding(layer: Any, size: tuple[int, ...]) -> np.ndarray:
-    """Which outputs ``(H, W)`` have a window that reaches into the padding; none where there is no
+    """Return the outputs ``(H, W) bool`` whose window reaches into the padding; none if there is no
     padding.
 
     >>> from npulab import Conv2D
-    >>> layer = Conv2D(np.zeros((1, 3, 3, 1), np.uint8), np.zeros(1, int), (5, 5, 1), (2, 2), "same")
+    >>> weights = np.zeros((1, 3, 3, 1), np.uint8)
+    >>> layer = Conv2D(weights, np.zeros(1, int), (5, 5, 1), (2, 2), "same")
     >>> touches_padding(layer, (3, 3)).astype(int).tolist()
     [[1, 1, 1], [1, 0, 1], [1, 1, 1]]
     """
@@ -139,38 +143,52 @@ def touches_padding(layer: Any, size: tuple[int, ...]) -> np.ndarray:
 
 
 def in_hex(tensor: np.ndarray) -> str:
-    """The first bytes of a tensor, real numbers little-endian, as two digits each.
+    """Return the first bytes of a tensor, real numbers little-endian, as two digits each.
 
     >>> in_hex(np.array([-1, 16]))
     'FF 10'
     """
-    data = tensor.astype(
-        tensor.dtype.newbyteorder("<") if tensor.dtype.kind == "f" else "u1"
-    ).tobytes()
-    return data[:BYTES_SHOWN].hex(" ").upper() + " ..." * (len(data) > BYTES_SHOWN)
+    kind = np.dtype("u1")
+    if tensor.dtype.kind == "f":
+        kind = tensor.dtype.newbyteorder("<")
+    data = tensor.astype(kind).tobytes()
+    text = data[:BYTES_SHOWN].hex(" ").upper()
+    if len(data) > BYTES_SHOWN:
+        text += " ..."
+    return text
 
 
 def window(predicted: np.ndarray, captured: np.ndarray) -> list[str]:
-    """Both outputs around their first difference, in hexadecimal, and a line that marks what
+    """Return both outputs around their first difference, in hexadecimal, and a line that marks what
     differs."""
     wrong = steps(predicted, captured).ravel() != 0
-    if predicted.dtype.kind == "f":  # as they are stored
-        predicted, captured = (
-            side.copy().view(f"u{side.dtype.itemsize}") for side in (predicted, captured)
-        )
     start = max(min(int(wrong.argmax()) - BYTES_SHOWN // 4, wrong.size - BYTES_SHOWN), 0)
     part = slice(start, start + BYTES_SHOWN)
-    size = predicted.dtype.itemsize
-    lines = [
-        " ".join(f"{int(code) & 256**size - 1:0{2 * size}X}" for code in side.ravel()[part])
-        for side in (predicted, captured)
-    ]
-    marks = " ".join(("^" if differs else " ") * 2 * size for differs in wrong[part]).rstrip()
+    digits = 2 * predicted.dtype.itemsize
+    marks = ""
+    for differs in wrong[part].tolist():
+        mark = " "
+        if differs:
+            mark = "^"
+        marks += mark * digits + " "
+    title = (
+        f"outputs {start} to {min(part.stop, wrong.size) - 1} of {wrong.size}, "
+        "by row, column, channel"
+    )
     more = int(wrong[part.stop :].sum())
+    if more:
+        title += f"; {plural(more, 'difference')} behind them"
     return [
-        f"outputs {start} to {min(part.stop, wrong.size) - 1} of {wrong.size}, by row, column, "
-        "channel" + f"; {plural(more, 'difference')} behind them" * bool(more),
-        f"predicted {lines[0]}",
-        f"captured  {lines[1]}",
-        f"          {marks}",
+        title,
+        f"predicted {_codes_in_hex(predicted.ravel()[part])}",
+        f"captured  {_codes_in_hex(captured.ravel()[part])}",
+        f"          {marks.rstrip()}",
     ]
+
+
+def _codes_in_hex(codes: np.ndarray) -> str:
+    """Return codes, or real numbers as they are stored, with all their digits."""
+    size = codes.dtype.itemsize
+    if codes.dtype.kind == "f":
+        codes = codes.copy().view(f"u{size}")
+    return " ".join(f"{int(code) & 256**size - 1:0{2 * size}X}" for code in codes)

@@ -22,7 +22,8 @@ import npulab
 import npulab.analysis.mismatch.model_run
 import npulab.models
 from npulab import QuantParams
-from npulab.analysis.mismatch.model_run import RunCheck, _alignments
+from npulab.analysis.mismatch.matching import _alignments
+from npulab.analysis.mismatch.model_run import RunCheck
 from npulab.captures.devices import Simulated
 from npulab.captures.target import Target
 from npulab.npus.vivante import mesa
