@@ -5,10 +5,10 @@ from .analysis.check import check as check, diff as diff, explain as explain
 from .analysis.correlate import correlate as correlate
 from .analysis.draft import draft as draft
 from .analysis.explore import explore as explore
+from .analysis.ignored import ignored_fields as ignored_fields
 from .analysis.laws import find_laws as find_laws
 from .analysis.mismatch.hypotheses import hypotheses as hypotheses
 from .analysis.scan import scan_capture as scan_capture
-from .analysis.unread import unread as unread
 from .captures.capture import Capture as Capture, CaptureSet as CaptureSet
 from .captures.devices import Command as Command, Manual as Manual, Simulated as Simulated
 from .captures.registry import targets as targets

@@ -11,8 +11,8 @@ from typing import Any
 
 from npulab.analysis.check import Comparison, check
 from npulab.analysis.checks import Checks, nearby
+from npulab.analysis.ignored import HANG, OTHER, ignored_fields
 from npulab.analysis.mismatch.model_run import check_run
-from npulab.analysis.unread import HANG, OTHER, unread
 from npulab.captures import store
 from npulab.captures.documents import document
 from npulab.cli.output import REFUSED, Add, each, show, tell
@@ -178,7 +178,7 @@ def _unread_options(add: Add) -> None:
 def _unread(options: argparse.Namespace) -> int:
     capture = store.load(options.path, options.case)
     with progress("field") as bar:
-        rows: list[dict[str, Any]] = unread(capture, partial(_counted, bar)).to_dict("records")
+        rows: list[dict[str, Any]] = ignored_fields(capture, partial(_counted, bar)).to_dict("records")
     unnamed: set[tuple[str, str]] = set()
     for registers in capture.maps.values():
         unnamed |= {(item.register, item.name) for item in registers if item.automatic}

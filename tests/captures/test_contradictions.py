@@ -16,7 +16,7 @@ from ethosu_streams import by_hand
 
 import npulab
 from npulab import cli
-from npulab.analysis.unread import unread
+from npulab.analysis.ignored import ignored_fields
 from npulab.captures.capture import Capture, Job
 from npulab.captures.target import Lifted, Target
 from npulab.quant.layers import Elementwise
@@ -136,8 +136,8 @@ def test_an_opcode_is_not_called_unread(monkeypatch: pytest.MonkeyPatch) -> None
         return Lifted(replace(layer, scale=float(sum(counts))), None, None)
 
     made = Target("demo", "a demo", {"x": {}}, MAPS, lift=lift)
-    monkeypatch.setattr("npulab.analysis.unread.target", lambda _: made)
-    assert set(unread(stream()).field) == {"count", "w0_8_21"}
+    monkeypatch.setattr("npulab.analysis.ignored.target", lambda _: made)
+    assert set(ignored_fields(stream()).field) == {"count", "w0_8_21"}
 
 
 # What was not written before

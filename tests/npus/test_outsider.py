@@ -15,7 +15,7 @@ import pytest
 
 import npulab
 from npulab import Capture, Conv2D, Network, Pool2D, QuantParams
-from npulab.analysis.unread import unread
+from npulab.analysis.ignored import ignored_fields
 from npulab.captures.listing import Decoded
 from npulab.cli import main
 
@@ -247,9 +247,9 @@ def test_every_bit_of_the_weights_is_explained() -> None:
 
 def test_lift_looks_at_all_that_changes_what_the_device_does() -> None:
     two = executed(small(activation="relu"), "wren1", X[:2, :2, :2])
-    assert unread(two).empty  # what is no group's own has to be equal
+    assert ignored_fields(two).empty  # what is no group's own has to be equal
     one = small(weights=np.ones((1, 1, 1, 2), np.int8), bias=[1])
-    found = unread(executed(one, "wren1", X[:2, :2, :2]))
+    found = ignored_fields(executed(one, "wren1", X[:2, :2, :2]))
     assert set(found["effect"]) == {"same output"}
     named = found[~found["field"].str.fullmatch(r"r[0-9a-f]{4,}_\d+_\d+")]
     assert set(named["field"]) == {"pool_kernel", "pool_stride"}  # of pooling, which is off

@@ -79,7 +79,7 @@ CALLS: dict[str, list[tuple[Callable[[Any], Any], set[str]]]] = {
         (lambda v: npulab.scan_capture(v, npulab.Simulated()), {"capture"}),
         (lambda v: npulab.scan_capture(npulab.load(SIM), v), set()),
     ],
-    "unread": [(lambda v: npulab.unread(v), {"capture"})],
+    "ignored_fields": [(lambda v: npulab.ignored_fields(v), {"capture"})],
     "session": [(lambda v: npulab.session(v), {"text", "nothing"})],
     "RegisterView": [
         (lambda v: npulab.RegisterView(v), {"capture"}),
@@ -183,7 +183,7 @@ MORE: dict[str, tuple[Callable[[Any], Any], set[str]]] = {
         lambda v: npulab.find_laws(WORDS, {"a": range(20)}, registers=v),
         {"nothing"},
     ),
-    "unread: progress": (lambda v: npulab.unread(TRAFFIC, v), set()),
+    "ignored_fields: progress": (lambda v: npulab.ignored_fields(TRAFFIC, v), set()),
     "RegisterView: task": (lambda v: npulab.RegisterView(TRAFFIC, task=v), {"nothing"}),
     "RegisterView: sweep": (
         lambda v: npulab.RegisterView(TRAFFIC, sweep=v),

@@ -1,4 +1,4 @@
-"""Which fields could change without ``lift`` noticing: what a target does not look at yet."""
+"""Which fields could change without ``lift`` noticing: those that a target does not look at yet."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,30 +34,35 @@ COLUMNS = (
 SAME, OTHER, HANG = "same output", "other output", "hang"
 
 
-def unread(capture: Capture, progress: Callable[[Any], Iterable[Any]] = iter) -> pd.DataFrame:
-    """The fields of a capture that can change without ``lift``, or ``replay``, noticing.
+def ignored_fields(
+    capture: Capture, progress: Callable[[Any], Iterable[Any]] = iter
+) -> pd.DataFrame:
+    """Return the fields of a capture that can change without ``lift``, or ``replay``, noticing.
 
     Each field in turn gets other values: its lowest and its highest bit turned, all of them turned,
     0, and the codes of its enum.  A change is noticed if the target refuses the capture, or gives
     another layer, input, output or rounding rule; a target that lifts nothing of the capture but
-    replays it, if other bytes are predicted.  A row for each field with a change that went
-    unnoticed: task, block, register, field, raw, how many values were ``tried``, those of them that
-    went ``unread``, whether that is ``all``, their ``effect``, evidence, and whether the field is
-    an address. The effect is what ``simulate`` says of them: "other output" or "hang" if any has
-    it, else "same output", or blank if the target does not simulate the capture. ``progress`` is
-    called with the fields and gives them one by one.
+    replays it notices a change if it predicts other bytes.
 
-    What is unread and has an effect is a mistake of ``lift`` that no capture shows yet; what has
-    none in the simulation may have one in the hardware.
+    There is a row for each field with a change that went unnoticed: task, block, register, field,
+    raw, how many values were ``tried``, the values that went ``unread``, ``all`` if every value
+    did, their ``effect``, evidence, and ``address`` if the field is one.  The effect is what
+    ``simulate`` says of these values: "other output" or "hang" if any has it, else "same output",
+    or blank if the target does not simulate the capture. ``progress`` is called with the fields and
+    gives them one by one.
+
+    A field that is ignored and has an effect is a mistake of ``lift`` that no capture shows yet; a
+    field without an effect in the simulation may have one in the hardware.
     Raises ValueError for a capture that cannot be lifted as it is.
     """
     if not isinstance(capture, Capture):
         raise TypeError(
-            f"unread: got {type(capture).__name__}, allowed is Capture, as npulab.load gives"
+            f"ignored_fields: got {type(capture).__name__}, allowed is Capture, as npulab.load "
+            "gives"
         )
     refuse_if(
         not callable(progress),
-        "unread: progress",
+        "ignored_fields: progress",
         shortly(progress),
         "is a function that is given the fields and gives them one by one",
         TypeError,
@@ -66,9 +71,9 @@ def unread(capture: Capture, progress: Callable[[Any], Iterable[Any]] = iter) ->
     meaning, usual = _meaning(of, capture)
     simulated = _simulated(of, capture)
     rows = []
-    for task, block, item, raw, changed in progress(list(_fields(capture))):
-        values = _others(item, int(raw))
-        same = [value for value in values if _after(meaning, changed, value) == usual]
+    for task, block, item, raw, changed in progress(list(_changeable(capture))):
+        values = _other_values(item, raw)
+        same = [value for value in values if _read_as(meaning, changed, value) == usual]
         if same:
             rows.append(
                 (
@@ -76,7 +81,7 @@ def unread(capture: Capture, progress: Callable[[Any], Iterable[Any]] = iter) ->
                     block,
                     item.register,
                     item.name,
-                    int(raw),
+                    raw,
                     len(values),
                     tuple(same),
                     len(same) == len(values),
@@ -90,27 +95,32 @@ def unread(capture: Capture, progress: Callable[[Any], Iterable[Any]] = iter) ->
 
 
 def _meaning(of: Target, capture: Capture) -> tuple[Callable[[Capture], bytes], bytes]:
-    """What tells how the target reads a capture, and what it makes of this one."""
+    """Return a function that says how the target reads a capture, and what it says of this one."""
 
-    def lifted(other: Capture) -> bytes:
-        return _digest((of.lift(other), of.rule_of(other) if of.rule_of else of.rule))
+    def lifted(changed: Capture) -> bytes:
+        rule: Any = of.rule
+        if of.rule_of:
+            rule = of.rule_of(changed)
+        return _digest((of.lift(changed), rule))
 
-    def replayed(other: Capture) -> bytes:
-        return _digest([(memory.name, memory.predicted) for memory in of.replay(other)])
+    def replayed(changed: Capture) -> bytes:
+        return _digest([(memory.name, memory.predicted) for memory in of.replay(changed)])
 
     try:
         return lifted, lifted(capture)
     except (ValueError, LookupError) as error:
         if not (isinstance(error, Unsupported) and of.replay(capture)):
-            raise ValueError(f"unread: capture {capture.name} cannot be lifted: {error}") from error
+            raise ValueError(
+                f"ignored_fields: capture {capture.name} cannot be lifted: {error}"
+            ) from error
         return replayed, replayed(capture)
 
 
-def _after(
+def _read_as(
     meaning: Callable[[Capture], bytes], changed: Callable[[int], Capture], value: int
 ) -> bytes | None:
-    """What the target makes of a changed capture; None where it is refused, as by an opcode that
-    names another block."""
+    """Return what the target makes of a changed capture; None if it is refused, as by an opcode
+    that names another block."""
     try:
         return meaning(changed(value))
     except (ValueError, LookupError, Hang):
@@ -118,7 +128,7 @@ def _after(
 
 
 def _simulated(of: Target, capture: Capture) -> bytes | str | None:
-    """What a simulated device gives: bytes, "hang", or None if it cannot run the capture."""
+    """Return what a simulated device gives: bytes, "hang", or None if it cannot run the capture."""
     try:
         return of.simulate(capture)
     except Hang:
@@ -140,28 +150,36 @@ def _effect(of: Target, usual: bytes | str | None, captures: Iterable[Capture]) 
     return effect
 
 
-def _fields(capture: Capture) -> Iterator[tuple[int, str, Field, int, Callable[[int], Capture]]]:
-    """Task, block, field and raw of every field, and what gives the capture with another raw."""
+class _FieldOfJob(NamedTuple):
+    """A field of a job, its raw value, and a function that gives the job with another value."""
+
+    block: str
+    item: Field
+    raw: int
+    changed: Callable[[int], Job]
+
+
+def _changeable(
+    capture: Capture,
+) -> Iterator[tuple[int, str, Field, int, Callable[[int], Capture]]]:
+    """Yield task, block, field and raw of every field, and a function that gives the capture with
+    another raw value."""
     for task, job in enumerate(capture.jobs):
         for block, item, raw, changed in _of_job(job, capture.maps):
             yield task, block, item, raw, partial(_with_job, capture, task, changed)
 
 
-def _of_job(
-    job: Job, maps: Mapping[str, RegisterMap]
-) -> Iterator[tuple[str, Field, int, Callable[[int], Job]]]:
+def _of_job(job: Job, maps: Mapping[str, RegisterMap]) -> Iterator[_FieldOfJob]:
     registers = maps[job.block]
     of_map = {id(item) for item in registers}
     for block, item, raw in replace(job, start=None).values(maps):
-        yield (
-            block,
-            item,
-            raw,
-            partial(_with_field if id(item) in of_map else _with_write, job, item, registers),
-        )
+        change = _with_write
+        if id(item) in of_map:
+            change = _with_field
+        yield _FieldOfJob(block, item, int(raw), partial(change, job, item, registers))
     if job.start:
-        for block, item, raw, changed in _of_job(job.start, maps):
-            yield block, item, raw, partial(_with_start, job, changed)
+        for found in _of_job(job.start, maps):
+            yield found._replace(changed=partial(_with_start, job, found.changed))
 
 
 def _with_job(capture: Capture, task: int, changed: Callable[[int], Job], raw: int) -> Capture:
@@ -179,31 +197,23 @@ def _with_field(job: Job, item: Field, registers: RegisterMap, raw: int) -> Job:
 
 
 def _with_write(job: Job, item: Field, registers: RegisterMap, raw: int) -> Job:
-    """The job with another value in a register that the map does not have."""
-    (offset,) = (
-        offset
-        for offset in job.state
-        if registers.unmapped(job.block, offset).register == item.register
-    )
-    return job.with_writes({offset: raw}, registers)
+    """Return the job with another value in a register that the map does not have."""
+    names = {registers.unmapped(job.block, offset).register: offset for offset in job.state}
+    return job.with_writes({names[item.register]: raw}, registers)
 
 
-def _others(item: Field, raw: int) -> list[int]:
-    """Other raw values that the field can hold."""
+def _other_values(item: Field, raw: int) -> list[int]:
+    """Return other raw values that the field can hold."""
     held = sum((2**piece.width - 1) * 2**piece.at for piece in item.pieces)
     lowest, highest = held & -held, 2 ** (held.bit_length() - 1)
-    values = [
-        raw ^ lowest,
-        raw ^ highest,
-        raw ^ held,
-        0,
-        *(code for code, _ in item.names if not code & ~held),
-    ]
-    return [value for value in dict.fromkeys(values) if value != raw]
+    codes = [code for code, _ in item.names if not code & ~held]
+    values = dict.fromkeys([raw ^ lowest, raw ^ highest, raw ^ held, 0, *codes])
+    values.pop(raw, None)
+    return list(values)
 
 
 def _digest(value: Any) -> bytes:
-    """A hash of nested values that is the same for equal ones."""
+    """Return a hash of nested values, the same for equal values."""
     sums = hashlib.sha256()
 
     def add(part: Any) -> None:
@@ -222,7 +232,9 @@ def _digest(value: Any) -> bytes:
             for each in part:
                 add(each)
         else:
-            sums.update(repr(sorted(part) if isinstance(part, frozenset | set) else part).encode())
+            if isinstance(part, frozenset | set):
+                part = sorted(part)
+            sums.update(repr(part).encode())
 
     add(value)
     return sums.digest()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import npulab
-from npulab.analysis.unread import OTHER, SAME, unread
+from npulab.analysis.ignored import OTHER, SAME, ignored_fields
 from npulab.captures.capture import Capture, Job
 from npulab.captures.target import Hang, Lifted, Range, Target, Unsupported
 from npulab.registers.map import RegisterMap
@@ -67,7 +67,7 @@ def _simulate(capture: Capture) -> bytes:
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, Target]:
     known = {"owl": Target("owl", "", {"c": {}}, {"JOB": MAP}, lift=_lift, simulate=_simulate)}
-    monkeypatch.setattr("npulab.analysis.unread.target", known.__getitem__)
+    monkeypatch.setattr("npulab.analysis.ignored.target", known.__getitem__)
     return known
 
 
@@ -83,7 +83,7 @@ def _capture(writes: bool = False) -> Capture:
 
 
 def test_fields_that_lift_does_not_look_at_are_found(made: dict[str, Target]) -> None:
-    table = unread(_capture()).set_index("field")
+    table = ignored_fields(_capture()).set_index("field")
     assert "rows" not in table.index
     assert "go" not in table.index
     assert table.loc["ignored", "unread"] == (5, 0, 3)
@@ -100,20 +100,20 @@ def test_fields_that_lift_does_not_look_at_are_found(made: dict[str, Target]) ->
 
 
 def test_registers_without_a_map_and_starts_are_looked_at_too(made: dict[str, Target]) -> None:
-    table = unread(_capture(writes=True))
+    table = ignored_fields(_capture(writes=True))
     assert "w16_0_32" in set(table["field"])
     assert (table["field"] == "rows").sum() == 1  # that of the start
     made["owl"] = replace(
         made["owl"], lift=lambda capture: Lifted(tuple(_values(capture).values()), None, None)
     )
-    fields = set(unread(_capture(writes=True))["field"])
+    fields = set(ignored_fields(_capture(writes=True))["field"])
     assert "w16_0_32" not in fields
     assert "go" in fields  # of the start
     assert made["owl"].rule_of is None
     made["owl"] = replace(
         made["owl"], rule_of=lambda capture: f"rule {capture.jobs[0].start.words.tolist()}"
     )
-    assert unread(_capture(writes=True)).empty
+    assert ignored_fields(_capture(writes=True)).empty
 
 
 def test_what_is_replayed_is_looked_at_by_its_bytes(made: dict[str, Target]) -> None:
@@ -121,24 +121,26 @@ def test_what_is_replayed_is_looked_at_by_its_bytes(made: dict[str, Target]) -> 
         raise Unsupported("no layer")
 
     made["owl"] = replace(made["owl"], lift=lift)
-    with pytest.raises(ValueError, match=r"^unread: capture case cannot be lifted: no layer$"):
-        unread(_capture())
+    with pytest.raises(
+        ValueError, match=r"^ignored_fields: capture case cannot be lifted: no layer$"
+    ):
+        ignored_fields(_capture())
     made["owl"] = replace(
         made["owl"], replay=lambda capture: [Range("out", _simulate(replace(capture)))]
     )
-    table = unread(_capture()).set_index("field")
+    table = ignored_fields(_capture()).set_index("field")
     assert not {"rows", "dead"} & {*table.index}
     assert table.loc["ignored", "unread"] == (0,)
     assert table.loc["go", "all"]
     made["owl"] = replace(made["owl"], simulate=lift)
-    assert set(unread(_capture())["effect"]) == {""}
+    assert set(ignored_fields(_capture())["effect"]) == {""}
 
 
 def test_only_captures_are_taken() -> None:
     with pytest.raises(
-        TypeError, match=r"^unread: got int, allowed is Capture, as npulab.load gives$"
+        TypeError, match=r"^ignored_fields: got int, allowed is Capture, as npulab.load gives$"
     ):
-        unread(3)  # type: ignore[arg-type]
+        ignored_fields(3)  # type: ignore[arg-type]
 
 
 @pytest.mark.sample(2)
@@ -153,7 +155,7 @@ def test_only_captures_are_taken() -> None:
     ],
 )
 def test_no_target_ignores_a_field_that_changes_what_its_device_gives(case: str) -> None:
-    table = unread(npulab.load(CAPTURES / case))
+    table = ignored_fields(npulab.load(CAPTURES / case))
     wrong = table[(table["effect"] == OTHER) & ~table["address"]]
     assert wrong.empty, wrong.to_string()
     assert len(table) > 5  # and it does look
@@ -162,7 +164,7 @@ def test_no_target_ignores_a_field_that_changes_what_its_device_gives(case: str)
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("case", ["sim-1x1-relu", "sim-average-pool", "sim-add"])
 def test_lift_looks_at_what_units_wait_for(case: str) -> None:
-    table = unread(npulab.load(CAPTURES / "nvdla" / case))
+    table = ignored_fields(npulab.load(CAPTURES / "nvdla" / case))
     assert set(table[table["effect"] == "hang"]["field"]) == {
         "DST_BASE_ADDR_LOW"
     }  # no part of a layer
@@ -185,7 +187,7 @@ def test_the_shell_says_what_is_not_read(
     assert "w0_7_1" in capsys.readouterr().out
     assert main(["unread", "case"]) == 1
     assert capsys.readouterr().out.endswith(
-        f"and {len(unread(_capture())) - 3} fields without a name\n"
+        f"and {len(ignored_fields(_capture())) - 3} fields without a name\n"
     )
     made["owl"] = replace(made["owl"], simulate=lambda capture: b"")
     assert main(["unread", "case"]) == 0
