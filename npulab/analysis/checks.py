@@ -1,4 +1,4 @@
-"""The check of many captures: a line each, how many differ, and why where that is asked for."""
+"""The check of many captures: a line for each, how many differ, and the reasons if asked for."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COLUMNS = (
 class Checks(Answer):
     """Captures that were checked, and how many could not be read.
 
-    ``explanations``, where they are asked for, are by the number of a result what ``nearby`` gives.
+    ``explanations``, if asked for, are what ``nearby`` gives, by the number of a result.
     """
 
     results: Sequence[Comparison]
@@ -39,28 +39,36 @@ class Checks(Answer):
 
     @property
     def ok(self) -> bool:
-        """Nothing differs."""
+        """True if nothing differs."""
         return all(result.ok for result in self.results)
 
     @property
     def empty(self) -> bool:
-        """Whether outputs were recorded, and of no capture any was compared."""
+        """True if outputs were recorded, and none was compared in any capture."""
         recorded = any(result.left for result in self.results)
         return recorded and not any(result.compared for result in self.results)
 
     def records(self) -> list[Row]:
-        rows = [row for result in self.results for row in result.records()]
-        if self.explanations is not None:
-            tables = (self.explanations.get(number, "") for number in range(len(rows)))
-            rows = [
-                {**row, "explanations": [] if isinstance(table, str) else rows_of(table)}
-                for row, table in zip(rows, tables, strict=True)
-            ]
+        rows = []
+        for number, result in enumerate(self.results):
+            [row] = result.records()
+            if self.explanations is not None:
+                table = self.explanations.get(number, "")
+                row["explanations"] = []
+                if not isinstance(table, str):
+                    row["explanations"] = rows_of(table)
+            rows.append(row)
         return rows
 
     @property
     def parts(self) -> list[Part]:
-        rows = [{**row, **_outcome(result)} for result in self.results for row in result.records()]
+        rows = []
+        for result in self.results:
+            [row] = result.records()
+            if not result.compared:
+                row |= {"compared": None, "mismatches": None}
+            row["predicted or reason"] = _outcome(result)
+            rows.append(row)
         parts: list[Part] = [Table(rows, COLUMNS), self._sentence()]
         if self.explanations is not None:
             for number, result in enumerate(self.results):
@@ -74,17 +82,21 @@ class Checks(Answer):
         counts = Counter(result.verdict for result in self.results)
         bad = sum(not result.ok for result in self.results)
         open_ = sum(not result.complete for result in self.results)
-        parts = [plural(len(self.results), "capture"), "1 differs" if bad == 1 else f"{bad} differ"]
+        differ = "differ"
+        if bad == 1:
+            differ = "differs"
+        text = f"{plural(len(self.results), 'capture')}, {bad} {differ}"
         if open_:
-            parts.append(f"{open_} with nothing or not all compared")
+            text += f", {open_} with nothing or not all compared"
         if self.unreadable:
-            parts.append(f"{self.unreadable} unreadable")
-        verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-        return ", ".join(parts) + (f" ({verdicts})" if verdicts else "")
+            text += f", {self.unreadable} unreadable"
+        if counts:
+            text += f" ({', '.join(f'{count} {verdict}' for verdict, count in counts.items())})"
+        return text
 
 
 def nearby(result: Comparison, progress: Callable[[Any], Iterable[Any]]) -> pd.DataFrame | str:
-    """The hypotheses on what differs, or a sentence that says why there are none."""
+    """Return the hypotheses on what differs, or a sentence that says why there are none."""
     try:
         return hypotheses(result, progress=progress)
     except ValueError as error:
@@ -92,26 +104,25 @@ def nearby(result: Comparison, progress: Callable[[Any], Iterable[Any]]) -> pd.D
 
 
 def explained(result: Comparison, near: pd.DataFrame | str | None) -> list[str]:
-    """A comparison in lines, a blank one first, with what ``nearby`` gave."""
-    if near is None:
-        lines = []
-    elif isinstance(near, str):
+    """Return a comparison in lines, a blank line first, with what ``nearby`` gave."""
+    lines: list[str] = []
+    if isinstance(near, str):
         lines = [near]
-    else:
+    elif near is not None:
         lines = summary_lines(near)
     return ["", str(result), *indented(lines)]
 
 
-def _outcome(result: Comparison) -> Row:
-    """The columns of a line that are not those of the record."""
+def _outcome(result: Comparison) -> str:
+    """Return what a line says besides the counts: the first predicted bytes, or the reason."""
+    wrong = result.verdict == "differs"
     if not result.compared:
-        seen = {"compared": None, "mismatches": None}
-        unread = result.verdict == "differs" and not result.claims_wrong
-        return {
-            **seen,
-            "predicted or reason": f"not compared: {result.reason}" if unread else result.reason,
-        }
-    if result.verdict != "differs":
-        return {"predicted or reason": result.shown or result.reason}
-    unseen = result.captured is None or not result.mismatches
-    return {"predicted or reason": result.reason if result.claims_wrong or unseen else ""}
+        if wrong and not result.claims_wrong:
+            return f"not compared: {result.reason}"
+        return result.reason
+    if not wrong:
+        return result.shown or result.reason
+    # the counts say why it differs, unless no output does
+    if result.claims_wrong or result.captured is None or not result.mismatches:
+        return result.reason
+    return ""

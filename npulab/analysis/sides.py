@@ -1,9 +1,9 @@
-"""Two sides and what differs between them, as far as it is wanted."""
+"""Two sides of a diff, and the fields and buffers that differ between them and are wanted."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,45 +14,48 @@ from npulab.captures.listing import ALL, Wanted, folded
 from npulab.captures.store import load_all
 from npulab.captures.sweep import Sweep, is_sweep, load_sweep
 from npulab.captures.unrecognised import holds_none
+from npulab.registers.fields import Field
 from npulab.support.answers import Answer, Part, Table
 from npulab.support.text import Row, as_address, plural, rows_of
 
 SOME = ("differs", "constant", "pairs")  # columns that only sets have
 
+SidePath = str | os.PathLike[str]
 
-Place = str | os.PathLike[str]
 
+def load_sides(
+    a: SidePath, b: SidePath | None = None, tasks: Sequence[int] = ()
+) -> tuple[Any, Any]:
+    """Return what two paths hold: captures, sets of them or sweeps.
 
-def load_sides(a: Place, b: Place | None = None, tasks: Sequence[int] = ()) -> tuple[Any, Any]:
-    """What two paths hold: captures, sets of them or sweeps; without ``b`` the two cases of a dump,
-    or, for two ``tasks``, the one capture on both sides.
-
-    Raises as ``load_all`` and ``load_sweep``; ValueError for a side without a capture, and if ``a``
-    alone does not have two.
+    Without ``b`` these are the two cases of a dump or, for two ``tasks``, the one capture on both
+    sides.  Raises as ``load_all`` and ``load_sweep``; ValueError for a side without a capture, and
+    if ``a`` alone does not have two.
     """
     if b is None:
-        paths = [a]
-    else:
-        paths = [a, b]
-    if any(map(is_sweep, paths)):
-        if b is None:
-            raise ValueError(f"{a}: got one sweep, allowed are two, A and B")
+        return _sides_of_one(a, bool(tasks))
+    if is_sweep(a) or is_sweep(b):
         return load_sweep(a), load_sweep(b)
-    sides: list[Any] = [load_all(path) for path in paths]
-    if b is None:
-        if len(sides[0]) == 1 and tasks:
-            return sides[0][0], sides[0][0]
-        if len(sides[0]) != 2:
-            raise ValueError(
-                f"{a}: holds {plural(len(sides[0]), 'capture')}, allowed without B is two"
-            )
-        return sides[0][0], sides[0][1]
-    for path, side in zip(paths, sides, strict=True):
+    left, right = load_all(a), load_all(b)
+    for path, side in ((a, left), (b, right)):
         if not len(side):
             raise ValueError(holds_none(Path(path)))
-    if all(len(side) == 1 for side in sides):
-        sides = [side[0] for side in sides]
-    return sides[0], sides[1]
+    if len(left) == len(right) == 1:
+        return left[0], right[0]
+    return left, right
+
+
+def _sides_of_one(path: SidePath, tasks: bool) -> tuple[Capture, Capture]:
+    if is_sweep(path):
+        raise ValueError(f"{path}: got one sweep, allowed are two, A and B")
+    captures = load_all(path)
+    if len(captures) == 1 and tasks:
+        return captures[0], captures[0]
+    if len(captures) != 2:
+        raise ValueError(
+            f"{path}: holds {plural(len(captures), 'capture')}, allowed without B is two"
+        )
+    return captures[0], captures[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,12 +69,11 @@ class Differing(Answer):
     filtered: bool = False
 
     def records(self) -> list[Row]:
-        buffers = self.buffers
+        rows = list(self.fields)
         if self.filtered:
-            buffers = ()
-        return [
-            *self.fields,
-            *(
+            return rows
+        for row in self.buffers:
+            rows.append(
                 {
                     "task": None,
                     "block": "buffer",
@@ -81,37 +83,28 @@ class Differing(Answer):
                     "b": row["b"],
                     "address": False,
                 }
-                for row in buffers
-            ),
-        ]
+            )
+        return rows
 
     @property
     def parts(self) -> list[Part]:
-        every = folded(self.fields, jobs_of(self.a, self.b))
-        fields = [row for row in every if not row["address"]]
-        addresses = [
-            {**row, "a": as_address(row["a"]), "b": as_address(row["b"])}
-            for row in every
-            if row["address"]
-        ]
-        names = [
-            "task",
-            "block",
-            "register",
-            "field",
-            *(name for name in (self.fields[0] if self.fields else ()) if name in SOME),
-            "a",
-            "b",
-        ]
-        parts: list[Part] = [
-            f"a {self.a!r}",
-            f"b {self.b!r}",
-            "",
-            f"{_differ(len(fields), 'field', 's')}" + ", addresses apart" * bool(addresses),
-            Table(fields, names),
-        ]
+        fields: list[Row] = []
+        addresses: list[Row] = []
+        for row in folded(self.fields, jobs_of(self.a, self.b)):
+            if row["address"]:
+                addresses.append({**row, "a": as_address(row["a"]), "b": as_address(row["b"])})
+            else:
+                fields.append(row)
+        names = ["task", "block", "register", "field"]
+        if self.fields:
+            names += [name for name in self.fields[0] if name in SOME]
+        names += ["a", "b"]
+        title = _differ(len(fields), "field", "s")
         if addresses:
-            parts += ["", f"{_differ(len(addresses), 'address', 'es')}", Table(addresses, names)]
+            title += ", addresses apart"
+        parts: list[Part] = [f"a {self.a!r}", f"b {self.b!r}", "", title, Table(fields, names)]
+        if addresses:
+            parts += ["", _differ(len(addresses), "address", "es"), Table(addresses, names)]
         for row in self.buffers:
             parts += [
                 "",
@@ -122,48 +115,61 @@ class Differing(Answer):
 
 
 def differing(a: Any, b: Any, wanted: Wanted = ALL, tasks: Sequence[int] = ()) -> Differing:
-    """What ``diff`` and ``diff_buffers`` find between two sides, or a task of each, as far as it is
-    wanted.
+    """Return what ``diff`` and ``diff_buffers`` find between two sides, or a task of each, as far
+    as it is wanted.
 
-    Raises as ``diff``; LookupError where no field of either side has a name that is wanted.
+    Raises as ``diff``; LookupError if no field of either side has a name that is wanted.
     """
     if tasks:
         a, b = jobs_apart(a, b, tasks)
     if isinstance(a, Sweep):
         every = rows_of(diff(a, b, never=True))
-        known = {_place(row) for row in every}
-        automatic = known - {
-            (item.block, item.register, item.name)
-            for side in (a, b)
-            for item in side.registers or ()
-            if not item.automatic
-        }
+        known = {_names_of(row) for row in every}
+        automatic = known - _declared_names(a) - _declared_names(b)
         wanted.refuse(known)
-        rows = [row for row in every if row["differs"] != "never"]
+        every = [row for row in every if row["differs"] != "never"]
     else:
-        items = {
-            key[1:]: item
-            for side in (a, b)
-            for capture in (side if isinstance(side, CaptureSet) else [side])
-            for key, (item, _) in raw_fields(capture).items()
-        }
+        items = {**_items(a), **_items(b)}
         automatic = {names for names, item in items.items() if item.automatic}
         wanted.refuse(items)
-        rows = rows_of(diff(a, b))
-    rows = [
-        row for row in rows if wanted.holds(*_place(row), _place(row) in automatic, row["address"])
-    ]
-    pair = isinstance(a, Capture) and isinstance(b, Capture)
-    return Differing(a, b, rows, rows_of(diff_buffers(a, b)) if pair else (), bool(wanted))
+        every = rows_of(diff(a, b))
+    rows = []
+    for row in every:
+        names = _names_of(row)
+        if wanted.holds(*names, names in automatic, row["address"]):
+            rows.append(row)
+    buffers: Sequence[Row] = ()
+    if isinstance(a, Capture) and isinstance(b, Capture):
+        buffers = rows_of(diff_buffers(a, b))
+    return Differing(a, b, rows, buffers, bool(wanted))
 
 
-def _place(row: Row) -> tuple[str, str, str]:
-    """The block, the register and the name of the field of a row."""
+FieldNames = tuple[str, str, str]  # block, register, field
+
+
+def _names_of(row: Row) -> FieldNames:
     return row["block"], row["register"], row["field"]
 
 
+def _declared_names(side: Sweep) -> set[FieldNames]:
+    fields = side.registers or ()
+    return {(item.block, item.register, item.name) for item in fields if not item.automatic}
+
+
+def _items(side: Capture | CaptureSet) -> dict[FieldNames, Field]:
+    """Return the fields of all captures of a side by name."""
+    captures: Iterable[Capture] = side
+    if isinstance(side, Capture):
+        captures = [side]
+    items: dict[FieldNames, Field] = {}
+    for capture in captures:
+        for key, (item, _) in raw_fields(capture).items():
+            items[key[1:]] = item
+    return items
+
+
 def jobs_of(*sides: Any) -> Sequence[Job]:
-    """The jobs of the captures among some sides, by task."""
+    """Return the jobs of the captures among some sides, by task."""
     jobs: tuple[Job, ...] = ()
     for side in sides:
         if isinstance(side, Capture):
