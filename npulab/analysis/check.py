@@ -1,5 +1,8 @@
-"""What differs: captures by field, outputs by element, a capture against our understanding of
-it."""
+"""Checks of a capture against our understanding of it, and diffs of captures by field and buffer.
+
+``check`` decodes and encodes again what was recorded and emulates the output; ``explain`` lists a
+coefficient buffer bit by bit; ``diff`` and ``diff_buffers`` compare two sides.
+"""
 
 from __future__ import annotations
 
@@ -48,35 +51,36 @@ if TYPE_CHECKING:
 
 Key = tuple[int, str, str, str]
 SETS = ("task", "block", "register", "field", "differs", "constant", "a", "b", "address")
-MOST_SHOWN = 5
+MOST_SHOWN = 5  # values of a side, and names of an order
 ONE_VALUE = "one value"  # a verdict: what is equal is what memory may hold before a job runs
 NOT_EXECUTED = "not executed"  # a verdict: every output is what memory held before the job ran
-WRITES, ORDER = (
-    "(writes)",
-    "(order)",
-)  # stand for a field where only the way differs in which a state is written
+# stand for a field if only the way differs in which a state is written
+WRITES, ORDER = "(writes)", "(order)"
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """How a capture agrees with our understanding of it.
 
-    ``words`` and ``coefficients`` say whether decoding and encoding gives the same bytes (None if
-    there are none); ``refused`` says that the coefficients were not decoded at all.  ``verdict`` is
-    about the output: ``equal`` where all that was recorded of it was compared and nothing differs,
-    ``partly compared`` where what was compared is equal and ``left`` says what else there is, ``one
-    value`` where every output is the same number that memory may hold before a job runs,
-    ``differs``, ``not executed``, ``nothing to compare``, ``claims agree`` where only claims could
-    be compared. Of ``outputs`` elements ``compared`` were, of which ``mismatches`` differ;
-    ``first`` (row, column, channel) is the first of them, ``max`` the largest difference in units
-    of ``unit``: "code", or "ulp" where outputs are real numbers (how many representable ones apart;
-    +0 and -0 are equal, and so are two NaN). ``predicted`` and ``captured`` are ``(H, W, C)``, of a
-    fully connected layer ``(batches, 1, C)``, or None; ``reason`` says in words what is wrong;
-    ``layer`` is what was lifted, ``rule`` the rounding rule it was emulated with, ``x`` the input.
-    ``hypotheses`` says which other explanation would make it equal.  ``claims`` is what sources
-    beside the capture say of its fields; where no output was compared, the verdict is whether they
-    agree.  ``before_run`` says that the output was recorded before the job ran.  ``fill`` is how
-    many bytes lie inside the output, hold no element of it and are not all the same.
+    ``words`` and ``coefficients`` are true if decoding and encoding gives the same bytes (None if
+    there are none); ``refused`` says that the coefficients were not decoded at all.
+
+    ``verdict`` is about the output: ``equal`` if all that was recorded of it was compared and
+    nothing differs, ``partly compared`` if the compared part is equal and ``left`` names the rest,
+    ``one value`` if every output is the same number that memory may hold before a job runs,
+    ``differs``, ``not executed``, ``nothing to compare``, ``claims agree`` if only claims could be
+    compared.  Of ``outputs`` elements ``compared`` were compared and ``mismatches`` differ;
+    ``first`` (row, column, channel) is the first that differs, ``max`` the largest difference in
+    units of ``unit``: "code", or "ulp" for real numbers (how many representable numbers apart; +0
+    and -0 are equal, and so are two NaN).
+
+    ``predicted`` and ``captured`` are ``(H, W, C)``, of a fully connected layer
+    ``(batches, 1, C)``, or None; ``reason`` says in words what is wrong; ``layer`` is what was
+    lifted, ``rule`` the rounding rule it was emulated with, ``x`` the input.  ``hypotheses`` finds
+    another explanation that would make it equal.  ``claims`` is what sources other than the
+    capture say of its fields; if no output was compared, the verdict says if they agree.
+    ``before_run`` says that the output was recorded before the job ran.  ``fill`` is how many bytes
+    lie inside the output, hold no element of it and are not all the same.
     """
 
     case: str
@@ -106,7 +110,7 @@ class Comparison:
 
     @property
     def complete(self) -> bool:
-        """Whether all outputs that were recorded, or should have been, were compared."""
+        """True if all outputs that were recorded, or should have been, were compared."""
         return self.compared > 0 and self.compared == self.outputs and not self.left
 
     @property
@@ -116,33 +120,42 @@ class Comparison:
 
     @property
     def ok(self) -> bool:
-        """Nothing differs; an output that was recorded before the run, and says so, is as it
-        should be."""
+        """True if nothing differs; an output that was recorded before the run, and says so, need
+        not be equal."""
         sound = self.words and self.coefficients is not False
         unwritten = self.verdict == NOT_EXECUTED and not self.before_run
         return sound and self.verdict != "differs" and not unwritten and not self.claims_wrong
 
     @property
     def largest(self) -> str:
-        """The largest difference, with its unit where it is not in codes."""
+        """The largest difference, with its unit if that is not codes."""
         if self.unit == "code":
             return str(self.max)
         return f"{self.max} {self.unit}"
 
     @property
     def shown(self) -> str:
-        """What is predicted where nothing ran, the first bytes in hexadecimal."""
+        """The first predicted bytes in hexadecimal, if nothing ran; else blank."""
         if self.predicted is None or self.verdict != NOT_EXECUTED:
             return ""
         return in_hex(self.predicted)
 
+    @property
+    def _name(self) -> str:
+        if self.simulated:
+            return f"{self.case} (simulated)"
+        return self.case
+
     def records(self) -> list[Row]:
+        coefficients = "not read"
+        if not self.refused:
+            coefficients = _equality(self.coefficients)
         return [
             {
                 "case": self.case,
                 "target": self.target,
-                "words": _same(self.words),
-                "coefficients": "not read" if self.refused else _same(self.coefficients),
+                "words": _equality(self.words),
+                "coefficients": coefficients,
                 "compared": self.compared,
                 "outputs": self.outputs,
                 "mismatches": self.mismatches,
@@ -159,7 +172,9 @@ class Comparison:
         ]
 
     def __str__(self) -> str:
-        lines = [self.reason] * bool(self.reason)
+        lines = []
+        if self.reason:
+            lines.append(self.reason)
         if self.layer is not None:
             lines.append(f"{self.layer}, rule {self.rule}")
         if self.first is not None and self.predicted is not None and self.captured is not None:
@@ -169,28 +184,27 @@ class Comparison:
                 f"{self.mismatches} of {self.compared} differ, largest {self.largest}",
                 *window(self.predicted, self.captured),
             ]
-        head = f"{self.case}{' (simulated)' * self.simulated}: {self.verdict}"
-        return "\n".join([head, *indented(lines)])
+        return "\n".join([f"{self._name}: {self.verdict}", *indented(lines)])
 
     def __repr__(self) -> str:
+        parts = [self.verdict]
         if self.compared:
-            counts = f"{self.mismatches} of {self.compared} differ"
+            parts.append(f"{self.mismatches} of {self.compared} differ")
         elif self.verdict == "differs" and not self.claims:
-            counts = "nothing was compared"
-        else:
-            counts = ""
-        largest = ""
+            parts.append("nothing was compared")
         if self.unit != "code" and self.mismatches:
-            largest = f"largest {self.largest}"
-        text = ", ".join(filter(None, [self.verdict, counts, largest, self.reason]))
-        return f"Comparison({self.case}{' (simulated)' * self.simulated}: {text})"
+            parts.append(f"largest {self.largest}")
+        if self.reason:
+            parts.append(self.reason)
+        return f"Comparison({self._name}: {', '.join(parts)})"
 
 
 def check(capture: Capture) -> Comparison:
-    """Words and coefficients decoded and encoded again, the output emulated by the target's own
-    rule.
+    """Decode words and coefficients and encode them again, and compare the output with the one
+    emulated by the target's own rule.
 
-    What the target cannot read counts as a difference, with the reason; ``compared`` is 0 then.
+    A capture that the target cannot read counts as a difference, with the reason; ``compared`` is 0
+    then.
     """
     _refuse(capture, "check", Capture)
     of = target(capture.target)
@@ -232,12 +246,12 @@ def check(capture: Capture) -> Comparison:
         reasons.append(
             f"{result.fill} of {size} bytes hold no value of the output (fill): not compared"
         )
-    return _told(result, reasons)
+    return _with_reasons(result, reasons)
 
 
 def _stream(of: Target, capture: Capture) -> Held:
-    """The recorded command stream held against the jobs; as if it were theirs where none was
-    recorded, and where the target reads none."""
+    """Compare the recorded command stream with the jobs; it agrees if none was recorded, or if the
+    target reads none."""
     data = capture.buffers.get(COMMANDS)
     if data is None:
         return Held()
@@ -249,8 +263,8 @@ def _stream(of: Target, capture: Capture) -> Held:
         return Held(str(error).removeprefix(f"{COMMANDS}: "))
 
 
-def _told(result: Comparison, reasons: Sequence[str]) -> Comparison:
-    """The comparison with all its reasons, and with a verdict that says no more than was
+def _with_reasons(result: Comparison, reasons: Sequence[str]) -> Comparison:
+    """Return the comparison with all its reasons, and with a verdict that says no more than was
     compared."""
     wrong = []
     if not result.words:
@@ -268,18 +282,13 @@ def _told(result: Comparison, reasons: Sequence[str]) -> Comparison:
 
 
 def _not_lifted(result: Comparison, of: Target, capture: Capture, error: Exception) -> Comparison:
-    """The comparison of a capture that is refused as it is: one whose outputs are to blame
-    differs."""
+    """Return the comparison of a capture that is refused: it differs if it would be read without
+    its outputs."""
+    verdict = "differs"
     if isinstance(error, Unsupported):
         verdict = "nothing to compare"
-    else:
-        verdict = "differs"
-    result = replace(
-        result,
-        verdict=verdict,
-        reason=str(error),
-        left=tuple(filter(None, [bytes_unseen(capture)])),
-    )
+    left = tuple(filter(None, [bytes_unseen(capture)]))
+    result = replace(result, verdict=verdict, reason=str(error), left=left)
     bare = replace(capture, buffers=without_outputs(capture))
     if len(bare.buffers) == len(capture.buffers) or _lifted(of, capture) is not None:
         return result
@@ -299,7 +308,7 @@ def _not_lifted(result: Comparison, of: Target, capture: Capture, error: Excepti
 
 
 def _lifted(of: Target, capture: Capture) -> Lifted | None:
-    """What a capture is lifted to; None where that is refused."""
+    """Lift a capture; None if that is refused."""
     try:
         return of.lift(capture)
     except (ValueError, LookupError):
@@ -312,7 +321,7 @@ def _rule(of: Target, capture: Capture) -> str:
     return of.rule
 
 
-def _same(equal: bool | None) -> str:
+def _equality(equal: bool | None) -> str:
     if equal is None:
         return "none"
     if equal:
@@ -323,17 +332,22 @@ def _same(equal: bool | None) -> str:
 def _replayed(
     result: Comparison, of: Target, capture: Capture, ranges: Sequence[Range]
 ) -> Comparison:
-    """The comparison of memory after a run; if only a CRC was kept, no difference of a byte is
-    known."""
-    known = [memory for memory in ranges if memory.captured is not None or memory.crc is not None]
-    wrong = [memory for memory in known if memory.differing]
+    """Return the comparison of memory after a run; if only a CRC was kept, no difference of a byte
+    is known."""
+    known: list[Range] = []
+    wrong: list[Range] = []
+    left = []
+    compared = 0
+    for memory in ranges:
+        size = len(memory.predicted)
+        if memory.captured is None and memory.crc is None:
+            left.append(f"{memory.name}: {size} bytes were not recorded")
+            continue
+        known.append(memory)
+        compared += size
+        if memory.differing:
+            wrong.append(memory)
     reasons = [str(memory) for memory in wrong]
-    sizes = [len(memory.predicted) for memory in known]
-    left = [
-        f"{memory.name}: {len(memory.predicted)} bytes were not recorded"
-        for memory in ranges
-        if memory not in known
-    ]
     cut = ""
     named = {memory.name for memory in known}
     if OUTPUT in named:
@@ -341,17 +355,15 @@ def _replayed(
         cut = cut_of(of, capture, lifted)
         left += left_of(of, capture, lifted, named)
         values = sum(len(memory.predicted) for memory in known if memory.name == OUTPUT)
-        if (
-            lifted.output is not None and values == lifted.output.nbytes
-        ):  # without the fill around them
+        # only values without the fill around them leave fill to count
+        if lifted.output is not None and values == lifted.output.nbytes:
             result = replace(result, fill=fill_of(of, capture, lifted))
     elif OUTPUT in capture.buffers:
         left.append(bytes_unseen(capture))
+    verdict = "equal"
     if wrong or cut:
         verdict = "differs"
-    else:
-        verdict = "equal"
-    if not any(sizes):
+    if not compared:
         verdict = "nothing to compare"
     elif verdict == "equal" and not surely_written(capture):
         fresh = [memory.name for memory in known if never_written(memory.predicted)]
@@ -360,37 +372,40 @@ def _replayed(
             reasons.append(
                 f"{' and '.join(fresh)}: every byte is the same, as in memory that no job wrote"
             )
+    if wrong:
+        result = replace(
+            result,
+            mismatches=sum(len(memory.differing) for memory in wrong),
+            first=(wrong[0].differing[0],),
+            max=max(memory.largest for memory in wrong),
+        )
     return replace(
         result,
         verdict=verdict,
-        compared=sum(sizes),
-        outputs=sum(len(one.predicted) for one in ranges),
-        mismatches=sum(len(memory.differing) for memory in wrong),
-        first=(wrong[0].differing[0],) if wrong else None,
+        compared=compared,
+        outputs=sum(len(memory.predicted) for memory in ranges),
         left=tuple(left),
-        max=max((memory.largest for memory in wrong), default=0),
         reason="; ".join(filter(None, [*reasons, cut])),
     )
 
 
 def _claimed(result: Comparison) -> Comparison:
-    """What claims make of the verdict, in words."""
+    """Return the comparison with the claims counted in its reason; they decide the verdict if
+    nothing else does."""
     claims, undecided = result.claims, result.verdict == "nothing to compare"
     wrong = [claim for claim in claims if not claim.agrees]
     if not claims or not (undecided or wrong):
         return result
-    sources = " and ".join(dict.fromkeys(filter(None, (claim.source for claim in claims))))
-    of = ""
+    words = f"{len(claims) - len(wrong)} of {len(claims)} statements"
+    sources = dict.fromkeys(claim.source for claim in claims if claim.source)
     if sources:
-        of = f" of {sources}"
-    words = f"{len(claims) - len(wrong)} of {len(claims)} statements{of} agree"
+        words += f" of {' and '.join(sources)}"
     verdict = result.verdict
     if undecided:
-        if wrong:
-            verdict = "differs"
-        else:
-            verdict = "claims agree"
-    reason = "; ".join(filter(None, [words, *map(str, wrong[:1]), result.reason]))
+        verdict = "claims agree"
+    if undecided and wrong:
+        verdict = "differs"
+    reason = "; ".join(filter(None, [f"{words} agree", *map(str, wrong[:1]), result.reason]))
     return replace(result, verdict=verdict, reason=reason)
 
 
@@ -406,18 +421,16 @@ def _refuse(value: Any, what: str, *kinds: type) -> None:
 def _with_coefficients(
     result: Comparison, of: Target, capture: Capture
 ) -> tuple[Comparison, list[str]]:
-    """The comparison of the coefficient buffer with itself, decoded and encoded again, and why it
-    is
-    not one."""
+    """Return the comparison of the coefficient buffer with itself, decoded and encoded again, and
+    the reasons why that is not possible."""
     if "coefficients" not in capture.buffers:
         return result, []
     try:
         same = of.recode(capture) == capture.buffers["coefficients"]
     except ValueError as error:
-        refused = not isinstance(error, Unsupported)
-        return replace(result, coefficients=False if refused else None, refused=refused), [
-            str(error)
-        ]
+        if not isinstance(error, Unsupported):
+            result = replace(result, coefficients=False, refused=True)
+        return result, [str(error)]
     return replace(result, coefficients=same), []
 
 
@@ -433,30 +446,34 @@ def _same_words(job: Job, capture: Capture) -> bool:
 
 
 def _compared(result: Comparison, of: Target, capture: Capture) -> Comparison:
-    """The comparison of the output, if there is one."""
+    """Return the comparison of the output, and of captured layers, if there are any."""
     lifted = of.lift(capture)
     layer, x, output = lifted
     result = replace(result, layer=layer, rule=_rule(of, capture))
     absent = x is None or (isinstance(x, tuple | list) and any(tensor is None for tensor in x))
-    steps_of = []
+    numbers = []
     if isinstance(layer, Network) and not absent:
-        steps_of = _captured_layers(capture)
-    if steps_of:
-        result = _layer_by_layer(result, of, capture, x, steps_of)
+        numbers = _captured_layers(capture)
+    if numbers:
+        result = _layer_by_layer(result, of, capture, x, numbers)
         if result.mismatches:
             return result
     if output is not None and not absent:
         result = _of_output(replace(result, x=x, captured=output), output, of, capture)
     recorded = output is not None or OUTPUT in capture.buffers
-    missing = [name for name, gone in (("input", absent), ("output", not recorded)) if gone]
-    if not steps_of and (absent or output is None):
+    missing = []
+    if absent:
+        missing.append("no input")
+    if not recorded:
+        missing.append("no output")
+    if not numbers and (absent or output is None):
         said = ""
         if missing:
-            said = f"no {' and no '.join(missing)} recorded"
+            said = f"{' and '.join(missing)} recorded"
         result = replace(result, verdict="nothing to compare", reason=said)
-    left = left_of(of, capture, lifted, [OUTPUT, *(f"{STEP}{number}" for number in steps_of)])
-    if steps_of and output is None:
-        left.append(layers_left(layer, steps_of))
+    left = left_of(of, capture, lifted, [OUTPUT, *(f"{STEP}{number}" for number in numbers)])
+    if numbers and output is None:
+        left.append(layers_left(layer, numbers))
     if recorded and not result.compared:
         left.insert(0, f"0 of {count_of(lifted)} outputs were compared")
     cut = cut_of(of, capture, lifted)
@@ -470,80 +487,71 @@ def _compared(result: Comparison, of: Target, capture: Capture) -> Comparison:
 
 
 def _of_output(result: Comparison, output: np.ndarray, of: Target, capture: Capture) -> Comparison:
-    """The comparison of the recorded output with what the lifted layer gives."""
+    """Return the comparison of the recorded output with that of the lifted layer."""
     layer = cast("Layer", result.layer)
     predicted = emulate(layer, result.x, result.rule)
-    before = result.compared  # of captured layers
+    before = result.compared  # outputs of captured layers
+    unlike = ""
     if predicted.shape != output.shape:
-        return replace(
-            result,
-            verdict="differs",
-            outputs=before + predicted.size,
-            reason=f"predicted shape {predicted.shape}, captured {output.shape}",
-        )
-    if "f" in (predicted.dtype.kind, output.dtype.kind) and predicted.dtype != output.dtype:
-        return replace(
-            result,
-            verdict="differs",
-            outputs=before + predicted.size,
-            reason=f"predicted are numbers of {predicted.dtype}, captured of {output.dtype}",
-        )
-    zero_point = _zero_point(layer)
+        unlike = f"predicted shape {predicted.shape}, captured {output.shape}"
+    elif "f" in (predicted.dtype.kind, output.dtype.kind) and predicted.dtype != output.dtype:
+        unlike = f"predicted are numbers of {predicted.dtype}, captured of {output.dtype}"
+    if unlike:
+        count = before + predicted.size
+        return replace(result, verdict="differs", outputs=count, reason=unlike)
     unwritten = as_unwritten(capture, OUTPUT, output, lambda memory: of.lift(memory).output)
-    found = with_outputs(
-        result,
-        _image(predicted),
-        _image(output),
-        unwritten,
-        None if surely_written(capture) else zero_point,
-    )
+    fresh = _fresh_code(capture, layer)
+    found = with_outputs(result, _image(predicted), _image(output), unwritten, fresh)
     if not found.mismatches:
         verdict = found.verdict
         if ONE_VALUE in (result.verdict, found.verdict):
             verdict = ONE_VALUE
         count = before + found.compared
         return replace(found, verdict=verdict, compared=count, outputs=count)
+    zero_point = _zero_point(layer)
     if np.all(output == zero_point):
+        value = f"the zero point {zero_point}"
         if found.unit == "ulp":
             value = "0"
-        else:
-            value = f"the zero point {zero_point}"
-        return replace(
-            found, verdict=NOT_EXECUTED, reason=f"every output is {value}, as before the job ran"
-        )
-    if (
-        output.size > 1
-        and not np.any(steps(output, output.flat[0]))
-        and output.flat[0] != zero_point
-    ):
-        return replace(
-            found,
-            reason=f"every captured output is {output.flat[0]}, predicted are "
-            f"{predicted.min()} to {predicted.max()}",
-        )
+        reason = f"every output is {value}, as before the job ran"
+        return replace(found, verdict=NOT_EXECUTED, reason=reason)
+    if output.size > 1 and not np.any(steps(output, output.flat[0])):
+        low, high = predicted.min(), predicted.max()
+        reason = f"every captured output is {output.flat[0]}, predicted are {low} to {high}"
+        return replace(found, reason=reason)
     return found
 
 
 def _zero_point(layer: Layer | Network) -> int:
-    """The code that stands for 0 in a layer's output."""
+    """Return the code that stands for 0 in a layer's output."""
     q = layer.output_q
     if q is None:
         return 0
     return q.zero_point
 
 
+def _fresh_code(capture: Capture, layer: Layer | Network) -> int | None:
+    """Return the code that a layer's output may hold before it is written; None if it surely was
+    written."""
+    if surely_written(capture):
+        return None
+    return _zero_point(layer)
+
+
 def _captured_layers(capture: Capture) -> list[int]:
-    """The numbers of the layers that a buffer ``output:N`` is of."""
-    names = (name.removeprefix(STEP) for name in capture.buffers if name.startswith(STEP))
-    return sorted(
-        int(number) for number in names if number.isdecimal() and number == str(int(number))
-    )
+    """Return the numbers N of the layers with a buffer ``output:N``."""
+    numbers = []
+    for name in capture.buffers:
+        number = name.removeprefix(STEP)
+        if name.startswith(STEP) and number.isdecimal() and number == str(int(number)):
+            numbers.append(int(number))
+    return sorted(numbers)
 
 
 def _layer_by_layer(
     result: Comparison, of: Target, capture: Capture, x: Any, numbers: Sequence[int]
 ) -> Comparison:
-    """The comparison of a network's captured layers, up to the first that differs.
+    """Return the comparison of a network's captured layers, up to the first that differs.
 
     Raises ValueError for a layer that the network does not have.
     """
@@ -553,46 +561,52 @@ def _layer_by_layer(
             f"capture {capture.name}: got buffer {STEP}{numbers[-1]}, its network has layers 0 to "
             f"{len(network.layers) - 1}"
         )
-    every, compared, same = outputs(network, x, result.rule), 0, list[int]()
+    every = outputs(network, x, result.rule)
+    compared = 0
+    same = []
     for number in numbers:
-        predicted = every[number]
+        layer, predicted = network.layers[number], every[number]
         name = f"{STEP}{number}"
         captured = of.tensor(capture, name, predicted)
-        zero = None
-        if not surely_written(capture):
-            zero = _zero_point(network.layers[number])
-        unwritten = as_unwritten(capture, name, captured, partial(_tensor, of, name, predicted))
-        found = with_outputs(result, _image(predicted), _image(captured), unwritten, zero)
+        read = partial(_tensor, of, name, predicted)
+        unwritten = as_unwritten(capture, name, captured, read)
+        fresh = _fresh_code(capture, layer)
+        found = with_outputs(result, _image(predicted), _image(captured), unwritten, fresh)
         if found.mismatches:
-            if isinstance(x, tuple | list):
-                given = x
-            else:
-                given = (x,)
-            taken = [
-                given[-1 - source] if source < 0 else every[source]
-                for source in network.inputs[number]
-            ]
-            return replace(
-                found,
-                layer=network.layers[number],
-                x=taken[0] if len(taken) == 1 else tuple(taken),
-                reason=f"layer {number} is the first of {len(numbers)} captured layers that "
-                "differs",
-            )
+            reason = f"layer {number} is the first of {len(numbers)} captured layers that differs"
+            given = _inputs_of(network.inputs[number], x, every)
+            return replace(found, layer=layer, x=given, reason=reason)
         if found.verdict == ONE_VALUE:
-            same.append(number)
+            same.append(str(number))
         compared += found.compared
+    verdict = "equal"
     reason = f"{len(numbers)} of {len(network.layers)} layers were compared"
     if same:
-        reason += f"; of layer {', '.join(map(str, same))} every output is one value, as in memory that no job wrote"
-    verdict = "equal"
-    if same:
         verdict = ONE_VALUE
+        reason += (
+            f"; of layer {', '.join(same)} every output is one value, as in memory that no job "
+            "wrote"
+        )
     return replace(found, verdict=verdict, compared=compared, outputs=compared, reason=reason)
 
 
+def _inputs_of(sources: Sequence[int], x: Any, every: Sequence[np.ndarray]) -> Any:
+    """Return the inputs of a layer: outputs of layers, or (negative) the network's inputs."""
+    if not isinstance(x, tuple | list):
+        x = (x,)
+    taken = []
+    for source in sources:
+        if source < 0:
+            taken.append(x[-1 - source])
+        else:
+            taken.append(every[source])
+    if len(taken) == 1:
+        return taken[0]
+    return tuple(taken)
+
+
 def _tensor(of: Target, name: str, like: np.ndarray, capture: Capture) -> np.ndarray:
-    """What a capture's buffer of a layer holds."""
+    """Return what a capture's buffer of a layer holds."""
     return of.tensor(capture, name, like)
 
 
@@ -603,16 +617,18 @@ def with_outputs(
     unwritten: Sequence[np.ndarray] = (),
     zero_point: int | None = None,
 ) -> Comparison:
-    """A comparison with two outputs of one shape, element by element.
+    """Return a comparison with two outputs of one shape, element by element.
 
-    Equal outputs are held against memory that no job wrote: against ``unwritten`` outputs, and
-    against the ``zero_point`` where one is given.
+    Equal outputs are also compared with memory that no job wrote: with ``unwritten`` outputs, and
+    with the ``zero_point`` if given.
     """
     difference = np.abs(steps(predicted, captured))
     wrong = np.argwhere(difference)
     verdict, reason = "equal", result.reason
+    first = None
     if len(wrong):
         verdict = "differs"
+        first = tuple(wrong[0].tolist())
     elif one_value(captured, unwritten, zero_point):
         said = f"every output is {captured.flat[0]}, as in memory that no job wrote"
         verdict, reason = ONE_VALUE, "; ".join(filter(None, [reason, said]))
@@ -623,7 +639,7 @@ def with_outputs(
         compared=predicted.size,
         outputs=predicted.size,
         mismatches=len(wrong),
-        first=tuple(wrong[0].tolist()) if len(wrong) else None,
+        first=first,
         max=int(difference.max(initial=0)),
         predicted=predicted,
         captured=captured,
@@ -632,20 +648,22 @@ def with_outputs(
 
 
 def _image(output: np.ndarray) -> np.ndarray:
-    """An output of any number of axes as ``(H, W, C)``; batches of a fully connected layer are
-    rows."""
+    """Return an output of any number of axes as ``(H, W, C)``; batches of a fully connected layer
+    are rows."""
     *rows, channels = output.shape
-    *rows, wide = [*rows, 1, 1][: max(len(rows), 2)]
-    return output.reshape(math.prod(rows), wide, channels)
+    width = 1
+    if len(rows) > 1:
+        width = rows.pop()
+    return output.reshape(math.prod(rows), width, channels)
 
 
 def explain(capture: Capture, byte: int | None = None) -> pd.DataFrame:
-    """Every run of bits of the coefficient buffer, in order: byte, bit (of that byte, 0 the
+    """Return every run of bits of the coefficient buffer, in order: byte, bit (of that byte, 0 the
     lowest), bits, kind, core, channel, plane, row, column, value, weights (how many the item stands
     for).
 
-    With ``byte`` only what that byte has a bit of, or what begins there without one.
-    Raises ValueError where a byte cannot be explained, and for one that is not in the buffer.
+    With ``byte`` only items that have a bit of that byte, or begin there without a bit.  Raises
+    ValueError if a byte cannot be explained, and for a byte that is not in the buffer.
     """
     from npulab.registers.shown import Table
 
@@ -654,11 +672,8 @@ def explain(capture: Capture, byte: int | None = None) -> pd.DataFrame:
     if byte is not None:
         size = len(capture.buffers["coefficients"])
         refuse_if(not 0 <= byte < size, "byte", byte, f"is 0 to {size - 1}")
-        items = [
-            item
-            for item in items
-            if item.bit // 8 == byte or item.bit < 8 * byte < item.bit + item.bits
-        ]
+        first = 8 * byte
+        items = [item for item in items if _touches(item, first)]
     places = ["core", "channel", "plane", "row", "column"]
     frame = Table(items, columns=Item._fields).astype(dict.fromkeys(places, "Int64"))
     frame.insert(0, "byte", frame["bit"] // 8)
@@ -666,8 +681,14 @@ def explain(capture: Capture, byte: int | None = None) -> pd.DataFrame:
     return frame[["byte", "bit", "bits", "kind", *places, "value", "weights"]]
 
 
+def _touches(item: Item, first: int) -> bool:
+    """True if an item begins in the byte of a first bit, or began before and reaches into it."""
+    return first <= item.bit < first + 8 or item.bit < first < item.bit + item.bits
+
+
 def diff(a: Any, b: Any, *, never: bool = False, tasks: Sequence[int] = ()) -> pd.DataFrame:
-    """Fields that differ between two captures: task, block, register, field, a, b, address.
+    """Return the fields that differ between two captures: task, block, register, field, a, b,
+    address.
 
     A field that one side does not have is None there; ``address`` says that it points into memory.
     Register writes that leave the same state in another way (a register written twice, another
@@ -681,7 +702,7 @@ def diff(a: Any, b: Any, *, never: bool = False, tasks: Sequence[int] = ()) -> p
     different between them), a, b (the values seen, at most five) and address; the order of register
     writes is not looked at.  Two Sweeps of the same parameters, row by row, also have ``pairs``: in
     how many rows the field differs.  Where the words of a sweep have no map, its fields are runs of
-    bits.  Fields that differ ``never`` are left out unless ``never`` asks for them. Raises
+    bits.  Fields that differ ``never`` are left out unless ``never`` asks for them.  Raises
     ValueError for captures of different targets, sweeps of different blocks, and ``never`` of two
     captures.
     """
@@ -696,27 +717,33 @@ def diff(a: Any, b: Any, *, never: bool = False, tasks: Sequence[int] = ()) -> p
     if isinstance(a, Sweep) or isinstance(b, Sweep):
         raise TypeError(
             f"diff: got {type(a).__name__} and {type(b).__name__}, allowed is a Sweep with a "
-            "Sweep; "
-            "npulab.captures.sweep.sweep_of makes one of captures"
+            "Sweep; npulab.captures.sweep.sweep_of makes one of captures"
         )
-    sets = [side if isinstance(side, CaptureSet) else CaptureSet((side,)) for side in (a, b)]
-    names = {capture.target for side in sets for capture in side}
+    left, right = _captures_of(a), _captures_of(b)
+    names = {capture.target for capture in (*left, *right)}
     refuse_if(len(names) > 1, "diff", f"targets {', '.join(sorted(names))}", "is one")
     if isinstance(a, CaptureSet) or isinstance(b, CaptureSet):
-        rows = [
-            _row(*seen)
-            for seen in _pairs(*([raw_fields(capture) for capture in side] for side in sets))
-        ]
-        return Table([row for row in rows if never or row[4] != "never"], columns=[*SETS])
+        rows = []
+        for key, in_a, in_b in _pairs(list(map(raw_fields, left)), list(map(raw_fields, right))):
+            row = _row(key, in_a, in_b)
+            if never or row[4] != "never":
+                rows.append(row)
+        return Table(rows, columns=[*SETS])
     refuse_if(never, "diff", "never with two captures", "is with CaptureSets and Sweeps")
     frame = Table(differences(a, b), columns=list(Difference._fields), dtype=object)
     return frame.astype({"task": int, "address": bool})
 
 
-def jobs_apart(a: Any, b: Any, tasks: Sequence[int]) -> tuple[Capture, Capture]:
-    """Two captures with one job each, those of two tasks, as their names say.
+def _captures_of(side: Any) -> list[Capture]:
+    if isinstance(side, CaptureSet):
+        return list(side)
+    return [side]
 
-    Raises TypeError for what is no capture, LookupError for a task that is not there.
+
+def jobs_apart(a: Any, b: Any, tasks: Sequence[int]) -> tuple[Capture, Capture]:
+    """Return two captures with one job each, the jobs of two tasks, with names that say so.
+
+    Raises TypeError for a side that is not a capture, LookupError for a task that is not there.
     """
     refuse_if(len(tasks) != 2, "tasks", len(tasks), "are two, one of each side")
     apart: list[Capture] = []
@@ -733,8 +760,8 @@ def jobs_apart(a: Any, b: Any, tasks: Sequence[int]) -> tuple[Capture, Capture]:
 
 
 def diff_buffers(a: Capture, b: Capture) -> pd.DataFrame:
-    """Buffers that differ: buffer, first (byte), bytes (that differ), a, b (lengths; None where
-    there is none).
+    """Return the buffers that differ: buffer, first (byte), bytes (that differ), a, b (lengths;
+    None without a buffer).
 
     The command stream is left out: its register writes are fields, which ``diff`` compares.
     """
@@ -744,25 +771,30 @@ def diff_buffers(a: Capture, b: Capture) -> pd.DataFrame:
         _refuse(side, "diff_buffers", Capture)
     rows = []
     for name in dict.fromkeys([*a.buffers, *b.buffers]):
-        data = [capture.buffers.get(name) for capture in (a, b)]
-        stream = name == COMMANDS and any(job.start for job in (*a.jobs, *b.jobs))
-        if data[0] != data[1] and not stream:
-            left, right = (np.frombuffer(side or b"", np.uint8) for side in data)
-            both = min(len(left), len(right))
-            wrong = np.flatnonzero(left[:both] != right[:both])
-            rows.append(
-                (
-                    name,
-                    int(wrong[0]) if len(wrong) else both,
-                    len(wrong) + abs(len(left) - len(right)),
-                    *(None if side is None else len(side) for side in data),
-                )
-            )
+        left, right = a.buffers.get(name), b.buffers.get(name)
+        if name == COMMANDS and any(job.start for job in (*a.jobs, *b.jobs)):
+            continue
+        if left != right:
+            rows.append((name, *_bytes_apart(left or b"", right or b""), _size(left), _size(right)))
     return Table(rows, columns=["buffer", "first", "bytes", "a", "b"], dtype=object)
 
 
+def _bytes_apart(a: bytes, b: bytes) -> tuple[int, int]:
+    """Return the first byte that differs and how many do; bytes of one side alone differ."""
+    both = min(len(a), len(b))
+    wrong = np.flatnonzero(np.frombuffer(a, np.uint8, both) != np.frombuffer(b, np.uint8, both))
+    count = len(wrong) + abs(len(a) - len(b))
+    return int(min(wrong, default=both)), count
+
+
+def _size(data: bytes | None) -> int | None:
+    if data is None:
+        return None
+    return len(data)
+
+
 class Difference(NamedTuple):
-    """A field that differs between two captures, as meant; None where a side does not have it."""
+    """A field that differs between two captures, as meant; None on a side that does not have it."""
 
     task: int
     block: str
@@ -785,28 +817,27 @@ class Difference(NamedTuple):
 
 
 def differences(a: Capture, b: Capture) -> list[Difference]:
-    """The fields that differ between two captures: the rows of ``diff``."""
-    rows = [
-        Difference(*key, _meant(left)[0], _meant(right)[0], _address(left, right))
-        for key, left, right in _pairs([raw_fields(a)], [raw_fields(b)])
-        if left.keys() != right.keys()
-    ]
+    """Return the fields that differ between two captures: the rows of ``diff``."""
+    rows = []
+    for key, left, right in _pairs([raw_fields(a)], [raw_fields(b)]):
+        if left.keys() != right.keys():
+            [in_a], [in_b] = _meant(left), _meant(right)
+            rows.append(Difference(*key, in_a, in_b, _address(left, right)))
     return rows + _written_differently(a, b)
 
 
 def raw_fields(capture: Capture) -> dict[Key, tuple[Field, int]]:
-    """Every field of a capture with its raw value, by task, block, register and name."""
-    return {
-        (task, block, item.register, item.name): (item, int(raw))
-        for task, job in enumerate(capture.jobs)
-        for block, item, raw in job.values(capture.maps)
-    }
+    """Return every field of a capture with its raw value, by task, block, register and name."""
+    fields: dict[Key, tuple[Field, int]] = {}
+    for task, job in enumerate(capture.jobs):
+        for block, item, raw in job.values(capture.maps):
+            fields[task, block, item.register, item.name] = (item, int(raw))
+    return fields
 
 
 # The raw values of a field on one side, each with a field that says what it means; None and None
-# where a capture does not have the field
+# stand for a capture that does not have the field
 Seen = Mapping[int | None, Field | None]
-ABSENT = None, None
 ONLY_ABSENT: Seen = {None: None}
 
 
@@ -814,29 +845,45 @@ def _pairs(
     a: Sequence[Mapping[Key, tuple[Field, int]]],
     b: Sequence[Mapping[Key, tuple[Field, int]]],
 ) -> Iterator[tuple[Key, Seen, Seen]]:
-    """Each field of two sides' captures, and what is seen of it on both.
+    """Yield each field of two sides' captures, and what is seen of it on both.
 
     A field that differs only in that its register was not written is left out: such a register is
     described by its named fields and by the bits that are set in it.
     """
-    fields = [(key, item) for values in (*a, *b) for key, (item, _) in values.items()]
-    named = {key[:3] for key, item in fields if not item.automatic}
-    for key in dict(fields):
-        left, right = (
-            {raw: item for item, raw in (values.get(key, ABSENT) for values in side)}
-            for side in (a, b)
-        )
+    fields: dict[Key, Field] = {}
+    named = set()
+    for values in (*a, *b):
+        for key, (item, _) in values.items():
+            fields[key] = item
+            if not item.automatic:
+                named.add(key[:3])
+    for key in fields:
+        left, right = _seen(a, key), _seen(b, key)
         automatic = any(item and item.automatic for item in (*left.values(), *right.values()))
         if not ({*left, *right} == {None, 0} and automatic and key[:3] in named):
             yield key, left, right
 
 
+def _seen(side: Sequence[Mapping[Key, tuple[Field, int]]], key: Key) -> Seen:
+    seen: dict[int | None, Field | None] = {}
+    for values in side:
+        if key in values:
+            item, raw = values[key]
+            seen[raw] = item
+        else:
+            seen[None] = None
+    return seen
+
+
 def _meant(seen: Seen) -> list[Any]:
-    """The values of a side as meant, at most ``MOST_SHOWN``."""
-    return [
-        None if item is None or raw is None else item.text(raw)
-        for raw, item in islice(seen.items(), MOST_SHOWN)
-    ]
+    """Return the values of a side as meant, at most ``MOST_SHOWN``."""
+    values: list[Any] = []
+    for raw, item in islice(seen.items(), MOST_SHOWN):
+        if item is None or raw is None:
+            values.append(None)
+        else:
+            values.append(item.text(raw))
+    return values
 
 
 def _address(left: Seen, right: Seen) -> bool:
@@ -844,51 +891,62 @@ def _address(left: Seen, right: Seen) -> bool:
 
 
 def _written_differently(a: Capture, b: Capture) -> list[Difference]:
-    """Jobs of register writes that leave the same state in another way."""
+    """Return how jobs of register writes leave the same state in another way."""
     rows: list[Difference] = []
-    for task, pair in enumerate(zip(a.jobs, b.jobs, strict=False)):
-        for job, other in zip(_parts(pair[0]), _parts(pair[1]), strict=False):
+    for task, (in_a, in_b) in enumerate(zip(a.jobs, b.jobs, strict=False)):
+        for job, other in zip(_with_starts(in_a), _with_starts(in_b), strict=False):
+            mine, theirs = _values_written(job), _values_written(other)
             registers = a.maps[job.block]
-            both = [offset for offset in dict(job.writes) if offset in dict(other.writes)]
-            names = {at: registers.register_at(at) for at in both}
-            for at in both:
-                values = [
-                    [value for offset, value in side.writes if offset == at]
-                    for side in (job, other)
-                ]
-                if values[0] != values[1] and values[0][-1] == values[1][-1]:
-                    left, right = (" ".join(map(hex, value)) for value in values)
-                    rows.append(Difference(task, job.block, names[at], WRITES, left, right))
-            orders = [
-                [names[at] for at in dict(side.writes) if at in names] for side in (job, other)
-            ]
-            if orders[0] != orders[1]:
-                first = next(
-                    at for at, pair in enumerate(zip(*orders, strict=True)) if len({*pair}) > 1
-                )
-                left, right = (_from(order, first) for order in orders)
+            names = {at: registers.register_at(at) for at in mine if at in theirs}
+            for at, name in names.items():
+                if mine[at] != theirs[at] and mine[at][-1] == theirs[at][-1]:
+                    left, right = " ".join(map(hex, mine[at])), " ".join(map(hex, theirs[at]))
+                    rows.append(Difference(task, job.block, name, WRITES, left, right))
+            order = list(names.values())
+            other_order = [names[at] for at in theirs if at in names]
+            if order != other_order:
+                first = 0
+                while order[first] == other_order[first]:
+                    first += 1
+                left, right = _names_from(order, first), _names_from(other_order, first)
                 rows.append(Difference(task, job.block, "", ORDER, left, right))
     return rows
 
 
-def _from(names: Sequence[str], first: int) -> str:
-    """A few names of an order, from one place on."""
+def _values_written(job: Job) -> dict[int, list[int]]:
+    """Return the values that a job writes by offset, in the order of the first writes."""
+    values: dict[int, list[int]] = {}
+    for offset, value in job.writes:
+        values.setdefault(offset, []).append(value)
+    return values
+
+
+def _names_from(names: Sequence[str], first: int) -> str:
+    """Return a few names of an order, beginning at number ``first``."""
     end = first + MOST_SHOWN
-    return " ".join([*["..."] * bool(first), *names[first:end], *["..."] * (len(names) > end)])
+    shown = list(names[first:end])
+    if first:
+        shown.insert(0, "...")
+    if len(names) > end:
+        shown.append("...")
+    return " ".join(shown)
 
 
-def _parts(job: Job) -> list[Job]:
-    return [job, *(_parts(job.start) if job.start else [])]
+def _with_starts(job: Job) -> list[Job]:
+    """Return a job, the job that starts it, and so on."""
+    jobs = [job]
+    while jobs[-1].start:
+        jobs.append(jobs[-1].start)
+    return jobs
 
 
 def _row(key: Key, left: Seen, right: Seen) -> tuple[Any, ...]:
-    """A field of two sets or sweeps, as ``SETS`` has it."""
+    """Return the row of a field of two sets or sweeps, as ``SETS`` has it."""
+    differs = "sometimes"
     if not left.keys() & right.keys():
         differs = "always"
     elif left.keys() == right.keys() and len(left) == 1:
         differs = "never"
-    else:
-        differs = "sometimes"
     constant = differs == "always" and len(left) == len(right) == 1
     return (*key, differs, constant, _meant(left), _meant(right), _address(left, right))
 
@@ -898,60 +956,65 @@ def _diff_sweeps(a: Sweep, b: Sweep, never: bool) -> pd.DataFrame:
         names = sorted({getattr(side, what) for side in (a, b)} - {""})
         if len(names) > 1:
             raise ValueError(f"diff: got {what}s {', '.join(names)}, allowed is one")
-    widths = [side.words.shape[1] for side in (a, b)]
-    if widths[0] != widths[1] or not len(a) or not len(b):
+    width, other = a.words.shape[1], b.words.shape[1]
+    if width != other or not len(a) or not len(b):
         raise ValueError(
-            f"diff: got {len(a)} captures of {widths[0]} words and {len(b)} of {widths[1]}, "
-            "allowed are "
+            f"diff: got {len(a)} captures of {width} words and {len(b)} of {other}, allowed are "
             "some on each side, of one length"
         )
-    maps = [side.registers or other.registers or _runs(a, b) for side, other in ((a, b), (b, a))]
     paired = len(a) == len(b) and a.parameters.equals(b.parameters)
-    sides: list[dict[Key, tuple[Field, np.ndarray]]] = [
-        {
-            (0, item.block, item.register, item.name): (item, item.extract(side.words))
-            for item in registers
-        }
-        for side, registers in zip((a, b), maps, strict=True)
-    ]
+    mine, theirs = _fields_of_sweep(a, b), _fields_of_sweep(b, a)
     rows = []
-    for key in {**sides[0], **sides[1]}:
-        values = [side[key][1] for side in sides if key in side]
-        seen: list[Seen] = [
-            dict.fromkeys(side[key][1].tolist(), side[key][0]) if key in side else ONLY_ABSENT
-            for side in sides
-        ]
-        row = _row(key, seen[0], seen[1])
-        if never or row[4] != "never":
-            if len(values) < 2:
-                pairs = len(a)
-            elif paired:
-                pairs = int(np.sum(values[0] != values[1]))
-            else:
-                pairs = 0
-            rows.append((*row, pairs))
+    for key in {**mine, **theirs}:
+        seen = []
+        for side in (mine, theirs):
+            values: Seen = ONLY_ABSENT
+            if key in side:
+                item, raw = side[key]
+                values = dict.fromkeys(raw.tolist(), item)
+            seen.append(values)
+        row = _row(key, *seen)
+        if not never and row[4] == "never":
+            continue
+        pairs = len(a)
+        if key in mine and key in theirs:
+            pairs = 0
+            if paired:
+                pairs = int(np.count_nonzero(mine[key][1] != theirs[key][1]))
+        rows.append((*row, pairs))
     frame = pd.DataFrame(rows, columns=[*SETS, "pairs"])
     if paired:
         return frame
     return frame.drop(columns="pairs")
 
 
-def _runs(a: Sweep, b: Sweep) -> RegisterMap:
-    """A map without names: runs of bits that vary, that differ between the sweeps, or neither."""
-    varying, differing = a.varying | b.varying, a.words[0] ^ b.words[0]
-    places, one = np.arange(WORD_BITS, dtype=np.uint32), np.uint32(1)
-    kinds = np.where(varying[:, None] >> places & one, 2, differing[:, None] >> places & one)
+def _fields_of_sweep(of: Sweep, other: Sweep) -> dict[Key, tuple[Field, np.ndarray]]:
+    """Return the fields of a sweep with their raw values ``(N,)``, read with its map or, without
+    one, with that of the other side."""
+    registers = of.registers or other.registers or _runs_of_bits(of, other)
+    fields: dict[Key, tuple[Field, np.ndarray]] = {}
+    for item in registers:
+        fields[0, item.block, item.register, item.name] = (item, item.extract(of.words))
+    return fields
+
+
+def _runs_of_bits(a: Sweep, b: Sweep) -> RegisterMap:
+    """Return a map without names: runs of bits that vary, that differ between the sweeps, or
+    neither."""
+    places = np.arange(WORD_BITS, dtype=np.uint32)
+    varying = (a.varying | b.varying)[:, None] >> places & np.uint32(1)
+    differing = (a.words[0] ^ b.words[0])[:, None] >> places & np.uint32(1)
     rows = []
-    for word, bits in enumerate(kinds):
+    for word, bits in enumerate(np.where(varying, 2, differing)):
         edges = [0, *(np.flatnonzero(np.diff(bits)) + 1).tolist(), WORD_BITS]
-        rows += [
-            {
-                "block": a.block or b.block,
-                "offset": WORD_BYTES * word,
-                "field": "",
-                "lsb": lsb,
-                "width": stop - lsb,
-            }
-            for lsb, stop in pairwise(edges)
-        ]
+        for lsb, end in pairwise(edges):
+            rows.append(
+                {
+                    "block": a.block or b.block,
+                    "offset": WORD_BYTES * word,
+                    "field": "",
+                    "lsb": lsb,
+                    "width": end - lsb,
+                }
+            )
     return RegisterMap(rows)

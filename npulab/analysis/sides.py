@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -158,11 +158,10 @@ def _declared_names(side: Sweep) -> set[FieldNames]:
 
 def _items(side: Capture | CaptureSet) -> dict[FieldNames, Field]:
     """Return the fields of all captures of a side by name."""
-    captures: Iterable[Capture] = side
     if isinstance(side, Capture):
-        captures = [side]
+        side = CaptureSet((side,))
     items: dict[FieldNames, Field] = {}
-    for capture in captures:
+    for capture in side:
         for key, (item, _) in raw_fields(capture).items():
             items[key[1:]] = item
     return items
