@@ -3,9 +3,9 @@
 An explanation says which sets of changed items fail: one item alone, two or three together, any of
 two or three, one alone or two together, one together with either of two.  Each kind has a **dual**:
 an explanation f of the changed items, and not f of the unchanged items, are the same arithmetic
-with the outcome turned round, so "any of three" is "all three together" seen from the other side.
+with the outcome inverted, so "any of three" is "all three together" seen from the other side.
 
-Kinds of up to three items are listed whole; kinds of more are sampled.
+Kinds of up to three items are listed whole; kinds of more items are sampled.
 """
 
 from __future__ import annotations
@@ -20,21 +20,25 @@ import numpy as np
 Groups = tuple[tuple[int, ...], ...]
 Told = list[tuple[np.ndarray, bool]]
 
-LISTED = 6_000_000  # explanations of one kind that are listed, at most
-INVALID = 190  # more than any count of contradictions, with room to count on
-SETTLE = 64  # trials between two clearings of that room
-SHORT = 16  # a table is left for a list where the list is so many times shorter
-PARTICLES = 400
+LISTED = 6_000_000  # explanations of one kind that are listed, at most: a byte each
+# Contradictions are counted in bytes.  INVALID marks what is not an explanation: it is larger than
+# any count, and every SETTLE trials it is set again, so that counting on does not wrap around.
+INVALID = 190
+SETTLE = 64
+SHORT = 16  # a table is replaced by a list that is so many times shorter
+PARTICLES = 400  # explanations in a sample
 MOST = 8  # items of a sampled explanation
-SIZES = 0.6  # each further item is so much less probable
+SIZES = 0.6  # each further item makes an explanation so much less probable
 SLOTS = 4  # items of a particle that are drawn anew per trial
-LIGHT = 100.0  # times what is negligible: so light a sample follows the trials in larger steps,
-PATIENCE = 8  # of so many
+# A sample that is so many times lighter than what is negligible follows the trials in steps of
+# PATIENCE, which takes less time.
+LIGHT = 100.0
+PATIENCE = 8
 
 
 class Level(NamedTuple):
-    """Explanations of one kind with the same number of contradictions: how many, log of their mass
-    together."""
+    """Explanations of one kind with the same number of contradictions: how many they are, and the
+    log of their mass together."""
 
     level: int
     size: int
@@ -42,9 +46,11 @@ class Level(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """Explanations with their weights: f is "all of ``needs``, or any of ``ones``" of the changed
-    items, or, where ``dual``, not f of the unchanged ones; -1 stands for no item, ``never`` for
-    what never is so."""
+    """Explanations with their weights.
+
+    f is "all of ``needs``, or any of ``ones``" of the changed items, or, if ``dual``, not f of the
+    unchanged items.  -1 stands for no item; an explanation that is ``never`` so expects no failure.
+    """
 
     needs: np.ndarray  # (H, A) int
     ones: np.ndarray  # (H, B) int
@@ -62,60 +68,54 @@ class Cells(NamedTuple):
         dual: bool = False,
     ) -> Cells:
         count = len(needs)
-        none = np.full((count, 1), -1)
-        return cls(
-            needs,
-            none if ones is None else ones,
-            np.full(count, dual),
-            np.zeros(count, bool),
-            weights,
-        )
+        if ones is None:
+            ones = np.full((count, 1), -1)
+        return cls(needs, ones, np.full(count, dual), np.zeros(count, bool), weights)
 
     def groups(self, row: int) -> Groups:
-        """The smallest sets that fail: no set where nothing fails, the empty one where everything
+        """Return the smallest sets that fail: no set if nothing fails, the empty set if everything
         does."""
-        needs = tuple(sorted(int(item) for item in self.needs[row] if item >= 0))
-        ones = tuple(sorted(int(item) for item in self.ones[row] if item >= 0))
         if self.never[row]:
             return ()
+        needs = _items_of(self.needs[row])
+        ones = _items_of(self.ones[row])
         if not self.dual[row]:
-            return tuple(sorted([*((one,) for one in ones), needs]))
-        if not ones:
-            return tuple((item,) for item in needs)
-        return tuple(sorted(tuple(sorted((*ones, item))) for item in needs))
+            return tuple(sorted([*zip(ones, strict=True), tuple(needs)]))
+        return tuple(sorted(tuple(sorted([*ones, item])) for item in needs))
+
+
+def _items_of(row: np.ndarray) -> list[int]:
+    return np.sort(row[row >= 0]).tolist()
 
 
 def join(parts: Sequence[Cells]) -> Cells:
-    """All of them, padded to one width."""
-
-    def wide(arrays: Sequence[np.ndarray]) -> np.ndarray:
-        out = np.full((sum(map(len, arrays)), max(array.shape[1] for array in arrays)), -1)
-        row = 0
-        for array in arrays:
-            out[row : row + len(array), : array.shape[1]] = array
-            row += len(array)
-        return out
-
-    return Cells(
-        wide([part.needs for part in parts]),
-        wide([part.ones for part in parts]),
-        np.concatenate([part.dual for part in parts]),
-        np.concatenate([part.never for part in parts]),
-        np.concatenate([part.weights for part in parts]),
-    )
+    """Return all of them as one, padded to one width."""
+    needs, ones, dual, never, weights = zip(*parts, strict=True)
+    return Cells(_padded(needs), _padded(ones), *map(np.concatenate, (dual, never, weights)))
 
 
-# A kind of explanations has ``few``, whether at most two items are behind each, and
-# tell(told, log_weights): take in the last of the trials told; ``log_weights(trials)`` are those by
+def _padded(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the rows of arrays of several widths, -1 in the places that they do not have."""
+    width = max(array.shape[1] for array in arrays)
+    out = np.full((sum(map(len, arrays)), width), -1)
+    row = 0
+    for array in arrays:
+        out[row : row + len(array), : array.shape[1]] = array
+        row += len(array)
+    return out
+
+
+# Each kind of explanations has ``few``, true if an explanation has at most two items, and
+# tell(told, log_weights): count the last trial; ``log_weights(trials)`` are the log weights by
 #   contradictions
-# levels(log_weights, floor): those that weigh, as far as a log mass of ``floor`` matters
-# draw(level, wanted, mass, rng): some of a level, which stand for all of its mass; all of them if
-#   they are at most ``wanted``
-# thin(log_weights, floor): drop what weighs nothing beside a log mass of ``floor``
+# levels(log_weights, floor): the levels that matter beside a log mass of ``floor``
+# draw(level, wanted, mass, rng): explanations of a level that stand for all of its mass; all of
+#   them if they are at most ``wanted``
+# thin(log_weights, floor): drop explanations that weigh nothing beside a log mass of ``floor``
 
 
 class Ends:
-    """Nothing fails, and everything does."""
+    """Two explanations: nothing fails, and everything does."""
 
     PRIOR = (0.01, 0.005)
     few = True
@@ -124,25 +124,22 @@ class Ends:
         self.counts = [0, 0]
 
     def tell(self, told: Told, log_weights: Callable[[int], np.ndarray]) -> None:
-        self.counts[0 if told[-1][1] else 1] += 1
+        _, failed = told[-1]
+        self.counts[not failed] += 1
 
     def levels(self, log_weights: np.ndarray, floor: float) -> list[Level]:
-        # told apart by level: if both have the same they are drawn together
-        priors = {
-            level: [
-                prior
-                for count, prior in zip(self.counts, self.PRIOR, strict=True)
-                if count == level
-            ]
-            for level in self.counts
-        }
-        return [
-            Level(level, len(prior), math.log(sum(prior)) + log_weights[level])
-            for level, prior in priors.items()
-        ]
+        # if both have the same number of contradictions they are one level, drawn together
+        ends: dict[int, list[float]] = {}
+        for level, prior in zip(self.counts, self.PRIOR, strict=True):
+            ends.setdefault(level, []).append(prior)
+        levels = []
+        for level, priors in ends.items():
+            log_mass = math.log(sum(priors)) + log_weights[level]
+            levels.append(Level(level, len(priors), log_mass))
+        return levels
 
     def draw(self, level: int, wanted: int, mass: float, rng: np.random.Generator) -> Cells:
-        which = np.array([end for end in (0, 1) if self.counts[end] == level])
+        which = np.flatnonzero(np.array(self.counts) == level)
         share = np.array(self.PRIOR)[which]
         none = np.full((len(which), 1), -1)
         return Cells(none, none, np.zeros(len(which), bool), which == 0, mass * share / share.sum())
@@ -153,21 +150,25 @@ class Ends:
 
 @lru_cache(maxsize=8)
 def pairs(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of all pairs i < j."""
+    """Return the indices of all pairs i < j."""
     return np.triu_indices(n, 1)
 
 
 @lru_cache(maxsize=4)
 def blank(shape: str, n: int) -> np.ndarray:
-    """The table (pair, third item) of a shape before anything was tried: 0, or INVALID where it is
-    no explanation."""
-    i, j = (index[:, None] for index in pairs(n))
+    """Return the table (pair, third item) of a shape before the first trial: 0, or INVALID for
+    what is not an explanation."""
+    i, j = pairs(n)
     k = np.arange(n)
-    return np.where(k > j if shape == "three" else (k != i) & (k != j), 0, INVALID).astype(np.uint8)
+    if shape == "three":
+        valid = k > j[:, None]
+    else:
+        valid = (k != i[:, None]) & (k != j[:, None])
+    return np.where(valid, 0, INVALID).astype(np.uint8)
 
 
 def size(shape: str, n: int) -> int:
-    """How many explanations of a shape there are over n items."""
+    """Return how many explanations of a shape there are over n items."""
     return {
         "one": n,
         "two": math.comb(n, 2),
@@ -180,8 +181,8 @@ class Listed:
     """All explanations of one shape: "one", "two" or "three" (together), "mixed" (one alone, or two
     together).
 
-    While they are many they are counted in a table (pair, third item); what trials leave of it is a
-    list.
+    While they are many they are counted in a table (pair, third item); when trials leave few, these
+    become a list.
     """
 
     def __init__(self, n: int, shape: str, dual: bool, prior: float) -> None:
@@ -189,13 +190,11 @@ class Listed:
         self.few = shape in ("one", "two")
         self.log_prior = math.log(prior / self.size)
         self.items: np.ndarray | None = None  # (H, A) of the list; None while there is a table
-        if self.few:
-            if shape == "one":
-                self.items = np.arange(n)[:, None]
-            else:
-                self.items = np.stack(pairs(n), 1)
-        if self.few:
-            self.counts = np.zeros(self.size, np.uint8)
+        self.counts = np.zeros(self.size, np.uint8)
+        if shape == "one":
+            self.items = np.arange(n)[:, None]
+        elif shape == "two":
+            self.items = np.stack(pairs(n), 1)
         else:
             self.counts = blank(shape, n).copy()
 
@@ -215,42 +214,41 @@ class Listed:
             predicted = (x[self.items[:, 0]] & x[self.items[:, 1]]) | x[self.items[:, 2]]
         else:
             predicted = x[self.items].all(axis=1)
-        self.counts += (~predicted if failed != self.dual else predicted).view(np.uint8)
+        if failed != self.dual:
+            predicted = ~predicted
+        self.counts += predicted.view(np.uint8)
         if len(told) % SETTLE == 0:
-            self.counts[self.counts >= INVALID] = INVALID
-            np.minimum(
-                self.counts, INVALID - SETTLE - 1, out=self.counts, where=self.counts < INVALID
-            )
+            valid = self.counts < INVALID
+            self.counts[~valid] = INVALID
+            np.minimum(self.counts, INVALID - SETTLE - 1, out=self.counts, where=valid)
 
     def levels(self, log_weights: np.ndarray, floor: float) -> list[Level]:
+        out = []
         if self.items is not None:
             found = np.bincount(self.counts)[: len(log_weights)]
-            return [
-                Level(
-                    int(m),
-                    int(found[m]),
-                    float(self.log_prior + log_weights[m] + math.log(found[m])),
-                )
-                for m in np.flatnonzero(found)
-            ]
-        out, left = [], self.size
+            for m in np.flatnonzero(found).tolist():
+                out.append(self._level(m, int(found[m]), log_weights))
+            return out
+        open_ = self.size  # explanations of the levels that are still to come
         for m, weight in enumerate(log_weights):
-            if not left or self.log_prior + weight + math.log(left) < floor:
+            if not open_ or self.log_prior + weight + math.log(open_) < floor:
                 break
             count = int(np.count_nonzero(self.counts == m))
             if count:
-                out.append(Level(m, count, float(self.log_prior + weight + math.log(count))))
-                left -= count
+                out.append(self._level(m, count, log_weights))
+                open_ -= count
         return out
+
+    def _level(self, level: int, count: int, log_weights: np.ndarray) -> Level:
+        return Level(level, count, float(self.log_prior + log_weights[level] + math.log(count)))
 
     def thin(self, log_weights: np.ndarray, floor: float) -> None:
         if self.few:
             return
         light = self.log_prior + log_weights + math.log(self.size) < floor
+        most = len(log_weights) - 1
         if light.any():
             most = int(np.argmax(light)) - 1
-        else:
-            most = len(log_weights) - 1
         if self.items is not None:
             keep = self.counts <= most
             if 2 * np.count_nonzero(keep) < len(keep):
@@ -263,9 +261,9 @@ class Listed:
     def draw(self, level: int, wanted: int, mass: float, rng: np.random.Generator) -> Cells:
         if self.items is not None:
             found = np.flatnonzero(self.counts == level)
-            items = self.items[
-                found if len(found) <= wanted else rng.choice(found, wanted, replace=False)
-            ]
+            if len(found) > wanted:
+                found = rng.choice(found, wanted, replace=False)
+            items = self.items[found]
         else:
             items = self._from_table(level, wanted, rng)
         weights = np.full(len(items), mass / len(items))
@@ -286,33 +284,19 @@ class Listed:
         return self._triples(found, start, step)
 
     def _triples(self, places: np.ndarray, start: int = 0, step: int = 1) -> np.ndarray:
-        """The items at places of the table of which every step-th row is counted."""
+        """Return the items at places of the table, or of every step-th row of it."""
         pair, third = np.divmod(places, self.n)
-        i, j = (index[start + step * pair] for index in pairs(self.n))
-        return np.stack([i, j, third], 1)
-
-
-def _packed(bits: np.ndarray) -> np.ndarray:
-    """Rows of bits ``(R, T)`` as ``(R, W) uint64``."""
-    wide = np.zeros((len(bits), -(-bits.shape[1] // 64) * 64), bool)
-    wide[:, : bits.shape[1]] = bits
-    return np.packbits(wide, axis=1).view(np.uint64)
-
-
-def _both(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """How many bits each row of a ``(P, W)`` has in common with each of b ``(C, W)``."""
-    return sum(
-        (np.bitwise_count(a[:, w, None] & b[:, w]).astype(int) for w in range(a.shape[1])),
-        np.zeros((len(a), len(b)), int),
-    )
+        row = start + step * pair
+        i, j = pairs(self.n)
+        return np.stack([i[row], j[row], third], 1)
 
 
 class Many:
     """Explanations with ``least`` to ``MOST`` items together, sampled: particles that follow the
     trials.
 
-    Each new trial weights the particles, draws them anew, and then draws some items of each from
-    what all trials say of every item in that place (Gibbs).
+    Each new trial weighs the particles, draws them anew by weight, and then draws some items of
+    each anew, with the probability that all trials give every item in that place (Gibbs sampling).
     """
 
     few = False
@@ -323,8 +307,8 @@ class Many:
         self.rng = np.random.default_rng((seed, dual))
         sizes = SIZES ** np.arange(self.most - least + 1)
         sizes /= sizes.sum()
-        # of one arrangement of k items over the places: prior of the size, over the sets, over the
-        # arrangements
+        # log prior of one arrangement of k items over the places: that of the size, divided by the
+        # number of sets and by the number of arrangements
         self.arranged = np.full(self.most + 2, -np.inf)
         for k, share in enumerate(sizes, least):
             self.arranged[k] = (
@@ -363,20 +347,17 @@ class Many:
 
     def _move(self, x: np.ndarray, y: np.ndarray, log_weights: np.ndarray) -> None:
         rows = np.arange(PARTICLES)
-        # contradicted: a trial that passed where all of the items were changed, or failed where
-        # not; 64 trials a word
-        passed, failed = (_packed(x[which].T) for which in (~y, y))
-        missing = (~x[:, self.items]).sum(
-            axis=2
-        )  # (T, P): items of the particle that a trial left unchanged
+        # a trial contradicts an explanation if it passed although all items were changed, or failed
+        # although not; 64 trials a word
+        passed, failed = _bits_in_words(x[~y].T), _bits_in_words(x[y].T)
+        # (T, P): items of the particle that a trial left unchanged
+        missing = (~x[:, self.items]).sum(axis=2)
         for place in self.rng.permutation(self.most)[:SLOTS]:
             mine = self.items[:, place]
             others = (missing - ~x[:, mine] == 0).T
-            contradicted = (
-                _both(_packed(others[:, ~y]), passed)
-                + int(y.sum())
-                - _both(_packed(others[:, y]), failed)
-            )
+            wrong = _bits_in_common(_bits_in_words(others[:, ~y]), passed)
+            right = _bits_in_common(_bits_in_words(others[:, y]), failed)
+            contradicted = wrong + int(y.sum()) - right
             size = (self.items < self.n).sum(axis=1) - (mine < self.n)
             log_p = log_weights[contradicted]
             log_p[:, : self.n] += self.arranged[size + 1][:, None]
@@ -384,7 +365,8 @@ class Many:
             for other in range(self.most):
                 if other != place:
                     occupant = self.items[:, other]
-                    log_p[rows[occupant < self.n], occupant[occupant < self.n]] = -np.inf
+                    taken = occupant < self.n
+                    log_p[rows[taken], occupant[taken]] = -np.inf
             p = np.cumsum(np.exp(log_p - log_p.max(axis=1, keepdims=True)), axis=1)
             chosen = (p < self.rng.random((PARTICLES, 1)) * p[:, -1:]).sum(axis=1)
             missing += x[:, mine].astype(int) - x[:, chosen]
@@ -395,26 +377,36 @@ class Many:
         if self.log_evidence < floor:
             return []
         sets = np.sort(self.items, axis=1)
-        levels, counts = np.unique(self.counts, return_counts=True)
-        return [
-            Level(
-                int(level),
-                len(np.unique(sets[self.counts == level], axis=0)),
-                self.log_evidence + math.log(count / PARTICLES),
-            )
-            for level, count in zip(levels, counts.tolist(), strict=True)
-        ]
+        levels = []
+        for level in np.unique(self.counts).tolist():
+            of_level = sets[self.counts == level]
+            log_mass = self.log_evidence + math.log(len(of_level) / PARTICLES)
+            levels.append(Level(level, len(np.unique(of_level, axis=0)), log_mass))
+        return levels
 
     def thin(self, log_weights: np.ndarray, floor: float) -> None:
         self.light = self.log_evidence < floor + math.log(LIGHT)
 
     def draw(self, level: int, wanted: int, mass: float, rng: np.random.Generator) -> Cells:
-        sets, times = np.unique(
-            np.sort(self.items[self.counts == level], axis=1), axis=0, return_counts=True
-        )
-        return Cells.of(
-            np.where(sets == self.n, -1, sets), mass * times / times.sum(), dual=self.dual
-        )
+        of_level = np.sort(self.items[self.counts == level], axis=1)
+        sets, times = np.unique(of_level, axis=0, return_counts=True)
+        items = np.where(sets == self.n, -1, sets)
+        return Cells.of(items, mass * times / times.sum(), dual=self.dual)
+
+
+def _bits_in_words(bits: np.ndarray) -> np.ndarray:
+    """Return rows of bits ``(R, T)`` as ``(R, W) uint64``."""
+    wide = np.zeros((len(bits), -(-bits.shape[1] // 64) * 64), bool)
+    wide[:, : bits.shape[1]] = bits
+    return np.packbits(wide, axis=1).view(np.uint64)
+
+
+def _bits_in_common(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return how many bits each row of a ``(P, W)`` has in common with each of b ``(C, W)``."""
+    common = np.zeros((len(a), len(b)), int)
+    for word in range(a.shape[1]):
+        common += np.bitwise_count(a[:, word, None] & b[:, word])
+    return common
 
 
 Kind = Ends | Listed | Many
