@@ -108,7 +108,9 @@ def of(text: str, comment: str = "") -> RegisterTable:
         "evidence": text,
         "note": text,
     }
-    return RegisterTable.of([row], {"E": {1: text or "a", 2: "@two"}, "=E": {1: "a"}}, comment)
+    return RegisterTable.of(
+        [row], {"E": {1: text.strip() or "a", 2: "@two"}, "=E": {1: "a"}}, comment
+    )
 
 
 @given(texts)
@@ -149,6 +151,14 @@ def test_a_table_comes_back_and_holds_no_formula(
     before = path.read_bytes()
     draft.save()
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["", " ", "\t", "\n \t"])
+def test_a_blank_name_of_an_enum_is_refused(name: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"enum E: got the blank name .* for raw 1, allowed is a name"
+    ):
+        RegisterTable.of([{"field": "f", "lsb": 0, "width": 4}], {"E": {0: "a", 1: name}})
 
 
 def test_a_draft_keeps_the_bytes_of_lines_that_others_wrote_and_guards_its_own(

@@ -29,7 +29,7 @@ from npulab.registers.table import (
 )
 from npulab.support.cells import guarded, guarded_comment, unguarded_comment
 from npulab.support.files import bare_row, read_bounded, text_of
-from npulab.support.refuse import refusing
+from npulab.support.refuse import refuse_if, refusing
 
 ENUM_COLUMNS = ("enum", "raw", "name")
 COMMENT = "#"
@@ -94,9 +94,7 @@ class RegisterTable:
         ``registers.names`` has it of these rows and of the blocks that are ``sparse``.
         """
         named = {
-            name: {raw: line_of(text, f"enum {name}") for raw, text in sorted(one.items())}
-            for name, one in sorted((enums or {}).items())
-            if one
+            name: _enum_lines(name, names) for name, names in sorted((enums or {}).items()) if names
         }
         gone = {f"enum:{name}" for name in enums or () if name not in named}
         plain = [_plain({**row, "value": ""} if row.get("value") in gone else row) for row in rows]
@@ -234,6 +232,18 @@ class RegisterTable:
             f"{COMMENT} {guarded_comment(line)}".rstrip() + "\n"
             for line in self.copyright.splitlines()
         )
+
+
+def _enum_lines(enum: str, names: Mapping[int, str]) -> dict[int, str]:
+    """The names of an enum by raw in rising order, each on one line."""
+    out = {}
+    for raw, name in sorted(names.items()):
+        out[raw] = line_of(name, f"enum {enum}")
+        # a reader of the written table would refuse the row
+        refuse_if(
+            not out[raw], f"enum {enum}", f"the blank name {name!r} for raw {raw}", "is a name"
+        )
+    return out
 
 
 def features_in(rows: Iterable[Row]) -> list[str]:
