@@ -12,7 +12,7 @@ import pytest
 from c_counts import Bits, fields
 
 from npulab.registers.formats import RegisterTable, read_map, write_map
-from npulab.registers.formats.c_macros import constants, plain_values, probes
+from npulab.registers.formats.c_numbers import constants, plain_values, probes
 from npulab.registers.formats.c_reading import read_c
 from npulab.registers.formats.c_text import read_source, read_unit
 

@@ -13,9 +13,9 @@ import pytest
 
 ROOMS = ("support", "registers", "layout", "models", "quant", "captures")
 FILLED = {
-    "c_macros.Bits",
-    "c_macros.Register",
-    "c_macros.Roles",
+    "c_fields.Bits",
+    "c_fields.Register",
+    "c_roles.Roles",
     "c_structs.Layout",
     "requantize.Requantizer",
 }

@@ -20,24 +20,12 @@ from typing import Any, NamedTuple
 
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Piece, pieces
 from npulab.registers.formats.c_comments import MARK, licence_in, note_in, said_in
-from npulab.registers.formats.c_macros import (
-    BITS,
-    FEWEST,
-    HEX,
-    INLINE,
-    MARKED,
-    MOST_LENGTH,
-    Bits,
-    Longest,
-    Lost,
-    Register,
-    Roles,
-    constants,
-    plain_values,
-    probes,
-    runs_of,
-    tail_of,
-)
+from npulab.registers.formats.c_dialects import BITS, HEX, INLINE, MARKED, Longest, tail_of
+from npulab.registers.formats.c_fields import Bits, Lost, Register, runs_of
+from npulab.registers.formats.c_macros import roles_of
+from npulab.registers.formats.c_numbers import Facts, constants, plain_values, probes
+from npulab.registers.formats.c_offsets import FEWEST
+from npulab.registers.formats.c_roles import Roles
 from npulab.registers.formats.c_structs import Layout, Struct, holes, index, rows_of, twice
 from npulab.registers.formats.c_text import (
     ASKED,
@@ -65,6 +53,7 @@ TABLE = re.compile(r"\b([A-Za-z_]\w*)\s*\[\w*\]\s*=\s*\{([^;]*);")
 SHOWN = 8
 NEAR = 2**8  # characters between an annotation and the struct that it is of
 FAR = 2**12  # characters between a comment and what it is of
+MOST_LENGTH = 2**14  # elements of an array of registers
 MOST_MISSING = 40  # names that a refusal asks for
 MOST_SHOWN = 2**10  # lines that a reading names
 
@@ -429,7 +418,7 @@ def _macros(
         {**{name: macro for name, macro in some.items() if name not in taken}, **more}
         for some, more in ((source.macros, listed), (numbers, constants(listed)))
     )
-    roles = Roles(
+    facts = Facts.of(
         replace(source, macros=macros),
         plain,
         values,
@@ -437,7 +426,7 @@ def _macros(
         spoken - listed.keys(),
         members.keys(),
     )
-    roles.decide()
+    roles = roles_of(facts)
     roles.roles.update(dict.fromkeys(taken, "register"))
     # fields of Linux's regmap
     for made in REGMAP.finditer(source.code, source.own) if "REG_FIELD" in source.code else ():
@@ -589,10 +578,10 @@ def _apart(roles: Roles, block: str, lost: list[Lost]) -> Iterator[Place]:
     """Each register, arrays one by one: in a block by the first words of their names where offsets
     repeat."""
     found: list[tuple[Register, int, str]] = []
-    own = roles.source.own
+    own = roles.facts.source.own
     mine = any(register.position >= own for register in roles.registers.values())
     for register in sorted(roles.registers.values(), key=lambda one: one.position):
-        if register.macro in roles.members:
+        if register.macro in roles.facts.members:
             continue
         if (
             register.position < own

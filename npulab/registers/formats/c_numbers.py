@@ -1,0 +1,218 @@
+"""The macros of a C header as numbers: which may be numbers, which value needs no compiler, and
+which expressions the compiler is asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Mapping, Set
+from dataclasses import dataclass
+from functools import cached_property
+
+from npulab.registers.fields import WORD_BITS
+from npulab.registers.formats.c_dialects import (
+    BITS,
+    CALL,
+    CHOSEN,
+    GETS,
+    HEX,
+    MADE,
+    NO_BITS,
+    PREPARED,
+    RANGE,
+    tail_of,
+)
+from npulab.registers.formats.c_text import LITERAL, NAME, Macro, Source
+
+LARGEST = 2**WORD_BITS  # of offsets and of bits in a word
+MOST_BODY = 2**11  # characters of a macro that may be a number
+# Its alternatives begin with one letter each, so that a search skips all other letters.
+NO_NUMBER = re.compile(r"\"|{|}|;|'|=(?<![=!<>]=)(?!=)|do(?<!\wdo)\b|\.\.\.")
+# a cast to a pointer to a register, and the kernel's wrapper of an offset
+POINTED = re.compile(
+    r"\*?\s*\(\s*(?:(?:const|volatile|__IO|__IM?|__OM?)\s+)*(?:v?u?int(?:8|16|32|64)?(?:_t)?|"
+    r"v?u(?:8|16|32|64)|(?:unsigned\s+)?(?:int|long|short|char)|unsigned)"
+    r"(?:\s+volatile)?\s*\*\s*\)|\b_MMIO(?=\s*\()"
+)
+NO_BRACKETS = str.maketrans("", "", "() ")
+WORD = r"(?:\w+|\(\w+\))"
+TERM = rf"(?:\(?{WORD} *\* *{WORD}\)?|{WORD})"
+SUM = re.compile(rf"\(*{TERM}(?: *\+ *{TERM})*\)*")  # with no term that brackets change
+
+
+def constants(macros: Mapping[str, Macro]) -> dict[str, Macro]:
+    """Return the macros that may be numbers; a cast to a pointer becomes the number it casts."""
+    out = {}
+    for name, macro in macros.items():
+        if macro.body.isalnum():
+            out[name] = macro
+        elif macro.body and len(macro.body) < MOST_BODY and not NO_NUMBER.search(macro.body):
+            out[name] = macro
+            if "*" in macro.body or "_MMIO" in macro.body:
+                address, found = POINTED.subn("", macro.body)
+                if found:
+                    out[name] = macro._replace(body=re.sub(r"(^|\()\s*\*", r"\1", address))
+    return out
+
+
+def plain_values(numbers: Mapping[str, Macro]) -> dict[str, int]:
+    """Return the values that need no compiler: literals, and sums of int of earlier macros.
+
+    A macro of an index has the values of its first three elements (``name[0]`` to ``name[2]``).
+    """
+    out: dict[str, int] = {}
+    for name, macro in numbers.items():
+        body, index = macro.body, macro.parameters
+        if index is None and (found := LITERAL.fullmatch(body)):
+            out[name] = int(found[1], 0)
+            continue
+        if index is not None and (len(index) != 1 or "+" not in body):
+            continue
+        if not SUM.fullmatch(body) or body.count("(") != body.count(")"):
+            continue
+        first, step = _linear(body, index or (), out)
+        if first + 2 * step >= LARGEST // 2:  # it may not be an int
+            continue
+        if index is None:
+            out[name] = first
+        else:
+            for n in range(3):
+                out[f"{name}[{n}]"] = first + n * step
+    return out
+
+
+def _linear(body: str, index: Container[str], known: Mapping[str, int]) -> tuple[int, int]:
+    """The value of a sum at index 0, and what each step of the index adds; LARGEST if unknown."""
+    sums = [0, 0]
+    for term in body.translate(NO_BRACKETS).split("+"):
+        power, product = 0, 1
+        for part in term.split("*"):
+            if part in index:
+                power += 1
+            elif part in known:
+                product *= known[part]
+            elif found := LITERAL.fullmatch(part):
+                product *= int(found[1], 0)
+            else:
+                return LARGEST, 0
+        if power < 2:
+            sums[power] += product
+        elif product:
+            return LARGEST, 0
+    return sums[0], sums[1]
+
+
+def probes(source: Source, numbers: Mapping[str, Macro], known: Container[str]) -> dict[str, str]:
+    """Return the expressions that the compiler is asked for, by macro and its arguments.
+
+    A macro of one parameter is asked for all ones (``~``), for 1 and for the mask of a FIELD_PREP,
+    a macro that adds for the first elements; a value that is known is not asked for.
+    """
+    out: dict[str, str] = {}
+    plain = [name for name, macro in numbers.items() if not macro.parameters]
+    paired = {tail[0] for tail in map(tail_of, plain) if tail}
+    for name, macro in numbers.items():
+        if macro.parameters is None:
+            if name not in known and RANGE.fullmatch(macro.body) is None:
+                out[name] = name
+                if macro.body != source.macros[name].body:
+                    out[name] = macro.body
+        elif len(macro.parameters) == 1 and macro.parameters[0]:
+            if name not in paired and (MADE.search(macro.body) or GETS.search(macro.body)):
+                out[f"{name}(~)"] = f"{name}({LARGEST - 1}ull)"
+                out[f"{name}(1)"] = f"{name}(1ull)"
+                if prepared := PREPARED.search(macro.body):
+                    out[f"{name}(mask)"] = prepared[1]
+            if "+" in macro.body and f"{name}[0]" not in known:
+                for n in range(3):
+                    out[f"{name}[{n}]"] = f"{name}({n})"
+        elif len(macro.parameters) == 2 and "+" in macro.body:
+            for a, b in ((0, 0), (1, 0), (0, 1), (1, 1)):
+                out[f"{name}[{a},{b}]"] = f"{name}({a}, {b})"
+    return out
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The macros of a source, their values, and how they are written."""
+
+    source: Source
+    numbers: Mapping[str, Macro]  # the macros that may be numbers
+    values: dict[str, int]
+    refused: Mapping[str, str]  # macros without a value, and the compiler's reason
+    spoken: Set[str] = frozenset()  # words of the declarations
+    members: Set[str] = frozenset()  # words of structs, named as the macros of their fields begin
+
+    @classmethod
+    def of(
+        cls,
+        source: Source,
+        numbers: Mapping[str, Macro],
+        values: Mapping[str, int],
+        refused: Mapping[str, str],
+        spoken: Set[str] = frozenset(),
+        members: Set[str] = frozenset(),
+    ) -> Facts:
+        """The facts with ``1 << 31``, which is an int below 0, as the bit that it means."""
+        facts = cls(source, numbers, dict(values), refused, spoken, members)
+        for name in facts.bitwise:
+            if -LARGEST // 2 <= values.get(name, 0) < 0:
+                facts.values[name] += LARGEST
+        return facts
+
+    @cached_property
+    def ordered(self) -> dict[str, Macro]:
+        """The macros in the order of the text."""
+        return dict(sorted(self.source.macros.items(), key=lambda item: item[1].position))
+
+    @cached_property
+    def plain(self) -> dict[str, Macro]:
+        """The macros without parameters that may be numbers."""
+        return {name: macro for name, macro in self.numbers.items() if macro.parameters is None}
+
+    @cached_property
+    def bitwise(self) -> frozenset[str]:
+        """The plain macros that are written as bits are: shifted, ``BIT``, ``GENMASK``."""
+        bodies = {macro.body for macro in self.plain.values()}
+        bits = {body for body in bodies if BITS.search(body) and not NO_BITS.match(body)}
+        return frozenset(name for name, macro in self.plain.items() if macro.body in bits)
+
+    @cached_property
+    def hexadecimal(self) -> frozenset[str]:
+        """The plain macros that are written in hexadecimal."""
+        return frozenset(name for name, macro in self.plain.items() if HEX.fullmatch(macro.body))
+
+    @cached_property
+    def used(self) -> Set[str]:
+        """The words that declarations and the bodies of macros use."""
+        bodies = [self.source.macros[name].body for name in self.numbers]
+        text = " ".join(body for body in bodies if not LITERAL.fullmatch(body))
+        return {*self.spoken, *NAME.findall(text)}
+
+    def chosen_offsets(self, macro: Macro) -> list[int]:
+        """The offsets that an index chooses from, as i915 has them; blank for another macro."""
+        if "," not in macro.body or MADE.search(macro.body):
+            return []
+        found = CHOSEN.fullmatch(macro.body)
+        if found is None or macro.parameters != (found[1],):
+            return []
+        words = re.findall(r"\w+", found[2])
+        if len(words) == 1 and words[0][0] != "_":
+            return []
+        offsets = []
+        for word in words:
+            if HEX.fullmatch(word):
+                offsets.append(int(word, 16))
+            elif self.values.get(word, -1) >= 0:
+                offsets.append(self.values[word])
+            else:
+                return []
+        return offsets
+
+    def packs(self, body: str) -> bool:
+        """True if a body is the call of a macro that packs several numbers into one."""
+        call = CALL.fullmatch(body)
+        called = self.source.macros.get(call[1]) if call else None
+        if called is None or len(called.parameters or ()) < 2:
+            return False
+        return "<<" in called.body or (called.body != body and self.packs(called.body))

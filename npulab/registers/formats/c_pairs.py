@@ -1,0 +1,148 @@
+"""Fields of a C header that several macros say: a mask and a shift, a low and a high bit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+
+from npulab.registers.fields import WORD_BITS
+from npulab.registers.formats.c_dialects import (
+    COUNTS,
+    HEAD,
+    HEADS,
+    PAIRED,
+    RANGE,
+    TAILS,
+    Longest,
+    tail_of,
+)
+from npulab.registers.formats.c_fields import ALL, Bits, lowest_bit
+from npulab.registers.formats.c_numbers import Facts
+
+Group = dict[str, str]  # the macros of a field, by the kind that their tails say
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The fields that several macros say together, and the macros that need more evidence."""
+
+    fields: dict[str, Bits]  # by the beginning of their macros' names
+    roles: dict[str, str]
+    weak: dict[str, Group]  # a mask alone, a shift alone
+    doubled: bool  # the file parts names from tails by two underscores
+    bases: Set[str]  # the beginnings of all macros with a tail
+    written: bool  # most masks are written as BIT and GENMASK, so a plain number is not a mask
+
+
+def paired_fields(facts: Facts) -> Pairs:
+    """Return the fields that pairs of macros say, and one macro alone if its tail is certain."""
+    fields = _ranges(facts)
+    roles = dict.fromkeys(fields, "bits")
+    groups = _groups(facts, fields)
+    bases = {base for base, _ in groups}
+    every = Longest(bases)
+    outer = {""}.union(*map(every.all, bases))
+    doubled = any(
+        sep == "__" and {"mask", "low"} <= kinds.keys() for (_, sep), kinds in groups.items()
+    )
+    masks = [kinds["mask"] for (_, sep), kinds in groups.items() if "mask" in kinds and sep == "_"]
+    weak: dict[str, Group] = {}
+    for (base, sep), kinds in groups.items():
+        low = kinds.get("low", "")
+        is_offset = low.endswith("OFFSET")
+        if is_offset and base in outer and "mask" not in kinds:
+            if "width" in kinds:  # the bytes of a group of registers
+                roles[kinds["width"]] = "attribute"
+            continue
+        if is_offset and low in facts.hexadecimal and not every.inside(base):
+            del kinds["low"]  # the offset of a register, whose mask says which bits it has
+        elif low.endswith("START") and "high" not in kinds:
+            del kinds["low"]  # a value of the field that the mask says
+        if not kinds:
+            continue
+        bits = _pair(facts, base, kinds)
+        mask = kinds.get("mask", "")
+        if bits is not None:
+            bits.strict = sep == "__"
+            roles.update(dict.fromkeys(kinds.values(), "bits"))
+            if facts.values.get(f"{base}_V", -1) == bits.bits // 2**bits.lowest:
+                roles[f"{base}_V"] = "attribute"  # Espressif's mask at bit 0
+        elif sep == "__" and facts.values.get(mask, -1) > 0:
+            bits = Bits(base, facts.plain[mask].position, facts.values[mask], strict=True)
+            roles[mask] = "bits"
+        elif not (doubled and sep == "_") and (alone := _certain_alone(kinds)):
+            weak[base] = alone
+        if bits is not None:
+            fields[base] = bits
+    written = 5 * len(facts.bitwise.intersection(masks)) > 4 * len(masks) > 0
+    return Pairs(fields, roles, weak, doubled, bases, written)
+
+
+def _ranges(facts: Facts) -> dict[str, Bits]:
+    """The fields of macros such as ``X_F 7:4``."""
+    fields = {}
+    for name, macro in facts.plain.items():
+        if ":" not in macro.body or name.endswith("_RANGE"):
+            continue
+        found = RANGE.fullmatch(macro.body)
+        if found and int(found[2]) <= int(found[1]) < 64:
+            fields[name] = Bits(name, macro.position, low=int(found[2]), high=int(found[1]))
+    return fields
+
+
+def _groups(facts: Facts, ranges: Mapping[str, Bits]) -> dict[tuple[str, str], Group]:
+    """The macros with a tail, by the beginning of their names and its underscores."""
+    groups: dict[tuple[str, str], Group] = {}
+    for name, macro in facts.plain.items():
+        if name in ranges:
+            continue
+        if head := HEAD.fullmatch(name):
+            groups.setdefault((head[2], "_"), {}).setdefault(HEADS[head[1]], name)
+            continue
+        base, sep, tail = tail_of(name) or ("", "", "")
+        if not base or (tail in COUNTS and not macro.body.isdecimal()):
+            continue
+        kind = TAILS[tail]
+        if name in facts.bitwise and kind in ("low", "high", "bit"):
+            continue  # bits of a register, which happen to be called so
+        groups.setdefault((base.lstrip("_"), sep), {}).setdefault(kind, name)
+    for base, sep in [*groups]:
+        # AMD writes two underscores in front of SHIFT and one in front of MASK
+        masks = groups.get((base, "_"), {})
+        if sep == "__" and {*masks} == {"mask"} and {*groups[base, sep]} == {"low"}:
+            masks |= groups.pop((base, sep))
+    return groups
+
+
+def _pair(facts: Facts, base: str, kinds: Group) -> Bits | None:
+    """The field of macros that agree; None if they say no field."""
+    value = {kind: facts.values.get(name, -1) for kind, name in kinds.items()}
+    mask, width = value.get("mask", -1), value.get("width", -1)
+    if "high" in kinds or width > WORD_BITS:  # the RP2040's BITS are a mask
+        mask, width = max(mask, width), -1
+    counted = kinds.get("width", "").endswith(COUNTS)
+    if counted and "low" in kinds and not facts.plain[kinds["low"]].body.isdecimal():
+        return None
+    position = min(facts.plain[name].position for name in kinds.values())
+    bits = Bits(base, position, mask, value.get("low", -1), width, value.get("high", -1))
+    found = None
+    if mask < 0 and "range" in kinds:
+        found = RANGE.fullmatch(facts.plain[kinds["range"]].body)
+    if found:
+        bits.low, bits.high = int(found[2]), int(found[1])
+    if not 0 <= bits.low < 64:
+        return None
+    if mask > 0:
+        agrees = lowest_bit(mask) in (0, bits.low) and bits.bits <= ALL
+    else:
+        agrees = 0 < width <= 64 - bits.low or bits.low <= bits.high < 64
+    return bits if agrees else None
+
+
+def _certain_alone(kinds: Group) -> Group:
+    """The macros that may say a field without a second macro."""
+    alone = {}
+    for kind, name in kinds.items():
+        if name.rpartition("_")[2] not in PAIRED or name.endswith(("_M", "_BITS")):
+            alone[kind] = name
+    return alone
