@@ -1,0 +1,111 @@
+"""Comments of a C file by what they belong to: npulab's annotations, and notes of people."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from npulab.registers.formats.c_comments import MARK, note_in, said_in
+from npulab.registers.formats.c_text import Comment, Source
+from npulab.support.refuse import refusing
+
+NEAR = 2**8  # characters between an annotation and the struct that it belongs to
+FAR = 2**12  # characters between a comment and the member or macro that it belongs to
+SIGNS = re.compile(r"[\[\](),;{}]")
+
+
+class Span(NamedTuple):
+    """A member, enumerator or macro in the text: where it begins and ends."""
+
+    start: int
+    end: int
+
+
+class Comments(NamedTuple):
+    """The words of annotations and the notes, by the start of the span that they belong to."""
+
+    words: dict[int, dict[str, Any]]
+    notes: dict[int, str]
+
+
+def comments_of(source: Source, spans: Iterable[Span], before: bool = True) -> Comments:
+    """Return the comments of each span: after it on its line, in it and, by default, before it.
+
+    Raises ValueError with file and line for an annotation that is broken.
+    """
+    out = Comments({}, {})
+    if not source.comments:
+        return out
+    ordered = sorted(spans, key=lambda span: (span.end, span.start))
+    ends = [span.end for span in ordered]
+    for comment in source.comments:
+        at = bisect_right(ends, comment.start)
+        span = None
+        if at and _follows(source, comment, ends[at - 1]):
+            span = ordered[at - 1]
+        elif at < len(ordered) and (before or comment.start >= ordered[at].start):
+            between = source.code[comment.end : ordered[at].start]
+            if len(between) <= FAR and not re.search(r"[{};]", between):
+                span = ordered[at]
+        if span is None:
+            continue
+        words = annotation_in(source, comment)
+        if words is not None:
+            out.words[span.start] = {**out.words.get(span.start, {}), **words}
+        elif span.end <= comment.start or not _heads_list(source, comment):
+            note = f"{out.notes.get(span.start, '')} {note_in(comment.text)}".strip()
+            if note:
+                out.notes[span.start] = note
+    return out
+
+
+def _follows(source: Source, comment: Comment, end: int) -> bool:
+    """True if only blanks of one line lie between a span's end and a comment."""
+    between = source.code[end : comment.start]
+    return len(between) < FAR and not between.strip() and "\n" not in between
+
+
+def _heads_list(source: Source, comment: Comment) -> bool:
+    """True if a comment stands after an opening brace at the end of a line: it is about the whole
+    list, not about its first member."""
+    before = source.code[max(0, comment.start - FAR) : comment.start].rpartition("\n")[2]
+    after = source.code[comment.end : comment.end + FAR].partition("\n")[0]
+    return before.rstrip().endswith("{") and after.isspace()
+
+
+def annotation_in(source: Source, comment: Comment) -> dict[str, Any] | None:
+    """Return the words of an annotation, None for another comment; raises with file and line."""
+    if MARK not in comment.text:
+        return None
+    with refusing(source.where(comment.start)):
+        return said_in(comment.text)
+
+
+def annotation_before(source: Source, position: int) -> dict[str, Any]:
+    """Return the words of the annotation right before a struct or union, blank for none."""
+    start = -1
+    for word in ("struct", "union"):
+        found = source.code.rfind(word, max(0, position - NEAR), position + len(word))
+        start = max(start, found)
+    at = bisect_right(source.comments, start, key=lambda comment: comment.end) - 1
+    if at < 0:
+        return {}
+    comment = source.comments[at]
+    between = source.code[comment.end : start]
+    if len(between) > NEAR or between.strip() not in ("", "typedef"):
+        return {}
+    return annotation_in(source, comment) or {}
+
+
+def span_at(code: str, start: int, ends: str) -> Span:
+    """Return the span from a start to the first of some signs outside of brackets."""
+    depth = 0
+    for match in SIGNS.finditer(code, start):
+        if depth <= 0 and match[0] in ends:
+            if match[0] == "}":
+                return Span(start, match.start())
+            return Span(start, match.end())
+        depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(match[0], 0)
+    return Span(start, len(code))

@@ -1,0 +1,594 @@
+"""The rows of a register map from the macros of a C file, and from the enumerators and struct
+members that stand in for macros.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any, NamedTuple
+
+from npulab.registers.fields import WORD_BITS, WORD_BYTES, Piece, pieces
+from npulab.registers.formats.c_annotations import Comments, Span, comments_of
+from npulab.registers.formats.c_dialects import BITS, HEX, INLINE, MARKED, Longest, tail_of
+from npulab.registers.formats.c_fields import Bits, Lost, Register, runs_of
+from npulab.registers.formats.c_macros import roles_of
+from npulab.registers.formats.c_numbers import Facts, constants
+from npulab.registers.formats.c_offsets import FEWEST
+from npulab.registers.formats.c_roles import Roles
+from npulab.registers.formats.c_structs import Run, Struct, index
+from npulab.registers.formats.c_text import NAME, Macro, Source, Unit
+from npulab.registers.formats.naming import unnumbered
+from npulab.registers.table import COLUMNS
+from npulab.support.refuse import refuse_if
+
+REGMAP = re.compile(r"(\w+)\]?\s*=\s*REG_FIELD\w*\(\s*(\w+)\s*,\s*(\d+)\s*,\s*(\d+)\s*[,)]")
+ARRAY = re.compile(r"\b([A-Za-z_]\w*)\s*\[\w*\]\s*=\s*\{([^;]*);")
+ENUMERATOR = re.compile(r"\w+\s*=\s*((?:[^,}(]|\([^()]*\))+)")
+MOST_LENGTH = 2**14  # elements of an array of registers
+MOST_WORDS = 5  # first words of a name that may name its block
+
+Rows = list[dict[str, Any]]
+Enums = dict[str, dict[int, str]]
+
+
+class Chunk(NamedTuple):
+    """The rows that one place of the file says."""
+
+    position: int
+    rows: Rows
+
+
+@dataclass(frozen=True)
+class MacroRegisters:
+    """The registers that macros say, and what reading them lost."""
+
+    chunks: list[Chunk]
+    enums: Enums
+    lost: list[Lost]
+    remarks: list[str]
+    roles: Roles
+    known: set[tuple[str, int]]  # words of structs (struct, offset) whose fields macros say
+
+
+class Place(NamedTuple):
+    """Where a register lies, or an element of an array of registers."""
+
+    register: Register
+    offset: int
+    name: str
+    block: str
+
+
+class Member(NamedTuple):
+    """A word of a struct whose fields macros say."""
+
+    struct: str
+    offset: int
+    name: str
+    position: int
+
+
+def registers_of_macros(
+    unit: Unit,
+    numbers: Mapping[str, Macro],
+    values: Mapping[str, int],
+    structs: Sequence[Struct],
+    notes: Mapping[int, str],
+) -> MacroRegisters:
+    """Return the registers that the macros of a unit say; ``notes`` are those of struct members.
+
+    Raises ValueError with file and line for an annotation that contradicts its macro.
+    """
+    source = unit.source
+    spans = (Span(macro.position, macro.end) for macro in source.macros.values())
+    comments = comments_of(source, spans, before=False)
+    annotated = _annotated(source, values, comments)
+    members = _members(unit, structs)
+    roles = _roles(unit, numbers, values, members, annotated.macros)
+    lost = roles.lost + _arrays(source)
+    writer = RowWriter({**notes, **comments.notes}, _meanings(source), annotated.enums, lost, [])
+    block = re.sub(r"\W", "_", source.path.stem)
+    places = [*_places(_elements(roles, lost), block, lost)]
+    for name, member in members.items():
+        register = roles.registers.get(name)
+        if register and register.fields:
+            places.append(Place(register, member.offset, member.name, member.struct))
+    known = {(place.block, place.offset) for place in places if place.register.macro in members}
+    chunks = _chunks(writer, places, annotated.chunks)
+    placed = roles.placed()
+    for base, bits in roles.fields.items():
+        if base not in placed and bits.position >= source.own:
+            reason = (
+                "no macro that its name begins with says a register's offset "
+                "(--include FOLDER/FILE)"
+            )
+            lost.append(Lost("field", base, bits.position, reason))
+    if roles.by_words:
+        writer.remarks.append("offsets of registers, which are taken as counts of words")
+    named = {item.name for item in lost}
+    lost += [item for item in roles.rest() if item.name not in named]
+    return MacroRegisters(chunks, writer.enums, lost, writer.remarks, roles, known)
+
+
+# annotations of npulab's own
+
+
+class Annotated(NamedTuple):
+    """Registers, fields and enums that annotations name, and the macros that say them."""
+
+    chunks: list[Chunk]
+    enums: Enums
+    macros: set[str]
+
+
+def _annotated(source: Source, values: Mapping[str, int], comments: Comments) -> Annotated:
+    """The registers that npulab's own annotations name, in the order of the file."""
+    out = Annotated([], {}, set())
+    register: dict[str, Any] = {}
+    macros = []
+    if comments.words:
+        macros = [macro for macro in source.macros.values() if macro.parameters is None]
+    for macro in sorted(macros, key=lambda macro: macro.position):
+        words = comments.words.get(macro.position, {})
+        mask = source.macros.get(f"{macro.name.removesuffix('__SHIFT')}__MASK")
+        if register and mask and mask.position in comments.words:
+            out.macros.add(macro.name)  # the annotation stands at the mask
+        if not words or macro.name not in values:
+            continue
+        out.macros.add(macro.name)
+        value, where = values[macro.name], source.where(macro.position)
+        if "enum" in words:
+            _add_name(out.enums, words, macro.name, value, where)
+        elif "block" in words:
+            refuse_if(
+                value < 0 or value % WORD_BYTES,
+                f"{where}: register {macro.name}",
+                f"offset {value}",
+                f"is a multiple of {WORD_BYTES} from 0",
+            )
+            name = words.get("register", "")
+            register = {"block": words["block"], "offset": value, "register": name}
+            out.chunks.append(Chunk(macro.position, []))
+        else:
+            note = comments.notes.get(macro.position, "")
+            row = _annotated_field(macro.name, value, words, note, where, bool(register))
+            out.chunks[-1].rows.append({**register, **row})
+    return out
+
+
+def _add_name(enums: Enums, words: Mapping[str, Any], macro: str, value: int, where: str) -> None:
+    """Add a value of an enum; raises ValueError for a number or a name that it has already."""
+    names = enums.setdefault(words["enum"], {})
+    text = words.get("name", macro)
+    refuse_if(
+        value < 0 or value in names or text in names.values(),
+        f"{where}: enum {words['enum']}",
+        f"{text} = {value}",
+        "is each name and each number from 0 once",
+    )
+    names[value] = text
+
+
+def _annotated_field(
+    macro: str, mask: int, words: Mapping[str, Any], note: str, where: str, placed: bool
+) -> dict[str, Any]:
+    """The row of a field without its register; raises ValueError for a mask of several runs."""
+    refuse_if(
+        not placed, f"{where}: field {macro}", "it before any register", "is after its register"
+    )
+    runs = runs_of(mask)
+    refuse_if(
+        len(runs) != 1 or mask >= 2**WORD_BITS,
+        f"{where}: field {macro}",
+        f"mask {mask:#x}",
+        "is one run of bits of a word",
+    )
+    row: dict[str, Any] = {"field": macro.removesuffix("__MASK"), "lsb": runs[0][0]}
+    row["width"] = runs[0][1]
+    if note:
+        row["note"] = note
+    row.update((name, value) for name, value in words.items() if name in COLUMNS)
+    return row
+
+
+# what stands in for macros
+
+
+def _roles(
+    unit: Unit,
+    numbers: Mapping[str, Macro],
+    values: Mapping[str, int],
+    members: Mapping[str, Member],
+    taken: Iterable[str],
+) -> Roles:
+    """The roles of the macros that no annotation names, of enumerators, words of structs and
+    fields of Linux's regmap."""
+    source = unit.source
+    listed, listed_values = _enumerators(unit)
+    values = {**values, **listed_values}
+    for name, member in members.items():
+        position = member.position
+        listed[name] = Macro(name, None, f"{member.offset:#x} + 0", position, position)
+        values[name] = member.offset
+    declared = " ".join(source.code[start:end] for start, end in unit.spans)
+    macros = {name: macro for name, macro in source.macros.items() if name not in taken}
+    plain = {name: macro for name, macro in numbers.items() if name not in taken}
+    facts = Facts.of(
+        replace(source, macros={**macros, **listed}),
+        {**plain, **constants(listed)},
+        values,
+        unit.refused,
+        {*NAME.findall(declared)} - listed.keys(),
+        members.keys(),
+    )
+    roles = roles_of(facts)
+    roles.roles.update(dict.fromkeys(taken, "register"))
+    for found in REGMAP.finditer(source.code, source.own):
+        bits = Bits(found[1], found.start(), low=int(found[3]), high=int(found[4]))
+        register = None
+        if found[2] in roles.candidates:
+            register = roles.register(found[2])
+        roles.add(bits, register)
+    return roles
+
+
+def _arrays(source: Source) -> list[Lost]:
+    """The arrays of numbers in hexadecimal, which are not read."""
+    lost = []
+    for found in ARRAY.finditer(source.code, source.own):
+        if len(re.findall(r"\b0[xX]", found[2])) >= FEWEST and not REGMAP.search(found[2]):
+            lost.append(Lost("table", found[1], found.start(), "numbers of an array are not read"))
+    return lost
+
+
+def _members(unit: Unit, structs: Sequence[Struct]) -> dict[str, Member]:
+    """The words of structs whose fields macros say, by the beginning of the macros' names.
+
+    That beginning is some words of the struct's name and the member's name; no other struct that
+    is called so may have such a member.
+    """
+    macros = unit.source.macros
+    begins = Counter[str]()
+    if structs:
+        begins = _beginnings(macros)
+    out: dict[str, Member] = {}
+    registers = Longest({name for name, macro in macros.items() if HEX.fullmatch(macro.body)})
+    for struct in structs:
+        # a struct that holds pointers is a program's
+        if not begins or any(run.address for run in struct.laid.runs):
+            continue
+        words = struct.name.split("_")
+        for run in struct.laid.runs:
+            if run.width != WORD_BITS or run.start % WORD_BITS or run.feature:
+                continue
+            for first, last in combinations(range(len(words) + 1), 2):
+                name = "_".join([*words[first:last], run.name]).upper()
+                taken = name == struct.name.upper() or name in macros or registers.inside(name)
+                if begins[name] and not taken and _is_only(unit, words[first:last], run):
+                    offset = run.start // 8
+                    out.setdefault(name, Member(struct.name, offset, run.name, run.position))
+    return out
+
+
+def _beginnings(macros: Mapping[str, Macro]) -> Counter[str]:
+    """How many macros of fields begin with each text that ends at an underscore."""
+    begins = Counter[str]()
+    for name, macro in macros.items():
+        if tail_of(name) or BITS.search(macro.body):
+            begins.update(name[: cut.start()].lstrip("_") for cut in re.finditer("_", name))
+    return begins
+
+
+def _is_only(unit: Unit, words: Sequence[str], run: Run) -> bool:
+    """True if at most one struct whose name has these words has a member of this name."""
+    pattern = rf"struct\s+(\w+_)?{'_'.join(words)}(_\w+)?\s*\{{[^}}]*\b{run.name}\s*;"
+    declared = [unit.source.code[start:end] for start, end in unit.spans]
+    return sum(1 for text in declared if re.match(pattern, text)) < 2
+
+
+def _enumerators(unit: Unit) -> tuple[dict[str, Macro], dict[str, int]]:
+    """The enumerators that are offsets or bits, as if they were macros, and the values of all.
+
+    An enum says offsets if it has several, in hexadecimal or as sums, all multiples of a word;
+    with such an enum, enumerators that say bits of its registers count too.
+    """
+    offsets: dict[str, Macro] = {}
+    rest: dict[str, Macro] = {}
+    values: dict[str, int] = {}
+    annotated = any(name.startswith("NPULAB_") for name in unit.source.macros)
+    for cursor in () if annotated else unit.cursors:
+        if cursor.kind.name != "ENUM_DECL" or not cursor.is_definition():
+            continue
+        macros, numbers, count = {}, {}, 0
+        for child in cursor.get_children():
+            count += 1
+            start = unit.position(child.location)
+            body = ENUMERATOR.match(unit.source.code, start)
+            if child.kind.name == "ENUM_CONSTANT_DECL" and body:
+                name = child.spelling
+                macros[name] = Macro(name, None, body[1].strip(), start, body.end())
+                numbers[name] = child.enum_value
+        if len(macros) >= max(FEWEST, count - 1) and _are_offsets(macros, numbers):
+            offsets |= macros
+        else:
+            rest |= macros
+        values |= numbers
+    if offsets:
+        plain = {name.replace("_REG_", "_").removesuffix("_OFFSET") for name in offsets}
+        registers = Longest({*offsets, *plain})
+        for name, macro in rest.items():
+            if registers.inside(name) or BITS.search(macro.body):
+                offsets[name] = macro
+    return offsets, values
+
+
+def _are_offsets(macros: Mapping[str, Macro], numbers: Mapping[str, int]) -> bool:
+    """True if enumerators are written as offsets are, and are not all single bits."""
+    if any(number % WORD_BYTES or number < 0 for number in numbers.values()):
+        return False
+    flags = all(n.bit_count() <= 1 and not MARKED.fullmatch(name) for name, n in numbers.items())
+    if flags or max(numbers.values()) < (FEWEST - 1) * WORD_BYTES:
+        return False
+    return all(re.search(r"0[xX]|\+", macro.body) for macro in macros.values())
+
+
+# places
+
+
+class Element(NamedTuple):
+    """A register, or an element of an array of registers."""
+
+    register: Register
+    offset: int
+    name: str
+
+
+def _elements(roles: Roles, lost: list[Lost]) -> list[Element]:
+    """The registers of the file in its order, arrays element by element."""
+    out = []
+    own = roles.facts.source.own
+    registers = sorted(roles.registers.values(), key=lambda register: register.position)
+    mine = any(register.position >= own for register in registers)
+    for register in registers:
+        if register.macro in roles.facts.members:
+            continue
+        included = register.position < own and mine
+        if included and not any(bits.position >= own for bits in register.fields):
+            continue
+        counts = [max(1, count) for count, _ in register.lengths]
+        total = math.prod(counts)
+        if total > MOST_LENGTH:
+            reason = f"an array of {total}, at most {MOST_LENGTH} are allowed"
+            lost.append(Lost("register", register.name, register.position, reason))
+            continue
+        if any(count == 0 for count, _ in register.lengths):
+            reason = "nothing says its length, so only the first is read (X__LEN)"
+            lost.append(Lost("array", register.name, register.position, reason))
+        for n in range(total):
+            rest, offset = n, register.offset
+            for count, (_, stride) in zip(counts[::-1], register.lengths[::-1], strict=True):
+                rest, step = divmod(rest, count)
+                offset += step * stride
+            out.append(Element(register, offset, register.name + index(n, counts)))
+    return out
+
+
+def _places(elements: Sequence[Element], block: str, lost: list[Lost]) -> Iterator[Place]:
+    """Yield the place of each register: in the block, or in a block by the first words of its name
+    if offsets repeat."""
+    words = _block_words(elements)
+    taken: dict[tuple[str, int], str] = {}
+    for register, offset, name in elements:
+        plain = where = _first_words(name, words) or block
+        first = taken.setdefault((where, offset), name)
+        n = 1
+        while taken.setdefault((where, offset), name) != name:
+            n += 1
+            where = f"{plain}_{n}"
+        if n > 1:
+            reason = f"it lies at {offset:#x} where {first} lies, so it stands in the block {where}"
+            lost.append(Lost("second register", name, register.position, reason))
+        yield Place(register, offset, name, where)
+
+
+def _block_words(elements: Sequence[Element]) -> int:
+    """How many first words of the registers' names part the blocks; 0 for one block."""
+    clash = _clashes(elements, 0)
+    if clash < max(FEWEST, len(elements) // 20):  # a few registers stand in a block of their own
+        return 0
+    clashes = {n: _clashes(elements, n) for n in range(1, MOST_WORDS + 1)}
+    # the coarsest blocks that part nearly as much as the finest
+    most = min(clashes.values()) + clash // 20
+    best = next(n for n, count in clashes.items() if count <= most)
+    if 2 * clashes[best] <= clash:
+        return best
+    return 0
+
+
+def _clashes(elements: Sequence[Element], words: int) -> int:
+    """How many registers lie where another register of their block lies."""
+    places = {(_first_words(element.name, words), element.offset) for element in elements}
+    return len(elements) - len(places)
+
+
+def _first_words(name: str, words: int) -> str:
+    """The first words of a name without the numbers of its arrays; blank for 0 words."""
+    return "_".join(unnumbered(name).split("_")[:words])
+
+
+# rows
+
+
+def _chunks(writer: RowWriter, places: Sequence[Place], before: Sequence[Chunk]) -> list[Chunk]:
+    """The chunks ``before`` and the rows of each place; a whole word gives way to the bits of a
+    field that reaches into it."""
+    names = {(place.block, place.offset): place.name for place in places}
+    spilled = set()
+    chunks = [*before]
+    for place in places:
+        rows = writer.rows(place)
+        for row in rows:
+            if row["offset"] != place.offset:
+                row["register"] = names.get((place.block, row["offset"]), place.name)
+                spilled.add((row["block"], row["offset"]))
+        chunks.append(Chunk(place.register.position, rows))
+    if not spilled:
+        return chunks
+    out = []
+    for position, rows in chunks:
+        kept = []
+        for row in rows:
+            is_whole = row["width"] == WORD_BITS and row["field"] == row["register"]
+            if "at" in row or not is_whole or (row["block"], row["offset"]) not in spilled:
+                kept.append(row)
+        out.append(Chunk(position, kept))
+    return out
+
+
+@dataclass(frozen=True)
+class RowWriter:
+    """Makes the rows of registers: notes by position, the value columns of fields by name; adds to
+    the enums and to what is lost or remarked."""
+
+    notes: Mapping[int, str]
+    meanings: Mapping[str, str]
+    enums: Enums
+    lost: list[Lost]
+    remarks: list[str]
+
+    def rows(self, place: Place) -> Rows:
+        """The rows of a register; one row of the whole word if no macro says its fields."""
+        register = place.register
+        note = self.notes.get(register.position, "")
+        out: Rows = []
+        taken: list[int] = []  # bits, in the block and in each block of overlapping fields
+        fields = sorted(register.fields, key=lambda bits: (bits.bits & -bits.bits, bits.position))
+        for bits in fields:
+            mask = bits.bits
+            if mask <= 0:
+                self.lost.append(Lost("field", bits.name, bits.position, "nothing says its bits"))
+                continue
+            level = 0
+            while level < len(taken) and taken[level] & mask:
+                level += 1
+            if level == len(taken):
+                taken.append(0)
+            taken[level] |= mask
+            out += self._field_rows(bits, place, level)
+        if not out:
+            whole = Bits(register.name, 0, 2**WORD_BITS - 1, values=register.values)
+            row = self._row(place, place.block, 0, WORD_BITS)
+            return [{**row, "field": place.name, "note": note, "value": self._enum(whole)}]
+        if note:  # the lowest field has the note of the register
+            out[0]["note"] = f"{register.name}: {note} {out[0]['note']}".strip()
+        return out
+
+    def _row(self, place: Place, block: str, lsb: int, width: int) -> dict[str, Any]:
+        """The columns of a run of bits that say where it lies."""
+        return {
+            "block": block,
+            "offset": place.offset,
+            "register": place.name,
+            "lsb": lsb,
+            "width": width,
+        }
+
+    def _field_rows(self, bits: Bits, place: Place, level: int) -> Iterator[dict[str, Any]]:
+        """Yield a row for each run of bits of a field; a field that overlaps others of its
+        register stands in another block."""
+        register, block = place.register, place.block
+        if level:
+            block += "_overlaps"
+            if level > 1:
+                block += f"_{level}"
+            reason = (
+                f"another field of {register.name} has its bits, so it stands in the block {block}"
+            )
+            self.lost.append(Lost("second field", bits.name, bits.position, reason))
+        value = self.meanings.get(bits.name, "")
+        if value == "f32" and bits.bits != 2**WORD_BITS - 1:
+            value = ""
+        value = self._enum(bits) or value
+        runs = [*_words(bits.bits)]
+        name = register.short(bits.name)
+        if len(runs) > 1:
+            name = f"{place.name}.{name}" if register.lengths else bits.name
+        evidence = ""
+        if bits.guess:
+            evidence = "guess"
+        for word, lsb, width, at in runs:
+            row = self._row(place, block, lsb, width)
+            row["offset"] += WORD_BYTES * word
+            row |= {"field": name, "value": value, "evidence": evidence}
+            row["note"] = self.notes.get(bits.position, "")
+            if len(runs) > 1:
+                row["at"] = at
+            yield row
+
+    def _enum(self, bits: Bits) -> str:
+        """The value column of a field with named values, whose enum is added once."""
+        if not bits.values:
+            return ""
+        name = re.sub(r"\W", "_", bits.name)
+        if name not in self.enums:
+            self.enums[name] = self._names(bits)
+        if self.enums[name]:
+            return f"enum:{name}"
+        return ""
+
+    def _names(self, bits: Bits) -> dict[int, str]:
+        """The named values of a field by raw number: from their place in the word if they all lie
+        there, else from bit 0."""
+        low = bits.lowest
+        most = 2 ** (bits.bits.bit_length() - low)
+        named = bits.values.values()
+        in_place = not any(number.value & ~bits.bits for number in named)
+        from_zero = all(number.value < most for number in named)
+        sure = bits.strict or any(number.in_place for number in named)
+        out: dict[int, str] = {}
+        for name, (value, _) in bits.values.items():
+            raw = value
+            if in_place and (sure or not from_zero):
+                raw = value // 2**low
+            if raw < most and raw not in out:
+                out[raw] = name
+            else:
+                self.remarks.append(
+                    f"{bits.name}_{name} = {value:#x}, which is no value of its field or has "
+                    "another name"
+                )
+        return out
+
+
+def _words(mask: int) -> Iterator[Piece]:
+    """Yield the bits of a field of at most 64 bits, word by word."""
+    at = 0
+    for start, width in runs_of(mask):
+        yield from pieces(start, width, at)
+        at += width
+
+
+def _meanings(source: Source) -> dict[str, str]:
+    """The value column of fields, as the inline functions of envytools say it."""
+    out: dict[str, str] = {}
+    for found in INLINE.finditer(source.code):
+        name, kind, argument, body = found.groups()
+        shift = re.search(rf"\b{argument}\s*\)*\s*>>\s*(\d{{1,2}})\b", body)
+        factor = re.search(rf"\b{argument}\s*\)*\s*\*\s*(\d+)\.0\b", body)
+        words = []
+        if kind == "int32_t" or "(int32_t)" in body:
+            words.append("signed")
+        if factor and int(factor[1]).bit_count() == 1:
+            words.append(f"raw>>{int(factor[1]).bit_length() - 1}")
+        elif shift and 0 < int(shift[1]) < WORD_BITS:
+            words.append(f"raw*{2 ** int(shift[1])}")
+        if kind == "float" and "fui" in body:
+            words = ["f32"]
+        if words:
+            out[name] = " ".join(words)
+    return out
