@@ -25,8 +25,8 @@ from npulab.registers.table import (
     fields_of,
     normal_row,
     read_enums,
-    registers_of,
     spellings_of,
+    words_of,
 )
 from npulab.support.files import read_table
 from npulab.support.late import pd
@@ -125,10 +125,9 @@ class RegisterMap:
         self.by_address = frozenset(
             need_all("RegisterMap: by_address", by_address, str, "are names of blocks")
         )
-        self.registers, self._labels, index = registers_of(
-            self._kept, dense, sparse, self.by_address
-        )
-        self._fields = fields_of(self._kept, self.registers, self._labels, index, self.enums)
+        all_words = words_of(self._kept, dense, sparse, self.by_address)
+        self.registers, self._labels = all_words.registers, all_words.labels
+        self._fields = fields_of(self._kept, all_words, self.enums)
         self._keys = spellings_of(self._fields)
 
     @classmethod

@@ -10,7 +10,7 @@ row, gets an automatic name (``w18_27_2``: word 18, lsb 27, 2 bits; ``r3930_7_1`
 have addresses; ``registers.names`` has the rule), so that all words round-trip.
 
 Columns that a table may have besides: ``access`` (``ro`` for what only the NPU sets), and ``bits``,
-``count`` and ``stride``, of which ``registers.expansion`` tells.
+``count`` and ``stride``, which ``registers.expansion`` explains.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field, Piece
 from npulab.registers.meaning import Meaning
-from npulab.registers.names import automatic_name, word_name
+from npulab.registers.names import Row, automatic_name, word_name
 from npulab.support.refuse import refuse_if, refusing
 from npulab.support.text import one_line
+
+Enums = Mapping[str, Mapping[int, str]]  # names by raw of each enum
 
 MOST_WORDS = 2**16  # of a dense block
 COLUMNS = (
@@ -46,10 +49,10 @@ COLUMNS = (
 )
 NUMBERS = ("offset", "lsb", "width", "at", "align")
 NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")  # controls, halves of pairs
-# an optional column: what the NPU alone sets, and what starts a unit when it is written
+# an optional column: fields that only the NPU sets, and fields that start a unit when written
 ACCESS, READ_ONLY, START = "access", "ro", "start"
 REQUIRED = ("field", "lsb", "width")
-ENUMS = "enums.csv"  # beside a table; of several in a folder each may have its own, TABLE.enums.csv
+ENUMS = "enums.csv"  # next to a table; each of several tables may have its own, TABLE.enums.csv
 
 
 def own_enums(path: Path) -> Path:
@@ -58,8 +61,8 @@ def own_enums(path: Path) -> Path:
 
 
 def enums_beside(path: Path) -> Path | None:
-    """The file of a table's enums: its own one, else that of the folder; None where there is
-    none."""
+    """The file of a table's enums: its own file, else that of the folder; None if there is
+    neither."""
     files = own_enums(path), path.parent / ENUMS
     return next((beside for beside in files if beside.exists() and beside != path), None)
 
@@ -73,7 +76,7 @@ def read_enums(rows: Iterable[Mapping[str, str]]) -> dict[str, dict[int, str]]:
 
 
 def add_enum(enums: dict[str, dict[int, str]], row: Mapping[str, str]) -> None:
-    """Add a row of a table of enums; raises ValueError for one that is none."""
+    """Add a row of a table of enums; raises ValueError for a row that is not a name of an enum."""
     enum, text = row.get("enum", ""), row.get("name", "")
     try:
         raw = int(row.get("raw") or "", 0)
@@ -95,25 +98,26 @@ def add_enum(enums: dict[str, dict[int, str]], row: Mapping[str, str]) -> None:
 
 
 def line_of(text: str, what: str) -> str:
-    """A text on one line; raises ValueError naming it for a character that no file of text
-    holds.
-    """
+    """Return a text on one line; raises as ``refuse_odd``."""
     line = " ".join(text.split())
     refuse_odd(line, what)
     return line
 
 
 def refuse_odd(text: str, what: str) -> None:
-    """Raises ValueError naming it for a character that no file of text holds."""
+    """Raise ValueError that names a character that no file of text holds."""
     if odd := NO_TEXT.search(text):
         raise ValueError(f"{what}: got the character U+{ord(odd[0]):04X}, allowed is text")
 
 
-def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What is filled in, in the order of the columns, numbers as int, texts on one line.  Raises
-    ValueError naming field and column."""
+def plain_row(row: Row) -> dict[str, Any]:
+    """Return the columns that are filled in, in order, numbers as int, texts on one line.
+
+    Raises ValueError that names field and column.
+    """
     out: dict[str, Any] = {}
-    for name, given in zip(COLUMNS, map(row.get, COLUMNS), strict=True):
+    for name in COLUMNS:
+        given = row.get(name)
         if given is None or given == "":
             if name == "offset":
                 out[name] = 0
@@ -126,174 +130,159 @@ def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
             text = line_of(text, f"field {row.get('field')!r}")
         if name == "address":
             text = {"True": "yes", "False": ""}.get(text, text)
-        try:
-            if text or name == "offset":
-                if name in NUMBERS:
-                    out[name] = int(text or "0", 0)
-                else:
-                    out[name] = text
-        except ValueError:
-            raise ValueError(
-                f"field {row.get('field')!r}: got {name} {text!r:.60}, allowed is a whole number"
-            ) from None
+        if text and name not in NUMBERS:
+            out[name] = text
+        elif text or name == "offset":
+            try:
+                out[name] = int(text or "0", 0)
+            except ValueError:
+                raise ValueError(
+                    f"field {row.get('field')!r}: got {name} {text!r:.60}, allowed is a whole "
+                    "number"
+                ) from None
     return out
 
 
-def normal_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with every column, its numbers as int; raises ValueError naming the field and the
-    column."""
-    unknown = [
-        name for name in row if name not in (*COLUMNS, ACCESS, "word")
-    ]  # word follows from the offset
-    missing = [name for name in REQUIRED if name not in row]
-    if unknown or missing:
-        raise ValueError(
-            f"register map: got column {unknown[0]!r}, allowed are {', '.join(COLUMNS)}"
-            if unknown
-            else f"register map: column {missing[0]!r} is missing"
-        )
+def normal_row(row: Row) -> dict[str, Any]:
+    """Return a row with every column, its numbers as int; raises ValueError that names the field
+    and the column."""
+    for name in row:
+        # the column word follows from the offset
+        if name not in (*COLUMNS, ACCESS, "word"):
+            raise ValueError(f"register map: got column {name!r}, allowed are {', '.join(COLUMNS)}")
+    for name in REQUIRED:
+        if name not in row:
+            raise ValueError(f"register map: column {name!r} is missing")
     try:
         out = {**dict.fromkeys(COLUMNS, ""), **dict.fromkeys(NUMBERS), **plain_row(row)}
     except ValueError as error:
         raise ValueError(f"register map, {error}") from None
+    where = f"register map, field {out['field']!r}"
     access = str(row.get(ACCESS) or "").strip()
-    if access not in ("", READ_ONLY, START):
-        raise ValueError(
-            f"register map, field {out['field']!r}: got access {access!r}, allowed is "
-            f"blank, {READ_ONLY} or {START}"
-        )
     if access:
+        allowed = f"is blank, {READ_ONLY} or {START}"
+        refuse_if(access not in (READ_ONLY, START), where, f"access {access!r}", allowed)
         out[ACCESS] = access
-    if out["offset"] % WORD_BYTES or out["offset"] < 0:
+    offset, lsb, width = out["offset"], out["lsb"], out["width"]
+    if offset % WORD_BYTES or offset < 0:
+        allowed = f"is a multiple of {WORD_BYTES} from 0"
+        raise ValueError(f"{where}: got offset {offset:#x}, allowed {allowed}")
+    refuse_if((out["at"] or 0) < 0, where, f"at {out['at']}", "is at least 0")
+    if lsb is None or not width or lsb < 0 or width < 0 or lsb + width > WORD_BITS:
         raise ValueError(
-            f"register map, field {out['field']!r}: got offset {out['offset']:#x}, "
-            f"allowed is a multiple of {WORD_BYTES} from 0"
-        )
-    if (out["at"] or 0) < 0:
-        raise ValueError(
-            f"register map, field {out['field']!r}: got at {out['at']}, allowed is at least 0"
-        )
-    if (
-        out["lsb"] is None
-        or not out["width"]
-        or out["lsb"] < 0
-        or out["width"] < 0
-        or out["lsb"] + out["width"] > WORD_BITS
-    ):
-        raise ValueError(
-            f"register map, field {out['field']!r} of register {out['register']!r}: got lsb "
-            f"{out['lsb']} width {out['width']}, allowed is inside bits 0 to 31"
+            f"{where} of register {out['register']!r}: got lsb {lsb} width {width}, allowed is "
+            "inside bits 0 to 31"
         )
     return out
 
 
-def registers_of(
-    rows: Sequence[Mapping[str, Any]],
+@dataclass(frozen=True)
+class Words:
+    """The words of a map: (block, offset, register) of each, its label in automatic names, and its
+    index by (block, offset)."""
+
+    registers: list[tuple[str, int, str]]
+    labels: list[str]
+    index: Mapping[tuple[str, int], int]
+
+    def of(self, row: Row) -> int:
+        """The index of the word of a row."""
+        return self.index[row["block"], row["offset"]]
+
+    def name_of(self, row: Row) -> str:
+        """The name of the field of a row, automatic if it has none."""
+        return row["field"] or automatic_name(self.labels[self.of(row)], row["lsb"], row["width"])
+
+
+def words_of(
+    rows: Sequence[Row],
     dense: bool,
     sparse: Collection[str] = (),
     by_address: Collection[str] = (),
-) -> tuple[list[tuple[str, int, str]], list[str], dict[tuple[str, int], int]]:
-    """The (block, offset, register) of each word, its label in automatic names, and the word's
-    index by (block, offset); blocks that are ``sparse`` have no words between their registers,
-    those
-    ``by_address`` are labelled so."""
+) -> Words:
+    """Return the words of normal rows.
+
+    Blocks that are ``sparse`` have no words between their registers; the labels of blocks
+    ``by_address`` have the offset.
+    """
     names: dict[tuple[str, int], str] = {}
+    offsets: dict[str, set[int]] = {}
     for row in rows:
-        place = row["block"], row["offset"]
-        if row["register"] and names.get(place, row["register"]) != row["register"]:
+        block, offset, name = row["block"], row["offset"], row["register"]
+        known = names.get((block, offset), "")
+        if name and known and name != known:
             raise ValueError(
-                f"register map, block {place[0]!r} offset {place[1]:#x}: got register names "
-                f"{names[place]!r} and {row['register']!r}"
+                f"register map, block {block!r} offset {offset:#x}: got register names {known!r} "
+                f"and {name!r}"
             )
-        names[place] = row["register"] or names.get(place, "")
+        names[block, offset] = name or known
+        offsets.setdefault(block, set()).add(offset)
     places = []
-    for block in dict.fromkeys(block for block, _ in names):
-        offsets = sorted(offset for b, offset in names if b == block)
-        if dense and block not in sparse and offsets[-1] > WORD_BYTES * MOST_WORDS:
-            raise ValueError(
-                f"register map, block {block!r}: got offset {offsets[-1]:#x}, allowed is up to "
-                f"{WORD_BYTES * MOST_WORDS:#x} from the block's start, or dense=False"
-            )
+    for block, some in offsets.items():
+        every: Iterable[int] = sorted(some)
         if dense and block not in sparse:
-            offsets = list(range(0, offsets[-1] + WORD_BYTES, WORD_BYTES))
-        places += [(block, offset) for offset in offsets]
+            last, most = max(some), WORD_BYTES * MOST_WORDS
+            if last > most:
+                raise ValueError(
+                    f"register map, block {block!r}: got offset {last:#x}, allowed is up to "
+                    f"{most:#x} from the block's start, or dense=False"
+                )
+            every = range(0, last + WORD_BYTES, WORD_BYTES)
+        places += [(block, offset) for offset in every]
     labels = [word_name(offset, block in by_address) for block, offset in places]
     registers = [
         (*place, names.get(place) or label) for place, label in zip(places, labels, strict=True)
     ]
-    return registers, labels, {place: i for i, place in enumerate(places)}
+    return Words(registers, labels, {place: i for i, place in enumerate(places)})
 
 
-def fields_of(
-    rows: Sequence[Mapping[str, Any]],
-    registers: Sequence[tuple[str, int, str]],
-    labels: Sequence[str],
-    index: Mapping[tuple[str, int], int],
-    enums: Mapping[str, Mapping[int, str]],
-) -> tuple[Field, ...]:
-    """The fields of rows, and one with an automatic name for each run of bits without a row.
+def fields_of(rows: Sequence[Row], words: Words, enums: Enums) -> tuple[Field, ...]:
+    """Return the fields of rows, and a field with an automatic name for each run of bits without a
+    row.
 
-    Raises ValueError if fields overlap, naming both, the register and the bit.
+    Raises ValueError if fields overlap, with both fields, the register and the bit.
     """
-    owner: list[list[str]] = [[""] * WORD_BITS for _ in registers]
-    grouped: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    owner = [[""] * WORD_BITS for _ in words.registers]
+    grouped: dict[tuple[Any, ...], list[Row]] = {}
     splits = {
         (row["block"], row["field"]) for row in rows if row["field"] and row["at"] is not None
     }
     for n, row in enumerate(rows):
-        word = index[row["block"], row["offset"]]
-        name = row["field"] or automatic_name(labels[word], row["lsb"], row["width"])
+        word, name = words.of(row), words.name_of(row)
+        register = words.registers[word][2]
         for bit in range(row["lsb"], row["lsb"] + row["width"]):
             if owner[word][bit]:
                 raise ValueError(
                     f"register map: fields {owner[word][bit]} and {name} overlap at register "
-                    f"{registers[word][2]} bit {bit}"
+                    f"{register} bit {bit}"
                 )
             owner[word][bit] = name
-        split = (row["block"], row["field"]) in splits
-        if split and row["at"] is None:
+        key: tuple[Any, ...] = row["block"], row["field"]
+        if key not in splits:
+            key = (n,)
+        elif row["at"] is None:
             raise ValueError(
-                f"register map, register {registers[word][2]} field {name}: a piece without its "
-                "at, other "
+                f"register map, register {register} field {name}: a piece without its at, other "
                 "pieces of the field have one"
             )
-        grouped.setdefault((row["block"], row["field"]) if split else (n,), []).append(row)
-    fields = [_field(group, registers, labels, index, enums) for group in grouped.values()]
+        grouped.setdefault(key, []).append(row)
+    fields = [_field(group, words, enums) for group in grouped.values()]
     for word, bits in enumerate(owner):
-        for lsb, width in _runs(bits):
-            fields.append(
-                Field(
-                    registers[word][0],
-                    registers[word][2],
-                    automatic_name(labels[word], lsb, width),
-                    (Piece(word, lsb, width, 0),),
-                    automatic=True,
-                    declared=False,
-                )
-            )
+        block, _, register = words.registers[word]
+        for lsb, width in _unowned(bits):
+            name = automatic_name(words.labels[word], lsb, width)
+            pieces = (Piece(word, lsb, width, 0),)
+            fields.append(Field(block, register, name, pieces, automatic=True, declared=False))
     return tuple(sorted(fields, key=lambda item: min(item.pieces)[:2]))
 
 
-def _field(
-    group: Sequence[Mapping[str, Any]],
-    registers: Sequence[tuple[str, int, str]],
-    labels: Sequence[str],
-    index: Mapping[tuple[str, int], int],
-    enums: Mapping[str, Mapping[int, str]],
-) -> Field:
-    pieces = tuple(
-        sorted(
-            (
-                Piece(index[row["block"], row["offset"]], row["lsb"], row["width"], row["at"] or 0)
-                for row in group
-            ),
-            key=lambda piece: piece.at,
-        )
-    )
+def _field(group: Sequence[Row], words: Words, enums: Enums) -> Field:
+    """The field of the rows of its pieces; its first piece says all but the place of the others."""
+    pieces = [Piece(words.of(row), row["lsb"], row["width"], row["at"] or 0) for row in group]
+    pieces.sort(key=lambda piece: piece.at)
     first = min(group, key=lambda row: row["at"] or 0)
-    word = pieces[0].word
-    name = first["field"] or automatic_name(labels[word], first["lsb"], first["width"])
-    where = f"register map, register {registers[word][2]} field {name}"
+    register, name = words.registers[pieces[0].word][2], words.name_of(first)
+    where = f"register map, register {register} field {name}"
     for a, b in pairwise(pieces):
         if a.at + a.width > b.at:
             raise ValueError(f"{where}: its pieces at {a.at} (width {a.width}) and {b.at} overlap")
@@ -302,94 +291,89 @@ def _field(
         meaning = Meaning.parse(first["value"])
         meaning.refuse_width(width)
     if meaning.enum and meaning.enum not in enums:
-        raise LookupError(
-            f"{where}: got enum {meaning.enum!r}, known are {one_line(', '.join(enums)) or 'none'}"
-        )
-    for name_of in ("value", "address", "align"):
-        other = [row[name_of] for row in group if row[name_of] not in ("", None, first[name_of])]
-        if other:
-            raise ValueError(
-                f"{where}: got {name_of} {other[0]!r} on a later piece, allowed is what its first "
-                "piece "
-                f"says ({first[name_of] or 'nothing'})"
-            )
+        known = one_line(", ".join(enums)) or "none"
+        raise LookupError(f"{where}: got enum {meaning.enum!r}, known are {known}")
+    _refuse_later(where, first, group)
     refuse_if(width > 64, where, f"{width} bits", "is at most 64")
     if first["address"] not in ("", "yes"):
         raise ValueError(f"{where}: got address {first['address']!r}, allowed is blank or yes")
-    names = tuple(enums.get(meaning.enum, {}).items())
-    unnamed = len(pieces) == 1 and name == automatic_name(
-        labels[word], first["lsb"], first["width"]
-    )
     return Field(
         first["block"],
-        registers[word][2],
+        register,
         name,
-        pieces,
+        tuple(pieces),
         meaning,
-        names,
+        tuple(enums.get(meaning.enum, {}).items()),
         first["address"] == "yes",
         first["align"] or 0,
         first["evidence"] or "unknown",
         first["note"],
-        automatic=unnamed,
+        automatic=len(pieces) == 1 and name == words.name_of({**first, "field": ""}),
         read_only=first.get(ACCESS) == READ_ONLY,
         starts=first.get(ACCESS) == START,
     )
 
 
-def _runs(bits: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """(lsb, width) of each run of bits nobody owns."""
-    start = None
-    for bit, name in enumerate([*bits, "end"]):
-        if not name and start is None:
-            start = bit
-        elif name and start is not None:
-            yield start, bit - start
-            start = None
+def _refuse_later(where: str, first: Row, group: Sequence[Row]) -> None:
+    """Raise ValueError if a later piece says something else than the first piece."""
+    for column in ("value", "address", "align"):
+        for row in group:
+            if row[column] not in ("", None, first[column]):
+                raise ValueError(
+                    f"{where}: got {column} {row[column]!r} on a later piece, allowed is what its "
+                    f"first piece says ({first[column] or 'nothing'})"
+                )
+
+
+def _unowned(bits: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yield (lsb, width) of each run of bits that no field owns."""
+    lsb = 0
+    for owned, run in groupby(bits, bool):
+        width = len([*run])
+        if not owned:
+            yield lsb, width
+        lsb += width
 
 
 def spellings_of(fields: Sequence[Field]) -> dict[str, Field]:
-    """Every unambiguous spelling of each field: name, register.name, block.register.name; of a name
-    with dots what is behind the last, too, and block.name, if no other field is called so."""
+    """Return every unambiguous spelling of each field: name, register.name, block.register.name.
+
+    If no other field is called so, also the part of the name after its last dot, and block.name.
+    """
     spellings: dict[str, list[Field]] = {}
     for item in fields:
-        for name in (
-            item.name,
-            f"{item.register}.{item.name}",
-            f"{item.block}.{item.register}.{item.name}",
-        ):
+        register = f"{item.register}.{item.name}"
+        for name in (item.name, register, f"{item.block}.{register}"):
             spellings.setdefault(name, []).append(item)
     out = {name: items[0] for name, items in spellings.items() if len(items) == 1}
     lost = [item for item in fields if f"{item.block}.{item.register}.{item.name}" not in out]
-    by_place = {item.name for item in lost if item.automatic}
-    given = next((item for item in lost if not item.automatic and item.name in by_place), None)
-    if given is not None:
-        raise ValueError(
-            f"register map: field {given.name} of register {given.register} of block "
-            f"{given.block!r} has "
-            f"bits {given.bits}, allowed is another name: other bits of the register have none and "
-            "are "
-            "called so by their place"
-        )
     if lost:
-        raise ValueError(
-            f"register map: field {lost[0].name} stands twice in register {lost[0].register} "
-            f"of block {lost[0].block!r}; pieces of one field fill in the column at"
-        )
+        _refuse_same_names(lost)
     _add_single(out, [item.name.rpartition(".")[2] for item in fields], fields)
-    in_block = [f"{item.block}.{item.name}" for item in fields]
     known = {*spellings, *out}
-    free = [
-        (name, item)
-        for name, item in zip(in_block, fields, strict=True)
-        if item.block and name not in known
-    ]
-    _add_single(out, [name for name, _ in free], [item for _, item in free])
+    free = [item for item in fields if item.block and f"{item.block}.{item.name}" not in known]
+    _add_single(out, [f"{item.block}.{item.name}" for item in free], free)
     return out
 
 
+def _refuse_same_names(fields: Sequence[Field]) -> None:
+    """Raise ValueError for fields that share a register and a name."""
+    by_place = {item.name for item in fields if item.automatic}
+    for item in fields:
+        if not item.automatic and item.name in by_place:
+            raise ValueError(
+                f"register map: field {item.name} of register {item.register} of block "
+                f"{item.block!r} has bits {item.bits}, allowed is another name: other bits of the "
+                "register have none and are called so by their place"
+            )
+    raise ValueError(
+        f"register map: field {fields[0].name} stands twice in register {fields[0].register} "
+        f"of block {fields[0].block!r}; pieces of one field fill in the column at"
+    )
+
+
 def _add_single(out: dict[str, Field], names: Sequence[str], fields: Sequence[Field]) -> None:
-    """Add each field by its name, if no other one has it."""
+    """Add each field by its name, if no other field has that name."""
     count = Counter(names)
     for name, item in zip(names, fields, strict=True):
         if count[name] == 1:
