@@ -1,9 +1,10 @@
-"""Writer of SystemRDL; what stands for what is said in ``systemrdl``."""
+"""Writer of SystemRDL; ``systemrdl`` has the table of what its words mean here."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from npulab.registers.formats.naming import Identifiers, by_block, keywords
@@ -30,85 +31,83 @@ PROPERTIES = (
 )
 
 
-def rdl_text(table: RegisterTable) -> str:
-    """The SystemRDL of a table: an address map for each block, one around them all.
+@dataclass(frozen=True)
+class Writing:
+    """The names that a file has given away, and the enums that its fields have used."""
 
-    Blocks have no address of their own, so they follow each other.  A field that only some chips
-    have (``feature``) is there where the parameter ``has_FEATURE`` of the map is true.
-    ``read_rdl`` gives the same table.
+    table: RegisterTable
+    features: Mapping[str, str]  # the parameter of each feature
+    whole: dict[str, str] = field(default_factory=dict)  # the written name of each enum
+    used: set[str] = field(default_factory=set)  # enums that fields encode
+    apart: set[str] = field(default_factory=set)  # enums that a value names, perhaps before
+
+
+def rdl_text(table: RegisterTable) -> str:
+    """Return the SystemRDL of a table: an address map for each block, and a map around all.
+
+    Blocks have no address of their own, so they follow each other. A field that only some chips
+    have (``feature``) is present if the parameter ``has_FEATURE`` of the map is true. ``read_rdl``
+    gives the same table.
     """
-    types = Identifiers(KEYWORDS)
+    types, chips = Identifiers(KEYWORDS), Identifiers(KEYWORDS)
     top = types.new("registers")
-    chips = Identifiers(KEYWORDS)
-    features = {feature: chips.new(f"{CHIP}{feature}") for feature in table.features}
-    whole: dict[str, str] = {}
-    lines = [
-        f"property npulab_{name} {{ component = {where}; type = {kind}; }};"
-        for name, where, kind in PROPERTIES
-    ]
+    writing = Writing(table, {feature: chips.new(f"{CHIP}{feature}") for feature in table.features})
+    lines = []
+    for name, where, kind in PROPERTIES:
+        lines.append(f"property npulab_{name} {{ component = {where}; type = {kind}; }};")
     rest = []
     for enum, values in table.enums.items():
-        written = None
+        complete = False
         if NAME.fullmatch(enum) and values:
-            written = _enum(types, enum, values)
-        if written is not None:
-            whole[enum] = written[0]
-            lines.append(written[1])
-        if written is None or not written[2]:
+            writing.whole[enum], text, complete = _enum(types, enum, values)
+            lines.append(text)
+        if not complete:
             rest += _kept_enum(enum, values)
+    parameters, given = _parameters(writing)
     blocks = []
-    # a map of nothing does not compile: one feature is there where no row is without
-    first = ""
-    if all("feature" in row for row in table.rows):
-        first = features[table.features[0]]
-    parameters = ", ".join(
-        f"boolean {name} = {str(name == first).lower()}" for name in features.values()
-    )
-    if features:
-        parameters = f" #({parameters})"
-    else:
-        parameters = ""
-    given = ", ".join(f".{name}({name})" for name in features.values())
-    if features:
-        given = f" #({given})"
-    else:
-        given = ""
-    used, apart = (
-        set[str](),
-        set[str](),
-    )  # enums that fields encode, and those that values name, perhaps before
     said = table.said()
     for block, begin, registers in by_block(table):
         name = types.new(block or "registers")
         lines.append(f"addrmap {name}{parameters} {{")
         if name != block:
-            lines += [f"  npulab_name = {_string(_kept(block))};"]
+            lines.append(f"  npulab_name = {_string(_kept(block))};")
         if block in said:
             lines.append(f"  npulab_addresses = {str(said[block]).lower()};")
-        lines += _present([row for _, _, rows in registers for row in rows], features, "  ")
+        lines += _present(table.blocks[block], writing.features, "  ")
         words = Identifiers(KEYWORDS)
         for offset, register, rows in registers:
-            lines += _register(
-                offset, register, words.new(register), rows, table, whole, features, used, apart
-            )
+            lines += _register(offset, register, words.new(register), rows, writing)
         lines.append("};")
         blocks.append(f"  {name}{given} {name} @ {begin:#x};")
-    rest += [
-        line
-        for enum in whole
-        if enum not in used or enum in apart
-        for line in _kept_enum(enum, table.enums[enum])
-    ]
+    for enum in writing.whole:
+        if enum not in writing.used or enum in writing.apart:
+            rest += _kept_enum(enum, table.enums[enum])
     lines += [f"addrmap {top}{parameters} {{", "  npulab_map = true;"]
     if table.copyright:
-        lines += [f"  npulab_copyright = {_string(_kept(table.copyright))};"]
+        lines.append(f"  npulab_copyright = {_string(_kept(table.copyright))};")
     if rest:
-        lines += ["  npulab_enums = '{", ",\n".join(f"    {_string(one)}" for one in rest), "  };"]
+        kept = ",\n".join(f"    {_string(text)}" for text in rest)
+        lines += ["  npulab_enums = '{", kept, "  };"]
     return "\n".join([*lines, *blocks, "};", ""])
 
 
+def _parameters(writing: Writing) -> tuple[str, str]:
+    """The parameters of a map, one for each feature, and how the map around it hands them on."""
+    if not writing.features:
+        return "", ""
+    # SystemRDL rejects an empty map: if every row needs a feature, the first is on by default.
+    first = ""
+    if all("feature" in row for row in writing.table.rows):
+        first = writing.table.features[0]
+    declared, given = [], []
+    for feature, name in writing.features.items():
+        declared.append(f"boolean {name} = {str(feature == first).lower()}")
+        given.append(f".{name}({name})")
+    return f" #({', '.join(declared)})", f" #({', '.join(given)})"
+
+
 def _enum(types: Identifiers, enum: str, values: Mapping[int, str]) -> tuple[str, str, bool]:
-    """The name, the text of an enum, and whether it says all of it."""
+    """The name and the text of an enum, and True if they say all of it."""
     labels = Identifiers(KEYWORDS)
     written = {raw: labels.new(text) for raw, text in values.items()}
     name = types.new(enum)
@@ -121,73 +120,67 @@ def _kept_enum(enum: str, values: Mapping[int, str]) -> list[str]:
 
 
 def _register(
-    offset: int,
-    real: str,
-    name: str,
-    rows: Sequence[Row],
-    table: RegisterTable,
-    whole: Mapping[str, str],
-    features: Mapping[str, str],
-    used: set[str],
-    apart: set[str],
+    offset: int, register: str, name: str, rows: Sequence[Row], writing: Writing
 ) -> Iterator[str]:
+    """Yield the lines of a register; ``name`` is the identifier that it has in the file."""
     yield "  reg {"
-    if name != real:
-        yield f"    npulab_name = {_string(_kept(real))};"
-    yield from _present(rows, features, "    ")
+    if name != register:
+        yield f"    npulab_name = {_string(_kept(register))};"
+    yield from _present(rows, writing.features, "    ")
     names = Identifiers(KEYWORDS)
     for row in rows:
-        whole_name = name_of(row, table.by_address)
-        field = names.new(whole_name)
+        plain = name_of(row, writing.table.by_address)
+        field_name = names.new(plain)
         said = []
-        if field != whole_name:
-            said = [f"npulab_name = {_string(_kept(whole_name))};"]
-        value = row.get("value", "")
-        enum = Meaning.parse(value).enum
-        if (
-            enum in whole
-            and value == f"enum:{enum}"
-            and whole[enum] == enum
-            and "at" not in row
-            and max(table.enums[enum]) < 2 ** row["width"]
-        ):
-            used.add(enum)
-            said.append(f"encode = {enum};")
-        elif value:
-            apart.add(enum)
-            said.append(f"npulab_value = {_string(_kept(value))};")
-        if note := row.get("note", ""):
-            said.append(f"desc = {_string(_shown(note))};")
-            if _shown(note) != note:
-                said += [f"npulab_note = {_string(_kept(note))};"]
-        if feature := row.get("feature"):
-            said += [
-                f"npulab_feature = {_string(_kept(feature))};",
-                f"ispresent = {features[feature]};",
-            ]
-        said += [f"npulab_{key} = {row[key]};" for key in ("at", "align") if key in row]
-        if "address" in row:
-            said += ["npulab_address = true;"]
-        if "evidence" in row:
-            said += [f"npulab_evidence = {_string(_kept(row['evidence']))};"]
-        if "register" not in row:
-            said += ["npulab_nameless = true;"]
-        if "field" not in row:
-            said += ["npulab_unnamed = true;"]
-        yield f"    field {{ {' '.join(said)} }} {field}[{row['lsb'] + row['width'] - 1}:{row['lsb']}];"
+        if field_name != plain:
+            said.append(f"npulab_name = {_string(_kept(plain))};")
+        said += _properties(row, writing)
+        high = row["lsb"] + row["width"] - 1
+        yield f"    field {{ {' '.join(said)} }} {field_name}[{high}:{row['lsb']}];"
     yield f"  }} {name} @ {offset:#x};"
 
 
+def _properties(row: Row, writing: Writing) -> Iterator[str]:
+    """Yield the properties of a field; the enum that it has counts as used."""
+    value = row.get("value", "")
+    enum = Meaning.parse(value).enum
+    plain = value == f"enum:{enum}" and "at" not in row and writing.whole.get(enum) == enum
+    if plain and max(writing.table.enums[enum]) < 2 ** row["width"]:
+        writing.used.add(enum)
+        yield f"encode = {enum};"
+    elif value:
+        writing.apart.add(enum)
+        yield f"npulab_value = {_string(_kept(value))};"
+    if note := row.get("note", ""):
+        yield f"desc = {_string(_shown(note))};"
+        if _shown(note) != note:
+            yield f"npulab_note = {_string(_kept(note))};"
+    if feature := row.get("feature"):
+        yield f"npulab_feature = {_string(_kept(feature))};"
+        yield f"ispresent = {writing.features[feature]};"
+    for key in ("at", "align"):
+        if key in row:
+            yield f"npulab_{key} = {row[key]};"
+    if "address" in row:
+        yield "npulab_address = true;"
+    if "evidence" in row:
+        yield f"npulab_evidence = {_string(_kept(row['evidence']))};"
+    if "register" not in row:
+        yield "npulab_nameless = true;"
+    if "field" not in row:
+        yield "npulab_unnamed = true;"
+
+
 def _present(rows: Sequence[Row], features: Mapping[str, str], indent: str) -> Iterator[str]:
-    """Where something is there, if not on all chips."""
+    """Yield the condition under which rows are present, if not on all chips."""
     chips = sorted({row.get("feature", "") for row in rows})
     if chips[0]:
-        yield f"{indent}ispresent = {' || '.join(features[one] for one in chips)};"
+        yield f"{indent}ispresent = {' || '.join(features[chip] for chip in chips)};"
 
 
 def _kept(text: str) -> str:
-    """A text without what a preprocessor or a string takes for something else; ``unquote`` gives it
-    back."""
+    """A text without characters that a preprocessor or a string would replace; ``unquote`` gives
+    it back."""
     return re.sub(r'[%<`"\\]', lambda match: f"%{ord(match[0]):02X}", text)
 
 

@@ -1,12 +1,13 @@
-"""Writer of CMSIS-SVD; what stands for what is said in ``svd``."""
+"""Writer of CMSIS-SVD; ``svd`` has the table of what its words mean here."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from xml.sax.saxutils import escape, quoteattr
 
-from npulab.registers.fields import WORD_BITS
+from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.formats.naming import APART, Identifiers, by_block
 from npulab.registers.formats.svd_names import NPULAB
 from npulab.registers.formats.tables import RegisterTable, Row
@@ -23,74 +24,55 @@ PROPERTIES = (
     f"<addressUnitBits>8</addressUnitBits><width>{WORD_BITS}</width><size>{WORD_BITS}</size>"
 )
 OWN = ("feature", "at", "address", "align", "evidence")
-NAMES = ("register", "field")  # that are blank where the table has none
+NAMES = ("register", "field")  # columns that are blank in npulab's words if the table has none
 NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
-def svd_text(table: RegisterTable) -> str:
-    """The device description of a table: a peripheral for each block, a register for each name at
-    an offset.
+@dataclass(frozen=True)
+class Writing:
+    """The lines of npulab's own words, and the enums that fields have used."""
 
-    Blocks have no address of their own, so peripherals follow each other.  Fields of chips that
-    differ (``feature``) stand beside each other and may overlap.  ``read_svd`` gives the same
+    table: RegisterTable
+    own: list[str] = field(default_factory=list)
+    whole: set[str] = field(default_factory=set)  # enums that SVD's own words say
+    apart: set[str] = field(default_factory=set)  # enums that npulab's words name, perhaps before
+
+
+def svd_text(table: RegisterTable) -> str:
+    """Return the device description of a table: a peripheral for each block, a register for each
+    name at an offset.
+
+    Blocks have no address of their own, so peripherals follow each other. Fields of chips that
+    differ (``feature``) stand next to each other and may overlap. ``read_svd`` gives the same
     table.
     """
-    lines, own, whole = (
-        [
-            *HEAD,
-            "<name>registers</name><version>1.0</version>",
-            "<description>A register map, written by npulab.</description>",
-        ],
-        list[str](),
-        set[str](),
-    )
-    apart = set[
-        str
-    ]()  # enums that a field names beside SVD's own words, perhaps before these declare them
+    writing = Writing(table)
+    lines = [
+        *HEAD,
+        "<name>registers</name><version>1.0</version>",
+        "<description>A register map, written by npulab.</description>",
+    ]
     if table.copyright:
         lines.append(f"<licenseText>{escape(table.copyright)}</licenseText>")
     lines += [PROPERTIES, "<peripherals>"]
     blocks, said = Identifiers(), table.said()
     for block, begin, registers in by_block(table):
         name = blocks.new(block or "registers")
+        quoted = quoteattr(name)
         if name != block:
-            own += [f"<npulab:block name={quoteattr(name)} is={quoteattr(block)}/>"]
+            writing.own.append(f"<npulab:block name={quoted} is={quoteattr(block)}/>")
         if block in said:
-            own.append(
-                f'<npulab:addresses name={quoteattr(name)} are="{str(said[block]).lower()}"/>'
-            )
-        end = max(offset for offset, _, _ in registers) + WORD_BITS // 8
-        lines += [
-            f"<peripheral><name>{name}</name><baseAddress>{begin % 2**WORD_BITS:#010x}</baseAddress>",
-            f"<addressBlock><offset>0x0</offset><size>{-(-end // APART) * APART % 2**WORD_BITS:#x}</size>"
-            "<usage>registers</usage></addressBlock>",
-            "<registers>",
-        ]
-        words = Identifiers()
-        for offset, register, rows in registers:
-            word = words.new(register)
-            if word != register:
-                own += [
-                    f"<npulab:register name={quoteattr(f'{name}.{word}')} "
-                    f"is={quoteattr(register)}/>"
-                ]
-            lines += [
-                f"<register><name>{word}</name><addressOffset>{offset:#06x}</addressOffset><fields>",
-                *_fields(rows, f"{name}.{word}", table, own, whole, apart),
-                "</fields></register>",
-            ]
-        lines += ["</registers>", "</peripheral>"]
+            are = str(said[block]).lower()
+            writing.own.append(f'<npulab:addresses name={quoted} are="{are}"/>')
+        lines += _peripheral(name, begin, registers, writing)
     lines.append("</peripherals>")
-    own += [
-        line
-        for enum, values in table.enums.items()
-        if enum not in whole or enum in apart
-        for line in _own_enum(enum, values)
-    ]
+    for enum, values in table.enums.items():
+        if enum not in writing.whole or enum in writing.apart:
+            writing.own.append(_own_enum(enum, values))
     lines += [
         "<vendorExtensions>",
         f'<npulab:map xmlns:npulab="{NPULAB}">',
-        *own,
+        *writing.own,
         "</npulab:map>",
         "</vendorExtensions>",
         "</device>",
@@ -99,71 +81,80 @@ def svd_text(table: RegisterTable) -> str:
     return "\n".join(lines)
 
 
-def _fields(
-    rows: Sequence[Row],
-    path: str,
-    table: RegisterTable,
-    own: list[str],
-    whole: set[str],
-    apart: set[str],
+def _peripheral(
+    name: str, begin: int, registers: Sequence[tuple[int, str, list[Row]]], writing: Writing
 ) -> Iterator[str]:
-    names = Identifiers()
-    for row in rows:
-        real = name_of(row, table.by_address)
-        name = names.new(real)
-        said = {}
-        if name != real:
-            said = {"is": real}
-        said |= {column: str(row[column]) for column in OWN if column in row}
-        said |= {column: "" for column in NAMES if column not in row}
-        text = f"<field><name>{name}</name>"
-        if "note" in row:
-            text += f"<description>{escape(row['note'])}</description>"
-        text += f"<bitOffset>{row['lsb']}</bitOffset><bitWidth>{row['width']}</bitWidth>"
-        value = row.get("value", "")
-        enum = Meaning.parse(value).enum
-        values = table.enums.get(enum, {})
-        if (
-            enum
-            and value == f"enum:{enum}"
-            and "at" not in row
-            and _writable(enum, values, row["width"])
-        ):
-            labels = Identifiers()
-            written = {raw: labels.new(label) for raw, label in values.items()}
-            if written == {**values}:
-                whole |= {enum}
-            else:
-                whole |= set()
+    """Yield the lines of a block."""
+    end = max(offset for offset, _, _ in registers) + WORD_BYTES
+    base, size = begin % 2**WORD_BITS, -(-end // APART) * APART % 2**WORD_BITS
+    yield f"<peripheral><name>{name}</name><baseAddress>{base:#010x}</baseAddress>"
+    yield (
+        f"<addressBlock><offset>0x0</offset><size>{size:#x}</size><usage>registers</usage>"
+        "</addressBlock>"
+    )
+    yield "<registers>"
+    words = Identifiers()
+    for offset, register, rows in registers:
+        word = words.new(register)
+        path = f"{name}.{word}"
+        if word != register:
+            writing.own.append(
+                f"<npulab:register name={quoteattr(path)} is={quoteattr(register)}/>"
+            )
+        yield f"<register><name>{word}</name><addressOffset>{offset:#06x}</addressOffset><fields>"
+        names = Identifiers()
+        for row in rows:
+            yield _field(row, path, names, writing)
+        yield "</fields></register>"
+    yield "</registers>"
+    yield "</peripheral>"
+
+
+def _field(row: Row, path: str, names: Identifiers, writing: Writing) -> str:
+    """The text of a field; columns that SVD has no word for go to npulab's own lines."""
+    plain = name_of(row, writing.table.by_address)
+    name = names.new(plain)
+    said = {}
+    if name != plain:
+        said["is"] = plain
+    said |= {column: str(row[column]) for column in OWN if column in row}
+    said |= {column: "" for column in NAMES if column not in row}
+    text = f"<field><name>{name}</name>"
+    if "note" in row:
+        text += f"<description>{escape(row['note'])}</description>"
+    text += f"<bitOffset>{row['lsb']}</bitOffset><bitWidth>{row['width']}</bitWidth>"
+    value = row.get("value", "")
+    enum = Meaning.parse(value).enum
+    values = writing.table.enums.get(enum, {})
+    is_plain = value == f"enum:{enum}" and "at" not in row
+    if is_plain and _writable(enum, values, row["width"]):
+        labels = Identifiers()
+        written = {raw: labels.new(label) for raw, label in values.items()}
+        if written == {**values}:
+            writing.whole.add(enum)
+        text += f"<enumeratedValues><name>{enum}</name>"
+        for raw, label in written.items():
             text += (
-                f"<enumeratedValues><name>{enum}</name>"
-                + "".join(
-                    f"<enumeratedValue><name>{label}</name><value>{raw:#x}</value></enumeratedValue>"
-                    for raw, label in written.items()
-                )
-                + "</enumeratedValues>"
+                f"<enumeratedValue><name>{label}</name><value>{raw:#x}</value></enumeratedValue>"
             )
-        elif value:
-            said["value"] = value
-            apart |= {enum}
-        if said:
-            own.append(
-                f"<npulab:field name={quoteattr(f'{path}.{name}')} "
-                + " ".join(f"{key}={quoteattr(text)}" for key, text in said.items())
-                + "/>"
-            )
-        yield f"{text}</field>"
+        text += "</enumeratedValues>"
+    elif value:
+        said["value"] = value
+        writing.apart.add(enum)
+    if said:
+        attributes = " ".join(f"{key}={quoteattr(word)}" for key, word in said.items())
+        writing.own.append(f"<npulab:field name={quoteattr(f'{path}.{name}')} {attributes}/>")
+    return f"{text}</field>"
 
 
 def _writable(enum: str, values: Mapping[int, str], width: int) -> bool:
+    """True if SVD can say an enum of a field of a width."""
     return bool(NAME.fullmatch(enum) and values and max(values) < 2**width)
 
 
-def _own_enum(enum: str, values: Mapping[int, str]) -> Iterator[str]:
-    yield (
-        f"<npulab:enum name={quoteattr(enum)}>"
-        + "".join(
-            f'<npulab:value raw="{raw:#x}" name={quoteattr(text)}/>' for raw, text in values.items()
-        )
-        + "</npulab:enum>"
-    )
+def _own_enum(enum: str, values: Mapping[int, str]) -> str:
+    """The line of an enum in npulab's own words."""
+    text = f"<npulab:enum name={quoteattr(enum)}>"
+    for raw, name in values.items():
+        text += f'<npulab:value raw="{raw:#x}" name={quoteattr(name)}/>'
+    return f"{text}</npulab:enum>"
