@@ -1,24 +1,25 @@
 """Reader of CMSIS-SVD, the XML in which makers of microcontrollers describe their registers.
 
-============================
-==========================================================================================
-``peripheral``               a block; offsets count from its base address, which goes into the note of its first field
-``cluster``                  what is inside, named ``CLUSTER.REGISTER``
-``register``                 8 to 64 bits, of the size that it or what is around it says; 64 are two words, registers of
-                             8 and 16 bits share a word
+===========================  ======================================================================
+``peripheral``               a block; offsets count from its base address, which the note of its
+                             first field has
+``cluster``                  the registers in it, named ``CLUSTER.REGISTER``
+``register``                 8 to 64 bits, of its own size or that of the element around it; 64
+                             bits are two words, registers of 8 and 16 bits share a word
 ``field``                    ``bitRange``, ``lsb`` and ``msb``, or ``bitOffset`` and ``bitWidth``
-``dim``, ``dimIncrement``,   an array: ``NAME[%s]`` becomes ``NAME[0]``, ``NAME%s`` takes the words of ``dimIndex``
-``dimIndex``
-``derivedFrom``              what is not said is as there: of peripherals, clusters, registers, fields, enumeratedValues
+``dim``, ``dimIncrement``,   an array: ``NAME[%s]`` becomes ``NAME[0]``, ``NAME%s`` takes the words
+``dimIndex``                 of ``dimIndex``
+``derivedFrom``              an element without its own words has those of the named peripheral,
+                             cluster, register, field or enumeratedValues
 ``enumeratedValues``         an enum, named by its name, else after register and field
-``access``, ``resetValue``   a register's go into its note; a field's access where it is another than its register's
-============================
-==========================================================================================
+``access``, ``resetValue``   the register's go into its note; a field's access does if it differs
+                             from the register's
+===========================  ======================================================================
 
-Of two registers at an address, as ``alternateRegister`` has them, and of two fields that share
-bits, the first stays and the other is lost; a second name of a register or field, as ``RESERVED``,
-gets its place behind it.  What npulab's table has and SVD has no word for stands in
-``vendorExtensions``.  Source: the CMSIS-SVD format description and its schema 1.3.
+If two registers share an address, as ``alternateRegister`` allows, or two fields share bits, the
+first stays and the second is lost; a second register or field of the same name, such as
+``RESERVED``, gets its place after the name. ``vendorExtensions`` hold what npulab's table has and
+SVD has no word for. Source: the CMSIS-SVD format description and its schema 1.3.
 """
 
 from __future__ import annotations
@@ -50,8 +51,41 @@ PLAIN_ACCESS = "read-write"
 ROW = ("value", "feature", "at", "align", "evidence")
 
 
+HOLDERS = ("register", "cluster")
+NOTED: Mapping[str, str] = {"modifiedWriteValues": "a write", "readAction": "a read"}
+# elements in registers that the table needs no words for
+KNOWN = (
+    "name",
+    "description",
+    "addressOffset",
+    "dim",
+    "dimIncrement",
+    "dimIndex",
+    "dimName",
+    "dimArrayIndex",
+    "size",
+    "access",
+    "protection",
+    "resetValue",
+    "resetMask",
+    "alternateCluster",
+    "alternateRegister",
+    "alternateGroup",
+    "headerStructName",
+    "displayName",
+)
+
+
+class RegisterPlace(NamedTuple):
+    """Where registers lie: the block, the beginning of their names, an offset in bytes."""
+
+    block: str
+    prefix: str
+    offset: int
+
+
 class Around(NamedTuple):
-    """What holds in a place unless an element says otherwise."""
+    """The size, access and reset value that hold unless an element says otherwise."""
 
     size: str = "32"
     access: str = ""
@@ -68,30 +102,27 @@ class Around(NamedTuple):
 
 
 def read_svd(path: Path) -> RegisterTable:
-    """The registers of a device.
+    """Return the registers of a device.
 
     A UserWarning counts and names what the table has no place for, and registers and peripherals
-    that are not understood.  Raises ValueError with file and line if the file is broken or nothing
-    of it is understood, FileNotFoundError for no file.
+    that are not understood. Raises ValueError with file and line if the file is broken or nothing
+    in it is understood, FileNotFoundError for no file.
     """
     path = Path(path)
     root = read_xml(path, "", MOST_ELEMENTS)
     refuse_if(root.tag != "device", root.where, f"the element {root.tag}", "is device")
     device = Device()
     view = View((root,), "")
-    if any(
-        one.text == "big" for cpu in root if cpu.tag == "cpu" for one in cpu if one.tag == "endian"
-    ):
+    if View(tuple(view.every("cpu")), "").text("endian") == "big":
         device.losses.lose(
             root.where, "that the device is big-endian: bits and offsets are taken as little-endian"
         )
     declare(root, "", device)
     registers = _in_bytes(_registers(view, device), view, device)
-    said = {
-        _own_name(device, "block", name, name): one.get("are") == "true"
-        for (tag, name), one in device.own.items()
-        if tag == "addresses"
-    }
+    said = {}
+    for (tag, name), element in device.own.items():
+        if tag == "addresses":
+            said[_own_name(device, "block", name, name)] = element.get("are") == "true"
     table = placed(registers, device.enums.by_name, device.losses, _copyright(root), said)
     if device.errors and not table.rows:
         raise device.errors[0]
@@ -100,27 +131,30 @@ def read_svd(path: Path) -> RegisterTable:
 
 
 def _in_bytes(registers: Iterator[Register], root: View, device: Device) -> Iterable[Register]:
-    """The registers with offsets in bytes: makers that state a wider address unit often count bytes
-    all the same; they do if no two registers share bytes then."""
+    """The registers with offsets in bytes.
+
+    Makers that state a wider address unit often count bytes all the same; the reader assumes so
+    if no two registers share bytes then.
+    """
     unit = root.number("addressUnitBits", 8)
     if unit == 8:
         return registers
     if unit not in (16, 32, 64):
         raise ValueError(
             f"{root.where}: got addressUnitBits {root.text('addressUnitBits')}, allowed is 8, 16, "
-            "32 or "
-            "64"
+            "32 or 64"
         )
     every = [*registers]
     places = sorted({(register.block, register.offset, register.size) for register in every})
-    by_bytes = all(
-        one[0] != other[0] or one[1] == other[1] or one[1] + one[2] // 8 <= other[1]
-        for one, other in pairwise(places)
-    )
+    by_bytes = True
+    for (block, offset, size), (next_block, next_offset, _) in pairwise(places):
+        if block == next_block and offset < next_offset < offset + size // 8:
+            by_bytes = False
+    counted = "counts of it"
+    if by_bytes:
+        counted = "bytes"
     device.losses.lose(
-        root.where,
-        f"the address unit of {unit} bits: offsets are taken as "
-        f"{'bytes' if by_bytes else 'counts of it'}",
+        root.where, f"the address unit of {unit} bits: offsets are taken as {counted}"
     )
     if by_bytes:
         return every
@@ -129,8 +163,7 @@ def _in_bytes(registers: Iterator[Register], root: View, device: Device) -> Iter
 
 def _registers(root: View, device: Device) -> Iterator[Register]:
     around = Around().of(root)
-    is_own = ("map", "") in device.own
-    peripherals = [inner for some in root.every("peripherals") for inner in some]
+    peripherals = root.inner("peripherals")
     Counting(device).refuse(one for one in peripherals if one.tag == "peripheral")
     seen = set[tuple[str, str]]()
     for one in peripherals:
@@ -142,21 +175,21 @@ def _registers(root: View, device: Device) -> Iterator[Register]:
         except TooMuch:
             raise
         except ValueError as error:
-            if is_own:
+            if device.is_own:
                 raise
             count = sum(inner.tag == "register" for some in one for inner in some)
             device.lose(one.where, f"the peripheral {_name(one)}", error, count)
             continue
         for block, about, register in blocks:
             unique = f"{register.name}_{register.offset:#x}"
-            if not is_own and (block, unique) in seen:
+            if not device.is_own and (block, unique) in seen:
                 device.losses.lose(
                     register.where,
                     f"the second register {register.name} at {register.offset:#x}",
                     1,
                 )
                 continue
-            if not is_own and (block, register.name) in seen:
+            if not device.is_own and (block, register.name) in seen:
                 register = register._replace(name=unique)
             seen |= {(block, register.name), (block, unique)}
             yield register._replace(note=". ".join(filter(None, (about, register.note))))
@@ -165,8 +198,8 @@ def _registers(root: View, device: Device) -> Iterator[Register]:
 def _peripheral(
     one: Element, around: Around, device: Device
 ) -> Iterator[tuple[str, str, Register]]:
-    """(block, what the note of the block's first register begins with, register) of a
-    peripheral."""
+    """Yield (block, text about the block, register) of a peripheral; the first register of each
+    block has the text in its note."""
     view = view_of(one, device)
     empty = any(inner.tag == "baseAddress" and not inner.text for inner in one)
     if empty:
@@ -175,130 +208,131 @@ def _peripheral(
         )
     for place in elements(view, "baseAddress", device, 0 if empty else None):
         block = _own_name(device, "block", view.path, place.name)
-        if ("map", "") in device.own:
-            about = ""
-        else:
+        about = ""
+        if not device.is_own:
             about = f"{place.name} at {place.offset:#x}: {view.text('description')}".rstrip(": ")
         for some in view.every("registers"):
-            for register in _inside(some, block, "", 0, around.of(view), device):
+            for register in _inside(some, RegisterPlace(block, "", 0), around.of(view), device):
                 yield block, about, register
                 about = ""
 
 
-def _name(one: Element) -> str:
-    return next((inner.text for inner in one if inner.tag == "name"), "")
+def _name(element: Element) -> str:
+    return next((inner.text for inner in element if inner.tag == "name"), "")
 
 
 def _inside(
-    around_it: Element,
-    block: str,
-    prefix: str,
-    offset: int,
-    around: Around,
-    device: Device,
-    depth: int = 0,
+    element: Element, place: RegisterPlace, around: Around, device: Device, depth: int = 0
 ) -> Iterator[Register]:
-    """The registers in ``registers`` or in a cluster."""
+    """Yield the registers in ``registers`` or in a cluster."""
     refuse_if(
         depth > MOST_DERIVED,
-        f"{around_it.where}: {around_it.tag} {prefix}",
+        f"{element.where}: {element.tag} {place.prefix}",
         f"more than {MOST_DERIVED} clusters within each other",
         "are as many",
     )
-    for one in around_it:
-        if one.tag not in ("register", "cluster"):
-            if one.tag not in KNOWN:
-                device.losses.lose(one.where, f"the element {one.tag}")
+    for inner in element:
+        if inner.tag not in HOLDERS:
+            if inner.tag not in KNOWN:
+                device.losses.lose(inner.where, f"the element {inner.tag}")
             continue
-        view = view_of(one, device)
-        for place in elements(view, "addressOffset", device):
-            name, at, said = f"{prefix}{place.name}", offset + place.offset, around.of(view)
-            if one.tag == "register":
-                try:
-                    yield _register(view, block, name, at, said, device)
-                except ValueError as error:
-                    if ("map", "") in device.own or isinstance(error, TooMuch):
-                        raise
-                    device.lose(view.where, f"register {name} of {block}", error, 1)
+        view = view_of(inner, device)
+        said = around.of(view)
+        for item in elements(view, "addressOffset", device):
+            name, offset = f"{place.prefix}{item.name}", place.offset + item.offset
+            if inner.tag == "cluster":
+                # a derived cluster without registers of its own has those of its source
+                sources = [some for some in view.chain if any(i.tag in HOLDERS for i in some)]
+                within = RegisterPlace(place.block, f"{name}.", offset)
+                yield from _inside([*sources, inner][0], within, said, device, depth + 1)
                 continue
-            source = next(
-                (
-                    some
-                    for some in view.chain
-                    if any(i.tag in ("register", "cluster") for i in some)
-                ),
-                one,
-            )
-            yield from _inside(source, block, f"{name}.", at, said, device, depth + 1)
+            try:
+                yield _register(view, RegisterPlace(place.block, name, offset), said, device)
+            except ValueError as error:
+                if device.is_own or isinstance(error, TooMuch):
+                    raise
+                device.lose(view.where, f"register {name} of {place.block}", error, 1)
 
 
-def _register(
-    view: View, block: str, name: str, offset: int, around: Around, device: Device
-) -> Register:
+def _register(view: View, place: RegisterPlace, around: Around, device: Device) -> Register:
+    """The register that an element says; ``place.prefix`` is its name."""
+    name = place.prefix
     size = parsed(view.where, f"register {name}", "size", around.size)
-    real = _own_name(device, "register", view.path, name)
     fields: list[Found] = []
-    for one in (inner for some in view.every("fields") for inner in some):
-        if one.tag != "field":
-            device.losses.lose(one.where, f"the element {one.tag}")
+    for element in view.inner("fields"):
+        if element.tag != "field":
+            device.losses.lose(element.where, f"the element {element.tag}")
             continue
-        field_view = view_of(one, device)
-        low, high = _bits(field_view, name)
-        access = field_view.text("access")
-        for place in elements(field_view, "", device):
-            own = device.own.get(("field", field_view.path))
-            said = []
-            if access and access != (around.access or PLAIN_ACCESS):
-                said = [access]
-            said += [
-                f"{words} {text}" for tag, words in NOTED.items() if (text := field_view.text(tag))
-            ]
-            row: dict[str, Any] = {"note": _noted(field_view.text("description"), said)}
-            row |= {
-                "value": _enum(field_view, block, f"{name}_{place.name}", high - low + 1, device)
-            }
-            row |= _own_row(own, device)
-            found = Found(
-                _own_name(device, "field", field_view.path, place.name),
-                low + place.offset,
-                high + place.offset,
-                field_view.where,
-                row,
-            )
-            if ("map", "") not in device.own:
-                if not found.low <= found.high < size:
-                    device.losses.lose(
-                        found.where,
-                        f"field {found.name} of register {name}, whose bits {found.low} to "
-                        f"{found.high} are not inside 0 to {size - 1}",
-                    )
-                    continue
-                if any(found.low <= other.high and other.low <= found.high for other in fields):
-                    device.losses.lose(
-                        found.where,
-                        f"field {found.name} of register {name}, of whose bits another has some",
-                    )
-                    continue
+        for found in _fields(view_of(element, device), place, around, device):
+            if device.is_own:
+                fields.append(found)
+            elif _fits(found, fields, name, size, device):
                 if any(found.name == other.name for other in fields):
                     found = found._replace(name=f"{found.name}_{found.low}")
-            fields.append(found)
-    said = []
+                fields.append(found)
+    said = _said(view)
     if around.access not in ("", PLAIN_ACCESS):
-        said = [around.access]
-    said += [f"{words} {text}" for tag, words in NOTED.items() if (text := view.text(tag))]
-    if around.reset:
-        try:
-            reset = parsed(view.where, f"register {name}", "resetValue", around.reset)
-            if around.mask:
-                reset &= parsed(view.where, f"register {name}", "resetMask", around.mask)
-            else:
-                reset &= -1
-            if view.text("resetValue") or reset:
-                said += [f"reset {reset:#x}"]
-        except ValueError:
-            device.losses.lose(view.where, f"the reset value of {name}, which is no number")
+        said.insert(0, around.access)
+    said += _reset(view, name, around, device)
     note = _noted(view.text("description"), said)
-    return Register(block, offset, size, real, view.where, note, tuple(fields))
+    plain = _own_name(device, "register", view.path, name)
+    return Register(place.block, place.offset, size, plain, view.where, note, tuple(fields))
+
+
+def _fields(view: View, place: RegisterPlace, around: Around, device: Device) -> Iterator[Found]:
+    """Yield the field that an element says, or the fields of its array."""
+    low, high = _bits(view, place.prefix)
+    said = _said(view)
+    access = view.text("access")
+    if access and access != (around.access or PLAIN_ACCESS):
+        said.insert(0, access)
+    note = _noted(view.text("description"), said)
+    for item in elements(view, "", device):
+        enum_name = f"{place.prefix}_{item.name}"
+        row: dict[str, Any] = {"note": note}
+        row["value"] = _enum(view, place.block, enum_name, high - low + 1, device)
+        row |= _own_row(device.own.get(("field", view.path)), device)
+        yield Found(
+            _own_name(device, "field", view.path, item.name),
+            low + item.offset,
+            high + item.offset,
+            view.where,
+            row,
+        )
+
+
+def _fits(found: Found, fields: list[Found], register: str, size: int, device: Device) -> bool:
+    """True if a field lies inside its register and shares no bits with others; else it is lost."""
+    what = f"field {found.name} of register {register}"
+    if not found.low <= found.high < size:
+        reason = f"whose bits {found.low} to {found.high} are not inside 0 to {size - 1}"
+        device.losses.lose(found.where, f"{what}, {reason}")
+        return False
+    if any(found.low <= other.high and other.low <= found.high for other in fields):
+        device.losses.lose(found.where, f"{what}, of whose bits another has some")
+        return False
+    return True
+
+
+def _said(view: View) -> list[str]:
+    """The words of an element about writes and reads."""
+    return [f"{words} {text}" for tag, words in NOTED.items() if (text := view.text(tag))]
+
+
+def _reset(view: View, name: str, around: Around, device: Device) -> list[str]:
+    """The words about the value after reset; none for a value of 0 that the register inherits."""
+    if not around.reset:
+        return []
+    try:
+        reset = parsed(view.where, f"register {name}", "resetValue", around.reset)
+        if around.mask:
+            reset &= parsed(view.where, f"register {name}", "resetMask", around.mask)
+    except ValueError:
+        device.losses.lose(view.where, f"the reset value of {name}, which is no number")
+        return []
+    if view.text("resetValue") or reset:
+        return [f"reset {reset:#x}"]
+    return []
 
 
 def _bits(view: View, register: str) -> tuple[int, int]:
@@ -325,7 +359,7 @@ def _bits(view: View, register: str) -> tuple[int, int]:
 
 
 def _enum(view: View, block: str, name: str, width: int, device: Device) -> str:
-    """The value of a field that has enumerated values; they are added to the enums."""
+    """The value column of a field that has enumerated values, which are added to the enums."""
     some = view.every("enumeratedValues")
     for other in some[1:]:
         device.losses.lose(other.where, f"the second enumeratedValues of {name}")
@@ -341,10 +375,9 @@ def _enum(view: View, block: str, name: str, width: int, device: Device) -> str:
         if base is None or seen > MOST_DERIVED:
             raise ValueError(
                 f"{one.where}: enumeratedValues of {name}: got derivedFrom {source!r}, allowed is "
-                "the "
-                "name of others in the file, not derived from these"
+                "the name of others in the file, not derived from these"
             )
-        one, label = base, label or next((inner.text for inner in base if inner.tag == "name"), "")
+        one, label = base, label or _name(base)
     values = _values(one, name, width, device)
     if not values:
         return ""
@@ -352,17 +385,17 @@ def _enum(view: View, block: str, name: str, width: int, device: Device) -> str:
 
 
 def _values(one: Element, name: str, width: int, device: Device) -> dict[int, str]:
+    """The named values in enumeratedValues; values that a field cannot have are lost."""
     out: dict[int, str] = {}
     for value in (inner for inner in one if inner.tag == "enumeratedValue"):
         view = View((value,), "")
         label, text = view.text("name"), view.text("value")
-        if not text or not label:
-            device.losses.lose(
-                value.where,
-                f"{label or 'a value without a name'} of {name}, which has no number"
-                if not text
-                else f"{text} of {name}, which has no name",
-            )
+        if not text:
+            label = label or "a value without a name"
+            device.losses.lose(value.where, f"{label} of {name}, which has no number")
+            continue
+        if not label:
+            device.losses.lose(value.where, f"{text} of {name}, which has no name")
             continue
         if re.fullmatch(r"(#|0b)[01]*[xX][01xX]*", text):
             device.losses.lose(
@@ -382,6 +415,7 @@ def _values(one: Element, name: str, width: int, device: Device) -> dict[int, st
 
 
 def _own_name(device: Device, tag: str, path: str, name: str) -> str:
+    """The name that npulab's own words give to an element, else its name in SVD."""
     own = device.own.get((tag, path))
     if own is not None:
         return own.get("is", name)
@@ -398,13 +432,12 @@ def _own_row(own: Element | None, device: Device) -> dict[str, Any]:
             out[name] = parsed(own.where, f"field {own.get('name')}", name, own.get(name))
     device.enums.refuse_unknown(str(out.get("value", "")), own.where)
     if own.get("address") == "yes":
-        out |= {"address": "yes"}
-    else:
-        out |= {}
+        out["address"] = "yes"
     return out | {name: own.get(name) for name in ("register", "field") if name in own.attributes}
 
 
 def _noted(text: str, said: list[str]) -> str:
+    """A description with further words in parentheses."""
     if said:
         return f"{text} ({', '.join(said)})".strip()
     return text
@@ -412,26 +445,3 @@ def _noted(text: str, said: list[str]) -> str:
 
 def _copyright(root: Element) -> str:
     return next(("".join(one.texts) for one in root if one.tag == "licenseText"), "")
-
-
-NOTED: Mapping[str, str] = {"modifiedWriteValues": "a write", "readAction": "a read"}
-KNOWN = (
-    "name",
-    "description",
-    "addressOffset",
-    "dim",
-    "dimIncrement",
-    "dimIndex",
-    "dimName",
-    "dimArrayIndex",
-    "size",
-    "access",
-    "protection",
-    "resetValue",
-    "resetMask",
-    "alternateCluster",
-    "alternateRegister",
-    "alternateGroup",
-    "headerStructName",
-    "displayName",
-)

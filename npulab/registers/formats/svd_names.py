@@ -1,5 +1,4 @@
-"""What CMSIS-SVD files declare by name: elements with what they are derived from, arrays of them,
-numbers."""
+"""The elements of CMSIS-SVD by name: what they are derived from, arrays of them, numbers."""
 
 from __future__ import annotations
 
@@ -26,28 +25,31 @@ DERIVED = ("peripheral", "cluster", "register", "field", "enumeratedValues")
 
 @dataclass(frozen=True)
 class Device:
-    """What a file declares by name, and what could not be carried over."""
+    """The elements that a file declares by name, and what could not be carried over."""
 
-    places: dict[str, Element] = field(default_factory=dict)  # by path, of what may be derived from
-    scopes: dict[int, str] = field(
-        default_factory=dict
-    )  # the path around it, by identity of an element
+    # elements that others may be derived from, by path
+    places: dict[str, Element] = field(default_factory=dict)
+    # the path around an element, by its identity
+    scopes: dict[int, str] = field(default_factory=dict)
     enums: Enums = field(default_factory=lambda: Enums({}))
     enum_elements: dict[str, Element] = field(default_factory=dict)
-    own: dict[tuple[str, str], Element] = field(
-        default_factory=dict
-    )  # of vendorExtensions, by tag and path
+    # npulab's own words in vendorExtensions, by tag and path
+    own: dict[tuple[str, str], Element] = field(default_factory=dict)
     losses: Losses = field(default_factory=Losses)
-    errors: list[ValueError] = field(default_factory=list)  # of what was skipped
+    errors: list[ValueError] = field(default_factory=list)  # reasons of skipped elements
     steps: Iterator[int] = field(default_factory=lambda: iter(range(MOST_STEPS)))
 
+    @property
+    def is_own(self) -> bool:
+        """True if npulab wrote the file."""
+        return ("map", "") in self.own
+
     def step(self, where: str, what: str) -> None:
-        """Count an element, and each of an array; raises TooMuch for one too many."""
+        """Count an element, or an element of an array; raises TooMuch above MOST_STEPS."""
         if next(self.steps, None) is None:
             raise TooMuch(
                 f"{where}: {what}: got more than {MOST_STEPS} elements with those of arrays, "
-                "allowed are "
-                f"{MOST_STEPS} in all"
+                f"allowed are {MOST_STEPS} in all"
             )
 
     def lose(self, where: str, what: str, error: ValueError, registers: int) -> None:
@@ -56,12 +58,11 @@ class Device:
         self.losses.lose(where, f"{what}, which is not understood: {error}", registers)
 
     def enum_named(self, source: str, scope: str) -> Element | None:
-        """The enumeratedValues of a name, or of a path that begins at any scope around the field of
-        this path."""
-        paths = _seen_from(scope, source)
-        return next(
-            (self.enum_elements[path] for path in paths if path in self.enum_elements), None
-        )
+        """The enumeratedValues of a name, or of a path that begins at any scope around a field."""
+        for path in _seen_from(scope, source):
+            if path in self.enum_elements:
+                return self.enum_elements[path]
+        return None
 
 
 def _seen_from(scope: str, source: str) -> list[str]:
@@ -75,7 +76,7 @@ class TooMuch(ValueError):
 
 
 class View(NamedTuple):
-    """An element together with those it is derived from, and its path in the file."""
+    """An element, the elements that it is derived from, and its path in the file."""
 
     chain: tuple[Element, ...]
     path: str
@@ -85,7 +86,12 @@ class View(NamedTuple):
         return self.chain[0].where
 
     def text(self, tag: str) -> str:
-        return next((one.text for element in self.chain for one in element if one.tag == tag), "")
+        """The text of the first inner element of a tag; blank if there is none."""
+        for element in self.chain:
+            for inner in element:
+                if inner.tag == tag:
+                    return inner.text
+        return ""
 
     def number(self, tag: str, default: int | None = None) -> int:
         text = self.text(tag)
@@ -94,32 +100,36 @@ class View(NamedTuple):
         return parsed(self.where, f"{self.chain[0].tag} {self.path}", tag, text)
 
     def every(self, *tags: str) -> list[Element]:
-        """The elements of these tags of the first in the chain that has any."""
-        return next(
-            (
-                some
-                for element in self.chain
-                if (some := [one for one in element if one.tag in tags])
-            ),
-            [],
-        )
+        """The inner elements of some tags, of the first element in the chain that has any."""
+        for element in self.chain:
+            if found := [inner for inner in element if inner.tag in tags]:
+                return found
+        return []
+
+    def inner(self, tag: str) -> list[Element]:
+        """The elements in the inner elements of a tag, as ``every`` finds these."""
+        found: list[Element] = []
+        for element in self.every(tag):
+            found += element
+        return found
 
 
-class Place(NamedTuple):
-    """An element of an array, or what is no array: its name, its offset, its index."""
+class ArrayElement(NamedTuple):
+    """An element of an array, or an element without an array: its name and its offset."""
 
     name: str
     offset: int
 
 
 def parsed(where: str, what: str, tag: str, text: str) -> int:
-    """A number as SVD writes it: decimal, 0x, # for binary, k, M or G behind it."""
+    """A number as SVD writes it: decimal, 0x, or # for binary; k, M or G may follow."""
     match = NUMBER.fullmatch(text.strip())
     if match is None or "x" in (match["bits"] or "").lower():
+        got = f"no {tag}"
+        if text:
+            got = f"{tag} {text!r}"
         raise ValueError(
-            f"{where}: {what}: got {f'{tag} {text!r}' if text else f'no {tag}'}, allowed is a "
-            "whole "
-            "number, decimal, 0x or # with 0 and 1"
+            f"{where}: {what}: got {got}, allowed is a whole number, decimal, 0x or # with 0 and 1"
         )
     if match["hex"]:
         number = int(match["hex"], 16)
@@ -200,7 +210,7 @@ def dim_of(view: View) -> int:
 
 def elements(
     view: View, offset_tag: str, device: Device, default: int | None = None
-) -> Iterator[Place]:
+) -> Iterator[ArrayElement]:
     """Each element of an array, or the element itself; ``default`` stands for an empty offset."""
     what = f"{view.chain[0].tag} {view.path}"
     name = view.text("name")
@@ -217,12 +227,12 @@ def elements(
     device.step(view.where, what)
     if not count:
         refuse_if("%s" in name, f"{view.where}: {what}", "no dim", "is one where the name has %s")
-        yield Place(name, begin)
+        yield ArrayElement(name, begin)
         return
     step = view.number("dimIncrement")
     for n, word in enumerate(_index(view, count, what)):
         device.step(view.where, what)
-        yield Place(
+        yield ArrayElement(
             name.replace("%s", word) if "%s" in name else f"{name}[{word}]", begin + step * n
         )
 
