@@ -32,7 +32,8 @@ SKIPPED = re.compile(
 DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(\w*)((?:[^\n\\]++|\\[\s\S])*+)", re.MULTILINE)
 DEFINE = re.compile(r"\s*([A-Za-z_]\w{0,254}+)(?!\w)(\(([^()]*)\))?(.*)", re.DOTALL)
 CONSTANT = re.compile(
-    r"(?<![\w,(*] )(?<![\w,(*])(?:(?:static|inline|extern|constexpr|const)\s+)*(?:constexpr|const)\s+"
+    r"(?<![\w,(*] )(?<![\w,(*])(?:(?:static|inline|extern|constexpr|const)\s+)*"
+    r"(?:constexpr|const)\s+"
     r"(?:(?:std::)?u?int\d*(?:_t)?|u\d+|unsigned(?:\s+(?:int|long))?|auto|size_t)\s+(?:const\s+)?"
     r"([A-Za-z_]\w*)\s*=([^;{}\"',]+);"
 )
@@ -82,6 +83,7 @@ OPTIONS = [
     "-ferror-limit=0",
     "-w",
 ]
+ERROR = 3  # libclang's severity of an error; a fatal error has 4
 
 GIVEN = Path(__file__).with_name("c_given.h")  # what headers take from others
 
@@ -268,14 +270,13 @@ def blank(text: str) -> str:
 
 
 def _conditions(source: Source) -> Source:
-    """The source with its directives carried out; the compiler says which conditions hold."""
+    """The source with its directives carried out; the compiler decides which conditions hold."""
     directives = [*DIRECTIVE.finditer(source.code)]
-    made = {
-        n: found
-        for n, match in enumerate(directives)
-        if match[1] in ("define", "undef")
-        and (found := DEFINE.match(match[2].replace("\\\n", " ")))
-    }
+    made = {}
+    for n, match in enumerate(directives):
+        found = DEFINE.match(_joined(match))
+        if found and match[1] in ("define", "undef"):
+            made[n] = found
     holds = _holding(source, directives, made)
     macros: dict[str, Macro] = {}
     packs: list[tuple[int, str]] = []
@@ -286,10 +287,16 @@ def _conditions(source: Source) -> Source:
         between = source.code[done:start]
         if not reads:
             left_out.append((done, start))
-        pieces += [between if reads else blank(between), blank(match[0])]
+            between = blank(between)
+        pieces += [between, blank(match[0])]
         done = end
         reads = holds.get(n, reads)
-        if reads and word == "define" and n in made:
+        if not reads:
+            continue
+        if n in made:
+            # a macro that is defined again moves to the end
+            macros.pop(made[n][1], None)
+        if word == "define" and n in made:
             if len(macros) >= MOST_MACROS:
                 raise ValueError(
                     f"{source.where(start)}: got more than {MOST_MACROS} macros, at most "
@@ -298,49 +305,44 @@ def _conditions(source: Source) -> Source:
             name, brackets, inner, body = made[n].groups()
             names = None
             if brackets is not None:
-                names = tuple(one.strip() for one in inner.split(","))
-            macros.pop(name, None)
+                names = tuple(parameter.strip() for parameter in inner.split(","))
             macros[name] = Macro(name, names, body.strip(), start, end)
-        elif reads and n in made:
-            macros.pop(made[n][1], None)
-        elif (
-            reads
-            and word == "pragma"
-            and re.match(r"\s*pack\s*\(", rest := match[2].replace("\\\n", " "))
-        ):
-            packs.append((start, f"#pragma {rest.strip()}"))
+        elif word == "pragma" and re.match(r"\s*pack\s*\(", _joined(match)):
+            packs.append((start, f"#pragma {_joined(match).strip()}"))
+    rest = source.code[done:]
     if not reads:
         left_out.append((done, len(source.code)))
-    for match in CONSTANT.finditer(source.code) if "const" in source.code else ():
-        macros.setdefault(
-            match[1], Macro(match[1], None, " ".join(match[2].split()), match.start(), match.end())
-        )
-    for match in FUNCTION.finditer(source.code) if "inline" in source.code else ():
-        words = tuple(re.findall(r"(\w+)\s*(?:,|$)", match[2]))
-        macros.setdefault(
-            match[1],
-            Macro(
-                match[1],
-                None if words in ((), ("void",)) else words,
-                " ".join(match[3].split()),
-                match.start(),
-                match.end(),
-            ),
-        )
-    pieces.append(source.code[done:] if reads else blank(source.code[done:]))
-    plain = tuple(match.span() for match in directives if match[1] != "define")
+        rest = blank(rest)
+    for macro in _constants(source.code):
+        macros.setdefault(macro.name, macro)
     return Source(
         source.path,
-        "".join(pieces),
+        "".join([*pieces, rest]),
         source.comments,
         macros,
         tuple(packs),
         source.files,
         source.defines,
         tuple(left_out),
-        plain,
+        tuple(match.span() for match in directives if match[1] != "define"),
         source.code,
     )
+
+
+def _joined(directive: re.Match[str]) -> str:
+    """The text of a directive after its word, on one line."""
+    return directive[2].replace("\\\n", " ")
+
+
+def _constants(code: str) -> Iterator[Macro]:
+    """Yield constants and functions of one expression as if they were macros."""
+    for match in CONSTANT.finditer(code) if "const" in code else ():
+        yield Macro(match[1], None, " ".join(match[2].split()), *match.span())
+    for match in FUNCTION.finditer(code) if "inline" in code else ():
+        words = None
+        if match[2].strip() not in ("", "void"):
+            words = tuple(re.findall(r"(\w+)\s*(?:,|$)", match[2]))
+        yield Macro(match[1], words, " ".join(match[3].split()), *match.span())
 
 
 def _holding(
@@ -503,92 +505,116 @@ class Unit:
 
 
 def read_unit(source: Source, probes: Mapping[str, str]) -> Unit:
-    """The declarations of a source, and the values of expressions by name.
+    """Return the declarations of a source, and the values of expressions by name.
 
     A declaration that is too long, too deep or has no end is not given to the compiler.
     """
     wrong: dict[int, Wrong] = {}
     spans = [span for span in declarations(source, wrong) if span[0] not in wrong]
-    same: dict[str, str] = {}  # of macros of one body the compiler is asked once
-    texts = {name: macro.body for name, macro in source.macros.items() if macro.parameters is None}
-    twins = {
-        name: twin
-        for name in probes
-        if name in texts
-        and (
-            twin := same.setdefault(
-                NAME.sub(lambda word: texts.get(word[0], word[0]), texts[name]), name
-            )
-        )
-        != name
-    }
-    probes = {name: text for name, text in probes.items() if name not in twins}
-    if not spans and not probes:
+    twins = _twins(source, probes)
+    asked = {name: text for name, text in probes.items() if name not in twins}
+    if not spans and not asked:
         return Unit(source, (), (), wrong, 0, {}, {})
     code = "\n".join(source.code[start:end] for start, end in spans)
     bodies = {name: (macro.body,) for name, macro in source.macros.items()}
-    words = _made_of({*NAME.findall(code), *NAME.findall(" ".join(probes.values()))}, bodies)
-    if any("##" in text for name in words for text in bodies.get(name, ())):  # it may make any name
-        words = _made_of(words | bodies.keys(), bodies)
+    words = _made_of({*NAME.findall(code), *NAME.findall(" ".join(asked.values()))}, bodies)
+    if any("##" in source.macros[name].body for name in words & bodies.keys()):
+        words = _made_of(words | bodies.keys(), bodies)  # ## may make any name
     used = {name: macro for name, macro in source.macros.items() if name in words}
     growing = _growing(used)
-    refused = {
-        name: "it grows too far when macros are replaced" for name in probes if name in growing
-    }
-    probes = {name: text for name, text in probes.items() if text.partition("(")[0] not in growing}
+    reason = "it grows too far when macros are replaced"
+    refused = {name: reason for name in asked if name in growing}
+    asked = {name: text for name, text in asked.items() if text.partition("(")[0] not in growing}
     body = _body(source, spans, [macro for name, macro in used.items() if name not in growing])
-    opaque: dict[str, str] = {}
-    for attempt in range(2):
-        lines = [*_given(source, words), *_types(source, code, words), *opaque.values()]
-        before = "".join(f"{line}\n" for line in lines)
-        names = [*probes]
-        asked = [f"\nenum {{ npulab_{n} = ({text}) }};" for n, text in enumerate(probes.values())]
-        text = "".join([before, body, *asked])
-        unit = _parsed(text, source.path)
-        errors = [error for error in unit.diagnostics if error.severity >= 3]
-        missing = {
-            found[1]
-            for error in errors
-            if (found := re.match(r"unknown type name '(\w+)'", error.spelling))
-        }
-        if attempt or not missing:
-            break
-        # a type that is declared nowhere may be pointed to
-        opaque = {name: f"typedef struct npulab_no_{name} {name};" for name in sorted(missing)}
-    starts = [start for start, _ in spans]
-    tail = len(before) + len(body)
-    first = text.count("\n", 0, tail) + 2
-    failed: dict[int, str] = {}
-    for error in errors:
-        position = error.location.offset - len(before)
-        if error.location.offset >= tail:
-            failed.setdefault(error.location.line - first, _reason(error.spelling, source.macros))
-        elif (at := bisect_right(starts, position) - 1) >= 0:
-            wrong.setdefault(
-                starts[at], Wrong(max(position, starts[at]), _reason(error.spelling, source.macros))
-            )
-    refused |= {names[n]: reason for n, reason in failed.items() if 0 <= n < len(names)}
-    declared = [error for error in errors if error.location.offset < tail]
-    reasons = [
-        _reason(error.spelling, source.macros)
-        for error in sorted(errors, key=lambda one: one not in declared)
-    ]
-    wanted = tuple(dict.fromkeys(found[1] for reason in reasons if (found := ASKED.search(reason))))
+    text = _Text(source, [*_given(source, words), *_types(source, code, words)], body, asked)
+    unit = _parsed(text.whole, source.path)
+    opaque = sorted(_unknown_types(unit))
+    if opaque:  # a type that is declared nowhere may be pointed to
+        lines = [f"typedef struct npulab_no_{name} {name};" for name in opaque]
+        text = _Text(source, [*text.lines, *lines], body, asked)
+        unit = _parsed(text.whole, source.path)
+    failed, reasons = _errors(unit, text, [start for start, _ in spans], wrong)
+    refused |= failed
     cursors = [*unit.cursor.get_children()]
-    first, last = (
-        bisect_left(cursors, at, key=lambda cursor: cursor.location.offset)
-        for at in (len(before), tail)
-    )
-    numbers = {f"npulab_{n}": name for n, name in enumerate(names) if n not in failed}
-    values = {
-        numbers[one.spelling]: int(one.enum_value)
-        for cursor in cursors[last:]
-        for one in cursor.get_children()
-        if one.spelling in numbers
-    }
+    offsets = [cursor.location.offset for cursor in cursors]
+    first, last = bisect_left(offsets, text.begin), bisect_left(offsets, text.end)
+    values = {}
+    names = {f"npulab_{n}": name for n, name in enumerate(text.names) if name not in failed}
+    for cursor in cursors[last:]:
+        for child in cursor.get_children():
+            if child.spelling in names:
+                values[names[child.spelling]] = int(child.enum_value)
     values |= {name: values[twin] for name, twin in twins.items() if twin in values}
     refused |= {name: refused[twin] for name, twin in twins.items() if twin in refused}
-    return Unit(source, cursors[first:last], spans, wrong, len(before), values, refused, wanted)
+    found = [ASKED.search(reason) for reason in reasons]
+    missing = tuple(dict.fromkeys(match[1] for match in found if match))
+    return Unit(source, cursors[first:last], spans, wrong, text.begin, values, refused, missing)
+
+
+def _twins(source: Source, probes: Mapping[str, str]) -> dict[str, str]:
+    """The macros whose body is that of another macro: the compiler is asked for one of them."""
+    texts = {name: macro.body for name, macro in source.macros.items() if macro.parameters is None}
+    same: dict[str, str] = {}
+    twins = {}
+    for name in probes:
+        if name in texts:
+            body = NAME.sub(lambda word: texts.get(word[0], word[0]), texts[name])
+            twin = same.setdefault(body, name)
+            if twin != name:
+                twins[name] = twin
+    return twins
+
+
+class _Text:
+    """The text for the compiler: given lines, the source at ``begin`` to ``end``, and an enum for
+    each expression, on a line of its own."""
+
+    def __init__(
+        self, source: Source, lines: Sequence[str], body: str, asked: Mapping[str, str]
+    ) -> None:
+        before = "".join(f"{line}\n" for line in lines)
+        enums = [f"\nenum {{ npulab_{n} = ({text}) }};" for n, text in enumerate(asked.values())]
+        self.macros = source.macros
+        self.lines = lines
+        self.names = [*asked]
+        self.begin, self.end = len(before), len(before) + len(body)
+        self.whole = "".join([before, body, *enums])
+        self.first_line = self.whole.count("\n", 0, self.end) + 2  # of the enums
+
+
+def _unknown_types(unit: Any) -> set[str]:
+    """The names that the compiler takes for types that nobody declares."""
+    names = set()
+    for error in unit.diagnostics:
+        found = re.match(r"unknown type name '(\w+)'", error.spelling)
+        if found and error.severity >= ERROR:
+            names.add(found[1])
+    return names
+
+
+def _errors(
+    unit: Any, text: _Text, starts: Sequence[int], wrong: dict[int, Wrong]
+) -> tuple[dict[str, str], list[str]]:
+    """The reasons of expressions without a value, and all reasons, declarations first; ``wrong``
+    gets the declarations that the compiler refuses."""
+    failed: dict[str, str] = {}
+    declared, asked = [], []
+    for error in unit.diagnostics:
+        if error.severity < ERROR:
+            continue
+        reason = _reason(error.spelling, text.macros)
+        position = error.location.offset - text.begin
+        if error.location.offset >= text.end:
+            asked.append(reason)
+            n = error.location.line - text.first_line
+            if 0 <= n < len(text.names):
+                failed.setdefault(text.names[n], reason)
+            continue
+        declared.append(reason)
+        at = bisect_right(starts, position) - 1
+        if at >= 0:
+            wrong.setdefault(starts[at], Wrong(max(position, starts[at]), reason))
+    return failed, declared + asked
 
 
 def _reason(text: str, macros: Container[str]) -> str:

@@ -1,5 +1,4 @@
-"""A bounded reader of XML: elements with their lines; no document types, no entities of the file's
-own."""
+"""A bounded reader of XML: elements with their lines; document types and entities are refused."""
 
 from __future__ import annotations
 
@@ -20,8 +19,10 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """An element: ``tag`` and the names of ``attributes`` without the file's own namespace (others
-    as ``URI NAME``), the text directly in it, and its line."""
+    """An element: ``tag``, ``attributes``, the text directly in it, and its line.
+
+    Names have no namespace if it is the file's own, and are ``URI NAME`` in another namespace.
+    """
 
     tag: str
     attributes: Mapping[str, str]
@@ -35,7 +36,7 @@ class Element:
 
     @property
     def text(self) -> str:
-        """The text in it and in what it holds, on one line."""
+        """The text in the element and in its inner elements, on one line."""
         return " ".join(" ".join(self._every()).split())
 
     @property
@@ -52,76 +53,78 @@ class Element:
 
 
 def read_xml(path: Path, namespace: str, most: int) -> Element:
-    """The root of a file; names of ``namespace`` lose it.
+    """Return the root of a file; names of ``namespace`` lose it.
 
-    Raises ValueError with file and line for what is no well-formed XML, declares a document type or
-    an entity, or is larger, deeper or of more elements than allowed (``most`` elements).
+    Raises ValueError with file and line for text that is not well-formed XML, declares a document
+    type or an entity, or is larger, deeper or of more elements than allowed (``most`` elements).
     """
     data = read_bounded(path, MOST_BYTES)
-    parser = expat.ParserCreate(namespace_separator=" ")
-    parser.buffer_text = True
-    roots: list[Element] = []
-    above: list[Element] = []
-    count, inside = 0, False
-
-    def start(tag: str, attributes: dict[str, str]) -> None:
-        nonlocal count, inside
-        count += 1
-        inside = False
-        if count > most or len(above) >= MOST_DEPTH:
-            raise ValueError(
-                f"{path}, line {parser.CurrentLineNumber}: got more than {most} elements, at "
-                f"most {most} and {MOST_DEPTH} within each other are allowed"
-            )
-        element = Element(
-            sys.intern(tag.removeprefix(f"{namespace} ")),
-            attributes or NOTHING,
-            path,
-            parser.CurrentLineNumber,
-        )
-        (above[-1].children if above else roots).append(element)
-        above.append(element)
-
-    def end(_: str) -> None:
-        nonlocal inside
-        inside = False
-        above.pop()
-
-    def said(text: str) -> None:
-        # expat gives a text in parts where its buffer ends
-        nonlocal inside
-        texts = above[-1].texts
-        if inside:
-            texts[-1] += text
-        else:
-            texts.append(text)
-        inside = True
-
-    def refuse(*_: Any) -> Any:
-        raise ValueError(
-            f"{path}, line {parser.CurrentLineNumber}: got a document type or an entity of its "
-            "own, "
-            "allowed is XML without them"
-        )
-
-    parser.StartElementHandler = start
-    parser.EndElementHandler = end
-    parser.CharacterDataHandler = said
-    parser.StartDoctypeDeclHandler = refuse
-    parser.EntityDeclHandler = refuse
-    parser.ExternalEntityRefHandler = refuse
+    builder = Builder(path, f"{namespace} ", most)
+    parser = builder.parser
     try:
         parser.Parse(data, True)
     except (expat.ExpatError, LookupError, ValueError) as error:
         if str(error).startswith(f"{path}, line "):
             raise
+        reason = str(error)
         if isinstance(error, expat.ExpatError):
-            code = expat.errors.messages[error.code]
-        else:
-            code = str(error)
+            reason = expat.errors.messages[error.code]
         raise ValueError(
-            f"{path}, line {parser.ErrorLineNumber}: got what is no XML ({code}), allowed is "
-            "well-formed "
-            "XML"
+            f"{path}, line {parser.ErrorLineNumber}: got what is no XML ({reason}), allowed is "
+            "well-formed XML"
         ) from None
-    return roots[0]
+    return builder.roots[0]
+
+
+class Builder:
+    """Makes elements of what expat reports, within the bounds."""
+
+    def __init__(self, path: Path, namespace: str, most: int) -> None:
+        self.roots: list[Element] = []
+        self._path, self._namespace, self._most = path, namespace, most
+        self._above: list[Element] = []
+        self._count = 0
+        self._in_text = False
+        self.parser = expat.ParserCreate(namespace_separator=" ")
+        self.parser.buffer_text = True
+        self.parser.StartElementHandler = self._start
+        self.parser.EndElementHandler = self._end
+        self.parser.CharacterDataHandler = self._add_text
+        self.parser.StartDoctypeDeclHandler = self._refuse
+        self.parser.EntityDeclHandler = self._refuse
+        self.parser.ExternalEntityRefHandler = self._refuse
+
+    def _start(self, tag: str, attributes: dict[str, str]) -> None:
+        line = self.parser.CurrentLineNumber
+        self._count += 1
+        self._in_text = False
+        if self._count > self._most or len(self._above) >= MOST_DEPTH:
+            raise ValueError(
+                f"{self._path}, line {line}: got more than {self._most} elements, at most "
+                f"{self._most} and {MOST_DEPTH} within each other are allowed"
+            )
+        name = sys.intern(tag.removeprefix(self._namespace))
+        element = Element(name, attributes or NOTHING, self._path, line)
+        siblings = self.roots
+        if self._above:
+            siblings = self._above[-1].children
+        siblings.append(element)
+        self._above.append(element)
+
+    def _end(self, _: str) -> None:
+        self._in_text = False
+        self._above.pop()
+
+    def _add_text(self, text: str) -> None:
+        texts = self._above[-1].texts
+        if self._in_text:  # expat cuts a text in two at the end of its buffer
+            texts[-1] += text
+        else:
+            texts.append(text)
+        self._in_text = True
+
+    def _refuse(self, *_: Any) -> Any:
+        raise ValueError(
+            f"{self._path}, line {self.parser.CurrentLineNumber}: got a document type or an entity "
+            "of its own, allowed is XML without them"
+        )
