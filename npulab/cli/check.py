@@ -178,7 +178,9 @@ def _unread_options(add: Add) -> None:
 def _unread(options: argparse.Namespace) -> int:
     capture = store.load(options.path, options.case)
     with progress("field") as bar:
-        rows: list[dict[str, Any]] = ignored_fields(capture, partial(_counted, bar)).to_dict("records")
+        rows: list[dict[str, Any]] = ignored_fields(capture, partial(_counted, bar)).to_dict(
+            "records"
+        )
     unnamed: set[tuple[str, str]] = set()
     for registers in capture.maps.values():
         unnamed |= {(item.register, item.name) for item in registers if item.automatic}

@@ -518,7 +518,10 @@ def test_lines_without_end_and_bombs_are_refused(
     path = tmp_path / "run.txt.gz"
     for text, said in (
         ("gem open got 0 1 8\nGem 1\n" + "x" * 10**7, "line 3: got more than 1023 characters"),
-        ("gem open got 0 1 8\n" * 20000, "line 10001: got more than 10000 lines that are not a row"),
+        (
+            "gem open got 0 1 8\n" * 20000,
+            "line 10001: got more than 10000 lines that are not a row",
+        ),
         (text_of(bytes(16 * 12100)), "more than 12000 lines"),
         (
             "".join(f"gem open got 0 {n} 8\n" for n in range(2000)),
