@@ -1,7 +1,7 @@
-"""What comments of C say: notes of people, and npulab's own words for what C has none for.
+"""Comments of C: notes of people, and npulab's own words for what C has no word for.
 
-``/* npulab: {"evidence": "K", "at": 14} */`` adds columns to what it stands beside; it is JSON in
-which nothing ends a comment, begins one or makes a trigraph.
+``/* npulab: {"evidence": "K", "at": 14} */`` adds columns to the declaration next to it; it is
+JSON in which no text ends a comment, begins a comment or makes a trigraph.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LICENCE = re.compile(r"copyright|spdx|licen[cs]e", re.IGNORECASE)
 
 
 def annotation(said: Mapping[str, Any]) -> str:
-    """A comment that carries these words; blank for none.
+    """Return a comment that carries these words; blank for none.
 
     >>> annotation({"note": "a */ b"})
     '/* npulab: {"note": "a *\\\\u002f b"} */'
@@ -48,8 +48,8 @@ def annotation(said: Mapping[str, Any]) -> str:
 
 
 def said_in(text: str) -> dict[str, Any] | None:
-    """The words of an annotation, None for any other comment; raises ValueError for one that is
-    broken."""
+    """Return the words of an annotation, None for any other comment; raises ValueError for a
+    broken annotation."""
     if not text.strip().startswith(MARK):
         return None
     try:
@@ -58,7 +58,7 @@ def said_in(text: str) -> dict[str, Any] | None:
         said = None
     if not isinstance(said, dict):
         raise ValueError(
-            f"got the annotation {text.strip()[:80]!r}, allowed is one object of JSON behind {MARK}"
+            f"got the annotation {text.strip()[:80]!r}, allowed is one object of JSON after {MARK}"
         )
     for name, value in said.items():
         if name in TEXTS:
@@ -72,14 +72,13 @@ def said_in(text: str) -> dict[str, Any] | None:
         if not known:
             raise ValueError(
                 f"got the annotation {name} = {str(value)[:40]!r}, allowed are texts "
-                f"{', '.join(TEXTS)}, "
-                f"whole numbers {', '.join(NUMBERS)} and hole: true"
+                f"{', '.join(TEXTS)}, whole numbers {', '.join(NUMBERS)} and hole: true"
             )
     return said
 
 
 def note_in(text: str) -> str:
-    """What a comment says, on one line, without the marks of documentation tools.
+    """Return the text of a comment on one line, without the marks of documentation tools.
 
     >>> note_in("*< the width\\n * in pixels ")
     'the width in pixels'
@@ -89,7 +88,8 @@ def note_in(text: str) -> str:
 
 
 def note_comment(note: str) -> str:
-    """A comment that ``note_in`` reads as the note; blank where it needs an annotation."""
+    """Return a comment that ``note_in`` reads as the note; blank if the note needs an
+    annotation."""
     fits = (
         PLAIN.fullmatch(note)
         and "*/" not in note
@@ -106,7 +106,7 @@ def note_comment(note: str) -> str:
 
 
 def licence_in(text: str) -> str:
-    """The lines of a comment that says a copyright; blank for another."""
+    """Return the lines of a comment with a copyright; blank for another comment."""
     if not LICENCE.search(text) or text.strip().startswith(MARK):
         return ""
     return "\n".join(re.sub(r"^\s*\*? ?", "", line).rstrip() for line in text.split("\n")).strip(
@@ -115,7 +115,8 @@ def licence_in(text: str) -> str:
 
 
 def licence_comment(text: str) -> str:
-    """A comment that ``licence_in`` reads as the text, or an annotation; blank for no text."""
+    """Return a comment that ``licence_in`` reads as the text, or an annotation; blank for no
+    text."""
     if not text:
         return ""
     inner = "\n" + "".join(f" * {line}".rstrip() + "\n" for line in text.split("\n")) + " "

@@ -12,14 +12,15 @@ from npulab.registers.map import RegisterMap
 
 
 def packing_text(table: RegisterTable) -> str:
-    """C source with, for each block, ``struct NAME_values``, ``NAME_pack`` and ``NAME_unpack``; it
-    wants stdint.h only.
+    """Return C source with ``struct NAME_values``, ``NAME_pack`` and ``NAME_unpack`` for each
+    block; it needs stdint.h only.
 
-    ``words`` are the registers of the block in the order of ``NAME_offsets`` (their byte offsets),
-    so ``NAME_WORDS`` of them; values are raw, pieces of a split field joined, bits without a name
-    as members too, so that every word round-trips.  What does not fit into its field is cut off.  A
-    block that differs by feature has them for each of its features.  It defines what it
-    declares: one C file of a program includes it.  Raises as ``RegisterTable.check``.
+    ``words`` are the ``NAME_WORDS`` registers of the block in the order of ``NAME_offsets``
+    (their byte offsets). Values are raw, with the pieces of a split field joined; bits without a
+    name are members too, so that every word round-trips. Bits of a value that do not fit into
+    its field are cut off. A block that differs by feature has the three for each of its
+    features. The source defines what it declares: one C file of a program includes it. Raises as
+    ``RegisterTable.check``.
     """
     check(table)
     names = c_names()

@@ -1,22 +1,21 @@
 """Structs of C as libclang lays them out for a little-endian machine of 64 bits, as rows of a
 register map.
 
-=========================
-=============================================================================================
-``uint32_t x : 3``        a field; a bit-field that would cross the unit of its declared type begins the next one, and
-                          leaves a silent hole, which a UserWarning tells
+========================  ==========================================================================
+``uint32_t x : 3``        a field; a bit-field that would cross the unit of its declared type begins
+                          the next unit and leaves a silent hole, which a UserWarning reports
 ``int``, ``float``        ``signed``, ``f32``; a pointer is an address of 64 bits
-``enum e x : 2``          ``enum:e``; a name of a number that has one already is told in the warning
-``uint32_t x``, ``x[4]``  a whole word, ``x[0]`` ...; what crosses words is split into pieces with ``at``
+``enum e x : 2``          ``enum:e``; the warning reports a second name of a number
+``uint32_t x``, ``x[4]``  a whole word, ``x[0]`` ...; a member that crosses words is split into
+                          pieces with ``at``
 ``struct { ... } x[2]``   ``x[0].member``; without a name, its members as if they stood outside
-``union``                 the one member that is more than plain words of the same bits; several that overlap are
-                          alternatives, each a feature
+``union``                 the one member that is more than plain words of the same bits; several
+                          that overlap are alternatives, each a feature
 ``uint32_t : 5``          a row without a name
-=========================
-=============================================================================================
+========================  ==========================================================================
 
-A block for each struct that no other struct of the file holds, named by its tag. One that is not
-understood is left out and named.
+Each struct that no other struct of the file holds is a block, named by its tag. A struct that is
+not understood is left out and named.
 """
 
 from __future__ import annotations
@@ -35,7 +34,8 @@ from npulab.registers.formats.c_text import Unit, Wrong
 MOST_BITS = 2**24  # of a struct
 MOST_ELEMENTS, MOST_RUNS, MOST_DIMENSIONS, MOST_NAME, MOST_DEPTH = 2**14, 2**16, 8, 512, 64
 FAR = 2**9  # characters from a member's name to the end of its attributes
-# of a type that is no struct: the value column, whether an address, whether plain words
+ARRAYS = ("CONSTANTARRAY", "INCOMPLETEARRAY")
+# types besides records: the value column, True for an address, True for plain words
 PLAIN = {
     "POINTER": ("", True, False),
     "FLOAT": ("f32", False, False),
@@ -49,8 +49,8 @@ PLAIN = {
 
 
 class Run(NamedTuple):
-    """Bits of a struct: from its start, their count, name (blank: none), the value column, whether
-    an address, position of the member, the alternative of a union that it is of."""
+    """Bits of a struct: their start and count, name (blank: none), value column, True for an
+    address, the position of the member, and the alternative of a union that they belong to."""
 
     start: int
     width: int
@@ -62,7 +62,7 @@ class Run(NamedTuple):
 
 
 class Laid(NamedTuple):
-    """A type as it is laid out: runs of bits, size in bits, whether only plain words."""
+    """A type as it is laid out: runs of bits, size in bits, and True if it is only plain words."""
 
     runs: tuple[Run, ...]
     size: int
@@ -79,7 +79,7 @@ class NotUnderstoodError(ValueError):
 
 
 class Struct(NamedTuple):
-    """A struct or union of a file that no other one holds, as it is laid out."""
+    """A struct or union that no other struct of the file holds, as it is laid out."""
 
     name: str
     position: int
@@ -89,9 +89,8 @@ class Struct(NamedTuple):
 
 @dataclass
 class Layout:
-    """Structs and enums of a unit; ``lost`` keeps what is to be told, ``skipped`` what is left
-    out.
-    """
+    """Structs and enums of a unit; ``lost`` has sentences for the warning, ``skipped`` the
+    declarations that are left out."""
 
     unit: Unit
     enum_names: Mapping[str, str] = field(default_factory=dict)  # by tag, as annotations say
@@ -110,11 +109,11 @@ class Layout:
 
     @cached_property
     def aligns(self) -> bool:
-        """Whether the files say an alignment anywhere."""
+        """True if the files mention an alignment anywhere."""
         return "align" in "".join((self.unit.source.text, *self.unit.source.defines)).lower()
 
     def structs(self) -> list[Struct]:
-        """The structs that no other one holds; enums are kept on the way."""
+        """Return the structs that no other struct holds; fills ``enums`` on the way."""
         tops: dict[int, tuple[Any, str]] = {}
         for cursor in self.unit.cursors:
             kind = cursor.kind.name
@@ -148,7 +147,7 @@ class Layout:
         return out
 
     def _what(self, start: int) -> str:
-        """What begins at a position, for people."""
+        """The words that begin a declaration, for people."""
         head = re.compile(r"(?:typedef\s+)?((?:[A-Za-z_]\w*\s*){1,4})\{?").match(
             self.unit.source.code, start
         )
@@ -173,8 +172,8 @@ class Layout:
             return None
 
     def enum(self, cursor: Any, name: str = "") -> str:
-        """The value column of an enum's members; its names are kept. One without a tag is named
-        after the type or member it is of."""
+        """Return the value column of an enum's members, and keep the enum's names. An enum without
+        a tag is named after its type or member."""
         place = cursor.location.offset
         if place in self.enum_of:
             return self.enum_of[place]
@@ -215,7 +214,7 @@ class Layout:
         return self.enum_of[place]
 
     def record(self, cursor: Any) -> Laid:
-        """A struct or union laid out; raises NotUnderstoodError."""
+        """Return a struct or union laid out; raises NotUnderstoodError."""
         place = cursor.location.offset
         if place not in self.laid:
             self.laid[place] = NotUnderstoodError("it holds itself")
@@ -274,9 +273,8 @@ class Layout:
         return Laid(tuple(run for runs, *_ in members for run in runs), size, False, align)
 
     def _odd(self, cursor: Any) -> bool:
-        """Whether a record has a bit-field with ``aligned``, which GCC and clang lay out
-        differently.
-        """
+        """True if a record has a bit-field with ``aligned``, which GCC and clang lay out
+        differently."""
         place = cursor.location.offset
         if not self.aligns:
             return False
@@ -292,7 +290,8 @@ class Layout:
         return self.odd[place]
 
     def _start(self, cursor: Any, member: Any, at: int) -> int:
-        """Where GCC puts a member of such a record, behind what ends at a bit."""
+        """The bit where GCC puts a member of such a record, after the bit where the members before
+        it end."""
         limit = 8 * self.unit.source.pack(self.unit.position(cursor.location))
         own = {child.kind.name: child for child in member.get_children()}
         packed = "PACKED_ATTR" in own or any(
@@ -325,7 +324,7 @@ class Layout:
         start = at
         if asked:
             start = -(-at // asked) * asked
-        # for bit-fields #pragma pack is heard before the attribute
+        # for bit-fields #pragma pack comes before the attribute
         align = max(min(natural, limit or most) if most else natural, asked)
         first, last = start // natural, (start + width - 1) // natural
         if not most and first != last and last - first + 1 > size // natural:
@@ -333,7 +332,7 @@ class Layout:
         return start
 
     def position(self, member: Any) -> int:
-        """Where a member's name stands; of bits without a name, where they end."""
+        """The position of a member's name; the end of a member without a name."""
         return self.unit.position(member.location if member.spelling else member.extent.end) - (
             not member.spelling
         )
@@ -341,16 +340,19 @@ class Layout:
     def _member(
         self, member: Any, name: str, position: int, start: int
     ) -> tuple[list[Run], bool, int]:
-        """Runs of a member that begins at a bit, whether it is plain words, its bits."""
+        """The runs of a member that begins at a bit, True if it is plain words, and its bits."""
         kind, counts = member.type.get_canonical(), list[int]()
         if member.is_bitfield():
             width = member.get_bitfield_width()
             if not width:
                 return [], True, 0
             value, address, _ = self._plain(kind, name)
-            return [Run(start, width, name, value if name else "", address, position)], False, width
-        while kind.kind.name in ("CONSTANTARRAY", "INCOMPLETEARRAY"):
-            counts.append(kind.element_count if kind.kind.name == "CONSTANTARRAY" else 0)
+            if not name:
+                value = ""
+            return [Run(start, width, name, value, address, position)], False, width
+        while kind.kind.name in ARRAYS:
+            # a last member of unknown length has no elements
+            counts.append(kind.element_count if kind.kind.name == ARRAYS[0] else 0)
             kind = kind.element_type.get_canonical()
         total = math.prod(counts)
         if total > MOST_ELEMENTS or len(counts) > MOST_DIMENSIONS:
@@ -358,53 +360,36 @@ class Layout:
                 f"array {name}: got {total} elements in {len(counts)} dimensions, at most "
                 f"{MOST_ELEMENTS} in {MOST_DIMENSIONS} are allowed"
             )
-        size = 8 * kind.get_size()
         if kind.kind.name == "RECORD":
-            record = kind.get_declaration()
-            self.held.add(record.location.offset)
-            try:
-                laid = self.record(record)
-            except NotUnderstoodError as error:
-                raise NotUnderstoodError(
-                    f"member {name}: {error}" if name else str(error)
-                ) from None
-            inner, plain, size = laid.runs, laid.plain, laid.size
+            laid = self._inner(kind.get_declaration(), name)
         else:
             value, address, plain = self._plain(kind, name)
-            inner = (Run(0, size, "", value, address, position),)
-        if total * max(1, len(inner)) > MOST_RUNS:
+            size = 8 * kind.get_size()
+            laid = Laid((Run(0, size, "", value, address, position),), size, plain)
+        if total * max(1, len(laid.runs)) > MOST_RUNS:
             raise NotUnderstoodError(
-                f"array {name}: got {total} elements of {len(inner)} fields, at most {MOST_RUNS} "
-                "fields are allowed"
+                f"array {name}: got {total} elements of {len(laid.runs)} fields, at most "
+                f"{MOST_RUNS} fields are allowed"
             )
-        runs, is_record = [], kind.kind.name == "RECORD"
+        runs = []
         for n in range(total):
-            indexed = name + index(n, counts)
-            for run in inner:
-                if is_record and not run.name:
-                    full = ""
-                else:
-                    full = ".".join(filter(None, (indexed, run.name)))
-                if len(full) > MOST_NAME:
-                    raise NotUnderstoodError(
-                        f"member {name[:40]}: got a name of {len(full)} characters with those "
-                        f"around it, at most {MOST_NAME} are allowed"
-                    )
-                feature = ""
-                if run.feature:
-                    feature = ".".join(filter(None, (name, run.feature)))
-                runs.append(
-                    run._replace(
-                        start=start + n * size + run.start,
-                        name=full,
-                        feature=feature,
-                        position=run.position if is_record else position,
-                    )
-                )
-        return runs, plain, total * size
+            for run in laid.runs:
+                run = run._replace(start=start + n * laid.size + run.start)
+                runs.append(_within(run, name, name + index(n, counts), kind.kind.name == "RECORD"))
+        return runs, laid.plain, total * laid.size
+
+    def _inner(self, record: Any, name: str) -> Laid:
+        """The struct or union that a member holds; raises NotUnderstoodError with the member."""
+        self.held.add(record.location.offset)
+        try:
+            return self.record(record)
+        except NotUnderstoodError as error:
+            if not name:
+                raise
+            raise NotUnderstoodError(f"member {name}: {error}") from None
 
     def _plain(self, kind: Any, name: str) -> tuple[str, bool, bool]:
-        """What PLAIN says of a type, or an enum; raises NotUnderstoodError."""
+        """The row of PLAIN for a type, or an enum; raises NotUnderstoodError."""
         if kind.kind.name == "ENUM":
             return self.enum(kind.get_declaration(), name), False, False
         if kind.kind.name in PLAIN:
@@ -415,27 +400,43 @@ class Layout:
         )
 
 
+def _within(run: Run, name: str, indexed: str, is_record: bool) -> Run:
+    """A run with the member around it in its name; a run without a name in a record stays so."""
+    full = indexed
+    if is_record:
+        full = ".".join(filter(None, (indexed, run.name))) if run.name else ""
+    if len(full) > MOST_NAME:
+        raise NotUnderstoodError(
+            f"member {name[:40]}: got a name of {len(full)} characters with those around it, at "
+            f"most {MOST_NAME} are allowed"
+        )
+    feature = ""
+    if run.feature:
+        feature = ".".join(filter(None, (name, run.feature)))
+    return run._replace(name=full, feature=feature)
+
+
 def unnamed(cursor: Any) -> bool:
-    """Whether a declaration has no name of its own."""
+    """True if a declaration has no name of its own."""
     return not cursor.spelling or "(" in cursor.spelling
 
 
 def element(kind: Any) -> Any:
     """The type of an array's elements, or the type itself."""
     kind = kind.get_canonical()
-    while kind.kind.name in ("CONSTANTARRAY", "INCOMPLETEARRAY"):
+    while kind.kind.name in ARRAYS:
         kind = kind.element_type.get_canonical()
     return kind
 
 
 def pointed(kind: Any) -> bool:
-    """Whether a type is a pointer or an array."""
+    """True if a type is not a record or an enum: a pointer or an array."""
     return kind.get_canonical().kind.name not in ("RECORD", "ENUM")
 
 
 def alternatives(members: Sequence[tuple[list[Run], bool, str, int]]) -> list[Run]:
-    """The runs of a union: of its members that are more than plain words, as features where they
-    overlap; of what others have beyond them the bits."""
+    """Return the runs of a union: of its members that are more than plain words, as features if
+    they overlap, and the bits of longer members after them."""
     chosen = [one for one in members if not one[1]] or [*members[:1]]
     owners = sorted(
         (run.start, run.start + run.width, n)
@@ -469,7 +470,7 @@ def alternatives(members: Sequence[tuple[list[Run], bool, str, int]]) -> list[Ru
 
 
 def index(n: int, counts: Sequence[int]) -> str:
-    """The subscripts of an element.
+    """The subscripts of element ``n`` of an array.
 
     >>> index(5, [2, 3])
     '[1][2]'
@@ -482,7 +483,7 @@ def index(n: int, counts: Sequence[int]) -> str:
 
 
 def holes(laid: Laid) -> list[tuple[int, int, int]]:
-    """(word, lsb, width) of the bits inside a struct that no member has.
+    """Return (word, lsb, width) of the bits inside a struct that no member has.
 
     >>> holes(Laid((Run(0, 30, "a"), Run(32, 32, "b")), 64, False))
     [(0, 30, 2)]
@@ -499,13 +500,13 @@ def holes(laid: Laid) -> list[tuple[int, int, int]]:
 
 
 def twice(laid: Laid) -> str:
-    """A name that two runs of a struct have on one chip; blank where there is none."""
+    """Return a name that two runs of a struct have on one chip; blank if there is none."""
     runs = sorted((run.name, run.feature, run.position) for run in laid.runs if run.name)
     return next((a[0] for a, b in pairwise(runs) if a[:2] == b[:2]), "")
 
 
 def rows_of(block: str, laid: Laid, base: int = 0) -> Iterator[tuple[dict[str, Any], Run]]:
-    """A row for each word that a run of a struct has bits of, and the run."""
+    """Yield a row for each word that a run of a struct has bits in, and the run."""
     for run in laid.runs:
         parts = [*pieces(run.start, run.width)]
         for word, lsb, width, at in parts:

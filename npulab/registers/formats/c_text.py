@@ -1,8 +1,8 @@
 """The text of C files: comments, conditions, macros and declarations, which libclang judges.
 
-No file is opened but those that are named: lines that would open one never reach the compiler, and
-nothing is run. What the compiler reads is bounded: characters of a file, of a macro and of a
-declaration, and how far macros grow when they are replaced.
+No file is opened but the files that are named: lines that would open another never reach the
+compiler, and nothing is run. The compiler's input is bounded: characters of a file, of a macro
+and of a declaration, and how far macros grow when they are replaced.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from npulab.support.files import read_bounded, text_of
 
 MOST_BYTES = 2**24  # of a file
 MOST_MACROS, MOST_COMMENTS, MOST_CONDITIONS = 2**18, 2**18, 2**14
-MOST_GROWTH = 2**12  # tokens that a macro becomes
+MOST_GROWTH = 2**12  # tokens that a macro may become
 MOST_MEMBER = 2**11  # characters of a member or of a macro's body
 MOST_DEPTH = 32  # of braces and parentheses
 LITERAL = re.compile(r"\(*\s*(0[xX][0-9a-fA-F]{1,16}|0|[1-9]\d{0,18})(?:[uUlL]{1,3})?\s*\)*")
@@ -42,7 +42,7 @@ FUNCTION = re.compile(
     r"\s*\(([\w\s,]*)\)\s*\{\s*return\b([^;{}\"']+);\s*\}"
 )
 CONDITIONS = ("if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else", "endif")
-# a struct, union or enum with its body; STRUCT where a macro of the file is one of these words
+# a struct, union or enum up to its body; {words} has macros of the file that are such a word
 HEAD = (
     r"\b(?:typedef\s+)?(?:(?:const|volatile|static)\s+)*(?:{words})\b"
     r"(?:\s+(?:__\w+\s*\((?:[^()]|\([^()]*\)){{0,200}}\)|[A-Za-z_]\w*)){{0,4}}+(?:\s*:\s*\w+)?\s*\{{"
@@ -85,12 +85,13 @@ OPTIONS = [
 ]
 ERROR = 3  # libclang's severity of an error; a fatal error has 4
 
-GIVEN = Path(__file__).with_name("c_given.h")  # what headers take from others
+GIVEN = Path(__file__).with_name("c_given.h")  # names that headers take from other headers
 
 
 @cache
 def given() -> dict[str, tuple[str, bool]]:
-    """The lines that say what headers take from others, and whether each is a type, by name."""
+    """Return the lines that declare what headers take from other headers, and True for each that
+    is a type, by name."""
     lines = re.finditer(
         r"^(?:#define (\w+)|typedef .*?(\w+);).*", GIVEN.read_text(encoding="utf-8"), re.MULTILINE
     )
@@ -98,7 +99,7 @@ def given() -> dict[str, tuple[str, bool]]:
 
 
 class Comment(NamedTuple):
-    """A comment, its marks taken off: where it begins and ends in the text."""
+    """A comment without its marks, with its beginning and end in the text."""
 
     start: int
     end: int
@@ -118,8 +119,9 @@ class Macro(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """C files as one text: ``code`` has blanks for comments, directives and what conditions leave
-    out; positions in it are those of the files, which begin at ``files``."""
+    """C files as one text: ``code`` has blanks in place of comments, directives and text that
+    conditions leave out; positions are those of the joined text, in which each file begins as
+    ``files`` says."""
 
     path: Path
     code: str
@@ -128,8 +130,8 @@ class Source:
     packs: tuple[tuple[int, str], ...] = ()  # (position, directive) of each #pragma pack and #undef
     files: tuple[tuple[int, Path], ...] = ()
     defines: tuple[str, ...] = ()
-    left_out: tuple[tuple[int, int], ...] = ()  # what conditions leave out
-    directives: tuple[tuple[int, int], ...] = ()  # that define no macro
+    left_out: tuple[tuple[int, int], ...] = ()  # text that conditions leave out
+    directives: tuple[tuple[int, int], ...] = ()  # directives that define no macro
     text: str = ""  # the code with its directives
 
     @cached_property
@@ -138,14 +140,13 @@ class Source:
 
     @property
     def names(self) -> set[str]:
-        """The macros that the files and ``defines`` say."""
+        """The macros that the files and ``defines`` define."""
         return {text.split("(")[0].split()[1] for text in self.defines} | {*self.macros}
 
     @property
     def unread(self) -> list[tuple[str, int]]:
-        """What the file includes that was not given with it, and where; headers of C itself left
-        out.
-        """
+        """The files that the file includes and that were not given with it, and their positions;
+        without headers of C itself."""
         given_too = {path.name for _, path in self.files[:-1]}
         found: list[tuple[str, int]] = []
         for match in DIRECTIVE.finditer(self.text, self.own):
@@ -162,14 +163,14 @@ class Source:
 
     @property
     def own(self) -> int:
-        """Where the file itself begins, behind those that were included."""
+        """The position where the file itself begins, after the files that it includes."""
         if self.files:
             return self.files[-1][0]
         return 0
 
     def pack(self, position: int) -> int:
-        """The bytes that ``#pragma pack`` allows members to be aligned to; 0 where it says
-        nothing."""
+        """The bytes that ``#pragma pack`` limits the alignment of members to; 0 if nothing
+        limits it."""
         now, stack = 0, list[int]()
         for start, text in self.packs:
             words = []
@@ -197,10 +198,11 @@ class Source:
 
 
 def read_source(path: Path, define: Sequence[str] = (), include: Sequence[Path] = ()) -> Source:
-    """A C file behind those it includes, conditions decided with what is defined.
+    """Return a C file after the files it includes, with its conditions decided.
 
     ``define`` holds ``NAME=VALUE`` or ``NAME(X)=BODY``. Raises ValueError with file and line for
-    one that is too large, no UTF-8 or has an open comment, MissingPackage without libclang.
+    a file that is too large, is not UTF-8 or has an open comment, MissingPackage without
+    libclang.
     """
     defines = tuple(_define(text) for text in define)
     pieces, comments, files, length = list[str](), list[Comment](), list[tuple[int, Path]](), 0
@@ -251,12 +253,12 @@ def _without_comments(text: str, path: Path) -> tuple[str, list[Comment]]:
         )
         pieces += [text[done : match.start()], blank(match[0])]
         done = match.end()
-    # the same length in ASCII: code has nothing else, and positions are bytes too
+    # ASCII of the same length, so that positions count bytes too
     return "".join([*pieces, text[done:]]).encode("ascii", "replace").decode("ascii"), comments
 
 
 def blank(text: str) -> str:
-    """As many blanks and line ends.
+    """Return as many blanks and line ends as a text has letters and line ends.
 
     >>> blank("a /* b")
     '      '
@@ -350,7 +352,7 @@ def _holding(
     directives: Sequence[re.Match[str]],
     made: Mapping[int, re.Match[str]],
 ) -> dict[int, bool]:
-    """Whether the text behind each condition is read, by number of the directive."""
+    """True for each condition whose text is read, by number of the directive."""
     conditions = [n for n, match in enumerate(directives) if match[1] in CONDITIONS]
     if not conditions:
         return {}
@@ -395,7 +397,7 @@ def _holding(
 
 
 def _made_of(words: set[str], bodies: Mapping[str, Sequence[str]]) -> set[str]:
-    """Words and, where macros have these names, what they are made of."""
+    """The words and, for words that are macros, the words of their bodies, again and again."""
     out, new = {*words}, words
     while new:
         new = {*NAME.findall(" ".join(body for name in new for body in bodies.get(name, ())))} - out
@@ -404,7 +406,8 @@ def _made_of(words: set[str], bodies: Mapping[str, Sequence[str]]) -> set[str]:
 
 
 def _growing(macros: Mapping[str, Macro]) -> set[str]:
-    """Macros that become more tokens than are allowed, each use of another one counted."""
+    """The macros that become more tokens than are allowed, with each use of another macro
+    counted."""
     sizes: dict[str, int] = {}
     for first in macros:
         stack = [first]
@@ -424,7 +427,7 @@ def _growing(macros: Mapping[str, Macro]) -> set[str]:
                     size = 1 + len(macros[name].body) // 2
                 for word in words:
                     size += sizes.get(word, 1 if word in stack or word == name else MOST_GROWTH)
-                    # its arguments are written again and again
+                    # each use of a parameter writes the argument again
                     size *= (
                         max(
                             (macros[word].body.count(one) for one in macros[word].parameters or ()),
@@ -453,9 +456,8 @@ def _depth(text: str) -> int:
 
 
 def _parsed(text: str, path: Path) -> Any:
-    """A text, made of a file, as libclang reads it; raises MissingPackage with the extra to
-    install.
-    """
+    """Parse a text that was made of a file with libclang; raises MissingPackage with the extra
+    to install."""
     cindex = needed("clang.cindex", f"{path}: reading C")
     try:
         return cindex.Index.create().parse("npulab.c", OPTIONS, [("npulab.c", text)])
@@ -464,7 +466,7 @@ def _parsed(text: str, path: Path) -> Any:
 
 
 def _given(source: Source, names: Iterable[str]) -> Iterator[str]:
-    """Lines that say what the files take from elsewhere, where they do not say it themselves."""
+    """Yield the lines that declare what the files take from other headers and do not declare."""
     lines = given()
     asked = {*names, *NAME.findall(" ".join(source.defines))}
     yield from (
@@ -474,7 +476,7 @@ def _given(source: Source, names: Iterable[str]) -> Iterator[str]:
 
 
 class Wrong(NamedTuple):
-    """What the compiler refuses: where, and its words."""
+    """A refusal by the compiler: its position and words."""
 
     position: int
     text: str
@@ -482,7 +484,7 @@ class Wrong(NamedTuple):
 
 @dataclass(frozen=True)
 class Unit:
-    """What the compiler makes of the declarations and macros of a source."""
+    """The declarations and macros of a source as the compiler understands them."""
 
     source: Source
     cursors: Sequence[Any]
@@ -491,7 +493,7 @@ class Unit:
     before: int  # characters in front of the source
     values: Mapping[str, int]
     refused: Mapping[str, str]  # macros without a value, and why
-    missing: tuple[str, ...] = ()  # what is declared nowhere, as --define takes it
+    missing: tuple[str, ...] = ()  # names that are declared nowhere, as --define takes them
 
     def position(self, location: Any) -> int:
         return int(location.offset) - self.before
@@ -618,7 +620,7 @@ def _errors(
 
 
 def _reason(text: str, macros: Container[str]) -> str:
-    """The words of the compiler, as a person who reads a header needs them."""
+    """The words of the compiler, made plain for a person who reads a header."""
     if found := re.search(r"'(\w+)' \(aka 'struct npulab_no_", text):
         return f"the type {found[1]} is declared nowhere (--define {found[1]}=TYPE)"
     if (found := re.search(r"undeclared identifier '(\w+)'", text)) and found[1] in macros:
@@ -631,7 +633,7 @@ def _reason(text: str, macros: Container[str]) -> str:
 
 
 def _body(source: Source, spans: Sequence[tuple[int, int]], macros: Iterable[Macro]) -> str:
-    """The declarations and macros, each at its position."""
+    """The text with each declaration and macro at its position."""
     out = bytearray(blank(source.code), "ascii")
     for start, end in spans:
         out[start:end] = source.code[start:end].encode()
@@ -650,7 +652,7 @@ def _body(source: Source, spans: Sequence[tuple[int, int]], macros: Iterable[Mac
 
 
 def _types(source: Source, code: str, words: set[str]) -> Iterator[str]:
-    """Types that the declarations use and take from elsewhere."""
+    """Yield the lines that declare types which the declarations take from other headers."""
     own = {
         *re.findall(
             r"([A-Za-z_]\w*)\s*(?:\[\w*\]\s*)*;",
@@ -669,7 +671,8 @@ def _types(source: Source, code: str, words: set[str]) -> Iterator[str]:
 
 
 def declarations(source: Source, wrong: dict[int, Wrong]) -> Iterator[tuple[int, int]]:
-    """Where the declarations of a source stand, in order; ``wrong`` gets those that are refused."""
+    """Yield the spans of the declarations of a source, in order; ``wrong`` gets the refused
+    ones."""
     words = [
         "struct",
         "union",

@@ -1,5 +1,5 @@
-"""Writer of C: structs of bit-fields, macros of offsets, shifts and masks; ``read_c`` gives the
-same table again."""
+"""Writer of C: structs of bit-fields, and macros of offsets, shifts and masks; ``read_c`` gives
+the same table again."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ SHIFT, MASK = "__SHIFT", "__MASK"
 
 
 def c_text(table: RegisterTable) -> str:
-    """A header of structs of bit-fields, one for each block, from its first register on.
+    """Return a header of structs of bit-fields, one for each block, beginning at its first
+    register.
 
-    A block that differs by feature has a struct for each of its features; ``of_chip`` makes the map
-    of one chip.  Pieces of a split field are members
-    ``NAME_AT``; holes are members without a name, longer ones arrays named reserved; a block of
-    more than 4096 words becomes macros.  Raises as ``RegisterTable.check``.
+    A block that differs by feature has a struct for each of its features; ``of_chip`` makes the
+    map of one chip. Pieces of a split field are members ``NAME_AT``; short holes are members
+    without a name, long holes arrays named reserved; a block of more than 4096 words becomes
+    macros. Raises as ``RegisterTable.check``.
     """
     check(table)
     names, macros = c_names(), c_names()
@@ -52,10 +53,12 @@ def c_text(table: RegisterTable) -> str:
 
 
 def macros_text(table: RegisterTable) -> str:
-    """A header of macros: ``REG_BLOCK_REGISTER`` is its byte offset,
-    ``BLOCK_REGISTER_FIELD__SHIFT`` and ``__MASK`` place a field in its word (``BLOCK_FIELD`` where
-    the name of the field says its register, ``GEMM_w3_0_7``), and enums have their values.  Raises
-    as ``RegisterTable.check``."""
+    """Return a header of macros.
+
+    ``REG_BLOCK_REGISTER`` is a register's byte offset, ``BLOCK_REGISTER_FIELD__SHIFT`` and
+    ``__MASK`` place a field in its word (``BLOCK_FIELD`` if the field's name has its register,
+    as ``GEMM_w3_0_7``), and enums have their values. Raises as ``RegisterTable.check``.
+    """
     check(table)
     names = c_names()
     lines = [*head(table), *_said(table)]
@@ -67,7 +70,7 @@ def macros_text(table: RegisterTable) -> str:
 
 
 def check(table: RegisterTable) -> None:
-    """Raises ValueError where no map can be made of a table, or no C."""
+    """Raise ValueError if no map or no C can be made of a table."""
     table.check()
     high = next(
         (
@@ -83,8 +86,8 @@ def check(table: RegisterTable) -> None:
 
 
 def head(table: RegisterTable, kind: str = "") -> list[str]:
-    """The copyright, the beginning of an include guard that ``#endif`` ends, and the header that is
-    wanted."""
+    """Return the copyright, the beginning of an include guard that ``#endif`` ends, and the line
+    that includes the header."""
     guard = f"NPULAB_{c_name(next(iter(table.blocks), '') or 'registers').upper()}_{kind}H"
     said = licence_comment(table.copyright)
     return [
@@ -98,7 +101,8 @@ def head(table: RegisterTable, kind: str = "") -> list[str]:
 
 
 def _said(table: RegisterTable) -> Iterator[str]:
-    """Of which blocks registers have addresses, or have none, where nothing else says it."""
+    """The annotations of blocks whose registers have addresses, or have none, if nothing else
+    says so."""
     for block, is_so in table.said(None).items():
         yield annotation({"sparse" if is_so else "words": block})
         yield ""
@@ -141,7 +145,7 @@ def _defines(name: str, values: Mapping[int, str], names: Identifiers) -> Iterat
 
 
 def _own(row: Row, spelled: str, known: Mapping[str, Any]) -> str:
-    """The comments of a row: its note, and what the declaration does not say."""
+    """The comments of a row: its note, and the columns that the declaration does not say."""
     note = note_comment(row.get("note", ""))
     said = {}
     if row.get("field", "") != spelled:
@@ -226,7 +230,7 @@ def _member(row: Row, name: str, register: str, members: Identifiers) -> str:
 def _macros(
     block: str, rows: Sequence[Row], names: Identifiers, table: RegisterTable
 ) -> Iterator[str]:
-    """Macros of a block: each register's offset, each field's shift and mask."""
+    """Yield the macros of a block: each register's offset, each field's shift and mask."""
     registers: dict[tuple[int, str], list[Row]] = {}
     for row in rows:
         registers.setdefault((row["offset"], row.get("register", "")), []).append(row)

@@ -1,4 +1,5 @@
-"""Which format a file of registers is in, and the files that a map makes in another."""
+"""The formats of register maps: which format a file is in, and the files that hold a map in
+another."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from npulab.support.refuse import need, need_path, refuse_if, refusing
 
 
 class Format(NamedTuple):
-    """A format: its suffix, what it is, the functions that write and read it (``module:name``;
-    blank for none)."""
+    """A format: its suffix, its name for people, and the functions that write and read it
+    (``module:name``; blank for none)."""
 
     suffix: str
     what: str
@@ -39,13 +40,14 @@ ROOTS = {"database": "xml", "device": "svd"}
 def read_map(
     path: Path | str, define: Sequence[str] = (), include: Sequence[Path | str] = ()
 ) -> RegisterTable:
-    """The registers in a file, in by content: npulab's table, rnndb XML, SystemRDL, CMSIS-SVD, a C
-    header.
+    """Return the registers in a file, whose format its content decides: npulab's table, rnndb
+    XML, SystemRDL, CMSIS-SVD or a C header.
 
-    ``define`` (``NAME=VALUE``) and ``include`` (files) give a C header what it takes from others;
-    ``reading`` of its table says what is lost.  For rnndb, ``include`` are folders that its imports
-    lie in.  A UserWarning counts and names what the table has no place for.  Raises ValueError with
-    file and line for one that is broken or of no known format, FileNotFoundError for none.
+    ``define`` (``NAME=VALUE``) and ``include`` (files) give a C header what it takes from other
+    headers; ``reading`` of its table says what is lost. For rnndb, ``include`` are folders with
+    the files that it imports. A UserWarning counts and names what the table has no place for.
+    Raises ValueError with file and line for a file that is broken or of no known format,
+    FileNotFoundError for no file.
     """
     need_path("read_map", path)
     path = Path(path)
@@ -70,7 +72,7 @@ def read_map(
             "and include for rnndb XML"
         )
     reader, collects = _function(FORMATS[known].read), gc.isenabled()
-    gc.disable()  # the collector of garbage would pass again and again over what stays
+    gc.disable()  # the garbage collector would pass again and again over rows that stay
     try:
         table: RegisterTable = reader(path, **given)
     finally:
@@ -80,7 +82,7 @@ def read_map(
 
 
 def format_of(head: bytes) -> str:
-    """The format of a file that begins so, as ``--to`` calls it; blank for none.
+    """Return the format of a file by its beginning, in the words of ``--to``; blank for none.
 
     >>> format_of(b"<?xml version='1.0'?><!-- a --><device/>"), format_of(b"addrmap a { reg {} b; };")
     ('svd', 'rdl')
@@ -107,12 +109,12 @@ def write_map(
     to: str = "",
     features: Iterable[str] | None = None,
 ) -> list[Path]:
-    """Write a register map into new files, all of them or none; returns them.
+    """Write a register map into new files, all of them or none, and return them.
 
-    The format is that of the path's suffix or ``to``, one of FORMATS; with ``features`` it is the
-    map of a chip that has these, as ``of_chip`` makes it.  Enums that lie beside a table as they
-    would be written stay.  Raises ValueError for a format or a map that cannot be written,
-    FileExistsError where a file is there already.
+    The format follows from the path's suffix or ``to``, one of FORMATS; with ``features`` the
+    files hold the map of a chip that has these, as ``of_chip`` makes it. A file of enums next to
+    a table stays if it has the same text. Raises ValueError for a format or a map that cannot be
+    written, FileExistsError if a file exists already.
 
     >>> import npulab
     >>> npulab.write_map(npulab.read_map("registers.svd"), "registers.h", to="macros")  # doctest: +SKIP
@@ -132,10 +134,10 @@ def write_map(
 
 
 def of_chip(table: RegisterTable, features: Iterable[str]) -> RegisterTable:
-    """The map of a chip that has some features: rows without a feature and rows of these, for every
-    chip then.
+    """Return the map of a chip that has some features: rows without a feature and rows of these
+    features, all without a feature then.
 
-    Raises ValueError for a feature that no row wants, and where rows of two of them overlap.
+    Raises ValueError for a feature that no row has, and if rows of two of the features overlap.
     """
     wanted = {*need_features("of_chip", features)}
     unknown = sorted(wanted - {*table.features})
@@ -154,8 +156,8 @@ def of_chip(table: RegisterTable, features: Iterable[str]) -> RegisterTable:
 
 
 def of_blocks(table: RegisterTable, blocks: Iterable[str]) -> RegisterTable:
-    """The map of some blocks, with the enums that they use; raises ValueError for a block that the
-    table does not have."""
+    """Return the map of some blocks with the enums that they use; raises ValueError for a block
+    that the table does not have."""
     wanted, known = [*blocks], dict.fromkeys(row.get("block", "") for row in table.rows)
     unknown = [name for name in wanted if name not in known]
     if unknown:
@@ -169,11 +171,11 @@ def of_blocks(table: RegisterTable, blocks: Iterable[str]) -> RegisterTable:
 
 
 def map_files(table: RegisterTable, path: Path, to: str = "") -> dict[Path, bytes]:
-    """The files that hold a map, by path: ``path`` itself, and beside a table its enums, in a file
-    of their own where another map's lie there.
+    """Return the files that hold a map, by path: ``path`` itself and, for a table, its enums
+    next to it, in a file of their own if another map's enums lie there.
 
-    The format is that of the path's suffix or of ``to``, one of FORMATS or a suffix with or without
-    its dot.  Raises ValueError for one that cannot be written.
+    The format follows from the path's suffix or from ``to``, one of FORMATS or a suffix with or
+    without its dot. Raises ValueError for a format that cannot be written.
     """
     known = FORMATS.get(to) or next(
         (
@@ -213,7 +215,7 @@ def map_files(table: RegisterTable, path: Path, to: str = "") -> dict[Path, byte
 
 
 def _function(name: str) -> Any:
-    """A reader or writer by ``module:name``, loaded when it is wanted."""
+    """The reader or writer ``module:name``, imported on first use."""
     module, _, function = name.partition(":")
     return getattr(importlib.import_module(f"npulab.registers.formats.{module}"), function)
 

@@ -1,4 +1,4 @@
-"""Names that other formats allow: identifiers, unique in their scope, and where blocks lie."""
+"""Names that other formats allow: identifiers, unique in their scope, and the places of blocks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_LETTERS = 120
 
 @cache
 def keywords(language: str) -> frozenset[str]:
-    """The words that a language keeps for itself."""
+    """Return the words that a language reserves."""
     lines = Path(__file__).with_name("keywords.txt").read_text(encoding="utf-8").splitlines()
     return frozenset(
         word for line in lines if line.startswith(f"{language}:") for word in line.split()[1:]
@@ -25,8 +25,8 @@ def keywords(language: str) -> frozenset[str]:
 
 
 class Identifiers:
-    """Identifiers of a scope: one for each text, letters, digits and underscores, none of them
-    twice.
+    """The identifiers of a scope: one for each text, of letters, digits and underscores, each
+    different.
 
     >>> names = Identifiers()
     >>> names["CORE[0].SIZE"], names["CORE_0_SIZE"], names["2 <b>"], names["CORE[0].SIZE"]
@@ -47,9 +47,10 @@ class Identifiers:
         return self._by_text[text]
 
     def new(self, text: str, *tails: str) -> str:
-        """One more identifier, like this text; another one each time, and with tails behind it too.
+        """Return a new identifier like this text, different on each call, also with each of the
+        tails after it.
 
-        Two that only differ in case are two names here and one elsewhere.
+        Names that differ only in case count as the same, since other tools ignore case.
         """
         out = plain = self._spell(text)
         n = self._next.get(plain.lower(), 1)
@@ -74,10 +75,10 @@ def _spelled(keywords: Container[str], text: str) -> str:
 
 
 def by_block(table: RegisterTable) -> Iterator[tuple[str, int, list[tuple[int, str, list[Row]]]]]:
-    """(block, where it may lie in bytes, its registers) in the order of the table, each register an
-    offset, a name and its rows; blocks follow each other and never overlap.
+    """Yield (block, its place in bytes, its registers) in the order of the table; each register
+    is an offset, a name and its rows. Blocks follow each other and never overlap.
 
-    Nameless registers are called as ``npulab.registers.names`` says.
+    Registers without a name get their automatic name (``npulab.registers.names``).
     """
     begin = 0
     for block, rows in table.blocks.items():

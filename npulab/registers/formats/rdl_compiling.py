@@ -1,10 +1,10 @@
-"""Compiles SystemRDL into plain records: a program of its own, so that what a file makes the
-compiler do has an end.
+"""Compiles SystemRDL into plain records: a program of its own, so that a file cannot keep the
+compiler busy without end.
 
-``python -P rdl_compiling.py SOURCE RESULT SECONDS BYTES MOST`` writes a JSON object: ``registers``
-(with their fields, own properties and lines), ``enums``, ``top`` (own properties of the root),
-``told``; or ``error`` and ``line``.  It imports nothing of npulab.  Source: SystemRDL 2.0;
-systemrdl-compiler.
+``python -P rdl_compiling.py SOURCE RESULT SECONDS BYTES MOST`` writes a JSON object:
+``registers`` (with their fields, own properties and lines), ``enums``, ``top`` (own properties
+of the root), ``told``; or ``error`` and ``line``. It imports nothing of npulab. Source:
+SystemRDL 2.0; systemrdl-compiler.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ MOST_TEXT = 2**21  # characters that macros become, at each level
 
 
 class TooMuch(Exception):
-    """The registers are more than allowed, or what macros become."""
+    """The file has more registers than allowed, or its macros become too long."""
 
     allowed = ""
 
 
 def compiled(source: Path, most: int) -> dict[str, Any]:
-    """The records of a file, of as many fields and registers at most."""
+    """Return the records of a file with at most ``most`` fields and registers."""
     made: dict[str, Any] = {}
     properties: list[str] = []
     for _ in range(len(KEPT) + 1):
@@ -84,7 +84,7 @@ def _compiled(source: Path, most: int, properties: list[str]) -> dict[str, Any]:
                 if name.startswith(CHIP) and f"{OWN}map" in tops[-1].properties
             ]
         for chip in chips:
-            # the first time a parameter that is true by itself stays so: a map of nothing does not
+            # a parameter that is true by default stays so at first: an empty map does not
             # compile
             root = compiler.elaborate(
                 parameters={name: name == chip for name in chips if name and chip}
@@ -106,17 +106,17 @@ def _compiled(source: Path, most: int, properties: list[str]) -> dict[str, Any]:
 
 
 def _bound_macros() -> None:
-    """Let the compiler's preprocessor end where macros become too much: it knows no bound.
+    """Make the compiler's preprocessor stop when macros become too long: it has no bound itself.
 
-    It makes a preprocessor for the text of each use of a macro and for each argument, before it
-    looks at the text.
+    The preprocessor makes a new instance for the text of each use of a macro and for each
+    argument, before it looks at the text.
     """
     from systemrdl.preprocessor.verilog_preprocessor import VerilogPreprocessor
 
     made: Any = VerilogPreprocessor
     plain = getattr(
         made.__init__, "plain", made.__init__
-    )  # a file may be compiled several times, and counts anew
+    )  # each compilation of a file counts from 0
     uses = size = 0
 
     def bounded(self: Any, env: Any, text: str, *given: Any, **named: Any) -> None:
@@ -135,7 +135,7 @@ def _bound_macros() -> None:
 
 
 class Records:
-    """What the elaborated file holds, each field once."""
+    """The contents of the elaborated file, with each field once."""
 
     def __init__(self, most: int) -> None:
         self.made: dict[str, Any] = {"registers": [], "enums": [], "top": {}, "told": []}
@@ -274,7 +274,7 @@ def main(source: str, result: str, seconds: str, size: str, most: str) -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds)))
         resource.setrlimit(resource.RLIMIT_AS, (int(size), int(size)))
     except (ImportError, ValueError, OSError):
-        pass  # a system without such limits; the one who started this waits for so long at most
+        pass  # a system without such limits; the parent process stops waiting after the same time
     Path(result).write_text(json.dumps(compiled(Path(source), int(most))), encoding="utf-8")
 
 

@@ -1,24 +1,22 @@
 """Reader of SystemRDL 2.0, in which makers of chips describe their registers; needs the package
 systemrdl-compiler.
 
-================
-=====================================================================================================
-``addrmap``      a block; one inside another is a block of its own, ``OUTER.INNER``
-``regfile``,     what is inside, named ``REGFILE.REGISTER``; a memory without registers is a loss
-``mem``
-``reg``          8 bits and more; 64 are two words, registers of 8 and 16 bits share a word
-arrays           ``NAME[0]``, ``NAME[1]``, ...; parameters have their values
-``field``        its bits; ``name`` and ``desc`` are the note, with ``sw``, ``hw``, ``onread``, ``onwrite`` and
-                 ``reset`` where they say more than plain storage; ``is_signed`` and ``fracwidth``,
-                 where the file declares them
-``encode``       an enum
-================
-=====================================================================================================
+================  ==================================================================================
+``addrmap``       a block; a map inside another is a block of its own, ``OUTER.INNER``
+``regfile``,      the registers in it, named ``REGFILE.REGISTER``; a memory without registers is a
+``mem``           loss
+``reg``           8 bits or more; 64 bits are two words, registers of 8 and 16 bits share a word
+arrays            ``NAME[0]``, ``NAME[1]``, ...; parameters have their values
+``field``         its bits; ``name`` and ``desc`` are the note, with ``sw``, ``hw``, ``onread``,
+                  ``onwrite`` and ``reset`` if they say more than plain storage; ``is_signed`` and
+                  ``fracwidth`` if the file declares them
+``encode``        an enum
+================  ==================================================================================
 
-Verilog's ifdef and define are followed, include of files in the same folder or below; Perl (``<%
-%>``) is refused. The compiler runs as a program of its own, for a minute and in two GiB at
-most.  What npulab's table has and SystemRDL has no word for stands in properties ``npulab_...``.
-Source: SystemRDL 2.0; systemrdl-compiler.
+Verilog's ifdef and define are carried out, include only of files in the same folder or below;
+Perl (``<% %>``) is refused. The compiler runs as a program of its own, for at most a minute and
+in at most two GiB. Properties ``npulab_...`` hold what npulab's table has and SystemRDL has no
+word for. Source: SystemRDL 2.0; systemrdl-compiler.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ from npulab.support.processes import execute
 
 MOST_BYTES = 2**23  # of a file and its includes together
 FILES = 64
-# brackets in each other: the compiler takes seconds for a thousand, and recorded maps have ten
+# brackets within each other: a thousand take the compiler seconds, recorded maps have ten
 MOST_DEEP = 100
 SECONDS, ROOM = 60, 2**31
 INCLUDED = "`include"
@@ -52,11 +50,11 @@ PLAIN = "rw"
 
 
 def read_rdl(path: Path) -> RegisterTable:
-    """The registers of a file: of its last address map and of those that stand beside it.
+    """Return the registers of a file: of its last address map and of the maps next to it.
 
-    A UserWarning names what the table has no place for.  Raises ValueError with file and line for
-    what is broken or refused, FileNotFoundError for no file, MissingPackage naming
-    ``npulab[maps]`` where the compiler is not installed.
+    A UserWarning names what the table has no place for. Raises ValueError with file and line for
+    text that is broken or refused, FileNotFoundError for no file, MissingPackage that names
+    ``npulab[maps]`` if the compiler is not installed.
     """
     path = Path(path)
     refuse(path)
@@ -87,9 +85,8 @@ def read_rdl(path: Path) -> RegisterTable:
 
 
 def refuse(path: Path) -> None:
-    """Raises ValueError for what the compiler is not to see: Perl, files elsewhere, too much,
-    brackets that are
-    too deep."""
+    """Raise ValueError for text that must not reach the compiler: Perl, files elsewhere, too
+    much text, brackets that are too deep."""
     folder = path.resolve().parent
     left = [MOST_BYTES, FILES]
     depth = 0
@@ -145,9 +142,7 @@ def refuse(path: Path) -> None:
 
 
 def _steps(text: str) -> list[re.Match[str]]:
-    """The brackets of a text that are in no comment or string, and every include, in their
-    order.
-    """
+    """Yield the brackets of a text outside comments and strings, and every include, in order."""
     bare = QUIET.sub(lambda found: " " * len(found[0]), text)
     found = [*BRACKET.finditer(bare), *re.finditer(INCLUDED, text)]
     return sorted(found, key=lambda one: one.start())
@@ -158,7 +153,7 @@ def _at(path: Path, text: str, at: int) -> str:
 
 
 def is_rdl(head: bytes) -> bool:
-    """Whether the beginning of a file is SystemRDL.
+    """True if the beginning of a file is SystemRDL.
 
     >>> is_rdl(b"/* a map */ addrmap top { reg {} r; };"), is_rdl(b"struct regs { unsigned a : 3; };")
     (True, False)
@@ -166,7 +161,7 @@ def is_rdl(head: bytes) -> bool:
     plain = b" ".join(
         re.sub(rb'//[^\n]*|/\*.*?(\*/|$)|"[^"]*"', b" ", head, flags=re.DOTALL).split()
     )
-    # C calls its structs so too
+    # structs of C have such names too
     return (
         b"<%" in plain
         or re.search(
@@ -179,7 +174,8 @@ def is_rdl(head: bytes) -> bool:
 
 
 def table_of(path: Path, records: Mapping[str, Any]) -> RegisterTable:
-    """The table of what the compiler made of a file; raises ValueError for its error."""
+    """Return the table of the records that the compiler made of a file; raises ValueError for
+    its error."""
     if "error" in records:
         text = " ".join(str(records["error"]).split())
         if "allowed" in records:
@@ -225,7 +221,7 @@ def _registers(
 ) -> Iterator[Register]:
     homes = set[str]()
     found = records["registers"]
-    # of our own maps, blocks that only some chips have come last and belong where they lie
+    # npulab writes blocks that only some chips have last; they belong where they lie
     for one in sorted(found, key=lambda one: one["home"]["address"]) if own else found:
         home = one["home"]
         block = _block(one)
