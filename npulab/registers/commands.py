@@ -33,11 +33,11 @@ _OPCODES: dict[tuple[tuple[str, RegisterMap], ...], dict[str, Field]] = {}
 def read_commands(
     data: bytes, maps: Mapping[str, RegisterMap], opcode: str
 ) -> list[tuple[str, np.ndarray]]:
-    """The block and the words ``(W,) uint32`` of each command of a stream, in order; bits behind a
-    command that ends inside a word are 0.
+    """Return the block and the words ``(W,) uint32`` of each command of a stream, in order; bits
+    after a command that ends inside a word are 0.
 
-    Raises ValueError with the byte for an opcode of no block and for a command that is cut off, and
-    if the blocks do not agree on the field ``opcode``.
+    Raises ValueError with the byte for an opcode without a block and for a command that is cut
+    off, and if the blocks do not agree on the field ``opcode``.
     """
     fields = [registers[opcode] for registers in maps.values()]
     blocks = _blocks(fields[0], fields, maps)
@@ -66,7 +66,7 @@ def read_commands(
 def write_commands(
     commands: Iterable[tuple[str, np.ndarray]], maps: Mapping[str, RegisterMap]
 ) -> bytes:
-    """The stream of commands; raises ValueError for bits behind the end of a command."""
+    """Return the stream of commands; raises ValueError for bits after the end of a command."""
     out = []
     for number, (block, words) in enumerate(commands):
         data, size = np.asarray(words, "<u4").tobytes(), command_bytes(maps[block], block, words)
@@ -79,10 +79,11 @@ def write_commands(
 
 
 def opcodes(maps: Mapping[str, RegisterMap]) -> dict[str, Field]:
-    """The field of each block that names the block, as ``read_commands`` reads it; none of blocks
-    that no such field tells apart.
+    """Return the field of each block that names the block, as ``read_commands`` reads it; none
+    for blocks that no such field distinguishes.
 
-    It is a field of one name in the same bits of two blocks or more, whose enum names each of them.
+    The field has one name and the same bits in two or more blocks, and its enum names each of
+    them.
     """
     key = tuple(maps.items())
     if key not in _OPCODES:
@@ -98,7 +99,7 @@ def _opcodes_of(maps: Mapping[str, RegisterMap]) -> dict[str, Field]:
             named = {name for _, name in item.names if name in maps}
             if len(named) < 2 or block not in named:
                 continue
-            found = {name: _named(maps[name], item.name) for name in named}
+            found = {name: _field_or_none(maps[name], item.name) for name in named}
             same = [
                 other
                 for other in found.values()
@@ -109,7 +110,7 @@ def _opcodes_of(maps: Mapping[str, RegisterMap]) -> dict[str, Field]:
     return {}
 
 
-def _named(registers: RegisterMap, name: str) -> Field | None:
+def _field_or_none(registers: RegisterMap, name: str) -> Field | None:
     try:
         return registers[name]
     except LookupError:
@@ -117,7 +118,8 @@ def _named(registers: RegisterMap, name: str) -> Field | None:
 
 
 def contradiction(block: str, words: np.ndarray, maps: Mapping[str, RegisterMap]) -> str:
-    """Why words cannot be a command of a block, as their opcode names another; "" if they can."""
+    """Return why words cannot be a command of a block, since their opcode names another; "" if
+    they can."""
     item = opcodes(maps).get(block)
     if item is None or max(piece.word for piece in item.pieces) >= len(words):
         return ""
@@ -132,13 +134,12 @@ def contradiction(block: str, words: np.ndarray, maps: Mapping[str, RegisterMap]
     allowed = " or ".join(f"{name} ({code:#x})" for code, name in item.names if name == block)
     return (
         f"field {item.name} of block {block}: got {got}, allowed is {allowed}, as the opcode names "
-        "the block; "
-        "a job of another block takes its place"
+        "the block; a job of another block takes its place"
     )
 
 
 def command_bytes(registers: RegisterMap, block: str, words: np.ndarray) -> int:
-    """How long the command of a block with these words is."""
+    """Return the length in bytes of a command of a block with these words."""
     repeat = registers.repeats.get(block, Repeat())
     bits = repeat.bits or WORD_BITS * len(registers)
     if repeat.counted:

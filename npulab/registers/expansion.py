@@ -35,7 +35,7 @@ Row = Mapping[str, Any]
 
 
 class Place(NamedTuple):
-    """What lies at an address: a byte ``offset`` in a copy of a block, numbered by dimension."""
+    """The place at an address: a byte ``offset`` in a copy of a block, numbered by dimension."""
 
     block: str
     copy: tuple[int, ...]
@@ -43,9 +43,9 @@ class Place(NamedTuple):
 
 
 class Repeat(NamedTuple):
-    """Where a block lies: the address of its first copy; how many copies there are and the bytes
-    between them, by dimension, outermost first; what the dimensions are called; the bits of a
-    command, 0 if it is as long as its words, and the field that counts ``step`` bytes more."""
+    """The place of a block: the address of its first copy; the copies and the bytes between
+    them, by dimension, outermost first; the names of the dimensions; the bits of a command, 0 if
+    it is as long as its words, and the field that counts ``step`` bytes more."""
 
     base: int = 0
     counts: tuple[int, ...] = ()
@@ -62,7 +62,7 @@ class Repeat(NamedTuple):
         return ((index, self.base + at) for index, at in _copies(self.counts, self.strides))
 
     def labels(self, index: tuple[int, ...]) -> tuple[str, str]:
-        """What a copy is called: the unit (the outermost dimension) and the rest.
+        """The names of a copy: the unit (the outermost dimension) and the rest.
 
         >>> Repeat(0, (4, 32), (0x1000, 4), ("group", "layer")).labels((1, 2))
         ('group 1', 'layer 2')
@@ -73,11 +73,11 @@ class Repeat(NamedTuple):
 
 
 def expanded(rows: Iterable[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
-    """Rows as plain rows of words, and the rows that say where blocks lie.
+    """Return rows as plain rows of words, and the rows that say where blocks lie.
 
-    Fields of a word that several registers share have the register's name in front; so has a field
-    that crosses words where another of its block has the same name.  Raises ValueError for a field
-    that crosses its register and for a size, count or stride that is none.
+    Fields of a word that several registers share have the register's name in front; so has a
+    field that crosses words, if another field of its block has the same name. Raises ValueError
+    for a field that crosses its register and for a size, count or stride that is malformed.
     """
     rows = [*rows]
     if not shaped(rows):
@@ -98,19 +98,19 @@ def expanded(rows: Iterable[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
             for word in range(start // WORD_BYTES, -(-end // WORD_BYTES)):
                 words.setdefault((row.get("block"), word), {})[row["register"]] = None
     names = Counter((row.get("block"), row.get("field")) for row in single)
-    return [run for row in single for run in _runs(row, words, names)], blocks
+    return [run for row in single for run in _word_rows(row, words, names)], blocks
 
 
 def shaped(rows: Iterable[Row]) -> bool:
-    """Whether rows use what this module adds to a table."""
+    """True if rows use the columns that this module adds to a table."""
     return any(
         is_block(row) or any(row.get(name) not in (None, "") for name in SHAPE) for row in rows
     )
 
 
 def repeats(rows: Iterable[Row], features: Iterable[str]) -> dict[str, Repeat]:
-    """Where each block lies on a chip with these features; raises ValueError for two rows of one
-    block and for numbers that are none."""
+    """Return the place of each block on a chip with these features; raises ValueError for two
+    rows of one block and for malformed numbers."""
     out: dict[str, Repeat] = {}
     for row in rows:
         block, where = str(row["block"]), f"register map, block {row['block']!r}"
@@ -150,12 +150,12 @@ def repeats(rows: Iterable[Row], features: Iterable[str]) -> dict[str, Repeat]:
 
 
 def sparse_blocks(rows: Iterable[Row]) -> set[str]:
-    """The blocks that one of the rows that say where blocks lie calls sparse, on any chip."""
+    """Return the blocks that are sparse, on any chip, by the rows that say where blocks lie."""
     return {str(row["block"]) for row in rows if row.get("value") == SPARSE}
 
 
 def is_block(row: Row) -> bool:
-    """Whether a row says where a block lies."""
+    """True if a row says where a block lies."""
     blank = all(row.get(name) in (None, "") for name in ("register", "lsb", "width", "at"))
     return blank and bool(row.get("block"))
 
@@ -187,16 +187,18 @@ def _array(row: Row) -> Iterator[dict[str, Any]]:
             number = "_".join(map(str, index))
             copy["register"] = f"{row['register']}_{number}"
             if row.get("at") not in (None, "") and row.get("field"):
-                copy["field"] = f"{row['field']}_{number}"  # a split field is one for each copy
+                copy["field"] = (
+                    f"{row['field']}_{number}"  # a split field becomes a field in each copy
+                )
         yield copy
 
 
-def _runs(
+def _word_rows(
     row: Mapping[str, Any],
     words: Mapping[tuple[Any, int], Mapping[str, None]],
     names: Mapping[tuple[Any, Any], int],
 ) -> Iterator[dict[str, Any]]:
-    """A plain row for each word that a row of a register of ``bits`` has a part of."""
+    """Yield a plain row for each word that a row of a register of ``bits`` has a part in."""
     plain, bits = _without(row), row["bits"]
     if not bits:
         yield dict(plain)
@@ -247,7 +249,7 @@ def _shape(row: Row, where: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _size(row: Row, where: str) -> int | None:
-    """The bits that a row says."""
+    """The bits of a register that a row says."""
     bits = _number(row, "bits", where)
     if bits is not None and not (0 < bits <= MOST_BITS and bits % BYTE_BITS == 0):
         raise ValueError(

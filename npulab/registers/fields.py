@@ -1,4 +1,5 @@
-"""Fields: runs of bits of 32-bit words, split ones too, read from and written to many captures."""
+"""Fields: runs of bits of 32-bit words, also split fields, read from and written to many
+captures."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Field:
-    """A named value of a register map: its pieces, meaning, and what is known of it."""
+    """A named value of a register map: its pieces, its meaning, and its evidence."""
 
     block: str
     register: str
@@ -43,13 +44,14 @@ class Field:
     automatic: bool = False
     declared: bool = True
     read_only: bool = False
-    # a write to its register starts the unit; no part of equality, since the NPU states it and not
-    # its map
+    # True if a write to its register starts the unit; not part of equality, since the NPU states
+    # it and not its map
     starts: bool = field(default=False, compare=False)
 
     @classmethod
     def whole_word(cls, block: str, register: str) -> Field:
-        """The automatic field of a register that no map has, by the register's automatic name."""
+        """Return the automatic field of a register that no map has, by the register's automatic
+        name."""
         return cls(
             block,
             register,
@@ -87,15 +89,16 @@ class Field:
 
     @property
     def bits(self) -> str:
-        """Where it lies, as ``5[25:0]``; pieces from the low end of the value, joined by a
-        blank."""
+        """The place of the field, as ``5[25:0]``; pieces from the low end of the value, joined
+        by a blank."""
         return " ".join(
             f"{p.word}[{p.lsb + p.width - 1}:{p.lsb}]" if p.width > 1 else f"{p.word}[{p.lsb}]"
             for p in self.pieces
         )
 
     def extract(self, words: np.ndarray) -> np.ndarray:
-        """Raw values ``(...)`` of words ``(..., W) uint32``; uint64 where wider than a word."""
+        """Return raw values ``(...)`` of words ``(..., W) uint32``; uint64 for a field wider
+        than a word."""
         wide = self.stored_type
         out = np.zeros(words.shape[:-1], wide)
         for piece in self.pieces:
@@ -106,7 +109,8 @@ class Field:
     def insert(self, words: np.ndarray, raw: Any) -> None:
         """Put raw values ``(...)`` into words ``(..., W) uint32`` in place.
 
-        Raises ValueError where a raw value does not fit, naming register, field, got and allowed.
+        Raises ValueError for a raw value that does not fit, with register, field, got and
+        allowed.
         """
         bits = self.stored(raw).astype(np.uint64)
         for piece in self.pieces:
@@ -115,10 +119,11 @@ class Field:
             words[..., piece.word] |= run << np.uint32(piece.lsb)
 
     def stored(self, raw: Any) -> np.ndarray:
-        """Raw values that the field holds, as unsigned integers (uint64 only where wider than a
-        word).
+        """Return raw values that the field holds, as unsigned integers (uint64 only for a field
+        wider than a word).
 
-        Raises ValueError where a raw value does not fit, naming register, field, got and allowed.
+        Raises ValueError for a raw value that does not fit, with register, field, got and
+        allowed.
         """
         raw = np.asarray(raw)
         if raw.dtype.kind != "u" or 8 * raw.itemsize > self.width:
@@ -139,13 +144,14 @@ class Field:
         return self.meaning.value(raw, self.width)
 
     def text(self, raw: int) -> Any:
-        """The value as people read it: an enum's name, a plain int or a float."""
+        """Return the value as people read it: an enum's name, a plain int or a float."""
         if self.meaning.enum:
             return dict(self.names).get(int(raw), int(raw))
         return np.asarray(self.value(np.asarray(raw))).item()
 
     def raw(self, value: Any) -> Any:
-        """Raw of a value or, for an enum, of its name; errors name register and field."""
+        """Return the raw of a value or, for an enum, of its name; errors name register and
+        field."""
         if self.meaning.enum and isinstance(value, str):
             codes = {name: code for code, name in self.names}
             return codes[one_of(f"register {self.register} field {self.name}", value, codes)]
@@ -181,7 +187,7 @@ class Field:
 
 
 def pieces(start: int, width: int, at: int = 0) -> Iterator[Piece]:
-    """A run of bits word by word, its lowest bit counted from the first word.
+    """Yield the pieces of a run of bits word by word; its lowest bit counts from the first word.
 
     >>> [*pieces(30, 4)]
     [Piece(word=0, lsb=30, width=2, at=0), Piece(word=1, lsb=0, width=2, at=2)]

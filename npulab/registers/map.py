@@ -1,4 +1,4 @@
-"""Register maps: which bits of which word mean what, decoded and encoded over many captures."""
+"""Register maps: the meaning of the bits of words, decoded and encoded over many captures."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from npulab.registers.table import (
 from npulab.support.files import read_table
 from npulab.support.late import pd
 from npulab.support.refuse import need, need_all, need_path, need_whole
+from npulab.support.text import plural
 
 # Of many captures, so many rows at most and so many words at most are turned at a time, tile by
 # tile, so that what a field is cut from is near; fewer rows, and calling numpy takes longer than
@@ -39,15 +40,14 @@ BLOCK_ROWS, BLOCK_WORDS, TILE_WORDS = 2**14, 2**20, 2**14
 # Values share pieces of memory up to this size: malloc gives larger ones (32 MiB) and many small
 # ones back to the system, and pages that are fetched anew take longer than the decoding.
 SHARED_BYTES = 31 * 2**20
-MOST_NEAR = 5  # names that an error tells
+MOST_NEAR = 5  # names that an error shows
 MOST_PLACES = 2**20  # words of all copies of the blocks of a map
-GUESSES = ("guess", "unknown")  # what is no source's evidence
+GUESSES = ("guess", "unknown")  # evidence that no source gives
 STATUS = ("explained", "guessed", "open", "constant", "never exercised")
 
 
 class Finding(NamedTuple):
-    """One remark of ``lint``: ``hole`` (bits without a row) or ``unnamed`` (a row without a
-    name)."""
+    """A remark of ``lint``: ``hole`` (bits without a row) or ``unnamed`` (a row without a name)."""
 
     kind: str
     word: int
@@ -59,7 +59,8 @@ class Finding(NamedTuple):
 
 
 class Coverage(NamedTuple):
-    """Masks ``(W,) uint32``: bits that have a name, bits with an automatic one; counts of both."""
+    """Masks ``(W,) uint32`` of bits that have a name and of bits with an automatic name; the
+    counts of both."""
 
     named: np.ndarray
     automatic: np.ndarray
@@ -138,8 +139,8 @@ class RegisterMap:
         features: Iterable[str] = (),
         dense: bool = True,
     ) -> RegisterMap:
-        """The map in a CSV table, with ``enums.csv`` (enum, raw, name) beside it where there is
-        one.
+        """Return the map in a CSV table, with ``enums.csv`` (enum, raw, name) next to it if
+        there is one.
 
         Errors name the file.
         """
@@ -160,7 +161,7 @@ class RegisterMap:
             raise type(error)(f"{path}: {error}") from None
 
     def select(self, features: Iterable[str]) -> RegisterMap:
-        """The same table for a chip with these features."""
+        """Return the map of the same table for a chip with these features."""
         wanted = frozenset(need_features("select", features))
         if wanted not in self._selected:
             self._selected[wanted] = RegisterMap(
@@ -173,8 +174,8 @@ class RegisterMap:
         return self._selected[wanted]
 
     def starting(self, registers: Collection[str]) -> RegisterMap:
-        """The same map, in which a write to one of these registers, ``block.register``, starts a
-        unit."""
+        """Return the same map, in which a write to one of these registers, ``block.register``,
+        starts a unit."""
         registers = frozenset(
             need_all("starting", registers, str, "are registers, as block.register")
         )
@@ -185,7 +186,7 @@ class RegisterMap:
         return RegisterMap(rows, features=self.features, enums=self.enums, dense=self._all_dense)
 
     def of_block(self, block: str) -> RegisterMap:
-        """The map of one of its blocks."""
+        """Return the map of one of its blocks."""
         need("of_block", block, str, "is the name of a block")
         if {name for name, _, _ in self.registers} == {block}:
             return self
@@ -247,7 +248,7 @@ class RegisterMap:
             raise LookupError(f"got field {name!r}, the map has {', '.join(near)}, ...") from None
 
     def __contains__(self, name: object) -> bool:
-        """Whether a field is known by this name."""
+        """True if a field is known by this name."""
         return isinstance(name, str) and name in self._keys
 
     def __getattr__(self, name: str) -> Field:
@@ -270,7 +271,7 @@ class RegisterMap:
         )
 
     def key(self, item: Field) -> str:
-        """The shortest unambiguous name of a field, the one ``decode`` uses."""
+        """Return the shortest unambiguous name of a field, which ``decode`` uses."""
         try:
             return self._names[item]
         except (KeyError, TypeError):
@@ -281,8 +282,8 @@ class RegisterMap:
 
     @cached_property
     def word_names(self) -> tuple[str, ...]:
-        """What stands in front of lowest bit and width in the automatic names of each word: ``w3``
-        or ``r1010``, behind its block where the map has several."""
+        """The beginning of the automatic names of each word: ``w3`` or ``r1010``, after its
+        block if the map has several."""
         blocks = {block for block, _, _ in self.registers}
         return tuple(
             in_block(block, label, blocks)
@@ -304,10 +305,10 @@ class RegisterMap:
         return out
 
     def decode(self, words: Any, *, raw: bool = False) -> dict[str, Any]:
-        """Values of every field of words ``(..., W) uint32``; ``raw`` gives them as stored.
+        """Return values of every field of words ``(..., W) uint32``; ``raw`` gives raw values.
 
-        As stored is uint32, uint64 where wider than a word.  Values of one call share memory: copy
-        those that are to outlive the others.
+        Raw values are uint32, uint64 for a field wider than a word. Values of one call share
+        memory: copy a value that must outlive the other values.
         """
         words = self._words(words)
         if words.ndim == 1:
@@ -420,8 +421,8 @@ class RegisterMap:
         return out
 
     def _insert(self, bits: Mapping[int, np.ndarray], count: int) -> np.ndarray:
-        """Words ``(count, W)`` of raw values ``(count,)`` that fit, by the number of their field;
-        the rest is 0."""
+        """Words ``(count, W)`` of raw values ``(count,)`` that fit, by the number of their
+        field; other bits are 0."""
         words = np.empty((count, len(self)), np.uint32)
         steps, seen = [], set[int]()
         for n, piece in self._plan:
@@ -474,7 +475,7 @@ class RegisterMap:
         return words
 
     def coverage(self) -> Coverage:
-        """Which bits of each word are named and which only have an automatic name."""
+        """The bits of each word that are named, and the bits that only have an automatic name."""
         masks = np.zeros((2, len(self)), np.uint32)
         for item in self._fields:
             for piece in item.pieces:
@@ -499,10 +500,9 @@ class RegisterMap:
         """
         masks = np.zeros((3, len(self)), np.uint32)
         for item in self._fields:
+            kind = int(item.evidence in GUESSES)
             if item.automatic:
                 kind = 2
-            else:
-                kind = int(item.evidence in GUESSES)
             for piece in item.pieces:
                 masks[kind, piece.word] |= mask(piece.width) << np.uint32(piece.lsb)
         varies = np.full(len(self), mask(WORD_BITS))
@@ -525,19 +525,17 @@ class RegisterMap:
         }
         counts = {name: np.bitwise_count(bits[name]).astype(int) for name in STATUS}
         frame = pd.DataFrame({**out, **counts})
-        told = ", ".join(
-            f"{100 * count.sum() / (WORD_BITS * len(self)):.0f} % {name}"
-            for name, count in counts.items()
-            if words is not None or name in STATUS[:3]
-        )
-        frame.attrs["summary"] = (
-            f"{WORD_BITS * len(self)} bits in {len(self)} word{'s' * (len(self) != 1)}: {told}"
-        )
+        total = WORD_BITS * len(self)
+        shares = []
+        for name, count in counts.items():
+            if words is not None or name in STATUS[:3]:
+                shares.append(f"{100 * count.sum() / total:.0f} % {name}")
+        frame.attrs["summary"] = f"{total} bits in {plural(len(self), 'word')}: {', '.join(shares)}"
         return frame
 
     def lint(self) -> list[Finding]:
-        """Holes and unnamed rows, by place; overlaps and crossings are refused when the map is
-        made."""
+        """Return holes and unnamed rows, by place; overlaps and crossings are refused when the
+        map is made."""
         return [
             Finding("unnamed" if item.declared else "hole", *piece[:3])
             for item in self._fields
@@ -638,9 +636,10 @@ class RegisterMap:
         return out
 
     def place(self, address: int) -> Place:
-        """The block, the number of its copy and the byte offset in it that an address is of.
+        """Return the block, the number of its copy and the byte offset in it for an address.
 
-        Raises LookupError for an address where no word lies, ValueError where two do.
+        Raises LookupError for an address where no word lies, ValueError for an address where two
+        words lie.
 
         >>> block = dict(block="L", offset=0x5000, count="4 32", stride="0x1000 4")
         >>> field = dict(block="L", register="CFG", field="relu", lsb=0, width=1)
@@ -656,29 +655,31 @@ class RegisterMap:
         return found._replace(offset=found.offset + address % WORD_BYTES)
 
     def labels(self, place: Place) -> tuple[str, str]:
-        """The unit and the label of the copy of a block, blank where it does not repeat."""
+        """Return the unit and the label of the copy of a block, blank if it does not repeat."""
         need("labels", place, Place, "is a Place, as registers.place(address) gives")
         return self.repeats.get(place.block, Repeat()).labels(place.copy)
 
     def unmapped(self, block: str, offset: int) -> Field:
-        """The automatic field of a register that is not in the map."""
+        """Return the automatic field of a register that is not in the map."""
         need("unmapped: block", block, str, "is the name of a block")
         return Field.whole_word(block, self.register_at(offset))
 
     def register_at(self, offset: int) -> str:
-        """The name of the register at an offset, also of one that is not in the map."""
+        """Return the name of the register at an offset, also of a register that is not in the
+        map."""
         need_whole("register_at", offset, "is an offset, a whole number")
         if offset in self.index:
             return self.registers[self.index[offset]][2]
         return word_name(offset, bool(self.by_address))
 
     def holds(self, address: int) -> bool:
-        """Whether a word of the map lies at an address."""
+        """True if a word of the map lies at an address."""
         need_whole("holds", address, "is an address, a whole number")
         return address - address % WORD_BYTES in self._places
 
     def state(self, writes: Iterable[tuple[int, int]]) -> np.ndarray:
-        """Words ``(W,) uint32`` that register writes (offset, value) leave; others are 0."""
+        """Return the words ``(W,) uint32`` that register writes (offset, value) leave; other
+        words are 0."""
         words = np.zeros(len(self), np.uint32)
         for offset, value in pairs_of("state", writes, 2):
             if offset in self.index:
@@ -687,14 +688,13 @@ class RegisterMap:
 
 
 def need_features(what: str, features: object) -> list[str]:
-    """Names of features; raises TypeError for anything else, a single name too."""
+    """Return names of features; raises TypeError for anything else, also for a single name."""
     return need_all(f"{what}: features", features, str, 'are names in a list, as ["nn_v7"]')
 
 
 def pairs_of(what: str, writes: object, most: int = 3) -> list[Any]:
-    """Register writes, each of 2 to ``most`` whole numbers; raises TypeError or ValueError for
-    anything else.
-    """
+    """Return register writes, each of 2 to ``most`` whole numbers; raises TypeError or
+    ValueError for anything else."""
     allowed = "are register writes, each (offset, value)"
     out = need_all(what, writes, (tuple, list), allowed)
     kinds = set(map(type, chain.from_iterable(out)))  # few, of many numbers
@@ -709,7 +709,7 @@ def pairs_of(what: str, writes: object, most: int = 3) -> list[Any]:
 
 
 def _arrays(types: Sequence[Any], count: int) -> list[np.ndarray]:
-    """A ``(count,)`` of each type, not yet filled; those of one type share memory."""
+    """An unfilled array ``(count,)`` of each type; arrays of one type share memory."""
     out: dict[int, np.ndarray] = {}
     for kind in dict.fromkeys(types):
         same = [n for n, one in enumerate(types) if one is kind]

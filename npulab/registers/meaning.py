@@ -1,4 +1,4 @@
-"""What a field's raw number means: signed, a float, scaled, an enum."""
+"""The meaning of a field's raw number: signed, a float, scaled, an enum."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ FLOAT_BITS = 53  # whole numbers that float64 holds exactly
 
 @dataclass(frozen=True)
 class Meaning:
-    """How a raw field becomes a value: ``signed`` or a float (``f16``, ``f32``), then ``*n`` and
-    ``+n`` in the written order and ``>>n`` at the end, or an enum.
+    """The way from a raw field to a value: ``signed`` or a float (``f16``, ``f32``), then ``*n``
+    and ``+n`` in the written order and ``>>n`` at the end, or an enum.
 
     ``>>n`` is a fixed-point number: the value is ``... / 2**n`` exactly, so nothing is lost.
 
@@ -90,7 +90,7 @@ class Meaning:
         return " ".join(filter(None, (self.kind, tail)))
 
     def refuse_width(self, width: int) -> None:
-        """Raises ValueError where values of so many bits cannot be held exactly."""
+        """Raise ValueError if values of so many bits cannot be held exactly."""
         reach = width
         for operation, number in self.steps:
             bits = number.bit_length()
@@ -112,14 +112,14 @@ class Meaning:
             raise ValueError(f"value {str(self)!r}: got {width} bits, allowed is {allowed}")
 
     def value(self, raw: Any, width: int) -> Any:
-        """Raw (unsigned) to value, elementwise; enums stay their raw code."""
+        """Return values of raw (unsigned) numbers, elementwise; enums stay their raw code."""
         if self.kind in FLOATS:
             real, stored = FLOATS[self.kind]
             return np.asarray(raw, stored).view(real)[()]
         if not self.kind and not self.steps:
             return raw
         out: Any = np.asarray(raw).astype(np.int64)
-        if self.kind == "signed":  # of 64 bits nothing is left of 1 << 64
+        if self.kind == "signed":  # numpy's 1 << 64 is 0 in 64 bits
             out = out - np.where(out >> (width - 1) & 1, np.int64(1) << np.int64(width), 0)
         for operation, number in self.steps:
             if operation == "*":
@@ -131,10 +131,10 @@ class Meaning:
         return out[()]
 
     def raw(self, value: Any) -> Any:
-        """Value to raw, elementwise and possibly negative or too wide; ``Field.raw`` checks the
-        fit.
+        """Return raw numbers of values, elementwise and possibly negative or too wide;
+        ``Field.raw`` checks the fit.
 
-        Raises ValueError where no raw value gives this value.
+        Raises ValueError if no raw number gives a value.
         """
         out: Any = np.asarray(value)
         if out.dtype.kind not in "iufb":

@@ -1,19 +1,20 @@
-"""What bits are called that nobody named: one name, the same wherever they are shown or written.
+"""Names of bits that nobody named: one name, the same wherever they are shown or written.
 
-A field without a name of its own is ``w<word>_<lsb>_<width>``, its word counted from the start of
-its block: ``w18_27_2`` are two bits of word 18, from bit 27 on.  Where registers have addresses of
-their own it is ``r<offset>_<lsb>_<width>``, the byte offset in base 16 with four digits at least:
-``r1010_0_5``.  A register without a name is what stands in front, ``w18`` or ``r1010``.
+A field without a name of its own is ``w<word>_<lsb>_<width>``, its word counted from the start
+of its block: ``w18_27_2`` are two bits of word 18, beginning at bit 27. If registers have
+addresses of their own it is ``r<offset>_<lsb>_<width>``, the byte offset in base 16 with at
+least four digits: ``r1010_0_5``. A register without a name is ``w18`` or ``r1010``.
 
-Registers of a block have addresses where the table says that it is ``sparse``, or where its own
-names say so (a register ``r1010`` at 0x1010); where they are called ``w4``, they are words.  A
-table that says neither has addresses in all its blocks where the registers of one begin at 0x1000
-or further, or where it comes from a format of registers (CMSIS-SVD, SystemRDL, rnndb).  Nothing
-else counts: a map, its files and a part of it have the same names.
+Registers of a block have addresses if the table says that it is ``sparse``, or if its own names
+say so (a register ``r1010`` at 0x1010); if they are called ``w4``, they are words. A table that
+says neither has addresses in all its blocks if the registers of one block begin at 0x1000 or
+further, or if it comes from a format of registers (CMSIS-SVD, SystemRDL, rnndb). Nothing else
+counts: a map, its files and a part of it have the same names.
 
-With several blocks the name of the block stands in front, ``GEMM.w3_0_7`` (``GEMM_w3_0_7`` where a
-format allows no dot), wherever a column or what is around it does not name the block already.  A
-name that stands in a table is a name, also one like these, and is written as it is.
+With several blocks the name of the block stands in front, ``GEMM.w3_0_7`` (``GEMM_w3_0_7`` if a
+format allows no dot), unless a column or the surrounding text names the block already. A name
+that stands in a table is a name, even if it looks like an automatic name, and is written
+unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from typing import Any, NamedTuple
 
 from npulab.registers.fields import WORD_BYTES
 
-FIRST_ADDRESS = 0x1000  # of a block: its registers have addresses, and with them those of the table
+# a block that begins here or further has addresses, and so have all blocks of its table
+FIRST_ADDRESS = 0x1000
 DIGITS = 4
 LABEL = r"(?:w\d+|r[0-9a-f]{4,})"
 REGISTER = re.compile(LABEL)
@@ -43,7 +45,7 @@ class Run(NamedTuple):
 
 
 def word_name(offset: int, by_address: bool) -> str:
-    """What a register without a name is called.
+    """Return the name of a register without a name.
 
     >>> word_name(72, False), word_name(72, True)
     ('w18', 'r0048')
@@ -54,12 +56,12 @@ def word_name(offset: int, by_address: bool) -> str:
 
 
 def automatic_name(label: str, lsb: int, width: int) -> str:
-    """What bits of the register of this name are called."""
+    """Return the name of bits without a name, in the register of this name."""
     return f"{label}_{lsb}_{width}"
 
 
 def run_name(offset: int, lsb: int, width: int, by_address: bool) -> str:
-    """What bits without a name are called.
+    """Return the name of bits without a name.
 
     >>> run_name(0x1010, 0, 5, True), run_name(72, 27, 2, False)
     ('r1010_0_5', 'w18_27_2')
@@ -68,7 +70,7 @@ def run_name(offset: int, lsb: int, width: int, by_address: bool) -> str:
 
 
 def run_of(name: str) -> Run | None:
-    """The bits that a name like these is of; None for any other.
+    """Return the bits that an automatic name says; None for any other name.
 
     >>> run_of("r1010_0_5"), run_of("w18_27_2"), run_of("stride")
     (Run(offset=4112, lsb=0, width=5), Run(offset=72, lsb=27, width=2), None)
@@ -84,7 +86,7 @@ def run_of(name: str) -> Run | None:
 
 
 def in_block(block: str, name: str, blocks: Collection[str]) -> str:
-    """A field's name with its block in front, where there are several.
+    """Return a field's name with its block in front, if there are several blocks.
 
     >>> in_block("GEMM", "w3_0_7", ["GEMM", "ALU"]), in_block("GEMM", "w3_0_7", ["GEMM"])
     ('GEMM.w3_0_7', 'w3_0_7')
@@ -95,7 +97,8 @@ def in_block(block: str, name: str, blocks: Collection[str]) -> str:
 
 
 def full_names(block: str, register: str, name: str) -> tuple[str, ...]:
-    """The spellings of a field's name: alone, behind its register, behind its block, behind both.
+    """Return the spellings of a field's name: alone, after its register, after its block, after
+    both.
 
     >>> full_names("ALU", "W3", "imm")
     ('imm', 'W3.imm', 'ALU.imm', 'ALU.W3.imm')
@@ -108,9 +111,11 @@ def blocks_by_address(
     sparse: Collection[str] = (),
     far: bool | None = None,
 ) -> frozenset[str]:
-    """The blocks of plain rows of words whose registers have addresses; ``sparse`` are those of
-    which the table says it.  ``far`` is what holds of the others, by default where one begins at
-    ``FIRST_ADDRESS`` or further."""
+    """Return the blocks of plain rows of words whose registers have addresses.
+
+    The table says so of ``sparse`` blocks. ``far`` decides for blocks that say nothing; by
+    default they have addresses if a block begins at ``FIRST_ADDRESS`` or further.
+    """
     first: dict[str, int] = {}
     said: dict[str, set[str]] = {}
     for row in rows:
@@ -144,7 +149,7 @@ def _kinds(row: Row, offset: int) -> set[str]:
 
 
 def name_of(row: Row, by_address: Collection[str]) -> str:
-    """The name of the field of a plain row: its own, else that of its place."""
+    """Return the name of the field of a plain row: its own name, else the automatic name."""
     return str(
         row.get("field")
         or run_name(row["offset"], row["lsb"], row["width"], row.get("block", "") in by_address)
@@ -152,13 +157,13 @@ def name_of(row: Row, by_address: Collection[str]) -> str:
 
 
 def register_of(row: Row, by_address: Collection[str]) -> str:
-    """The name of the register of a plain row: its own, else that of its place."""
+    """Return the name of the register of a plain row: its own name, else the automatic name."""
     return str(row.get("register") or word_name(row["offset"], row.get("block", "") in by_address))
 
 
 def in_register(rows: Sequence[Row], by_address: Collection[str]) -> list[str]:
-    """The name of the field of each row of one block, with its register in front where another
-    field of the block has the same name; pieces of one field share theirs."""
+    """Return the name of the field of each row of one block, with its register in front if
+    another field of the block has the same name; pieces of one field share their name."""
     names = [name_of(row, by_address) for row in rows]
     places: dict[tuple[str, Any], int] = {}
     for row, name in zip(rows, names, strict=True):

@@ -1,4 +1,4 @@
-"""Tables as people read them: texts whole and to the left, addresses in hex."""
+"""Tables as people read them: whole texts, aligned left, addresses in hex."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 import pandas as pd
 
 MOST_ROWS = 60  # that are shown
-ADDRESSES = "addresses"  # of ``attrs``: (block, register, field) of those that point into memory
+ADDRESSES = (
+    "addresses"  # key of ``attrs``: (block, register, field) of fields that point into memory
+)
 FIELD = ["block", "register", "field"]
 VALUES = {"raw", "value", "a", "b", "good", "bad"}  # the columns that hold them
 NONE = "–"  # where a row has no value
@@ -15,10 +17,10 @@ LEFT = " style='text-align:left'"
 
 
 class Table(pd.DataFrame):  # type: ignore[misc]  # pandas has no types here
-    """A DataFrame that shows its texts whole and to the left; what is taken of it does so, too.
+    """A DataFrame that shows its texts whole and aligned left; so do selections from it.
 
-    Addresses are shown in hex, and stay numbers: the values of the rows whose column ``address`` is
-    true, or whose field is among ``attrs["addresses"]``.  A value that is not there is a dash.
+    Addresses are shown in hex, and stay numbers: the values of rows whose column ``address`` is
+    true, or whose field is in ``attrs["addresses"]``. A missing value is a dash.
 
     >>> Table({"field": ["output_address"], "a": [0x80001000], "address": [True]})
                 field           a  address
@@ -74,7 +76,7 @@ def _hex(value: Any) -> Any:
 
 
 def _aligned(row: str, texts: list[bool]) -> str:
-    """A row of HTML with its texts, and the names above them, to the left.
+    """A row of HTML with its texts, and the names above them, aligned left.
 
     >>> _aligned("><td>a</td><td>1</td></tr>", [True, False])
     "><td style='text-align:left'>a</td><td>1</td></tr>"

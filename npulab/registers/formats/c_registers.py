@@ -55,7 +55,7 @@ class MacroRegisters:
     known: set[tuple[str, int]]  # words of structs (struct, offset) whose fields macros say
 
 
-class Place(NamedTuple):
+class PlacedRegister(NamedTuple):
     """Where a register lies, or an element of an array of registers."""
 
     register: Register
@@ -97,7 +97,7 @@ def registers_of_macros(
     for name, member in members.items():
         register = roles.registers.get(name)
         if register and register.fields:
-            places.append(Place(register, member.offset, member.name, member.struct))
+            places.append(PlacedRegister(register, member.offset, member.name, member.struct))
     known = {(place.block, place.offset) for place in places if place.register.macro in members}
     chunks = _chunks(writer, places, annotated.chunks)
     placed = roles.placed()
@@ -378,7 +378,7 @@ def _elements(roles: Roles, lost: list[Lost]) -> list[Element]:
     return out
 
 
-def _places(elements: Sequence[Element], block: str, lost: list[Lost]) -> Iterator[Place]:
+def _places(elements: Sequence[Element], block: str, lost: list[Lost]) -> Iterator[PlacedRegister]:
     """Yield the place of each register: in the block, or in a block by the first words of its name
     if offsets repeat."""
     words = _block_words(elements)
@@ -393,7 +393,7 @@ def _places(elements: Sequence[Element], block: str, lost: list[Lost]) -> Iterat
         if n > 1:
             reason = f"it lies at {offset:#x} where {first} lies, so it stands in the block {where}"
             lost.append(Lost("second register", name, register.position, reason))
-        yield Place(register, offset, name, where)
+        yield PlacedRegister(register, offset, name, where)
 
 
 def _block_words(elements: Sequence[Element]) -> int:
@@ -424,7 +424,9 @@ def _first_words(name: str, words: int) -> str:
 # rows
 
 
-def _chunks(writer: RowWriter, places: Sequence[Place], before: Sequence[Chunk]) -> list[Chunk]:
+def _chunks(
+    writer: RowWriter, places: Sequence[PlacedRegister], before: Sequence[Chunk]
+) -> list[Chunk]:
     """The chunks ``before`` and the rows of each place; a whole word gives way to the bits of a
     field that reaches into it."""
     names = {(place.block, place.offset): place.name for place in places}
@@ -461,7 +463,7 @@ class RowWriter:
     lost: list[Lost]
     remarks: list[str]
 
-    def rows(self, place: Place) -> Rows:
+    def rows(self, place: PlacedRegister) -> Rows:
         """The rows of a register; one row of the whole word if no macro says its fields."""
         register = place.register
         note = self.notes.get(register.position, "")
@@ -488,7 +490,7 @@ class RowWriter:
             out[0]["note"] = f"{register.name}: {note} {out[0]['note']}".strip()
         return out
 
-    def _row(self, place: Place, block: str, lsb: int, width: int) -> dict[str, Any]:
+    def _row(self, place: PlacedRegister, block: str, lsb: int, width: int) -> dict[str, Any]:
         """The columns of a run of bits that say where it lies."""
         return {
             "block": block,
@@ -498,7 +500,9 @@ class RowWriter:
             "width": width,
         }
 
-    def _field_rows(self, bits: Bits, place: Place, level: int) -> Iterator[dict[str, Any]]:
+    def _field_rows(
+        self, bits: Bits, place: PlacedRegister, level: int
+    ) -> Iterator[dict[str, Any]]:
         """Yield a row for each run of bits of a field; a field that overlaps others of its
         register stands in another block."""
         register, block = place.register, place.block

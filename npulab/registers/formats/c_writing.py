@@ -238,7 +238,8 @@ def _macros(
         label = word_name(offset, block in table.by_address)
         plain = names.new("_".join(filter(None, (block, register or label))))
         spelled = names.new(f"REG_{plain}")
-        yield f"#define {spelled} {offset:#06x} {annotation({'block': block, 'register': register})}"
+        said = annotation({"block": block, "register": register})
+        yield f"#define {spelled} {offset:#06x} {said}"
         for row in inside:
             name = name_of(row, table.by_address)
             scope = plain

@@ -1,5 +1,5 @@
-"""What a register looks like to those who draw it: its bits from the lowest, on each chip that it
-differs on."""
+"""Registers as drawings show them: their bits from the lowest, once for each feature that
+changes them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOTHING: Row = MappingProxyType({})
 
 
 class Box(NamedTuple):
-    """A run of bits: its name, blank where the table has no row, and what else is said of it."""
+    """A run of bits: its name, blank if the table has no row for it, and its row."""
 
     name: str
     lsb: int
@@ -25,7 +25,7 @@ class Box(NamedTuple):
 
     @property
     def bits(self) -> str:
-        """Where it lies, highest bit first.
+        """The place of the bits, highest bit first.
 
         >>> Box("mode", 4, 3).bits, Box("go", 31, 1).bits
         ('6:4', '31')
@@ -36,7 +36,7 @@ class Box(NamedTuple):
 
     @property
     def meaning(self) -> str:
-        """The value column, and of a piece its place in the field's value."""
+        """The value column; for a piece of a split field also its place in the field's value."""
         value = str(self.row.get("value", ""))
         if "at" not in self.row:
             return value
@@ -47,7 +47,8 @@ class Box(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """A register on chips that have ``feature`` (blank: on all), its 32 bits from the lowest."""
+    """A register on chips that have ``feature`` (blank: on all), with its 32 bits from the
+    lowest."""
 
     block: str
     offset: int
@@ -57,7 +58,7 @@ class Drawn(NamedTuple):
 
 
 def drawn(table: RegisterTable) -> Iterator[Drawn]:
-    """Every register of a table, those with rows of features once for each feature."""
+    """Yield every register of a table, a register with rows of features once for each feature."""
     for block, _, registers in by_block(table):
         for offset, register, rows in registers:
             for feature in features_in(rows) or [""]:
@@ -67,7 +68,7 @@ def drawn(table: RegisterTable) -> Iterator[Drawn]:
 
 
 def boxes(rows: Sequence[Row], feature: str, by_address: frozenset[str]) -> tuple[Box, ...]:
-    """The 32 bits of a register on chips that have a feature; blank for none."""
+    """Return the 32 bits of a register on chips that have a feature; blank for none."""
     return tuple(
         _boxes([row for row in rows if row.get("feature", "") in ("", feature)], by_address)
     )

@@ -84,8 +84,10 @@ def read_map(
 def format_of(head: bytes) -> str:
     """Return the format of a file by its beginning, in the words of ``--to``; blank for none.
 
-    >>> format_of(b"<?xml version='1.0'?><!-- a --><device/>"), format_of(b"addrmap a { reg {} b; };")
-    ('svd', 'rdl')
+    >>> format_of(b"<?xml version='1.0'?><!-- a --><device/>")
+    'svd'
+    >>> format_of(b"addrmap a { reg {} b; };")
+    'rdl'
     """
     from npulab.registers.formats.c_reading import is_c
     from npulab.registers.formats.systemrdl import is_rdl
@@ -117,7 +119,8 @@ def write_map(
     written, FileExistsError if a file exists already.
 
     >>> import npulab
-    >>> npulab.write_map(npulab.read_map("registers.svd"), "registers.h", to="macros")  # doctest: +SKIP
+    >>> table = npulab.read_map("registers.svd")  # doctest: +SKIP
+    >>> npulab.write_map(table, "registers.h", to="macros")  # doctest: +SKIP
     """
     need("write_map", table, RegisterTable, "is a RegisterTable, as npulab.read_map gives")
     need_path("write_map: path", path)

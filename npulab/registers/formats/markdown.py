@@ -27,13 +27,13 @@ def markdown_text(table: RegisterTable) -> str:
     """
     lines = []
     for block, some in groupby(drawn(table), lambda one: one.block):
-        lines += [f"# {_text(block) or 'Registers'}", ""]
+        lines += [f"# {_escaped(block) or 'Registers'}", ""]
         for one in some:
             chips = ""
             if one.feature:
-                chips = f", chips with {_text(one.feature)}"
+                chips = f", chips with {_escaped(one.feature)}"
             lines += [
-                f"## {_text(one.register)}",
+                f"## {_escaped(one.register)}",
                 "",
                 f"Offset `{one.offset:#06x}`{chips}.",
                 "",
@@ -45,20 +45,20 @@ def markdown_text(table: RegisterTable) -> str:
         lines += ["# Enums", ""]
     for name, values in table.enums.items():
         lines += [
-            f"## {_text(name)}",
+            f"## {_escaped(name)}",
             "",
             "| raw | name |",
             "| ---: | --- |",
-            *(f"| `{raw:#x}` | {_text(text)} |" for raw, text in values.items()),
+            *(f"| `{raw:#x}` | {_escaped(text)} |" for raw, text in values.items()),
             "",
         ]
     if table.copyright:
-        lines += [
-            "# Copyright",
-            "",
-            *(f"{_text(line)}  " if line else "" for line in table.copyright.splitlines()),
-            "",
-        ]
+        lines += ["# Copyright", ""]
+        for line in table.copyright.splitlines():
+            if line:
+                line = f"{_escaped(line)}  "
+            lines.append(line)
+        lines.append("")
     return "\n".join(lines)
 
 
@@ -66,31 +66,29 @@ def _rows(one: Drawn) -> list[str]:
     out = []
     for box in reversed(one.boxes):
         note = str(box.row.get("note", ""))
-        note = "; ".join(filter(None, ("an address" if "address" in box.row else "", note)))
+        if "address" in box.row:
+            note = "; ".join(filter(None, ("an address", note)))
         cells = [
             box.bits,
-            _text(box.name),
-            _text(box.meaning),
-            _text(str(box.row.get("evidence", ""))),
-            _text(note),
+            _escaped(box.name),
+            _escaped(box.meaning),
+            _escaped(str(box.row.get("evidence", ""))),
+            _escaped(note),
         ]
         out.append(f"| {' | '.join(cells)} |")
     return out
 
 
-def _text(text: str) -> str:
+def _escaped(text: str) -> str:
     r"""A text that Markdown shows as it is.
 
-    >>> _text("a_b *c* <b>|[x](y)")
+    >>> _escaped("a_b *c* <b>|[x](y)")
     'a_b \\*c\\* &lt;b&gt;&#124;\\[x\\]\\(y\\)'
     """
     out = "".join(
         ENTITIES.get(letter, letter) for letter in re.sub(r"([\\`*\[\]()~!#{}])", r"\\\1", text)
     )
-    # inside of a word an underscore is one
+    # an underscore inside a word needs no escape
     out = re.sub(r"(?<![A-Za-z0-9_])_|_(?![A-Za-z0-9_])", r"\\_", out)
-    return re.sub(
-        r"(?i)\b(https?|ftp|mailto):|\b(www)\.",
-        lambda match: f"{match[1]}&#58;" if match[1] else f"{match[2]}&#46;",
-        out,
-    )
+    out = re.sub(r"(?i)\b(https?|ftp|mailto):", r"\1&#58;", out)
+    return re.sub(r"(?i)\b(www)\.", r"\1&#46;", out)

@@ -126,7 +126,10 @@ def _bound_macros() -> None:
             size += len(text)
         if uses > MOST_USES or size > MOST_TEXT:
             error = TooMuch("macros that grow too far")
-            error.allowed = f"are {MOST_USES} uses, those inside macros too, and {MOST_TEXT} characters made of them"
+            error.allowed = (
+                f"are {MOST_USES} uses, those inside macros too, and {MOST_TEXT} characters made "
+                "of them"
+            )
             raise error
         plain(self, env, text, *given, **named)
 

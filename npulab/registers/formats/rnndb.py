@@ -1,33 +1,30 @@
 """Reader of rnndb (rules-ng) XML: the register databases of nouveau, etnaviv and Mesa.
 
-====================================
-==================================================================================
-``domain``                           a block; offsets count ``width`` bits (8 where it is not said)
-``reg32``, ``reg64``                 a register, with ``length`` and ``stride`` an array of them; 64 bits are two words,
-                                     ``reg8`` and ``reg16`` share one
-``array``, ``stripe``, ``use-group`` what is inside, ``length`` times: ``NAME[2].REGISTER``, without
-a name
-                                     ``REGISTER[2]``; a group, and a stripe without a length, stand
-                                     once; an array with nothing inside is one of registers
-``bitfield``                         a field: ``pos``, or ``low`` and ``high`` inclusive; without one, all the register
-                                     or the bits that it says itself
-``align``                            of an address, the bytes it is a multiple of
-``type``                             uint, hex, boolean, int (signed), fixed and ufixed (``radix``), fixedp (half of the
-                                     bits), float, a named enum or bitset, a domain (the field is an
-                                     address); ``shr``: stored shifted right; ``spectype`` gives a
-                                     type another name
-``value``                            in a field or register: its own enum, named after it
-``variants``                         the feature that has it; a list or range (``A-C``) of the ``varset`` gives a row
-                                     for each; of two varsets the inner one
-``brief``, ``doc``                   the note of the field; of a register, of its lowest field, behind its name
-``import``                           another file, named from the folder of this one or from one above it
-====================================
-==================================================================================
+========================  ==========================================================================
+``domain``                a block; offsets count ``width`` bits (8 by default)
+``reg32``, ``reg64``      a register, with ``length`` and ``stride`` an array of registers; 64 bits
+                          are two words, ``reg8`` and ``reg16`` share a word
+``array``, ``stripe``,    the registers in it, ``length`` times: ``NAME[2].REGISTER``, without a
+``use-group``             name ``REGISTER[2]``; a group, and a stripe without a length, stand once;
+                          an array with nothing in it is an array of registers
+``bitfield``              a field: ``pos``, or ``low`` and ``high`` inclusive; a register without
+                          any is a field of its own bits, by default all
+``align``                 the bytes that an address is a multiple of
+``type``                  uint, hex, boolean, int (signed), fixed and ufixed (``radix``), fixedp
+                          (half of the bits), float, a named enum or bitset, a domain (the field is
+                          an address); ``shr``: stored shifted right; ``spectype`` gives a type
+                          another name
+``value``                 in a field or register: its own enum, named after it
+``variants``              the feature that has it; a list or range (``A-C``) of the ``varset`` gives
+                          a row for each; of two varsets the inner one counts
+``brief``, ``doc``        the note of the field; a register's is in the note of its lowest field,
+                          after the register's name
+``import``                another file, named from the folder of this file or from a folder above it
+========================  ==========================================================================
 
-A domain of width 32 counts bytes where every offset of such domains is a multiple of 4, as in the
-files that write byte addresses so, and words otherwise.  What npulab's table has and rnndb has no
-word for stands in attributes of ``NPULAB``.  Source: envytools' rules-ng-ng; files of etna_viv and
-Mesa.
+A domain of width 32 counts bytes if every offset of such domains is a multiple of 4, as in files
+that write byte addresses so, and words otherwise. Attributes of ``NPULAB`` hold what npulab's
+table has and rnndb has no word for. Source: envytools' rules-ng-ng; files of etna_viv and Mesa.
 """
 
 from __future__ import annotations
@@ -59,7 +56,7 @@ NAMESPACE = "http://nouveau.freedesktop.org/"
 # of our own attributes: at, value, address, align, evidence, nameless, addresses
 NPULAB = "urn:npulab:registers"
 FILES = 64
-FOLDERS_ABOVE = 3  # that imports are looked for in
+FOLDERS_ABOVE = 3  # in which imports are looked for
 MOST_ELEMENTS = 2**18
 PLAIN = ("", "uint", "hex", "boolean", "bitfield", "address", "waddress")
 POINTERS = ("address", "waddress")
@@ -69,10 +66,10 @@ INSIDE = (*SIZES, "array", "stripe", "use-group", "doc", "brief", "enum", "bitse
 REGISTER = ("bitfield", "value", "doc", "brief")
 
 
-class Place(NamedTuple):
-    """Where in a domain something stands: offset in its units, the name so far, its features (None:
-    all), the varset they are of, the numbers of stripes without a name, for the next name, and how
-    many copies the arrays around it make."""
+class DomainPlace(NamedTuple):
+    """The place of an element in a domain: offset in the domain's units, the name so far, its
+    features (None: all), their varset, the numbers of stripes without a name, which the next
+    name takes, and the copies that the arrays around it make."""
 
     offset: int
     name: str
@@ -83,13 +80,13 @@ class Place(NamedTuple):
 
 
 def read_rnndb(path: Path, include: Sequence[Path] = ()) -> RegisterTable:
-    """The registers of a database and of the files it imports, which lie in its folder or below, in
-    a folder above or in one of ``include``.
+    """Return the registers of a database and of the files it imports, which lie in its folder or
+    below, in a folder above or in a folder of ``include``.
 
-    A UserWarning names what the table has no place for: a second register at an address, a second
-    field on the same bits, a group that no domain uses, a second name of an enum's value, a value
-    without a number, a type that nobody declares.  Raises ValueError with file and line for what is
-    broken, FileNotFoundError for no file.
+    A UserWarning names what the table has no place for: a second register at an address, a
+    second field on the same bits, a group that no domain uses, a second name of an enum's value,
+    a value without a number, a type that is declared nowhere. Raises ValueError with file and
+    line for a broken file, FileNotFoundError for no file.
     """
     path = Path(path)
     own = path.resolve().parent
@@ -131,16 +128,17 @@ def _every_register(domains: Sequence[Element], by_words: bool, names: Names) ->
         if width not in (8, 16, 32, 64):
             raise ValueError(
                 f"{domain.where}: domain {domain.get('name')}: got width {width}, allowed is 8, "
-                "16, 32 or "
-                "64"
+                "16, 32 or 64"
             )
         unit = 1
         if width != WORD_BITS or by_words:
             unit = width // 8
-        start = Place(0, "", *features_of(domain, None, "", names))
+        start = DomainPlace(0, "", *features_of(domain, None, "", names))
         for element, place in _registers(domain, start, names, unit):
-            fields = tuple(sorted(_runs(element, place, block, names), key=lambda one: one.low))
-            if fields:  # else it is of no variant
+            fields = tuple(
+                sorted(_bitfields(element, place, block, names), key=lambda one: one.low)
+            )
+            if fields:  # else no variant has the register
                 yield Register(
                     block,
                     place.offset * unit,
@@ -153,7 +151,7 @@ def _every_register(domains: Sequence[Element], by_words: bool, names: Names) ->
 
 
 def _block(domain: Element) -> str:
-    """The block that a domain is."""
+    """The name of the block that a domain becomes."""
     if domain.get(f"{NPULAB} nameless") != "yes":
         return domain.get("name")
     return ""
@@ -166,7 +164,7 @@ def _found(
     said: tuple[str, bool],
     variants: frozenset[str] | None,
 ) -> Iterator[Found]:
-    """A field with its value and whether it is an address, once for each of its features."""
+    """Yield a field with its value and True if it is an address, once for each of its features."""
     value, pointer = said
     row: dict[str, Any] = {
         "value": value,
@@ -200,7 +198,7 @@ def _below(element: Element) -> Iterator[Element]:
 
 
 def _tops(path: Path, folders: Sequence[Path], seen: set[Path]) -> Iterator[Element]:
-    """The top elements of a database, its imports in their place, each file once."""
+    """Yield the top elements of a database, imports in their place, each file once."""
     root = read_xml(path, NAMESPACE, MOST_ELEMENTS)
     refuse_if(root.tag != "database", root.where, f"the element {root.tag}", "is database")
     for one in root:
@@ -219,7 +217,7 @@ def _tops(path: Path, folders: Sequence[Path], seen: set[Path]) -> Iterator[Elem
 
 
 def _imported(one: Element, folders: Sequence[Path]) -> Path:
-    """The file that an import names, from the first of the folders that has it."""
+    """The file that an import names, from the first folder that has it."""
     file = Path(need(one, "file"))
     if not file.is_absolute() and ".." not in file.parts:
         for folder in folders:
@@ -234,23 +232,23 @@ def _imported(one: Element, folders: Sequence[Path]) -> Path:
 
 
 def _by_words(domains: Sequence[Element], names: Names) -> bool:
-    """Whether the offsets of domains of width 32 count words: not all are multiples of 4."""
+    """True if the offsets of domains of width 32 count words: not all are multiples of 4."""
     return any(
         place.offset % WORD_BYTES
         for domain in domains
         if number(domain, "width", 8) == WORD_BITS
-        for _, place in _registers(domain, Place(0, "", None, ""), names, 1)
+        for _, place in _registers(domain, DomainPlace(0, "", None, ""), names, 1)
     )
 
 
 def _registers(
     around: Element,
-    place: Place,
+    place: DomainPlace,
     names: Names,
     unit: int,
     depth: int = 0,
-) -> Iterator[tuple[Element, Place]]:
-    """Every register below an element, those of arrays one by one."""
+) -> Iterator[tuple[Element, DomainPlace]]:
+    """Yield every register below an element, arrays element by element."""
     if depth > MOST_DEPTH:
         raise ValueError(
             f"{around.where}: got more than {MOST_DEPTH} groups within each other, at most "
@@ -276,8 +274,9 @@ def _registers(
                 yield from _registers(one, inner, names, unit, depth + 1)
 
 
-def _elements(one: Element, place: Place, names: Names, unit: int) -> Iterator[Place]:
-    """Where each element of an array, stripe or register stands; one where it is no array."""
+def _elements(one: Element, place: DomainPlace, names: Names, unit: int) -> Iterator[DomainPlace]:
+    """Yield the place of each element of an array, stripe or register; one place without an
+    array."""
     variants, varset = features_of(one, place.variants, place.varset, names)
     name = ""
     if one.tag != "use-group":
@@ -310,70 +309,68 @@ def _elements(one: Element, place: Place, names: Names, unit: int) -> Iterator[P
     for n, begin in enumerate(begins):
         if name:
             named_so = own + place.numbers + (f"[{n}]" if many else "")
-            yield Place(place.offset + begin, named_so, variants, varset, copies=copies)
+            yield DomainPlace(place.offset + begin, named_so, variants, varset, copies=copies)
         else:
             numbers = place.numbers + (f"[{n}]" if len(begins) > 1 else "")
-            yield Place(place.offset + begin, own, variants, varset, numbers, copies)
+            yield DomainPlace(place.offset + begin, own, variants, varset, numbers, copies)
 
 
-def _runs(
-    around: Element,
-    place: Place,
-    block: str,
-    names: Names,
-    low: int = 0,
-    prefix: str = "",
-    depth: int = 0,
+class Within(NamedTuple):
+    """The bitset that a field is in: its lowest bit, the beginning of its fields' names, its depth
+    in other bitsets."""
+
+    low: int = 0
+    prefix: str = ""
+    depth: int = 0
+
+
+def _bitfields(
+    around: Element, place: DomainPlace, block: str, names: Names, within: Within | None = None
 ) -> Iterator[Found]:
-    """The fields that an element has, those of the bitset that is its type too; the register itself
-    where it has none."""
+    """Yield the fields of an element and of the bitset that is its type; the register itself if it
+    has none."""
+    low, prefix, depth = within or Within()
     refuse_if(depth > MOST_DEPTH, around.where, "bitsets within each other", f"are {MOST_DEPTH}")
     bitset = None
     if around.tag != "bitset":
         bitset = names.bitsets.get(around.get("type"))
-    fields = [one for one in around if one.tag == "bitfield"]
-    for one in around:
-        refuse_others(one, REGISTER, around)
+    fields = [element for element in around if element.tag == "bitfield"]
+    for element in around:
+        refuse_others(element, REGISTER, around)
     if bitset is not None:
-        inside, varset = features_of(bitset, place.variants, place.varset, names)
-        yield from _runs(
-            bitset,
-            place._replace(variants=inside, varset=varset),
-            block,
-            names,
-            low,
-            prefix,
-            depth + 1,
-        )
+        variants, varset = features_of(bitset, place.variants, place.varset, names)
+        inner = place._replace(variants=variants, varset=varset)
+        yield from _bitfields(bitset, inner, block, names, Within(low, prefix, depth + 1))
     if not fields and bitset is None and around.tag in (*SIZES, "array"):
         first, last = _bits(around, 0, SIZES.get(around.tag, WORD_BITS) - 1)
         said = _value(around, last - first + 1, place.name, block, names)
         yield from _found(around, (first, last), "", said, place.variants)
-    for one in fields:
-        names.step(one)
-        variants, varset = features_of(one, place.variants, place.varset, names)
-        name = prefix + need(one, "name")
-        first, last = _bits(one)
-        if one.get("type") in names.bitsets:
+    for element in fields:
+        names.step(element)
+        variants, varset = features_of(element, place.variants, place.varset, names)
+        name = prefix + need(element, "name")
+        first, last = _bits(element)
+        if element.get("type") in names.bitsets:
             inner = place._replace(variants=variants, varset=varset)
-            yield from _runs(one, inner, block, names, low + first, f"{name}.", depth + 1)
+            inside = Within(low + first, f"{name}.", depth + 1)
+            yield from _bitfields(element, inner, block, names, inside)
         else:
-            said = _value(one, last - first + 1, f"{place.name}_{name}", block, names)
-            yield from _found(one, (low + first, low + last), name, said, variants)
+            said = _value(element, last - first + 1, f"{place.name}_{name}", block, names)
+            yield from _found(element, (low + first, low + last), name, said, variants)
 
 
 def _bits(one: Element, low: int | None = None, high: int | None = None) -> tuple[int, int]:
-    """The lowest and highest bit that an element says it has, or these where it says nothing."""
+    """The lowest and highest bit that an element says, else the given bits."""
     if one.get("pos"):
         return number(one, "pos"), number(one, "pos")
     return number(one, "low", low), number(one, "high", high)
 
 
 def _value(one: Element, width: int, name: str, block: str, names: Names) -> tuple[str, bool]:
-    """The value column of a field, and whether it is an address."""
+    """The value column of a field, and True if it is an address."""
     kind, shift = names.types.get(one.get("type"), one.get("type")), number(one, "shr", 0)
     said = one.get(f"{NPULAB} value")
-    # enums and bitsets come first by their name
+    # a name of an enum or bitset comes before that of a domain
     is_block = kind in names.domains and kind not in (*names.enums.by_name, *names.bitsets)
     pointer = kind in POINTERS or is_block or one.get(f"{NPULAB} address") == "yes"
     if said:
@@ -409,7 +406,7 @@ def _value(one: Element, width: int, name: str, block: str, names: Names) -> tup
 
 
 def _copyright(one: Element) -> str:
-    """The copyright as lines of text; ``rnndb_writing`` makes the elements of it again."""
+    """The copyright as lines of text, from which ``rnndb_writing`` makes the elements again."""
     lines = []
     if one.get("year"):
         lines = [f"Copyright {one.get('year')}"]

@@ -1,4 +1,4 @@
-"""What rnndb files declare by name, and the attributes of their elements."""
+"""The names that rnndb files declare, and the attributes of their elements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WORDS = ("doc", "brief")
 
 @dataclass(frozen=True)
 class Names:
-    """What the files declare by name, and what could not be carried over."""
+    """The names that the files declare, and what could not be carried over."""
 
     enums: Enums = field(default_factory=lambda: Enums({}))
     order: dict[str, list[str]] = field(default_factory=dict)
@@ -29,11 +29,11 @@ class Names:
     steps: Iterator[int] = field(default_factory=lambda: iter(range(MOST_STEPS)))
 
     def lose(self, one: Element, what: str) -> None:
-        """Note what of an element could not be carried over."""
+        """Record what could not be carried over from an element."""
         self.losses.lose(one.where, what)
 
     def step(self, one: Element) -> None:
-        """One step more; raises ValueError where arrays, groups or bitsets within each other take
+        """Count a step; raises ValueError if arrays, groups or bitsets within each other take
         too many."""
         if next(self.steps, None) is None:
             raise ValueError(
@@ -68,7 +68,7 @@ def declare(one: Element, names: Names) -> None:
 
 
 def values_in(one: Element, names: Names) -> dict[int, str]:
-    """The named values that stand in an element."""
+    """Return the named values that stand in an element."""
     out: dict[int, str] = {}
     for value in one:
         if value.tag != "value":
@@ -94,7 +94,7 @@ def values_in(one: Element, names: Names) -> dict[int, str]:
 
 
 def _add_enum(names: Names, one: Element, values: Mapping[int, str]) -> None:
-    """Add an enum, or more values of one."""
+    """Add an enum, or more values of an enum that is there."""
     name = NO_WORD.sub("_", need(one, "name"))
     have = names.enums.by_name.setdefault(name, {})
     for raw, text in values.items():
@@ -110,10 +110,11 @@ def features_of(
     varset: str,
     names: Names,
 ) -> tuple[frozenset[str] | None, str]:
-    """The features that have an element, as far as those around it allow, and the varset.
+    """Return the features that have an element, within those of the elements around it, and the
+    varset.
 
-    A range goes from one name of the varset to another as they stand in the file, whatever their
-    numbers are.  Of two varsets the inner one stays: a row has one feature.
+    A range goes from one name of the varset to another in the order of the file, whatever their
+    numbers are. Of two varsets the inner one counts: a row has one feature.
     """
     outer, varset = varset, one.get("varset") or varset
     if not one.get("variants"):
@@ -145,7 +146,7 @@ def features_of(
 
 
 def note_of(one: Element) -> str:
-    """Brief and docs of an element, on one line."""
+    """The brief and docs of an element, on one line."""
     texts = [one.get("brief"), *(inner.text for inner in one if inner.tag in WORDS)]
     return " ".join(" ".join(filter(None, texts)).split())
 

@@ -1,4 +1,4 @@
-"""Writer of rnndb (rules-ng) XML; what stands for what is said in ``rnndb``."""
+"""Writer of rnndb (rules-ng) XML; ``rnndb`` has the table of what its words mean here."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ AUTHOR = re.compile(
     r"Author: (?P<name>.*?)(?: <(?P<email>[^>]*)>)?(?: \((?P<nicks>[^)]*)\))?(?:: (?P<text>.*))?"
 )
 INDEX = re.compile(r"([^\[\]]+)\[(0|[1-9]\d*)\](?:\.(.+))?")
-SEVERAL = re.compile(r"[\s,]")  # what lies between variants
+SEVERAL = re.compile(r"[\s,]")  # between the variants of a list
 OWN = ("at", "address", "align", "evidence", "nameless")
 
 
 class Register(NamedTuple):
-    """A register to be written: byte offset, name, size in bits, the rows of its fields with bits
-    from its start."""
+    """A register to be written: byte offset, name, size in bits, and the rows of its fields with
+    bits counted from its start."""
 
     offset: int
     name: str
@@ -34,13 +34,13 @@ class Register(NamedTuple):
 
 
 def rnndb_text(table: RegisterTable) -> str:
-    """The XML of a table: a domain for each block, arrays where registers repeat.
+    """Return the XML of a table: a domain for each block, arrays for registers that repeat.
 
-    Bits that nobody named have the name of their place (``registers.names``), and an attribute that
-    says so: ``read_rnndb`` gives the same table.
+    Bits without a name get their automatic name (``registers.names``) and an attribute that says
+    so: ``read_rnndb`` gives the same table.
     """
     said = table.said()
-    named = {block: _named(rows, table.by_address) for block, rows in table.blocks.items()}
+    named = {block: _with_names(rows, table.by_address) for block, rows in table.blocks.items()}
     ours = [bool(_own(_said(row))) for rows in named.values() for row in rows]
     own = ""
     if "" in named or any(ours) or said:
@@ -75,8 +75,9 @@ def rnndb_text(table: RegisterTable) -> str:
     return "\n".join([*lines, "</database>", ""])
 
 
-def _named(rows: Sequence[Row], by_address: frozenset[str]) -> list[Row]:
-    """Rows with the names of register and field, and with which of them the table does not have."""
+def _with_names(rows: Sequence[Row], by_address: frozenset[str]) -> list[Row]:
+    """The rows with names of register and field, and with the names that the table does not
+    have."""
     names = {row["offset"]: row["register"] for row in rows if "register" in row}
     out: list[Row] = []
     for row in rows:
@@ -90,7 +91,7 @@ def _named(rows: Sequence[Row], by_address: frozenset[str]) -> list[Row]:
 
 
 def _registers(rows: Sequence[Row]) -> list[Register]:
-    """The registers of a block; two words of one name are one register of 64 bits."""
+    """Yield the registers of a block; two words of one name are one register of 64 bits."""
     places: dict[tuple[int, str], list[Row]] = {}
     for row in rows:
         places.setdefault((row["offset"], row["register"]), []).append(row)
@@ -106,7 +107,7 @@ def _registers(rows: Sequence[Row]) -> list[Register]:
         words = [(offset, name)]
         if (offset + WORD_BYTES, name) in second and (offset + 2 * WORD_BYTES, name) not in second:
             words.append((offset + WORD_BYTES, name))
-        elif (offset + WORD_BYTES, name) in second:  # a run of more: registers of their own
+        elif (offset + WORD_BYTES, name) in second:  # a longer run is registers of their own
             second -= {(offset + WORD_BYTES, name)}
         fields = [
             {**_said(row), "lsb": row["lsb"] + WORD_BITS * n}
@@ -125,8 +126,8 @@ def _registers(rows: Sequence[Row]) -> list[Register]:
 
 
 def _joined(fields: Sequence[dict[str, Any]], register: str) -> Iterator[dict[str, Any]]:
-    """Fields of a register, the two pieces of one that crosses its words as one where a reader
-    calls that as it is called here: after the register, which it may be all of."""
+    """Yield the fields; the two halves of a 64-bit field are joined if readers will give the
+    joined field the same name."""
     crossing = {
         (one["field"], one.get("feature")): one
         for one in fields
@@ -176,7 +177,7 @@ def _said(row: Row) -> dict[str, Any]:
 
 
 def _body(registers: Sequence[Register], depth: int, base: int) -> Iterator[str]:
-    """The lines of registers, whose offsets count from ``base``."""
+    """Yield the lines of registers, whose offsets count from ``base``."""
     arrays, inside = _arrays(registers)
     for one in registers:
         if one in inside:
@@ -195,8 +196,8 @@ def _body(registers: Sequence[Register], depth: int, base: int) -> Iterator[str]
 
 
 def _arrays(registers: Sequence[Register]) -> tuple[dict[Register, Any], set[Register]]:
-    """By the first register of each array its name, offset, stride, length and first element; the
-    other registers."""
+    """Return the arrays by their first register (name, offset, stride, length and first
+    element), and the other registers."""
     groups: dict[str, dict[int, list[tuple[Register, str]]]] = {}
     for one in registers:
         if match := INDEX.fullmatch(one.name):
@@ -305,7 +306,7 @@ def _own(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _copyright(text: str) -> list[str]:
-    """The copyright's element of the text that the reader makes of it, or of any other text."""
+    """The element of a copyright, made again from the reader's text, or of any other text."""
     if not text:
         return []
     lines = text.splitlines()
@@ -316,19 +317,18 @@ def _copyright(text: str) -> list[str]:
     after = [*dropwhile(AUTHOR.fullmatch, rest)]
     if after and (
         after[0] or len(after) == len(lines)
-    ):  # what would be read otherwise goes into the licence whole
+    ):  # a text that would be read differently goes into the licence whole
         year, rest = None, ["", *lines]
     out = [f"<copyright{f' year={quoteattr(year[1])}' if year else ''}>"]
     while rest and (match := AUTHOR.fullmatch(rest[0])):
         mail = ""
         if match["email"]:
             mail = f" email={quoteattr(match['email'])}"
-        nicks = "".join(
+        text = "".join(
             f"<nick name={quoteattr(nick)}/>" for nick in (match["nicks"] or "").split(", ") if nick
         )
-        out.append(
-            f"<author name={quoteattr(match['name'])}{mail}>{nicks}{escape(match['text'] or '')}</author>"
-        )
+        text += escape(match["text"] or "")
+        out.append(f"<author name={quoteattr(match['name'])}{mail}>{text}</author>")
         rest = rest[1:]
     body = "\n".join(rest).strip("\n")
     return [*out, *([f"<license>\n{escape(body)}\n</license>"] if body else []), "</copyright>", ""]

@@ -1,4 +1,4 @@
-"""How many elements a file of CMSIS-SVD has with all its arrays, counted before any is made."""
+"""The number of elements of a CMSIS-SVD file with all its arrays, counted before any is made."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ INSIDE = {
     "cluster": ("register", "cluster"),
     "register": ("field",),
 }
-SHOWN = 10**15  # a number beyond is told as more than this
+SHOWN = 10**15  # a larger number is reported as more than this
 
 
 class Count(NamedTuple):
-    """Elements, with each array and each of its elements counted, and how many are registers."""
+    """The number of elements, with arrays and their elements, and the number of registers."""
 
     elements: int
     registers: int
@@ -31,16 +31,15 @@ NOTHING = Count(0, 0)
 
 @dataclass(frozen=True)
 class Counting:
-    """What was counted of a device; each element of the file once, however often it is repeated."""
+    """The counts of a device; each element of the file is counted once, however often it is
+    repeated."""
 
     device: Device
-    known: dict[int, Count] = field(
-        default_factory=dict
-    )  # by identity; while it is counted, nothing
+    known: dict[int, Count] = field(default_factory=dict)  # by identity; None while it is counted
 
     def refuse(self, peripherals: Iterable[Element]) -> None:
-        """Raises TooMuch for more elements or registers than allowed, naming the innermost element
-        that has them, or the peripheral with which there are more."""
+        """Raise TooMuch for more elements or registers than allowed; it names the innermost
+        element that has them, or the peripheral that exceeds the sum."""
         elements = registers = 0
         for one in peripherals:
             found = self._count(one)
@@ -51,13 +50,13 @@ class Counting:
     def _count(self, one: Element) -> Count:
         if id(one) in self.known:
             return self.known[id(one)]
-        self.known[id(one)] = NOTHING  # what holds itself is refused where it is read
+        self.known[id(one)] = NOTHING  # the reader refuses an element that holds itself
         try:
             view = view_of(one, self.device)
             dim = dim_of(view)
         except TooMuch:
             raise
-        except ValueError:  # it is lost where it is read
+        except ValueError:  # the reader reports it as lost
             return NOTHING
         elements = 1
         registers = int(one.tag == "register")

@@ -141,7 +141,7 @@ def parsed(where: str, what: str, tag: str, text: str) -> int:
 
 
 def declare(around: Element, path: str, device: Device) -> None:
-    """Note down what may be derived from, and our own extensions."""
+    """Record the elements that others may be derived from, and npulab's own extensions."""
     for one in around:
         if one.tag in ("peripherals", "registers", "fields"):
             declare(one, path, device)
@@ -172,7 +172,8 @@ def declare(around: Element, path: str, device: Device) -> None:
 
 
 def view_of(one: Element, device: Device) -> View:
-    """An element and what it is derived from, which is named as seen from where it was written."""
+    """Return an element and the elements it is derived from, which are named as seen from the
+    element that names them."""
     name = next((inner.text for inner in one if inner.tag == "name"), "")
     path = device.scopes[id(one)]
     chain, scope = [one], path
@@ -198,7 +199,8 @@ def view_of(one: Element, device: Device) -> View:
 
 
 def dim_of(view: View) -> int:
-    """How many elements an array has, 0 for what is none; raises TooMuch for too many."""
+    """Return the elements of an array, 0 for an element without an array; raises TooMuch for too
+    many."""
     count = 0
     if view.text("dim"):
         count = view.number("dim", 1)
@@ -211,14 +213,14 @@ def dim_of(view: View) -> int:
 def elements(
     view: View, offset_tag: str, device: Device, default: int | None = None
 ) -> Iterator[ArrayElement]:
-    """Each element of an array, or the element itself; ``default`` stands for an empty offset."""
+    """Yield each element of an array, or the element itself; ``default`` stands for an empty
+    offset."""
     what = f"{view.chain[0].tag} {view.path}"
     name = view.text("name")
     if not name:
         raise ValueError(
             f"{view.where}: {view.chain[0].tag} in {view.path or 'the device'}: got no name, "
-            "allowed "
-            "is one"
+            "allowed is one"
         )
     begin = 0
     if offset_tag:
@@ -238,7 +240,7 @@ def elements(
 
 
 def _index(view: View, count: int, what: str) -> list[str]:
-    """The words that stand for %s."""
+    """The words that replace %s."""
     text = view.text("dimIndex").replace(" ", "")
     if "[%s]" in view.text("name") or not text:
         return [str(n) for n in range(count)]

@@ -19,11 +19,12 @@ STYLE = Path(__file__).with_name("svg.css").read_text(encoding="utf-8")
 
 
 def svg_text(table: RegisterTable) -> str:
-    """The drawing of a table, a row for each register, for each feature one more.
+    """Return the drawing of a table: a row for each register, or for each feature that changes
+    it.
 
-    Names that do not fit are split; those that still do not stand below the row with a number.
-    Each field has its bits, value and note as its title; addresses have a bold frame.  It follows
-    the reader's light or dark setting, loads nothing, runs nothing.
+    Names that do not fit are split; a name that does not fit then stands below the row with a
+    number. Each field has its bits, value and note as its title; addresses have a bold frame.
+    The drawing follows the reader's light or dark setting, loads nothing, runs nothing.
     """
     body: list[str] = []
     top = MARGIN
@@ -71,24 +72,20 @@ def _register(one: Drawn, top: int) -> tuple[list[str], int]:
 def _box(box: Box, top: int, below: list[str]) -> Iterator[str]:
     left = MARGIN + BIT * (WORD_BITS - box.lsb - box.width)
     width = BIT * box.width
+    kind = "box"
+    said = [f"{box.name or 'unnamed'} [{box.bits}]", box.meaning]
+    if "address" in box.row:
+        said.append("an address")
+    said += [str(box.row.get(column, "")) for column in ("evidence", "note")]
     if "field" not in box.row:
         kind = "box open"
     elif "address" in box.row:
         kind = "box address"
-    else:
-        kind = "box"
-    said = [
-        f"{box.name or 'unnamed'} [{box.bits}]",
-        box.meaning,
-        "an address" if "address" in box.row else "",
-        str(box.row.get("evidence", "")),
-        str(box.row.get("note", "")),
-    ]
     yield f"<g><title>{escape('; '.join(filter(None, said)))}</title>"
     yield f'<rect class="{kind}" x="{left}" y="{top}" width="{width}" height="{HEIGHT}"/>'
-    ends = [(box.lsb + box.width - 1, left + BIT / 2)] + (
-        [(box.lsb, left + width - BIT / 2)] if box.width > 1 else []
-    )
+    ends = [(box.lsb + box.width - 1, left + BIT / 2)]
+    if box.width > 1:
+        ends.append((box.lsb, left + width - BIT / 2))
     for bit, middle in ends:
         yield f'<text class="bit" x="{middle:g}" y="{top - 4}" text-anchor="middle">{bit}</text>'
     lines = split_name(box.name, int((width - 6) / LETTER))
@@ -105,8 +102,8 @@ def _box(box: Box, top: int, below: list[str]) -> Iterator[str]:
 
 
 def split_name(name: str, letters: int) -> list[str]:
-    """A name on up to three lines of so many letters each, split where its words end; empty where
-    it does not fit.
+    """Return a name on up to three lines of at most so many letters, split at the ends of its
+    words; empty if it does not fit.
 
     >>> split_name("kernel_z_size", 8), split_name("outImageTile", 6), split_name("indivisible", 4)
     (['kernel_z', '_size'], ['out', 'Image', 'Tile'], [])

@@ -155,7 +155,7 @@ def _at(path: Path, text: str, at: int) -> str:
 def is_rdl(head: bytes) -> bool:
     """True if the beginning of a file is SystemRDL.
 
-    >>> is_rdl(b"/* a map */ addrmap top { reg {} r; };"), is_rdl(b"struct regs { unsigned a : 3; };")
+    >>> is_rdl(b"/* a */ addrmap top { reg {} r; };"), is_rdl(b"struct regs { unsigned a : 3; };")
     (True, False)
     """
     plain = b" ".join(

@@ -1,4 +1,4 @@
-"""npulab's own table of a register map: rows of fields, its enums, and where they are from."""
+"""npulab's own table of a register map: rows of fields, its enums, and its copyright."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from npulab.registers.table import (
 from npulab.support.cells import guarded, guarded_comment, unguarded_comment
 from npulab.support.files import bare_row, read_bounded, text_of
 from npulab.support.refuse import refuse_if, refusing
+from npulab.support.text import plural
 
 ENUM_COLUMNS = ("enum", "raw", "name")
 COMMENT = "#"
@@ -42,9 +43,8 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Reading:
-    """What a reader says of a file: lines of code, those that it explains, what is lost (kind,
-    name,
-    where, why) and the lines that nothing explains (where, text)."""
+    """The result of reading a file: its lines of code, the explained lines, what is lost (kind,
+    name, where, why) and the lines that nothing explains (where, text)."""
 
     lines: int
     explained: int
@@ -53,15 +53,16 @@ class Reading:
 
     def __str__(self) -> str:
         counts = Counter(kind for kind, *_ in self.lost)
-        lost = ", ".join(f"{count} {kind}{'s' * (count > 1)}" for kind, count in counts.items())
-        return f"{self.explained} of {self.lines} lines explained" + (
-            f"; lost: {lost}" if lost else ""
-        )
+        text = f"{self.explained} of {self.lines} lines explained"
+        lost = ", ".join(plural(count, kind) for kind, count in counts.items())
+        if lost:
+            text += f"; lost: {lost}"
+        return text
 
 
 @dataclass(frozen=True)
 class RegisterTable:
-    """A register map as rows with the columns of ``registers`` (only what is filled in; numbers as
+    """A register map as rows with the columns of ``registers`` (only filled cells; numbers as
     int), enums by name and raw, and the copyright text.
 
     Rows stand by block, in the order the blocks first appear, then by offset, feature and lowest
@@ -86,40 +87,42 @@ class RegisterTable:
         by_address: Collection[str] | None = None,
         sparse: Collection[str] = (),
     ) -> RegisterTable:
-        """A table of rows in any order, its texts on one line each; raises ValueError for a number
-        or value that is none and for a character that is no text, as U+0000.  An enum without names
-        says nothing and is left out.
+        """Return a table of rows in any order, its texts on one line each; an enum without names
+        is left out.
 
-        ``by_address`` are the blocks whose registers have addresses, by default as
-        ``registers.names`` has it of these rows and of the blocks that are ``sparse``.
+        Raises ValueError for a number or value that is malformed, for a blank name of an enum
+        and for a character that is not text, such as U+0000. ``by_address`` are the blocks whose
+        registers have addresses, by default as ``registers.names`` decides for these rows and
+        for the blocks that are ``sparse``.
         """
         named = {
             name: _enum_lines(name, names) for name, names in sorted((enums or {}).items()) if names
         }
         gone = {f"enum:{name}" for name in enums or () if name not in named}
-        plain = [_plain({**row, "value": ""} if row.get("value") in gone else row) for row in rows]
+        plain = [
+            _canonical_row({**row, "value": ""} if row.get("value") in gone else row)
+            for row in rows
+        ]
         said = "\n".join(line.strip() for line in copyright.replace("\t", " ").splitlines()).strip(
             "\n"
         )
         refuse_odd(said.replace("\n", " "), "copyright")
-        blocks = {
-            name: n for n, name in enumerate(dict.fromkeys(row.get("block", "") for row in plain))
-        }
-        plain.sort(
-            key=lambda row: (
-                blocks[row.get("block", "")],
-                row["offset"],
-                row.get("feature", ""),
-                row["lsb"],
-            )
-        )
+        blocks: dict[str, int] = {}
+        for row in plain:
+            blocks.setdefault(row.get("block", ""), len(blocks))
+
+        def place(row: Row) -> tuple[int, int, str, int]:
+            block = blocks[row.get("block", "")]
+            return block, row["offset"], row.get("feature", ""), row["lsb"]
+
+        plain.sort(key=place)
         if by_address is None:
             by_address = blocks_by_address(plain, sparse)
         return cls(tuple(plain), named, said, by_address=frozenset(by_address))
 
     @property
     def features(self) -> list[str]:
-        """Every feature that a row wants, sorted."""
+        """Every feature of the rows, sorted."""
         return features_in(self.rows)
 
     @cached_property
@@ -141,23 +144,20 @@ class RegisterTable:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many blocks, registers, fields, enums and bits it has; pieces of one field count
-        once,
-        rows without a name each."""
-        fields = {
-            (row.get("block"), row["field"]) if "at" in row and row.get("field") else n
-            for n, row in enumerate(self.rows)
-        }
+        """The numbers of blocks, registers, fields, enums and bits; the pieces of a split field
+        count once, each row without a name counts."""
+        split = [row for row in self.rows if "at" in row and row.get("field")]
+        fields = {(row.get("block"), row["field"]) for row in split}
         return {
             "blocks": len({block for block, _, _ in self.registers}),
             "registers": len(self.registers),
-            "fields": len(fields),
+            "fields": len(self.rows) - len(split) + len(fields),
             "enums": len(self.enums),
             "bits": sum(row["width"] for row in self.rows),
         }
 
     def map(self, features: Iterable[str] = ()) -> RegisterMap:
-        """The sparse register map for some features; raises as ``RegisterMap``."""
+        """Return the sparse register map for some features; raises as ``RegisterMap``."""
         rows = ({"field": "", **row} for row in self.rows)
         return RegisterMap(
             rows, features=features, enums=self.enums, dense=False, by_address=self.by_address
@@ -165,17 +165,17 @@ class RegisterTable:
 
     @refusing()
     def check(self) -> None:
-        """Raises ValueError or LookupError where no map can be made of the rows, for each feature
-        by itself."""
+        """Raise ValueError or LookupError if no map can be made of the rows, for each feature by
+        itself."""
         self.map()
         for rows in self.blocks.values():
             for feature in features_in(rows):
                 RegisterTable(tuple(rows), self.enums, by_address=self.by_address).map([feature])
 
     def csv(self) -> str:
-        """The rows as a table that ``RegisterMap.read`` reads, the copyright as comments at its
-        head; a block is ``sparse`` in it where nothing else of the table says that its registers
-        have addresses."""
+        """Return the rows as a table that ``RegisterMap.read`` reads, with the copyright as
+        comments at its head; a block is ``sparse`` in it if nothing else in the table says that
+        its registers have addresses."""
         plain = [{name: row[name] for name in PLACES if name in row} for row in self.rows]
         known = blocks_by_address(plain)
         rows = [
@@ -187,7 +187,7 @@ class RegisterTable:
         return self._comments + table_text(COLUMNS, rows)
 
     def enums_csv(self) -> str:
-        """The enums as the table that lies beside the rows; empty where there are none."""
+        """Return the enums as the table next to the rows; empty if there are none."""
         rows = [
             {"enum": name, "raw": hex(raw), "name": text}
             for name, one in self.enums.items()
@@ -198,9 +198,9 @@ class RegisterTable:
         return ""
 
     def said(self, far: bool | None = True) -> dict[str, bool]:
-        """The blocks of which a file has to say whether their registers have addresses, and whether
-        they do: those that a reader would take for others.  In a file of registers they have
-        (``far``), in others it depends (None), as ``blocks_by_address`` says."""
+        """Return the blocks for which a file must say whether their registers have addresses,
+        and True if they have: a reader would assume the opposite. Readers of a register format
+        (``far``) assume addresses; for others (None) it depends, as in ``blocks_by_address``."""
         taken = blocks_by_address(self.rows, far=far)
         return {
             block: block in self.by_address
@@ -217,14 +217,15 @@ class RegisterTable:
         said: Mapping[str, bool],
         far: bool | None = True,
     ) -> RegisterTable:
-        """The table of a file that says of some blocks whether their registers have addresses, as
-        ``said`` has it; raises as ``of``."""
-        taken = {
-            *blocks_by_address(rows, far=far),
-            *(block for block, is_so in said.items() if is_so),
-        }
-        words = {block for block, is_so in said.items() if not is_so}
-        return cls.of(rows, enums, copyright, taken - words)
+        """Return the table of a file that says for some blocks whether their registers have
+        addresses, as in ``said``; raises as ``of``."""
+        by_address = {*blocks_by_address(rows, far=far)}
+        for block, has_addresses in said.items():
+            if has_addresses:
+                by_address.add(block)
+            else:
+                by_address.discard(block)
+        return cls.of(rows, enums, copyright, by_address)
 
     @property
     def _comments(self) -> str:
@@ -247,23 +248,24 @@ def _enum_lines(enum: str, names: Mapping[int, str]) -> dict[int, str]:
 
 
 def features_in(rows: Iterable[Row]) -> list[str]:
-    """Every feature that one of some rows wants, sorted."""
+    """Return every feature of some rows, sorted."""
     return sorted({row["feature"] for row in rows if "feature" in row})
 
 
 def read_csv(path: Path) -> RegisterTable:
-    """The table in a file, with ``enums.csv`` beside it where there is one.
+    """Return the table in a file, with ``enums.csv`` next to it if there is one.
 
-    Arrays and registers of other sizes become plain rows; where a block lies is left out.  Raises
-    ValueError with file and line for a row that is none.
+    Arrays and registers of other sizes become plain rows; the places of blocks are left out.
+    Raises ValueError with file and line for a row that is not a field.
     """
-    copyright_, rows = _read(path)
+    copyright_, rows = _numbered_rows(path)
     missing = [name for name in REQUIRED if rows and name not in rows[0][1]]
     if missing or not rows:
+        got = "no row"
+        if missing:
+            got = f"no column {missing[0]!r}"
         raise ValueError(
-            f"{path}: got {f'no column {missing[0]!r}' if missing else 'no row'}, allowed is a "
-            "table of "
-            f"fields with {', '.join(REQUIRED)}"
+            f"{path}: got {got}, allowed is a table of fields with {', '.join(REQUIRED)}"
         )
     plain, wide = [], shaped(row for _, row in rows)
     for line, row in rows:
@@ -275,15 +277,15 @@ def read_csv(path: Path) -> RegisterTable:
         if wide:
             continue
         try:
-            plain.append(_plain(row))
+            plain.append(_canonical_row(row))
         except ValueError as error:
             raise ValueError(f"{path}, line {line}: {error}") from None
     with refusing(path):
+        words: Sequence[Row] = ()
+        blocks: Sequence[Row] = ()
         if wide:
             words, blocks = expanded(row for _, row in rows)
-        else:
-            words, blocks = (), ()
-        plain += map(_plain, words)
+        plain += map(_canonical_row, words)
     if placed := [row for row in blocks if _says_place(row)]:
         names = ", ".join(dict.fromkeys(str(row["block"]) for row in placed))
         warnings.warn(
@@ -296,7 +298,7 @@ def read_csv(path: Path) -> RegisterTable:
 
 
 def _says_place(row: Row) -> bool:
-    """Whether a row of a block says more than that it is sparse."""
+    """True if a row of a block says more than that it is sparse."""
     said = {
         name: value for name, value in row.items() if value not in ("", None) and name != "block"
     }
@@ -306,13 +308,13 @@ def _says_place(row: Row) -> bool:
 
 def _enums(path: Path) -> dict[str, dict[int, str]]:
     out: dict[str, dict[int, str]] = {}
-    for line, row in _read(path)[1]:
+    for line, row in _numbered_rows(path)[1]:
         with refusing(f"{path}, line {line}"):
             add_enum(out, row)
     return out
 
 
-def _read(path: Path) -> tuple[str, list[tuple[int, dict[str, str]]]]:
+def _numbered_rows(path: Path) -> tuple[str, list[tuple[int, dict[str, str]]]]:
     """The comments at the head, and (line, row) of each row."""
     lines = [*enumerate(text_of(read_bounded(path, MOST_BYTES), path).splitlines(), 1)]
     said = [(n, line) for n, line in lines if line.strip()]
@@ -327,8 +329,7 @@ def _read(path: Path) -> tuple[str, list[tuple[int, dict[str, str]]]]:
             if None in row or None in row.values() or len(out) >= MOST_ROWS:
                 raise ValueError(
                     f"{path}, line {line}: got a row of other columns than the first line, or more "
-                    "than "
-                    f"{MOST_ROWS} rows, allowed is one value for each column"
+                    f"than {MOST_ROWS} rows, allowed is one value for each column"
                 )
             out.append((line, row))
     except csv.Error as error:
@@ -337,8 +338,8 @@ def _read(path: Path) -> tuple[str, list[tuple[int, dict[str, str]]]]:
     return "\n".join(comments), out
 
 
-def _plain(row: Row) -> Row:
-    """What is filled in, values as ``Meaning`` writes them."""
+def _canonical_row(row: Row) -> Row:
+    """The filled cells of a row, values as ``Meaning`` writes them."""
     value = row.get("value")
     out = plain_row({**row, "value": _value(" ".join(str(value).split()))} if value else row)
     for name in ("lsb", "width"):
@@ -356,8 +357,8 @@ def _value(text: str) -> str:
 
 
 def table_text(columns: Iterable[str], rows: Iterable[Row]) -> str:
-    """A table as text: a head of these columns, a line for each row, blank where it has none; no
-    cell of it is a formula to a spreadsheet."""
+    """Return a table as text: a head of these columns, a line for each row, blank for a missing
+    cell; no cell is a formula to a spreadsheet."""
     out = io.StringIO()
     table = csv.DictWriter(out, [*columns], restval="", lineterminator="\n")
     table.writeheader()

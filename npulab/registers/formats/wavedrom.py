@@ -10,50 +10,43 @@ from npulab.registers.formats.drawn import Drawn, drawn
 from npulab.registers.formats.tables import RegisterTable
 
 ATTRIBUTES = ("evidence", "feature")
-ADDRESS = 3  # the colour of fields that point into memory, of those that WaveDrom has
+ADDRESS = 3  # WaveDrom's number of the colour for fields that point into memory
 
 
 def wavedrom_text(table: RegisterTable) -> str:
-    """A JSON list with a drawing for each register: ``reg`` holds its fields from the lowest bit
-    (``name``, ``bits``, ``attr``), bits without a row have no name.
+    """Return a JSON list with a drawing for each register: ``reg`` holds its fields from the
+    lowest bit (``name``, ``bits``, ``attr``); bits without a row have no name.
 
-    ``block``, ``offset``, ``register`` and ``feature`` say what is drawn; WaveDrom passes over
-    them.
+    ``block``, ``offset``, ``register`` and ``feature`` say which register is drawn; WaveDrom
+    ignores them.
     """
     # an inlined script ends at its first "</"
     lines = [
-        json.dumps(_drawing(one), ensure_ascii=False).replace("<", "\\u003c")
-        for one in drawn(table)
+        json.dumps(_drawing(register), ensure_ascii=False).replace("<", "\\u003c")
+        for register in drawn(table)
     ]
     return "[\n" + ",\n".join(lines) + "\n]\n"
 
 
-def _drawing(one: Drawn) -> dict[str, Any]:
+def _drawing(register: Drawn) -> dict[str, Any]:
+    """The drawing of a register, as WaveDrom reads it."""
     reg = []
-    for box in one.boxes:
+    for box in register.boxes:
         item: dict[str, Any] = {}
         if box.name:
-            item = {"name": box.name}
+            item["name"] = box.name
         item["bits"] = box.width
-        said = [
-            text
-            for text in (box.meaning, *(str(box.row.get(name, "")) for name in ATTRIBUTES))
-            if text
-        ]
-        if said:
-            item |= {"attr": said}
-        else:
-            item |= {}
+        said = [box.meaning, *(str(box.row.get(name, "")) for name in ATTRIBUTES)]
+        if any(said):
+            item["attr"] = [*filter(None, said)]
         if "address" in box.row:
-            item |= {"type": ADDRESS}
-        else:
-            item |= {}
+            item["type"] = ADDRESS
         reg.append(item)
-    return {
-        "block": one.block,
-        "offset": one.offset,
-        "register": one.register,
-        **({"feature": one.feature} if one.feature else {}),
-        "reg": reg,
-        "config": {"bits": WORD_BITS},
+    out: dict[str, Any] = {
+        "block": register.block,
+        "offset": register.offset,
+        "register": register.register,
     }
+    if register.feature:
+        out["feature"] = register.feature
+    return {**out, "reg": reg, "config": {"bits": WORD_BITS}}
