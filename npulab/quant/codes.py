@@ -1,4 +1,4 @@
-"""The output codes that rounding rules give next to each other, for accumulators one looks at."""
+"""Output codes of rounding rules side by side, for accumulators of interest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from npulab.quant.requantize import within
 from npulab.quant.rules import RULES, Rule, ratio_of_scales, rule
 from npulab.support.late import pd
 
-TYPE = "uint8"  # left out, the rules are those of 8-bit outputs
+TYPE = "uint8"  # by default the rules of 8-bit outputs
 Scales = float | tuple[float, float, float]
 
 
@@ -23,9 +23,9 @@ def codes_by_rule(
 ) -> pd.DataFrame:
     """Output codes before the clamp, a row per rule and a column per accumulator, ascending.
 
-    ``scales`` are those of input, weights and output, or their ratio.  ``rules`` are names or
-    rules; left out, all of 8-bit outputs. Raises LookupError for an unknown rule, ValueError for a
-    ratio or an accumulator that a rule does not take.
+    ``scales`` are the scales of input, weights and output, or their ratio.  ``rules`` are names or
+    rules, by default all rules of 8-bit outputs.  Raises LookupError for an unknown rule,
+    ValueError for a ratio or an accumulator that a rule does not take.
 
     >>> codes_by_rule([-2, 2], 0.25, rules=["vivante-v7:half-up", "vivante-v7:half-away"])
                           -2   2
@@ -63,7 +63,7 @@ def same_codes(codes: pd.DataFrame) -> list[tuple[tuple[str, ...], np.ndarray]]:
 
 
 def three(scales: Scales) -> tuple[Any, Any, Any]:
-    """Scales of input, weights and output; a ratio is the weights' with two of 1."""
+    """Scales of input, weights and output; a ratio is the scale of the weights, the others 1."""
     if not isinstance(scales, tuple | list):
         return 1.0, scales, 1.0
     if len(scales) != 3:
@@ -75,6 +75,5 @@ def three(scales: Scales) -> tuple[Any, Any, Any]:
 
 
 def real_values(accumulators: Any, scales: Scales) -> np.ndarray:
-    """What the accumulators stand for in output units, the ratio being formed in double:
-    float64."""
+    """Accumulators in output units, float64; the ratio is formed in double."""
     return np.asarray(accumulators, np.float64) * ratio_of_scales(*three(scales), "D")

@@ -1,5 +1,5 @@
-"""Floating-point numbers as a unit holds them: how far apart two are, and the one rounding of an
-exact value."""
+"""Floating-point numbers in a unit's type: the distance of two tensors, and exact values rounded
+once."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ SAME_SIZE: dict[str, type[np.int16] | type[np.int32]] = {"float16": np.int16, "f
 
 
 def ulps(a: Any, b: Any) -> np.ndarray:
-    """How many representable numbers apart two tensors of float16, or of float32, are: int64
+    """The distance of two tensors of float16, or of float32, in representable numbers: int64
     ``(...)``.
 
-    +0 and -0 are one number and infinity is the next after the largest.  NaN is 0 from NaN and one
-    more than infinity is from -infinity, the largest distance of the type, from any number. Raises
-    ValueError for tensors of other types or of two.
+    +0 and -0 are one number, and infinity follows the largest number.  The distance of NaN is 0
+    from NaN; from any number it is one more than the distance of the infinities, the largest of
+    the type.  Raises ValueError for tensors of other types or of different types.
 
     >>> ulps(np.float16([1, -0.0, 65504]), np.float16([1.001, 0, np.inf])).tolist()
     [1, 0, 1]
@@ -32,14 +32,16 @@ def ulps(a: Any, b: Any) -> np.ndarray:
 
 
 def steps(a: Any, b: Any) -> np.ndarray:
-    """How many steps lead from ``b`` up to ``a``, int64 ``(...)``: the difference of codes, or ulps
+    """The steps that lead from ``b`` up to ``a``, int64 ``(...)``: the difference of codes, or ulps
     with a sign.
 
-    A NaN on one side only is the most there can be, always up. Raises ValueError for a number
-    beside a code, and for types that are neither codes nor float16 or float32.
+    A NaN on one side only is the largest number of steps, always up.  Raises ValueError for a
+    number and a code, and for types that are neither codes nor float16 or float32.
 
-    >>> steps(np.uint8([3, 3]), np.uint8([5, 3])).tolist(), steps(np.float16(0.5), np.float16(0.501)).tolist()
-    ([-2, 0], -2)
+    >>> steps(np.uint8([3, 3]), np.uint8([5, 3])).tolist()
+    [-2, 0]
+    >>> steps(np.float16(0.5), np.float16(0.501)).tolist()
+    -2
     """
     a, b = np.asarray(a), np.asarray(b)
     if a.dtype.kind in "iu" and b.dtype.kind in "iu":
@@ -55,7 +57,7 @@ def steps(a: Any, b: Any) -> np.ndarray:
 
 
 def unit(dtype: Any) -> str:
-    """What ``steps`` counts in a type: "ulp" or "code"."""
+    """The unit of ``steps`` in a type: "ulp" or "code"."""
     if np.dtype(dtype).kind == "f":
         return "ulp"
     return "code"
@@ -74,10 +76,10 @@ def _place(values: np.ndarray) -> np.ndarray:
 
 
 class Near(NamedTuple):
-    """float64 numbers ``values + tail``, right to within ``error``: the tail is what rounding took
-    from the values.
+    """float64 numbers ``values + tail``, right to within ``error``: the tail is the error of their
+    roundings.
 
-    float32 numbers are no more than they are: what rounding takes from them is lost.
+    float32 numbers have no tail: the errors of their roundings are lost.
     """
 
     values: np.ndarray
@@ -108,7 +110,7 @@ class Near(NamedTuple):
         tail: np.ndarray | float,
         error: np.ndarray | float,
     ) -> Near:
-        lost = np.where(np.isfinite(values), lost, 0.0)  # infinities and NaN are what they are
+        lost = np.where(np.isfinite(values), lost, 0.0)  # infinities and NaN have no tail
         if not np.any(tail) and not np.any(error):
             return Near(values, lost)
         tail = np.where(np.isfinite(values), tail, 0.0)
@@ -128,23 +130,22 @@ def _split(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _sum(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(the sum, what rounding took from it), whichever is larger."""
+    """(the sum, the error of its rounding); either number may be larger."""
     total = a + b
     back = total - a
     return total, (a - (total - back)) + (b - back)
 
 
 def odd(near: Near) -> np.ndarray:
-    """Numbers and what rounding took from them, as float64 that are rounded to odd: rounded again
-    to
-    fewer bits that is the number rounded once (Boldo and Melquiond, 2008)."""
+    """Numbers with their tails as float64 that are rounded to odd: rounded again to fewer bits they
+    are the exact numbers rounded once (Boldo and Melquiond, 2008)."""
     total, rest = _sum(near.values, np.asarray(near.tail))
     whole = np.isfinite(near.values)
     return _odd(np.where(whole, total, near.values), np.where(whole, np.sign(rest), 0))
 
 
 def nearest_half(value: Fraction) -> np.float16:
-    """The float16 number nearest to an exact one, ties to even; what is too large is infinite.
+    """The float16 number nearest to an exact number, ties to even; too large a number is infinite.
 
     >>> nearest_half(Fraction(2049)), nearest_half(Fraction(2049) + Fraction(1, 2 ** 90))
     (np.float16(2.048e+03), np.float16(2.05e+03))
@@ -155,11 +156,11 @@ def nearest_half(value: Fraction) -> np.float16:
 
 
 def _odd(values: np.ndarray, side: Any) -> np.ndarray:
-    """float64 numbers that decide as what lies less than a step above (side 1), below (-1) or at
-    (0) the values.
+    """float64 numbers that round to float16 as numbers less than a step above (side 1), below (-1)
+    or at (0) the values do.
 
-    No number whose last bit is 1 is one of float16, or half way between two: an even one makes way
-    for its neighbour.
+    A number whose last bit is 1 is neither a float16 number nor half way between two: an even
+    value is replaced by its odd neighbour.
     """
     even = values.view(np.int64) % 2 == 0
     return np.where(
@@ -174,7 +175,7 @@ def halves(
 ) -> np.ndarray:
     """Numbers clamped and rounded once to float16; every NaN becomes 0x7E00.
 
-    Where the error leaves two answers, ``exact`` gives that of a place.  A lower bound of 0 is +0.
+    ``exact`` gives the number at a place whose error leaves two answers.  A lower bound of 0 is +0.
     """
 
     def rounded(some: np.ndarray) -> np.ndarray:
@@ -190,7 +191,7 @@ def halves(
         if np.any(near.error):
             open_ = (near.error > 0) & (np.abs(rest) <= near.error) & np.isfinite(values)
             reach = np.abs(rest) + near.error
-            # past the error even where it is too small to move the value
+            # past the error, also if it is too small to move the value
             low, high = (
                 rounded(np.nextafter(values + sign * reach, sign * np.inf)).view(np.int16)
                 for sign in (-1, 1)

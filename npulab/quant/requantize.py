@@ -1,5 +1,5 @@
-"""Accumulators to outputs by a rule, fast: most in float32, the few near a boundary by the rule
-itself."""
+"""Accumulators to outputs by a rule, fast: most are decided in float32, the few near a rounding
+boundary by the rule itself."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def requantize(
 
 
 def within(accumulators: np.ndarray, by: Rule, channel: int = 0) -> np.ndarray:
-    """Accumulators ``(..., C)`` int64 as the rule's register holds them: wrapped where it wraps.
+    """Accumulators ``(..., C)`` int64 as the rule's register holds them: wrapped if it wraps.
 
-    ``channel`` is the number of the first.  Raises ValueError naming the channel where one does not
-    fit a register that does not wrap.
+    ``channel`` is the number of the first channel.  Raises ValueError naming the channel of an
+    accumulator that does not fit, if the register does not wrap.
     """
     accumulators = np.asarray(accumulators, np.int64)
     low, high = by.accumulators
@@ -72,8 +72,8 @@ class Requantizer:
     is their float32 value, repeated for every position of a row.
 
     A product of float32 numbers is within 2**-22 of its size, so inside the clamp range an estimate
-    that is further from a rounding boundary than that, and than the rule's maximum deviation, has
-    the rule's own answer.  The rest is recomputed by the rule.
+    equals the rule's answer if it is further from a rounding boundary than that and the rule's
+    maximum deviation together.  The rule recomputes all other outputs.
     """
 
     parts: tuple[tuple[Rule, int, int], ...]
@@ -107,7 +107,7 @@ class Requantizer:
 
     def __post_init__(self) -> None:
         by = self.parts[0][0]
-        # what float32 cannot say is too small to reach a boundary
+        # a ratio too small for float32 is too small to reach a boundary
         real = by.real(self.multiplier, self.right_shift)
         with np.errstate(under="ignore"):
             self.factor = np.tile(real.astype(np.float32), self.repeat)
@@ -121,7 +121,7 @@ class Requantizer:
         reach = max(abs(self.low - self.zero_point), abs(self.high - self.zero_point)) + 1
         limit = 0.5 - deviation - reach * 2.0**-22
         self.bytewise = by.rounding_direction == "nearest" and bool(0.5 - limit.min() < 2.0**-9)
-        # one limit for all is quicker where that asks the rule about few more
+        # one limit for all is quicker, and asks the rule about few more outputs if limits are close
         even = np.ptp(limit) < 2.0**-5
         if even:
             self.limit = np.float32(limit.min())
@@ -130,7 +130,7 @@ class Requantizer:
 
     @property
     def plain(self) -> bool:
-        """Whether float32 arithmetic is the rule itself: nothing to recompute."""
+        """True if float32 arithmetic is the rule itself: nothing is recomputed."""
         by = self.parts[0][0]
         reach = max(abs(self.low), abs(self.high), abs(self.zero_point))
         return (
@@ -143,7 +143,7 @@ class Requantizer:
         """Write the outputs of accumulators ``(n, repeat * C)``, float32 or float64 whole numbers,
         to ``out``.
 
-        Gives what is left to ``recompute``: flat places in ``out`` and the accumulators there.
+        Returns the outputs to ``recompute``: flat places in ``out`` and the accumulators there.
         """
         scaled = scratch.take("scaled", accumulators.shape, np.float32)
         if accumulators.dtype == np.float32:
@@ -179,10 +179,10 @@ class Requantizer:
             np.subtract(whole, MAGIC.view(np.int32) - np.int32(shift), out=out, casting="unsafe")
 
     def _bytes(self, scaled: np.ndarray, out: np.ndarray, scratch: Scratch) -> np.ndarray:
-        """Write the estimates of 8 bits; where they are near a boundary.
+        """Write estimates of 8 bits; return where they are near a boundary.
 
         A value plus MAGIC_BYTES has its whole part in one byte and eight bits of fraction in the
-        next, rounded to nearest: a fraction of 0 is what lies within 2**-9 of a boundary.
+        next, rounded to nearest: a fraction of 0 means within 2**-9 of a boundary.
         """
         zero = np.float32(self.zero_point)
         both = scratch.take("both", scaled.shape, np.int16)
@@ -196,11 +196,11 @@ class Requantizer:
         return np.equal(part, 0, out=scratch.take("near", scaled.shape, np.bool_))
 
     def _near(self, scaled: np.ndarray, out: np.ndarray, scratch: Scratch) -> np.ndarray:
-        """Write the estimates; where they are near a boundary."""
+        """Write estimates; return where they are near a boundary."""
         direction, zero = self.parts[0][0].rounding_direction, np.float32(self.zero_point)
         whole = scratch.take("whole", scaled.shape, np.float32)
         near = scratch.take("near", scaled.shape, np.bool_)
-        # floor and truncation are rounding to nearest half a unit further down, or in
+        # floor is rounding to nearest half a unit further down, truncation half a unit nearer to 0
         if direction == "floor":
             scaled -= np.float32(0.5)
         elif direction == "toward-zero":
@@ -241,14 +241,14 @@ class Requantizer:
 
 
 class Scratch:
-    """Arrays that are taken again and again while a layer runs."""
+    """Arrays that a layer uses again for every block."""
 
     def __init__(self) -> None:
         self._held: dict[str, np.ndarray] = {}
         self._views: dict[tuple[str, tuple[int, ...]], np.ndarray] = {}
 
     def take(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """An array of this name, with whatever it held last."""
+        """An array of this name; its content is left over from its last use."""
         view = self._views.get((name, shape))
         if view is not None and view.dtype == dtype:
             return view

@@ -86,7 +86,7 @@ def shift_right(values: np.ndarray, shift: Any, rounding: str) -> np.ndarray:
     if rounding == "half-away":
         return (values + half - ((values < 0) & (half > 0))) >> shift
     up = (values + half) >> shift
-    return up - ((values & (2 * half - 1) == half) & (up & 1 == 1))  # a tie goes to the even one
+    return up - ((values & (2 * half - 1) == half) & (up & 1 == 1))  # a tie goes to the even number
 
 
 def divided(values: np.ndarray, by: Any, rounding: str) -> np.ndarray:
@@ -114,7 +114,7 @@ def ratio_of_scales(
 
     The scales are float32 numbers.  Order "D": product and quotient in float64; "P": the product is
     rounded to float32, the quotient is float64; "S": both are rounded to float32.
-    Raises ValueError where a scale is not positive and finite in float32, or the ratio is not.
+    Raises ValueError if a scale or the ratio is not positive and finite in float32.
     """
     one_of("order of scales", order, ORDERS)
     with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):
@@ -152,15 +152,15 @@ def positive(name: str, given: Any, single: Any) -> None:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rounding rule: how scales become a multiplier and a right shift, and what these make of
-    accumulators.
+    """A rounding rule: how scales become a multiplier and a right shift, and how these turn
+    accumulators into outputs.
 
-    ``multiplier / 2**(fraction_bits + right_shift)`` is the ratio of scales as the rule says it.  A
-    rule of your own is a subclass with ``of_ratio`` and ``exact``; ``rounding_direction`` says what
-    ``exact`` approximates ("nearest", "floor", "toward-zero") and ``max_deviation`` is its maximum
-    deviation from that rounding of the real-valued result, in output units.  Accumulators that
-    ``register`` bits cannot hold wrap if ``wraps`` is set, and are refused otherwise.  ``types``
-    are the output types the rule is used with.
+    ``multiplier / 2**(fraction_bits + right_shift)`` is the ratio of scales as the rule forms it.
+    A rule of your own is a subclass with ``of_ratio`` and ``exact``; ``rounding_direction`` says
+    what ``exact`` approximates ("nearest", "floor", "toward-zero") and ``max_deviation`` is its
+    maximum deviation from that rounding of the real-valued result, in output units.  Accumulators
+    that ``register`` bits cannot hold wrap if ``wraps`` is set, and are refused otherwise.
+    ``types`` are the output types that the rule is used with.
     """
 
     name: str
@@ -307,7 +307,7 @@ class DoubleRounding(Rule):
 
     def max_deviation(self, right_shift: np.ndarray) -> Any:
         # the first rounding moves the value by half a unit of the last shift; a register that was
-        # shifted left may have wrapped and land anywhere
+        # shifted left may have wrapped, to any value
         right_shift = np.asarray(right_shift, np.float64)
         return np.where(
             right_shift > 0,
@@ -354,7 +354,7 @@ class Mantissa(Rule):
     """One multiplication by the leading bits of the float32 ratio, one rounding right shift.
 
     The multiplier is the ratio's mantissa with its leading one, cut (not rounded) to ``bits`` bits
-    behind it; the right shift is what makes multiplier / 2**right_shift the ratio.
+    after it; the right shift makes multiplier / 2**right_shift the ratio.
 
     >>> [int(n) for n in Mantissa("15 bits", bits=15).multiplier(1.0, 0.0053937435, 1.0)]
     [45246, 23]
@@ -375,17 +375,18 @@ class Mantissa(Rule):
 
     @property
     def multipliers(self) -> tuple[float, float]:  # type: ignore[override]
-        """The leading one, to all bits set."""
+        """From the leading bit alone to all bits set."""
         return 2**self.bits, 2 ** (self.bits + 1) - 1
 
     @property
     def right_shifts(self) -> tuple[int, int]:  # type: ignore[override]
-        """So that 32 bits times multiplier and left shift stay where ``shift_right`` is exact."""
+        """The limits keep 32 bits times multiplier and left shift within the range of
+        ``shift_right``."""
         return self.bits - 27, 126 + self.bits
 
     @property
     def rounding_direction(self) -> str:  # type: ignore[override]
-        """What the rounding approximates."""
+        """The direction of the rounding: ties do not matter for it."""
         if self.ties in ("floor", "toward-zero"):
             return self.ties
         return "nearest"
@@ -415,7 +416,7 @@ class SignedMultiplier(Rule):
     """A signed multiplier of 16 bits and a right shift of 6, ties away from zero, 17 bits of
     result.
 
-    The multiplier is the nearest that 15 bits can say; the zero point is added behind the shift.
+    The multiplier is the nearest number of 15 bits; the zero point is added after the shift.
     Source: nvdla/hw cmod/hls/sdp/sdp_c.cpp.
     """
 
@@ -445,9 +446,9 @@ class LeadingBits(Rule):
     """The leading 14 bits of the float32 ratio's mantissa plus one, and one rounding right shift,
     ties to even.
 
-    A mantissa of ones alone gives 2**15 where the exponent is odd and, as the driver computes it,
-    2**14 where it is even.  The driver does not say how ties go: to even as on a chip of the same
-    family. Source: Mesa's rocket driver, rkt_regcmd.c.
+    A mantissa whose bits are all 1 gives 2**15 if the exponent is odd; if it is even the driver
+    computes 2**14.  How ties go is not in the driver: to even is taken from a chip of the same
+    family.  Source: Mesa's rocket driver, rkt_regcmd.c.
 
     >>> [int(n) for n in LeadingBits("14 bits").multiplier(1.0, 0.0053937435, 1.0)]
     [22624, 22]
@@ -569,7 +570,7 @@ class Float(Rule):
     """The accumulator as float32 times the float32 ratio, rounded to a whole number.
 
     Ties "half-even" or "half-away"; with ``zero_point_first`` the zero point is added in float32
-    before the rounding, which sends ties the other way where it is odd. Source: XNNPACK
+    before the rounding, which sends ties the other way if it is odd.  Source: XNNPACK
     (src/qs8-requantization), QNNPACK's fp32 variants.
     """
 
@@ -697,21 +698,20 @@ _KNOWN: tuple[Rule, ...] = (
     Half("fp16"),
 )
 RULES = {rule.name: rule for rule in _KNOWN}
-# Known by name, and no candidates where nobody asks for them: the one differs from others by its
-# multiplier alone, the other looks at all channels of a layer together.
+# Known by name, but candidates only if asked for: LeadingBits differs from other rules by its
+# multiplier alone, TwoSteps looks at all channels of a layer together.
 _MORE: tuple[Rule, ...] = (
     LeadingBits("rockchip-rk3588:half-even"),
     TwoSteps("rockchip-rv1103:half-even-twice"),
 )
 NAMED = RULES | {rule.name: rule for rule in _MORE}
-_STATED: dict[str, Rule] = {}  # those of targets, by name: "<target>:..."
-_finders: list[
-    Callable[[str], None]
-] = []  # what states the rules of a target, by the name before the colon
+_STATED: dict[str, Rule] = {}  # rules of targets, by name: "<target>:..."
+# functions that state the rules of a target, given the name before the colon
+_finders: list[Callable[[str], None]] = []
 
 
 def state_rules(of: str, rules: Sequence[Rule]) -> None:
-    """Make the rules of a target known by name, in the place of those that it stated before.
+    """Make the rules of a target known by name; they replace the rules that it stated before.
 
     Raises ValueError for a name that does not begin with the target's and a colon, LookupError for
     a rule without ``exact``.
@@ -736,10 +736,10 @@ def find_rules_with(finder: Callable[[str], None]) -> None:
 
 
 def rule(name: str | Rule) -> Rule:
-    """The rule of a name; a rule stays itself.
+    """The rule of a name; a rule is returned unchanged.
 
     ``name:P`` is the rule with its ratio of scales formed in another order ("D", "P", "S");
-    ``<target>:...`` is one that a target states. Raises LookupError with the known names.
+    ``<target>:...`` is a rule that a target states.  Raises LookupError with the known names.
     """
     if isinstance(name, Rule):
         if type(name).exact is Rule.exact:
@@ -754,12 +754,12 @@ def rule(name: str | Rule) -> Rule:
 
 
 def rule_names() -> tuple[str, ...]:
-    """The names of all rules, those of targets that were loaded among them."""
+    """The names of all rules, also of the targets that were loaded."""
     return (*NAMED, *_STATED)
 
 
 def is_rule(name: Any) -> bool:
-    """Whether ``rule`` knows the name of a rule.
+    """True if ``rule`` knows a name, or gets a rule.
 
     >>> is_rule("gemmlowp:P"), is_rule("xnnpack")
     (True, False)
@@ -768,7 +768,7 @@ def is_rule(name: Any) -> bool:
 
 
 def _by_name(name: Any) -> Rule | None:
-    """The rule of a name, None if there is none; targets that the name begins with are asked."""
+    """The rule of a name, None if there is none; a target that the name begins with is asked."""
     if not isinstance(name, str):
         return None
     by = _stated_as(name)
@@ -832,7 +832,7 @@ class Leaky(Rule):
 
 
 def half_away(values: Any) -> np.ndarray:
-    """Real numbers rounded to whole ones, ties away from zero; float64, exact for float32 and
+    """Real numbers rounded to whole numbers, ties away from zero; float64, exact for float32 and
     float64."""
     values = np.asarray(values, np.float64)
     whole = np.trunc(values)

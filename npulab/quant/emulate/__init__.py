@@ -54,17 +54,17 @@ def emulate(
     rule: str | Rule = "tflite-reference",
     saturation: Saturation | None = None,
 ) -> Any:
-    """Output of a layer or a network, bit for bit as the named rule has it, in the type of ``x``;
-    sums are int32.
+    """The output of a layer or a network, bit for bit by the named rule, in the type of ``x``; sums
+    are int32.
 
     ``x`` is ``(H, W, C)`` or ``(N, H, W, C)`` as ``layer.input_shape`` says, in ``layer.dtype``
     (8-bit layers take int8 and uint8); for ``Conv1D`` ``(..., L, C)``, for ``FullyConnected``
     ``(..., H, W, C)`` of I elements, else ``(..., I)``; for ``Add`` and an ``Elementwise`` of
-    two a pair, for ``Concat`` the tuple of its tensors, with the same leading axes, as many as
-    one likes; for an ``Operation`` its tensors with the batch that it states, with another if
-    that is 1, or without; for a network of several inputs the tuple of them; one of several
-    outputs gives a tuple.  A layer of float16 takes every number: infinite ones and NaN go
-    through as IEEE 754 has it.
+    two a pair, for ``Concat`` the tuple of its tensors, with the same leading axes, any
+    number of them; for an ``Operation`` its tensors with the batch that it states or, if that is
+    1, with another batch or none; for a network of several inputs the tuple of them.  A network
+    of several outputs gives a tuple.  A layer of float16 takes every number: infinities and NaN
+    go through as IEEE 754 has them.
 
     ``rule`` is one of ``npulab.RULES``, or an engine of ``npulab.ENGINES``
     ("tflite-reference", "tflite-builtin", "xnnpack", "onnxruntime", "onnxruntime:avx2", ...), which
@@ -72,8 +72,9 @@ def emulate(
     says on which processors each was measured.  A target's own rule is ``target.rule``.
     ``saturation`` says how the products of a quantized layer with weights are added, in place of
     the engine's own way.  A fully connected layer of float32 has two variants of its own,
-    "hybrid-float32:fused" and "hybrid-float32:portable". Raises ValueError where ``x`` is not so,
-    or an accumulator leaves the rule's register, of sums int32; LookupError for an unknown rule.
+    "hybrid-float32:fused" and "hybrid-float32:portable". Raises ValueError if ``x`` does not
+    fit, or an accumulator leaves the rule's register (of sums: int32); LookupError for an unknown
+    rule.
     """
     if isinstance(layer, LAYERS):
         return Prepared(layer, rule, keep=False, saturation=saturation)(x)
@@ -91,8 +92,8 @@ def outputs(
     rule: str | Rule = "tflite-reference",
     saturation: Saturation | None = None,
 ) -> list[np.ndarray]:
-    """The output of every layer of a network; ``x`` is the input, or the tuple of them where there
-    are several."""
+    """The output of every layer of a network; ``x`` is the input, or the tuple of several
+    inputs."""
     network = _network(network)
     count = len(network.input_shapes)
     if count > 1 and (not isinstance(x, tuple | list) or len(x) != count):
@@ -118,8 +119,7 @@ def _network(layers: Network | Sequence[Layer]) -> Network:
     if not isinstance(layers, list | tuple) or not all(isinstance(one, LAYERS) for one in layers):
         raise ValueError(
             f"layer: got {type(layers).__name__}, allowed is a {_names(LAYERS)}, a list of these, "
-            "or a "
-            "Network (as model.network of a file that was read)"
+            "or a Network (as model.network of a file that was read)"
         )
     return Network(tuple(layers))
 
@@ -127,9 +127,9 @@ def _network(layers: Network | Sequence[Layer]) -> Network:
 def prepare(
     layer: Layer, rule: str | Rule = "tflite-reference", fast: bool | None = None
 ) -> Prepared:
-    """A layer made ready to run many times: what ``emulate`` does, with its weights unpacked once.
+    """A layer made ready to run many times: ``emulate`` with the weights unpacked once.
 
-    ``fast`` uses numba's loops (the extra ``npulab[fast]``), by default where it is installed; they
+    ``fast`` uses numba's loops (the extra ``npulab[fast]``), by default if it is installed; they
     are compiled on first use, once for a machine.  The numbers are the same.  Raises MissingPackage
     for ``fast`` without it.
     """
@@ -145,7 +145,7 @@ def prepare(
 
 
 def compiles() -> bool:
-    """Whether numba is there, and of a version that goes with numpy's."""
+    """True if numba is installed, in a version that works with numpy's."""
     try:
         from npulab.quant.emulate import jit  # noqa: F401
     except (ImportError, OSError):
@@ -175,9 +175,9 @@ class Prepared:
             fast,
             saturation,
         )
-        self._idle: list[Scratch] = []  # one for each thread that calls at the same time
+        self._idle: list[Scratch] = []  # a free scratch for each thread that calls at the same time
         self._made: dict[np.dtype, Any] = {}
-        self._image: Prepared | None = None  # that of a convolution in one dimension
+        self._image: Prepared | None = None  # of a convolution in one dimension
 
     def __call__(self, x: Any) -> np.ndarray:
         """The output, in the type of the input; sums are int32."""
@@ -261,7 +261,7 @@ def accumulate(
 
 
 def _refuse(layer: Any, *kinds: type) -> None:
-    """Raise ValueError if it is not a layer."""
+    """Raise ValueError if a layer is not of these kinds, by default any."""
     if not isinstance(layer, kinds or LAYERS):
         raise ValueError(
             f"layer: got {type(layer).__name__}, allowed is a {_names(kinds or LAYERS)}"
@@ -285,29 +285,34 @@ def _words(layer: Layer) -> str:
 
 
 def _tensors(layer: Add | Elementwise | Activation | Concat, x: Any) -> tuple[np.ndarray, ...]:
-    """The tensors that a layer takes; raises ValueError where they do not fit it, or each other."""
+    """The tensors that a layer takes; raises ValueError if they do not fit the layer or each
+    other."""
     shapes = input_shapes(layer)
-    count, same = len(shapes), len({*shapes}) == 1
+    count = len(shapes)
     words = {1: "one tensor", 2: "two tensors"}.get(count, f"{count} tensors")
+    texts = [str(shape) for shape in shapes]
+    if len(set(shapes)) == 1:
+        del texts[1:]
     allowed = (
-        f"{words} of {shapes[0] if same else ' and '.join(map(str, shapes))}, or that with leading "
-        "batch axes, "
-        f"of {_words(layer)}"
+        f"{words} of {' and '.join(texts)}, or that with leading batch axes, of {_words(layer)}"
     )
     if count == 1 and not isinstance(x, tuple | list):
         x = (x,)
     if not isinstance(x, tuple | list) or len(x) != count:
         tupled = {1: "", 2: "a pair, "}.get(count, "a tuple, ")
         raise ValueError(f"x: got {type(x).__name__}, allowed with {layer} is {tupled}{allowed}")
-    given, axes = tuple(np.ascontiguousarray(one) for one in x), len(shapes[0])
-    fit = all(
-        one.shape[-axes:] == shape and one.size for one, shape in zip(given, shapes, strict=True)
-    )
-    alike = {(one.shape[:-axes], one.dtype) for one in given}
-    if not fit or len(alike) > 1 or given[0].dtype not in _types(layer):
-        got = " and ".join(f"{one.shape} {one.dtype}" for one in given)
-        raise ValueError(f"x: got shape{'s' * (count > 1)} {got}, allowed is {allowed}")
-    return given
+    tensors = tuple(map(np.ascontiguousarray, x))
+    axes = len(shapes[0])
+    fits = len({(tensor.shape[:-axes], tensor.dtype) for tensor in tensors}) == 1
+    for tensor, shape in zip(tensors, shapes, strict=True):
+        fits = fits and tensor.shape[-axes:] == shape and tensor.size > 0
+    if not fits or tensors[0].dtype not in _types(layer):
+        got = " and ".join(f"{tensor.shape} {tensor.dtype}" for tensor in tensors)
+        plural = ""
+        if count > 1:
+            plural = "s"
+        raise ValueError(f"x: got shape{plural} {got}, allowed is {allowed}")
+    return tensors
 
 
 def _signal(layer: Conv1D, x: Any) -> np.ndarray:
@@ -316,8 +321,7 @@ def _signal(layer: Conv1D, x: Any) -> np.ndarray:
     if x.shape[-2:] != layer.input_shape or x.dtype not in _types(layer) or x.size == 0:
         raise ValueError(
             f"x: got shape {x.shape} {x.dtype}, allowed is {layer.input_shape}, or that with "
-            "leading "
-            f"batch axes, of {_words(layer)}"
+            f"leading batch axes, of {_words(layer)}"
         )
     return x
 

@@ -52,8 +52,8 @@ HEAVIEST = 255  # weight of the input with the larger scale, where a sum is a co
 
 
 class Weights(NamedTuple):
-    """An addition as a convolution: ``one * (a - zero) + other * (b - zero) + bias``, zero being
-    that of the first input, in units of its scale * ``scale``."""
+    """An addition as a convolution: ``one * (a - zero) + other * (b - zero) + bias``, in units of
+    the first input's scale * ``scale``; zero is the first input's zero point."""
 
     one: int
     other: int
@@ -85,7 +85,7 @@ def away(value: float) -> int:
 
 
 def weighs(rule: str | Rule) -> bool:
-    """Whether a rule is of an engine that adds by convolution."""
+    """True if a rule is of an engine that adds by convolution."""
     name = rule
     if isinstance(rule, Rule):
         name = rule.name
@@ -158,7 +158,7 @@ class Addition:
         return out.reshape(pair[0].shape)
 
     def _tables(self, rule: Rule) -> tuple[np.ndarray, np.ndarray]:
-        """What every code of either input becomes, int64, from the lowest code on."""
+        """For each input every code on the common scale, int64, from the lowest code up."""
         codes = np.arange(self.first, int(np.iinfo(self.dtype).max) + 1)
         return tuple(
             scaled_input(codes, q, self.layer, self.dtype, rule)  # type: ignore[return-value]
@@ -201,7 +201,7 @@ def single(q: QuantParams) -> float:
 
 
 def common_scale(layer: Add) -> float:
-    """Twice the larger input scale: what both inputs are brought to."""
+    """Twice the larger input scale: both inputs are brought to it."""
     return 2 * max(single(layer.input_q), single(layer.other_q))
 
 
@@ -215,8 +215,8 @@ def scaled_input(
 
 
 def output_multiplier(layer: Add, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """(multiplier, right_shift) from the common scale to the output's; ValueError where it reaches
-    1."""
+    """(multiplier, right_shift) from the common scale to the output's; raises ValueError if their
+    ratio reaches 1."""
     left = LEFT[dtype.name]
     ratio = common_scale(layer) / (2.0**left * single(layer.output_q))
     if ratio >= 1:
@@ -229,7 +229,7 @@ def output_multiplier(layer: Add, dtype: np.dtype) -> tuple[np.ndarray, np.ndarr
 
 
 def fixed_point(layer: Add) -> tuple[int, int, int]:
-    """(multiplier of input, of the other, right shift) as XNNPACK has them."""
+    """XNNPACK's (multiplier of the input, of the other input, right shift)."""
     ratios = output_ratios(layer)
     shift = 21 - int(np.frexp(max(ratios))[1])
     one, other = (int(np.rint(ratio * 2.0**shift)) for ratio in ratios)

@@ -1,4 +1,4 @@
-"""Which rule an inference engine follows, by operator and type."""
+"""The rules that inference engines follow, by operator and type."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ HERE = Path(__file__).parent
 
 
 class Row(NamedTuple):
-    """``engine`` computes ``op`` of input ``type`` by ``rule``; blank fits every one.
+    """``engine`` computes ``op`` of input ``type`` by ``rule``; a blank column fits
+    everything.
 
-    ``tail``: the channels past the last whole ``vector`` of them follow another rule, which forms
-    the same multiplier.
+    ``tail``: the channels past the last whole ``vector`` follow another rule, which forms the same
+    multiplier.
     """
 
     engine: str
@@ -66,7 +67,7 @@ class Accumulation(NamedTuple):
 
 
 # Every other combination of engine, operator and types adds exactly.  onnxruntime runs a depthwise
-# convolution of one output a channel by other loops, which are exact.
+# convolution with one output per channel by other loops, which are exact.
 SATURATING = tuple(
     Accumulation(row["engine"], row["op"], row["input"], row["weights"], copies=int(row["copies"]))
     for row in read_table(HERE / "saturating.csv")
@@ -79,10 +80,12 @@ def parts(name: str | Rule, op: str, dtype: str, scales: str, channels: int) -> 
     """(rule, first channel, end channel) that a rule's or an engine's name means for an operator.
 
     ``op`` is "conv", "depthwise" or "fully_connected", ``dtype`` the input's type, ``scales``
-    "tensor" or "channel".  Raises LookupError for an unknown name, with those that are known.
+    "tensor" or "channel".  Raises LookupError for an unknown name, with the known names.
 
-    >>> [(rule.name, first, end) for rule, first, end in parts("tflite-builtin", "depthwise", "int8", "channel", 20)]
-    [('ruy-x86:D', 0, 16), ('gemmlowp:D', 16, 20)]
+    >>> for by, first, end in parts("tflite-builtin", "depthwise", "int8", "channel", 20):
+    ...     print(by.name, first, end)
+    ruy-x86:D 0 16
+    gemmlowp:D 16 20
     """
     if not isinstance(name, str) or name not in NAMES:
         if not is_rule(name):
@@ -91,28 +94,34 @@ def parts(name: str | Rule, op: str, dtype: str, scales: str, channels: int) -> 
             )
         return ((rule(name), 0, channels),)
     for row in TABLE:
-        if (
-            row.engine == name
-            and row.op in ("", op)
-            and row.type in ("", dtype)
-            and row.scales in ("", scales)
-        ):
-            body = channels
-            if row.tail:
-                body = channels // row.vector * row.vector
-            both = [rule(one) for one in (row.rule, row.tail or row.rule)]
-            # sums of int16 codes have 64 bits, of which a multiplier of 15 leaves 48
-            both = [replace(one, register=48) if dtype == "int16" else one for one in both]
-            split = ((both[0], 0, body), (both[1], body, channels))
-            return tuple(part for part in split if part[1] < part[2])
+        known = row.op in ("", op) and row.type in ("", dtype) and row.scales in ("", scales)
+        if row.engine != name or not known:
+            continue
+        body = channels
+        if row.tail:
+            body = channels // row.vector * row.vector
+        split = []
+        if body:
+            split.append((_row_rule(row.rule, dtype), 0, body))
+        if body < channels:
+            split.append((_row_rule(row.tail, dtype), body, channels))
+        return tuple(split)
     raise LookupError(f"rule: got {name!r}, which has no {op} of {dtype}")
+
+
+def _row_rule(name: str, dtype: str) -> Rule:
+    by = rule(name)
+    # sums of int16 codes have 64 bits, and a multiplier of 15 bits leaves 48 of them
+    if dtype == "int16":
+        by = replace(by, register=48)
+    return by
 
 
 def saturation_of(
     layer: Conv2D | FullyConnected, dtype: np.dtype, name: str | Rule
 ) -> Saturation | None:
-    """How a rule or an engine saturates the products of a layer and the type of its input; None if
-    it adds exactly."""
+    """How a rule or an engine saturates the products of a layer, given the type of its input; None
+    if it adds exactly."""
     copies = 1
     if layer.op == "depthwise":
         copies = layer.output_shape[-1] // layer.input_shape[-1]
@@ -123,7 +132,7 @@ def saturation_of(
 
 
 def parts_of(layer: Conv2D | FullyConnected, dtype: np.dtype, name: str | Rule) -> Parts:
-    """What a rule's or an engine's name means for a layer and the type of its input.
+    """The rules that a name of a rule or an engine means for a layer and the type of its input.
 
     Raises LookupError as ``parts``, ValueError for a rule that has no outputs of this type.
     """
@@ -169,9 +178,9 @@ REAL: dict[str | None, tuple[float, float]] = {
 
 
 def delegated(layer: Layer, dtype: Any) -> bool:
-    """Whether TensorFlow Lite gives a quantized layer to XNNPACK; builtin kernels run the rest.
+    """True if TensorFlow Lite gives a quantized layer to XNNPACK; builtin kernels run the rest.
 
-    A minimum is no operator of either: our models clamp it by a maximum over single elements.
+    A minimum is not an operator of either: our models clamp it by a maximum over single elements.
     """
     if np.dtype(dtype).itemsize > 1:
         return False
@@ -202,7 +211,8 @@ def clamp_range(layer: Layer, dtype: Any, rule: str | Rule = "tflite-reference")
 def activation_codes(
     layer: Layer, dtype: Any, rule: str | Rule = "tflite-reference"
 ) -> tuple[float, float]:
-    """Codes of the activation's bounds, whatever the type holds; infinite where there is none.
+    """Codes of the activation's bounds, also past the range of the type; infinite if there is no
+    bound.
 
     A bound is ``zero_point + round(real / scale)``, ties away from zero; XNNPACK adds the zero
     point in float32 and rounds ties to even.

@@ -1,4 +1,4 @@
-"""Pooling of whole and of real numbers, tap by tap; the border counts for nothing."""
+"""Pooling of whole and of real numbers, tap by tap; the border does not count."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def pool(layer: Pool2D, images: np.ndarray, rule: str | Rule) -> np.ndarray:
 
 
 def real_pool(layer: Pool2D, images: np.ndarray, low: float, high: float) -> np.ndarray:
-    """The same of real numbers, float32; a sum is taken tap by tap."""
+    """``pool`` of real numbers, float32; a sum is taken tap by tap."""
     out = np.stack([taken(layer, image, np.float32) for image in images])
     if layer.kind == "average":
         out /= counts(layer).astype(np.float32)
@@ -44,7 +44,7 @@ def real_pool(layer: Pool2D, images: np.ndarray, low: float, high: float) -> np.
 
 
 def counts(layer: Pool2D) -> np.ndarray:
-    """How many elements of the input each window holds, ``(H, W, 1)``."""
+    """The number of elements of the input in each window, ``(H, W, 1)``."""
     axes = []
     for size, kernel, step, (before, _), out in zip(
         layer.input_shape, layer.kernel, layer.stride, layer.pads, layer.output_shape, strict=False
@@ -76,7 +76,7 @@ def taken(layer: Pool2D, image: np.ndarray, dtype: Any) -> np.ndarray:
 
 
 def _idle(kind: str, dtype: np.dtype) -> Any:
-    """A border that changes nothing."""
+    """The value of a border that changes no sum, maximum or minimum."""
     if kind == "average":
         return 0
     if dtype.kind == "f":

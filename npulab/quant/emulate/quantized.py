@@ -163,7 +163,7 @@ class Quantized:
     def _fast(
         self, group: Group, run: int, ready: Weights
     ) -> Callable[[np.ndarray, np.ndarray], None] | None:
-        """The compiled form, where there is one."""
+        """The compiled loop, None if the rule has none."""
         if (group, run) not in self._compiled:
             from npulab.quant.emulate import jit
 
@@ -185,8 +185,8 @@ def accumulate(
     out: np.ndarray,
     saturation: Saturation | None = None,
 ) -> None:
-    """Write the accumulators ``(N, H, W, C)`` int64 of images ``(N, H, W, C)``, true ones or
-    saturated ones."""
+    """Write the accumulators ``(N, H, W, C)`` int64 of images ``(N, H, W, C)``, true or
+    saturated."""
     channels = out.shape[-1]
     scratch, work = Scratch(), Sums(layer, images.dtype, keep=False)
     for number, group, (first, end), ready, sums in work.blocks(images, out.shape, scratch):
@@ -207,8 +207,8 @@ def summed(
     """The accumulators ``(N, H, W, C)`` int32 of images ``(N, H, W, C)``, for a layer that gives
     sums.
 
-    Those that int32 cannot hold wrap if the rule's register wraps.  Raises as ``parts_of``, and
-    ValueError for an accumulator that int32 cannot hold.
+    An accumulator that int32 cannot hold wraps if the rule's register wraps, and is refused with
+    ValueError otherwise.  Raises as ``parts_of``.
     """
     by = parts_of(layer, images.dtype, rule)[0][0]
     if isinstance(layer, Conv2D):
@@ -224,8 +224,8 @@ def summed(
 
 
 def upright(layer: Conv2D | FullyConnected) -> Conv2D | FullyConnected:
-    """A convolution along one row as one along a column: the same numbers in the same places, but
-    in many rows."""
+    """A convolution along one row, as a convolution along a column: the same numbers in the same
+    order, but in many rows, which blocks can share out."""
     if (
         not isinstance(layer, Conv2D)
         or layer.input_shape[0] > 1

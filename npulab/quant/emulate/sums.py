@@ -1,10 +1,11 @@
-"""Accumulators, fast: matrix products in floating point, guarded so that every one is exact.
+"""Accumulators, fast: matrix products in floating point, guarded so that each is exact.
 
 Input codes of 8 bits times weights are whole numbers, and so is every partial sum in any order:
-while none can reach 2**24, float32 holds each exactly, with or without fused multiply-add.  The
-bound is taken from the weights at hand, the largest code times ``sum |w|`` per channel, which is
-far looser than the worst case.  Past it a matrix product is split into shares that pass, joined in
-float64; a depthwise sum is float64 as a whole, and so is a matrix product of int16 codes.
+float32 holds each exactly while none can reach 2**24, with or without fused multiply-add.  The
+largest possible sum is computed from the weights, the largest code times ``sum |w|`` per channel,
+which allows far deeper layers than the worst case of all weights.  Past it a matrix product is
+split into shares that pass, joined in float64; a depthwise sum is float64 as a whole, and so is a
+matrix product of int16 codes.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True)
 class Codes:
-    """Input codes as they enter the products: uint8 is moved to int8, which halves what a sum can
-    reach."""
+    """Input codes that enter the products: uint8 is moved to int8, which halves the largest
+    sum."""
 
     dtype: np.dtype
     zero_point: int
@@ -57,7 +58,7 @@ class Weights:
     the stretches of a sum that stay exact in their type, ``bias`` float64 with the input's zero
     point folded in, ``most`` the largest size that an accumulator can have. ``single``: their own
     type holds every accumulator, bias and all; ``bias_row`` is then the bias in that type, repeated
-    along a row.  ``products``, where there is one, gives accumulators of int8 codes in int32, with
+    along a row.  ``products``, if not None, gives accumulators of int8 codes in int32, with
     the bias: ``values`` then have no rows and ``bias_row`` is 0.
     """
 
@@ -81,9 +82,9 @@ class Weights:
 class Dense:
     """Convolution and fully connected layers, as matrix products over windows laid out in rows.
 
-    ``groups`` are ranges of output channels.  Where ``keep`` is false and the weights are much more
-    than the outputs, each group is made ready when its turn comes and forgotten after it.  ``fast``
-    multiplies the codes as they are, where the processor can and the sums allow it.
+    ``groups`` are ranges of output channels.  Without ``keep``, and if the weights are much more
+    than the outputs, each group is made ready at its turn and forgotten after it.  ``fast``
+    multiplies codes as int8, if the processor can and the sums fit.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class Dense:
         return ready
 
     def _multiplies(self) -> bool:
-        """Whether products of codes of 8 bits give every accumulator."""
+        """True if products of 8-bit codes give every accumulator."""
         from npulab.quant.emulate import dots
 
         ready = self.weights(self.groups[0])
@@ -259,9 +260,9 @@ class Windows:
 class Depthwise:
     """Depthwise convolution: whole rows times a tap, added up.
 
-    Weights are repeated along a row where there are rows enough, and at a stride past 1 the columns
+    Weights are repeated along a row if there are rows enough, and at a stride past 1 the columns
     are sorted by phase, so that every tap reads one run of memory.  ``fast`` takes numba's loop,
-    which reads the codes as they are.
+    which reads the codes as int8.
     """
 
     def __init__(self, layer: Conv2D, dtype: np.dtype, fast: bool) -> None:
@@ -277,7 +278,7 @@ class Depthwise:
         bias = layer.bias - self.codes.zero * kernel.sum((0, 1), dtype=np.float64)
         self.float = np.dtype(np.float32 if sizes.max() < EXACT_FLOAT32 else np.float64)
         self.fast = fast and self.float == np.float32 and -128 <= self.codes.zero <= 127
-        # repeating weights along the row pays where there are rows enough to share them
+        # repeated weights pay if there are rows enough to share them
         repeat = 1
         if self.fast or layer.output_shape[0] > kernel.shape[0] * kernel.shape[1]:
             repeat = self.out_w
@@ -285,7 +286,7 @@ class Depthwise:
             values = np.tile(kernel.astype(self.float), (1, 1, repeat))
         else:
             values = kernel.astype(self.float)
-        # taps this many columns apart are in one phase
+        # taps a multiple of this apart are in one phase
         self.period = layer.stride[1] // math.gcd(layer.stride[1], layer.dilation[1])
         self._ready = Weights(
             values, ((0, 1),), bias, float((sizes + np.abs(bias)).max()), self.out_w
@@ -328,7 +329,7 @@ class Depthwise:
                 into = scratch.take("part", shape, self.float)
             np.einsum(
                 "ijnxk,ijk->nxk", taps, ready.values[:, j :: self.period], out=into
-            )  # one pass over rows a tap
+            )  # one pass over the rows for each tap
             if j:
                 total += into
         return total.reshape(-1, self.channels)
@@ -352,11 +353,11 @@ class Depthwise:
 
 
 class Border:
-    """Which taps of a kernel ever meet the input, where the rows they need lie, and the border
-    around them.
+    """The taps of a kernel that ever meet the input, the rows and columns that they need, and the
+    border around these.
 
     A tap that only ever meets the border adds nothing, and a spread kernel may have taps very far
-    out: ``taps`` are the rows and columns of the kernel that are left.
+    out: ``taps`` are the remaining rows and columns of the kernel.
     """
 
     def __init__(self, layer: Conv2D | Pool2D, zero: float) -> None:
@@ -389,8 +390,7 @@ class Border:
         self.across = (layer.output_shape[1] - 1) * self.right + across
 
     def lines(self, rows: Range) -> tuple[int, slice, int, int]:
-        """(lines with border, those of them inside the input, first and end of these in the
-        input)."""
+        """(lines with border, the lines inside the input, first and end of these in the input)."""
         return _inside(
             rows[0] * self.down - self.top,
             (rows[1] - 1 - rows[0]) * self.down + self.reach,
@@ -403,8 +403,8 @@ class Border:
 
 
 def _meets(kernel: int, spread: int, step: int, before: int, size: int, count: int) -> Range:
-    """First and last tap of an axis that meet the input for some output; the first where none
-    does."""
+    """First and last tap of an axis that meet the input for some output; the first tap if
+    none does."""
     first_of = np.arange(kernel) * spread - before
     # the first output whose tap is not before the input
     output = np.maximum(-(first_of // step), 0)
@@ -415,7 +415,7 @@ def _meets(kernel: int, spread: int, step: int, before: int, size: int, count: i
 
 
 def _inside(start: int, count: int, size: int) -> tuple[int, slice, int, int]:
-    """(count, those of a run from ``start`` that lie in 0 to ``size``, first and end of these)."""
+    """(count, the part of a run from ``start`` that lies in 0 to ``size``, first and end of it)."""
     a = min(max(start, 0), size)
     b = max(min(start + count, size), a)
     first = min(max(a - start, 0), count)

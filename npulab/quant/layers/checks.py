@@ -1,4 +1,4 @@
-"""What the parameters of layers may be, and how they are told."""
+"""Checks of the parameters of layers, and their texts."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def pads(
 
 
 def padding_name(layer: Any, prefer: Any = None) -> str | None:
-    """The name that gives the layer's border, also where numbers say the same; None where no name
+    """The name that gives the layer's border, also if it was given by numbers; None if no name
     does.
 
     ``prefer`` is tried first, then the layer's own padding.
@@ -73,7 +73,7 @@ def padding_name(layer: Any, prefer: Any = None) -> str | None:
 
 
 def per_channel(scale: float | tuple[float, ...]) -> bool:
-    """Whether there is one scale per channel."""
+    """True if there is a scale per channel."""
     return isinstance(scale, tuple)
 
 
@@ -155,7 +155,7 @@ def checked_bias(bias: Any, outputs: int, dtype: str) -> np.ndarray:
 
 
 def check_quantization(layer: Any, dtype: str, outputs: int) -> None:
-    """Raises ValueError where a scale or zero point does not go with the type, or the activation is
+    """Raise ValueError if a scale or zero point does not go with the type, or the activation is
     unknown."""
     centred = dtype in ("int16", "float32") and layer.op not in [f"{kind}_pool" for kind in POOLS]
     for name in ("input_q", "other_q", "weight_q", "output_q"):
@@ -180,17 +180,18 @@ def check_quantization(layer: Any, dtype: str, outputs: int) -> None:
             raise ValueError(
                 f"{name}: got zero point {q.zero_point}, allowed with {dtype} activations is 0"
             )
-    leaks = dtype in QUANTIZED and hasattr(layer, "weights")
-    if layer.activation not in ACTIVATIONS and not (leaks and leak_of(layer.activation)):
-        raise ValueError(
-            f"activation: got {layer.activation!r}, allowed is one of {ACTIVATIONS}"
-            f"{' or leaky>>1 to leaky>>31' * leaks}"
-        )
+    allowed = f"one of {ACTIVATIONS}"
+    known = layer.activation in ACTIVATIONS
+    if dtype in QUANTIZED and hasattr(layer, "weights"):
+        allowed += " or leaky>>1 to leaky>>31"
+        known = known or leak_of(layer.activation) > 0
+    if not known:
+        raise ValueError(f"activation: got {layer.activation!r}, allowed is {allowed}")
 
 
 def leak_of(activation: str | None) -> int:
-    """By how many bits an activation shifts the codes below the zero point to the right, 0 if it
-    does not.
+    """The bits by which an activation shifts codes below the zero point to the right, 0 if it does
+    not.
 
     >>> leak_of("leaky>>3"), leak_of("relu")
     (3, 0)
@@ -200,12 +201,12 @@ def leak_of(activation: str | None) -> int:
 
 
 def output_dtype(layer: Any) -> str:
-    """The type of a layer's output: that of its input unless it gives sums."""
+    """The type of a layer's output: the type of its input unless it gives sums."""
     return SUMS if getattr(layer, "output", "") == "sums" else layer.dtype
 
 
 def check_output(layer: Any, dtype: str) -> None:
-    """Raises ValueError if ``output`` is unknown or does not go with type, activation and output
+    """Raise ValueError if ``output`` is unknown or does not go with type, activation and output
     scale."""
     allowed = OUTPUTS if dtype in ("int8", "uint8") else OUTPUTS[:1]
     if layer.output not in allowed:
@@ -227,33 +228,34 @@ def check_output(layer: Any, dtype: str) -> None:
 
 
 def checked_bits(bits: Any, weights: np.ndarray) -> int:
-    """The width of a weight: 1, 2, 4 or 8 bits, two's complement for int8; of 1 bit also -1 and
-    1.
+    """The width of a weight: 1, 2, 4 or 8 bits, two's complement for int8; weights of 1 bit may
+    also be -1 and 1.
 
     Raises ValueError naming the weight that does not fit.
     """
+    signed = weights.dtype.kind == "i"
     if bits not in WEIGHT_BITS or (bits != 8 and weights.dtype.kind == "f"):
+        allowed = "1, 2, 4 or 8"
+        if weights.dtype.kind == "f":
+            allowed = "8, which says nothing of them"
         raise ValueError(
-            f"weight_bits: got {bits!r}, allowed with {weights.dtype} weights is "
-            f"{'1, 2, 4 or 8' if weights.dtype.kind in 'iu' else '8, which says nothing of them'}"
+            f"weight_bits: got {bits!r}, allowed with {weights.dtype} weights is {allowed}"
         )
-    if weights.dtype.kind == "i":
-        low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
-    else:
-        low, high = 0, 2**bits - 1
-    if bits == 8 or (bits == 1 and weights.dtype.kind == "i" and np.all(np.abs(weights) == 1)):
+    if bits == 8 or (bits == 1 and signed and np.all(np.abs(weights) == 1)):
         return int(bits)
-    wrong = (weights < low) | (weights > high)
-    if np.any(wrong):
-        if bits == 1 and low < 0:
-            signs = ", or -1 and 1"
-        else:
-            signs = ""
-        raise ValueError(
-            f"weights: got {weights[wrong].flat[0]}, allowed with {bits} bit{'s' * (bits > 1)} is "
-            f"{low} "
-            f"to {high}{signs}"
-        )
+    low = 0
+    high = 2**bits - 1
+    if signed:
+        low = -(2 ** (bits - 1))
+        high = 2 ** (bits - 1) - 1
+    wrong = weights[(weights < low) | (weights > high)]
+    if wrong.size:
+        allowed = f"{bits} bits is {low} to {high}"
+        if bits == 1:
+            allowed = f"1 bit is {low} to {high}"
+            if signed:
+                allowed += ", or -1 and 1"
+        raise ValueError(f"weights: got {wrong[0]}, allowed with {allowed}")
     return int(bits)
 
 
@@ -294,7 +296,7 @@ def output_size(layer: Any) -> Pair:
 
 
 def weight_parameters(layer: Any) -> dict[str, Any]:
-    """What is unusual of weights and output, as plain numbers and names."""
+    """Unusual properties of weights and output, as plain numbers and names."""
     bits = {}
     if layer.weight_bits != 8:
         bits = {"weight_bits": layer.weight_bits}
@@ -302,7 +304,7 @@ def weight_parameters(layer: Any) -> dict[str, Any]:
 
 
 def weight_text(layer: Any) -> str:
-    """What is unusual of weights and output, in words."""
+    """Unusual properties of weights and output, in words."""
     bits = ""
     if layer.weight_bits != 8:
         bits = f", {layer.weight_bits}-bit weights"
@@ -349,7 +351,7 @@ def window_text(layer: Any) -> str:
 
 
 def whole(numbers: Any) -> tuple[int, ...]:
-    """The numbers as plain ints; none of them where one is not whole."""
+    """The numbers as plain ints; empty if a number is not whole."""
     try:
         return tuple(operator.index(n) for n in numbers)
     except TypeError:

@@ -32,13 +32,13 @@ CENTRED = ":centred"  # rounded about the zero point
 
 @dataclass(frozen=True, eq=False)
 class Pool2D:
-    """Average, maximum or minimum of windows of ``kernel`` (h, w); the border counts for nothing.
+    """Average, maximum or minimum of windows of ``kernel`` (h, w); the border does not count.
 
     ``dtype`` is "int8", "uint8", "int16" or "float16"; output scale and zero point are the input's.
-    ``rounding`` is that of an average of codes, one of ``npulab.quant.rules.ROUNDINGS``: what is
-    rounded is the mean of the codes as they are, the zero point in them; with ":centred" behind it
-    ("toward-zero:centred") the mean of the codes less the zero point, which is added afterwards.
-    Raises ValueError naming the parameter where values do not go together.
+    ``rounding`` is the rounding of an average of codes, one of ``npulab.quant.rules.ROUNDINGS``: it
+    rounds the mean of the codes; with ":centred" after it ("toward-zero:centred") the mean of the
+    codes minus the zero point, which is added afterwards.  Raises ValueError naming the parameter
+    if values do not go together.
     """
 
     kind: str
@@ -104,7 +104,7 @@ class Pool2D:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What a person knows of the layer, as plain numbers and names."""
+        """The layer in plain numbers and names, as columns of a sweep."""
         rounding = {}
         if self.rounding != ROUNDINGS[-1]:
             rounding = {"rounding": self.rounding}
@@ -127,7 +127,7 @@ class Add:
     """The sum of two tensors of one shape: its input is the pair of them.
 
     ``dtype`` is "int8", "uint8", "int16" (zero points 0) or "float16".
-    Raises ValueError naming the parameter where values do not go together.
+    Raises ValueError naming the parameter if values do not go together.
     """
 
     input_shape: tuple[int, ...]
@@ -155,7 +155,7 @@ class Add:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What a person knows of the layer, as plain numbers and names."""
+        """The layer in plain numbers and names, as columns of a sweep."""
         return {
             "op": self.op,
             **{f"input_{axis}": size for axis, size in zip("hwc", self.input_shape, strict=False)},
@@ -165,4 +165,5 @@ class Add:
         }
 
     def __repr__(self) -> str:
-        return f"Add({shape_text(self.input_shape)}, {self.dtype}{', ' + self.activation if self.activation else ''})"
+        texts = [shape_text(self.input_shape), self.dtype, self.activation]
+        return f"Add({', '.join(filter(None, texts))})"

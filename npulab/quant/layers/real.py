@@ -33,13 +33,13 @@ AXES = ("input_h", "input_w", "input_channels")
 class Elementwise:
     """``(prescale * a op b) * scale + bias``, element by element, of one tensor or of two.
 
-    ``kind`` is "add", "subtract", "multiply", "maximum" or "minimum" of two tensors, the input
-    being the pair of them, or "abs" or "copy" of one.  ``input_shape`` is that of the first,
-    ``other_shape`` of the second, the same where it is not said; a size of 1 stands for as many as
-    the other tensor has.  ``prescale`` (of the first tensor), ``scale`` and ``bias`` are real
-    numbers, or one for each output channel ``(C,)``; one of 1, a bias of 0, is no operation: it
-    leaves the sign of a zero.  The activation comes last. ``dtype`` is "float16".  Raises
-    ValueError naming the parameter where values do not go together.
+    ``kind`` is "add", "subtract", "multiply", "maximum" or "minimum" of two tensors, and the input
+    is the pair of them; or "abs" or "copy" of one tensor.  ``input_shape`` is the shape of the
+    first tensor, ``other_shape`` of the second, by default the same; a size of 1 is repeated as
+    often as the other tensor needs.  ``prescale`` (of the first tensor), ``scale`` and ``bias`` are
+    real numbers, or a number for each output channel ``(C,)``; a scale of 1 and a bias of 0 are not
+    computed, so that the sign of a zero stays.  The activation comes last.  ``dtype`` is
+    "float16".  Raises ValueError naming the parameter if values do not go together.
 
     >>> Elementwise("subtract", (4, 4, 8), other_shape=(4, 1, 8), scale=0.5)
     Elementwise(subtract 4x4x8 and 4x1x8 -> 4x4x8, scale 0.5, float16)
@@ -109,7 +109,7 @@ class Elementwise:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What a person knows of the layer, as plain numbers and names."""
+        """The layer in plain numbers and names, as columns of a sweep."""
         out: dict[str, Any] = {"op": self.op, **_named(self.input_shape)}
         if self.other_shape is not None:
             out |= {
@@ -147,9 +147,9 @@ class Activation:
     """A function of each element, as a table: ``outputs`` is the result for every float16 code,
     ``(65536,)`` float16.
 
-    The input is multiplied by ``prescale``, a real number or one for each channel ``(C,)``, and
-    rounded to float16 first; one of 1 is no operation.  ``name`` is for people. ``dtype`` is
-    "float16".  Raises ValueError naming the parameter where values do not go together.
+    The input is multiplied by ``prescale``, a real number or a number for each channel ``(C,)``,
+    and rounded to float16 first; a prescale of 1 is not computed.  ``name`` is for people.
+    ``dtype`` is "float16".  Raises ValueError naming the parameter if values do not go together.
 
     >>> codes = np.arange(65536, dtype=np.uint16).view(np.float16)
     >>> Activation((4, 4, 8), np.abs(codes), "size")
@@ -188,7 +188,7 @@ class Activation:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What a person knows of the layer, as plain numbers and names."""
+        """The layer in plain numbers and names, as columns of a sweep."""
         return {
             "op": self.op,
             "function": self.name,
@@ -211,11 +211,11 @@ class Activation:
 
 @dataclass(frozen=True, eq=False)
 class Concat:
-    """Tensors one after the other along an axis, as they are: the input is the tuple of them.
+    """Tensors one after the other along an axis, unchanged: the input is the tuple of them.
 
-    ``axis`` counts the axes of ``input_shapes``, from the end where it is negative; all other sizes
-    are the same. ``dtype`` is "int8", "uint8", "int16" or "float16"; ``input_q`` is the
-    quantization of inputs and output. Raises ValueError naming the parameter where values do not go
+    ``axis`` counts the axes of ``input_shapes``, from the end if it is negative; all other sizes
+    are the same.  ``dtype`` is "int8", "uint8", "int16" or "float16"; ``input_q`` is the
+    quantization of inputs and output.  Raises ValueError naming the parameter if values do not go
     together.
 
     >>> Concat([(4, 4, 8), (4, 4, 3)])
@@ -279,7 +279,7 @@ class Concat:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What a person knows of the layer, as plain numbers and names."""
+        """The layer in plain numbers and names, as columns of a sweep."""
         return {
             "op": self.op,
             "inputs": len(self.input_shapes),

@@ -1,4 +1,4 @@
-"""Layers with weights: convolutions and fully connected ones."""
+"""Layers with weights: convolutions and fully connected layers."""
 
 from __future__ import annotations
 
@@ -77,21 +77,20 @@ class Conv2D:
 
     ``weights`` are OHWI, depthwise 1HWC with ``C = multiplier * input channels``; uint8, int8 or
     float16. ``bias`` is ``(O,)`` whole numbers in units of input scale * weight scale, within int32
-    (2**52 where the input is int16); real numbers where the input is.  ``input_shape`` is (H, W,
-    C), ``stride`` and ``dilation`` (h, w), ``padding`` "same", "valid" or ((top, bottom), (left,
-    right)). ``dtype`` is the type of input and output: that of the weights where it is not said,
-    "int16" (int16 activations, int8 weights) or "float32" (hybrid: the input is quantized as it
-    comes). ``groups`` of float16 weights divide input and output channels into as many, in order,
-    each group of outputs made of its own inputs: the weights have I = C / groups.
-    ``driver_quirks`` are names in a target's own vocabulary: what a ``lift`` saw the driver do that
-    does not change the arithmetic, so that ``lower`` can do it again.
-    Besides its names ``activation`` may be "leaky>>N" if outputs are codes: those below the zero
-    point are shifted right by N bits, rounded down, before they are clamped.
-    ``output`` "sums" of a layer of 8 bits gives its accumulators as int32, with or without ReLU:
-    no output scale has a part in them.  ``weight_bits`` is how wide a stored weight is: 1, 2, 4 or
-    8; the arithmetic is that of the numbers.
+    (2**52 if the input is int16); real numbers if the input is real.  ``input_shape`` is (H, W, C),
+    ``stride`` and ``dilation`` (h, w), ``padding`` "same", "valid" or ((top, bottom), (left,
+    right)). ``dtype`` is the type of input and output: by default that of the weights, "int16"
+    (int16 activations, int8 weights) or "float32" (hybrid: the input is quantized when it arrives).
+    ``groups`` of float16 weights divide input and output channels into as many, in order, each
+    group of outputs made of its own inputs: the weights have I = C / groups. ``driver_quirks`` are
+    names in a target's own vocabulary for habits of the driver that a ``lift`` saw and that do not
+    change the arithmetic, so that ``lower`` can repeat them. Besides its names ``activation`` may
+    be "leaky>>N" if outputs are codes: codes below the zero point are shifted right by N bits,
+    rounded down, before the clamp. ``output`` "sums" of a layer of 8 bits gives its accumulators as
+    int32, with or without ReLU: they do not depend on the output scale.  ``weight_bits`` is the
+    width of a stored weight: 1, 2, 4 or 8; it does not change the arithmetic.
 
-    Raises ValueError naming the parameter where shapes or values do not go together.
+    Raises ValueError naming the parameter if shapes or values do not go together.
     """
 
     weights: np.ndarray
@@ -161,15 +160,16 @@ class Conv2D:
 
     @cached_property
     def pads(self) -> tuple[Pair, Pair]:
-        """((top, bottom), (left, right)) rows and columns of border; "same" puts the odd one
-        behind."""
+        """((top, bottom), (left, right)) rows and columns of border; "same" puts the odd row or
+        column last."""
         return pads(self.padding, self.input_shape, self.kernel, self.stride, self.dilation)
 
     @cached_property
     def output_shape(self) -> Shape3:
         """(H, W, C) of the output.
 
-        >>> Conv2D(np.zeros((4, 3, 3, 1), np.uint8), np.zeros(4, int), (8, 8, 1), (2, 2)).output_shape
+        >>> weights = np.zeros((4, 3, 3, 1), np.uint8)
+        >>> Conv2D(weights, np.zeros(4, int), (8, 8, 1), stride=(2, 2)).output_shape
         (3, 3, 4)
         """
         height, width = output_size(self)
@@ -177,7 +177,7 @@ class Conv2D:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What a person knows of the layer, as plain numbers and names."""
+        """The layer in plain numbers and names, as columns of a sweep."""
         grouped = {}
         if self.groups > 1:
             grouped = {"groups": self.groups}
@@ -209,7 +209,7 @@ class FullyConnected:
     """A quantized fully connected layer: ``weights`` are ``(O, I)``, ``bias`` ``(O,)``.
 
     Types, bias, ``dtype``, ``output`` and ``weight_bits`` as in ``Conv2D``.  The input is
-    ``(..., I)`` or an ``(H, W, C)`` of as many. Raises ValueError naming the parameter where shapes
+    ``(..., I)`` or ``(H, W, C)`` of I elements.  Raises ValueError naming the parameter if shapes
     or values do not go together.
     """
 
@@ -250,7 +250,7 @@ class FullyConnected:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What a person knows of the layer, as plain numbers and names."""
+        """The layer in plain numbers and names, as columns of a sweep."""
         return {
             "op": self.op,
             "input_channels": self.input_shape[0],
@@ -275,7 +275,7 @@ class Conv1D:
 
     ``stride`` and ``dilation`` are whole numbers, ``padding`` is "same", "valid" or (before,
     after); the rest is as in ``Conv2D``.  ``image`` is the convolution over one row that gives the
-    same numbers.  Raises ValueError naming the parameter where shapes or values do not go together.
+    same numbers.  Raises ValueError naming the parameter if shapes or values do not go together.
 
     >>> Conv1D(np.zeros((4, 3, 2), np.int8), np.zeros(4, int), (8, 2)).output_shape
     (6, 4)
@@ -356,7 +356,7 @@ class Conv1D:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What a person knows of the layer, as plain numbers and names."""
+        """The layer in plain numbers and names, as columns of a sweep."""
         before, after = self.image.pads[1]
         return {
             "op": self.op,
