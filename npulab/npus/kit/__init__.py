@@ -1,5 +1,5 @@
-"""What every NPU's folder needs, once: tables, values by name, memory by address, lowering; and
-what it takes from the rooms below, under one name to import from."""
+"""Helpers for the folder of every NPU: tables, values by name, memory by address, lowering; and the
+names of the rooms below that a folder uses, in one place to import from."""
 
 from npulab.captures.capture import COMMANDS, PROVENANCES, Capture, Job
 from npulab.captures.target import Hang, Importer, Item, Lifted, Range, Unsupported
@@ -18,7 +18,7 @@ from npulab.npus.kit.fields import (
 )
 from npulab.npus.kit.layers import as_1x1, behind, of_type, padding_names
 from npulab.npus.kit.lowering import features_asked, lowered, placed
-from npulab.npus.kit.memory import MOST_BYTES, Memory, address_of, buffer_of, bytes_at, tensor_at
+from npulab.npus.kit.memory import Memory, address_of, buffer_of, bytes_at, tensor_at
 from npulab.npus.kit.numbers import SIGNED, as_codes, ceil_div, half, up, wrapped
 from npulab.npus.kit.rows import numbers_of, read_rows
 from npulab.npus.kit.texts import LOOK, Line, head_of, lines_of, plain_text, skipped
@@ -32,7 +32,6 @@ __all__ = [
     "COMMANDS",
     "DEVICE",
     "LOOK",
-    "MOST_BYTES",
     "PROVENANCES",
     "SIGNED",
     "WORD_BYTES",

@@ -1,9 +1,10 @@
-"""A job's values by full name, ``BLOCK.REGISTER.FIELD``, and what they are expected to be."""
+"""A job's values by full name, ``BLOCK.REGISTER.FIELD``, and checks of their values."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,7 +16,7 @@ from npulab.registers.map import RegisterMap
 
 
 class Named(Protocol):
-    """What gives values by name."""
+    """Protocol: values by name."""
 
     def __getitem__(self, name: str, /) -> Any: ...
 
@@ -26,7 +27,7 @@ DEVICE = "{name} is {got}, the simulated unit knows {allowed} only"
 
 
 class Values(dict[str, int]):
-    """Values by full name; one of a register that is not written is refused in a sentence."""
+    """Values by full name; a value of a register that is not written is refused in a sentence."""
 
     def __missing__(self, name: str) -> int:
         raise Unsupported(f"field {name}: the task does not write its register")
@@ -35,19 +36,21 @@ class Values(dict[str, int]):
 def values_of(
     job: Job, maps: Mapping[str, RegisterMap], *, raw: bool = False, unwritten: bool = False
 ) -> Values:
-    """Values of a job's fields, and of its start's, by full name, as meant; ``raw`` as stored.
+    """Return the values of a job's fields, and of its start's, by full name, as meant; with ``raw``
+    as stored.
 
-    Enums stay their code.  Of a job of register writes only fields of registers that it writes,
-    with ``unwritten`` all of them.  Raises LookupError if there is no map for a block.
+    Enums stay their code.  For a job of register writes only fields of registers that it writes are
+    returned, with ``unwritten`` all fields.  Raises LookupError if there is no map for a block.
     """
     if job.block not in maps:
         blocks = ", ".join(maps) or "none"
         raise LookupError(f"block: got {job.block!r}, maps are known for {blocks}")
     registers, words = maps[job.block], job.words.tolist()
-    cuts, used, out = _cuts(registers, raw), [*range(len(words))], Values()
+    cuts, out = _cuts(registers, raw), Values()
     if job.writes and not unwritten:
         used = sorted({registers.index[at] for at in job.state if at in registers.index})
-    for name, item, pieces in (cut for number in used for cut in cuts[number]):
+        cuts = [cuts[number] for number in used]
+    for name, item, pieces in chain.from_iterable(cuts):
         value = 0
         for word, lsb, mask, unit in pieces:
             value += (words[word] >> lsb & mask) * unit
@@ -61,8 +64,11 @@ def values_of(
 
 
 def only_job(capture: Capture, block: str, what: str) -> dict[str, Any]:
-    """The values of a capture's one job by field name; Unsupported if it has other jobs than one of
-    the block, saying ``what`` is done to one."""
+    """Return the values of a capture's only job by field name.
+
+    Raises Unsupported if the capture has other jobs than one of the block; ``what`` says what is
+    done to that job.
+    """
     if [job.block for job in capture.jobs] != [block]:
         blocks = ", ".join(job.block for job in capture.jobs) or "none"
         raise Unsupported(f"capture {capture.name}: got jobs {blocks}, {what} one of {block}")
@@ -71,22 +77,22 @@ def only_job(capture: Capture, block: str, what: str) -> dict[str, Any]:
 
 @cache
 def offsets_of(registers: RegisterMap) -> dict[str, int]:
-    """The byte offset of each register by ``BLOCK.REGISTER``."""
+    """Return the byte offset of each register by ``BLOCK.REGISTER``."""
     return {f"{block}.{name}": offset for block, offset, name in registers.registers}
 
 
 @cache
 def names_of(registers: RegisterMap) -> dict[int, str]:
-    """The ``BLOCK.REGISTER`` at each byte offset."""
+    """Return the ``BLOCK.REGISTER`` at each byte offset."""
     return {offset: name for name, offset in offsets_of(registers).items()}
 
 
 @cache
 def _cuts(registers: RegisterMap, raw: bool) -> list[list[Cut]]:
-    """Of the fields in each word: full name, the field if its value is more than a sum of its bits,
-    and of each piece word, lsb, mask and the weight of its lowest bit.
+    """Return for each word its fields: full name, the field if its value is more than a weighted
+    sum of its bits, and of each piece word, lsb, mask and the weight of its lowest bit.
 
-    A sign takes a piece of its own: the highest bit once more, with what it takes away.
+    A sign is a piece of its own: the highest bit once more, with a negative weight.
     """
     out: list[list[Cut]] = [[] for _ in registers.registers]
     for item in registers:
@@ -113,22 +119,20 @@ def expect(
     style: str = "",
     joint: str = " or ",
 ) -> None:
-    """Raise ``error`` for the first field that has none of its allowed values; one without any may
-    have every value but 0.
+    """Raise ``error`` for the first field that has none of its allowed values; a field without
+    allowed values may have every value but 0.
 
-    ``text`` says so with ``{name}``, ``{got}`` and ``{allowed}``; ``style`` formats the numbers,
-    and a range is printed as its ends.
+    ``text`` is the message, with ``{name}``, ``{got}`` and ``{allowed}``; ``style`` formats the
+    numbers, and a range is printed as its ends.
     """
     for name, known in allowed.items():
-        if values[name] not in known if len(known) else not values[name]:
-            ends = []
-            if isinstance(known, range):
-                ends = [known[0], known[-1]]
-            numbers = (" to " if ends else joint).join(
-                format(n, style) for n in ends or known
-            ) or "any but 0"
-            got = format(values[name], style)
-            raise error(text.format(name=name, got=got, allowed=numbers))
+        value = values[name]
+        if value in known or (value and not known):
+            continue
+        numbers = joint.join(format(number, style) for number in known) or "any but 0"
+        if isinstance(known, range):
+            numbers = f"{known[0]:{style}} to {known[-1]:{style}}"
+        raise error(text.format(name=name, got=format(value, style), allowed=numbers))
 
 
 def agree(
@@ -137,9 +141,9 @@ def agree(
     text: str,
     error: type[Exception] = ValueError,
 ) -> None:
-    """Raise ``error`` for the first two fields that should say the same and do not.
+    """Raise ``error`` for the first pair of fields that should have the same value and do not.
 
-    ``text`` says so with ``{a}``, ``{got}``, ``{b}``, ``{other}`` and ``{why}``.
+    ``text`` is the message, with ``{a}``, ``{got}``, ``{b}``, ``{other}`` and ``{why}``.
     """
     for a, b, why in pairs:
         if values[a] != values[b]:
@@ -147,8 +151,8 @@ def agree(
 
 
 def known(values: Named, allowed: Mapping[str, Collection[Any]], text: str = DEVICE) -> None:
-    """Raise Hang for the first field that has a value which a simulated unit does not know; one
-    with none that is allowed may have any but 0."""
+    """Raise Hang for the first field with a value that a simulated unit does not know; a field
+    without allowed values may have every value but 0."""
     for name, numbers in allowed.items():
         hang_if(not numbers and values[name] == 0, f"{name} is 0")
         expect(values, {name: numbers}, text, Hang, joint=" and ")

@@ -1,4 +1,5 @@
-"""Layers as an NPU wants them: of one type of code, as convolutions, with a border by name."""
+"""Layers in the form that an NPU needs: of one type of code, as convolutions, with a border by
+name."""
 
 from __future__ import annotations
 
@@ -11,29 +12,24 @@ from npulab.quant.layers import PADDINGS, Conv2D, FullyConnected, QuantParams, p
 
 
 def of_type(layer: Any, dtype: str) -> Any:
-    """The layer with codes and zero points of ``dtype``, int8 or uint8, in place of the other."""
-    if dtype == "uint8":
-        by = SIGNED
-    else:
-        by = -SIGNED
-    if layer.dtype == dtype:
-        tensors = []
-    else:
+    """Return the layer with codes and zero points of ``dtype``, int8 or uint8."""
+    by = SIGNED if dtype == "uint8" else -SIGNED
+    tensors = []
+    if layer.dtype != dtype:
         tensors = ["input_q", "other_q", "output_q"]
     changed: dict[str, Any] = {"dtype": dtype}
     if hasattr(layer, "weights") and layer.weights.dtype != dtype:
         changed["weights"] = as_codes(layer.weights, dtype)
         tensors.append("weight_q")
-    changed |= {
-        name: QuantParams(q.scale, q.zero_point + by)
-        for name in tensors
-        if (q := getattr(layer, name, None)) is not None
-    }
+    for name in tensors:
+        params = getattr(layer, name, None)
+        if params is not None:
+            changed[name] = QuantParams(params.scale, params.zero_point + by)
     return replace(layer, **changed)
 
 
 def as_1x1(layer: FullyConnected) -> Conv2D:
-    """The convolution over one pixel that a fully connected layer is."""
+    """Return a fully connected layer as a convolution over one pixel."""
     return Conv2D(
         layer.weights[:, None, None],
         layer.bias,
@@ -49,9 +45,10 @@ def as_1x1(layer: FullyConnected) -> Conv2D:
 
 
 def behind(size: int, outputs: int, kernel: int, stride: int, before: int, apart: int = 1) -> int:
-    """How far windows reach behind an image of ``size``, whose first begins ``before`` it.
+    """Return how far windows reach past an image of ``size``; the first begins ``before`` it.
 
-    Negative if the last cells of the image are in no window; ``apart`` is the dilation.
+    The number is negative if the last cells of the image are in no window; ``apart`` is the
+    dilation.
 
     >>> behind(8, 4, 3, 2, 0), behind(8, 3, 3, 2, 0)
     (1, -1)
@@ -60,10 +57,11 @@ def behind(size: int, outputs: int, kernel: int, stride: int, before: int, apart
 
 
 def padding_names(layer: Conv2D, names: Sequence[Any] = PADDINGS) -> list[str]:
-    """Those of the names, in order, that give the layer's border."""
-    return [
-        name
-        for name in dict.fromkeys(names)
-        if name in PADDINGS
-        and pads(name, layer.input_shape, layer.kernel, layer.stride, layer.dilation) == layer.pads
-    ]
+    """Return the names of paddings, in order, that give the layer's border."""
+    found = []
+    for name in dict.fromkeys(names):
+        if name in PADDINGS:
+            shape = layer.input_shape, layer.kernel, layer.stride, layer.dilation
+            if pads(name, *shape) == layer.pads:
+                found.append(name)
+    return found

@@ -1,4 +1,4 @@
-"""What every ``lower`` does besides its NPU's own: check what is asked for, give a capture."""
+"""The common part of every ``lower``: check the arguments, make the capture."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ADDRESS_BITS = 32
 
 
 def features_asked(features: Collection[str], known: Collection[str]) -> None:
-    """Refuse features that there are not: LookupError naming those known, in their order."""
+    """Raise LookupError for features that do not exist, naming the known features in order."""
     _all_known("features", features, known)
 
 
@@ -23,7 +23,7 @@ def placed(
     align: int,
     bits: int = ADDRESS_BITS,
 ) -> dict[str, int]:
-    """The addresses of buffers by name: those asked for, in the place of the defaults.
+    """Return the addresses of buffers by name: the given addresses, else the defaults.
 
     Raises LookupError for a name that has no default, ValueError for an address that is not a
     multiple of ``align`` within ``bits``.
@@ -55,7 +55,7 @@ def lowered(
     where: Mapping[str, int],
     parameters: Mapping[str, Any],
 ) -> Capture:
-    """The capture that ``lower`` gives: jobs, buffers and addresses for a chip, simulated."""
+    """Return the capture of ``lower``: jobs, buffers and addresses for a chip, simulated."""
     return Capture(
         name,
         facts.here.name,

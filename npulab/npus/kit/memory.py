@@ -1,4 +1,4 @@
-"""Memory by address, of which it is known what was written; the buffers of a capture in it."""
+"""Memory by address that knows which bytes were written, and the buffers of a capture in it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ MOST_BYTES = PAGE * MOST_PAGES
 
 
 class Memory:
-    """Pages of bytes, made where something is written.
+    """Pages of bytes, made when something is written to them.
 
-    Raises Hang for a byte that is read and was never written, and if more than 64 MiB are.
+    Raises Hang for a byte that is read and was never written, and for pages of more than 64 MiB.
 
     >>> memory = Memory({"input": b"abc"}, {"input": 0x5000})
     >>> memory.write(0x5001, b"x", by="task 0")
@@ -35,11 +35,11 @@ class Memory:
 
     @classmethod
     def of(cls, capture: Capture) -> Memory:
-        """The buffers of a capture that have an address."""
+        """Return the memory of the buffers of a capture that have an address."""
         return cls(capture.buffers, capture.addresses)
 
     def write(self, start: int, data: bytes, by: str = "") -> None:
-        """Set the bytes from an address on; ``by`` is who writes, for ``writer``."""
+        """Set the bytes at an address; ``by`` names the writer, for ``writer``."""
         values, at = np.frombuffer(data, np.uint8), 0
         if by:
             self.writers.append((range(start, start + len(data)), by))
@@ -51,7 +51,7 @@ class Memory:
             at += len(part)
 
     def scatter(self, addresses: np.ndarray, values: np.ndarray, by: str = "") -> None:
-        """Set bytes one by one, in order; ``by`` is who writes, for ``writer``."""
+        """Set bytes one by one, in order; ``by`` names the writer, for ``writer``."""
         if by:
             self.writers.append((addresses.copy(), by))
         for page, where in self._by_page(addresses):
@@ -59,7 +59,7 @@ class Memory:
             data[addresses[where] % PAGE], known[addresses[where] % PAGE] = values[where], True
 
     def gather(self, addresses: np.ndarray) -> np.ndarray:
-        """Bytes one by one, ``uint8`` like ``addresses``."""
+        """Return the bytes at addresses, ``uint8`` of the same shape."""
         out = np.empty(addresses.shape, np.uint8)
         for page, where in self._by_page(addresses):
             data, known = self.pages.get(page, (None, None))
@@ -69,7 +69,7 @@ class Memory:
         return out
 
     def read(self, start: int, size: int, what: str = "") -> bytes:
-        """So many bytes from an address on; ``what`` they are, for the sentence that refuses."""
+        """Return ``size`` bytes at an address; ``what`` names them in a refusal."""
         data = self.stretch(start, size)
         if len(data) < size and what:
             raise Hang(f"{what}: reads {size} bytes at {start:#x}, which no buffer holds")
@@ -78,7 +78,8 @@ class Memory:
         return data
 
     def stretch(self, start: int, most: int = MOST_BYTES) -> bytes:
-        """The bytes from an address on, up to the first that was never written, at most so many."""
+        """Return the bytes at an address, up to the first byte that was never written, at most
+        ``most``."""
         out, at, end = [], start, start + most
         while at < end and at // PAGE in self.pages:
             data, known = self.pages[at // PAGE]
@@ -93,30 +94,30 @@ class Memory:
         return b"".join(out)
 
     def writer(self, address: int) -> str:
-        """Who wrote the byte at an address last; blank if nobody said so."""
+        """Return the last writer of the byte at an address; blank if no writer was named."""
         return next((by for where, by in reversed(self.writers) if address in where), "")
 
     @property
     def segments(self) -> dict[int, bytes]:
-        """What was written, by the address of the first byte: as few segments as there are, so that
-        words written one by one become buffers."""
+        """The written bytes by the address of the first byte, in as few segments as possible, so
+        that words written one by one become buffers."""
         out: dict[int, bytes] = {}
         end = 0
         for page in sorted(self.pages):
             _, known = self.pages[page]
             starts = np.flatnonzero(known & ~np.concatenate(([False], known[:-1])))
-            for start in (page * PAGE + int(first) for first in starts):
+            for start in (page * PAGE + starts).tolist():
                 if start >= end or not out:  # a segment may reach in from the page before
                     out[start] = self.stretch(start)
                     end = start + len(out[start])
         return out
 
     def tensor(self, start: int, layout: Layout) -> np.ndarray:
-        """The tensor that lies from an address on, as its layout says."""
+        """Return the tensor at an address, in its layout."""
         return layout.unpack(self.read(start, layout.size))
 
     def _page(self, page: int) -> tuple[np.ndarray, np.ndarray]:
-        """(bytes, which of them were written) of a page; Hang for one too many."""
+        """Return a page's bytes, and True for those that were written; Hang for a page too many."""
         if page not in self.pages:
             if len(self.pages) == MOST_PAGES:
                 raise Hang(
@@ -126,7 +127,7 @@ class Memory:
         return self.pages[page]
 
     def _by_page(self, addresses: np.ndarray) -> list[tuple[int, np.ndarray]]:
-        """(page, which of the addresses lie in it)."""
+        """Return each page with the indices of the addresses in it."""
         pages = addresses // PAGE
         order = np.argsort(pages, kind="stable")
         numbers, first = np.unique(pages[order], return_index=True)
@@ -136,7 +137,7 @@ class Memory:
 
 
 def buffer_of(capture: Capture, name: str, size: int | None = None) -> bytes:
-    """A buffer by name; Unsupported without it, ValueError if it has not the ``size`` asked for."""
+    """Return a buffer by name; Unsupported without it, ValueError if its size is not ``size``."""
     if name not in capture.buffers:
         raise Unsupported(
             f"capture {capture.name}: buffer {name!r} is missing, there are "
@@ -153,14 +154,14 @@ def buffer_of(capture: Capture, name: str, size: int | None = None) -> bytes:
 
 
 def address_of(capture: Capture, name: str, why: str) -> int:
-    """The address of a buffer by name; Unsupported without it, saying what it is needed for."""
+    """Return the address of a buffer by name; Unsupported without it, with its purpose ``why``."""
     if name not in capture.addresses:
         raise Unsupported(f"capture {capture.name}: address {name!r} is missing, which says {why}")
     return capture.addresses[name]
 
 
 def bytes_at(capture: Capture, name: str, address: int, size: int) -> bytes:
-    """So many bytes of a buffer from an address on; ValueError if they are not all in it."""
+    """Return ``size`` bytes of a buffer at an address; ValueError if it does not hold them all."""
     data, base = buffer_of(capture, name), address_of(capture, name, "where the buffer lies")
     start = address - base
     if start < 0 or start + size > len(data) or size > MOST_BYTES:
@@ -172,5 +173,5 @@ def bytes_at(capture: Capture, name: str, address: int, size: int) -> bytes:
 
 
 def tensor_at(capture: Capture, name: str, address: int, layout: Layout) -> np.ndarray:
-    """The tensor that lies at an address of a buffer as its layout says; raises as ``bytes_at``."""
+    """Return the tensor at an address of a buffer, in its layout; raises as ``bytes_at``."""
     return layout.unpack(bytes_at(capture, name, address, layout.size))

@@ -1,4 +1,4 @@
-"""Whole numbers as hardware has them: rounded up, of so many bits, codes moved by 128."""
+"""Whole numbers as hardware has them: rounded up, cut to a number of bits, codes moved by 128."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TypeVar
 import numpy as np
 
 Number = TypeVar("Number", int, np.ndarray)
-SIGNED = 128  # between the codes of int8 and of uint8
+SIGNED = 128  # distance between the codes of int8 and of uint8
 
 
 def ceil_div(value: Number, by: int) -> Number:
-    """The quotient rounded up.
+    """Return the quotient rounded up.
 
     >>> ceil_div(7, 2)
     4
@@ -21,7 +21,7 @@ def ceil_div(value: Number, by: int) -> Number:
 
 
 def up(size: int, align: int) -> int:
-    """The size rounded up to a multiple.
+    """Return the size rounded up to a multiple of ``align``.
 
     >>> up(33, 16), up(32, 16)
     (48, 32)
@@ -30,7 +30,7 @@ def up(size: int, align: int) -> int:
 
 
 def wrapped(value: Number, bits: int = 32) -> Number:
-    """Whole numbers as a signed register of so many bits holds them.
+    """Return whole numbers as a signed register of so many bits holds them.
 
     >>> wrapped(200, 8), wrapped(2 ** 31)
     (-56, -2147483648)
@@ -41,7 +41,7 @@ def wrapped(value: Number, bits: int = 32) -> Number:
 
 @cache
 def half(bits: int) -> float:
-    """The number of the 16 bits of a float16.
+    """Return the number of the 16 bits of a float16.
 
     >>> half(0x3C00)
     1.0
@@ -50,7 +50,7 @@ def half(bits: int) -> float:
 
 
 def as_codes(codes: np.ndarray, dtype: str) -> np.ndarray:
-    """8-bit codes as those of ``dtype``, int8 or uint8: moved by 128 if they are of the other.
+    """Return 8-bit codes as ``dtype``, int8 or uint8: moved by 128 if they are of the other type.
 
     >>> as_codes(np.array([0, 255], np.uint8), "int8")
     array([-128,  127], dtype=int8)

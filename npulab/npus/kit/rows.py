@@ -1,4 +1,4 @@
-"""Fields that follow from a subject by a table: when a row applies, and which number it gives."""
+"""Fields that follow from a subject by a table: a row says when it applies, and gives a number."""
 
 from __future__ import annotations
 
@@ -22,23 +22,21 @@ class Row(NamedTuple):
 
 
 def read_rows(path: Path) -> tuple[Row, ...]:
-    """The rows of a table (when, field, number, unit, note)."""
-    return tuple(
-        Row(
-            row["field"],
-            tuple(row["when"].split()),
-            row["number"] if row["number"][0].isalpha() else int(row["number"], 0),
-            int(row["unit"] or 1),
-            row["note"],
-        )
-        for row in read_table(path)
-    )
+    """Read the rows of a table (when, field, number, unit, note)."""
+    rows = []
+    for row in read_table(path):
+        number: int | str = row["number"]
+        if not row["number"][0].isalpha():
+            number = int(row["number"], 0)
+        when, unit = tuple(row["when"].split()), int(row["unit"] or 1)
+        rows.append(Row(row["field"], when, number, unit, row["note"]))
+    return tuple(rows)
 
 
 def numbers_of(rows: tuple[Row, ...], subject: Any) -> Iterator[tuple[Row, int]]:
-    """Each row that applies to a subject, with its number; rows whose number is None are left out.
+    """Yield each row that applies to a subject, with its number.
 
-    A number that is not a multiple of the row's unit is left out too.
+    Rows whose number is None, or not a multiple of the row's unit, are left out.
     """
     for row in rows:
         if all(attrgetter(name)(subject) for name in row.when):

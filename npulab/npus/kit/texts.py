@@ -1,4 +1,4 @@
-"""Texts that people paste: read with bounds, and the lines that a reader skipped as rows."""
+"""Texts that people paste: read with limits, and the lines that a reader skipped, as rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_BYTES = 2**26
 MOST_LINES = 2**21  # a line takes far more memory than its letters
 LOOK = 2**20  # bytes of a file that are searched for the sign of a format
 MOST_ROWS, MOST_SHOWN = 16, 60  # of skipped lines: rows, and letters of each
-NBSP = "\xa0"  # what blogs make of blanks
+NBSP = "\xa0"  # blogs write it for blanks
 
 
 class Line(NamedTuple):
@@ -24,7 +24,8 @@ class Line(NamedTuple):
 
 
 def plain_text(data: bytes) -> str:
-    """UTF-8, or Latin-1 if it is not UTF-8 (a cut-off end counts as UTF-8), with plain blanks."""
+    """Return UTF-8, or Latin-1 if it is not UTF-8 (a cut-off end counts as UTF-8), with plain
+    blanks."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -36,7 +37,7 @@ def plain_text(data: bytes) -> str:
 
 
 def head_of(path: Path, size: int = LOOK) -> str:
-    """The beginning of a text; nothing of a file that holds a zero byte there."""
+    """Return the beginning of a text; nothing if it holds a zero byte."""
     head = first_bytes(path, size)
     if b"\0" in head:
         return ""
@@ -44,21 +45,20 @@ def head_of(path: Path, size: int = LOOK) -> str:
 
 
 def lines_of(path: Path) -> list[Line]:
-    """The lines of a text without their ends; raises ValueError for more than 64 MiB or 2,097,152
-    lines."""
+    """Return the lines of a text without their ends; raises ValueError for more than 64 MiB or
+    2,097,152 lines."""
     data = read_bounded(path, MOST_BYTES)
     count = data.count(b"\n")
     refuse_if(count > MOST_LINES, path, f"{count} lines", f"are {MOST_LINES}")
-    return [
-        Line(number, text.rstrip("\r"))
-        for number, text in enumerate(plain_text(data).split("\n"), 1)
-    ]
+    texts = [text.rstrip("\r") for text in plain_text(data).split("\n")]
+    return list(map(Line._make, enumerate(texts, 1)))
 
 
 def skipped_rows(lines: Iterable[Line]) -> list[dict[str, Any]]:
-    """Lines that a reader skipped, as rows of a capture's parameters: the first ``line`` of each
-    run, how many ``lines`` it has, and its first ``text``; the last of at most 16 rows counts
-    the rest.  Empty lines are left out.
+    """Return lines that a reader skipped as rows of a capture's parameters.
+
+    A row has the first ``line`` of a run, the number of its ``lines``, and its first ``text``; the
+    last of at most 16 rows counts all further lines.  Empty lines are left out.
 
     >>> skipped_rows([Line(3, "boot"), Line(4, "more"), Line(9, "end")])
     [{'line': 3, 'lines': 2, 'text': 'boot'}, {'line': 9, 'lines': 1, 'text': 'end'}]
@@ -78,7 +78,7 @@ def skipped_rows(lines: Iterable[Line]) -> list[dict[str, Any]]:
 
 
 def skipped(lines: Sequence[Line]) -> dict[str, Any]:
-    """The parameter ``skipped`` of a capture, if lines were skipped."""
+    """Return the parameter ``skipped`` of a capture, if lines were skipped."""
     if rows := skipped_rows(lines):
         return {"skipped": rows}
     return {}

@@ -1,6 +1,5 @@
-"""A new target: a folder that loads and passes its tests, with what there is of it, or an example
-of
-a row."""
+"""A new target: a folder that loads and passes its tests, made from a map, words or register
+writes, or with an example of a row."""
 
 from __future__ import annotations
 
@@ -30,31 +29,36 @@ from npulab.support.text import plural
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 PLACEHOLDER, PACKAGE, LAST = "@NAME@", "@HERE@", "@LAST@"
 WORDS = 16
-SUFFIX = ".txt"  # so that nobody takes a template for the file that it becomes
+SUFFIX = ".txt"  # so that no tool takes a template for the file that it becomes
 MAPS = {known.suffix for known in FORMATS.values() if known.read}
-SOURCES = "code,title,where\nguess,what somebody thinks,nobody has checked it\nunknown,nothing,the bits are there\n"
+SOURCES = (
+    "code,title,where\n"
+    "guess,what somebody thinks,nobody has checked it\n"
+    "unknown,nothing,the bits are there\n"
+)
 WORKED = (
     "Nothing yet. `kernel_h` of `registers.csv` is an example of a row, with the evidence "
-    "`unknown`: nothing is "
-    "known of its bits. Your first row takes its place."
+    "`unknown`: nothing is known of its bits. Your first row takes its place."
 )
 BARE = (
     "Nothing yet. `registers.csv` has a row of the last word, which says how many there are; all "
-    "bits have names "
-    "of their own."
+    "bits have names of their own."
 )
 TABLE_HEAD = "block,offset,register,field,lsb,width,at,value,feature,address,align,evidence,note"
 CHIPS_HEAD = "chip,feature,value,evidence,note"
 
 
 class Start(NamedTuple):
-    """What a new target begins with: files in the place of the template's, whether a block has a
-    word at every offset, what its page says of it, and how many words its parameter block has."""
+    """The contents that a new target begins with.
 
-    files: Mapping[str, str]
-    dense: bool
-    guessed: str
-    words: int
+    ``files`` replace those of the template; ``dense`` says that a block has a word at every offset;
+    ``guessed`` is the text of its page; ``words`` is the size of its parameter block.
+    """
+
+    files: Mapping[str, str] = {}
+    dense: bool = True
+    guessed: str = ""
+    words: int = WORDS
 
 
 def new_target(
@@ -66,15 +70,16 @@ def new_target(
     include: Sequence[Path | str] = (),
 ) -> list[Path]:
     """Write the folder of a new target, below ``folder`` (by default ``npulab_targets`` here), and
-    give its files.
+    return its files.
 
-    ``words`` is how many its parameter block has.  ``source`` is what there is of it: a map in a
+    ``words`` is the size of its parameter block.  ``source`` is what is known of it: a map in a
     format that ``read_map`` knows (a C header, CMSIS-SVD, SystemRDL, rnndb XML, a table); words of
     one or several jobs as a ``.bin``, little-endian; or register writes as ``read_writes`` reads
     them.  ``define`` and ``include`` are those of ``read_map``.  Raises ValueError for a name that
-    no module can have, that one has, or another target, for a broken source, and for another number
-    of words than it has; FileExistsError where the folder is there; nothing is half-written.  The
-    folder is trusted from then on; a UserWarning says that this cannot be recorded.
+    no module can have, or that a module or another target has, for a broken source, and for another
+    number of words than the source has; FileExistsError if the folder exists; nothing is
+    half-written.  The folder is trusted from then on; a UserWarning says if this cannot be
+    recorded.
     """
     refuse_if(
         not NAME.fullmatch(name) or iskeyword(name),
@@ -82,47 +87,23 @@ def new_target(
         f"{name!r:.60}",
         "are up to 40 of a-z, 0-9 and _, a letter first, and no word of Python's own",
     )
-    if source is None:
+    if source is not None:
+        start = begin(Path(source), name, words, define, include)
+    else:
         refuse_if(
             define or include,
             "define, include",
             "no source",
             "are they with a C header or rnndb XML",
         )
-        start = Start({}, True, WORKED, WORDS if words is None else words)
-    else:
-        start = begin(Path(source), name, words, define, include)
+        start = Start(guessed=WORKED, words=WORDS if words is None else words)
     refuse_if(not 2 <= start.words <= MOST_WORDS, "words", start.words, f"are 2 to {MOST_WORDS}")
-    where = (Path.cwd() / LOCAL if folder is None else Path(folder)) / name
+    where = Path(folder or Path.cwd() / LOCAL) / name
     if where.exists():
         raise FileExistsError(f"{where}: is there already")
-    if name in targets():
-        raise ValueError(
-            f"name: got {name!r}, which another target has; there are {', '.join(targets())}"
-        )
-    if module := _module_of(name):
-        raise ValueError(
-            f"name: got {name!r}, which is the name of {module}, and Python would import one in "
-            "the place "
-            f"of the other; allowed is a name that no module has, such as {name}_npu"
-        )
-    # a folder that is not npulab's own is a package without a name that anybody could import it by
-    package = "."
-    if where.resolve().parent == HERE:
-        package = f"npulab.npus.{name}."
-    contents = {
-        filled(one.name, name).removesuffix(SUFFIX): filled(
-            one.read_text(encoding="utf-8"),
-            name,
-            package,
-            start.words,
-            start.dense,
-            start.guessed,
-            f"{where.parent.name}/{name}",
-        )
-        for one in (files(__name__) / "files").iterdir()
-    } | dict(start.files)
-    (made,) = write_folders({where: {file: text.encode() for file, text in contents.items()}})
+    _refuse_name(name)
+    contents = {file: text.encode() for file, text in _contents(name, where, start).items()}
+    (made,) = write_folders({where: contents})
     try:
         trust(made)
     except (OSError, RuntimeError) as error:
@@ -130,21 +111,48 @@ def new_target(
     return sorted(made.iterdir())
 
 
+def _contents(name: str, where: Path, start: Start) -> dict[str, str]:
+    """Return the texts of a target's files by name."""
+    # a folder outside of npulab is a package without a name to import it by
+    package = "."
+    if where.resolve().parent == HERE:
+        package = f"npulab.npus.{name}."
+    folder = f"{where.parent.name}/{name}"
+    contents = {}
+    for template in (files(__name__) / "files").iterdir():
+        file = filled(template.name, name).removesuffix(SUFFIX)
+        text = template.read_text(encoding="utf-8")
+        contents[file] = filled(text, name, package, start, folder)
+    return contents | dict(start.files)
+
+
+def _refuse_name(name: str) -> None:
+    """Raise ValueError for the name of another target or of a module."""
+    if name in targets():
+        raise ValueError(
+            f"name: got {name!r}, which another target has; there are {', '.join(targets())}"
+        )
+    module = _module_of(name)
+    if module:
+        raise ValueError(
+            f"name: got {name!r}, which is the name of {module}, and Python would import one in "
+            f"the place of the other; allowed is a name that no module has, such as {name}_npu"
+        )
+
+
 def _module_of(name: str) -> str:
-    """The module of Python's, npulab's or an installed package's that has a name; "" where none
-    has.
-    """
+    """Return the module of Python, npulab or an installed package that has a name; "" without."""
     if name in sys.stdlib_module_names:
         return "a module of Python's own"
     try:
         found = find_spec(name)
-    except (ImportError, ValueError):  # a module that says nothing of where it is from
+    except (ImportError, ValueError):  # a loaded module without a spec
         return "a module that is loaded"
-    if found is None or found.origin is None:  # a folder of files is no module
+    if found is None or found.origin is None:  # a plain folder is not a module
         return ""
     file = Path(found.origin).resolve()
     if not (name == "npulab" or is_installed(file) or file.is_relative_to(Path.cwd())):
-        return ""  # of a folder that is in the path here, and need not be elsewhere
+        return ""  # the path has its folder here, and may not have it elsewhere
     return f"the module {found.origin}"
 
 
@@ -156,21 +164,18 @@ def begin(
     define: Sequence[str] = (),
     include: Sequence[Path | str] = (),
 ) -> Start:
-    """What a map, words or register writes give a new target of a name; raises as
-    ``new_target``.
-    """
+    """Return the start that a map, words or register writes give a new target; raises as
+    ``new_target``."""
     need_file(source)
-    is_map = source.suffix != ".bin" and (
-        source.suffix in MAPS or format_of(first_bytes(source, HEAD)) != ""
+    is_words = source.suffix == ".bin"
+    is_map = source.suffix in MAPS or (not is_words and format_of(first_bytes(source, HEAD)) != "")
+    refuse_if(
+        (define or include) and not is_map,
+        source,
+        "define or include with it",
+        "are they with a C header or rnndb",
     )
-    if not is_map:
-        refuse_if(
-            define or include,
-            source,
-            "define or include with it",
-            "are they with a C header or rnndb",
-        )
-    if source.suffix == ".bin":
+    if is_words:
         return _of_words(source, words)
     if is_map:
         start = _of_map(source, name, define, include)
@@ -179,14 +184,13 @@ def begin(
     if words not in (None, start.words):
         raise ValueError(
             f"{source}: words: got {words}, allowed is {start.words}, as the file itself says; "
-            "leave "
-            "--words out, it is for words of jobs in a .bin"
+            "leave --words out, it is for words of jobs in a .bin"
         )
     return start
 
 
 def jobs_in(source: Path, words: int | None) -> tuple[int, int]:
-    """(words of a job, jobs) of a file of words; raises ValueError where it is not whole jobs."""
+    """Return the words of a job and the number of jobs in a file; ValueError for parts of a job."""
     size = source.stat().st_size
     if size % WORD_BYTES or not size:
         raise ValueError(f"{source}: got {plural(size, 'byte')}, allowed are words of {WORD_BYTES}")
@@ -202,9 +206,8 @@ def jobs_in(source: Path, words: int | None) -> tuple[int, int]:
     refuse_if(not 2 <= words <= MOST_WORDS, "words", words, f"are 2 to {MOST_WORDS}")
     if count % words:
         raise ValueError(
-            f"{source}: got {count} words, which are no whole jobs of {words}, allowed for --words "
-            "is a "
-            f"number that divides {count}"
+            f"{source}: got {count} words, which are no whole jobs of {words}, "
+            f"allowed for --words is a number that divides {count}"
         )
     return words, count // words
 
@@ -218,58 +221,50 @@ def _of_words(source: Path, words: int | None) -> Start:
 
 def _of_writes(source: Path) -> Start:
     table = RegisterTable.of(rows_of_writes(read_writes(source), "JOB"))
-    registers = f"The {len(table.rows)} registers that `{source.name}` writes are in `registers.csv`, unnamed."
-    return Start({"registers.csv": table.csv()}, False, registers, max(len(table.rows), 2))
+    count = len(table.rows)
+    text = f"The {count} registers that `{source.name}` writes are in `registers.csv`, unnamed."
+    return Start({"registers.csv": table.csv()}, False, text, max(count, 2))
 
 
 def _of_map(source: Path, name: str, define: Sequence[str], include: Sequence[Path | str]) -> Start:
-    arrays = source.suffix == ".csv" and shaped(
-        read_table(source)
-    )  # what a map of words does not say
+    # a table with arrays of registers is kept as it is
+    arrays = source.suffix == ".csv" and shaped(read_table(source))
     with warnings.catch_warnings():
         if arrays:
             warnings.simplefilter("ignore")
         table = read_map(source, define, include)
     refuse_if(not table.rows, source, "a map without a register", "is one that has some")
     table.check()
-    rows = [
-        {"block": "JOB", **row, "evidence": row.get("evidence") or "source"} for row in table.rows
-    ]
+    rows = []
+    for row in table.rows:
+        rows.append({"block": "JOB", **row, "evidence": row.get("evidence") or "source"})
     table = RegisterTable.of(rows, table.enums, table.copyright)
     if arrays:
         made = Usable(table, {}, together(table))
+        text = source.read_text(encoding="utf-8")
     else:
         made = usable(table)
-    table = made.table
+        table = made.table
+        text = table.csv()
     file_name = source.name.replace('"', "")
-    sources = ""
+    sources = SOURCES
     for code in sorted({row["evidence"] for row in table.rows} - {"unknown", "guess"}):
         if not code.startswith("C:"):
             sources += f'{code},"{file_name}",read by npulab new\n'
-    counts = ", ".join(plural(count, what[:-1]) for what, count in table.counts.items())
-    if arrays:
-        text = source.read_text(encoding="utf-8")
-    else:
-        text = table.csv()
-    files = {
-        "registers.csv": text,
-        "enums.csv": table.enums_csv() or "enum,raw,name\n",
-        "sources.csv": f"{SOURCES}{sources}",
-    }
+    enums = table.enums_csv() or "enum,raw,name\n"
+    files = {"registers.csv": text, "enums.csv": enums, "sources.csv": sources}
     if made.features:
         files["chips.csv"] = _chips(name, made.features)
-    said = " ".join(
-        [
-            f"What `{source.name}` says, in `registers.csv`: {counts}. Nobody has checked it on a "
-            "job.",
-            *_alternatives(made),
-        ]
+    counts = ", ".join(plural(count, what[:-1]) for what, count in table.counts.items())
+    page = (
+        f"What `{source.name}` says, in `registers.csv`: {counts}. Nobody has checked it on a job."
     )
-    return Start(files, arrays, said, max(len(table.registers), 2))
+    page = " ".join([page, *_alternatives(made)])
+    return Start(files, arrays, page, max(len(table.registers), 2))
 
 
 def _chips(name: str, features: Mapping[str, int]) -> str:
-    """The chip of a map with features: it has those that go together."""
+    """Return the table of the chip of a map with features: it has the features that go together."""
     notes = {
         1: "the rows of registers.csv with this feature are read",
         0: "its rows overlap those of another feature",
@@ -281,47 +276,43 @@ def _chips(name: str, features: Mapping[str, int]) -> str:
 
 
 def _alternatives(made: Usable) -> list[str]:
-    """What a target's page says of unions and features."""
-    said = []
+    """Return the sentences of a target's page on unions and features."""
+    texts = []
     for block, names in made.split.items():
-        listed = ", ".join(f"`{one}`" for one in names)
-        common = ", ".join(f"`{field}`" for field in shared(made.table, names)) or "no field"
-        said.append(
-            f"`{block}` is a union: each alternative is a block ({listed}), and all of them have "
-            f"{common} in "
-            "the same bits. `read_commands` takes streams apart by one whose enum names the blocks."
+        common = _quoted(shared(made.table, names)) or "no field"
+        texts.append(
+            f"`{block}` is a union: each alternative is a block ({_quoted(names)}), and all of "
+            f"them have {common} in the same bits. `read_commands` takes streams apart by one "
+            "whose enum names the blocks."
         )
     off = [feature for feature, value in made.features.items() if not value]
     if off:
-        said.append(
-            f"`chips.csv` leaves out {', '.join(f'`{one}`' for one in off)}, whose rows overlap "
-            "those of other "
-            "features; a chip that has them is a line there."
+        texts.append(
+            f"`chips.csv` leaves out {_quoted(off)}, whose rows overlap those of other features; "
+            "a chip that has them is a line there."
         )
-    return said
+    return texts
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def filled(
-    text: str,
-    name: str,
-    package: str = ".",
-    words: int = WORDS,
-    dense: bool = True,
-    guessed: str = "",
-    folder: str = "",
+    text: str, name: str, package: str = ".", start: Start | None = None, folder: str = ""
 ) -> str:
-    """A template's text for a target of this name and so many words, its modules imported from
-    ``package``.
+    """Return a template's text for a target of this name, its modules imported from ``package``.
 
     >>> filled("test_@NAME@.py", "mine")
     'test_mine.py'
     """
+    start = start or Start()
     values = {
         PLACEHOLDER: name,
         PACKAGE: package,
-        LAST: f"{WORD_BYTES * (words - 1):#06x}",
-        "@DENSE@": str(dense),
-        "@GUESSED@": guessed,
+        LAST: f"{WORD_BYTES * (start.words - 1):#06x}",
+        "@DENSE@": str(start.dense),
+        "@GUESSED@": start.guessed,
         "@FOLDER@": folder,
     }
     for mark, value in values.items():

@@ -1,10 +1,11 @@
-"""Alternatives of a map, the members of a C union: as blocks, or as features of which a chip has
-those that go together."""
+"""Alternatives of a map, the members of a C union: as blocks, or as features of a chip, which has
+the features that go together."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from typing import Any, NamedTuple
 
 from npulab.registers.fields import WORD_BITS
@@ -15,8 +16,8 @@ Enums = Mapping[str, Any]
 
 
 class Usable(NamedTuple):
-    """A table of which every block can be used: the blocks that were made of alternatives, by the
-    block they were in, and the features that its chip has (1) or has not (0)."""
+    """A table of which every block can be used: the blocks made of alternatives, by the block they
+    were in, and the features that its chip has (1) or does not have (0)."""
 
     table: RegisterTable
     split: Mapping[str, Sequence[str]]
@@ -24,22 +25,24 @@ class Usable(NamedTuple):
 
 
 def usable(table: RegisterTable) -> Usable:
-    """A table whose words round-trip: a block of one union is a block for each of its alternatives;
-    of other features the chip has as many, in their order, as do not overlap."""
+    """Return a table whose words round-trip.
+
+    A block that is a union becomes a block for each of its alternatives; the chip has other
+    features, in their order, as far as they do not overlap.
+    """
     rows: list[dict[str, Any]] = []
     split: dict[str, list[str]] = {}
-    taken = Counter(
-        name for block, some in table.blocks.items() for name in {block, *features_in(some)}
-    )
+    taken: Counter[str] = Counter()
+    for block, some in table.blocks.items():
+        taken.update({block, *features_in(some)})
     for block, some in table.blocks.items():
         if not _is_union(some, table.enums):
             rows += map(dict, some)
             continue
         split[block] = []
         for feature in _in_order(some):
-            if taken[feature] == 1:
-                name = feature
-            else:
+            name = feature
+            if taken[feature] > 1:
                 name = f"{block}_{feature}"
             split[block].append(name)
             rows += _of_alternative(some, name, feature)
@@ -50,18 +53,18 @@ def usable(table: RegisterTable) -> Usable:
 
 
 def shared(table: RegisterTable, blocks: Sequence[str]) -> list[str]:
-    """The fields that all of some blocks have in the same bits: one of them may say which it is."""
-    first, *others = [_places(table.blocks[block]) for block in blocks]
-    both = first.intersection(*others)
-    return [field for *_, field in sorted(both) if field]
+    """Return the fields that blocks have in the same bits; one may say which block it is."""
+    common = set.intersection(*(_field_places(table.blocks[block]) for block in blocks))
+    return [field for *_, field in sorted(common) if field]
 
 
-def _places(rows: Rows) -> set[tuple[int, int, int, str]]:
-    """Where each field of some rows lies, and its name."""
-    return {
-        (int(row["offset"]), int(row["lsb"]), int(row["width"]), str(row.get("field", "")))
-        for row in rows
-    }
+def _field_places(rows: Rows) -> set[tuple[int, int, int, str]]:
+    """Return offset, lsb, width and name of each field of some rows."""
+    places = set()
+    for row in rows:
+        offset, lsb, width = int(row["offset"]), int(row["lsb"]), int(row["width"])
+        places.add((offset, lsb, width, str(row.get("field", ""))))
+    return places
 
 
 def _in_order(rows: Rows) -> list[str]:
@@ -69,39 +72,35 @@ def _in_order(rows: Rows) -> list[str]:
 
 
 def _is_union(rows: Rows, enums: Enums) -> bool:
-    """Whether the features of a block are alternatives of one union: each names its own fields, and
+    """True if the features of a block are alternatives of one union: each names its own fields, and
     no two go together."""
+    for row in rows:
+        if row.get("feature") and not str(row.get("field", "")).startswith(f"{row['feature']}."):
+            return False
     features = _in_order(rows)
-    named = all(
-        str(row.get("field", "")).startswith(f"{row['feature']}.")
-        for row in rows
-        if row.get("feature")
-    )
-    if len(features) < 2 or not named:
-        return False
-    return all(
-        _overlap(rows, enums, [one, other])
-        for at, one in enumerate(features)
-        for other in features[at + 1 :]
-    )
+    pairs = combinations(features, 2)
+    return len(features) > 1 and all(_overlap(rows, enums, pair) for pair in pairs)
 
 
 def _of_alternative(rows: Rows, block: str, feature: str) -> list[dict[str, Any]]:
-    """The rows of an alternative as a block, fields without its name in front where these are still
-    apart from what the alternatives have in common."""
+    """Return the rows of an alternative as a block.
+
+    Fields lose the alternative's name in front, unless they would then be alike with fields that
+    all alternatives have.
+    """
     front = f"{feature}."
     some = [row for row in rows if row.get("feature", "") in ("", feature)]
-    others = {str(row.get("field", "")) for row in some if not row.get("feature")}
-    plain = [str(row.get("field", "")).removeprefix(front) for row in some if row.get("feature")]
-    if others & {*plain}:
+    fields = [str(row.get("field", "")) for row in some]
+    common = {field for row, field in zip(some, fields, strict=True) if not row.get("feature")}
+    shortened = {field.removeprefix(front) for field in fields if field.startswith(front)}
+    if common & shortened:
         front = ""
     made = []
-    for row in some:
-        kept = {name: value for name, value in row.items() if name != "feature"}
-        made.append(
-            {**kept, "block": block, "field": str(row.get("field", "")).removeprefix(front)}
-        )
-    # an alternative is as long as the union: words that it says nothing of are its own all the same
+    for row, field in zip(some, fields, strict=True):
+        kept = {**row, "block": block, "field": field.removeprefix(front)}
+        kept.pop("feature", None)
+        made.append(kept)
+    # an alternative is as long as the union, also if it has no field in some of the words
     for offset in sorted(_offsets(rows) - _offsets(some)):
         made.append(
             {
@@ -121,20 +120,21 @@ def _offsets(rows: Rows) -> set[int]:
 
 
 def together(table: RegisterTable) -> dict[str, int]:
-    """Whether the chip has each feature: as many as do not overlap in any block, in their order."""
+    """Return 1 for each feature that overlaps no earlier feature of the chip, else 0."""
     chosen: list[str] = []
-    blocks = [rows for rows in table.blocks.values() if features_in(rows)]
-    for feature in dict.fromkeys(name for rows in blocks for name in _in_order(rows)):
+    blocks: dict[str, list[Rows]] = {}
+    for rows in table.blocks.values():
+        for feature in _in_order(rows):
+            blocks.setdefault(feature, []).append(rows)
+    for feature, having in blocks.items():
         wanted = [*chosen, feature]
-        if not any(
-            _overlap(rows, table.enums, wanted) for rows in blocks if feature in features_in(rows)
-        ):
+        if not any(_overlap(rows, table.enums, wanted) for rows in having):
             chosen.append(feature)
     return {feature: int(feature in chosen) for feature in table.features}
 
 
 def _overlap(rows: Rows, enums: Enums, features: Sequence[str]) -> bool:
-    """Whether no map can be made of the rows of some features."""
+    """True if no map can be made of the rows of some features."""
     some = [dict(row) for row in rows if row.get("feature", "") in ("", *features)]
     try:
         RegisterTable(tuple(some), enums).map(features)
