@@ -43,7 +43,7 @@ def _options(add: Add) -> None:
     )
 
 
-def _check(options: argparse.Namespace) -> int:
+def _run_check(options: argparse.Namespace) -> int:
     refuse_if(options.jobs < 1, "--jobs", options.jobs, "is at least 1")
     read, refused = each(lambda path: (path, document(path)), options.paths)
     status = 0
@@ -191,4 +191,4 @@ def _unread(options: argparse.Namespace) -> int:
     return int(any(row["effect"] in (OTHER, HANG) for row in rows))
 
 
-COMMANDS = {"check": (_options, _check), "unread": (_unread_options, _unread)}
+COMMANDS = {"check": (_options, _run_check), "unread": (_unread_options, _unread)}

@@ -37,7 +37,7 @@ def print_parts(parts: Sequence[Part], console: Console | None = None) -> None:
     texts = []
     for part in shown(parts):
         if isinstance(part, Table):
-            texts.append(_table(part, console.width))
+            texts.append(_text_of_table(part, console.width))
         else:
             texts.append(Text(visible(part)))
     body = Group(*texts)
@@ -98,7 +98,7 @@ def widths(columns: Sequence[Sequence[str]], most: int) -> list[int]:
     return [min(width, free) for width in capped()]
 
 
-def _table(table: Table, most: int) -> Text:
+def _text_of_table(table: Table, most: int) -> Text:
     """Return a table that fits.
 
     If it is wider than ``most``, cells that all rows have in common go to a line above it, and

@@ -57,15 +57,15 @@ def claims(capture: Capture) -> list[Claim]:
     compared = []
     if known:
         compared = agreement.compare(agreement.claims(network), agreement.values_of(capture))
-    said = [*compared, *_tensors(capture, network)]
+    said = [*compared, *_tensor_claims(capture, network)]
     if not all(claim.agrees for claim in said):
         return said
     if not compared:
         return []  # tensors of the same sizes alone prove nothing
-    return [*said, *_table(capture, network), *_weights(capture, network)]
+    return [*said, *_table_claims(capture, network), *_weight_claims(capture, network)]
 
 
-def _tensors(capture: Capture, network: Network) -> Iterator[Claim]:
+def _tensor_claims(capture: Capture, network: Network) -> Iterator[Claim]:
     """Yield claims on the number of tensors, and on the sizes and types of those that the network
     names."""
     found = shapes(network)
@@ -88,7 +88,7 @@ def _tensors(capture: Capture, network: Network) -> Iterator[Claim]:
                 yield Claim(0, f"{what} of {name}", where, number, tensor[key], NETWORK)
 
 
-def _table(capture: Capture, network: Network) -> Iterator[Claim]:
+def _table_claims(capture: Capture, network: Network) -> Iterator[Claim]:
     """Yield a claim on the function of the one activation table, if both sides are known."""
     tasks = agreement.values_of(capture)
     users = [task for task in tasks if task.get("NE.MACCfg.NonlinearMode") == TABLE_MODE]
@@ -112,7 +112,7 @@ def _table(capture: Capture, network: Network) -> Iterator[Claim]:
         yield Claim(0, "function of the table", COEFFICIENTS, direct[name], found, NETWORK)
 
 
-def _weights(capture: Capture, network: Network) -> Iterator[Claim]:
+def _weight_claims(capture: Capture, network: Network) -> Iterator[Claim]:
     """Yield a claim on the weights of the network's convolution, and one on its bias, if both sides
     have them."""
     if COEFFICIENTS not in capture.buffers:

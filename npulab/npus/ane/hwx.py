@@ -165,10 +165,10 @@ def read(data: bytes, where: str = "hwx") -> Hwx:
     short, or whose sizes, counts, names or addresses lead outside of it.
     """
     with refusing(where):
-        return _read(data)
+        return _read_whole(data)
 
 
-def _read(data: bytes) -> Hwx:
+def _read_whole(data: bytes) -> Hwx:
     if len(data) > MOST_BYTES:
         raise ValueError(f"got {len(data)} bytes, allowed are {MOST_BYTES}")
     head = _parse(HEAD, data, 0, "header")
@@ -241,7 +241,7 @@ def _places(
             places.setdefault(symbol.name, symbol.value)
     for struct, code in zip((PLACE, WIDE_PLACE), PLACES, strict=True):
         for span in spans[code]:
-            place = _named(struct, data, span, "place of a tensor", "name")
+            place = _with_names(struct, data, span, "place of a tensor", "name")
             places[place.name] = place.address
     return places
 
@@ -365,7 +365,7 @@ def _section(data: bytes, begin: int, end: int, segment: Any) -> Section:
 
 
 def _program(data: bytes, span: Span) -> Program:
-    thread = _named(PROGRAM_THREAD, data, span, "program thread", "name")
+    thread = _with_names(PROGRAM_THREAD, data, span, "program thread", "name")
     return Program(
         thread.name,
         {number: address for number, address in enumerate(thread.bars) if address},
@@ -380,7 +380,7 @@ def _program(data: bytes, span: Span) -> Program:
 def _tensor(
     data: bytes, span: Span, places: Mapping[str, int], bars: Mapping[int | None, int]
 ) -> Tensor:
-    thread = _named(TENSOR_THREAD, data, span, "tensor thread", "name", "symbol", "network")
+    thread = _with_names(TENSOR_THREAD, data, span, "tensor thread", "name", "symbol", "network")
     refuse_if(
         thread.kind not in KINDS,
         f"tensor thread at byte {span[0]:#x}",
@@ -434,7 +434,7 @@ def _inside(data: bytes, begin: int, size: int, what: str, got: str) -> None:
         )
 
 
-def _named(struct: Any, data: bytes, span: Span, kind: str, *names: str) -> Container[Any]:
+def _with_names(struct: Any, data: bytes, span: Span, kind: str, *names: str) -> Container[Any]:
     """Return the structure of a command, with texts in place of the offsets of its names.
 
     A name ends with a zero or with the command.

@@ -24,7 +24,7 @@ from npulab.npus.kit.layers import behind, padding_names
 from npulab.quant.layers import Activation, Concat, Conv2D, Elementwise, Layer, Network
 
 
-class Place(NamedTuple):
+class TensorPlace(NamedTuple):
     """A tensor in memory: number of its base address, byte from there, its sizes."""
 
     bar: int
@@ -45,7 +45,7 @@ class Wiring:
     inputs: tuple[int, ...]
     layers: list[Layer] = field(default_factory=list)
     sources: list[tuple[int, ...]] = field(default_factory=list)
-    memory: dict[int, list[tuple[Place, int]]] = field(default_factory=dict)
+    memory: dict[int, list[tuple[TensorPlace, int]]] = field(default_factory=dict)
     shapes: dict[int, Surface] = field(default_factory=dict)
 
     def add(self, layer: Layer, sources: tuple[int, ...]) -> int:
@@ -55,7 +55,7 @@ class Wiring:
 
 
 def resolve(
-    wired: Wiring, place: Place | None, in_l2: int | None, task: int, surface: Surface
+    wired: Wiring, place: TensorPlace | None, in_l2: int | None, task: int, surface: Surface
 ) -> int:
     """Return the node whose value a source reads."""
     if place is None:
@@ -76,7 +76,7 @@ def resolve(
     return node
 
 
-def write(wired: Wiring, place: Place, node: int, task: int) -> None:
+def write(wired: Wiring, place: TensorPlace, node: int, task: int) -> None:
     """Note where a task puts a result; Unsupported if another result or an input lies there."""
     parts = wired.memory.setdefault(place.bar, [])
     for earlier, _ in parts:
@@ -90,7 +90,7 @@ def write(wired: Wiring, place: Place, node: int, task: int) -> None:
     parts.append((place, node))
 
 
-def whole(wired: Wiring, bar: int, last: int | None, wanted: Place) -> tuple[int, Surface]:
+def whole(wired: Wiring, bar: int, last: int | None, wanted: TensorPlace) -> tuple[int, Surface]:
     """Return the node and the sizes of the results that tasks wrote at a base address: one result,
     or several one after another.
 
@@ -159,8 +159,8 @@ class Work:
 
     layer: Layer | None
     after: Layer | None
-    sources: tuple[Place | None, ...]
-    result: Place | None
+    sources: tuple[TensorPlace | None, ...]
+    result: TensorPlace | None
     surface: Surface
 
 
@@ -173,7 +173,7 @@ def lift(capture: Capture) -> Lifted:
     and ``output``, None if a buffer is missing. Raises ``Unsupported`` naming task, field, got and
     covered; ValueError for impossible coefficients, and for tensors that are cut short.
     """
-    works = [work_of(Task.of(capture, task)) for task in range(len(capture.jobs))]
+    works = [work_of(TaskValues.of(capture, task)) for task in range(len(capture.jobs))]
     wired = Wiring(input_bars(capture, works))
     in_l2: int | None = None
     last = -1
@@ -220,7 +220,7 @@ def raw(capture: Capture, task: int) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class Task:
+class TaskValues:
     """A task of a capture with its raw values ``v`` by full name."""
 
     capture: Capture
@@ -228,7 +228,7 @@ class Task:
     v: Mapping[str, int]
 
     @classmethod
-    def of(cls, capture: Capture, number: int) -> Task:
+    def of(cls, capture: Capture, number: int) -> TaskValues:
         """Return a task of a capture by its number; raises as ``raw``."""
         return cls(capture, number, raw(capture, number))
 
@@ -288,7 +288,7 @@ class Task:
         return entries.decode(tables.pop())
 
 
-def work_of(task: Task) -> Work:
+def work_of(task: TaskValues) -> Work:
     """Return the work of one task, from its own words and coefficients."""
     v = task.v
     task.expect("task")
@@ -314,14 +314,14 @@ def work_of(task: Task) -> Work:
                 f"Common.OutDim: got {result.shape} of {source.shape}, covered are "
                 "results of the source's sizes"
             )
-    sources = [_place(task, "source", source)]
+    sources = [_place_of(task, "source", source)]
     if v["Common.Cfg.TaskType"] == PLANAR_TWO:
-        sources.append(_place(task, "source 2", source))
+        sources.append(_place_of(task, "source 2", source))
         # -1 scales the first source, so that the second minus the first is computed
         subtracts = isinstance(layer, Elementwise) and layer.kind == "subtract"
         if subtracts and v["PE.PreScale.PreScale"] == MINUS_ONE:
             sources.reverse()
-    return Work(layer, after, tuple(sources), _place(task, "result", result), result)
+    return Work(layer, after, tuple(sources), _place_of(task, "result", result), result)
 
 
 def _surface(v: Mapping[str, int], tensor: str) -> Surface:
@@ -344,7 +344,7 @@ def input_bars(capture: Capture, works: list[Work]) -> tuple[int, ...]:
     return *first, *sorted(read.difference(named))
 
 
-def _planar(task: Task, source: Surface) -> Layer:
+def _planar(task: TaskValues, source: Surface) -> Layer:
     v = task.v
     two = v["Common.Cfg.TaskType"] == PLANAR_TWO
     task.expect("planar")
@@ -364,7 +364,7 @@ def _planar(task: Task, source: Surface) -> Layer:
     return Elementwise(kind, source.shape, prescale=values[0], scale=values[1], bias=values[2])
 
 
-def _bypass(task: Task, source: Surface) -> Layer | None:
+def _bypass(task: TaskValues, source: Surface) -> Layer | None:
     """Return the layer of a neural task without a kernel; None for a copy."""
     mode, prescale = task.v["NE.MACCfg.NonlinearMode"], half(task.v["NE.PostScale.PostScale"])
     task.expect("neural")
@@ -380,7 +380,7 @@ def _bypass(task: Task, source: Surface) -> Layer | None:
     return Elementwise("copy", source.shape, scale=prescale)
 
 
-def _convolution(task: Task, source: Surface, result: Surface) -> tuple[Conv2D, Layer | None]:
+def _convolution(task: TaskValues, source: Surface, result: Surface) -> tuple[Conv2D, Layer | None]:
     """Return the convolution, and the activation after it if the task has a table for it."""
     v = task.v
     task.expect("neural")
@@ -436,7 +436,7 @@ def _convolution(task: Task, source: Surface, result: Surface) -> tuple[Conv2D, 
     return replace(layer, padding=next(iter(padding_names(layer)), border)), after
 
 
-def _place(task: Task, tensor: str, surface: Surface) -> Place | None:
+def _place_of(task: TaskValues, tensor: str, surface: Surface) -> TensorPlace | None:
     """Return the place of a tensor in memory; None for a tensor that the task before left in L2, or
     that the task leaves there for the next.
 
@@ -456,7 +456,7 @@ def _place(task: Task, tensor: str, surface: Surface) -> Place | None:
             f"{surface.row // UNIT:#x} and {surface.plane // UNIT:#x} for {surface.height} rows of "
             f"{surface.width}"
         )
-    return Place(task.v[fields["bar"]], UNIT * task.v[fields["offset"]], surface)
+    return TensorPlace(task.v[fields["bar"]], UNIT * task.v[fields["offset"]], surface)
 
 
 def _inputs(capture: Capture, wired: Wiring) -> Any:

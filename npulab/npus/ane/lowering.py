@@ -25,7 +25,7 @@ from npulab.npus.ane.words import (
     PLANAR,
     USUAL,
     Habits,
-    Step,
+    TaskStep,
     job_of,
     slots_of,
     words_in,
@@ -138,7 +138,7 @@ EXACT_KINDS = ("sqrt", "rsqrt", "inv", "log2")
 class Plan:
     """The tasks of a layer and the coefficients that they read."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[TaskStep, ...]
     constants: bytes | None = None
 
 
@@ -309,7 +309,7 @@ def _convolution(
     data = coefficients.encode(kernel, layer.weights, bias, table_bytes)
     engines = coefficients.engines(kernel, layer.weights)
     (top, _), (left, _) = layer.pads
-    step = Step(
+    step = TaskStep(
         CONVOLUTION,
         (source,),
         tuple(bars[:1]),
@@ -327,7 +327,7 @@ def _convolution(
 def _activation(
     layer: Activation, source: Surface, bars: Sequence[int], table: entries.Table | bytes | None
 ) -> Plan:
-    step = Step(BYPASS, (source,), tuple(bars[:1]), source, bars[-1], unicast=True)
+    step = TaskStep(BYPASS, (source,), tuple(bars[:1]), source, bars[-1], unicast=True)
     prescale = _half("prescale", layer.prescale)
     fields = {"NE.MACCfg.NonlinearMode": TABLE}
     if prescale != ONE:
@@ -382,14 +382,16 @@ def _elementwise(
         )
         prescale, sources = MINUS_ONE, sources[::-1]
     fields["PE.PreScale.PreScale"] = prescale
-    return Plan((Step(PLANAR, tuple(shapes), sources, shapes[0], bars[-1], fields=fields),))
+    return Plan((TaskStep(PLANAR, tuple(shapes), sources, shapes[0], bars[-1], fields=fields),))
 
 
 def _concat(layer: Concat, shapes: Sequence[Surface], bars: Sequence[int]) -> Plan:
     refuse_if(layer.axis != 2, "axis", layer.axis, "is 2 (channels)", refused)
     whole, steps, offset = _surface(layer.output_shape), [], 0
     for source, bar in zip(shapes, bars[:-1], strict=True):
-        steps.append(Step(BYPASS, (source,), (bar,), source, bars[-1], offset, whole, unicast=True))
+        steps.append(
+            TaskStep(BYPASS, (source,), (bar,), source, bars[-1], offset, whole, unicast=True)
+        )
         offset += source.bytes
     return Plan(tuple(steps))
 

@@ -88,7 +88,8 @@ def pack(tensor: np.ndarray, rows: bool = True) -> bytes:
     if array.ndim == 2:
         array = array.T[None]
     with np.errstate(over="ignore"):
-        surface = Surface(*array.shape[:3], UNIT if rows else 1)
+        height, width, channels = array.shape
+        surface = Surface(height, width, channels, UNIT if rows else 1)
         return surface.layout.pack(array.astype("<f2"))
 
 

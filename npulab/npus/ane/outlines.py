@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from npulab.npus.ane import coefficients
-from npulab.npus.ane.lifting import BLOCK, NEURAL, Task
+from npulab.npus.ane.lifting import BLOCK, NEURAL, TaskValues
 from npulab.npus.ane.lowering import TABLE
 from npulab.npus.ane.tables import entries
 from npulab.npus.kit import Capture, Item, buffer_of
@@ -91,7 +91,7 @@ def outline(subject: Capture | Layer) -> Mapping[str, Any]:
 def _of_words(capture: Capture) -> dict[str, Any]:
     if not capture.jobs or capture.jobs[-1].block != BLOCK or BLOCK not in capture.maps:
         return {}
-    last = Task.of(capture, len(capture.jobs) - 1)
+    last = TaskValues.of(capture, len(capture.jobs) - 1)
     v = last.v
     groups = v["Common.GroupConvCfg.NumGroups"]
     channels = groups * v["Common.Cout.Cout"]
@@ -108,10 +108,10 @@ def _of_words(capture: Capture) -> dict[str, Any]:
     return out
 
 
-def _users(capture: Capture) -> Iterator[Task]:
+def _users(capture: Capture) -> Iterator[TaskValues]:
     """Yield the tasks that read coefficients."""
     for number in range(len(capture.jobs)):
-        task = Task.of(capture, number)
+        task = TaskValues.of(capture, number)
         if task.v["Common.Cfg.TaskType"] != NEURAL or not task.v["Header.Header[9].KBE0"]:
             continue
         if not task.convolves and task.v["NE.MACCfg.NonlinearMode"] != TABLE:

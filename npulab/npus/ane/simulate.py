@@ -87,7 +87,7 @@ def simulate(capture: Capture) -> bytes:
     for job in capture.jobs:
         tasks.append(values_of(job, capture.maps, raw=True, unwritten=True))
     names = _inputs(capture, tasks)
-    memory = Memory(_given(capture, tasks, names), names)
+    memory = Memory(_bytes_at_bases(capture, tasks, names), names)
     for number, v in enumerate(tasks):
         try:
             _run(v, memory)
@@ -112,7 +112,9 @@ def _bars(tasks: list[Values], tensor: str) -> set[int]:
     return {v[fields["bar"]] for v in tasks if v[fields["valid"]]}
 
 
-def _given(capture: Capture, tasks: list[Values], names: dict[int, str]) -> dict[int, bytes]:
+def _bytes_at_bases(
+    capture: Capture, tasks: list[Values], names: dict[int, str]
+) -> dict[int, bytes]:
     out = {bar: capture.buffers[name] for bar, name in names.items() if name in capture.buffers}
     if "coefficients" in capture.buffers:
         for v in tasks:

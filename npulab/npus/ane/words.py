@@ -35,7 +35,7 @@ NO_KERNEL = Kernel(1, 1)
 
 
 @dataclass(frozen=True)
-class Step:
+class TaskStep:
     """The work of one task: ``engine`` computes ``result`` from one or two ``sources``.
 
     ``bars`` are the base addresses of the sources, ``target`` that of the result, which begins
@@ -78,7 +78,7 @@ SHAPES = ((2, 128), (4, 64), (8, 32), (16, 16), (8, 8))
 SMALL = len(SHAPES) - 1
 
 
-def l2(step: Step, habits: Habits) -> Any:
+def l2(step: TaskStep, habits: Habits) -> Any:
     """Return the places of sources and result of a task in L2, and their strides, in 16 bytes.
 
     Raises ValueError if they take more than L2 has.
@@ -113,7 +113,7 @@ def l2(step: Step, habits: Habits) -> Any:
     )
 
 
-def work_unit(step: Step, habits: Habits) -> tuple[int, int, int]:
+def work_unit(step: TaskStep, habits: Habits) -> tuple[int, int, int]:
     """Return the codes of the preferred, least and most shape of a work unit.
 
     A convolution has the shape that takes fewest units; of several such shapes the narrowest that
@@ -145,7 +145,7 @@ def fewest_units(result: Surface) -> int:
     return max(ranks)[-1]
 
 
-def l2_strides(step: Step, source: Surface, habits: Habits) -> tuple[int, int, int]:
+def l2_strides(step: TaskStep, source: Surface, habits: Habits) -> tuple[int, int, int]:
     """Return the strides of channels, rows and depth of a source.
 
     Rows of more channels than engines are set apart by 2 cells or a channel's stride, in a neural
@@ -167,7 +167,7 @@ def l2_strides(step: Step, source: Surface, habits: Habits) -> tuple[int, int, i
     return channel, depth + max(2, channel) + more, depth
 
 
-def result_strides(step: Step) -> tuple[int, int, int]:
+def result_strides(step: TaskStep) -> tuple[int, int, int]:
     """Return the strides of channels, rows and depth of a result in L2."""
     channel = ceil_div(HALF * step.result.width, CELL)
     depth = row = step.result.channels * channel
@@ -187,17 +187,17 @@ def second_base(end: int) -> int:
     return LINE * (lines + (lines % BANKS == 0))
 
 
-def in_l2(step: Step, habits: Habits) -> bool:
+def in_l2(step: TaskStep, habits: Habits) -> bool:
     """True if the whole result lies in L2: small convolutions of early compilers."""
     return bool(habits.result_in_l2) and step.engine == CONVOLUTION and step.kernel.small
 
 
-def patch_width(step: Step) -> int:
+def patch_width(step: TaskStep) -> int:
     """Return log2 of the width of a planar task's patch, 16 to 512 pixels."""
     return min(max(log2_up(step.result.width), 4), 9)
 
 
-def patch_height(step: Step) -> int:
+def patch_height(step: TaskStep) -> int:
     """Return log2 of the rows of a planar task's patch: those of the tile if they are a power of
     two, else one row."""
     rows = tile_height(step)
@@ -206,7 +206,7 @@ def patch_height(step: Step) -> int:
     return 0
 
 
-def tile_height(step: Step) -> int:
+def tile_height(step: TaskStep) -> int:
     """Return the rows of output of a tile: all rows; 32 in planar tasks whose sources do not fit
     into L2."""
     rows = step.result.height
@@ -245,7 +245,7 @@ NOT_EXACT = 13  # bit of DebugLogEvents that tables of sqrt, rsqrt, inv and log2
 
 
 def job_of(
-    step: Step,
+    step: TaskStep,
     chip: str,
     habits: Habits,
     number: int = 0,
@@ -263,14 +263,14 @@ def job_of(
     return Job.from_writes("H13", writes, registers)
 
 
-def records_of(step: Step, habits: Habits) -> tuple[tuple[int, int], ...]:
+def records_of(step: TaskStep, habits: Habits) -> tuple[tuple[int, int], ...]:
     """Return first register and number of registers of each record."""
     if step.engines or not habits.compact:
         return RECORDS
     return COMPACT
 
 
-def slots_of(steps: tuple[Step, ...], habits: Habits) -> tuple[int, ...]:
+def slots_of(steps: tuple[TaskStep, ...], habits: Habits) -> tuple[int, ...]:
     """Return the bytes at which the tasks of a list begin, and the end of the last task's slot."""
     out = [0]
     for step in steps:
@@ -278,13 +278,13 @@ def slots_of(steps: tuple[Step, ...], habits: Habits) -> tuple[int, ...]:
     return tuple(out)
 
 
-def words_in(step: Step, habits: Habits) -> int:
+def words_in(step: TaskStep, habits: Habits) -> int:
     """Return the words of the task in its section."""
     return H13.words + sum(1 + many for _, many in records_of(step, habits))
 
 
 def values_of(
-    step: Step, habits: Habits, number: int, count: int, slots: tuple[int, ...]
+    step: TaskStep, habits: Habits, number: int, count: int, slots: tuple[int, ...]
 ) -> dict[str, int]:
     """Return the raw values by field; fields left out are 0."""
     of = subject(step, habits, number, count, slots)
@@ -293,7 +293,7 @@ def values_of(
     return {name: value for name, value in values.items() if value}
 
 
-def subject(step: Step, habits: Habits, number: int, count: int, slots: tuple[int, ...]) -> Any:
+def subject(step: TaskStep, habits: Habits, number: int, count: int, slots: tuple[int, ...]) -> Any:
     """Return what rows of ``tasks.csv`` may name of a task."""
     source, second = step.sources[0], None
     if len(step.sources) > 1:
@@ -348,7 +348,7 @@ def subject(step: Step, habits: Habits, number: int, count: int, slots: tuple[in
     )
 
 
-def debug_events(step: Step, number: int, last: bool) -> int:
+def debug_events(step: TaskStep, number: int, last: bool) -> int:
     """Return the bits of DebugLogEvents."""
     events = 0x68
     if last:
@@ -360,7 +360,7 @@ def debug_events(step: Step, number: int, last: bool) -> int:
     return events
 
 
-def cycles(step: Step) -> int:
+def cycles(step: TaskStep) -> int:
     """Return the compiler's estimate of a task's length: bytes moved, divided by 34133 1/3.
 
     Fits 28 tasks of compilers 5.x and later; 512 channels of one pixel have 4, this gives 2.
@@ -371,7 +371,7 @@ def cycles(step: Step) -> int:
     return min(3 * moved // 102400, 2**16 - 1)
 
 
-def kernel_source(step: Step, habits: Habits) -> dict[str, int]:
+def kernel_source(step: TaskStep, habits: Habits) -> dict[str, int]:
     """Return the fields that place each engine's coefficients; an engine that is off has the length
     of 64 bytes."""
     if step.planar and not habits.planar_kernel:

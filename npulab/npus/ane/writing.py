@@ -62,7 +62,7 @@ KIND_CODES = {name: code for code, name in hwx.KINDS.items()}
 Described = Mapping[str, Any]
 
 
-class Kernel(NamedTuple):
+class EngineCoefficients(NamedTuple):
     """The coefficients of an engine in one task: the byte of the task list that places them, the
     engine, the offset of the coefficients, and whether they are an activation table."""
 
@@ -81,7 +81,7 @@ class Contents(NamedTuple):
     const_at: int  # address of the coefficients
     data: bytes
     tensors: Sequence[Described]
-    kernels: Sequence[Kernel]
+    kernels: Sequence[EngineCoefficients]
 
     @property
     def network(self) -> str:
@@ -267,7 +267,7 @@ def _bars(contents: Contents) -> dict[int, int]:
     return bars
 
 
-def _kernels(capture: Capture, listed: Sequence[tasks.Task]) -> Iterator[Kernel]:
+def _kernels(capture: Capture, listed: Sequence[tasks.Task]) -> Iterator[EngineCoefficients]:
     """Yield the enabled engines of every task that reads coefficients of the file."""
     registers = capture.maps["H13"]
     for number, task in enumerate(listed):
@@ -281,7 +281,7 @@ def _kernels(capture: Capture, listed: Sequence[tasks.Task]) -> Iterator[Kernel]
             for i, (address, value) in enumerate(record.writes, 1):
                 engine = (address - FIRST_BASE) // WORD_BYTES
                 if 0 <= engine < ENGINES and state.get(FIRST_CONFIG + WORD_BYTES * engine, 0) % 2:
-                    yield Kernel(place + WORD_BYTES * i, engine, value, table)
+                    yield EngineCoefficients(place + WORD_BYTES * i, engine, value, table)
 
 
 def _symbols(contents: Contents, label: str) -> Iterator[hwx.Symbol]:
@@ -324,11 +324,11 @@ def _commands(contents: Contents, identity: str, offsets: Offsets) -> list[bytes
     for tensor in placed:
         commands.append(_tensor_segment(tensor))
     for tensor in placed:
-        commands.append(_named(hwx.PLACE, {"address": tensor["address"]}, [tensor["name"]]))
+        commands.append(_command(hwx.PLACE, {"address": tensor["address"]}, [tensor["name"]]))
     commands.append(_program(contents))
     for tensor in contents.tensors:
         commands.append(_tensor_thread(tensor, contents.network))
-    commands.append(_named(hwx.COMMAND, {"command": hwx.IDENT}, [identity]))
+    commands.append(_command(hwx.COMMAND, {"command": hwx.IDENT}, [identity]))
     symbols = {
         "symbols": offsets.symbols,
         "count": (offsets.strings - offsets.symbols) // hwx.SYMBOL.itemsize,
@@ -428,7 +428,7 @@ def _program(contents: Contents) -> bytes:
         "tasks": len(capture.jobs),
     }
     tail = TAILS[len(capture.jobs) > 1]
-    return _named(hwx.PROGRAM_THREAD, values, [contents.network], tail)
+    return _command(hwx.PROGRAM_THREAD, values, [contents.network], tail)
 
 
 def _tensor_thread(tensor: Described, network: str) -> bytes:
@@ -444,10 +444,10 @@ def _tensor_thread(tensor: Described, network: str) -> bytes:
         "shape": [tensor[axis] for axis in "nchwd"],
         "symbol": name + len(symbol.encode()) + 1,
     }
-    return _named(hwx.TENSOR_THREAD, values, [network, symbol, symbol], TENSOR_TAIL)
+    return _command(hwx.TENSOR_THREAD, values, [network, symbol, symbol], TENSOR_TAIL)
 
 
-def _named(
+def _command(
     struct: Any, values: Mapping[str, Any], names: Sequence[str], more: bytes = b""
 ) -> bytes:
     """Return a command with ``more`` and the names after it, filled up to 8 bytes."""

@@ -204,7 +204,7 @@ def write(kernel: Kernel, weights: np.ndarray, bias: np.ndarray | None) -> bytes
     rows = weights.reshape(kernel.outputs, -1)
     if bias is not None:
         rows = np.concatenate([bias, rows], 1)
-    return _placed(kernel, rows).tobytes()
+    return _interleaved(kernel, rows).tobytes()
 
 
 def read(kernel: Kernel, data: bytes) -> tuple[np.ndarray, np.ndarray | None]:
@@ -248,10 +248,10 @@ def labels(kernel: Kernel) -> np.ndarray:
     0 for fill and tables.
     """
     numbers = 1 + np.arange(kernel.outputs * kernel.steps)
-    return _placed(kernel, numbers.reshape(kernel.outputs, -1))
+    return _interleaved(kernel, numbers.reshape(kernel.outputs, -1))
 
 
-def _placed(kernel: Kernel, rows: np.ndarray) -> np.ndarray:
+def _interleaved(kernel: Kernel, rows: np.ndarray) -> np.ndarray:
     """Return the halfwords of a buffer that is not sparse, from channels (outputs, steps)."""
     table = planes(kernel)
     where = places(kernel, table)

@@ -78,7 +78,7 @@ def _as_items(rows: np.ndarray) -> list[Item]:
     return list(map(Item, *columns.values()))
 
 
-def _rows(kind: str, byte: np.ndarray, **columns: np.ndarray | int) -> np.ndarray:
+def _item_rows(kind: str, byte: np.ndarray, **columns: np.ndarray | int) -> np.ndarray:
     """Rows of one kind, by the byte at which each begins; columns left out are 16 bits, value 0, no
     weight, and no coordinate."""
     rows = np.full(len(byte), NONE, ITEMS)
@@ -105,7 +105,7 @@ def _dense(kernel: Kernel, where: Places, data: bytes) -> Iterator[np.ndarray]:
 
     def halfwords(kind: str, some: np.ndarray, **columns: np.ndarray) -> np.ndarray:
         chosen = {name: column[some] for name, column in columns.items()}
-        return _rows(kind, HALF * at[some], core=engine[some], value=value[some], **chosen)
+        return _item_rows(kind, HALF * at[some], core=engine[some], value=value[some], **chosen)
 
     is_bias = plane < 0
     is_absent = ~is_bias & (tap < 0)
@@ -126,12 +126,12 @@ def _sparse(kernel: Kernel, walked: Walked, data: bytes) -> Iterator[np.ndarray]
     table = walked.table
     start = walked.where.start + HALF * kernel.bias * table.lanes
     count = np.array([len(body) for body in walked.bodies])
-    yield _rows("count", start, bits=8 * COUNT_BYTES, core=table.engine, value=count)
+    yield _item_rows("count", start, bits=8 * COUNT_BYTES, core=table.engine, value=count)
     for same in alike(table):
         engine = table.engine[same.planes, None]
         if kernel.bias:
             byte = walked.where.start[same.planes, None] + HALF * np.arange(same.lanes)
-            yield _rows(
+            yield _item_rows(
                 "bias",
                 byte.ravel(),
                 core=np.repeat(engine, same.lanes),
@@ -151,7 +151,7 @@ def _masks_and_weights(
     bits = bits_of(mask)
     step = STEP[mask] + masks.gaps
     at = start[same.planes, None] + np.cumsum(step, 1) - step
-    yield _rows(
+    yield _item_rows(
         "mask",
         at.ravel(),
         bits=MASK_BITS,
@@ -163,14 +163,14 @@ def _masks_and_weights(
     gaps = np.tile(masks.gaps, len(engine))
     before = np.cumsum(gaps) - gaps
     empty = np.repeat((at + STEP[mask]).ravel() - before, gaps) + np.arange(gaps.sum())
-    yield _rows("mask", empty, bits=MASK_BITS, core=np.repeat(engine, masks.gaps.sum()))
+    yield _item_rows("mask", empty, bits=MASK_BITS, core=np.repeat(engine, masks.gaps.sum()))
     number, octet, bit = np.nonzero(bits)
     behind = at[..., None] + 1 + HALF * (np.cumsum(bits, 2) - 1)
     byte = behind[bits]
     cell, lane = np.divmod(MASK_BITS * masks.numbers[octet] + bit, kernel.mask_width(same.lanes))
     plane, slot = np.divmod(cell, kernel.slots)
     row, column = np.divmod(kernel.taps()[slot], kernel.kernel_w)
-    yield _rows(
+    yield _item_rows(
         "weight",
         byte,
         core=engine[number],
@@ -187,12 +187,12 @@ def _tables(kernel: Kernel, data: bytes, where: Places) -> np.ndarray:
     halves = kernel.table_bytes // HALF
     byte = (where.engines[:, :1] + HALF * np.arange(halves)).ravel()
     engine = np.repeat(np.arange(len(where.engines)), halves)
-    return _rows("table", byte, core=engine, value=_halves(data, byte))
+    return _item_rows("table", byte, core=engine, value=_halves(data, byte))
 
 
 def _fill(table: Planes, where: Places) -> np.ndarray:
     fill = fills(table, where)
-    return _rows("fill", fill.byte, bits=8 * fill.size, core=fill.engine)
+    return _item_rows("fill", fill.byte, bits=8 * fill.size, core=fill.engine)
 
 
 def _halves(data: bytes, byte: np.ndarray) -> np.ndarray:

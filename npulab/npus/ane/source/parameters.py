@@ -69,7 +69,7 @@ class Strides(NamedTuple):
 STRIDES = ("Row", "Plane", "Depth", "Batch")  # as the keys of networks spell them
 
 
-class Kernel(NamedTuple):
+class Window(NamedTuple):
     """A kernel's extents, its steps, and the border on each side of the image."""
 
     width: int = 1
@@ -105,11 +105,11 @@ class Chain:
         return self.main.type == "Conv" and any("BiasIndex" in unit.scalars for unit in self.fused)
 
 
-def kernel_of(unit: Unit) -> Kernel:
+def kernel_of(unit: Unit) -> Window:
     """Return the kernel of a unit; without one, 1 x 1 with steps of 1."""
     keys = unit.params
     step_x, step_y = [*keys.get("Step", ()), 1, 1][:2]
-    return Kernel(
+    return Window(
         keys.get("KernelWidth", 1),
         keys.get("KernelHeight", 1),
         keys.get("KernelDepth", 1),

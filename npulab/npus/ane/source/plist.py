@@ -65,8 +65,8 @@ def read_plist(source: bytes | str | os.PathLike[str]) -> Plist:
     npulab.support.refuse.FormatError: net.plist: got no value, allowed is a dictionary with Networks
     """  # noqa: E501
     if isinstance(source, bytes):
-        return _read(source, "net.plist")
-    return _read(read_bounded(Path(source), MOST_BYTES), str(source))
+        return _parsed(source, "net.plist")
+    return _parsed(read_bounded(Path(source), MOST_BYTES), str(source))
 
 
 def weights_files(network: Network, folder: str | os.PathLike[str]) -> dict[str, bytes]:
@@ -80,7 +80,7 @@ def weights_files(network: Network, folder: str | os.PathLike[str]) -> dict[str,
     return found
 
 
-def _read(data: bytes, where: str) -> Plist:
+def _parsed(data: bytes, where: str) -> Plist:
     refuse_if(len(data) > MOST_BYTES, where, f"{len(data)} bytes or more", f"are {MOST_BYTES}")
     binary = data.startswith(BINARY)
     if binary:
