@@ -20,7 +20,6 @@ from npulab.npus.kit import WORD_BYTES, Capture, refuse_if, up
 
 PAGE, COEFFICIENT_ALIGN = 0x4000, 64
 TEXT_AT = 0x30000000  # where compilers 4.2.1 to 7.6.4 put the task list
-CPU, EXECUTABLE, FLAGS = 0x80, 2, 0x200000
 NETWORK = "net"
 TEXT_BAR, COEFFICIENT_BAR = 0, 1
 FIRST_BASE, FIRST_CONFIG = 0x1F848, 0x1F808  # one word for each engine
@@ -139,14 +138,9 @@ def hwx_bytes(capture: Capture, identity: str = "", label: str = "") -> bytes:
     commands = _commands(contents, identity, offsets)
     head = hwx.HEAD.build(
         {
-            "magic": hwx.MAGIC,
-            "cputype": CPU,
             "cpusubtype": CHIPS[capture.chip]["cpusubtype"],
-            "filetype": EXECUTABLE,
             "commands": len(commands),
             "commands_size": symbols_at - hwx.HEAD.sizeof(),
-            "flags": FLAGS,
-            "reserved": 0,
         }
     )
     rows = [(start, *symbol[1:]) for symbol, start in zip(symbols, starts, strict=True)]
@@ -409,13 +403,9 @@ def _segment(name: str, *sections: bytes, protection: int = 0, **fields: Any) ->
 
 def _named_part(struct: Any, name: str, *, segment: str = "", **fields: Any) -> bytes:
     """Return a segment's head or a section by its fields; fields left out are 0."""
-    values: dict[str, Any] = {}
-    for part in struct.subcons:
-        if part.name and part.name != "command":
-            values[part.name] = 0
-    values["name"] = name.encode().ljust(16, b"\0")
-    values["segment"] = segment.encode().ljust(16, b"\0")
-    return bytes(struct.build({**values, **fields}))
+    fields["name"] = name.encode().ljust(16, b"\0")
+    fields["segment"] = segment.encode().ljust(16, b"\0")
+    return bytes(struct.build(fields))
 
 
 def _program(contents: Contents) -> bytes:
