@@ -1,8 +1,8 @@
-"""Samsung ONE's runtime, whose fully connected layers ruy multiplies: facts in the tables beside
-this file.
+"""Samsung ONE's runtime, whose fully connected layers ruy multiplies: facts in the tables of this
+folder.
 
-A software runtime is a target too: a chip is a path of ruy's kernels, the words are what one call
-is told.
+A software runtime is a target too: a chip is a path of ruy's kernels, the words are the arguments
+of one call.
 """
 
 from npulab.npus.onert.facts import FACTS

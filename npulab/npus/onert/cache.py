@@ -1,16 +1,17 @@
-"""The cache of packed matrices of ruy, as a model: what is found by an address whose memory was
-freed.
+"""A model of ruy's cache of packed matrices, which finds them by an address whose memory may have
+been freed.
 
-A layer of ONE multiplies by its weights with ruy, which packs them first.  The cache keeps what was
-packed and finds it by the address of the weights, not by what lies there.  ONE frees weights once
-they were packed, to have them in memory once only.  So what is packed must be found again: what is
-not is packed anew from freed memory; and what lies at that address later must not be found.
+A layer of ONE multiplies by its weights with ruy, which packs them first.  The cache keeps the
+packed weights and finds them by the address of the weights, not by their contents.  ONE frees
+weights after they were packed, so that memory holds them only once.  Two things then go wrong:
+packed weights that the cache does not find are packed again from freed memory, and other weights
+that come to the address find the packed weights of the first.
 
-Two forms of the cache: of 2020 (google/ruy:ruy/dispatch.h and prepacked_cache.cc, policies
-kNoCache, the default, and kCacheLHSOnNarrowMul), found by kernel function and address; and the
-present one (ruy/prepare_packed_matrices.cc, prepacked_cache.h), found by address, packed layout and
-zero point, which ONE now uses with kAlwaysCache for weights (compute/cker: NeonCpuBackendGemm).
-Clocks are taken as exact, so that no two entries are of the same time.
+There are two forms of the cache.  That of 2020 (google/ruy:ruy/dispatch.h and prepacked_cache.cc,
+policies kNoCache, the default, and kCacheLHSOnNarrowMul) finds by kernel function and address.  The
+present one (ruy/prepare_packed_matrices.cc, prepacked_cache.h) finds by address, packed layout and
+zero point; ONE now uses it with kAlwaysCache for weights (compute/cker: NeonCpuBackendGemm).
+Clocks are assumed exact: no two entries have the same time.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from npulab.npus.kit import pd, refuse_if
 
 # ruy/prepacked_cache.h: kDefaultEjectionThresholdBytes, now kDefaultMaxBuffersBytes
 LIMIT = 2**28
-# columns of the result that kCacheLHSOnNarrowMul takes at most; ONE's FullyConnectedLayer::prepare
-# too
+# kCacheLHSOnNarrowMul, and ONE's FullyConnectedLayer::prepare, take results of at most this many
+# columns.
 NARROW = 4
-SEVERAL = 4  # kernels side by side that kCacheIfSignificantSpeedup takes at most
+SEVERAL = 4  # kCacheIfSignificantSpeedup takes at most this many kernels next to each other
 POLICIES = {
     "kNoCache": "2020",
     "kCacheLHSOnNarrowMul": "2020",
@@ -35,8 +36,8 @@ POLICIES = {
     "kCacheIfSignificantSpeedup": "present",
     "kAlwaysCache": "present",
 }
-# glibc malloc.c: a block of its own mapping begins a header of two words (of 4 or 8 bytes) behind
-# the start of a page
+# glibc malloc.c: a block with a mapping of its own begins two words (of 4 or 8 bytes) after the
+# start of a page.
 PAGE, HEADERS = 4096, (8, 16)
 FAULTS = ("stale hit", "use after free", "segmentation fault", "double free")
 
@@ -45,9 +46,9 @@ FAULTS = ("stale hit", "use after free", "segmentation fault", "double free")
 class Layer:
     """A fully connected layer as ruy sees it.
 
-    ``address`` is where its weights ``(units, depth)`` lie, None where it is not told (and nothing
-    is ever freed there); ``columns`` those of the other side, batches.  ``block`` are rows and
-    columns of the kernel on the side of the weights, ``other`` columns on the other side;
+    ``address`` is that of its weights ``(units, depth)``, None if it is unknown (and nothing is
+    ever freed there); ``columns`` are those of the other side, the batches.  ``block`` is rows and
+    columns of the kernel on the side of the weights, ``other`` its columns on the other side;
     ``kernel`` names the kernel's function.
     """
 
@@ -64,7 +65,7 @@ class Layer:
 
     @property
     def packed_shape(self) -> tuple[int, int]:
-        """Rows and columns of the packed weights, whole blocks of both.
+        """Rows and columns of the packed weights, a multiple of the block's.
 
         >>> Layer("a", 0, depth=1000, units=94).packed_shape
         (1008, 96)
@@ -85,8 +86,8 @@ class Layer:
 
 @dataclass(frozen=True)
 class Allocate:
-    """Data comes to an address; ``mapped`` says that it is a mapping of its own, which is gone when
-    it is freed."""
+    """Data comes to an address; ``mapped`` is true if it is a mapping of its own, which no longer
+    exists after it is freed."""
 
     address: int
     data: str
@@ -95,7 +96,7 @@ class Allocate:
 
 @dataclass(frozen=True)
 class Prepare:
-    """A layer takes the address of what lies there as its weights."""
+    """A layer takes the data at its address as its weights."""
 
     layer: Layer
 
@@ -110,7 +111,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Free:
-    """What lies at an address is freed."""
+    """The data at an address is freed."""
 
     address: int
 
@@ -124,12 +125,12 @@ Event = Allocate | Prepare | Run | Free | Renew
 
 
 class Outcome(NamedTuple):
-    """What became of an event.
+    """The outcome of an event.
 
-    ``at`` is what lies at the address then ("freed" for nothing any more), ``packed`` what the
-    packed weights were made of that were multiplied, ``ejected`` the weights whose entries made
-    room, ``entries`` and ``bytes`` what the cache holds afterwards.  ``fault`` says that numbers
-    are wrong or the program ends.
+    ``at`` is the data at the address then ("freed" if there is none any more), ``packed`` the data
+    of which the multiplied weights were packed, ``ejected`` the weights whose entries made room,
+    ``entries`` and ``bytes`` the contents of the cache afterwards.  ``fault`` is true if numbers are
+    wrong or the program ends.
     """
 
     event: int
@@ -151,7 +152,8 @@ class _Entry(NamedTuple):
 
 
 def likely_mapped(address: int) -> bool:
-    """Whether an address looks like a mapping of its own, as glibc makes it for 128 KiB and more.
+    """Return true if an address looks like a mapping of its own, as glibc makes it for 128 KiB and
+    more.
 
     One in 256 (64 bits) or 512 (32 bits) addresses of the heap looks like that too.
 
@@ -162,10 +164,11 @@ def likely_mapped(address: int) -> bool:
 
 
 def caches(policy: str, layer: Layer) -> bool:
-    """Whether a policy keeps the packed weights of a layer.
+    """Return true if a policy keeps the packed weights of a layer.
 
-    kCacheIfLargeSpeedup does where the other side is no wider than a kernel,
-    kCacheIfSignificantSpeedup than four. Raises ValueError for an unknown policy.
+    kCacheIfLargeSpeedup does if the other side is not wider than a kernel,
+    kCacheIfSignificantSpeedup if it is not wider than four.  Raises ValueError for an unknown
+    policy.
 
     >>> wide = Layer("wide", 0, columns=8)
     >>> [caches(policy, wide) for policy in POLICIES]
@@ -182,7 +185,7 @@ def caches(policy: str, layer: Layer) -> bool:
 
 
 def key(policy: str, layer: Layer) -> tuple[object, ...]:
-    """What packed weights are found by: of 2020 not their shape, now that of the packed ones."""
+    """Return the key by which packed weights are found: in 2020 it did not have their shape."""
     if POLICIES[policy] == "2020":
         return layer.kernel, layer.address
     return layer.address, layer.packed_shape, layer.block, layer.zero_point
@@ -191,39 +194,44 @@ def key(policy: str, layer: Layer) -> tuple[object, ...]:
 def replay(
     events: Iterable[Event], policy: str = "kCacheLHSOnNarrowMul", limit: int = LIMIT
 ) -> list[Outcome]:
-    """What becomes of events, one outcome each, up to the first segmentation fault.
+    """Return the outcomes of events, one each, up to the first segmentation fault.
 
-    Of a run: "zeros" (nothing is multiplied), "hit" (packed before), "packed" (now, and kept),
-    "packed once" (now, and not kept), and the faults "stale hit" (what is found was packed from
-    other weights at that address), "use after free" (packed from freed memory, or from what came
-    there since), "segmentation fault" (packed from memory that is mapped no more).  Of a free:
-    "freed", or the fault "double free".  The cache holds ``limit`` bytes: the entry that was not
-    used for longest goes first, and one that is larger than all is kept alone. Raises ValueError
-    naming the event for what cannot be: an address given twice, a layer that was not prepared or
-    takes nothing as its weights; for an unknown policy, and a limit below 0.
+    A run ends as "zeros" (nothing is multiplied), "hit" (packed before), "packed" (now, and kept),
+    "packed once" (now, and not kept), or with a fault: "stale hit" (the packed weights are of other
+    data that was at that address), "use after free" (packed from freed memory, or from data that
+    came there since), "segmentation fault" (packed from memory that is no longer mapped).  A free
+    ends as "freed", or with the fault "double free".  The cache holds ``limit`` bytes: the entry
+    that was not used for longest goes first; an entry larger than the limit is kept alone.  Raises
+    ValueError with the event for an address allocated twice and for a layer that was not prepared
+    or has nothing at its address, ValueError for an unknown policy and for a limit below 0.
 
     >>> one, two = Layer("one", 0x1000, 8, 4), Layer("two", 0x1000, 8, 4)
-    >>> steps = [Allocate(0x1000, "a"), Prepare(one), Run("one"), Free(0x1000), Run("one"), Allocate(0x1000, "b"),
-    ...          Prepare(two), Run("two")]
+    >>> steps = [Allocate(0x1000, "a"), Prepare(one), Run("one"), Free(0x1000), Run("one")]
+    >>> steps += [Allocate(0x1000, "b"), Prepare(two), Run("two")]
     >>> [(step.outcome, step.at, step.packed) for step in replay(steps) if step.what == "run"]
     [('packed', 'a', 'a'), ('hit', 'freed', 'a'), ('stale hit', 'b', 'a')]
     """
     refuse_if(limit < 0, "limit", limit, "are 0 bytes or more")
     machine = _Machine(policy, limit)
-    out: list[Outcome] = []
+    outcomes: list[Outcome] = []
     for number, event in enumerate(events):
-        out.append(machine.step(number, event))
-        if out[-1].outcome == "segmentation fault":
+        outcome = machine.step(number, event)
+        outcomes.append(outcome)
+        if outcome.outcome == "segmentation fault":
             break
-    return out
+    return outcomes
 
 
 def table(outcomes: Iterable[Outcome]) -> pd.DataFrame:
-    """One row per outcome, its parts as columns, the address in hexadecimal ("" for none)."""
-    rows = [
-        {**step._asdict(), "address": "" if step.address is None else f"{step.address:#x}"}
-        for step in outcomes
-    ]
+    """Return one row per outcome, its fields as columns, the address in hexadecimal ("" for
+    none)."""
+    rows = []
+    for step in outcomes:
+        row = step._asdict()
+        row["address"] = ""
+        if step.address is not None:
+            row["address"] = f"{step.address:#x}"
+        rows.append(row)
     return pd.DataFrame(rows, columns=Outcome._fields)
 
 
@@ -235,13 +243,14 @@ class _Machine:
         self.policy, self.limit = policy, limit
         self.memory: dict[int | None, Allocate] = {}
         self.gone: dict[int | None, Allocate] = {}  # freed last at an address
-        self.layers: dict[str, tuple[Layer, str]] = {}  # with what its weights are
+        self.layers: dict[str, tuple[Layer, str]] = {}  # with the data of its weights
         self.cache: dict[tuple[object, ...], _Entry] = {}  # the oldest use first
         self.held = 0  # bytes of all entries
 
     def step(self, number: int, event: Event) -> Outcome:
-        """What becomes of one event."""
-        name, packed, address = "", "", getattr(event, "address", None)
+        """Return the outcome of one event."""
+        name = packed = ""
+        address = getattr(event, "address", None)
         ejected: tuple[str, ...] = ()
         match event:
             case Renew():
@@ -254,11 +263,9 @@ class _Machine:
                     )
                 self.memory[address], outcome = event, "allocated"
             case Free():
+                outcome = "double free"
                 if address in self.memory:
                     outcome = "freed"
-                else:
-                    outcome = "double free"
-                if address in self.memory:
                     self.gone[address] = self.memory.pop(address)
             case Prepare(layer):
                 name, address = layer.name, layer.address
@@ -279,9 +286,8 @@ class _Machine:
                 address, outcome = layer.address, "zeros"
                 if not zeros:
                     outcome, packed, ejected = self.run(layer, weights)
-        if isinstance(event, Renew):
-            at = ""
-        else:
+        at = ""
+        if not isinstance(event, Renew):
             at = self.at(address)
         return Outcome(
             number,
@@ -298,28 +304,35 @@ class _Machine:
         )
 
     def run(self, layer: Layer, weights: str) -> tuple[str, str, tuple[str, ...]]:
-        """(outcome, what the layer multiplies by, what was ejected); ``weights`` is what it was
-        prepared with."""
-        kept, by = caches(self.policy, layer), key(self.policy, layer)
-        if kept and by in self.cache:
-            entry = self.cache[by] = self.cache.pop(by)  # its use is the latest now
-            return "hit" if entry.data == weights else "stale hit", entry.data, ()
-        now, freed = self.at(layer.address), self.gone.get(layer.address)
+        """Return (outcome, the data by which the layer multiplies, the ejected data); ``weights`` is
+        the data with which it was prepared."""
+        kept = caches(self.policy, layer)
+        found_by = key(self.policy, layer)
+        if kept and found_by in self.cache:
+            entry = self.cache.pop(found_by)
+            self.cache[found_by] = entry  # its use is now the latest
+            if entry.data == weights:
+                return "hit", entry.data, ()
+            return "stale hit", entry.data, ()
+        now = self.at(layer.address)
+        freed = self.gone.get(layer.address)
         if now == "freed" and freed:
             mapped = freed.mapped
-            if freed.mapped is None:
+            if mapped is None:
                 mapped = likely_mapped(freed.address)
             if mapped:
                 return "segmentation fault", "", ()
-        ejected = self.keep(by, _Entry(now, layer.packed)) if kept else ()
+        outcome = "packed once"
+        ejected: tuple[str, ...] = ()
         if kept:
             outcome = "packed"
-        else:
-            outcome = "packed once"
-        return outcome if now == weights else "use after free", now, ejected
+            ejected = self.keep(found_by, _Entry(now, layer.packed))
+        if now != weights:
+            outcome = "use after free"
+        return outcome, now, ejected
 
     def keep(self, by: tuple[object, ...], entry: _Entry) -> tuple[str, ...]:
-        """Put an entry into the cache; what went for it."""
+        """Put an entry into the cache; return the data that was ejected for it."""
         ejected = []
         while self.cache and self.held + entry.bytes > self.limit:
             oldest = self.cache.pop(next(iter(self.cache)))
@@ -330,7 +343,7 @@ class _Machine:
         return tuple(ejected)
 
     def at(self, address: int | None) -> str:
-        """What lies at an address."""
+        """Return the data at an address."""
         if address is None:
             return "not told"
         if address in self.memory:

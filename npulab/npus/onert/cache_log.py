@@ -1,11 +1,11 @@
-"""The log that ONE's fully connected layers wrote while weights were freed after packing, read and
-replayed.
+"""The log that ONE's fully connected layers wrote while weights were freed after packing: its reader
+and its replay.
 
-A line is a function, the address of the layer, and what happened: ``void onert::backend::cpu::ops::
-FullyConnectedLayer::prepare() 0x752570 cached:  0x754a28``.  ``prepare`` says which layers take
-their weights' address as that of the cache ("batch_size > 4" takes none), ``fullyConnectedHybrid``
-each run: its beginning, its end, and what became of the weights ("tensor->ref is 0" frees them).
-Lines of others are passed over.
+A line is a function, the address of the layer, and an event: ``void onert::backend::cpu::ops::
+FullyConnectedLayer::prepare() 0x752570 cached:  0x754a28``.  ``prepare`` logs the address by which
+the cache finds the weights of a layer ("batch_size > 4": not cached), ``fullyConnectedHybrid`` each
+run: its beginning, its end, and the fate of the weights ("tensor->ref is 0" frees them).  Lines of
+other functions are passed over.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from npulab.npus.kit import pd, read_table, refuse_if
 from npulab.npus.onert.cache import (
@@ -40,11 +40,12 @@ PARTS = {"ADDRESS": r" *(\(nil\)|0x[0-9a-fA-F]{1,16})", "COUNT": r"(\d{1,9})"}
 BEFORE = {what: before for _, _, what, before in FORMS}
 END = re.compile(r"Segmentation fault\b")
 NONE = "(nil)"
+LAYER_COLUMNS = ["layer", "weights", "runs", "freed", "seen_freed", "stopped"]
 
 
 class LogLine(NamedTuple):
-    """A line of the log: its number from 1, the function, the layer, what happened, and the number
-    that goes with it (an address, a count of references)."""
+    """A line of the log: its number from 1, the function, the layer, the event, and the number of
+    the event (an address, a count of references)."""
 
     line: int
     function: str
@@ -54,85 +55,94 @@ class LogLine(NamedTuple):
 
     @property
     def frees(self) -> bool:
-        """Whether it says that the weights are freed."""
+        """True if the weights are freed."""
         return (self.what, self.number) == ("references", 0)
 
 
 @dataclass(frozen=True)
 class Log:
-    """The lines of fully connected layers; ``fault`` is the line that says the program ended, 0
-    where none does."""
+    """The lines of fully connected layers; ``fault`` is the line at which the program ended, 0 if
+    the log does not say so."""
 
     lines: tuple[LogLine, ...]
     fault: int = 0
 
     @property
     def layers(self) -> pd.DataFrame:
-        """One row per layer, in the order they were prepared: layer, weights (the address that is
-        cached, "" where the other side is too wide), runs (whole ones), freed (the line that says
-        so, 0 where none does), seen_freed (the first line that says they had been freed), stopped
-        (whether the log ends inside a run)."""
-        weights = {entry.layer: None for entry in self.lines if entry.function == PREPARE} | {
-            entry.layer: entry.number for entry in self.lines if entry.what == "cached"
-        }
+        """One row per layer, in the order in which they were prepared.
+
+        Columns: layer; weights (the address that is cached, "" if the other side is too wide); runs
+        (whole runs); freed (the line that says so, else 0); seen_freed (the first line that says
+        the weights had been freed, else 0); stopped (true if the log ends inside a run).
+        """
+        weights: dict[int, int | None] = {}
+        for entry in self.lines:
+            if entry.function == PREPARE:
+                weights.setdefault(entry.layer, None)
+                if entry.what == "cached":
+                    weights[entry.layer] = entry.number
         rows = []
         for layer, address in weights.items():
-            mine = [
-                entry for entry in self.lines if (entry.layer, entry.function) == (layer, HYBRID)
-            ]
-            rows.append(
-                (
-                    f"{layer:#x}",
-                    "" if address is None else f"{address:#x}",
-                    sum(entry.what == "multiplied" for entry in mine),
-                    next((entry.line for entry in mine if entry.frees), 0),
-                    next((entry.line for entry in mine if entry.what == "freed before"), 0),
-                    bool(mine and self.fault and mine[-1].what == "multiplies"),
-                )
-            )
-        return pd.DataFrame(
-            rows, columns=["layer", "weights", "runs", "freed", "seen_freed", "stopped"]
-        )
+            row: dict[str, Any] = {"layer": f"{layer:#x}", "weights": "", "runs": 0}
+            row |= {"freed": 0, "seen_freed": 0, "stopped": False}
+            if address is not None:
+                row["weights"] = f"{address:#x}"
+            for entry in self.lines:
+                if (entry.layer, entry.function) != (layer, HYBRID):
+                    continue
+                row["stopped"] = self.fault > 0 and entry.what == "multiplies"
+                if entry.what == "multiplied":
+                    row["runs"] += 1
+                if entry.frees:
+                    row["freed"] = row["freed"] or entry.line
+                if entry.what == "freed before":
+                    row["seen_freed"] = row["seen_freed"] or entry.line
+            rows.append(row)
+        return pd.DataFrame(rows, columns=LAYER_COLUMNS)
 
     def events(self, zeros: bool = False, renewed: bool = False) -> list[Event]:
-        """What the log says happened, for ``cache.replay``.
+        """Return the events of the log, for ``cache.replay``.
 
-        With ``zeros`` the input of each layer's first run was zeros, with ``renewed`` there is
-        another context when a layer runs for the second time; the log says neither.
+        With ``zeros`` the input of each layer's first run was zeros; with ``renewed`` there is
+        another context when a layer runs for the second time.  The log shows neither.
         """
-        out: list[Event] = []
+        found: list[Event] = []
         weights: dict[int, int | None] = {}
         held: set[int] = set()
         prepared: set[int] = set()
         runs: Counter[int] = Counter()
         for entry in self.lines:
-            layer, what, name = entry.layer, entry.what, f"{entry.layer:#x}"
+            layer, what = entry.layer, entry.what
+            name = f"{layer:#x}"
             if what == "begins" and entry.function == PREPARE:
                 weights[layer] = None
                 prepared.discard(layer)
             if what == "cached" and entry.number is not None:
                 weights[layer] = entry.number
                 if entry.number not in held:
-                    out.append(Allocate(entry.number, f"weights of {name}"))
+                    found.append(Allocate(entry.number, f"weights of {name}"))
                     held.add(entry.number)
             address = weights.get(layer)
-            # a layer that is neither cached nor wide says no more until it runs
+            # A layer that is neither cached nor wide logs no more until it runs.
             if what in ("cached", "wide", "multiplies") and layer not in prepared:
-                out.append(Prepare(Layer(name, address, columns=NARROW + (address is None))))
+                columns = NARROW
+                if address is None:
+                    columns += 1
+                found.append(Prepare(Layer(name, address, columns=columns)))
                 prepared.add(layer)
             if what == "multiplies":
                 if renewed and runs[layer] == 1 == max(runs.values()):
-                    out.append(Renew())
+                    found.append(Renew())
                 runs[layer] += 1
-                out.append(Run(name, zeros and runs[layer] == 1))
+                found.append(Run(name, zeros and runs[layer] == 1))
             elif entry.frees and address is not None:
-                out.append(Free(address))
+                found.append(Free(address))
                 held.discard(address)
-        return out
+        return found
 
 
-class Reading(NamedTuple):
-    """What may have been, beyond what the log says: a policy of the cache, zeros at first, another
+class LogReading(NamedTuple):
+    """A possible history that the log does not show: a policy of the cache, zeros at first, another
     context."""
 
     name: str
@@ -143,16 +153,16 @@ class Reading(NamedTuple):
 
 
 READINGS = [
-    Reading(row["name"], row["policy"], row["zeros"] == "1", row["renewed"] == "1", row["why"])
+    LogReading(row["name"], row["policy"], row["zeros"] == "1", row["renewed"] == "1", row["why"])
     for row in read_table(HERE / "readings.csv")
 ]
 
 
 def read_log(text: str) -> Log:
-    """The log in a text, which may hold other lines too.
+    """Return the log in a text, which may hold other lines too.
 
-    Raises ValueError naming the line for one that is broken or cannot come where it is, and for a
-    text without any.
+    Raises ValueError with the line for a line that is broken or cannot follow the lines before, and
+    for a text without lines of the log.
 
     >>> log = read_log('''void onert::ops::FullyConnectedLayer::prepare() 0x10
     ... void onert::ops::FullyConnectedLayer::prepare() 0x10 hybrid
@@ -162,7 +172,7 @@ def read_log(text: str) -> Log:
     """
     lines: list[LogLine] = []
     last: dict[int, LogLine] = {}
-    known: dict[int, int | None] = {}  # of each layer the address in the cache
+    known: dict[int, int | None] = {}  # the address of each layer in the cache
     freed: set[int] = set()
     fault = 0
     for number, text_line in enumerate(text.splitlines(), 1):
@@ -170,14 +180,13 @@ def read_log(text: str) -> Log:
             fault = number
         if not LINE.match(text_line):
             continue
-        refuse_if(
-            fault,
-            f"line {number}",
-            f"a layer's line behind the segmentation fault of line {fault}",
-            "is none",
-        )
-        entry = _parsed(number, text_line)
-        _check(entry, last.get(entry.layer), known, freed)
+        if fault:
+            raise ValueError(
+                f"line {number}: got a layer's line behind the segmentation fault of line {fault}, "
+                "allowed is none"
+            )
+        entry = _parsed_line(number, text_line)
+        _check_order(entry, last.get(entry.layer), known, freed)
         if entry.function == PREPARE:
             known[entry.layer] = entry.number
             freed.discard(entry.number or 0)
@@ -195,11 +204,11 @@ def read_log(text: str) -> Log:
 
 
 def readings(log: Log) -> pd.DataFrame:
-    """What each reading makes of a log, one row each: reading, policy, ends (how the replay ends),
-    faults (how many), agrees (whether it ends at the run at which the log does, or as it does
-    without an end), why.
+    """Return the replay of a log by each reading, a row each.
 
-    A reading that agrees may be what happened; the log does not say that it was.
+    Columns: reading; policy; ends (how the replay ends); faults (how many); agrees (true if it ends
+    at the same run as the log, or if neither ends); why.  A reading that agrees is possible; the
+    log does not prove it.
     """
     runs = sum(entry.what == "multiplies" for entry in log.lines)
     rows = []
@@ -210,21 +219,16 @@ def readings(log: Log) -> pd.DataFrame:
         ends = "nothing runs"
         if ran:
             ends = f"{ran[-1].outcome} of {ran[-1].layer}"
-        rows.append(
-            (
-                reading.name,
-                reading.policy,
-                ends,
-                sum(step.fault for step in outcomes),
-                stopped == bool(log.fault) and len(ran) == runs,
-                reading.why,
-            )
-        )
-    return pd.DataFrame(rows, columns=["reading", "policy", "ends", "faults", "agrees", "why"])
+        row: dict[str, Any] = {"reading": reading.name, "policy": reading.policy, "ends": ends}
+        row["faults"] = sum(step.fault for step in outcomes)
+        row["agrees"] = stopped == bool(log.fault) and len(ran) == runs
+        row["why"] = reading.why
+        rows.append(row)
+    return pd.DataFrame(rows)
 
 
-def _parsed(number: int, line: str) -> LogLine:
-    """What one line says."""
+def _parsed_line(number: int, line: str) -> LogLine:
+    """Return the entry of one line."""
     whole = WHOLE.match(line)
     if not whole:
         raise ValueError(
@@ -240,27 +244,26 @@ def _parsed(number: int, line: str) -> LogLine:
             pattern = pattern.replace(part, digits)
         match = re.fullmatch(pattern, message)
         if match:
-            value = NONE
-            if match.groups():
-                value = match[1]
-            if value.startswith("0x"):
-                base = 16
-            else:
+            value = None
+            if match.groups() and match[1] != NONE:
                 base = 10
-            return LogLine(
-                number, function, layer, what, None if value == NONE else int(value, base)
-            )
+                if match[1].startswith("0x"):
+                    base = 16
+                value = int(match[1], base)
+            return LogLine(number, function, layer, what, value)
+    allowed = ", ".join(map(repr, filter(None, forms)))
     raise ValueError(
-        f"line {number}: got {message[:80]!r} of {function}(), allowed is one of "
-        f"{', '.join(repr(form) for form in forms if form)}"
+        f"line {number}: got {message[:80]!r} of {function}(), allowed is one of {allowed}"
     )
 
 
-def _check(
+def _check_order(
     entry: LogLine, previous: LogLine | None, known: dict[int, int | None], freed: set[int]
 ) -> None:
-    """Raises ValueError for a line that cannot come where it is."""
-    where, layer, what = f"line {entry.line}", f"{entry.layer:#x}", entry.what
+    """Raise ValueError for a line that cannot follow the lines before."""
+    where = f"line {entry.line}"
+    layer = f"{entry.layer:#x}"
+    what = entry.what
     had = ""
     if previous and previous.function == entry.function:
         had = previous.what
@@ -277,15 +280,19 @@ def _check(
     refuse_if(entry.layer not in known, where, f"a run of {layer}", "is a layer that was prepared")
     address = known[entry.layer]
     if what in ("multiplies", "multiplied") and entry.number != address:
-        got, allowed = (NONE if n is None else f"{n:#x}" for n in (entry.number, address))
         raise ValueError(
-            f"{where}: got {got} as the weights of {layer}, allowed is {allowed} as it was prepared"
+            f"{where}: got {_address_text(entry.number)} as the weights of {layer}, allowed is "
+            f"{_address_text(address)} as it was prepared"
         )
     if what in ("drops", "freed before") and address is None:
         raise ValueError(f"{where}: got {what!r} of {layer}, allowed where its weights are cached")
-    refuse_if(
-        what == "freed before" and address not in freed,
-        where,
-        f"weights of {layer} freed before",
-        "after a line that frees them",
-    )
+    if what == "freed before" and address not in freed:
+        raise ValueError(
+            f"{where}: got weights of {layer} freed before, allowed after a line that frees them"
+        )
+
+
+def _address_text(address: int | None) -> str:
+    if address is None:
+        return NONE
+    return f"{address:#x}"

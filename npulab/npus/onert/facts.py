@@ -1,4 +1,4 @@
-"""The tables beside this file, read once."""
+"""The tables of this folder, read once."""
 
 from npulab.npus.kit import Facts
 
@@ -8,11 +8,11 @@ EXPECTED = FACTS.expected()
 HERE, CHIPS, USUAL_CHIP, TABLES = FACTS  # a chip is a path: the kernels that ruy has for it
 
 SIDES = ("lhs", "rhs")  # the weights, the input rows
-# A column stride of whole KiB makes columns share cache sets: versions that avoid it have so many
-# elements more (RS).
+# Columns whose stride is whole KiB share cache sets: ruy of 2020 could add this many elements to
+# the stride (RS).
 ALIASING_BYTES, APART = 1024, 64
 MOST_BYTES = 2**26  # of a buffer
-# Quirks of a runtime: the weights come out of the prepacked cache; a compiler made one operation of
-# two; a version of ruy as of the notes.
+# Quirks of a runtime: the weights come out of the prepacked cache; a compiler makes one operation
+# of a multiplication and an addition; ruy avoids aliasing.
 CACHED, FUSED, AVOIDS = "cached-weights", "fused-multiply-add", "avoid-aliasing"
 FEATURES = (CACHED, FUSED, AVOIDS)

@@ -1,4 +1,4 @@
-"""From what the runtime multiplied back to the layer."""
+"""From the runtime's multiplication back to the layer."""
 
 from __future__ import annotations
 
@@ -15,33 +15,39 @@ from npulab.npus.onert.words import ACTIVATION_NAMES, HYBRID, NAMES, Values, val
 from npulab.quant.emulate import clamp_range
 from npulab.quant.layers import FullyConnected, Layer, QuantParams
 
+DTYPES = ("float32", "int8", "uint8")
+
 
 def lift(capture: Capture) -> Lifted:
-    """The fully connected layer of the capture's words and packed weights, its input and captured
-    output.
+    """Return the fully connected layer of the capture's words and packed weights, its input and
+    captured output.
 
-    Input and output have the leading axes that ``capture.parameters`` knows of the input, else
-    ``(batches, ...)``. A hybrid layer has float32 input and output, a quantized one codes; scales
-    are those of the words and buffers. Raises ValueError where words or bytes make no layer (blocks
-    of another path, sizes that do not fit, fill that is not the zero point, wrong sums, packed rows
-    that are not the input's), Unsupported without the weights' buffers.
+    Input and output have the leading axes of the input in ``capture.parameters``, else ``(batches,
+    ...)``.  A hybrid layer has float32 input and output, a quantized layer codes; scales are those
+    of the words and buffers.  Raises ValueError if words or bytes are not a layer's (blocks of
+    another path, sizes that do not fit, fill that is not the zero point, wrong sums, packed rows
+    that differ from the input), Unsupported without the weights' buffers.
     """
     v = values_of(capture)
-    hybrid, count = v["operation"] == HYBRID, v["units"] if v["per_channel"] else 1
+    hybrid = v["operation"] == HYBRID
+    dtype, bias_dtype = NAMES[v["rhs_type"]], "int32"
     if hybrid:
-        dtype = "float32"
-    else:
-        dtype = NAMES[v["rhs_type"]]
+        dtype = bias_dtype = "float32"
+    count = 1
+    if v["per_channel"]:
+        count = v["units"]
     scales = numbers(capture, "weight_scales", "float32", count)
     if not np.all(np.isfinite(scales) & (scales > 0)):
         raise ValueError(
             f"capture {capture.name}: buffer 'weight_scales': got {scales.min()} to "
             f"{scales.max()}, allowed are positive finite numbers"
         )
-    weight_scale = tuple(scales.tolist()) if v["per_channel"] else float(scales[0])
+    weight_scale: float | tuple[float, ...] = float(scales[0])
+    if v["per_channel"]:
+        weight_scale = tuple(scales.tolist())
     layer = FullyConnected(
         codes_of(capture, v, "lhs"),
-        numbers(capture, "biases", "float32" if hybrid else "int32", v["units"]),
+        numbers(capture, "biases", bias_dtype, v["units"]),
         ACTIVATION_NAMES[v["activation"]],
         QuantParams(float(v["input_scale"]), zero_point(v, "rhs")),
         QuantParams(weight_scale, zero_point(v, "lhs")),
@@ -50,25 +56,27 @@ def lift(capture: Capture) -> Lifted:
     )
     if not hybrid:
         _check_requantizing(capture, v, layer, count)
-    x, output = _input(capture, v, dtype), None
     shape, batches = _shape(capture.parameters.get("input_shape"), v)
+    x = _input(capture, v, dtype)
+    if x is not None:
+        x = x.reshape(shape)
+    output = None
     if "output" in capture.buffers:
         output = numbers(capture, "output", dtype, *batches, v["units"])
-    return Lifted(layer, None if x is None else x.reshape(shape), output)
+    return Lifted(layer, x, output)
 
 
 def _check_requantizing(capture: Capture, v: Values, layer: FullyConnected, count: int) -> None:
-    """Raise ValueError if multipliers and clamps are not those that the layer's scales make."""
-    for name, made in zip(
-        ("multipliers", "exponents"), multipliers(layer, capture.chip), strict=True
-    ):
+    """Raise ValueError if multipliers and clamps do not follow from the layer's scales."""
+    fixed, exponents = multipliers(layer, capture.chip)
+    for name, right in (("multipliers", fixed), ("exponents", exponents)):
         got = numbers(capture, name, "int32", count)
-        wrong = np.flatnonzero(got != made)
+        wrong = np.flatnonzero(got != right)
         if len(wrong):
             at = int(wrong[0])
             raise ValueError(
                 f"capture {capture.name}: buffer {name!r}, number {at}: got {got[at]}, "
-                f"allowed with its scales is {made[at]}"
+                f"allowed with its scales is {right[at]}"
             )
     rule = rule_name(capture.chip, bool(v["per_channel"]))
     low, high = clamp_range(layer, np.dtype(layer.dtype), rule)
@@ -81,8 +89,8 @@ def _check_requantizing(capture: Capture, v: Values, layer: FullyConnected, coun
 
 
 def _input(capture: Capture, v: Values, dtype: str) -> np.ndarray | None:
-    """The input ``(batches, input_size)``, checked against the packed rows; None of float32 if only
-    these were recorded."""
+    """Return the input ``(batches, input_size)``, checked against the packed rows; None for float32
+    if only packed rows were recorded."""
     packed = None
     if RHS in capture.buffers:
         packed = codes_of(capture, v, "rhs")
@@ -94,91 +102,79 @@ def _input(capture: Capture, v: Values, dtype: str) -> np.ndarray | None:
             return None
         return packed
     x = numbers(capture, "input", dtype, v["batches"], v["input_size"]).copy()
+    codes = x
     if dtype == "float32":
         codes, row_scales = quantized_rows(x)
-    else:
-        codes, row_scales = x, None
-    _agree(capture, RHS, packed, codes)
-    if row_scales is not None:
-        _agree(capture, "input_scales", scales, row_scales)
+    _refuse_difference(capture, RHS, packed, codes)
+    if dtype == "float32":
+        _refuse_difference(capture, "input_scales", scales, row_scales)
     return x
 
 
-def _agree(capture: Capture, name: str, got: np.ndarray | None, made: np.ndarray) -> None:
-    if got is None or np.array_equal(got, made):
+def _refuse_difference(
+    capture: Capture, name: str, got: np.ndarray | None, right: np.ndarray
+) -> None:
+    """Refuse a recorded buffer that differs from the one that follows from the input."""
+    if got is None or np.array_equal(got, right):
         return
-    at = tuple(np.argwhere(got != made)[0].tolist())
-    where = ", ".join(f"{axis} {n}" for axis, n in zip(("batch", "input"), at, strict=False))
+    at = tuple(np.argwhere(got != right)[0].tolist())
+    where = f"batch {at[0]}"
+    if len(at) > 1:
+        where += f", input {at[1]}"
     raise ValueError(
         f"capture {capture.name}: buffer {name!r}, {where}: got {got[at]}, allowed is "
-        f"{made[at]}, which the input makes"
+        f"{right[at]}, which the input makes"
     )
 
 
 def _shape(known: Any, v: Values) -> tuple[Sequence[int], Sequence[int]]:
-    """(the input's shape, those of its axes that are batches): as known if that fits, else of two
-    axes.
+    """Return the input's shape and its axes of batches: as known if that fits, else two axes.
 
     Batches are all axes but the last three if these make an input together, all but the last if
     that does.
     """
-    if (
-        isinstance(known, list)
-        and all(type(n) is int and n > 0 for n in known)
-        and math.prod(known) == v["batches"] * v["input_size"]
-    ):
+    batches, size = v["batches"], v["input_size"]
+    whole = isinstance(known, list) and all(type(n) is int and n > 0 for n in known)
+    if whole and math.prod(known) == batches * size:
         for axes in (3, 1):
-            if len(known) >= axes and math.prod(known[-axes:]) == v["input_size"]:
+            if len(known) >= axes and math.prod(known[-axes:]) == size:
                 return known, known[:-axes]
-    return (v["batches"], v["input_size"]), (v["batches"],)
-
-
-HINTS = ("outputs", "inputs", "hybrid", "activation")
-QUANTIZED_HINTS = (
-    "input zero point",
-    "weight zero point",
-    "output zero point",
-    "input scale",
-    "output scale",
-)
+    return (batches, size), (batches,)
 
 
 def outline(subject: Capture | Layer) -> Mapping[str, Any]:
-    """Outputs, inputs, operation and activation by name, of a quantized layer zero points and
-    scales too.
+    """Return outputs, inputs, operation and activation by name, for a quantized layer zero points
+    and scales too.
 
-    Empty for words that contradict one another, and for layers that the runtime multiplies in
-    another way.
+    Empty for words that contradict each other, and for layers that the runtime does not multiply in
+    this way.
     """
-    values: tuple[Any, ...]
     if isinstance(subject, Capture):
         try:
             v = values_of(subject)
         except ValueError:
             return {}
         hybrid = v["operation"] == HYBRID
-        values = (
-            v["units"],
-            v["input_size"],
-            hybrid,
-            ACTIVATION_NAMES[v["activation"]],
-            zero_point(v, "rhs"),
-            zero_point(v, "lhs"),
-            v["dst_zero_point"],
-            float(v["input_scale"]),
-            float(v["output_scale"]),
-        )
-    elif isinstance(subject, FullyConnected) and subject.dtype in ("float32", "int8", "uint8"):
-        hybrid, scaled = subject.dtype == "float32", (subject.input_q, subject.output_q)
-        values = (
-            *subject.weights.shape,
-            hybrid,
-            subject.activation,
-            subject.input_q.zero_point,
-            subject.weight_q.zero_point,
-            subject.output_q.zero_point,
-            *(np.asarray(q.scale, np.float32).item() for q in scaled),
-        )
-    else:
+        properties = {"outputs": v["units"], "inputs": v["input_size"], "hybrid": hybrid}
+        properties["activation"] = ACTIVATION_NAMES[v["activation"]]
+        if not hybrid:
+            properties["input zero point"] = zero_point(v, "rhs")
+            properties["weight zero point"] = zero_point(v, "lhs")
+            properties["output zero point"] = v["dst_zero_point"]
+            properties["input scale"] = float(v["input_scale"])
+            properties["output scale"] = float(v["output_scale"])
+        return properties
+    if not isinstance(subject, FullyConnected) or subject.dtype not in DTYPES:
         return {}
-    return dict(zip(HINTS if hybrid else HINTS + QUANTIZED_HINTS, values, strict=False))
+    hybrid = subject.dtype == "float32"
+    outputs, inputs = subject.weights.shape
+    properties = {"outputs": outputs, "inputs": inputs, "hybrid": hybrid}
+    properties["activation"] = subject.activation
+    if not hybrid:
+        properties["input zero point"] = subject.input_q.zero_point
+        properties["weight zero point"] = subject.weight_q.zero_point
+        properties["output zero point"] = subject.output_q.zero_point
+        # The words hold float32.
+        properties["input scale"] = np.asarray(subject.input_q.scale, np.float32).item()
+        properties["output scale"] = np.asarray(subject.output_q.scale, np.float32).item()
+    return properties

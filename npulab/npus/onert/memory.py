@@ -1,4 +1,4 @@
-"""The buffers of a multiplication: what each must hold, by its words."""
+"""The buffers of a multiplication, read and checked by its words."""
 
 from __future__ import annotations
 
@@ -18,24 +18,26 @@ PACKED = {"lhs": LHS, "rhs": RHS}
 
 
 def numbers(capture: Capture, name: str, dtype: str, *shape: int) -> np.ndarray:
-    """A buffer as little-endian numbers of a shape; raises as ``buffer_of``."""
+    """Return a buffer as little-endian numbers of a shape; raise as ``buffer_of``."""
     kind = np.dtype(dtype).newbyteorder("<")
     data = buffer_of(capture, name, math.prod(shape) * kind.itemsize)
     return np.frombuffer(data, kind).reshape(shape)
 
 
 def packed_bytes(capture: Capture, v: Values, side: str) -> bytes:
-    """The buffer of a packed side: its columns, then a sum for each; raises as ``buffer_of``."""
-    return buffer_of(
-        capture, PACKED[side], (v[f"{side}_stride"] + SUM_BYTES) * v[f"{side}_columns"]
-    )
+    """Return the buffer of a packed side: its columns, then a sum for each; raise as
+    ``buffer_of``."""
+    column = v[f"{side}_stride"] + SUM_BYTES
+    return buffer_of(capture, PACKED[side], column * v[f"{side}_columns"])
 
 
 def layout_of(v: Values, side: str, chip: str) -> Layout:
-    """The layout of a packed side, of its source's type."""
-    shape = v["input_size"], v["units" if side == "lhs" else "batches"]
+    """Return the layout of a packed side, of its source's type."""
+    columns = v["units"]
+    if side == "rhs":
+        columns = v["batches"]
     return layouts.packed(
-        shape,
+        (v["input_size"], columns),
         chip,
         side,
         dtype=NAMES[v[f"{side}_type"]],
@@ -45,30 +47,35 @@ def layout_of(v: Values, side: str, chip: str) -> Layout:
 
 
 def zero_point(v: Values, side: str) -> int:
-    """The zero point of a side's source: packed, that of uint8 is less by 128."""
-    return int(v[f"{side}_zero_point"] + SIGNED * (NAMES[v[f"{side}_type"]] == "uint8"))
+    """Return the zero point of a side's source; packed uint8 is less by 128."""
+    packed = int(v[f"{side}_zero_point"])
+    if NAMES[v[f"{side}_type"]] == "uint8":
+        return packed + SIGNED
+    return packed
 
 
 def codes_of(capture: Capture, v: Values, side: str) -> np.ndarray:
-    """The codes of a side's source ``(columns, depth)``: of each unit, or of each batch.
+    """Return the codes of a side's source ``(columns, depth)``: of each unit, or of each batch.
 
-    Raises as ``buffer_of``, ValueError for fill that is not the zero point and a sum that is not
-    its column's.
+    Raises as ``buffer_of``, ValueError for fill that is not the zero point and for a wrong sum of a
+    column.
     """
     data = packed_bytes(capture, v, side)  # the size is checked before a layout of it is made
     layout = layout_of(v, side, capture.chip)
-    stored, packed = (
-        np.frombuffer(part, np.uint8) for part in (data, again(layout, data, v, side))
-    )
+    stored = np.frombuffer(data, np.uint8)
+    packed = np.frombuffer(again(layout, data, v, side), np.uint8)
     wrong = np.flatnonzero(stored != packed)
     if len(wrong):
-        at, sums = int(wrong[0]), layout.parts[0].offset
-        what, got = f"byte {at:#x}", f"fill {stored[at]:#04x}"
+        at = int(wrong[0])
+        sums = layout.parts[0].offset
+        what = f"byte {at:#x}"
+        got = f"fill {stored[at]:#04x}"
         allowed = f"the zero point, {packed[at]:#04x}"
         if at >= sums:
             column = (at - sums) // SUM_BYTES
             what = f"sum of column {column}"
-            got, allowed = (str(part[sums:].view("<i4")[column]) for part in (stored, packed))
+            got = str(stored[sums:].view("<i4")[column])
+            allowed = str(packed[sums:].view("<i4")[column])
         raise ValueError(
             f"capture {capture.name}: buffer {PACKED[side]!r}, {what}: got {got}, "
             f"allowed is {allowed}"
@@ -77,20 +84,22 @@ def codes_of(capture: Capture, v: Values, side: str) -> np.ndarray:
 
 
 def again(layout: Layout, data: bytes, v: Values, side: str) -> bytes:
-    """The buffer with its elements unpacked and packed again, fill and sums made anew; bytes
-    between strips of columns that nothing is written to stay."""
-    rows, stride, columns = (v[f"{side}_{name}"] for name in ("rows", "stride", "kernel_columns"))
+    """Return the buffer with its elements unpacked and packed again, fill and sums made anew; the
+    bytes between strips of columns, which the packer does not write, stay."""
+    rows, stride = v[f"{side}_rows"], v[f"{side}_stride"]
+    columns = v[f"{side}_kernel_columns"]
     packed = bytearray(layout.pack(layout.unpack(data)))
-    for strip in range(0, layout.parts[0].offset if stride > rows else 0, stride * columns):
+    for strip in range(0, layout.parts[0].offset, stride * columns):
         gap = slice(strip + rows * columns, strip + stride * columns)
         packed[gap] = data[gap]
     return bytes(packed)
 
 
 def recode(capture: Capture) -> bytes:
-    """The coefficient buffer with the weights unpacked and packed again, fill and sums made anew.
+    """Return the coefficient buffer with the weights unpacked and packed again, fill and sums made
+    anew.
 
-    Raises ValueError where the words make no packed matrix or the buffer has another size.
+    Raises ValueError if the words contradict each other or the buffer has another size.
     """
     v = values_of(capture)
     data = packed_bytes(capture, v, "lhs")
@@ -98,18 +107,21 @@ def recode(capture: Capture) -> bytes:
 
 
 def explain(capture: Capture) -> list[Item]:
-    """Every byte of the packed weights in order, then the sum of each column.
+    """Return every byte of the packed weights in order, then the sum of each column.
 
-    A weight has its output channel and, as ``row``, the input it is multiplied with; its value is
-    the code as the model has it.  Raises as ``recode``.
+    A weight has its output channel and, as ``row``, the input by which it is multiplied; its value
+    is the model's code.  Raises as ``recode``.
     """
     v = values_of(capture)
     data = packed_bytes(capture, v, "lhs")
     layout = layout_of(v, "lhs", capture.chip)
-    codes, places, end = layout.unpack(data), layout.index_map(), layout.parts[0].offset
+    codes = layout.unpack(data)
+    places = layout.index_map()
+    end = layout.parts[0].offset
     at = np.full(end, -1)
     at[places.ravel()] = np.arange(places.size)
-    strip, filled = (v[f"lhs_{name}"] * v["lhs_kernel_columns"] for name in ("stride", "rows"))
+    strip = v["lhs_stride"] * v["lhs_kernel_columns"]
+    filled = v["lhs_rows"] * v["lhs_kernel_columns"]
     items: list[Item] = []
     for byte, element in enumerate(at.tolist()):
         if element >= 0:
@@ -121,7 +133,6 @@ def explain(capture: Capture) -> list[Item]:
         elif byte % strip == filled:
             items.append(Item(8 * byte, 8 * (strip - filled), "other"))
     sums = np.frombuffer(data, "<i4", offset=end).tolist()
-    return items + [
-        Item(8 * (end + 4 * channel), 32, "sum", value, channel=channel)
-        for channel, value in enumerate(sums)
-    ]
+    for channel, value in enumerate(sums):
+        items.append(Item(8 * (end + 4 * channel), 32, "sum", value, channel=channel))
+    return items

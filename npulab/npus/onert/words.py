@@ -1,4 +1,4 @@
-"""The words of a multiplication, checked against its path and its sizes: what lift begins with."""
+"""The words of a multiplication, checked against its path and its sizes."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ from npulab.npus.onert.facts import BLOCK, FACTS, MOST_BYTES, SIDES
 from npulab.npus.onert.layouts import apart
 
 HYBRID, QUANTIZED = FACTS.enum("operation")["hybrid"], FACTS.enum("operation")["quantized"]
-ACTIVATIONS = {
-    None if name == "none" else name: raw for name, raw in FACTS.enum("activation").items()
-}
-ACTIVATION_NAMES = {raw: name for name, raw in ACTIVATIONS.items()}
+ACTIVATION_NAMES: dict[int, str | None] = {}
+for _name, _raw in FACTS.enum("activation").items():
+    ACTIVATION_NAMES[_raw] = _name
+ACTIVATION_NAMES[FACTS.enum("activation")["none"]] = None
+ACTIVATIONS = {name: raw for raw, name in ACTIVATION_NAMES.items()}
 SCALARS = FACTS.enum("scalar")
 NAMES = {raw: name for name, raw in SCALARS.items()}
 INT8, CODES = (SCALARS["int8"],), (SCALARS["uint8"], SCALARS["int8"])
 INT32 = (-(2**31), 2**31 - 1)
 Values = dict[str, Any]
+Allowed = tuple[str, Collection[int], str]
 
 
 def values_of(capture: Capture) -> Values:
-    """The words of the capture's one multiplication, by field, as meant.
+    """Return the values of the capture's one multiplication, by field.
 
-    Raises Unsupported if it has other jobs, ValueError if its words contradict the path, one
-    another or the sizes that a buffer may have.
+    Raises Unsupported if it has other jobs, ValueError if its words contradict the path, each other
+    or the sizes that a buffer may have.
     """
-    v, facts = only_job(capture, BLOCK, "a layer is lifted from"), FACTS.features(capture.chip)
-    for name, allowed, what in _allowed(v, facts, capture.chip):
-        expect(
-            v, {name: allowed}, f"field {{name}}: got {{got}}, allowed with {what} is {{allowed}}"
-        )
+    v = only_job(capture, BLOCK, "a layer is lifted from")
+    facts = FACTS.features(capture.chip)
+    for name, allowed, reason in _allowed(v, facts, capture.chip):
+        text = f"field {{name}}: got {{got}}, allowed with {reason} is {{allowed}}"
+        expect(v, {name: allowed}, text)
     for name in ("input_scale", "output_scale"):
         if not (np.isfinite(v[name]) and v[name] > 0):
             raise ValueError(f"field {name}: got {v[name]}, allowed is a positive finite float32")
@@ -44,8 +46,8 @@ def _allowed(
     v: Values,
     facts: Mapping[str, int],
     chip: str,
-) -> Iterator[tuple[str, Collection[int], str]]:
-    """(field, the values it may have, with what), in order: a row relies on those before it."""
+) -> Iterator[Allowed]:
+    """Yield (field, the values it may have, the reason), in order: a row relies on those before."""
     for name in ("batches", "units", "input_size"):
         yield name, range(1, MOST_BYTES + 1), "this runtime"
     batches, units, depth = v["batches"], v["units"], v["input_size"]
@@ -53,41 +55,55 @@ def _allowed(
     _fits("input", 4 * batches * depth, v)
     _fits("output", 4 * batches * units, v)
     yield "path", (facts["path"],), chip
-    for side, count in (("lhs", units), ("rhs", batches)):
-        rows, columns = facts[f"{side}_kernel_rows"], facts[f"{side}_kernel_columns"]
-        high, blocks = up(depth, rows), f"blocks of {rows} x {columns}"
-        for name, value in (
-            ("kernel_rows", rows),
-            ("kernel_columns", columns),
-            ("order", 0),
-            ("kernel_order", 0),
-        ):
-            yield f"{side}_{name}", (value,), chip
-        yield f"{side}_rows", (high,), f"{depth} rows in {blocks}"
-        yield f"{side}_columns", (up(count, columns),), f"{count} columns in {blocks}"
-        yield f"{side}_stride", dict.fromkeys((high, apart(high))), f"{high} rows"
-        most = MOST_BYTES // v[f"{side}_stride"]
-        yield f"{side}_columns", range(1, most + 1), f"columns of {v[f'{side}_stride']} bytes"
+    yield from _allowed_side("lhs", units, v, facts, chip)
+    yield from _allowed_side("rhs", batches, v, facts, chip)
     yield "operation", (HYBRID, QUANTIZED), "hybrid or quantized layers"
-    hybrid = v["operation"] == HYBRID
-    layer, types = ("a hybrid layer", INT8) if hybrid else ("codes", CODES)
     yield "activation", ACTIVATION_NAMES, "this runtime"
+    hybrid = v["operation"] == HYBRID
+    layer = "codes"
+    types: tuple[int, ...] = CODES
+    result = v["rhs_type"]
+    zero_points = range(-SIGNED, SIGNED)
+    if hybrid:
+        layer, types = "a hybrid layer", INT8
+        result = SCALARS["int32"]
+        zero_points = range(1)
     yield "lhs_type", types, layer
     yield "rhs_type", types, layer
     yield "packed_type", INT8, "8-bit kernels"
-    yield "dst_type", (SCALARS["int32"] if hybrid else v["rhs_type"],), "this operation"
+    yield "dst_type", (result,), "this operation"
     yield "dst_stride", (units,), f"{units} units"
     for side in SIDES:
-        yield f"{side}_zero_point", (0,) if hybrid else range(-SIGNED, SIGNED), layer
+        yield f"{side}_zero_point", zero_points, layer
     if hybrid:
         yield "dst_zero_point", (0,), layer
-        for name, bound in zip(("clamp_min", "clamp_max"), INT32, strict=True):
-            yield name, (bound,), "sums of int32"
+        yield "clamp_min", INT32[:1], "sums of int32"
+        yield "clamp_max", INT32[1:], "sums of int32"
     else:
         yield "fused_multiply_add", (0,), layer
 
 
+def _allowed_side(
+    side: str, count: int, v: Values, facts: Mapping[str, int], chip: str
+) -> Iterator[Allowed]:
+    """Yield the rows of a packed matrix of so many columns."""
+    depth = v["input_size"]
+    rows, columns = facts[f"{side}_kernel_rows"], facts[f"{side}_kernel_columns"]
+    high, wide = up(depth, rows), up(count, columns)
+    blocks = f"blocks of {rows} x {columns}"
+    yield f"{side}_kernel_rows", (rows,), chip
+    yield f"{side}_kernel_columns", (columns,), chip
+    yield f"{side}_order", (0,), chip
+    yield f"{side}_kernel_order", (0,), chip
+    yield f"{side}_rows", (high,), f"{depth} rows in {blocks}"
+    yield f"{side}_columns", (wide,), f"{count} columns in {blocks}"
+    yield f"{side}_stride", dict.fromkeys((high, apart(high))), f"{high} rows"
+    stride = v[f"{side}_stride"]
+    yield f"{side}_columns", range(1, MOST_BYTES // stride + 1), f"columns of {stride} bytes"
+
+
 def _fits(what: str, size: int, v: Values) -> None:
+    """Refuse a buffer that is larger than MOST_BYTES."""
     refuse_if(
         size > MOST_BYTES,
         "fields batches, units, input_size",

@@ -40,7 +40,8 @@ class Stored(NamedTuple):
 
 
 STORED: dict[str, Stored] = {}
-for _row in read_table(Path(__file__).with_name("types.csv")):
+_types = read_table(Path(__file__).with_name("types.csv"))
+for _row in sorted(_types, key=lambda row: int(row["code"] or 0)):
     if _row["code"]:
         STORED[_row["name"]] = Stored(int(_row["bits"]), _row["numpy"], int(_row["code"]))
 CODES = {kind.code: name for name, kind in STORED.items()}
