@@ -41,7 +41,7 @@ from npulab.npus.ane.training import (
 from npulab.npus.ane.training.accounting import history, peaks
 from npulab.npus.ane.training.kernels import contract, result
 
-SEED = Step(768, 2048, 512, 12)
+PUBLISHED = Step(768, 2048, 512, 12)
 SMALL = Step(6, 5, 4, 2)
 NPU = [name for name, kernel in KERNELS.items() if kernel.unit == "NPU"]
 
@@ -50,19 +50,29 @@ NPU = [name for name, kernel in KERNELS.items() if kernel.unit == "NPU"]
 
 
 def test_the_published_count_is_exact() -> None:
-    assert published(SEED) == 16_508_780_544
-    table = counts(SEED).set_index("count")
-    assert table["flops"].tolist()[0] == published(SEED)
+    assert published(PUBLISHED) == 16_508_780_544
+    table = counts(PUBLISHED).set_index("count")
+    assert table["flops"].tolist()[0] == published(PUBLISHED)
     assert f"{table.loc['forward attention', 'with_published'] / 1e9:.3f}" == "17.314"
     assert f"{table.loc['weight gradients on the CPU', 'with_published'] / 1e9:.2f}" == "23.76"
-    rows = operations(SEED)
+    rows = operations(PUBLISHED)
     assert rows["flops"].sum() == table["step"].iloc[-1] == table["flops"].sum()
     assert rows.loc[rows["unit"] == "NPU", "flops"].sum() == table["NPU"].iloc[-1]
     assert set(rows.loc[~rows["counted"], "left_out"]) == set(table.index[1:])
 
 
 @pytest.mark.parametrize(
-    "step", [SEED, SMALL, Step(1, 1, 1, 1), Step(35, 11, 7, 5), Step(4096, 11008, 2048, 32)]
+    "step",
+    [
+        PUBLISHED,
+        SMALL,
+        Step(1, 1, 1, 1),
+        Step(35, 11, 7, 5),
+        Step(96, 31, 7, 3),
+        Step(64, 64, 1, 1),
+        Step(1024, 2816, 256, 16),
+        Step(4096, 11008, 2048, 32),
+    ],
 )
 def test_the_count_by_rows_is_the_count_by_formula(step: Step) -> None:
     d, h, s = step.dim, step.hidden, step.seq
@@ -78,6 +88,10 @@ def test_the_count_by_rows_is_the_count_by_formula(step: Step) -> None:
         "weight_gradients": linear,
     }
     assert rows.loc[rows["counted"], "flops"].sum() == published(step) == 2 * linear + 5 * attention
+    assert rows.loc[~rows["counted"], "left_out"].astype(bool).all()
+    forward = counts(step).set_index("count").loc["forward attention"]
+    assert forward["flops"] == 2 * attention
+    assert forward["with_published"] == published(step) + 2 * attention
 
 
 def test_the_count_is_what_running_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,6 +124,10 @@ def test_history_to_the_printed_digits() -> None:
         "11.24",
     ]
     assert table["agrees"].all()
+    for row in table.itertuples():
+        # 5.2 at 20.3 ms: the time was rounded too
+        most, least = (published(PUBLISHED) / (row.ms + off) / 1e9 / 0.158 for off in (-0.05, 0.05))
+        assert least - 0.05 <= row.percent <= most + 0.05
     last = table.iloc[-1]
     assert (f"{last['achieved']:.4f}", f"{last['achieved']:.2f}", f"{last['utilization']:.3f}") == (
         "1.7751",
@@ -117,7 +135,7 @@ def test_history_to_the_printed_digits() -> None:
         "11.235",
     )
     assert last["tflops"] == 1.78
-    both = counts(SEED).set_index("count")["with_published"]
+    both = counts(PUBLISHED).set_index("count")["with_published"]
     with_forward = achieved(both["forward attention"], 9.3)
     assert (f"{with_forward:.3f}", f"{utilization(with_forward, 15.8):.1%}") == ("1.862", "11.8%")
     assert f"{achieved(both['weight gradients on the CPU'], 9.3):.2f}" == "2.55"
@@ -161,7 +179,7 @@ def test_peaks() -> None:
 def test_bytes_of_the_surfaces() -> None:
     d, h, s = 768, 2048, 512
     scores = 12 * s
-    table = traffic(SEED).set_index("kernel")
+    table = traffic(PUBLISHED).set_index("kernel")
     # channels in and out as the published program allocates them
     channels = {
         "forward_attention": (d, 6 * d),
@@ -175,6 +193,8 @@ def test_bytes_of_the_surfaces() -> None:
         assert table.loc[name, "inputs"] == 2 * inputs * s
         assert table.loc[name, "outputs"] + table.loc[name, "taps"] == 2 * outputs * s
     assert table.loc["forward_attention", "weights"] == 2 * (4 * d * d + d + s * s)
+    assert table.loc["forward_ffn", "weights"] == 2 * (3 * d * h + d)
+    assert table.loc["ffn_backward", "weights"] == 2 * 3 * d * h
     assert table.loc["sdpa_backward_2", "weights"] == 0
     assert (table["bytes"] == table[["weights", "inputs", "outputs", "taps"]].sum(axis=1)).all()
     assert table.loc["sdpa_backward_2", "intensity"] == 52.2
@@ -202,14 +222,14 @@ def test_bytes_aligned() -> None:
 
 
 def test_points_of_a_roofline() -> None:
-    points = roofline_points(SEED, {"qkv_backward": 1.5})
+    points = roofline_points(PUBLISHED, {"qkv_backward": 1.5})
     assert points["name"].tolist() == NPU
     assert points["ms"].dropna().tolist() == [1.5]
     with pytest.raises(
         LookupError,
         match=r"^ms: got a time of 'residual', allowed is one of forward_attention, .*qkv_backward$",
     ):
-        roofline_points(SEED, {"residual": 1})
+        roofline_points(PUBLISHED, {"residual": 1})
 
 
 # the kernels
@@ -440,6 +460,8 @@ def test_float16_sums_lose_what_float32_sums_keep() -> None:
 def test_gradients_are_those_of_central_differences(step: Step) -> None:
     table = check_gradients(step, seed=step.dim)
     assert table["relative"].max() < 1e-6
+    assert {"forward_attention", "forward_ffn"} <= set(table["forward"])
+    assert (table["largest"] > 0).all()
     assert set(table["kernel"]) == {name for name in KERNELS if "backward" in name} | {
         "weight_gradients",
         "loss",
@@ -481,7 +503,7 @@ def test_gradients_along_random_directions(method: str) -> None:
 @pytest.mark.long
 def test_gradients_at_the_published_sizes() -> None:
     assert (
-        check_gradients(SEED, method="complex", directions=1)["relative"].max() < 1e-8
+        check_gradients(PUBLISHED, method="complex", directions=1)["relative"].max() < 1e-8
     )  # one number each, which may cancel
 
 
