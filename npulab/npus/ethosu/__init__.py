@@ -1,5 +1,5 @@
-"""Arm Ethos-U (U55, U65), as the Vela compiler programs it: facts in the tables beside this
-file."""
+"""Arm Ethos-U (U55, U65), as the Vela compiler programs it: facts in the tables of this
+folder."""
 
 from npulab.npus.ethosu import dumps
 from npulab.npus.ethosu.coefficients import recode

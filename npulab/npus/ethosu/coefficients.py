@@ -54,7 +54,7 @@ class Records(NamedTuple):
         return rows.tobytes()
 
 
-class Part(NamedTuple):
+class CorePart(NamedTuple):
     """The part of a job that one core computes: its output channels among the layer's, their order,
     the places of stream and records among the coefficients, and the tasks that moved them."""
 
@@ -70,7 +70,7 @@ class Part(NamedTuple):
         return len(range(self.channels.stop)[self.channels])
 
 
-def parts_of(capture: Capture, operation: Operation) -> Iterator[Part]:
+def parts_of(capture: Capture, operation: Operation) -> Iterator[CorePart]:
     """Yield the parts of a convolution's jobs; raise Unsupported for a chip whose streams are not
     known, and for coefficients that were not moved to the place where a job reads them."""
     features = FACTS.features(capture.chip)
@@ -94,15 +94,15 @@ def parts_of(capture: Capture, operation: Operation) -> Iterator[Part]:
         for core in range(cores):
             # Every core takes every ``of_chip``-th output channel of a block.
             depth = (job["OFM_BLK_DEPTH_M1"] + of_chip - core) // of_chip
-            stream, moved = _placed(capture, task, job, "WEIGHT", core)
-            records, records_moved = _placed(capture, task, job, "SCALE", core)
+            stream, moved = _core_place(capture, task, job, "WEIGHT", core)
+            records, records_moved = _core_place(capture, task, job, "SCALE", core)
             channels = slice(first + core, first + outputs, cores)
             moves = (*moved, *records_moved)
-            yield Part(channels, order._replace(block_depth=depth), stream, records, moves)
+            yield CorePart(channels, order._replace(block_depth=depth), stream, records, moves)
         first += outputs
 
 
-def _placed(
+def _core_place(
     capture: Capture, task: int, job: Words, data: str, core: int
 ) -> tuple[slice, list[int]]:
     """Return the place among the coefficients of the weights or scales of a core, and the tasks

@@ -233,7 +233,7 @@ class _Chunks:
             indices = indices + quotients * 2**header.remainder
         if header.zdiv == NO_RUNS:
             return replace(header, indices=indices)
-        last = np.flatnonzero(_bits(self.values("ends"), header.run_codes).ravel() == 0)
+        last = np.flatnonzero(_bits_of_words(self.values("ends"), header.run_codes).ravel() == 0)
         quotients = np.diff(last, prepend=-1)[: count + header.new] - 1
         runs = bits_at(data, self.places("runs", header.zdiv), header.zdiv)
         return replace(header, indices=indices, runs=runs + quotients * 2**header.zdiv)
@@ -249,7 +249,7 @@ class _Chunks:
         return np.repeat(starts, counts) + within * width
 
 
-def _bits(words: np.ndarray, width: int) -> np.ndarray:
+def _bits_of_words(words: np.ndarray, width: int) -> np.ndarray:
     """Return the bits ``(n, width)`` of words, the lowest first."""
     return words[:, None] // 2 ** ORDER[:width] % 2
 
@@ -257,7 +257,7 @@ def _bits(words: np.ndarray, width: int) -> np.ndarray:
 def _quotients(low: np.ndarray, high: np.ndarray, trunc: bool) -> np.ndarray:
     """Return the quotients of codes 0, 1 and 2: a 1 in ``low`` adds the next bit of ``high``; after
     a 2 the next code goes on, unless quotients are cut off at 2 (``trunc``)."""
-    first = _bits(low, CODES)
+    first = _bits_of_words(low, CODES)
     place = np.maximum(np.cumsum(first, 1) - 1, 0)
     second = high[:, None] // 2**place % 2
     codes = (first * (1 + second)).ravel()

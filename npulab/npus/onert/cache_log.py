@@ -182,7 +182,7 @@ def read_log(text: str) -> Log:
             continue
         if fault:
             raise ValueError(
-                f"line {number}: got a layer's line behind the segmentation fault of line {fault}, "
+                f"line {number}: got a layer's line after the segmentation fault of line {fault}, "
                 "allowed is none"
             )
         entry = _parsed_line(number, text_line)

@@ -63,7 +63,7 @@ def lower(
     parameters["batches"] = v["batches"]
     buffers = _constants(layer, chip, v)
     if rows is not None:
-        buffers |= _rows(rows, chip, v)
+        buffers |= _input_buffers(rows, chip, v)
     words = FACTS.maps(chip)[BLOCK].encode(v)
     return lowered(FACTS, name, chip, [Job(BLOCK, words)], buffers, {}, parameters)
 
@@ -213,7 +213,7 @@ def _side(
 def _constants(layer: FullyConnected, chip: str, v: Values) -> dict[str, bytes]:
     """Return the buffers that do not depend on the input."""
     scales = np.atleast_1d(np.asarray(layer.weight_q.scale, "<f4"))
-    buffers = {LHS: _packed(layer.weights, chip, v, "lhs"), "weight_scales": scales.tobytes()}
+    buffers = {LHS: _packed_side(layer.weights, chip, v, "lhs"), "weight_scales": scales.tobytes()}
     if v["operation"] == HYBRID:
         buffers["biases"] = layer.bias.astype("<f4").tobytes()
         return buffers
@@ -224,17 +224,17 @@ def _constants(layer: FullyConnected, chip: str, v: Values) -> dict[str, bytes]:
     return buffers
 
 
-def _rows(rows: np.ndarray, chip: str, v: Values) -> dict[str, bytes]:
+def _input_buffers(rows: np.ndarray, chip: str, v: Values) -> dict[str, bytes]:
     """Return the input, and its rows as they are packed."""
     little = rows.astype(rows.dtype.newbyteorder("<"))
     buffers = {"input": little.tobytes()}
     if v["operation"] == HYBRID:
         rows, scales = quantized_rows(rows)
         buffers["input_scales"] = scales.astype("<f4").tobytes()
-    buffers[RHS] = _packed(rows, chip, v, "rhs")
+    buffers[RHS] = _packed_side(rows, chip, v, "rhs")
     return buffers
 
 
-def _packed(codes: np.ndarray, chip: str, v: Values, side: str) -> bytes:
+def _packed_side(codes: np.ndarray, chip: str, v: Values, side: str) -> bytes:
     columns = np.ascontiguousarray(codes.T)
     return layout_of(v, side, chip).pack(columns)

@@ -38,13 +38,13 @@ def simulate(capture: Capture) -> bytes:
     v = only_job(capture, BLOCK, "the simulated device runs")
     paths = {facts["path"]: facts for facts in CHIPS.values()}
     hang_if(v["path"] not in paths, f"path is {v['path']:#x}, which no kernels are for")
-    _check(v)
+    _check_call(v)
     if v["operation"] == QUANTIZED:
         return _quantized(capture, v, bool(paths[v["path"]].get("one_rounding")))
     return _hybrid(capture, v)
 
 
-def _check(v: Values) -> None:
+def _check_call(v: Values) -> None:
     """Raise Hang for sizes and modes that no kernel takes."""
     known(v, EXPECTED["device"])
     batches, units, stride, depth = v["batches"], v["units"], v["dst_stride"], v["lhs_rows"]
@@ -84,12 +84,12 @@ def _check_side(v: Values, side: str, count: int) -> None:
 
 def _hybrid(capture: Capture, v: Values) -> bytes:
     units, batches = v["units"], v["batches"]
-    scales = _numbers(capture, "weight_scales", "<f4", _multiplier_count(v))
-    biases = _numbers(capture, "biases", "<f4", units)
+    scales = _numbers_at(capture, "weight_scales", "<f4", _multiplier_count(v))
+    biases = _numbers_at(capture, "biases", "<f4", units)
     out = _result(v, np.dtype("<f4"))
     if v["rhs_is_prepacked"]:
         rows = _prepacked(capture, v)
-        row_scales = _numbers(capture, "input_scales", "<f4", batches)
+        row_scales = _numbers_at(capture, "input_scales", "<f4", batches)
         nothing = not rows[:batches].any()
     else:
         rows, row_scales, nothing = _measured(capture, v)
@@ -120,9 +120,9 @@ def _multiplier_count(v: Values) -> int:
 
 def _quantized(capture: Capture, v: Values, one_rounding: bool) -> bytes:
     count = _multiplier_count(v)
-    biases = _numbers(capture, "biases", "<i4", v["units"])
-    multipliers = _numbers(capture, "multipliers", "<i4", count)
-    exponents = _numbers(capture, "exponents", "<i4", count)
+    biases = _numbers_at(capture, "biases", "<i4", v["units"])
+    multipliers = _numbers_at(capture, "multipliers", "<i4", count)
+    exponents = _numbers_at(capture, "exponents", "<i4", count)
     known(v, EXPECTED["codes"])
     out = _result(v, TYPES[v["dst_type"]])
     if v["rhs_is_prepacked"]:
@@ -189,7 +189,7 @@ def _products(capture: Capture, v: Values, rows: np.ndarray, rhs_zero: int) -> I
     sums = np.zeros(v["lhs_columns"], np.int64)
     if rhs_zero:
         start = stride * v["lhs_columns"]
-        sums += _numbers(capture, "coefficients", "<i4", v["lhs_columns"], start=start)
+        sums += _numbers_at(capture, "coefficients", "<i4", v["lhs_columns"], start=start)
     rows = rows[: v["batches"]]
     from_zeros = v["lhs_zero_point"] * (rhs_zero * v["lhs_rows"] - rows.sum(1, dtype=np.int64))
     for strip in range(0, v["units"], wide):
@@ -231,7 +231,7 @@ def _prepacked(capture: Capture, v: Values) -> np.ndarray:
 
 def _measured(capture: Capture, v: Values) -> tuple[np.ndarray, np.ndarray, bool]:
     """Quantize the float32 input: rows of codes, a scale for each, true if all of it is 0."""
-    x = _numbers(capture, "input", "<f4", v["batches"], v["input_size"])
+    x = _numbers_at(capture, "input", "<f4", v["batches"], v["input_size"])
     rows = _filled(v)
     scales = np.ones(v["batches"], F)
     body = v["input_size"] - v["input_size"] % VECTOR
@@ -259,7 +259,7 @@ def _measured(capture: Capture, v: Values) -> tuple[np.ndarray, np.ndarray, bool
 def _read_codes(capture: Capture, v: Values) -> np.ndarray:
     """Return rows of codes as the call packs them, ``(rhs_columns, rhs_rows) int8``."""
     dtype = TYPES[v["rhs_type"]].str
-    codes = _numbers(capture, "input", dtype, v["batches"], v["input_size"])
+    codes = _numbers_at(capture, "input", dtype, v["batches"], v["input_size"])
     rows = _filled(v)
     rows[: v["batches"], : v["input_size"]] = as_codes(codes, "int8")
     return rows
@@ -281,7 +281,7 @@ def _clamped(values: np.ndarray, v: Values) -> np.ndarray:
     return np.maximum(np.minimum(values, v["clamp_max"]), v["clamp_min"])
 
 
-def _numbers(capture: Capture, name: str, dtype: str, *shape: int, start: int = 0) -> np.ndarray:
+def _numbers_at(capture: Capture, name: str, dtype: str, *shape: int, start: int = 0) -> np.ndarray:
     """Return little-endian numbers of a buffer that start at a byte; raise Hang if it ends before
     them."""
     data = buffer_of(capture, name)

@@ -1,4 +1,4 @@
-"""Rockchip NPU (RK3588, RV1103, RV1106): facts in the tables beside this file."""
+"""Rockchip NPU (RK3588, RV1103, RV1106): facts in the tables of this folder."""
 
 from npulab.npus.kit import Importer
 from npulab.npus.rockchip import dumps, simulate

@@ -94,7 +94,7 @@ def commands(data: bytes, where: str = "commands") -> np.ndarray:
     if rest:
         raise ValueError(
             f"{where}: got {len(data)} bytes, the last {rest} from byte {len(data) - rest:#x} on "
-            f"are no whole command, allowed is a multiple of {WORDS.itemsize}"
+            f"are not a whole command, allowed is a multiple of {WORDS.itemsize}"
         )
     return np.frombuffer(data, WORDS)
 

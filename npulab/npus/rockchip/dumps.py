@@ -58,7 +58,7 @@ ORDER = ("coefficients", "work", "input", "output")
 SOURCES, WEIGHTS, OUTPUT = (0x1070, 0x5018), 0x1110, 0x4020
 PAGE = 2**12  # buffers begin at a page
 SLACK = 16  # bytes at the end of a tensor that may be 0
-MOST_BUFFERS = 8  # more buffers are not told apart by their used bytes: too many combinations
+MOST_BUFFERS = 8  # more buffers are not distinguished by their used bytes: too many combinations
 Place = tuple[int, int]  # (number of a buffer, or an address; an address, or a size)
 SIZES = {INT8: 1, INT32: 4}  # bytes of an output element
 MOST_BYTES = 2**21  # of a file of commands or records
@@ -215,7 +215,7 @@ def _of_gems(path: Path, gems: Sequence[Gem]) -> Capture:
             if gem is not records and len(gem.data) % WORDS.itemsize == 0:
                 streams[gem] = commands.commands(gem.data)
         for stream, words in streams.items():
-            base, blocks = _placed(words, listed)
+            base, blocks = _blocks_in(words, listed)
             if blocks:
                 names, addresses = _roles(gems, stream, records, blocks)
                 buffers = {names[gem.number]: gem.data for gem in gems}
@@ -229,7 +229,7 @@ def _of_gems(path: Path, gems: Sequence[Gem]) -> Capture:
     )
 
 
-def _placed(words: np.ndarray, listed: Sequence[Task]) -> tuple[int, list[Block]]:
+def _blocks_in(words: np.ndarray, listed: Sequence[Task]) -> tuple[int, list[Block]]:
     """Return (address, blocks) of a buffer that begins at a page; no blocks if the tasks' commands
     are not in it."""
     first = _first_address(listed) // PAGE * PAGE

@@ -14,7 +14,7 @@ XML = "M"  # the source of rows that do not name a source
 RANGE = 2**12  # addresses of a unit
 
 
-def _registers() -> RegisterMap:
+def _npu_registers() -> RegisterMap:
     """Return the registers of the XML; rows of ``seen.csv``, which is known beyond it, replace the
     rows that they meet."""
     seen = read_table(HERE / "seen.csv")
@@ -35,7 +35,7 @@ def _bits_of(row: Mapping[str, str]) -> Iterator[tuple[int, int]]:
         yield int(row["offset"], 0), bit
 
 
-FACTS = Facts.beside(__file__, {REGISTERS: _registers(), TASK: "tasks.csv"})
+FACTS = Facts.beside(__file__, {REGISTERS: _npu_registers(), TASK: "tasks.csv"})
 _, CHIPS, USUAL_CHIP, TABLES = FACTS
 EXPECTED = FACTS.expected()
 # Target ids by unit, as a command word has them in its upper 16 bits.

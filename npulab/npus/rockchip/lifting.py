@@ -58,7 +58,7 @@ def lift(capture: Capture) -> Lifted:
     )
     if any(CONVOLUTION not in v for v in jobs):
         raise Unsupported(
-            f"capture {capture.name}: got other tasks beside a convolution of int8, a layer is "
+            f"capture {capture.name}: got tasks other than a convolution of int8, a layer is "
             "lifted from one so far"
         )
     return _codes(capture, jobs)
@@ -140,7 +140,7 @@ def _codes(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
     if depthwise:
         kernels = channels
     pitch = _pitch(v, width, sums)
-    rows, height = _rows(jobs, pitch)
+    rows, height = _joined_rows(jobs, pitch)
     refuse_if(
         0 in stride or not pitch,
         "lift for rockchip",
@@ -208,7 +208,7 @@ def _padding(
     return (top, max(bottom, 0)), (left, max(right, 0))
 
 
-def _rows(jobs: Sequence[Raw], pitch: int) -> tuple[int, int]:
+def _joined_rows(jobs: Sequence[Raw], pitch: int) -> tuple[int, int]:
     """Return (output rows, input rows) of all tasks together; raise ValueError if a task does not
     go on where the tasks before it end."""
     first = jobs[0]
@@ -231,14 +231,14 @@ def _rows(jobs: Sequence[Raw], pitch: int) -> tuple[int, int]:
         at = v[OUTPUT_AT] - first[OUTPUT_AT]
         if at != rows * row_bytes:
             raise ValueError(
-                f"{where}DPU.DST_BASE_ADDR: got {at} bytes behind the first task's, allowed is "
+                f"{where}DPU.DST_BASE_ADDR: got {at} bytes after the first task's, allowed is "
                 f"{rows * row_bytes}"
             )
         read = v[INPUT_AT] - first[INPUT_AT]
         top = read // pitch
         if read % pitch or top < 0:
             raise ValueError(
-                f"{where}CNA.FEATURE_DATA_ADDR: got {read} bytes behind the first task's, allowed "
+                f"{where}CNA.FEATURE_DATA_ADDR: got {read} bytes after the first task's, allowed "
                 f"is a multiple of {pitch}"
             )
         above = v["CNA.PAD_CON0.PAD_TOP"] - first["CNA.PAD_CON0.PAD_TOP"]

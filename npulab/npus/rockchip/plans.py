@@ -33,7 +33,7 @@ RULES = {False: "rockchip-rk3588:half-even", True: "rockchip-rv1103:half-even-tw
 FIELDS = read_table(FACTS.here / "fields.csv")
 
 
-class Task(NamedTuple):
+class RowTask(NamedTuple):
     """Rows of a convolution that run together: first and number of input rows, their padding above,
     first and number of output rows, banks of the convolution buffer for input and weights."""
 
@@ -83,7 +83,7 @@ def as_convolution(layer: Any) -> Conv2D:
     return of_type(layer, "int8")
 
 
-def cut(conv: Conv2D) -> list[Task]:
+def cut(conv: Conv2D) -> list[RowTask]:
     """Return the tasks of a convolution: one if its input fits the banks that weights leave, else
     several, by rows from the top.
 
@@ -106,13 +106,13 @@ def cut(conv: Conv2D) -> list[Task]:
     if fits:
         banks = BANKS - weight_banks
     if wanted <= banks:
-        return [Task(0, height, above, 0, rows, wanted, BANKS - wanted)]
+        return [RowTask(0, height, above, 0, rows, wanted, BANKS - wanted)]
     if not fits:
         weight_banks = BANKS - SPLIT_BANKS
     most = BANK_ENTRIES * banks // entries
     stride = conv.stride[0]
     kernel = (conv.kernel[0] - 1) * conv.dilation[0] + 1
-    tasks: list[Task] = []
+    tasks: list[RowTask] = []
     first = 0
     while first < rows:
         start = first * stride - above
@@ -128,14 +128,14 @@ def cut(conv: Conv2D) -> list[Task]:
                 f"convolution buffer, allowed are kernels of at most {most} rows"
             )
         padding = max(-start, 0)
-        tasks.append(Task(top, end - top, padding, first, fitting, banks, weight_banks))
+        tasks.append(RowTask(top, end - top, padding, first, fitting, banks, weight_banks))
         first += fitting
     return tasks
 
 
 def values(
     conv: Conv2D,
-    task: Task,
+    task: RowTask,
     where: Mapping[str, int],
     facts: Mapping[str, int],
     sums: bool,
@@ -169,7 +169,7 @@ def values(
     return fields
 
 
-def _geometry(conv: Conv2D, task: Task, where: Mapping[str, int], sums: bool) -> dict[str, int]:
+def _geometry(conv: Conv2D, task: RowTask, where: Mapping[str, int], sums: bool) -> dict[str, int]:
     """Return sizes and places, by the names that ``fields.csv`` gives them."""
     outputs = conv.output_shape[2]
     kernel_h, kernel_w = conv.kernel
@@ -199,7 +199,7 @@ def _geometry(conv: Conv2D, task: Task, where: Mapping[str, int], sums: bool) ->
     return values
 
 
-def _input_places(conv: Conv2D, task: Task, address: int, sums: bool) -> dict[str, int]:
+def _input_places(conv: Conv2D, task: RowTask, address: int, sums: bool) -> dict[str, int]:
     """Return the places of the input: planes, rows of a single channel, or rows to multiply."""
     height, width, channels = conv.input_shape
     values = {"width": width, "stored_width": width, "last_channel": channels - 1}
@@ -224,7 +224,7 @@ def _input_places(conv: Conv2D, task: Task, address: int, sums: bool) -> dict[st
     return values
 
 
-def _output_places(conv: Conv2D, task: Task, address: int, sums: bool) -> dict[str, int]:
+def _output_places(conv: Conv2D, task: RowTask, address: int, sums: bool) -> dict[str, int]:
     """Return the places of the output: planes, or rows of sums."""
     height, width, outputs = conv.output_shape
     surface = width * height

@@ -109,7 +109,7 @@ def convolution(v: Raw, memory: Memory) -> None:
     kind = _precision(v, "CNA.CONV_CON1.IN_PRECISION")
     out_h = v["CORE.DATAOUT_SIZE_0.DATAOUT_HEIGHT"] + 1
     out_w = v["CORE.DATAOUT_SIZE_0.DATAOUT_WIDTH"] + 1
-    (step_y, step_x), (apart_y, apart_x) = _steps(v)
+    (step_y, step_x), (apart_y, apart_x) = _strides_and_dilations(v)
     outputs = v["DPU.DATA_CUBE_CHANNEL.ORIG_CHANNEL"] + 1
     image = window(v, memory, kind, out_h, out_w)
     if v["CNA.CONV_CON1.CONV_MODE"] == DEPTHWISE:
@@ -182,7 +182,7 @@ def window(v: Raw, memory: Memory, kind: np.dtype[Any], out_h: int, out_w: int) 
     width, base = v["CNA.FC_DATA_SIZE0.DMA_WIDTH"], v["CNA.FEATURE_DATA_ADDR.FEATURE_BASE_ADDR"]
     line, surface = v["CNA.DMA_CON1.LINE_STRIDE"], v["CNA.DMA_CON2.SURF_STRIDE"]
     top, left = v["CNA.PAD_CON0.PAD_TOP"], v["CNA.PAD_CON0.PAD_LEFT"]
-    (step_y, step_x), (apart_y, apart_x) = _steps(v)
+    (step_y, step_x), (apart_y, apart_x) = _strides_and_dilations(v)
     reach_y = (out_h - 1) * step_y + (v["CNA.WEIGHT_SIZE2.WEIGHT_HEIGHT"] - 1) * apart_y + 1
     reach_x = (out_w - 1) * step_x + (v["CNA.WEIGHT_SIZE2.WEIGHT_WIDTH"] - 1) * apart_x + 1
     shape = (stored, max(reach_y, top + rows), max(reach_x, left + width))
@@ -227,7 +227,7 @@ def read_planes(
         part[:] = pixels.T[: len(part)]
 
 
-def _steps(v: Raw) -> tuple[tuple[int, int], tuple[int, int]]:
+def _strides_and_dilations(v: Raw) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return (stride, dilation), each (down, along)."""
     strides = (v["CNA.CONV_CON3.CONV_Y_STRIDE"], v["CNA.CONV_CON3.CONV_X_STRIDE"])
     down = v["CNA.CONV_CON3.ATROUS_Y_DILATION"] + 1

@@ -131,7 +131,7 @@ def test_int8_under_the_dtype_of_fp16() -> None:
     data = header() + record(1, 5, 128) + bytes([255, 1, 2, 3, 4])
     found = blobs.read(data)
     assert (
-        "record at byte 64, size: says 5 bytes, which are no whole number of fp16"
+        "record at byte 64, size: says 5 bytes, which is not a whole number of fp16"
         in found.warnings[0]
     )
     assert found.records[0].values(dtype="int8").tolist() == [-1, 1, 2, 3, 4]
@@ -167,13 +167,13 @@ def test_records_without_alignment() -> None:
     data = header(2) + record(1, 4, 128) + b"abcd" + record(1, 2, 196) + b"ef"
     found = blobs.read(data)
     assert [one.offset for one in found.records] == [64, 132]
-    assert "record at byte 132: is at no multiple of 64" in found.warnings
+    assert "record at byte 132: is not at a multiple of 64" in found.warnings
 
 
 def test_what_follows_is_told() -> None:
     assert blobs.read(header() + record(1, 2, 128) + b"ab" + bytes(62)).warnings == ()
     assert blobs.read(header() + record(1, 2, 128) + b"ab" + b"c").warnings == (
-        "record at byte 64: 1 bytes behind its data are no record",
+        "record at byte 64: 1 bytes after its data are not a record",
     )
 
 

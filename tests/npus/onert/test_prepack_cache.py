@@ -787,7 +787,7 @@ PREPARED = prepared(0x20, HEAP)
         ),
         (
             text(PREPARED, "Segmentation fault", ran(0x20, HEAP)),
-            "line 5: got a layer's line behind the segmentation fault of line 4, allowed is none",
+            "line 5: got a layer's line after the segmentation fault of line 4, allowed is none",
         ),
     ],
 )

@@ -339,11 +339,11 @@ def _record(data: bytes, at: int, name: str, starts: np.ndarray, warnings: list[
         spare = 0
     if (8 * size - spare) % bits:
         warnings.append(
-            f"{where}, size: says {size} bytes, which are no whole number of {dtype}; int8 data "
+            f"{where}, size: says {size} bytes, which is not a whole number of {dtype}; int8 data "
             "under the dtype of fp16 looks like that"
         )
     if start % ALIGN:
-        warnings.append(f"{where}, data offset: says {start}, which is no multiple of {ALIGN}")
+        warnings.append(f"{where}, data offset: says {start}, which is not a multiple of {ALIGN}")
     return Record(name, at, dtype, size, start, spare, memoryview(data)[start : start + size])
 
 
@@ -375,11 +375,11 @@ def _next(data: bytes, record: Record, warnings: list[str]) -> int | None:
     for at in (up(end, ALIGN), end):
         if _starts(data, at):
             if at % ALIGN:
-                warnings.append(f"record at byte {at}: is at no multiple of {ALIGN}")
+                warnings.append(f"record at byte {at}: is not at a multiple of {ALIGN}")
             return at
     if data[end:].strip(b"\0"):
         warnings.append(
-            f"record at byte {record.offset}: {len(data) - end} bytes behind its data are no record"
+            f"record at byte {record.offset}: {len(data) - end} bytes after its data are not a record"
         )
     return None
 

@@ -74,7 +74,7 @@ def train(
         single = "float64"
     for name, renamed, results in ORDER:
         kernel = kernel_of(name)
-        inputs = _given(kernel, renamed, values)
+        inputs = _inputs_of(kernel, renamed, values)
         if kernel.unit == "CPU":
             done = run(kernel, step, inputs, single)
         else:
@@ -84,7 +84,9 @@ def train(
     return values
 
 
-def _given(kernel: Kernel, renamed: Mapping[str, str], values: Mapping[str, np.ndarray]) -> Values:
+def _inputs_of(
+    kernel: Kernel, renamed: Mapping[str, str], values: Mapping[str, np.ndarray]
+) -> Values:
     """Return the inputs of a kernel from the tensors of a step; the mask is made in ``checked``."""
     return {name: values[renamed.get(name, name)] for name in kernel.given if name != "mask"}
 
@@ -100,5 +102,5 @@ def given_to(kernel: str | Kernel, values: Mapping[str, np.ndarray]) -> Values:
     plan = kernel_of(kernel)
     for name, renamed, _ in ORDER:
         if name == plan.name:
-            return _given(plan, renamed, values)
-    return _given(plan, {}, values)
+            return _inputs_of(plan, renamed, values)
+    return _inputs_of(plan, {}, values)

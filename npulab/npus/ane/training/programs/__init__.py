@@ -356,7 +356,7 @@ class Body:
         arguments = []
         if op == "weight":
             op = "const"
-            file = self._placed(output, shape, *words)
+            file = self._weight_place(output, shape, *words)
             attributes.append(("val", Value(kind, file)))
         elif op == "const":
             elements = [_constant(word, kind.dtype, names) for word in words]
@@ -367,7 +367,7 @@ class Body:
         operation = Operation(op, ((output, kind),), tuple(arguments), tuple(attributes))
         self.operations.append(operation)
 
-    def _placed(self, output: str, shape: Shape, file: str, weight: str = "") -> File:
+    def _weight_place(self, output: str, shape: Shape, file: str, weight: str = "") -> File:
         """Return where a weight lies, and note it for the weight files."""
         offset = weight_files.ALIGN
         if self.file:
