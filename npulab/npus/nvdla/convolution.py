@@ -16,7 +16,7 @@ nvdla/hw cmod/cacc for the width of a sum.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 
 from npulab.captures.target import Features, Unsupported
-from npulab.npus.kit import refuse_if, wrapped
+from npulab.npus.kit import Raw, refuse_if, wrapped
+from npulab.npus.nvdla.facts import Pair
 from npulab.npus.nvdla.fetch import read_features, read_image, read_weights, weights_of
 from npulab.npus.nvdla.memory import ByteMemory
 from npulab.npus.nvdla.rules import RULES, Rules, saturated, shifted
@@ -79,10 +80,10 @@ class Window:
     ``pad_value``. Raises ValueError for a size, stride or dilation below 1 and a padding below 0.
     """
 
-    output: tuple[int, int]
-    stride: tuple[int, int] = (1, 1)
-    dilation: tuple[int, int] = (1, 1)
-    before: tuple[int, int] = (0, 0)
+    output: Pair
+    stride: Pair = (1, 1)
+    dilation: Pair = (1, 1)
+    before: Pair = (0, 0)
     pad_value: int = 0
 
     def __post_init__(self) -> None:
@@ -206,9 +207,7 @@ def _check(x: np.ndarray, weights: np.ndarray, window: Window, lanes: int) -> No
     refuse_if(lanes and lanes < len(weights), "lanes", lanes, f"is {len(weights)} or more")
 
 
-def run(
-    values: Mapping[str, int], features: Features, memory: ByteMemory, rules: Rules = RULES
-) -> np.ndarray:
+def run(values: Raw, features: Features, memory: ByteMemory, rules: Rules = RULES) -> np.ndarray:
     """Accumulators ``(height, width, lanes) int32`` of the job that the registers describe.
 
     ``features`` are those of a chip (``atomic_c``, ``atomic_k``, ``atomic_k_int16`` where it
@@ -237,7 +236,7 @@ def run(
     return convolve(x, weights, window, fields["CACC.D_CLIP_CFG.CLIP_TRUNCATE"], lanes, rules)
 
 
-def window_of(values: Mapping[str, int], itemsize: int = 1, rules: Rules = RULES) -> Window:
+def window_of(values: Raw, itemsize: int = 1, rules: Rules = RULES) -> Window:
     """How the windows move.
 
     An image has no dilation, and its padding on the left is in what CDMA makes of it.

@@ -4,6 +4,9 @@ from itertools import chain
 
 from npulab.npus.kit import Facts
 
+Pair = tuple[int, int]
+Shape = tuple[int, int, int]  # (height, width, channels)
+
 # A map of all units by byte address: one for the int8 configurations, one for the full one.
 FACTS = Facts.beside(__file__, {"SMALL": "small.csv", "FULL": "full.csv"}, sparse=("SMALL", "FULL"))
 HERE, CHIPS, USUAL_CHIP, TABLES = FACTS

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from npulab.npus.kit import Hang, Unsupported, read_table, refuse_if, wrapped
-from npulab.npus.nvdla.facts import MEMORIES
+from npulab.npus.nvdla.facts import MEMORIES, Pair
 from npulab.npus.nvdla.layouts import TYPES, Cube, Weights
 from npulab.npus.nvdla.memory import ByteMemory
 from npulab.npus.nvdla.rules import RULES, Rules, saturated, shifted
@@ -58,7 +58,7 @@ class Format:
     element: int
     pixel: int
     pixel_uv: int
-    channels: tuple[tuple[int, int], ...]
+    channels: tuple[Pair, ...]
     evidence: str = ""
 
     def unpack(self, rows: np.ndarray, rows_uv: np.ndarray | None = None) -> np.ndarray:
@@ -100,7 +100,7 @@ class Format:
         return elements[:, :, [first for first, _ in self.channels]]
 
 
-def _channel(text: str) -> tuple[int, int]:
+def _channel(text: str) -> Pair:
     found = re.fullmatch(r"(\d+)(?:\+(\d+))?", text)
     assert found is not None, text
     return int(found[1]), int(found[2] or 0)
@@ -311,9 +311,7 @@ def format_of(fields: Fields) -> Format:
     return form
 
 
-def _pixels(
-    fields: Fields, memory: ByteMemory, form: Format, rows: tuple[int, int], width: int
-) -> np.ndarray:
+def _pixels(fields: Fields, memory: ByteMemory, form: Format, rows: Pair, width: int) -> np.ndarray:
     """Some rows of an image as they are stored."""
     skipped, atom = fields["CDMA.D_PIXEL_OFFSET.PIXEL_X_OFFSET"], fields.features["memory_atom"]
     planes = [(DATA, PITCHES[0], form.pixel, skipped * form.pixel)]
@@ -359,7 +357,7 @@ def _converted(
     return out
 
 
-def _blocks(rows: int, row: int) -> Iterator[tuple[int, int]]:
+def _blocks(rows: int, row: int) -> Iterator[Pair]:
     """(first, end) of rows of so many elements that are made ready at a time."""
     step = max(1, BLOCK // row)
     for top in range(0, rows, step):

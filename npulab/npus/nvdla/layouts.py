@@ -16,7 +16,7 @@ import numpy as np
 
 from npulab.layout import Layout, Loop, nc1hwc2
 from npulab.npus.kit import refuse_if
-from npulab.npus.nvdla.facts import MEMORIES
+from npulab.npus.nvdla.facts import MEMORIES, Pair, Shape
 from npulab.npus.nvdla.memory import ByteMemory
 
 WEIGHT_ALIGN = 128  # bytes that all weights together are rounded up to
@@ -87,7 +87,7 @@ class Cube:
         return -(-self.channels // self.lanes)
 
     @property
-    def shape(self) -> tuple[int, int, int]:
+    def shape(self) -> Shape:
         """Of the tensor with its padding lanes."""
         return self.height, self.width, self.surfaces * self.lanes
 
@@ -105,9 +105,7 @@ class Cube:
         """Bytes of all atoms, gaps apart."""
         return self.surfaces * self.height * self.width * self.atom
 
-    def runs(
-        self, surfaces: slice | None = None, rows: slice | None = None
-    ) -> Iterator[tuple[int, int]]:
+    def runs(self, surfaces: slice | None = None, rows: slice | None = None) -> Iterator[Pair]:
         """(address, bytes) of stretches without gaps, in the order surface, row: of the cube, or of
         a block of it."""
         surfaces, rows = surfaces or slice(0, self.surfaces), rows or slice(0, self.height)

@@ -12,7 +12,7 @@ from npulab.captures.target import Hang, Item, Lifted, Unsupported
 from npulab.layout import Layout
 from npulab.npus.kit import Capture, behind, buffer_of, refuse_if, wrapped
 from npulab.npus.nvdla import waiting
-from npulab.npus.nvdla.facts import CHIPS, CONVOLUTION, MEMORIES
+from npulab.npus.nvdla.facts import CHIPS, CONVOLUTION, MEMORIES, Pair, Shape
 from npulab.npus.nvdla.fetch import DATA, DATA_MEMORY, FEATURES, PITCHES, stored_weights, weights_at
 from npulab.npus.nvdla.layouts import Cube
 from npulab.npus.nvdla.lowering import POOLS, averages
@@ -26,7 +26,6 @@ from npulab.quant.layers import Add, Conv2D, Pool2D, QuantParams, padding_name
 MOST = 2**22  # elements of a tensor that nobody recorded
 # An addition of tensors of one scale rounds once, as TensorFlow Lite's does.
 ADDITION = "tflite-reference"
-Shape = tuple[int, int, int]
 
 
 class Cut(ValueError):
@@ -312,7 +311,7 @@ class Taps:
     def gives_output(self, after: int) -> bool:
         return self.steps(after) // self.stride + 1 == self.out
 
-    def border(self) -> tuple[int, int]:
+    def border(self) -> Pair:
         """Return the border (before, after) that gives the output's size: the registers', else the
         border that the windows reach."""
         if self.gives_output(self.after):

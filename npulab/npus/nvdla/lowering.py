@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from npulab.captures.target import Features
 from npulab.npus.kit import Capture, ceil_div, lowered, placed, read_table, refuse_if
-from npulab.npus.nvdla.facts import FACTS, USUAL_CHIP, block_of
+from npulab.npus.nvdla.facts import FACTS, USUAL_CHIP, Pair, Shape, block_of
 from npulab.npus.nvdla.layouts import Cube, Weights
 from npulab.npus.nvdla.points import (
     RULE,
@@ -115,13 +116,13 @@ def _given(layer: Layer, x: Any) -> dict[str, np.ndarray]:
     return dict(zip(names, parts, strict=True))
 
 
-def _three(shape: tuple[int, ...]) -> tuple[int, int, int]:
+def _three(shape: tuple[int, ...]) -> Shape:
     """An addition's tensor as (H, W, C): whatever lies before the last two axes counts as rows."""
     *rows, width, channels = (1, 1, *shape)
     return int(np.prod(rows)), width, channels
 
 
-def _quantities(layer: Any, atom: int, where: Mapping[str, int]) -> dict[str, int]:
+def _quantities(layer: Any, atom: int, where: Quantities) -> dict[str, int]:
     """What jobs of any layer hold: sizes, pitches, windows, and halves of addresses."""
     out: dict[str, int] = {}
     for side, shape in (("input", layer.input_shape), ("output", layer.output_shape)):
@@ -155,7 +156,7 @@ def _filled(job: str, quantities: Quantities) -> dict[str, int]:
 
 
 def _convolution(
-    layer: Conv2D, chip: Mapping[str, int], where: Mapping[str, int], quantities: Quantities
+    layer: Conv2D, chip: Features, where: Quantities, quantities: Quantities
 ) -> tuple[dict[str, int], dict[str, bytes]]:
     _supported(layer)
     count = layer.output_shape[2]
@@ -210,7 +211,7 @@ def _supported(layer: Conv2D) -> None:
         raise ValueError(f"lower for nvdla: {wrong}")
 
 
-def _buffered(cube: Cube, weights: Weights, chip: Mapping[str, int]) -> tuple[int, int]:
+def _buffered(cube: Cube, weights: Weights, chip: Features) -> Pair:
     """(entries of a line, banks of the whole input) in the convolution buffer; ValueError where it
     does not fit."""
     atoms = chip["cbuf_entry"] // cube.atom  # of a full entry
@@ -232,7 +233,7 @@ def _buffered(cube: Cube, weights: Weights, chip: Mapping[str, int]) -> tuple[in
 
 def _points(
     points: Points,
-    where: Mapping[str, int],
+    where: Quantities,
     quantities: Quantities,
     flying: bool,
 ) -> dict[str, int]:
@@ -247,7 +248,7 @@ def _points(
     return out
 
 
-def _addition(layer: Add, where: Mapping[str, int], quantities: Quantities) -> dict[str, int]:
+def _addition(layer: Add, where: Quantities, quantities: Quantities) -> dict[str, int]:
     first, other, out = (
         float(np.float32(q.scale))  # type: ignore[arg-type]
         for q in (layer.input_q, layer.other_q, layer.output_q)

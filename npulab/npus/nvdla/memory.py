@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from npulab.npus.kit import Capture, Range, Unsupported, refuse_if
-from npulab.npus.nvdla.facts import ANY_MEMORY
+from npulab.npus.nvdla.facts import ANY_MEMORY, Pair
 from npulab.npus.nvdla.images import merged
 
 
@@ -57,7 +57,7 @@ class Memory:
                     held = np.frombuffer(data, np.uint8).copy()
                     buffers.append((ANY_MEMORY, capture.addresses[name], held))
             return cls(tuple(buffers))
-        touched: dict[str, list[tuple[int, int]]] = {}
+        touched: dict[str, list[Pair]] = {}
         for row in (*capture.parameters.get("memory", ()), *capture.parameters.get("checks", ())):
             touched.setdefault(row["memory"], []).append((row["address"], row["size"]))
         sizes = []

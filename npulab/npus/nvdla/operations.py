@@ -18,7 +18,17 @@ from typing import Any, NamedTuple
 
 from npulab.npus.kit import RegisterMap, names_of, offsets_of
 from npulab.npus.nvdla.events import Check, Event, Write
-from npulab.npus.nvdla.facts import ACCESS, CONVOLUTION, DATA, ENDS, PAIRS, READERS, STARTS, UNITS
+from npulab.npus.nvdla.facts import (
+    ACCESS,
+    CONVOLUTION,
+    DATA,
+    ENDS,
+    PAIRS,
+    READERS,
+    STARTS,
+    UNITS,
+    Pair,
+)
 from npulab.npus.nvdla.registers import Access, Tables, accesses
 
 NEEDED = ("CDMA", "CSC", "CACC")  # a convolution may do with one half of the multipliers
@@ -43,7 +53,7 @@ class Operation:
     ``inherited`` of them from before; ``line`` is the line of the last enable."""
 
     units: Mapping[str, int]
-    writes: tuple[tuple[int, int], ...]
+    writes: tuple[Pair, ...]
     inherited: int
     line: int
 
@@ -66,7 +76,7 @@ class _Started:
     group: int
     line: int
     writes: list[OrderedWrite]
-    before: list[tuple[int, int]]
+    before: list[Pair]
     words: dict[int, int]
 
 
@@ -162,8 +172,8 @@ class _Device:
                 "allowed are units that make one operation"
             )
         units, line = {}, 0
-        registers: set[tuple[int, int]] = set()
-        tables: list[tuple[int, int]] = []  # in order: a datum goes to the entry after the last
+        registers: set[Pair] = set()
+        tables: list[Pair] = []  # in order: a datum goes to the entry after the last
         own = self.pending.pop(("", ONCE), [])
         for unit in chain:
             part = self.started.pop(unit)

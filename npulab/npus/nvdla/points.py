@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from npulab.npus.kit import WORD_BYTES, Job, Unsupported, offsets_of, refuse_if, up, wrapped
-from npulab.npus.nvdla.facts import ALU, BOTH, ENABLE, LETTERS, MUL, POINTER, SUM
+from npulab.npus.nvdla.facts import ALU, BOTH, ENABLE, LETTERS, MUL, POINTER, SUM, Pair
 from npulab.npus.nvdla.rules import saturated
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.quant.rules import RULES
@@ -53,7 +53,7 @@ def program(values: Values, block: str, registers: RegisterMap) -> Job:
     return Job.from_writes(block, writes, registers)
 
 
-def halves(where: int) -> tuple[int, int]:
+def halves(where: int) -> Pair:
     """Return (low, high) of an address in its two registers."""
     high, low = divmod(where, 2 ** (8 * WORD_BYTES))
     return low, high
@@ -193,7 +193,7 @@ def reading(
     stage: str,
     operands: Operands | None,
     where: int,
-    pitches: tuple[int, int] | None = None,
+    pitches: Pair | None = None,
 ) -> dict[str, int]:
     """Return SDP_RDMA's fields for a stage's operands: per channel, or with ``pitches`` (bytes of a
     row, of a plane) per element."""

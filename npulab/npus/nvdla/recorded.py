@@ -33,7 +33,16 @@ import numpy as np
 from npulab.captures.capture import COMMANDS, Capture, Job
 from npulab.npus.kit import Range, RegisterMap, names_of, offsets_of, refuse_if
 from npulab.npus.nvdla.events import Check, Event, Load, Read, Write, Zero
-from npulab.npus.nvdla.facts import ACCESS, ANY_MEMORY, DATA, MOST_MEMORY, POINTER, STARTS, TABLES
+from npulab.npus.nvdla.facts import (
+    ACCESS,
+    ANY_MEMORY,
+    DATA,
+    MOST_MEMORY,
+    POINTER,
+    STARTS,
+    TABLES,
+    Pair,
+)
 from npulab.npus.nvdla.images import Image, merged
 from npulab.npus.nvdla.operations import checked_after, operations
 from npulab.npus.nvdla.registers import accesses
@@ -104,7 +113,7 @@ def register_checks(capture: Capture) -> Iterator[Range]:
     registers = capture.maps[capture.jobs[0].block]
     written = accesses(map(tuple, writes), registers)
     producer: dict[str, int] = {}
-    state: dict[tuple[int, int], int] = {}
+    state: dict[Pair, int] = {}
     at = 0
     for row in rows:
         for one in islice(written, row["writes"] - at):
@@ -228,8 +237,8 @@ def _memory(
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
     out: list[dict[str, Any]] = []
     addresses: dict[str, int] = {}
-    zeroed: dict[str, list[tuple[int, int]]] = {}
-    loaded: list[tuple[int, int]] = []
+    zeroed: dict[str, list[Pair]] = {}
+    loaded: list[Pair] = []
     total = 0
     for event, task in zip(events, before, strict=True):
         if not isinstance(event, Zero | Load):
@@ -331,9 +340,7 @@ def _checks(
     return out
 
 
-def _within(
-    where: str, what: str, address: int, size: int, ranges: Sequence[tuple[int, int]]
-) -> None:
+def _within(where: str, what: str, address: int, size: int, ranges: Sequence[Pair]) -> None:
     """Refuse what begins inside memory that was set aside and ends outside it."""
     if not ranges:
         return

@@ -18,6 +18,7 @@ from npulab.npus.nvdla.facts import (
     TABLE_ENTRIES,
     TABLES,
     UNITS,
+    Pair,
 )
 
 
@@ -26,8 +27,8 @@ class Tables:
     """Entries of the lookup tables, by table and place, and the place where the next one goes (None
     while reading)."""
 
-    entries: Mapping[tuple[int, int], int] = field(default_factory=dict)
-    next: tuple[int, int] | None = None
+    entries: Mapping[Pair, int] = field(default_factory=dict)
+    next: Pair | None = None
     access: int | None = None
 
     def after(self, writes: Iterable[tuple[str, int]]) -> Tables:
@@ -45,9 +46,9 @@ class Tables:
                 place = (place[0], place[1] + 1)
         return Tables(entries, place, access)
 
-    def writes(self, access: int, data: int) -> list[tuple[int, int]]:
+    def writes(self, access: int, data: int) -> list[Pair]:
         """Register writes that make the same tables."""
-        out: list[tuple[int, int]] = []
+        out: list[Pair] = []
         before = None
         for table, place in sorted(self.entries):
             if before != (table, place - 1):
@@ -88,7 +89,7 @@ def tables_behind(jobs: Iterable[Job], unit: str) -> tuple[np.ndarray, np.ndarra
     return out[0].view(np.int16), out[1].view(np.int16)
 
 
-def _written(jobs: Iterable[Job], unit: str) -> Mapping[tuple[int, int], int]:
+def _written(jobs: Iterable[Job], unit: str) -> Mapping[Pair, int]:
     tables = Tables()
     for job in jobs:
         registers = {
@@ -115,7 +116,7 @@ class Access(NamedTuple):
         return self.value & 1 == 1 and self.unit in UNITS and self.register in STARTS
 
 
-def accesses(writes: Iterable[tuple[int, int]], registers: RegisterMap) -> Iterator[Access]:
+def accesses(writes: Iterable[Pair], registers: RegisterMap) -> Iterator[Access]:
     """Writes (offset, value) in order, with what they go to; blank if that is no register."""
     names, producer = names_of(registers), dict[str, int]()
     for offset, value in writes:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from npulab.captures.target import Features
-from npulab.npus.kit import Capture, Hang, Job, Range, Unsupported
+from npulab.npus.kit import Capture, Hang, Job, Range, Raw, Unsupported
 from npulab.npus.nvdla import convolution, waiting
 from npulab.npus.nvdla.facts import CHIPS, CONVOLUTION, FACTS, MOST_MEMORY, maps
 from npulab.npus.nvdla.layouts import Cube
@@ -194,7 +194,7 @@ def _operate(job: Job, memory: Memory, features: Features, rules: Rules = RULES)
 
 def work(
     units: Collection[str],
-    values: Mapping[str, int],
+    values: Raw,
     tables: Tables,
     memory: Memory,
     features: Features,

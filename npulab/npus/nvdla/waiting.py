@@ -12,7 +12,7 @@ from math import prod
 
 from npulab.npus.kit import Hang, Unsupported, hang_if
 from npulab.npus.nvdla import fetch
-from npulab.npus.nvdla.facts import CONVOLUTION, LETTERS, MEMORIES
+from npulab.npus.nvdla.facts import CONVOLUTION, LETTERS, MEMORIES, Shape
 from npulab.npus.nvdla.fetch import DATA, DATA_MEMORY, FEATURES, PITCHES
 from npulab.npus.nvdla.layouts import Cube
 from npulab.npus.nvdla.memory import Memory
@@ -64,7 +64,7 @@ def _needs(on: Collection[str], what: str, *units: str) -> None:
     hang_if(missing, f"{what} waits for {', '.join(missing)}, which nobody started")
 
 
-def for_convolution(v: Fields, memory: Memory) -> tuple[int, int, int]:
+def for_convolution(v: Fields, memory: Memory) -> Shape:
     """The accumulators that CACC gives, (height, width, channels)."""
     v.expect("simulate convolution")
     size = _element(v, *(f"{unit}.D_MISC_CFG.PROC_PRECISION" for unit in convolving(v)))
@@ -112,7 +112,7 @@ def points_to(v: Fields) -> Cube:
     return _side(v, "SDP", "DST", v.shape("SDP.D_DATA_CUBE_{0}.{0}"), size)
 
 
-def for_points(v: Fields, memory: Memory, output: Cube, sums: tuple[int, int, int] | None) -> None:
+def for_points(v: Fields, memory: Memory, output: Cube, sums: Shape | None) -> None:
     """SDP behind accumulators (height, width, channels), or from memory if there are none."""
     v.expect("run points")
     shape = output.height, output.width, output.channels
@@ -239,7 +239,7 @@ def _aligned(v: Fields, *names: str) -> None:
             raise Hang(f"{name} is {v[name]:#x}, off its alignment of {atom}")
 
 
-def _side(v: Fields, unit: str, side: str, shape: tuple[int, int, int], size: int) -> Cube:
+def _side(v: Fields, unit: str, side: str, shape: Shape, size: int) -> Cube:
     """The cube that a unit's SRC or DST registers place."""
     _aligned(v, *v.places(unit, side))
     return v.placed(unit, side, shape, size)

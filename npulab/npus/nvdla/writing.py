@@ -14,7 +14,7 @@ from typing import Any
 from npulab.captures.folders import plain_name
 from npulab.npus.kit import COMMANDS, Capture, names_of
 from npulab.npus.nvdla.cfg import PATTERN, PROVENANCE
-from npulab.npus.nvdla.facts import ANY_MEMORY, ENDS, MEMORIES, UNITS
+from npulab.npus.nvdla.facts import ANY_MEMORY, ENDS, MEMORIES, UNITS, Pair
 from npulab.npus.nvdla.registers import units_of
 from npulab.support.files import write_folders
 
@@ -73,9 +73,7 @@ def trace_files(capture: Capture) -> dict[str, bytes]:
     return files
 
 
-def image_text(
-    data: bytes, runs: Sequence[tuple[int, int]] | None = None, packed: bool = False
-) -> str:
+def image_text(data: bytes, runs: Sequence[Pair] | None = None, packed: bool = False) -> str:
     """Return an image as records of up to 32 bytes: all of it, or its ``runs`` (offset, size).
 
     The data of a ``packed`` image are the bytes of its runs only.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from npulab.layout.bitstream import BitReader
 from npulab.npus.kit import Hang, ceil_div, up
+from npulab.npus.vivante.facts import Values
 
 ALIGN, SYMBOLS, LENGTHS, BLOCK = 64, 20, 28, 9
 PLAIN = 0x10  # first byte: version 1, no other mode
@@ -31,9 +31,7 @@ class V8Buffer:
         return int.from_bytes(self.data[at : at + BIAS_BYTES], "little", signed=True)
 
 
-def kernels(
-    buffer: bytes, v: Mapping[str, Any], cores: int
-) -> Iterator[tuple[int, int, list[int]]]:
+def kernels(buffer: bytes, v: Values, cores: int) -> Iterator[tuple[int, int, list[int]]]:
     """Yield (channel, stored bias, weights in the order plane, row, column) of every kernel.
 
     Raises Hang for a stream that does not hold what the words say.
@@ -108,7 +106,7 @@ def _stream(
     return codes[2:]
 
 
-def _superblocks(core: int, cores: int, v: Mapping[str, Any]) -> Iterator[list[int]]:
+def _superblocks(core: int, cores: int, v: Values) -> Iterator[list[int]]:
     """Yield the channels of one core's kernels, superblock by superblock."""
     channels, full = v["out_image_z_size"], v["kernels_per_core"]
     used = min(channels, cores)

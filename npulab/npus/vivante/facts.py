@@ -3,7 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from npulab.captures.target import Features
 from npulab.npus.kit import Facts, RegisterMap, read_table
+
+Values = Mapping[str, Any]  # the fields of a job by name, as meant
+Size = tuple[int, int]  # (rows, columns)
+Shape = tuple[int, int, int]
 
 FACTS = Facts.beside(
     __file__, {"NN": "nn.csv", "STATE": "states.csv", "TP": "tp.csv"}, sparse=("STATE",)
@@ -19,7 +24,7 @@ for _row in read_table(HERE / "usual.csv"):
 PRINTED = RegisterMap.read(HERE / "update4.csv")  # NN words by the names that update 4 prints
 
 
-def expected(facts: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+def expected(facts: Features) -> dict[str, tuple[int, ...]]:
     """Return the values that fields of a chip's NN job may have."""
     out = dict(EXPECTED["layer"])
     if facts.get("nn_v8"):
@@ -31,7 +36,7 @@ def expected(facts: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
     return out
 
 
-def tensor_bytes(v: Mapping[str, Any]) -> dict[str, int]:
+def tensor_bytes(v: Values) -> dict[str, int]:
     """Return the bytes of input and output, from the values of an NN job."""
     return {
         "input": v["kernel_z_size"] * v["in_image_y_stride"] * v["in_image_x_stride"],

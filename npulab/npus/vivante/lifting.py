@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from npulab.captures.target import Item, Lifted, Unsupported
+from npulab.captures.target import Features, Item, Lifted, Unsupported
 from npulab.npus.kit import SIGNED, Capture, buffer_of, ceil_div, expect, refuse_if
 from npulab.npus.vivante import coefficients, words
 from npulab.npus.vivante.coefficients import Coefficients, Geometry
-from npulab.npus.vivante.facts import CHIPS, EXPECTED, FACTS, expected, tensor_bytes
+from npulab.npus.vivante.facts import CHIPS, EXPECTED, FACTS, Values, expected, tensor_bytes
 from npulab.npus.vivante.lowering import coded_chip, planned
 from npulab.npus.vivante.moves import Moved, Sides, moved_by, moved_input, moves_of, tensor_of
 from npulab.npus.vivante.plans import join_planes
@@ -121,7 +120,7 @@ def explain(capture: Capture) -> list[Item]:
     return list(coefficients.walk(buffer_of(capture, "coefficients"), geometry))
 
 
-def geometry_of(values: Mapping[str, Any], facts: Mapping[str, int]) -> Geometry:
+def geometry_of(values: Values, facts: Features) -> Geometry:
     """Return the coefficient buffer's geometry from decoded NN words; ValueError for a size of
     0."""
     expect(values, EXPECTED["geometry"], "block NN field {name}: got {got}, allowed is {allowed}")
@@ -150,7 +149,7 @@ def extent(capture: Capture, lifted: Lifted) -> range:
     return range(math.prod(_stored_output(_nn_values(capture), moves_of(capture))))
 
 
-def outline(subject: Capture | Layer) -> Mapping[str, Any]:
+def outline(subject: Capture | Layer) -> Values:
     """Return outputs (their count), channels, zero points and scale (input * weights / output).
 
     Empty for a capture without an NN job or of an unknown chip, and for layers that drivers make no
@@ -213,7 +212,7 @@ def _job_names(capture: Capture) -> str:
     return "no jobs"
 
 
-def _refuse_uncovered(values: Mapping[str, Any], facts: Mapping[str, int]) -> None:
+def _refuse_uncovered(values: Values, facts: Features) -> None:
     """Refuse words that do not say a covered layer."""
     expect(values, expected(facts), REFUSED)
     for axis in "xy":
@@ -232,7 +231,7 @@ def _refuse_uncovered(values: Mapping[str, Any], facts: Mapping[str, int]) -> No
         )
 
 
-def _refuse_gaps(values: Mapping[str, Any], moved: Moved) -> None:
+def _refuse_gaps(values: Values, moved: Moved) -> None:
     """Refuse gaps in an image that TP jobs write or in an output that they read: the jobs have no
     pitch for them."""
     packed = {}
@@ -257,7 +256,7 @@ def _refuse_offsets(content: Coefficients, geometry: Geometry) -> None:
         )
 
 
-def _planes_read(capture: Capture, values: Mapping[str, Any]) -> np.ndarray:
+def _planes_read(capture: Capture, values: Values) -> np.ndarray:
     """Return the planes that the unit reads, ``(planes, rows, columns)``."""
     shape = values["kernel_z_size"], values["in_image_y_stride"], values["in_image_x_stride"]
     planes = tensor_of(capture, "input", shape)
@@ -335,7 +334,7 @@ def _of_int8_model(weights: np.ndarray, symbols: tuple[int, ...]) -> bool:
     return symbols == coefficients.choose_symbols(weights - np.uint8(SIGNED))
 
 
-def _refuse_other_moves(capture: Capture, layer: Conv2D, facts: Mapping[str, int]) -> None:
+def _refuse_other_moves(capture: Capture, layer: Conv2D, facts: Features) -> None:
     """Refuse TP jobs that are not the jobs which the layer needs, wherever its tensors lie.
 
     Without any TP job there is nothing to compare: NN jobs are also recorded by themselves.
@@ -368,7 +367,7 @@ def _refuse_other_moves(capture: Capture, layer: Conv2D, facts: Mapping[str, int
         raise ValueError(f"lift for vivante: task {task} is a TP job that {layer} does not need")
 
 
-def _output(capture: Capture, values: Mapping[str, Any], moved: Moved) -> np.ndarray | None:
+def _output(capture: Capture, values: Values, moved: Moved) -> np.ndarray | None:
     """Return the captured output ``(H, W, C)``, None if there is none."""
     if "output" not in capture.buffers:
         return None
@@ -386,7 +385,7 @@ def _output(capture: Capture, values: Mapping[str, Any], moved: Moved) -> np.nda
     return stored[:, :rows, :columns].transpose(1, 2, 0)
 
 
-def _stored_output(values: Mapping[str, Any], moved: Moved) -> tuple[int, int, int]:
+def _stored_output(values: Values, moved: Moved) -> tuple[int, int, int]:
     """Return the sizes of the output in memory, in the order of its axes there."""
     channels = values["out_image_z_size"]
     if moved.hwc_out:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from npulab.captures.capture import COMMANDS, Capture, Job
+from npulab.captures.target import Features
 from npulab.npus.kit import SIGNED, Unsupported, as_codes, of_type, refuse_if, up
 from npulab.npus.kit.lowering import features_asked, lowered, placed
 from npulab.npus.vivante import coefficients
 from npulab.npus.vivante.coefficients import Coefficients, Geometry
 from npulab.npus.vivante.commands import States, nn_states, start_to_end, stream_of, tp_states
-from npulab.npus.vivante.facts import CHIPS, FACTS, USUAL_CHIP, maps
+from npulab.npus.vivante.facts import CHIPS, FACTS, USUAL_CHIP, Values, maps
 from npulab.npus.vivante.moves import Move, moved_by
 from npulab.npus.vivante.plans import (
     WIDEST_FULL,
@@ -62,7 +63,7 @@ class StartedJob(NamedTuple):
     """A job as it is sent: its block, values by field, and the states that start it."""
 
     block: str
-    values: Mapping[str, Any]
+    values: Values
     states: States
 
 
@@ -71,7 +72,7 @@ def lower(
     chip: str = USUAL_CHIP,
     x: Any = None,
     name: str = "lowered",
-    addresses: Mapping[str, int] | None = None,
+    addresses: Features | None = None,
     features: Iterable[str] = (),
 ) -> Capture:
     """Return the capture that Mesa 25 would send for a layer: jobs in order (TP jobs move tensors
@@ -123,9 +124,7 @@ def lower(
     return lowered(FACTS, name, chip, jobs, buffers | tensors, used, coded.parameters)
 
 
-def planned(
-    layer: Layer, facts: Mapping[str, int], quirks: Set[str]
-) -> tuple[Conv2D, Lowered, list[Move]]:
+def planned(layer: Layer, facts: Features, quirks: Set[str]) -> tuple[Conv2D, Lowered, list[Move]]:
     """Return the convolution that a layer of uint8 becomes, its plan for the unit, and the moves
     around it.
 
@@ -162,7 +161,7 @@ def planned(
 def encoded(
     layer: Conv2D,
     low: Lowered,
-    facts: Mapping[str, int],
+    facts: Features,
     quirks: Set[str],
 ) -> tuple[bytes | None, int]:
     """Return the coefficient buffer, or None if the chip's format is not known, and how many of its
@@ -212,7 +211,7 @@ def uncoded_bytes(geometry: Geometry) -> int:
     return up(HEAD_BYTES + kernel_bytes * geometry.per_core, ALIGNMENT)
 
 
-def coded_chip(chip: str) -> Mapping[str, int]:
+def coded_chip(chip: str) -> Features:
     """Return the features of a chip whose coefficient streams are known; Unsupported for any
     other."""
     facts = FACTS.features(chip)
@@ -240,7 +239,7 @@ def _unsigned(layer: Any) -> Layer:
     return of_type(layer, "uint8")
 
 
-def _refuse_unsupported(layer: Conv2D, facts: Mapping[str, int], widest: int) -> None:
+def _refuse_unsupported(layer: Conv2D, facts: Features, widest: int) -> None:
     """Raise ValueError for the first parameter of a layer that the unit does not have."""
 
     def refuse(wrong: bool, parameter: str, got: object, allowed: str) -> None:
@@ -329,9 +328,9 @@ def _jobs(
     conv: Conv2D,
     low: Lowered,
     moves: Sequence[Move],
-    values: Mapping[str, Any],
-    facts: Mapping[str, int],
-    where: Mapping[str, int],
+    values: Values,
+    facts: Features,
+    where: Features,
 ) -> list[StartedJob]:
     """Return every job in order: moves of the input, the NN job, then the move of its output."""
     output = "output"

@@ -30,13 +30,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from npulab.npus.kit import COMMANDS, Capture, Job, refusing
 from npulab.npus.vivante.commands import NN_INST_ADDR, TP_INST_ADDR, writes
-from npulab.npus.vivante.facts import CHIPS, TABLES, USUAL_CHIP, maps, tensor_bytes
+from npulab.npus.vivante.facts import CHIPS, TABLES, USUAL_CHIP, Values, maps, tensor_bytes
 from npulab.support.files import opened
 
 FILE = re.compile(r"mesa-(nn|tp|compressed|lut|cmd|input|output)-([0-9]{3,})-([0-9]{3,})\.bin")
@@ -79,7 +79,7 @@ class Operation:
     number: int
     block: str
     blocks: tuple[np.ndarray, ...]
-    values: Mapping[str, Any]
+    values: Values
     files: Mapping[str, Path]
 
     @property

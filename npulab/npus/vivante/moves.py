@@ -9,14 +9,15 @@ are the zero point.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from npulab.captures.target import Features
 from npulab.npus.kit import Capture, ceil_div
-from npulab.npus.vivante.facts import USUAL
+from npulab.npus.vivante.facts import USUAL, Shape, Size
 from npulab.npus.vivante.plans import Lowered
 from npulab.quant.layers import Conv2D
 
@@ -47,14 +48,14 @@ class Moved:
     output are transposed.
     """
 
-    image: tuple[int, int, int] | None = None
+    image: Shape | None = None
     border: Sides | None = None
-    split: tuple[int, int] | None = None
+    split: Size | None = None
     hwc_in: bool = False
     hwc_out: bool = False
 
     @property
-    def split_size(self) -> tuple[int, int]:
+    def split_size(self) -> Size:
         """(rows, columns) of the image that is split, with the border that a job adds."""
         assert self.image is not None
         (top, bottom), (left, right) = self.border or ((0, 0), (0, 0))
@@ -62,7 +63,7 @@ class Moved:
 
 
 def moved_by(
-    move: Move, conv: Conv2D, low: Lowered, facts: Mapping[str, int], where: Mapping[str, int]
+    move: Move, conv: Conv2D, low: Lowered, facts: Features, where: Features
 ) -> list[Values]:
     """Return the TP jobs of a move, one for each core that takes part."""
     cores, (height, width, channels) = facts["tp_cores"], conv.input_shape
@@ -127,7 +128,7 @@ def moved_input(capture: Capture, moved: Moved) -> np.ndarray:
     return tensor_of(capture, "tensor", (channels, height, width)).transpose(1, 2, 0)
 
 
-def tensor_of(capture: Capture, name: str, shape: tuple[int, int, int]) -> np.ndarray:
+def tensor_of(capture: Capture, name: str, shape: Shape) -> np.ndarray:
     """Return the tensor at the start of a buffer; ValueError if the buffer is too short for it."""
     data, need = capture.buffers[name], math.prod(shape)
     if len(data) < need:
@@ -189,9 +190,9 @@ def shares(outputs: int, inputs: int, step: int, before: int, cores: int) -> Ite
 
 
 def reshuffle(
-    image: tuple[int, int, int],
-    planes: tuple[int, int],
-    border: tuple[int, int],
+    image: Shape,
+    planes: Size,
+    border: Size,
     cores: int,
     ends: Ends,
 ) -> list[Values]:
@@ -232,7 +233,7 @@ def reshuffle(
     return _with_flush(out)
 
 
-def transpose(image: tuple[int, int, int], ends: Ends) -> list[Values]:
+def transpose(image: Shape, ends: Ends) -> list[Values]:
     """Return the job that moves H x W x C to planes; ``image`` is (C, H, W)."""
     channels, height, width = image
     return [
@@ -246,7 +247,7 @@ def transpose(image: tuple[int, int, int], ends: Ends) -> list[Values]:
     ]
 
 
-def detranspose(image: tuple[int, int, int], ends: Ends) -> list[Values]:
+def detranspose(image: Shape, ends: Ends) -> list[Values]:
     """Return the job that moves planes to H x W x C; ``image`` is (C, H, W)."""
     channels, height, width = image
     rows, size = height * channels, width * height * channels
@@ -262,7 +263,7 @@ def detranspose(image: tuple[int, int, int], ends: Ends) -> list[Values]:
 
 
 def pad(
-    image: tuple[int, int, int],
+    image: Shape,
     border: Sides,
     cores: int,
     ends: Ends,
@@ -289,9 +290,7 @@ def pad(
     return _with_flush(out)
 
 
-def _job(
-    x: Axis, y: Axis, planes: tuple[int, int, int], loops: Sequence[tuple[int, int]], ends: Ends
-) -> Values:
+def _job(x: Axis, y: Axis, planes: Shape, loops: Sequence[Size], ends: Ends) -> Values:
     """Return the values of a job over columns ``x``, rows ``y`` and ``planes`` (count, bytes of a
     row, bytes of a plane); ``loops`` are (bytes of a step, steps) of the output from the
     innermost."""

@@ -3,12 +3,14 @@ convolution."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Set
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from npulab.captures.target import Features
 from npulab.npus.kit import ceil_div
+from npulab.npus.vivante.facts import Shape, Size
 from npulab.npus.vivante.quirks import KERNEL_SPLIT_6_7
 from npulab.quant.emulate.addition import weighted
 from npulab.quant.layers import Add, Conv2D, FullyConnected, QuantParams
@@ -41,12 +43,12 @@ class Lowered:
     planes: int
     rows: int
     columns: int
-    pad: tuple[int, int]
-    output: tuple[int, int]
+    pad: Size
+    output: Size
     stride: int = 1
     pooled: bool = False
     split: bool = False
-    border: tuple[int, int] = (0, 0)
+    border: Size = (0, 0)
     depthwise: bool = False
     runs: bool = True
 
@@ -55,18 +57,18 @@ class Lowered:
         return len(self.weights)
 
     @property
-    def kernel(self) -> tuple[int, int]:
+    def kernel(self) -> Size:
         return self.weights.shape[2], self.weights.shape[3]
 
     @property
-    def before_pooling(self) -> tuple[int, int]:
+    def before_pooling(self) -> Size:
         rows, columns = self.output
         if self.pooled:
             return 2 * rows, 2 * columns
         return rows, columns
 
 
-def as_convolution(layer: Conv2D | FullyConnected | Add, facts: Mapping[str, int]) -> Conv2D:
+def as_convolution(layer: Conv2D | FullyConnected | Add, facts: Features) -> Conv2D:
     """Return the convolution that the unit runs in a layer's place; a convolution stays itself."""
     if isinstance(layer, FullyConnected):
         return _full(layer)
@@ -93,7 +95,7 @@ def _full(layer: FullyConnected) -> Conv2D:
     )
 
 
-def _addition(layer: Add, facts: Mapping[str, int]) -> Conv2D:
+def _addition(layer: Add, facts: Features) -> Conv2D:
     """Return the convolution over both tensors, one after the other, whose kernel weighs each.
 
     The kernel is 2x2 with a single cell in use, over two planes that are cut anew; on V8 it is 1x1,
@@ -128,7 +130,7 @@ def _addition(layer: Add, facts: Mapping[str, int]) -> Conv2D:
     )
 
 
-def image_of(layer: Add) -> tuple[int, int, int]:
+def image_of(layer: Add) -> Shape:
     """Return (H, W, C) of each tensor of an addition; ValueError for more axes."""
     if len(layer.input_shape) > 3:
         raise ValueError(f"lower for vivante: got {layer}, allowed are tensors of up to three axes")
@@ -150,7 +152,7 @@ def _refuse_many(layer: Conv2D | Add, channels: int) -> None:
 
 
 def plan(
-    layer: Conv2D, facts: Mapping[str, int], quirks: Set[str] = frozenset(), addition: bool = False
+    layer: Conv2D, facts: Features, quirks: Set[str] = frozenset(), addition: bool = False
 ) -> Lowered:
     """Return the layer at stride 1.
 
@@ -208,7 +210,7 @@ def plan(
     )
 
 
-def _is_split(layer: Conv2D, facts: Mapping[str, int]) -> bool:
+def _is_split(layer: Conv2D, facts: Features) -> bool:
     """True if the planes of a stride 2 layer are split before the unit reads them; else it
     pools."""
     _, width, channels = layer.input_shape

@@ -8,15 +8,17 @@ So ``candidates`` yields every layer that the job can stand for, the plainest fi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 
+from npulab.captures.target import Features
 from npulab.npus.kit import behind, ceil_div, padding_names
 from npulab.npus.vivante import words
+from npulab.npus.vivante.facts import Size, Values
 from npulab.npus.vivante.moves import Moved, Sides
 from npulab.npus.vivante.plans import Lowered, join_planes, plan
 from npulab.npus.vivante.quirks import ODD_STRIDE2_TILE
@@ -36,10 +38,10 @@ class Reading:
     parameters of the layer.
     """
 
-    values: Mapping[str, Any]
-    facts: Mapping[str, int]
+    values: Values
+    facts: Features
     moved: Moved
-    known: Mapping[str, Any]
+    known: Values
     weights: np.ndarray
     bias: np.ndarray
     planes: np.ndarray | None
@@ -49,23 +51,23 @@ class Reading:
         return int(self.values["coef_zero_point"])
 
     @property
-    def sizes(self) -> tuple[int, int]:
+    def sizes(self) -> Size:
         """(rows, columns) of the planes that the unit reads."""
         return self.values["in_image_y_size"], self.values["in_image_x_size"]
 
     @property
-    def offsets(self) -> tuple[int, int]:
+    def offsets(self) -> Size:
         """(rows, columns) of the border that the unit adds above and to the left."""
         return -self.values["in_image_y_offset"], -self.values["in_image_x_offset"]
 
     @property
-    def output(self) -> tuple[int, int]:
+    def output(self) -> Size:
         return output_size(self.values)
 
     def layer(
         self,
         weights: np.ndarray,
-        shape: tuple[int, int],
+        shape: Size,
         stride: int,
         border: Sides,
         depthwise: bool = False,
@@ -106,7 +108,7 @@ class Candidate:
     hold of it, None if the planes are not split."""
 
     layer: Conv2D
-    border: tuple[int, int] | None = None
+    border: Size | None = None
 
 
 def chosen(r: Reading) -> Candidate:
@@ -147,7 +149,7 @@ def candidates(r: Reading) -> Iterator[Candidate]:
             yield from _split(r)
 
 
-def output_size(values: Mapping[str, Any]) -> tuple[int, int]:
+def output_size(values: Values) -> Size:
     """(rows, columns) that leave the unit: one of each 2x2 if it pools."""
     rows, columns = values["out_image_y_size"], values["out_image_x_size"]
     if values["pooling"] == words.FIRST_PIXEL:
@@ -185,7 +187,7 @@ def _same_tile(low: Lowered, r: Reading) -> bool:
     return False
 
 
-def _only_fill_around(planes: np.ndarray, layer: Conv2D, before: tuple[int, int]) -> bool:
+def _only_fill_around(planes: np.ndarray, layer: Conv2D, before: Size) -> bool:
     """True if joined planes hold the input's zero point wherever the layer's image does not lie."""
     (height, width, _), (top, left) = layer.input_shape, before
     around = join_planes(planes) != layer.input_q.zero_point
@@ -287,12 +289,12 @@ def _kernel_sizes(joined: np.ndarray, axis: int, known: int | None, zero: int) -
 class SplitImage:
     """An image that split planes can come from: (H, W), its border, and the recorded name of it."""
 
-    shape: tuple[int, int]
+    shape: Size
     border: Sides
     padding: str | None = None
 
 
-def _images(r: Reading, kernel: tuple[int, int]) -> Iterator[SplitImage]:
+def _images(r: Reading, kernel: Size) -> Iterator[SplitImage]:
     """Yield the image as recorded, if it does not contradict TP jobs; then the image that TP jobs
     say or, without TP jobs, the image without a border above and to the left."""
     known, split = r.known, r.moved.split
@@ -338,7 +340,7 @@ def _reached(
     out: tuple[int, ...],
     kernel: tuple[int, ...],
     stride: int,
-) -> tuple[tuple[int, int], Sides]:
+) -> tuple[Size, Sides]:
     """Return (H, W) and the border of the image that windows reach.
 
     The first window begins ``before`` the image and there are ``out`` windows an axis.  Cells that

@@ -6,17 +6,18 @@ and emulation means something.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
 import numpy as np
 
+from npulab.captures.target import Features
 from npulab.layout.bitstream import BitReader
 from npulab.npus.kit import DEVICE, Capture, Hang, Job, Unsupported, hang_if, known, up, wrapped
 from npulab.npus.kit.memory import Memory, address_of
 from npulab.npus.vivante import device_v8
-from npulab.npus.vivante.facts import CHIPS, EXPECTED, expected, tensor_bytes
+from npulab.npus.vivante.facts import CHIPS, EXPECTED, Values, expected, tensor_bytes
 
 STREAM_ALIGN = 64
 FIRST_PIXEL = 3
@@ -80,7 +81,7 @@ def _job_values(capture: Capture, job: Job) -> dict[str, Any]:
     return capture.maps[job.block].decode(job.words)
 
 
-def _run(v: Mapping[str, Any], data: bytes, buffer: bytes, chip: Mapping[str, int]) -> bytes:
+def _run(v: Values, data: bytes, buffer: bytes, chip: Features) -> bytes:
     """Return the output of one NN job, from its values, input and coefficients."""
     _refuse_unknown(v, chip)
     image = _image(v, data)
@@ -100,8 +101,8 @@ def _run(v: Mapping[str, Any], data: bytes, buffer: bytes, chip: Mapping[str, in
 def _plain_sums(
     buffer: bytes,
     image: np.ndarray,
-    v: Mapping[str, Any],
-    chip: Mapping[str, int],
+    v: Values,
+    chip: Features,
 ) -> Iterator[tuple[int, np.ndarray, int]]:
     """Yield (channel, accumulators, output offset) of each kernel, core by core."""
     streams = _streams(buffer, v, chip["nn_cores"])
@@ -118,8 +119,8 @@ def _plain_sums(
 def _huffman_sums(
     buffer: bytes,
     image: np.ndarray,
-    v: Mapping[str, Any],
-    chip: Mapping[str, int],
+    v: Values,
+    chip: Features,
 ) -> Iterator[tuple[int, np.ndarray, int]]:
     """Yield the same on V8, which works on codes less 128 and places outputs by their channel."""
     height, width = v["out_image_y_size"], v["out_image_x_size"]
@@ -136,7 +137,7 @@ def _huffman_sums(
         yield channel, sums, channel * v["out_image_y_stride"] * v["out_image_x_stride"]
 
 
-def _refuse_unknown(v: Mapping[str, Any], chip: Mapping[str, int]) -> None:
+def _refuse_unknown(v: Values, chip: Features) -> None:
     """Raise Hang for values that the simulated unit does not know, or tensors that do not fit."""
     known(v, {**EXPECTED["device"], **expected(chip)})
     if v["depthwise"] and v["kernel_z_size"] != v["out_image_z_size"]:
@@ -151,14 +152,14 @@ def _refuse_unknown(v: Mapping[str, Any], chip: Mapping[str, int]) -> None:
     known(v, EXPECTED["rounding"])
 
 
-def _step(v: Mapping[str, Any]) -> int:
+def _step(v: Values) -> int:
     """Return the distance of stored pixels: 2 if the unit pools, else 1."""
     if v["pooling"] == FIRST_PIXEL:
         return 2
     return 1
 
 
-def _image(v: Mapping[str, Any], data: bytes) -> np.ndarray:
+def _image(v: Values, data: bytes) -> np.ndarray:
     """Return the planes with the border that the windows reach, ``(planes, rows, columns)
     int64``."""
     planes, pitch_rows, pitch = v["kernel_z_size"], v["in_image_y_stride"], v["in_image_x_stride"]
@@ -181,7 +182,7 @@ def _image(v: Mapping[str, Any], data: bytes) -> np.ndarray:
     return out
 
 
-def _streams(buffer: bytes, v: Mapping[str, Any], cores: int) -> list[tuple[BitReader, int]]:
+def _streams(buffer: bytes, v: Values, cores: int) -> list[tuple[BitReader, int]]:
     """Return a reader of each used core's stream and its size in bytes."""
     start = up(4 * cores, STREAM_ALIGN)
     if len(buffer) < start:
@@ -203,7 +204,7 @@ def _kernels(
     core: int,
     used: int,
     image: np.ndarray,
-    v: Mapping[str, Any],
+    v: Values,
     widest_run: int,
 ) -> list[tuple[int, np.ndarray, int]]:
     """Return (channel, accumulators, output offset) of each kernel in one core's stream."""
@@ -231,7 +232,7 @@ def _superblock(
     share: int,
     last: bool,
     image: np.ndarray,
-    v: Mapping[str, Any],
+    v: Values,
 ) -> list[tuple[np.ndarray, int]]:
     """Return (accumulators, output offset) of the kernels that are resident together.
 
@@ -267,7 +268,7 @@ def _cells(
     kernel_h: int,
     kernel_w: int,
     planes: int,
-    v: Mapping[str, Any],
+    v: Values,
 ) -> list[tuple[int, int]]:
     """Return (row, column) in stream order: two rows of a wide kernel together, the first three
     columns of both before the rest of both."""
@@ -306,7 +307,7 @@ class _Weights:
         hang_if(self.held, "a run of zero points goes past the end of its kernel")
 
 
-def requantized(accumulators: np.ndarray, v: Mapping[str, Any], bits: int = 15) -> np.ndarray:
+def requantized(accumulators: np.ndarray, v: Values, bits: int = 15) -> np.ndarray:
     """Return output codes of accumulators, value by value in whole numbers.
 
     The multiplier has ``bits`` after its leading 1.  V7 counts them in the shift, V8 does not.
@@ -329,7 +330,7 @@ def requantized(accumulators: np.ndarray, v: Mapping[str, Any], bits: int = 15) 
     return out
 
 
-def _store(flat: np.ndarray, tile: np.ndarray, offset: int, v: Mapping[str, Any]) -> None:
+def _store(flat: np.ndarray, tile: np.ndarray, offset: int, v: Values) -> None:
     """Write an output plane at its offset."""
     step = _step(v)
     kept, pitch = tile[::step, ::step], v["out_image_x_stride"]
@@ -342,7 +343,7 @@ def _store(flat: np.ndarray, tile: np.ndarray, offset: int, v: Mapping[str, Any]
 # The tensor processor
 
 
-def move(t: Mapping[str, Any], memory: Memory) -> None:
+def move(t: Values, memory: Memory) -> None:
     """Run a TP job of these values: it moves a window of an image to where its output loops point.
 
     Raises Hang if the hardware would hang or its behaviour is not known.
@@ -372,7 +373,7 @@ def move(t: Mapping[str, Any], memory: Memory) -> None:
         memory.scatter(_written(t, numbers), values)
 
 
-def _window(t: Mapping[str, Any], axis: str) -> tuple[int, int, int]:
+def _window(t: Values, axis: str) -> tuple[int, int, int]:
     """Return (start, length, tile) of the window's rows or columns, which whole tiles fill."""
     start, end = t[f"in_window_{axis}_start"], t[f"in_window_{axis}_end"]
     size = t[f"in_tile_{axis}_size"]
@@ -385,7 +386,7 @@ def _window(t: Mapping[str, Any], axis: str) -> tuple[int, int, int]:
     return start, length, size
 
 
-def _written(t: Mapping[str, Any], numbers: np.ndarray) -> np.ndarray:
+def _written(t: Values, numbers: np.ndarray) -> np.ndarray:
     """Return the address to which each element is written, by its number."""
     out = np.full(numbers.shape, t["out_image_base_address"], np.int64)
     for loop in range(LOOPS):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Set
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from npulab.captures.target import Features
 from npulab.npus.kit import ceil_div, up
-from npulab.npus.vivante.facts import PATTERNS, USUAL
+from npulab.npus.vivante.facts import PATTERNS, USUAL, Size
 from npulab.npus.vivante.plans import Lowered
 from npulab.npus.vivante.quirks import MESA_OFFSETS, ODD_STRIDE2_TILE
 from npulab.quant.layers import Conv2D
@@ -31,14 +32,14 @@ FIRST_PIXEL = 3  # the raw value of pooling
 STREAM_LENGTHS, WORD_BYTES = 28, 4
 
 
-def generation(facts: Mapping[str, int]) -> str:
+def generation(facts: Features) -> str:
     """Return ``nn_v7`` or ``nn_v8``, whichever feature a chip has."""
     if facts.get("nn_v8"):
         return "nn_v8"
     return "nn_v7"
 
 
-def multiplier_of(facts: Mapping[str, int], *scales: Any) -> tuple[int, int]:
+def multiplier_of(facts: Features, *scales: Any) -> Size:
     """Return (post multiplier without its leading 1, post shift) of input, weight and output
     scale."""
     rule = MULTIPLIERS[generation(facts)]
@@ -46,12 +47,12 @@ def multiplier_of(facts: Mapping[str, int], *scales: Any) -> tuple[int, int]:
     return int(multiplier) - 2**rule.bits, int(shift) - _kept(facts)
 
 
-def ratio_of(facts: Mapping[str, int], multiplier: int, shift: int) -> float:
+def ratio_of(facts: Features, multiplier: int, shift: int) -> float:
     """Return the ratio of scales that a post multiplier and shift say."""
     return (2 ** MULTIPLIERS[generation(facts)].bits + multiplier) / 2.0 ** (shift + _kept(facts))
 
 
-def folded_zero(facts: Mapping[str, int], zero_point: int) -> int:
+def folded_zero(facts: Features, zero_point: int) -> int:
     """Return how much of the weights' sum a stored bias has less than the layer's: the input zero
     point, on V8 less 128, because the unit works on codes less 128."""
     if facts.get("nn_v8"):
@@ -59,7 +60,7 @@ def folded_zero(facts: Mapping[str, int], zero_point: int) -> int:
     return zero_point
 
 
-def _kept(facts: Mapping[str, int]) -> int:
+def _kept(facts: Features) -> int:
     """Return the bits of fraction that the shift does not count: none on V7."""
     if facts.get("nn_v8"):
         return MULTIPLIERS["nn_v8"].bits
@@ -69,11 +70,11 @@ def _kept(facts: Mapping[str, int]) -> int:
 class Tiling(NamedTuple):
     """The (rows, columns) of an output tile, and how many superblocks a core's kernels take."""
 
-    size: tuple[int, int]
+    size: Size
     superblocks: int
 
 
-def tiling(low: Lowered, facts: Mapping[str, int], quirks: Set[str] = frozenset()) -> Tiling:
+def tiling(low: Lowered, facts: Features, quirks: Set[str] = frozenset()) -> Tiling:
     """Return the tile and superblocks that the driver chooses."""
     height, width = low.before_pooling
     tile_w = min(width, WIDEST_TILE)
@@ -92,7 +93,7 @@ def tiling(low: Lowered, facts: Mapping[str, int], quirks: Set[str] = frozenset(
     return Tiling((tile_h, tile_w), ceil_div(share, ceil_div(low.channels, passes * cores)))
 
 
-def interleave(kernel_h: int, tile_w: int, facts: Mapping[str, int]) -> int:
+def interleave(kernel_h: int, tile_w: int, facts: Features) -> int:
     """Return the interleave mode: how many rows of a narrow tile share a line of the input
     buffer."""
     span = kernel_h - 1 + tile_w
@@ -116,7 +117,7 @@ def interleave(kernel_h: int, tile_w: int, facts: Mapping[str, int]) -> int:
     return min(mode, 2)
 
 
-def _resident(low: Lowered, tile: tuple[int, int], mode: int, facts: Mapping[str, int]) -> int:
+def _resident(low: Lowered, tile: Size, mode: int, facts: Features) -> int:
     """Return the number of kernels whose sums a core has room for."""
     depth, pointwise = facts["accumulation_depth"], low.kernel[1] == 1
     if not facts.get("nn_v8"):
@@ -135,7 +136,7 @@ def _resident(low: Lowered, tile: tuple[int, int], mode: int, facts: Mapping[str
 def nn_values(
     layer: Conv2D,
     low: Lowered,
-    facts: Mapping[str, int],
+    facts: Features,
     quirks: Set[str],
     cached: int,
 ) -> dict[str, Any]:
@@ -186,7 +187,7 @@ def nn_values(
     }
 
 
-def cached_bytes(low: Lowered, facts: Mapping[str, int], streams: int, largest: int) -> int:
+def cached_bytes(low: Lowered, facts: Features, streams: int, largest: int) -> int:
     """Return the bytes of coefficients that go on chip, from the bytes of all streams and of the
     largest."""
     if facts.get("nn_v8"):
@@ -195,7 +196,7 @@ def cached_bytes(low: Lowered, facts: Mapping[str, int], streams: int, largest: 
     return min(low.channels, facts["nn_cores"]) * largest
 
 
-def _offsets(layer: Conv2D, low: Lowered, quirks: Set[str]) -> tuple[int, int]:
+def _offsets(layer: Conv2D, low: Lowered, quirks: Set[str]) -> Size:
     """Return (first row, first column) of the window."""
     if MESA_OFFSETS not in quirks or layer.padding != "same":
         return -low.pad[0], -low.pad[1]
@@ -211,9 +212,7 @@ def _offsets(layer: Conv2D, low: Lowered, quirks: Set[str]) -> tuple[int, int]:
     return offset, offset
 
 
-def _caches(
-    low: Lowered, facts: Mapping[str, int], tile: tuple[int, int], blocks: int, cached: int
-) -> dict[str, Any]:
+def _caches(low: Lowered, facts: Features, tile: Size, blocks: int, cached: int) -> dict[str, Any]:
     """Return the fields of the on-chip caches: coefficients, and the image if several superblocks
     read it."""
     sram, image = facts["sram"], 0

@@ -6,11 +6,10 @@ bytes and the lanes past the channels, which no trace tells.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
-from npulab.npus.kit import Unsupported, wrapped
+from npulab.captures.target import Features
+from npulab.npus.kit import Raw, Unsupported, wrapped
 from npulab.npus.nvdla.layouts import BLOCK
 from npulab.npus.nvdla.memory import ByteMemory
 from npulab.npus.nvdla.rules import RULES, Rules, saturated, shifted
@@ -26,8 +25,8 @@ OUT_BITS = {1: (25, 25), 2: (33, 32)}  # of what the output converter takes and 
 
 
 def run(
-    values: Mapping[str, int],
-    features: Mapping[str, int],
+    values: Raw,
+    features: Features,
     memory: ByteMemory,
     lut: tuple[np.ndarray, np.ndarray] | None,
     rules: Rules = RULES,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from npulab.npus.kit import Hang, Job, RegisterMap, Unsupported, agree, expect, values_of
-from npulab.npus.nvdla.facts import FACTS, MEMORIES, TABLES
+from npulab.captures.target import Features
+from npulab.npus.kit import Hang, Job, Raw, RegisterMap, Unsupported, agree, expect, values_of
+from npulab.npus.nvdla.facts import FACTS, MEMORIES, TABLES, Pair, Shape
 from npulab.npus.nvdla.layouts import Cube
 
 PRECISIONS = {0: 1, 1: 2}  # bytes of an element, by the raw value of a precision field
@@ -22,13 +22,11 @@ MOST_LANES, MOST_ROWS = 2**25, 2**19  # of a cube that is run
 class Fields:
     """Register values by full name, as one unit reads them; a register that nobody wrote is 0."""
 
-    values: Mapping[str, int]
-    features: Mapping[str, int]
+    values: Raw
+    features: Features
 
     @classmethod
-    def of(
-        cls, job: Job, features: Mapping[str, int], registers: RegisterMap | None = None
-    ) -> Fields:
+    def of(cls, job: Job, features: Features, registers: RegisterMap | None = None) -> Fields:
         """Those of a job on a chip's features; its values count bytes in both maps."""
         return cls(values_of(job, {job.block: registers} if registers else TABLES), features)
 
@@ -39,11 +37,11 @@ class Fields:
         """A size that is stored less 1."""
         return self[name] + 1
 
-    def pair(self, names: str, axes: tuple[str, str] = ("HEIGHT", "WIDTH")) -> tuple[int, int]:
+    def pair(self, names: str, axes: tuple[str, str] = ("HEIGHT", "WIDTH")) -> Pair:
         """Two sizes that are stored less 1; ``names`` has {} where their names differ."""
         return self.size(names.format(axes[0])), self.size(names.format(axes[1]))
 
-    def shape(self, names: str) -> tuple[int, int, int]:
+    def shape(self, names: str) -> Shape:
         """(height, width, channels) of a cube's registers; ``names`` has {} or {0} where their
         names differ, and {1} for 1 of channels, else 0."""
         return (
@@ -82,7 +80,7 @@ class Fields:
             for part in ("BASE_ADDR_LOW", "LINE_STRIDE", "SURFACE_STRIDE")
         ]
 
-    def placed(self, unit: str, side: str, shape: tuple[int, int, int], itemsize: int = 1) -> Cube:
+    def placed(self, unit: str, side: str, shape: Shape, itemsize: int = 1) -> Cube:
         """The cube that a unit's SRC or DST registers place; ``shape`` is (height, width,
         channels)."""
         base, line, surface = self.places(unit, side)
@@ -101,7 +99,7 @@ class Fields:
             self.address(base),
         )
 
-    def cube(self, unit: str, side: str, shape: tuple[int, int, int], itemsize: int) -> Cube:
+    def cube(self, unit: str, side: str, shape: Shape, itemsize: int) -> Cube:
         """As ``placed``; Unsupported for one that takes too long to run."""
         cube = self.placed(unit, side, shape, itemsize)
         rows = cube.surfaces * cube.height

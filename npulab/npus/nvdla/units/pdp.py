@@ -5,13 +5,13 @@ Source: the int8 and int16 traces of nvdla/hw.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
-from npulab.npus.kit import Unsupported, wrapped
+from npulab.captures.target import Features
+from npulab.npus.kit import Raw, Unsupported, wrapped
 from npulab.npus.nvdla.memory import ByteMemory
 from npulab.npus.nvdla.rules import RULES, Rules, saturated, shifted
 from npulab.npus.nvdla.units.fields import Fields
@@ -85,8 +85,8 @@ class Axis:
 
 
 def run(
-    values: Mapping[str, int],
-    features: Mapping[str, int],
+    values: Raw,
+    features: Features,
     memory: ByteMemory,
     x: np.ndarray | None = None,
     rules: Rules = RULES,

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from npulab.npus.kit import Hang, Unsupported, ceil_div, wrapped
-from npulab.npus.nvdla.facts import ALU, BOTH, EQUAL, LETTERS, MAX, MEMORIES, MIN, MUL
+from npulab.captures.target import Features
+from npulab.npus.kit import Hang, Raw, Unsupported, ceil_div, wrapped
+from npulab.npus.nvdla.facts import ALU, BOTH, EQUAL, LETTERS, MAX, MEMORIES, MIN, MUL, Shape
 from npulab.npus.nvdla.layouts import Cube
 from npulab.npus.nvdla.memory import ByteMemory
 from npulab.npus.nvdla.rules import RULES, Rules, saturated, shifted, shifted_left
@@ -60,8 +61,8 @@ class Incoming:
 
 
 def run(
-    values: Mapping[str, int],
-    features: Mapping[str, int],
+    values: Raw,
+    features: Features,
     memory: ByteMemory,
     lut: tuple[np.ndarray, np.ndarray] | None = None,
     accumulators: np.ndarray | None = None,
@@ -121,9 +122,7 @@ def run(
     return handed
 
 
-def _incoming(
-    fields: Fields, shape: tuple[int, int, int], accumulators: np.ndarray | None
-) -> Incoming:
+def _incoming(fields: Fields, shape: Shape, accumulators: np.ndarray | None) -> Incoming:
     """Return the cube that SDP_RDMA reads, or the accumulators in the job's rows; ValueError if the
     job takes accumulators and there are not as many."""
     height, width, _ = shape
@@ -193,7 +192,7 @@ class Stage:
     that it holds.  Raises Hang if nobody reads the parts from memory.
     """
 
-    def __init__(self, fields: Fields, name: str, shape: tuple[int, int, int], lanes: int) -> None:
+    def __init__(self, fields: Fields, name: str, shape: Shape, lanes: int) -> None:
         self.name, self.fields = name, fields
         config = f"SDP.D_DP_{name}_"
         reader = f"SDP_RDMA.D_{LETTERS[name]}RDMA_CFG.{LETTERS[name]}RDMA_"
@@ -220,7 +219,7 @@ class Stage:
         if self.from_memory:
             self.cube = self._operand_cube(reader, shape, lanes)
 
-    def _operand_cube(self, reader: str, shape: tuple[int, int, int], lanes: int) -> Cube:
+    def _operand_cube(self, reader: str, shape: Shape, lanes: int) -> Cube:
         """Return the cube of the operands; those per channel are a cube of one element."""
         fields, place = self.fields, f"SDP_RDMA.D_{self.name}_{{0}}.{self.name}_{{0}}"
         height, width, channels = shape
