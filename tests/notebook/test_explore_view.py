@@ -90,7 +90,7 @@ def test_it_stops_and_goes_on_from_its_store(tmp_path: Path) -> None:
     model.run(wait=True)
     assert (model.state, len(toy.asked)) == ("done", 36)
     with pytest.raises(
-        ValueError, match="run: got it in state 'done', allowed is one that begins or has a store"
+        ValueError, match="run: got state 'done', allowed is 'ready', or with a store 'stopped' or"
     ):
         model.run()
 

@@ -196,7 +196,7 @@ def test_acts(message: dict[str, str], status: str, after: tuple[str, str]) -> N
     [
         (None, "refused: got 'None', allowed is one of cell, split, join, add, remove, undo, redo"),
         ({"do": "save"}, r"refused: got .*'save'.*, allowed is one of cell"),
-        ({"do": "cell", "field": 3}, "refused: cell: got a field or a text that is none"),
+        ({"do": "cell", "field": 3}, "refused: cell: got 3 and '', allowed are texts"),
         (
             {"do": "cell", "field": "mode", "column": "capture", "text": "1"},
             "refused: cell: got column 'capture', allowed is one of register",

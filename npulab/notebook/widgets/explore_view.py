@@ -1,5 +1,5 @@
-"""An exploration as it goes: how far it is, what is known of each bit, how good the predictions
-were, and Stop.
+"""A running exploration: its progress, what is known of each bit, the quality of the predictions, and
+Stop.
 
 ``ExploreModel`` runs it in a thread and needs no browser; ``ExploreView`` shows it.
 """
@@ -31,13 +31,13 @@ BATCH = ("batch", "captures", "claimed", "wrong", "right", "right of the drawn")
 class ExploreModel(Model):
     """An exploration that runs in a thread; it needs no browser.
 
-    The arguments are those of ``explore``.  ``state`` is "ready", "runs", "stops" (when the layers
-    under way have answered), "stopped", "failed" or "done".  ``shown`` is all that changes, as JSON
-    has it: the layers ``asked``, what it does now (``text``), the ``batches`` (number, captures so
-    far, cells claimed, wrong, shares of all cells that were predicted right in all layers and in
-    those that were drawn), ``bits`` (each word that varies, and a letter for each bit from bit 31
-    on, as ``LawView`` has them) and the ``names`` of these words, how many bits are of each
-    ``status``, and the last wrong prediction (``surprise``).  ``explored`` is what was found so
+    The arguments are those of ``explore``.  ``state`` is "ready", "runs", "stops" (it waits for the
+    layers under way), "stopped", "failed" or "done".  ``shown`` has all that changes, as JSON
+    values: the number of layers ``asked``, the present activity (``text``), the ``batches``
+    (number, captures so far, cells claimed, wrong, shares of all cells that were predicted right in
+    all layers and in the layers drawn at random), ``bits`` (each word that varies, with a letter
+    for each bit, bit 31 first, as in ``LawView``), the ``names`` of these words, the number of bits
+    of each ``status``, and the last wrong prediction (``surprise``).  ``explored`` is the result so
     far.
     """
 
@@ -46,14 +46,11 @@ class ExploreModel(Model):
 
     def __init__(self, source: Source, *args: Any, budget: int = 200, **options: Any) -> None:
         need_source(source)
-        self._halt, self._last, self.budget = (
-            threading.Event(),
-            Step(0, budget, "not begun"),
-            budget,
-        )
-        self._explore = partial(
-            explore, source, *args, **options | {"budget": budget, "progress": self._step}
-        )
+        self.budget = budget
+        self._halt = threading.Event()
+        self._last = Step(0, budget, "not begun")
+        options |= {"budget": budget, "progress": self._step}
+        self._explore = partial(explore, source, *args, **options)
         self._resumes, self._record = "store" in options, source.record
         self.explored: Explored | None = None
         self.error: BaseException | None = None
@@ -62,13 +59,11 @@ class ExploreModel(Model):
 
     @property
     def title(self) -> str:
-        said = (
-            self._record.get("command")
-            or self._record.get("target")
-            or self._record.get("source")
-            or "a source"
-        )
-        return f"exploration of {said if isinstance(said, str) else ' '.join(said)}"
+        stated = [self._record.get(name) for name in ("command", "target", "source")]
+        source = next(filter(None, stated), "a source")
+        if not isinstance(source, str):  # a command in words
+            source = " ".join(source)
+        return f"exploration of {source}"
 
     @property
     def simulated(self) -> bool:
@@ -76,13 +71,12 @@ class ExploreModel(Model):
 
     @property
     def summary(self) -> str:
-        return (
-            f"{self._last.asked} of {plural(self.budget, 'layer')}, {self.state}: {self._last.text}"
-        )
+        layers = plural(self.budget, "layer")
+        return f"{self._last.asked} of {layers}, {self.state}: {self._last.text}"
 
     @property
     def allowed(self) -> tuple[str, ...]:
-        """What can be done now, of "run" and "stop"; what has no store cannot go on."""
+        """The acts of "run" and "stop" that are possible now; without a store it cannot go on."""
         again = self._resumes and self.state in ("stopped", "failed")
         if self.state == "runs":
             return ("stop",)
@@ -91,12 +85,11 @@ class ExploreModel(Model):
         return ()
 
     def run(self, wait: bool = False) -> None:
-        """Begin, or go on from the store; with ``wait`` in this thread, and what goes wrong is
-        raised.
-        """
+        """Begin, or go on from the store; with ``wait`` return when it ends, and raise its error."""
         if "run" not in self.allowed:
             raise ValueError(
-                f"run: got it in state {self.state!r}, allowed is one that begins or has a store"
+                f"run: got state {self.state!r}, allowed is 'ready', or with a store 'stopped' or "
+                "'failed'"
             )
         self._halt.clear()
         self.error = None
@@ -109,13 +102,13 @@ class ExploreModel(Model):
                 raise self.error
 
     def stop(self) -> None:
-        """End when the layers under way have answered; what is known stays."""
+        """End when the layers under way have answered; the result so far stays."""
         self._halt.set()
         if self.state == "runs":
             self._publish("stops")
 
     def press(self, act: Any) -> None:
-        """ "run" or "stop" as the page sends it; nothing where it is not allowed."""
+        """Do "run" or "stop" for the page; ignored if it is not allowed."""
         if act in self.allowed:
             getattr(self, act)()
 
@@ -123,8 +116,11 @@ class ExploreModel(Model):
         try:
             self.explored = self._explore(stop=self._halt)
             self._last = Step(self._last.asked, self.budget, repr(self.explored), self.explored)
-            self._publish("stopped" if self._halt.is_set() else "done")
-        except BaseException as error:  # nobody would hear of it in a thread
+            state = "done"
+            if self._halt.is_set():
+                state = "stopped"
+            self._publish(state)
+        except BaseException as error:  # an error in a thread would be lost
             self.error = error
             self._last = Step(self._last.asked, self.budget, sentence(error))
             self._publish("failed")
@@ -150,43 +146,38 @@ class ExploreModel(Model):
             table = found.batches.assign(captures=found.batches["captures"].cumsum())
             shown["batches"] = json.loads(table[COLUMNS].to_json(orient="values"))
         if found is not None and len(found.surprises):
-            shown["surprise"] = (
-                "layer {layer}, word {word}: predicted {predicted}, captured {captured}".format(
-                    **found.surprises.iloc[-1]
-                )
-            )
+            last = found.surprises.iloc[-1]
+            values = f"predicted {last['predicted']}, captured {last['captured']}"
+            shown["surprise"] = f"layer {last['layer']}, word {last['word']}: {values}"
         if found is not None and found.laws is not None:
             status = found.laws.status
-            moving = np.flatnonzero(~np.isin(status, ("constant", "nuisance")).all(1)).tolist()
-            shown["bits"] = [
-                [word, "".join(letters)]
-                for word, letters in zip(moving, letters_of(status[moving]), strict=True)
-            ]
-            shown["names"] = [naming_of(found.laws).words[word] for word in moving]
-            shown["status"] = {
-                name: int((status == name).sum()) for name in ("law", "rivals", "open", "nuisance")
-            }
+            moving = np.flatnonzero(~np.isin(status, ("constant", "nuisance")).all(axis=1)).tolist()
+            names = naming_of(found.laws).words
+            for word, letters in zip(moving, letters_of(status[moving]), strict=True):
+                shown["bits"].append([word, "".join(letters)])
+                shown["names"].append(names[word])
+            for name in ("law", "rivals", "open", "nuisance"):
+                shown["status"][name] = int((status == name).sum())
         with self.hold_trait_notifications():
             self.set_trait("state", state)
             self.set_trait("shown", shown | {"state": state, "allowed": list(self.allowed)})
 
     def _repr_html_(self) -> str:
-        rows = [
-            [*map(str, row[:4]), *(f"{share:.1%}" for share in row[4:])]
-            for row in self.shown["batches"]
-        ]
+        rows = []
+        for *counts, share, drawn_share in self.shown["batches"]:
+            rows.append([*map(str, counts), f"{share:.1%}", f"{drawn_share:.1%}"])
         bits = ", ".join(f"{count} {name}" for name, count in self.shown["status"].items())
-        surprise = ""
+        face = f"{self.heading_html()}<p>bits: {bits or 'none known'}</p>"
         if self.shown["surprise"]:
-            surprise = f"<p>last wrong prediction: {self.shown['surprise']}</p>"
-        return f"{self.heading_html()}<p>bits: {bits or 'none known'}</p>{surprise}{table_html(BATCH, rows)}"
+            face += f"<p>last wrong prediction: {self.shown['surprise']}</p>"
+        return face + table_html(BATCH, rows)
 
 
 class ExploreView(View):
-    """An exploration with its progress, what is known of each bit, the share of the cells that each
-    batch's laws said right beforehand, and Run and Stop.
+    """An exploration with its progress, what is known of each bit, the share of the cells of each
+    batch that the laws predicted right, and Run and Stop.
 
-    The arguments are those of ``npulab.explore``; ``explored`` is what was found so far.
+    The arguments are those of ``npulab.explore``; ``explored`` is the result so far.
     """
 
     _esm, _css = assets("explore_view")

@@ -1,4 +1,4 @@
-"""A register map that is being made, as a table of fields to name, split, join and say things of.
+"""A draft of a register map, as a table of fields to name, split, join and describe.
 
 ``MapModel`` holds the state and all the logic and needs no browser; ``MapEditor`` shows it.
 """
@@ -24,7 +24,7 @@ from npulab.support.text import plural
 
 COLUMNS = ("register", "bits", "field", "capture", "value", "evidence", "note")
 EDITED = {"field": "rename", "evidence": "set_evidence", "note": "set_note"}
-STEPS_SHOWN = 12
+STEPS_SHOWN = 12  # at most so many steps on the static face
 ACTS = ("cell", "split", "join", "add", "remove", "undo", "redo")
 BITS = re.compile(r"(?:(\d{1,4})?\[)?(\d{1,2})(?::(\d{1,2}))?\]?")
 
@@ -32,12 +32,12 @@ BITS = re.compile(r"(?:(\d{1,4})?\[)?(\d{1,2})(?::(\d{1,2}))?\]?")
 class MapModel(Model):
     """The fields of a draft as rows of texts, edited by messages; it needs no browser.
 
-    ``rows`` has, for each field, what ``draft`` calls it and a text for each of ``COLUMNS``;
-    ``steps`` are the draft's, ``undone`` is the step that redo would make, and ``status`` says what
-    came of the last act.  With a ``capture``, the column of that name is what the map as it is now
-    makes of one of its jobs: of ``task``, by default of the first one of the draft's block.
-    Everything follows the draft, whoever edits it; ``bits`` is a ``BitsModel`` of its words, with
-    what ``laws`` or a ``sweep`` of them say.
+    ``rows`` has, for each field, its name in ``draft`` and a text for each of ``COLUMNS``;
+    ``steps`` are the draft's, ``undone`` is the step that redo would make, and ``status`` reports
+    the last act.  With a ``capture``, the column of that name has the values of a job as the map
+    reads them now: of ``task``, by default of the first job of the draft's block.  Everything
+    follows the draft, whoever edits it; ``bits`` is a ``BitsModel`` of its words, with the findings
+    of ``laws`` or of a ``sweep`` of these words.
 
     Raises LookupError for a capture without a job of the draft's block, ValueError for words that
     do not fit.
@@ -95,21 +95,24 @@ class MapModel(Model):
 
     @property
     def line(self) -> str:
-        return f"{self.title}{', simulated' if self.simulated else ''}; {self.summary}"
+        return f"{self.marked_title}; {self.summary}"
 
     @property
     def columns(self) -> list[str]:
         """The columns that are shown."""
-        return [name for name in COLUMNS if name != "capture" or self.capture is not None]
+        columns = list(COLUMNS)
+        if self.capture is None:
+            columns.remove("capture")
+        return columns
 
     def press(self, message: Any) -> None:
-        """Do what a message asks for and say in ``status`` what came of it; it never raises.
+        """Act on a message and report the result in ``status``; this never raises.
 
-        ``do`` is one of ``ACTS``; ``cell`` has field, column and text (a value as its column has
-        it, an enum with its names as ``enum:mode 0=off 1=on``, bits as ``12:4``), ``split`` has
-        field and text (``low:2 4``: name and width of each part, low end first), ``join`` has field
-        and text (``other as name``, the field being the low end), ``add`` has field and text
-        (``name 12:4``, in the register of the field).
+        ``do`` is one of ``ACTS``; ``cell`` has field, column and text (as the column shows it, an
+        enum with its names as ``enum:mode 0=off 1=on``, bits as ``12:4``), ``split`` has field and
+        text (``low:2 4``: name and width of each piece, low end first), ``join`` has field and text
+        (``other as name``; the field is the low end), ``add`` has field and text (``name 12:4``, in
+        the register of the field).
         """
         try:
             self.status = self._act(message)
@@ -117,7 +120,7 @@ class MapModel(Model):
             self.status = f"refused: {error}"
 
     def close(self) -> None:
-        """Follow the draft no more."""
+        """Stop following the draft."""
         self.draft.unobserve(self._follow)
 
     def _act(self, message: Any) -> str:
@@ -125,12 +128,9 @@ class MapModel(Model):
             raise ValueError(f"got {str(message)[:80]!r}, allowed is one of {', '.join(ACTS)}")
         do, field, text = message["do"], message.get("field", ""), message.get("text", "")
         if not isinstance(field, str) or not isinstance(text, str):
-            raise ValueError(f"{do}: got a field or a text that is none")
+            raise ValueError(f"{do}: got {field!r:.40} and {text!r:.40}, allowed are texts")
         if do in ("undo", "redo"):
-            if do == "undo":
-                sentence = self.draft.undo()
-            else:
-                sentence = self.draft.redo()
+            sentence = getattr(self.draft, do)()
             if sentence:
                 return f"{do}: {sentence}"
             return f"nothing to {do}"
@@ -144,8 +144,11 @@ class MapModel(Model):
             self.draft.join(field, other.strip(), name.strip())
         elif do == "add":
             name, _, bits = text.strip().rpartition(" ")
-            word, lsb, width = _run(bits)
-            self.draft.add(name, self._register(field) if word is None else word, lsb, width)
+            word, lsb, width = _run_of_bits(bits)
+            register = self._register(field)
+            if word is not None:
+                register = word
+            self.draft.add(name, register, lsb, width)
         else:
             self._cell(field, message.get("column"), text)
         if len(self.draft.steps) > before:
@@ -153,15 +156,19 @@ class MapModel(Model):
         return "nothing to change"
 
     def _split(self, field: str, text: str) -> None:
-        parts = [part.rpartition(":") for part in re.split(r"[\s,]+", text.strip()) if part]
-        if not parts or not all(re.fullmatch(r"\d{1,2}", width) for _, _, width in parts):
+        names = []
+        widths = []
+        for part in _words(text):
+            name, _, width = part.rpartition(":")
+            names.append(name)
+            widths.append(width)
+        if not widths or not all(re.fullmatch(r"\d{1,2}", width) for width in widths):
             raise ValueError(
                 f"split {field}: got {text[:80]!r}, allowed are parts like low:2 4, name and width"
             )
-        names = [name for name, _, _ in parts]
-        self.draft.split(
-            field, widths=[int(width) for _, _, width in parts], names=names if any(names) else []
-        )
+        if not any(names):
+            names = []
+        self.draft.split(field, widths=[*map(int, widths)], names=names)
 
     def _cell(self, field: str, column: Any, text: str) -> None:
         if column in EDITED:
@@ -170,20 +177,18 @@ class MapModel(Model):
             else:
                 getattr(self.draft, EDITED[column])(field, text)
         elif column == "register":
-            self.draft.edit(
-                "rename_register", register=self.draft.map[field].pieces[0].word, name=text
-            )
+            word = self.draft.map[field].pieces[0].word
+            self.draft.edit("rename_register", register=word, name=text)
         elif column == "bits":
-            self._lay(field, *_run(text))
+            self._lay(field, *_run_of_bits(text))
         elif column == "value":
+            value, names = text.strip(), {}
             if "=" in text:
-                value, *names = re.split(r"[\s,]+", text.strip())
-            else:
-                value, *names = [text.strip()]
-            pairs = [name.partition("=") for name in names]
-            self.draft.edit(
-                "retype", field=field, value=value, names={raw: name for raw, _, name in pairs}
-            )
+                value, *pairs = _words(text)
+                for pair in pairs:
+                    raw, _, name = pair.partition("=")
+                    names[raw] = name
+            self.draft.edit("retype", field=field, value=value, names=names)
         else:
             raise ValueError(
                 f"cell: got column {str(column)[:80]!r}, allowed is one of register, bits, value, "
@@ -191,76 +196,89 @@ class MapModel(Model):
             )
 
     def _register(self, field: str) -> str | int:
-        """The register of a field by its name, or by its word where two blocks have that name."""
-        item, names = self.draft.map[field], [name for _, _, name in self.draft.map.registers]
+        """Return the name of a field's register, or its word if two blocks have that name."""
+        item = self.draft.map[field]
+        names = [name for _, _, name in self.draft.map.registers]
         if names.count(item.register) == 1:
             return item.register
         return item.pieces[0].word
 
     def _lay(self, field: str, word: int | None, lsb: int, width: int) -> None:
-        """Give a field of one run other bits, of its register or of another word, in one step."""
+        """Give a field of a single piece other bits, in its register or in another word."""
         piece = self.draft.map[field].pieces[0]
-        place = piece.word if word is None else word, lsb
-        if place == piece[:2] and width != piece.width:
+        if word is None:
+            word = piece.word
+        if (word, lsb) != (piece.word, piece.lsb):
+            self.draft.move(field, word, lsb, width)
+        elif width != piece.width:
             self.draft.resize(field, width)
-        elif place != piece[:2]:
-            self.draft.move(field, *place, width)
 
     def _follow(self, draft: Draft) -> None:
-        registers, raw, lost = draft.map, {}, ""
+        registers = draft.map
+        raw: dict[str, int] = {}
         words = np.zeros(len(registers), np.uint32)
+        lost = ""
         if self.capture is not None:
             try:
-                capture = draft.decode(self.capture)
-                job = capture.jobs[self._task]
-                values = {id(item): value for _, item, value in job.values(capture.maps)}
-                own, names = capture.maps[job.block], [block for block, _, _ in registers.registers]
-                whole = len(own) == len(names)
-                if whole:
-                    first = 0
-                else:
-                    first = names.index(job.block)
-                words[first : first + len(own)] = job.words
-                mine = [item for item in registers if whole or item.block == job.block]
-                raw = {id(item): values.get(id(read)) for item, read in zip(mine, own, strict=True)}
+                raw = self._captured(draft, self.capture, words)
             except (ValueError, LookupError) as error:
                 lost = f"; {self.capture.name} cannot be read: {error}"
-        self.rows = [_row(registers.key(item), item, raw.get(id(item))) for item in registers]
+        keys = map(registers.key, registers)
+        self.rows = [
+            _table_row(key, item, raw.get(key)) for key, item in zip(keys, registers, strict=True)
+        ]
         self.bits.reread(Rows.whole(registers), words.tolist())
         self.steps, self.undone = draft.steps, next(iter(draft.undone), "")
         known = registers.status()[list(STATUS[:3])].sum()
-        told = ", ".join(f"{bits} {name}" for name, bits in known.items())
+        bits = ", ".join(f"{count} {name}" for name, count in known.items())
+        saved = "not saved"
         if draft.saved:
             saved = "saved"
-        else:
-            saved = "not saved"
-        self.summary = f"{told} bits; {plural(len(self.steps), 'step')}, {saved}{lost}"
-        if self.capture is None:
-            read = ""
-        else:
-            read = f", read in {self.capture.target}/{self.capture.name}"
-        self.title = f"{draft.name}: {plural(len(self.rows), 'field')} of {plural(len(registers), 'word')}{read}"
+        self.summary = f"{bits} bits; {plural(len(self.steps), 'step')}, {saved}{lost}"
+        title = f"{draft.name}: {plural(len(self.rows), 'field')} of "
+        title += plural(len(registers), "word")
+        if self.capture is not None:
+            title += f", read in {self.capture.target}/{self.capture.name}"
+        self.title = title
+
+    def _captured(self, draft: Draft, capture: Capture, words: np.ndarray) -> dict[str, int]:
+        """Return the raw numbers of the job's fields by key, and put its words into the map's."""
+        capture = draft.decode(capture)
+        job = capture.jobs[self._task]
+        own = capture.maps[job.block]
+        blocks = [block for block, _, _ in draft.map.registers]
+        items = list(draft.map)
+        first = 0
+        if len(own) != len(blocks):  # the job is of one block of several
+            items = [item for item in items if item.block == job.block]
+            first = blocks.index(job.block)
+        words[first : first + len(own)] = job.words
+        values = {id(item): value for _, item, value in job.values(capture.maps)}
+        raw = {}
+        for item, read in zip(items, own, strict=True):
+            if id(read) in values:
+                raw[draft.map.key(item)] = values[id(read)]
+        return raw
 
     def _repr_html_(self) -> str:
-        head = self.heading_html()
-        shown = [place for place, name in enumerate(COLUMNS, 1) if name in self.columns]
-        rows = [[row[place] for place in shown] for row in self.rows]
-        steps = "".join(f"<li>{html.escape(step)}</li>" for step in self.steps[-STEPS_SHOWN:])
-        first = max(0, len(self.steps) - STEPS_SHOWN) + 1
-        return (
-            head
-            + table_html(self.columns, rows)
-            + (f"<ol start='{first}'>{steps}</ol>" if steps else "")
-        )
+        rows = []
+        for _, *row in self.rows:
+            cells = dict(zip(COLUMNS, row, strict=False))
+            rows.append([cells[name] for name in self.columns])
+        face = self.heading_html() + table_html(self.columns, rows)
+        if self.steps:
+            steps = "".join(f"<li>{html.escape(step)}</li>" for step in self.steps[-STEPS_SHOWN:])
+            first = max(0, len(self.steps) - STEPS_SHOWN) + 1
+            face += f"<ol start='{first}'>{steps}</ol>"
+        return face
 
 
 class MapEditor(BitsView):
     """The fields of a draft as bits and as a table: a drag over bits (or Shift and arrows) makes a
-        field, m picks one up and puts it down on other bits; in the table arrows move, Enter edits
-        a
-    cell, a adds a field, s splits, j joins, x takes a name away, u and U undo and redo, / filters.
+    field, m picks a field up and puts it down on other bits; in the table arrows move, Enter edits
+    a cell, a adds a field, s splits, j joins, x takes a name away, u and U undo and redo, / filters.
 
-    With a ``capture`` one column is what the map as it is now makes of it.  ``rows``, ``steps`` and
+    With a ``capture`` a column has its values as the map reads them now.  ``rows``, ``steps`` and
     ``status`` are the model's; everything else is on ``model`` and on ``draft``, which also saves.
     """
 
@@ -279,9 +297,7 @@ class MapEditor(BitsView):
         sweep: Any = None,
     ) -> None:
         model = MapModel(draft, capture, task, laws, sweep)
-        super().__init__(
-            model, model.bits, columns=list(COLUMNS) if capture is not None else model.columns
-        )
+        super().__init__(model, model.bits, columns=model.columns)
 
     def close(self) -> None:
         if self.model is not None:
@@ -290,26 +306,29 @@ class MapEditor(BitsView):
 
 
 def _task(draft: Draft, capture: Capture, task: int | None) -> int:
-    """The job that is read: the one that was asked for, or the first of the draft's block."""
-    capture, block = draft.decode(capture), draft.block_of(capture)
-    blocks = {block, *(name for name, _, _ in draft.map.registers if task is not None)}
-    mine = [number for number, job in enumerate(capture.jobs) if job.block in blocks]
-    if not mine or (task is not None and task not in mine):
-        if task is None:
-            got = "no task"
-        else:
-            got = f"task {task}"
-        raise LookupError(
-            f"capture {capture.name}: got {got} of block {block}, it has "
-            f"{', '.join(map(str, mine)) or 'none'}"
-        )
-    if task is None:
-        return mine[0]
+    """Return the job to read: the task given, or the first job of the draft's block."""
+    block = draft.block_of(capture)
+    blocks = {block}
+    got = "no task"
+    if task is not None:
+        got = f"task {task}"
+        blocks.update(name for name, _, _ in draft.map.registers)
+    jobs = draft.decode(capture).jobs
+    tasks = [number for number, job in enumerate(jobs) if job.block in blocks]
+    if task is None and tasks:
+        return tasks[0]
+    if task is None or task not in tasks:
+        has = ", ".join(map(str, tasks)) or "none"
+        raise LookupError(f"capture {capture.name}: got {got} of block {block}, it has {has}")
     return task
 
 
-def _run(text: str) -> tuple[int | None, int, int]:
-    """Word (None where the text has none), lowest bit and width of ``12:4``, ``8[12:4]`` or
+def _words(text: str) -> list[str]:
+    return [word for word in re.split(r"[\s,]+", text) if word]
+
+
+def _run_of_bits(text: str) -> tuple[int | None, int, int]:
+    """Return word (None if the text has none), lowest bit and width of ``12:4``, ``8[12:4]`` or
     ``7``."""
     match = BITS.fullmatch(text.strip())
     if match is None:
@@ -322,24 +341,20 @@ def _run(text: str) -> tuple[int | None, int, int]:
         raise ValueError(
             f"bits: got {high}:{low}, allowed is {WORD_BITS - 1}:0 and less, the highest bit first"
         )
-    return int(match[1]) if match[1] else None, low, high - low + 1
+    word = None
+    if match[1]:
+        word = int(match[1])
+    return word, low, high - low + 1
 
 
-def _row(key: str, item: Field, raw: int | None) -> list[str]:
-    """What the draft calls a field, a text for each of COLUMNS, and whether its name is
-    automatic."""
-    if raw is None:
-        shown = ""
-    else:
-        shown = f"{raw:#x} = {meant(item, raw)}"
-    return [
-        key,
-        item.register,
-        item.bits,
-        item.name,
-        shown,
-        str(item.meaning),
-        item.evidence,
-        item.note,
-        "automatic" * item.automatic,
-    ]
+def _table_row(key: str, item: Field, raw: int | None) -> list[str]:
+    """Return the key of a field, a text for each of COLUMNS, and "automatic" or ""."""
+    captured = ""
+    if raw is not None:
+        captured = f"{raw:#x} = {meant(item, raw)}"
+    automatic = ""
+    if item.automatic:
+        automatic = "automatic"
+    meaning = str(item.meaning)
+    place = item.register, item.bits, item.name
+    return [key, *place, captured, meaning, item.evidence, item.note, automatic]

@@ -1,5 +1,5 @@
-"""Predicted and captured output side by side: how many differ in each channel, where, and by how
-much.
+"""Predicted and captured output side by side: the number of differences in each channel, their places
+and sizes.
 
 ``OutputModel`` holds the state and all the logic and needs no browser; ``OutputView`` shows it.
 """
@@ -18,40 +18,35 @@ from npulab.notebook.widgets.frame import Model, Numbers, View, assets, table_ht
 from npulab.quant.floats import steps
 from npulab.support.refuse import need
 
-MOST_CELLS = 512  # of a picture's side; of a larger one several outputs share a cell
+MOST_CELLS = 512  # of a picture's side; in a larger picture several outputs share a cell
 SHADES = 255
 EQUAL = 128  # the shade of no difference
-MOST_CHANNELS = 1024  # that a view lists
-NUMBERED = 20  # outputs a side up to which a picture has their numbers
-SPREAD = 32  # channels of a row of the picture, where there is one output in each
+MOST_CHANNELS = 1024  # at most so many are listed in a view
+NUMBERED = 20  # outputs a side: at most so many have their numbers in the picture
+SPREAD = 32  # channels of a row of the picture, if each channel has a single output
 
 
 class OutputModel(Model):
-    """The two outputs ``(H, W, C)`` of a comparison, as ``npulab.check`` gives it, with a cursor;
-    it needs no browser.
+    """The two outputs ``(H, W, C)`` of a comparison, a result of ``npulab.check``, with a cursor; it
+    needs no browser.
 
     ``place``, (row, column, channel), can be set and observed; it begins at the first output that
-    differs; so can ``pointed``, an output that is looked at instead, () for none. ``about`` follows
-    them: the outputs there in words.  Differences are captured -
-    predicted, in codes, or in ulp of real numbers. Raises ValueError where the comparison has no
-    two outputs, or no element, and for a place outside.
+    differs. ``pointed`` is an output that is described in its stead, () for none. ``about`` follows
+    both: the outputs there in words.  Differences are captured - predicted, in codes, or in ulp for
+    real numbers. Raises ValueError if the comparison does not have two outputs, or no element, and
+    for a place outside.
 
-    >>> found = Comparison("a", "demo", False, True, None, "differs", predicted=np.zeros((2, 2, 3), np.uint8),
-    ...                    captured=np.arange(12, dtype=np.uint8).reshape(2, 2, 3) // 11)
+    >>> predicted = np.zeros((2, 2, 3), np.uint8)
+    >>> captured = np.arange(12, dtype=np.uint8).reshape(2, 2, 3) // 11
+    >>> found = Comparison("a", "demo", False, True, None, "differs", predicted=predicted,
+    ...                    captured=captured)
     >>> model = OutputModel(found)
     >>> model.place, model.about
     ((1, 1, 2), 'row 1, column 1, channel 2: predicted 0, captured 1, difference +1')
     """
 
-    place, pointed = (
-        Numbers(
-            "(row, column, channel)",
-            begin,
-            lambda owner, *_: [(0, end) for end in owner.shape],
-            empty=begin == (),
-        )
-        for begin in ((0, 0, 0), ())
-    )
+    place = Numbers("(row, column, channel)", (0, 0, 0), lambda owner, *_: owner.ranges)
+    pointed = Numbers("(row, column, channel)", (), lambda owner, *_: owner.ranges, empty=True)
     about = traitlets.Unicode(read_only=True)
 
     def __init__(self, comparison: Comparison) -> None:
@@ -60,31 +55,23 @@ class OutputModel(Model):
         )
         self.comparison = comparison
         self.counted = mismatches(comparison)  # refuses a comparison without two outputs
-        self.predicted, self.captured = (
-            np.asarray(comparison.predicted),
-            np.asarray(comparison.captured),
-        )
+        self.predicted = np.asarray(comparison.predicted)
+        self.captured = np.asarray(comparison.captured)
         if not self.predicted.size:
             raise ValueError(
                 f"{comparison.case}: got outputs {self.predicted.shape}, allowed is one element or "
                 "more"
             )
         self.difference = steps(self.captured, self.predicted)
-        self.channels = [
-            (int(row.channel), int(row.outputs), int(row.differ), int(row.largest))
-            for row in self.counted.by_channel.itertuples()
-        ]
-        # channel by channel, as one looks through them
+        channels = self.counted.by_channel[["channel", "outputs", "differ", "largest"]]
+        self.channels = [tuple(map(int, row)) for row in channels.itertuples(index=False)]
+        # channel by channel: the order in which seek goes through them
         self._wrong = np.flatnonzero(self.difference.transpose(2, 0, 1))
         super().__init__()
-        first = self.first
-        if first is None:
-            self.place = 0, 0, 0
-        else:
-            self.place = first
+        self.place = self.first or (0, 0, 0)
         self._tell(None)
 
-    # ---- what it says ----
+    # ---- state as text and as pictures ----
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -92,8 +79,13 @@ class OutputModel(Model):
         return rows, columns, channels
 
     @property
+    def ranges(self) -> list[tuple[int, int]]:
+        """(least, end) of row, column and channel."""
+        return [(0, size) for size in self.shape]
+
+    @property
     def differ(self) -> int:
-        """How many outputs differ."""
+        """The number of outputs that differ."""
         return len(self._wrong)
 
     @property
@@ -106,7 +98,7 @@ class OutputModel(Model):
         return None
 
     def _place(self, at: int) -> tuple[int, int, int]:
-        row, column, channel = (int(n) for n in np.unravel_index(at, self.shape))
+        row, column, channel = map(int, np.unravel_index(at, self.shape))
         return row, column, channel
 
     @property
@@ -116,46 +108,40 @@ class OutputModel(Model):
     @property
     def title(self) -> str:
         rows, columns, channels = self.shape
-        return (
-            f"{self.comparison.target}/{self.comparison.case}, outputs ({rows}, {columns}, "
-            f"{channels}) "
-            f"{self.captured.dtype}"
-        )
+        case = f"{self.comparison.target}/{self.comparison.case}"
+        return f"{case}, outputs ({rows}, {columns}, {channels}) {self.captured.dtype}"
 
     @property
     def summary(self) -> str:
-        if self.first is None:
-            first = ""
-        else:
-            first = f"first at row {self.first[0]}, column {self.first[1]}, channel {self.first[2]}"
-        return "; ".join(
-            filter(
-                None, [self.comparison.verdict, str(self.counted), first, self.comparison.reason]
-            )
-        )
+        first = ""
+        if self.first is not None:
+            row, column, channel = self.first
+            first = f"first at row {row}, column {column}, channel {channel}"
+        parts = self.comparison.verdict, str(self.counted), first, self.comparison.reason
+        return "; ".join(filter(None, parts))
 
     @property
     def extremes(self) -> tuple[float, float]:
-        """What the darkest and the brightest shade stand for: the range of both outputs that is
-        finite."""
-        low, high = zip(*(_ends(one) for one in (self.predicted, self.captured)), strict=True)
-        return min(low), max(high)
+        """The values of the darkest and the brightest shade: the finite range of both outputs."""
+        predicted_low, predicted_high = _finite_range(self.predicted)
+        captured_low, captured_high = _finite_range(self.captured)
+        return min(predicted_low, captured_low), max(predicted_high, captured_high)
 
     @property
     def largest(self) -> int:
-        """The largest difference, 1 where there is none."""
+        """The largest difference, 1 if there is none."""
         return max(int(np.abs(self.difference).max()), 1)
 
     @property
     def spread(self) -> int:
-        """Channels of a row of the picture where each has one output: they are all in one picture
-        then; else 0."""
+        """The number of channels in a row of the picture if each channel has a single output, so
+        that one picture has all channels; else 0."""
         if self.shape[:2] == (1, 1) and self.shape[2] > 1:
             return SPREAD
         return 0
 
     def plane(self, tensor: np.ndarray, channel: int) -> np.ndarray:
-        """What a picture shows of a tensor: one channel, or all of them in rows."""
+        """Return the part of a tensor that a picture shows: a channel, or all channels in rows."""
         if not self.spread:
             return tensor[:, :, channel]
         rows = -(-tensor.size // self.spread)
@@ -165,82 +151,87 @@ class OutputModel(Model):
 
     @property
     def cell(self) -> int:
-        """Outputs a side that share a cell of the picture."""
+        """The number of outputs, a side, that share a cell of the picture."""
         return -(-max(self.plane(self.difference, 0).shape) // MOST_CELLS)
 
     def pictures(self, channel: int) -> np.ndarray:
-        """Shades ``(3, h, w) uint8`` of a channel: predicted, captured (0 to 255 over
+        """Return shades ``(3, h, w) uint8`` of a channel: predicted, captured (0 to 255 over
         ``extremes``), and difference (128 is none, 129 to 255 captured is larger, 0 to 127 smaller,
         by the root of its size).
 
-        Where several outputs share a cell, the values are those of the first, the difference is the
-        largest.
+        If several outputs share a cell, it has the values of the first and the largest difference.
         """
         low, high = self.extremes
         side = self.cell
         out = []
         for values in (self.predicted, self.captured):
             plane = self.plane(values, channel)[::side, ::side].astype(np.float64)
+            span = (high - low) or 1
             with np.errstate(invalid="ignore", over="ignore"):
-                shade = (np.clip(plane, low, high) - low) / ((high - low) or 1) * SHADES
+                shade = (np.clip(plane, low, high) - low) / span * SHADES
             out.append(np.nan_to_num(shade, nan=0.0).astype(np.uint8))
         plane = _worst(self.plane(self.difference, channel), side)
         size = np.sqrt(np.abs(plane) / self.largest)
         above = EQUAL + np.ceil(size * (SHADES - EQUAL))
         below = EQUAL - np.ceil(size * EQUAL)
-        out.append(np.where(plane == 0, EQUAL, np.where(plane > 0, above, below)).astype(np.uint8))
+        shades = np.select([plane > 0, plane < 0], [above, below], EQUAL)
+        out.append(shades.astype(np.uint8))
         return np.stack(out)
 
     def numbers(self, channel: int) -> list[list[str]]:
-        """The numbers of a channel's predicted, captured and difference picture, row by row; none
-        where the pictures are too large for them."""
+        """Return the numbers of a channel's predicted, captured and difference picture, row by row;
+        none if the pictures are too large for them."""
         if max(self.plane(self.difference, 0).shape) > NUMBERED:
             return []
-        shown = [self.plane(tensor, channel).ravel() for tensor in (self.predicted, self.captured)]
-        apart = self.plane(self.difference, channel).ravel()
-        return [
-            *(
-                [f"{value:.3g}" if value.dtype.kind == "f" else str(value) for value in values]
-                for values in shown
-            ),
-            [f"{value:+d}" if value else "" for value in apart.tolist()],
-        ]
+        form = "{}"
+        if self.captured.dtype.kind == "f":
+            form = "{:.3g}"
+        predicted = [form.format(value) for value in self.plane(self.predicted, channel).flat]
+        captured = [form.format(value) for value in self.plane(self.captured, channel).flat]
+        differences = []
+        for value in self.plane(self.difference, channel).flat:
+            text = ""
+            if value:
+                text = f"{value:+d}"
+            differences.append(text)
+        return [predicted, captured, differences]
 
     def describe(self, row: int, column: int, channel: int) -> str:
-        """An output in one line: where, predicted, captured, difference."""
-        apart = int(self.difference[row, column, channel])
-        if self.comparison.unit == "ulp" and apart:
-            unit = " ulp"
+        """Return an output in one line: place, predicted, captured, difference."""
+        at = row, column, channel
+        difference = int(self.difference[at])
+        text = f"row {row}, column {column}, channel {channel}: predicted {self.predicted[at]!s}"
+        text += f", captured {self.captured[at]!s}"
+        if not difference:
+            text += ", equal"
+        elif self.comparison.unit == "ulp":
+            text += f", difference {difference:+d} ulp"
         else:
-            unit = ""
+            text += f", difference {difference:+d}"
         if self.counted.border[row, column]:
-            border = ", its window touches the padding"
-        else:
-            border = ""
-        return (
-            f"row {row}, column {column}, channel {channel}: predicted "
-            f"{self.predicted[row, column, channel]!s}, "
-            f"captured {self.captured[row, column, channel]!s}, "
-            f"{f'difference {apart:+d}{unit}' if apart else 'equal'}{border}"
-        )
+            text += ", its window touches the padding"
+        return text
 
-    # ---- what it does ----
+    # ---- acts ----
 
     def seek(self, step: int = 1) -> None:
-        """Go to the next output that differs, channel by channel, or with -1 to the one before;
-        round the ends."""
+        """Go to the next output that differs, channel by channel, or with -1 to the previous, round
+        the ends."""
         if not len(self._wrong):
             return
         row, column, channel = self.place
         rows, columns, channels = self.shape
-        here = int(np.ravel_multi_index((channel, row, column), (channels, rows, columns)))
-        at = int(np.searchsorted(self._wrong, here, "right" if step > 0 else "left"))
-        found = int(self._wrong[(at if step > 0 else at - 1) % len(self._wrong)])
-        channel, row, column = (int(n) for n in np.unravel_index(found, (channels, rows, columns)))
+        by_channel = channels, rows, columns
+        place = np.ravel_multi_index((channel, row, column), by_channel)
+        number = np.searchsorted(self._wrong, place) - 1
+        if step > 0:
+            number = np.searchsorted(self._wrong, place, "right")
+        found = self._wrong[number % len(self._wrong)]
+        channel, row, column = map(int, np.unravel_index(found, by_channel))
         self.place = (row, column, channel)
 
     def press(self, asked: Any) -> None:
-        """Do what was pressed in a view: ``{"seek": 1}`` or ``{"seek": -1}``; raises ValueError for
+        """Act on a message of a view: ``{"seek": 1}`` or ``{"seek": -1}``; raises ValueError for
         anything else."""
         match asked:
             case {"seek": 1 | -1 as step}:
@@ -248,7 +239,7 @@ class OutputModel(Model):
             case _:
                 raise ValueError(f"message: got {asked!r:.80}, allowed is seek with 1 or -1")
 
-    # ---- what follows ----
+    # ---- observers ----
 
     @traitlets.observe("place", "pointed")
     def _tell(self, _: Any) -> None:
@@ -259,16 +250,15 @@ class OutputModel(Model):
         table = ""
         if rows:
             table = table_html(("channel", "outputs", "differ", "largest"), rows)
-        if self.first is None:
-            about = ""
-        else:
+        about = ""
+        if self.first is not None:
             about = f"<p>{html.escape(self.describe(*self.first))}</p>"
         return f"{self.heading_html()}{about}{table}"
 
 
 class OutputView(View):
-    """Predicted and captured output of a comparison, a channel at a time: the pointer tells, arrows
-    move, [ and ] change the channel, d goes to the next difference.
+    """Predicted and captured output of a comparison, a channel at a time: the pointer shows an
+    output, arrows move, [ and ] change the channel, d goes to the next difference.
 
     ``place``, (row, column, channel), is the model's and can be set and observed; ``about`` follows
     it.  Everything else is on ``model``.
@@ -289,26 +279,25 @@ class OutputView(View):
     def __init__(self, comparison: Comparison) -> None:
         model = OutputModel(comparison)
         low, high = model.extremes
-        wrong = [list(row) for row in model.channels if row[2]][:MOST_CHANNELS]
+        differing = [list(row) for row in model.channels if row[2]]
+        largest = str(model.largest)
+        if comparison.unit == "ulp":
+            largest += " ulp"
         super().__init__(
             model,
             size=list(model.shape),
-            channels=wrong,
+            channels=differing[:MOST_CHANNELS],
             cell=model.cell,
             spread=model.spread,
-            scale=[
-                f"{low:g}",
-                f"{high:g}",
-                f"{model.largest}{' ulp' * (comparison.unit == 'ulp')}",
-            ],
+            scale=[f"{low:g}", f"{high:g}", largest],
         )
         model.observe(self._draw, ["place"])
         self._drawn = -1
         self._draw(None)
 
     def _draw(self, _: Any) -> None:
-        """The pictures of the channel that is looked at, when it is another."""
-        channel = self.model.place[2]
+        """Draw the pictures of the cursor's channel if another channel was drawn."""
+        *_, channel = self.model.place
         if channel != self._drawn and not (self.model.spread and self._drawn >= 0):
             self._drawn = channel
             with self.hold_sync():
@@ -316,7 +305,7 @@ class OutputView(View):
                 self.numbers = self.model.numbers(channel)
 
 
-def _ends(values: np.ndarray) -> tuple[float, float]:
+def _finite_range(values: np.ndarray) -> tuple[float, float]:
     if values.dtype.kind == "f":
         values = values[np.isfinite(values)]
     if values.size:
@@ -325,17 +314,17 @@ def _ends(values: np.ndarray) -> tuple[float, float]:
 
 
 def _worst(plane: np.ndarray, side: int) -> np.ndarray:
-    """The difference of the largest size in each square of ``side`` outputs; of as many the first.
+    """Return the largest difference in each square of ``side`` outputs; between equals the first.
 
     >>> _worst(np.array([[0, -3, 1], [2, 0, 0]]), 2).tolist()
     [[-3, 1]]
     """
     if side == 1:
         return plane
-    rows, columns = (-(-size // side) for size in plane.shape)
-    padded = np.zeros((rows * side, columns * side), plane.dtype)
-    padded[: plane.shape[0], : plane.shape[1]] = plane
-    cells = (
-        padded.reshape(rows, side, columns, side).swapaxes(1, 2).reshape(rows, columns, side * side)
-    )
-    return np.take_along_axis(cells, np.abs(cells).argmax(2)[:, :, None], 2)[:, :, 0]
+    height, width = plane.shape
+    padded = np.pad(plane, ((0, -height % side), (0, -width % side)))
+    rows, columns = padded.shape[0] // side, padded.shape[1] // side
+    squares = padded.reshape(rows, side, columns, side).swapaxes(1, 2)
+    cells = squares.reshape(rows, columns, side * side)
+    largest = np.abs(cells).argmax(axis=2, keepdims=True)
+    return np.take_along_axis(cells, largest, axis=2)[:, :, 0]

@@ -20,6 +20,7 @@ from npulab.notebook.widgets.frame import assets
 from npulab.registers.fields import WORD_BITS, Field, Piece
 from npulab.registers.map import RegisterMap
 from npulab.support.refuse import need
+from npulab.support.text import plural
 
 ACTS = ("undo", "redo", "type")
 
@@ -27,10 +28,10 @@ ACTS = ("undo", "redo", "type")
 class RegisterModel(BitsModel):
     """The words of one job, flipped bit by bit and compared with a reference.
 
-    Traits are those of ``BitsModel``; ``status`` says what came of the last message.  Without a
-    ``reference`` the capture as given is the one compared with.
+    The traits are those of ``BitsModel``; ``status`` reports the result of the last message.
+    Without a ``reference`` the words are compared with the capture as given.
 
-    Raises LookupError for a job or block that is not there, ValueError for words that do not fit.
+    Raises LookupError for an unknown task or block, ValueError for words that do not fit.
 
     >>> registers = RegisterMap([dict(block="NN", register="CFG", field="relu", lsb=24, width=1)])
     >>> model = RegisterModel(Capture("a", "demo", "x", (Job("NN", [0]),), maps={"NN": registers}))
@@ -58,11 +59,12 @@ class RegisterModel(BitsModel):
             (Capture, type(None)),
             "is a Capture, as npulab.load gives",
         )
-        job, other = job_of(capture, task), job_of(reference or capture, task)
+        compared = reference or capture
+        job, other = job_of(capture, task), job_of(compared, task)
         if (other.block, list(dict(other.writes))) != (job.block, list(dict(job.writes))):
             raise ValueError(
-                f"reference {(reference or capture).name}: got {other!r}, allowed is one that "
-                f"sets the same registers as {job!r}"
+                f"reference {compared.name}: got {other!r}, allowed is one that sets the same "
+                f"registers as {job!r}"
             )
         self.task = capture.task_of(task)
         self._given = capture
@@ -70,9 +72,8 @@ class RegisterModel(BitsModel):
         self._sources = _sources(capture.target)
         self._history: list[tuple[int, ...]] = []
         self._undone: list[tuple[int, ...]] = []
-        super().__init__(
-            Rows.of(job, _registers(capture, job)), _shown(job), _shown(other), laws, sweep
-        )
+        rows = Rows.of(job, _map_of(capture, job))
+        super().__init__(rows, _words_of(job), _words_of(other), laws, sweep)
 
     @property
     def unchanged(self) -> str:
@@ -81,28 +82,24 @@ class RegisterModel(BitsModel):
         return super().unchanged
 
     def evidence(self, code: str) -> str:
-        title = self._sources.get(code, "").partition(" (")[0]
+        title, _, _ = self._sources.get(code, "").partition(" (")
         if title:
             return f"{code}: {title}"
         return code
 
     @property
     def capture(self) -> Capture:
-        """The capture as given, with the words as they are now."""
-        job, registers = (
-            self._given.jobs[self.task],
-            self._given.maps[self._given.jobs[self.task].block],
-        )
+        """The capture as given, with the present words."""
+        job = self._given.jobs[self.task]
         if not job.writes:
             return self._given.with_words(self.words, self.task)
+        registers = self._given.maps[job.block]
         written = dict(zip(dict(job.writes), self.words, strict=True))
         return self._given.with_job(job.with_writes(written, registers), self.task)
 
     @property
     def title(self) -> str:
-        return (
-            f"{title_of(self._given, self.task)}, {self.count} word{'s' if self.count > 1 else ''}"
-        )
+        return f"{title_of(self._given, self.task)}, {plural(self.count, 'word')}"
 
     @property
     def simulated(self) -> bool:
@@ -110,37 +107,37 @@ class RegisterModel(BitsModel):
 
     @property
     def line(self) -> str:
-        bits = self.differing
-        return (
-            f"{self.title}{', simulated' if self.simulated else ''}, "
-            f"{bits} bit{'' if bits == 1 else 's'} differ{'s' if bits == 1 else ''}"
-        )
+        bits = f"{self.differing} bits differ"
+        if self.differing == 1:
+            bits = "1 bit differs"
+        return f"{self.marked_title}, {bits}"
 
     def flip(self, word: int, bit: int) -> None:
-        """Turn one bit over."""
+        """Invert a bit."""
         word, bit = type(self).cursor.check("bit", self, (word, bit))
-        self.words = (*self.words[:word], self.words[word] ^ 2**bit, *self.words[word + 1 :])
+        words = list(self.words)
+        words[word] ^= 2**bit
+        self.words = tuple(words)
 
     def undo(self) -> bool:
-        """Take the last change of the words back; False where there was none."""
+        """Undo the last change of the words; False if there is none."""
         if self._history:
             self.words = self._history[-1]
             return True
         return False
 
     def redo(self) -> bool:
-        """Make the change again that was undone last; False where there was none."""
+        """Make the change again that was undone last; False if there is none."""
         if self._undone:
             self.words = self._undone[-1]
             return True
         return False
 
     def put(self, field: str, value: Any) -> str:
-        """Give a field a value as meant, or a text as people type it: a decimal or hexadecimal
-        number, a name of its enum, or ``raw`` and a number as it is stored.  Returns what changed.
+        """Set a field to a value, or to a text as people type it: a decimal or hexadecimal number, a
+        name of its enum, or ``raw`` and the raw number.  Returns the change in words.
 
-        Raises LookupError for a field or a name that is not there, ValueError for a value that does
-        not fit.
+        Raises LookupError for an unknown field or name, ValueError for a value that does not fit.
         """
         if field not in self.rows.names:
             near = get_close_matches(field, self.rows.names, 3)
@@ -148,13 +145,12 @@ class RegisterModel(BitsModel):
         return self._put(self.rows.fields[self.rows.names.index(field)], field, value)
 
     def press(self, message: Any) -> None:
-        """Do what a message of the page asks for and say in ``status`` what came of it; it never
-        raises.
+        """Act on a message of the page and report the result in ``status``; this never raises.
 
         ``do`` is one of ``ACTS``; ``type`` has ``text`` and the index of a ``field`` or a ``run``
         (word, lsb, width).
         """
-        self.status = ""  # the same words again are news, too
+        self.status = ""  # so that the same status again is a change, too
         try:
             self.status = self._act(message)
         except (ValueError, LookupError, OverflowError) as error:
@@ -169,12 +165,12 @@ class RegisterModel(BitsModel):
         if do == "type":
             item = self._asked(message.get("field"), message.get("run"))
             return self._put(item, item.name, str(message.get("text", "")))
-        if self.undo() if do == "undo" else self.redo():
+        if getattr(self, do)():
             return f"{do}ne"
         return f"nothing to {do}"
 
     def _asked(self, field: Any, run: Any) -> Field:
-        """The field of a message, or its run of bits as a field."""
+        """Return the field of a message, or its run of bits as a field."""
         if run is None:
             if not isinstance(field, int) or not 0 <= field < len(self.rows.fields):
                 raise ValueError(
@@ -183,16 +179,12 @@ class RegisterModel(BitsModel):
             return self.rows.fields[field]
         word, lsb, width = type(self).selection.check("run", self, run) or (0, 0, WORD_BITS)
         register = self.rows.labels[word]
-        return Field(
-            "",
-            register,
-            f"{register}{span(lsb, width)}",
-            (Piece(self.rows.slots[word], lsb, width, 0),),
-        )
+        piece = Piece(self.rows.slots[word], lsb, width, 0)
+        return Field("", register, f"{register}{span(lsb, width)}", (piece,))
 
     def _put(self, item: Field, name: str, value: Any) -> str:
         if isinstance(value, str):
-            raw = _typed(item, value)
+            raw = _typed_raw(item, value)
         else:
             raw = item.raw(value)
         before = self._raw(item)
@@ -203,16 +195,16 @@ class RegisterModel(BitsModel):
         return replace(self.rows, fields=(item,)).raw(self.words)[0]
 
     def follow(self, draft: Draft) -> None:
-        """Read the words with the map of a draft, now and after each of its edits; where it does
-        not fit them any more, ``summary`` says so and the fields stay as they were.
+        """Read the words with the map of a draft, now and after each of its edits; if the map no
+        longer fits, ``summary`` says so and the fields stay as they were.
 
-        Raises as ``Draft.decode`` where it does not fit now.
+        Raises as ``Draft.decode`` if the map does not fit now.
         """
         self._reread(draft.decode(self._given))
         draft.observe(self._follow)
 
     def leave(self, draft: Draft) -> None:
-        """Follow a draft no more."""
+        """Stop following a draft."""
         draft.unobserve(self._follow)
 
     def _follow(self, draft: Draft) -> None:
@@ -224,11 +216,11 @@ class RegisterModel(BitsModel):
     def _reread(self, given: Capture) -> None:
         job = given.jobs[self.task]
         self._given = given
-        self.reread(Rows.of(job, _registers(given, job)))
+        self.reread(Rows.of(job, _map_of(given, job)))
 
     @traitlets.observe("words")
     def _remember(self, change: Any) -> None:
-        # Going back to the words before the last change is its undo, whoever does it.
+        # words that go back to those before the last change are its undo, whoever sets them
         if self._history and self._history[-1] == change.new:
             self._undone.append(change.old)
             self._history.pop()
@@ -239,14 +231,14 @@ class RegisterModel(BitsModel):
 
 
 class RegisterView(BitsView):
-    """The words of one job of a capture as rows of bits with their fields' names, beside a list of
-    the fields: a click selects, a drag selects a run, Enter types a value, Space flips.
+    """The words of a job of a capture as rows of bits with the names of their fields, next to a list
+    of the fields: a click selects, a drag selects a run, Enter types a value, Space flips.
 
     ``words``, ``reference``, ``cursor`` and ``selection`` are the model's and can be set and
     observed; ``capture``, ``fields`` and ``changed`` follow them.  ``undo``, ``redo``, ``put`` and
-    everything else is on ``model``.  With a ``draft`` the words are read with its map and anew
-    after each of its edits.  With ``laws`` (of ``find_laws``) or a ``sweep`` bits can be coloured
-    by what is known of them and by how often they flip.
+    everything else is on ``model``.  With a ``draft`` the words are read with its map, again after
+    each of its edits.  With ``laws`` (of ``find_laws``) or a ``sweep`` bits can be coloured by what
+    is known of them and by how often they flip.
     """
 
     _esm, _css = assets("rows", "bits_view", "register_view")
@@ -276,17 +268,16 @@ class RegisterView(BitsView):
 
 
 def title_of(capture: Capture, task: int) -> str:
-    """What a job of a capture is called."""
+    """Return the name of a job of a capture."""
     job = capture.jobs[task]
-    return ", ".join(
-        filter(None, [f"{capture.target}/{capture.name}", f"job {task} {job.block}", job.name])
-    )
+    title = f"{capture.target}/{capture.name}, job {task} {job.block}"
+    if job.name:
+        title += f", {job.name}"
+    return title
 
 
 def _sources(name: str) -> Mapping[str, str]:
-    """Who says what is known of an NPU, by the code of the evidence; none of one that is not
-    here.
-    """
+    """Return the sources of an NPU's facts by the code of the evidence; none for an unknown NPU."""
     try:
         return stated_target(name).sources
     except (ValueError, LookupError):
@@ -298,7 +289,7 @@ def job_of(capture: Capture, task: int) -> Job:
     return capture.jobs[capture.task_of(task)]
 
 
-def _registers(capture: Capture, job: Job) -> RegisterMap:
+def _map_of(capture: Capture, job: Job) -> RegisterMap:
     if job.block not in capture.maps:
         raise LookupError(
             f"block: got {job.block!r}, maps are known for {', '.join(capture.maps) or 'none'}"
@@ -306,15 +297,15 @@ def _registers(capture: Capture, job: Job) -> RegisterMap:
     return capture.maps[job.block]
 
 
-def _shown(job: Job) -> Sequence[int]:
-    """The words of a parameter block, or the last value of each register that was written."""
+def _words_of(job: Job) -> Sequence[int]:
+    """Return the words of a parameter block, or the last value of each register written."""
     if job.writes:
         return list(dict(job.writes).values())
     return job.words.tolist()
 
 
-def _typed(item: Field, text: str) -> Any:
-    """Raw of a value as people type it."""
+def _typed_raw(item: Field, text: str) -> Any:
+    """Return the raw number of a value as people type it."""
     text = text.strip()
     stored = text.startswith("raw ")
     if not stored and text in dict(item.names).values():
@@ -325,9 +316,9 @@ def _typed(item: Field, text: str) -> Any:
         try:
             number = float(text)
         except ValueError:
-            names = ""
-            if item.names:
-                names = f", or one of {', '.join(name for _, name in item.names[:8])}"
+            names = ", ".join(name for _, name in item.names[:8])
+            if names:
+                names = f", or one of {names}"
             raise ValueError(
                 f"{item.name}: got {text!r:.80}, allowed is a number such as 12 or 0x0c{names}; "
                 "raw 12 is as stored"

@@ -1,5 +1,5 @@
-"""The captures of a sweep, or the register writes of a job, to go through: which fields move, how,
-and what two of them differ in.
+"""The captures of a sweep, or the register writes of a job, to step through: the fields that move,
+their lines, and the differences between two captures.
 
 ``SweepModel`` and ``WritesModel`` hold the state and all the logic and need no browser;
 ``SweepView`` and ``WritesView`` show them.
@@ -19,25 +19,26 @@ from npulab.notebook.widgets.bits_view import BitsModel, BitsView, Parameter, Ro
 from npulab.notebook.widgets.frame import Numbers, assets, table_html
 from npulab.notebook.widgets.law_picture import short
 from npulab.notebook.widgets.register_view import job_of, title_of
-from npulab.registers.fields import WORD_BYTES
+from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.map import RegisterMap
 from npulab.support.refuse import need
 from npulab.support.text import plural
 
-BINS = 64  # steps of a field's line
+BINS = 64  # at most so many steps of a field's line
 HIGHEST = 255
 
 
 class SweepModel(BitsModel):
-    """The captures of a ``Sweep``, one at a time, compared with another; it needs no browser.
+    """The captures of a ``Sweep``, shown one by one and compared with another capture; it needs no
+    browser.
 
-    Can be set and observed, besides what ``BitsModel`` has: ``sort``, the parameter that the
-    captures are in the order of ("" is as recorded), ``at``, the place of the capture in that
-    order, and ``against``, the number of the capture that it is compared with (-1 is the one before
-    it in the order).  Follow them: ``number`` (of the capture, as recorded), ``layer`` (name, value
-    and the other capture's value of each parameter, as texts) and ``moving`` (of each field
-    that is not the same in all: its index, how many values it has, and in each of at most 64 steps
-    along the order the lowest and the highest, 0 to 255 over all).  ``turn`` counts the changes.
+    Next to the traits of ``BitsModel``, these can be set and observed: ``sort``, the parameter that
+    orders the captures ("" is the order of recording), ``at``, the place of the capture in that
+    order, and ``against``, the number of the capture to compare with (-1 is the capture before it
+    in the order).  These follow: ``number`` (of the capture, as recorded), ``layer`` (name, value
+    and the other capture's value of each parameter, as texts) and ``moving`` (for each field that
+    is not constant: its index, its number of values, and the lowest and highest value in each of at
+    most 64 steps along the order, 0 to 255 over all).  ``turn`` counts the changes.
 
     Raises ValueError for a sweep without captures and a place outside, LookupError for an unknown
     parameter.
@@ -49,7 +50,7 @@ class SweepModel(BitsModel):
     (2, '2 bits in 1 field differ from capture 0: w0_0_32 1 → 2')
     """
 
-    unit = "capture"  # what each of them is called
+    unit = "capture"  # the name of a state in texts
     at = Numbers("place", 0, lambda owner, _: [(0, len(owner.sweep))])
     against = Numbers("capture", -1, lambda owner, _: [(-1, len(owner.sweep))])
     sort = Parameter()
@@ -63,40 +64,27 @@ class SweepModel(BitsModel):
         if not len(sweep):
             raise ValueError("sweep: got no captures, allowed is one or more")
         self.sweep, self.parameters = sweep, tuple(map(str, sweep.parameters))
-        rows = rows or Rows.whole(
-            sweep.registers
-            or RegisterMap(
-                [
-                    {
-                        "offset": WORD_BYTES * (sweep.words.shape[1] - 1),
-                        "field": "",
-                        "lsb": 0,
-                        "width": 32,
-                    }
-                ]
-            )
-        )
-        self._order, self._other, self._shown = (
-            np.arange(len(sweep)),
-            0,
-            sweep.words[:, list(rows.slots)],
-        )
+        if rows is None:
+            rows = Rows.whole(sweep.registers or _unnamed_words(sweep.words.shape[1]))
+        self._order = np.arange(len(sweep))
+        self._other = 0
+        self._shown = sweep.words[:, list(rows.slots)]
         super().__init__(rows, self._shown[0], self._shown[0], laws)
-        self._moving = [
-            (index, len(np.unique(item.extract(sweep.words))))
-            for index, item in enumerate(self.rows.fields)
-            if item.extract(sweep.varying)
-        ]
+        self._moving: list[tuple[int, int]] = []  # fields that are not constant, and their values
+        for index, item in enumerate(self.rows.fields):
+            if item.extract(sweep.varying):
+                values = np.unique(item.extract(sweep.words))
+                self._moving.append((index, len(values)))
         self._sort(None)
 
-    # ---- what it says ----
+    # ---- state as text ----
 
     @property
     def title(self) -> str:
-        name = ""
+        title = f"{plural(len(self.sweep), 'capture')} of {plural(self.count, 'word')}"
         if self.sweep.name:
-            name = f"{self.sweep.name}: "
-        return f"{name}{plural(len(self.sweep), 'capture')} of {plural(self.count, 'word')}"
+            return f"{self.sweep.name}: {title}"
+        return title
 
     @property
     def simulated(self) -> bool:
@@ -104,34 +92,27 @@ class SweepModel(BitsModel):
 
     @property
     def line(self) -> str:
-        return (
-            f"{self.title}{', simulated' if self.simulated else ''}; {self.unit} {self.number}: "
-            f"{self.summary}"
-        )
+        return f"{self.marked_title}; {self.unit} {self.number}: {self.summary}"
 
     @property
     def compared(self) -> str:
         return f"{self.unit} {self._other}"
 
-    # ---- what follows ----
+    # ---- observers ----
 
     @traitlets.observe("sort")
     def _sort(self, _: Any) -> None:
+        self._order = np.arange(len(self.sweep))
         if self.sort:
-            along = self.sweep.parameters[self.sort]
-        else:
-            along = range(len(self.sweep))
-        self._order = np.argsort(along, kind="stable")
+            self._order = np.argsort(self.sweep.parameters[self.sort], kind="stable")
         words = self.sweep.words[self._order]
         if len(words) > 1:
             self.shares = self.shades(flips(words))
-        self.set_trait(
-            "moving",
-            [
-                [index, count, _line(self.rows.fields[index].extract(words))]
-                for index, count in self._moving
-            ],
-        )
+        moving = []
+        for index, count in self._moving:
+            line = _line_of(self.rows.fields[index].extract(words))
+            moving.append([index, count, line])
+        self.set_trait("moving", moving)
         place = int(np.flatnonzero(self._order == self.number)[0])
         if place == self.at:
             self._step(None)
@@ -140,15 +121,13 @@ class SweepModel(BitsModel):
     @traitlets.observe("at", "against")
     def _step(self, _: Any) -> None:
         number = int(self._order[self.at])
-        if self.against >= 0:
-            self._other = self.against
-        else:
+        self._other = self.against
+        if self.against < 0:
             self._other = int(self._order[max(self.at - 1, 0)])
         self._held = True
         with self.hold_trait_notifications():
-            self.words, self.reference = (
-                self._shown[each].tolist() for each in (number, self._other)
-            )
+            self.words = self._shown[number].tolist()
+            self.reference = self._shown[self._other].tolist()
         self._held = False
         self._tell(None)
         self.set_trait("number", number)
@@ -156,36 +135,30 @@ class SweepModel(BitsModel):
         self.set_trait("turn", self.turn + 1)
 
     def _layer(self, number: int) -> list[list[str]]:
-        return [
-            [
-                name,
-                *(short(self.sweep.parameters[name].iloc[each]) for each in (number, self._other)),
-            ]
-            for name in self.parameters
-        ]
+        layer = []
+        for name in self.parameters:
+            column = self.sweep.parameters[name]
+            layer.append([name, short(column.iloc[number]), short(column.iloc[self._other])])
+        return layer
 
     def _repr_html_(self) -> str:
-        rows = [
-            (
-                self.rows.names[index],
-                self.rows.bits(self.rows.fields[index]),
-                str(count),
-                self.values[index].partition(",")[0],
-            )
-            for index, count in self._moving
-        ]
-        here = f"{self.unit} {self.number}"
-        head = self.heading_html(f"{len(rows)} fields move; {here}: {self.summary}")
-        return head + table_html(("field", "bits", "values", f"in {here}"), rows)
+        rows = []
+        for index, count in self._moving:
+            bits = self.rows.bits(self.rows.fields[index])
+            value, _, _ = self.values[index].partition(",")
+            rows.append((self.rows.names[index], bits, str(count), value))
+        state = f"{self.unit} {self.number}"
+        head = self.heading_html(f"{len(rows)} fields move; {state}: {self.summary}")
+        return head + table_html(("field", "bits", "values", f"in {state}"), rows)
 
 
 class WritesModel(SweepModel):
-    """The register writes of a job in their order: after each of them what the registers hold.
+    """The register writes of a job in their order, and the state of the registers after each.
 
-    As of a ``SweepModel``, whose captures are those states, number 0 the one before the first
-    write; ``layer`` says which register is written, and ``cursor`` goes to its highest bit
-    that is set.  Raises LookupError for a job that is not there, ValueError for one that is no
-    register writes.
+    It is a ``SweepModel`` whose captures are these states; number 0 is the state before the first
+    write.  ``layer`` has the register that is written, and ``cursor`` goes to its highest bit that
+    is set.  Raises LookupError for a task that the capture does not have, ValueError for a job that
+    has no register writes.
     """
 
     unit = "write"
@@ -198,26 +171,25 @@ class WritesModel(SweepModel):
             )
         registers = capture.maps[job.block]
         rows = Rows.of(job, registers)
-        at = dict(zip(dict(job.writes), rows.slots, strict=True))
+        slot_of = dict(zip(dict(job.writes), rows.slots, strict=True))
         states = np.zeros((len(job.writes) + 1, len(rows.registers)), np.uint32)
-        for first, (offset, value) in [
-            *((0, each) for each in job.before),
-            *enumerate(job.writes, 1),
-        ]:
-            if offset in at:
-                states[first:, at[offset]] = value
-        names = [
-            *(f"{block}.{name}" for block, _, name in registers.registers),
-            *rows.registers[len(registers) :],
-        ]
-        self._written = [
-            (rows.slots.index(at[offset]), names[at[offset]], hex(offset), hex(value))
-            for offset, value in job.writes
-        ]
+        for offset, value in job.before:
+            if offset in slot_of:
+                states[:, slot_of[offset]] = value
+        for number, (offset, value) in enumerate(job.writes, 1):
+            states[number:, slot_of[offset]] = value
+        names = [f"{block}.{name}" for block, _, name in registers.registers]
+        names += rows.registers[len(registers) :]
+        self._written = []
+        for offset, value in job.writes:
+            slot = slot_of[offset]
+            word = rows.slots.index(slot)
+            self._written.append((word, names[slot], hex(offset), hex(value)))
         self.capture, self.task = capture, task
-        super().__init__(
-            Sweep(states, {}, provenance="simulated" if capture.simulated else ""), rows=rows
-        )
+        provenance = ""
+        if capture.simulated:
+            provenance = "simulated"
+        super().__init__(Sweep(states, {}, provenance=provenance), rows=rows)
 
     @property
     def title(self) -> str:
@@ -226,17 +198,18 @@ class WritesModel(SweepModel):
     def _layer(self, number: int) -> list[list[str]]:
         if not number:
             return [["before the first write", "", ""]]
-        word, *texts = self._written[number - 1]
-        self.cursor = word, max(int(texts[-1], 16).bit_length() - 1, 0)
+        word, register, offset, value = self._written[number - 1]
+        self.cursor = word, max(int(value, 16).bit_length() - 1, 0)
         return [
-            [name, text, text]
-            for name, text in zip(("register", "offset", "value"), texts, strict=True)
+            ["register", register, register],
+            ["offset", offset, offset],
+            ["value", value, value],
         ]
 
 
 class SweepView(BitsView):
-    """The captures of a sweep to go through by slider and by key (, and .), with the parameters of
-    each, a line for each field that moves, and the bits that differ from another capture marked.
+    """The captures of a sweep to step through by slider and by key (, and .), with the parameters of
+    each, a line for each field that moves, and marks at the bits that differ from another capture.
 
     The arguments are those of ``SweepModel``; ``at``, ``against``, ``sort``, ``cursor`` and
     ``selection`` are the model's and can be set and observed.  Everything else is on ``model``.
@@ -262,8 +235,8 @@ class SweepView(BitsView):
 
 
 class WritesView(SweepView):
-    """The register writes of a job to go through in their order, as the captures of a
-    ``SweepView``: what each one changes, and a line for each field that moves.
+    """The register writes of a job to step through in their order, as in a ``SweepView``: the bits
+    that each write changes, and a line for each field that moves.
 
     The arguments are those of ``WritesModel``.
     """
@@ -272,12 +245,20 @@ class WritesView(SweepView):
         self._show(WritesModel(capture, task))
 
 
-def _line(values: np.ndarray) -> list[list[int]]:
-    """The lowest and the highest of values ``(N,)`` in each of at most 64 steps, 0 to 255 over
-    their range."""
+def _unnamed_words(count: int) -> RegisterMap:
+    """Return a map of so many words without a named field."""
+    last = {"offset": WORD_BYTES * (count - 1), "field": "", "lsb": 0, "width": WORD_BITS}
+    return RegisterMap([last])
+
+
+def _line_of(values: np.ndarray) -> list[list[int]]:
+    """Return the lowest and the highest of values ``(N,)`` in each of at most 64 steps, as numbers
+    from 0 to 255 over their range."""
     first = np.linspace(0, len(values), min(len(values), BINS), endpoint=False).astype(int)
-    ends = np.stack(
-        [np.minimum.reduceat(values, first), np.maximum.reduceat(values, first)], axis=1
-    ).astype(float)
-    low, high = ends.min(), ends.max()
-    return list(np.rint((ends - low) / ((high - low) or 1) * HIGHEST).astype(int).tolist())
+    lowest = np.minimum.reduceat(values, first)
+    highest = np.maximum.reduceat(values, first)
+    ends = np.stack([lowest, highest], axis=1).astype(float)
+    low = ends.min()
+    span = (ends.max() - low) or 1
+    line: list[list[int]] = np.rint((ends - low) / span * HIGHEST).astype(int).tolist()
+    return line
