@@ -10,7 +10,7 @@ from typing import Any
 
 from npulab.support.text import cell, in_columns
 
-# what a value of a column means to the reader, by column
+# the tone of a value for the reader, by column
 _VERDICTS = {
     "equal": "good",
     "differs": "bad",
@@ -34,7 +34,7 @@ TONES: dict[str, dict[str, str]] = {
     "provenance": {"simulated": "quiet", "simulated, changed": "quiet"},
     "differs": {"always": "bad", "sometimes": "open"},
 }
-# colours behind the text, so that the text keeps the theme's own
+# colours of the background, so that the text keeps the theme's colour
 TINTS = {
     "good": "rgba(46, 160, 67, .25)",
     "bad": "rgba(218, 54, 51, .3)",
@@ -55,7 +55,7 @@ def tone(column: str, value: Any) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Rows under the names of their columns; without a row it is not shown."""
+    """Rows under the names of their columns; a table without rows is not shown."""
 
     rows: Sequence[Mapping[str, Any]]
     names: Sequence[str]
@@ -65,11 +65,11 @@ class Table:
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th style='text-align:left'>{escape(name)}</th>" for name in self.names)
-        rows = ["".join(_html(name, row.get(name)) for name in self.names) for row in self.rows]
-        return (
-            f"<table><thead><tr>{head}</tr></thead><tbody>"
-            f"{''.join(f'<tr>{row}</tr>' for row in rows)}</tbody></table>"
-        )
+        body = ""
+        for row in self.rows:
+            cells = "".join(_html(name, row.get(name)) for name in self.names)
+            body += f"<tr>{cells}</tr>"
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 Part = str | Table
@@ -86,16 +86,17 @@ class Answer:
         return "\n".join(str(part) for part in shown(self.parts))
 
     def _repr_html_(self) -> str:
-        return "".join(
-            part._repr_html_()
-            if isinstance(part, Table)
-            else f"<div style='white-space:pre-wrap'>{escape(part) or '&nbsp;'}</div>"
-            for part in shown(self.parts)
-        )
+        text = ""
+        for part in shown(self.parts):
+            if isinstance(part, Table):
+                text += part._repr_html_()
+            else:
+                text += f"<div style='white-space:pre-wrap'>{escape(part) or '&nbsp;'}</div>"
+        return text
 
 
 def shown(parts: Sequence[Part]) -> list[Part]:
-    """Parts without tables that have no row."""
+    """The parts, without empty tables."""
     return [part for part in parts if isinstance(part, str) or part.rows]
 
 
@@ -108,9 +109,8 @@ def _html(name: str, value: Any) -> str:
 
 
 def attended() -> bool:
-    """Whether a person sits at the notebook that runs: who runs one without a person lets it ask
-    for
-    nothing."""
+    """True if a person sits at the notebook that runs: without a person it may not ask for
+    input."""
     shell = None
     if "IPython" in sys.modules:
         shell = sys.modules["IPython"].get_ipython()

@@ -1,10 +1,10 @@
 """Texts in the cells of a table that is written as CSV, where a spreadsheet may open it.
 
 A spreadsheet runs a cell that begins with ``=``, ``+``, ``-`` or ``@`` as a formula, whoever wrote
-the text.  Such a text is written behind an apostrophe, which is taken away when it is read; a
-number is written as it is.  Spreadsheets of other countries cut a line at its semicolons, or at
-tabs, and see no quotes where they cut: a part of a text behind one of those, or on a line of its
-own, is written so too.
+the text.  Such a text is written after an apostrophe, which is removed when it is read; a number is
+written without.  In some countries spreadsheets cut a line at its semicolons, or at tabs, without
+regard to quotes: so a part of a text after one of these, or on a line of its own, gets an
+apostrophe too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 
 APOSTROPHE = "'"
-# the last four are wide forms, which some spreadsheets take alike
+# the last four are wide forms, which some spreadsheets treat like the first four
 SIGNS = "=+\\-@\uff1d\uff0b\uff0d\uff20"
 FORMULA = re.compile(rf"'*(?:\s*[{SIGNS}]|[\t\r\n])")
 NUMBER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]+|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
@@ -24,7 +24,7 @@ INSIDE = re.compile(rf"""'*[\s"]*[{SIGNS}]""")
 
 
 def guarded(text: str) -> str:
-    """A text as a cell has it: no formula.
+    """The text of a cell, guarded so that it is not a formula.
 
     >>> guarded("=1+1"), guarded("'=1"), guarded("-1"), guarded("a=1"), guarded("a;=1")
     ("'=1+1", "''=1", '-1', 'a=1', "a;'=1")
@@ -48,7 +48,7 @@ def unguarded(cell: str) -> str:
 
 
 def guarded_comment(line: str) -> str:
-    """A comment's line of which a spreadsheet makes no formula where it cuts it.
+    """A comment's line, guarded so that no cut of a spreadsheet makes it a formula.
 
     >>> guarded_comment('a,"=1",-b;=2')
     'a,\\'"=1",\\'-b;\\'=2'
@@ -62,8 +62,8 @@ def unguarded_comment(line: str) -> str:
 
 
 def _parts(text: str, cut: re.Pattern[str], change: Callable[[str], str]) -> str:
-    """A text whose parts behind the first are changed."""
-    parts = cut.split(text)  # every second is what cuts
+    """A text with every part after the first changed."""
+    parts = cut.split(text)  # every second part is a separator
     for number in range(2, len(parts), 2):
         parts[number] = change(parts[number])
     return "".join(parts)

@@ -1,8 +1,8 @@
-"""What the distributions in Python's path say of themselves.
+"""The metadata of the distributions in Python's path.
 
-Python looks for them in the working folder too, where a stranger's may lie.  A file of theirs is
-looked at before it is read: a pipe would wait for ever, and what is no UTF-8 would be refused
-without its name.
+Python looks for distributions in the working folder too, where a stranger's may lie.  So their
+files are checked before they are read: a pipe would wait for ever, and a file that is not UTF-8
+would be refused without its name.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ MOST_BYTES = 2**20  # of a file of a distribution
 POINTS = "entry_points.txt"
 VERSION = re.compile(r"^Version:\s*(\S+)", re.MULTILINE)
 NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
-VALUE = re.compile(
-    rf"{NAME}\s*(?::\s*{NAME}\s*)?(?:\[.*\]\s*)?"
-)  # of an entry point: module, object, extras
+# the value of an entry point: module, object, extras
+VALUE = re.compile(rf"{NAME}\s*(?::\s*{NAME}\s*)?(?:\[.*\]\s*)?")
 
 
 class Stated(NamedTuple):
-    """An entry point as a distribution states it; ``wrong``: a sentence in the place of one."""
+    """An entry point as a distribution states it; ``wrong`` is the error if it is broken."""
 
     dist: Distribution
     name: str
@@ -34,25 +33,27 @@ class Stated(NamedTuple):
 
 
 def stated_points(group: str) -> Iterator[Stated]:
-    """The entry points of a group; of two distributions of one name those of the first in Python's
-    path."""
+    """Yield the entry points of a group; if two distributions have one name, those of the first in
+    Python's path."""
     seen: set[str] = set()
     for dist in distributions():
         folder = _folder(dist)
         if folder is None:
-            yield from _told(dist, group)
+            yield from _points_of_finder(dist, group)
             continue
         name = re.sub(r"[-_.]+", "-", folder.stem.partition("-")[0]).lower()
         if name not in seen:
             seen.add(name)
-            yield from _read(dist, folder / POINTS, group)
+            yield from _points_in_file(dist, folder / POINTS, group)
 
 
 def version_of(name: str) -> str:
-    """The version of a distribution; "unknown" where none says it."""
+    """The version of a distribution; "unknown" if none of that name states it."""
     for dist in distributions(name=name):
         folder = _folder(dist)
-        for file in (folder / "METADATA", folder / "PKG-INFO") if folder else ():
+        if folder is None:
+            continue
+        for file in (folder / "METADATA", folder / "PKG-INFO"):
             try:
                 found = VERSION.search(text_of(read_bounded(file, MOST_BYTES), file))
             except (OSError, ValueError):  # another distribution of this name may be whole
@@ -63,47 +64,45 @@ def version_of(name: str) -> str:
 
 
 def _folder(dist: Distribution) -> Path | None:
-    """The folder of a distribution's files; None where they lie in an archive."""
+    """The folder of a distribution's files; None if they lie in an archive."""
     folder = getattr(dist, "_path", None)
     if isinstance(folder, Path):
         return folder
     return None
 
 
-def _told(dist: Distribution, group: str) -> Iterator[Stated]:
-    """The entry points of a distribution that a finder of its own reads."""
+def _points_of_finder(dist: Distribution, group: str) -> Iterator[Stated]:
+    """Yield the entry points of a distribution that has a finder of its own."""
     for point in dist.entry_points:
         if point.group == group:
             yield Stated(dist, point.name, point.value)
 
 
-def _read(dist: Distribution, file: Path, group: str) -> Iterator[Stated]:
+def _points_in_file(dist: Distribution, file: Path, group: str) -> Iterator[Stated]:
+    """Yield the entry points in a distribution's file."""
     try:
         if not file.exists():
             return
         text = text_of(read_bounded(file, MOST_BYTES), file)
     except (OSError, ValueError) as error:
-        told = str(error)
-        if str(file) in told:
-            where = ""
-        else:
-            where = f"{file}: "
-        yield Stated(dist, "", "", f"{where}{told}; its entry points are left out")
+        text = str(error)
+        if str(file) not in text:
+            text = f"{file}: {text}"
+        yield Stated(dist, "", "", f"{text}; its entry points are left out")
         return
     for number, line in _lines(text, group):
-        name, value = (part.strip() for part in line.partition("=")[::2])
+        name, _, value = map(str.strip, line.partition("="))
         wrong = ""
         if not name or not VALUE.fullmatch(value):
             wrong = (
                 f"{file}, line {number}: got {line!r:.60}, allowed is an entry point such as name "
-                "= module; "
-                "it is left out"
+                "= module; it is left out"
             )
         yield Stated(dist, name, value, wrong)
 
 
 def _lines(text: str, group: str) -> Iterator[tuple[int, str]]:
-    """The lines of a group that say something, by number."""
+    """Yield the number and text of each line of a group that is not blank or a comment."""
     section = ""
     for number, whole in enumerate(text.splitlines(), 1):
         line = whole.strip()

@@ -1,5 +1,5 @@
-"""Packages that may be missing: each is asked for here, so that who misses one reads which install
-brings it."""
+"""Packages that may be missing: they are imported here, so that the error names the install that
+brings the package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from npulab.support.files import read_table
 
 PACKAGES = Path(__file__).with_name("packages.csv")
-SAID = re.compile(r"No module named '?([A-Za-z_]\w*)")  # by Python
+MISSING = re.compile(r"No module named '?([A-Za-z_]\w*)")  # Python's message
 
 
 class MissingPackage(ImportError):
@@ -20,8 +20,8 @@ class MissingPackage(ImportError):
 
 
 def needed(module: str, purpose: str) -> Any:
-    """A module of another package; raises MissingPackage where it cannot be loaded.  ``purpose`` is
-    what needs it.
+    """A module of another package; raises MissingPackage if it cannot be loaded.  ``purpose`` is
+    the work that needs it.
 
     >>> needed("math", "counting").factorial(3)
     6
@@ -29,12 +29,12 @@ def needed(module: str, purpose: str) -> Any:
     try:
         importlib.import_module(_top(module))
         return importlib.import_module(module)
-    except (ImportError, OSError) as error:  # OSError: a library that it is made of
+    except (ImportError, OSError) as error:  # OSError: of a shared library in it
         raise MissingPackage(f"{purpose} needs {lacking(module, error)}") from None
 
 
 def installed(module: str) -> bool:
-    """Whether a module of another package can be loaded."""
+    """True if a module of another package can be loaded."""
     try:
         needed(module, "this")
     except MissingPackage:
@@ -43,21 +43,21 @@ def installed(module: str) -> bool:
 
 
 def lacking(module: str, error: Exception | None = None) -> str:
-    """A package that is not there, and what brings it; ``error`` is what its import raised.
+    """The name of a missing package, and the install that brings it; ``error`` is the error of its
+    import.
 
     >>> lacking("clang.cindex")
     "libclang, which is not installed: pip install 'npulab[maps]'"
     """
     top = _top(module)
+    absent = isinstance(error, ModuleNotFoundError) and _top(error.name or top) == top
     state = "is not installed"
-    if error is not None and not (
-        isinstance(error, ModuleNotFoundError) and _top(error.name or top) == top
-    ):
+    if error is not None and not absent:
         state = f"cannot be loaded ({error})"
-    row = next((row for row in read_table(PACKAGES) if row["module"] == top), None)
-    if row is None:
-        return f"{top}, which {state}, and which no install of npulab brings"
-    return f"{row['package']}, which {state}: {_install(row)}"
+    for row in read_table(PACKAGES):
+        if row["module"] == top:
+            return f"{row['package']}, which {state}: {_install(row)}"
+    return f"{top}, which {state}, and which no install of npulab brings"
 
 
 def _top(module: str) -> str:
@@ -72,7 +72,7 @@ def _install(row: dict[str, str]) -> str:
 
 
 def told(error: ImportError) -> str:
-    """What an import that failed means, in one sentence.
+    """A failed import in one sentence.
 
     >>> told(ModuleNotFoundError("No module named 'mine'", name="mine"))
     'this needs mine, which is not installed, and which no install of npulab brings'
@@ -83,12 +83,12 @@ def told(error: ImportError) -> str:
 
 
 def lacking_in(text: str) -> str:
-    """What a program in Python lacks, by its last words; nothing where it lacks no module.
+    """The package that a program in Python lacks, by its last words; "" if it lacks none.
 
     >>> lacking_in("python: No module named numba.core"), lacking_in("no such layer")
     ("numba, which is not installed: pip install 'npulab[fast]'", '')
     """
-    found = SAID.findall(text)
+    found = MISSING.findall(text)
     if found:
         return lacking(found[-1])
     return ""

@@ -1,4 +1,4 @@
-"""JSON that people and programs write, read with the line and the column of what is wrong."""
+"""JSON that people and programs write, read with the line and the column of each error."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 BRACKET = re.compile(r"[][{}]")
 NUMBER = re.compile(r"-?[0-9]+")
-DIGITS = "integer string conversion"  # what Python says of a number with too many digits
+DIGITS = "integer string conversion"  # in Python's message on a number with too many digits
 END = "the end of the text"
-MOST_DEEP = 100  # values in a description, each in another
-# what Python says of a text that is no JSON, and what stands there in JSON
+MOST_DEEP = 100  # values in a description, one within the other
+# Python's messages on a text that is not JSON, and what JSON allows there
 ALLOWED = {
     "Expecting value": "is a value",
     "Expecting ',' delimiter": "is a comma or a closing bracket",
@@ -30,21 +30,20 @@ ALLOWED = {
 def json_of(
     data: bytes | str, where: object, first: int = 1, most_deep: int = 0, **hooks: Any
 ) -> Any:
-    """The value in a text of JSON whose line ``first`` is its first one; ``hooks`` as
-    ``json.loads`` has them, and an object with a name twice is refused; so is, with ``most_deep``,
-    a value in more brackets than that.
+    """The value in a text of JSON, whose first line has the number ``first``.
 
-    Raises ValueError with ``where``, line, column, and what is wrong there.
+    ``hooks`` are those of ``json.loads``.  An object with a name twice is refused, and with
+    ``most_deep`` a value in more brackets than that.  Raises ValueError with ``where``, line,
+    column, and the error there.
 
     >>> json_of('{"npu": zeta}', "job.json")
     Traceback (most recent call last):
     ValueError: job.json, line 1, column 9: is not JSON: got 'z', allowed is a value
     """
     hooks = {"object_pairs_hook": once} | hooks
-    if isinstance(data, str):
-        text = data
-    else:
-        text = _decoded(data, where, first)
+    text = data
+    if isinstance(text, bytes):
+        text = _decoded(text, where, first)
     try:
         value = json.loads(text, **hooks)
         if not most_deep or not _deeper(value, most_deep):
@@ -57,31 +56,33 @@ def json_of(
         at, depth = _deepest(text)
         wrong = f"got values {depth} deep, allowed are {most_deep or 'fewer'}"
     except ValueError as error:  # of a hook, or a number with too many digits
-        at, wrong = _place(text, hooks), str(error)
+        at, wrong = _refused_place(text, hooks), str(error)
         if DIGITS in wrong:
-            number = max(NUMBER.finditer(STRING.sub(_blank, text)), key=lambda found: len(found[0]))
-            at = number.start()
-            wrong = f"got a number of {len(number[0].lstrip('-'))} digits, allowed are {sys.get_int_max_str_digits()}"
+            numbers = NUMBER.finditer(STRING.sub(_blank, text))
+            number = max(numbers, key=lambda found: len(found[0]))
+            at, digits = number.start(), len(number[0].lstrip("-"))
+            wrong = f"got a number of {digits} digits, allowed are {sys.get_int_max_str_digits()}"
     raise ValueError(
         f"{where}, {_line_and_column(text, at, first)}: is not JSON: {wrong}"
     ) from None
 
 
 def _deeper(value: Any, most: int) -> bool:
-    """Whether a value has more values in each other than so many."""
+    """True if a value has more than ``most`` values within each other."""
     level = [value]
     for _ in range(most + 1):
-        inside = [one for one in level if isinstance(one, dict | list)]
-        level = [
-            one
-            for holder in inside
-            for one in (holder.values() if isinstance(holder, dict) else holder)
-        ]
+        inner: list[Any] = []
+        for holder in level:
+            if isinstance(holder, dict):
+                inner += holder.values()
+            elif isinstance(holder, list):
+                inner += holder
+        level = inner
     return bool(level)
 
 
 def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of names and values; raises ValueError where a name is there twice.
+    """An object of names and values; raises ValueError for a name that occurs twice.
 
     >>> once([("a", 1), ("b", 2)])
     {'a': 1, 'b': 2}
@@ -107,45 +108,40 @@ def _decoded(data: bytes, where: object, first: int) -> str:
 
 
 def _syntax(text: str, error: json.JSONDecodeError) -> tuple[int, str]:
-    """Where a text stops being JSON, and how."""
+    """The place where a text stops being JSON, and the error there."""
     at = error.pos
-    if not text[at:].strip():  # the mistake is where the text ends, not below its last line
+    if not text[at:].strip():  # the error is at the end of the text, not after its last line
         at = len(text.rstrip())
     got = END
     if at < len(text.rstrip()):
         got = repr(text[at])
-    allowed = ALLOWED.get(error.msg)
-    return (
-        at,
-        f"got {got}, allowed {allowed}"
-        if allowed
-        else f"got {got}, {error.msg.removesuffix(' at').strip(': ')}",
-    )
+    if error.msg in ALLOWED:
+        return at, f"got {got}, allowed {ALLOWED[error.msg]}"
+    return at, f"got {got}, {error.msg.removesuffix(' at').strip(': ')}"
 
 
 def _deepest(text: str) -> tuple[int, int]:
-    """The place of the innermost bracket, and how deep it is."""
+    """The place of the innermost bracket, and its depth."""
     deepest, place, depth = 0, 0, 0
     bare = STRING.sub(_blank, text)
     for found in BRACKET.finditer(bare):
         if found[0] in "[{":
             depth += 1
         else:
-            depth += -1
+            depth -= 1
         if depth > deepest:
             deepest, place = depth, found.start()
     return place, deepest
 
 
 def _blank(found: re.Match[str]) -> str:
-    """As many blanks as a text in quotes is long."""
+    """Blanks in place of a text in quotes, so that places stay the same."""
     return " " * len(found[0])
 
 
-def _place(text: str, hooks: dict[str, Any]) -> int:
-    """The place of the object in which a hook or a number is refused; the text's start without
-    one.
-    """
+def _refused_place(text: str, hooks: dict[str, Any]) -> int:
+    """The place of the object in which a hook or a number is refused; the text's start if there is
+    none."""
     decoder: Any = json.JSONDecoder(**hooks)
     plain, begun = decoder.parse_object, [0]
 

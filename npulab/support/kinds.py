@@ -1,8 +1,8 @@
-"""What a file is that is often taken for another one, by how it begins."""
+"""The kind of a file by its first bytes, for files that are often mistaken for dumps."""
 
 from __future__ import annotations
 
-# how files begin
+# the first bytes of files
 KINDS = {
     b"\x89PNG": "a PNG picture",
     b"\xff\xd8\xff": "a JPEG picture",
@@ -23,16 +23,16 @@ TEXT, EMPTY = "text", "empty"
 
 
 def kind_of(head: bytes) -> str:
-    """What a file is that begins so, behind "is"; "" for bytes of no known kind.
+    """The kind of a file with these first bytes, to follow "is"; "" for no known kind.
 
     >>> kind_of(b"%PDF-1.7"), kind_of(b"roses"), kind_of(b""), kind_of(bytes(4))
     ('a PDF document', 'text', 'empty', '')
     """
     if not head:
         return EMPTY
-    known = next((kind for start, kind in KINDS.items() if head.startswith(start)), "")
-    if known:
-        return known
+    for start, kind in KINDS.items():
+        if head.startswith(start):
+            return kind
     if _is_text(head):
         return TEXT
     return ""

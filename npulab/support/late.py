@@ -1,5 +1,5 @@
-"""Libraries that take long to load, by the names that modules use them by: each is loaded when it
-is used first, so that ``import npulab`` stays quick."""
+"""Libraries that take long to load, under their usual names: each is loaded when it is first used,
+so that ``import npulab`` stays quick."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Programs run for a while, of which nothing is left afterwards."""
+"""Programs that run for a limited time and leave no process behind."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import selectors
 import shlex
 import signal
@@ -23,7 +24,7 @@ Program = str | Sequence[str | os.PathLike[str]]
 LAST = 4096  # bytes of a program's errors that are kept
 LINES = 5
 READ = 2**16  # bytes read at once, as many as a pipe usually holds
-POLL = 0.05  # seconds between two looks at a program that says nothing
+POLL = 0.05  # seconds between two looks at a program that prints nothing
 GRACE = 0.5  # seconds from asking a program to end to killing it
 
 
@@ -37,8 +38,8 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class End:
-    """How a program ended: its status (a signal is negative, None where its ``seconds`` were over),
-    its last words."""
+    """The end of a program: its status (a signal is negative, None if its ``seconds`` were over),
+    the last lines that it printed, and whether it could be killed."""
 
     status: int | None
     seconds: float
@@ -47,21 +48,20 @@ class End:
 
     def __str__(self) -> str:
         if self.status is None:
-            text = f"no end after {self.seconds:g} seconds" + (
-                "" if self.killed else ", and it cannot be killed"
-            )
+            text = f"no end after {self.seconds:g} seconds"
+            if not self.killed:
+                text += ", and it cannot be killed"
+        elif self.status >= 0:
+            text = f"status {self.status}"
         else:
-            if self.status >= 0:
-                text = f"status {self.status}"
-            else:
-                text = f"an end by signal {-self.status}"
+            text = f"an end by signal {-self.status}"
         if self.said:
             return f"{text} ({self.said})"
         return text
 
 
 def arguments(name: str, program: Program, shell: bool = False) -> str | tuple[str, ...]:
-    """A program's arguments, a text split as a shell would; where a ``shell`` reads it, the text
+    """A program's arguments, a text split as a shell would; if a ``shell`` reads it, the text
     itself.
 
     Raises ValueError, beginning with ``name``.
@@ -76,16 +76,13 @@ def arguments(name: str, program: Program, shell: bool = False) -> str | tuple[s
         if isinstance(found, str):
             parts = [found]
         else:
-            parts = [os.fspath(one) for one in found]
+            parts = [os.fspath(part) for part in found]
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"{name}: got {program!r}, allowed is a program and its arguments: {error}"
         ) from None
-    if (
-        not parts
-        or not parts[0].strip()
-        or not all(isinstance(one, str) and "\0" not in one for one in parts)
-    ):
+    texts = all(isinstance(part, str) and "\0" not in part for part in parts)
+    if not texts or not parts or not parts[0].strip():
         raise ValueError(f"{name}: got {program!r}, allowed is a program and its arguments")
     if shell and not isinstance(program, str):
         raise ValueError(f"{name}: got {program!r}, allowed is one text where a shell reads it")
@@ -95,8 +92,9 @@ def arguments(name: str, program: Program, shell: bool = False) -> str | tuple[s
 
 
 def undisturbed(work: Callable[[threading.Event], Result]) -> Result:
-    """Do work in a thread, where no interrupt cuts it short: one sets the event that the work is
-    given, and is raised when the work is over.
+    """Do work in a thread, where no interrupt cuts it short.
+
+    An interrupt sets the event that the work is given, and is raised when the work is over.
 
     >>> undisturbed(lambda over: over.is_set())
     False
@@ -110,7 +108,7 @@ def undisturbed(work: Callable[[threading.Event], Result]) -> Result:
 
 
 def _not_started(program: str | tuple[str, ...], error: OSError) -> str:
-    """Why a program cannot be started, and what mends it."""
+    """The reason why a program cannot be started, and what mends it."""
     if isinstance(program, str) or not program:
         return f"got {program!r}, which cannot be started: {error.strerror or error}"
     first, here = program[0], Path(program[0])
@@ -135,8 +133,8 @@ def execute(
 
     It gets no input, its output is thrown away, the last lines of its errors are kept.  It runs in
     a process group of its own, which is killed when the program ends, when ``timeout`` seconds are
-    over, and when one of ``stops`` is set. Raises NotRun, beginning with ``name``, where the
-    program cannot be started; Stopped.
+    over, and when one of ``stops`` is set.  Raises NotRun, beginning with ``name``, if the program
+    cannot be started; Stopped.
 
     >>> print(execute("program", ("false",), timeout=10))
     status 1
@@ -161,17 +159,17 @@ def execute(
             try:
                 os.set_blocking(errors.fileno(), False)
                 ready.register(errors, selectors.EVENT_READ)
-                while process.poll() is None and (left := until - time.monotonic()) > 0:
+                while process.poll() is None and time.monotonic() < until:
                     _go_on(stops)
+                    pause = min(max(until - time.monotonic(), 0), POLL)
                     if not ready.get_map():
-                        _wait(process, min(left, POLL))
-                    elif ready.select(min(left, POLL)) and not _listen(errors.fileno(), said):
+                        _wait(process, pause)
+                    elif ready.select(pause) and not _listen(errors.fileno(), said):
                         ready.unregister(errors)
                 status = process.returncode
             finally:
                 killed = _kill(process)
-            # what is left in the pipe and no more: a process that left the group may fill it for
-            # ever
+            # the rest of the pipe and no more: a process that left the group may write for ever
             for _ in range(2):
                 _listen(errors.fileno(), said)
     return End(status, timeout, _last_lines(said), killed)
@@ -183,7 +181,7 @@ def _go_on(stops: tuple[threading.Event, ...]) -> None:
 
 
 def _listen(pipe: int, said: bytearray) -> bool:
-    """Read once, keeping the last bytes; whether there was something."""
+    """Read once, keeping the last bytes; False at the end of the pipe or if nothing is there."""
     try:
         new = os.read(pipe, READ)
     except BlockingIOError:
@@ -194,9 +192,10 @@ def _listen(pipe: int, said: bytearray) -> bool:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> bool:
-    """End a program and what is left of its process group; whether the program has ended.
+    """End a program and the rest of its process group; True if the program has ended.
 
-    The waits are short ones, for a program that waits for a driver ends when the driver lets it.
+    The waits are short, because a program that waits for a driver ends only when the driver lets
+    it.
     """
     try:
         if process.poll() is None and _sent(process, signal.SIGTERM):
@@ -211,7 +210,7 @@ def _kill(process: subprocess.Popen[bytes]) -> bool:
 
 
 def _sent(process: subprocess.Popen[bytes], number: int) -> bool:
-    """Send a signal to a program's process group; whether there is one that can be sent to."""
+    """Send a signal to a program's process group; False if there is none."""
     try:
         os.killpg(process.pid, number)
     except (ProcessLookupError, PermissionError):
@@ -225,9 +224,16 @@ def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
 
 
 def _last_lines(said: bytearray) -> str:
-    """The last lines in one, without what would drive a terminal."""
-    lines = [
-        "".join(letter if letter.isprintable() else " " for letter in line).strip()
-        for line in said.decode("utf-8", "replace").splitlines()
-    ]
-    return "; ".join([line for line in lines if line][-LINES:])
+    """The last lines joined, with blanks for characters that would control a terminal."""
+    lines = []
+    for line in said.decode("utf-8", "replace").splitlines():
+        plain = re.sub(r".", _blank_if_control, line).strip()
+        if plain:
+            lines.append(plain)
+    return "; ".join(lines[-LINES:])
+
+
+def _blank_if_control(letter: re.Match[str]) -> str:
+    if letter[0].isprintable():
+        return letter[0]
+    return " "

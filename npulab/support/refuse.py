@@ -1,4 +1,4 @@
-"""Refusals in one form: what it is, got, allowed."""
+"""Refusals in one form: the subject, what was got, what is allowed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Name = TypeVar("Name")
 
 
 class FormatError(ValueError):
-    """A file or a text is not what it should be: where, what, got, allowed, on one line.
+    """A file or a text is broken: where, what, got, allowed, on one line.
 
-    Control characters are escaped, and what is quoted of the input is cut after 80 characters.
+    Control characters are escaped, and quotes from the input are cut to 80 characters.
     """
 
     def __init__(self, text: str) -> None:
@@ -26,29 +26,31 @@ class FormatError(ValueError):
 
 @contextmanager
 def refusing(where: object = "") -> Iterator[None]:
-    """What a reader refuses, as a FormatError that begins with ``where``; what input makes of the
-    interpreter's own limits, too."""
+    """Turn the refusal of a reader into a FormatError that begins with ``where``, also if input
+    breaks the interpreter's own limits."""
     try:
         yield
     except (ValueError, OverflowError, RecursionError) as error:
-        told = FormatError(named(where, str(error)) if where != "" else str(error))
-        raise told.with_traceback(error.__traceback__) from error.__cause__
+        text = str(error)
+        if where != "":
+            text = named(where, text)
+        raise FormatError(text).with_traceback(error.__traceback__) from error.__cause__
 
 
 def named(where: object, text: str) -> str:
-    """A refusal with the place that it is of, where it does not begin with that already.
+    """A refusal with its place before it, if it does not begin with that already.
 
     >>> named("c", "chip: got 3"), named("c", "c, line 3: got 4"), named("c", "c/x.bin: got 5")
     ('c: chip: got 3', 'c, line 3: got 4', 'c/x.bin: got 5')
     """
-    behind = text.removeprefix(str(where))
-    if behind != text and behind[:1] in (":", ",", os.sep, ""):
+    rest = text.removeprefix(str(where))
+    if rest != text and rest[:1] in (":", ",", os.sep, ""):
         return text
     return f"{where}: {text}"
 
 
 def reason(error: BaseException) -> str:
-    """What an error says, as one may read it.
+    """The message of an error, readable for a person.
 
     >>> reason(OSError(5, "Input/output error", "a.bin")), reason(KeyError("stride"))
     ('a.bin: Input/output error', 'stride')
@@ -59,13 +61,15 @@ def reason(error: BaseException) -> str:
         return str(error)
     if error.filename is not None:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
-    if isinstance(error, FileNotFoundError):  # the system's answer to what lies in no folder
+    if isinstance(
+        error, FileNotFoundError
+    ):  # without a name: the system cannot find its own folder
         return "the working folder was removed; go to another one"
     return error.strerror
 
 
 def positive(name: str, given: Any) -> float:
-    """A number above 0 that is finite; raises ValueError naming it for another."""
+    """A finite number above 0; raises ValueError naming it for any other value."""
     try:
         number = float(given)
     except (TypeError, ValueError):
@@ -76,7 +80,7 @@ def positive(name: str, given: Any) -> float:
 
 
 def one_of(name: str, given: Name, allowed: Collection[str]) -> Name:
-    """One of some words; raises LookupError naming it and them for another.
+    """One of the allowed words; raises LookupError with these for any other value.
 
     >>> one_of("unit", "NPU", ("NPU", "CPU"))
     'NPU'
@@ -104,7 +108,7 @@ def refuse_if(
 
 
 def shortly(value: Any) -> str:
-    """What was given, in a refusal: its type, and a number or a text itself.
+    """A value in a refusal: its type, and a number or a text itself.
 
     >>> shortly(5), shortly("a"), shortly([1, 2]), shortly(None)
     ('int 5', "str 'a'", 'list of 2', 'None')
@@ -120,8 +124,7 @@ def shortly(value: Any) -> str:
 
 
 def need(what: str, given: object, kinds: type | tuple[type, ...], allowed: str) -> None:
-    """Raise TypeError where something is given that is none of some types, with what makes the
-    right thing.
+    """Raise TypeError for a value of another type; ``allowed`` says what makes the right value.
 
     >>> need("check", 5, str, "is a Capture, as npulab.load gives")
     Traceback (most recent call last):
@@ -132,19 +135,19 @@ def need(what: str, given: object, kinds: type | tuple[type, ...], allowed: str)
 
 
 def need_path(what: str, given: object) -> None:
-    """Raise TypeError for what is no path."""
+    """Raise TypeError for anything but a path."""
     need(what, given, (str, os.PathLike), "is a path, a text or a pathlib.Path")
 
 
 def need_whole(what: str, given: object, allowed: str = "is a whole number") -> None:
-    """Raise TypeError for what is no whole number, of Python's or of numpy's."""
+    """Raise TypeError for anything but a whole number, of Python's or of numpy's."""
     if not hasattr(given, "__index__") or getattr(given, "ndim", 0) != 0:
         raise TypeError(f"{what}: got {shortly(given)}, allowed {allowed}")
 
 
 def need_all(what: str, given: object, kinds: type | tuple[type, ...], allowed: str) -> list[Any]:
-    """What is in something, each of some types; raises TypeError for a single text and for anything
-    else, with what makes the right thing.
+    """The members of a sequence, all of some types; raises TypeError for a single text and for
+    anything else; ``allowed`` says what makes the right value.
 
     >>> need_all("features", "nn_v7", str, "are names in a list")
     Traceback (most recent call last):
@@ -154,20 +157,19 @@ def need_all(what: str, given: object, kinds: type | tuple[type, ...], allowed: 
         need(what, given, (), allowed)
     need(what, given, Iterable, allowed)
     out = [*given]  # type: ignore[misc]  # need says that it can be gone over
-    odd = {
-        kind for kind in set(map(type, out)) if not issubclass(kind, kinds)
-    }  # few kinds, of many
+    # there may be many members, but of few types
+    odd = {kind for kind in set(map(type, out)) if not issubclass(kind, kinds)}
     if odd:
-        need(what, next(one for one in out if type(one) in odd), kinds, allowed)
+        need(what, next(member for member in out if type(member) in odd), kinds, allowed)
     return out
 
 
-LIKE = 0.7  # of two names whose letters agree that far in order, one may be a misspelling
+LIKE = 0.7  # if the letters of two names agree so far in order, one may be a misspelling
 
 
 def near(pattern: str, names: Iterable[str], most: int = 4) -> str:
-    """The end of a refusal: the names that a misspelt name or glob may mean, nearest first; nothing
-    if there are none.
+    """The end of a refusal: the names that a misspelt name or glob may mean, nearest first; "" if
+    there are none.
 
     >>> near("kernal*", ["input_w", "kernel_x_size", "kernel_y_size"]), near("kernal*", ["stride"])
     ('; near are kernel_x_size, kernel_y_size', '')
@@ -179,9 +181,11 @@ def near(pattern: str, names: Iterable[str], most: int = 4) -> str:
         parts = {lowered, lowered[: len(stem)], lowered[-len(stem) :], *lowered.split("_")}
         best = max(difflib.SequenceMatcher(None, stem, part).ratio() for part in parts)
         scores[name] = best, difflib.SequenceMatcher(None, stem, lowered).ratio()
-    ranked = sorted(
-        (name for name in scores if scores[name][0] >= LIKE), key=scores.__getitem__, reverse=True
-    )
-    if ranked:
-        return f"; near {'are' if len(ranked) > 1 else 'is'} {', '.join(ranked[:most])}"
-    return ""
+    found = [name for name in scores if scores[name][0] >= LIKE]
+    found.sort(key=scores.__getitem__, reverse=True)
+    if not found:
+        return ""
+    verb = "is"
+    if len(found) > 1:
+        verb = "are"
+    return f"; near {verb} {', '.join(found[:most])}"

@@ -1,4 +1,4 @@
-"""Rows as text and as JSON takes them."""
+"""Rows and values as text, and as JSON takes them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 Row = dict[str, Any]
-# what moves a terminal's cursor, sets its title, or turns the direction of what is read
+# characters that move a terminal's cursor, set its title, or change the direction of the text
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 QUOTED = re.compile(r"(?<!\w)(['\"])((?:\\.|(?!\1)[^\\]){81,})\1(?!\w)", re.DOTALL)
-# a number, or a row without blanks, which no name of a file is
+# a long number, or a run without blanks that is longer than a file's name
 RUN = re.compile(r"((?:0x)?[0-9a-f]{75}|[^\s/]{157})[^\s/]{4,}")
-MOST_TOLD = 1500  # characters of a sentence that refuses something
+MOST_LETTERS = 1500  # of a sentence that refuses something
 
 
 def visible(text: str) -> str:
@@ -26,36 +26,40 @@ def visible(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """A sentence on one line: control characters escaped, what it quotes cut to 80 characters, of
-    which the last 30 are the end: a path's name.
+    """A sentence on one line: control characters escaped, quoted texts cut to 80 characters, which
+    include the last 30: the name at the end of a path.
 
     >>> one_line(f"got {'x' * 200 + 'y' * 30!r},\\nallowed is less")
     "got 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...yyyyyyyyyyyyyyyyyyyyyyyyyyyyyy', allowed is less"
     """  # noqa: E501 - a line of a doctest
-    quoted = QUOTED.sub(
-        lambda found: f"{found[1]}{found[2][:47]}...{found[2][-30:]}{found[1]}", text
-    )
+    quoted = QUOTED.sub(lambda found: f"{found[1]}{_cut_middle(found[2])}{found[1]}", text)
     short = RUN.sub(r"\1...", quoted)
-    if len(short) <= MOST_TOLD:
-        cut = short
-    else:
-        cut = f"{short[: MOST_TOLD - 3]}..."
-    return visible(" ".join(cut.split()))
+    if len(short) > MOST_LETTERS:
+        short = f"{short[: MOST_LETTERS - 3]}..."
+    return visible(" ".join(short.split()))
+
+
+def _cut_middle(text: str) -> str:
+    return f"{text[:47]}...{text[-30:]}"
 
 
 def in_columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-    """Rows side by side under a line of their names; no line where there is no row.
+    """Rows in columns under a line of the columns' names; no line if there is no row.
 
     >>> in_columns([{"case": "a", "jobs": 1}, {"case": "bcdef", "jobs": None}], ["case", "jobs"])
     ['case   jobs', 'a      1', 'bcdef  -']
     """
-    cells = [list(names), *([cell(row.get(name)) for name in names] for row in rows)]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
-    return [
-        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
-        for line in cells
-        if rows
-    ]
+    if not rows:
+        return []
+    cells = [list(names)]
+    for row in rows:
+        cells.append([cell(row.get(name)) for name in names])
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = []
+    for texts in cells:
+        padded = map(str.ljust, texts, widths)
+        lines.append("  ".join(padded).rstrip())
+    return lines
 
 
 def cell(value: Any) -> str:
@@ -79,11 +83,13 @@ def plural(number: int, name: str) -> str:
     >>> plural(1, "model"), plural(2, "model")
     ('1 model', '2 models')
     """
-    return f"{number} {name}{'s' * (number != 1)}"
+    if number == 1:
+        return f"1 {name}"
+    return f"{number} {name}s"
 
 
 def as_address(value: Any) -> Any:
-    """A number that points into memory, or a list of such, in hexadecimal; else the value.
+    """An address, or a list of addresses, in hexadecimal; any other value as it is.
 
     >>> as_address([4096, None])
     ['0x00001000', None]
@@ -101,27 +107,25 @@ def rows_of(frame: Any) -> list[Row]:
 
 
 def known(row: Row) -> Row:
-    """A row of a DataFrame without what it does not have."""
-    return {
-        name: value
-        for name, value in row.items()
-        if not (isinstance(value, float) and math.isnan(value))
-    }
+    """A row of a DataFrame without its missing values."""
+    return {name: value for name, value in row.items() if not _is_nan(value)}
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
 
 
 def brief(rows: Sequence[Row]) -> list[Row]:
     """Rows with six digits of each real number."""
-    return [
-        {
-            name: six_digits(value) if isinstance(value, float) else value
-            for name, value in row.items()
-        }
-        for row in rows
-    ]
+    short = []
+    for row in rows:
+        reals = {name: six_digits(value) for name, value in row.items() if isinstance(value, float)}
+        short.append({**row, **reals})
+    return short
 
 
 def six_digits(value: Any) -> str:
-    """A value as text; of a real number six digits.
+    """A value as text, a real number with six digits.
 
     >>> six_digits(0.1234567), six_digits(12345678)
     ('0.123457', '12345678')

@@ -21,7 +21,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     registry._points_of.cache_clear()
-    registry._tell_once.cache_clear()
+    registry._warn_once.cache_clear()
     return tmp_path
 
 

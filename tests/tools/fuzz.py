@@ -55,7 +55,7 @@ if __name__ == "__main__":
 from fuzz_readers import READERS, Files, Reader  # noqa: E402
 
 import npulab  # noqa: E402
-from npulab.support.text import CONTROL, MOST_TOLD  # noqa: E402
+from npulab.support.text import CONTROL, MOST_LETTERS  # noqa: E402
 
 SECONDS, GROWTH, PATIENCE = 1.0, 2**28, 120.0
 GOOD = ("read", "refused")
@@ -104,7 +104,7 @@ def _refusal(reader: Reader, error: Exception) -> Outcome:
         "another error"
         if not known or isinstance(error, UnicodeError)
         else "long"
-        if len(text) > MOST_TOLD
+        if len(text) > MOST_LETTERS
         else "lines"
         if "\n" in text
         else "control"
