@@ -112,7 +112,13 @@ def find_laws(
             open_ = None
             if earlier and kept and len(words) < 2 * len(earlier.words):
                 open_ = earlier._open
-            state = _search(words, table, given, ignore, starts, watch, kept, open_)
+            columns = table.columns(given)
+            names = Names(list(table.integers), list(table.reals), given=list(given))
+
+            def begin(rows: Array) -> State:
+                return start(words[rows], columns.rows(rows), names, ignore, starts, watch)
+
+            state = _search(words, table, columns, begin, kept, open_)
         except KeyboardInterrupt:
             if watch.state is None or not watch.state.solved:
                 raise
@@ -163,8 +169,7 @@ def _nuisance(words: Array, table: Table, given: Any) -> Array:
         ):
             raise ValueError(
                 f"nuisance: got {mask.dtype} of shape {mask.shape}, allowed are 32-bit masks of "
-                "shape "
-                f"({words.shape[1]},)"
+                f"shape ({words.shape[1]},)"
             )
         return mask.astype(np.uint32)
     rows = np.stack([*table.integers.values(), *table.reals.values()], 1)
@@ -175,22 +180,19 @@ def _nuisance(words: Array, table: Table, given: Any) -> Array:
 def _search(
     words: Array,
     table: Table,
-    given: Mapping[str, Array],
-    ignore: Array,
-    starts: Sequence[int],
-    watch: Watch,
+    columns: Columns,
+    begin: Callable[[Array], State],
     kept: tuple[Solved, ...] = (),
     open_: Array | None = None,
 ) -> State:
     """The fields whose laws hold on all captures; the search sees a sample of them.
 
-    Fields in ``kept`` stay as they are; runs of bits in ``open_ (W,) uint32`` are not searched.
+    ``begin`` gives the first state of a search on some captures.  Fields in ``kept`` stay as they
+    are; runs of bits in ``open_ (W,) uint32`` are not searched.
     """
     rows = _sample(words, table)
-    columns = table.columns(given)
-    names = Names(list(table.integers), list(table.reals), given=list(given))
     for _ in range(BUDGET.proofs):
-        state = start(words[rows], columns.rows(rows), names, ignore, starts, watch)
+        state = begin(rows)
         for solved in kept:
             state = state.accept(solved)
         still = []
@@ -206,7 +208,7 @@ def _search(
         added = np.unique(
             np.concatenate([disproofs[: BUDGET.added] for disproofs in wrong.values()])
         )
-        watch.tell(
+        state.captures.watch.tell(
             f"{len(wrong)} fields are disproved by other captures, {len(added)} of which are added"
         )
         rows = np.union1d(rows, added)

@@ -106,16 +106,14 @@ def checked_parameters(
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"parameters: got {type(parameters).__name__} ({error}), allowed is a DataFrame or "
-            "columns of "
-            "one length by name"
+            "columns of one length by name"
         ) from None
     frame = frame.set_axis([str(name) for name in frame.columns], axis=1)
     for name in frame.columns:
         if FIELD_NAME.fullmatch(name):
             raise ValueError(
                 f"parameters: got a column {name!r}, allowed is any name but a field's (word, "
-                "lowest bit, "
-                "width)"
+                "lowest bit, width)"
             )
     if rows is not None and len(frame) != rows:
         raise ValueError(
@@ -128,6 +126,11 @@ def checked_parameters(
         raise ValueError("parameters: got no columns, allowed is at least one")
     if like is None:
         return _typed(frame)
+    return _like(frame, like)
+
+
+def _like(frame: pd.DataFrame, like: Table) -> Table:
+    """The columns of another table, with the types that they have there."""
     integers, reals = {}, {}
     names = ", ".join((*like.integers, *like.reals))
     for name in (*like.integers, *like.reals):
@@ -139,8 +142,7 @@ def checked_parameters(
         elif (column != np.round(column)).any():
             raise ValueError(
                 f"parameters: got {column[column != np.round(column)][0]} in {name!r}, allowed are "
-                "whole "
-                "numbers, as in the captures that the laws are of"
+                "whole numbers, as in the captures that the laws were made from"
             )
         else:
             integers[name] = column.astype(np.int64)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from npulab.analysis.laws.expressions import Array
@@ -15,23 +17,42 @@ TABLE = 2**13  # numbers of 64 laws that are made at once: what fits a cache
 Path = tuple[tuple[int, int], ...]  # (number of the predicate, number of the law) of each step
 
 
+class Choices(NamedTuple):
+    """The laws and predicates that lists are made of, on some captures.
+
+    ``agree (L, N) bool`` says on which captures each law gives the field, ``cost (L,)`` its bits;
+    ``masks (P, N) bool`` says which captures a predicate selects (the first one: all), ``prices
+    (P,)`` its bits; ``weights (N,)`` are the bits of a capture without a law.
+    """
+
+    agree: Array
+    cost: Array
+    masks: Array
+    prices: Array
+    weights: Array
+
+    @classmethod
+    def of(cls, pool: Pool, predicates: Predicates, weights: Array) -> Choices:
+        """The kept laws of a pool and all predicates."""
+        kept = pool.kept
+        return cls(pool.agree[kept], pool.cost[kept], predicates.masks, predicates.cost, weights)
+
+    def on(self, rows: Array) -> Choices:
+        """The same laws and predicates on some of the captures, ``rows (N,) bool``."""
+        agree, masks = self.agree[:, rows], self.masks[:, rows]
+        return self._replace(agree=agree, masks=masks, weights=self.weights[rows])
+
+
 def decision_lists(
-    agree: Array,
-    cost: Array,
-    masks: Array,
-    prices: Array,
-    weights: Array,
-    depth: int = BUDGET.depth,
-    partly: bool = False,
+    choices: Choices, depth: int = BUDGET.depth, partly: bool = False
 ) -> tuple[tuple[float, Path], ...]:
     """Lists whose every step is exact on the captures that it decides, by rising description
     length.
 
-    ``agree (L, N) bool`` says where each law gives the field, ``cost (L,)`` its bits; ``masks (P,
-    N) bool`` which captures a predicate selects, the first all of them, ``prices (P,)`` its bits;
-    ``weights (N,)`` the bits of a capture left unexplained.  With ``partly`` there are also lists
-    that leave captures without a law; their length has the bits of these.
+    With ``partly`` there are also lists that leave captures without a law; their length includes
+    the bits of these captures.
     """
+    agree, cost, masks, prices, weights = choices
     chosen, right = _bytes(masks), _bytes(agree)
     states: list[tuple[float, Array, Path]] = [(0.0, np.ones(len(weights), bool), ())]
     done: list[tuple[float, Path]] = []
@@ -206,26 +227,19 @@ def held_out(pool: Pool, predicates: Predicates, weights: Array, partly: bool = 
     A capture that the list leaves without a law is wrong unless ``partly``.
     """
     part = np.random.default_rng(7).permutation(len(weights)) % BUDGET.folds
-    agree, cost = pool.agree[pool.kept], pool.cost[pool.kept]
+    choices = Choices.of(pool, predicates, weights)
     wrong = np.zeros(len(weights), bool)
     for fold in range(BUDGET.folds):
         seen, unseen = part != fold, part == fold
-        found = decision_lists(
-            agree[:, seen],
-            cost,
-            predicates.masks[:, seen],
-            predicates.cost,
-            weights[seen],
-            partly=partly,
-        )
+        found = decision_lists(choices.on(seen), partly=partly)
         if not found:
             wrong[unseen] = True
             continue
         free = np.ones(int(unseen.sum()), bool)
         right = np.zeros_like(free)
         for predicate, law in found[0][1]:
-            here = free & predicates.masks[predicate, unseen]
-            right |= here & agree[law, unseen]
+            here = free & choices.masks[predicate, unseen]
+            right |= here & choices.agree[law, unseen]
             free &= ~here
         wrong[np.flatnonzero(unseen)[~(right | free & partly)]] = True
     return wrong

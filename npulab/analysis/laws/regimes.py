@@ -11,7 +11,7 @@ import numpy as np
 
 from npulab.analysis.laws.expressions import FIELD, INTEGER, Array, Expression, term
 from npulab.analysis.laws.library import Library
-from npulab.analysis.laws.lists import Path, decision_lists, held_out
+from npulab.analysis.laws.lists import Choices, Path, decision_lists, held_out
 from npulab.analysis.laws.masks import packed, weighed
 from npulab.analysis.laws.nearly import exceptions
 from npulab.analysis.laws.pool import Pool, Target, make_pool
@@ -129,14 +129,7 @@ def solve(
     circular = state.circular(place, round_.derived)
     uses = library.uses_of(circular)
     values = place.raw(captures.words)
-    key = values.tobytes(), place.width, uses
-    if key not in round_.pools:
-        for oldest in [*round_.pools][: 1 - BUDGET.pools]:
-            del round_.pools[oldest]
-        round_.pools[key] = make_pool(
-            Target(values, place.width, weights, library.without(uses)), round_.deep
-        )
-    laws = round_.pools[key]
+    laws = _pool(round_, Target(values, place.width, weights, library.without(uses)), uses)
     predicates = round_.predicates.without(circular)
     agree, cost = laws.agree[laws.kept], laws.cost[laws.kept]
     once = depth == 1 and not agree.all(1).any()
@@ -144,9 +137,8 @@ def solve(
         return None
 
     def lists(conditions: Predicates, limits: tuple[Limit, ...] = ()) -> _Lists:
-        found = decision_lists(
-            agree, cost, conditions.masks, conditions.cost, weights, depth or BUDGET.depth, partly
-        )
+        choices = Choices.of(laws, conditions, weights)
+        found = decision_lists(choices, depth or BUDGET.depth, partly)
         return _Lists(laws, weights, conditions, found, limits, partly)
 
     if partly:
@@ -172,6 +164,16 @@ def solve(
     if not best.found or best.found[0][0] + margin > total:
         return None
     return _solved(captures, place, best)
+
+
+def _pool(round_: Round, target: Target, uses: int) -> Pool:
+    """The laws for a field, kept for when its place is tried again."""
+    key = target.raw.tobytes(), target.width, uses
+    if key not in round_.pools:
+        for oldest in [*round_.pools][: 1 - BUDGET.pools]:
+            del round_.pools[oldest]
+        round_.pools[key] = make_pool(target, round_.deep)
+    return round_.pools[key]
 
 
 def _cheaper(first: _Lists, second: _Lists) -> _Lists:
