@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import islice, product
+from itertools import compress, islice, product
 from typing import Any
 
 import numpy as np
@@ -35,25 +35,25 @@ from npulab.support.refuse import need, refuse_if
 
 SAMPLES = (16, 1024)  # elements on which a layout is tried before all
 CHANGES = 3  # ways of changing elements that are followed up
-PARTS = 2**31  # of an axis, at random ones of which elements are tried
-NESTS = 6  # of those that some places suggest, the ones that are tried on all elements
-ENOUGH = 0.9  # of the elements, those that a rule has to agree with
-LEAST = 8  # elements that a rule has to agree with, where there are so many
+PARTS = 2**31  # parts of an axis: elements at random parts are tried
+NESTS = 6  # nests that are tried on all elements, the best of those that some places suggest
+ENOUGH = 0.9  # share of the elements that a rule has to agree with
+LEAST = 8  # elements that a rule has to agree with, if there are as many
 LAGS = (1, 2, 4, 8, 16, 3)  # distances of neighbours, in elements
-WORTH = 0.02  # of some elements, those that have to be found with their neighbours
-ENTROPY_SAMPLE = 2**16
-LEAST_BITS = 0.5  # of a value, so that neighbours stay few
+WORTH = 0.02  # share of some elements that has to be found with their neighbours
+ENTROPY_SAMPLE = 2**16  # elements
+LEAST_BITS = 0.5  # bits that a value counts at least, so that neighbours stay few
 SMALL_TILE = 4  # neighbours that are enough to see a tile
-PROVEN = 8  # elements, of which one at least has a value of its own, for a search by values alone
-SPARSE = 4  # places of a buffer for each that the tensor takes, from which most is something else
-SPARE_BITS = 8  # of a signature beyond the size of the buffer, so that it is rarely there by chance
+PROVEN = 8  # 1 of PROVEN elements has a value of its own: the search goes by values alone
+SPARSE = 4  # times the size of the tensor: most of a larger buffer is something else
+SPARE_BITS = 8  # bits of a signature beyond the size of the buffer: chance rarely gives it
 MOST_RIVALS = 8
-MOST_COMPARED = 64  # agreeing candidates, of which the one that explains most is taken
+MOST_COMPARED = 64  # agreeing candidates that are compared by how much they explain
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """A layout, which elements agree with it, and where these are by their own values."""
+    """A layout, the elements that agree with it, and where they are by their own values."""
 
     layout: Layout | Table
     agree: np.ndarray
@@ -78,17 +78,17 @@ def find_layout(
     dtype: str = "",
 ) -> Found:
     """The layout that maps a tensor to its buffer, or each of several tensors of one shape to its
-    own.
+    own buffer.
 
     Tensors have 1, 2 or 4 bytes an element, buffers are bytes of one size; ``dtype`` names elements
-    below 8 bits, which tensors hold in a byte each.  ``markers`` makes tensors whose values tell
-    every element; with others the values of neighbours help, and what stays open is said: elements
-    ``shared`` and ``missing``, ``rivals``, ``unexplained`` bytes.  Found are order, tiles
-    (completed or short, over joint axes, begun inside), strides or the bytes to each index, offset,
-    fill, a window, copies, words whose bytes are reversed, elements that are big-endian or changed
-    by an xor or a sum, the sums of an axis, constant bytes.  Where no nest of loops gives the
-    places, the layout is a ``Table`` of them. Raises ValueError for pairs that do not go together,
-    and where no element has a place.
+    below 8 bits, which tensors hold in a byte each.  ``markers`` makes tensors whose values
+    identify every element; with other tensors the values of neighbours help.  The result says what
+    stays open: elements ``shared`` and ``missing``, ``rivals``, ``unexplained`` bytes.  The search
+    finds order, tiles (completed or short, over joint axes, begun inside), strides or the bytes to
+    each index, offset, fill, a window, copies, words whose bytes are reversed, elements that are
+    big-endian or changed by an xor or a sum, the sums of an axis, constant bytes.  If no nest of
+    loops gives the places, the layout is a ``Table`` of them.  Raises ValueError for pairs that do
+    not go together, and if no element has a place.
 
     >>> from npulab.layout import markers, nc1hwc2
     >>> tensors = markers((2, 3, 5))
@@ -106,57 +106,84 @@ def find_layout(
         )
     pairs = _pairs(tensors, buffers, dtype)
     signature = _in_step(pairs)
-    best, places, most = None, None, 0
-    for seen, change in _by_value(pairs, signature):
-        if places is None:
-            places = seen
-        most = max(most, int(np.count_nonzero(known(seen))))
-        best = _better(best, _trial(pairs, seen, change, True))
-        if best is not None and _complete(best):
-            break
-    own = 0
-    if places is not None:
-        own = int(np.count_nonzero(known(places)))
-    if not (own > 2 * _chance(pairs) + FEW):
-        own = 0
-    for trials in (
-        (_read_otherwise, _by_neighbours)
-        if PROVEN * most >= pairs.raw[0].size
-        else (_by_neighbours,)
-    ):
-        if best is not None and (
-            _complete(best) or (_fits(best) and 2 * best.known >= best.agree.size)
-        ):
-            break
-        for trial in trials(pairs):
-            # a rule of more choices has to explain what is in place without it
-            if trial is None or trial.count < ENOUGH * own:
-                continue
-            best = _better(best, trial)
-            if best is not None and _complete(best):
-                break
-    if (
-        best is None
-        or not _fits(best)
-        or not (_proven(best) or (_sparse(pairs) and _complete(best)))
-    ):
-        for reading in [pairs] if best is None or best.pairs is pairs else [best.pairs, pairs]:
+    places, best, most = _first_trials(pairs, signature)
+    searches = [_by_neighbours]
+    if PROVEN * most >= pairs.raw[0].size:
+        searches.insert(0, _read_otherwise)
+    for search in searches:
+        if best is None or not _settled(best):
+            best = _best_of(search(pairs), best, _beyond_chance(pairs, places))
+    if best is None or not _convincing(best, pairs):
+        readings = [pairs]
+        if best is not None and best.pairs is not pairs:
+            readings.insert(0, best.pairs)
+        for reading in readings:
             best = _plainest(reading, best) or best
     if best is None or not _fits(best):
         table = _table(pairs, places)
         best = _Trial(table, agreeing(table, pairs), None, pairs)
-    return _report(signature if best.pairs is pairs else _in_step(best.pairs), best)
+    if best.pairs is not pairs:
+        signature = _in_step(best.pairs)
+    return _report(signature, best)
+
+
+def _first_trials(pairs: Pairs, signature: Signature) -> tuple[Seen, _Trial | None, int]:
+    """(places of unchanged elements, the best trial by values alone, the most elements that have a
+    place of their own)."""
+    first: Seen | None = None
+    best: _Trial | None = None
+    most = 0
+    for seen, change in _by_value(pairs, signature):
+        first = first or seen
+        most = max(most, int(np.count_nonzero(known(seen))))
+        best = _better(best, _trial(pairs, seen, change, True))
+        if best is not None and _complete(best):
+            break
+    assert first is not None
+    return first, best, most
+
+
+def _beyond_chance(pairs: Pairs, places: Seen) -> int:
+    """The elements that have a place of their own, 0 if chance could give them."""
+    own = int(np.count_nonzero(known(places)))
+    if own > 2 * _chance(pairs) + FEW:
+        return own
+    return 0
+
+
+def _best_of(trials: Iterator[_Trial | None], best: _Trial | None, own: int) -> _Trial | None:
+    """The best of some trials and the best before them.
+
+    A rule of more choices has to explain the ``own`` elements that are in place without it.
+    """
+    for trial in trials:
+        if trial is None or trial.count < ENOUGH * own:
+            continue
+        best = _better(best, trial)
+        if best is not None and _complete(best):
+            break
+    return best
+
+
+def _settled(trial: _Trial) -> bool:
+    """True if a trial needs no further search."""
+    return _complete(trial) or (_fits(trial) and 2 * trial.known >= trial.agree.size)
+
+
+def _convincing(trial: _Trial, pairs: Pairs) -> bool:
+    """True if a trial is right without a comparison with plain candidates."""
+    return _fits(trial) and (_proven(trial) or (_sparse(pairs) and _complete(trial)))
 
 
 def _pairs(tensors: Any, buffers: Any, dtype: str) -> Pairs:
     single = isinstance(buffers, bytes | bytearray | memoryview) or (
         isinstance(buffers, np.ndarray) and buffers.ndim == 1
     )
-    arrays = [np.asarray(tensor) for tensor in ([tensors] if single else tensors)]
-    data = tuple(
-        bytes_in(buffer, f"buffers[{at}]")
-        for at, buffer in enumerate([buffers] if single else buffers)
-    )
+    if single:
+        tensors = [tensors]
+        buffers = [buffers]
+    arrays = [np.asarray(tensor) for tensor in tensors]
+    data = [bytes_in(buffer, f"buffers[{at}]") for at, buffer in enumerate(buffers)]
     refuse_if(
         not arrays or len(arrays) != len(data),
         "tensors, buffers",
@@ -164,14 +191,18 @@ def _pairs(tensors: Any, buffers: Any, dtype: str) -> Pairs:
         "is one or more, as many of both",
     )
     refuse_if(dtype and dtype not in DTYPES, "dtype", repr(dtype), f"is one of {', '.join(DTYPES)}")
-    first, kind = arrays[0], dtype or str(arrays[0].dtype)
+    first = arrays[0]
+    kind = dtype or str(first.dtype)
+    types = ", ".join(DTYPES)
+    if dtype:
+        types = str(held_as(dtype))
     fits = kind in DTYPES and first.dtype == held_as(kind)
+    sizes = f"{first.itemsize} to {MOST_BYTES}"
     for at, (tensor, buffer) in enumerate(zip(arrays, data, strict=True)):
         if not fits or not 1 <= tensor.size <= MOST_ELEMENTS or not tensor.ndim:
             raise ValueError(
                 f"tensors[{at}]: got {tensor.dtype} {tensor.shape}, allowed are 1 to "
-                f"{MOST_ELEMENTS} "
-                f"elements of {held_as(dtype) if dtype else ', '.join(DTYPES)}"
+                f"{MOST_ELEMENTS} elements of {types}"
             )
         if tensor.shape != first.shape or tensor.dtype != first.dtype:
             raise ValueError(
@@ -179,11 +210,8 @@ def _pairs(tensors: Any, buffers: Any, dtype: str) -> Pairs:
                 f"{first.shape} as of the first"
             )
         if len(buffer) != len(data[0]) or not first.itemsize <= len(buffer) <= MOST_BYTES:
-            if at == 0:
-                allowed = f"{first.itemsize} to {MOST_BYTES}"
-            else:
-                allowed = f"{len(data[0])} as of the first"
-            raise ValueError(f"buffers[{at}]: got {len(buffer)} bytes, allowed is {allowed}")
+            raise ValueError(f"buffers[{at}]: got {len(buffer)} bytes, allowed is {sizes}")
+        sizes = f"{len(data[0])} as of the first"
     return Pairs(
         tuple(raw_of(tensor, kind) for tensor in arrays),
         tuple(opened(buffer, BITS[kind], 0, False) for buffer in data),
@@ -192,7 +220,8 @@ def _pairs(tensors: Any, buffers: Any, dtype: str) -> Pairs:
 
 
 def _in_step(pairs: Pairs) -> Signature:
-    """The bytes at which elements begin: the step of their size where that does, else all."""
+    """The bytes at which elements begin: multiples of their size after a first byte, if these have
+    as many elements as all bytes."""
     width = pairs.itemsize
     if width == 1:
         return Signature(0, 1)
@@ -213,14 +242,17 @@ def _by_value(pairs: Pairs, signature: Signature) -> Iterator[tuple[Seen, Change
     if _entropy(pairs) < np.log2(pairs.raw[0].size) - 2:
         return
     width = pairs.itemsize
-    steps = list(dict.fromkeys([signature, *(Signature(first, width) for first in range(width))]))
-    rated = [
-        (share, change, step)
-        for step in steps
-        for share, change in changes(Sought(pairs, step))[: CHANGES + 1]
-        if (change, step) != (Change(), signature)
-    ]
-    for _, change, step in sorted(rated, key=lambda one: -one[0])[:CHANGES]:
+    steps = [signature]
+    for first in range(width):
+        if Signature(first, width) != signature:
+            steps.append(Signature(first, width))
+    rated = []
+    for step in steps:
+        for share, change in changes(Sought(pairs, step))[: CHANGES + 1]:
+            if (change, step) != (Change(), signature):
+                rated.append((share, change, step))
+    rated.sort(key=lambda choice: -choice[0])
+    for _, change, step in rated[:CHANGES]:
         yield Sought(pairs, step).look_up(change), change
 
 
@@ -235,38 +267,39 @@ def _read_otherwise(pairs: Pairs) -> Iterator[_Trial | None]:
 
 
 def _readings(pairs: Pairs) -> Iterator[Pairs]:
-    """The buffers as they are, then with words swapped, of elements below 8 bits with the first in
-    the highest bits."""
-    yield pairs
-    for swap, high_first in product(SWAPS, (False, True) if pairs.bits < 8 else (False,)):
-        if (swap or high_first) and (
-            not swap or (swap >= pairs.itemsize and pairs.bytes % swap == 0)
-        ):
+    """The unchanged buffers, then with words swapped; for elements below 8 bits also with the first
+    element in the highest bits."""
+    orders = [False]
+    if pairs.bits < 8:
+        orders.append(True)
+    for swap, high_first in product(SWAPS, orders):
+        if not swap and not high_first:
+            yield pairs
+        elif not swap or (swap >= pairs.itemsize and pairs.bytes % swap == 0):
             yield pairs.read(swap, high_first)
 
 
 def _by_neighbours(pairs: Pairs) -> Iterator[_Trial | None]:
-    """Trials by the values of elements and of those after them along an axis, at the usual
-    distances, or along one or several axes at those that rare values suggest."""
-    wanted = (pairs.size.bit_length() + SPARE_BITS) / max(_entropy(pairs), LEAST_BITS)
-    counts = list(
-        dict.fromkeys(
-            max(count, 2) for count in (math.ceil(wanted), min(math.ceil(wanted), SMALL_TILE))
-        )
-    )
-    axes = [*reversed(range(len(pairs.shape)))]
-    # the few that are suggested are the quicker way where there is much besides the tensor
+    """Trials by the values of elements and of the elements after them along an axis, at the usual
+    distances, or along one or several axes at the distances that rare values suggest."""
+    wanted = math.ceil((pairs.size.bit_length() + SPARE_BITS) / max(_entropy(pairs), LEAST_BITS))
+    counts = [max(wanted, 2)]
+    if wanted > SMALL_TILE:
+        counts.append(SMALL_TILE)
+    shape = pairs.shape
+    axes = [*reversed(range(len(shape)))]
+    # rare values suggest few distances: these come first if the buffer holds much more than the
+    # tensor
     sparse = _sparse(pairs)
     if not sparse:
         yield from _neighbours(pairs, product(counts, LAGS, axes))
-    shape = pairs.shape
-    # lines along an axis and all before it have those of fewer axes in them
-    joined = [(0, (math.prod(shape[:end]), *shape[end:])) for end in range(2, len(shape) + 1)]
-    for reading, (axis, shape) in product(
-        _readings(pairs), [*((axis, shape) for axis in axes), *joined]
-    ):
-        lined = replace(reading, raw=tuple(raw.reshape(shape) for raw in reading.raw))
-        distances = ((count, lag, axis) for lag in lags(lined, axis) for count in counts)
+    lines = [(axis, shape) for axis in axes]
+    # lines along an axis and all axes before it contain the lines along fewer of them
+    for end in range(2, len(shape) + 1):
+        lines.append((0, (math.prod(shape[:end]), *shape[end:])))
+    for reading, (axis, joined) in product(_readings(pairs), lines):
+        lined = replace(reading, raw=tuple(raw.reshape(joined) for raw in reading.raw))
+        distances = ((count, lag, axis) for lag, count in product(lags(lined, axis), counts))
         yield from _neighbours(reading, distances, lined)
     if sparse:
         yield from _neighbours(pairs, product(counts, LAGS, axes))
@@ -277,51 +310,58 @@ def _neighbours(
     distances: Iterable[tuple[int, int, int]],
     lined: Pairs | None = None,
 ) -> Iterator[_Trial | None]:
-    """Trials with signatures of ``count`` elements that lie ``lag`` elements apart along an axis,
-    of the tensors as they are or, deeper, as ``lined`` has them."""
-    width, deep, lined = pairs.itemsize, lined is not None, lined or pairs
+    """Trials with signatures of ``count`` elements that lie ``lag`` elements apart along an axis of
+    the tensors or, deeper, of the tensors reshaped in ``lined``."""
+    width = pairs.itemsize
+    deep = lined is not None
+    lined = lined or pairs
     for count, lag, axis in distances:
         if lined.shape[axis] < count:
             continue
-        # a distance backwards is one forwards along the axis turned round
-        if lag > 0:
-            turned = lined
-        else:
+        turned = lined
+        # a distance backwards is a distance forwards along the flipped axis
+        if lag < 0:
             turned = replace(lined, raw=tuple(np.flip(raw, axis) for raw in lined.raw))
         sought = Sought(turned, Signature(0, width, axis, count, abs(lag) * width))
-        for change in (
-            [change for _, change in changes(sought)[:1]]
-            if width == 1
-            else [Change(), halved(pairs.bits)]
-        ):
-            if sought.share(change) > WORTH:
-                seen = sought.look_up(change)
-                place, often, shared = (
-                    np.flip(one, axis if lag < 0 else ()).reshape(pairs.shape)
-                    for one in (seen.place, seen.count, seen.shared)
-                )
-                seen = replace(seen, place=place, count=often, shared=shared)
-                trial = _trial(pairs, seen, change, False)
-                yield trial
-                if deep and (trial is None or not _complete(trial)):
-                    yield _trial(pairs, seen, change, False, deep=True)
+        tried = [Change(), halved(pairs.bits)]
+        if width == 1:
+            tried = [change for _, change in changes(sought)[:1]]
+        for change in tried:
+            if sought.share(change) <= WORTH:
+                continue
+            seen = sought.look_up(change)
+            arrays = {}
+            for name in ("place", "count", "shared"):
+                values = getattr(seen, name)
+                if lag < 0:
+                    values = np.flip(values, axis)
+                arrays[name] = values.reshape(pairs.shape)
+            seen = replace(seen, **arrays)
+            trial = _trial(pairs, seen, change, False)
+            yield trial
+            if deep and (trial is None or not _complete(trial)):
+                yield _trial(pairs, seen, change, False, deep=True)
 
 
 def _trial(
     pairs: Pairs, seen: Seen, change: Change, alone: bool, deep: bool = False
 ) -> _Trial | None:
-    """The nest that agrees with most elements, of those that some places suggest."""
+    """The nest that agrees with most elements, of the nests that some places suggest; ``alone`` if
+    the places come from values of single elements."""
     best: _Trial | None = None
-    sure, stored = known(seen), {"dtype": pairs.dtype, "size": pairs.bytes, **change._asdict()}
+    sure = known(seen)
+    stored = {"dtype": pairs.dtype, "size": pairs.bytes, **change._asdict()}
     nests = list(layouts(np.where(sure, seen.place, -1), deep, copies=seen.copies, **stored))
     loose = ~seen.shared & (seen.count > 0)
     if np.count_nonzero(loose) > 2 * np.count_nonzero(sure):
-        # what stands in several places, as in sums of one element each, may have a rule in the
-        # first of them
+        # elements that are in several places, as with sums of one element each, may follow a rule
+        # in their first places
         nests += layouts(np.where(loose, seen.place, -1), deep, **stored)
     shares = [(_share(layout, pairs, SAMPLES[1]), layout) for layout in nests]
     for _, layout in sorted(shares, key=lambda rated: -rated[0])[:NESTS]:
-        trial = _Trial(layout, agreeing(layout, pairs), seen if alone else None, pairs)
+        trial = _Trial(layout, agreeing(layout, pairs), None, pairs)
+        if alone:
+            trial = replace(trial, seen=seen)
         if layout.size > pairs.bytes and not _proven(trial):
             continue
         best = _better(best, trial)
@@ -331,7 +371,7 @@ def _trial(
 
 
 def _sparse(pairs: Pairs) -> bool:
-    """Whether most of the buffer is something else than the tensor."""
+    """True if most of the buffer is something else than the tensor."""
     return pairs.size > SPARSE * pairs.itemsize * pairs.raw[0].size
 
 
@@ -350,7 +390,7 @@ def _in_buffer(trial: _Trial) -> int:
 
 
 def _complete(trial: _Trial) -> bool:
-    """Whether all elements agree, or all but those past the end of a buffer that was cut off."""
+    """True if all elements agree, except elements past the end of a buffer that was cut off."""
     if trial.count == trial.agree.size:
         return True
     return (
@@ -360,13 +400,13 @@ def _complete(trial: _Trial) -> bool:
 
 
 def _proven(trial: _Trial) -> bool:
-    """Whether most elements that are in the buffer have values of their own."""
+    """True if most elements that are in the buffer have values of their own."""
     return 2 * trial.known > _in_buffer(trial)
 
 
 def _unexplained(trial: _Trial) -> int | None:
-    """Bytes that nothing explains; None where not all elements agree, which is worse than any
-    number of them."""
+    """The number of bytes that nothing explains; None if not all elements agree, which is worse
+    than any number."""
     if trial.count < trial.agree.size:
         return None
     return _left(trial.layout, trial.pairs)
@@ -377,21 +417,21 @@ def _left(layout: Layout | Table, pairs: Pairs) -> int:
 
 
 def _plainest(pairs: Pairs, best: _Trial | None) -> _Trial | None:
-    """Of the candidates that all elements agree with the one that explains most bytes, the plainest
-    of equals; None where none explains all, or more than the best layout so far."""
+    """The candidate that explains most bytes, if all elements agree with it; the plainest of
+    equals.  None if no candidate explains more bytes than the best layout so far."""
     least = None
-    if not (best is None or not _fits(best)):
-        least = _unexplained(best)
-    out: Layout | None = None
-    if best is None:
-        seen = Change()
-    else:
+    seen = Change()
+    if best is not None:
         seen = Change(best.layout.xor, best.layout.add, best.layout.big_endian)
+        if _fits(best):
+            least = _unexplained(best)
+    out: Layout | None = None
     for change in dict.fromkeys((Change(), seen, halved(pairs.bits))):
         for layout in islice(_agreeing_candidates(pairs, change._asdict()), MOST_COMPARED):
             left = _left(layout, pairs)
             if least is None or left < least:
-                out, least = layout, left
+                out = layout
+                least = left
             if not left:
                 return _Trial(layout, agreeing(layout, pairs), None, pairs)
     if out is None:
@@ -405,7 +445,7 @@ def _fits(trial: _Trial) -> bool:
 
 
 def _entropy(pairs: Pairs) -> float:
-    """Bits that the values of an element tell about it, as some elements have them."""
+    """Bits of information in the values of an element, estimated from some elements."""
     total = 0.0
     for raw in pairs.raw:
         some = raw.reshape(-1)[:: max(raw.size // ENTROPY_SAMPLE, 1)]
@@ -415,27 +455,26 @@ def _entropy(pairs: Pairs) -> float:
 
 
 def _share(layout: Layout, pairs: Pairs, count: int) -> float:
-    """Which part of some elements of the window agrees, of those that are not past the end of the
-    buffer."""
-    index = tuple(
-        start + (stop - start) * part // PARTS
-        for (start, stop), part in zip(
-            layout.window, _random_parts(len(layout.window), count), strict=True
-        )
-    )
+    """The share of some elements of the window that agrees; elements past the end of the buffer do
+    not count."""
+    parts = _random_parts(len(layout.window), count)
+    index = []
+    for (start, stop), part in zip(layout.window, parts, strict=True):
+        index.append(start + (stop - start) * part // PARTS)
     at = layout.at(*index)
     inside = at <= pairs.size - pairs.itemsize
-    index, at = tuple(one[inside] for one in index), at[inside]
-    if len(at):
-        return float(_alike(layout, pairs, index, at).mean())
-    return 0.0
+    if not inside.any():
+        return 0.0
+    chosen = tuple(axis[inside] for axis in index)
+    return float(_alike(layout, pairs, chosen, at[inside]).mean())
 
 
 def _alike(
     layout: Layout, pairs: Pairs, index: tuple[np.ndarray, ...], at: np.ndarray
 ) -> np.ndarray:
-    """Which of some elements are at these places in every buffer."""
-    change, good = Change(layout.xor, layout.add), np.ones(at.shape, bool)
+    """True for the elements that are at these places in every buffer."""
+    change = Change(layout.xor, layout.add)
+    good = np.ones(at.shape, bool)
     for raw, buffer in zip(pairs.raw, pairs.buffers, strict=True):
         good &= elements_at(buffer, at, pairs.itemsize, layout.big_endian) == change.of(raw[index])
     return good
@@ -447,7 +486,7 @@ def _random_parts(axes: int, count: int) -> tuple[np.ndarray, ...]:
 
 
 def _stored(layout: Layout | Table) -> dict[str, Any]:
-    """How its elements are stored, whatever their places."""
+    """The fields that say how elements are stored, apart from their places."""
     return {
         "xor": layout.xor,
         "add": layout.add,
@@ -459,7 +498,7 @@ def _stored(layout: Layout | Table) -> dict[str, Any]:
 def _agreeing_candidates(
     pairs: Pairs, stored: dict[str, Any], counter: list[int] | None = None
 ) -> Iterator[Layout]:
-    """Candidates that all elements agree with; how many were tried is counted."""
+    """Candidates that all elements agree with; ``counter`` counts the layouts that were tried."""
     for layout, offsets in candidates(pairs.shape, pairs.size, dtype=pairs.dtype, **stored):
         if counter is not None:
             counter[0] += 1
@@ -471,37 +510,34 @@ def _agreeing_candidates(
 
 def _agreeing_offsets(layout: Layout, pairs: Pairs, offsets: list[int]) -> list[int]:
     """The offsets at which a few elements agree."""
-    index = tuple(
-        n * part // PARTS
-        for n, part in zip(pairs.shape, _random_parts(len(pairs.shape), SAMPLES[0]), strict=True)
-    )
+    parts = _random_parts(len(pairs.shape), SAMPLES[0])
+    index = tuple(n * part // PARTS for n, part in zip(pairs.shape, parts, strict=True))
     at = layout.at(*index) + np.array(offsets)[:, None]
-    return [
-        offset
-        for offset, row in zip(offsets, _alike(layout, pairs, index, at), strict=True)
-        if row.all()
-    ]
+    return list(compress(offsets, np.all(_alike(layout, pairs, index, at), axis=1)))
 
 
 def _table(pairs: Pairs, places: Seen | None) -> Table:
-    """Places of the elements that have values of their own; those of neighbours alone would be too
-    easily wrong."""
+    """Places of the elements that have values of their own; places by neighbours alone would too
+    easily be wrong."""
+    have = np.full(pairs.shape, -1)
     if places is not None:
         have = np.where(known(places), places.place, -1)
-    else:
-        have = np.full(pairs.shape, -1)
-    own, chance = int(np.count_nonzero(have >= 0)), _chance(pairs)
-    if own <= 2 * chance + (FEW if have.size > 2 * FEW else 0):
+    own = int(np.count_nonzero(have >= 0))
+    chance = _chance(pairs)
+    least = 2 * chance
+    if have.size > 2 * FEW:
+        least += FEW
+    if own <= least:
         raise ValueError(
             f"buffers: got no nest of loops and values of their own of {own} of {have.size} "
-            "elements in "
-            f"{pairs.bytes} bytes, allowed are more than chance gives, about {chance:.0f}"
+            f"elements in {pairs.bytes} bytes, allowed are more than chance gives, about "
+            f"{chance:.0f}"
         )
     return Table(pairs.shape, have.astype(np.int64), dtype=pairs.dtype, size=pairs.bytes)
 
 
 def _chance(pairs: Pairs) -> float:
-    """How many elements would be found in random bytes, as many as are not fill."""
+    """The number of elements that would be found in random bytes, as many as are not fill."""
     fill = np.ones(pairs.size, bool)
     for buffer in pairs.buffers:
         fill &= buffer == np.bincount(buffer).argmax()
@@ -513,56 +549,65 @@ def _report(signature: Signature, best: _Trial) -> Found:
     pairs = best.pairs
     layout, filled, rest = accounted(best.layout, pairs)
     if layout.copies:
-        # sums of one element each are copies of it, but for the bytes that its sign fills
+        # sums of one element each are copies of it, except the bytes that its sign fills
         alone = accounted(replace(best.layout, copies=()), pairs)
         if np.count_nonzero(alone[2]) < np.count_nonzero(rest) or not alone[2].any():
             layout, filled, rest = alone
-    change = Change(layout.xor, layout.add, layout.big_endian)
-    if best.seen is not None:
-        seen = best.seen
-    else:
+    seen = best.seen
+    if seen is None:
+        change = Change(layout.xor, layout.add, layout.big_endian)
         seen = Sought(pairs, signature).look_up(change)
     places = layout.index_map()
-    single = best.agree & known(seen) & (seen.place == places)
-    own, shared = int(np.count_nonzero(single)), int(np.count_nonzero(best.agree & ~single))
-    missing = np.flatnonzero(~best.agree)
-    past = int(np.count_nonzero(places.reshape(-1)[missing] > pairs.size - pairs.itemsize))
-    outside = int(np.count_nonzero(places.reshape(-1)[missing] < 0))
-    rivals, counter = [], [0]
+    own = int(np.count_nonzero(best.agree & known(seen) & (seen.place == places)))
+    shared = best.count - own
+    missing = np.argwhere(~best.agree)
+    missing_places = places[~best.agree]
+    rivals: list[Layout] = []
+    counter = [0]
     if shared:
-        left, maps = np.count_nonzero(rest), {hash(places.tobytes())}
-        for rival in _agreeing_candidates(pairs, _stored(layout), counter):
-            key = hash(rival.index_map().tobytes())
-            if key in maps:
-                continue
-            maps.add(key)
-            account, _, others = accounted(rival, pairs)
-            if np.count_nonzero(others) <= left or len(missing):
-                rivals.append(_as_recorded(replace(rival, fill=account.fill), pairs))
+        most = int(np.count_nonzero(rest))
+        if len(missing):
+            most = pairs.size
+        for rival in _rivals(layout, pairs, most, counter):
+            rivals.append(_as_recorded(rival, pairs))
             if len(rivals) > MOST_RIVALS:
                 break
-    elsewhere = int(np.count_nonzero(known(seen) & (seen.place != places)))
-    index = np.stack(np.unravel_index(missing, pairs.shape), -1)
     return Found(
         _as_recorded(layout, pairs),
         own,
         shared,
-        index,
-        past,
-        outside,
-        elsewhere,
-        _chance(pairs),
-        filled * min(pairs.bits, 8) // 8,
-        unexplained(rest, pairs),
-        len(pairs.raw),
-        tuple(rivals[:MOST_RIVALS]),
-        len(rivals) > MOST_RIVALS,
-        counter[0],
+        missing,
+        past_end=int(np.count_nonzero(missing_places > pairs.size - pairs.itemsize)),
+        outside=int(np.count_nonzero(missing_places < 0)),
+        elsewhere=int(np.count_nonzero(known(seen) & (seen.place != places))),
+        chance=_chance(pairs),
+        filled=filled * min(pairs.bits, 8) // 8,
+        unexplained=unexplained(rest, pairs),
+        captures=len(pairs.raw),
+        rivals=tuple(rivals[:MOST_RIVALS]),
+        more_rivals=len(rivals) > MOST_RIVALS,
+        tried=counter[0],
     )
 
 
+def _rivals(
+    layout: Layout | Table, pairs: Pairs, most: int, counter: list[int]
+) -> Iterator[Layout]:
+    """Other layouts that all elements agree with, and that leave at most ``most`` places
+    unexplained."""
+    maps = {hash(layout.index_map().tobytes())}
+    for rival in _agreeing_candidates(pairs, _stored(layout), counter):
+        key = hash(rival.index_map().tobytes())
+        if key in maps:
+            continue
+        maps.add(key)
+        account, _, rest = accounted(rival, pairs)
+        if np.count_nonzero(rest) <= most:
+            yield replace(rival, fill=account.fill)
+
+
 def _as_recorded(layout: Any, pairs: Pairs) -> Any:
-    """The layout in the buffers as they were recorded."""
+    """The layout in the recorded buffers, before words were swapped for the search."""
     if not pairs.swap and not pairs.high_first:
         return layout
     return replace(layout, swap=pairs.swap, big_endian=layout.big_endian or pairs.high_first)

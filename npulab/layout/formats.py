@@ -24,8 +24,10 @@ def format_strides(shape: tuple[int, ...], name: str) -> tuple[int, ...]:
 
     Raises ValueError for an unknown format, or a shape with another number of axes than it has.
 
-    >>> format_strides((10, 3, 32, 32), "contiguous"), format_strides((10, 3, 32, 32), "channels_last")
-    ((3072, 1024, 32, 1), (3072, 1, 96, 3))
+    >>> format_strides((10, 3, 32, 32), "contiguous")
+    (3072, 1024, 32, 1)
+    >>> format_strides((10, 3, 32, 32), "channels_last")
+    (3072, 1, 96, 3)
     """
     sizes = _whole("shape", shape)
     step, out = 1, [0] * len(sizes)

@@ -1,8 +1,8 @@
-"""What became of every element and byte once a layout is taken."""
+"""The account of a layout: which elements and bytes it explains."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -13,40 +13,39 @@ from npulab.layout.parts import SUM_BYTES, Constant, Part, Sums, sums
 from npulab.layout.places import CHUNK, Pairs
 from npulab.layout.stored import Buffer, Table, elements_at, held_as, joined, store, swap_words
 
-FEW = 3  # elements beside those that chance may place
+FEW = 3  # elements more than chance may place
 LISTED = 4  # elements, runs and rivals that a text lists
 MOST_RUNS = 256  # constant runs that become parts
-UNIFORM = 8  # bytes of one value that are written once
+UNIFORM = 8  # bytes: a longer run of one value is stored as one byte and a count
 
 
 class Run(NamedTuple):
-    """``size`` bytes at ``offset``, as the first buffer has them from the start."""
+    """``size`` bytes at ``offset``; ``start`` are the first of them in the first buffer."""
 
     offset: int
     size: int
     start: bytes
 
     def __str__(self) -> str:
+        start = self.start.hex(" ")
         if self.size > len(self.start):
-            more = " ..."
-        else:
-            more = ""
-        return f"{self.size} at byte {self.offset} ({self.start.hex(' ')}{more})"
+            start += " ..."
+        return f"{self.size} at byte {self.offset} ({start})"
 
 
 @dataclass(frozen=True, eq=False)
 class Found:
     """The layout that maps tensors to their buffers, and how sure that is.
 
-    Of ``elements``, ``own`` have values that occur nowhere else, at the place that the layout says;
-    ``shared`` agree with the layout, but their values occur elsewhere as well; the others are
-    ``missing``, indices ``(m, axes)``: ``past_end`` of them would lie past the end of the buffer,
-    ``outside`` are left out by the layout, at the place of the rest is another value.
-    ``elsewhere`` elements have values of their own at another place than the layout says;
-    ``chance`` is how many would be found in as many random bytes.  Of the bytes beside the elements
-    ``filled`` hold the fill; those that the layout does not speak for are ``unexplained``.
-    ``rivals`` are the layouts, of ``tried``, that agree with every value too and explain as many
-    bytes, the plainest first; ``more_rivals`` where there are more.
+    Each of the ``elements`` is in one of three groups: ``own`` have values that occur nowhere else,
+    at the place that the layout says; ``shared`` agree with the layout, but their values occur
+    elsewhere as well; the rest are ``missing``, indices ``(m, axes)``: ``past_end`` of them would
+    lie past the end of the buffer, ``outside`` are left out by the layout, and at the place of the
+    others is another value.  ``elsewhere`` elements have values of their own at another place than
+    the layout says; ``chance`` elements would be found in as many random bytes.  ``filled`` bytes
+    between the elements hold the fill; ``unexplained`` are the bytes that are neither elements nor
+    fill nor parts.  ``rivals`` are the layouts, of ``tried`` layouts, that agree with every value
+    too and explain as many bytes, the plainest first; ``more_rivals`` if there are more.
     """
 
     layout: Layout | Table
@@ -70,14 +69,13 @@ class Found:
 
     @property
     def sure(self) -> bool:
-        """Whether a nest of loops gives every element in the buffer its place, most have values of
-        their own (all of them where others are not in the buffer), no rival agrees, and no byte is
-        left unexplained."""
+        """True if a nest of loops gives every element in the buffer its place, most have values of
+        their own (all of them if some elements are not in the buffer), no rival agrees, and no byte
+        is unexplained."""
         inside = self.elements - self.outside
+        proven = 2 * self.own > inside
         if self.outside:
             proven = self.own == inside
-        else:
-            proven = 2 * self.own > inside
         return (
             isinstance(self.layout, Layout)
             and proven
@@ -88,7 +86,7 @@ class Found:
         )
 
     def index_map(self) -> np.ndarray:
-        """Byte offset of each element ``(*shape) int64``, -1 where it is not in the buffer."""
+        """Byte offset of each element ``(*shape) int64``, -1 if it is not in the buffer."""
         out = self.layout.index_map()
         out[tuple(self.missing.T)] = -1
         return out
@@ -108,53 +106,57 @@ class Found:
         yield str(self.layout)
         if isinstance(self.layout, Table):
             yield "no nest of loops was found that gives these places"
+        plural = ""
+        if self.captures > 1:
+            plural = "s"
         yield (
             f"{self.own} of {self.elements} elements placed by values of their own in "
-            f"{self.captures} "
-            f"pair{'s' if self.captures > 1 else ''}"
+            f"{self.captures} pair{plural}"
         )
         if self.shared:
             yield f"{self.shared} more agree, but their values are elsewhere too"
         if self.outside and isinstance(self.layout, Layout):
             yield f"{self.outside} are not in the buffer"
         elif len(self.missing):
-            listed = ", ".join(str(tuple(one)) for one in self.missing[:LISTED].tolist())
             past = ""
             if self.past_end:
                 past = f", {self.past_end} of them past the end of the buffer"
-            yield f"{len(self.missing)} not found{past}: {listed}{' ...' if len(self.missing) > LISTED else ''}"
+            indices = [tuple(index) for index in self.missing[: LISTED + 1].tolist()]
+            yield f"{len(self.missing)} not found{past}: {_listed(indices)}"
         if self.elsewhere:
             yield (
                 f"{self.elsewhere} have values of their own at another place, by chance about "
-                f"{self.chance:.1g} "
-                "would have"
+                f"{self.chance:.1g} would have"
             )
         if self.filled:
             yield f"{self.filled} bytes beside them are fill ({self.layout.fill:#x})"
         if self.unexplained:
-            listed = ", ".join(map(str, self.unexplained[:LISTED]))
-            yield (
-                f"{sum(run.size for run in self.unexplained)} bytes not explained: {listed}"
-                f"{' ...' if len(self.unexplained) > LISTED else ''}"
-            )
+            size = sum(run.size for run in self.unexplained)
+            yield f"{size} bytes not explained: {_listed(self.unexplained)}"
         if self.rivals:
+            count = str(len(self.rivals))
             if self.more_rivals:
-                more = " or more"
-            else:
-                more = ""
+                count += " or more"
+            agree = "layouts agree"
             if len(self.rivals) == 1:
-                said = "layout agrees"
-            else:
-                said = "layouts agree"
-            yield f"{len(self.rivals)}{more} other {said} as well: " + "; ".join(
-                map(str, self.rivals[:LISTED])
-            )
+                agree = "layout agrees"
+            rivals = "; ".join(map(str, self.rivals[:LISTED]))
+            yield f"{count} other {agree} as well: {rivals}"
         elif self.tried:
             yield f"of {self.tried} layouts that were tried besides no other agrees"
 
 
+def _listed(items: Sequence[object]) -> str:
+    """The first items of a text."""
+    text = ", ".join(map(str, items[:LISTED]))
+    if len(items) > LISTED:
+        text += " ..."
+    return text
+
+
 def agreeing(layout: Layout | Table, pairs: Pairs) -> np.ndarray:
-    """Which elements ``(*shape)`` stand at their place, and at their copies', in all captures."""
+    """True for elements ``(*shape)`` that are at their place, and at their copies' places, in all
+    captures."""
     places = layout.index_map().reshape(-1)
     out = np.zeros(places.size, bool)
     last = pairs.size - pairs.itemsize - max(0, 0, *layout.copies)
@@ -173,75 +175,86 @@ def agreeing(layout: Layout | Table, pairs: Pairs) -> np.ndarray:
 
 
 def accounted(layout: Layout | Table, pairs: Pairs) -> tuple[Layout | Table, int, np.ndarray]:
-    """The layout with the fill and parts that the places beside the elements show, how many are
-    fill, and which are left ``(size,) bool``."""
-    gaps = np.ones(pairs.size, bool)
-    places = layout.index_map().reshape(-1)
-    first, end = pairs.size, 0
-    for start in range(0, places.size, CHUNK):
-        some = places[start : start + CHUNK]
-        some = some[(some >= 0) & (some <= pairs.size - pairs.itemsize)]
-        first, end = (
-            min(first, int(some.min(initial=first))),
-            max(end, int(some.max(initial=end)) + 1),
-        )
-        for copy in (0, *layout.copies):
-            for at in range(pairs.itemsize):
-                taken = some + (copy + at)
-                gaps[taken[taken < pairs.size]] = False
-    del places
+    """(the layout with the fill and parts that the places between the elements show, how many of
+    these are fill, where they are unexplained ``(size,) bool``)."""
+    gaps, first, end = _gaps(layout, pairs)
     same = gaps.copy()
     for buffer in pairs.buffers[1:]:
         same &= buffer == pairs.buffers[0]
-    # fill between elements says more than what comes before and after them
+    # bytes between elements show the fill better than bytes before and after all of them
     inside = np.zeros(pairs.size, bool)
     inside[first:end] = same[first:end]
-    fill = _usual(inside if inside.any() else same, layout, pairs)
-    layout = replace(layout, fill=fill)
+    if not inside.any():
+        inside = same
+    layout = replace(layout, fill=_usual(inside, layout, pairs))
     rest = gaps & ~(same & (pairs.buffers[0] == layout.blank_places(pairs.size)))
     filled = int(np.count_nonzero(gaps) - np.count_nonzero(rest))
     parts: list[Part] = []
-    if (
-        rest.any()
-        and isinstance(layout, Layout)
-        and layout.bits >= 8
-        and held_as(layout.dtype).kind != "f"
-    ):
+    whole = layout.bits >= 8 and held_as(layout.dtype).kind != "f"
+    if rest.any() and isinstance(layout, Layout) and whole:
         found = _sums(layout, pairs, rest, gaps)
         if found:
             parts.append(found)
-            filled -= int(
-                np.count_nonzero((gaps & ~rest)[found.offset : found.offset + found.size])
-            )
-            rest[found.offset : found.offset + found.size] = False
-    per_byte, data_of = layout.per_byte, joined(pairs.buffers[0], pairs.bits, pairs.high_first)
+            filled -= _take(slice(found.offset, found.offset + found.size), gaps, rest)
+    per_byte = layout.per_byte
     constant = same.reshape(-1, per_byte).all(1) & rest.reshape(-1, per_byte).any(1)
-    if len(pairs.buffers) > 1 and len(runs := runs_of(constant)) <= MOST_RUNS:
+    runs = runs_of(constant)
+    if len(pairs.buffers) > 1 and len(runs) <= MOST_RUNS:
+        buffer = joined(pairs.buffers[0], pairs.bits, pairs.high_first)
         for start, end in runs:
-            data = data_of[start:end]
-            uniform = end - start > UNIFORM and not np.any(data != data[0])
-            parts.append(
-                Constant(start, data[:1].tobytes(), end - start)
-                if uniform
-                else Constant(start, data.tobytes())
-            )
-            filled -= int(np.count_nonzero((gaps & ~rest)[start * per_byte : end * per_byte]))
-            rest[start * per_byte : end * per_byte] = False
+            parts.append(_constant(start, buffer[start:end]))
+            filled -= _take(slice(start * per_byte, end * per_byte), gaps, rest)
     return replace(layout, parts=tuple(parts)), filled, rest
 
 
+def _gaps(layout: Layout | Table, pairs: Pairs) -> tuple[np.ndarray, int, int]:
+    """(the places without elements ``(size,) bool``, the first element, the end of the elements).
+
+    In chunks, so that a large tensor does not take its memory a second time.
+    """
+    gaps = np.ones(pairs.size, bool)
+    places = layout.index_map().reshape(-1)
+    first = pairs.size
+    end = 0
+    for start in range(0, places.size, CHUNK):
+        some = places[start : start + CHUNK]
+        some = some[(some >= 0) & (some <= pairs.size - pairs.itemsize)]
+        first = int(some.min(initial=first))
+        end = int(some.max(initial=end - 1)) + 1
+        for copy in (0, *layout.copies):
+            for byte in range(pairs.itemsize):
+                taken = some + (copy + byte)
+                gaps[taken[taken < pairs.size]] = False
+    return gaps, first, end
+
+
+def _take(part: slice, gaps: np.ndarray, rest: np.ndarray) -> int:
+    """Mark the places of a part as explained; returns how many of them counted as fill."""
+    filled = int(np.count_nonzero(gaps[part] & ~rest[part]))
+    rest[part] = False
+    return filled
+
+
+def _constant(offset: int, data: np.ndarray) -> Constant:
+    if len(data) > UNIFORM and np.all(data == data[0]):
+        return Constant(offset, data[:1].tobytes(), len(data))
+    return Constant(offset, data.tobytes())
+
+
 def unexplained(rest: np.ndarray, pairs: Pairs) -> tuple[Run, ...]:
-    """Runs of bytes, as they were recorded, that have a place of ``rest``."""
-    left = swap_words(np.any(rest.reshape(-1, max(8 // pairs.bits, 1)), axis=1), pairs.swap)
+    """Runs of recorded bytes that have a place of ``rest``."""
+    per_byte = max(8 // pairs.bits, 1)
+    bytes_left = swap_words(np.any(rest.reshape(-1, per_byte), axis=1), pairs.swap)
     data = pairs.recorded(pairs.buffers[0])
-    return tuple(
-        Run(start, end - start, data[start : min(end, start + UNIFORM)].tobytes())
-        for start, end in runs_of(left)
-    )
+    runs = []
+    for start, end in runs_of(bytes_left):
+        shown = data[start : min(end, start + UNIFORM)].tobytes()
+        runs.append(Run(start, end - start, shown))
+    return tuple(runs)
 
 
 def _usual(where: np.ndarray, layout: Layout | Table, pairs: Pairs) -> int:
-    """The most frequent element that lies wholly in some bytes; 0 where none does."""
+    """The most frequent element that lies wholly in some bytes; 0 if none does."""
     width = pairs.itemsize
     first = layout.first % width
     whole = np.logical_and.reduce(
@@ -263,53 +276,56 @@ def _sums(layout: Layout, pairs: Pairs, rest: np.ndarray, gaps: np.ndarray) -> S
     starts = [at for at in range(first, max(first - SUM_BYTES, -1), -1) if gaps[at:first].all()]
     stored = [store(raw, layout.xor, layout.add)[layout.inside] for raw in pairs.raw]
     for signed in (True, False):
-        values = [
-            [sums(one, axis, signed, pairs.bits) for one in stored]
-            for axis in range(len(layout.shape))
-        ]
         for axis in reversed(range(len(layout.shape))):
+            values = np.array([sums(tensor, axis, signed, pairs.bits) for tensor in stored])
             for start in starts:
-                found = _sums_at(layout, pairs, gaps, start, axis, signed, values[axis])
+                room = int(np.argmin(np.append(gaps[start:], False))) // SUM_BYTES
+                end = start + SUM_BYTES * room
+                have = [buffer[start:end].view("<i4") for buffer in pairs.buffers]
+                part = Sums(start, axis, len(values[0]), signed=signed)
+                found = _sums_at(layout, part, values, np.array(have, np.int64))
                 if found:
                     return found
     return None
 
 
-def _sums_at(
-    layout: Layout,
-    pairs: Pairs,
-    gaps: np.ndarray,
-    start: int,
-    axis: int,
-    signed: bool,
-    values: list[np.ndarray],
-) -> Sums | None:
-    count = layout.extents[axis]
-    room = int(np.argmin(np.append(gaps[start:], False))) // SUM_BYTES
+def _sums_at(layout: Layout, part: Sums, values: np.ndarray, have: np.ndarray) -> Sums | None:
+    """The part with the fill that it counts, and all its sums; None if they are not there.
+
+    ``values`` are the sums of the elements, ``have`` the int32 in the buffers, both ``(buffers,
+    n)``.
+    """
+    count = part.count
+    room = have.shape[1]
     if room < count:
         return None
-    have = np.array(
-        [buffer[start : start + SUM_BYTES * room].view("<i4") for buffer in pairs.buffers], np.int64
-    )
-    over = (have[:, :count] - np.array(values) + 2**31) % 2**32 - 2**31
+    over = (have[:, :count] - values + 2**31) % 2**32 - 2**31
+    excess = int(over[0, 0])
     fill = layout.fill
-    if signed:
-        fill = int(np.array(layout.fill, f"u{pairs.itemsize}").view(f"i{pairs.itemsize}"))
-    if np.any(over != over[0, 0]) or (
-        over[0, 0] != 0 and (fill == 0 or over[0, 0] % fill or over[0, 0] // fill < 0)
-    ):
+    if part.signed:
+        fill = int(np.array(fill, f"u{layout.itemsize}").view(f"i{layout.itemsize}"))
+    if np.any(over != excess):
         return None
     fills = 0
     if fill:
-        fills = int(over[0, 0] // fill)
+        fills, rest = divmod(excess, fill)
+        if rest or fills < 0:
+            return None
+    elif excess:
+        return None
     depth = layout.elements // count + fills
-    # of sums past the axis those of fill show themselves; those of nothing are as many as fill the
-    # last tile
-    tile = max((loop.tile for loop in layout.loops if loop.axis == axis), default=1)
-    room, more = room if fill else min(room, -(-count // tile) * tile), 0
-    while count + more < room and np.all(have[:, count + more] == depth * fill):
-        more += 1
-    return Sums(start, axis, count + more, fills, depth if more else 0, signed)
+    # Sums past the end of the axis are sums of fill.  If fill is 0 they look like any zeros, and
+    # are taken up to the end of the last tile.
+    if not fill:
+        tiles = [loop.tile for loop in layout.loops if loop.axis == part.axis]
+        tile = max(tiles, default=1)
+        room = min(room, -(-count // tile) * tile)
+    end = count
+    while end < room and np.all(have[:, end] == depth * fill):
+        end += 1
+    if end == count:
+        depth = 0
+    return replace(part, count=end, fills=fills, depth=depth)
 
 
 def runs_of(where: np.ndarray) -> list[tuple[int, int]]:
