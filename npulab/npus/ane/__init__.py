@@ -1,4 +1,4 @@
-"""Apple Neural Engine (H11 to H18): facts in the tables beside this file."""
+"""Apple Neural Engine (H11 to H18), with its facts in the tables of this folder."""
 
 from npulab.captures.target import DocumentFormat
 from npulab.npus.ane import beside, imported, mil_files, simulate

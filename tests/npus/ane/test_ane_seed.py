@@ -1,4 +1,4 @@
-"""The seed's rows on a task's bytes, as laws held against real files."""
+"""The rows of tinygrad's notes on a task's bytes (source S), checked as laws with real files."""
 
 from __future__ import annotations
 

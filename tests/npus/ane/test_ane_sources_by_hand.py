@@ -1,8 +1,6 @@
-"""What lies beside compiled ANE files, as users were promised it: networks, weights, tables,
-programs, the shell.
+"""Networks, weights, tables and programs made up by hand, and the commands of the shell on them.
 
-Written from the facts and the public names alone, with networks, tables and weight files that are
-made up here.
+Written from the facts and the public names alone.
 """
 
 from __future__ import annotations
@@ -324,7 +322,7 @@ def test_comparisons_are_counted_and_wrong_pairs_are_told_apart() -> None:
             assert (int(wrong.loc[one, other]) == 0) == (one == other or alike)
 
 
-def test_the_seed_s_rows_get_a_verdict_and_nothing_is_found_from_few() -> None:
+def test_the_rows_of_tinygrad_s_notes_get_a_verdict_and_nothing_is_found_from_few() -> None:
     networks = {n: plist.read_plist(real(n) / "net.plist").network for n in PAIRED}
     files = {n: agreement.values_of(npulab.load(real(n) / "model.hwx")) for n in PAIRED}
     table = stated.check_rows(seed.ROWS, seed.captures_of(networks, files))

@@ -1,8 +1,7 @@
-"""The ANE part as its users were promised it: compiled files, tasks, coefficients, and what damage
-does to them.
+"""Compiled files, tasks and coefficients compared with a second reader, and damaged files.
 
-Written from the facts and the public names alone; files are read here by ``ane_files``, which uses
-nothing of the package, and changed in memory so that nothing is where the real ones have it.
+Written from the facts and the public names alone.  The reader ``ane_files`` uses nothing of the
+package; it also changes files in memory so that nothing lies where the real files have it.
 """
 
 from __future__ import annotations
@@ -644,7 +643,7 @@ def test_a_file_of_h14_made_by_hand() -> None:
     )
 
 
-def test_the_seed_s_enums_are_all_there() -> None:
+def test_the_enums_of_tinygrad_s_notes_are_all_there() -> None:
     import csv
 
     table = shared("seeds/000_571751982c67fd8a.txt").read_text().splitlines()

@@ -1,5 +1,5 @@
-"""Layers out of ANE files, and files out of layers, as users were promised: held against plain
-sums and plain bytes.
+"""Layers lifted from ANE files, and files lowered from layers, compared with plain sums and plain
+bytes that are computed here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import ane_files
 import numpy as np
 import pytest
 from conftest import shared
-from test_ane_contract import ELSEWHERE, ORACLES, bare, capture_of, oracle, raw, real
+from test_ane_files_by_hand import ELSEWHERE, ORACLES, bare, capture_of, oracle, raw, real
 
 import npulab
 from npulab.captures.target import Hang, Unsupported
