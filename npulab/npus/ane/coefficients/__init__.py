@@ -77,7 +77,7 @@ def decode(
     array([2.], dtype=float16)
     """
     joined = fast.gathered(data, at)
-    if not kernel.sparse:
+    if at is not None and not kernel.sparse:
         fast.refuse_places(at, engines(kernel))
     halves, bias = fast.read(kernel, joined)
     weights, bias = fast.tensors_of(kernel, halves, bias)

@@ -505,16 +505,16 @@ def _masks_in(body: bytes, gaps: list[int], place: str) -> np.ndarray:
     A mask tells where the next mask is, so there is no way to look at many of them at a time.
     """
     seen = bytearray()
-    at = 0
+    at, end, steps = 0, len(body), MASK_STEPS  # local: this loop takes most of the time
     for gap in gaps:
-        if at >= len(body):
+        if at >= end:
             break
         mask = body[at]
         seen.append(mask)
-        at += MASK_STEPS[mask] + gap
-    if at != len(body) or len(seen) != len(gaps):
+        at += steps[mask] + gap
+    if at != end or len(seen) != len(gaps):
         raise ValueError(
-            f"{place}: got a count of {len(body)} bytes, "
+            f"{place}: got a count of {end} bytes, "
             f"allowed is as many as its masks ask for, here {at} or more"
         )
     return np.frombuffer(bytes(seen), np.uint8)

@@ -34,6 +34,7 @@ from npulab.npus.ane.memory import HALF
 from npulab.npus.kit import Item
 
 KINDS = ("bias", "weight", "fill", "count", "mask", "table")
+COORDINATES = ("channel", "plane", "row", "column")
 NONE = -1  # a coordinate that an item does not have
 # items as rows of numbers, for numpy: ``kind`` is an index of KINDS, ``core`` the engine
 ITEMS = np.dtype([(name, np.int64) for name in Item._fields])
@@ -71,8 +72,10 @@ def explain(kernel: Kernel, data: bytes, at: np.ndarray | None = None) -> list[I
 def _as_items(rows: np.ndarray) -> list[Item]:
     columns = {}
     for name in Item._fields:
-        column = rows[name].astype(object)
-        column[rows[name] == NONE] = None
+        column = rows[name]
+        if name in COORDINATES:
+            column = column.astype(object)
+            column[rows[name] == NONE] = None
         columns[name] = column.tolist()
     columns["kind"] = [KINDS[kind] for kind in columns["kind"]]
     return list(map(Item, *columns.values()))
