@@ -114,8 +114,8 @@ def _core_place(
 
 
 def weights_and_records(capture: Capture, operation: Operation) -> tuple[np.ndarray, Records]:
-    """Return the weights ``OHWI int16`` (depthwise ``1HWC``), less their zero point, and the records
-    of a convolution's output channels.
+    """Return the weights ``OHWI int16`` (depthwise ``1HWC``), less their zero point, and the
+    records of a convolution's output channels.
 
     Raises ValueError for a stream or records of another number of weights or channels.
     """

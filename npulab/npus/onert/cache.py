@@ -129,8 +129,8 @@ class Outcome(NamedTuple):
 
     ``at`` is the data at the address then ("freed" if there is none any more), ``packed`` the data
     of which the multiplied weights were packed, ``ejected`` the weights whose entries made room,
-    ``entries`` and ``bytes`` the contents of the cache afterwards.  ``fault`` is true if numbers are
-    wrong or the program ends.
+    ``entries`` and ``bytes`` the contents of the cache afterwards.  ``fault`` is true if numbers
+    are wrong or the program ends.
     """
 
     event: int
@@ -304,8 +304,8 @@ class _Machine:
         )
 
     def run(self, layer: Layer, weights: str) -> tuple[str, str, tuple[str, ...]]:
-        """Return (outcome, the data by which the layer multiplies, the ejected data); ``weights`` is
-        the data with which it was prepared."""
+        """Return (outcome, the data by which the layer multiplies, the ejected data); ``weights``
+        is the data with which it was prepared."""
         kept = caches(self.policy, layer)
         found_by = key(self.policy, layer)
         if kept and found_by in self.cache:

@@ -1,5 +1,5 @@
-"""The log that ONE's fully connected layers wrote while weights were freed after packing: its reader
-and its replay.
+"""The log that ONE's fully connected layers wrote while weights were freed after packing: its
+reader and its replay.
 
 A line is a function, the address of the layer, and an event: ``void onert::backend::cpu::ops::
 FullyConnectedLayer::prepare() 0x752570 cached:  0x754a28``.  ``prepare`` logs the address by which

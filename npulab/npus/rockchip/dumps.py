@@ -153,7 +153,7 @@ def _stem(file: Path) -> str:
 
 def _common(a: str, b: str) -> str:
     """Return the beginning that two names share, without separators at its end."""
-    return commonprefix([a, b]).rstrip("_-. ")
+    return commonprefix([a, b]).rstrip("_-. ")  # noqa: RUF071 - letters are compared, not folders
 
 
 def _kind(file: Path) -> str:

@@ -79,8 +79,8 @@ def weights(
 
 
 def pack_weights(tensor: np.ndarray, depthwise: bool = False, fill: int = 0) -> bytes:
-    """Return the weight buffer of a tensor OHWI (depthwise 1HWC), with ``fill`` in the channels that
-    complete an atom and 0 in the kernel that makes their number even."""
+    """Return the weight buffer of a tensor OHWI (depthwise 1HWC), with ``fill`` in the channels
+    that complete an atom and 0 in the kernel that makes their number even."""
     shape = weights_shape(tensor.shape, depthwise, tensor.dtype.name)
     out = np.zeros(shape, tensor.dtype)
     out[: tensor.shape[0]] = fill

@@ -29,7 +29,7 @@ ACCUMULATORS = "int32-output"
 TWICE = "twice_half_even"  # the feature of chips that have a share of each channel
 DILATION = "dilation"  # the feature of chips on which dilated kernels were seen
 RULES = {False: "rockchip-rk3588:half-even", True: "rockchip-rv1103:half-even-twice"}  # by TWICE
-# The fields that a layer decides, each with the name of its value in ``_geometry`` or ``converter``.
+# The fields that a layer decides, with the names of their values in ``_geometry``, ``converter``.
 FIELDS = read_table(FACTS.here / "fields.csv")
 
 

@@ -379,7 +379,8 @@ def _next(data: bytes, record: Record, warnings: list[str]) -> int | None:
             return at
     if data[end:].strip(b"\0"):
         warnings.append(
-            f"record at byte {record.offset}: {len(data) - end} bytes after its data are not a record"
+            f"record at byte {record.offset}: {len(data) - end} bytes after its data are not a "
+            "record"
         )
     return None
 

@@ -493,8 +493,8 @@ def _reduced(kind: str, array: np.ndarray, have: str, axes: str, sums: str) -> n
 
 
 def rounded(array: np.ndarray, dtype: str) -> np.ndarray:
-    """Return an array in a type, rounded half to even; complex numbers, which carry derivatives, are
-    not rounded."""
+    """Return an array in a type, rounded half to even; complex numbers, which carry derivatives,
+    are not rounded."""
     with np.errstate(over="ignore", under="ignore"):
         if np.iscomplexobj(array):
             return array

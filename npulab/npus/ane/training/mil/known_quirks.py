@@ -1,5 +1,5 @@
-"""Warnings for MIL programs that are known to go wrong on the ANE, found in a program and its weight
-files.  ``quirks.csv`` says what each quirk does and where it was seen."""
+"""Warnings for MIL programs that are known to go wrong on the ANE, found in a program and its
+weight files.  ``quirks.csv`` says what each quirk does and where it was seen."""
 
 from __future__ import annotations
 
