@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from math import inf
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,13 +19,32 @@ from npulab.npus.onert.facts import BLOCK, CHIPS, EXPECTED, MOST_BYTES
 
 HYBRID, QUANTIZED = 0, 1
 TYPES: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.int8)}
-BOUNDS = {0: (-np.inf, np.inf), 1: (0.0, np.inf), 2: (-1.0, 1.0), 3: (0.0, 6.0)}
+BOUNDS = {0: (-inf, inf), 1: (0.0, inf), 2: (-1.0, 1.0), 3: (0.0, 6.0)}  # of activations
 MOST_PRODUCTS = 2**30
 # Values that the quantizing loop takes at a time; the values left over are rounded in another way
 # (source L).
 VECTOR = 8
 F = np.float32
 Values = Mapping[str, Any]
+
+
+class PackedMatrix(NamedTuple):
+    """The fields of a packed matrix, weights (lhs) or input rows (rhs): its sizes, the elements
+    from column to column, and those of its blocks."""
+
+    side: str
+    rows: int
+    columns: int
+    stride: int
+    kernel_rows: int
+    kernel_columns: int
+    order: int
+    kernel_order: int
+    zero_point: int
+
+    @classmethod
+    def of(cls, v: Values, side: str) -> PackedMatrix:
+        return cls(side, *(v[f"{side}_{name}"] for name in cls._fields[1:]))
 
 
 def simulate(capture: Capture) -> bytes:
@@ -48,8 +68,8 @@ def _check_call(v: Values) -> None:
     """Raise Hang for sizes and modes that no kernel takes."""
     known(v, EXPECTED["device"])
     batches, units, stride, depth = v["batches"], v["units"], v["dst_stride"], v["lhs_rows"]
-    _check_side(v, "lhs", units)
-    _check_side(v, "rhs", batches)
+    _check_side(v, PackedMatrix.of(v, "lhs"), units)
+    _check_side(v, PackedMatrix.of(v, "rhs"), batches)
     hang_if(depth != v["rhs_rows"], f"lhs_rows is {depth} and rhs_rows {v['rhs_rows']}")
     if 4 * ((batches - 1) * stride + units) > MOST_BYTES:
         raise Hang(
@@ -59,12 +79,10 @@ def _check_call(v: Values) -> None:
         raise Hang(f"{batches} x {units} x {depth} are more than {MOST_PRODUCTS} products")
 
 
-def _check_side(v: Values, side: str, count: int) -> None:
+def _check_side(v: Values, matrix: PackedMatrix, count: int) -> None:
     """Raise Hang if a packed matrix is not whole blocks with ``count`` columns."""
-    rows, columns = v[f"{side}_rows"], v[f"{side}_columns"]
-    high, wide = v[f"{side}_kernel_rows"], v[f"{side}_kernel_columns"]
-    pitch = v[f"{side}_stride"]
-    if rows % high or columns % wide or v[f"{side}_order"]:
+    side, rows, columns, pitch, high, wide, order, *_ = matrix
+    if rows % high or columns % wide or order:
         raise Hang(
             f"{side}: {rows} x {columns} are not whole blocks of {high} x {wide}, in columns"
         )
@@ -94,9 +112,11 @@ def _hybrid(capture: Capture, v: Values) -> bytes:
     else:
         rows, row_scales, nothing = _measured(capture, v)
     low, high = BOUNDS[v["activation"]]
-    for unit, sums in enumerate(_products(capture, v, rows, 0)):
+    products = _products(capture, v, rows, 0)
+    for unit, sums in enumerate(products):
         bias = biases[unit]
-        total = _clamped(wrapped(sums), v).astype(F)
+        clamped = _clamped(wrapped(sums), v)
+        total = clamped.astype(F)
         with np.errstate(over="ignore", invalid="ignore"):
             scale = row_scales * scales[unit % len(scales)]
             if v["fused_multiply_add"]:
@@ -133,7 +153,8 @@ def _quantized(capture: Capture, v: Values, one_rounding: bool) -> bytes:
     if one_rounding:
         requantize = _once
     limits = np.iinfo(out.dtype)
-    for unit, sums in enumerate(_products(capture, v, rows, v["rhs_zero_point"])):
+    products = _products(capture, v, rows, v["rhs_zero_point"])
+    for unit, sums in enumerate(products):
         multiplier = int(multipliers[unit % count])
         exponent = int(exponents[unit % count])
         if not -31 <= exponent <= 30:
@@ -142,8 +163,9 @@ def _quantized(capture: Capture, v: Values, one_rounding: bool) -> bytes:
             )
         total = wrapped(sums + int(biases[unit]))
         values = requantize(total, multiplier, exponent)
-        values = _clamped(values + v["dst_zero_point"], v)
-        out[unit :: v["dst_stride"]][: v["batches"]] = values.clip(limits.min, limits.max)
+        clamped = _clamped(values + v["dst_zero_point"], v)
+        codes = clamped.clip(limits.min, limits.max)
+        out[unit :: v["dst_stride"]][: v["batches"]] = codes
     return out.tobytes()
 
 
@@ -184,61 +206,69 @@ def _products(capture: Capture, v: Values, rows: np.ndarray, rhs_zero: int) -> I
     """Yield the sums ``(batches,) int64`` of each unit, less the part of zero points, strip of
     columns by strip."""
     data = buffer_of(capture, "coefficients")
-    stride, wide, step = v["lhs_stride"], v["lhs_kernel_columns"], v["rhs_kernel_columns"]
+    units, batches, step = v["units"], v["batches"], v["rhs_kernel_columns"]
+    weights = PackedMatrix.of(v, "lhs")
+    wide = weights.kernel_columns
     # The sums of columns lie after the packed weights; without a zero point nothing reads them.
-    sums = np.zeros(v["lhs_columns"], np.int64)
+    sums = np.zeros(weights.columns, np.int64)
     if rhs_zero:
-        start = stride * v["lhs_columns"]
-        sums += _numbers_at(capture, "coefficients", "<i4", v["lhs_columns"], start=start)
-    rows = rows[: v["batches"]]
-    from_zeros = v["lhs_zero_point"] * (rhs_zero * v["lhs_rows"] - rows.sum(1, dtype=np.int64))
-    for strip in range(0, v["units"], wide):
-        columns = _strip(data, strip * stride, v, "lhs")
-        dots = np.empty((wide, v["batches"]), np.int64)
-        for batch in range(0, v["batches"], step):
+        start = weights.stride * weights.columns
+        sums += _numbers_at(capture, "coefficients", "<i4", weights.columns, start=start)
+    rows = rows[:batches]
+    counted = rhs_zero * weights.rows - rows.sum(1, dtype=np.int64)
+    from_zeros = weights.zero_point * counted
+    for strip in range(0, units, wide):
+        columns = _strip(data, strip, weights)
+        dots = np.empty((wide, batches), np.int64)
+        for batch in range(0, batches, step):
             few = rows[batch : batch + step].astype(np.int64)
             dots[:, batch : batch + step] = columns @ few.T
-        for place in range(min(wide, v["units"] - strip)):
-            yield dots[place] + from_zeros - rhs_zero * int(sums[strip + place])
+        for place in range(min(wide, units - strip)):
+            of_zero = rhs_zero * int(sums[strip + place])
+            yield dots[place] + from_zeros - of_zero
 
 
-def _strip(data: bytes, at: int, v: Values, side: str) -> np.ndarray:
-    """Return the strip of columns at a byte, ``(kernel_columns, rows) int64``, block by block."""
-    high, wide = v[f"{side}_kernel_rows"], v[f"{side}_kernel_columns"]
-    rows = v[f"{side}_rows"]
-    if at + rows * wide > len(data):
+def _strip(data: bytes, column: int, matrix: PackedMatrix) -> np.ndarray:
+    """Return the strip of columns from a column on, ``(kernel_columns, rows) int64``, block by
+    block."""
+    high, wide = matrix.kernel_rows, matrix.kernel_columns
+    at = column * matrix.stride
+    size = matrix.rows * wide
+    if at + size > len(data):
         raise Hang(
-            f"{side}: reads {rows * wide} bytes at byte {at:#x}, the buffer ends at {len(data):#x}"
+            f"{matrix.side}: reads {size} bytes at byte {at:#x}, the buffer ends at {len(data):#x}"
         )
-    out = np.empty((wide, rows), np.int64)
-    for row in range(0, rows, high):
+    strip = np.empty((wide, matrix.rows), np.int64)
+    for row in range(0, matrix.rows, high):
         block = np.frombuffer(data, np.int8, high * wide, at + row * wide)
-        if v[f"{side}_kernel_order"]:
+        if matrix.kernel_order:
             block = block.reshape(high, wide).T
-        out[:, row : row + high] = block.reshape(wide, high)
-    return out
+        strip[:, row : row + high] = block.reshape(wide, high)
+    return strip
 
 
 def _prepacked(capture: Capture, v: Values) -> np.ndarray:
     """Return the packed input rows, ``(rhs_columns, rhs_rows) int8``."""
     data = buffer_of(capture, "input_rows")
-    wide = v["rhs_kernel_columns"]
-    out = np.empty((v["rhs_columns"], v["rhs_rows"]), np.int8)
-    for strip in range(0, v["rhs_columns"], wide):
-        out[strip : strip + wide] = _strip(data, strip * v["rhs_stride"], v, "rhs")
-    return out
+    matrix = PackedMatrix.of(v, "rhs")
+    wide = matrix.kernel_columns
+    rows = np.empty((matrix.columns, matrix.rows), np.int8)
+    for column in range(0, matrix.columns, wide):
+        rows[column : column + wide] = _strip(data, column, matrix)
+    return rows
 
 
 def _measured(capture: Capture, v: Values) -> tuple[np.ndarray, np.ndarray, bool]:
     """Quantize the float32 input: rows of codes, a scale for each, true if all of it is 0."""
-    x = _numbers_at(capture, "input", "<f4", v["batches"], v["input_size"])
+    batches, size = v["batches"], v["input_size"]
+    x = _numbers_at(capture, "input", "<f4", batches, size)
     rows = _filled(v)
-    scales = np.ones(v["batches"], F)
-    body = v["input_size"] - v["input_size"] % VECTOR
+    scales = np.ones(batches, F)
+    body = size - size % VECTOR
     for batch, row in enumerate(x):
         most = np.abs(row).max()
         if most == 0:
-            rows[batch, : len(row)] = 0
+            rows[batch, :size] = 0
             continue
         with np.errstate(over="ignore"):
             scales[batch] = most / F(127)
@@ -252,7 +282,8 @@ def _measured(capture: Capture, v: Values) -> tuple[np.ndarray, np.ndarray, bool
         half = np.where(scaled >= 0, F(0.5), F(-0.5))
         near = scaled.astype(np.float64) + half
         near[:body] = scaled[:body] + half[:body]
-        rows[batch, : len(row)] = np.trunc(near.clip(-127, 127))
+        clamped = near.clip(-127, 127)
+        rows[batch, :size] = np.trunc(clamped)
     return rows, scales, not x.any()
 
 
@@ -261,7 +292,8 @@ def _read_codes(capture: Capture, v: Values) -> np.ndarray:
     dtype = TYPES[v["rhs_type"]].str
     codes = _numbers_at(capture, "input", dtype, v["batches"], v["input_size"])
     rows = _filled(v)
-    rows[: v["batches"], : v["input_size"]] = as_codes(codes, "int8")
+    batches, size = codes.shape
+    rows[:batches, :size] = as_codes(codes, "int8")
     return rows
 
 
@@ -273,7 +305,8 @@ def _filled(v: Values) -> np.ndarray:
 
 
 def _result(v: Values, dtype: np.dtype[Any]) -> np.ndarray:
-    return np.zeros((v["batches"] - 1) * v["dst_stride"] + v["units"], dtype)
+    before = (v["batches"] - 1) * v["dst_stride"]
+    return np.zeros(before + v["units"], dtype)
 
 
 def _clamped(values: np.ndarray, v: Values) -> np.ndarray:
