@@ -1,17 +1,17 @@
-"""Traces in ``.cfg`` files: a statement a line, ``//`` and ``#`` start comments.
+"""Reads traces in ``.cfg`` files: a statement a line, ``//`` and ``#`` start comments.
 
-====================================================
-==================================================================
-``mem_init(mem, address, size, ALL_ZERO);``          memory set aside and zeroed
-``mem_load(mem, address, "file.dat");``              an image put into it
-``reg_write(NVDLA_UNIT.REGISTER_0, value);``
-``poll_reg_equal(...);`` and its like, ``reg_read``  what the device answers; only the names are checked
-``sync_notify(unit, event);``, ``sync_wait``         order among the threads of the player; the order here is the text's
-``intr_notify(unit, event);``                        an operation's interrupt raises an event
-``check_crc(event, mem, address, size, crc32);``     memory compared when the event comes
-``check_file(event, mem, address, size, "f.dat");``  the same with all bytes
-``check_nothing(event);`` ====================================================
-==================================================================
+=================================================== ==========================================
+``mem_init(mem, address, size, ALL_ZERO);``         memory set aside and zeroed
+``mem_load(mem, address, "file.dat");``             an image put into it
+``reg_write(NVDLA_UNIT.REGISTER_0, value);``        a register write
+``poll_reg_equal(...);`` and its like, ``reg_read`` the device's answer; only names are checked
+``sync_notify(unit, event);``, ``sync_wait``        order among the player's threads; the order
+                                                    here is the text's
+``intr_notify(unit, event);``                       an operation's interrupt raises an event
+``check_crc(event, mem, address, size, crc32);``    memory compared when the event comes
+``check_file(event, mem, address, size, "f.dat");`` the same with all bytes
+``check_nothing(event);``                           an event without a check
+=================================================== ==========================================
 
 ``mem`` is ``pri_mem`` or ``sec_mem``, or 1 or 0 as RAM_TYPE fields have it.  Source: the traces of
 nvdla/hw, its verification guide.
@@ -50,18 +50,17 @@ ARGUMENTS = {
     "check_nothing": 1,
 }
 PATTERN = "ALL_ZERO"
-PROVENANCE = (
-    "// provenance: "  # a line that npulab writes; other traces are of a simulation of the RTL
-)
+# npulab writes a line with this; other traces are of a simulation of the RTL.
+PROVENANCE = "// provenance: "
 WORDS = 2**32
 HEAD_LINES = 8
 
 
 def read_cfg(path: Path, text: str, registers: RegisterMap) -> list[Event]:
-    """The events of a trace.
+    """Return the events of a trace.
 
-    Raises ValueError naming file and line for what is no statement, a register that the map has
-    not, a number that is none or out of range, and a file that is missing or broken.
+    Raises ValueError naming file and line for text that is not a statement, a register that the map
+    does not have, a number that is malformed or out of range, and a file that is missing or broken.
     """
     offsets = offsets_of(registers)
     images: dict[str, Image] = {}
@@ -80,8 +79,8 @@ def read_cfg(path: Path, text: str, registers: RegisterMap) -> list[Event]:
                         "reg_write(NVDLA_SDP.D_OP_ENABLE_0, 0x1);"
                     )
                 at = match.end()
-                said = [one.strip() for one in match[2].split(",")]
-                found = _event(line, match[1], said, path.parent, offsets, images)
+                arguments = [text.strip() for text in match[2].split(",")]
+                found = _event(line, match[1], arguments, path.parent, offsets, images)
                 if found is not None:
                     events.append(found)
                 if isinstance(found, Done):
@@ -89,7 +88,7 @@ def read_cfg(path: Path, text: str, registers: RegisterMap) -> list[Event]:
                 elif isinstance(found, Check):
                     awaited.add(found.sync)
                 elif match[1] == "sync_wait":
-                    awaited.add(said[-1])
+                    awaited.add(arguments[-1])
     for name, line in raised.items():
         if name not in awaited:
             raise ValueError(
@@ -100,29 +99,24 @@ def read_cfg(path: Path, text: str, registers: RegisterMap) -> list[Event]:
         if isinstance(event, Check) and event.sync not in raised:
             raise ValueError(
                 f"{path}, line {event.line}: got event {event.sync[:40]!r}, which no intr_notify "
-                "raises, "
-                f"allowed are {', '.join(raised) or 'none'}"
+                f"raises, allowed are {', '.join(raised) or 'none'}"
             )
     return events
 
 
 def provenance_of(text: str) -> str:
-    """What recorded a trace: as a comment says that npulab wrote, else a simulation of the
+    """Return the provenance of a trace: that of npulab's comment, else a simulation of the
     hardware's source.
 
     >>> provenance_of("// provenance: simulated\\n"), provenance_of("// a test")
     ('simulated', 'RTL simulation')
     """
-    said = next(
-        (
-            line.removeprefix(PROVENANCE).strip()
-            for line in text.splitlines()[:HEAD_LINES]
-            if line.startswith(PROVENANCE)
-        ),
-        "",
-    )
-    if said in PROVENANCES:
-        return said
+    for line in text.splitlines()[:HEAD_LINES]:
+        if line.startswith(PROVENANCE):
+            stated = line.removeprefix(PROVENANCE).strip()
+            if stated in PROVENANCES:
+                return stated
+            break
     return "RTL simulation"
 
 
@@ -134,8 +128,9 @@ def _event(
     offsets: Mapping[str, int],
     images: dict[str, Image],
 ) -> Event | None:
+    """Return the event of a statement, None if it only asks or orders."""
     if ASKED.fullmatch(what):
-        names = [one for one in said if NAME.fullmatch(one)]
+        names = [text for text in said if NAME.fullmatch(text)]
         if not names:
             raise ValueError(
                 f"got {what}({', '.join(said)}), allowed is a register NVDLA_UNIT.REGISTER_0 in it"
@@ -168,42 +163,36 @@ def _event(
             )
         return Done(line, unit[1].upper(), int(unit[2]), said[1])
     if what == "check_crc":
-        return Check(
-            line,
-            _memory(said[1]),
-            *extent(said[2], said[3]),
-            crc=number(said[4], WORDS, "CRC"),
-            sync=said[0],
-        )
+        start, size, crc = *extent(said[2], said[3]), number(said[4], WORDS, "CRC")
+        return Check(line, _memory(said[1]), start, size, crc=crc, sync=said[0])
     if what == "check_file":
-        return Check(
-            line,
-            _memory(said[1]),
-            *extent(said[2], said[3]),
-            golden=_image(said[4], folder, images),
-            sync=said[0],
-        )
+        start, size = extent(said[2], said[3])
+        golden = _image(said[4], folder, images)
+        return Check(line, _memory(said[1]), start, size, golden=golden, sync=said[0])
     if what == "check_nothing":
         return Check(line, MEMORIES[1], 0, 0, sync=said[0])
     return None
 
 
 def number(text: str, below: int, what: str) -> int:
-    """A number from 0 below a limit, decimal or hexadecimal; raises ValueError.
+    """Return a number from 0 below a limit, decimal or hexadecimal; ValueError for other text.
 
     >>> number("0x1f", 32, "value")
     31
     """
     value = below
     if NUMBER.fullmatch(text) and len(text) < 40:
-        value = int(text, 16 if text[1:2] in ("x", "X") else 10)
+        base = 10
+        if text[1:2] in ("x", "X"):
+            base = 16
+        value = int(text, base)
     if value >= below:
         raise ValueError(f"got {what} {text[:40]!r}, allowed is 0 to {below - 1:#x}")
     return value
 
 
 def extent(address: str, size: str) -> tuple[int, int]:
-    """Address and size, that end where addresses do; raises ValueError."""
+    """Return address and size of memory; ValueError if it goes past the last address."""
     start = number(address, ADDRESSES, "address")
     length = number(size, ADDRESSES + 1, "size")
     if not 0 < length <= ADDRESSES - start:
@@ -221,12 +210,10 @@ def _offset(name: str, offsets: Mapping[str, int]) -> int:
     if full not in offsets:
         near = difflib.get_close_matches(full, offsets, 2)
         if near:
-            known = "NVDLA_" + " or NVDLA_".join(f"{one}_0" for one in near)
+            known = " or ".join(f"NVDLA_{register}_0" for register in near)
         else:
-            known = (
-                f"a unit of {', '.join(dict.fromkeys(one.split('.')[0] for one in offsets))} and "
-                "a register of it"
-            )
+            units = dict.fromkeys(register.split(".")[0] for register in offsets)
+            known = f"a unit of {', '.join(units)} and a register of it"
         raise ValueError(f"got register {name[:60]!r}, allowed is {known}")
     return offsets[full]
 

@@ -1,11 +1,10 @@
-"""One job of the convolution units, from its registers and memory to the accumulators that the next
-unit is handed.
+"""A job of the convolution units, from its registers and memory to the accumulators that it hands
+over to the next unit.
 
 CDMA reads features or an image and the weights, CSC moves windows over them, CMAC multiplies, CACC
-adds up and shortens.  What the registers state beyond that is not looked at: banks, entries,
-packing, releases, the padding on the right and below, and operands of what is off hold anything in
-captures.  Data that is kept from the job before (DATA_REUSE, WEIGHT_REUSE) is read again from where
-the registers say.
+adds up and rounds.  Other registers are ignored: banks, entries, packing, releases, the padding on
+the right and below, and operands of disabled steps hold anything in captures.  Data that is kept
+from the job before (DATA_REUSE, WEIGHT_REUSE) is read again from where the registers say.
 
 Elements and weights are multiplied in floating point, in shares of a sum so short that no partial
 sum, in whatever order, leaves the whole numbers that the type holds: 1024 products of int8 reach
@@ -42,10 +41,10 @@ SUM_BITS = {1: 34, 2: 48}  # of a sum, by the bytes of an element
 HANDED_BITS = 32
 MOST_TRUNCATE = 31  # CACC.D_CLIP_CFG.CLIP_TRUNCATE has 5 bits
 SHARE = 1024  # products of a share
-# bytes that a block of outputs may take beside the tensors, which are at least half as large where
-# they are more
+# Bytes that a block of outputs may take next to the tensors: at most half as many as these have, if
+# that is between the two.
 LEAST_SPARE, MOST_SPARE = 2**16, 2**23
-SUM_BYTES = 64  # of which each sum takes so many on its way to an accumulator
+SUM_BYTES = 64  # that a sum takes on its way to an accumulator
 LONGEST_SUM = EXACT_FLOAT64 // 2**30  # of a sum of int16 elements
 FLOATS: dict[int, np.dtype[Any]] = {1: np.dtype(np.float32), 2: np.dtype(np.float64)}
 assert SHARE * 2**14 <= EXACT_FLOAT32
@@ -54,11 +53,11 @@ assert SHARE * 2**14 <= EXACT_FLOAT32
 def handed_over(
     sums: np.ndarray, truncate: int, itemsize: int = 1, rules: Rules = RULES
 ) -> np.ndarray:
-    """Accumulators int32 of sums, whole numbers of any type of at most 2**53 in size.
+    """Return accumulators int32 of sums, whole numbers of any type of at most 2**53 in size.
 
-    A sum is limited to 34 bits (48 for elements of 2 bytes), divided by ``2**truncate`` and rounded
-    half away from zero, and limited to 32 bits; under ``rules`` that do not saturate they are
-    int64. Raises ValueError for a truncate outside 0 to 31.
+    A sum is saturated to 34 bits (48 for elements of 2 bytes), divided by ``2**truncate`` and
+    rounded half away from zero, and saturated to 32 bits; under ``rules`` that do not saturate the
+    accumulators are int64.  Raises ValueError for a truncate outside 0 to 31.
 
     >>> handed_over(np.array([5, -5, 2 ** 33]), 1)
     array([         3,         -3, 2147483647], dtype=int32)
@@ -73,11 +72,11 @@ def handed_over(
 
 @dataclass(frozen=True)
 class Window:
-    """How windows move over an input: the output's ``(height, width)``, and what there is of
-    (height, width) each.
+    """The movement of windows over an input: the output's sizes, stride, dilation and padding, each
+    as (height, width).
 
-    ``before`` is the padding above and left of the input; taps outside of it, on any side, read
-    ``pad_value``. Raises ValueError for a size, stride or dilation below 1 and a padding below 0.
+    ``before`` is the padding above and to the left; taps outside the input, on any side, read
+    ``pad_value``.  Raises ValueError for a size, stride or dilation below 1 and a padding below 0.
     """
 
     output: Pair
@@ -95,8 +94,8 @@ class Window:
 
 @dataclass(frozen=True)
 class Share:
-    """Taps ``first`` to ``end``, counted by rows, of which the channels ``start`` to ``stop`` are
-    added up."""
+    """The products of taps ``first`` to ``end``, counted by rows, and channels ``start`` to
+    ``stop``."""
 
     first: int
     end: int
@@ -110,7 +109,7 @@ class Share:
 
 
 def shares(taps: int, channels: int) -> Iterator[Share]:
-    """The shares of a sum over taps and channels, none longer than 1024 products."""
+    """Yield the shares of a sum over taps and channels, none longer than 1024 products."""
     many = max(1, SHARE // channels)
     for first in range(0, taps, many):
         for start in range(0, channels, SHARE):
@@ -125,20 +124,21 @@ def convolve(
     lanes: int = 0,
     rules: Rules = RULES,
 ) -> np.ndarray:
-    """Accumulators ``(height, width, lanes) int32`` of a convolution, as the accumulator hands them
+    """Return the accumulators ``(height, width, lanes) int32`` of a convolution, as CACC hands them
     over.
 
-    ``x`` is ``(H, W, C)``, ``weights`` ``(K, R, S, C)``, both int8 or both int16.  Lanes past the
-    kernels, where there are to be ``lanes`` in all, are 0.  ``rules`` are those of the accumulator.
+    ``x`` is ``(H, W, C)``, ``weights`` ``(K, R, S, C)``, both int8 or both int16.  With ``lanes``
+    in all, lanes past the kernels are 0.  ``rules`` are those of the accumulator.
     Raises ValueError for other types and shapes, and for more than 2**23 products of a sum.
     """
-    _check(x, weights, window, lanes)
+    _refuse_operands(x, weights, window, lanes)
     kernels, taps = len(weights), weights.shape[1] * weights.shape[2]
     (height, width), channels = window.output, weights.shape[3]
     type_ = FLOATS[x.itemsize]
-    out = np.zeros(
-        (height * width, max(lanes, kernels)), np.int32 if rules.saturate_stages else np.int64
-    )
+    result: Any = np.int64
+    if rules.saturate_stages:
+        result = np.int32
+    out = np.zeros((height * width, max(lanes, kernels)), result)
     parts = list(shares(taps, channels))
     flat = weights.reshape(kernels, taps, channels)
     spare = min(MOST_SPARE, max(LEAST_SPARE, (x.nbytes + weights.nbytes + out.nbytes) // 2))
@@ -153,9 +153,7 @@ def convolve(
             for k in range(0, kernels, few):
                 group = flat[k : k + few, part.first : part.end, part.start : part.stop]
                 joined[:, k : k + few] += read @ group.reshape(-1, part.depth).astype(type_).T
-        out[outputs[0] : outputs[-1] + 1, :kernels] = handed_over(
-            joined, truncate, x.itemsize, rules
-        )
+        out[outputs, :kernels] = handed_over(joined, truncate, x.itemsize, rules)
     return out.reshape(height, width, -1)
 
 
@@ -166,16 +164,12 @@ def _windows(
     share: Share,
     outputs: np.ndarray,
 ) -> np.ndarray:
-    """What a share's taps read for outputs counted by rows, ``(outputs, products)``; kernels are
-    ``across`` taps wide."""
-    starts = np.divmod(outputs[:, None], window.output[1])
-    taps = np.divmod(np.arange(share.first, share.end), across)
-    down, over = (
-        start * stride - before + tap * dilation
-        for start, stride, before, tap, dilation in zip(
-            starts, window.stride, window.before, taps, window.dilation, strict=True
-        )
-    )
+    """Return the elements that a share's taps read for outputs counted by rows, ``(outputs,
+    products)``; kernels are ``across`` taps wide."""
+    row, column = np.divmod(outputs[:, None], window.output[1])
+    tap_row, tap_column = np.divmod(np.arange(share.first, share.end), across)
+    down = row * window.stride[0] - window.before[0] + tap_row * window.dilation[0]
+    over = column * window.stride[1] - window.before[1] + tap_column * window.dilation[1]
     outside = (down < 0) | (down >= x.shape[0]) | (over < 0) | (over >= x.shape[1])
     down[outside], over[outside] = 0, 0
     read = x[down, over, share.start : share.stop]
@@ -183,17 +177,13 @@ def _windows(
     return read.reshape(len(outputs), -1)
 
 
-def _check(x: np.ndarray, weights: np.ndarray, window: Window, lanes: int) -> None:
+def _refuse_operands(x: np.ndarray, weights: np.ndarray, window: Window, lanes: int) -> None:
     if x.dtype not in (np.int8, np.int16) or weights.dtype != x.dtype:
         raise ValueError(
             f"x, weights: got {x.dtype}, {weights.dtype}, allowed is int8 or int16 for both"
         )
-    if (
-        x.ndim != 3
-        or weights.ndim != 4
-        or weights.shape[3] != x.shape[2]
-        or not (x.size and weights.size)
-    ):
+    axes = x.ndim, weights.ndim
+    if axes != (3, 4) or weights.shape[3] != x.shape[2] or not (x.size and weights.size):
         raise ValueError(
             f"x, weights: got {x.shape}, {weights.shape}, allowed is (H, W, C), (K, R, S, C)"
         )
@@ -208,14 +198,15 @@ def _check(x: np.ndarray, weights: np.ndarray, window: Window, lanes: int) -> No
 
 
 def run(values: Raw, features: Features, memory: ByteMemory, rules: Rules = RULES) -> np.ndarray:
-    """Accumulators ``(height, width, lanes) int32`` of the job that the registers describe.
+    """Return the accumulators ``(height, width, lanes) int32`` of the job that the registers
+    describe.
 
-    ``features`` are those of a chip (``atomic_c``, ``atomic_k``, ``atomic_k_int16`` where it
-    differs, ``memory_atom``, ``int16``).  The lanes are the kernels, and accumulators
-    of 0 up to a whole atom of memory. Raises Unsupported, naming register and value, for what is
-    not covered: Winograd, batches, compressed weights, fp16, int16 on a chip without it, pixel
-    formats that no source states, and jobs too large to be simulated; Hang for registers that
-    contradict each other.  What ``memory`` raises comes through.
+    ``features`` are a chip's (``atomic_c``, ``atomic_k``, ``atomic_k_int16`` if it differs,
+    ``memory_atom``, ``int16``).  The lanes are the kernels, and accumulators of 0 up to a whole
+    atom of memory.  Raises Unsupported, naming register and value, for Winograd, batches,
+    compressed weights, fp16, int16 on a chip without it, pixel formats that no source states, and
+    jobs too large to be simulated; Hang for registers that contradict each other; and the errors of
+    ``memory``.
     """
     fields = Fields(values, features)
     itemsize = _covered(fields)
@@ -229,37 +220,39 @@ def run(values: Raw, features: Features, memory: ByteMemory, rules: Rules = RULE
             f"{pixels * prod(stored.shape)} products, allowed to be simulated are {MOST_SUMS} "
             f"accumulators and {MOST_PRODUCTS} products"
         )
-    x = (read_image if image else read_features)(fields, memory, itemsize, rules)
-    weights = read_weights(fields, memory, stored, rules)
     if image:
-        weights = _by_pixels(weights, x.shape[2])
+        x = read_image(fields, memory, itemsize, rules)
+        weights = _by_pixels(read_weights(fields, memory, stored, rules), x.shape[2])
+    else:
+        x = read_features(fields, memory, itemsize, rules)
+        weights = read_weights(fields, memory, stored, rules)
     return convolve(x, weights, window, fields["CACC.D_CLIP_CFG.CLIP_TRUNCATE"], lanes, rules)
 
 
 def window_of(values: Raw, itemsize: int = 1, rules: Rules = RULES) -> Window:
-    """How the windows move.
+    """Return how the windows move.
 
-    An image has no dilation, and its padding on the left is in what CDMA makes of it.
+    An image has no dilation, and CDMA adds its padding on the left.
     """
     fields = Fields(values, {})
-    image = fields["CDMA.D_DATAIN_FORMAT.DATAIN_FORMAT"] == PIXEL
+    dilation = fields.pair("CSC.D_DILATION_EXT.{}_DILATION_EXT", ("Y", "X"))
+    left, pad_value = fields["CSC.D_ZERO_PADDING.PAD_LEFT"], 0
+    if fields["CDMA.D_DATAIN_FORMAT.DATAIN_FORMAT"] == PIXEL:
+        dilation, left = (1, 1), 0
+    if rules.pad_value:
+        pad_value = wrapped(fields["CSC.D_ZERO_PADDING_VALUE.PAD_VALUE"], 8 * itemsize)
     return Window(
         fields.pair("CSC.D_DATAOUT_SIZE_0.DATAOUT_{}"),
         fields.pair("CSC.D_CONV_STRIDE_EXT.CONV_{}_STRIDE_EXT", ("Y", "X")),
-        (1, 1) if image else fields.pair("CSC.D_DILATION_EXT.{}_DILATION_EXT", ("Y", "X")),
-        (
-            fields["CSC.D_ZERO_PADDING.PAD_TOP"],
-            0 if image else fields["CSC.D_ZERO_PADDING.PAD_LEFT"],
-        ),
-        wrapped(fields["CSC.D_ZERO_PADDING_VALUE.PAD_VALUE"], 8 * itemsize)
-        if rules.pad_value
-        else 0,
+        dilation,
+        (fields["CSC.D_ZERO_PADDING.PAD_TOP"], left),
+        pad_value,
     )
 
 
 def _by_pixels(weights: np.ndarray, channels: int) -> np.ndarray:
-    """An image's weights ``(K, R, 1, S * channels)`` as ``(K, R, S, channels)``; where they end
-    within a pixel, what is left of it counts as 0."""
+    """Return an image's weights ``(K, R, 1, S * channels)`` as ``(K, R, S, channels)``; if they end
+    within a pixel, the rest of it counts as 0."""
     kernels, height, _, depth = weights.shape
     across = -(-depth // channels)
     whole = np.pad(weights[:, :, 0], ((0, 0), (0, 0), (0, across * channels - depth)))
@@ -267,7 +260,7 @@ def _by_pixels(weights: np.ndarray, channels: int) -> np.ndarray:
 
 
 def _covered(fields: Fields) -> int:
-    """Bytes of a processed element, where the job is one that is covered."""
+    """Return the bytes of a processed element; Unsupported for a job that is not covered."""
     fields.expect("run convolution")
     given = {name: fields.precision(name) for name in PROCESSED if name in fields.values}
     if len(set(given.values())) > 1:

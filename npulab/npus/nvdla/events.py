@@ -1,4 +1,4 @@
-"""What a trace does, statement by statement: both grammars are read to these."""
+"""The events of a trace, statement by statement: both grammars are read to these."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Write(NamedTuple):
 
 
 class Read(NamedTuple):
-    """A register that was read by byte address, and what its bits in ``mask`` were."""
+    """A register that was read, by byte address, and the ``value`` of its bits in ``mask``."""
 
     line: int
     offset: int
@@ -44,8 +44,8 @@ class Load(NamedTuple):
 
 
 class Done(NamedTuple):
-    """An operation is waited for: the one of this unit and group where the trace says so; ``sync``
-    names the event."""
+    """A wait for an operation, of this unit and group if the trace says so; ``sync`` names the
+    event."""
 
     line: int
     unit: str = ""
@@ -54,7 +54,7 @@ class Done(NamedTuple):
 
 
 class Check(NamedTuple):
-    """Memory that is to be compared: with a CRC-32, or with the bytes of an image."""
+    """A comparison of memory with a CRC-32, or with the bytes of an image."""
 
     line: int
     memory: str

@@ -1,16 +1,16 @@
-"""Importer of logs of register accesses: of the virtual platform, the kernel driver, and the player
-of the Verilator simulation.
+"""Importer of logs of register accesses that the virtual platform, the kernel driver and the player
+of the Verilator simulation print.
 
 ::
 
     Info: nvdla.csb_adaptor: GP: iswrite=1 addr=0x1020b010 len=4 data=0x 00000001
     resp=TLM_OK_RESPONSE
-    NV_NVDLA_csb_master.cpp: 80:Addr: 0xb010        (then Data, Is write, nposted; Err bit of a read)
+    NV_NVDLA_csb_master.cpp: 80:Addr: 0xb010        (then Data, Is write, nposted; Err bit: reads)
     [  219.1] nvdla_reg_write offset=0xb010 value=0x1
     (164) write to nvdla: addr 00002c04, data 00000001
 
-Addresses are of bytes, but for the last form, which counts words.  Where the device lies is what
-most addresses have in common above the registers; some logs count from there.  Other lines, and
+Addresses are of bytes; only the last form counts words.  The device lies at the high bits that most
+addresses share; some logs count from there.  Other lines, and
 accesses to addresses without a register, are skipped and counted.  Source: nvdla/vp's
 documentation, nvdla/hw's C model and ``nvdla.cpp``; prints that people put into
 ``nvdla_core_callbacks.c``.
@@ -123,13 +123,11 @@ def read(path: Path) -> dict[str, Capture]:
     name = path.name.split(".")[0] or path.name
     capture = of_accesses(path, name, chip, block, events, registers)
     played = any(PLAYER.search(access.line.text) for access in accesses[:1])
-    return {
-        name: replace(
-            capture,
-            parameters={**capture.parameters, **skipped(sorted(rest))},
-            provenance=capture.provenance if played else DRIVEN,
-        )
-    }
+    provenance = DRIVEN
+    if played:
+        provenance = capture.provenance
+    parameters = {**capture.parameters, **skipped(sorted(rest))}
+    return {name: replace(capture, parameters=parameters, provenance=provenance)}
 
 
 def _accesses(path: Path) -> tuple[list[Access], list[Line]]:
@@ -143,8 +141,7 @@ def _accesses(path: Path) -> tuple[list[Access], list[Line]]:
             if int(match[3]) != WORD_BYTES:
                 raise ValueError(
                     f"{path}, line {line.number}: got an access of {match[3][:20]} bytes, allowed "
-                    "are "
-                    f"{WORD_BYTES}"
+                    f"are {WORD_BYTES}"
                 )
             out.append(Access(line, match[1] == "1", int(match[2], 16), int(match[4], 16)))
         elif match := MASTER.search(text):
@@ -156,10 +153,10 @@ def _accesses(path: Path) -> tuple[list[Access], list[Line]]:
                         f"{path}, line {line.number}: got the end of a request without "
                         f"{', '.join(missing)}, allowed is one with {', '.join(PARTS)}"
                     )
-                is_write = bool(request["Is write"])
-                out.append(
-                    Access(begun, is_write, request["Addr"], request["Data"] if is_write else None)
-                )
+                value = None
+                if request["Is write"]:
+                    value = request["Data"]
+                out.append(Access(begun, value is not None, request["Addr"], value))
                 request, begun = {}, None
         elif match := ANSWER.search(text):
             _answer(out, int(match[1], 16))
@@ -168,8 +165,7 @@ def _accesses(path: Path) -> tuple[list[Access], list[Line]]:
             if is_write and match[3] is None:
                 raise ValueError(
                     f"{path}, line {line.number}: got {text.strip()[-60:]!r}, allowed is a write "
-                    "with its "
-                    "data"
+                    "with its data"
                 )
             value = None
             if is_write:
@@ -195,35 +191,34 @@ def _accesses(path: Path) -> tuple[list[Access], list[Line]]:
 
 
 def _answer(out: list[Access], value: int) -> None:
-    """What the device gave back for the last read."""
+    """Set the value that the device gave back for the last read."""
     if out and not out[-1].write and out[-1].value is None:
         out[-1] = out[-1]._replace(value=value)
 
 
 def _printed(line: Line) -> Access | None:
-    """The access that a print of a driver tells: address and value by their labels, else in this
-    order."""
+    """Return the access that a driver printed: address and value by their labels, else in this
+    order; None for other lines."""
     match = PRINT.search(line.text)
     if match is None:
         return None
-    labels = {
-        ("address" if label[1] else "value"): int(label[3], 16)
-        for label in LABELLED.finditer(match[2])
-    }
+    labels = {}
+    for label in LABELLED.finditer(match[2]):
+        kind = "value"
+        if label[1]:
+            kind = "address"
+        labels[kind] = int(label[3], 16)
     bare = [int(number, 16) for number in BARE.findall(match[2])]
     is_write = match[1].lower() == "write"
     if "address" not in labels and "value" not in labels and len(bare) >= 1 + is_write:
         labels = dict(zip(("address", "value"), bare[:2], strict=False))
-    if (
-        "address" not in labels
-        or (is_write and "value" not in labels)
-        or labels.get("value", 0) >= 2**32
-    ):
+    value = labels.get("value")
+    if "address" not in labels or (value is None and is_write) or (value or 0) >= 2**32:
         return None
-    return Access(line, is_write, labels["address"], labels.get("value"))
+    return Access(line, is_write, labels["address"], value)
 
 
 def _base(accesses: Sequence[Access]) -> int:
-    """What most addresses have in common above the registers."""
+    """Return the high bits that most addresses share above the registers."""
     counts = Counter(access.address // APERTURE * APERTURE for access in accesses)
     return max(counts, key=lambda top: (counts[top], -top), default=0)

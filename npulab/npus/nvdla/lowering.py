@@ -1,7 +1,8 @@
-"""From a layer to what a driver would send: one job of register writes, weights, operands and input
-in memory.
+"""From a layer to the job that a driver would send: register writes, and weights, operands and
+input in memory.
 
-``programs.csv`` says which field of a job holds which value of the layer, less 1 where it is so.
+``programs.csv`` says which field of a job holds which value of the layer, and if it is stored
+less 1.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ POOLS = ("average", "max", "min")  # by the raw value of POOLING_METHOD
 RECIPROCAL = 2**16
 MOST_POOLED = 8  # rows and columns of a window
 PROGRAMS = read_table(FACTS.here / "programs.csv")
-# what a job's fields hold, by the names of programs.csv
+# The values of a job's fields, by the names of programs.csv.
 Quantities = Mapping[str, int]
 
 
@@ -52,15 +53,15 @@ def lower(
     name: str = "lowered",
     addresses: Mapping[str, int] | None = None,
 ) -> Capture:
-    """The register program of a layer for a chip, its weights (``coefficients``), the operands of
-    SDP's stages (``bs``, ``bn``) and, with ``x``, the input.
+    """Return the register program of a layer for a chip, its weights (``coefficients``), the
+    operands of SDP's stages (``bs``, ``bn``) and, with ``x``, the input.
 
-    Convolutions of int8 with symmetric weights, one scale or one per channel, no activation or
-    ReLU; max, min and average pooling whose averages the unit rounds as the layer does; additions
-    of two int8 tensors of one scale, the output's being that times a power of two.  ``x`` is ``(H,
-    W, C)`` int8, for additions a pair.  The whole input and a group of kernels have to fit into the
-    convolution buffer: nothing is cut into several jobs.  Numbers that the hardware takes and
-    nobody checked in a trace: biases of two bytes, and pairs of bias and multiplier. Raises
+    Covered are convolutions of int8 with symmetric weights, one scale or one per channel, no
+    activation or ReLU; max, min and average pooling whose averages the unit rounds as the layer
+    does; additions of two int8 tensors of one scale, if the output's is that times a power of two.
+    ``x`` is ``(H, W, C)`` int8, for additions a pair.  The whole input and a group of kernels have
+    to fit into the convolution buffer: nothing is cut into several jobs.  The hardware takes biases
+    of two bytes, and pairs of bias and multiplier, but no trace checks them.  Raises
     ValueError for a layer that is not covered, Unsupported for an unknown chip, LookupError for an
     unknown address.
     """
@@ -71,7 +72,7 @@ def lower(
             f"lower for nvdla: got {layer!r} of {layer.dtype}, allowed is a Conv2D, "
             "Pool2D or Add of int8"
         )
-    tensors = _given(layer, x)
+    tensors = _input_tensors(layer, x)
     quantities = _quantities(layer, features["memory_atom"], where)
     buffers: dict[str, bytes] = {}
     if isinstance(layer, Conv2D):
@@ -80,10 +81,13 @@ def lower(
         values = _pooling(layer, quantities)
     else:
         values = _addition(layer, where, quantities)
-    cube = Cube.packed(*_three(layer.input_shape), features["memory_atom"])
+    shape = _three(layer.input_shape)
+    cube = Cube.packed(*shape, features["memory_atom"])
     for key, tensor in tensors.items():
-        buffers[key] = cube.pack(tensor.reshape(_three(layer.input_shape)))
-    used = {"input", "output", *buffers} | ({"other"} if isinstance(layer, Add) else set())
+        buffers[key] = cube.pack(tensor.reshape(shape))
+    used = {"input", "output", *buffers}
+    if isinstance(layer, Add):
+        used.add("other")
     block = block_of(chip)
     return lowered(
         FACTS,
@@ -96,34 +100,30 @@ def lower(
     )
 
 
-def _given(layer: Layer, x: Any) -> dict[str, np.ndarray]:
+def _input_tensors(layer: Layer, x: Any) -> dict[str, np.ndarray]:
+    """Return the input tensors by the names of their buffers; ValueError for other shapes."""
     if x is None:
         return {}
-    names = ("input", "other") if isinstance(layer, Add) else ("input",)
-    parts = [
-        np.asarray(one)
-        for one in (x if isinstance(layer, Add) and isinstance(x, tuple | list) else [x])
-    ]
-    if len(parts) != len(names) or any(
-        one.shape != layer.input_shape or one.dtype != np.int8 for one in parts
-    ):
-        kinds = " and ".join(f"shape {one.shape} {one.dtype}" for one in parts)
-        raise ValueError(
-            f"x: got {kinds}, allowed is "
-            f"{'a pair, each ' if len(names) > 1 else ''}{layer.input_shape} "
-            "of int8"
-        )
-    return dict(zip(names, parts, strict=True))
+    names, allowed, tensors = ["input"], "", [np.asarray(x)]
+    if isinstance(layer, Add):
+        names, allowed = ["input", "other"], "a pair, each "
+        if isinstance(x, tuple | list):
+            tensors = [np.asarray(tensor) for tensor in x]
+    wanted = [(layer.input_shape, np.dtype(np.int8))] * len(names)
+    if [(tensor.shape, tensor.dtype) for tensor in tensors] != wanted:
+        got = " and ".join(f"shape {tensor.shape} {tensor.dtype}" for tensor in tensors)
+        raise ValueError(f"x: got {got}, allowed is {allowed}{layer.input_shape} of int8")
+    return dict(zip(names, tensors, strict=True))
 
 
 def _three(shape: tuple[int, ...]) -> Shape:
-    """An addition's tensor as (H, W, C): whatever lies before the last two axes counts as rows."""
+    """Return an addition's shape as (H, W, C): axes before the last two count as rows."""
     *rows, width, channels = (1, 1, *shape)
     return int(np.prod(rows)), width, channels
 
 
 def _quantities(layer: Any, atom: int, where: Quantities) -> dict[str, int]:
-    """What jobs of any layer hold: sizes, pitches, windows, and halves of addresses."""
+    """Return the quantities of any layer: sizes, pitches, windows, and halves of addresses."""
     out: dict[str, int] = {}
     for side, shape in (("input", layer.input_shape), ("output", layer.output_shape)):
         cube = Cube.packed(*_three(shape), atom)
@@ -145,14 +145,17 @@ def _quantities(layer: Any, atom: int, where: Quantities) -> dict[str, int]:
 
 
 def _filled(job: str, quantities: Quantities) -> dict[str, int]:
-    """The fields of a job of ``programs.csv``, with what they hold of these quantities."""
-    return {
-        row["field"]: int(row["value"])
-        if row["value"].isdecimal()
-        else quantities[row["value"]] - int(row["less"] or 0)
-        for row in PROGRAMS
-        if row["job"] == job
-    }
+    """Return the fields of a job of ``programs.csv``, filled from quantities."""
+    out = {}
+    for row in PROGRAMS:
+        value = row["value"]
+        if row["job"] != job:
+            continue
+        if value.isdecimal():
+            out[row["field"]] = int(value)
+        else:
+            out[row["field"]] = quantities[value] - int(row["less"] or 0)
+    return out
 
 
 def _convolution(
@@ -160,9 +163,8 @@ def _convolution(
 ) -> tuple[dict[str, int], dict[str, bytes]]:
     _supported(layer)
     count = layer.output_shape[2]
-    weights = Weights(
-        count, *layer.kernel, layer.input_shape[2], chip["atomic_k"], chip["atomic_c"]
-    )
+    channels, atoms = layer.input_shape[2], (chip["atomic_k"], chip["atomic_c"])
+    weights = Weights(count, *layer.kernel, channels, *atoms)
     entries, banks = _buffered(Cube.packed(*layer.input_shape, chip["memory_atom"]), weights, chip)
     zero, wide = layer.input_q.zero_point, layer.weights.astype(np.int64)
     bias = layer.bias.astype(np.int64) - zero * wide.sum((1, 2, 3))
@@ -176,19 +178,16 @@ def _convolution(
         layer.activation == "relu",
         128 * np.abs(wide).sum((1, 2, 3)),
     )
-    values = _filled(
-        "convolution",
-        {
-            **quantities,
-            "entries": entries,
-            "data_banks": banks,
-            "pad_value": zero,
-            "weight_banks": chip["cbuf_banks"] - banks,
-            "kernel_bytes": weights.used // count,
-            "weight_bytes": weights.size,
-            "output_pixels": quantities["output_h"] * quantities["output_w"],
-        },
-    )
+    more = {
+        "entries": entries,
+        "data_banks": banks,
+        "pad_value": zero,
+        "weight_banks": chip["cbuf_banks"] - banks,
+        "kernel_bytes": weights.used // count,
+        "weight_bytes": weights.size,
+        "output_pixels": quantities["output_h"] * quantities["output_w"],
+    }
+    values = _filled("convolution", {**quantities, **more})
     values |= _points(points, where, quantities, flying=True)
     buffers = {"coefficients": weights.pack(layer.weights)}
     for stage, operands in points.operands.items():
@@ -212,8 +211,8 @@ def _supported(layer: Conv2D) -> None:
 
 
 def _buffered(cube: Cube, weights: Weights, chip: Features) -> Pair:
-    """(entries of a line, banks of the whole input) in the convolution buffer; ValueError where it
-    does not fit."""
+    """Return (entries of a line, banks of the whole input) in the convolution buffer; ValueError if
+    they do not fit."""
     atoms = chip["cbuf_entry"] // cube.atom  # of a full entry
     full, rest = divmod(cube.surfaces, atoms)
     entries = full * cube.width
@@ -225,8 +224,7 @@ def _buffered(cube: Cube, weights: Weights, chip: Features) -> Pair:
     if banks + kept > chip["cbuf_banks"]:
         raise ValueError(
             f"lower for nvdla: got an input of {banks} banks and groups of kernels of {kept}, "
-            "allowed are "
-            f"{chip['cbuf_banks']} banks of the convolution buffer together"
+            f"allowed are {chip['cbuf_banks']} banks of the convolution buffer together"
         )
     return entries, banks
 
@@ -237,7 +235,7 @@ def _points(
     quantities: Quantities,
     flying: bool,
 ) -> dict[str, int]:
-    """SDP and, where something is read, SDP_RDMA."""
+    """Return the fields of SDP and, if it reads memory, of SDP_RDMA."""
     quantities = {**quantities, "flying": flying}
     out = {**_filled("points", quantities), **points.values}
     if flying and not points.operands:
@@ -249,10 +247,8 @@ def _points(
 
 
 def _addition(layer: Add, where: Quantities, quantities: Quantities) -> dict[str, int]:
-    first, other, out = (
-        float(np.float32(q.scale))  # type: ignore[arg-type]
-        for q in (layer.input_q, layer.other_q, layer.output_q)
-    )
+    scales: list[Any] = [layer.input_q.scale, layer.other_q.scale, layer.output_q.scale]
+    first, other, out = np.asarray(scales, np.float32).tolist()
     shift = -1
     if out >= first:
         shift = int(np.log2(out / first))
@@ -301,20 +297,14 @@ def _pooling(layer: Pool2D, quantities: Quantities) -> dict[str, int]:
             layer.kernel,
             f"are averages that a reciprocal of 16 bits rounds right, not of {taps}",
         )
-    return _filled(
-        "pooling",
-        {
-            **quantities,
-            "method": POOLS.index(layer.kind),
-            "reciprocal_w": reciprocals[0],
-            "reciprocal_h": reciprocals[1],
-        },
-    )
+    more = {"method": POOLS.index(layer.kind)}
+    more["reciprocal_w"], more["reciprocal_h"] = reciprocals
+    return _filled("pooling", {**quantities, **more})
 
 
 def averages(taps: int, across: int, down: int) -> bool:
-    """Whether two reciprocals, each with its rounding, make of every sum of so many int8 taps its
-    average, ties away from 0.
+    """True if two reciprocals, each with its rounding, give the average of every sum of int8
+    ``taps``, ties away from 0.
 
     >>> averages(4, 65536, 16384), averages(4, 32768, 32768)
     (True, False)

@@ -1,24 +1,24 @@
-"""A capture out of a trace's events, or out of register accesses alone.
+"""Captures out of a trace's events, or out of register accesses alone.
 
 ``jobs`` are its operations; ``buffers`` its images by file stem, zero where no record says, with
-their addresses by the same names.  ``parameters`` holds what else it takes to run it:
+their addresses by the same names.  ``parameters`` holds the rest that a run needs:
 
-* ``memory``: what is done to memory, in order: ``task`` (how many operations run before), ``memory``, ``address``,
-  ``size``, ``line``, the ``buffer`` that is put there ("": it is zeroed), and ``runs`` (offset,
-  size) of the bytes that the image says where the others keep what was there and may not be zero;
-  of a ``packed`` row the buffer holds the bytes of its runs one behind the other (an image that
+* ``memory``: the loads of memory in order: ``task`` (how many operations run before), ``memory``,
+  ``address``, ``size``, ``line``, the ``buffer`` that is put there ("": it is zeroed), and ``runs``
+  (offset, size) of the bytes that the image states, if the other bytes keep older values that may
+  not be zero; the buffer of a ``packed`` row holds the bytes of its runs only (an image that
   reaches far);
-* ``checks``: what memory is to be: ``task`` operations run before, ``memory``, ``address``, ``size``, ``line``,
-  ``name`` of the event, and ``crc`` (CRC-32) or else the ``buffer`` that begins with the bytes;
-* ``operations``: of each job the ``units`` with their groups, how many of its writes were ``inherited``, and the
-  ``line`` of its last enable.
+* ``checks``: the expected memory: ``task`` operations run before, ``memory``, ``address``,
+  ``size``, ``line``, ``name`` of the event, and ``crc`` (CRC-32) or else the ``buffer`` that begins
+  with the bytes;
+* ``operations``: for each job the ``units`` with their groups, how many of its writes were
+  ``inherited``, and the ``line`` of its last enable.
 
-Register accesses alone, as logs of drivers and simulators hold them, have neither memory nor checks
-of it.  If the text does not hold the operations whole, one job has all writes and
-``parameters["undivided"]`` says why.  What a read gave back of a register that was written before
-is a row of ``parameters["register_checks"]``: the ``line``, the ``register``, ``mask`` and
-``value`` and how many ``writes`` came before; the buffer ``writes`` has all writes in order as
-(offset, value) words.
+Register accesses alone, as in logs of drivers and simulators, have neither memory nor checks of it.
+If the text does not hold whole operations, a single job has all writes and
+``parameters["undivided"]`` says why.  A read of a register that was written before is a row of
+``parameters["register_checks"]``: the ``line``, the ``register``, ``mask`` and ``value`` and how
+many ``writes`` came before; the buffer ``writes`` has all writes in order as (offset, value) words.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ from npulab.npus.nvdla.images import Image, merged
 from npulab.npus.nvdla.operations import checked_after, operations
 from npulab.npus.nvdla.registers import accesses
 
-MOST_RUNS = 2**16  # of one image that are kept beside it
+MOST_RUNS = 2**16  # of an image that are kept as parameters
 WRITES = "writes"
-# what the device changes by itself, or gives back in another way than it was written
+# Registers that the device changes by itself, or reads back differently than written.
 OWN = (POINTER, ACCESS, DATA)
 OWN_PARTS = ("STATUS", "INTR")
 GROUPED = "D_"
 
 
 def block_of_addresses(offsets: Iterable[int], usual: str) -> str:
-    """The map that names most of some byte addresses; the usual one if several do."""
+    """Return the map that names most of some byte addresses; the usual map if several do."""
     offsets = set(offsets)
     counts = {block: len(offsets & registers.index.keys()) for block, registers in TABLES.items()}
     if counts[usual] == max(counts.values()):
@@ -72,17 +72,16 @@ def of_accesses(
     events: Sequence[Event],
     maps: Mapping[str, RegisterMap],
 ) -> Capture:
-    """The capture of register accesses; raises ValueError naming the file if nothing was
-    written.
-    """
+    """Return the capture of register accesses; ValueError naming the file if nothing was
+    written."""
     others = [event for event in events if not isinstance(event, Read)]
     writes = [(event.offset, event.value) for event in others if isinstance(event, Write)]
     refuse_if(not writes, path, "no register write", "is at least one")
     parameters: dict[str, Any] = {"memory": [], "checks": []}
     try:
         found, _ = operations(others, maps[block])
-        jobs = tuple(Job.from_writes(block, each.writes, maps[block]) for each in found)
-        parameters["operations"] = [each.row for each in found]
+        jobs = tuple(Job.from_writes(block, operation.writes, maps[block]) for operation in found)
+        parameters["operations"] = [operation.row for operation in found]
     except ValueError as error:
         jobs = (Job.from_writes(block, writes, maps[block]),)
         parameters["undivided"] = [{"reason": str(error)}]
@@ -106,8 +105,8 @@ def of_accesses(
 
 
 def register_checks(capture: Capture) -> Iterator[Range]:
-    """What each read of a register that was written before gave back, beside the last write to it
-    (of its group, if the register is there twice)."""
+    """Yield each read of a register that was written before, with the last write to it (of its
+    group, if each group has the register)."""
     rows = capture.parameters.get("register_checks", ())
     writes = np.frombuffer(capture.buffers.get(WRITES, b""), "<u4").reshape(-1, 2).tolist()
     registers = capture.maps[capture.jobs[0].block]
@@ -116,9 +115,9 @@ def register_checks(capture: Capture) -> Iterator[Range]:
     state: dict[Pair, int] = {}
     at = 0
     for row in rows:
-        for one in islice(written, row["writes"] - at):
-            producer[one.unit] = one.group
-            state[one.offset, one.group * one.register.startswith(GROUPED)] = one.value
+        for write in islice(written, row["writes"] - at):
+            producer[write.unit] = write.group
+            state[write.offset, write.group * write.register.startswith(GROUPED)] = write.value
         at = row["writes"]
         unit, _, register = row["register"].partition(".")
         group = producer.get(unit, 0) * register.startswith(GROUPED)
@@ -132,7 +131,7 @@ def register_checks(capture: Capture) -> Iterator[Range]:
 
 
 def _rows(events: Sequence[Event], registers: RegisterMap) -> Iterator[dict[str, Any]]:
-    """The reads of what a write decides."""
+    """Yield the reads of registers whose value a write decides."""
     names, bits = names_of(registers), _named_bits(registers)
     written: set[int] = set()
     count = 0
@@ -144,12 +143,8 @@ def _rows(events: Sequence[Event], registers: RegisterMap) -> Iterator[dict[str,
             name = names[event.offset].partition(".")[2]
             waits = name in STARTS and not event.value & event.mask
             mask = event.mask & bits[event.offset]
-            if (
-                mask
-                and not waits
-                and name not in OWN
-                and not any(part in name for part in OWN_PARTS)
-            ):
+            own = name in OWN or any(part in name for part in OWN_PARTS)
+            if mask and not waits and not own:
                 yield {
                     "line": event.line,
                     "register": names[event.offset],
@@ -160,12 +155,13 @@ def _rows(events: Sequence[Event], registers: RegisterMap) -> Iterator[dict[str,
 
 
 def _named_bits(registers: RegisterMap) -> dict[int, int]:
-    """The bits of each register that fields with a name have, by its offset."""
+    """Return the bits of each register that named fields have, by its offset."""
     offsets = {word: offset for offset, word in registers.index.items()}
     out = dict.fromkeys(registers.index, 0)
     for field in registers:
-        for piece in field.pieces if not field.automatic else ():
-            out[offsets[piece.word]] |= (2**piece.width - 1) * 2**piece.lsb
+        if not field.automatic:
+            for piece in field.pieces:
+                out[offsets[piece.word]] |= (2**piece.width - 1) * 2**piece.lsb
     return out
 
 
@@ -177,10 +173,10 @@ def captured(
     events: Sequence[Event],
     maps: Mapping[str, RegisterMap],
 ) -> Capture:
-    """The capture of a trace; raises ValueError naming file and line where it is cut short or does
-    not add up.
+    """Return the capture of a trace; ValueError naming file and line if it is cut short or does not
+    add up.
 
-    A trace that checks registers and no memory is that of ``of_accesses``.
+    A trace that checks registers and no memory is read by ``of_accesses``.
     """
     reads = [event for event in events if isinstance(event, Read)]
     if not any(isinstance(event, Check) for event in events):
@@ -188,8 +184,7 @@ def captured(
             return of_accesses(path, name, chip, block, events, maps)
         raise ValueError(
             f"{path}, line {events[-1].line if events else 1}: ends before a check, allowed is at "
-            "least "
-            "one: it is cut short"
+            "least one: it is cut short"
         )
     events = [event for event in events if not isinstance(event, Read)]
     try:
@@ -199,7 +194,7 @@ def captured(
     buffers = _Buffers()
     memory, addresses = _memory(path, events, before, buffers)
     checks = _checks(path, events, checked_after(events, before, found), memory, buffers)
-    jobs = tuple(Job.from_writes(block, one.writes, maps[block]) for one in found)
+    jobs = tuple(Job.from_writes(block, operation.writes, maps[block]) for operation in found)
     return Capture(
         name,
         "nvdla",
@@ -207,7 +202,7 @@ def captured(
         jobs,
         {key: image.data for key, image in buffers.images.items()},
         addresses,
-        {"memory": memory, "checks": checks, "operations": [one.row for one in found]},
+        {"memory": memory, "checks": checks, "operations": [operation.row for operation in found]},
         "RTL simulation",
         source=str(path),
         maps=maps,
@@ -244,7 +239,10 @@ def _memory(
         if not isinstance(event, Zero | Load):
             continue
         where = f"{path}, line {event.line}"
-        size = event.size if isinstance(event, Zero) else event.image.extent
+        if isinstance(event, Zero):
+            size = event.size
+        else:
+            size = event.image.extent
         row: dict[str, Any] = {
             "task": task,
             "memory": event.memory,
@@ -281,8 +279,7 @@ def _memory(
             if len(event.image.runs) > MOST_RUNS:
                 raise ValueError(
                     f"{where}: got {len(event.image.runs)} runs of bytes in {event.file} over what "
-                    "was "
-                    f"there, allowed are {MOST_RUNS}"
+                    f"was there, allowed are {MOST_RUNS}"
                 )
             row["runs"] = event.image.runs.tolist()
         loaded.append((event.address, event.address + size))
@@ -328,8 +325,7 @@ def _checks(
             if event.golden.packed:
                 raise ValueError(
                     f"{where}: got golden bytes up to offset {held:#x} with gaps, allowed is an "
-                    "image "
-                    "without"
+                    "image without"
                 )
             if held < event.size:
                 raise ValueError(
@@ -341,13 +337,12 @@ def _checks(
 
 
 def _within(where: str, what: str, address: int, size: int, ranges: Sequence[Pair]) -> None:
-    """Refuse what begins inside memory that was set aside and ends outside it."""
+    """Refuse bytes that begin inside memory that was set aside and end outside it."""
     if not ranges:
         return
     for start, length in merged(*np.array(ranges, np.int64).T).tolist():
         if start <= address < start + length < address + size:
             raise ValueError(
                 f"{where}: got {what} at {address:#x}, past the end of the memory there, allowed "
-                "is up to "
-                f"{start + length:#x}"
+                f"is up to {start + length:#x}"
             )

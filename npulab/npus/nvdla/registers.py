@@ -1,4 +1,4 @@
-"""What the register writes of a job say: its units, its lookup tables."""
+"""Units and lookup tables out of the register writes of a job."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from npulab.npus.nvdla.facts import (
 
 @dataclass(frozen=True)
 class Tables:
-    """Entries of the lookup tables, by table and place, and the place where the next one goes (None
-    while reading)."""
+    """Entries of the lookup tables, by table and place, and the place of the next entry (None while
+    reading)."""
 
     entries: Mapping[Pair, int] = field(default_factory=dict)
     next: Pair | None = None
     access: int | None = None
 
     def after(self, writes: Iterable[tuple[str, int]]) -> Tables:
-        """The tables behind writes (register, value): an access says table and place, each datum
-        goes one on."""
+        """Return the tables after writes (register, value): an access says table and place, and
+        each datum goes to the place after the last."""
         entries, place, access = dict(self.entries), self.next, self.access
         for register, value in writes:
             if register == ACCESS:
@@ -47,7 +47,7 @@ class Tables:
         return Tables(entries, place, access)
 
     def writes(self, access: int, data: int) -> list[Pair]:
-        """Register writes that make the same tables."""
+        """Return register writes that make the same tables."""
         out: list[Pair] = []
         before = None
         for table, place in sorted(self.entries):
@@ -63,10 +63,10 @@ class Tables:
 
 
 def lut_of(job: Job, unit: str) -> tuple[np.ndarray, np.ndarray]:
-    """The lookup tables of SDP or CDP as a job leaves them: LE ``(65,)`` and LO ``(257,)`` int16, 0
-    where not written.
+    """Return the lookup tables of SDP or CDP after a job: LE ``(65,)`` and LO ``(257,)`` int16, 0
+    if not written.
 
-    Raises LookupError for a unit without tables, ValueError for an entry behind the last one.
+    Raises LookupError for a unit without tables, ValueError for an entry after the last.
     """
     if f"{unit}.{ACCESS}" not in offsets_of(TABLES[job.block]):
         raise LookupError(f"unit: got {unit!r}, allowed are SDP and CDP, which have tables")
@@ -80,8 +80,7 @@ def lut_of(job: Job, unit: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def tables_behind(jobs: Iterable[Job], unit: str) -> tuple[np.ndarray, np.ndarray]:
-    """As ``lut_of``, of jobs one behind the other; what is written behind the last entry is
-    lost."""
+    """Return the tables as ``lut_of`` does, after several jobs; entries after the last are lost."""
     out = {table: np.zeros(count, np.uint16) for table, count in TABLE_ENTRIES.items()}
     for (table, place), value in _written(jobs, unit).items():
         if place < TABLE_ENTRIES[table]:
@@ -92,12 +91,9 @@ def tables_behind(jobs: Iterable[Job], unit: str) -> tuple[np.ndarray, np.ndarra
 def _written(jobs: Iterable[Job], unit: str) -> Mapping[Pair, int]:
     tables = Tables()
     for job in jobs:
-        registers = {
-            offsets_of(TABLES[job.block])[f"{unit}.{name}"]: name for name in (ACCESS, DATA)
-        }
-        tables = tables.after(
-            (registers[offset], value) for offset, value in job.writes if offset in registers
-        )
+        at = offsets_of(TABLES[job.block])
+        names = {at[f"{unit}.{ACCESS}"]: ACCESS, at[f"{unit}.{DATA}"]: DATA}
+        tables = tables.after((names.get(offset, ""), value) for offset, value in job.writes)
     return tables.entries
 
 
@@ -112,12 +108,13 @@ class Access(NamedTuple):
 
     @property
     def starts(self) -> bool:
-        """Whether it starts the unit."""
+        """True if the write starts the unit."""
         return self.value & 1 == 1 and self.unit in UNITS and self.register in STARTS
 
 
 def accesses(writes: Iterable[Pair], registers: RegisterMap) -> Iterator[Access]:
-    """Writes (offset, value) in order, with what they go to; blank if that is no register."""
+    """Yield writes (offset, value) in order, with unit, register and group; blank without a
+    register."""
     names, producer = names_of(registers), dict[str, int]()
     for offset, value in writes:
         unit, _, register = names.get(offset, "").partition(".")
@@ -127,5 +124,6 @@ def accesses(writes: Iterable[Pair], registers: RegisterMap) -> Iterator[Access]
 
 
 def units_of(job: Job) -> dict[str, int]:
-    """The units that a job enables and the group of each, as its register writes say."""
-    return {one.unit: one.group for one in accesses(job.writes, TABLES[job.block]) if one.starts}
+    """Return the units that a job enables and the group of each, as its register writes say."""
+    writes = accesses(job.writes, TABLES[job.block])
+    return {access.unit: access.group for access in writes if access.starts}

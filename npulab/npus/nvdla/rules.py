@@ -1,5 +1,5 @@
-"""The arithmetic's rules as values, and the wrong rules that captures can tell from the right ones;
-shifts and limits of the data paths, on arrays of int64."""
+"""The arithmetic's rules as values, wrong rules that captures can distinguish from the right ones,
+and shifts and limits of the data paths on arrays of int64."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from npulab.npus.nvdla.facts import HERE
 from npulab.quant.rules import ROUNDINGS, shift_right
 
 WEIGHT_ORDERS = ("grouped", "plain")
-MOST_SHIFT = 62  # that quant.shift_right takes for values up to 2**62
+MOST_SHIFT = 62  # quant.shift_right takes no larger shift for values up to 2**62
 POWERS = np.array([2**n for n in range(63)])
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What the units do where they could do otherwise; the defaults are what the captures show.
+    """The choices of the arithmetic; the defaults are the rules that the captures show.
 
-    ``rounding`` is that of every right shift of the accumulator, the SDP's first two stages, its
-    output converter and the averages, ``table_rounding`` that of the third stage and of the tables,
-    ``cdp_rounding`` that of CDP's converters.  ``shift_while_bypassed``: a stage shifts although
-    its multiplier is bypassed.  ``padding_lanes``: SDP gives lanes past the channels as computed,
-    else as 0.  ``pad_value``: taps of a convolution outside the input read the pad value, else 0.
+    ``rounding`` is used for every right shift of the accumulator, the SDP's first two stages, its
+    output converter and the averages, ``table_rounding`` for the third stage and the tables,
+    ``cdp_rounding`` for CDP's converters.  ``shift_while_bypassed``: a stage shifts even if its
+    multiplier is bypassed.  ``padding_lanes``: SDP writes lanes past the channels as computed, else
+    as 0.  ``pad_value``: taps of a convolution outside the input read the pad value, else 0.
     ``saturate_converter``: 17 bits after the output converter's shift.  ``saturate_stages``: 32
     bits from stage to stage of SDP.  ``saturate_cdp``: 9 bits (17 for elements of two bytes) after
     CDP's input converter.  ``priorities``: the tables' priority bits are heeded, else LE wins.
-    ``fraction_bits``: of the way from one entry of the SDP's tables to the next.  ``weight_order``:
+    ``fraction_bits``: bits of the way between entries of the SDP's tables.  ``weight_order``:
     "grouped" in groups of kernels and blocks of channels, or "plain"; ``transposed``: rows and
     columns of kernels swapped. Raises ValueError for a rounding or an order that is not known.
     """
@@ -69,22 +69,22 @@ RULES = Rules()
 
 
 def _changed(rule: str, value: str) -> Rules:
-    kind = type(getattr(RULES, rule))
-    change: dict[str, Any] = {rule: value if kind is str else kind(int(value))}
-    return replace(RULES, **change)
+    """Return the rules with a rule changed to a value of ``mutations.csv``."""
+    kind, changed = type(getattr(RULES, rule)), dict[str, Any]()
+    changed[rule] = value
+    if kind is not str:
+        changed[rule] = kind(int(value))
+    return replace(RULES, **changed)
 
 
-MUTATIONS: Mapping[str, Rules] = MappingProxyType(
-    {"none": RULES}
-    | {
-        row["change"]: _changed(row["rule"], row["value"])
-        for row in read_table(HERE / "mutations.csv")
-    }
-)
+_mutations = {"none": RULES}
+for _row in read_table(HERE / "mutations.csv"):
+    _mutations[_row["change"]] = _changed(_row["rule"], _row["value"])
+MUTATIONS: Mapping[str, Rules] = MappingProxyType(_mutations)
 
 
 def saturated(values: Any, bits: int) -> np.ndarray:
-    """Values limited to so many signed bits.
+    """Return values saturated to signed ``bits``.
 
     >>> saturated(np.array([-200, 5, 200]), 8)
     array([-128,    5,  127])
@@ -93,7 +93,8 @@ def saturated(values: Any, bits: int) -> np.ndarray:
 
 
 def shifted(values: np.ndarray, shift: int, rounding: str) -> np.ndarray:
-    """``values / 2**shift`` rounded as named: int64, ``|values| <= 2**62``, any shift from 0 on.
+    """Return ``values / 2**shift`` rounded as named: int64, ``|values| <= 2**62``, a shift of 0 or
+    more.
 
     >>> shifted(np.array([-5, 5]), 1, "half-away"), shifted(np.array([2 ** 62]), 63, "half-away")
     (array([-3,  3]), array([1]))
@@ -101,14 +102,15 @@ def shifted(values: np.ndarray, shift: int, rounding: str) -> np.ndarray:
     if shift == 0:
         return values
     if shift > MOST_SHIFT:
-        # the lowest bit that stays tells whether there was more
+        # The lowest bit that stays is set if a bit that was cut off is.
         cut = min(shift - MOST_SHIFT, 63)
         values, shift = values >> cut | (values & 2**cut - 1 != 0), MOST_SHIFT
     return shift_right(values, shift, rounding)
 
 
 def shifted_either_way(values: np.ndarray, shift: int, bits: int, rounding: str) -> np.ndarray:
-    """As ``shifted``, a negative shift multiplying; limited to so many bits, at most 46.
+    """Return values as ``shifted`` does, multiplied by a negative shift; saturated to ``bits``, at
+    most 46.
 
     >>> shifted_either_way(np.array([-5, 5, 2 ** 40]), -3, 32, "half-away")
     array([       -40,         40, 2147483647])
@@ -119,7 +121,7 @@ def shifted_either_way(values: np.ndarray, shift: int, bits: int, rounding: str)
 
 
 def shifted_left(values: Any, shift: int, bits: int) -> np.ndarray:
-    """16-bit values times ``2**shift``, limited to so many bits, at most 46.
+    """Return 16-bit values times ``2**shift``, saturated to ``bits``, at most 46.
 
     >>> shifted_left(np.array([-3, 0, 3]), 63, 32)
     array([-2147483648,           0,  2147483647])

@@ -1,19 +1,17 @@
-"""Traces in ``.txn`` files: a command a line, ``#`` and ``//`` start comments.
+"""Reads traces in ``.txn`` files: a command a line, ``#`` and ``//`` start comments.
 
-=======================================
-==============================================================================
-``load_mem address size file``          the first ``size`` bytes of an image put into memory
-``write_reg 0xffffWWWW value``          byte address 4 * 0xWWWW
-``read_reg 0xffffWWWW mask expected``   polled until the masked value is as expected
-``until 0xffffWWWW expected``           the same for all bits
-``wait``                                for an interrupt
-``dump_mem address size file``          memory that is to be as the image
-=======================================
-==============================================================================
+====================================== ==================================================
+``load_mem address size file``         the first ``size`` bytes of an image put into memory
+``write_reg 0xffffWWWW value``         byte address 4 * 0xWWWW
+``read_reg 0xffffWWWW mask expected``  polled until the masked value is as expected
+``until 0xffffWWWW expected``          the same for all bits
+``wait``                               for an interrupt
+``dump_mem address size file``         memory that has to equal the image
+====================================== ==================================================
 
 An address below 0xffff0000 is a byte address.  No command says which memory it means: addresses of
-both differ.  Source: the traces of nvdla/hw, branch nvdlav1; ``until`` those that are made of logs
-(nvdla_vp_util, gem5-NVDLA).
+both differ.  Source: the traces of nvdla/hw, branch nvdlav1; for ``until`` the traces that are made
+of logs (nvdla_vp_util, gem5-NVDLA).
 """
 
 from __future__ import annotations
@@ -35,10 +33,11 @@ ADDRESS = re.compile(r"(?m)^[ \t]*(?:write_reg|read_reg|until)[ \t]+(0[xX][0-9a-
 
 
 def read_txn(path: Path, text: str, registers: RegisterMap) -> list[Event]:
-    """The events of a trace.
+    """Return the events of a trace.
 
-    Raises ValueError naming file and line for what is no command, an address without a register, a
-    number that is none or out of range, and a file that is missing, broken or too short.
+    Raises ValueError naming file and line for text that is not a command, an address without a
+    register, a number that is malformed or out of range, and a file that is missing, broken or too
+    short.
     """
     names = names_of(registers)
     events: list[Event] = []
@@ -51,7 +50,7 @@ def read_txn(path: Path, text: str, registers: RegisterMap) -> list[Event]:
 
 
 def addresses_of(text: str) -> set[int]:
-    """The byte addresses of the registers that a trace names."""
+    """Return the byte addresses of the registers that a trace names."""
     return {_offset(match[1]) for match in ADDRESS.finditer(text)}
 
 
@@ -72,28 +71,23 @@ def _events(
         raise ValueError(f"got {what} with {len(said)} arguments, allowed are {ARGUMENTS[what]}")
     if what == "wait":
         return (Done(line),)
-    if what == "load_mem":
+    if what in ("load_mem", "dump_mem"):
         address, size = extent(said[0], said[1])
-        return (
-            Load(line, ANY_MEMORY, address, read_lines(image_file(folder, said[2]), size), said[2]),
-        )
-    if what == "dump_mem":
-        address, size = extent(said[0], said[1])
-        golden = read_lines(image_file(folder, said[2]), size)
-        return (Check(line, ANY_MEMORY, address, size, golden=golden, sync=said[2]),)
+        image = read_lines(image_file(folder, said[2]), size)
+        if what == "load_mem":
+            return (Load(line, ANY_MEMORY, address, image, said[2]),)
+        return (Check(line, ANY_MEMORY, address, size, golden=image, sync=said[2]),)
     offset = _offset(said[0])
     if offset not in names:
         raise ValueError(
             f"got address {said[0]!r}, allowed is that of a register: a byte address, or {BUS:#x} "
-            "and its "
-            "word"
+            "and its word"
         )
     if what == "write_reg":
         return (Write(line, offset, number(said[1], WORDS, "value")),)
+    mask = WORDS - 1
     if what == "read_reg":
         mask = number(said[1], WORDS, "mask")
-    else:
-        mask = WORDS - 1
     value = number(said[-1], WORDS, "value")
     if names[offset] == INTERRUPTS:
         if mask & value:

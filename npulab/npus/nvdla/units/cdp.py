@@ -1,7 +1,7 @@
 """CDP: normalisation across channels, each element by the squares of its neighbours and a table.
 
 Source: the int8 traces of nvdla/hw; nvdla/hw cmod/cdp and cmod/hls/cdp_libs for elements of two
-bytes and the lanes past the channels, which no trace tells.
+bytes and the lanes past the channels, which no trace shows.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ from npulab.npus.nvdla.rules import RULES, Rules, saturated, shifted
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.lut import Lookup, Tables, looked_up
 
-IN_BITS = {
-    1: (8, 9),
-    2: (16, 17),
-}  # of the input's offset and of what the input converter gives, by element bytes
+# By element bytes: bits of the input's offset and of the input converter's result.
+IN_BITS = {1: (8, 9), 2: (16, 17)}
 SUM_BITS = 38
-OUT_BITS = {1: (25, 25), 2: (33, 32)}  # of what the output converter takes and of its offset
+OUT_BITS = {1: (25, 25), 2: (33, 32)}  # bits that the output converter takes, and of its offset
 
 
 def run(
@@ -57,25 +55,26 @@ def run(
         step = max(1, BLOCK // (lines * lanes))
         for left in range(0, width, step):
             part = slice(left, left + step)
-            # neighbours along the last axis, surface behind surface
+            # Neighbours lie along the last axis, surface after surface.
             x = block[:, :, part].transpose(1, 2, 0, 3).reshape(lines, -1, lanes).astype(np.int64)
             y = normalised(fields, x, tables, how, rules)
-            out[:, :, part] = y.reshape(lines, -1, block.shape[0], source.lanes).transpose(
-                2, 0, 1, 3
-            )
+            y = y.reshape(lines, -1, block.shape[0], source.lanes)
+            out[:, :, part] = y.transpose(2, 0, 1, 3)
         output.write(memory, surfaces, rows, out)
 
 
 def normalised(
     fields: Fields, x: np.ndarray, tables: Tables, how: Lookup, rules: Rules = RULES
 ) -> np.ndarray:
-    """Output values of int64 ``(rows, width, lanes)``; lanes past the channels count as the input's
-    offset."""
+    """Return output values of int64 ``(rows, width, lanes)``; lanes past the channels count as the
+    input's offset."""
     rounding, itemsize = rules.cdp_rounding, fields.precision("CDP.D_DATA_FORMAT.INPUT_DATA_TYPE")
     offset_bits, z_bits = IN_BITS[itemsize]
-    offset, scale, shift = (
-        fields[f"CDP.D_DATIN_{name}.DATIN_{name}"] for name in ("OFFSET", "SCALE", "SHIFTER")
+    offset, scale = (
+        fields["CDP.D_DATIN_OFFSET.DATIN_OFFSET"],
+        fields["CDP.D_DATIN_SCALE.DATIN_SCALE"],
     )
+    shift = fields["CDP.D_DATIN_SHIFTER.DATIN_SHIFTER"]
     z = shifted((x - wrapped(offset, offset_bits)) * wrapped(scale, 16), shift % 32, rounding)
     if rules.saturate_cdp:
         z = saturated(z, z_bits)
@@ -85,17 +84,17 @@ def normalised(
         reach = fields["CDP.D_LRN_CFG.NORMALZ_LEN"] + 1
         squares = np.zeros((*z.shape[:2], z.shape[2] + 2 * reach), np.int64)
         squares[..., reach:-reach] = z * z
-        sums = sum(
-            (squares[..., n : n + z.shape[2]] for n in range(2 * reach + 1)), np.zeros_like(z)
-        )
+        sums = np.zeros_like(z)
+        for n in range(2 * reach + 1):
+            sums += squares[..., n : n + z.shape[2]]
     y = looked_up(saturated(sums, SUM_BITS), tables, how, rules.table_rounding)
     if not fields["CDP.D_FUNC_BYPASS.MUL_BYPASS"]:
         y = y * z
     taken_bits, offset_bits = OUT_BITS[itemsize]
     half = 2 ** (taken_bits - 1)
     y = ((y + half) & (2 * half - 1)) - half
-    offset, scale, shift = (
-        fields[f"CDP.D_DATOUT_{name}.DATOUT_{name}"] for name in ("OFFSET", "SCALE", "SHIFTER")
-    )
+    offset = fields["CDP.D_DATOUT_OFFSET.DATOUT_OFFSET"]
+    scale = fields["CDP.D_DATOUT_SCALE.DATOUT_SCALE"]
+    shift = fields["CDP.D_DATOUT_SHIFTER.DATOUT_SHIFTER"]
     y = shifted((y - wrapped(offset, offset_bits)) * wrapped(scale, 16), shift % 64, rounding)
     return saturated(y, 8 * itemsize)

@@ -1,4 +1,4 @@
-"""Registers as one unit reads them, and the cubes that they place."""
+"""Registers as a unit reads them, and the cubes that they place."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from npulab.npus.nvdla.facts import FACTS, MEMORIES, TABLES, Pair, Shape
 from npulab.npus.nvdla.layouts import Cube
 
 PRECISIONS = {0: 1, 1: 2}  # bytes of an element, by the raw value of a precision field
-# by what a job is used for: the values that fields may have
+# The values that fields may have, by the use of a job.
 EXPECTED = FACTS.expected()
-# by job: pairs of fields that have to be the same, and what hangs if they are not
+# Pairs of fields that have to be equal, and the reason of the hang if they are not, by job.
 AGREEMENTS = FACTS.agreements()
 DIFFER = "{b} is {other} and {a} is {got}: {why}"
 MOST_LANES, MOST_ROWS = 2**25, 2**19  # of a cube that is run
@@ -20,30 +20,33 @@ MOST_LANES, MOST_ROWS = 2**25, 2**19  # of a cube that is run
 
 @dataclass(frozen=True)
 class Fields:
-    """Register values by full name, as one unit reads them; a register that nobody wrote is 0."""
+    """Register values by full name, as a unit reads them; a register that nobody wrote is 0."""
 
     values: Raw
     features: Features
 
     @classmethod
     def of(cls, job: Job, features: Features, registers: RegisterMap | None = None) -> Fields:
-        """Those of a job on a chip's features; its values count bytes in both maps."""
-        return cls(values_of(job, {job.block: registers} if registers else TABLES), features)
+        """Return the fields of a job on a chip's features; both maps are by byte address."""
+        maps = TABLES
+        if registers:
+            maps = {job.block: registers}
+        return cls(values_of(job, maps), features)
 
     def __getitem__(self, name: str) -> int:
         return int(self.values.get(name, 0))
 
     def size(self, name: str) -> int:
-        """A size that is stored less 1."""
+        """Return a size that is stored less 1."""
         return self[name] + 1
 
     def pair(self, names: str, axes: tuple[str, str] = ("HEIGHT", "WIDTH")) -> Pair:
-        """Two sizes that are stored less 1; ``names`` has {} where their names differ."""
+        """Return two sizes that are stored less 1; ``names`` has {} where their names differ."""
         return self.size(names.format(axes[0])), self.size(names.format(axes[1]))
 
     def shape(self, names: str) -> Shape:
-        """(height, width, channels) of a cube's registers; ``names`` has {} or {0} where their
-        names differ, and {1} for 1 of channels, else 0."""
+        """Return (height, width, channels) of a cube's registers; ``names`` has {} or {0} where
+        their names differ, and {1} for 1 of channels, else 0."""
         return (
             self.size(names.format("HEIGHT", 0)),
             self.size(names.format("WIDTH", 0)),
@@ -51,12 +54,11 @@ class Fields:
         )
 
     def address(self, low: str) -> int:
-        """A byte address from its low and its high register; ``low`` is the name of the low one's
-        field."""
+        """Return a byte address from its two registers; ``low`` is the field of the low one."""
         return self[low.replace("_LOW", "_HIGH")] * 2**32 + self[low]
 
     def precision(self, name: str) -> int:
-        """Bytes of an element; Unsupported for what is no whole number."""
+        """Return the bytes of an element; Unsupported for floating point."""
         if self[name] not in PRECISIONS:
             raise Unsupported(f"{name} is {self[name]}, covered are 0 (INT8) and 1 (INT16)")
         return PRECISIONS[self[name]]
@@ -74,20 +76,19 @@ class Fields:
         agree(self, [(first, other, why)], DIFFER, Hang)
 
     def places(self, unit: str, side: str) -> list[str]:
-        """The names of address, row pitch and plane pitch of a unit's SRC or DST."""
+        """Return the names of address, row pitch and plane pitch of a unit's SRC or DST."""
         return [
             f"{unit}.D_{side}_{part}.{side}_{part}"
             for part in ("BASE_ADDR_LOW", "LINE_STRIDE", "SURFACE_STRIDE")
         ]
 
     def placed(self, unit: str, side: str, shape: Shape, itemsize: int = 1) -> Cube:
-        """The cube that a unit's SRC or DST registers place; ``shape`` is (height, width,
+        """Return the cube that a unit's SRC or DST registers place; ``shape`` is (height, width,
         channels)."""
         base, line, surface = self.places(unit, side)
+        config = "DMA_CFG"
         if unit.startswith("PDP"):
             config = "RAM_CFG"
-        else:
-            config = "DMA_CFG"
         memory = MEMORIES[self[f"{unit}.D_{side}_{config}.{side}_RAM_TYPE"]]
         return Cube(
             *shape,
@@ -100,7 +101,7 @@ class Fields:
         )
 
     def cube(self, unit: str, side: str, shape: Shape, itemsize: int) -> Cube:
-        """As ``placed``; Unsupported for one that takes too long to run."""
+        """Return the cube of ``placed``; Unsupported if it takes too long to run."""
         cube = self.placed(unit, side, shape, itemsize)
         rows = cube.surfaces * cube.height
         if rows > MOST_ROWS or rows * cube.width * cube.lanes > MOST_LANES:
