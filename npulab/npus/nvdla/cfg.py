@@ -139,8 +139,7 @@ def _event(
         return None
     if what not in ARGUMENTS:
         raise ValueError(f"got statement {what!r}, allowed are {', '.join(ARGUMENTS)} and polls")
-    if len(said) != ARGUMENTS[what]:
-        raise ValueError(f"got {what} with {len(said)} arguments, allowed are {ARGUMENTS[what]}")
+    refuse_count(what, said, ARGUMENTS)
     if what == "reg_write":
         return Write(line, _offset(said[0], offsets), number(said[1], WORDS, "value"))
     if what == "mem_init":
@@ -172,6 +171,12 @@ def _event(
     if what == "check_nothing":
         return Check(line, MEMORIES[1], 0, 0, sync=said[0])
     return None
+
+
+def refuse_count(what: str, arguments: Sequence[str], allowed: Mapping[str, int]) -> None:
+    """Refuse a statement with more or fewer arguments than it has."""
+    if len(arguments) != allowed[what]:
+        raise ValueError(f"got {what} with {len(arguments)} arguments, allowed are {allowed[what]}")
 
 
 def number(text: str, below: int, what: str) -> int:

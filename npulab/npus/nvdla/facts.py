@@ -2,9 +2,13 @@
 
 from itertools import chain
 
+import numpy as np
+
 from npulab.npus.kit import Facts
 
 Pair = tuple[int, int]
+FieldValues = dict[str, int]  # raw values by full name
+Lut = tuple[np.ndarray, np.ndarray]  # entries of the tables LE and LO
 Shape = tuple[int, int, int]  # (height, width, channels)
 
 # A map of all units by byte address: one for the int8 configurations, one for the full one.

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from npulab.captures.target import Features
-from npulab.npus.kit import Capture, ceil_div, lowered, placed, read_table, refuse_if
-from npulab.npus.nvdla.facts import FACTS, USUAL_CHIP, Pair, Shape, block_of
+from npulab.npus.kit import Capture, Raw, ceil_div, lowered, placed, read_table, refuse_if
+from npulab.npus.nvdla.facts import FACTS, USUAL_CHIP, FieldValues, Pair, Shape, block_of
 from npulab.npus.nvdla.layouts import Cube, Weights
 from npulab.npus.nvdla.points import (
     RULE,
@@ -51,7 +51,7 @@ def lower(
     chip: str = USUAL_CHIP,
     x: Any = None,
     name: str = "lowered",
-    addresses: Mapping[str, int] | None = None,
+    addresses: Raw | None = None,
 ) -> Capture:
     """Return the register program of a layer for a chip, its weights (``coefficients``), the
     operands of SDP's stages (``bs``, ``bn``) and, with ``x``, the input.
@@ -122,9 +122,9 @@ def _three(shape: tuple[int, ...]) -> Shape:
     return int(np.prod(rows)), width, channels
 
 
-def _quantities(layer: Any, atom: int, where: Quantities) -> dict[str, int]:
+def _quantities(layer: Any, atom: int, where: Quantities) -> FieldValues:
     """Return the quantities of any layer: sizes, pitches, windows, and halves of addresses."""
-    out: dict[str, int] = {}
+    out: FieldValues = {}
     for side, shape in (("input", layer.input_shape), ("output", layer.output_shape)):
         cube = Cube.packed(*_three(shape), atom)
         out |= {
@@ -144,7 +144,7 @@ def _quantities(layer: Any, atom: int, where: Quantities) -> dict[str, int]:
     return out
 
 
-def _filled(job: str, quantities: Quantities) -> dict[str, int]:
+def _filled(job: str, quantities: Quantities) -> FieldValues:
     """Return the fields of a job of ``programs.csv``, filled from quantities."""
     out = {}
     for row in PROGRAMS:
@@ -160,7 +160,7 @@ def _filled(job: str, quantities: Quantities) -> dict[str, int]:
 
 def _convolution(
     layer: Conv2D, chip: Features, where: Quantities, quantities: Quantities
-) -> tuple[dict[str, int], dict[str, bytes]]:
+) -> tuple[FieldValues, dict[str, bytes]]:
     _supported(layer)
     count = layer.output_shape[2]
     channels, atoms = layer.input_shape[2], (chip["atomic_k"], chip["atomic_c"])
@@ -234,7 +234,7 @@ def _points(
     where: Quantities,
     quantities: Quantities,
     flying: bool,
-) -> dict[str, int]:
+) -> FieldValues:
     """Return the fields of SDP and, if it reads memory, of SDP_RDMA."""
     quantities = {**quantities, "flying": flying}
     out = {**_filled("points", quantities), **points.values}
@@ -246,7 +246,7 @@ def _points(
     return out
 
 
-def _addition(layer: Add, where: Quantities, quantities: Quantities) -> dict[str, int]:
+def _addition(layer: Add, where: Quantities, quantities: Quantities) -> FieldValues:
     scales: list[Any] = [layer.input_q.scale, layer.other_q.scale, layer.output_q.scale]
     first, other, out = np.asarray(scales, np.float32).tolist()
     shift = -1
@@ -271,7 +271,7 @@ def _addition(layer: Add, where: Quantities, quantities: Quantities) -> dict[str
     }
 
 
-def _pooling(layer: Pool2D, quantities: Quantities) -> dict[str, int]:
+def _pooling(layer: Pool2D, quantities: Quantities) -> FieldValues:
     if layer.activation is not None:
         raise ValueError(
             f"lower for nvdla: activation: got {layer.activation!r}, allowed with pooling is None"

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from npulab.npus.kit import WORD_BYTES, Job, Unsupported, offsets_of, refuse_if, up, wrapped
-from npulab.npus.nvdla.facts import ALU, BOTH, ENABLE, LETTERS, MUL, POINTER, SUM, Pair
+from npulab.npus.kit import WORD_BYTES, Job, Raw, Unsupported, offsets_of, refuse_if, up, wrapped
+from npulab.npus.nvdla.facts import ALU, BOTH, ENABLE, LETTERS, MUL, POINTER, SUM, FieldValues, Pair
 from npulab.npus.nvdla.rules import saturated
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.quant.rules import RULES
@@ -28,10 +28,9 @@ STARTED = ("PDP", "PDP_RDMA", "SDP", "SDP_RDMA", "CACC", "CMAC_B", "CMAC_A", "CS
 MOST_BITS = 15  # of a multiplier
 # Returns operands by stage and part ("BS", "ALU"): (C,), or (H, W, C) if each element has one.
 Operand = Callable[[str, str], np.ndarray]
-Values = Mapping[str, int]
 
 
-def program(values: Values, block: str, registers: RegisterMap) -> Job:
+def program(values: Raw, block: str, registers: RegisterMap) -> Job:
     """Return the job of these values, by ``UNIT.REGISTER.FIELD``, in register group 0: the pointers
     of all units to the group, the registers by offset, and the writes that start the units.
 
@@ -101,7 +100,7 @@ class Operands:
 class Points:
     """SDP's fields by full name, and the operands of its stages by "BS" and "BN"."""
 
-    values: Mapping[str, int]
+    values: Raw
     operands: Mapping[str, Operands] = field(default_factory=dict)
 
 
@@ -194,7 +193,7 @@ def reading(
     operands: Operands | None,
     where: int,
     pitches: Pair | None = None,
-) -> dict[str, int]:
+) -> FieldValues:
     """Return SDP_RDMA's fields for a stage's operands: per channel, or with ``pitches`` (bytes of a
     row, of a plane) per element."""
     name = f"SDP_RDMA.D_{LETTERS[stage]}RDMA_CFG.{LETTERS[stage]}RDMA_"
@@ -265,7 +264,7 @@ def _stage(
     shift: int = 0,
     relu: bool = False,
     register: int | None = None,
-) -> dict[str, int]:
+) -> FieldValues:
     """Return the fields of X1 or X2: operands from memory, or a multiplier from its register."""
     adds = operands.alu is not None
     algorithm = 0
@@ -290,7 +289,7 @@ def _stage(
     return {f"SDP.D_DP_{stage}_{name.format(stage)}": int(value) for name, value in out.items()}
 
 
-def _converter(offset: int, scale: int, shift: int) -> dict[str, int]:
+def _converter(offset: int, scale: int, shift: int) -> FieldValues:
     return {
         "SDP.D_CVT_OFFSET.CVT_OFFSET": offset,
         "SDP.D_CVT_SCALE.CVT_SCALE": scale,

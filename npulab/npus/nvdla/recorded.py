@@ -49,6 +49,7 @@ from npulab.npus.nvdla.registers import accesses
 
 MOST_RUNS = 2**16  # of an image that are kept as parameters
 WRITES = "writes"
+Row = dict[str, Any]  # of a table in a capture's parameters
 # Registers that the device changes by itself, or reads back differently than written.
 OWN = (POINTER, ACCESS, DATA)
 OWN_PARTS = ("STATUS", "INTR")
@@ -77,7 +78,7 @@ def of_accesses(
     others = [event for event in events if not isinstance(event, Read)]
     writes = [(event.offset, event.value) for event in others if isinstance(event, Write)]
     refuse_if(not writes, path, "no register write", "is at least one")
-    parameters: dict[str, Any] = {"memory": [], "checks": []}
+    parameters: Row = {"memory": [], "checks": []}
     try:
         found, _ = operations(others, maps[block])
         jobs = tuple(Job.from_writes(block, operation.writes, maps[block]) for operation in found)
@@ -130,7 +131,7 @@ def register_checks(capture: Capture) -> Iterator[Range]:
             )
 
 
-def _rows(events: Sequence[Event], registers: RegisterMap) -> Iterator[dict[str, Any]]:
+def _rows(events: Sequence[Event], registers: RegisterMap) -> Iterator[Row]:
     """Yield the reads of registers whose value a write decides."""
     names, bits = names_of(registers), _named_bits(registers)
     written: set[int] = set()
@@ -229,8 +230,8 @@ def _memory(
     events: Sequence[Event],
     before: Sequence[int],
     buffers: _Buffers,
-) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    out: list[dict[str, Any]] = []
+) -> tuple[list[Row], dict[str, int]]:
+    out: list[Row] = []
     addresses: dict[str, int] = {}
     zeroed: dict[str, list[Pair]] = {}
     loaded: list[Pair] = []
@@ -243,7 +244,7 @@ def _memory(
             size = event.size
         else:
             size = event.image.extent
-        row: dict[str, Any] = {
+        row: Row = {
             "task": task,
             "memory": event.memory,
             "address": event.address,
@@ -290,10 +291,10 @@ def _checks(
     path: Path,
     events: Sequence[Event],
     after: Mapping[int, int],
-    memory: Sequence[Mapping[str, Any]],
+    memory: Sequence[Row],
     buffers: _Buffers,
-) -> list[dict[str, Any]]:
-    out: list[dict[str, Any]] = []
+) -> list[Row]:
+    out: list[Row] = []
     for number, task in after.items():
         event = events[number]
         assert isinstance(event, Check)

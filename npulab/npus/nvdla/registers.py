@@ -18,6 +18,7 @@ from npulab.npus.nvdla.facts import (
     TABLE_ENTRIES,
     TABLES,
     UNITS,
+    Lut,
     Pair,
 )
 
@@ -62,7 +63,7 @@ class Tables:
         return out
 
 
-def lut_of(job: Job, unit: str) -> tuple[np.ndarray, np.ndarray]:
+def lut_of(job: Job, unit: str) -> Lut:
     """Return the lookup tables of SDP or CDP after a job: LE ``(65,)`` and LO ``(257,)`` int16, 0
     if not written.
 
@@ -79,7 +80,7 @@ def lut_of(job: Job, unit: str) -> tuple[np.ndarray, np.ndarray]:
     return tables_behind([job], unit)
 
 
-def tables_behind(jobs: Iterable[Job], unit: str) -> tuple[np.ndarray, np.ndarray]:
+def tables_behind(jobs: Iterable[Job], unit: str) -> Lut:
     """Return the tables as ``lut_of`` does, after several jobs; entries after the last are lost."""
     out = {table: np.zeros(count, np.uint16) for table, count in TABLE_ENTRIES.items()}
     for (table, place), value in _written(jobs, unit).items():

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-import numpy as np
-
 from npulab.captures.target import Features
 from npulab.npus.kit import Capture, Hang, Job, Range, Raw, Unsupported
 from npulab.npus.nvdla import convolution, waiting
-from npulab.npus.nvdla.facts import CHIPS, CONVOLUTION, FACTS, MOST_MEMORY, maps
+from npulab.npus.nvdla.facts import CHIPS, CONVOLUTION, FACTS, MOST_MEMORY, Lut, maps
 from npulab.npus.nvdla.layouts import Cube
 from npulab.npus.nvdla.memory import Memory, Outside, checked
 from npulab.npus.nvdla.recorded import register_checks
@@ -26,7 +24,7 @@ from npulab.npus.nvdla.units.fields import Fields
 MOST_RESULT = 2**26  # bytes of a result that a capture set no memory aside for
 NORMALISES = {"CDP", "CDP_RDMA"}
 RUN = (*CONVOLUTION, "SDP_RDMA", "SDP", "PDP_RDMA", "PDP", "CDP_RDMA", "CDP")
-Tables = Mapping[str, tuple[np.ndarray, np.ndarray]]
+Tables = Mapping[str, Lut]
 
 
 def simulate(capture: Capture) -> bytes:

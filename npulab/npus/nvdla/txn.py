@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from npulab.npus.kit import WORD_BYTES, RegisterMap, names_of, refusing
-from npulab.npus.nvdla.cfg import WORDS, extent, number
+from npulab.npus.nvdla.cfg import WORDS, extent, number, refuse_count
 from npulab.npus.nvdla.events import Check, Done, Event, Load, Read, Write
 from npulab.npus.nvdla.facts import ANY_MEMORY
 from npulab.npus.nvdla.images import image_file, read_lines
@@ -67,8 +67,7 @@ def _events(
     what, *said = words
     if what not in ARGUMENTS:
         raise ValueError(f"got command {what[:60]!r}, allowed are {', '.join(ARGUMENTS)}")
-    if len(said) != ARGUMENTS[what]:
-        raise ValueError(f"got {what} with {len(said)} arguments, allowed are {ARGUMENTS[what]}")
+    refuse_count(what, said, ARGUMENTS)
     if what == "wait":
         return (Done(line),)
     if what in ("load_mem", "dump_mem"):

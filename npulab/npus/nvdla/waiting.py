@@ -1,7 +1,7 @@
-"""What a job waits for in vain, unit by unit: sizes that disagree, operands or memory not there.
+"""Refuses jobs that would wait forever: sizes disagree, operands or memory are missing.
 
-Each function looks at the registers and at which memory is there, and computes nothing.  All raise
-Hang, with the reason, for a job that would never end, and Unsupported for what the simulated
+Each function looks at the registers and at the memory that exists, and computes nothing.  All raise
+Hang, with the reason, for a job that would never end, and Unsupported for a job that the simulated
 device does not cover.
 """
 
@@ -26,8 +26,8 @@ MOST_PRODUCTS, MOST_TAPS, MOST_WINDOWS = 2**32, 2**18, 2**20
 
 
 def for_units(v: Fields, on: Collection[str]) -> bool:
-    """Whether SDP takes accumulators on the fly, of the units that were started, if each is there
-    that another waits for."""
+    """Return True if SDP takes accumulators on the fly; Hang if a started unit waits for a unit
+    that was not started."""
     flies = "SDP" in on and bool(v["SDP.D_FEATURE_MODE_CFG.FLYING_MODE"])
     if set(on) & {*CONVOLUTION} - {"CMAC_B"}:
         _needs(on, "a convolution", *NEEDED, "SDP")
@@ -39,14 +39,17 @@ def for_units(v: Fields, on: Collection[str]) -> bool:
     if "SDP" in on and v["SDP.D_FEATURE_MODE_CFG.OUTPUT_DST"]:
         _needs(on, "SDP into PDP", "PDP")
     if "PDP" in on:
-        _needs(on, "PDP", "PDP_RDMA" if v["PDP.D_OPERATION_MODE_CFG.FLYING_MODE"] else "SDP")
+        source = "SDP"
+        if v["PDP.D_OPERATION_MODE_CFG.FLYING_MODE"]:
+            source = "PDP_RDMA"
+        _needs(on, "PDP", source)
     if set(on) & {"CDP", "CDP_RDMA"}:
         _needs(on, "CDP", "CDP", "CDP_RDMA")
     return flies
 
 
 def convolving(v: Fields) -> list[str]:
-    """The convolution's units that were started; Hang if they compute in different ways."""
+    """Return the convolution's units that were started; Hang if they compute in different ways."""
     v.agree("convolution")
     units = [unit for unit in CONVOLUTION if v[f"{unit}.D_OP_ENABLE.OP_EN"]]
     for unit in units:
@@ -65,7 +68,7 @@ def _needs(on: Collection[str], what: str, *units: str) -> None:
 
 
 def for_convolution(v: Fields, memory: Memory) -> Shape:
-    """The accumulators that CACC gives, (height, width, channels)."""
+    """Return the sizes of the accumulators that CACC gives, (height, width, channels)."""
     v.expect("simulate convolution")
     size = _element(v, *(f"{unit}.D_MISC_CFG.PROC_PRECISION" for unit in convolving(v)))
     _element(v, "CDMA.D_MISC_CFG.PROC_PRECISION", "CDMA.D_MISC_CFG.IN_PRECISION")
@@ -107,13 +110,13 @@ def for_convolution(v: Fields, memory: Memory) -> Shape:
 
 
 def points_to(v: Fields) -> Cube:
-    """Where SDP writes."""
+    """Return the cube that SDP writes."""
     size = _element(v, "SDP.D_DATA_FORMAT.PROC_PRECISION", "SDP.D_DATA_FORMAT.OUT_PRECISION")
     return _side(v, "SDP", "DST", v.shape("SDP.D_DATA_CUBE_{0}.{0}"), size)
 
 
 def for_points(v: Fields, memory: Memory, output: Cube, sums: Shape | None) -> None:
-    """SDP behind accumulators (height, width, channels), or from memory if there are none."""
+    """Check SDP after accumulators (height, width, channels), or from memory if there are none."""
     v.expect("run points")
     shape = output.height, output.width, output.channels
     _few(prod(shape), "the elements of SDP's output")
@@ -135,8 +138,7 @@ def for_points(v: Fields, memory: Memory, output: Cube, sums: Shape | None) -> N
             if not v["SDP_RDMA.D_OP_ENABLE.OP_EN"]:
                 raise Hang(
                     f"SDP.D_DP_{name}_{stage.from_memory[0]}_CFG waits for an operand from memory, "
-                    "nobody "
-                    "started SDP_RDMA"
+                    "nobody started SDP_RDMA"
                 )
             v.agree("points")
             _read(memory, stage.cube, f"SDP_RDMA ({name})")
@@ -147,7 +149,7 @@ def for_points(v: Fields, memory: Memory, output: Cube, sums: Shape | None) -> N
 
 
 def pooled_to(v: Fields) -> Cube:
-    """Where PDP writes."""
+    """Return the cube that PDP writes."""
     return _side(
         v,
         "PDP",
@@ -158,7 +160,7 @@ def pooled_to(v: Fields) -> Cube:
 
 
 def for_pooling(v: Fields, memory: Memory, output: Cube, handed: Cube | None) -> None:
-    """PDP behind what SDP hands over, which would be a cube like that, or from memory."""
+    """Check PDP after SDP, which hands over a cube like ``handed``, or from memory."""
     v.expect("run pooling")
     v.agree("pooling")
     _few(
@@ -177,7 +179,7 @@ def for_pooling(v: Fields, memory: Memory, output: Cube, handed: Cube | None) ->
 
 
 def normalised_to(v: Fields) -> Cube:
-    """Where CDP writes."""
+    """Return the cube that CDP writes."""
     return _side(
         v,
         "CDP",
@@ -188,7 +190,7 @@ def normalised_to(v: Fields) -> Cube:
 
 
 def for_normalisation(v: Fields, memory: Memory, output: Cube) -> None:
-    """CDP from memory to memory."""
+    """Check CDP from memory to memory."""
     v.expect("simulate normalisation")
     shape = output.height, output.width, output.channels
     _few(prod(shape), "the elements of CDP's output")
@@ -218,7 +220,7 @@ def _hold(memory: Memory, name: str, start: int, size: int, what: str, otherwise
 
 
 def _element(v: Fields, first: str, *others: str) -> int:
-    """Bytes of an element that precision fields agree on; raises Unsupported if they do not."""
+    """Return the bytes of an element; Unsupported if precision fields disagree."""
     size = v.precision(first)
     for name in others:
         if v[name] != v[first]:
@@ -240,6 +242,6 @@ def _aligned(v: Fields, *names: str) -> None:
 
 
 def _side(v: Fields, unit: str, side: str, shape: Shape, size: int) -> Cube:
-    """The cube that a unit's SRC or DST registers place."""
+    """Return the cube that a unit's SRC or DST registers place; Hang if it is off its alignment."""
     _aligned(v, *v.places(unit, side))
     return v.placed(unit, side, shape, size)

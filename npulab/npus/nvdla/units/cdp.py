@@ -10,6 +10,7 @@ import numpy as np
 
 from npulab.captures.target import Features
 from npulab.npus.kit import Raw, Unsupported, wrapped
+from npulab.npus.nvdla.facts import Lut
 from npulab.npus.nvdla.layouts import BLOCK
 from npulab.npus.nvdla.memory import ByteMemory
 from npulab.npus.nvdla.rules import RULES, Rules, saturated, shifted
@@ -26,7 +27,7 @@ def run(
     values: Raw,
     features: Features,
     memory: ByteMemory,
-    lut: tuple[np.ndarray, np.ndarray] | None,
+    lut: Lut | None,
     rules: Rules = RULES,
 ) -> None:
     """Run one CDP job from raw register values by full name (``CDP.*``, ``CDP_RDMA.*``) on a chip's

@@ -1,8 +1,8 @@
-"""The two tables that SDP and CDP look a value up in: LE with 65 entries, LO with 257.
+"""The two lookup tables of SDP and CDP: LE with 65 entries, LO with 257.
 
 A table spans what its start and index registers say; a value below or above it follows a slope from
 the end entry. Source: the LUT traces of nvdla/hw; nvdla/hw cmod/hls/sdp/sdp_y_idx.cpp,
-sdp_y_inp.cpp and cmod/cdp/NV_NVDLA_cdp.cpp for what no trace tells.
+sdp_y_inp.cpp and cmod/cdp/NV_NVDLA_cdp.cpp for what no trace shows.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from npulab.npus.kit import Unsupported, refuse_if, wrapped
+from npulab.npus.nvdla.facts import Lut
 from npulab.npus.nvdla.rules import POWERS, Rules, saturated, shifted, shifted_either_way
 from npulab.npus.nvdla.units.fields import Fields
 
@@ -28,11 +29,11 @@ class Tables(NamedTuple):
     lo: np.ndarray
 
     @classmethod
-    def of(cls, pair: tuple[np.ndarray, np.ndarray] | None) -> Tables:
-        """Tables of a pair of arrays; Unsupported where there is none."""
+    def of(cls, pair: Lut | None) -> Tables:
+        """Return the tables of a pair of arrays; Unsupported without a pair."""
         if pair is None:
             raise Unsupported("the tables are looked up, and none were given")
-        le, lo = (np.asarray(table) for table in pair)
+        le, lo = map(np.asarray, pair)
         refuse_if(
             le.shape != (LE_ENTRIES,) or lo.shape != (LO_ENTRIES,),
             "tables",
@@ -44,7 +45,7 @@ class Tables(NamedTuple):
 
 @dataclass(frozen=True)
 class Slope:
-    """What a value outside a table adds to the end entry: ``(value - bound) * scale /
+    """The slope that a value outside a table adds to the end entry: ``(value - bound) * scale /
     2**shift``."""
 
     bound: int
@@ -53,9 +54,9 @@ class Slope:
 
 
 @dataclass(frozen=True)
-class Table:
-    """How one table is entered: ``start``, an exponent less ``offset`` or a distance over
-    ``2**select``."""
+class Index:
+    """How values become indices of a table: from ``start``, an exponent less ``offset``, or a
+    distance over ``2**select``."""
 
     exponent: bool
     start: int
@@ -67,14 +68,15 @@ class Table:
 
 @dataclass(frozen=True)
 class Lookup:
-    """Both tables and which one wins; ``fraction_bits`` of the way to the next entry are kept.
+    """The indices of both tables and which table wins; ``fraction_bits`` of the way to the next
+    entry are kept.
 
-    ``at_once``: both weighted entries are added before the one rounding (SDP), else the step
+    ``at_once``: both weighted entries are added before a single rounding (SDP), else the step
     between them is rounded and added (CDP).
     """
 
-    le: Table
-    lo: Table
+    le: Index
+    lo: Index
     under_lo: bool
     over_lo: bool
     hybrid_lo: bool
@@ -83,11 +85,11 @@ class Lookup:
 
     @classmethod
     def of(cls, fields: Fields, unit: str, rules: Rules) -> Lookup:
-        """From a unit's registers, ``unit`` being "SDP" or "CDP"."""
+        """Return the lookup of a unit's registers; ``unit`` is "SDP" or "CDP"."""
         cdp = unit == "CDP"
 
         def register(name: str, bits: int) -> int:
-            """Of the name's last part, as a signed number."""
+            """Return a register of the unit, as a signed number."""
             return wrapped(fields[f"{unit}.{name}"], bits)
 
         def bound(name: str) -> int:
@@ -106,11 +108,11 @@ class Lookup:
         exponent = not fields[f"{unit}.S_LUT_CFG.LUT_LE_FUNCTION"]
         offset = register("S_LUT_INFO.LUT_LE_INDEX_OFFSET", 8)
         start, end = bound("LUT_LE_START"), bound("LUT_LE_END")
-        # the first entry stands for the distance 2**offset; the SDP leaves out that of 1
+        # The first entry stands for the distance 2**offset; the SDP leaves out the distance 1.
         bias = 0
-        if exponent and offset >= (0 if cdp else 1):
+        if exponent and offset >= int(not cdp):
             bias = 2 ** min(offset, MOST_BIAS)
-        le = Table(
+        le = Index(
             exponent,
             start,
             offset,
@@ -119,7 +121,7 @@ class Lookup:
             slope("LE", "OFLOW", end),
         )
         start, end = bound("LUT_LO_START"), bound("LUT_LO_END")
-        lo = Table(
+        lo = Index(
             False,
             start,
             0,
@@ -127,17 +129,18 @@ class Lookup:
             slope("LO", "UFLOW", start),
             slope("LO", "OFLOW", end),
         )
-        under, over, hybrid = (
-            bool(fields[f"{unit}.S_LUT_CFG.LUT_{name}_PRIORITY"]) and rules.priorities
-            for name in ("UFLOW", "OFLOW", "HYBRID")
-        )
-        return cls(
-            le, lo, under, over, hybrid, CDP_FRACTION if cdp else rules.fraction_bits, not cdp
-        )
+        wins = []
+        for name in ("UFLOW", "OFLOW", "HYBRID"):
+            wins.append(bool(fields[f"{unit}.S_LUT_CFG.LUT_{name}_PRIORITY"]) and rules.priorities)
+        fraction_bits = rules.fraction_bits
+        if cdp:
+            fraction_bits = CDP_FRACTION
+        under, over, hybrid = wins
+        return cls(le, lo, under, over, hybrid, fraction_bits, not cdp)
 
 
 class Entered(NamedTuple):
-    """Where values enter a table: entry, fraction, and whether they lie under or over it."""
+    """The entries and fractions of values in a table, and masks of values under or over it."""
 
     entry: np.ndarray
     fraction: np.ndarray
@@ -148,15 +151,12 @@ class Entered(NamedTuple):
 def looked_up(
     values: np.ndarray, tables: Tables, how: Lookup, rounding: str = "half-away"
 ) -> np.ndarray:
-    """What the tables make of int64 values, of 32 bits in the SDP and 38 in CDP: int64, of 32 bits
-    or 16."""
-    le, lo = (
-        entered(values, table, entries, how.fraction_bits)
-        for table, entries in ((how.le, LE_ENTRIES), (how.lo, LO_ENTRIES))
-    )
-    both = how.hybrid_lo
+    """Return the tables' results for int64 values, of 32 bits in the SDP and 38 in CDP: int64, of
+    32 bits or 16."""
+    le = entered(values, how.le, LE_ENTRIES, how.fraction_bits)
+    lo = entered(values, how.lo, LO_ENTRIES, how.fraction_bits)
     le_hit, lo_hit = ~(le.under | le.over), ~(lo.under | lo.over)
-    wins_lo = np.where(le_hit == lo_hit, both, lo_hit)
+    wins_lo = np.where(le_hit == lo_hit, how.hybrid_lo, lo_hit)
     wins_lo = np.where(le.over & lo.over, how.over_lo, wins_lo)
     wins_lo = np.where(le.under & lo.under, how.under_lo, wins_lo)
     return np.where(
@@ -166,14 +166,14 @@ def looked_up(
     )
 
 
-def entered(values: np.ndarray, table: Table, entries: int, fraction_bits: int) -> Entered:
-    """Indices 0 to ``entries - 2`` and fractions of ``fraction_bits``, cut off; 0 where a value
-    lies outside."""
+def entered(values: np.ndarray, table: Index, entries: int, fraction_bits: int) -> Entered:
+    """Return indices 0 to ``entries - 2`` and fractions of ``fraction_bits``, truncated; 0 for
+    values outside."""
     far = values - table.start
     under = far <= 0
     far = np.maximum(far, 1)
     if table.exponent:
-        # frexp is exact: distances have fewer bits than a double
+        # frexp is exact: distances have fewer bits than a double.
         exponent = np.frexp(far.astype(np.float64))[1].astype(np.int64) - 1
         index, rest = exponent - table.offset, far - POWERS[exponent]
         up = POWERS[np.maximum(fraction_bits - exponent, 0)]
@@ -184,9 +184,8 @@ def entered(values: np.ndarray, table: Table, entries: int, fraction_bits: int) 
     else:
         select = min(table.select, 62)
         index, rest = far >> select, far & (2**select - 1)
-        fraction = rest * 2 ** max(fraction_bits - select, 0) >> max(
-            table.select - fraction_bits, 0
-        )
+        fraction = rest * 2 ** max(fraction_bits - select, 0)
+        fraction >>= max(table.select - fraction_bits, 0)
     over = ~under & (index >= entries - 1)
     inside = ~(under | over)
     return Entered(np.where(inside, index, 0), np.where(inside, fraction, 0), under, over)
@@ -195,25 +194,22 @@ def entered(values: np.ndarray, table: Table, entries: int, fraction_bits: int) 
 def read_out(
     values: np.ndarray,
     entries: np.ndarray,
-    table: Table,
+    table: Index,
     at: Entered,
     how: Lookup,
     rounding: str,
 ) -> np.ndarray:
-    """The value between two entries, or along the slope from the end entry."""
+    """Return the value between two entries, or along the slope from the end entry."""
     first, following = entries[at.entry], entries[at.entry + 1]
     step = (following - first) * at.fraction
     if how.at_once:
-        out = shifted(first * 2**how.fraction_bits + step, how.fraction_bits, rounding)
+        bits, out = 32, shifted(first * 2**how.fraction_bits + step, how.fraction_bits, rounding)
     else:
-        out = saturated(first + shifted(step, how.fraction_bits, rounding), 16)
-    for outside, end, slope in (
-        (at.under, entries[0], table.under),
-        (at.over, entries[-1], table.over),
-    ):
+        bits, out = 16, saturated(first + shifted(step, how.fraction_bits, rounding), 16)
+    sides = (at.under, entries[0], table.under), (at.over, entries[-1], table.over)
+    for outside, end, slope in sides:
         if outside.any():
-            away = shifted_either_way(
-                (values - slope.bound) * slope.scale, slope.shift, 32, rounding
-            )
-            out = np.where(outside, saturated(end + away, 32 if how.at_once else 16), out)
+            risen = (values - slope.bound) * slope.scale
+            away = shifted_either_way(risen, slope.shift, 32, rounding)
+            out = np.where(outside, saturated(end + away, bits), out)
     return out

@@ -16,7 +16,7 @@ import numpy as np
 
 from npulab.captures.target import Features
 from npulab.npus.kit import Hang, Raw, Unsupported, ceil_div, wrapped
-from npulab.npus.nvdla.facts import ALU, BOTH, EQUAL, LETTERS, MAX, MEMORIES, MIN, MUL, Shape
+from npulab.npus.nvdla.facts import ALU, BOTH, EQUAL, LETTERS, MAX, MEMORIES, MIN, MUL, Lut, Shape
 from npulab.npus.nvdla.layouts import Cube
 from npulab.npus.nvdla.memory import ByteMemory
 from npulab.npus.nvdla.rules import RULES, Rules, saturated, shifted, shifted_left
@@ -64,7 +64,7 @@ def run(
     values: Raw,
     features: Features,
     memory: ByteMemory,
-    lut: tuple[np.ndarray, np.ndarray] | None = None,
+    lut: Lut | None = None,
     accumulators: np.ndarray | None = None,
     rules: Rules = RULES,
 ) -> np.ndarray | None:

@@ -22,6 +22,7 @@ from npulab.npus.vivante.coefficients.plain import WEIGHT_BITS, WORD_BITS
 HEAD_BITS = ZRL_BITS + buffers.COUNT_BITS
 WORD_BYTES = WORD_BITS // 8
 TOGETHER = 20_000  # weights of small streams that are read at once
+Streams = list[tuple[np.ndarray, np.ndarray]]  # weights and words of each stream
 SPARSE = 32  # most weights in a byte of a stream for which an array is made before it is read
 
 
@@ -234,7 +235,7 @@ def _read(buffer: bytes, stops: list[int], order: Order, fast: bool) -> Coeffici
         if zrl > ZRL_BITS or not buffer.startswith(_head(order, zrl), start):
             return None
         widths.append(zrl)
-    streams: list[tuple[np.ndarray, np.ndarray]] = []
+    streams: Streams = []
     while (core := len(streams)) < g.used:
         zrl, together = widths[core], max(1, TOGETHER // order.length)
         alike = len([*takewhile(lambda width: width == zrl, widths[core : core + together])])  # noqa: B023
@@ -257,9 +258,7 @@ def _read(buffer: bytes, stops: list[int], order: Order, fast: bool) -> Coeffici
     return Coefficients(weights, bias, offsets, tuple(widths), len(buffer))
 
 
-def _split(
-    data: bytes, stops: list[int], order: Order
-) -> list[tuple[np.ndarray, np.ndarray]] | None:
+def _split(data: bytes, stops: list[int], order: Order) -> Streams | None:
     """Return weights and words of streams without runs, or None if one does not end where it
     should."""
     length, out = HEAD_BITS // 8 + order.length + WORD_BYTES * len(order.places), []
@@ -273,9 +272,7 @@ def _split(
     return out
 
 
-def _split_runs(
-    data: bytes, stops: list[int], order: Order, fast: bool
-) -> list[tuple[np.ndarray, np.ndarray]] | None:
+def _split_runs(data: bytes, stops: list[int], order: Order, fast: bool) -> Streams | None:
     """Return the same of streams with runs, all of one width."""
     zrl = data[0]
     width, streams = zrl + WEIGHT_BITS, [data[start:stop] for start, stop in pairwise(stops)]
