@@ -522,7 +522,7 @@ def test_model_is_not_set_from_outside() -> None:
 
 def test_model_refuses_what_is_no_oracle() -> None:
     with pytest.raises(
-        TypeError, match=r"^oracle: got str, allowed is what is called with a capture$"
+        TypeError, match=r"^oracle: got str, allowed is a function that takes a capture$"
     ):
         BisectModel(*pair(), "simulated")
     with pytest.raises(

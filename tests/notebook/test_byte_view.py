@@ -694,7 +694,7 @@ def test_bytes_are_written_undone_and_written_again(capture: npulab.Capture) -> 
             "1",
             62,
             "write: got '1', allowed is one value of at most 2 "
-            "bytes, which are there from byte 0x3e on",
+            "bytes, as many as there are from byte 0x3e",
         ),
         ("f32", "nan", 0, "write: got 'nan'"),
     ],

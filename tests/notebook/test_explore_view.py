@@ -106,7 +106,7 @@ def test_what_goes_wrong_is_said() -> None:
     assert model.state == "failed"
     assert model.shown["text"] == "OSError: the <b>board</b> is gone"
     assert "<b>board" not in model._repr_html_()
-    with pytest.raises(ValueError, match="run: got it in state 'failed'"):
+    with pytest.raises(ValueError, match="run: got state 'failed'"):
         model.run()
 
 

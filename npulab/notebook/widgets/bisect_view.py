@@ -1,5 +1,5 @@
-"""Which field breaks it, asked of a person or of an oracle: a bisection to look at, to answer and
-to run.
+"""A bisection to watch, to answer and to run: which field breaks the capture, asked of a person or of
+an oracle.
 
 ``BisectModel`` holds the state and all the logic and needs no browser; ``BisectView`` shows it.
 """
@@ -7,7 +7,6 @@ to run.
 from __future__ import annotations
 
 import html
-import os
 import threading
 import time
 from collections import Counter
@@ -36,14 +35,29 @@ from npulab.support.text import plural
 STATES = ("asks", "runs", "stops", "stopped", "failed", "done")
 RUNNING = ("runs", "stops")
 ACTS = (*OUTCOMES, "undo", "again", "run", "stop")
-LOGGED = 8  # trials
+# of the model, for the page
+SHOWN = (
+    "state",
+    "turn",
+    "trial",
+    "reason",
+    "chosen",
+    "counts",
+    "suspects",
+    "left",
+    "progress",
+    "log",
+    "found",
+    "status",
+)
+LOGGED = 8  # at most so many trials in the log
 LETTERS = 80  # of a value
-SENTENCE = 400  # letters of what an oracle raised
-POLL = 0.05  # seconds
+SENTENCE = 400  # letters of an oracle's error
+POLL = 0.05  # seconds between looks at a run that still holds the device
 
 
 class Row(NamedTuple):
-    """A part that differs, as texts: where it lies, its name, what it is in the good and in the bad
+    """A part that differs, as texts: its place, its name, its value in the good and in the bad
     capture."""
 
     where: str
@@ -52,29 +66,31 @@ class Row(NamedTuple):
     bad: str
 
 
-# One journal has one writer: a cell that is run again takes it over from the model that it made
-# before.
+# A journal has a single writer: a cell that is run again takes the journal over from the model that
+# it made before.
 _WRITERS: WeakValueDictionary[Path, BisectModel] = WeakValueDictionary()
 
 
 class BisectModel(Model):
     """A bisection that a person answers, or an oracle in a thread; it needs no browser.
 
-    ``options`` are those of ``Bisection``; with a ``journal`` it goes on where that ended.  An
-    oracle is stopped after ``max_hangs`` hangs in all.  ``state`` is "asks" (it waits for an
-    answer), "runs" (the oracle does), "stops" (when the oracle is back), "stopped", "failed" (the
-    oracle raised ``error``) or "done"; ``allowed`` says what can be done in it.  ``trial`` counts
-    from 1 and says which is asked, ``reason`` why, ``chosen`` which of ``parts`` are as in the bad
-    capture; ``turn`` never comes twice, so that an answer can be held to the question it was given
-    for.  All of these and ``counts``, ``suspects`` (text, probability), ``left`` (trials, about),
-    ``progress`` (0 to 1), ``log`` (the last trials: number, outcome, parts changed, seconds),
-    ``note`` (what went wrong) and ``found`` (the result as texts) can be observed, none be set.
+    ``options`` are those of ``Bisection``; with a ``journal`` it goes on where the journal ends.
+    An oracle is stopped after ``max_hangs`` hangs in all.  ``state`` is "asks" (it waits for an
+    answer), "runs" (the oracle answers), "stops" (it waits for the oracle to return), "stopped",
+    "failed" (the oracle raised ``error``) or "done"; ``allowed`` has the acts possible in it.
+    ``trial`` is the number of the trial asked, from 1, ``reason`` why it is asked, ``chosen`` the
+    indices of ``parts`` that it takes from the bad capture; ``turn`` never repeats, so that an
+    answer can be matched with its question.  All of these and ``counts``, ``suspects`` (text,
+    probability), ``left`` (about how many trials), ``progress`` (0 to 1), ``log`` (the last trials:
+    number, outcome, parts changed, seconds), ``note`` (an error) and ``found`` (the result as
+    texts) can be observed, but not set.
 
-    Raises what ``Bisection`` does; ValueError for what is not allowed in a state.
+    Raises as ``Bisection``; ValueError for an act that is not allowed in a state.
 
     >>> from npulab.bits import RegisterMap
     >>> from npulab.capture import Job
-    >>> registers = RegisterMap([dict(block="NN", field=f"f{n}", lsb=n, width=1) for n in range(32)])
+    >>> fields = [{"block": "NN", "field": f"f{n}", "lsb": n, "width": 1} for n in range(32)]
+    >>> registers = RegisterMap(fields)
     >>> good, bad = (Capture(name, "demo", "x", (Job("NN", [word]),), maps={"NN": registers})
     ...              for name, word in (("good", 0), ("bad", 2 ** 32 - 1)))
     >>> model = BisectModel(good, bad)
@@ -107,23 +123,20 @@ class BisectModel(Model):
         max_hangs: int = MAX_HANGS,
         **options: Any,
     ) -> None:
-        for one in (good, bad):
-            need("BisectView", one, Capture, "is a Capture, as npulab.load gives")
+        for capture in (good, bad):
+            need("BisectView", capture, Capture, "is a Capture, as npulab.load gives")
         self.oracle, self.max_hangs = _callable(oracle), max_hangs
         self.error: BaseException | None = None
         self._lock = threading.RLock()
         self._halt = threading.Event()
         self._thread: threading.Thread | None = None
         self._retired = ""
-        journal = options.get("journal")
-        if isinstance(journal, Journal):
-            path = journal.path
-        elif isinstance(journal, str | os.PathLike):
-            path = Path(journal)
-        else:
-            path = None
+        path = options.get("journal")
+        if isinstance(path, Journal):
+            path = path.path
         before = None
         if path is not None:
+            path = Path(path)
             before = _WRITERS.get(path.resolve())
         if before is not None:
             before.stop()
@@ -133,18 +146,17 @@ class BisectModel(Model):
         if before is not None:
             before._retire(f"{path}: a newer view goes on with this journal")
             self._thread = before._thread
-        self.parts = tuple(_row(self.session, part) for part in self.session.differences)
+        self.parts = tuple(_part_row(self.session, part) for part in self.session.differences)
         self._places = {part.key: place for place, part in enumerate(self.session.differences)}
         super().__init__()
         self._publish("asks")
 
-    # ---- what it says ----
+    # ---- state as text ----
 
     @property
     def title(self) -> str:
-        return (
-            f"{self.session.good.target}/{self.session.good.name} against {self.session.bad.name}"
-        )
+        good = self.session.good
+        return f"{good.target}/{good.name} against {self.session.bad.name}"
 
     @property
     def simulated(self) -> bool:
@@ -152,15 +164,14 @@ class BisectModel(Model):
 
     @property
     def summary(self) -> str:
+        end = f"trial {self.trial}, about {self.left} left"
         if self.state == "done":
             end = self.found["sentence"]
-        else:
-            end = f"trial {self.trial}, about {self.left} left"
-        return f"{_counted(self.parts)} differ: {self.state}, {end}"
+        return f"{_counts_text(self.parts)} differ: {self.state}, {end}"
 
     @property
     def line(self) -> str:
-        return f"{self.title}{', simulated' if self.simulated else ''}, {self.summary}"
+        return f"{self.marked_title}, {self.summary}"
 
     @property
     def changed(self) -> list[Row]:
@@ -169,37 +180,38 @@ class BisectModel(Model):
 
     @property
     def capture(self) -> Capture | None:
-        """The capture to run now; None when it is done."""
+        """The capture to run now; None if the bisection is done."""
         with self._lock:
-            trying = self.session.trial
-        if trying is None:
-            return None
-        return trying.capture
+            return getattr(self.session.trial, "capture", None)
 
     @property
     def result(self) -> Bisected:
-        """What is known now."""
+        """The result so far."""
         with self._lock:
             return self.session.result
 
     @property
     def allowed(self) -> tuple[str, ...]:
-        """What can be done in this state, of "pass", "fail", "hang", "undo", "again", "run" and
+        """The acts possible in this state, of "pass", "fail", "hang", "undo", "again", "run" and
         "stop"."""
         if self._retired or self.state == "stops":
             return ()
         if self.state == "runs":
             return ("stop",)
-        back = ("undo", "again") if any(self.counts.values()) else ()
-        if self.state == "done":
-            return back
-        return *OUTCOMES, *back, *(("run",) if self.oracle is not None else ())
+        acts: list[str] = []
+        if self.state != "done":
+            acts += OUTCOMES
+        if any(self.counts.values()):
+            acts += ("undo", "again")
+        if self.state != "done" and self.oracle is not None:
+            acts.append("run")
+        return tuple(acts)
 
     @property
     def status(self) -> str:
         """The state in one sentence."""
-        taken = f"{_counted(self.changed)} of {len(self.parts)} from {self.session.bad.name}"
-        said = {
+        taken = f"{_counts_text(self.changed)} of {len(self.parts)} from {self.session.bad.name}"
+        status = {
             "asks": f"Trial {self.trial} takes {taken}: does it pass, fail or hang?",
             "runs": f"Trial {self.trial} runs with {taken}.",
             "stops": f"Stops when trial {self.trial} has ended; its outcome will not count.",
@@ -208,54 +220,39 @@ class BisectModel(Model):
             "done": f"Done: {self.found.get('sentence', '')}.",
         }[self.state]
         if self.note:
-            return f"{self.note} · {said}"
-        return said
+            return f"{self.note} · {status}"
+        return status
 
     @property
     def shown(self) -> dict[str, Any]:
-        """Everything that changes, as JSON has it: one message to a view, so that it never shows
-        half of a trial."""
+        """All that changes, as JSON values: a single message to a view, so that the view never
+        shows half of a trial."""
         with self._lock:
-            names = (
-                "state",
-                "turn",
-                "trial",
-                "reason",
-                "chosen",
-                "counts",
-                "suspects",
-                "left",
-                "progress",
-                "log",
-                "found",
-            )
-            return {name: getattr(self, name) for name in names} | {
-                "status": self.status,
-                "allowed": list(self.allowed),
-            }
+            shown = {name: getattr(self, name) for name in SHOWN}
+            return {**shown, "allowed": list(self.allowed)}
 
-    # ---- what it does ----
+    # ---- acts ----
 
     def answer(self, outcome: str) -> None:
-        """The outcome of the trial that is asked: "pass", "fail" or "hang"; it is in the journal
+        """Give the outcome of the trial that is asked: "pass", "fail" or "hang"; it is in the journal
         when this returns."""
         if outcome not in OUTCOMES:
             raise ValueError(f"answer: got {outcome!r}, allowed is one of {', '.join(OUTCOMES)}")
         self._turn(outcome, partial(self.session.tell, outcome))
 
     def undo(self) -> None:
-        """Take the last verdict back."""
+        """Undo the last outcome."""
         self._turn("undo", self.session.undo)
 
     def again(self) -> None:
-        """Ask for the last trial once more, where its outcome is in doubt; both outcomes count."""
+        """Ask the last trial once more, if its outcome is in doubt; both outcomes count."""
         self._turn("again", self.session.again)
 
     def run(self, oracle: Oracle | None = None, wait: bool = False) -> None:
-        """Have the oracle answer trial by trial until it is done, in a thread.
+        """Let the oracle answer all trials, in a thread.
 
-        With ``wait`` it does so in this thread, and what the oracle raises is raised.  Nothing
-        happens where there is no trial left.
+        With ``wait`` it answers in this thread, and its error is raised.  Nothing happens if no
+        trial is left.
         """
         with self._lock:
             self._allow("run")
@@ -284,29 +281,33 @@ class BisectModel(Model):
     def stop(self) -> None:
         """End a run; the trial under way does not count.
 
-        An oracle with an event ``stop``, as ``Command`` has, is told at once; others come to their
-        end first.
+        For an oracle with an event ``stop``, as ``Command`` has, the event is set; other oracles
+        finish their trial first.
         """
         self._halt.set()  # before the lock, so that no further trial begins
         with self._lock:
             if self.state == "runs":
-                if (event := _stop_of(self.oracle)) is not None:
+                event = _stop_of(self.oracle)
+                if event is not None:
                     event.set()
                 self._publish("stops")
 
     def press(self, act: str, turn: int) -> None:
-        """Do what was pressed in a view: one of ``ACTS``.
+        """Do an act that was pressed in a view: one of ``ACTS``.
 
-        What is about a question ("run" and "stop" are not) is ignored where that of its ``turn`` is
-        over.  What goes wrong is said in ``note``.
+        Acts other than "run" and "stop" are about the question of a ``turn``, and ignored if that
+        question is over.  Errors are reported in ``note``.
         """
         refuse_if(act not in ACTS, "press", repr(act), f"is one of {', '.join(ACTS)}")
         with self._lock:
             if act not in ("run", "stop") and turn != self.turn:
                 return
             try:
-                self.answer(act) if act in OUTCOMES else getattr(self, act)()
-            except Exception as error:  # nobody would see it: a message has no cell to fail
+                if act in OUTCOMES:
+                    self.answer(act)
+                else:
+                    getattr(self, act)()
+            except Exception as error:  # a message has no cell that could show the error
                 self._publish(self.state, sentence(error))
 
     def _turn(self, act: str, do: Callable[[], object]) -> None:
@@ -318,12 +319,11 @@ class BisectModel(Model):
     def _allow(self, act: str) -> None:
         if self._retired:
             raise ValueError(f"{act}: got it where {self._retired}")
-        refuse_if(
-            self.state in RUNNING if act == "run" else act not in self.allowed,
-            act,
-            f"it in state {self.state!r}",
-            f"there is {', '.join(self.allowed) or 'to wait'}",
-        )
+        refused = act not in self.allowed
+        if act == "run":  # which brings an oracle, and does nothing when it is done
+            refused = self.state in RUNNING
+        allowed = ", ".join(self.allowed) or "to wait"
+        refuse_if(refused, act, f"it in state {self.state!r}", f"there is {allowed}")
 
     def _retire(self, why: str) -> None:
         with self._lock:
@@ -331,38 +331,41 @@ class BisectModel(Model):
             self._publish(self.state)
 
     def _publish(self, state: str, note: str = "", turned: bool = False) -> None:
-        """Set every trait to what the session says now, with no change told before all are made;
-        ``turned`` where the question is another."""
-        session, trying = self.session, self.session.trial
+        """Set every trait to the state of the session; observers are called when all are set.
+
+        ``turned`` is True if another question is asked.
+        """
+        session = self.session
+        trying = session.trial  # first: finding the next trial may end the search
         counts = Counter(trial.outcome for trial in session.journal)
-        facts = {
-            "state": state if trying else "done",
+        log = []
+        for number, trial in enumerate(session.journal, 1):
+            log.append((number, trial.outcome, len(trial.subset), trial.seconds))
+        facts: dict[str, Any] = {
             "turn": self.turn + turned,
-            "trial": session.queries + bool(trying),
-            "left": session.left if trying else 0,
-            "reason": trying.reason if trying else "",
-            "chosen": [self._places[part.key] for part in trying.changed] if trying else [],
             "counts": {outcome: counts[outcome] for outcome in OUTCOMES},
-            "suspects": [(one.text, one.probability) for one in session.suspects],
-            "progress": session.queries / (session.queries + session.left) if trying else 1.0,
-            "log": [
-                (number, one.outcome, len(one.subset), one.seconds)
-                for number, one in enumerate(session.journal, 1)
-            ][-LOGGED:],
-            "found": {} if trying else self._found(),
+            "suspects": [(suspect.text, suspect.probability) for suspect in session.suspects],
+            "log": log[-LOGGED:],
             "note": note or self._retired,
         }
+        if trying is None:
+            facts |= {"state": "done", "trial": session.queries, "left": 0, "reason": ""}
+            facts |= {"chosen": [], "progress": 1.0, "found": self._found()}
+        else:
+            facts |= {"state": state, "trial": session.queries + 1, "left": session.left}
+            facts |= {"reason": trying.reason, "found": {}}
+            facts["chosen"] = [self._places[part.key] for part in trying.changed]
+            facts["progress"] = session.queries / (session.queries + session.left)
         with self.hold_trait_notifications():
             for name, value in facts.items():
                 self.set_trait(name, value)
 
     def _found(self) -> dict[str, Any]:
         result = self.session.result
-        rows = [
-            [*self.parts[self._places[key]], number]
-            for number, group in enumerate(result.groups, 1)
-            for key in group
-        ]
+        rows: list[list[Any]] = []
+        for number, group in enumerate(result.groups, 1):
+            for key in group:
+                rows.append([*self.parts[self._places[key]], number])
         script = ""
         if rows:
             script = result.script(oracle=as_code(self.oracle, result.good))
@@ -373,11 +376,11 @@ class BisectModel(Model):
     def _work(self, oracle: Oracle, halt: threading.Event, before: threading.Thread | None) -> None:
         try:
             while before is not None and before.is_alive() and not halt.wait(POLL):
-                pass  # what ran before may still hold the device
+                pass  # the run before may still hold the device
             self._ask(oracle, halt)
             self._ended(halt)
-        except BaseException as error:  # nobody would hear of it in a thread
-            with suppress(Exception):  # an observer's, once more
+        except BaseException as error:  # an error in a thread would be lost
+            with suppress(Exception):  # the observer that raised may raise again
                 self._ended(halt, error)
 
     def _ask(self, oracle: Oracle, halt: threading.Event) -> None:
@@ -403,8 +406,9 @@ class BisectModel(Model):
     def _ended(self, halt: threading.Event, error: BaseException | None = None) -> None:
         with self._lock:
             if halt is not self._halt:
-                return  # another run has begun since this one was done
-            if halt.is_set() and (event := _stop_of(self.oracle)) is not None:
+                return  # another run has begun meanwhile
+            event = _stop_of(self.oracle)
+            if halt.is_set() and event is not None:
                 event.clear()
             if halt.is_set() or isinstance(error, Stopped):
                 self._publish("stopped")
@@ -419,12 +423,16 @@ class BisectModel(Model):
         counts = ", ".join(f"{count} {outcome}" for outcome, count in self.counts.items())
         head = self.heading_html(self.status)
         if self.state == "done":
-            rows = [
-                (*row[:4], "" if len(self.result.groups) < 2 else str(row[4]))
-                for row in self.found["rows"]
-            ]
-            table = table_html(("register", "field", "good", "bad", ""), rows)
-            return f"{head}<p>{counts}</p>{table if rows else ''}"
+            face = f"{head}<p>{counts}</p>"
+            rows = []
+            for *texts, number in self.found["rows"]:
+                group = ""
+                if len(self.result.groups) > 1:
+                    group = str(number)
+                rows.append((*texts, group))
+            if rows:
+                face += table_html(("register", "field", "good", "bad", ""), rows)
+            return face
         suspects = [(f"{probability:.1%}", text) for text, probability in self.suspects]
         return (
             f"{head}<p>{counts}, about {self.left} trials left; {html.escape(self.reason)}</p>"
@@ -436,9 +444,9 @@ class BisectModel(Model):
 class BisectView(View):
     """A bisection to answer by button and by key, or to run with an oracle and to stop.
 
-    ``options`` are those of ``Bisection``; with a ``journal`` it goes on where that ended.
-    Everything is on ``model``, which can be observed; ``capture`` is what to run now, ``result``
-    what is known.
+    ``options`` are those of ``Bisection``; with a ``journal`` it goes on where the journal ends.
+    Everything is on ``model``, which can be observed; ``capture`` is the capture to run now,
+    ``result`` the result so far.
     """
 
     _esm, _css = assets("bisect_view")
@@ -474,7 +482,7 @@ class BisectView(View):
 def _callable(oracle: Any) -> Callable[[Capture], str] | None:
     if oracle is not None and not callable(oracle):
         raise TypeError(
-            f"oracle: got {type(oracle).__name__}, allowed is what is called with a capture"
+            f"oracle: got {type(oracle).__name__}, allowed is a function that takes a capture"
         )
     return oracle
 
@@ -487,59 +495,60 @@ def _stop_of(oracle: Any) -> threading.Event | None:
 
 
 def sentence(error: BaseException) -> str:
-    """What was raised, on a line of at most ``SENTENCE`` letters."""
+    """Return an error on a line of at most ``SENTENCE`` letters."""
+    line = type(error).__name__
     text = " ".join(str(error).split())
     if text:
-        said = f"{type(error).__name__}: {text}"
-    else:
-        said = type(error).__name__
-    if len(said) <= SENTENCE:
-        return said
-    return f"{said[:SENTENCE]}…"
+        line += f": {text}"
+    return _shortened(line, SENTENCE)
 
 
-def _row(session: Bisection, part: Difference) -> Row:
-    """A part that differs, as texts; of a buffer its length, and how many bytes differ."""
-    if part.block == BUFFER:
-        one, other = (
-            np.frombuffer(capture.buffers.get(part.register, b""), np.uint8)
-            for capture in (session.good, session.bad)
-        )
-        both = min(len(one), len(other))
-        differ = int(np.count_nonzero(one[:both] != other[:both])) + abs(len(one) - len(other))
-        return Row(
-            "buffer", part.register, f"{len(one)} bytes", f"{len(other)} bytes, {differ} differ"
-        )
-    jobs = jobs_of(session.good, session.bad)
-    task = ""
-    if len(jobs) > 1:
-        task = f"{jobs[part.task].name or f'job {part.task}'} "
-    where = f"{task}{part.block} {part.register}".strip()
-    return Row(where, part.field, _meant(part.a, part.address), _meant(part.b, part.address))
-
-
-def _meant(value: Any, address: bool) -> str:
-    if value is None:
-        text = "not written"
-    elif address and isinstance(value, int):
-        text = f"{value:#x}"
-    else:
-        text = str(value)
-    if len(text) <= LETTERS:
+def _shortened(text: str, most: int) -> str:
+    if len(text) <= most:
         return text
-    return f"{text[:LETTERS]}…"
+    return f"{text[:most]}…"
 
 
-def _counted(rows: Sequence[Row]) -> str:
-    """How many fields and buffers, in words.
+def _part_row(session: Bisection, part: Difference) -> Row:
+    """Return a part that differs, as texts; for a buffer the size, and the number of bytes that
+    differ."""
+    if part.block == BUFFER:
+        good = session.good.buffers.get(part.register, b"")
+        bad = session.bad.buffers.get(part.register, b"")
+        both = min(len(good), len(bad))
+        equal = np.frombuffer(good, np.uint8, both) == np.frombuffer(bad, np.uint8, both)
+        differ = max(len(good), len(bad)) - np.count_nonzero(equal)
+        bad_text = f"{len(bad)} bytes, {differ} differ"
+        return Row("buffer", part.register, f"{len(good)} bytes", bad_text)
+    jobs = jobs_of(session.good, session.bad)
+    where = f"{part.block} {part.register}".strip()
+    if len(jobs) > 1:
+        job = jobs[part.task].name or f"job {part.task}"
+        where = f"{job} {where}"
+    good_text = _value_text(part.a, part.address)
+    return Row(where, part.field, good_text, _value_text(part.b, part.address))
 
-    >>> _counted([Row("NN w0", "relu", "0", "1"), Row("buffer", "input", "4 bytes", "4 bytes, 1 differ")])
+
+def _value_text(value: Any, address: bool) -> str:
+    if value is None:
+        return "not written"
+    if address and isinstance(value, int):
+        return f"{value:#x}"
+    return _shortened(str(value), LETTERS)
+
+
+def _counts_text(rows: Sequence[Row]) -> str:
+    """Return the numbers of fields and buffers in words.
+
+    >>> buffer = Row("buffer", "input", "4 bytes", "4 bytes, 1 differ")
+    >>> _counts_text([Row("NN w0", "relu", "0", "1"), buffer])
     '1 field and 1 buffer'
     """
     buffers = sum(row.where == "buffer" for row in rows)
-    told = [
-        plural(count, name)
-        for count, name in ((len(rows) - buffers, "field"), (buffers, "buffer"))
-        if count
-    ]
-    return " and ".join(told) or "nothing"
+    fields = len(rows) - buffers
+    counts = []
+    if fields:
+        counts.append(plural(fields, "field"))
+    if buffers:
+        counts.append(plural(buffers, "buffer"))
+    return " and ".join(counts) or "nothing"

@@ -1,5 +1,5 @@
-"""The bytes of a buffer to look at: what each means, what is not as in another buffer, where a
-value stands.
+"""The bytes of a buffer: the meaning of each, differences from another buffer, and a search for
+values.
 
 ``ByteModel`` holds the state and all the logic and needs no browser; ``ByteView`` shows it.
 """
@@ -21,17 +21,19 @@ from npulab.layout.stored import bytes_in
 from npulab.notebook.widgets.byte_meanings import FILL, Meaning, OfLayout, meaning, runs_of
 from npulab.notebook.widgets.byte_search import ELEMENTS, MOST_DIGITS, NUMBERS, find, pattern
 from npulab.notebook.widgets.frame import Model, Numbers, View, assets
+from npulab.support.text import plural
 
 COEFFICIENTS = "coefficients"
 MOST_BYTES = 2**26
-WINDOW = 2**22  # bytes that a view has at once
-STEP = 2**12  # bytes that windows begin at multiples of
-MOST_MARKS = 2**16  # matches that a view marks
-RUN = 16  # equal bytes in a row that are taken for fill
+WINDOW = 2**22  # bytes that the page has at once: a buffer may be too large for one message
+STEP = 2**12  # a window begins at a multiple of so many bytes
+MOST_MARKS = 2**16  # at most so many matches are marked in the page
+RUN = 16  # equal bytes: a run of at least so many is taken for fill
 ROW = 16  # bytes
 FACE_ROWS = 16
-MOST_SAID = 4  # meanings of a byte in a line
-MOST_SHOWN = 24  # and in a list
+# at most so many meanings of a byte: in a line, in a list
+MOST_IN_LINE = 4
+MOST_LISTED = 24
 CHANGED, FILLED, ZERO, CONSTANT, UNCHANGED, PLAIN = range(6)
 STATUSES = ("changed", "fill", "zero", "constant", "unchanged", "plain")
 COLOURS = ("kind", "status")
@@ -41,27 +43,28 @@ STATUS_STEP = 32  # a class is the status times this plus the kind
 class ByteModel(Model):
     """The bytes of a buffer, with a cursor, a selection and a search; it needs no browser.
 
-    ``data`` is bytes, uint8 of one axis, or a Capture, of which ``buffer`` names one (left out: the
-    coefficients, else the first).  ``items`` say what bytes mean: items of a stream as
-    ``Target.explain`` gives them, the table of ``npulab.explain``, a layout, a register map or
-    draft over the words; left out, the target is asked about the coefficients of a capture, and ()
-    is nothing.  ``reference`` is what the bytes are compared with: the same of another capture, or
-    several in a list or CaptureSet.  1 byte to 64 MiB.
+    ``data`` is bytes, a uint8 array of one axis, or a Capture, whose buffer ``buffer`` is shown
+    (by default the coefficients, or else the first).  ``items`` give the meaning of the bytes:
+    items of a stream as ``Target.explain`` returns them, the table of ``npulab.explain``, a layout,
+    or a register map or draft for the words; by default the target explains the coefficients of a
+    capture; () is no meaning.  ``reference`` is compared with the bytes: another capture or buffer,
+    or several in a list or CaptureSet.  A buffer has 1 byte to 64 MiB.
 
-    Can be set and observed: ``cursor`` (byte; setting it selects that one), ``selection`` (offset,
-    size; setting it puts the cursor on the first), ``ends`` (the byte that a selection began with,
-    the cursor), ``pointed`` (a byte that is looked at instead, -1 none), ``colour`` ("kind" or
-    "status"), ``query`` with ``element`` (one of ``ELEMENTS``) and ``big_endian``, and ``axis``
-    (where the bytes hold a layout: the axis of the tensor whose index gives an element its kind, -1
-    none). Follow them: ``found`` (how many match), ``ordinal`` (which of them the cursor is on,
-    from 1; 0 none), ``about`` (what the byte is, as texts) and ``note`` (what is wrong with what
-    was asked). ``counts`` and ``kind_counts`` are how many bytes have each status and each kind.
+    Can be set and observed: ``cursor`` (byte; setting it selects that byte), ``selection`` (offset,
+    size; setting it moves the cursor to the first byte), ``ends`` (the byte where a selection
+    began, the cursor), ``pointed`` (a byte that is described in the cursor's stead, -1 none),
+    ``colour`` ("kind" or "status"), ``query`` with ``element`` (one of ``ELEMENTS``) and
+    ``big_endian``, and ``axis`` (if the bytes hold a layout: the axis of the tensor whose index is
+    the kind of an element, -1 none). These follow: ``found`` (number of matches), ``ordinal`` (the
+    number of the match at the cursor, from 1; 0 none), ``about`` (the byte described in texts) and
+    ``note`` (an error in what was asked). ``counts`` and ``kind_counts`` are the numbers of bytes
+    of each status and each kind.
 
-    A byte is "changed" where it is not as in every reference or past one's end, "fill" where that
-    is what items say or, where they say nothing, in a run of 16 or more equal bytes, "zero",
-    "constant" where several references are the same there, "unchanged" where the one is, else
-    "plain"; the first that holds. Raises LookupError for a buffer that is not there, ValueError for
-    no bytes or too many and for a place outside.
+    A byte's status is the first of these that holds: "changed" if it differs from a reference or
+    lies after a reference's end; "fill" if items say so or, for bytes without a meaning, in a run
+    of 16 or more equal bytes; "zero"; "constant" if it equals several references; "unchanged" if it
+    equals a single reference; "plain". Raises LookupError for an unknown buffer, ValueError for no
+    bytes or too many and for a place outside.
 
     >>> model = ByteModel(bytes(range(64)), reference=bytes(range(63)))
     >>> model.query = "0a 0b"
@@ -93,23 +96,21 @@ class ByteModel(Model):
     def __init__(
         self, data: Any, buffer: str | None = None, items: Any = None, reference: Any = None
     ) -> None:
-        capture = self._given = data if isinstance(data, Capture) else None
-        if capture:
-            self.buffer = _buffer(capture, buffer)
-        else:
-            self.buffer = buffer or ""
-        self.data = _bytes(data, self.buffer)
-        if capture:
-            self.address = capture.addresses.get(self.buffer)
-        else:
-            self.address = None
-        self.simulated = capture is not None and capture.simulated
-        if capture:
-            self.title = f"{capture.target}/{capture.name}, {self.buffer}"
-        else:
-            self.title = self.buffer or "bytes"
-        self.said = ""  # why the target does not say what the bytes mean
-        self._asks = items is None and capture is not None and self.buffer == COEFFICIENTS
+        self._given: Capture | None = None
+        self.buffer = buffer or ""
+        self.title = self.buffer or "bytes"
+        self.address: int | None = None
+        self.simulated = False
+        if isinstance(data, Capture):
+            self._given = data
+            self.buffer = _buffer(data, buffer)
+            self.title = f"{data.target}/{data.name}, {self.buffer}"
+            self.address = data.addresses.get(self.buffer)
+            self.simulated = data.simulated
+        self.data = _buffer_bytes(data, self.buffer)
+        self.said = ""  # why the target cannot explain the bytes
+        is_explained = self._given is not None and self.buffer == COEFFICIENTS
+        self._asks = is_explained and items is None
         self.meaning: Meaning | None = None
         self.references: tuple[np.ndarray, ...] = ()
         self._matches, self._length = np.zeros(0, np.int64), 1
@@ -121,7 +122,7 @@ class ByteModel(Model):
         if self.meaning is not None:
             self.colour = "kind"
 
-    # ---- what it says ----
+    # ---- state as text ----
 
     @property
     def size(self) -> int:
@@ -130,33 +131,31 @@ class ByteModel(Model):
 
     @property
     def capture(self) -> Capture | None:
-        """The capture as given, with the bytes as they are now."""
+        """The capture as given, with the present bytes."""
         return self._given and self._given.with_buffers(**{self.buffer: self.data.tobytes()})
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What the bytes can mean; a byte's kind counts from 1."""
+        """The kinds of meanings; a byte's kind counts from 1."""
         if self.meaning is None:
             return ()
         return self.meaning.kinds
 
     @property
     def summary(self) -> str:
-        said = ", ".join(
-            f"{count} {name}" for name, count in self.counts.items() if name != STATUSES[PLAIN]
-        )
-        return "; ".join(
-            filter(None, [f"{self.size} byte{'s' * (self.size != 1)}", said, self.said])
-        )
+        counts = {**self.counts}
+        counts.pop(STATUSES[PLAIN], None)
+        statuses = ", ".join(f"{count} {name}" for name, count in counts.items())
+        return "; ".join(filter(None, [plural(self.size, "byte"), statuses, self.said]))
 
     @property
     def matches(self) -> np.ndarray:
-        """Every offset at which the query stands, ascending."""
+        """All offsets of the query, ascending."""
         return self._matches
 
     @property
     def length(self) -> int:
-        """Bytes of what is looked for, 1 where nothing is."""
+        """The number of bytes of the query, 1 if there is none."""
         return self._length
 
     @property
@@ -167,7 +166,7 @@ class ByteModel(Model):
 
     @property
     def window(self) -> slice:
-        """The bytes that a view has now."""
+        """The bytes that the page has now."""
         return slice(self.start, min(self.start + WINDOW, self.size))
 
     @property
@@ -176,80 +175,82 @@ class ByteModel(Model):
         return self.statuses[self.window] * np.uint8(STATUS_STEP) + self.kind_of[self.window]
 
     def values(self, byte: int) -> list[tuple[str, str]]:
-        """(element type, value) of what stands at a byte, in the byte order that is set; cut off at
-        the end."""
-        out = []
+        """Return (element type, value) of the numbers that begin at a byte, in the byte order that
+        is set."""
+        order = "<"
         if self.big_endian:
             order = ">"
-        else:
-            order = "<"
-        for name, kind in NUMBERS.items():
-            raw = self.data[byte : byte + int(kind[1])].tobytes()
-            out.append(
-                (
-                    name,
-                    str(np.frombuffer(raw, order + kind)[0])
-                    if len(raw) == int(kind[1])
-                    else "past the end",
-                )
-            )
-        return out
+        numbers = []
+        for name, form in NUMBERS.items():
+            kind = np.dtype(order + form)
+            raw = self.data[byte : byte + kind.itemsize].tobytes()
+            text = "past the end"
+            if len(raw) == kind.itemsize:
+                text = str(np.frombuffer(raw, kind)[0])
+            numbers.append((name, text))
+        return numbers
 
     def describe(self, byte: int) -> str:
-        """A byte in one line: offset, address, value, what it means, status, and what it is in the
+        """Return a byte in one line: offset, address, value, meanings, status, and its value in the
         reference."""
+        parts = [f"byte {byte:#x} ({byte})"]
+        if self.address is not None:
+            parts.append(f"address {self.address + byte:#x}")
         value = int(self.data[byte])
-        shown = ""
+        text = f"{value:02x} = {value}"
         if 0x20 <= value < 0x7F:
-            shown = f" '{chr(value)}'"
-        parts = [
-            f"byte {byte:#x} ({byte})",
-            "" if self.address is None else f"address {self.address + byte:#x}",
-            f"{value:02x} = {value}{shown}",
-            *self._meanings(byte, MOST_SAID),
-            self._status(byte),
-        ]
+            text += f" '{chr(value)}'"
+        parts += [text, *self._meanings(byte, MOST_IN_LINE), self._status(byte)]
         return " · ".join(filter(None, parts))
 
     def _meanings(self, byte: int, most: int) -> list[str]:
         texts = []
         if self.meaning:
-            texts = [one.text for one in self.meaning.at(byte)]
+            texts = [meant.text for meant in self.meaning.at(byte)]
         if len(texts) <= most:
             return texts
         return [*texts[:most], f"… {len(texts) - most} more"]
 
     def _status(self, byte: int) -> str:
         status = int(self.statuses[byte])
-        others = [
-            f"{one[byte]:02x}" if byte < len(one) else "past the end" for one in self.references
-        ]
-        told = dict.fromkeys(others)
         if status == CHANGED:
-            return f"changed, reference {' or '.join(list(told)[:MOST_SAID])}"
-        same = ""
-        if others and status in (FILLED, ZERO):
-            same = STATUSES[CONSTANT if len(others) > 1 else UNCHANGED]
-        return ", ".join(filter(None, ["" if status == PLAIN else STATUSES[status], same]))
+            values: dict[str, None] = {}
+            for reference in self.references:
+                value = "past the end"
+                if byte < len(reference):
+                    value = f"{reference[byte]:02x}"
+                values[value] = None
+            return f"changed, reference {' or '.join([*values][:MOST_IN_LINE])}"
+        if status == PLAIN:
+            return ""
+        if status in (FILLED, ZERO) and self.references:
+            return f"{STATUSES[status]}, {STATUSES[self._unchanged]}"
+        return STATUSES[status]
 
-    # ---- what it does ----
+    @property
+    def _unchanged(self) -> int:
+        """The status of a byte that equals the references, if it has no other."""
+        if not self.references:
+            return PLAIN
+        if len(self.references) == 1:
+            return UNCHANGED
+        return CONSTANT
+
+    # ---- acts ----
 
     def compare(self, reference: Any) -> None:
         """Compare with another buffer or capture, with several, or with nothing (None)."""
-        one = not isinstance(reference, list | tuple | CaptureSet)
+        several = [reference]
         if reference is None:
             several = []
-        elif one:
-            several = [reference]
-        else:
+        elif isinstance(reference, list | tuple | CaptureSet):
             several = list(reference)
-        self.references = tuple(_bytes(one, self.buffer, "reference") for one in several)
+        self.references = tuple(_buffer_bytes(given, self.buffer, "reference") for given in several)
         self.reference = reference
         self._judge()
 
     def read_as(self, items: Any) -> None:
-        """Take the bytes to mean something else: as ``items`` of the constructor, None for
-        nothing."""
+        """Give the bytes another meaning, as ``items`` of the constructor; None is no meaning."""
         self._asks = False
         self._read(items)
         self._judge()
@@ -260,17 +261,20 @@ class ByteModel(Model):
         draft.observe(self.read_as)
 
     def leave(self, draft: Any) -> None:
-        """Follow a draft no more."""
+        """Stop following a draft."""
         draft.unobserve(self.read_as)
 
     def seek(self, step: int = 1) -> None:
-        """Select the next match behind the cursor, or with -1 the one before it, round the ends."""
-        if not len(self._matches):
-            self.set_trait("note", "nothing matches" if self.query else "no value to look for")
-            return
-        here = int(np.searchsorted(self._matches, self.cursor, "right" if step > 0 else "left"))
-        at = int(self._matches[(here if step > 0 else here - 1) % len(self._matches)])
-        self.select(at, self.length)
+        """Select the next match after the cursor, or with -1 the match before it, round the ends."""
+        if not self.query:
+            self.set_trait("note", "no value to look for")
+        elif not len(self._matches):
+            self.set_trait("note", "nothing matches")
+        else:
+            number = np.searchsorted(self._matches, self.cursor) - 1
+            if step > 0:
+                number = np.searchsorted(self._matches, self.cursor, "right")
+            self.select(int(self._matches[number % len(self._matches)]), self.length)
 
     def select(self, offset: int, size: int = 1) -> None:
         """Select bytes and go to the first."""
@@ -278,28 +282,27 @@ class ByteModel(Model):
         self.ends = (offset + size - 1, offset)
 
     def go(self, asked: str) -> None:
-        """Go to an offset (``31``, ``0x1f``), so many bytes on or back (``+16``, ``-4``), an
-        address (``@0x80001f``) or the ``end``.
+        """Go to an offset (``31``, ``0x1f``), forward or back by bytes (``+16``, ``-4``), to an
+        address (``@0x80001f``) or to the ``end``.
 
         Raises ValueError for anything else and for a place outside.
         """
-        text = ""
-        if len(asked) <= MOST_DIGITS:
-            text = asked.strip()
+        text = asked.strip()
+        if text == "end":
+            text = str(self.size - 1)
+        if len(asked) > MOST_DIGITS:
+            text = ""  # reading a long number takes long
         try:
-            if text != "end":
-                number = int(text.removeprefix("@").removeprefix("+") or "none", 0)
-            else:
-                number = self.size - 1
+            number = int(text.removeprefix("@").removeprefix("+"), 0)
         except ValueError:
-            raise ValueError(
-                f"go to: got {asked!r:.60}, allowed is an offset such as 0x1f, +16, -4, end"
-                f"{' or an address such as @0x80' * (self.address is not None)}"
-            ) from None
+            allowed = "an offset such as 0x1f, +16, -4, end"
+            if self.address is not None:
+                allowed += " or an address such as @0x80"
+            raise ValueError(f"go to: got {asked!r:.60}, allowed is {allowed}") from None
         if text.startswith("@"):
             if self.address is None:
                 raise ValueError(
-                    f"go to: got {asked!r:.60}, allowed are offsets where no address is known"
+                    f"go to: got {asked!r:.60}, allowed are offsets, as no address is known"
                 )
             number -= self.address
         if text[0] in "+-":
@@ -309,31 +312,34 @@ class ByteModel(Model):
         self.select(number)
 
     def write(self, asked: str) -> None:
-        """Write what is typed (as a search has it, of the type and byte order that are set) from
-        the first byte of the selection on; a ``?`` leaves a digit as it is.
+        """Write a value (typed as in a search, of the type and byte order that are set) to the first
+        byte of the selection and those after it; a ``?`` leaves a digit unchanged.
 
-        Where nothing is compared with, that is the bytes as given from then on.  Raises ValueError
-        for what is no such value and where it goes past the end.
+        If there is no reference, the bytes before the write become the reference.  Raises
+        ValueError for a text that is not such a value, and if the value reaches past the end.
         """
-        typed, first = pattern(asked, self.element, self.big_endian), self.selection[0]
+        typed = pattern(asked, self.element, self.big_endian)
+        first, _ = self.selection
         if typed.above or first + len(typed.value) > self.size:
             raise ValueError(
-                f"write: got {asked!r:.60}, allowed is one value of at most "
-                f"{self.size - first} bytes, which are there from byte {first:#x} on"
+                f"write: got {asked!r:.60}, allowed is one value of at most {self.size - first} "
+                f"bytes, as many as there are from byte {first:#x}"
             )
-        value, kept = (np.frombuffer(part, np.uint8) for part in (typed.value, typed.mask))
+        value = np.frombuffer(typed.value, np.uint8)
+        mask = np.frombuffer(typed.mask, np.uint8)
         old = self.data[first : first + len(value)]
         if not self.references:
             self.compare(self.data)
-        self._done.append(self._put_bytes(first, (old & ~kept | value & kept).tobytes()))
+        new = old & ~mask | value & mask
+        self._done.append(self._put_bytes(first, new.tobytes()))
         self._undone.clear()
 
     def undo(self) -> bool:
-        """Take the last write back; False where there was none."""
+        """Undo the last write; False if there is none."""
         return self._back(self._done, self._undone)
 
     def redo(self) -> bool:
-        """Write again what was undone last; False where there was none."""
+        """Write again what was undone last; False if there is nothing to write."""
         return self._back(self._undone, self._done)
 
     def _back(self, from_: list[tuple[int, bytes]], to: list[tuple[int, bytes]]) -> bool:
@@ -344,26 +350,25 @@ class ByteModel(Model):
         return False
 
     def _put_bytes(self, first: int, value: bytes) -> tuple[int, bytes]:
-        """Put bytes there, say anew what follows from them, and give those that were there."""
-        here, axis = slice(first, first + len(value)), self.axis
-        old = self.data[here].tobytes()
-        self.data = self.data.copy()  # the old one may be what is compared with
-        self.data[here] = np.frombuffer(value, np.uint8)
+        """Write bytes, update all that depends on them, and return the write that undoes this."""
+        axis = self.axis
+        old = self.data[first : first + len(value)].tobytes()
+        self.data = self.data.copy()  # the old array may be the reference
+        self.data[first : first + len(value)] = np.frombuffer(value, np.uint8)
         self._read(self._items)
         self._search(None)
         self._judge()
-        if axis < len(self.axes):
+        self.axis = -1
+        if axis < len(self.axes):  # the target may have explained the bytes in another way
             self.axis = axis
-        else:
-            self.axis = -1
         self.select(first, len(value))
         return first, old
 
     def press(self, asked: Any) -> None:
-        """Do what was pressed in a view: ``{"seek": 1}``, ``{"seek": -1}``, ``{"go": "0x1f"}``,
+        """Act on a message of a view: ``{"seek": 1}``, ``{"seek": -1}``, ``{"go": "0x1f"}``,
         ``{"write": "3f 80"}``, ``{"undo": 1}`` or ``{"redo": 1}``.
 
-        What is wrong with it is said in ``note``; raises ValueError for another message.
+        Errors are reported in ``note``; raises ValueError for another message.
         """
         match asked:
             case {"seek": 1 | -1 as step}:
@@ -372,21 +377,20 @@ class ByteModel(Model):
                 getattr(self, *asked)()
             case {"go": str() as text} | {"write": str() as text}:
                 try:
-                    (self.go if "go" in asked else self.write)(text)
-                except ValueError as error:  # nobody would see it: a message has no cell to fail
+                    getattr(self, *asked)(text)
+                except ValueError as error:  # a message has no cell that could show the error
                     self.set_trait("note", str(error))
             case _:
                 raise ValueError(
-                    f"message: got {asked!r:.80}, allowed is seek with 1 or -1, go and write with "
-                    "a "
+                    f"message: got {asked!r:.80}, allowed is seek with 1 or -1, go and write with a "
                     "text, undo and redo with 1"
                 )
 
-    # ---- what follows ----
+    # ---- observers ----
 
     @property
     def axes(self) -> list[int]:
-        """Sizes of the axes of the layout that the bytes hold; none where they hold none."""
+        """The sizes of the axes of the layout that the bytes hold; none without a layout."""
         if isinstance(self.meaning, OfLayout):
             return list(self.meaning.layout.shape)
         return []
@@ -407,7 +411,7 @@ class ByteModel(Model):
             self.kind_of = self.meaning.classes()
             self._judge()
 
-    def _asked(self, capture: Any) -> Any:
+    def _explained(self, capture: Any) -> Any:
         try:
             return target(capture.target).explain(capture)
         except Unsupported:
@@ -420,64 +424,62 @@ class ByteModel(Model):
         self._items = items
         if self._asks:
             self.said = ""
-            items = self._asked(self.capture)
-        nothing = items is None or (isinstance(items, Sequence) and not items)
-        if nothing:
-            self.meaning = None
-        else:
+            items = self._explained(self.capture)
+        self.meaning = None
+        self.kind_of = np.zeros(self.size, np.uint8)
+        is_empty = items is None or (isinstance(items, Sequence) and not items)
+        if not is_empty:
             self.meaning = meaning(items, self.data)
-        if self.meaning is None:
-            self.kind_of = np.zeros(self.size, np.uint8)
-        else:
             self.kind_of = self.meaning.classes()
         self.axis = -1
 
     def _judge(self) -> None:
-        """The status of every byte, and what follows from it."""
+        """Find the status of every byte, and update all that depends on it."""
         kinds = self.kinds
         fill = runs_of(self.data, RUN) & (self.kind_of == 0)
         if FILL in kinds:
             fill |= self.kind_of == kinds.index(FILL) + 1
-        out = np.full(
-            self.size,
-            PLAIN if not self.references else CONSTANT if len(self.references) > 1 else UNCHANGED,
-            np.uint8,
-        )
-        out[self.data == 0] = ZERO
-        out[fill] = FILLED
-        for one in self.references:
-            both = min(len(one), self.size)
-            out[:both][one[:both] != self.data[:both]] = CHANGED
-            out[both:] = CHANGED
-        self.statuses = out
-        self.counts = _counted(out, STATUSES)
-        self.kind_counts = _counted(self.kind_of, ("", *kinds))
+        # a later status takes the place of an earlier one
+        statuses = np.full(self.size, self._unchanged, np.uint8)
+        statuses[self.data == 0] = ZERO
+        statuses[fill] = FILLED
+        for reference in self.references:
+            both = min(len(reference), self.size)
+            statuses[:both][reference[:both] != self.data[:both]] = CHANGED
+            statuses[both:] = CHANGED
+        self.statuses = statuses
+        self.counts = _counts(statuses, STATUSES)
+        self.kind_counts = _counts(self.kind_of, ("", *kinds))
         self.set_trait("turn", self.turn + 1)
         self._tell(None)
 
     @traitlets.observe("cursor")
     def _put(self, _: Any) -> None:
-        if self.ends[1] != self.cursor:
+        _, end = self.ends
+        if end != self.cursor:
             self.ends = (self.cursor, self.cursor)
 
     @traitlets.observe("selection")
     def _span(self, _: Any) -> None:
         if between(self.ends) != self.selection:
-            self.ends = (sum(self.selection) - 1, self.selection[0])
+            offset, size = self.selection
+            self.ends = (offset + size - 1, offset)
 
     @traitlets.observe("ends")
     def _move(self, _: Any) -> None:
         self.selection = between(self.ends)
-        self.cursor = self.ends[1]
+        _, self.cursor = self.ends
         if not self.start <= self.cursor < self.window.stop:
-            most = -(-(self.size - WINDOW) // STEP) * STEP
-            self.set_trait("start", min(max(self.cursor - WINDOW // 2, 0) // STEP * STEP, most))
+            last = -(-(self.size - WINDOW) // STEP)
+            step = max(self.cursor - WINDOW // 2, 0) // STEP
+            self.set_trait("start", min(step, last) * STEP)
         self.set_trait("ordinal", self._ordinal())
         self.set_trait("note", "")
 
     @traitlets.observe("query", "element", "big_endian")
     def _search(self, _: Any) -> None:
-        note, self._matches, self._length = "", np.zeros(0, np.int64), 1
+        note = ""
+        self._matches, self._length = np.zeros(0, np.int64), 1
         if self.query:
             try:
                 self._length = len(pattern(self.query, self.element, self.big_endian).value)
@@ -501,26 +503,27 @@ class ByteModel(Model):
             byte = self.cursor
         spans = []
         if self.meaning:
-            spans = [one[1:] for one in self.meaning.at(byte)[:MOST_SHOWN]]
-        self.set_trait(
-            "about",
-            {
-                "offset": byte,
-                "line": self.describe(byte),
-                "values": [list(one) for one in self.values(byte)],
-                "meanings": self._meanings(byte, MOST_SHOWN),
-                "spans": [list(one) for one in spans],
-            },
-        )
+            for meant in self.meaning.at(byte)[:MOST_LISTED]:
+                spans.append([meant.first, meant.size])
+        about = {
+            "offset": byte,
+            "line": self.describe(byte),
+            "values": [*map(list, self.values(byte))],
+            "meanings": self._meanings(byte, MOST_LISTED),
+            "spans": spans,
+        }
+        self.set_trait("about", about)
 
     def _repr_html_(self) -> str:
         rows = [_face_row(self, first) for first in range(0, min(self.size, FACE_ROWS * ROW), ROW)]
-        left = self.size - FACE_ROWS * ROW
-        if left > 0:
-            rows += [f"… {left} more bytes"]
-        if kinds := ", ".join(f"{name} {count}" for name, count in self.kind_counts.items()):
+        more = self.size - FACE_ROWS * ROW
+        if more > 0:
+            rows.append(f"… {more} more bytes")
+        kinds = ", ".join(f"{name} {count}" for name, count in self.kind_counts.items())
+        if kinds:
             rows.append(f"bytes by kind: {kinds}")
-        return f"{self.heading_html()}<pre>{html.escape(chr(10).join(rows))}</pre>"
+        text = html.escape("\n".join(rows))
+        return f"{self.heading_html()}<pre>{text}</pre>"
 
 
 class ByteView(View):
@@ -529,8 +532,8 @@ class ByteView(View):
 
     The arguments are those of ``ByteModel``.  ``cursor``, ``selection``, ``colour``, ``query``,
     ``element``, ``big_endian`` and ``axis`` are the model's and can be set and observed; ``about``,
-    ``found`` and ``note`` follow them; ``capture`` has the bytes as they are now. Everything else
-    is on ``model``.
+    ``found`` and ``note`` follow them; ``capture`` has the present bytes. Everything else is on
+    ``model``.
     """
 
     _esm, _css = assets("rows", "byte_view")
@@ -569,10 +572,11 @@ class ByteView(View):
         self._show(None)
 
     def _show(self, _: Any) -> None:
-        """The bytes that are looked at, in one message with what is known of them."""
+        """Send the bytes of the window and what is known of them, in one message."""
         model = self.model
         with self.hold_sync():
-            self.start, self.data = model.start, model.data[model.window].tobytes()
+            self.start = model.start
+            self.data = model.data[model.window].tobytes()
             self.classes = model.classes.tobytes()
             self.axes = model.axes
             self.kinds = [[name, model.kind_counts.get(name, 0)] for name in model.kinds]
@@ -581,31 +585,36 @@ class ByteView(View):
 
     def _mark(self, _: Any) -> None:
         model = self.model
-        window, matches = model.window, model.matches
-        first, end = np.searchsorted(matches, [window.start - model.length + 1, window.stop])
+        window = model.window
+        ends = window.start - model.length + 1, window.stop
+        first, end = np.searchsorted(model.matches, ends)
+        marks = model.matches[first:end]
         with self.hold_sync():
-            self.marks = matches[first : min(end, first + MOST_MARKS)].astype("<u4").tobytes()
+            self.marks = marks[:MOST_MARKS].astype("<u4").tobytes()
             self.length = model.length
 
 
-def _counted(numbers: np.ndarray, names: Sequence[str]) -> dict[str, int]:
-    """How many bytes have each name that one has; a blank one is not counted."""
+def _counts(numbers: np.ndarray, names: Sequence[str]) -> dict[str, int]:
+    """Return the number of bytes of each name; blank and unused names are left out."""
     counts = np.bincount(numbers, minlength=len(names)).tolist()
     return {name: count for name, count in zip(names, counts, strict=True) if name and count}
 
 
 def between(ends: tuple[int, int]) -> tuple[int, int]:
-    """The run of bytes from one end to the other: (offset, size).
+    """Return the run of bytes from one end to the other: (offset, size).
 
     >>> between((7, 4))
     (4, 4)
     """
-    return min(ends), abs(ends[1] - ends[0]) + 1
+    return min(ends), max(ends) - min(ends) + 1
 
 
 def _buffer(capture: Capture, name: str | None) -> str:
     names = list(capture.buffers)
-    found = name or (COEFFICIENTS if COEFFICIENTS in names else names[0] if names else "")
+    found = name
+    if not found and COEFFICIENTS in names:
+        found = COEFFICIENTS
+    found = found or next(iter(names), "")
     if found not in capture.buffers:
         raise LookupError(
             f"capture {capture.name}: got buffer {found!r}, it has {', '.join(names) or 'none'}"
@@ -613,8 +622,8 @@ def _buffer(capture: Capture, name: str | None) -> str:
     return found
 
 
-def _bytes(data: Any, buffer: str, name: str = "data") -> np.ndarray:
-    """The bytes ``(n,) uint8`` of a capture's buffer or of what they are given as."""
+def _buffer_bytes(data: Any, buffer: str, name: str = "data") -> np.ndarray:
+    """Return the bytes ``(n,) uint8`` of a capture's buffer, or of bytes in another form."""
     if isinstance(data, Capture):
         data = data.buffers[_buffer(data, buffer)]
     out = np.ascontiguousarray(bytes_in(data, name))
@@ -624,10 +633,16 @@ def _bytes(data: Any, buffer: str, name: str = "data") -> np.ndarray:
 
 
 def _face_row(model: ByteModel, first: int) -> str:
-    row = model.data[first : first + ROW]
-    shown = " ".join(
-        f"{byte:02x}{'*' if status == CHANGED else ' '}"
-        for byte, status in zip(row, model.statuses[first : first + ROW], strict=True)
-    )
-    text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in row)
-    return f"{first:08x}  {shown:{4 * ROW - 1}}  {text}"
+    cells = []
+    text = ""
+    row = slice(first, first + ROW)
+    for byte, status in zip(model.data[row], model.statuses[row], strict=True):
+        mark = " "
+        if status == CHANGED:
+            mark = "*"
+        cells.append(f"{byte:02x}{mark}")
+        letter = "."
+        if 0x20 <= byte < 0x7F:
+            letter = chr(byte)
+        text += letter
+    return f"{first:08x}  {' '.join(cells):{4 * ROW - 1}}  {text}"
