@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from npulab.notebook.pictures.picture import RIGHT, WRONG, Picture, canvas
 
@@ -77,9 +78,9 @@ def function_error(x: Any, y: Any, true: Any, name: str = "") -> Picture:
 class _Points:
     """Points in the order of x, and the number of points where only one of y and true is finite."""
 
-    x: np.ndarray
-    y: np.ndarray
-    true: np.ndarray
+    x: ndarray
+    y: ndarray
+    true: ndarray
     lost: int
 
 

@@ -1,5 +1,5 @@
-"""Pictures of sweeps and their laws: the bits that flip, the bits that are explained, the parameters
-that go with a field, a law through its captures."""
+"""Pictures of sweeps and their laws: the bits that flip, the bits that are explained, the
+parameters that go with a field, a law through its captures."""
 
 from __future__ import annotations
 
@@ -225,8 +225,8 @@ def law_scatter(laws: Any, field: Any, parameter: str | None = None) -> Picture:
 
 
 def _draw_steps(ax: Any, captured: pd.DataFrame, steps: Sequence[Any]) -> None:
-    """Draw captures without a law, then each step of the law with a line and a mark of its own, then
-    captures that contradict the law, with the value that the law predicts."""
+    """Draw captures without a law, then each step of the law with a line and a mark of its own,
+    then captures that contradict the law, with the value that the law predicts."""
     open_ = captured[captured.step < 0]
     if len(open_):
         label = f"without a law  ({len(open_)})"

@@ -1,5 +1,5 @@
-"""A layout as a picture: the tensor with the offset of each element, and the buffer with the element
-of each byte."""
+"""A layout as a picture: the tensor with the offset of each element, and the buffer with the
+element of each byte."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from matplotlib import colormaps
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from numpy import ndarray
 
 from npulab.layout import Found, Layout, Table
 from npulab.notebook.pictures.picture import Picture, canvas, write_values
@@ -78,7 +79,7 @@ def layout_map(layout: Found | Layout | Table, width: int = 0) -> Picture:
     return Picture(text, figure)
 
 
-def _in_rows(values: np.ndarray, width: int, fill: int) -> np.ndarray:
+def _in_rows(values: ndarray, width: int, fill: int) -> ndarray:
     """Return values of bytes as rows of the buffer, as many columns as are drawn."""
     rows = -(-len(values) // width)
     padded = np.full(rows * width, fill)
@@ -86,7 +87,7 @@ def _in_rows(values: np.ndarray, width: int, fill: int) -> np.ndarray:
     return padded.reshape(rows, width)[:, :SHOWN]
 
 
-def _owners(layout: Layout | Table, places: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+def _owners(layout: Layout | Table, places: ndarray, most: int) -> tuple[ndarray, ndarray]:
     """Return for each of the first bytes the number of its (last) element, -1 if it has none, and
     True if it lies in a sum or a constant."""
     size = min(layout.size, most)

@@ -13,6 +13,7 @@ import numpy as np
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from numpy import ndarray
 
 from npulab.analysis.bisect import Bisected
 from npulab.analysis.bisect.parts import name_of
@@ -122,7 +123,7 @@ def _difference_text(found: Comparison) -> str:
     )
 
 
-def _most_different(difference: np.ndarray) -> list[int]:
+def _most_different(difference: ndarray) -> list[int]:
     wrong = np.count_nonzero(difference, axis=(0, 1))
     most = np.argsort(-wrong, kind="stable")[:CHANNELS]
     return sorted(most.tolist())
@@ -133,7 +134,7 @@ class _Panel:
     """A tensor ``(H, W, C)`` and the colours of its values, from the lowest to the highest."""
 
     title: str
-    tensor: np.ndarray
+    tensor: ndarray
     colours: Any
     low: float
     high: float
@@ -145,9 +146,7 @@ class _Panel:
         _values_or_bar(figure, ax, values, image)
 
 
-def _difference_panels(
-    predicted: np.ndarray, captured: np.ndarray, difference: np.ndarray
-) -> list[_Panel]:
+def _difference_panels(predicted: ndarray, captured: ndarray, difference: ndarray) -> list[_Panel]:
     low, high = _range(predicted, captured)
     limit = max(int(np.abs(difference).max()), 1)
     return [
@@ -157,7 +156,7 @@ def _difference_panels(
     ]
 
 
-def _range(predicted: np.ndarray, captured: np.ndarray) -> tuple[float, float]:
+def _range(predicted: ndarray, captured: ndarray) -> tuple[float, float]:
     """Return the range of the type for codes, of all finite values for real numbers."""
     if captured.dtype.kind != "f":
         info = np.iinfo(captured.dtype)
@@ -169,7 +168,7 @@ def _range(predicted: np.ndarray, captured: np.ndarray) -> tuple[float, float]:
     return float(finite.min()), float(finite.max())
 
 
-def _values_or_bar(figure: Figure, ax: Any, values: np.ndarray, image: Any) -> None:
+def _values_or_bar(figure: Figure, ax: Any, values: ndarray, image: Any) -> None:
     """Write the values into their cells if there is room, or else add a colour bar."""
     ax.set_xticks([])
     ax.set_yticks([])
@@ -240,7 +239,7 @@ def _disputed_text(accumulators: list[int], of: int) -> str:
     return f"they disagree about {listed}"
 
 
-def _line_of_codes(ax: Any, real: np.ndarray, codes: np.ndarray, middle: float) -> None:
+def _line_of_codes(ax: Any, real: ndarray, codes: ndarray, middle: float) -> None:
     """Draw a bar for each run of accumulators with the same code."""
     half = 0.5
     if len(real) > 1:
@@ -341,7 +340,7 @@ def _by_difference(ax: Any, counted: Mismatches) -> None:
         ax.set_xlabel(f"difference in {units}, {span} in {BINS} bins")
 
 
-def _signs(differences: np.ndarray) -> list[str]:
+def _signs(differences: ndarray) -> list[str]:
     """Return the colour of each difference."""
     return np.where(differences > 0, LARGER, SMALLER).tolist()
 

@@ -74,7 +74,7 @@ class _Roof:
 def roofline(
     points: Any, peak: float | Mapping[str, float], bandwidth: float, title: str = ""
 ) -> Picture:
-    """Draw kernels under their roof, both axes logarithmic: operations per byte across, TFLOPS up.
+    r"""Draw kernels under their roof, both axes logarithmic: operations per byte across, TFLOPS up.
 
     ``points`` is a DataFrame, or what makes one, with a row per kernel: name, flops, bytes and, if
     there are times, ms (NaN if one is missing).  ``peak`` is in TFLOPS, or several by name: the
@@ -87,8 +87,8 @@ def roofline(
     that is not positive.
 
     >>> roofline([{"name": "one", "flops": 2e9, "bytes": 1e7, "ms": 1.0}], 10, 100)
-    1 kernels under 10 TFLOPS and 100 GB/s (bend at 100 FLOP per byte): 0 bound by memory; 1 with times: 2.00 TFLOPS \
-in 1.000 ms, 20.0% of the peak
+    1 kernels under 10 TFLOPS and 100 GB/s (bend at 100 FLOP per byte): 0 bound by memory; 1 with
+    times: 2.00 TFLOPS \ in 1.000 ms, 20.0% of the peak
     """
     kernels = _points(points)
     roof = _Roof(_peaks(peak), positive("bandwidth", bandwidth))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch
+from numpy import ndarray
 
 from npulab.analysis.check import explain
 from npulab.captures.capture import Capture
@@ -98,7 +99,7 @@ def stream_map(capture: Capture, first: int = 0, rows: int = PANEL * PANELS) -> 
     return Picture(text, figure)
 
 
-def _kinds(table: pd.DataFrame) -> np.ndarray:
+def _kinds(table: pd.DataFrame) -> ndarray:
     """Return what each bit is for, ``(bits,)``, as indices of NAMES."""
     numbers = pd.Index(NAMES).get_indexer(table.kind).astype(np.int8)
     numbers[numbers < 0] = NAMES.index(HEADER)
@@ -107,7 +108,7 @@ def _kinds(table: pd.DataFrame) -> np.ndarray:
     return np.repeat(numbers, table.bits)
 
 
-def _bytes_by_kind(kinds: np.ndarray) -> dict[str, str]:
+def _bytes_by_kind(kinds: ndarray) -> dict[str, str]:
     """Return the bytes of each kind that occurs; bits are fractions of a byte."""
     sizes = {}
     counts = np.bincount(kinds, minlength=len(NAMES))
@@ -123,7 +124,7 @@ def _summary(table: pd.DataFrame, sizes: dict[str, str]) -> str:
     return f"{plural(streams, 'stream')}; bytes by kind: {by_kind}"
 
 
-def _most_of_byte(kinds: np.ndarray) -> np.ndarray:
+def _most_of_byte(kinds: ndarray) -> ndarray:
     """Return the kind that most bits of each byte have; between equals the first of NAMES."""
     byte = np.arange(len(kinds)) // 8
     bits = np.bincount(byte * len(NAMES) + kinds, minlength=len(kinds) // 8 * len(NAMES))
@@ -177,7 +178,7 @@ def _label(ax: Any, first: int, rows: int, places: list[tuple[int, str]], alone:
         ax.set_xticks((0, WIDTH))
 
 
-def _write_bytes(ax: Any, data: bytes, kinds: np.ndarray) -> None:
+def _write_bytes(ax: Any, data: bytes, kinds: ndarray) -> None:
     fill = (kinds.reshape(-1, 8) == NAMES.index("fill")).all(axis=1)
     for byte in np.flatnonzero(~fill).tolist():
         row, column = divmod(byte, WIDTH)

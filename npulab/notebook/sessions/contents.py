@@ -211,8 +211,8 @@ class Contents:
             out.replay(list(self.map.steps))
         except (ValueError, LookupError) as error:
             raise type(error)(
-                f"{self.map.path}: the steps that the session keeps are not of the file as it is now "
-                f"({error}); use_map takes the file, or a draft of it, as it is"
+                f"{self.map.path}: the steps that the session keeps are not of the file as it is "
+                f"now ({error}); use_map takes the file, or a draft of it, as it is"
             ) from None
         return out
 
@@ -244,8 +244,8 @@ class Contents:
                 named.append((False, path))
         if not same and not named:
             raise LookupError(
-                f"capture: got {capture.name} as it is now, {self._has()}; attach takes one in by its "
-                "path"
+                f"capture: got {capture.name} as it is now, {self._has()}; attach takes one in by "
+                "its path"
             )
         _, path = min(same or named)
         return path

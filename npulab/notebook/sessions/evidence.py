@@ -1,4 +1,5 @@
-"""What the captures and the map of a session have at a place, and the commands that show it again."""
+"""What the captures and the map of a session have at a place, and the commands that show it
+again."""
 
 from __future__ import annotations
 

@@ -85,8 +85,8 @@ def empty() -> Document:
 
 
 def read_session(data: bytes, where: str) -> Document:
-    """Return the session in a file's bytes; raises ValueError with file and place for bytes that are
-    not a session.
+    """Return the session in a file's bytes; raises ValueError with file and place for bytes that
+    are not a session.
 
     >>> read_session(session_text(empty()).encode(), "x.json") == empty()
     True
@@ -178,7 +178,8 @@ def checked(document: Any, where: str) -> Document:
         raise ValueError(f'{where}: got no "npulab": "session", allowed is a session of npulab')
     if type(d.get("version")) is not int or d["version"] < 1:
         raise ValueError(
-            f"{where}, version: got {d.get('version')!r:.40}, allowed is a whole number of at least 1"
+            f"{where}, version: got {d.get('version')!r:.40}, allowed is a whole number of at "
+            "least 1"
         )
     for name, value in d.items():
         _check_value(name, where, name, 0)
@@ -411,8 +412,8 @@ def inside(folder: Path, path: str) -> Path:
     found = folder / path
     if not found.resolve().is_relative_to(folder.resolve()):
         raise ValueError(
-            f"{path!r:.80}: leads out of the session's folder over a link, allowed is a path inside "
-            "it"
+            f"{path!r:.80}: leads out of the session's folder over a link, allowed is a path "
+            "inside it"
         )
     return found
 

@@ -1,4 +1,5 @@
-"""A session's report in a file: the captures, the notes, and the commands that show each claim again.
+"""A session's report in a file: the captures, the notes, and the commands that show each claim
+again.
 
 HTML is one page that needs no other file, no script and no network, light and dark.  Markdown has
 its figures in a folder next to it.
@@ -167,7 +168,8 @@ def _is_report(path: Path) -> bool:
 
 @cache
 def _pages(suffix: str) -> Environment:
-    """Return the templates with their filters; texts in them are made plain, and in HTML escaped."""
+    """Return the templates with their filters; texts in them are made plain, and in HTML
+    escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 

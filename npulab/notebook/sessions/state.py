@@ -282,8 +282,8 @@ class Session(Contents):
         """Take the journal of a bisection into the session: its path, or the result of
         ``bisect_fields``.
 
-        ``good`` and ``bad`` are the captures of the bisection, ``device`` is the device that ran the
-        trials, as ``npulab bisect`` names it.
+        ``good`` and ``bad`` are the captures of the bisection, ``device`` is the device that ran
+        the trials, as ``npulab bisect`` names it.
         """
         path = found
         if hasattr(found, "journal") and hasattr(found, "sentence"):
@@ -306,8 +306,8 @@ class Session(Contents):
         return held
 
     def figure(self, picture: Any, caption: str = "", *, code: str = "") -> Figure:
-        """Keep a picture (of ``npulab``, or a matplotlib figure, or bytes of a PNG) in a folder next
-        to the session.
+        """Keep a picture (of ``npulab``, or a matplotlib figure, or bytes of a PNG) in a folder
+        next to the session.
 
         ``caption`` is by default the picture's sentence; ``code`` is the Python that draws it.
         """
@@ -375,8 +375,8 @@ class Session(Contents):
         """Keep the state of a view as the open view, and return its name.
 
         ``view`` is a view of ``notebook.widgets`` on captures of the session (``made`` has the
-        arguments that the view itself does not keep), or its kind and state as JSON values.  A draft
-        that it shows becomes the session's map.
+        arguments that the view itself does not keep), or its kind and state as JSON values.  A
+        draft that it shows becomes the session's map.
         """
         from npulab.notebook.sessions.views import state_of
 

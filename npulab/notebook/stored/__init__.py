@@ -11,8 +11,8 @@ BEGINS = "Stored result, because"  # the first words above each stored result
 
 
 def show_stored(name: str, missing: object) -> None:
-    """Show the result of a cell from a machine that had the package, below a sentence that says why;
-    ``missing`` is the error that names the package.
+    """Show the result of a cell from a machine that had the package, below a sentence that says
+    why; ``missing`` is the error that names the package.
 
     >>> show_stored("ask-vela", "this needs Vela")
     Stored result, because this needs Vela

@@ -1,5 +1,5 @@
-"""A bisection to watch, to answer and to run: which field breaks the capture, asked of a person or of
-an oracle.
+"""A bisection to watch, to answer and to run: which field breaks the capture, asked of a person or
+of an oracle.
 
 ``BisectModel`` holds the state and all the logic and needs no browser; ``BisectView`` shows it.
 """
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
-import traitlets
+from traitlets import Dict, Enum, Float, Int, List, Unicode
 
 from npulab.analysis.bisect import MAX_HANGS, Bisected, Bisection, Oracle
 from npulab.analysis.bisect.parts import BUFFER
@@ -101,18 +101,18 @@ class BisectModel(Model):
     ('done', ((0, 'NN', 'w0', 'f31'),))
     """
 
-    state = traitlets.Enum(STATES, "asks", read_only=True)
-    turn = traitlets.Int(read_only=True)
-    trial = traitlets.Int(read_only=True)
-    reason = traitlets.Unicode(read_only=True)
-    chosen = traitlets.List(traitlets.Int(), read_only=True)
-    counts = traitlets.Dict(read_only=True)
-    suspects: traitlets.List[Any] = traitlets.List(read_only=True)
-    left = traitlets.Int(read_only=True)
-    progress = traitlets.Float(read_only=True)
-    log: traitlets.List[Any] = traitlets.List(read_only=True)
-    note = traitlets.Unicode(read_only=True)
-    found = traitlets.Dict(read_only=True)
+    state = Enum(STATES, "asks", read_only=True)
+    turn = Int(read_only=True)
+    trial = Int(read_only=True)
+    reason = Unicode(read_only=True)
+    chosen = List(Int(), read_only=True)
+    counts = Dict(read_only=True)
+    suspects: List[Any] = List(read_only=True)
+    left = Int(read_only=True)
+    progress = Float(read_only=True)
+    log: List[Any] = List(read_only=True)
+    note = Unicode(read_only=True)
+    found = Dict(read_only=True)
 
     def __init__(
         self,
@@ -234,8 +234,8 @@ class BisectModel(Model):
     # ---- acts ----
 
     def answer(self, outcome: str) -> None:
-        """Give the outcome of the trial that is asked: "pass", "fail" or "hang"; it is in the journal
-        when this returns."""
+        """Give the outcome of the trial that is asked: "pass", "fail" or "hang"; it is in the
+        journal when this returns."""
         if outcome not in OUTCOMES:
             raise ValueError(f"answer: got {outcome!r}, allowed is one of {', '.join(OUTCOMES)}")
         self._turn(outcome, partial(self.session.tell, outcome))
@@ -451,10 +451,10 @@ class BisectView(View):
 
     _esm, _css = assets("bisect_view")
 
-    good = traitlets.Unicode().tag(sync=True)
-    bad = traitlets.Unicode().tag(sync=True)
-    parts: traitlets.List[Any] = traitlets.List().tag(sync=True)
-    shown = traitlets.Dict().tag(sync=True)
+    good = Unicode()
+    bad = Unicode()
+    parts: List[Any] = List()
+    shown = Dict()
 
     def __init__(
         self, good: Capture, bad: Capture, oracle: Oracle | None = None, **options: Any

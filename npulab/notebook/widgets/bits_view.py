@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import traitlets
+from traitlets import Int, List, TraitType, Unicode, observe
 
 from npulab.analysis.correlate import flips
 from npulab.captures.capture import ROWS_SHOWN, Job
@@ -35,7 +35,7 @@ LETTERS = {
 }
 
 
-class Words(traitlets.TraitType[tuple[int, ...], Any]):
+class Words(TraitType[tuple[int, ...], Any]):
     """The words of a job, from any iterable of whole numbers; ``count`` of the owner is their
     number."""
 
@@ -58,7 +58,7 @@ class Words(traitlets.TraitType[tuple[int, ...], Any]):
         return words
 
 
-class Parameter(traitlets.TraitType[str, Any]):
+class Parameter(TraitType[str, Any]):
     """The name of one of the owner's parameters, or an empty text."""
 
     default_value = ""
@@ -207,12 +207,12 @@ class BitsModel(Model):
         lambda owner, _, lsb, __: ((0, owner.count), (0, WORD_BITS), (1, WORD_BITS - lsb + 1)),
         empty=True,
     )
-    values = traitlets.List(traitlets.Unicode())
-    summary = traitlets.Unicode()
-    status = traitlets.Unicode()
-    letters = traitlets.List(traitlets.Unicode())
-    shares: traitlets.List[Any] = traitlets.List()
-    read = traitlets.Int()
+    values = List(Unicode())
+    summary = Unicode()
+    status = Unicode()
+    letters = List(Unicode())
+    shares: List[Any] = List()
+    read = Int()
     _held = False  # True while several changes are made that are summed up as one
 
     def __init__(
@@ -365,7 +365,7 @@ class BitsModel(Model):
         word, bit = type(self).cursor.check("bit", self, (word, bit))
         return next(index for index, piece in self._cells[word] if piece.lsb <= bit)
 
-    @traitlets.observe("words", "reference")
+    @observe("words", "reference")
     def _tell(self, _: Any) -> None:
         if self._held:
             return
@@ -402,8 +402,8 @@ class BitsView(View):
     _linked: tuple[str, ...] = ("words", "reference", "cursor", "selection")
     _followed: tuple[str, ...] = ("values", "status", "letters", "shares")
 
-    registers = traitlets.List(traitlets.Unicode()).tag(sync=True)
-    places: traitlets.List[Any] = traitlets.List().tag(sync=True)
+    registers = List(Unicode())
+    places: List[Any] = List()
 
     def __init__(self, *models: Any, **traits: Any) -> None:
         super().__init__(*models, **_fields_of(models[-1]) | traits)

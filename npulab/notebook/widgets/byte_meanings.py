@@ -1,5 +1,5 @@
-"""The meaning of the bytes of a buffer: items of a stream, elements of a layout, fields of a register
-map."""
+"""The meaning of the bytes of a buffer: items of a stream, elements of a layout, fields of a
+register map."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray
 
 from npulab.captures.target import Item
 from npulab.layout import Found, Layout, Table
@@ -54,18 +55,18 @@ class OfItems:
         return tuple(names)
 
     @cached_property
-    def starts(self) -> np.ndarray:
+    def starts(self) -> ndarray:
         return np.fromiter((item.bit for item in self.items), np.int64, len(self.items))
 
     @cached_property
-    def ends(self) -> np.ndarray:
+    def ends(self) -> ndarray:
         """The ends of the items; none reaches into the next item."""
         bits = np.fromiter((item.bits for item in self.items), np.int64, len(self.items))
         ends = self.starts + bits
         ends[:-1] = np.minimum(ends[:-1], self.starts[1:])
         return ends
 
-    def classes(self) -> np.ndarray:
+    def classes(self) -> ndarray:
         """Return the kind that most bits of each byte have, ``(size,) uint8``: 0 for none, else its
         place in ``kinds`` from 1."""
         of = pd.Index(self.kinds).get_indexer([str(item.kind) for item in self.items]) + 1
@@ -98,7 +99,7 @@ class OfLayout:
     """
 
     layout: Layout | Table
-    data: np.ndarray
+    data: ndarray
     axis: int = -1
 
     def __post_init__(self) -> None:
@@ -128,11 +129,11 @@ class OfLayout:
         return *names, FILL, SUMS, CONSTANT
 
     @cached_property
-    def places(self) -> np.ndarray:
+    def places(self) -> ndarray:
         return self.layout.index_map().reshape(-1)
 
     @cached_property
-    def owners(self) -> np.ndarray:
+    def owners(self) -> ndarray:
         """The number of each byte's element, -1 if it has none."""
         out = np.full(len(self.data), -1, np.int32)
         for copy in (0, *self.layout.copies):
@@ -142,7 +143,7 @@ class OfLayout:
                 out[shifted[numbers]] = numbers
         return out
 
-    def classes(self) -> np.ndarray:
+    def classes(self) -> ndarray:
         """Return the kind of each byte; bytes after the layout's end have none."""
         out = np.zeros(len(self.data), np.uint8)
         size = self.layout.size
@@ -196,7 +197,7 @@ class OfMap:
     """
 
     registers: RegisterMap
-    data: np.ndarray
+    data: ndarray
 
     kinds = (NAMED, NEXT, UNNAMED, ADDRESS)
 
@@ -223,7 +224,7 @@ class OfMap:
     def fields(self) -> tuple[Field, ...]:
         return tuple(self.registers)
 
-    def classes(self) -> np.ndarray:
+    def classes(self) -> ndarray:
         """Return the kind of each byte: alternating fields, addresses, fields without a name."""
         turns = itertools.cycle((NAMED, NEXT))
         items = []
@@ -274,7 +275,7 @@ class OfMap:
 Meaning = OfItems | OfLayout | OfMap
 
 
-def meaning(items: Any, data: np.ndarray) -> Meaning:
+def meaning(items: Any, data: ndarray) -> Meaning:
     """Return the meaning of bytes ``data (size,) uint8`` by ``items``: items of a stream, the table
     of ``explain``, a layout, a register map, or an object with a register map as ``map``.
 
@@ -309,8 +310,9 @@ def _span(piece: Piece) -> str:
     return str(piece.lsb)
 
 
-def _most(kinds: np.ndarray) -> np.ndarray:
-    """Return the commonest kind of each row ``(n, 8) uint8``; between equals the first of the row."""
+def _most(kinds: ndarray) -> ndarray:
+    """Return the commonest kind of each row ``(n, 8) uint8``; between equals the first of the
+    row."""
     out = kinds[:, 0].copy()
     mixed = np.flatnonzero((kinds != out[:, None]).any(1))
     if len(mixed):
@@ -348,7 +350,7 @@ def _item(row: Any) -> Item:
     )
 
 
-def runs_of(data: np.ndarray, length: int) -> np.ndarray:
+def runs_of(data: ndarray, length: int) -> ndarray:
     """Return which bytes lie in a run of at least ``length`` equal bytes, ``(size,) bool``.
 
     ``length`` is 2 or more.

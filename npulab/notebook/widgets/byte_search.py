@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray
 
 NUMBERS = {
     "u8": "u1",
@@ -42,8 +43,8 @@ class Pattern(NamedTuple):
 
 
 def pattern(asked: str, element: str, big_endian: bool = False) -> Pattern:
-    """Return the pattern of hex digits (``?`` matches any digit), of a text as UTF-8, or of a number
-    of an element type.
+    """Return the pattern of hex digits (``?`` matches any digit), of a text as UTF-8, or of a
+    number of an element type.
 
     A zero of a float type matches +0 and -0, ``nan`` every not-a-number.
     Raises ValueError for a text that cannot be read, or a number that does not fit.
@@ -65,9 +66,7 @@ def pattern(asked: str, element: str, big_endian: bool = False) -> Pattern:
     return _of_int(asked, element, kind)
 
 
-def find(
-    data: np.ndarray, asked: str, element: str = "bytes", big_endian: bool = False
-) -> np.ndarray:
+def find(data: ndarray, asked: str, element: str = "bytes", big_endian: bool = False) -> ndarray:
     """Return all offsets ``(n,) int64``, ascending, of ``asked`` in bytes ``(size,) uint8``.
 
     Raises ValueError as ``pattern`` does.
@@ -82,9 +81,9 @@ def find(
         return np.zeros(0, np.int64)
     if wanted.above:
         return np.flatnonzero(_test(data, wanted, 0, len(wanted.value)))
-    tested: dict[tuple[bytes, bytes], np.ndarray] = {}  # a repeated piece is tested once
+    tested: dict[tuple[bytes, bytes], ndarray] = {}  # a repeated piece is tested once
     everywhere: Any = None
-    places: np.ndarray | None = None
+    places: ndarray | None = None
     for first, size in _pieces(len(wanted.value)):
         if not any(wanted.mask[first : first + size]):
             continue
@@ -116,9 +115,9 @@ def _pieces(size: int) -> Iterator[tuple[int, int]]:
         first += step
 
 
-def _test(data: np.ndarray, wanted: Pattern, first: int, size: int) -> np.ndarray:
-    """Return the offsets at which a piece of the pattern stands, ``(n,) bool``.  The data is read as
-    words in each of the ``size`` alignments."""
+def _test(data: ndarray, wanted: Pattern, first: int, size: int) -> ndarray:
+    """Return the offsets at which a piece of the pattern stands, ``(n,) bool``.  The data is read
+    as words in each of the ``size`` alignments."""
     kind = np.dtype(f"<u{size}")
     if wanted.big_endian:
         kind = kind.newbyteorder(">")
@@ -151,7 +150,8 @@ def _of_hex(asked: str) -> Pattern:
     digits = re.sub(r"\s+", "", asked).removeprefix("0x")
     if not re.fullmatch(r"([0-9a-fA-F?]{2})+", digits) or not digits.strip("?"):
         raise ValueError(
-            f"search: got {asked!r:.60}, allowed are pairs of hex digits, ? for any, such as 3f ?? 80"
+            f"search: got {asked!r:.60}, allowed are pairs of hex digits, ? for any, "
+            "such as 3f ?? 80"
         )
     value = _short(bytes.fromhex(digits.replace("?", "0")))
     return Pattern(value, bytes.fromhex(re.sub("[^?]", "f", digits).replace("?", "0")))

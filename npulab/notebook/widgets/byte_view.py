@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import traitlets
+from numpy import ndarray
+from traitlets import Bool, Bytes, Dict, Enum, Int, List, Unicode, observe, validate
 
 from npulab.captures.capture import Capture, CaptureSet
 from npulab.captures.registry import target
@@ -81,17 +82,17 @@ class ByteModel(Model):
     )
     ends = Numbers("(anchor, cursor)", (0, 0), lambda owner, *_: 2 * [(0, owner.size)])
     pointed = Numbers("byte", -1, lambda owner, _: [(-1, owner.size)])
-    colour = traitlets.Enum(COLOURS, "status")
-    query = traitlets.Unicode()
-    element = traitlets.Enum(ELEMENTS, "bytes")
-    big_endian = traitlets.Bool()
-    axis = traitlets.Int(-1)
-    found = traitlets.Int(read_only=True)
-    ordinal = traitlets.Int(read_only=True)
-    about = traitlets.Dict(read_only=True)
-    note = traitlets.Unicode(read_only=True)
-    start = traitlets.Int(read_only=True)
-    turn = traitlets.Int(read_only=True)
+    colour = Enum(COLOURS, "status")
+    query = Unicode()
+    element = Enum(ELEMENTS, "bytes")
+    big_endian = Bool()
+    axis = Int(-1)
+    found = Int(read_only=True)
+    ordinal = Int(read_only=True)
+    about = Dict(read_only=True)
+    note = Unicode(read_only=True)
+    start = Int(read_only=True)
+    turn = Int(read_only=True)
 
     def __init__(
         self, data: Any, buffer: str | None = None, items: Any = None, reference: Any = None
@@ -112,7 +113,7 @@ class ByteModel(Model):
         is_explained = self._given is not None and self.buffer == COEFFICIENTS
         self._asks = is_explained and items is None
         self.meaning: Meaning | None = None
-        self.references: tuple[np.ndarray, ...] = ()
+        self.references: tuple[ndarray, ...] = ()
         self._matches, self._length = np.zeros(0, np.int64), 1
         self._done: list[tuple[int, bytes]] = []
         self._undone: list[tuple[int, bytes]] = []
@@ -149,7 +150,7 @@ class ByteModel(Model):
         return "; ".join(filter(None, [plural(self.size, "byte"), statuses, self.said]))
 
     @property
-    def matches(self) -> np.ndarray:
+    def matches(self) -> ndarray:
         """All offsets of the query, ascending."""
         return self._matches
 
@@ -170,7 +171,7 @@ class ByteModel(Model):
         return slice(self.start, min(self.start + WINDOW, self.size))
 
     @property
-    def classes(self) -> np.ndarray:
+    def classes(self) -> ndarray:
         """Status and kind of each byte of the window: the status times 32 plus the kind."""
         return self.statuses[self.window] * np.uint8(STATUS_STEP) + self.kind_of[self.window]
 
@@ -265,7 +266,8 @@ class ByteModel(Model):
         draft.unobserve(self.read_as)
 
     def seek(self, step: int = 1) -> None:
-        """Select the next match after the cursor, or with -1 the match before it, round the ends."""
+        """Select the next match after the cursor, or with -1 the match before it, round the
+        ends."""
         if not self.query:
             self.set_trait("note", "no value to look for")
         elif not len(self._matches):
@@ -312,8 +314,8 @@ class ByteModel(Model):
         self.select(number)
 
     def write(self, asked: str) -> None:
-        """Write a value (typed as in a search, of the type and byte order that are set) to the first
-        byte of the selection and those after it; a ``?`` leaves a digit unchanged.
+        """Write a value (typed as in a search, of the type and byte order that are set) to the
+        first byte of the selection and those after it; a ``?`` leaves a digit unchanged.
 
         If there is no reference, the bytes before the write become the reference.  Raises
         ValueError for a text that is not such a value, and if the value reaches past the end.
@@ -382,8 +384,8 @@ class ByteModel(Model):
                     self.set_trait("note", str(error))
             case _:
                 raise ValueError(
-                    f"message: got {asked!r:.80}, allowed is seek with 1 or -1, go and write with a "
-                    "text, undo and redo with 1"
+                    f"message: got {asked!r:.80}, allowed is seek with 1 or -1, go and write with "
+                    "a text, undo and redo with 1"
                 )
 
     # ---- observers ----
@@ -395,7 +397,7 @@ class ByteModel(Model):
             return list(self.meaning.layout.shape)
         return []
 
-    @traitlets.validate("axis")
+    @validate("axis")
     def _check_axis(self, proposal: Any) -> int:
         if not -1 <= proposal.value < len(self.axes):
             raise ValueError(
@@ -404,7 +406,7 @@ class ByteModel(Model):
             )
         return int(proposal.value)
 
-    @traitlets.observe("axis")
+    @observe("axis")
     def _turn(self, _: Any) -> None:
         if isinstance(self.meaning, OfLayout):
             self.meaning = replace(self.meaning, axis=self.axis)
@@ -453,19 +455,19 @@ class ByteModel(Model):
         self.set_trait("turn", self.turn + 1)
         self._tell(None)
 
-    @traitlets.observe("cursor")
+    @observe("cursor")
     def _put(self, _: Any) -> None:
         _, end = self.ends
         if end != self.cursor:
             self.ends = (self.cursor, self.cursor)
 
-    @traitlets.observe("selection")
+    @observe("selection")
     def _span(self, _: Any) -> None:
         if between(self.ends) != self.selection:
             offset, size = self.selection
             self.ends = (offset + size - 1, offset)
 
-    @traitlets.observe("ends")
+    @observe("ends")
     def _move(self, _: Any) -> None:
         self.selection = between(self.ends)
         _, self.cursor = self.ends
@@ -476,7 +478,7 @@ class ByteModel(Model):
         self.set_trait("ordinal", self._ordinal())
         self.set_trait("note", "")
 
-    @traitlets.observe("query", "element", "big_endian")
+    @observe("query", "element", "big_endian")
     def _search(self, _: Any) -> None:
         note = ""
         self._matches, self._length = np.zeros(0, np.int64), 1
@@ -496,7 +498,7 @@ class ByteModel(Model):
             return at + 1
         return 0
 
-    @traitlets.observe("cursor", "pointed", "big_endian")
+    @observe("cursor", "pointed", "big_endian")
     def _tell(self, _: Any) -> None:
         byte = self.pointed
         if self.pointed < 0:
@@ -551,16 +553,16 @@ class ByteView(View):
     _kept = ("cursor", "selection")
     _of, _followed = ByteModel, ("found", "ordinal", "about", "note")
 
-    total = traitlets.Int().tag(sync=True)
-    start = traitlets.Int().tag(sync=True)
-    data = traitlets.Bytes().tag(sync=True)
-    classes = traitlets.Bytes().tag(sync=True)
-    kinds: traitlets.List[Any] = traitlets.List().tag(sync=True)
-    statuses: traitlets.List[Any] = traitlets.List().tag(sync=True)
-    axes = traitlets.List(traitlets.Int()).tag(sync=True)
-    elements = traitlets.List(traitlets.Unicode(), list(ELEMENTS)).tag(sync=True)
-    marks = traitlets.Bytes().tag(sync=True)
-    length = traitlets.Int(1).tag(sync=True)
+    total = Int()
+    start = Int()
+    data = Bytes()
+    classes = Bytes()
+    kinds: List[Any] = List()
+    statuses: List[Any] = List()
+    axes = List(Int())
+    elements = List(Unicode(), list(ELEMENTS))
+    marks = Bytes()
+    length = Int(1)
 
     def __init__(
         self, data: Any, buffer: str | None = None, items: Any = None, reference: Any = None
@@ -594,7 +596,7 @@ class ByteView(View):
             self.length = model.length
 
 
-def _counts(numbers: np.ndarray, names: Sequence[str]) -> dict[str, int]:
+def _counts(numbers: ndarray, names: Sequence[str]) -> dict[str, int]:
     """Return the number of bytes of each name; blank and unused names are left out."""
     counts = np.bincount(numbers, minlength=len(names)).tolist()
     return {name: count for name, count in zip(names, counts, strict=True) if name and count}
@@ -622,7 +624,7 @@ def _buffer(capture: Capture, name: str | None) -> str:
     return found
 
 
-def _buffer_bytes(data: Any, buffer: str, name: str = "data") -> np.ndarray:
+def _buffer_bytes(data: Any, buffer: str, name: str = "data") -> ndarray:
     """Return the bytes ``(n,) uint8`` of a capture's buffer, or of bytes in another form."""
     if isinstance(data, Capture):
         data = data.buffers[_buffer(data, buffer)]

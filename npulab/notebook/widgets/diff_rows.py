@@ -1,4 +1,5 @@
-"""The rows of a difference between captures or sets of captures: by place, with raw numbers and values."""
+"""The rows of a difference between captures or sets of captures: by place, with raw numbers and
+values."""
 
 from __future__ import annotations
 
@@ -22,10 +23,10 @@ MOST_LETTERS = 120  # of a value
 class DiffRow:
     """A field that differs: its place, and its raw number (hex) and value in ``a`` and ``b``.
 
-    ``job`` is the task, or the name of the job or of several jobs with the same difference.  ``xor``
-    has the bits that differ, if each side has a single value; ``differs`` is "always" or "sometimes"
-    for two sets.  ``automatic`` is True for a field that nobody named, ``bits`` is the field's place
-    in its register.
+    ``job`` is the task, or the name of the job or of several jobs with the same difference.
+    ``xor`` has the bits that differ, if each side has a single value; ``differs`` is "always" or
+    "sometimes" for two sets.  ``automatic`` is True for a field that nobody named, ``bits`` is the
+    field's place in its register.
     """
 
     task: int = field(repr=False)
@@ -226,8 +227,8 @@ def _places(
     b: Capture | CaptureSet,
     every: dict[Key, Field],
 ) -> Callable[[Key], tuple[Any, ...]]:
-    """Return a key to sort by: job, block in the order of the captures, register in the order of the
-    map with other registers last, lowest bit."""
+    """Return a key to sort by: job, block in the order of the captures, register in the order of
+    the map with other registers last, lowest bit."""
     words: dict[tuple[str, str], int] = {}
     for capture in (*captures_of(a), *captures_of(b)):
         for registers in capture.maps.values():

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-import traitlets
+from traitlets import Bool, Int, List, Unicode, observe
 
 from npulab.analysis.check import diff_buffers
 from npulab.captures.capture import Capture, CaptureSet
@@ -52,12 +52,12 @@ class DiffModel(Model):
     {'with a name': 1}
     """
 
-    query = traitlets.Unicode()
-    unknown = traitlets.Bool()
-    addresses = traitlets.Bool(True)
+    query = Unicode()
+    unknown = Bool()
+    addresses = Bool(True)
     selected = Numbers("row", -1, lambda owner, _: [(-1, owner.count)])
-    shown = traitlets.List(traitlets.Int(), read_only=True)
-    summary = traitlets.Unicode(read_only=True)
+    shown = List(Int(), read_only=True)
+    summary = Unicode(read_only=True)
 
     def __init__(self, a: Capture | CaptureSet, b: Capture | CaptureSet) -> None:
         for side in (a, b):
@@ -154,7 +154,7 @@ class DiffModel(Model):
             return "of another name"
         return ""
 
-    @traitlets.observe("query", "unknown", "addresses")
+    @observe("query", "unknown", "addresses")
     def _filter(self, _: Any) -> None:
         shown = [index for index, row in enumerate(self.rows) if not self._filter_of(row)]
         self.set_trait("shown", shown)
@@ -162,7 +162,7 @@ class DiffModel(Model):
         if self.selected not in self.shown:
             self.selected = self._first()
 
-    @traitlets.observe("selected")
+    @observe("selected")
     def _choose(self, change: Any) -> None:
         if change.new not in self.shown and self.shown:
             self.selected = self._first()
@@ -209,9 +209,9 @@ class DiffView(View):
     _linked = ("query", "unknown", "addresses", "selected")
     _of, _followed = DiffModel, ("shown",)
 
-    columns = traitlets.List(traitlets.Unicode()).tag(sync=True)
-    rows: traitlets.List[Any] = traitlets.List().tag(sync=True)
-    markdown = traitlets.Unicode().tag(sync=True)
+    columns = List(Unicode())
+    rows: List[Any] = List()
+    markdown = Unicode()
 
     def __init__(self, a: Capture | CaptureSet, b: Capture | CaptureSet) -> None:
         model = DiffModel(a, b)

@@ -1,5 +1,5 @@
-"""A running exploration: its progress, what is known of each bit, the quality of the predictions, and
-Stop.
+"""A running exploration: its progress, what is known of each bit, the quality of the predictions,
+and Stop.
 
 ``ExploreModel`` runs it in a thread and needs no browser; ``ExploreView`` shows it.
 """
@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import traitlets
+from traitlets import Dict, Enum
 
 from npulab.analysis.explore import Explored, explore
 from npulab.analysis.explore.loop import Step, need_source
@@ -41,8 +41,8 @@ class ExploreModel(Model):
     far.
     """
 
-    state = traitlets.Enum(STATES, "ready", read_only=True)
-    shown = traitlets.Dict(read_only=True)
+    state = Enum(STATES, "ready", read_only=True)
+    shown = Dict(read_only=True)
 
     def __init__(self, source: Source, *args: Any, budget: int = 200, **options: Any) -> None:
         need_source(source)
@@ -85,7 +85,8 @@ class ExploreModel(Model):
         return ()
 
     def run(self, wait: bool = False) -> None:
-        """Begin, or go on from the store; with ``wait`` return when it ends, and raise its error."""
+        """Begin, or go on from the store; with ``wait`` return when it ends, and raise its
+        error."""
         if "run" not in self.allowed:
             raise ValueError(
                 f"run: got state {self.state!r}, allowed is 'ready', or with a store 'stopped' or "

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import anywidget
-import traitlets
+from traitlets import Bool, HasTraits, TraitType, Unicode, dlink, link
 
 from npulab.captures.capture import ROWS_SHOWN
 from npulab.notebook.signs import VARIABLES
@@ -20,9 +20,9 @@ from npulab.notebook.signs import VARIABLES
 HERE = Path(__file__).parent
 
 
-# A trait type, not a @validate method: traitlets runs such methods after all traits of a message are
-# set, and takes back only values that TraitError refuses.
-class Numbers(traitlets.TraitType[Any, Any]):
+# A trait type, not a @validate method: traitlets runs such methods after all traits of a message
+# are set, and takes back only values that TraitError refuses.
+class Numbers(TraitType[Any, Any]):
     """A whole number, or a tuple of whole numbers, each in a range that its owner knows.
 
     ``form`` names the numbers, as in ``(word, bit)``; ``ranges`` is called with the owner and the
@@ -71,7 +71,7 @@ class Numbers(traitlets.TraitType[Any, Any]):
         return numbers
 
 
-class Model(traitlets.HasTraits):
+class Model(HasTraits):
     """The state and the logic of a view; subclasses have a ``title``, a ``summary`` and, in
     ``simulated``, whether they show simulated captures."""
 
@@ -112,21 +112,24 @@ class View(anywidget.AnyWidget):
     ``_linked`` names the traits that the page may set, ``_followed`` the traits that it only reads,
     ``_together`` the traits that it reads and gets in one message when the model's ``turn``
     changes.  If the view does not declare such a trait, it is copied from ``_of``, the class of the
-    model; the page has all of them but ``_kept``.  A public attribute that the view does not have
-    is looked up in the model.
+    model; the page has all traits of the view but ``_kept``.  A public attribute that the view does
+    not have is looked up in the model.
     """
 
-    title = traitlets.Unicode().tag(sync=True)
-    summary = traitlets.Unicode().tag(sync=True)
-    simulated = traitlets.Bool().tag(sync=True)
+    title = Unicode().tag(sync=True)
+    summary = Unicode().tag(sync=True)
+    simulated = Bool().tag(sync=True)
     model: Any = None  # until the model is made, also if its arguments are refused
-    _of: type[traitlets.HasTraits]
+    _of: type[HasTraits]
     _linked: tuple[str, ...] = ()
     _followed: tuple[str, ...] = ()
     _together: tuple[str, ...] = ()
     _kept: tuple[str, ...] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
+        for declared in vars(cls).values():
+            if isinstance(declared, TraitType):
+                declared.tag(sync=True)
         for name in (*cls._linked, *cls._followed, *cls._together):
             if not hasattr(cls, name):
                 trait = copy(getattr(cls._of, name))
@@ -151,13 +154,13 @@ class View(anywidget.AnyWidget):
             title=model.title, summary=model.summary, simulated=model.simulated, **traits, **given
         )
         for name in self._linked:
-            traitlets.link((of[name], name), (self, name))
+            link((of[name], name), (self, name))
         for name in self._followed:
-            traitlets.dlink((of[name], name), (self, name))
+            dlink((of[name], name), (self, name))
         for name in ("title", "summary"):
             for owner in (model, *more):
                 if owner.has_trait(name):
-                    traitlets.dlink((owner, name), (self, name))
+                    dlink((owner, name), (self, name))
                     break
         if self._together:
             model.observe(self._turned, "turn")

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy import ndarray
 
 from npulab.analysis.correlate import related
 from npulab.analysis.laws.naming import NAME
@@ -25,7 +26,7 @@ MOST_CHANGED = 3  # parameters in the line that asks for a capture
 Record: TypeAlias = dict[str, Any]  # as JSON has it
 
 
-def scatter(law: Any, laws: Any, name: str, values: np.ndarray, against: str) -> Record:
+def scatter(law: Any, laws: Any, name: str, values: ndarray, against: str) -> Record:
     """Return the picture of a field against a parameter as JSON values.
 
     ``points`` are [x, raw, step (-1: no law), 1 if the law predicts it, captures, hover text];
@@ -64,7 +65,7 @@ def scatter(law: Any, laws: Any, name: str, values: np.ndarray, against: str) ->
     }
 
 
-def positions(column: Any) -> tuple[np.ndarray, list[str]]:
+def positions(column: Any) -> tuple[ndarray, list[str]]:
     """Return the captures' positions on the x axis, ``(N,) float64``, and for a parameter of texts
     the label of each position."""
     values = np.asarray(column)
@@ -143,7 +144,7 @@ def _commonest(frame: pd.DataFrame, names: list[str]) -> list[int]:
     return [int(captures[0]) for captures in by_size]
 
 
-def _swept(frame: pd.DataFrame, capture: int, name: str, values: np.ndarray) -> pd.DataFrame:
+def _swept(frame: pd.DataFrame, capture: int, name: str, values: ndarray) -> pd.DataFrame:
     """Return a capture's parameters once for each value of the named parameter."""
     rows = frame.iloc[np.full(len(values), capture)].reset_index(drop=True)
     rows[name] = values
@@ -151,7 +152,7 @@ def _swept(frame: pd.DataFrame, capture: int, name: str, values: np.ndarray) -> 
 
 
 def _pieces(
-    kind: str, held: str, grid: np.ndarray, values: np.ndarray, steps: np.ndarray
+    kind: str, held: str, grid: ndarray, values: ndarray, steps: ndarray
 ) -> Iterator[Record]:
     """Yield a curve, cut at each change of the law's step; nothing where no step decides."""
     points = np.stack([grid, values], axis=1)
@@ -162,7 +163,7 @@ def _pieces(
             yield {"kind": kind, "text": held, "step": step, "points": points[at].tolist()}
 
 
-def usual_parameter(own: list[str], laws: Any, values: np.ndarray) -> str:
+def usual_parameter(own: list[str], laws: Any, values: ndarray) -> str:
     """Return the parameter to draw a field against: of the law's own parameters, else of all, the
     one most related to the values."""
     # a mode decides the step, so its curve is flat; a size moves the value within the step

@@ -14,7 +14,8 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-import traitlets
+from numpy import ndarray
+from traitlets import Bool, Dict, Enum, Int, List, Unicode, observe
 
 from npulab.analysis.correlate import best_related, bit_effects, flips, related
 from npulab.analysis.laws.naming import naming_of
@@ -57,7 +58,7 @@ class RunOfBits:
             return f"word {self.word} bit {self.lsb}"
         return f"word {self.word} bits {self.lsb + self.width - 1} to {self.lsb}"
 
-    def raw(self, words: np.ndarray) -> np.ndarray:
+    def raw(self, words: ndarray) -> ndarray:
         """Return the raw numbers ``(N,)``."""
         field = Field("", "", self.name, (Piece(self.word, self.lsb, self.width, 0),))
         return field.extract(words).astype(np.int64)
@@ -79,14 +80,14 @@ class LawModel(Model):
     """
 
     place = a_bit()
-    opened = traitlets.Bool()
-    query = traitlets.Unicode()
-    colour = traitlets.Enum(COLOURS, "status")
+    opened = Bool()
+    query = Unicode()
+    colour = Enum(COLOURS, "status")
     parameter = Parameter()
     against = Parameter()
-    matches = traitlets.List(traitlets.Int(), read_only=True)
-    shades: traitlets.List[Any] = traitlets.List(read_only=True)
-    panel = traitlets.Dict(read_only=True)
+    matches = List(Int(), read_only=True)
+    shades: List[Any] = List(read_only=True)
+    panel = Dict(read_only=True)
 
     def __init__(self, laws: Any) -> None:
         need_laws("LawView", laws)
@@ -179,11 +180,11 @@ class LawModel(Model):
         return texts
 
     @cached_property
-    def _effects(self) -> np.ndarray:
+    def _effects(self) -> ndarray:
         return bit_effects(self.laws.words, self.laws.parameters)
 
     @cached_property
-    def _flips(self) -> np.ndarray:
+    def _flips(self) -> ndarray:
         return flips(self.laws.words)
 
     def _open_bits(self, run: RunOfBits) -> list[dict[str, Any]]:
@@ -214,16 +215,16 @@ class LawModel(Model):
 
     # ---- what follows ----
 
-    @traitlets.observe("place")
+    @observe("place")
     def _moved(self, change: Any) -> None:
         if change.old and self.run_at(*change.old) is not self.run_at(*change.new):
             self.against = ""
 
-    @traitlets.observe("query")
+    @observe("query")
     def _search(self, _: Any) -> None:
         self.set_trait("matches", self.find(self.query))
 
-    @traitlets.observe("colour", "parameter")
+    @observe("colour", "parameter")
     def _shade(self, _: Any) -> None:
         shares = np.zeros(0)
         if self.colour == "flips":
@@ -233,7 +234,7 @@ class LawModel(Model):
             shares = self._effects[:, :, number]
         self.set_trait("shades", np.rint(100 * shares).astype(int).tolist())
 
-    @traitlets.observe("place", "opened", "against")
+    @observe("place", "opened", "against")
     def _show(self, _: Any) -> None:
         panel: dict[str, Any] = {}
         if self.opened:
@@ -330,21 +331,21 @@ class LawModel(Model):
 class LawView(View):
     """What is known of each bit of a block, to search and to open field by field.
 
-    ``laws`` is the result of ``find_laws``.  Arrows move, Enter opens the field's panel, Escape closes
-    it, / searches. ``place``, ``opened``, ``query``, ``colour``, ``parameter`` and ``against`` are
-    the model's and can be set and observed; ``panel`` follows them.  Everything else is on
-    ``model``.
+    ``laws`` is the result of ``find_laws``.  Arrows move, Enter opens the field's panel, Escape
+    closes it, / searches. ``place``, ``opened``, ``query``, ``colour``, ``parameter`` and
+    ``against`` are the model's and can be set and observed; ``panel`` follows them.  Everything
+    else is on ``model``.
     """
 
     _esm, _css = assets("law_view")
     _linked = ("place", "opened", "query", "colour", "parameter", "against")
     _of, _followed = LawModel, ("matches", "shades", "panel")
 
-    grid = traitlets.List(traitlets.Unicode()).tag(sync=True)
-    letters: traitlets.List[Any] = traitlets.List().tag(sync=True)
-    runs: traitlets.List[Any] = traitlets.List().tag(sync=True)
-    parameters = traitlets.List(traitlets.Unicode()).tag(sync=True)
-    names = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    grid = List(Unicode())
+    letters: List[Any] = List()
+    runs: List[Any] = List()
+    parameters = List(Unicode())
+    names = List(Unicode())
 
     def __init__(self, laws: Any) -> None:
         model = LawModel(laws)
@@ -363,7 +364,7 @@ class LawView(View):
         )
 
 
-def _runs(laws: Any, status: np.ndarray) -> tuple[RunOfBits, ...]:
+def _runs(laws: Any, status: ndarray) -> tuple[RunOfBits, ...]:
     """Return runs that have every bit once: the fields of the laws, then the other bits by word and
     status."""
     rest = status.astype(object)
@@ -385,7 +386,7 @@ def _runs(laws: Any, status: np.ndarray) -> tuple[RunOfBits, ...]:
     return tuple(sorted(runs, key=lambda run: (run.word, run.lsb)))
 
 
-def _worst(names: np.ndarray) -> str:
+def _worst(names: ndarray) -> str:
     """Return the status of a field whose bits differ in it: the one that leaves most to do."""
     order = ("open", "rivals", "nuisance", "law", "constant", "never exercised")
     return min(map(str, names), key=order.index)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import traitlets
+from traitlets import List, Unicode
 
 from npulab.analysis.draft import Draft
 from npulab.captures.capture import Capture
@@ -52,12 +52,12 @@ class MapModel(Model):
     "refused: register map, register w0 field mode: value 'raw/2': got '/'"
     """
 
-    rows: traitlets.List[Any] = traitlets.List()
-    steps = traitlets.List(traitlets.Unicode())
-    undone = traitlets.Unicode()
-    status = traitlets.Unicode()
-    summary = traitlets.Unicode()
-    title = traitlets.Unicode()
+    rows: List[Any] = List()
+    steps = List(Unicode())
+    undone = Unicode()
+    status = Unicode()
+    summary = Unicode()
+    title = Unicode()
 
     def __init__(
         self,
@@ -276,7 +276,8 @@ class MapModel(Model):
 class MapEditor(BitsView):
     """The fields of a draft as bits and as a table: a drag over bits (or Shift and arrows) makes a
     field, m picks a field up and puts it down on other bits; in the table arrows move, Enter edits
-    a cell, a adds a field, s splits, j joins, x takes a name away, u and U undo and redo, / filters.
+    a cell, a adds a field, s splits, j joins, x takes a name away, u and U undo and redo, /
+    filters.
 
     With a ``capture`` a column has its values as the map reads them now.  ``rows``, ``steps`` and
     ``status`` are the model's; everything else is on ``model`` and on ``draft``, which also saves.
@@ -286,7 +287,7 @@ class MapEditor(BitsView):
     _of, _linked = MapModel, ("cursor", "selection")
     _followed = (*BitsView._followed, "words", "reference", "rows", "steps", "undone", "status")
 
-    columns = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    columns = List(Unicode())
 
     def __init__(
         self,

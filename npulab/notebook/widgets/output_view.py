@@ -1,5 +1,5 @@
-"""Predicted and captured output side by side: the number of differences in each channel, their places
-and sizes.
+"""Predicted and captured output side by side: the number of differences in each channel, their
+places and sizes.
 
 ``OutputModel`` holds the state and all the logic and needs no browser; ``OutputView`` shows it.
 """
@@ -10,7 +10,8 @@ import html
 from typing import Any
 
 import numpy as np
-import traitlets
+from numpy import ndarray
+from traitlets import Bytes, Int, List, Unicode, observe
 
 from npulab.analysis.check import Comparison
 from npulab.analysis.mismatch.summary import mismatches
@@ -27,8 +28,8 @@ SPREAD = 32  # channels of a row of the picture, if each channel has a single ou
 
 
 class OutputModel(Model):
-    """The two outputs ``(H, W, C)`` of a comparison, a result of ``npulab.check``, with a cursor; it
-    needs no browser.
+    """The two outputs ``(H, W, C)`` of a comparison, a result of ``npulab.check``, with a cursor;
+    it needs no browser.
 
     ``place``, (row, column, channel), can be set and observed; it begins at the first output that
     differs. ``pointed`` is an output that is described in its stead, () for none. ``about`` follows
@@ -47,7 +48,7 @@ class OutputModel(Model):
 
     place = Numbers("(row, column, channel)", (0, 0, 0), lambda owner, *_: owner.ranges)
     pointed = Numbers("(row, column, channel)", (), lambda owner, *_: owner.ranges, empty=True)
-    about = traitlets.Unicode(read_only=True)
+    about = Unicode(read_only=True)
 
     def __init__(self, comparison: Comparison) -> None:
         need(
@@ -140,7 +141,7 @@ class OutputModel(Model):
             return SPREAD
         return 0
 
-    def plane(self, tensor: np.ndarray, channel: int) -> np.ndarray:
+    def plane(self, tensor: ndarray, channel: int) -> ndarray:
         """Return the part of a tensor that a picture shows: a channel, or all channels in rows."""
         if not self.spread:
             return tensor[:, :, channel]
@@ -154,7 +155,7 @@ class OutputModel(Model):
         """The number of outputs, a side, that share a cell of the picture."""
         return -(-max(self.plane(self.difference, 0).shape) // MOST_CELLS)
 
-    def pictures(self, channel: int) -> np.ndarray:
+    def pictures(self, channel: int) -> ndarray:
         """Return shades ``(3, h, w) uint8`` of a channel: predicted, captured (0 to 255 over
         ``extremes``), and difference (128 is none, 129 to 255 captured is larger, 0 to 127 smaller,
         by the root of its size).
@@ -241,7 +242,7 @@ class OutputModel(Model):
 
     # ---- observers ----
 
-    @traitlets.observe("place", "pointed")
+    @observe("place", "pointed")
     def _tell(self, _: Any) -> None:
         self.set_trait("about", self.describe(*(self.pointed or self.place)))
 
@@ -268,13 +269,13 @@ class OutputView(View):
     _linked = ("place", "pointed")
     _of, _followed = OutputModel, ("about",)
 
-    size = traitlets.List(traitlets.Int()).tag(sync=True)
-    channels: traitlets.List[Any] = traitlets.List().tag(sync=True)
-    scale = traitlets.List(traitlets.Unicode()).tag(sync=True)
-    cell = traitlets.Int(1).tag(sync=True)
-    spread = traitlets.Int().tag(sync=True)
-    pictures = traitlets.Bytes().tag(sync=True)
-    numbers: traitlets.List[Any] = traitlets.List().tag(sync=True)
+    size = List(Int())
+    channels: List[Any] = List()
+    scale = List(Unicode())
+    cell = Int(1)
+    spread = Int()
+    pictures = Bytes()
+    numbers: List[Any] = List()
 
     def __init__(self, comparison: Comparison) -> None:
         model = OutputModel(comparison)
@@ -305,7 +306,7 @@ class OutputView(View):
                 self.numbers = self.model.numbers(channel)
 
 
-def _finite_range(values: np.ndarray) -> tuple[float, float]:
+def _finite_range(values: ndarray) -> tuple[float, float]:
     if values.dtype.kind == "f":
         values = values[np.isfinite(values)]
     if values.size:
@@ -313,7 +314,7 @@ def _finite_range(values: np.ndarray) -> tuple[float, float]:
     return 0.0, 1.0
 
 
-def _worst(plane: np.ndarray, side: int) -> np.ndarray:
+def _worst(plane: ndarray, side: int) -> ndarray:
     """Return the largest difference in each square of ``side`` outputs; between equals the first.
 
     >>> _worst(np.array([[0, -3, 1], [2, 0, 0]]), 2).tolist()

@@ -10,7 +10,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
-import traitlets
+from traitlets import observe
 
 from npulab.analysis.draft import Draft
 from npulab.captures.capture import Capture, Job
@@ -134,8 +134,8 @@ class RegisterModel(BitsModel):
         return False
 
     def put(self, field: str, value: Any) -> str:
-        """Set a field to a value, or to a text as people type it: a decimal or hexadecimal number, a
-        name of its enum, or ``raw`` and the raw number.  Returns the change in words.
+        """Set a field to a value, or to a text as people type it: a decimal or hexadecimal number,
+        a name of its enum, or ``raw`` and the raw number.  Returns the change in words.
 
         Raises LookupError for an unknown field or name, ValueError for a value that does not fit.
         """
@@ -218,7 +218,7 @@ class RegisterModel(BitsModel):
         self._given = given
         self.reread(Rows.of(job, _map_of(given, job)))
 
-    @traitlets.observe("words")
+    @observe("words")
     def _remember(self, change: Any) -> None:
         # words that go back to those before the last change are its undo, whoever sets them
         if self._history and self._history[-1] == change.new:
@@ -231,8 +231,8 @@ class RegisterModel(BitsModel):
 
 
 class RegisterView(BitsView):
-    """The words of a job of a capture as rows of bits with the names of their fields, next to a list
-    of the fields: a click selects, a drag selects a run, Enter types a value, Space flips.
+    """The words of a job of a capture as rows of bits with the names of their fields, next to a
+    list of the fields: a click selects, a drag selects a run, Enter types a value, Space flips.
 
     ``words``, ``reference``, ``cursor`` and ``selection`` are the model's and can be set and
     observed; ``capture``, ``fields`` and ``changed`` follow them.  ``undo``, ``redo``, ``put`` and

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import traitlets
+from traitlets import Int, List, Unicode, observe
 
 from npulab.analysis.correlate import flips
 from npulab.captures.capture import Capture
@@ -54,10 +54,10 @@ class SweepModel(BitsModel):
     at = Numbers("place", 0, lambda owner, _: [(0, len(owner.sweep))])
     against = Numbers("capture", -1, lambda owner, _: [(-1, len(owner.sweep))])
     sort = Parameter()
-    number = traitlets.Int(read_only=True)
-    layer: traitlets.List[Any] = traitlets.List(read_only=True)
-    moving: traitlets.List[Any] = traitlets.List(read_only=True)
-    turn = traitlets.Int(read_only=True)
+    number = Int(read_only=True)
+    layer: List[Any] = List(read_only=True)
+    moving: List[Any] = List(read_only=True)
+    turn = Int(read_only=True)
 
     def __init__(self, sweep: Sweep, laws: Any = None, rows: Rows | None = None) -> None:
         need("SweepView", sweep, Sweep, "is a Sweep, as npulab.load_sweep(path) gives")
@@ -100,7 +100,7 @@ class SweepModel(BitsModel):
 
     # ---- observers ----
 
-    @traitlets.observe("sort")
+    @observe("sort")
     def _sort(self, _: Any) -> None:
         self._order = np.arange(len(self.sweep))
         if self.sort:
@@ -118,7 +118,7 @@ class SweepModel(BitsModel):
             self._step(None)
         self.at = place
 
-    @traitlets.observe("at", "against")
+    @observe("at", "against")
     def _step(self, _: Any) -> None:
         number = int(self._order[self.at])
         self._other = self.against
@@ -208,8 +208,9 @@ class WritesModel(SweepModel):
 
 
 class SweepView(BitsView):
-    """The captures of a sweep to step through by slider and by key (, and .), with the parameters of
-    each, a line for each field that moves, and marks at the bits that differ from another capture.
+    """The captures of a sweep to step through by slider and by key (, and .), with the parameters
+    of each, a line for each field that moves, and marks at the bits that differ from another
+    capture.
 
     The arguments are those of ``SweepModel``; ``at``, ``against``, ``sort``, ``cursor`` and
     ``selection`` are the model's and can be set and observed.  Everything else is on ``model``.
@@ -221,9 +222,9 @@ class SweepView(BitsView):
     _followed = ("status", "letters")
     _together = ("words", "reference", "values", "shares", "number", "layer", "moving")
 
-    captures = traitlets.Int().tag(sync=True)
-    unit = traitlets.Unicode().tag(sync=True)
-    sorts = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    captures = Int()
+    unit = Unicode()
+    sorts = List(Unicode())
 
     def __init__(self, sweep: Sweep, laws: Any = None) -> None:
         self._show(SweepModel(sweep, laws))
