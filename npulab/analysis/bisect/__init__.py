@@ -9,12 +9,12 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from npulab.analysis.bisect.kinds import Groups
 from npulab.analysis.bisect.parts import BUFFER, families, mix, name_of, parts_of, two_layers
 from npulab.analysis.bisect.search import CERTAINTY, FOUND, UNSURE, Search
 from npulab.analysis.bisect.words import Words, good_and_bad
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 Oracle = Callable[[Capture], str]
-# so many reboots, and a person should look: fields that belong together may be declared as units
+# After so many reboots a person should look: fields that belong together may be declared as units.
 MAX_HANGS = 50
 SAID = (
     "culprits",
@@ -56,8 +56,8 @@ SAID = (
 
 @dataclass(frozen=True)
 class Trying:
-    """What is tried: ``capture`` is the good one with ``changed`` as the bad one has them, and
-    why."""
+    """A trial: ``capture`` is the good one with the parts ``changed`` as the bad one has them, and
+    ``reason`` says why it is tried."""
 
     capture: Capture
     changed: tuple[Difference, ...]
@@ -68,14 +68,13 @@ class Trying:
         return tuple(name_of(part.key) for part in self.changed)
 
     def __str__(self) -> str:
-        """What a person has to set by hand."""
-        return "\n".join(
-            [
-                self.reason,
-                f"The good job with {plural(len(self.changed), 'part')} of the bad one:",
-                *(f"  {name_of(part.key)} = {good_and_bad(part)}" for part in self.changed),
-            ]
+        """Return what a person has to set by hand, in lines."""
+        text = (
+            f"{self.reason}\nThe good job with {plural(len(self.changed), 'part')} of the bad one:"
         )
+        for part in self.changed:
+            text += f"\n  {name_of(part.key)} = {good_and_bad(part)}"
+        return text
 
 
 @dataclass(frozen=True)
@@ -89,15 +88,16 @@ class Suspect:
 
 @dataclass(frozen=True)
 class Bisected(Answer):
-    """What a bisection found, or what it knows so far where ``done`` is false.
+    """What a bisection found, or what it knows so far if ``done`` is false.
 
-    ``found`` says whether every trial agrees with the answer (of a device that errs: as far as
-    errors go) and it is as certain as was asked for; where it is false ``sentence`` begins with
-    "not found", or says that BAD passes, and names the trial that stands against an answer.
-    ``culprits`` are (task, block, register, field); ``groups`` says which of them it takes
-    together: all fields of one group break it.  Where nothing was found they are what the trials
-    suggest. ``certainty`` is the probability of exactly these groups, None where trials contradict
-    them; ``queries`` counts the runs, ``hangs`` those that hung, ``flake_rate`` is the one given or
+    ``found`` is true if every trial agrees with the answer (of a device that errs: as far as errors
+    explain) and it is as certain as was asked for; if it is false ``sentence`` begins with "not
+    found", or says that BAD passes, and names a trial that contradicts an answer.
+
+    ``culprits`` are (task, block, register, field); ``groups`` says which of them break it
+    together: all fields of one group do.  If nothing was found they are what the trials suggest.
+    ``certainty`` is the probability of exactly these groups, None if trials contradict them;
+    ``queries`` counts the runs, ``hangs`` the runs that hung, ``flake_rate`` is the rate given or
     inferred.
     """
 
@@ -114,7 +114,7 @@ class Bisected(Answer):
     differences: tuple[Difference, ...]
     good: Capture
     bad: Capture
-    oracle: str = ""  # Python text of what ran the trials, where that is known
+    oracle: str = ""  # Python text of what ran the trials, if that is known
 
     @property
     def diff(self) -> pd.DataFrame:
@@ -123,11 +123,10 @@ class Bisected(Answer):
         from npulab.registers.shown import Table
 
         by_key = {part.key: part for part in self.differences}
-        rows = [
-            (*key, by_key[key].a, by_key[key].b, number)
-            for number, group in enumerate(self.groups, 1)
-            for key in group
-        ]
+        rows = []
+        for number, group in enumerate(self.groups, 1):
+            for key in group:
+                rows.append((*key, by_key[key].a, by_key[key].b, number))
         return Table(
             rows,
             columns=["task", "block", "register", "field", "good", "bad", "group"],
@@ -142,28 +141,29 @@ class Bisected(Answer):
     def script(
         self, good: str | None = None, bad: str | None = None, oracle: str | None = None
     ) -> str:
-        """Python that shows it again.
+        """Return Python that shows it again.
 
         ``good`` and ``bad`` are the paths to load, by default those of the captures' folders as
-        seen from the working folder; ``oracle`` is what runs a capture, as Python text, by default
-        what ran the trials.
+        seen from the working folder; ``oracle`` is Python text that runs a capture, by default what
+        ran the trials.
         """
-        paths = [path or _place(capture) for path, capture in ((good, self.good), (bad, self.bad))]
-        unsaved = [
-            capture.name
-            for path, capture in ((good, self.good), (bad, self.bad))
-            if not (path or capture.folder)
-        ]
-        note = (
-            f"# {' and '.join(unsaved)}: first write with npulab.save to the folder below\n"
-            * bool(unsaved)
-        )
+        unsaved = []
+        if not (good or self.good.folder):
+            unsaved.append(self.good.name)
+        if not (bad or self.bad.folder):
+            unsaved.append(self.bad.name)
+        note = ""
+        if unsaved:
+            names = " and ".join(unsaved)
+            note = f"# {names}: first write with npulab.save to the folder below\n"
+        good = good or _folder_of(self.good)
+        bad = bad or _folder_of(self.bad)
         groups = "".join(f"    {list(group)!r},\n" for group in self.groups)
         return f"""# {self.sentence}
 {note}import npulab
 import npulab.analysis.bisect
 
-good, bad = npulab.load({paths[0]!r}), npulab.load({paths[1]!r})
+good, bad = npulab.load({good!r}), npulab.load({bad!r})
 oracle = {oracle or self.oracle or "npulab.Simulated()"}
 groups = [
 {groups}]
@@ -184,22 +184,23 @@ for group in groups:
 
 
 class Bisection:
-    """A bisection that can be asked and told: ``trial`` is what to run next, ``tell`` takes its
-    outcome.
+    """A bisection step by step: ``trial`` is what to run next, ``tell`` takes its outcome.
 
     ``good`` passes, ``bad`` does not; trials are ``good`` with some fields as ``bad`` has them.
-    ``flake_rate`` is how often an outcome is wrong, None where it is not known; the search ends at
+    ``flake_rate`` is how often an outcome is wrong, None if that is not known; the search ends at
     ``certainty``.  ``units`` lists fields that are changed together as long as that says something,
     by name (``relu``, ``w3.relu`` or ``0/NN/w3/relu``); the rest are units of their own, and None
-    stands for what the names of the fields say (``families``).  Fields that point into memory are
-    left as they are unless ``addresses``; buffers that differ are parts like fields, unless
-    ``buffers`` is false.  ``symptom`` is what the bad job does, "fail" or "hang", where that is
-    known: then the bad job is run first, and where it does something else that is the answer.
-    ``journal`` is a path or a Journal: what it holds is not run again.  ``warning`` is a sentence
-    about captures of two layers, and stands before the reason of the first trial.
+    takes the units from the names of the fields (``families``).
 
-    Raises ValueError for captures that cannot be mixed or a journal of others, LookupError for an
-    unknown field.
+    Fields that point into memory are left as they are unless ``addresses``; buffers that differ are
+    parts like fields, unless ``buffers`` is false.  ``symptom`` is what the bad job does, "fail" or
+    "hang", if that is known: then the bad job is run first, and if it does something else that is
+    the answer.  ``journal`` is a path or a Journal: the trials that it holds are not run again.
+    ``warning`` is a sentence about captures of two layers, and stands before the reason of the
+    first trial.
+
+    Raises ValueError for captures that cannot be mixed or a journal of other captures, LookupError
+    for an unknown field.
     """
 
     def __init__(
@@ -256,20 +257,18 @@ class Bisection:
 
     @property
     def search(self) -> Search:
-        """What is inferred from the journal alone, so that a crash between writing and telling
-        loses
+        """The search, which follows the journal alone: a crash between writing and telling loses
         nothing."""
         self._follow()
         return self._search
 
     def _follow(self) -> None:
         trials = self.journal.trials
-        same = sum(
-            1
-            for _ in takewhile(
-                lambda pair: pair[0] is pair[1], zip(self._followed, trials, strict=False)
-            )
-        )
+        same = 0
+        for followed, trial in zip(self._followed, trials, strict=False):
+            if followed is not trial:
+                break
+            same += 1
         if same < len(self._followed):
             self._search.undo(len(self._followed) - same)
             del self._followed[same:]
@@ -285,11 +284,13 @@ class Bisection:
                 last = self.journal[-1]
                 reason = f"asked again: the last outcome was {last.outcome}"
                 self._trial = self._trying(self._subset(last.subset), reason)
-            elif (question := self.search.ask()) is not None:
-                warning = ""
+                return self._trial
+            question = self.search.ask()
+            if question is not None:
+                reason = question.reason
                 if self.warning and not len(self.journal):
-                    warning = f"{self.warning}; "
-                self._trial = self._trying(question.subset, warning + question.reason)
+                    reason = f"{self.warning}; {reason}"
+                self._trial = self._trying(question.subset, reason)
         return self._trial
 
     @property
@@ -297,10 +298,10 @@ class Bisection:
         return self.trial is None
 
     def tell(self, outcome: str, seconds: float = 0.0) -> None:
-        """The outcome of ``trial``: "pass", "fail" or "hang"; it is in the journal when this
+        """Take the outcome of ``trial``: "pass", "fail" or "hang"; it is in the journal when this
         returns.
 
-        Raises ValueError for another outcome, or where there is nothing to tell of.
+        Raises ValueError for another outcome, or if there is no trial.
         """
         trial = self.trial
         if trial is None:
@@ -309,13 +310,13 @@ class Bisection:
         self._trial, self._again = None, False
 
     def again(self) -> None:
-        """Make the next trial the last one once more, where its outcome is in doubt; both count."""
+        """Make the next trial the last one once more, if its outcome is in doubt; both count."""
         self._again, self._trial = bool(len(self.journal)), None
 
     def undo(self, count: int = 1) -> None:
-        """Take the last verdicts back, or first that the last one is asked again.
+        """Take the last verdicts back, or, after ``again``, only that.
 
-        Raises ValueError where there are not so many.
+        Raises ValueError if there are not so many.
         """
         if not self._again:
             self.journal.undo(count)
@@ -333,48 +334,52 @@ class Bisection:
     @property
     def suspects(self) -> list[Suspect]:
         """The most probable explanations, best first, at most five."""
-        return [
-            Suspect(self._words.groups(groups), self._keys(sorted({*sum(groups, ())})), probability)
-            for groups, probability in self.search.likely
-        ]
+        found = []
+        for groups, probability in self.search.likely:
+            keys = self._keys(sorted(set().union(*groups)))
+            found.append(Suspect(self._words.groups(groups), keys, probability))
+        return found
 
     @property
     def result(self) -> Bisected:
         """What is known now."""
         done, search = self.done, self.search
-        groups = search.groups if done else ()
-        items = sorted({item for group in groups for item in group})
-        by_group = tuple(self._keys(group) for group in groups if group)
-        how = search.end.how if search.end else UNSURE
-        certainty = search.certain if done and how in (FOUND, UNSURE) else None
+        how = UNSURE
+        if search.end:
+            how = search.end.how
+        groups: Groups = ()
+        if done:
+            groups = search.groups
+        certainty = None
+        if done and how in (FOUND, UNSURE):
+            certainty = search.certain
         return Bisected(
-            self._keys(items),
-            by_group,
-            certainty,
-            self.queries,
-            self.journal.hangs,
-            search.suspects.flake,
-            done,
-            how == FOUND,
-            self._words.sentence(search),
-            self.journal,
-            self.differences,
-            self.good,
-            self.bad,
+            culprits=self._keys(sorted(set().union(*groups))),
+            groups=tuple(self._keys(group) for group in groups if group),
+            certainty=certainty,
+            queries=self.queries,
+            hangs=self.journal.hangs,
+            flake_rate=search.suspects.flake,
+            done=done,
+            found=how == FOUND,
+            sentence=self._words.sentence(search),
+            journal=self.journal,
+            differences=self.differences,
+            good=self.good,
+            bad=self.bad,
         )
 
     def _keys(self, items: Iterable[int]) -> tuple[Key, ...]:
         return tuple(self.differences[item].key for item in items)
 
     def _trying(self, subset: np.ndarray, reason: str) -> Trying:
-        changed = tuple(
-            part for part, chosen in zip(self.differences, subset, strict=True) if chosen
-        )
+        changed = tuple(self.differences[item] for item in np.flatnonzero(subset))
         return Trying(mix(self.good, self.bad, [part.key for part in changed]), changed, reason)
 
     def _subset(self, names: Iterable[str]) -> np.ndarray:
         chosen = set(names)
-        if unknown := chosen.difference(self.names):
+        unknown = chosen.difference(self.names)
+        if unknown:
             raise LookupError(
                 f"journal: got {min(unknown)}, which does not differ between {self.good.name} and "
                 f"{self.bad.name}"
@@ -382,31 +387,27 @@ class Bisection:
         return np.array([name in chosen for name in self.names], bool)
 
     def _digest(self) -> str:
-        """What the parts are, as a number: a journal of other fields or values is not taken up."""
-        parts = [
-            [name, repr(part.a), repr(part.b)]
-            for name, part in zip(self.names, self.differences, strict=True)
-        ]
+        """Return a hash of the parts: a journal of other fields or values is refused."""
+        parts = []
+        for name, part in zip(self.names, self.differences, strict=True):
+            parts.append([name, repr(part.a), repr(part.b)])
         for name in sorted({part.register for part in self.differences if part.block == BUFFER}):
-            parts += [
-                [name, hashlib.sha256(capture.buffers.get(name, b"")).hexdigest()]
-                for capture in (self.good, self.bad)
-            ]
+            for capture in (self.good, self.bad):
+                data = capture.buffers.get(name, b"")
+                parts.append([name, hashlib.sha256(data).hexdigest()])
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     def _units(self, units: list[Iterable[str]]) -> list[list[int]]:
-        """Units given by name; a field that does not differ is left out, since it cannot be
-        changed."""
-        by_name: dict[str, list[int]] = {
-            name: []
-            for capture in (self.good, self.bad)
-            for key in raw_fields(capture)
-            for name in _names(key)
-        }
+        """Return the units given by name; a field that does not differ is left out, since it
+        cannot be changed."""
+        by_name: dict[str, list[int]] = {}
+        for key in (*raw_fields(self.good), *raw_fields(self.bad)):
+            for name in _names(key):
+                by_name[name] = []
         for index, part in enumerate(self.differences):
             for name in _names(part.key):
                 by_name.setdefault(name, []).append(index)
-        out: list[list[int]] = []
+        found: list[list[int]] = []
         seen: set[int] = set()
         for unit in units:
             if isinstance(unit, str):
@@ -424,9 +425,12 @@ class Bisection:
                     f"units: got {self.names[min(seen & inside)]} in two units, allowed is one"
                 )
             seen |= inside
-            out.append(sorted(inside))
-        left = [[index] for index in range(len(self.differences)) if index not in seen]
-        return sorted([*filter(None, out), *left])
+            if inside:
+                found.append(sorted(inside))
+        for index in range(len(self.differences)):
+            if index not in seen:
+                found.append([index])
+        return sorted(found)
 
     def __repr__(self) -> str:
         sentence = self._words.sentence(self.search)
@@ -434,8 +438,8 @@ class Bisection:
         return f"Bisection({against}, {len(self.differences)} parts: {sentence})"
 
 
-def _place(capture: Capture) -> str:
-    """The folder of a capture as seen from the working folder."""
+def _folder_of(capture: Capture) -> str:
+    """Return the folder of a capture as seen from the working folder."""
     if capture.folder is None:
         return f"captures/{capture.target}/{capture.name}"
     try:
@@ -445,7 +449,7 @@ def _place(capture: Capture) -> str:
 
 
 def _names(key: Key) -> tuple[str, str, str]:
-    """How a field may be called, shortest first."""
+    """Return how a field may be called, shortest first."""
     return key[3], f"{key[2]}.{key[3]}", name_of(key)
 
 
@@ -462,19 +466,22 @@ def bisect_fields(
     different_layers: bool = False,
     **options: Any,
 ) -> Bisected:
-    """The fields of ``bad`` that break ``good``, found with few runs of ``oracle``.
+    """Find the fields of ``bad`` that break ``good``, with few runs of ``oracle``.
 
     ``oracle(capture)`` says "pass", "fail" or "hang".  ``asking`` is called before every trial,
-    ``progress`` after it, ``stop`` is asked before each: where it says so, or ``max_hangs`` have
+    ``progress`` after it, ``stop`` is asked before each: if it says so, or if ``max_hangs`` trials
     hung, what is known is returned. ``options`` are those of ``Bisection``.  Raises ValueError for
     captures of two layers unless ``different_layers``, since their fields differ anyway.
 
     >>> from npulab.bits import RegisterMap
     >>> from npulab.capture import Job
-    >>> registers = RegisterMap([dict(block="NN", field=f"f{n}", lsb=n, width=1) for n in range(32)])
-    >>> good, bad = (Capture(name, "demo", "x", (Job("NN", [word]),), maps={"NN": registers})
-    ...              for name, word in (("good", 0), ("bad", 2 ** 32 - 1)))
-    >>> found = bisect_fields(good, bad, lambda capture: "fail" if capture.words[0] >= 2 ** 31 else "pass")
+    >>> fields = [dict(block="NN", field=f"f{n}", lsb=n, width=1) for n in range(32)]
+    >>> maps = {"NN": RegisterMap(fields)}
+    >>> good = Capture("good", "demo", "x", (Job("NN", [0]),), maps=maps)
+    >>> bad = Capture("bad", "demo", "x", (Job("NN", [2**32 - 1]),), maps=maps)
+    >>> def oracle(capture):
+    ...     return "fail" if capture.words[0] >= 2**31 else "pass"
+    >>> found = bisect_fields(good, bad, oracle)
     >>> found.culprits, found.queries < 12
     (((0, 'NN', 'w0', 'f31'),), True)
     """
@@ -488,11 +495,10 @@ def bisect_fields(
             f"{session.warning}; different_layers=True (--different-layers in the shell) bisects "
             "them all the same"
         )
-    while (
-        session.journal.hangs < max_hangs
-        and not (stop and stop())
-        and (trial := session.trial) is not None
-    ):
+    while session.journal.hangs < max_hangs and not (stop and stop()):
+        trial = session.trial
+        if trial is None:
+            break
         if asking:
             asking(trial)
         start = time.monotonic()

@@ -1,4 +1,4 @@
-"""What trials say of sets of items, and which trials an answer contradicts."""
+"""What trials say of sets of items, and the trials that contradict an answer."""
 
 from __future__ import annotations
 
@@ -36,32 +36,34 @@ class Evidence:
     def of(
         cls, trials: Iterable[tuple[np.ndarray, str]], n: int, symptom: str, flake: float = 0.0
     ) -> Evidence:
-        """The evidence of trials of ``n`` items, for a symptom."""
-        told = list(trials)
-        changed = np.array([subset for subset, _ in told], bool).reshape(-1, n)
-        return cls(changed, tuple(outcome for _, outcome in told), symptom, flake)
+        """Return the evidence of trials of ``n`` items, for a symptom."""
+        subsets = []
+        outcomes = []
+        for subset, outcome in trials:
+            subsets.append(subset)
+            outcomes.append(outcome)
+        changed = np.array(subsets, bool).reshape(-1, n)
+        return cls(changed, tuple(outcomes), symptom, flake)
 
     @property
     def passed(self) -> np.ndarray:
-        """Which trials passed, ``(T,) bool``."""
+        """The trials that passed, ``(T,) bool``."""
         return np.array([outcome == "pass" for outcome in self.outcomes], bool)
 
     @property
     def broke(self) -> np.ndarray:
-        """Which trials showed the symptom, ``(T,) bool``."""
+        """The trials that showed the symptom, ``(T,) bool``."""
         return np.array([outcome == self.symptom for outcome in self.outcomes], bool)
 
     def seen(self, subset: np.ndarray) -> list[str]:
-        """The outcomes of the trials of exactly this set ``(n,) bool``: the symptom, "pass" or
-        ``HIDDEN``.
-        """
+        """Return the outcomes of the trials of exactly this set ``(n,) bool``: the symptom, "pass"
+        or ``HIDDEN``."""
         same = np.flatnonzero((self.changed == subset).all(axis=1))
         return [self.named(self.outcomes[number]) for number in same]
 
     def says(self, subset: np.ndarray) -> str | None:
-        """What a set ``(n,) bool`` does: the symptom, "pass", ``HIDDEN``, or None where that is
-        not known yet.
-        """
+        """Return the outcome of a set ``(n,) bool``: the symptom, "pass", ``HIDDEN``, or None if
+        that is not known yet."""
         seen = self.seen(subset)
         if self.flake > 0:
             return self._voted(seen)
@@ -75,9 +77,8 @@ class Evidence:
         return None
 
     def conflict(self) -> tuple[int, int] | None:
-        """The first two trials (numbers from 0) of which one shows the symptom, and one that
-        changes as much or more
-        passes; None where no two contradict each other."""
+        """Return the first two trials (numbers from 0) that contradict each other: one shows the
+        symptom, and one that changes as much or more passes; None if there are none."""
         passed, broke = np.flatnonzero(self.passed), np.flatnonzero(self.broke)
         more = self.changed[passed]
         for number in broke:
@@ -87,28 +88,26 @@ class Evidence:
         return None
 
     def against(self, groups: Groups) -> list[int]:
-        """The trials (numbers from 0) that contradict the answer that exactly these groups show the
-        symptom.
+        """Return the trials (numbers from 0) that contradict the answer that exactly these groups
+        show the symptom.
 
         A trial contradicts it that passed although it changes all of a group, that shows the
         symptom although it changes no group whole, or in which a part of a group shows the symptom.
         """
         told = self.told(groups)
-        return [
-            int(number) for number in np.flatnonzero((self.passed & told) | (self.broke & ~told))
-        ]
+        against = (self.passed & told) | (self.broke & ~told)
+        return np.flatnonzero(against).tolist()
 
     def told(self, groups: Groups) -> np.ndarray:
-        """In which trials the answer expects the symptom, ``(T,) bool``."""
+        """Return the trials in which the answer expects the symptom, ``(T,) bool``."""
         told = np.zeros(len(self.outcomes), bool)
         for group in groups:
             told |= self.changed[:, list(group)].all(axis=1)
         return told
 
     def improbable(self, groups: Groups, limit: float = IMPROBABLE) -> bool:
-        """Whether so many trials contradict the answer that errors explain it with less than
-        this probability.
-        """
+        """True if so many trials contradict the answer that errors explain it with less than this
+        probability."""
         trials = int(np.count_nonzero(self.passed | self.broke))
         wrong = len(self.against(groups))
         if self.flake == 0:
@@ -121,26 +120,24 @@ class Evidence:
         return 1 - fewer < limit
 
     def mostly(self, subset: np.ndarray, outcomes: Collection[str]) -> bool:
-        """Whether most trials of exactly this set, and at least one, had one of these outcomes."""
+        """True if most trials of exactly this set, and at least one, had one of these outcomes."""
         seen = self.seen(subset)
         return 2 * sum(outcome in outcomes for outcome in seen) > len(seen)
 
     def hides(self, subset: np.ndarray) -> bool:
-        """Whether most trials of exactly this set ``(n,) bool``, and at least one, ended in
-        another way.
-        """
+        """True if most trials of exactly this set ``(n,) bool``, and at least one, ended in another
+        way."""
         return self.mostly(subset, (HIDDEN,))
 
     def named(self, outcome: str) -> str:
-        """The outcome as the search sees it: the symptom, "pass" or ``HIDDEN``."""
+        """Return the outcome as the search sees it: the symptom, "pass" or ``HIDDEN``."""
         if outcome in ("pass", self.symptom):
             return outcome
         return HIDDEN
 
     def _voted(self, seen: Sequence[str]) -> str | None:
-        """The outcome that repeated trials agree on, by Wald's sequential test; None while it is
-        open.
-        """
+        """Return the outcome that repeated trials agree on, by Wald's sequential test; None while
+        it is open."""
         for outcome in (self.symptom, "pass", HIDDEN):
             if lead(seen, outcome) >= self.votes:
                 return outcome
@@ -154,7 +151,7 @@ class Evidence:
 
     @property
     def votes(self) -> int:
-        """By how many outcomes a set's trials have to agree, more than they disagree."""
+        """By how many the outcomes of a set that agree must exceed those that do not."""
         return math.ceil(math.log((1 - WRONG) / WRONG) / self._odds)
 
     @property
@@ -169,7 +166,7 @@ class Evidence:
 
 
 def lead(seen: Sequence[str], outcome: str) -> int:
-    """In how many trials more an outcome was seen than any other.
+    """Return in how many more trials an outcome was seen than all others.
 
     >>> lead(["fail", "pass", "fail"], "fail"), lead([], "fail")
     (1, 0)
@@ -178,7 +175,7 @@ def lead(seen: Sequence[str], outcome: str) -> int:
 
 
 def subset_of(items: Collection[int], n: int) -> np.ndarray:
-    """The set ``(n,) bool`` that changes these items."""
+    """Return the set ``(n,) bool`` that changes these items."""
     subset = np.zeros(n, bool)
     subset[list(items)] = True
     return subset

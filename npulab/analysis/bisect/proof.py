@@ -1,5 +1,5 @@
-"""What has to be tried before an answer is reported, and the search that goes on where a trial says
-otherwise.
+"""The trials that prove an answer before it is reported, and the search that goes on if a trial
+contradicts it.
 
 An answer is a list of groups: the symptom shows where all items of one group are changed.  It is
 exact, for a device that never errs and whose symptom more changes never mend, if these trials agree
@@ -94,13 +94,13 @@ class Prover:
 
     @property
     def groups(self) -> Groups:
-        """The groups that are proved, once all was tried."""
+        """The groups that are proved, once all trials are there."""
         if self.proof:
             return self.proof.groups
         return ()
 
     def follow(self, evidence: Evidence) -> None:
-        """Go on as far as the evidence knows the outcome of what is wanted."""
+        """Go on as far as the evidence has the outcome of the wanted set."""
         self._steps.evidence = evidence
         try:
             if self.wanted is None and self.proof is None:
@@ -119,10 +119,10 @@ class Prover:
 def wanted_of(
     evidence: Evidence, n: int, groups: Groups, hiding: Collection[int] = ()
 ) -> Wanted | None:
-    """The first trial that an answer of a device that errs still lacks; None where each was mostly
-    seen as it expects.
+    """Return the first trial that an answer of a device that errs still lacks; None if the outcome
+    of each was mostly as the answer expects.
 
-    What contradicts it is weighed with all trials, and so is not an end here.
+    Trials that contradict it are weighed together with all trials, and do not end the proof here.
     """
     sets = [frozenset(group) for group in groups]
     for group in sets:
@@ -143,7 +143,7 @@ def wanted_of(
 
 
 def ways(groups: Collection[Items]) -> list[Items] | None:
-    """The smallest sets of items that hold one of each group; None if they are more than
+    """Return the smallest sets of items that hold one of each group; None if they are more than
     ``MOST_WAYS``.
 
     >>> sorted(map(sorted, ways([frozenset({1}), frozenset({2, 3})])))
@@ -152,18 +152,35 @@ def ways(groups: Collection[Items]) -> list[Items] | None:
     found: list[Items] = [frozenset()]
     for group in groups:
         met = [way for way in found if way & group]
-        longer = {way | {item} for way in found if not way & group for item in group}
-        added = [way for way in longer if not any(other <= way for other in met)]
-        found = met + [way for way in added if not any(other < way for other in added)]
+        longer = set()
+        for way in found:
+            if not way & group:
+                longer |= {way | {item} for item in group}
+        added = [way for way in longer if not _holds_any(way, met)]
+        found = met + _smallest_of(added)
         if len(found) > MOST_WAYS:
             return None
     return sorted(found, key=sorted)
 
 
+def _holds_any(items: Items, sets: Iterable[Items]) -> bool:
+    return any(each <= items for each in sets)
+
+
+def _smallest_of(sets: Iterable[Items]) -> list[Items]:
+    """Return the sets that hold no other one whole, each once."""
+    every = list(dict.fromkeys(sets))
+    smallest = []
+    for items in every:
+        if not any(other < items for other in every):
+            smallest.append(items)
+    return smallest
+
+
 def _members(groups: Iterable[Items]) -> list[int]:
-    """The items of groups of several, as far as each is worth a trial of its own."""
+    """Return the items of joint groups, as far as each is worth a trial of its own."""
     joint = [group for group in groups if 1 < len(group) <= MOST]
-    return sorted({item for group in joint for item in group})
+    return sorted(frozenset().union(*joint))
 
 
 class _Steps:
@@ -175,7 +192,7 @@ class _Steps:
         self.everything = frozenset(range(n))
 
     def known(self, wanted: Wanted) -> str | None:
-        """The outcome of what is wanted, as far as trials say it."""
+        """Return the outcome of a wanted set, as far as trials say it."""
         if wanted.itself:
             seen = self.evidence.seen(wanted.subset)
             if seen:
@@ -184,7 +201,7 @@ class _Steps:
         return self.evidence.says(wanted.subset)
 
     def proof(self, proposed: list[Items], hiding: Items) -> Asking:
-        """All that has to be tried; groups that the trials show are taken in."""
+        """Ask for all trials of a proof; groups that the trials show are added."""
         groups: list[Items] = []
         for group in proposed:
             outcome = yield self._asks(group, ALONE)
@@ -239,9 +256,10 @@ class _Steps:
             outcome = yield self._asks(rest, OTHERS)
             if outcome == "pass":
                 continue
-            found = yield from self._smallest(
-                rest, outcome, HIDES if outcome == HIDDEN else SMALLER
-            )
+            reason = SMALLER
+            if outcome == HIDDEN:
+                reason = HIDES
+            found = yield from self._smallest(rest, outcome, reason)
             if not found:
                 complete = False
             elif outcome == HIDDEN:
@@ -284,9 +302,8 @@ class _Steps:
         return None
 
     def _smallest(self, within: Items, outcome: str, reason: str) -> Finding:
-        """A smallest set inside ``within`` that has an outcome as ``within`` has it; empty where
-        that does not hold.
-        """
+        """Return a smallest set inside ``within`` with the same outcome as ``within``; empty if
+        ``within`` does not have it."""
         pool = self._ordered(self._narrowed(within, outcome))
         found: list[int] = []
         while True:
@@ -294,10 +311,8 @@ class _Steps:
                 return frozenset(found)
             if not pool:
                 return frozenset()
-            low, high = (
-                0,
-                len(pool),
-            )  # found and pool[:high] have the outcome, found and pool[:low] do not
+            # found and pool[:high] have the outcome, found and pool[:low] do not
+            low, high = 0, len(pool)
             while high - low > 1:
                 middle = (low + high) // 2
                 if (yield self._asks([*found, *pool[:middle]], reason)) == outcome:
@@ -308,25 +323,22 @@ class _Steps:
             pool = pool[: high - 1]
 
     def _narrowed(self, within: Items, outcome: str) -> Items:
-        """The smallest set inside ``within`` that a trial showed to have the outcome, or all of
-        it.
-        """
+        """Return the smallest set inside ``within`` that a trial showed to have the outcome, or all
+        of it."""
         if self.evidence.flake > 0:
             return within  # a single trial shows nothing
-        has = [self.evidence.named(told) == outcome for told in self.evidence.outcomes]
+        has = [self.evidence.named(seen) == outcome for seen in self.evidence.outcomes]
         inside = ~np.any(self.evidence.changed & ~subset_of(within, self.n), axis=1)
         trials = np.flatnonzero(np.array(has, bool) & inside)
         if not len(trials):
             return within
-        sizes = self.evidence.changed[trials].sum(axis=1)
-        return frozenset(
-            np.flatnonzero(self.evidence.changed[trials[int(np.argmin(sizes))]]).tolist()
-        )
+        changed = self.evidence.changed[trials]
+        smallest = changed[int(np.argmin(changed.sum(axis=1)))]
+        return frozenset(np.flatnonzero(smallest).tolist())
 
     def _ordered(self, within: Items) -> list[int]:
-        """Items with those first that one trial showed to pass together: nothing has to be asked
-        of them.
-        """
+        """Return items with those first that passed together in one trial: nothing has to be asked
+        of them."""
         inside = subset_of(within, self.n)
         passed = self.evidence.changed[self.evidence.passed] & inside
         if not len(passed) or self.evidence.flake > 0:
@@ -339,8 +351,8 @@ class _Steps:
 
 
 def _too_many(groups: list[Items]) -> bool:
-    """Whether the groups are no explanation: many joint ones, or several large ones, where what
-    counts is how many items are changed, not which."""
+    """True if the groups do not explain: many joint groups, or several large ones, mean that it
+    matters how many items are changed, not which."""
     joint = [group for group in groups if len(group) > 1]
     large = [group for group in groups if len(group) > MOST]
     return len(joint) > MOST_GROUPS or (len(groups) > 1 and bool(large))
@@ -351,6 +363,5 @@ def _sorted(groups: Iterable[Items]) -> Groups:
 
 
 def _with(groups: list[Items], found: Items) -> list[Items]:
-    """Groups and one more, without those that hold another whole."""
-    every = [*groups, found]
-    return [group for group in dict.fromkeys(every) if not any(other < group for other in every)]
+    """Return groups and one more, without those that hold another whole."""
+    return _smallest_of([*groups, found])

@@ -1,6 +1,6 @@
 """How far the trials of a device that errs speak for an answer and against those that resemble it.
 
-The suspects are weighed among simple explanations only.  Where outcomes may be wrong, one wrong
+The suspects are weighed among simple explanations only.  If outcomes may be wrong, one wrong
 outcome turns an explanation that is not among them (two pairs that share an item, any two of three)
 into a simple one.  So an answer is held against every answer that differs from it in one step
 (``Rivals``), and the trial is repeated in which most of them would end differently.
@@ -41,25 +41,25 @@ class Rivals:
     def of(
         cls, evidence: Evidence, groups: Groups, flake: float, untried: Collection[int] = ()
     ) -> Rivals:
-        """The rivals of ``groups``, of a device that errs in a share ``flake`` of its trials.
+        """Return the rivals of ``groups``, for a device that errs in a share ``flake`` of trials.
 
         ``untried`` are items that are left out of every trial of the rest, as they hide the
         symptom.
         """
         changed = evidence.changed
-        told = evidence.told(groups)
+        expected = evidence.told(groups)
         against = evidence.passed.astype(float) - evidence.broke  # if the symptom is expected
         trials = _Trials(changed, against, math.log((1 - flake) / flake))
         sets = tuple(frozenset(group) for group in groups)
-        members = subset_of([item for group in sets for item in group], changed.shape[1])
+        members = subset_of(frozenset().union(*sets), changed.shape[1])
         narrower = []
         smaller = []
         for group in sets:
-            others = evidence.told(tuple(other for other in groups if frozenset(other) != group))
-            narrower.append(_narrower(trials, group, others, members))
-            smaller.append(_smaller(trials, group, told, evidence))
-        more = _more(trials, sets, told, untried) * _tellable(evidence, sets, untried)
-        nothing = STEP * math.exp(trials.odds * against[told].sum())
+            rest = tuple(tuple(other) for other in sets if other != group)
+            narrower.append(_narrower(trials, group, evidence.told(rest), members))
+            smaller.append(_smaller(trials, group, expected, evidence))
+        more = _more(trials, sets, expected, untried) * _decidable(evidence, sets, untried)
+        nothing = STEP * math.exp(trials.odds * against[expected].sum())
         return cls(sets, np.array(narrower), np.array(smaller), more, nothing)
 
     @property
@@ -69,32 +69,32 @@ class Rivals:
         return 1 / (1 + float(weights))
 
     def wanted(self, evidence: Evidence, untried: Collection[int] = ()) -> np.ndarray | None:
-        """The set of items ``(n,) bool`` that would end differently with most of the rivals; None
-        where each set that would tell ends in another way."""
+        """Return the set of items ``(n,) bool`` that would end differently with most of the
+        rivals; None if each set that would distinguish them ends in another way."""
         n = len(self.more)
-        found = [
-            (float(weight.sum()) + self.nothing, group)
-            for group, weight in zip(self.groups, self.narrower, strict=True)
-        ]
+        found: list[tuple[float, frozenset[int]]] = []
+        for group, weight in zip(self.groups, self.narrower, strict=True):
+            found.append((float(weight.sum()) + self.nothing, group))
         for group, weight in zip(self.groups, self.smaller, strict=True):
-            found += [(float(weight[item]), group - {item}) for item in group if len(group) > 1]
+            if len(group) > 1:
+                found += [(float(weight[item]), group - {item}) for item in group]
         for rest in _rests(n, self.groups, untried):
             inside = list(rest)
             found.append((float(self.more[np.ix_(inside, inside)].sum()), rest))
-        telling = [
-            (weight, subset) for weight, subset in found if not evidence.hides(subset_of(subset, n))
-        ]
-        if not telling:
-            return None
-        _, best = max(telling, key=lambda pair: pair[0])
-        return subset_of(best, n)
+        best = None
+        most = -math.inf
+        for heavy, items in found:
+            subset = subset_of(items, n)
+            if heavy > most and not evidence.hides(subset):
+                most, best = heavy, subset
+        return best
 
 
 @dataclass(frozen=True)
 class _Trials:
-    """Trials that change items ``(T, n) bool``; ``against (T,)`` is 1 where one speaks against the
-    symptom, -1 where it speaks for it, 0 where it says nothing; ``odds``: a right outcome against a
-    wrong one, as a logarithm."""
+    """Trials that change items ``(T, n) bool``; ``against (T,)`` is 1 for a trial that speaks
+    against the symptom, -1 for one that speaks for it, 0 for one that says nothing; ``odds`` of a
+    right outcome against a wrong one, as a logarithm."""
 
     changed: np.ndarray
     against: np.ndarray
@@ -104,8 +104,8 @@ class _Trials:
 def _narrower(
     trials: _Trials, group: frozenset[int], others: np.ndarray, members: np.ndarray
 ) -> np.ndarray:
-    """The weights ``(n, n)`` of pairs of items of which a group needs one; ``others (T,) bool`` are
-    trials where another group shows the symptom anyway."""
+    """Return the weights ``(n, n)`` of pairs of items, if a group needs one of the two;
+    ``others (T,) bool`` are trials in which another group shows the symptom anyway."""
     only = trials.changed[:, list(group)].all(axis=1) & ~others
     outside = ~subset_of(group, trials.changed.shape[1])
     lacking = ~trials.changed[only]
@@ -116,10 +116,11 @@ def _narrower(
 def _smaller(
     trials: _Trials, group: frozenset[int], told: np.ndarray, evidence: Evidence
 ) -> np.ndarray:
-    """The weights ``(n,)`` of the items that a group does not need; ``told (T,) bool`` are the
-    trials where the answer expects the symptom.  An item without which the group ends in another
-    way is no
-    rival: no trial can tell."""
+    """Return the weights ``(n,)`` of the items that a group does not need; ``told (T,) bool`` are
+    the trials in which the answer expects the symptom.
+
+    An item without which the group ends in another way is not a rival: no trial can decide.
+    """
     n = trials.changed.shape[1]
     weights = np.zeros(n)
     if len(group) == 1:
@@ -140,10 +141,13 @@ def _more(
     told: np.ndarray,
     untried: Collection[int],
 ) -> np.ndarray:
-    """The weights ``(n, n)`` of pairs of items that are a group too."""
+    """Return the weights ``(n, n)`` of pairs of items that are a group too."""
     n = trials.changed.shape[1]
-    alone = [item for group in groups if len(group) == 1 for item in group]
-    members = subset_of([item for group in groups for item in group], n)
+    alone: list[int] = []
+    for group in groups:
+        if len(group) == 1:
+            alone += group
+    members = subset_of(frozenset().union(*groups), n)
     free = ~subset_of([*alone, *untried], n)
     pairs = np.outer(free, free)
     for group in groups:
@@ -156,32 +160,33 @@ def _more(
 def _rests(
     n: int, groups: Collection[frozenset[int]], untried: Collection[int]
 ) -> list[frozenset[int]]:
-    """What is left of ``n`` items without one item of each group, for each way to choose those, and
-    without all of the groups."""
+    """Return the rest of ``n`` items without one item of each group, for each way to choose these,
+    and the rest without all of the groups."""
     left_out = [*(ways(groups) or []), frozenset().union(*groups)]
     every = frozenset(range(n)).difference(untried)
     return [every - items for items in left_out]
 
 
-def _tellable(
+def _decidable(
     evidence: Evidence, groups: Collection[frozenset[int]], untried: Collection[int]
 ) -> np.ndarray:
-    """Which pairs of items ``(n, n) bool`` are together in a set that does not end in another way:
-    of the rest no trial can tell."""
+    """Return the pairs of items ``(n, n) bool`` that are together in a set that does not end in
+    another way: no trial can decide the other pairs."""
     n = evidence.changed.shape[1]
-    told = np.zeros((n, n), bool)
+    decided = np.zeros((n, n), bool)
     for rest in _rests(n, groups, untried):
         inside = subset_of(rest, n)
         if not evidence.hides(inside):
-            told |= np.outer(inside, inside)
-    return told
+            decided |= np.outer(inside, inside)
+    return decided
 
 
 def _prior(singles: np.ndarray, pairs: np.ndarray, members: np.ndarray) -> np.ndarray:
-    """How probable single items (on the diagonal) and pairs (above it) are before the trials.
+    """Return how probable single items (on the diagonal) and pairs (above it) are before the
+    trials.
 
-    ``singles (n,) bool`` and ``pairs (n, n) bool`` are those that are possible.  Singles, pairs of
-    two ``members`` of the answer, of one member and of none are kinds of their own.
+    ``singles (n,) bool`` and ``pairs (n, n) bool`` are possible.  Singles, pairs of two ``members``
+    of the answer, of one member and of none are four kinds.
     """
     of_members = members[:, None].astype(int) + members
     possible = np.triu(pairs, 1)
@@ -196,10 +201,10 @@ def _prior(singles: np.ndarray, pairs: np.ndarray, members: np.ndarray) -> np.nd
 
 
 def _weights(changed: np.ndarray, against: np.ndarray, odds: float) -> np.ndarray:
-    """How far trials change the odds of each pair of items ``(n, n)``; on the diagonal, of each
-    item.
+    """Return by how much trials change the odds of each pair of items ``(n, n)``; on the diagonal,
+    of each item.
 
-    In a trial of ``changed (T, n) bool`` that holds both of a pair, the pair expects the symptom.
+    The pair expects the symptom in a trial of ``changed (T, n) bool`` that changes both.
     """
     on = changed.astype(float)
     return np.exp(-odds * ((on.T * against) @ on))

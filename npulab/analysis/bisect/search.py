@@ -159,10 +159,11 @@ class Search:
             wanted = LIKELY
         self._enough = min(0.9999, wanted)
         self.suspects = Suspects(len(self.parts), self.flake_rate, self.seed + self._stages)
+        single = np.append(self._sizes == 1, False)
         units = []
         for unit in self.units:
             numbers = self._part[list(unit)]
-            units.append(numbers[self._sizes[numbers] == 1].tolist())
+            units.append(numbers[single[numbers]].tolist())
         flake = 0.0
         if self.errs:
             flake = self.suspects.flake

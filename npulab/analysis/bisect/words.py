@@ -13,7 +13,7 @@ from npulab.analysis.check import Difference
 from npulab.support.text import plural
 
 VERBS = {"hang": "hang", "fail": "break"}
-SHOWN = 6  # parts of a group, and trials, that a sentence names
+SHOWN = 6  # parts of a group, groups and trials that a sentence names
 
 
 class Words:
@@ -24,7 +24,7 @@ class Words:
         self.differences, self.several = differences, several
 
     def part(self, item: int) -> str:
-        """A part with its values: ``NN w3.relu = 1 (good 0)``."""
+        """Return a part with its values: ``NN w3.relu = 1 (good 0)``."""
         part = self.differences[item]
         if part.block == BUFFER:
             return f"buffer {part.register}"
@@ -37,29 +37,28 @@ class Words:
         return f"{task}{part.block} {register}{part.field} = {good_and_bad(part)}"
 
     def groups(self, groups: Sequence[Sequence[int]]) -> str:
-        """Groups of parts: ``a and b together, or c alone``."""
+        """Return groups of parts: ``a and b together, or c alone``."""
         if not groups:
             return "nothing"
         if not all(groups):
             return "everything, even the good job"
-        told = []
+        texts = []
         for group in groups[:SHOWN]:
             names = [self.part(item) for item in group[:SHOWN]]
             if len(group) > SHOWN:
                 names.append(f"{len(group) - SHOWN} more")
+            text = " and ".join(names)
             if len(group) > 1:
-                how = " together"
+                text += " together"
             elif len(groups) > 1:
-                how = " alone"
-            else:
-                how = ""
-            told.append(" and ".join(names) + how)
+                text += " alone"
+            texts.append(text)
         if len(groups) > SHOWN:
-            told.append(f"{len(groups) - SHOWN} more such groups")
-        return ", or ".join(told)
+            texts.append(f"{len(groups) - SHOWN} more such groups")
+        return ", or ".join(texts)
 
     def sentence(self, of: Search) -> str:
-        """What a search found, or how far it is."""
+        """Return what a search found, or how far it is."""
         if of.end is None:
             return f"not found yet: about {plural(of.left, 'trial')} left after {_cost(of)}"
         write = _ENDS[of.end.how]
@@ -67,11 +66,12 @@ class Words:
 
     def _breaks(self, of: Search) -> str:
         verb = VERBS[of.symptom or "fail"]
-        singular = not of.groups or len(of.groups[-1]) == 1
-        return f"{self.groups(of.groups)} {verb}{'s' if singular else ''} it"
+        if not of.groups or len(of.groups[-1]) == 1:
+            verb += "s"
+        return f"{self.groups(of.groups)} {verb} it"
 
     def _trial(self, of: Search, number: int) -> str:
-        """``trial 3 (hang with 2 parts changed)``, counted from 1."""
+        """Return ``trial 3 (hang with 2 parts changed)``, counted from 1."""
         subset, outcome = of.history[number]
         count = int(np.count_nonzero(subset))
         if count == 0:
@@ -89,7 +89,8 @@ class Words:
         assert of.end is not None
         if of.end.trials:
             against = plural(len(of.end.trials), "trial")
-            text += f"; {against} said otherwise, {self._trial(of, of.end.trials[0])} first, as errors do"
+            first = self._trial(of, of.end.trials[0])
+            text += f"; {against} said otherwise, {first} first, as errors do"
         if of.hidden:
             verb = VERBS[of.symptom or "fail"]
             text += (
@@ -103,10 +104,14 @@ class Words:
 
     def passes(self, of: Search) -> str:
         verb = VERBS[of.symptom or "fail"]
-        text = f"BAD passes on this device{_at(of)}: none of the {len(self.differences)} parts that differ {verb}s it"
-        other = [number for number, (_, outcome) in enumerate(of.history) if outcome != "pass"]
-        if other:
-            text += f"; but {self._trial(of, other[0])}"
+        text = (
+            f"BAD passes on this device{_at(of)}: none of the {len(self.differences)} parts that "
+            f"differ {verb}s it"
+        )
+        for number, (_, outcome) in enumerate(of.history):
+            if outcome != "pass":
+                text += f"; but {self._trial(of, number)}"
+                break
         return f"{text} (after {_cost(of)})"
 
     def other(self, of: Search) -> str:
@@ -114,8 +119,7 @@ class Words:
         outcome = of.history[of.end.trials[-1]][1]
         return (
             f"not found: BAD does not {of.symptom} on this device but ends in "
-            f"{outcome!r}{_at(of)}; "
-            f"search for symptom {outcome!r}"
+            f"{outcome!r}{_at(of)}; search for symptom {outcome!r}"
         )
 
     def good_fails(self, of: Search) -> str:
@@ -123,8 +127,8 @@ class Words:
         first = of.end.trials[0]
         if first == 0:
             return (
-                "not found: the good job does not pass on this device (trial 1, "
-                "before any other ran)"
+                "not found: the good job does not pass on this device (trial 1, before any other "
+                "ran)"
             )
         return (
             f"not found: the good job does not pass either (trial {first + 1}), but it ran "
@@ -135,10 +139,8 @@ class Words:
         passed = [number for number, (_, outcome) in enumerate(of.history) if outcome == "pass"]
         return (
             f"not found: the good job fails time and again{_at(of)} although "
-            f"{self._trial(of, passed[-1])} "
-            "came before: the device does not come back from a failure, or fails as it gets warm; "
-            "reset it "
-            "before each trial"
+            f"{self._trial(of, passed[-1])} came before: the device does not come back from a "
+            "failure, or fails as it gets warm; reset it before each trial"
         )
 
     def conflict(self, of: Search) -> str:
@@ -146,10 +148,8 @@ class Words:
         broke, passed = of.end.trials
         return (
             f"not found: {self._trial(of, broke)} and {self._trial(of, passed)} contradict each "
-            "other, "
-            "since the second changes all that the first does; both were run after a pass: some "
-            "parts mend "
-            "what others break, or outcomes err (then say how often)"
+            "other, since the second changes all that the first does; both were run after a pass: "
+            "some parts mend what others break, or outcomes err (then say how often)"
         )
 
     def state(self, of: Search) -> str:
@@ -157,8 +157,7 @@ class Words:
         return (
             f"not found: {self._breaks(of)} in the trials that followed a pass, but "
             f"{self._trial(of, of.end.trials[0])} says otherwise: the device keeps a state from "
-            "the run "
-            "before; reset it before each trial"
+            "the run before; reset it before each trial"
         )
 
     def more(self, of: Search) -> str:
@@ -177,8 +176,7 @@ class Words:
         against = of.end.trials
         return (
             f"not found: {self._breaks(of)} fits best, but {len(against)} of {_cost(of)} say "
-            "otherwise, "
-            f"{self._trial(of, against[0])} first: more than errors explain"
+            f"otherwise, {self._trial(of, against[0])} first: more than errors explain"
         )
 
     def unsure(self, of: Search) -> str:
@@ -203,7 +201,7 @@ _ENDS: dict[str, Callable[[Words, Search], str]] = {
 
 
 def good_and_bad(part: Difference) -> str:
-    """The values of a part: ``1 (good 0)``."""
+    """Return the values of a part: ``1 (good 0)``."""
     good, bad = part.texts
     return f"{bad} (good {good})"
 
@@ -223,7 +221,7 @@ def _certain(of: Search) -> str:
 
 
 def _at(of: Search) -> str:
-    """`` (trial 3)`` or `` (trials 3, 4 and 5)``: the trials that show how it ended."""
+    """Return `` (trial 3)`` or `` (trials 3, 4 and 5)``: the trials that show how it ended."""
     assert of.end is not None
     numbers = [str(number + 1) for number in of.end.trials[-SHOWN:]]
     if not numbers:
