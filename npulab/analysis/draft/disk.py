@@ -12,17 +12,16 @@ Contents = Mapping[Path, bytes | None]  # None where there is no file
 
 
 def read(path: Path) -> bytes | None:
-    """A file's bytes, None if there is no file; raises ValueError for one that is too large, and
-    for
-    a folder."""
+    """Return a file's bytes, None if there is no file; raises ValueError for a folder, and for a
+    file that is too large."""
     if path.exists():
         return files.read_bounded(path, MOST_BYTES)
     return None
 
 
 def text_of(path: Path, data: bytes) -> str:
-    """The text of a table, its byte order mark kept; raises ValueError if it is not UTF-8 text or
-    has too many lines."""
+    """Return the text of a table, its byte order mark kept; raises ValueError if it is not UTF-8
+    text or has too many lines."""
     text = files.text_of(data, path, "utf-8")
     lines = data.count(b"\n") + data.count(b"\r")
     if lines > 4 * MOST_ROWS:

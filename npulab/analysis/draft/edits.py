@@ -1,9 +1,10 @@
-"""The edits of a draft by name, with the arguments that each takes, as JSON has them."""
+"""The edits of a draft by name, and checks of their arguments as JSON has them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from inspect import Parameter, signature
 from typing import Any
 
@@ -16,82 +17,91 @@ TEXT = 4096  # letters of an argument
 MOST = 256  # parts, names
 SHOWN = 80  # letters of what is refused
 EDITS: dict[str, Callable[..., tuple[MapTable, str]]] = {
-    function.__name__: function
-    for function in (
-        naming.rename,
-        naming.rename_register,
-        naming.retype,
-        naming.set_evidence,
-        naming.set_note,
-        naming.set_address,
-        naming.remove,
-        laying.split,
-        laying.join,
-        laying.add,
-        laying.move,
-        laying.resize,
-        laying.shift,
-    )
+    "rename": naming.rename,
+    "rename_register": naming.rename_register,
+    "retype": naming.retype,
+    "set_evidence": naming.set_evidence,
+    "set_note": naming.set_note,
+    "set_address": naming.set_address,
+    "remove": naming.remove,
+    "split": laying.split,
+    "join": laying.join,
+    "add": laying.add,
+    "move": laying.move,
+    "resize": laying.resize,
+    "shift": laying.shift,
 }
 
 
-def _text(value: Any) -> str:
+def _checked_text(value: Any) -> str:
     if not isinstance(value, str) or len(value) > TEXT:
         raise ValueError(f"text of at most {TEXT} letters")
     return value
 
 
-def _number(value: Any) -> int:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | np.integer)
-        or not -(2**32) < value < 2**32
-    ):
+def _checked_number(value: Any) -> int:
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or not -(2**32) < value < 2**32:
         raise ValueError("a whole number")
     return int(value)
 
 
-def _yes(value: Any) -> bool:
+def _checked_number_or_none(value: Any) -> int | None:
+    if value is None:
+        return None
+    return _checked_number(value)
+
+
+def _checked_text_or_number(value: Any) -> str | int:
+    if isinstance(value, str):
+        return _checked_text(value)
+    return _checked_number(value)
+
+
+def _checked_truth(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError("true or false")
     return value
 
 
-def _list(value: Any, kind: Callable[[Any], Any], nouns: str) -> list[Any]:
+def _checked_list(value: Any, kind: Callable[[Any], Any], nouns: str) -> list[Any]:
     if not isinstance(value, list) or len(value) > MOST:
         raise ValueError(f"a list of at most {MOST} {nouns}")
     return [kind(item) for item in value]
 
 
-def _names(value: Any) -> dict[int, str]:
+def _checked_names(value: Any) -> dict[int, str]:
     if not isinstance(value, Mapping) or len(value) > MOST:
         raise ValueError(f"at most {MOST} names by raw")
     try:
-        return {int(raw, 0): _text(name).strip() for raw, name in value.items()}
+        return {int(raw, 0): _checked_text(name).strip() for raw, name in value.items()}
     except (TypeError, ValueError):
         raise ValueError("names by raw, a whole number as text") from None
 
 
-# what JSON may hold for a parameter of an edit, by its annotation
+# the check of a value from JSON for a parameter of an edit, by the annotation of the parameter
 CHECKS: dict[str, Callable[[Any], Any]] = {
-    "str": _text,
-    "int": _number,
-    "bool": _yes,
-    "int | None": lambda value: None if value is None else _number(value),
-    "str | int": lambda value: _text(value) if isinstance(value, str) else _number(value),
-    "Sequence[str]": lambda value: _list(value, _text, "texts"),
-    "Sequence[int]": lambda value: _list(value, _number, "whole numbers"),
-    "Mapping[int, str] | None": _names,
+    "str": _checked_text,
+    "int": _checked_number,
+    "bool": _checked_truth,
+    "int | None": _checked_number_or_none,
+    "str | int": _checked_text_or_number,
+    "Sequence[str]": partial(_checked_list, kind=_checked_text, nouns="texts"),
+    "Sequence[int]": partial(_checked_list, kind=_checked_number, nouns="whole numbers"),
+    "Mapping[int, str] | None": _checked_names,
 }
 
 
 def edited(table: MapTable, edit: Mapping[str, Any]) -> tuple[MapTable, str, dict[str, Any]]:
-    """The tables after an edit, its sentence, and the edit with the arguments that say something.
+    """Return the table after an edit, its sentence, and the edit without arguments that change
+    nothing.
 
     Raises ValueError for an unknown edit or for arguments that the edit does not take; LookupError
     for an unknown field.
     """
-    do = edit.get("do") if isinstance(edit, Mapping) else edit
+    do: Any = edit
+    if isinstance(edit, Mapping):
+        do = edit.get("do")
     if not isinstance(edit, Mapping) or not isinstance(do, str) or do not in EDITS:
         raise ValueError(f"edit: got {str(do)[:SHOWN]!r}, allowed is one of {', '.join(EDITS)}")
     _, *parameters = signature(EDITS[do]).parameters.values()  # the first is the table
@@ -112,9 +122,8 @@ def edited(table: MapTable, edit: Mapping[str, Any]) -> tuple[MapTable, str, dic
         if parameter.default is Parameter.empty and parameter.name not in arguments:
             raise ValueError(f"{do}: got no {parameter.name}, allowed are {', '.join(takes)}")
     table, sentence = EDITS[do](table, **arguments)
-    plain = {
-        name: value
-        for name, value in arguments.items()
-        if value not in ([], {}) and value != takes[name].default
-    }
-    return table, sentence, json.loads(json.dumps({"do": do, **plain}))
+    plain = {"do": do}
+    for name, value in arguments.items():
+        if value not in ([], {}) and value != takes[name].default:
+            plain[name] = value
+    return table, sentence, json.loads(json.dumps(plain))

@@ -1,4 +1,4 @@
-"""Drafts of what there is: a file, a map, a table, or words that nobody named."""
+"""New drafts of a file, a map, a table, a capture, or words that nobody named."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from npulab.registers.names import blocks_by_address, run_of
 from npulab.registers.table import ENUMS, MOST_WORDS, REQUIRED, enums_beside
 from npulab.support.refuse import need, refusing
 
-Source = (
+DraftSource = (
     str
     | os.PathLike[str]
     | RegisterMap
@@ -35,17 +35,20 @@ Source = (
 
 @refusing()
 def draft(
-    source: Source, *, features: Iterable[str] = (), dense: bool | None = None, block: str = ""
+    source: DraftSource, *, features: Iterable[str] = (), dense: bool | None = None, block: str = ""
 ) -> Draft:
-    """A draft of the table in a file, of a map or of a table; of so many words that nobody named,
-    of ``block``; of the rows of a table, as mappings; of the registers that writes (offset, value)
-    set, or that the jobs of ``block`` of a capture (by default its main one's) have.
+    """Return a draft of a register map.
 
-    ``features`` are those of the chip that is looked at; of a map they are its own, and its rows no
-    longer want any.  ``dense`` is as ``RegisterMap`` has it; without it a file is dense, a table of
-    ``registers.formats`` and a file of another format sparse, a map as it is.  What is said of a
-    field of an array is said of all its copies.  Raises ValueError with file and line for a table
-    that is broken, FileNotFoundError for none.
+    ``source`` is a path of a table; a map; a table; a count of words that nobody named, of
+    ``block``; rows of a table, as mappings; writes (offset, value), for the registers that they
+    set; or a capture, for the registers that the jobs of ``block`` have (by default the block of
+    its main job).
+
+    ``features`` are those of the chip that is looked at; a map has its own, and its rows no longer
+    need any.  ``dense`` is that of ``RegisterMap``; by default a file is dense, a table of
+    ``registers.formats`` and a file of another format sparse, and a map stays as it is.  What is
+    said of a field of an array is said of all its copies.  Raises ValueError with file and line for
+    a table that is broken, FileNotFoundError if there is no file.
 
     >>> draft(34, block="NN")
     Draft(NN: 34 words, 0 steps, not saved)
@@ -53,21 +56,16 @@ def draft(
     features = need_features("draft", features)
     need("draft: block", block, str, "is the name of a block")
     if isinstance(source, RegisterMap):
-        table = RegisterTable.of(_rows(source), source.enums, by_address=source.by_address)
-        return _of_table(table, source.features, source.dense if dense is None else dense)
+        if dense is None:
+            dense = source.dense
+        rows = _rows_of_map(source)
+        table = RegisterTable.of(rows, source.enums, by_address=source.by_address)
+        return _of_table(table, source.features, dense)
     if isinstance(source, int):
         if not 0 < source <= MOST_WORDS // 4:
             raise ValueError(f"draft: got {source} words, allowed is 1 to {MOST_WORDS // 4}")
-        rows = [
-            {
-                "block": block,
-                "offset": word * WORD_BYTES,
-                "lsb": 0,
-                "width": WORD_BITS,
-                "evidence": "unknown",
-            }
-            for word in range(source)
-        ]
+        row = {"block": block, "lsb": 0, "width": WORD_BITS, "evidence": "unknown"}
+        rows = [{**row, "offset": word * WORD_BYTES} for word in range(source)]
         return _of_table(RegisterTable.of(rows), features, dense is not False)
     if isinstance(source, Capture):
         return _of_capture(source, features, dense, block)
@@ -96,20 +94,17 @@ def _listed(source: Sequence[Any], block: str) -> Sequence[Mapping[str, Any]]:
     if not source or not all(map(_is_write, source)):
         raise ValueError(
             f"draft: got {source!r:.60}, allowed are rows with {', '.join(REQUIRED)}, or writes "
-            "(offset, "
-            "value)"
+            "(offset, value)"
         )
     return rows_of_writes(source, block)
 
 
 def _is_write(row: Any) -> bool:
-    return (
-        isinstance(row, tuple | list)
-        and len(row) in (2, 3)
-        and all(isinstance(n, int) for n in row)
-        and row[0] >= 0
-        and row[0] % WORD_BYTES == 0
-    )
+    if not isinstance(row, tuple | list) or len(row) not in (2, 3):
+        return False
+    if not all(isinstance(number, int) for number in row):
+        return False
+    return row[0] >= 0 and row[0] % WORD_BYTES == 0
 
 
 def _of_capture(capture: Capture, features: Iterable[str], dense: bool | None, block: str) -> Draft:
@@ -122,7 +117,9 @@ def _of_capture(capture: Capture, features: Iterable[str], dense: bool | None, b
             f"draft: got block {block!r}, allowed with {capture.name} is one of "
             f"{', '.join(dict.fromkeys(job.block for job in capture.jobs))}"
         )
-    writes = [write for job in jobs for write in job.writes]
+    writes: list[Any] = []
+    for job in jobs:
+        writes += job.writes
     return draft(writes or len(jobs[0].words), features=features, dense=dense, block=block)
 
 
@@ -135,12 +132,15 @@ def _of_file(path: Path, data: bytes, features: frozenset[str], dense: bool | No
     beside = enums_beside(path) or path.parent / ENUMS
     files = {path: data, beside: disk.read(beside)}
     sheets = {file: Sheet.parse(disk.text_of(file, held or b"")) for file, held in files.items()}
-    missing = [name for name in REQUIRED if name not in sheets[path].names]
-    if missing or beside == path:
+    got = ""
+    if beside == path:
+        got = "a table of enums"
+    for name in reversed(REQUIRED):
+        if name not in sheets[path].names:
+            got = f"no column {name!r}"
+    if got:
         raise ValueError(
-            f"{path}: got {f'no column {missing[0]!r}' if missing else 'a table of enums'}, "
-            "allowed is a "
-            f"table of fields with {', '.join(REQUIRED)}"
+            f"{path}: got {got}, allowed is a table of fields with {', '.join(REQUIRED)}"
         )
     for file, sheet in sheets.items():
         if sheet.records > MOST_ROWS:
@@ -160,22 +160,31 @@ def _of_file(path: Path, data: bytes, features: frozenset[str], dense: bool | No
         raise ValueError(f"{path}: {error}") from None
 
 
-def _rows(registers: RegisterMap) -> list[dict[str, Any]]:
-    """Rows that make the same map for a reader that knows neither its features, whether it is dense
-    nor which of its blocks have addresses: the rows that it was made of, and one without a name for
-    each word that has none.  Names by
-    place are left blank where the reader gives the same ones."""
-    own = {(piece.word, piece.lsb) for item in registers if item.declared for piece in item.pieces}
+def _rows_of_map(registers: RegisterMap) -> list[dict[str, Any]]:
+    """Return rows that make the same map for a reader that knows neither its features, nor if it
+    is dense, nor which of its blocks have addresses.
+
+    They are the rows that the map was made of, and one without a name for each word that has none.
+    Names by place are left blank if the reader gives the same names.
+    """
+    own = set()
+    for item in registers:
+        if item.declared:
+            own |= {(piece.word, piece.lsb) for piece in item.pieces}
     known = {word for word, _ in own}
-    rows: list[Any] = registers.fields.to_dict("records")
-    named = [{**row, "feature": "", "align": row["align"] or ""} for row in rows]
-    blank = [{**row, "field": ""} if _by_place(row) else row for row in named]
-    other = (
-        blocks_by_address(blank) - registers.by_address
-    )  # blocks of words that would be taken for addresses
+    named = []
+    blank = []
+    for record in registers.fields.to_dict("records"):
+        row: dict[str, Any] = {**record, "feature": "", "align": record["align"] or ""}
+        named.append(row)
+        if _by_place(row):
+            row = {**row, "field": ""}
+        blank.append(row)
+    # a reader would take offsets of words in these blocks for addresses
+    mistaken = blocks_by_address(blank) - registers.by_address
     out = []
     for row, bare in zip(named, blank, strict=True):
-        if row["block"] in other:
+        if row["block"] in mistaken:
             out.append(row)
         elif row["word"] not in known or (row["word"], row["lsb"]) in own:
             out.append(bare)
@@ -183,5 +192,5 @@ def _rows(registers: RegisterMap) -> list[dict[str, Any]]:
 
 
 def _by_place(row: Mapping[str, Any]) -> bool:
-    """Whether a row of a map has the name of its place."""
+    """True if a row of a map has the name of its place."""
     return run_of(row["field"]) == (row["offset"], row["lsb"], row["width"])

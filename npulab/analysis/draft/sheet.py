@@ -33,12 +33,11 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Line:
-    """A record (one line of the file, more where a quoted cell holds line ends), or a comment or a
+    """A record (one line of the file, or more if a quoted cell holds line ends), or a comment or a
     blank line.
 
-    ``text`` is as it stands in the file, with its line end; ``row`` says whether it is a record.
-    ``was`` is the line as it was read, None where it is new; ``key`` stays the same as long as the
-    line does.
+    ``text`` is that of the file, with its line end; ``row`` is true for a record.  ``was`` is the
+    text that was read, None for a new line; ``key`` stays the same as long as the line does.
     """
 
     key: int
@@ -48,7 +47,7 @@ class Line:
 
     @property
     def end(self) -> str:
-        """Its line end; blank where it is the last and has none."""
+        """Its line end; blank if it is the last line and has none."""
         return self.text[len(self.text.rstrip(ENDS)) :]
 
     @property
@@ -57,7 +56,7 @@ class Line:
 
     @cached_property
     def texts(self) -> tuple[str, ...]:
-        """What its cells say, blanks cut off."""
+        """The texts of its cells, without blanks around them."""
         return tuple(cell.text.strip() for cell in self.cells)
 
 
@@ -75,33 +74,38 @@ class Sheet:
 
     @classmethod
     def parse(cls, text: str) -> Sheet:
-        """The sheet of a text, with or without a byte order mark."""
-        bom = text.startswith(BOM)
-        records = enumerate(_records(text.removeprefix(BOM)))
-        return cls(tuple(Line(key, said, row, said) for key, (said, row) in records), bom)
+        """Return the sheet of a text, with or without a byte order mark."""
+        lines = []
+        for key, (line, row) in enumerate(_records(text.removeprefix(BOM))):
+            lines.append(Line(key, line, row, line))
+        return cls(tuple(lines), text.startswith(BOM))
 
     @property
     def text(self) -> str:
-        return (BOM if self.bom else "") + "".join(line.text for line in self.lines)
+        text = "".join(line.text for line in self.lines)
+        if self.bom:
+            return BOM + text
+        return text
 
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The columns, as the first record has them; none in an empty sheet."""
-        return next(
-            (tuple(cell.text for cell in line.cells) for line in self.lines if line.row), ()
-        )
+        for line in self.lines:
+            if line.row:
+                return tuple(cell.text for cell in line.cells)
+        return ()
 
     @property
     def records(self) -> int:
-        """How many records there are behind the first."""
+        """How many records follow the first."""
         return max(0, sum(line.row for line in self.lines) - 1)
 
     @cached_property
     def rows(self) -> dict[int, dict[str, str]]:
-        """What each record behind the first says, by the key of its line: column to text, blanks
-        cut off.
+        """The records after the first by the key of their line: column to text, without blanks
+        around it.
 
-        Raises ValueError with its line for one that has other columns than the first.
+        Raises ValueError with its line for a record that has other columns than the first.
         """
         out: dict[int, dict[str, str]] = {}
         number, head = 1, True
@@ -110,8 +114,7 @@ class Sheet:
                 if len(line.texts) != len(self.names):
                     raise ValueError(
                         f"line {number}: got {len(line.texts)} cells, allowed are "
-                        f"{len(self.names)}, one "
-                        "for each column"
+                        f"{len(self.names)}, one for each column"
                     )
                 out[line.key] = dict(zip(self.names, line.texts, strict=True))
             head = head and not line.row
@@ -123,85 +126,77 @@ class Sheet:
         return {line.key: place for place, line in enumerate(self.lines)}
 
     def place(self, key: int) -> int:
-        """How many lines stand before a line."""
+        """Return how many lines stand before a line."""
         return self._places[key]
 
     def changed(self, key: int, values: Mapping[str, str]) -> Sheet:
-        """With other cells in one record, the others as they are written; one that says again what
-        it said when it was read has its text of then."""
+        """Return the sheet with other cells in one record, the rest as written; a record that says
+        again what it said when it was read gets that text back."""
         place = self.place(key)
         line = self.lines[place]
         text, held = line.text, line.cells
+        # from the last cell to the first, so that the places of the rest stay
         for column in reversed(range(len(self.names))):
             wanted = values.get(self.names[column])
             cell = held[column]
             if wanted is not None and wanted != cell.text.strip():
-                written = spelled(
-                    wanted, quoted=text[cell.start : cell.start + 1] == '"', first=not column
-                )
+                quoted = text.startswith('"', cell.start)
+                written = spelled(wanted, quoted, first=not column)
                 text = text[: cell.start] + written + text[cell.end :]
-        if line.was is not None:
-            before, now = cells(line.was.rstrip(ENDS)), cells(text.rstrip(ENDS))
-            if [cell.text.strip() for cell in before] == [cell.text.strip() for cell in now]:
-                text = line.was.rstrip(ENDS) + line.end
+        if line.was is not None and Line(key, line.was).texts == Line(key, text).texts:
+            text = line.was.rstrip(ENDS) + line.end
         return self._with(place, replace(line, text=text))
 
     def inserted(self, place: int, values: Mapping[str, str], like: int) -> tuple[Sheet, int]:
-        """With a new record before the line of a place, quoted as the record with the key ``like``;
-        and its key."""
+        """Return the sheet with a new record before the line of a place, quoted as the record with
+        the key ``like``; and the key of the record."""
         model = self.lines[self.place(like)]
-        written = [
-            spelled(
-                values.get(name, ""),
-                quoted=model.text[cell.start : cell.start + 1] == '"' and bool(values.get(name)),
-                first=not column,
-            )
-            for column, (name, cell) in enumerate(zip(self.names, model.cells, strict=True))
-        ]
+        written: list[str] = []
+        for name, cell in zip(self.names, model.cells, strict=True):
+            value = values.get(name, "")
+            quoted = bool(value) and model.text.startswith('"', cell.start)
+            written.append(spelled(value, quoted, first=not written))
         end = next((line.end for line in (model, *self.lines) if line.end), "\n")
         key = 1 + max((line.key for line in self.lines), default=0)
-        new, lines = Line(key, ",".join(written) + end), [*self.lines]
-        if (
-            place == len(lines) and not lines[-1].end
-        ):  # the last line of the file still has no line end
-            new, lines[-1] = (
-                replace(new, text=new.text.rstrip(ENDS)),
-                replace(lines[-1], text=lines[-1].text + end),
-            )
-        return replace(self, lines=(*lines[:place], new, *lines[place:])), key
+        text = ",".join(written)
+        lines = [*self.lines]
+        if place == len(lines) and not lines[-1].end:
+            # the last line of the file still has no line end
+            lines[-1] = replace(lines[-1], text=lines[-1].text + end)
+        else:
+            text += end
+        lines.insert(place, Line(key, text))
+        return replace(self, lines=tuple(lines)), key
 
     def without(self, key: int) -> Sheet:
-        """Without one line."""
+        """Return the sheet without one line."""
         place = self.place(key)
         return replace(self, lines=(*self.lines[:place], *self.lines[place + 1 :]))
 
     def with_columns(self, names: Iterable[str]) -> Sheet:
-        """With more columns at the end, blank in every record."""
-        sheet = self
-        for name in (name for name in names if name not in self.names):
-            head = next((line for line in sheet.lines if line.row), None)
-            sheet = replace(
-                sheet,
-                lines=tuple(
-                    replace(
-                        line, text=f"{line.text.rstrip(ENDS)},{name * (line is head)}{line.end}"
-                    )
-                    if line.row
-                    else line
-                    for line in sheet.lines
-                ),
-            )
-        return sheet
+        """Return the sheet with more columns at the end, blank in every record."""
+        new = [name for name in names if name not in self.names]
+        if not new:
+            return self
+        added = new  # the first record names the columns, the rest are blank
+        lines = []
+        for line in self.lines:
+            if line.row:
+                text = ",".join([line.text.rstrip(ENDS), *added])
+                line = replace(line, text=text + line.end)
+                added = [""] * len(new)
+            lines.append(line)
+        return replace(self, lines=tuple(lines))
 
     def _with(self, place: int, line: Line) -> Sheet:
         return replace(self, lines=(*self.lines[:place], line, *self.lines[place + 1 :]))
 
 
 def spelled(text: str, quoted: bool = False, first: bool = False) -> str:
-    """A cell as a table writes it, no formula to a spreadsheet; ``first`` says that a line begins
-    with it, where # would make a comment.
+    """Return a cell as a table writes it, so that no spreadsheet takes it for a formula.
 
-    Raises ValueError for what no line can hold.
+    ``first`` is true for a cell that begins a line, where # would make a comment.  Raises
+    ValueError for a text that no line can hold.
 
     >>> spelled('one, "two"')
     '"one, ""two\"""'
@@ -212,27 +207,25 @@ def spelled(text: str, quoted: bool = False, first: bool = False) -> str:
     if wrong:
         raise ValueError(f"got {text[:80]!r}, allowed is one line of text, without {wrong!r}")
     cell = guarded(text)
-    if (
-        quoted
-        or re.search('[,"]', cell)
-        or cell != cell.strip()
-        or (first and cell.startswith(COMMENT))
-    ):
+    comment = first and cell.startswith(COMMENT)
+    if quoted or comment or re.search('[,"]', cell) or cell != cell.strip():
         return '"' + cell.replace('"', '""') + '"'
     return cell
 
 
 def unified(name: str, before: str, after: str) -> str:
-    """What makes one text of another, as a unified diff; blank where they are the same."""
-    lines = difflib.unified_diff(LINE.findall(before), LINE.findall(after), name, name)
-    return "".join(
-        line if line.endswith(("\n", "\r")) else f"{line}\n\\ No newline at end of file\n"
-        for line in lines
-    )
+    """Return the unified diff of two texts; blank if they are the same."""
+    text = ""
+    for line in difflib.unified_diff(LINE.findall(before), LINE.findall(after), name, name):
+        text += line
+        if not line.endswith(("\n", "\r")):
+            text += "\n\\ No newline at end of file\n"
+    return text
 
 
 def cells(text: str) -> list[Cell]:
-    """The cells of a record, as npulab's reader has them; at most one more than ``MOST_CELLS``."""
+    """Return the cells of a record, as npulab's reader has them; at most one more than
+    ``MOST_CELLS``."""
     out: list[Cell] = []
     start = 0
     while start <= len(text) and len(out) <= MOST_CELLS:
@@ -245,11 +238,12 @@ def cells(text: str) -> list[Cell]:
 
 
 def _records(text: str) -> Iterator[tuple[str, bool]]:
-    """(text, whether it is a record) of each line; those that a quoted cell runs over are one."""
+    """Yield (text, if it is a record) for each line; lines that a quoted cell runs over are one."""
     at = 0
-    while line := LINE.match(text, at):
-        row = bool(line[0].strip()) and not line[0].startswith(COMMENT)
-        record = RECORD.match(text, at) if row else line
-        assert record is not None
-        yield record[0], row
-        at = record.end()
+    while found := LINE.match(text, at):
+        row = bool(found[0].strip()) and not found[0].startswith(COMMENT)
+        if row:
+            found = RECORD.match(text, at)
+        assert found is not None
+        yield found[0], row
+        at = found.end()

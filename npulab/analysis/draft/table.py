@@ -18,11 +18,12 @@ from npulab.registers.names import REGISTER, run_of
 from npulab.support.cells import unguarded_comment
 
 HEAD = ",".join(ENUM_COLUMNS) + "\n"
+NEW_CELLS = {"offset": "0x00"}  # how numbers are spelled in a table without rows
 
 
 class BitRun(NamedTuple):
-    """A run of bits: the block and offset of its register (of an array the first one), its lowest
-    bit in it, its width, and where it lies in the value of a split field (None where the field is
+    """A run of bits: the block and offset of its register (of an array the first register), its
+    lowest bit in it, its width, and its place in the value of a split field (None if the field is
     not split)."""
 
     block: str
@@ -36,7 +37,7 @@ class BitRun(NamedTuple):
 class MapTable:
     """A register map as a sheet of rows and a sheet of enums, for some features.
 
-    Its edits give another table, which may be one that makes no map: ``check`` says.
+    Its edits give another table; whether that makes a map is known when ``map`` is asked for.
     """
 
     sheet: Sheet
@@ -46,16 +47,16 @@ class MapTable:
 
     @cached_property
     def map(self) -> RegisterMap:
-        """Raises ValueError or LookupError as ``RegisterMap`` does."""
+        """The map; raises ValueError or LookupError as ``RegisterMap`` does."""
         return self.select(self.features)
 
     @property
     def bare(self) -> MapTable:
-        """The same without what is remembered of it, such as its map."""
+        """The same table without cached values, such as its map."""
         return replace(self, sheet=replace(self.sheet), enums=replace(self.enums))
 
     def select(self, features: Iterable[str]) -> RegisterMap:
-        """The map of a chip with other features."""
+        """Return the map of a chip with other features."""
         return RegisterMap(
             self.sheet.rows.values(), features=features, enums=self.names, dense=self.dense
         )
@@ -66,36 +67,34 @@ class MapTable:
         out: dict[str, dict[int, str]] = {}
         for key, row in self.enums.rows.items():
             names = out.setdefault(row.get("enum", ""), {})
-            raw, name = _whole(row.get("raw", "")), row.get("name", "")
+            raw, name = _whole_number(row.get("raw", "")), row.get("name", "")
             if raw < 0 or not name or not row.get("enum") or raw in names or name in names.values():
                 raise ValueError(
                     f"enums, line {1 + self.enums.place(key)}: got {row}, allowed is enum, raw and "
-                    "name, "
-                    "all filled in, each raw and each name once"
+                    "name, all filled in, each raw and each name once"
                 )
             names[raw] = name
         return out
 
     @cached_property
     def rows(self) -> dict[int, dict[str, str]]:
-        """The rows of fields by key; those that say where blocks lie stay as they are."""
+        """The rows of fields by key, without the rows that say where blocks lie."""
         return {key: row for key, row in self.sheet.rows.items() if not is_block(row)}
 
     @cached_property
     def wanted(self) -> list[str]:
-        """Every feature that a row wants, sorted."""
+        """Every feature that a row needs, sorted."""
         return sorted({row["feature"] for row in self.sheet.rows.values() if row.get("feature")})
 
     @property
     def register_table(self) -> RegisterTable:
-        """The same as a value of ``npulab.registers.formats``."""
+        """The table as a value of ``npulab.registers.formats``."""
         head = []
         for line in self.sheet.lines:
             if not line.text.startswith(COMMENT):
                 break
-            head.append(
-                unguarded_comment(line.text.strip().removeprefix(COMMENT).removeprefix(" "))
-            )
+            comment = line.text.strip().removeprefix(COMMENT).removeprefix(" ")
+            head.append(unguarded_comment(comment))
         words, blocks = expanded(self.sheet.rows.values())
         return RegisterTable.of(words, self.names, "\n".join(head), sparse=sparse_blocks(blocks))
 
@@ -104,155 +103,142 @@ class MapTable:
     @cached_property
     def runs(self) -> dict[int, BitRun]:
         """The run of each row that counts for the features, by key."""
-        return {
-            key: BitRun(
-                row.get("block", ""),
-                number(row, "offset") or 0,
-                number(row, "lsb") or 0,
-                number(row, "width") or 0,
-                number(row, "at"),
-            )
-            for key, row in self.rows.items()
-            if not row.get("feature") or row["feature"] in self.features
-        }
+        runs = {}
+        for key, row in self.rows.items():
+            if not row.get("feature") or row["feature"] in self.features:
+                lsb, width = number(row, "lsb") or 0, number(row, "width") or 0
+                runs[key] = BitRun(*self.place_of(row), lsb, width, number(row, "at"))
+        return runs
 
     @cached_property
     def _keys(self) -> dict[tuple[str, int, int], int]:
         """The row of each run of bits by block, offset of the word and lowest bit."""
-        return {
-            (*self.place_of(part), number(part, "lsb") or 0): key
-            for key in self.runs
-            for part in expanded([self.rows[key]])[0]
-        }
+        keys = {}
+        for key in self.runs:
+            for part in expanded([self.rows[key]])[0]:
+                keys[*self.place_of(part), number(part, "lsb") or 0] = key
+        return keys
 
     @cached_property
     def arrays(self) -> dict[tuple[str, int], str]:
-        """The names of registers that are arrays or no words, by block and offset."""
-        return {
-            run[:2]: self.rows[key]["register"]
-            for key, run in self.runs.items()
-            if shaped([self.rows[key]])
-        }
+        """The names of registers that are arrays or not one word, by block and offset."""
+        names = {}
+        for key, run in self.runs.items():
+            if shaped([self.rows[key]]):
+                names[run[:2]] = self.rows[key]["register"]
+        return names
 
     @cached_property
     def _parts(self) -> dict[tuple[str, int], list[tuple[int, int, BitRun]]]:
-        """By block and offset of a word: the bits that ``arrays`` have of it, (lowest, end), and
-        the first of them in its register."""
+        """By block and offset of a word: its bits (lowest, end) that belong to registers of
+        ``arrays``, and the first of these bits in its register."""
         out: dict[tuple[str, int], list[tuple[int, int, BitRun]]] = {}
         for key, run in self.runs.items():
             if run[:2] in self.arrays:
                 bits = number(self.rows[key], "bits") or WORD_BITS
-                whole = {
-                    **self.rows[key],
-                    "field": "whole",
-                    "lsb": "0",
-                    "width": str(bits),
-                    "at": "0",
-                }
-                for part in expanded([whole])[0]:
-                    lsb = part["lsb"]
-                    out.setdefault(self.place_of(part), []).append(
-                        (lsb, lsb + part["width"], BitRun(*run[:2], part["at"], 0))
-                    )
+                whole = {"field": "whole", "lsb": "0", "width": str(bits), "at": "0"}
+                for part in expanded([{**self.rows[key], **whole}])[0]:
+                    lsb, end = part["lsb"], part["lsb"] + part["width"]
+                    first = BitRun(*run[:2], part["at"], 0)
+                    out.setdefault(self.place_of(part), []).append((lsb, end, first))
         return out
 
     def home(self, run: BitRun) -> BitRun:
-        """A run of bits of a word, in the register that has it."""
+        """Return the run of bits of a word in the register that the word belongs to."""
         for lsb, end, first in self._parts.get(run[:2], ()):
             if lsb <= run.lsb and run.lsb + run.width <= end:
                 return first._replace(lsb=first.lsb + run.lsb - lsb, width=run.width)
         return run
 
     def place(self, word: int) -> tuple[str, int]:
-        """The block and offset of a word of the map."""
+        """Return the block and offset of a word of the map."""
         block, offset, _ = self.map.registers[word]
         return block, offset
 
     def runs_of(self, item: Field) -> list[BitRun]:
-        """The runs of a field from the low end of its value."""
+        """Return the runs of a field from the low end of its value."""
         if item.declared:
             return [self.runs[key] for key in self.keys_of(item)]
-        return [
-            self.home(BitRun(*self.place(piece.word), piece.lsb, piece.width))
-            for piece in item.pieces
-        ]
+        runs = []
+        for piece in item.pieces:
+            runs.append(self.home(BitRun(*self.place(piece.word), piece.lsb, piece.width)))
+        return runs
 
     def keys_of(self, item: Field) -> list[int]:
-        """The rows of a field from the low end of its value; none for bits without a row."""
+        """Return the rows of a field from the low end of its value; none for bits without a row."""
         places = [(*self.place(piece.word), piece.lsb) for piece in item.pieces if item.declared]
         return [*dict.fromkeys(map(self._keys.__getitem__, places))]
 
     # ---- changing rows ----
 
     def changed(self, key: int, values: Mapping[str, Any]) -> MapTable:
-        """With other values in a row; numbers are spelled as the row has them, and a missing column
-        is added."""
+        """Return the table with other values in a row; numbers are spelled as the row has them, and
+        a missing column is added."""
         row = self.rows[key]
         if automatic(row) and not {"lsb", "width"}.isdisjoint(values):
             values = {"field": "", **values}
         sheet = self.sheet.with_columns(_filled(values))
-        texts = {
-            name: _spelled(value, row.get(name, ""))
-            for name, value in values.items()
-            if name in sheet.names
-        }
+        texts = {}
+        for name, value in values.items():
+            if name in sheet.names:
+                texts[name] = _spelled(value, row.get(name, ""))
         return replace(self, sheet=sheet.changed(key, texts))
 
     def all_changed(self, keys: Iterable[int], values: Mapping[str, Any]) -> MapTable:
-        """The same in several rows."""
+        """Return the table with the same values in several rows."""
         table = self
         for key in keys:
             table = table.changed(key, values)
         return table
 
     def without(self, key: int) -> MapTable:
-        """Without a row."""
+        """Return the table without a row."""
         return replace(self, sheet=self.sheet.without(key))
 
     def added(self, run: BitRun, values: Mapping[str, Any]) -> tuple[MapTable, int]:
-        """With a new row where its neighbours are, its numbers spelled as theirs; and its key."""
+        """Return the table with a new row next to its neighbours, its numbers spelled as
+        theirs, and the key of the row."""
         values = {"evidence": "unknown", **values, **run._asdict()}
         values["register"] = self.register(run) or values.get("register", "")
-        there = next(
-            (row for row in self.rows.values() if self.place_of(row) == run[:2] and shaped([row])),
-            {},
-        )
-        values |= {name: there.get(name, "") for name in SHAPE}
+        values |= dict.fromkeys(SHAPE, "")
+        for row in self.rows.values():
+            if self.place_of(row) == run[:2] and shaped([row]):
+                values |= {name: row.get(name, "") for name in SHAPE}
+                break
         sheet = self.sheet.with_columns(_filled(values))
         place, like = self._neighbour(run)
         model = sheet.rows.get(like, {})
-        texts = {
-            name: _spelled(value, model.get(name, "0x00" if name == "offset" else ""))
-            for name, value in values.items()
-            if name in sheet.names
-        }
+        texts = {}
+        for name, value in values.items():
+            if name in sheet.names:
+                texts[name] = _spelled(value, model.get(name, NEW_CELLS.get(name, "")))
         sheet, key = sheet.inserted(place, texts, like)
         return replace(self, sheet=sheet), key
 
     def register(self, run: BitRun) -> str:
-        """The name that a row gives the register of a run, blank where none does."""
-        return next(
-            (
-                row["register"]
-                for key, row in self.rows.items()
-                if row.get("register") and self.place_of(row) == (run.block, run.offset)
-            ),
-            "",
-        )
+        """Return the name that a row gives the register of a run, blank if none does."""
+        for row in self.rows.values():
+            if row.get("register") and self.place_of(row) == (run.block, run.offset):
+                return row["register"]
+        return ""
 
     def place_of(self, row: Mapping[str, Any]) -> tuple[str, int]:
-        """The block and offset of a row."""
+        """Return the block and offset of a row."""
         return row.get("block", ""), number(row, "offset") or 0
 
     def _neighbour(self, run: BitRun) -> tuple[int, int]:
-        """Before which line a new row goes, and the key of the row it is written like."""
+        """Return the number of the line before which a new row goes, and the key of the row that it
+        is written like."""
         rows = [
             (*self.place_of(row), number(row, "lsb") or 0, key) for key, row in self.rows.items()
         ]
-        steps = [a[2] - b[2] for a, b in pairwise(rows) if a[:2] == b[:2]]
-        step = (
-            -1 if sum(s > 0 for s in steps) > sum(s < 0 for s in steps) else 1
-        )  # the highest bits may come first
+        falling = 0  # how many more neighbours have the higher bits first
+        for before_it, row in pairwise(rows):
+            if before_it[:2] == row[:2]:
+                falling += (before_it[2] > row[2]) - (before_it[2] < row[2])
+        step = 1
+        if falling > 0:
+            step = -1
         block = [row for row in rows if row[0] == run.block]
         here = [row for row in block if row[1] == run.offset]
         before = [row for row in here if step * row[2] < step * run.lsb]
@@ -277,19 +263,19 @@ class MapTable:
         values: Mapping[str, Any],
         model: Mapping[str, str] | None = None,
     ) -> MapTable:
-        """With a field's rows, from the low end of its value, at other runs: a row that stays in
-        its register keeps its line, others go and come.  All have the ``values``; the new ones what
-        else the ``model`` has, by default the first row, and no note."""
+        """Return the table with a field's rows, from the low end of its value, at other runs.
+
+        A row that stays in its register keeps its line; the other rows are removed and added.  All
+        have the ``values``; new rows also have the other cells of the ``model``, by default the
+        first row, and no note.
+        """
         table, left = self, [*keys]
         if model is None:
             model = {}
             if left:
                 model = self.rows[left[0]]
-        more = {
-            name: value
-            for name, value in model.items()
-            if name not in (*BitRun._fields, "word", "register", *SHAPE)
-        }
+        placed = {*BitRun._fields, "word", "register", *SHAPE}
+        more = {name: value for name, value in model.items() if name not in placed}
         if automatic(model):
             more["field"] = ""
         for run in runs:
@@ -306,8 +292,8 @@ class MapTable:
         return table
 
     def cleared(self, run: BitRun) -> tuple[MapTable, str]:
-        """With the rows without a name that lie in a run cut, so that the bits of the run are free
-        of them; and the feature that these have."""
+        """Return the table with the rows without a name cut where they lie in a run, so that the
+        bits of the run are free; and the feature of these rows."""
         table, feature = self, ""
         for key, other in self.runs.items():
             row = self.rows[key]
@@ -315,23 +301,22 @@ class MapTable:
             if other[:2] != run[:2] or low >= high or not automatic(row):
                 continue
             feature = feature or row.get("feature", "")
-            rest = [(other.lsb, low - other.lsb), (high, other.lsb + other.width - high)]
-            table = table.laid(
-                [key], [BitRun(*run[:2], lsb, width) for lsb, width in rest if width], {}
-            )
+            below = other._replace(width=low - other.lsb, at=None)
+            above = other._replace(lsb=high, width=other.lsb + other.width - high, at=None)
+            table = table.laid([key], [rest for rest in (below, above) if rest.width], {})
         return table, feature
 
     def kept(self, before: RegisterMap) -> MapTable:
-        """With a row without a name for each register that a map has and these rows would lose."""
+        """Return the table with a row without a name for each register that a map has and
+        these rows would lose."""
         have = {place[:2] for place in self._keys}
         last = {block: offset for block, offset, _ in before.registers}
         table = self
         sparse = {name for name, repeat in before.repeats.items() if repeat.sparse}
         for block, offset, register in before.registers:
+            own = register
             if REGISTER.fullmatch(register):
                 own = ""
-            else:
-                own = register
             if (block, offset) not in have and (
                 own or not self.dense or block in sparse or last[block] == offset
             ):
@@ -339,60 +324,61 @@ class MapTable:
         return table
 
     def named(self, enum: str, names: Mapping[int, str]) -> MapTable:
-        """With names in an enum: a raw value that has one gets another, one whose name is blank
-        loses it."""
-        if self.enums.lines:
-            sheet = self.enums
-        else:
+        """Return the table with names in an enum; a blank name takes the name of a raw value
+        away."""
+        sheet = self.enums
+        if not sheet.lines:
             sheet = Sheet.parse(HEAD)
         sheet = sheet.with_columns(ENUM_COLUMNS)
         for raw, name in names.items():
-            keys = {
-                _whole(row["raw"]): key for key, row in sheet.rows.items() if row["enum"] == enum
-            }
+            keys = {}
+            for key, row in sheet.rows.items():
+                if row["enum"] == enum:
+                    keys[_whole_number(row["raw"])] = key
             if raw in keys:
                 if name:
                     sheet = sheet.changed(keys[raw], {"name": name})
                 else:
                     sheet = sheet.without(keys[raw])
             elif name:
-                lower = max((one for one in keys if one < raw), default=None)
+                # after the next lower raw value, else before the lowest; a new enum at the end
+                text = str(raw)
                 if keys:
-                    like = keys[min(keys) if lower is None else lower]
+                    lower = max((known for known in keys if known < raw), default=min(keys))
+                    like = keys[lower]
+                    place = sheet.place(like) + (lower < raw)
+                    text = _spelled(raw, sheet.rows[like].get("raw", ""))
                 else:
                     like = next(line.key for line in reversed(sheet.lines) if line.row)
-                place = sheet.place(like) + (lower is not None or not keys)
-                if keys:
-                    text = _spelled(raw, sheet.rows.get(like, {}).get("raw", ""))
-                else:
-                    text = str(raw)
+                    place = sheet.place(like) + 1
                 sheet, _ = sheet.inserted(place, {"enum": enum, "raw": text, "name": name}, like)
         return replace(self, enums=sheet)
 
 
 def automatic(row: Mapping[str, str]) -> bool:
-    """Whether a row has no name of its own: none, or that of its place."""
+    """True if a row has no name of its own: none, or that of its place."""
     place = number(row, "offset") or 0, number(row, "lsb") or 0, number(row, "width") or 0
     return not row.get("field") or run_of(row["field"]) == place
 
 
 def _filled(values: Mapping[str, Any]) -> list[str]:
-    """The columns that these values need: those that say more than a missing one does."""
-    return [
-        name
-        for name, value in values.items()
-        if value not in ("", None) and (name, value) not in (("evidence", "unknown"), ("offset", 0))
-    ]
+    """Return the columns that these values need: those that say more than a missing column."""
+    names = []
+    for name, value in values.items():
+        usual = (name, value) in (("evidence", "unknown"), ("offset", 0))
+        if value not in ("", None) and not usual:
+            names.append(name)
+    return names
 
 
 def number(row: Mapping[str, Any], name: str) -> int | None:
-    """A whole number of a row, None where it is blank."""
+    """Return a whole number of a row, None if it is blank."""
     if row.get(name):
         return int(str(row[name]), 0)
     return None
 
 
-def _whole(text: str) -> int:
+def _whole_number(text: str) -> int:
     try:
         return int(text, 0)
     except ValueError:
@@ -400,12 +386,12 @@ def _whole(text: str) -> int:
 
 
 def _spelled(value: Any, before: str) -> str:
-    """A cell's text; a number in base 16, with as many digits, where it was."""
+    """Return a cell's text; a number in base 16, with as many digits, if it was so before."""
     if value is None:
         return ""
     if isinstance(value, int) and before[:2].lower() == "0x":
         digits = f"{value:0{len(before) - 2}x}"
-        return before[:2] + (
-            digits.upper() if before[2:].upper() == before[2:] != before[2:].lower() else digits
-        )
+        if before[2:].isupper():
+            digits = digits.upper()
+        return before[:2] + digits
     return str(value)
