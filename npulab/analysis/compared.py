@@ -1,4 +1,4 @@
-"""How much of what was recorded of an output is compared, and what equal outputs show."""
+"""How much of a recorded output is compared, and what equal outputs prove."""
 
 from __future__ import annotations
 
@@ -19,29 +19,28 @@ if TYPE_CHECKING:
     from npulab.captures.target import Lifted, Target
 
 OUTPUT = "output"
-STEP = "output:"  # and the number of a layer: the buffer of what it gave
-OF_OUTPUTS = re.compile(
-    r"output(?:[._-]?\d+|:.*)?", re.DOTALL
-)  # buffers that hold outputs, by name
+STEP = "output:"  # with the number of a layer: the buffer of that layer's output
+OF_OUTPUTS = re.compile(r"output(?:[._-]?\d+|:.*)?", re.DOTALL)  # names of buffers of outputs
 MOST_NAMED = 4  # tasks, in a sentence
 FRESH = (0, 0xFF)  # bytes of memory that nobody wrote
-MOST_ALIGNED = 64  # bytes that sizes of tensors are filled up to, where a target does not say
+MOST_ALIGNED = 64  # bytes that tensors are aligned to, at most, if a target does not say
 PAGE = 4096  # bytes that drivers allocate at once
 
 
 def outputs_of(capture: Capture) -> list[str]:
-    """The names of the buffers that hold outputs."""
+    """Return the names of the buffers that hold outputs."""
     return [name for name in capture.buffers if OF_OUTPUTS.fullmatch(name)]
 
 
 def without_outputs(capture: Capture) -> dict[str, bytes]:
-    """The buffers that hold no outputs, by name."""
+    """Return the buffers that hold no outputs, by name."""
     own = set(outputs_of(capture))
     return {name: data for name, data in capture.buffers.items() if name not in own}
 
 
 def bytes_unseen(capture: Capture) -> str:
-    """That nothing of the recorded outputs was compared; "" where none are recorded."""
+    """Return a sentence that nothing of the recorded outputs was compared; "" if none are
+    recorded."""
     names = outputs_of(capture)
     size = sum(len(capture.buffers[name]) for name in names)
     if names:
@@ -50,7 +49,7 @@ def bytes_unseen(capture: Capture) -> str:
 
 
 def count_of(lifted: Lifted) -> int:
-    """How many outputs a layer gives, or a network with all its outputs."""
+    """Return how many outputs a layer gives, or a network with all its outputs."""
     layer = lifted.layer
     if isinstance(layer, Network):
         return sum(math.prod(layer.layers[number].output_shape) for number in layer.outputs)
@@ -58,9 +57,11 @@ def count_of(lifted: Lifted) -> int:
 
 
 def extent_of(of: Target, capture: Capture, lifted: Lifted) -> range:
-    """The bytes of the buffer ``output`` that the words say: as the target states it, else those
-    that ``lift`` reads and fill behind them, which is no longer than fill between them or than what
-    aligns the whole."""
+    """Return the bytes of the buffer ``output`` that the words say.
+
+    The target states them, or else they are the bytes that ``lift`` reads and the fill after them,
+    which is at most as long as the fill between them or as alignment needs.
+    """
     if of.extent is not None:
         return of.extent(capture, lifted)
     data, output = capture.buffers[OUTPUT], cast("np.ndarray", lifted.output)
@@ -76,8 +77,8 @@ def extent_of(of: Target, capture: Capture, lifted: Lifted) -> range:
 
 
 def _places_read(of: Target, capture: Capture, output: np.ndarray) -> np.ndarray | None:
-    """Which bytes of the buffer ``output`` the lifted one is made of, in ascending order: each byte
-    of it is lifted with its number, digit by digit.  None where that does not tell."""
+    """Return the bytes of the buffer ``output`` that are lifted, in ascending order: each byte of
+    the buffer is set to its own number, digit by digit, and lifted.  None if that is not clear."""
     size = len(capture.buffers[OUTPUT])
     numbers, places = np.arange(size), np.zeros(output.nbytes, np.int64)
     try:
@@ -94,7 +95,7 @@ def _places_read(of: Target, capture: Capture, output: np.ndarray) -> np.ndarray
 
 
 def _lifted_bytes(of: Target, capture: Capture, data: np.ndarray) -> np.ndarray:
-    """The bytes of the output that is lifted from other bytes of its buffer."""
+    """Return the bytes of the output that is lifted from other bytes of its buffer."""
     lifted = of.lift(replace(capture, buffers={**capture.buffers, OUTPUT: data.tobytes()})).output
     if lifted is None:
         raise ValueError(f"capture {capture.name}: got no output, allowed is one as before")
@@ -102,31 +103,32 @@ def _lifted_bytes(of: Target, capture: Capture, data: np.ndarray) -> np.ndarray:
 
 
 def cut_of(of: Target, capture: Capture, lifted: Lifted) -> str:
-    """What is missing at the end of the buffer ``output``, in words; "" if it is whole."""
+    """Return a sentence on what is missing at the end of the buffer ``output``; "" if it is
+    whole."""
     data = capture.buffers.get(OUTPUT)
     if data is None or lifted.output is None:
         return ""
-    there = extent_of(of, capture, lifted)
-    if there.stop <= len(data):
+    extent = extent_of(of, capture, lifted)
+    if extent.stop <= len(data):
         return ""
-    return f"buffer {OUTPUT!r} has {len(data)} bytes, its jobs say {there.stop}"
+    return f"buffer {OUTPUT!r} has {len(data)} bytes, its jobs say {extent.stop}"
 
 
 def fill_of(of: Target, capture: Capture, lifted: Lifted) -> int:
-    """How many bytes inside the output's extent hold no element of it and are not one byte over and
-    over: something lies there, and it is not compared.  0 where the layout does not tell."""
+    """Return how many bytes inside the output's extent hold no element of it and are not all the
+    same: something lies there, and it is not compared.  0 if the layout is not clear."""
     data, output = capture.buffers.get(OUTPUT), lifted.output
     if data is None or output is None:
         return 0
-    there = extent_of(of, capture, lifted)
-    stop = min(there.stop, len(data))
-    if stop - there.start <= output.nbytes:
+    extent = extent_of(of, capture, lifted)
+    stop = min(extent.stop, len(data))
+    if stop - extent.start <= output.nbytes:
         return 0
     places = _places_read(of, capture, output)
     if places is None:
         return 0
     inside = np.zeros(len(data), bool)
-    inside[there.start : stop] = True
+    inside[extent.start : stop] = True
     inside[places] = False
     fill = np.frombuffer(data, np.uint8)[inside]
     if len(np.unique(fill)) > 1:
@@ -135,23 +137,24 @@ def fill_of(of: Target, capture: Capture, lifted: Lifted) -> int:
 
 
 def left_of(of: Target, capture: Capture, lifted: Lifted, compared: Collection[str]) -> list[str]:
-    """What was recorded of outputs, or of jobs, and is not compared: a sentence each.
+    """Return a sentence for everything that was recorded of outputs, or of jobs, and is not
+    compared.
 
     ``compared`` are the buffers that are compared.
     """
     out: list[str] = []
     data = capture.buffers.get(OUTPUT)
     if data is not None and OUTPUT in compared and lifted.output is not None:
-        there = extent_of(of, capture, lifted)
-        rest = min(there.start, len(data)) + rest_left(capture, there.stop)
+        extent = extent_of(of, capture, lifted)
+        rest = min(extent.start, len(data)) + rest_left(capture, extent.stop)
         if rest:
             out.append(
                 f"{rest} of {len(data)} bytes of buffer {OUTPUT!r} are of no output that the jobs "
                 "say"
             )
-    out += [
-        f"buffer {name!r} was not compared" for name in outputs_of(capture) if name not in compared
-    ]
+    for name in outputs_of(capture):
+        if name not in compared:
+            out.append(f"buffer {name!r} was not compared")
     covered = of.covers(capture)
     idle = [task for task in range(len(capture.jobs)) if task not in covered]
     if idle:
@@ -161,7 +164,7 @@ def left_of(of: Target, capture: Capture, lifted: Lifted, compared: Collection[s
 
 
 def numbered(tasks: Sequence[int]) -> str:
-    """A few numbers of tasks, for a sentence."""
+    """Return a few numbers of tasks, for a sentence."""
     few = [str(task) for task in tasks[:MOST_NAMED]]
     if len(tasks) > MOST_NAMED:
         few.append("...")
@@ -169,8 +172,8 @@ def numbered(tasks: Sequence[int]) -> str:
 
 
 def rest_left(capture: Capture, end: int) -> int:
-    """How many bytes of the buffer ``output`` lie behind a byte of it, but for the rest of a
-    driver's page."""
+    """Return how many bytes of the buffer ``output`` follow its first ``end`` bytes; the rest of a
+    driver's page does not count."""
     rest = max(len(capture.buffers[OUTPUT]) - end, 0)
     if rest and _fills_page(capture, end):
         return 0
@@ -178,8 +181,8 @@ def rest_left(capture: Capture, end: int) -> int:
 
 
 def _fills_page(capture: Capture, end: int) -> bool:
-    """Whether what lies behind a byte of the buffer ``output`` is the rest of a page that a driver
-    allocated: the buffer ends with a page, and the rest is one byte over and over."""
+    """True if what follows the first ``end`` bytes of the buffer ``output`` is the rest of a page
+    that a driver allocated: the buffer ends with a page, and the bytes of the rest are the same."""
     data = capture.buffers[OUTPUT]
     last = capture.addresses.get(OUTPUT, 0) + len(data)
     whole = last % PAGE == 0 or len(data) % PAGE == 0
@@ -187,7 +190,7 @@ def _fills_page(capture: Capture, end: int) -> bool:
 
 
 def layers_left(network: Network, numbers: Sequence[int]) -> str:
-    """Which outputs of a network are not those of the layers that are compared, in words."""
+    """Return a sentence on the outputs of a network whose layers are not compared; "" if none."""
     absent = [str(number) for number in network.outputs if number not in numbers]
     if absent:
         return f"the network's output, of layer {' and '.join(absent)}, was not compared"
@@ -195,17 +198,17 @@ def layers_left(network: Network, numbers: Sequence[int]) -> str:
 
 
 def surely_written(capture: Capture) -> bool:
-    """Whether npulab's own device wrote the output, and nobody changed the capture since."""
+    """True if npulab's own device wrote the output, and nobody changed the capture since."""
     return capture.simulated and capture.tool == SIMULATED_DEVICE
 
 
 def as_unwritten(
     capture: Capture, name: str, captured: np.ndarray, read: Callable[[Capture], np.ndarray | None]
 ) -> list[np.ndarray]:
-    """What ``read`` makes of a buffer that no job wrote: of one full of each byte of ``FRESH``.
+    """Return what ``read`` makes of a buffer that no job wrote: full of each byte of ``FRESH``.
 
-    Nothing where it is known that a job wrote the buffer, or where the ``captured`` elements are
-    not alike, as those of such a buffer are.
+    Nothing if it is known that a job wrote the buffer, or if the ``captured`` elements differ:
+    those of such a buffer are alike.
     """
     if surely_written(capture) or not _alike(captured):
         return []
@@ -223,29 +226,24 @@ def as_unwritten(
 
 
 def _alike(values: np.ndarray) -> bool:
-    """Whether all elements have the same bits."""
-    data = (
-        np.ascontiguousarray(values)
-        .reshape(-1)
-        .view(np.uint8)
-        .reshape(values.size, values.itemsize)
-    )
-    return values.size > 0 and bool(np.all(data == data[0]))
+    """True if all elements have the same bits."""
+    data = values.tobytes()
+    return values.size > 0 and data == data[: values.itemsize] * values.size
 
 
 def one_value(
     captured: np.ndarray, unwritten: Sequence[np.ndarray], zero_point: int | None
 ) -> bool:
-    """Whether outputs are what memory may hold that no job wrote: bit for bit one of ``unwritten``,
+    """True if outputs are what memory may hold that no job wrote: bit for bit one of ``unwritten``,
     or the zero point in each element."""
     if not captured.size:
         return False
     if zero_point is not None and np.all(captured == zero_point):
         return True
     bits = captured.tobytes()
-    return any(one.dtype == captured.dtype and one.tobytes() == bits for one in unwritten)
+    return any(fresh.dtype == captured.dtype and fresh.tobytes() == bits for fresh in unwritten)
 
 
 def never_written(data: bytes) -> bool:
-    """Whether bytes are nothing but one byte of ``FRESH``, as memory that no job wrote."""
+    """True if all bytes are the same byte of ``FRESH``, as in memory that no job wrote."""
     return len(set(data)) == 1 and data[0] in FRESH
