@@ -1,4 +1,4 @@
-"""What a capture's folder holds: ``capture.json`` and the bytes as recorded.
+"""The files of a capture's folder: ``capture.json`` and the bytes as recorded.
 
 ::
 
@@ -9,9 +9,9 @@
      "..."}}
 
 A job is ``words`` (little-endian) or ``writes`` ((offset, value) pairs of words); ``commands`` is a
-command stream that the target reads the writes from.  ``writes64`` are pairs of 64-bit words, where
-an offset needs them.  A job may have ``before`` (pairs that an earlier job wrote) and ``masks``
-((number of a write, bits that it changes) pairs), which make the format 2; ``label`` and ``unit``
+command stream that the target reads the writes from.  ``writes64`` are pairs of 64-bit words, for
+offsets that need them.  A job may have ``before`` (pairs that an earlier job wrote) and ``masks``
+((number of a write, bits that it changes) pairs), which make it format 2; ``label`` and ``unit``
 are texts.
 """
 
@@ -29,36 +29,34 @@ from npulab.captures.capture import COMMANDS, TEXTS, WORD, Capture, Job, Writes
 from npulab.captures.target import Target
 
 FIRST_KEYS = ("block", "words", "writes", "commands", "start")  # of a job in format 1
-FORMATS = (1, 2)  # 2 where readers of 1 would take a job for another
+FORMATS = (1, 2)  # 2 if a reader of format 1 would misread a job
 PAIRS = ("writes", "before", "masks")
 LONGEST = 255  # bytes of a file's name
-WIDE = "64"  # behind the name of pairs of 64 bits
+WIDE = "64"  # the end of the name of pairs of 64 bits
 DESCRIPTION = "capture.json"
 
 
 def capture_files(capture: Capture, target: Callable[[str], Target]) -> dict[str, bytes]:
     """The files of a capture's folder by name, the description last.
 
-    ``target`` gives the target of a name; it is asked only where the capture holds a command
-    stream.  Raises ValueError where the capture cannot be written.
+    ``target`` gives the target of a name; it is asked only if the capture holds a command stream.
+    Raises ValueError if the capture cannot be written.
     """
     files: dict[str, bytes] = {}
     buffers = {name: f"{name.replace(':', '-')}.bin" for name in capture.buffers}
     for name, data in capture.buffers.items():
         _add(files, buffers[name], bytes(data), f"capture {capture.name}: buffer {name!r}")
-    jobs = [
-        _describe(
-            job,
-            f"job{task}" if len(capture.jobs) > 1 else job.block.lower(),
-            capture,
-            files,
-            target,
-        )
-        for task, job in enumerate(capture.jobs)
-    ]
-    newer = any({*job} - {*FIRST_KEYS, "label", "unit"} for job in _every(jobs))
+    jobs = []
+    for task, job in enumerate(capture.jobs):
+        stem = job.block.lower()
+        if len(capture.jobs) > 1:
+            stem = f"job{task}"
+        jobs.append(_describe(job, stem, capture, files, target))
+    version = FORMATS[0]
+    if any({*job} - {*FIRST_KEYS, "label", "unit"} for job in _every(jobs)):
+        version = FORMATS[1]
     description = {
-        "format": FORMATS[newer],
+        "format": version,
         "target": capture.target,
         "chip": capture.chip,
         **{name: getattr(capture, name) for name in TEXTS},
@@ -76,9 +74,12 @@ def capture_files(capture: Capture, target: Callable[[str], Target]) -> dict[str
 
 
 def _every(jobs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Jobs and those that start them."""
-    starts = [job["start"] for job in jobs if "start" in job]
-    return [*jobs, *(_every(starts) if starts else ())]
+    """Jobs and the jobs that start them."""
+    every = [*jobs]
+    for job in every:
+        if "start" in job:
+            every.append(job["start"])  # the loop comes to it too
+    return every
 
 
 def is_hidden(path: Path, folder: Path) -> bool:
@@ -88,14 +89,10 @@ def is_hidden(path: Path, folder: Path) -> bool:
 
 
 def plain_name(name: str, what: str) -> None:
-    """Refuse what is no plain name of a file beside the description; raises ValueError."""
-    if (
-        not name
-        or name != Path(name).name
-        or "\\" in name
-        or name in (".", "..", DESCRIPTION)
-        or len(name.encode("utf-8", "replace")) > LONGEST
-    ):
+    """Raise ValueError for anything but the plain name of a file next to the description."""
+    plain = name == Path(name).name and "\\" not in name
+    reserved = name in ("", ".", "..", DESCRIPTION)
+    if not plain or reserved or len(name.encode("utf-8", "replace")) > LONGEST:
         raise ValueError(
             f"{what}: got {name!r}, allowed is the plain name of a file inside the folder"
         )
@@ -108,42 +105,42 @@ def _describe(
     files: dict[str, bytes],
     target: Callable[[str], Target],
 ) -> dict[str, Any]:
-    out: dict[str, Any] = {"block": job.block}
+    """The description of a job, whose files are added to ``files``."""
+    described: dict[str, Any] = {"block": job.block}
+    where = f"capture {capture.name}: job"
     if not job.writes:
-        _add(
-            files, f"{stem}.bin", job.words.astype("<u4").tobytes(), f"capture {capture.name}: job"
-        )
-        out["words"] = f"{stem}.bin"
+        described["words"] = f"{stem}.bin"
+        _add(files, f"{stem}.bin", job.words.astype("<u4").tobytes(), where)
     elif _is_stream(job, capture, target):
-        out["commands"] = f"{COMMANDS}.bin"
+        described["commands"] = f"{COMMANDS}.bin"
     else:
-        out |= _pairs("writes", job.writes, stem, capture, files)
+        described |= _pairs("writes", job.writes, stem, where, files)
     if job.before:
-        out |= _pairs("before", job.before, f"{stem}-before", capture, files)
+        described |= _pairs("before", job.before, f"{stem}-before", where, files)
     if job.masks:
-        out |= _pairs("masks", tuple(job.masks.items()), f"{stem}-masks", capture, files)
-    out |= {name: text for name, text in (("label", job.label), ("unit", job.unit)) if text}
+        described |= _pairs("masks", tuple(job.masks.items()), f"{stem}-masks", where, files)
+    if job.label:
+        described["label"] = job.label
+    if job.unit:
+        described["unit"] = job.unit
     if job.start:
-        out["start"] = _describe(job.start, f"{stem}-start", capture, files, target)
-    return out
+        described["start"] = _describe(job.start, f"{stem}-start", capture, files, target)
+    return described
 
 
 def _pairs(
-    kind: str,
-    pairs: Writes,
-    name: str,
-    capture: Capture,
-    files: dict[str, bytes],
+    kind: str, pairs: Writes, stem: str, where: str, files: dict[str, bytes]
 ) -> dict[str, str]:
-    """The key and the file of pairs of words, of 64 bits where a number needs them."""
-    wide = max(map(max, pairs)) > WORD
-    data = np.array(pairs, "<u8" if wide else "<u4").tobytes()
-    _add(files, f"{name}.bin", data, f"capture {capture.name}: job")
-    return {kind + WIDE * wide: f"{name}.bin"}
+    """The key and the file of pairs of words; of 64-bit words if a number needs them."""
+    key, dtype = kind, "<u4"
+    if max(map(max, pairs)) > WORD:
+        key, dtype = kind + WIDE, "<u8"
+    _add(files, f"{stem}.bin", np.array(pairs, dtype).tobytes(), where)
+    return {key: f"{stem}.bin"}
 
 
 def _is_stream(job: Job, capture: Capture, target: Callable[[str], Target]) -> bool:
-    """Whether the capture's command stream holds the job's register writes."""
+    """True if the capture's command stream holds exactly the job's register writes."""
     if COMMANDS not in capture.buffers or job.masks:
         return False
     words = np.frombuffer(capture.buffers[COMMANDS], "<u4")

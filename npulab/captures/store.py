@@ -1,4 +1,4 @@
-"""Captures from disk and to it; what their folders hold is said in ``folders``."""
+"""Captures read from disk and written to it; ``folders`` describes their files."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from npulab.support.files import need_file, read_bounded, read_json, write_folde
 from npulab.support.refuse import near, need, need_path, reason, refuse_if, refusing
 from npulab.support.text import one_line
 
-WORDS = ("words", "writes", f"writes{WIDE}", "commands")  # what a job has one of
-MOST_BYTES = 2**30  # of each file beside the description
+WORDS = ("words", "writes", f"writes{WIDE}", "commands")  # a job has one of these keys
+MOST_BYTES = 2**30  # of each file next to the description
 MOST_NAMED = 12  # cases, in a refusal
 FILES = {*WORDS, *PAIRS, *(kind + WIDE for kind in PAIRS)}
 KINDS: dict[type, str] = {str: "a text", dict: "an object", list: "a list"}
@@ -45,24 +45,27 @@ def load(path: str | os.PathLike[str], case: str | None = None) -> Capture:
     """The capture in a case folder, or a case of a foreign dump that a target recognises.
 
     Raises FileNotFoundError, ValueError (file and reason) for a folder, dump or case that is
-    broken, and LookupError with the names where a dump holds several cases and ``case`` names none
-    of them.
+    broken, and LookupError with the names if a dump holds several cases and ``case`` names none of
+    them.
     """
     need_path("load", path)
     need("load: case", case, (str, type(None)), "is the name of a case")
     cases = load_cases(path)
-    if case in cases and isinstance(error := cases[str(case)], ValueError):
-        raise error
-    found = _whole(cases)
+    if case is not None:
+        wrong = cases.get(case)
+        if isinstance(wrong, ValueError):
+            raise wrong
+    found = _unbroken(cases)
     if case is None and len(cases) == 1:
         return found[0]
-    if case is None or case not in [*found.names, *(f"{one.target}/{one.name}" for one in found)]:
-        raise LookupError(_which(Path(path), case, found.names))
+    names = [*found.names, *(f"{capture.target}/{capture.name}" for capture in found)]
+    if case is None or case not in names:
+        raise LookupError(_which_case(Path(path), case, found.names))
     return found[case]
 
 
-def _which(path: Path, case: str | None, names: Sequence[str]) -> str:
-    """That a case has to be named, or has another name."""
+def _which_case(path: Path, case: str | None, names: Sequence[str]) -> str:
+    """The sentence that a case has to be named, or has another name."""
     if not names:
         return holds_none(path)
     listed = ", ".join(names[:MOST_NAMED])
@@ -72,8 +75,7 @@ def _which(path: Path, case: str | None, names: Sequence[str]) -> str:
     if case is None:
         return (
             f"{path}: holds {len(names)} captures: {listed}{more}; say which with --case "
-            f"{quote(names[0])}, "
-            f"in Python case={names[0]!r}"
+            f"{quote(names[0])}, in Python case={names[0]!r}"
         )
     return f"{path}: got case {case!r}, it holds {listed}{more}{near(case, names)}"
 
@@ -82,32 +84,32 @@ def _which(path: Path, case: str | None, names: Sequence[str]) -> str:
 def load_all(path: str | os.PathLike[str]) -> CaptureSet:
     """Every capture under a folder, or in a foreign dump, by name.
 
-    A UserWarning tells of each case of a dump that is broken, where others are not.  Raises as
+    A UserWarning reports each broken case of a dump that has unbroken cases too.  Raises as
     ``load``; ValueError too for a file that no target recognises.
     """
     need_path("load_all", path)
     cases = load_cases(path)
-    found = _whole(cases)
-    for one in cases.values():
-        if isinstance(one, ValueError):
-            warnings.warn(str(one), UserWarning, stacklevel=2)
+    found = _unbroken(cases)
+    for case in cases.values():
+        if isinstance(case, ValueError):
+            warnings.warn(str(case), UserWarning, stacklevel=2)
     return found
 
 
-def _whole(cases: Mapping[str, Capture | ValueError]) -> CaptureSet:
-    """The captures among cases; raises the first error where all of them are broken."""
-    captures = tuple(one for one in cases.values() if isinstance(one, Capture))
-    errors = [one for one in cases.values() if isinstance(one, ValueError)]
+def _unbroken(cases: Mapping[str, Capture | ValueError]) -> CaptureSet:
+    """The captures among cases; raises the first error if all cases are broken."""
+    captures = tuple(case for case in cases.values() if isinstance(case, Capture))
+    errors = [case for case in cases.values() if isinstance(case, ValueError)]
     if errors and not captures:
         raise errors[0]
     return CaptureSet(captures)
 
 
 def load_cases(path: str | os.PathLike[str]) -> dict[str, Capture | ValueError]:
-    """Every capture under a folder, or in a foreign dump, by its place in it; in the place of a
-    case of a dump that is broken the ValueError that says so.
+    """Every capture under a folder, or in a foreign dump, by its place in it; in place of a broken
+    case of a dump its ValueError.
 
-    Raises as ``load_all`` for everything else that is broken.
+    Raises as ``load_all`` for a broken case folder or a broken dump.
     """
     out: dict[str, Capture | ValueError] = {}
     for name, case in unloaded(path, empty=True).items():
@@ -124,33 +126,33 @@ class Case(NamedTuple):
     """A capture that is not read yet; it can be handed to another process."""
 
     reader: Callable[[], Capture]
-    of_dump: bool  # and not a folder of its own
+    of_dump: bool  # a case of a dump, not a case folder
 
     @refusing()
     def read(self, chip: str | None = None) -> Capture:
         return on_chip(self.reader(), chip)
 
     def torn(self, error: Exception) -> bool:
-        """Whether an error says of this case that it is broken, and not of what was asked for."""
+        """True if an error says that this case is broken, and not that the request was wrong."""
         return self.of_dump and not isinstance(error, LookupError)
 
 
 def unloaded(path: str | os.PathLike[str], empty: bool = False) -> dict[str, Case]:
-    """Every capture under a folder or in a foreign dump by its place in it, still to be read.
+    """Every capture under a folder or in a foreign dump by its place in it, not yet loaded.
 
-    Raises as ``case_readers``; ValueError for a folder without one unless ``empty`` is allowed.
+    Raises as ``case_readers``; ValueError for a folder without captures unless ``empty`` allows it.
     """
     path = Path(path)
-    folders = []
+    cases: dict[str, Case] = {}
     if path.is_dir():
-        folders = case_folders(path)
-    out = {
-        folder.relative_to(path).as_posix(): Case(partial(read_folder, folder), False)
-        for folder in folders
-    } or {name: Case(read, True) for name, read in case_readers(path).items()}
-    if not out and not empty:
+        for folder in case_folders(path):
+            name = folder.relative_to(path).as_posix()
+            cases[name] = Case(partial(read_folder, folder), False)
+    if not cases:
+        cases = {name: Case(read, True) for name, read in case_readers(path).items()}
+    if not cases and not empty:
         raise ValueError(holds_none(path))
-    return out
+    return cases
 
 
 def on_chip(capture: Capture, chip: str | None) -> Capture:
@@ -162,70 +164,76 @@ def on_chip(capture: Capture, chip: str | None) -> Capture:
 
 def recognising(path: Path) -> Importer | None:
     """The importer of a target that takes a file or folder for a dump; None if none does."""
-    return next(
-        (
-            importer
-            for of in working_targets()
-            for importer in of.importers
-            if importer.recognises(path)
-        ),
-        None,
-    )
+    for known in working_targets():
+        for importer in known.importers:
+            if importer.recognises(path):
+                return importer
+    return None
 
 
 @refusing()
 def case_readers(path: str | os.PathLike[str]) -> dict[str, Callable[[], Capture]]:
-    """What reads each case of a foreign dump, by name: called, it gives the capture or raises
-    ValueError, for this case alone; it can be handed to another process.  Of a folder that no
-    target recognises they are those of its files that one does, named ``file`` or, of several,
-    ``file/case``.
+    """The readers of a foreign dump, by case: a reader gives the capture of its case or raises
+    ValueError; it can be handed to another process.
 
-    Raises as ``load_all`` for what keeps every case from being read.
+    For a folder that no target recognises they are the readers of its files, named ``file`` or, if
+    a file has several cases, ``file/case``.  Raises as ``load_all`` for an error that concerns
+    every case.
     """
     path = Path(path)
     if not path.exists():
-        beside = [one.name for one in path.parent.glob("*")]
+        beside = [sibling.name for sibling in path.parent.glob("*")]
         raise FileNotFoundError(f"{path}: there is no such file or folder{near(path.name, beside)}")
     if not path.is_dir():
         need_file(path)
-    if (cases := _recognised(path)) is not None:
+    cases = _recognised(path)
+    if cases is not None:
         return cases
     if path.is_dir():
-        wrong = unread_dumps(path)
-        if wrong:
-            raise ValueError(wrong)
-        files = {file.name: _in_folder(file) for file in sorted(path.iterdir()) if file.is_file()}
-        return {
-            name if len(cases) == 1 else f"{name}/{case}": read
-            for name, cases in files.items()
-            for case, read in cases.items()
-        }
+        return _readers_in_folder(path)
     if is_model(path):
         raise ValueError(
             f"{path}: is a TensorFlow Lite model, which npulab.read_model and npulab show read, "
-            "allowed "
-            "is a capture"
+            "allowed is a capture"
         )
     if path.suffix == ".npz":
         raise ValueError(
             f"{path}: is an npz file, which npulab.load_sweep and npulab show read where it is a "
-            "sweep, "
-            "allowed is a capture"
+            "sweep, allowed is a capture"
         )
     raise ValueError(sentence_of(path))
 
 
 def _recognised(path: Path) -> dict[str, Callable[[], Capture]] | None:
-    """The readers of what a target recognises; None for another file or folder."""
-    if (importer := recognising(path)) is None:
+    """The readers of a dump that a target recognises; None for another file or folder."""
+    importer = recognising(path)
+    if importer is None:
         return None
     if importer.readers:
         return dict(importer.readers(path))
     return {case: partial(_given, found) for case, found in importer.read(path).items()}
 
 
-def _in_folder(file: Path) -> dict[str, Callable[[], Capture]]:
-    """The readers of a file; of a broken one what says so, as the others are read all the same."""
+def _readers_in_folder(folder: Path) -> dict[str, Callable[[], Capture]]:
+    """The readers of the files of a folder; raises ValueError if a description in it is wrong."""
+    wrong = unread_dumps(folder)
+    if wrong:
+        raise ValueError(wrong)
+    readers = {}
+    for file in sorted(folder.iterdir()):
+        if not file.is_file():
+            continue
+        cases = _readers_of_file(file)
+        for case, read in cases.items():
+            if len(cases) == 1:
+                readers[file.name] = read
+            else:
+                readers[f"{file.name}/{case}"] = read
+    return readers
+
+
+def _readers_of_file(file: Path) -> dict[str, Callable[[], Capture]]:
+    """The readers of a file; for a broken file a reader that raises, so that the rest is read."""
     try:
         with refusing():
             return _recognised(file) or {}
@@ -248,7 +256,7 @@ def case_folders(path: Path) -> list[Path]:
 def save(capture: Capture, folder: str | os.PathLike[str]) -> Path:
     """Write a capture as a case folder, whole or not at all.
 
-    Raises FileExistsError where the folder exists; ValueError where the capture cannot be written.
+    Raises FileExistsError if the folder exists; ValueError if the capture cannot be written.
     """
     need("save", capture, Capture, "is a Capture, as npulab.load gives, and then the folder")
     need_path("save: folder", folder)
@@ -270,8 +278,9 @@ def read_folder(folder: Path) -> Capture:
         return _capture(folder, description)
     except (ValueError, LookupError, OSError) as error:
         text = reason(error)
-        inside = text.startswith(f"{folder}{os.sep}")
-        raise type(error)(one_line(text if inside else f"{where}: {text}")) from None
+        if not text.startswith(f"{folder}{os.sep}"):
+            text = f"{where}: {text}"
+        raise type(error)(one_line(text)) from None
 
 
 def _capture(folder: Path, description: Any) -> Capture:
@@ -280,23 +289,21 @@ def _capture(folder: Path, description: Any) -> Capture:
         raise ValueError(
             f"format: got {d.get('format')!r}, allowed is {' or '.join(map(str, FORMATS))}"
         )
-    of = stated_target(_need(d, "target", str))
+    known = stated_target(_need(d, "target", str))
     chip = _need(d, "chip", str)
-    maps = of.maps(chip)
+    maps = known.maps(chip)
     sums = _need(d, "sha256", dict)
     files = {name: _file(folder, name, sums) for name in _names(d)}
     buffers = {name: files[file] for name, file in _need(d, "buffers", dict).items()}
-    addresses = {
-        name: _address(name, at)
-        for name, at in _of(d.get("addresses", {}), "addresses", dict).items()
-    }
-    jobs = [_job(job, files, of, maps) for job in _need(d, "jobs", list)]
+    stated = _of(d.get("addresses", {}), "addresses", dict)
+    addresses = {name: _address(name, text) for name, text in stated.items()}
+    jobs = [_job(job, files, known, maps) for job in _need(d, "jobs", list)]
     refuse_if(not jobs, "jobs", "none", "is at least one")
     _need(d, "provenance", str)
     texts = {name: _of(d.get(name, ""), name, str) for name in TEXTS}
     return Capture(
         folder.resolve().name,
-        of.name,
+        known.name,
         chip,
         tuple(jobs),
         buffers,
@@ -322,8 +329,7 @@ def _names(description: Mapping[str, Any]) -> set[str]:
         else:
             raise ValueError(
                 f"jobs: got a job with more than {MOST_STARTS} start within each other, allowed "
-                "are "
-                f"{MOST_STARTS}"
+                f"are {MOST_STARTS}"
             )
     return out
 
@@ -345,13 +351,11 @@ def _job(
     data = files[name]
     refuse_if(len(data) % 4, name, f"{len(data)} bytes", "is whole 32-bit words")
     words = np.frombuffer(data, "<u4")
-    more: dict[str, Any] = {
-        key: _of(d.get(key, ""), f"jobs {key}", str) for key in ("label", "unit")
-    }
+    more: dict[str, Any] = {}
+    for key in ("label", "unit"):
+        more[key] = _of(d.get(key, ""), f"jobs {key}", str)
     if "start" in d:
         more["start"] = _job(d["start"], files, of, maps)
-    else:
-        more["start"] = None
     if kinds == ["words"]:
         if len(words) != len(maps[block]):
             raise ValueError(

@@ -1,9 +1,11 @@
-"""The layers that a source can be asked for, as far as its refusals have shown."""
+"""The layers that a source can be asked for, with rules learnt from its refusals."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -14,14 +16,14 @@ from npulab.support.late import pd
 
 LEAST_REFUSED = 2  # layers that a rule has to refuse before it counts
 MOST_RULES = 12
-MOST_MODES = 3  # values of a parameter that rules may hold for one of
+MOST_MODES = 3  # a parameter with at most so many values may be the mode of a rule
 Mode = tuple[str, float] | None
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Layers that a source refuses: those whose ``left`` (a parameter, or a product or difference
-    of two) is on one side of a limit; with a ``mode`` (name, value) those alone that have it."""
+    """Layers that a source refuses: ``left`` (a parameter, or a product or difference of two) is on
+    one side of a limit; with a ``mode`` (name, value) only layers in that mode."""
 
     left: str
     above: bool
@@ -29,7 +31,7 @@ class Rule:
     mode: Mode = None
 
     def refuses(self, frame: pd.DataFrame) -> np.ndarray:
-        """Whether each row is refused."""
+        """A mask of the rows that are refused."""
         values = dict(quantities(frame))[self.left]
         if self.above:
             beyond = values > self.limit
@@ -40,65 +42,61 @@ class Rule:
         return beyond & (frame[self.mode[0]] == self.mode[1]).to_numpy()
 
     def __str__(self) -> str:
+        side = "<"
+        if self.above:
+            side = ">"
+        text = f"{self.left} {side} {self.limit:g}"
         if self.mode is None:
-            where = ""
-        else:
-            where = f" where {self.mode[0]} == {self.mode[1]:g}"
-        return f"{self.left} {'>' if self.above else '<'} {self.limit:g}{where}"
+            return text
+        return f"{text} where {self.mode[0]} == {self.mode[1]:g}"
 
 
 def quantities(frame: pd.DataFrame) -> Iterator[tuple[str, np.ndarray]]:
-    """What rules are about: each parameter, and the difference and product of any two."""
+    """Yield the quantities of rules: each parameter, and the difference and product of any two."""
     columns = {str(name): frame[name].to_numpy(float) for name in frame}
     yield from columns.items()
-    names = list(columns)
-    for at, one in enumerate(names):
-        for other in names[at + 1 :]:
-            yield f"{one} - {other}", columns[one] - columns[other]
-            yield f"|{one} - {other}|", np.abs(columns[one] - columns[other])
-            yield f"{one} * {other}", columns[one] * columns[other]
+    for (first, a), (second, b) in combinations(columns.items(), 2):
+        yield f"{first} - {second}", a - b
+        yield f"|{first} - {second}|", np.abs(a - b)
+        yield f"{first} * {second}", a * b
 
 
 def learnt_rules(asked: pd.DataFrame, refused: np.ndarray) -> tuple[Rule, ...]:
-    """Rules that refuse as many of the refused layers as they can and none that was captured,
-    those that refuse most first; of those that refuse as many the plainest."""
+    """Rules that explain refusals: no rule refuses a captured layer.
+
+    Each next rule refuses the most layers of those that are left; among equals it is the plainest.
+    """
     rules: list[Rule] = []
-    left = refused.copy()
+    rest = refused.copy()
     if not refused.any() or refused.all():
         return ()
     names, columns = zip(*quantities(asked), strict=True)
     values = np.stack(columns)
-    modes: list[Mode] = [
-        None,
-        *(
-            (str(name), float(value))
-            for name in asked
-            if asked[name].nunique() <= MOST_MODES
-            for value in asked[name].unique()
-        ),
-    ]
-    while left.sum() >= LEAST_REFUSED and len(rules) < MOST_RULES:
+    modes: list[Mode] = [None]
+    for name in asked:
+        if asked[name].nunique() <= MOST_MODES:
+            modes += [(str(name), float(value)) for value in asked[name].unique()]
+    while rest.sum() >= LEAST_REFUSED and len(rules) < MOST_RULES:
         best, found = LEAST_REFUSED - 1, None
         for mode in modes:
-            if mode is None:
-                here = np.ones(len(asked), bool)
-            else:
-                here = (asked[mode[0]] == mode[1]).to_numpy()
-            if not (here & left).any() or not (here & ~refused).any():
+            within = np.ones(len(asked), bool)
+            if mode is not None:
+                within = (asked[mode[0]] == mode[1]).to_numpy()
+            if not (within & rest).any() or not (within & ~refused).any():
                 continue
-            captured, others = values[:, here & ~refused], values[:, here & left]
-            for above, limits in ((True, captured.max(1)), (False, captured.min(1))):
-                counts = (others > limits[:, None] if above else others < limits[:, None]).sum(1)
+            captured, others = values[:, within & ~refused], values[:, within & rest]
+            highest, lowest = captured.max(1), captured.min(1)
+            above = (others > highest[:, None]).sum(1)
+            below = (others < lowest[:, None]).sum(1)
+            for is_above, limits, counts in ((True, highest, above), (False, lowest, below)):
                 most = int(counts.argmax())
                 if counts[most] > best + (mode is not None):  # a mode has to pay
-                    best, found = (
-                        int(counts[most]),
-                        Rule(names[most], above, float(limits[most]), mode),
-                    )
+                    best = int(counts[most])
+                    found = Rule(names[most], is_above, float(limits[most]), mode)
         if found is None:
             break
         rules.append(found)
-        left &= ~found.refuses(asked)
+        rest &= ~found.refuses(asked)
     return tuple(rules)
 
 
@@ -113,9 +111,10 @@ class Possible:
 
     def draw(self, n: int, seed: int) -> pd.DataFrame:
         """At least one and at most ``n`` possible layers, each parameter a column."""
-        frame = Space(self.ranges, self.constraints, self._derived).draw(
-            2 * n if self.rules else n, seed
-        )
+        count = n
+        if self.rules:
+            count = 2 * n
+        frame = Space(self.ranges, self.constraints, self._derived).draw(count, seed)
         frame = frame.drop(columns=[name for name in TOGETHER if name in frame])
         for rule in self.rules:
             kept = frame[~rule.refuses(frame)]
@@ -125,10 +124,8 @@ class Possible:
 
     @property
     def _derived(self) -> dict[str, Callable[..., Any]]:
-        both = {
-            axis: (lambda frame, name=name: frame[name])
-            for name, axes in TOGETHER.items()
-            if name in self.ranges
-            for axis in axes
-        }
+        both: dict[str, Callable[..., Any]] = {}
+        for name, axes in TOGETHER.items():
+            if name in self.ranges:
+                both |= dict.fromkeys(axes, itemgetter(name))
         return both | dict(self.derived or {})

@@ -1,12 +1,12 @@
-"""What an exploration has asked and got, on disk: a journal of answers and the captures beside it.
+"""The answers of an exploration on disk: a journal of answers and the captures next to it.
 
 Each line of ``answers.jsonl`` is an answer, on the disk before the next layer is asked for; a
 capture lies in ``captures/<number>`` before its line says so.  A line that a crash cut off is
 dropped.
 
-A store takes nothing away.  A folder whose captures no ``answers.jsonl`` tells of is not taken for
-a store, nothing is written over a link, and what lies where a capture goes is moved to
-``set-aside``, which a UserWarning says, unless it is this capture.
+A store deletes nothing.  A folder that has captures and no ``answers.jsonl`` is not taken for a
+store, and nothing is written over a link.  A file or folder in the place of a new capture is moved
+to ``set-aside``, which a UserWarning reports, unless it is this capture.
 """
 
 from __future__ import annotations
@@ -33,13 +33,15 @@ from npulab.support.refuse import refusing
 
 NAME, CAPTURES, ASIDE = "answers.jsonl", "captures", "set-aside"
 VERSION = 1
-MOST_BYTES = 2**28  # of the answers; one has some kB
+# the parts of an answer that a line has besides its words
+STORED = ("number", "batch", "reason", "seed", "parameters", "outcome", "observed", "text")
+MOST_BYTES = 2**28  # of the answers; an answer has some kB
 
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """An answer as it is kept: the layer's parameters and seed, the batch it was asked in and why
-    ("first", "again", "planned" or "random"), the outcome, and the words."""
+    """An answer in a store: the layer's parameters and seed, the batch and the reason of the
+    question ("first", "again", "planned" or "random"), the outcome, and the words."""
 
     number: int
     batch: int
@@ -53,7 +55,7 @@ class Kept:
 
     @property
     def row(self) -> np.ndarray:
-        """The words of an answer that has some."""
+        """The words of an answer with a capture."""
         assert self.words is not None
         return self.words
 
@@ -61,20 +63,18 @@ class Kept:
 class Store:
     """The answers of an exploration, in memory and, with a folder, on disk.
 
-    Raises ValueError for a folder of another exploration, one with links or with captures and no
-    answers, and a journal that is broken before its last line.
+    Raises ValueError for a folder of another exploration, a folder with links or with captures and
+    no answers, and a journal that is broken before its last line.
     """
 
     @refusing()
     def __init__(self, folder: str | os.PathLike[str] | None, about: Mapping[str, Any]) -> None:
-        if folder is None:
-            self.folder = None
-        else:
-            self.folder = Path(folder)
+        self.folder = None
         self.about = json.loads(json.dumps(dict(about)))
         self.answers: list[Kept] = []
-        if self.folder is None:
+        if folder is None:
             return
+        self.folder = Path(folder)
         _refuse_links(self.folder)
         self._file = Lines(self.folder / NAME, MOST_BYTES)
         if self._file.whole:
@@ -104,96 +104,74 @@ class Store:
         )
         if self.folder is not None:
             with locked(self._file.path):
-                self._file.alone()  # so that no capture of another writer is moved
+                self._file.alone()  # else a capture of another writer could be moved
                 if answer.capture is not None:
                     _refuse_links(self.folder)
                     _keep(answer.capture, self.folder, f"{kept.number:05d}")
-                self._file.add(
-                    _line(
-                        {
-                            "number": kept.number,
-                            "batch": batch,
-                            "reason": reason,
-                            "seed": seed,
-                            "parameters": kept.parameters,
-                            "outcome": kept.outcome,
-                            "observed": kept.observed,
-                            "words": "" if words is None else words.astype("<u4").tobytes().hex(),
-                            "text": kept.text,
-                        }
-                    )
-                )
+                self._file.add(_line(_entry_of(kept)))
         self.answers.append(kept)
         return kept
 
     def _take_up(self, path: Path, lines: list[bytes]) -> None:
-        """Read what is there; a last line that is cut off counts for nothing."""
+        """Read the answers of a file."""
         head, *rest = [_entry(path, number, line) for number, line in enumerate(lines, 1)]
-        if (
-            head.get("npulab") != "exploration"
-            or head.get("version") != VERSION
-            or not isinstance(head.get("about"), dict)
-        ):
+        known = head.get("npulab") == "exploration" and head.get("version") == VERSION
+        if not known or not isinstance(head.get("about"), dict):
             raise ValueError(
                 f"{path}, line 1: got {str(head)[:80]!r}, allowed is the head of an exploration"
             )
-        if head["about"] != self.about:
-            named = next(
-                (
-                    name
-                    for name in {**head["about"], **self.about}
-                    if head["about"].get(name) != self.about.get(name)
-                ),
-                "",
-            )
-            raise ValueError(
-                f"{path}: got an exploration with {named} {str(head['about'].get(named))[:60]}, "
-                "allowed "
-                f"is this one's, {str(self.about.get(named))[:60]}; give another folder"
-            )
+        for name in head["about"] | self.about:
+            got, allowed = head["about"].get(name), self.about.get(name)
+            if got != allowed:
+                raise ValueError(
+                    f"{path}: got an exploration with {name} {str(got)[:60]}, allowed is this "
+                    f"one's, {str(allowed)[:60]}; give another folder"
+                )
         self.answers = [_kept(path, number, entry) for number, entry in enumerate(rest, 2)]
 
 
 def _line(entry: Mapping[str, Any]) -> bytes:
-    """An entry behind its checksum."""
+    """The line of an entry: its checksum and its JSON."""
     line = as_line(entry).encode()
     return b"%08x %s" % (zlib.crc32(line.rstrip(b"\n")), line)
 
 
 def _refuse_links(folder: Path) -> None:
-    """Raises ValueError for a link where a store writes: what it leads to is somebody else's."""
+    """Raise ValueError for a link in the place of a store's file, which may lead anywhere."""
     captures = folder / CAPTURES
-    inside = [] if captures.is_symlink() or not captures.is_dir() else captures.iterdir()
+    inside: list[Path] = []
+    if captures.is_dir() and not captures.is_symlink():
+        inside += captures.iterdir()
     for path in (folder / NAME, captures, folder / ASIDE, *inside):
         if path.is_symlink():
             raise ValueError(
                 f"{path}: got a link to {path.readlink()}, allowed in the store of an exploration "
-                "are "
-                "files and folders that lie in it; give another folder"
+                "are files and folders that lie in it; give another folder"
             )
 
 
 def _refuse_others(folder: Path, torn: bytes, head: bytes) -> None:
-    """Raises ValueError for a folder that no exploration has begun and that holds what one would
-    write: ``torn`` is what there is of a first line, which has to be the begin of ``head``."""
+    """Raise ValueError for a folder that no exploration has begun, if it holds files that one would
+    write: ``torn`` is a part of a first line, which has to be the start of ``head``."""
     if not head.startswith(torn):
         raise ValueError(
             f"{folder / NAME}: got {len(torn)} bytes without a whole line, allowed is what an "
-            "exploration "
-            "wrote; give another folder"
+            "exploration wrote; give another folder"
         )
     captures = folder / CAPTURES
     if captures.exists() and (not captures.is_dir() or any(captures.iterdir())):
         raise ValueError(
             f"{folder}: got a folder with {CAPTURES} and without {NAME}, which no exploration "
-            "wrote, "
-            "allowed is a new folder or the store of an exploration; give another folder"
+            "wrote, allowed is a new folder or the store of an exploration; give another folder"
         )
 
 
 def _keep(capture: Capture, folder: Path, name: str) -> None:
-    """Save a capture in a store; what is there already is left if it is this capture, as that of a
-    run that was killed before its line is, and moved otherwise."""
+    """Save a capture in a store.
+
+    A run that was killed before it wrote the line may have left this capture, which then stays;
+    anything else in its place is moved.
+    """
     where = folder / CAPTURES / name
     if where.exists():
         if _holds(where, capture_files(capture, target)):
@@ -203,13 +181,13 @@ def _keep(capture: Capture, folder: Path, name: str) -> None:
 
 
 def _holds(where: Path, files: Mapping[str, bytes]) -> bool:
-    """Whether a folder holds these files and nothing else."""
-    if not where.is_dir() or {one.name for one in where.iterdir()} != {*files}:
+    """True if a folder holds these files and nothing else."""
+    if not where.is_dir() or {path.name for path in where.iterdir()} != {*files}:
         return False
-    return all(_is(where / name, data) for name, data in files.items())
+    return all(_is_file_of(where / name, data) for name, data in files.items())
 
 
-def _is(path: Path, data: bytes) -> bool:
+def _is_file_of(path: Path, data: bytes) -> bool:
     return (
         path.is_file()
         and not path.is_symlink()
@@ -219,9 +197,8 @@ def _is(path: Path, data: bytes) -> bool:
 
 
 def _move_aside(where: Path, aside: Path) -> None:
-    """Move what an exploration did not write, or not whole, to a name that nothing has, and say
-    so.
-    """
+    """Move something that an exploration did not write, or not whole, to a free name, and report
+    it."""
     aside.mkdir(exist_ok=True)
     place, count = aside / where.name, 1
     while place.exists() or place.is_symlink():
@@ -230,8 +207,7 @@ def _move_aside(where: Path, aside: Path) -> None:
     where.rename(place)
     warnings.warn(
         f"{where}: is no capture that this exploration has told of; it was moved to {place}, "
-        "nothing of it "
-        "is lost",
+        "nothing of it is lost",
         UserWarning,
         stacklevel=2,
     )
@@ -239,6 +215,15 @@ def _move_aside(where: Path, aside: Path) -> None:
 
 def _floats(numbers: Mapping[str, float]) -> dict[str, float]:
     return {name: float(value) for name, value in numbers.items()}
+
+
+def _entry_of(kept: Kept) -> dict[str, Any]:
+    """The line of an answer."""
+    entry = {name: getattr(kept, name) for name in STORED}
+    entry["words"] = ""
+    if kept.words is not None:
+        entry["words"] = kept.words.astype("<u4").tobytes().hex()
+    return entry
 
 
 def _entry(path: Path, number: int, line: bytes) -> dict[str, Any]:
@@ -264,20 +249,9 @@ def _kept(path: Path, number: int, entry: Mapping[str, Any]) -> Kept:
             words = np.frombuffer(bytes.fromhex(entry["words"]), "<u4").astype(np.uint32)
         if entry["outcome"] not in OUTCOMES or entry["number"] != number - 2:
             raise ValueError
-        return Kept(
-            entry["number"],
-            entry["batch"],
-            entry["reason"],
-            entry["seed"],
-            entry["parameters"],
-            entry["outcome"],
-            words,
-            entry["observed"],
-            entry["text"],
-        )
+        return Kept(**{name: entry[name] for name in STORED}, words=words)
     except (KeyError, TypeError, ValueError):
         raise ValueError(
             f"{path}, line {number}: got {str(dict(entry))[:60]}, allowed is an answer as an "
-            "exploration "
-            "wrote it"
+            "exploration wrote it"
         ) from None
