@@ -199,7 +199,7 @@ def model_memory(
     constants = {tensor.buffer for tensor in model.tensors}
     copies, spare = np.zeros(len(kinds), np.int64), 0
     if packed is not None:
-        copies, spare = _packed(model, packed, widest, packs)
+        copies, spare = _packed_copies(model, packed, widest, packs)
     return Memory(
         tuple(tensor.name for tensor in model.tensors),
         tuple(operator.name for operator in model.operators),
@@ -308,7 +308,7 @@ def _lives(model: Graph) -> tuple[list[str], np.ndarray, np.ndarray]:
     return kinds, lives[0].copy(), lives[1].copy()
 
 
-def _packed(
+def _packed_copies(
     model: Graph, packed: Packed, widest: int | None, packs: Collection[str]
 ) -> tuple[np.ndarray, int]:
     """Bytes of the packed copy of each tensor, and bytes of the constants that no operator takes

@@ -23,17 +23,17 @@ from npulab.support.json_text import MOST_DEEP, json_of
 
 try:
     import fcntl
-except ImportError:  # a system without locks of its kind
+except ImportError:  # a system without these locks
     fcntl = None  # type: ignore[assignment]
 
 Got = TypeVar("Got")
 MOST_JSON = 2**24  # bytes of a description of something
 MOST_TABLE = 2**26  # bytes of a table
-MOST_REPLACED = 2**31  # bytes of a file that is written anew
-BLOCK = 2**16  # bytes read at once of a file that grows
-HIDDEN, PART = ".npulab-", ".part"  # what is not whole yet begins and ends with these
+MOST_REPLACED = 2**31  # bytes of a file that is replaced
+BLOCK = 2**16  # bytes read at once from a file that grows
+HIDDEN, PART = ".npulab-", ".part"  # start and end of the name of a file that is not whole yet
 OURS = re.compile(rf"{re.escape(HIDDEN)}\w+{re.escape(PART)}")
-LEFT = 24 * 3600.0  # seconds; a hidden file of that age is of a program that was killed
+LEFT = 24 * 3600.0  # seconds; a killed program left a hidden file that is older
 PATIENCE = 10.0  # seconds; a writer holds a folder for milliseconds
 _held = threading.local()  # the folders that this thread holds
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
@@ -46,24 +46,26 @@ NO_LINKS = {
     errno.EXDEV,
     errno.EMLINK,
 }
-# neither the opening of a file nor the reading waits for somebody who writes
+# neither opening nor reading a file waits for a writer
 AT_ONCE = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 def need_file(path: Path) -> None:
-    """Raises FileNotFoundError where nothing is, ValueError for a folder, a pipe or a device."""
-    if not path.is_file() and path.exists():
-        raise ValueError(
-            f"{path}: got {'a folder' if path.is_dir() else 'what is no file'}, allowed is a file"
-        )
+    """Raise FileNotFoundError if there is nothing, ValueError for a folder, a pipe or a device."""
+    if path.is_file():
+        return
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such file")
+    got = "what is no file"
+    if path.is_dir():
+        got = "a folder"
+    raise ValueError(f"{path}: got {got}, allowed is a file")
 
 
 def opened(path: Path) -> io.BufferedReader:
     """A plain file, opened to be read; raises as ``need_file``.
 
-    Reading raises ValueError where it would wait for bytes, as it would for a log of the kernel.
+    Reading raises ValueError if it would wait for bytes, as for a log of the kernel.
     """
     need_file(path)
     plain = _Plain(os.open(path, AT_ONCE), path)
@@ -74,7 +76,7 @@ def opened(path: Path) -> io.BufferedReader:
 
 
 class _Plain(io.FileIO):
-    """A file that has its bytes: what would have to wait for them is refused."""
+    """A file whose bytes are there: a read that would have to wait is refused."""
 
     def __init__(self, handle: int, path: Path) -> None:
         super().__init__(handle)
@@ -92,7 +94,7 @@ class _Plain(io.FileIO):
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """What the system refuses, said of the file."""
+        """Put the file's name into the system's error."""
         try:
             yield
         except OSError as error:
@@ -116,7 +118,7 @@ def read_table(path: Path | str) -> list[dict[str, str]]:
 
 
 def bare_row(row: dict[str, str]) -> None:
-    """Give the cells of a row, as csv reads it, the texts that they were written for."""
+    """Remove the guards from the cells of a row that csv has read."""
     for name, cell in row.items():
         if isinstance(cell, str) and APOSTROPHE in cell:
             row[name] = unguarded(cell)
@@ -138,7 +140,8 @@ def read_bounded(path: Path, most: int) -> bytes:
 
 
 def _grown(file: io.BufferedReader, data: bytes, path: Path, most: int) -> bytes:
-    """The bytes of a file that has more than its size says: it grows, or is made as it is read."""
+    """The bytes of a file that has more than its size says: it grows, or the system makes it while
+    it is read."""
     grown = bytearray(data)
     while len(grown) <= most:
         more = file.read(min(BLOCK, most + 1 - len(grown)))
@@ -149,7 +152,7 @@ def _grown(file: io.BufferedReader, data: bytes, path: Path, most: int) -> bytes
 
 
 def text_of(data: bytes, where: Path | str, encoding: str = "utf-8-sig") -> str:
-    """The text in a file's bytes; raises ValueError with the first byte that is no UTF-8.
+    """The text in a file's bytes; raises ValueError with the first byte that is not UTF-8.
 
     >>> text_of("\\ufeffa".encode(), "x.csv")
     'a'
@@ -164,14 +167,13 @@ def text_of(data: bytes, where: Path | str, encoding: str = "utf-8-sig") -> str:
 
 
 def read_json(path: Path) -> Any:
-    """The value in a file of JSON; raises ValueError with the file, line and column for another
-    one, and
-    for values that are more than 100 deep."""
+    """The value in a file of JSON; raises ValueError with the file, line and column for a broken
+    file, and for values that are more than 100 deep."""
     return json_of(read_bounded(path, MOST_JSON), path, most_deep=MOST_DEEP)
 
 
 def first_bytes(path: Path, count: int) -> bytes:
-    """The bytes that a file begins with; none if there is no file, or no plain one."""
+    """The first bytes of a file; none if there is no file, or not a plain file."""
     if not path.is_file():
         return b""
     with opened(path) as file:
@@ -181,8 +183,8 @@ def first_bytes(path: Path, count: int) -> bytes:
 class Lines:
     """A file that grows by whole lines, of at most ``most`` bytes when it is read.
 
-    What ``add`` has returned for stays, whatever ends the program.  ``torn`` is what a crash left
-    of a last line: it stays where it is until the next line takes its place.
+    A line stays once ``add`` has returned, even if the program is killed.  ``torn`` is the part of
+    a last line that a crash left: it stays until the next line takes its place.
     """
 
     def __init__(self, path: Path, most: int) -> None:
@@ -195,20 +197,21 @@ class Lines:
         self._size = len(self.whole)
 
     def alone(self) -> None:
-        """Raises ValueError if something else has written to the file since."""
-        size, left = (
-            (self.path.stat().st_size if self.path.exists() else 0),
-            self._size + len(self.torn),
-        )
-        if size != left:
+        """Raise ValueError if something else has written to the file since."""
+        size, known = 0, self._size + len(self.torn)
+        if self.path.exists():
+            size = self.path.stat().st_size
+        if size != known:
             raise ValueError(
-                f"{self.path}: got {size} bytes where this writer left {left}, something else "
+                f"{self.path}: got {size} bytes where this writer left {known}, something else "
                 "writes to it; open it again"
             )
 
     def add(self, line: bytes) -> None:
-        """Write a line, in one write, and down to the disk; raises as ``alone``, and OSError, and
-        then the file is as it was."""
+        """Write a line, in one write, and down to the disk.
+
+        Raises as ``alone``, and OSError; then the file is unchanged.
+        """
         with locked(self.path), _as(self.path):
             self.alone()
             with self.path.open("ab", buffering=0) as file:
@@ -230,8 +233,8 @@ def locked(*paths: Path) -> Iterator[None]:
     """Keep other writers out of the folders in which files lie, in this process and in others.
 
     The lock is the system's, on the folder itself: it ends with the program that holds it and
-    leaves nothing behind.  Who holds a folder may ask for it again.  A UserWarning says that a file
-    system has no locks.  Raises TimeoutError if another writer holds a folder for 10 seconds.
+    leaves no file.  A holder may ask for its folder again.  A UserWarning reports a file system
+    without locks.  Raises TimeoutError if another writer holds a folder for 10 seconds.
     """
     mine: set[Path] = _held.__dict__.setdefault("folders", set())
     wanted = {path.resolve().parent for path in paths} - mine
@@ -270,19 +273,20 @@ def _lock(folder: Path, held: ExitStack) -> bool:
 def write_folders(contents: Mapping[Path, Mapping[str, bytes]]) -> list[Path]:
     """Write folders of files by name, all of them or none.
 
-    Each is filled beside its place under a hidden name, synced, and then renamed; folders of one
-    new folder come to be with it in one step.  Raises FileExistsError if one is there already.
+    Each folder is filled next to its place under a hidden name, synced, and then renamed.  Several
+    folders in one new folder appear with it in one step.  Raises FileExistsError if a folder exists
+    already.
     """
     _refuse_taken(contents)
-    (parent, *others), wanted = {folder.parent for folder in contents} or {Path()}, dict(contents)
-    if len(contents) > 1 and not others and not parent.exists():
-        wanted = {
-            parent: {
-                f"{folder.name}/{name}": data
-                for folder, files in contents.items()
-                for name, data in files.items()
-            }
-        }
+    wanted = dict(contents)
+    parents = {folder.parent for folder in contents}
+    if len(contents) > 1 and len(parents) == 1:
+        parent = parents.pop()
+        if not parent.exists():
+            every: dict[str, bytes] = {}
+            for folder, files in contents.items():
+                every |= {f"{folder.name}/{name}": data for name, data in files.items()}
+            wanted = {parent: every}
     parts: dict[Path, Path] = {}
     with ExitStack() as undo:
         for folder, files in wanted.items():
@@ -305,21 +309,21 @@ def write_folders(contents: Mapping[Path, Mapping[str, bytes]]) -> list[Path]:
 
 
 def write_file(path: Path, data: bytes) -> Path:
-    """Write a file, whole or not at all; raises FileExistsError where it is there already."""
+    """Write a file, whole or not at all; raises FileExistsError if it exists already."""
     return write_files({path: data})[0]
 
 
 def write_files(contents: Mapping[Path, bytes]) -> list[Path]:
-    """Write files, all of them or none, the first one last: it is never there without what goes
-    with it.  Raises FileExistsError if one is there already."""
+    """Write files, all of them or none, the first file last, so that it never exists without the
+    files that go with it.  Raises FileExistsError if a file exists already."""
     _refuse_taken(contents)
     replace_files({}, dict(reversed([*contents.items()])))
     return [*contents]
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a file whole, in the place of one that may be there, whose mode stays and whose links
-    lead where they led; it is on the disk when this returns."""
+    """Write a file whole, or replace it: its mode and the links to it stay; it is on the disk when
+    this returns."""
     where = path
     if path.is_symlink():
         where = path.resolve()
@@ -330,30 +334,29 @@ def replace_file(path: Path, data: bytes) -> None:
 def replace_files(
     before: Mapping[Path, bytes | None], after: Mapping[Path, bytes], advice: str = ""
 ) -> list[Path]:
-    """Write files, in the order of ``after``, all of them or none, if those of ``before`` are still
-    as it says (None: not there); what is written is on the disk when this returns.
+    """Write files, in the order of ``after``, all of them or none, if the files of ``before`` still
+    have the contents stated there (None: no file); they are on the disk when this returns.
 
-    No other writer gets between the look at a file and its place being taken.  Raises ValueError,
-    with ``advice``, for a file that is no longer as it was, FileExistsError for one that is there
-    and not in ``before``.
+    No other writer can come between the check of a file and its replacement.  Raises ValueError,
+    with ``advice``, for a file with other contents, FileExistsError for a file that exists and is
+    not in ``before``.
     """
     parts: dict[Path, Path] = {}
     with locked(*before, *after), ExitStack() as undo:
         for path, known in before.items():
             if _content(path) != known:
+                what = "was changed on the disk"
                 if known is None:
                     what = "is there now and was not"
-                else:
-                    what = "was changed on the disk"
                 raise ValueError(f"{path}: {what} since it was opened{advice}")
         for path, data in after.items():
             with _as(path):
-                parts[path] = _beside(path, data)
+                parts[path] = _hidden_file(path, data)
                 undo.callback(parts[path].unlink, missing_ok=True)
         for path, part in parts.items():
             with _as(path):
                 if before.get(path) is None:
-                    _place(part, path)
+                    _give_name(part, path)
                 else:
                     part.replace(path.resolve())
             undo.callback(_put_back, path, before.get(path))
@@ -363,24 +366,24 @@ def replace_files(
 
 
 def _content(path: Path) -> bytes | None:
-    """The bytes of a file that may be replaced; None where there is none."""
+    """The bytes of a file that may be replaced; None if there is none."""
     if path.is_file():
         return read_bounded(path, MOST_REPLACED)
     return None
 
 
 def _put_back(path: Path, data: bytes | None) -> None:
-    """A file as it was; none if it was not there."""
+    """Restore a file's earlier contents; remove it if there was none."""
     if data is None:
         path.unlink(missing_ok=True)
     else:
-        _beside(path, data).replace(path.resolve())
+        _hidden_file(path, data).replace(path.resolve())
 
 
-def _place(part: Path, path: Path) -> None:
-    """Give a file its name; raises FileExistsError if another has it, even since a moment ago.
+def _give_name(part: Path, path: Path) -> None:
+    """Give a file its name; raises FileExistsError if another file has it, however recent.
 
-    Where links cannot be made the file is renamed, so that its name is never that of a part of it.
+    If links cannot be made the file is renamed, so that its name never belongs to a part of it.
     """
     try:
         path.hardlink_to(part)
@@ -399,9 +402,9 @@ def _refuse_taken(paths: Iterable[Path]) -> None:
             raise FileExistsError(f"{path}: is there already")
 
 
-def _beside(path: Path, data: bytes) -> Path:
-    """A hidden file with these bytes, on the disk, in the folder that a file lies in, with its mode
-    if it is there already."""
+def _hidden_file(path: Path, data: bytes) -> Path:
+    """A hidden file with these bytes, on the disk, in the folder of a file, with the file's mode if
+    it exists already."""
     real = path.resolve()
     _clear(real.parent)
     handle, name = tempfile.mkstemp(PART, HIDDEN, real.parent)
@@ -409,7 +412,10 @@ def _beside(path: Path, data: bytes) -> Path:
     part = Path(name)
     try:
         _write(part, data)
-        _set_mode(part, real.stat().st_mode & 0o777 if real.exists() else 0o644)
+        mode = 0o644
+        if real.exists():
+            mode = real.stat().st_mode & 0o777
+        _set_mode(part, mode)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
@@ -429,7 +435,7 @@ def _set_mode(path: Path, mode: int) -> None:
 
 
 def _sync_folders(paths: Iterable[Path]) -> None:
-    """The names of files down to the disk, where the system lets one ask for it."""
+    """Write the names of files down to the disk, if the system allows that."""
     for folder in {path.parent for path in paths}:
         with suppress(OSError), ExitStack() as opened:
             handle = os.open(folder, os.O_RDONLY)
@@ -438,22 +444,21 @@ def _sync_folders(paths: Iterable[Path]) -> None:
 
 
 def _clear(folder: Path) -> None:
-    """Take away what a killed program left here more than a day ago: what has a name as only
-    parts have."""
+    """Remove the hidden parts that a killed program left here more than a day ago."""
     now = time.time()
-    for left in folder.iterdir():
-        if OURS.fullmatch(left.name):
-            with suppress(FileNotFoundError):  # another writer's, and in its place by now
-                if now - left.lstat().st_mtime > LEFT:
-                    if left.is_dir() and not left.is_symlink():
-                        shutil.rmtree(left, ignore_errors=True)
+    for part in folder.iterdir():
+        if OURS.fullmatch(part.name):
+            with suppress(FileNotFoundError):  # another writer has renamed it meanwhile
+                if now - part.lstat().st_mtime > LEFT:
+                    if part.is_dir() and not part.is_symlink():
+                        shutil.rmtree(part, ignore_errors=True)
                     else:
-                        left.unlink()
+                        part.unlink()
 
 
 @contextmanager
 def _as(path: Path) -> Iterator[None]:
-    """An OSError of the file system, said of the path that the caller named."""
+    """Put the path that the caller named into an OSError of the file system."""
     try:
         yield
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,10 @@ from record_simulated import record
 from record_simulated_ane import record as record_ane
 
 import npulab
+from npulab.captures.capture import TEXTS, Capture
 from npulab.captures.devices import Simulated
 from npulab.captures.store import case_folders
+from npulab.captures.sweep import Sweep
 
 
 def test_simulated_captures_are_recorded_the_same_again(captures: npulab.CaptureSet) -> None:
@@ -92,3 +95,8 @@ def test_every_capture_is_understood(folder: Path) -> None:
     else:
         assert found.verdict == "equal" or found.reason
         assert found.verdict != "differs"
+
+
+def test_each_text_of_a_capture_is_a_field_of_captures_and_sweeps() -> None:
+    for kind in (Capture, Sweep):
+        assert {*TEXTS} <= {field.name for field in fields(kind)}
