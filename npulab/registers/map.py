@@ -603,8 +603,7 @@ class RegisterMap:
             if offset in out:
                 raise ValueError(
                     f"register map: blocks {self.registers[out[offset]][0]!r} and {block!r} both "
-                    "have "
-                    f"offset {offset:#x}, so a write to it says too little"
+                    f"have offset {offset:#x}, so a write to it says too little"
                 )
             out[offset] = word
         return out

@@ -359,8 +359,7 @@ def _holding(
     if len(conditions) > MOST_CONDITIONS:
         raise ValueError(
             f"{source.path}: got more than {MOST_CONDITIONS} conditions, at most {MOST_CONDITIONS} "
-            "are "
-            "allowed"
+            "are allowed"
         )
     asked = {*NAME.findall(" ".join(directives[n][2] for n in conditions))}
     bodies: dict[str, list[str]] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import dropwhile, pairwise
+from itertools import chain, dropwhile
 from typing import Any, NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
@@ -41,9 +41,9 @@ def rnndb_text(table: RegisterTable) -> str:
     """
     said = table.said()
     named = {block: _with_names(rows, table.by_address) for block, rows in table.blocks.items()}
-    ours = [bool(_own(_said(row))) for rows in named.values() for row in rows]
     own = ""
-    if "" in named or any(ours) or said:
+    ours = any(_own(_said(row)) for row in chain.from_iterable(named.values()))
+    if "" in named or ours or said:
         own = f'\nxmlns:npulab="{NPULAB}"'
     lines = [
         '<?xml version="1.0" encoding="UTF-8"?>',
@@ -54,20 +54,13 @@ def rnndb_text(table: RegisterTable) -> str:
     ]
     lines += _copyright(table.copyright)
     for name, values in table.enums.items():
-        lines += [
-            f"<enum name={quoteattr(name)}>",
-            *(
-                f'{INDENT}<value name={quoteattr(text)} value="{raw:#x}"/>'
-                for raw, text in values.items()
-            ),
-            "</enum>",
-            "",
-        ]
+        lines.append(f"<enum name={quoteattr(name)}>")
+        for raw, text in values.items():
+            lines.append(f'{INDENT}<value name={quoteattr(text)} value="{raw:#x}"/>')
+        lines += ["</enum>", ""]
     for block, rows in named.items():
         head = f"<domain name={quoteattr(block or 'registers')}"
-        if block:
-            head += ""
-        else:
+        if not block:
             head += ' npulab:nameless="yes"'
         if block in said:
             head += f' npulab:addresses="{str(said[block]).lower()}"'
@@ -91,83 +84,59 @@ def _with_names(rows: Sequence[Row], by_address: frozenset[str]) -> list[Row]:
 
 
 def _registers(rows: Sequence[Row]) -> list[Register]:
-    """Yield the registers of a block; two words of one name are one register of 64 bits."""
+    """The registers of a block; two words of one name are one register of 64 bits."""
     places: dict[tuple[int, str], list[Row]] = {}
     for row in rows:
         places.setdefault((row["offset"], row["register"]), []).append(row)
-    second = {
-        b
-        for a, b in pairwise(sorted(places, key=lambda one: (one[1], one[0])))
-        if b[1] == a[1] and b[0] == a[0] + WORD_BYTES
-    }
+    second = {(offset, name) for offset, name in places if (offset - WORD_BYTES, name) in places}
     out = []
     for offset, name in places:
         if (offset, name) in second:
             continue
-        words = [(offset, name)]
-        if (offset + WORD_BYTES, name) in second and (offset + 2 * WORD_BYTES, name) not in second:
-            words.append((offset + WORD_BYTES, name))
-        elif (offset + WORD_BYTES, name) in second:  # a longer run is registers of their own
-            second -= {(offset + WORD_BYTES, name)}
-        fields = [
-            {**_said(row), "lsb": row["lsb"] + WORD_BITS * n}
-            for n, word in enumerate(words)
-            for row in places[word]
-        ]
-        out.append(
-            Register(
-                offset,
-                name,
-                WORD_BITS * len(words),
-                tuple(tuple(sorted(one.items())) for one in _joined(fields, name)),
-            )
-        )
+        fields = [{**_said(row)} for row in places[offset, name]]
+        size, upper = WORD_BITS, (offset + WORD_BYTES, name)
+        if upper in second and (offset + 2 * WORD_BYTES, name) not in second:
+            size += WORD_BITS
+            for row in places[upper]:
+                fields.append({**_said(row), "lsb": row["lsb"] + WORD_BITS})
+        else:  # a longer run is registers of their own
+            second.discard(upper)
+        joined = [tuple(sorted(field.items())) for field in _joined(fields, name)]
+        out.append(Register(offset, name, size, tuple(joined)))
     return out
 
 
 def _joined(fields: Sequence[dict[str, Any]], register: str) -> Iterator[dict[str, Any]]:
     """Yield the fields; the two halves of a 64-bit field are joined if readers will give the
     joined field the same name."""
-    crossing = {
-        (one["field"], one.get("feature")): one
-        for one in fields
-        if one.get("at") == 0
-        and one["lsb"] + one["width"] == WORD_BITS
-        and (
-            (one["field"] == register and len(fields) == 2)
-            or one["field"].removeprefix(f"{register}.") not in ("", one["field"])
-        )
-    }
-    for one in fields:
-        low = crossing.get((one["field"], one.get("feature")))
-        if low is None or (one is not low and one["lsb"] != WORD_BITS):
-            yield one
-        elif one is low:
-            upper = next(
-                (
-                    other
-                    for other in fields
-                    if other["field"] == one["field"]
-                    and other["lsb"] == WORD_BITS
-                    and other.get("at") == one["width"]
-                    and other.get("feature") == one.get("feature")
-                ),
-                None,
-            )
-            if upper is None:
-                yield one
+    lower: dict[Any, dict[str, Any]] = {}
+    upper: dict[Any, dict[str, Any]] = {}
+    for field in fields:
+        key = field["field"], field.get("feature")
+        whole = field["field"] == register and len(fields) == 2
+        named = field["field"].removeprefix(f"{register}.") not in ("", field["field"])
+        ends = field.get("at") == 0 and field["lsb"] + field["width"] == WORD_BITS
+        if ends and (whole or named):
+            lower[key] = field
+        elif field["lsb"] == WORD_BITS:
+            upper.setdefault((*key, field.get("at")), field)
+    for field in fields:
+        key = field["field"], field.get("feature")
+        low = lower.get(key)
+        if low is None or (field is not low and field["lsb"] != WORD_BITS):
+            yield field
+        elif field is low:
+            high = upper.get((*key, low["width"]))
+            if high is None:
+                yield field
                 continue
-            if one["field"] == register:
-                name = ""
-            else:
-                name = one["field"].removeprefix(f"{register}.")
-            yield {
-                **{k: v for k, v in one.items() if k != "at"},
-                "field": name,
-                "width": one["width"] + upper["width"],
-            }
-        elif one.get("at") != low["width"]:
-            yield one
+            joined = {column: value for column, value in low.items() if column != "at"}
+            joined["field"] = ""
+            if low["field"] != register:
+                joined["field"] = low["field"].removeprefix(f"{register}.")
+            yield {**joined, "width": low["width"] + high["width"]}
+        elif field.get("at") != low["width"]:
+            yield field
 
 
 def _said(row: Row) -> dict[str, Any]:

@@ -98,8 +98,7 @@ def refuse(path: Path) -> None:
         if left[0] < 0 or left[1] < 0:
             raise ValueError(
                 f"{file}: got {size} bytes, or more than {FILES} files, allowed are {MOST_BYTES} "
-                "bytes "
-                "with all includes"
+                "bytes with all includes"
                 if left[0] < 0
                 else f"{file}: got an include too many, allowed are {FILES}"
             )
@@ -107,8 +106,7 @@ def refuse(path: Path) -> None:
         if (at := text.find("<%")) >= 0:
             raise ValueError(
                 f"{_at(file, text, at)}: got a directive of Perl (<%), allowed is a file without; "
-                "npulab "
-                "runs nothing that a file says"
+                "npulab runs nothing that a file says"
             )
         for match in _steps(text):
             if match[0] != INCLUDED:
@@ -133,8 +131,7 @@ def refuse(path: Path) -> None:
             ):
                 raise ValueError(
                     f"{_at(file, text, match.start())}: include: got {name!r}, allowed is a file "
-                    "that "
-                    f"lies in {folder} or below and does not include itself"
+                    f"that lies in {folder} or below and does not include itself"
                 )
             look(file.parent / name, (*above, real))
 
