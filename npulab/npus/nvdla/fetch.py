@@ -1,7 +1,7 @@
-"""What CDMA reads for a convolution: features, images and weights, from registers and memory.
+"""CDMA's reads for a convolution: features, images and weights, from registers and memory.
 
 Registers are raw values by full name, ``CDMA.D_DATAIN_SIZE_0.DATAIN_WIDTH``; a name that is missing
-is 0, as after reset.  Pixels of every format are turned to channels of int8 or int16;
+is 0, as after reset.  Pixels of every format become channels of int8 or int16;
 ``pixels.csv`` says where the channels of a pixel lie.  Source: nvdla/hw cmod/cdma; the traces of
 nvdla/hw agree for features and for the ten orders of four 8-bit channels (evidence T).
 """
@@ -22,13 +22,12 @@ from npulab.npus.nvdla.memory import ByteMemory
 from npulab.npus.nvdla.rules import RULES, Rules, saturated, shifted
 from npulab.npus.nvdla.units.fields import Fields
 
-WORD = 16  # bits that packed channels are moved up in
-CONVERTED_BITS = 17  # a converted value is limited to these, then to those of an element
+WORD = 16  # bits: packed channels are moved up to the top of them
+CONVERTED_BITS = 17  # a converted value is saturated to these, then to an element's
 MOST_TRUNCATE = 63  # CDMA.D_CVT_CFG.CVT_TRUNCATE has 6 bits
-BLOCK = 2**14  # elements converted at a time: temporaries stay small beside the tensors
-MOST_BYTES = (
-    2**25
-)  # of features or of an image: rows may overlap, so that memory does not bound them
+BLOCK = 2**14  # elements converted at a time: temporaries stay small next to the tensors
+# Of features or of an image: rows may overlap, so memory does not bound them.
+MOST_BYTES = 2**25
 DATA, DATA_UV = (f"CDMA.D_DAIN_ADDR_LOW_{plane}.DATAIN_ADDR_LOW_{plane}" for plane in (0, 1))
 FEATURES, DATA_MEMORY = "CDMA.D_DATAIN_SIZE_{1}.DATAIN_{0}", "CDMA.D_DAIN_RAM_TYPE.DATAIN_RAM_TYPE"
 WEIGHT = "CDMA.D_WEIGHT_ADDR_LOW.WEIGHT_ADDR_LOW"
@@ -45,11 +44,11 @@ MEANS = (
 @dataclass(frozen=True)
 class Format:
     """A pixel format: elements of ``element`` bytes, pixels of ``pixel`` bytes in the first plane
-    and ``pixel_uv`` in the second one, if there is one.
+    and ``pixel_uv`` in the second, if there is a second.
 
-    ``channels`` are (first, width) of each channel in the order the convolution counts them.  A
-    width of 0 is the element ``first`` of the pixel, those of the second plane behind those of the
-    first; else the pixel is a word with the channel in so many bits from bit ``first`` on, which
+    ``channels`` are (first, width) of each channel in the order of the convolution.  If the width
+    is 0, the channel is the element ``first`` of the pixel; the second plane's elements follow the
+    first's.  Else the pixel is a word with the channel in ``width`` bits from bit ``first``, which
     are moved up to the top of 16 bits.
     """
 
@@ -62,45 +61,40 @@ class Format:
     evidence: str = ""
 
     def unpack(self, rows: np.ndarray, rows_uv: np.ndarray | None = None) -> np.ndarray:
-        """Channels ``(height, width, channels)``, uint8 or uint16, of rows of pixels ``(height,
-        bytes) uint8``.
+        """Return channels ``(height, width, channels)``, uint8 or uint16, of rows of pixels
+        ``(height, bytes) uint8``.
 
-        Raises ValueError for rows that are no whole pixels, and a second plane that is missing or
-        too much.
+        Raises ValueError for rows that are not whole pixels, and a second plane that is missing or
+        not of the format.
         """
         width, rest = divmod(rows.shape[1], self.pixel)
-        wanted = None
+        got = wanted = None
+        planes = [rows]
+        if rows_uv is not None:
+            got = rows_uv.shape
+            planes.append(rows_uv)
         if self.pixel_uv:
             wanted = len(rows), width * self.pixel_uv
-        if rest or (None if rows_uv is None else rows_uv.shape) != wanted:
+        if rest or got != wanted:
             raise ValueError(
-                f"{self.name}: got rows {rows.shape} and "
-                f"{None if rows_uv is None else rows_uv.shape}, "
-                f"allowed are pixels of {self.pixel} bytes and a second plane of {wanted}"
+                f"{self.name}: got rows {rows.shape} and {got}, allowed are pixels of "
+                f"{self.pixel} bytes and a second plane of {wanted}"
             )
         if any(bits for _, bits in self.channels):
             words = np.ascontiguousarray(rows).view("<u4")
-            return np.stack(
-                [
-                    (words >> np.uint32(first)) % 2**bits * 2 ** (WORD - bits)
-                    for first, bits in self.channels
-                ],
-                2,
-            ).astype(np.uint16)
-        type_ = np.dtype(f"<u{self.element}")
-        planes = [
-            np.ascontiguousarray(one).view(type_).reshape(len(rows), width, -1)
-            for one in (rows, rows_uv)
-            if one is not None
-        ]
-        if len(planes) == 1:
-            elements = planes[0]
-        else:
-            elements = np.concatenate(planes, 2)
-        return elements[:, :, [first for first, _ in self.channels]]
+            out = np.empty((len(rows), width, len(self.channels)), np.uint16)
+            for channel, (first, bits) in enumerate(self.channels):
+                out[:, :, channel] = (words >> np.uint32(first)) % 2**bits * 2 ** (WORD - bits)
+            return out
+        elements = []
+        for plane in planes:
+            stored = np.ascontiguousarray(plane).view(f"<u{self.element}")
+            elements.append(stored.reshape(len(rows), width, -1))
+        return np.concatenate(elements, 2)[:, :, [first for first, _ in self.channels]]
 
 
 def _channel(text: str) -> Pair:
+    """Return (first, width) of a channel of ``pixels.csv``: "2", or "10+5"."""
     found = re.fullmatch(r"(\d+)(?:\+(\d+))?", text)
     assert found is not None, text
     return int(found[1]), int(found[2] or 0)
@@ -128,11 +122,11 @@ def converted(
     bits: int,
     rules: Rules = RULES,
 ) -> np.ndarray:
-    """``(value - offset) * scale / 2**truncate`` rounded half away from zero, of ``bits`` (8 or
-    16): int8 or int16.
+    """Return ``(value - offset) * scale / 2**truncate`` rounded half away from zero, of ``bits`` (8
+    or 16): int8 or int16.
 
     ``values`` are whole numbers ``(..., C)`` of at most 17 bits, ``offsets`` 16 bits signed, one or
-    one per channel, ``scale`` 16 bits signed.  The result is limited to 17 bits, then to ``bits``.
+    one per channel, ``scale`` 16 bits signed.  The result is saturated to 17 bits, then ``bits``.
     Raises ValueError for a truncate outside 0 to 63.
 
     >>> converted(np.array([3, 5, 255]), 0, 1, 1, 8)
@@ -145,14 +139,13 @@ def converted(
 
 
 def cube_of(fields: Fields) -> Cube:
-    """Where the features lie; raises Hang if CDMA and CSC disagree about their size."""
+    """Return the cube of the features; Hang if CDMA and CSC disagree about their size."""
     fields.agree("features")
     shape, atom = fields.shape(FEATURES), fields.features["memory_atom"]
-    line, plane = (fields[name] for name in PITCHES)
-    if shape[:2] == (1, 1) and all(
-        fields[f"CDMA.D_DAIN_MAP.{name}_PACKED"] for name in ("LINE", "SURF")
-    ):
-        # the surfaces of a single pixel are then read as one run, whatever the stride says
+    line, plane = fields[PITCHES[0]], fields[PITCHES[1]]
+    packed = fields["CDMA.D_DAIN_MAP.LINE_PACKED"] and fields["CDMA.D_DAIN_MAP.SURF_PACKED"]
+    if shape[:2] == (1, 1) and packed:
+        # The surfaces of a single pixel are then read as one run, whatever the stride says.
         plane = atom
     return Cube(
         *shape,
@@ -166,19 +159,17 @@ def cube_of(fields: Fields) -> Cube:
 
 
 def stored_weights(fields: Fields, itemsize: int = 1, image: bool = False) -> Weights:
-    """How the weights lie from their address on; those of an image have all that a row reads as
-    channels.
+    """Return the layout of the weights; an image's weights have all that a row reads as channels.
 
-    Raises Unsupported for rows of an image that are extended as no source states.
+    Raises Unsupported for rows of an image that are extended in a way that no source states.
     """
     features = fields.features
     extended = 0
     if image:
         extended = fields["CSC.D_POST_Y_EXTENSION.Y_EXTENSION"]
+    group = features["atomic_k"]
     if itemsize == 2:
-        group = features.get("atomic_k_int16", features["atomic_k"])
-    else:
-        group = features["atomic_k"]
+        group = features.get("atomic_k_int16", group)
     try:
         return Weights(
             fields.size(KERNELS),
@@ -194,14 +185,13 @@ def stored_weights(fields: Fields, itemsize: int = 1, image: bool = False) -> We
 
 
 def weights_of(fields: Fields, itemsize: int = 1, image: bool = False) -> Weights:
-    """As ``stored_weights``; Hang if they are not of the features' channels or take more bytes than
-    are read."""
+    """Return the weights' layout; Hang if they are not of the features' channels or take more bytes
+    than are read."""
     out = stored_weights(fields, itemsize, image)
     if image and out.width != 1:
         raise Hang(
             f"CSC.D_WEIGHT_SIZE_EXT_0.WEIGHT_WIDTH_EXT is {out.width - 1}, where an image's kernel "
-            "has 0: all "
-            "that it takes of a row are channels"
+            "has 0: all that it takes of a row are channels"
         )
     if not image:
         fields.agree("kernels of features")
@@ -209,8 +199,7 @@ def weights_of(fields: Fields, itemsize: int = 1, image: bool = False) -> Weight
     if stated < out.used:
         raise Hang(
             f"CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES are {stated} bytes, weights {out.shape} take "
-            f"{out.used}: the "
-            "convolution waits for the rest"
+            f"{out.used}: the convolution waits for the rest"
         )
     return out
 
@@ -218,7 +207,7 @@ def weights_of(fields: Fields, itemsize: int = 1, image: bool = False) -> Weight
 def read_features(
     fields: Fields, memory: ByteMemory, itemsize: int = 1, rules: Rules = RULES
 ) -> np.ndarray:
-    """The features ``(height, width, channels)`` of ``itemsize`` bytes, converted where the job
+    """Return the features ``(height, width, channels)`` of ``itemsize`` bytes, converted if the job
     asks for it.
 
     Raises Unsupported for more than 32 MiB.
@@ -226,18 +215,17 @@ def read_features(
     cube = cube_of(fields)
     _refuse_large("CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL", "features", cube.filled)
     x = cube.tensor(cube.read(memory))[:, :, : cube.channels]
-    return _converted(
-        fields, x, [wrapped(fields["CDMA.D_CVT_OFFSET.CVT_OFFSET"], 16)], itemsize, rules
-    )
+    offsets = [wrapped(fields["CDMA.D_CVT_OFFSET.CVT_OFFSET"], 16)]
+    return _converted(fields, x, offsets, itemsize, rules)
 
 
 def read_image(
     fields: Fields, memory: ByteMemory, itemsize: int = 1, rules: Rules = RULES
 ) -> np.ndarray:
-    """The image ``(height, width, channels)`` of ``itemsize`` bytes, converted, with the padding
-    left and right of it.
+    """Return the image ``(height, width, channels)`` of ``itemsize`` bytes, converted, with the
+    padding to its left and right.
 
-    Raises Unsupported for more than 32 MiB and for formats that are not covered, Hang where the
+    Raises Unsupported for more than 32 MiB and for formats that are not covered, Hang if the
     registers state another count of channels than the format has.
     """
     form, (height, width, channels) = format_of(fields), fields.shape(FEATURES)
@@ -255,7 +243,7 @@ def read_image(
     as_signed = (
         fields["CDMA.D_DATAIN_FORMAT.PIXEL_SIGN_OVERRIDE"] or not fields["CDMA.D_CVT_CFG.CVT_EN"]
     )
-    left, right = (fields[f"CDMA.D_ZERO_PADDING.PAD_{side}"] for side in ("LEFT", "RIGHT"))
+    left, right = fields["CDMA.D_ZERO_PADDING.PAD_LEFT"], fields["CDMA.D_ZERO_PADDING.PAD_RIGHT"]
     fill = 0
     if rules.pad_value:
         fill = wrapped(fields["CDMA.D_ZERO_PADDING_VALUE.PAD_VALUE"], 8 * itemsize)
@@ -269,35 +257,31 @@ def read_image(
 
 
 def weights_at(fields: Fields) -> tuple[str, int]:
-    """Memory and address of the weights."""
+    """Return memory and address of the weights."""
     return MEMORIES[fields["CDMA.D_WEIGHT_RAM_TYPE.WEIGHT_RAM_TYPE"]], fields.address(WEIGHT)
 
 
 def read_weights(
     fields: Fields, memory: ByteMemory, stored: Weights, rules: Rules = RULES
 ) -> np.ndarray:
-    """The weights ``(kernels, height, width, channels)``, int8 or int16."""
+    """Return the weights ``(kernels, height, width, channels)``, int8 or int16."""
     data = memory.read(*weights_at(fields), stored.used)
     if rules.weight_order == "plain":
         return np.frombuffer(data, np.uint8).view(TYPES[stored.itemsize]).reshape(stored.shape)
     if rules.transposed and stored.lines == 1:
-        return (
-            replace(stored, height=stored.width, width=stored.height)
-            .unpack(data)
-            .transpose(0, 2, 1, 3)
-        )
+        swapped = replace(stored, height=stored.width, width=stored.height)
+        return swapped.unpack(data).transpose(0, 2, 1, 3)
     return stored.unpack(data)
 
 
 def format_of(fields: Fields) -> Format:
-    """The pixel format; raises Unsupported for one that is not covered."""
+    """Return the pixel format; Unsupported for a format that is not covered."""
     fields.expect("run image")
     raw = fields["CDMA.D_DATAIN_FORMAT.PIXEL_FORMAT"]
     form = FORMATS.get(raw)
     if form is None or not form.channels:
-        if form is None:
-            what = ", which no source names"
-        else:
+        what = ", which no source names"
+        if form is not None:
             what = f" ({form.name}, floating point)"
         raise Unsupported(
             f"CDMA.D_DATAIN_FORMAT.PIXEL_FORMAT: got {raw}{what}, covered are those of whole "
@@ -312,45 +296,34 @@ def format_of(fields: Fields) -> Format:
 
 
 def _pixels(fields: Fields, memory: ByteMemory, form: Format, rows: Pair, width: int) -> np.ndarray:
-    """Some rows of an image as they are stored."""
+    """Return some rows of an image as they are stored."""
     skipped, atom = fields["CDMA.D_PIXEL_OFFSET.PIXEL_X_OFFSET"], fields.features["memory_atom"]
     planes = [(DATA, PITCHES[0], form.pixel, skipped * form.pixel)]
     if form.pixel_uv:
-        # the second plane's address is that of the atom in which its first pixel lies
-        planes += [
-            (
-                DATA_UV,
-                "CDMA.D_LINE_UV_STRIDE.UV_LINE_STRIDE",
-                form.pixel_uv,
-                skipped * form.pixel_uv % atom,
-            )
-        ]
+        # The second plane's address is that of the atom in which its first pixel lies.
+        pitch_uv, start_uv = "CDMA.D_LINE_UV_STRIDE.UV_LINE_STRIDE", skipped * form.pixel_uv % atom
+        planes.append((DATA_UV, pitch_uv, form.pixel_uv, start_uv))
     name, read = MEMORIES[fields[DATA_MEMORY]], []
     for address, stride, size, start in planes:
         first, pitch = fields.address(address) + start, fields[stride]
-        data = b"".join(
-            [memory.read(name, first + row * pitch, width * size) for row in range(*rows)]
-        )
-        read.append(np.frombuffer(data, np.uint8).reshape(-1, width * size))
+        stored = [memory.read(name, first + row * pitch, width * size) for row in range(*rows)]
+        read.append(np.frombuffer(b"".join(stored), np.uint8).reshape(-1, width * size))
     return form.unpack(*read)
 
 
 def _converted(
     fields: Fields, x: np.ndarray, offsets: Sequence[int], itemsize: int, rules: Rules
 ) -> np.ndarray:
-    """Elements in the type that is multiplied."""
+    """Return elements in the type that is multiplied."""
     if not fields["CDMA.D_CVT_CFG.CVT_EN"]:
         if x.itemsize != itemsize:
             raise Unsupported(
                 f"CDMA.D_CVT_CFG.CVT_EN: got 0 with elements of {x.itemsize} bytes to be processed "
-                "as "
-                f"{itemsize}, allowed is 1"
+                f"as {itemsize}, allowed is 1"
             )
         return x
-    scale, truncate = (
-        wrapped(fields["CDMA.D_CVT_SCALE.CVT_SCALE"], 16),
-        fields["CDMA.D_CVT_CFG.CVT_TRUNCATE"],
-    )
+    scale = wrapped(fields["CDMA.D_CVT_SCALE.CVT_SCALE"], 16)
+    truncate = fields["CDMA.D_CVT_CFG.CVT_TRUNCATE"]
     out = np.empty(x.shape, TYPES[itemsize])
     for top, bottom in _blocks(len(x), x[0].size):
         out[top:bottom] = converted(x[top:bottom], offsets, scale, truncate, 8 * itemsize, rules)
@@ -358,7 +331,7 @@ def _converted(
 
 
 def _blocks(rows: int, row: int) -> Iterator[Pair]:
-    """(first, end) of rows of so many elements that are made ready at a time."""
+    """Yield (first, end) of the rows of ``row`` elements that are converted at a time."""
     step = max(1, BLOCK // row)
     for top in range(0, rows, step):
         yield top, min(top + step, rows)

@@ -57,9 +57,9 @@ Records = tuple[
 
 @dataclass(frozen=True, eq=False)
 class Image:
-    """What a file puts into memory: ``data`` from its start, zero where no record says, and
-    ``runs`` ``(n, 2) int64`` (offset, size) of the bytes that it says, in ascending order and
-    apart.  If it is ``packed``, ``data`` are the bytes of the runs one behind the other."""
+    """The bytes that a file puts into memory: ``data`` from its start, zero where no record says,
+    and ``runs`` ``(n, 2) int64`` (offset, size) of the bytes that it states, in ascending order and
+    apart.  If it is ``packed``, ``data`` has the bytes of the runs only, one after the other."""
 
     name: str
     data: bytes
@@ -75,14 +75,14 @@ class Image:
 
     @property
     def whole(self) -> bool:
-        """Whether it says every byte of ``data``."""
+        """True if the file states every byte of ``data``."""
         return bool(len(self.runs) == 1 and self.runs[0, 1] == len(self.data))
 
 
 def image_file(folder: Path, name: str) -> Path:
-    """The file of that name, or the one with ``.gz`` behind it.
+    """Return the file of that name, or of that name with ``.gz`` at its end.
 
-    Raises ValueError for what is no plain name, and where there is neither.
+    Raises ValueError for a name that is not plain, and if neither file exists.
     """
     if not name or name != Path(name).name or "\\" in name or "\0" in name or name in (".", ".."):
         raise ValueError(f"got file {name!r}, allowed is the plain name of a file beside the trace")
@@ -93,10 +93,10 @@ def image_file(folder: Path, name: str) -> Path:
 
 
 def read_records(path: Path) -> Image:
-    """The image in a file of records.
+    """Return the image in a file of records.
 
-    Raises ValueError naming file and line for what is no record, a payload of another size than it
-    says, and a list that does not end.
+    Raises ValueError naming file and line for text that is not a record, a payload of another size
+    than stated, and a list that does not end.
     """
     parts: list[Records] = []
     text, depth, last = 0, 0, 1
@@ -116,8 +116,8 @@ def read_records(path: Path) -> Image:
 
 
 def spelled_as_usual(chunk: bytes) -> Records | None:
-    """The records of a text where each is spelled ``{offset:0x20, size:4, payload:0x00 0x01 0x02
-    0x03}``, else None; the bytes of all payloads are read at once."""
+    """Return the records of a text if each is spelled ``{offset:0x20, size:4, payload:0x00 0x01
+    0x02 0x03}``, else None; the bytes of all payloads are read at once."""
     heads, codes = HEAD.findall(chunk), np.frombuffer(chunk, np.uint8)
     begins = np.flatnonzero(codes == ord("l")) + len("load:")  # once in each head
     if not heads or len(begins) != len(heads):
@@ -134,7 +134,7 @@ def spelled_as_usual(chunk: bytes) -> Records | None:
     behind = np.full(total, ord(" "), np.uint8)
     behind[ends - 1] = ord("}")
     high, low = HEX[codes[at + 2]], HEX[codes[at + 3]]
-    # what is between the records are separators if no other character is left
+    # Only separators lie between the records if no other character is left.
     spelled = (
         len("offset:0xsize:payload:") * len(heads)
         + len(b"".join(starts + counts))
@@ -153,10 +153,10 @@ def spelled_as_usual(chunk: bytes) -> Records | None:
 
 
 def spelled_anyhow(chunk: bytes, where: str = "line", line: int = 1) -> Records:
-    """The records of a text with blanks and line ends wherever they may be; ``line`` is the number
-    of its first.
+    """Return the records of a text with blanks and line ends in any allowed place; ``line`` is the
+    number of its first line.
 
-    Raises ValueError naming the line of what is no record.
+    Raises ValueError naming the line of text that is not a record.
     """
     starts, sizes, payloads, at = [], [], [], 0
     while match := RECORD.match(chunk, at):
@@ -165,8 +165,7 @@ def spelled_anyhow(chunk: bytes, where: str = "line", line: int = 1) -> Records:
         if count != said:
             raise ValueError(
                 f"{where} {line + chunk.count(10, 0, match.start(1))}: got {count} bytes of "
-                "payload, "
-                f"allowed are the {said} that its size says"
+                f"payload, allowed are the {said} that its size says"
             )
         starts.append(int(start, 16 if start[:2] == b"0x" else 10))
         sizes.append(count)
@@ -185,10 +184,10 @@ def spelled_anyhow(chunk: bytes, where: str = "line", line: int = 1) -> Records:
 
 
 def read_lines(path: Path, size: int | None = None) -> Image:
-    """The image in a file of lines: its first ``size`` bytes, by default all of them.
+    """Return the image in a file of lines: its first ``size`` bytes, by default all of them.
 
-    Raises ValueError naming file and line where a line begins as bytes and is none, and where there
-    are fewer.
+    Raises ValueError naming file and line if a line begins as bytes but has other text, and if
+    there are fewer bytes.
     """
     parts, got = [], 0
     for number, chunk in _chunks(path, b"\n"):
@@ -199,8 +198,7 @@ def read_lines(path: Path, size: int | None = None) -> Image:
             elif STARTS.match(text):
                 raise ValueError(
                     f"{path}, line {line}: got {_shown(text, 0)}, allowed are bytes 0x00 to 0xff, "
-                    "parted "
-                    "by blanks"
+                    "parted by blanks"
                 )
         if size is not None and got >= size:
             break
@@ -213,8 +211,8 @@ def read_lines(path: Path, size: int | None = None) -> Image:
 
 
 def _chunks(path: Path, end: bytes) -> Iterator[tuple[int, bytes]]:
-    """(number of its first line, text) of parts of a file that end behind ``end``, the last one
-    where the file does."""
+    """Yield (number of the first line, text) of parts of a file that end with ``end``; the last
+    part ends with the file."""
     line, rest, total = 1, b"", 0
     with opened(path) as raw:
         file: Any = raw
@@ -249,12 +247,12 @@ def _chunks(path: Path, end: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _placed(path: Path, parts: Sequence[Records], text: int) -> Image:
-    """Records put where they belong; a later one covers an earlier one."""
+    """Return the image of records at their offsets; a later record covers an earlier one."""
     runs = np.concatenate([merged(starts, sizes) for starts, sizes, _ in parts])
     end, most = int(runs.sum(axis=-1).max()), max(MOST_BYTES, PER_TEXT * text)
     runs = merged(*runs.T)
     packed = end > most
-    # where each run goes in the data, less where it goes in memory
+    # the offset of each run in packed data, less its offset in memory
     moved = np.cumsum(runs[:, 1]) - runs[:, 1] - runs[:, 0]
     data = np.zeros(int(runs[:, 1].sum()) if packed else end, np.uint8)
     for begins, counts, payload in parts:
@@ -267,7 +265,7 @@ def _placed(path: Path, parts: Sequence[Records], text: int) -> Image:
 
 
 def merged(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Runs ``(n, 2)`` (start, size) that hold the same places, in order and apart.
+    """Return runs ``(n, 2)`` (start, size) that hold the same places, in order and apart.
 
     >>> merged(np.array([8, 0, 4]), np.array([4, 4, 2])).tolist()
     [[0, 6], [8, 4]]

@@ -1,7 +1,7 @@
-"""Where features and weights lie in memory, and how bytes become tensors and tensors bytes.
+"""Layouts of features and weights in memory: bytes to tensors and tensors to bytes.
 
 A feature cube is stored in surfaces of as many channels as an atom of memory holds, weights in
-groups of kernels and blocks of channels, of which the last ones may be short.  Source: nvdla/doc
+groups of kernels and blocks of channels; the last of each may be short.  Source: nvdla/doc
 doc/hw/format.rst; the int8 and int16 traces of nvdla/hw agree.
 """
 
@@ -20,11 +20,9 @@ from npulab.npus.nvdla.facts import MEMORIES, Pair, Shape
 from npulab.npus.nvdla.memory import ByteMemory
 
 WEIGHT_ALIGN = 128  # bytes that all weights together are rounded up to
-TYPES: dict[int, np.dtype[Any]] = {
-    1: np.dtype(np.int8),
-    2: np.dtype("<i2"),
-}  # of an element, by its bytes
-# lanes computed at a time: temporaries, some 160 bytes a lane, stay small beside the cubes
+# The type of an element, by its bytes.
+TYPES: dict[int, np.dtype[Any]] = {1: np.dtype(np.int8), 2: np.dtype("<i2")}
+# Lanes computed at a time: temporaries, some 160 bytes a lane, stay small next to the cubes.
 BLOCK, MOST_BLOCK, BLOCKS = 2**12, 2**14, 32
 
 
@@ -35,11 +33,10 @@ class Cube:
 
     The element (y, x, c) of the tensor ``(height, width, lanes)`` lies ``c // e * plane_pitch + y *
     row_pitch + x * atom + c % e * itemsize`` bytes from the start, where ``e = atom // itemsize``.
-    The lanes are the channels and what completes the last atom, which the hardware reads, computes
-    and writes like any other.  A pitch that is not stepped over, as there is one row or one
-    surface, may be any number.  ``memory`` and ``base`` are where the cube starts, for what is read
-    from memory or written to it. Raises ValueError for sizes below 1, an itemsize other than 1 and
-    2, and an atom that is no multiple of it.
+    The lanes are the channels and the fill of the last atom, which the hardware reads, computes and
+    writes like channels.  A pitch that is never stepped over, with one row or one surface, may be
+    any number.  A cube that is read or written starts at ``base`` of ``memory``.  Raises ValueError for
+    sizes below 1, an itemsize other than 1 and 2, and an atom that is not a multiple of it.
 
     >>> Cube(1, 2, 3, atom=2, row_pitch=4, plane_pitch=8).layout().index_map()
     array([[[ 0,  1,  8,  9],
@@ -62,8 +59,7 @@ class Cube:
         if self.itemsize not in TYPES or self.atom % self.itemsize:
             raise ValueError(
                 f"itemsize: got {self.itemsize} in atoms of {self.atom} bytes, allowed is 1 or 2, "
-                "of "
-                "which an atom is a multiple"
+                "of which an atom is a multiple"
             )
         if min(self.row_pitch, self.plane_pitch) < 0:
             raise ValueError(
@@ -73,7 +69,7 @@ class Cube:
 
     @classmethod
     def packed(cls, height: int, width: int, channels: int, atom: int, itemsize: int = 1) -> Cube:
-        """A cube without gaps."""
+        """Return a cube without gaps."""
         return cls(height, width, channels, atom, width * atom, height * width * atom, itemsize)
 
     @property
@@ -88,7 +84,7 @@ class Cube:
 
     @property
     def shape(self) -> Shape:
-        """Of the tensor with its padding lanes."""
+        """Sizes of the tensor with its padding lanes."""
         return self.height, self.width, self.surfaces * self.lanes
 
     @property
