@@ -35,8 +35,8 @@ class Cube:
     row_pitch + x * atom + c % e * itemsize`` bytes from the start, where ``e = atom // itemsize``.
     The lanes are the channels and the fill of the last atom, which the hardware reads, computes and
     writes like channels.  A pitch that is never stepped over, with one row or one surface, may be
-    any number.  A cube that is read or written starts at ``base`` of ``memory``.  Raises ValueError for
-    sizes below 1, an itemsize other than 1 and 2, and an atom that is not a multiple of it.
+    any number.  A cube that is read or written starts at ``base`` of ``memory``.  Raises ValueError
+    for sizes below 1, an itemsize other than 1 and 2, and an atom that is not a multiple of it.
 
     >>> Cube(1, 2, 3, atom=2, row_pitch=4, plane_pitch=8).layout().index_map()
     array([[[ 0,  1,  8,  9],

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from conftest import shared
 from nvdla_by_hand import Trace
-from test_traces_contract import BYPASSED, PLAIN, random_table, stages
+from test_nvdla_random_traces import BYPASSED, PLAIN, random_table, stages
 
 from npulab.captures.capture import Capture
 from npulab.npus.nvdla import imported

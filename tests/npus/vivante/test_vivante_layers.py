@@ -1,6 +1,4 @@
-"""What the vivante target promises of layers, coefficient streams and recordings, written from
-the promises alone.
-"""
+"""Layers at the edges of what the unit takes, broken captures, and layouts found from markers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Issue 8 from its text: traces of one's own, files that are broken, maps, commands and the
-two-step rule.
-"""
+"""Traces of random jobs, computed by plain integer code; broken files, maps and commands."""
 
 from __future__ import annotations
 

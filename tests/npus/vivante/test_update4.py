@@ -1,4 +1,4 @@
-"""What the package promises, checked from outside with plain integer code as the oracle."""
+"""The captures of update 4 through the whole package, with plain integer code as the oracle."""
 
 from __future__ import annotations
 
