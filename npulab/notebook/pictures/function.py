@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from npulab.notebook.pictures.picture import RIGHT, WRONG, Picture, canvas
+from npulab.notebook.pictures.picture import RIGHT, WRONG, Picture, canvas, open_frame
 
 DOTTED = 64  # at most so many points are drawn with dots
 LINE = 110  # characters of a line of the title
@@ -45,7 +45,7 @@ def function_error(x: Any, y: Any, true: Any, name: str = "") -> Picture:
     with canvas((7.6, 4.8), 2, 1, sharex=True, height_ratios=(3, 2)) as (figure, (above, below)):
         above.plot(x, true, color=RIGHT, linewidth=2.5, alpha=0.6, label="true")
         above.plot(x, y, label="approximation", **thin)
-        above.legend(frameon=False)
+        above.legend()
         below.plot(x, error, **thin)
         below.plot(at, most, "o", color="black", markersize=5, fillstyle="none")
         below.axhline(0, color=RIGHT, linewidth=0.8)
@@ -69,7 +69,7 @@ def function_error(x: Any, y: Any, true: Any, name: str = "") -> Picture:
         below.set_xlabel("x")
         below.set_ylabel("approximation - true")
         for ax in (above, below):
-            ax.spines[["right", "top"]].set_visible(False)
+            open_frame(ax)
         figure.suptitle(textwrap.fill(text, LINE))
     return Picture(text, figure)
 

@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 
 from npulab.analysis.correlate import flips, related
 from npulab.analysis.laws.naming import Naming, naming_of
-from npulab.notebook.pictures.picture import RIGHT, WRONG, Picture, bare, canvas
+from npulab.notebook.pictures.picture import RIGHT, WRONG, Picture, bare, canvas, legend
 from npulab.registers.fields import WORD_BITS, Field, Piece
 from npulab.support.late import pd
 from npulab.support.refuse import refuse_if
@@ -101,9 +101,7 @@ def law_map(laws: Any) -> Picture:
         edges = LineCollection(_edges(laws.fields), colors="black", linewidths=1)
         ax.add_collection(edges)
         _grid(ax, naming_of(laws).words)
-        figure.legend(
-            handles=patches, loc="outside lower center", ncols=len(STATUSES), frameon=False
-        )
+        legend(figure, patches, len(STATUSES))
         ax.set_title(text)
     return Picture(text, figure)
 
@@ -217,7 +215,7 @@ def law_scatter(laws: Any, field: Any, parameter: str | None = None) -> Picture:
             text += f", {right} as the law has them, in {count}"
             captured = {"x": across, "raw": values, "predicted": predicted, "step": steps}
             _draw_steps(ax, pd.DataFrame(captured), item.steps)
-            figure.legend(loc="outside lower center", frameon=False)
+            figure.legend(loc="outside lower center")
         ax.set_xlabel(parameter)
         bare(ax, f"{name}, raw")
         ax.set_title(text, loc="left")

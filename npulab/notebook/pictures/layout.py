@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from numpy import ndarray
 
 from npulab.layout import Found, Layout, Table
-from npulab.notebook.pictures.picture import Picture, canvas, write_values
+from npulab.notebook.pictures.picture import Picture, canvas, legend, write_values
 
 NUMBERED = 16  # cells a side: at most so many have their numbers written into them
 SHOWN = 192  # at most so many rows and columns are drawn
@@ -72,9 +72,7 @@ def layout_map(layout: Found | Layout | Table, width: int = 0) -> Picture:
         if (owners < 0).any():
             marks.append(Patch(facecolor=NOTHING, edgecolor="#606060", label="fill"))
         if marks:
-            figure.legend(
-                handles=marks, loc="outside lower center", ncols=len(marks), frameon=False
-            )
+            legend(figure, marks)
         figure.suptitle(textwrap.fill(text, LINE))
     return Picture(text, figure)
 

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator, MultipleLocator
 
 from npulab.models import Memory
 from npulab.models.listing import memory_text
-from npulab.notebook.pictures.picture import WRONG, Picture, canvas
+from npulab.notebook.pictures.picture import WRONG, Picture, canvas, legend, open_frame
 
 LINE = 120  # characters of a line of the title
 NUMBERED = 40  # of at most so many tensors each has its number, if its bar has room
@@ -52,16 +52,14 @@ def memory_picture(memory: Memory) -> Picture:
         _live(below, memory)
         for ax in (above, below):
             ax.axvline(memory.at, color=WRONG, linewidth=0.8, linestyle=":")
-            ax.spines[["right", "top"]].set_visible(False)
+            open_frame(ax)
             ax.yaxis.set_major_formatter(lambda value, _: memory_text(max(round(value), 0)))
             _, top = ax.get_ylim()
             tick = 2 ** max(round(top) // TICKS, 1).bit_length()
             ax.yaxis.set_major_locator(MultipleLocator(tick))
             ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         if patches:
-            figure.legend(
-                handles=patches, loc="outside lower center", ncols=len(patches), frameon=False
-            )
+            legend(figure, patches)
         figure.suptitle(textwrap.fill(memory.text, LINE))
     return Picture(memory.text, figure)
 

@@ -19,7 +19,16 @@ from npulab.analysis.bisect import Bisected
 from npulab.analysis.bisect.parts import name_of
 from npulab.analysis.check import Comparison
 from npulab.analysis.mismatch.summary import Mismatches, mismatches
-from npulab.notebook.pictures.picture import RIGHT, WRONG, Picture, bare, canvas, write_values
+from npulab.notebook.pictures.picture import (
+    RIGHT,
+    WRONG,
+    Picture,
+    bare,
+    canvas,
+    legend,
+    open_frame,
+    write_values,
+)
 from npulab.notebook.signs import LARGER, SMALLER
 from npulab.quant.codes import Scales, codes_by_rule, real_values, same_codes
 from npulab.quant.floats import steps
@@ -80,9 +89,7 @@ def bisection_trials(found: Bisected) -> Picture:
         for outcome, colour in OUTCOMES.items():
             if outcomes[outcome]:
                 patches.append(Patch(facecolor=colour, label=f"trial: {outcome}"))
-        figure.legend(
-            handles=patches, loc="outside lower center", ncols=len(OUTCOMES), frameon=False
-        )
+        legend(figure, patches, len(OUTCOMES))
         ax.set_title(text)
     return Picture(text, figure)
 
@@ -391,4 +398,4 @@ def _by_place(ax: Any, counted: Mismatches) -> None:
     ax.set_xlim(0, 118)
     ax.set_xticks([0, 25, 50, 75, 100])
     ax.set_title("share of outputs that differ, in %", loc="left")
-    ax.spines[["right", "top"]].set_visible(False)
+    open_frame(ax)

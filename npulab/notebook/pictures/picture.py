@@ -25,6 +25,7 @@ STYLE: Any = {
     "axes.titlesize": 9,
     "figure.facecolor": "white",
     "image.interpolation": "nearest",
+    "legend.frameon": False,
 }
 WRONG, RIGHT = "#c4501b", "#2b6ca3"
 
@@ -96,9 +97,20 @@ class Picture:
         self.figure.savefig(path, dpi=DPI)
 
 
+def legend(figure: Figure, patches: list[Any], columns: int = 0, **options: Any) -> None:
+    """Put a legend below the axes, in so many columns or in one row."""
+    figure.legend(
+        handles=patches, loc="outside lower center", ncols=columns or len(patches), **options
+    )
+
+
+def open_frame(ax: Any) -> None:
+    ax.spines[["right", "top"]].set_visible(False)
+
+
 def bare(ax: Any, label: str) -> None:
     ax.set_ylabel(label)
-    ax.spines[["right", "top"]].set_visible(False)
+    open_frame(ax)
     ax.yaxis.get_major_locator().set_params(integer=True)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
-from npulab.notebook.pictures.picture import RIGHT, WRONG, Picture, canvas
+from npulab.notebook.pictures.picture import RIGHT, WRONG, Picture, canvas, open_frame
 from npulab.support.late import pd
 from npulab.support.refuse import positive, refuse_if
 
@@ -190,7 +190,7 @@ def _axes(ax: Any, kernels: list[Point], roof: _Roof) -> None:
         axis.set_minor_formatter(NullFormatter())
     ax.set_xlabel("FLOP per byte")
     ax.set_ylabel("TFLOPS")
-    ax.spines[["right", "top"]].set_visible(False)
+    open_frame(ax)
 
 
 def _draw_roof(ax: Any, roof: _Roof) -> None:

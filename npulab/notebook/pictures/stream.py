@@ -11,7 +11,7 @@ from numpy import ndarray
 
 from npulab.analysis.check import explain
 from npulab.captures.capture import Capture
-from npulab.notebook.pictures.picture import Picture, canvas
+from npulab.notebook.pictures.picture import Picture, canvas, legend
 from npulab.support.late import pd
 from npulab.support.text import plural
 
@@ -191,11 +191,5 @@ def _legend(figure: Any, sizes: dict[str, str]) -> None:
     for name, size in sizes.items():
         label = f"{name} {size}"
         patches.append(Patch(facecolor=COLOURS[name], edgecolor="#808080", label=label))
-    figure.legend(
-        handles=patches,
-        loc="outside lower center",
-        ncols=min(len(patches), 9),
-        frameon=False,
-        title="bytes of each kind",
-        title_fontsize=8,
-    )
+    title = "bytes of each kind"
+    legend(figure, patches, min(len(patches), 9), title=title, title_fontsize=8)
