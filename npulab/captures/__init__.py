@@ -1,2 +1,1 @@
-"""What was recorded: captures and sweeps, the targets they are of, the folders they lie in,
-devices."""
+"""Records: captures and sweeps, their targets, the folders they lie in, devices."""

@@ -237,7 +237,7 @@ class Command:
     def _in_folder(
         self, files: dict[str, bytes], over: threading.Event
     ) -> tuple[End, bytes | None, str]:
-        """How the program ended, the output that it left, and the reason if it left none."""
+        """The end of the program, the output that it left, and the reason if it left none."""
         with tempfile.TemporaryDirectory(prefix="npulab-", ignore_cleanup_errors=True) as scratch:
             folder = Path(scratch, "capture")
             folder.mkdir()

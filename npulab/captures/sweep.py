@@ -127,7 +127,7 @@ class Sweep:
 
     @property
     def bits(self) -> int:
-        """How many bits vary."""
+        """The number of bits that vary."""
         return int(np.bitwise_count(self.varying).sum())
 
     @property
@@ -364,7 +364,7 @@ def sweep_of(captures: CaptureSet | Iterable[Capture], name: str = "") -> Sweep:
 
 
 def _shared(capture: Capture) -> dict[str, object]:
-    """What has to be the same in every capture of a sweep."""
+    """The values that have to be the same in every capture of a sweep, by name."""
     return {
         "target": capture.target,
         "chip": capture.chip,
@@ -375,7 +375,7 @@ def _shared(capture: Capture) -> dict[str, object]:
 
 
 def _advice(what: str, value: object = "") -> str:
-    """How to take only a part of captures that make no sweep together."""
+    """The advice to take only a part of captures that make no sweep together."""
     folder = f"a folder with those that have {what} alone"
     if value:
         folder = f"a folder with those of one {what} alone"

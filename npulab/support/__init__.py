@@ -1,1 +1,1 @@
-"""What every other room may use: files, processes, text; the standard library only."""
+"""Tools for every other room: files, processes, text; the standard library only."""
