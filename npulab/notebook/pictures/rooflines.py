@@ -86,9 +86,9 @@ def roofline(
     Raises ValueError for points that lack a column or are not positive, and for a peak or bandwidth
     that is not positive.
 
-    >>> roofline([{"name": "one", "flops": 2e9, "bytes": 1e7, "ms": 1.0}], 10, 100)
-    1 kernels under 10 TFLOPS and 100 GB/s (bend at 100 FLOP per byte): 0 bound by memory; 1 with
-    times: 2.00 TFLOPS \ in 1.000 ms, 20.0% of the peak
+    >>> picture = roofline([{"name": "a", "flops": 2e9, "bytes": 1e7, "ms": 1.0}], 10, 100)
+    >>> picture.text.split("; ")[1]
+    '1 with times: 2.00 TFLOPS in 1.000 ms, 20.0% of the peak'
     """
     kernels = _points(points)
     roof = _Roof(_peaks(peak), positive("bandwidth", bandwidth))
