@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -34,9 +34,9 @@ AGAIN = (
 )
 
 
-class Step(NamedTuple):
-    """An edit that was made: what was asked for, as JSON has it, its sentence, and the tables
-    behind it."""
+class EditStep(NamedTuple):
+    """An edit that was made: its arguments, as JSON has them, its sentence, and the table after
+    it."""
 
     edit: Mapping[str, Any]
     sentence: str
@@ -46,10 +46,10 @@ class Step(NamedTuple):
 class Draft:
     """A register map being made.
 
-    Every edit is a named step with undo and redo; one that would make no map is refused with the
-    map's own sentence (ValueError or LookupError) and nothing changes.  ``map`` follows, and
-    ``observe`` tells who shows it.  Bits without a name can be named and split by their automatic
-    name.
+    Every edit is a named step with undo and redo; an edit after which the table is not a map is
+    refused with the map's own sentence (ValueError or LookupError) and nothing changes.  ``map``
+    follows each step, and ``observe`` calls back those who show it.  Bits without a name can be
+    named and split by their automatic name.
 
     >>> import npulab
     >>> made = npulab.draft(1, block="NN")
@@ -69,10 +69,13 @@ class Draft:
         self.path = path
         self._files = dict(files or {})
         self._first = table
-        self._past: list[Step] = []
-        self._future: list[Step] = []
+        self._past: list[EditStep] = []
+        self._future: list[EditStep] = []
         self._observers: list[Callable[[Draft], object]] = []
-        self._valid = [table.features, *({one} for one in table.wanted if _makes(table, [one]))]
+        self._valid: list[Collection[str]] = [table.features]
+        for feature in table.wanted:
+            if _makes_map(table, [feature]):
+                self._valid.append({feature})
         self._check(table)
 
     # ---- what it is ----
@@ -105,22 +108,20 @@ class Draft:
 
     @property
     def edits(self) -> list[dict[str, Any]]:
-        """The edits behind ``steps`` as JSON has them, for ``replay``."""
+        """The edits of ``steps`` as JSON has them, for ``replay``."""
         return [dict(step.edit) for step in self._past]
 
     @property
     def name(self) -> str:
-        """The path of its file, or its blocks where it has none."""
+        """The path of its file, or its blocks if it has none."""
         if self.path:
             return self.path.as_posix()
-        return (
-            ", ".join(dict.fromkeys(block for block, _, _ in self.map.registers if block))
-            or "draft"
-        )
+        blocks = dict.fromkeys(block for block, _, _ in self.map.registers if block)
+        return ", ".join(blocks) or "draft"
 
     @property
     def saved(self) -> bool:
-        """Whether its files hold what it says."""
+        """True if its files hold the same as the draft."""
         return self.path is not None and all(
             self._files[path] == data for path, data in self._contents().items()
         )
@@ -129,7 +130,7 @@ class Draft:
     def unsaved(self) -> list[dict[str, Any]]:
         """The edits that its file, as it is now, does not have, for ``replay``.
 
-        Raises ValueError without a file, and where the file is as none of the steps left it.
+        Raises ValueError without a file, and if the file is not what one of the steps left.
         """
         if self.path is None:
             raise ValueError(
@@ -139,14 +140,12 @@ class Draft:
         now = [disk.read(path) or b"" for path in files]
         tables = [self._first, *(step.table for step in self._past)]
         for count, table in reversed([*enumerate(tables)]):
-            if [sheet.text.encode() for sheet in (table.sheet, table.enums)] == now or (
-                not table.enums.lines and table.sheet.text.encode() == now[0]
-            ):
+            same = table.sheet.text.encode() == now[0]
+            if same and (not table.enums.lines or table.enums.text.encode() == now[1]):
                 return self.edits[count:]
         raise ValueError(
             f"{self.path}: the draft's steps do not lead from the file to it, allowed is a draft "
-            "of the "
-            "file as it is"
+            "of the file as it is"
         )
 
     # ---- edits ----
@@ -170,45 +169,39 @@ class Draft:
         """Cut a field into parts, low end first: before the bits ``at`` of its value, or in parts
         of these ``widths``.
 
-        Without ``names`` the lowest part keeps the name and the others have none; a blank name is
-        none.  Parts are plain numbers, with the field's evidence.
+        Without ``names`` the lowest part keeps the name and the rest has none; a blank name leaves
+        a part without one.  Parts are plain numbers, with the field's evidence.
         """
         if isinstance(at, NUMBERS):
-            cuts = [at]
-        else:
-            cuts = need_all(f"split {field}: at", at, NUMBERS, "is a bit or a list")
+            at = [at]
+        cuts = need_all(f"split {field}: at", at, NUMBERS, "is a bit or a list")
         widths = need_all(f"split {field}: widths", widths, object, "are whole numbers")
         if bool(cuts) == bool(widths):
-            raise ValueError(
-                f"split {field}: got {'both at and widths' if cuts else 'neither at nor widths'}, "
-                "allowed "
-                "is one of them"
-            )
+            got = "neither at nor widths"
+            if cuts:
+                got = "both at and widths"
+            raise ValueError(f"split {field}: got {got}, allowed is one of them")
         if cuts:
             widths = [b - a for a, b in pairwise([0, *cuts, self.map[field].width])]
         self.edit("split", field=field, widths=[*widths], names=[*names])
 
     def join(self, low: str, high: str, name: str = "") -> None:
-        """Make one field of two, the bits of ``high`` above those of ``low``: one row where they
-        lie side by side in a register (named in either order), else a split field."""
+        """Make one field of two, the bits of ``high`` above those of ``low``: one row if they are
+        neighbours in a register (named in either order), else a split field."""
         self.edit("join", low=low, high=high, name=name)
 
     def retype(self, field: str, value: str = "", names: Mapping[int, str] | None = None) -> None:
         """Say how raw becomes value, as the column ``value`` has it, blank for a plain number.
 
         ``names`` by raw go into the enum of ``enum:NAME`` (without a value, into one that is called
-        as the field); a blank name takes one away.
+        as the field); a blank name takes a name away.
         """
         need(f"retype {field}: names", names, (Mapping, type(None)), "are names by raw")
-        self.edit(
-            "retype",
-            field=field,
-            value=value,
-            names={str(raw): name for raw, name in (names or {}).items()},
-        )
+        texts = {str(raw): name for raw, name in (names or {}).items()}
+        self.edit("retype", field=field, value=value, names=texts)
 
     def set_evidence(self, field: str, evidence: str) -> None:
-        """Say how sure it is: a source's code, ``C:<case>``, ``guess`` or ``unknown``."""
+        """Say how sure a field is: a source's code, ``C:<case>``, ``guess`` or ``unknown``."""
         self.edit("set_evidence", field=field, evidence=evidence)
 
     def set_note(self, field: str, note: str) -> None:
@@ -216,7 +209,7 @@ class Draft:
         self.edit("set_note", field=field, note=note)
 
     def set_address(self, field: str, address: bool = True) -> None:
-        """Say whether a field points into memory: a diff sets such fields apart."""
+        """Say if a field points into memory: a diff lists such fields apart."""
         self.edit("set_address", field=field, address=address)
 
     def add(
@@ -246,34 +239,35 @@ class Draft:
         )
 
     def remove(self, field: str) -> None:
-        """Take a field's name and all that is said of it away; its bits have automatic names
+        """Take away a field's name and all that is said of it; its bits have automatic names
         again."""
         self.edit("remove", field=field)
 
     def move(self, field: str, register: str | int, lsb: int, width: int = 0) -> None:
-        """Put a field of one run of bits where no field is, as wide as it is or as ``width``
-        says."""
+        """Put a field of one run of bits where no field is, with its own width or with
+        ``width``."""
         self.edit("move", field=field, register=register, lsb=lsb, width=width)
 
     def resize(self, field: str, width: int, *, shift: bool = False) -> None:
         """Give a field of one run of bits another width, its lowest bit staying.
 
-        With ``shift`` it and everything behind it in its block lies anew, as C lays out bit-fields:
-        one behind the other, in the next word where it does not fit into what is left of one.  What
-        lies behind a gap that C would not have made stays, unless something is pushed onto it.
+        With ``shift`` the field and everything after it in its block is laid out anew, as C lays
+        out bit-fields: one after the other, and in the next word if it does not fit into the rest
+        of the current one.  What follows a gap that C would not have made stays, unless something
+        is pushed onto it.
         """
         self.edit("resize", field=field, width=width, shift=shift)
 
     def shift(self, field: str, by: int, out_of: str = "") -> None:
-        """Move a field and those behind it in its register by so many bits, up or (negative) down,
+        """Move a field and those after it in its register by so many bits, up or (negative) down,
         as far as the run that gives its bits: ``out_of``, or else the next bits without a name."""
         self.edit("shift", field=field, by=by, out_of=out_of)
 
     def edit(self, do: str, **arguments: Any) -> None:
         """Make an edit by its name, with arguments as JSON has them.
 
-        Raises ValueError or LookupError if the edit is unknown or gives no map; nothing changes
-        then.
+        Raises ValueError or LookupError if the edit is unknown or its result is not a map; then
+        nothing changes.
         """
         self._make([self._step(self._table, {"do": do, **arguments})])
 
@@ -283,9 +277,8 @@ class Draft:
         Raises as ``edit``, with the number of the edit.
         """
         table, steps = self._table, []
-        for number, edit in enumerate(
-            need_all("replay", edits, object, "are edits, as draft.edits has them"), 1
-        ):
+        edits = need_all("replay", edits, object, "are edits, as draft.edits has them")
+        for number, edit in enumerate(edits, 1):
             try:
                 steps.append(self._step(table, edit))
             except (ValueError, LookupError) as error:
@@ -294,7 +287,7 @@ class Draft:
         self._make(steps)
 
     def undo(self) -> str:
-        """Take the last edit back; gives its sentence, blank where there was none."""
+        """Take the last edit back and return its sentence, blank if there was none."""
         if not self._past:
             return ""
         step = self._past.pop()
@@ -303,7 +296,7 @@ class Draft:
         return self._future[-1].sentence
 
     def redo(self) -> str:
-        """Make the edit again that was taken back last; gives its sentence, blank where there was
+        """Make the edit again that was taken back last and return its sentence, blank if there was
         none."""
         if not self._future:
             return ""
@@ -311,12 +304,12 @@ class Draft:
         self._tell()
         return self._past[-1].sentence
 
-    def _step(self, table: MapTable, edit: Mapping[str, Any]) -> Step:
+    def _step(self, table: MapTable, edit: Mapping[str, Any]) -> EditStep:
         table, sentence, plain = edited(table, edit)
         self._check(table)
-        return Step(plain, sentence, table)
+        return EditStep(plain, sentence, table)
 
-    def _make(self, steps: Sequence[Step]) -> None:
+    def _make(self, steps: Sequence[EditStep]) -> None:
         table, new = self._table, []
         for step in steps:
             if step.table != table:
@@ -327,16 +320,16 @@ class Draft:
             self._future.clear()
             self._tell()
 
-    def _put(self, steps: Sequence[Step]) -> None:
-        """Steps behind those there are; only the table as it is now remembers its map."""
+    def _put(self, steps: Sequence[EditStep]) -> None:
+        """Add steps; only the table after the last one keeps its map in memory."""
         if self._past:
             self._past[-1] = self._past[-1]._replace(table=self._past[-1].table.bare)
         self._first = self._first.bare
         self._past += [*(step._replace(table=step.table.bare) for step in steps[:-1]), steps[-1]]
 
     def _check(self, table: MapTable) -> None:
-        """Raises where no map can be made, for the draft's features and for each of those that had
-        one."""
+        """Raise an error if the table is not a map, for the draft's features and for each feature
+        that had a map at the beginning."""
         _ = table.map
         for features in self._valid[1:]:
             table.select(features)
@@ -349,7 +342,7 @@ class Draft:
             self._observers.append(callback)
 
     def unobserve(self, callback: Callable[[Draft], object]) -> None:
-        """Call back no more; nothing happens where it was not."""
+        """Stop calling back; nothing happens if the callback is not known."""
         if callback in self._observers:
             self._observers.remove(callback)
 
@@ -358,7 +351,7 @@ class Draft:
             callback(self)
 
     def decode(self, capture: Capture, block: str = "") -> Capture:
-        """The same capture read with the map as it is now.
+        """Return the same capture read with the map as it is now.
 
         The map takes the place of that of ``block``; without one, of each block that it has a map
         of by name, else of the map that shares most registers with it, else of the only block that
@@ -368,20 +361,23 @@ class Draft:
         """
         need("decode", capture, Capture, "is a Capture, as npulab.load gives")
         need("decode: block", block, str, "is the name of a block")
-        for one in [block] if block else blocks_of(self.map, capture):
-            capture = read_with(self.map, capture, one)
+        blocks = [block]
+        if not block:
+            blocks = blocks_of(self.map, capture)
+        for name in blocks:
+            capture = read_with(self.map, capture, name)
         return capture
 
     def block_of(self, capture: Capture) -> str:
-        """The block of a capture that ``decode`` reads with the map; raises LookupError where it
-        has none."""
+        """Return the block of a capture that ``decode`` reads with the map; raises LookupError if
+        the capture has none."""
         need("block_of", capture, Capture, "is a Capture, as npulab.load gives")
         return blocks_of(self.map, capture)[0]
 
     # ---- files ----
 
     def diff(self) -> str:
-        """What ``save`` would change, as a unified diff; blank where nothing would."""
+        """Return what ``save`` would change, as a unified diff; blank if nothing would."""
         out: list[str] = []
         for path, data in self._contents().items():
             before, after = (disk.text_of(path, each or b"") for each in (self._files[path], data))
@@ -431,8 +427,8 @@ class Draft:
         self._tell()
 
     def _ordered(self, after: dict[Path, bytes]) -> dict[Path, bytes]:
-        """The files in an order in which the table on the disk has its enums at every moment: these
-        first, unless they lose a line."""
+        """Return the files in an order in which the table on the disk has its enums at every
+        moment: the enums first, unless they lose a line."""
         *_, (path, data) = after.items() or [(self.path or Path(NAME), b"")]
         lost = {*(self._files[path] or b"").splitlines()} - {*data.splitlines()}
         if path == self.path or lost:
@@ -440,11 +436,11 @@ class Draft:
         return dict(reversed(after.items()))
 
     def _contents(self) -> dict[Path, bytes]:
-        """What the files should hold; of enums only where there are some."""
+        """Return what the files should hold; a file of enums only if there are enums."""
         path = self.path or Path(NAME)
         beside = enums_beside(path) or path.parent / ENUMS
-        for one in (path, beside):
-            self._files.setdefault(one, None)
+        self._files.setdefault(path, None)
+        self._files.setdefault(beside, None)
         out = {path: self._table.sheet.text.encode()}
         if self._table.enums.lines or self._files[beside] is not None:
             out[beside] = self._table.enums.text.encode()
@@ -467,7 +463,7 @@ class Draft:
         )
 
 
-def _makes(table: MapTable, features: Iterable[str]) -> bool:
+def _makes_map(table: MapTable, features: Iterable[str]) -> bool:
     try:
         table.select(features)
     except (ValueError, LookupError):
@@ -476,11 +472,11 @@ def _makes(table: MapTable, features: Iterable[str]) -> bool:
 
 
 def read_with(registers: RegisterMap, capture: Capture, block: str) -> Capture:
-    """The same capture with a map in the place of that of a block; register writes leave the words
-    of its registers.
+    """Return the same capture with another map for a block; register writes leave the words of its
+    registers.
 
-    Raises LookupError for a block that the capture has not, ValueError for words that are more or
-    fewer than the map's.
+    Raises LookupError for a block that the capture does not have, ValueError for words that are
+    more or fewer than the map's.
     """
     if block not in capture.maps and block not in {job.block for job in capture.jobs}:
         raise LookupError(
@@ -494,9 +490,8 @@ def read_with(registers: RegisterMap, capture: Capture, block: str) -> Capture:
         if job.block == block and job.writes:
             job = job.read_with(registers)
         elif job.block == block and len(job.words) != len(registers):
-            if registers.dense:
-                more = ""
-            else:
+            more = ""
+            if not registers.dense:
                 more = "; draft(..., dense=True) has the words between its registers, too"
             raise ValueError(
                 f"words: got {len(job.words)}, allowed is {len(registers)} (block {block}){more}"
@@ -506,25 +501,29 @@ def read_with(registers: RegisterMap, capture: Capture, block: str) -> Capture:
 
 
 def blocks_of(registers: RegisterMap, capture: Capture) -> list[str]:
-    """The blocks of a capture that a map is for: those that it has by name, else that whose map
-    shares most registers with it, else the only one that there is.
+    """Return the blocks of a capture that a map is for: the blocks that it has by name, else the
+    block whose map shares most registers with it, else the only block.
 
     Raises LookupError if there is no such block.
     """
     mine = {(block, offset) for block, offset, _ in registers.registers}
     blocks = list(dict.fromkeys(block for block, _, _ in registers.registers))
-    here = list(dict.fromkeys([*(job.block for job in capture.jobs), *capture.maps]))
-    named = [block for block in here if block in blocks]
-    shares = {
-        block: sum((one, offset) in mine for one, offset, _ in capture.maps[block].registers)
-        for block in here
-        if block in capture.maps
-    }
-    if named or any(shares.values()):
-        return named or [max(shares, key=lambda block: shares[block])]
-    if len({job.block for job in capture.jobs}) == 1:
+    of_jobs = dict.fromkeys(job.block for job in capture.jobs)
+    known = list({**of_jobs, **dict.fromkeys(capture.maps)})
+    named = [block for block in known if block in blocks]
+    if named:
+        return named
+    most, best = 0, ""
+    for block in known:
+        if block in capture.maps:
+            shared = len(mine & {place[:2] for place in capture.maps[block].registers})
+            if shared > most:
+                most, best = shared, block
+    if most:
+        return [best]
+    if len(of_jobs) == 1:
         return [capture.jobs[0].block]
     raise LookupError(
-        f"capture {capture.name}: got blocks {', '.join(here)}, allowed is one that the map has "
+        f"capture {capture.name}: got blocks {', '.join(known)}, allowed is one that the map has "
         f"({', '.join(map(repr, blocks))}), or block= says which"
     )
