@@ -4,11 +4,12 @@ buffer."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
-from itertools import pairwise, product
+from itertools import chain, product
 from operator import add
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -19,17 +20,30 @@ SLAB = 2**17  # elements whose places are found at a time
 LETTERS = {1: "i", 2: "rc", 3: "hwc", 4: "ohwi"}
 
 
-# place of the first element, its index, counts of blocks by loop, bytes from block to block
-Stretch = tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+class Stretch(NamedTuple):
+    """Elements of equal blocks, which a strided view of the buffer holds."""
+
+    place: int  # bytes to the first element
+    first: tuple[int, ...]  # its index
+    counts: tuple[int, ...]  # blocks, by loop
+    steps: tuple[int, ...]  # bytes from block to block, by loop
+
+
+class AxisPiece(NamedTuple):
+    """Indices of one axis whose loops have equal blocks."""
+
+    first: int  # its first index
+    place: int  # bytes to it
+    counts: dict[int, int]  # blocks, by number of a loop over the axis
 
 
 @dataclass(frozen=True)
 class Loop:
-    """A level of a nest: blocks of ``tile`` indices of ``axis``, ``stride`` bytes from one to the
-    next, or a tuple of the bytes to each block.
+    """A level of a nest: blocks of ``tile`` indices of ``axis``, ``stride`` bytes from block to
+    block, or a tuple of the bytes to each block.
 
-    Without a stride every block starts where the last one ends, so that a block which the axis does
-    not fill is shorter in the buffer too; the loops inside of it have no stride either.
+    Without a stride every block starts at the end of the block before it, so that a block which the
+    axis does not fill is shorter in the buffer too; the loops inside of it have no stride either.
     """
 
     axis: int
@@ -49,16 +63,16 @@ class Layout(Stored):
 
     The element at an index lies at ``offset`` plus, for each loop, the stride times the number of
     its block.  A loop over an axis divides the block of the loop over the same axis before it.
-    ``dtype`` is the numpy name of the elements, ``size`` the bytes of the buffer (up to the last
-    element where it is left out), ``window`` the (start, stop) of each axis where not the whole
-    tensor is in the buffer.  Stored is ``(raw ^ xor) + add``, modulo the range of the element,
-    little-endian unless ``big_endian``, and again ``copies`` bytes away; the other bytes hold
-    ``fill`` (an unsigned element) or the ``parts``.  ``starts`` says for each axis at which place
-    of its first tile it begins.  The axes of each tuple of ``join`` are one axis for the loops, the
-    last the fastest, named by the first of them.  The bytes of each word of ``swap`` bytes are
-    reversed in the buffer; parts lie where they would without that.  Elements below 8 bits:
-    offset, strides, copies and places count elements, not bytes. Raises ValueError for loops that
-    leave out indices, places outside of the buffer or taken twice.
+    ``dtype`` is the numpy name of the elements, ``size`` the bytes of the buffer (by default up to
+    the last element), ``window`` the (start, stop) of each axis if only a part of the tensor is in
+    the buffer.  The stored element is ``(raw ^ xor) + add``, modulo its range, little-endian unless
+    ``big_endian``, and again ``copies`` bytes away; the other bytes hold ``fill`` (an unsigned
+    element) or the ``parts``.  ``starts`` are the places in its first tile at which each axis
+    begins.  The axes of each tuple of ``join`` are one axis for the loops, the last the fastest,
+    named by the first of them.  The bytes of each word of ``swap`` bytes are reversed in the
+    buffer; offsets of parts are offsets before that.  For elements below 8 bits offset, strides,
+    copies and places count elements, not bytes.  Raises ValueError for loops that leave out
+    indices, and for places that are outside of the buffer or taken twice.
 
     >>> rows = Layout((2, 3), (Loop(0, stride=4), Loop(1, stride=1)), size=8)
     >>> rows.pack(np.array([[1, 2, 3], [4, 5, 6]], np.uint8)).hex(" ")
@@ -84,69 +98,63 @@ class Layout(Stored):
         self._check_loops()
         low, high = self._ends()
         if not self.size:
-            ends = [
-                -(-(high + max(0, 0, *self.copies)) // self.per_byte),
-                *(part.offset + part.size for part in self.parts),
-            ]
+            end = -(-(high + max(0, 0, *self.copies)) // self.per_byte)
+            for part in self.parts:
+                end = max(end, part.offset + part.size)
             word = self.swap or 1
-            object.__setattr__(self, "size", -(-max(ends) // word) * word)
+            object.__setattr__(self, "size", -(-end // word) * word)
         self._check_ends(low, high)
 
     def _check_axes(self) -> None:
-        if len(self.window) != len(self.shape) or not all(
-            0 <= start < stop <= n for (start, stop), n in zip(self.window, self.shape, strict=True)
-        ):
+        axes = len(self.shape)
+        inside = len(self.window) == axes
+        for (start, stop), n in zip(self.window, self.shape, strict=False):
+            inside = inside and 0 <= start < stop <= n
+        if not inside:
             raise ValueError(
                 f"window: got {self.window}, allowed is (start, stop) for each axis of {self.shape}"
             )
-        if not (self.join or self.swap or any(self.starts)) and len(self.starts) == len(self.shape):
-            return
-        axes = [axis for group in self.join for axis in group]
-        if (
-            len(set(axes)) != len(axes)
-            or not set(axes) <= set(range(len(self.shape)))
-            or () in self.join
-        ):
+        joined = list(chain(*self.join))
+        known = set(joined) <= set(range(axes))
+        if len(set(joined)) != len(joined) or not known or () in self.join:
             raise ValueError(
-                f"join: got {self.join}, allowed are tuples of the axes 0 to "
-                f"{len(self.shape) - 1}, each "
-                "at most once"
+                f"join: got {self.join}, allowed are tuples of the axes 0 to {axes - 1}, each at "
+                "most once"
             )
-        if (
-            len(self.starts) != len(self.shape)
-            or min(self.starts) < 0
-            or any(self.starts[axis] for group in self.join for axis in group[1:])
-        ):
+        inner = [self.starts[axis] for axis in self._inner_axes if axis < len(self.starts)]
+        if len(self.starts) != axes or min(self.starts, default=0) < 0 or any(inner):
             raise ValueError(
                 f"starts: got {self.starts}, allowed is 0 or more for each axis of {self.shape}, 0 "
-                "for "
-                "one that is joined to another"
+                "for an axis that is joined to another"
             )
         if any(self.starts) and not self._even:
             raise ValueError(f"starts: got {self.starts}, allowed is 0 if a loop has no stride")
-        if (
-            self.swap
-            and self.itemsize > 1
-            and not all(place % self.itemsize == 0 for place in self._strides())
-        ):
+        if self.swap and any(place % self.itemsize for place in self._strides()):
             raise ValueError(
-                f"swap: got an offset or a stride that is no multiple of {self.itemsize} bytes, "
+                f"swap: got an offset or a stride that is not a multiple of {self.itemsize} bytes, "
                 "allowed are elements that lie in one word each"
             )
+
+    @property
+    def _inner_axes(self) -> set[int]:
+        """The axes that are joined to another."""
+        return set(chain(*(group[1:] for group in self.join)))
 
     def _strides(self) -> Iterator[int]:
         yield self.offset
         for loop in self.loops:
-            yield from loop.stride if isinstance(loop.stride, tuple) else (loop.stride or 0,)
+            if isinstance(loop.stride, tuple):
+                yield from loop.stride
+            else:
+                yield loop.stride or 0
 
     def _check_loops(self) -> None:
         left = list(self._ends_of_axes)
-        joined = {axis for group in self.join for axis in group[1:]}
         packed = False
         for loop in self.loops:
             if not 0 <= loop.axis < len(left):
                 raise ValueError(f"{loop}: got axis {loop.axis}, allowed is 0 to {len(left) - 1}")
-            if loop.axis in joined:
+            if loop.axis in self._inner_axes:
                 raise ValueError(
                     f"{loop}: got an axis that is joined to another, allowed is the first of "
                     f"{self.join}"
@@ -171,24 +179,28 @@ class Layout(Stored):
             )
 
     def _ends(self) -> tuple[int, int]:
-        """First byte and end of the elements, which are found to lie at places of their own."""
+        """First byte and end of the elements; raises ValueError if two elements overlap."""
+        low = self.offset
         if self._solid:
-            low, high, apart = self.offset, self.offset + self.itemsize * self.elements, True
-        elif not self._even:
-            places = self.places_before_swap()[self.inside]
-            low, high = int(places.min()), int(places.max()) + self.itemsize
-            apart = self._apart(places, low, high)
-        else:
-            lines = [self._line(axis, n) for axis, n in enumerate(self._ends_of_axes)]
-            low = self.offset + sum(int(line.min()) for line in lines)
-            high = self.offset + sum(int(line.max()) for line in lines) + self.itemsize
+            return low, low + self.itemsize * self.elements
+        if self._even:
+            high = low + self.itemsize
+            for axis, n in enumerate(self._ends_of_axes):
+                line = self._line(axis, n)
+                low += int(line.min())
+                high += int(line.max())
             apart = self._nested() or self._apart(self.places_before_swap()[self.inside], low, high)
+        else:
+            places = self.places_before_swap()[self.inside]
+            low = int(places.min())
+            high = int(places.max()) + self.itemsize
+            apart = self._apart(places, low, high)
         if not apart:
             raise ValueError(f"loops: got two elements at one place in {self}")
         return low, high
 
     def _line(self, axis: int, n: int) -> np.ndarray:
-        """Bytes from the first index of an axis to each other, where all strides are given."""
+        """Bytes from the first index of an axis to each index, if all strides are given."""
         left = np.arange(self.starts[axis], n)
         out = np.zeros(len(left), np.int64)
         for loop in self.loops:
@@ -199,15 +211,17 @@ class Layout(Stored):
         return out
 
     def _nested(self) -> bool:
-        """Whether every stride steps over all that the smaller ones reach."""
-        left, steps = list(self._ends_of_axes), []
+        """True if every stride is larger than all that smaller strides reach together."""
+        left = list(self._ends_of_axes)
+        steps = []
         for loop in self.loops:
             count = -(-left[loop.axis] // loop.tile)
             if isinstance(loop.stride, tuple) and count > 1:
-                blocks = sorted(loop.stride[:count])
-                steps.append((min(b - a for a, b in pairwise(blocks)), blocks[-1] - blocks[0]))
+                blocks = np.sort(loop.stride[:count])
+                steps.append((int(np.diff(blocks).min()), int(blocks[-1] - blocks[0])))
             elif count > 1:
-                steps.append((abs(loop.reach(1)), abs(loop.reach(1)) * (count - 1)))
+                stride = abs(loop.reach(1))
+                steps.append((stride, stride * (count - 1)))
             left[loop.axis] = min(left[loop.axis], loop.tile)
         reach = self.itemsize
         for stride, whole in sorted(steps):
@@ -247,24 +261,25 @@ class Layout(Stored):
 
     @property
     def _strided(self) -> bool:
-        """Whether strides alone say where elements lie, short blocks apart."""
+        """True if strides alone say where elements lie, apart from short blocks."""
         return self._solid or (
             self._even and not any(isinstance(loop.stride, tuple) for loop in self.loops)
         )
 
     @property
     def _solid(self) -> bool:
-        """Whether block follows block without gaps, so that short blocks move what follows."""
+        """True if block follows block without gaps, so that short blocks move the blocks after
+        them."""
         return all(loop.stride is None for loop in self.loops)
 
     @property
     def _even(self) -> bool:
-        """Whether short blocks take as much of the buffer as others."""
+        """True if short blocks take as much of the buffer as others."""
         return all(loop.stride is not None for loop in self.loops)
 
     @property
     def _order(self) -> tuple[int, ...]:
-        """The axes with those that are joined one behind the other."""
+        """The axes in order, joined axes one after the other."""
         out = list(range(len(self.shape)))
         for first, *others in self.join:
             out = [axis for axis in out if axis not in others]
@@ -274,8 +289,8 @@ class Layout(Stored):
 
     @property
     def _joined_extents(self) -> tuple[int, ...]:
-        """Indices of each axis that the loops see: of joined axes all at the first, 1 at the
-        others."""
+        """Indices of each axis for the loops: the first of joined axes has all of them, the others
+        have 1."""
         if not self.join:
             return self.extents
         out = list(self.extents)
@@ -287,20 +302,20 @@ class Layout(Stored):
 
     @property
     def _ends_of_axes(self) -> tuple[int, ...]:
-        """The same, and what lies before the start of the first tile."""
+        """``_joined_extents`` with the indices before the start of the first tile."""
         extents = self._joined_extents
         if any(self.starts):
             return tuple(map(add, self.starts, extents))
         return extents
 
     def _joined(self, tensor: np.ndarray) -> np.ndarray:
-        """A tensor of the window with the axes that the loops see."""
+        """A tensor of the window with joined axes as one."""
         if self.join:
             return tensor.transpose(self._order).reshape(self._joined_extents)
         return tensor
 
     def _split(self, tensor: np.ndarray) -> np.ndarray:
-        """What ``_joined`` was given."""
+        """The inverse of ``_joined``."""
         if not self.join:
             return tensor
         return tensor.reshape([self.extents[axis] for axis in self._order]).transpose(
@@ -315,98 +330,97 @@ class Layout(Stored):
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Views of a buffer and of the tensor that hold the same elements, an axis for each
         loop."""
-        type_ = np.dtype(f"{'>' if self.big_endian else '<'}u{self.itemsize}")
+        order = "<"
+        if self.big_endian:
+            order = ">"
+        stored = np.dtype(f"{order}u{self.itemsize}")
         strides = [tensor.strides[loop.axis] * loop.tile for loop in self.loops]
-        stretches = (
-            self._stretches(0, self._joined_extents) if self._solid else self._strided_stretches()
-        )
-        for place, index, shape, steps in stretches:
-            start = tensor[tuple(slice(at, None) for at in index)]
-            yield (
-                np.ndarray(shape, type_, buffer, self.offset + copy + place, steps),
-                as_strided(start, shape, strides),
-            )
+        stretches: Iterable[Stretch] = self._strided_stretches()
+        if self._solid:
+            stretches = self._stretches(0, self._joined_extents)
+        for place, first, counts, steps in stretches:
+            start = tensor[tuple(slice(at, None) for at in first)]
+            view = np.ndarray(counts, stored, buffer, self.offset + copy + place, steps)
+            yield view, as_strided(start, counts, strides)
 
     def _strided_stretches(self) -> Iterator[Stretch]:
         """Stretches of equal blocks whose places are strides apart."""
-        pieces = [
-            self._pieces(axis, start, end, 0)
-            for axis, (start, end) in enumerate(zip(self.starts, self._ends_of_axes, strict=True))
-        ]
+        pieces = []
+        for axis, (start, end) in enumerate(zip(self.starts, self._ends_of_axes, strict=True)):
+            pieces.append(self._pieces(axis, start, end, 0))
         steps = tuple(loop.reach(1) for loop in self.loops)
         for parts in product(*pieces):
-            counts = {at: count for _, _, each in parts for at, count in each.items()}
-            yield (
-                sum(place for _, place, _ in parts),
-                tuple(index for index, _, _ in parts),
-                tuple(counts[at] for at in range(len(self.loops))),
-                steps,
-            )
+            place = 0
+            counts: dict[int, int] = {}
+            for part in parts:
+                place += part.place
+                counts |= part.counts
+            first = tuple(part.first for part in parts)
+            blocks = tuple(counts[number] for number in range(len(self.loops)))
+            yield Stretch(place, first, blocks, steps)
 
     def _stretches(self, depth: int, extents: tuple[int, ...]) -> list[Stretch]:
-        """Stretches of equal blocks of so many indices, one behind the other without gaps, from the
-        loop ``depth`` on: at each loop the whole blocks, then the short one."""
+        """Stretches of blocks without gaps, over ``extents`` indices, by the loops from ``depth``:
+        at each loop the whole blocks, then the short block."""
         if depth == len(self.loops):
-            return [(0, (0,) * len(extents), (), ())]
-        loop, place = self.loops[depth], 0
-        whole, rest = divmod(extents[loop.axis], loop.tile)
-        out: list[Stretch] = []
-        for first, count, size in ((0, whole, loop.tile), (whole * loop.tile, 1, rest)):
-            if count and size:
-                inner = (*extents[: loop.axis], size, *extents[loop.axis + 1 :])
-                step = self.itemsize * math.prod(inner)
-                for behind, index, counts, steps in self._stretches(depth + 1, inner):
-                    at = (*index[: loop.axis], first + index[loop.axis], *index[loop.axis + 1 :])
-                    out.append((place + behind, at, (count, *counts), (step, *steps)))
-                place += count * step
-        return out
-
-    def _pieces(
-        self, axis: int, start: int, end: int, depth: int
-    ) -> list[tuple[int, int, dict[int, int]]]:
-        """Stretches of the indices ``start`` to ``end`` of an axis that the loops from ``depth`` on
-        divide evenly.
-
-        Each has its first index from ``start``, the bytes to it, and by number of a loop how many
-        blocks there are: the whole blocks are apart from short ones before and behind them.
-        """
-        depth = next(
-            (at for at in range(depth, len(self.loops)) if self.loops[at].axis == axis),
-            len(self.loops),
-        )
-        if depth == len(self.loops):
-            return [(0, 0, {})]
+            return [Stretch(0, (0,) * len(extents), (), ())]
         loop = self.loops[depth]
-        tile, out = loop.tile, []
+        axis = loop.axis
+        whole, rest = divmod(extents[axis], loop.tile)
+        place = 0
+        stretches = []
+        for first, count, size in ((0, whole, loop.tile), (whole * loop.tile, 1, rest)):
+            if not count or not size:
+                continue
+            inner = (*extents[:axis], size, *extents[axis + 1 :])
+            step = self.itemsize * math.prod(inner)
+            for stretch in self._stretches(depth + 1, inner):
+                index = list(stretch.first)
+                index[axis] += first
+                counts = (count, *stretch.counts)
+                steps = (step, *stretch.steps)
+                stretches.append(Stretch(place + stretch.place, tuple(index), counts, steps))
+            place += count * step
+        return stretches
+
+    def _pieces(self, axis: int, start: int, end: int, depth: int) -> list[AxisPiece]:
+        """Pieces of the indices ``start`` to ``end`` of an axis that the loops from ``depth``
+        divide evenly: whole blocks are separate from short blocks before and after them."""
+        while depth < len(self.loops) and self.loops[depth].axis != axis:
+            depth += 1
+        if depth == len(self.loops):
+            return [AxisPiece(0, 0, {})]
+        loop = self.loops[depth]
+        tile = loop.tile
         whole = range(-(-start // tile), end // tile)
-        edges = {at // tile for at in (start, end) if at % tile}
-        blocks = [(block, 1) for block in edges] + ([(whole[0], len(whole))] if whole else [])
-        for block, count in sorted(blocks):
-            first, last = max(start - block * tile, 0), min(end - block * tile, tile)
-            out += [
-                (
-                    block * tile + first - start + index,
-                    loop.reach(block) + place,
-                    {depth: count, **counts},
-                )
-                for index, place, counts in self._pieces(axis, first, last, depth + 1)
-            ]
-        return out
+        blocks = {at // tile: 1 for at in (start, end) if at % tile}
+        if whole:
+            blocks[whole[0]] = len(whole)
+        pieces = []
+        for block, count in sorted(blocks.items()):
+            block_start = block * tile
+            first = max(start - block_start, 0)
+            last = min(end - block_start, tile)
+            for inner in self._pieces(axis, first, last, depth + 1):
+                index = block_start + first - start + inner.first
+                place = loop.reach(block) + inner.place
+                pieces.append(AxisPiece(index, place, {depth: count, **inner.counts}))
+        return pieces
 
     @property
     def extents(self) -> tuple[int, ...]:
         return tuple(stop - start for start, stop in self.window)
 
     def places_before_swap(self) -> np.ndarray:
-        """Place of each element ``(*shape) int64`` before words are swapped, -1 where it is not in
-        the buffer."""
+        """Place of each element ``(*shape) int64`` before words are swapped, -1 if it is not in the
+        buffer."""
         out = np.full(self.shape, -1, np.int64)
         extents = self._joined_extents
         if self.join:
             places = np.empty(extents, np.int64)
         else:
             places = out[self.inside]
-        # slab by slab, so that what a nest of short blocks is multiplied from takes little memory
+        # slab by slab, so that the factors of a nest of short blocks take little memory
         axis = int(np.argmax(extents))
         length = max(SLAB * extents[axis] // max(self.elements, 1), 1)
         for start in range(0, extents[axis], length):
@@ -420,9 +434,9 @@ class Layout(Stored):
     def at(self, *index: Any) -> Any:
         """Byte offset of elements, by their index along each axis (numbers or arrays of one shape,
         in the window)."""
-        inside = [
-            np.asarray(axis) - start for axis, (start, _) in zip(index, self.window, strict=True)
-        ]
+        inside = []
+        for axis_index, (start, _) in zip(index, self.window, strict=True):
+            inside.append(np.asarray(axis_index) - start)
         for first, *others in self.join:
             for axis in others:
                 inside[first] = inside[first] * self.extents[axis] + inside[axis]
@@ -430,24 +444,24 @@ class Layout(Stored):
         return self.swapped(self._places(inside))
 
     def _places(self, index: Sequence[Any]) -> Any:
-        """Places by the indices that the loops see, from the first in the window."""
-        left: list[Any] = [
-            axis + start if start else axis for axis, start in zip(index, self.starts, strict=True)
-        ]
+        """Places by the indices of joined axes, counted from the first in the window."""
+        left = list(index)
+        for axis, start in enumerate(self.starts):
+            if start:
+                left[axis] = left[axis] + start
         whole = self._joined_extents
         extents: list[Any] = list(self._ends_of_axes)
-        # terms of one shape are added up first, so that few are of the whole tensor
+        # terms of one shape are added first, so that few additions are of the whole tensor
         terms: dict[tuple[int, ...], Any] = {}
         for loop in self.loops:
-            block, packed = left[loop.axis] // loop.tile, loop.stride is None
-            step: Any = self.itemsize * min(loop.tile, whole[loop.axis])
-            for axis, extent in enumerate(extents if packed else ()):
-                if axis != loop.axis:
-                    step = step * extent
-            if packed:
+            block = left[loop.axis] // loop.tile
+            term = loop.reach(block)
+            if loop.stride is None:
+                step: Any = self.itemsize * min(loop.tile, whole[loop.axis])
+                for axis, extent in enumerate(extents):
+                    if axis != loop.axis:
+                        step = step * extent
                 term = block * step
-            else:
-                term = loop.reach(block)
             terms[np.shape(term)] = terms.get(np.shape(term), 0) + term
             left[loop.axis] = left[loop.axis] - block * loop.tile
             short = np.minimum(loop.tile, extents[loop.axis] - block * loop.tile)
@@ -473,53 +487,51 @@ class Layout(Stored):
 
     @property
     def name(self) -> str:
-        """The order of the loops, as people write it: ``HWC``; ``C1HWC2, C2=16`` where an axis is
-        in tiles, ``(OW)`` for axes that are joined."""
+        """The order of the loops in the usual notation: ``HWC``; ``C1HWC2, C2=16`` if an axis is in
+        tiles, ``(OW)`` for axes that are joined."""
         letters = [letter.upper() for letter in _letters(self.shape)]
         for group in self.join:
-            letters[group[0]] = f"({''.join(letters[axis] for axis in group)})"
-        numbers = [0] * len(self.shape)
-        levels = [sum(loop.axis == axis for loop in self.loops) for axis in range(len(self.shape))]
+            together = "".join(letters[axis] for axis in group)
+            letters[group[0]] = f"({together})"
+        levels = Counter(loop.axis for loop in self.loops)
+        numbers: Counter[int] = Counter()
         tiles: dict[int, int] = {}
-        order, sizes = "", []
+        order = ""
+        sizes = []
         for loop in self.loops:
-            numbers[loop.axis] += 1
-            name = letters[loop.axis] + (str(numbers[loop.axis]) if levels[loop.axis] > 1 else "")
+            axis = loop.axis
+            numbers[axis] += 1
+            name = letters[axis]
+            if levels[axis] > 1:
+                name += str(numbers[axis])
             order += name
-            if loop.axis in tiles:
-                sizes += [f"{name}={tiles[loop.axis]}"]
-            tiles[loop.axis] = loop.tile
+            if axis in tiles:
+                sizes.append(f"{name}={tiles[axis]}")
+            tiles[axis] = loop.tile
         return ", ".join([order or "one element", *sizes])
 
     def __str__(self) -> str:
+        rule = self.name
         strides = [_stride_text(loop.stride) for loop in self.loops]
-        if not strides:
-            strided = []
-        elif set(strides) == {"packed"}:
-            strided = ["packed"]
-        else:
-            strided = [f"strides {' '.join(strides)}"]
+        if {*strides} == {"packed"}:
+            rule += ", packed"
+        elif strides:
+            rule += f", strides {' '.join(strides)}"
+        unit = "place"
         if self.per_byte == 1:
             unit = "byte"
-        else:
-            unit = "place"
-        where = []
-        if self.offset:
-            where = [f"from {unit} {self.offset}"]
-        where += [
-            f"only {letter} {start} to {stop - 1}"
-            for letter, (start, stop), n in zip(
-                _letters(self.shape), self.window, self.shape, strict=True
-            )
-            if (start, stop) != (0, n)
-        ]
-        where += [
-            f"{letter} from place {start} of its tile"
-            for letter, start in zip(_letters(self.shape), self.starts, strict=True)
-            if start
-        ]
         first, *rest = self._said()
-        return f"{', '.join([self.name, *strided])}: {', '.join([first, *where, *rest])}"
+        texts = [first]
+        if self.offset:
+            texts.append(f"from {unit} {self.offset}")
+        letters = _letters(self.shape)
+        for letter, (start, stop), n in zip(letters, self.window, self.shape, strict=True):
+            if (start, stop) != (0, n):
+                texts.append(f"only {letter} {start} to {stop - 1}")
+        for letter, start in zip(letters, self.starts, strict=True):
+            if start:
+                texts.append(f"{letter} from place {start} of its tile")
+        return f"{rule}: {', '.join(texts + rest)}"
 
 
 def _stride_text(stride: int | tuple[int, ...] | None) -> str:
@@ -527,7 +539,9 @@ def _stride_text(stride: int | tuple[int, ...] | None) -> str:
         return "packed"
     if isinstance(stride, int):
         return str(stride)
-    shown = [*map(str, stride[:LISTED]), *(["..."] if len(stride) > LISTED else [])]
+    shown = list(map(str, stride[:LISTED]))
+    if len(stride) > LISTED:
+        shown.append("...")
     return f"({', '.join(shown)})"
 
 

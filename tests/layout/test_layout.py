@@ -1286,7 +1286,7 @@ def test_swapped_words_hold_whole_elements(offset: int, stride: int, whole: bool
         assert made().unpack(made().pack(np.uint16([1, 0x203]))).tolist() == [1, 0x203]
     else:
         with pytest.raises(
-            ValueError, match=r"^swap: got an offset or a stride that is no multiple of 2 bytes"
+            ValueError, match=r"^swap: got an offset or a stride that is not a multiple of 2 bytes"
         ):
             made()
 

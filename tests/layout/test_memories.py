@@ -223,7 +223,7 @@ def test_sums_of_elements_below_8_bits() -> None:
         ),
         (
             lambda: Layout((4, 2), (Loop(0, 1, 1),), join=((0, 1),), starts=(0, 1)),
-            r"^starts: got \(0, 1\), allowed is 0 or more for each axis of \(4, 2\), 0 for one that is joined",
+            r"^starts: got \(0, 1\), allowed is 0 or more for each axis of \(4, 2\), 0 for an axis that is joined",
         ),
         (
             lambda: Layout((4,), (Loop(0),), starts=(1,)),
@@ -240,7 +240,7 @@ def test_sums_of_elements_below_8_bits() -> None:
         ),
         (
             lambda: hwc((4,), dtype="uint16", swap=4, offset=1),
-            r"^swap: got an offset or a stride that is no multiple of 2 bytes",
+            r"^swap: got an offset or a stride that is not a multiple of 2 bytes",
         ),
         (
             lambda: hwc((4,), swap=4, size=6),
