@@ -26,10 +26,10 @@ def put_bits(values: np.ndarray, positions: np.ndarray, bits: int) -> bytes:
 
 
 def bits_at(data: bytes, positions: np.ndarray, width: int) -> np.ndarray:
-    """The ``width`` bits from each of ``positions`` on, as uint32 (up to 25 bits) or uint64 (up to
+    """The ``width`` bits from each of ``positions``, as uint32 (up to 25 bits) or uint64 (up to
     57).
 
-    Positions count bits, in any order; behind the end of ``data`` all bits are 0.
+    Positions count bits, in any order; past the end of ``data`` all bits are 0.
 
     >>> bits_at(bytes([0x21, 0x30]), np.array([4, 8, 12]), 4).tolist()
     [2, 0, 3]
@@ -62,7 +62,7 @@ class BitReader:
             self.end = end
 
     def read(self, width: int) -> int:
-        """The next ``width`` bits; raises EOFError with the bit position where they run out."""
+        """The next ``width`` bits; raises EOFError with the bit position if they run out."""
         start, stop = self.position, self.position + width
         if stop > self.end:
             raise EOFError(f"bit string ends at bit {self.end}, {width} bits wanted at bit {start}")

@@ -1,4 +1,4 @@
-"""Layouts that a buffer may have where its values do not say, the plainest first."""
+"""Layouts that a buffer may have if its values do not say, the plainest first."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ PERMUTED = 4  # axes, up to which all their orders are tried
 def candidates(
     shape: tuple[int, ...], size: int, **stored: Any
 ) -> Iterator[tuple[Layout, list[int]]]:
-    """Layouts of a whole tensor in at most ``size`` places, each from byte 0, and the bytes it may
-    begin at: axes in any order, rows and planes with gaps, one axis in tiles, two axes in tiles,
-    with tiles completed or short.
+    """Layouts of a whole tensor in at most ``size`` places, each from byte 0, and the bytes at
+    which it may begin: axes in any order, rows and planes with gaps, one axis in tiles, two axes in
+    tiles, with tiles completed or short.
 
     They may begin at the start of the buffer, end at its end (with the last element or the last
     completed tile), or follow a header of a round size.  ``stored`` are further fields of
@@ -50,7 +50,7 @@ def candidates(
 def _nests(
     shape: tuple[int, ...], size: int, stored: dict[str, Any]
 ) -> Iterator[tuple[tuple[Loop, ...], int]]:
-    """Loops, and where they end with their last tiles completed."""
+    """(loops, where they end with their last tiles completed)."""
     itemsize = Layout((1,), (), **stored).itemsize
     axes = [axis for axis, n in enumerate(shape) if n > 1]
     orders = _orders(axes, len(axes))
@@ -63,7 +63,7 @@ def _nests(
         for tile in (tile for tile in TILES if tile < shape[axis]):
             for order in orders:
                 nest = [(one, tile if one == axis else 1) for one in order]
-                # the axis inside of its tiles is the last, or the last but one
+                # inside of its tiles the axis is the last, or the last but one
                 for whole in ([*nest, (axis, 1)], [*nest[:-1], (axis, 1), nest[-1]]):
                     if order[-1] != axis or whole[-1] == (axis, 1):
                         yield _padded(shape, whole, itemsize)
@@ -100,8 +100,8 @@ def _padded(
     itemsize: int,
     aligns: dict[int, int] | None = None,
 ) -> tuple[tuple[Loop, ...], int]:
-    """Every tile completed; the stride of loop number n rounded up to ``aligns[n]``.  And where the
-    last tile ends."""
+    """(loops with every tile completed, where the last tile ends); the stride of loop number n is
+    rounded up to ``aligns[n]``."""
     out, step = [], itemsize
     for at in reversed(range(len(nest))):
         axis, tile = nest[at]
@@ -119,8 +119,8 @@ def _pitched(
     itemsize: int,
     size: int,
 ) -> Iterator[tuple[tuple[Loop, ...], int]]:
-    """Gaps after each element, row or plane, after two of these, and what makes the outermost fill
-    the buffer."""
+    """Gaps after each element, row or plane, after two of these, and the gap with which the
+    outermost loop fills the buffer."""
     nest = [(axis, 1) for axis in order]
     for at in range(len(order)):
         for align in ALIGNS:
@@ -133,7 +133,7 @@ def _pitched(
         if fills:
             yield _padded(shape, nest, itemsize, {at: fills})
         for inner, row in product(range(at + 1, len(order)), ALIGNS):
-            # what is a multiple of less than the row's is one already
+            # a multiple of a smaller alignment than the row's was yielded already
             for align in (fills, *(align for align in ALIGNS if align > row)):
                 loops, end = _padded(shape, nest, itemsize, {at: align or 1, inner: row})
                 if end <= size:

@@ -1,4 +1,4 @@
-"""The orders of axes in which frameworks state convolutions, and tensors moved from one to another.
+"""Orders of axes in which frameworks state convolutions, and tensors moved between them.
 
 An order is a text with a letter for each axis: ``OHWI``.  Letters in brackets are one axis, the
 first the slowest: ``1HW(CM)`` has at its last place C * M channels, of which number ``c * M + m``
@@ -6,8 +6,9 @@ is output ``m`` of input channel ``c``; ``1`` is an axis of one index.
 
 Whatever the order, a convolution is the sum over the window and over the input channels, and a
 depthwise one the sum over the window alone.  With padding "SAME" there are ``ceil(n / stride)``
-outputs; what the windows need beyond the n inputs, ``max((outputs - 1) * stride + (kernel - 1) *
-dilation + 1 - n, 0)``, lies half before, rounded down, and the rest behind.  "VALID" adds nothing.
+outputs; the padding that windows need beyond the n inputs, ``max((outputs - 1) * stride + (kernel -
+1) * dilation + 1 - n, 0)``, is put half before, rounded down, and the rest after.  "VALID" adds
+nothing.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from dataclasses import dataclass
 import numpy as np
 
 GROUP = re.compile(r"\(([A-Z]+)\)|([A-Z1])")
-# as people write them, where the axis of channels holds C * M
+# the usual spelling, if the axis of channels holds C * M
 SPELLED = {"1HWC": "1HW(CM)", "C1HW": "(CM)1HW"}
 
 
 @dataclass(frozen=True)
 class Convention:
-    """Orders of axes that a framework uses: weights of a convolution, of a depthwise one, and
-    activations."""
+    """Orders of axes that a framework uses: for weights of a convolution, of a depthwise
+    convolution, and for activations."""
 
     weights: str
     depthwise: str
@@ -35,7 +36,7 @@ class Convention:
 
 # tf.nn.conv2d, tf.nn.depthwise_conv2d; ANEURALNETWORKS_CONV_2D, ANEURALNETWORKS_DEPTHWISE_CONV_2D
 # (NeuralNetworks.h); tensorflow/lite/kernels/conv.cc, depthwise_conv.cc;
-# torch.nn.functional.conv2d, depthwise where groups is C
+# torch.nn.functional.conv2d, depthwise if groups is C
 CONVENTIONS = {
     "tensorflow": Convention("HWIO", "HWCM", "NHWC"),
     "nnapi": Convention("OHWI", "1HW(CM)", "NHWC"),
@@ -45,9 +46,10 @@ CONVENTIONS = {
 
 
 def convert_axes(tensor: np.ndarray, source: str, to: str, **sizes: int) -> np.ndarray:
-    """A tensor whose axes are in the order ``source``, with them in the order ``to``, in C order.
+    """A tensor with its axes moved from the order ``source`` to the order ``to``, in C order.
 
-    ``sizes`` are of letters that share an axis which does not stay together, all but one of them; a
+    ``sizes`` are the sizes of letters that share an axis and are apart in the other order; one of
+    them may be left out.  A
     text ``1HWC`` is read as ``1HW(CM)``, ``C1HW`` as ``(CM)1HW``.  Values and type stay. Raises
     ValueError for orders that do not go together or do not fit the tensor.
 
@@ -87,14 +89,14 @@ def convert_axes(tensor: np.ndarray, source: str, to: str, **sizes: int) -> np.n
 def dense_weights(
     weights: np.ndarray, source: str, groups: int, fill: float = 0, to: str = "OHWI"
 ) -> np.ndarray:
-    """Weights of a convolution in groups, or a depthwise one, as those of one that takes every
-    input channel.
+    """Weights of a convolution in groups, or a depthwise one, as weights of a convolution that
+    takes every input channel.
 
-    Each group of output channels, in order, is made of its own input channels; the weights of the
-    others are ``fill``, the zero point.  ``source`` is an order with O and I (I are the channels of
-    a group), or with C and M, where ``groups`` are the input channels C.  Memory is that of the
-    input times ``groups``. Raises ValueError for groups that do not divide the output channels, a
-    fill that the type does not hold, and as ``convert_axes`` does.
+    Each group of output channels, in order, is made of its own input channels; the weights of all
+    other input channels are ``fill``, the zero point.  ``source`` is an order with O and I (I are
+    the channels of a group), or with C and M, where ``groups`` are the input channels C.  The
+    result takes ``groups`` times the memory of the input.  Raises ValueError for groups that do not
+    divide the output channels, a fill that the type does not hold, and as ``convert_axes`` does.
 
     >>> dense_weights(np.array([7, 8, 9, 10]).reshape(4, 1, 1, 1), "OIHW", 2)[..., 0, 0, :]
     array([[ 7,  0],
@@ -133,8 +135,7 @@ def _parsed(name: str, text: str) -> list[str]:
     if GROUP.sub("", given) or not found or len(set(letters)) != len(letters):
         raise ValueError(
             f"{name}: got {text!r}, allowed are capital letters, each once, 1, and letters of one "
-            "axis in "
-            "brackets, such as 'OHWI' or '1HW(CM)'"
+            "axis in brackets, such as 'OHWI' or '1HW(CM)'"
         )
     return found
 
@@ -150,8 +151,7 @@ def _split(axis: str, size: int, sizes: dict[str, int]) -> dict[str, int]:
     if len(free) > 1:
         raise ValueError(
             f"sizes: got none of {', '.join(free)}, allowed are sizes of all but one, such as "
-            f"{free[0]}=2,"
-            f" of the {size} indices of ({axis})"
+            f"{free[0]}=2, of the {size} indices of ({axis})"
         )
     known = math.prod(given.values())
     if min(given.values(), default=1) < 1 or size % known or (not free and known != size):

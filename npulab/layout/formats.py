@@ -22,7 +22,8 @@ FORMATS = ("contiguous", *ORDERS)
 def format_strides(shape: tuple[int, ...], name: str) -> tuple[int, ...]:
     """Elements from one index of each axis to the next, of a tensor of ``shape`` in a format.
 
-    Raises ValueError for an unknown format, or a shape with another number of axes than it has.
+    Raises ValueError for an unknown format, or a shape with another number of axes than the format
+    has.
 
     >>> format_strides((10, 3, 32, 32), "contiguous")
     (3072, 1024, 32, 1)
@@ -33,7 +34,7 @@ def format_strides(shape: tuple[int, ...], name: str) -> tuple[int, ...]:
     step, out = 1, [0] * len(sizes)
     for axis in reversed(_order(sizes, name)):
         out[axis] = step
-        # an empty axis counts as one where the order is the tensor's own
+        # an empty axis counts as 1 if the order is the tensor's own
         if name == "contiguous":
             step *= max(sizes[axis], 1)
         else:
@@ -42,12 +43,12 @@ def format_strides(shape: tuple[int, ...], name: str) -> tuple[int, ...]:
 
 
 def is_format(shape: tuple[int, ...], strides: tuple[int, ...], name: str) -> bool:
-    """Whether strides are those of a format without gaps, as
-    ``tensor.is_contiguous(memory_format=...)`` says it.
+    """True if strides are the strides of a format without gaps, as
+    ``tensor.is_contiguous(memory_format=...)`` decides it.
 
-    Strides of axes with one index do not matter, so that several formats may fit; one with another
-    number of axes never does. Raises ValueError for an unknown format, and strides that do not go
-    with the shape.
+    Strides of axes with one index do not matter, so that several formats may fit; a format with
+    another number of axes never does.  Raises ValueError for an unknown format, and strides that do
+    not go with the shape.
     """
     sizes, steps = _pair(shape, strides)
     if name in ORDERS and len(sizes) != len(ORDERS[name]):
@@ -64,12 +65,12 @@ def is_format(shape: tuple[int, ...], strides: tuple[int, ...], name: str) -> bo
 
 
 def memory_format(shape: tuple[int, ...], strides: tuple[int, ...]) -> str:
-    """The format that PyTorch takes strides for, as ``tensor.suggest_memory_format()`` has it.
+    """The format that PyTorch assigns to strides, as ``tensor.suggest_memory_format()`` does.
 
-    Channels last where strides grow in that order, with gaps too; everything else is "contiguous",
-    whatever its strides: ``is_format`` says whether they are.  Where sizes of 1 leave it open the
-    strides of these decide, and where they say nothing (N, 1, 1, 1 with one stride) it is
-    "contiguous". Raises ValueError for strides that do not go with the shape.
+    Channels last if strides grow in that order, also with gaps; all other strides are
+    "contiguous", and ``is_format`` says if they are.  If sizes of 1 leave it open, the strides of
+    these axes decide; if these say nothing (N, 1, 1, 1 with one stride) it is "contiguous".
+    Raises ValueError for strides that do not go with the shape.
 
     >>> memory_format((2, 1, 4, 4), (16, 16, 4, 1)), memory_format((2, 1, 4, 4), (16, 1, 4, 1))
     ('contiguous', 'channels_last')
@@ -103,9 +104,9 @@ def strides_layout(
     """Where each element of a tensor lies, as bytes, by the strides of its axes, which count
     elements.
 
-    Axes are ordered by their strides, those of one index last among equals.  Raises ValueError for
-    strides that do not go with the shape, and as ``Layout`` does: for two elements at one place, an
-    empty axis.
+    Axes are ordered by their strides; among equals an axis of one index is last.  Raises ValueError
+    for strides that do not go with the shape, and as ``Layout`` does: for two elements at one
+    place, an empty axis.
     """
     sizes, steps = _pair(shape, strides)
     itemsize = place_bytes(dtype)
@@ -116,7 +117,8 @@ def strides_layout(
 
 
 def _grows(sizes: tuple[int, ...], steps: tuple[int, ...], order: tuple[int, ...]) -> bool:
-    """Whether strides grow from the channels outwards, each at least what lies inside of it."""
+    """True if strides grow from the channels outwards, each at least the size of the axes
+    inside."""
     if steps[1] == 0:
         return False
     least = 0

@@ -1,8 +1,8 @@
-"""What each run of bits of a buffer says, by its layout."""
+"""The meaning of each run of bits of a buffer, by its layout."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise, repeat
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,8 +19,7 @@ BESIDE = ("other", "fill", "sum", "constant")
 
 
 class Item(NamedTuple):
-    """A run of bits of a buffer and what it says: ``bit`` from the buffer's start, ``bits`` of
-    them."""
+    """A run of bits of a buffer and its meaning: ``bits`` bits from bit ``bit`` of the buffer."""
 
     bit: int
     bits: int
@@ -46,53 +45,55 @@ def items_of(
         if name not in COORDINATES or not 0 <= axis < tensor.ndim:
             raise ValueError(
                 f"{name}: got axis {axis}, allowed are {', '.join(COORDINATES)}, each an axis from "
-                "0 to "
-                f"{tensor.ndim - 1}"
+                f"0 to {tensor.ndim - 1}"
             )
     values = tensor
     if tensor.dtype.kind == "f":
         values = tensor.view(f"u{tensor.itemsize}")
     numbers = np.arange(tensor.size).reshape(tensor.shape)[layout.inside].reshape(-1)
     places = layout.places_before_swap().reshape(-1)[numbers]
-    order = np.argsort(
-        layout.swapped(places), kind="stable"
-    )  # so that little is left to sort below
-    places, numbers = places[order], numbers[order]
+    # sorted by place, so that the sort of all items at the end has little to do
+    order = np.argsort(layout.swapped(places), kind="stable")
+    places = places[order]
+    numbers = numbers[order]
     index = np.unravel_index(numbers, tensor.shape)
-    columns = [index[axes[name]].tolist() if name in axes else repeat(None) for name in COORDINATES]
+    columns: list[Iterable[int | None]] = []
+    for name in COORDINATES:
+        if name in axes:
+            columns.append(index[axes[name]].tolist())
+        else:
+            columns.append(repeat(None))
     elements = values.reshape(-1)[numbers].tolist()
     out: list[Item] = []
     for copy in (0, *layout.copies):
         bits = (layout.swapped(places + copy) * layout.place_bits).tolist()
-        out += map(
-            Item._make,
-            zip(
-                bits, repeat(layout.bits), repeat(kind), elements, *columns, repeat(1), strict=False
-            ),
-        )
+        same = repeat(layout.bits), repeat(kind)
+        rows = zip(bits, *same, elements, *columns, repeat(1), strict=False)
+        out += map(Item._make, rows)
     out += _beside(layout, data, np.array([item.bit for item in out]))
     return sorted(out, key=itemgetter(0))
 
 
 def _beside(layout: Stored, data: np.ndarray, bits: np.ndarray) -> Iterator[Item]:
-    """The runs of bits that hold no element, which begin at ``bits``."""
+    """The runs of bits between the elements, which begin at ``bits``."""
     step = layout.place_bits
-    filled = (
-        np.unpackbits(data ^ layout.blank(layout.size), bitorder="little").reshape(-1, step).max(1)
-        == 0
-    )
+    differs = np.unpackbits(data ^ layout.blank(layout.size), bitorder="little")
+    filled = ~differs.reshape(-1, step).any(1)
     kinds = np.where(filled, BESIDE.index("fill"), BESIDE.index("other"))
     for part in layout.parts:
+        number = BESIDE.index("constant")
+        if isinstance(part, Sums):
+            number = BESIDE.index("sum")
         places = np.arange(part.offset, part.offset + part.size) ^ max(layout.swap - 1, 0)
         for at in range(8 // step):
-            kinds[places * (8 // step) + at] = BESIDE.index(
-                "sum" if isinstance(part, Sums) else "constant"
-            )
+            kinds[places * (8 // step) + at] = number
     for at in range(layout.itemsize):
         kinds[bits // step + at] = -1
     for start, end in pairwise([0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(kinds)]):
-        if kinds[start] >= 0:
-            name = BESIDE[kinds[start]]
-            yield Item(
-                start * step, (end - start) * step, name, layout.fill if name == "fill" else 0
-            )
+        if kinds[start] < 0:
+            continue
+        name = BESIDE[kinds[start]]
+        value = 0
+        if name == "fill":
+            value = layout.fill
+        yield Item(start * step, (end - start) * step, name, value)

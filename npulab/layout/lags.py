@@ -1,4 +1,4 @@
-"""How far apart neighbours lie, told by the rarest values of a buffer."""
+"""Distances between neighbours, from the rarest values of a buffer."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Window(NamedTuple):
 
 
 def lags(pairs: Pairs, axis: int) -> list[int]:
-    """Distances, in elements, between neighbours along an axis, the likeliest first; negative ones
-    are backwards.
+    """Distances, in elements, between neighbours along an axis, the likeliest first; negative
+    distances are backwards.
 
-    The two rarest values of a window of neighbours stand in few places of the buffer; each two of
-    these would be a distance, and the other values of the window say which it is.
+    The two rarest values of a window of neighbours are in few places of the buffer; any two of
+    these places suggest a distance, and the other values of the window say which is right.
     """
     width = pairs.itemsize
     cells = [buffer[: len(buffer) // width * width].view(f"<u{width}") for buffer in pairs.buffers]
@@ -62,7 +62,7 @@ def _windows(lines: list[np.ndarray], ordered: np.ndarray, order: np.ndarray) ->
     ]
     for turn, (row, column) in enumerate(zip(*np.unravel_index(rarest, often.shape), strict=True)):
         for count in WINDOWS:
-            # the rare value is at one end of the window, or inside of it
+            # the rare value is at either end of the window, or inside of it
             start = min(
                 max(int(column) - (0, count - 1, count // 2)[turn % 3], 0), max(length - count, 0)
             )

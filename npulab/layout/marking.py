@@ -11,7 +11,9 @@ from npulab.layout.stored import BITS, DTYPES, MOST_ELEMENTS, held_as, values_of
 from npulab.support.refuse import refuse_if
 
 MOST_CAPTURES = 64
-GOLDEN = 0.618  # of the range, from one value to the next: near indices have values far apart
+GOLDEN = (
+    0.618  # step from value to value, as a share of the range: near indices have values far apart
+)
 
 
 def markers(
@@ -21,13 +23,13 @@ def markers(
     captures: int = 0,
     avoid: Iterable[float] = (),
 ) -> list[np.ndarray]:
-    """Tensors of ``shape`` and ``dtype`` that together give every element values of its own.
+    """Tensors of ``shape`` and ``dtype`` that together give every element its own values.
 
     They are two or more, as few as it takes, or ``captures``: three of one byte for a million
-    elements.  ``avoid`` are values that a device treats specially, as a zero point; of floats only
-    positive normal numbers are used.  No element has one value in all of them, so that none looks
-    like fill; at most half of what they could spell is used, and all of the range, so that changed
-    values show. Raises ValueError where the values do not suffice.
+    elements.  ``avoid`` are values that a device treats specially, like a zero point; of floats
+    only positive normal numbers are used.  No element has the same value in all tensors, so that
+    none looks like fill.  At most half of the possible combinations are used, over the whole range,
+    so that changed values show.  Raises ValueError if there are too few values.
 
     >>> [one.tolist() for one in markers((4,), avoid=[0])]
     [[158, 60, 217, 119], [1, 1, 1, 1]]
@@ -48,13 +50,12 @@ def markers(
     if not needed or (captures and captures < needed):
         raise ValueError(
             f"captures: got {captures or 'none'} for {elements} elements of {base} values, allowed "
-            "is "
-            f"{needed or 'no number'} or more"
+            f"is {needed or 'no number'} or more"
             if needed
             else f"avoid: got all but {base} values, allowed are enough for {elements} elements"
         )
     captures = captures or needed
-    # numbers whose digits are all the same are multiples of 11...1; all others are counted
+    # numbers whose digits are all the same are multiples of 11...1; only the rest are counted
     ones = sum(base**at for at in range(needed))
     index = np.arange(elements, dtype=np.int64)
     index += index // (ones - 1) + 1

@@ -1,4 +1,4 @@
-"""What a buffer holds beside the elements of its tensor."""
+"""Parts of a buffer other than the elements of its tensor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Sums:
     ``axis``.
 
     Each sum counts ``fills`` elements of the fill value as well; the sums past the end of the axis
-    are those of ``depth`` fill values.  Elements are read as ``signed`` or unsigned.
+    are sums of ``depth`` fill values.  Elements are read as ``signed`` or unsigned.
     """
 
     offset: int
@@ -34,8 +34,8 @@ class Sums:
         return f"{self.count} sums over axis {self.axis} at byte {self.offset}"
 
     def data(self, stored: np.ndarray, fill: int, bits: int = 0) -> np.ndarray:
-        """The part's bytes ``(size,) uint8`` for stored elements (unsigned, without those not in
-        the buffer)."""
+        """The part's bytes ``(size,) uint8`` for the stored elements that are in the buffer, read
+        as unsigned."""
         bits = bits or 8 * stored.itemsize
         have = sums(stored, self.axis, self.signed, bits)
         value = fill
@@ -48,7 +48,7 @@ class Sums:
 
 @dataclass(frozen=True)
 class Constant:
-    """The same bytes whatever the tensor holds: ``data``, ``repeat`` times, at ``offset``."""
+    """Bytes that do not depend on the tensor: ``data``, ``repeat`` times, at ``offset``."""
 
     offset: int
     data: bytes
@@ -59,9 +59,9 @@ class Constant:
         return len(self.data) * self.repeat
 
     def __str__(self) -> str:
-        shown = self.data[:SHOWN].hex(" ") + (
-            " ..." if len(self.data) > SHOWN or self.repeat > 1 else ""
-        )
+        shown = self.data[:SHOWN].hex(" ")
+        if len(self.data) > SHOWN or self.repeat > 1:
+            shown += " ..."
         return f"{self.size} constant bytes at byte {self.offset} ({shown})"
 
 
@@ -71,9 +71,11 @@ Part = Sums | Constant
 def sums(stored: np.ndarray, axis: int, signed: bool, bits: int) -> np.ndarray:
     """Sums ``(n,) int64`` of unsigned elements, read as signed or not, at each index of an axis."""
     rest = tuple(other for other in range(stored.ndim) if other != axis)
-    if signed and bits < 8:
-        half = 2 ** (bits - 1)
-        return (stored.astype(np.int8) ^ half).sum(rest, dtype=np.int64) - half * (
-            stored.size // stored.shape[axis]
-        )
-    return (stored.view(f"i{stored.itemsize}") if signed else stored).sum(rest, dtype=np.int64)
+    if not signed:
+        return stored.sum(rest, dtype=np.int64)
+    if bits >= 8:
+        return stored.view(f"i{stored.itemsize}").sum(rest, dtype=np.int64)
+    # a flipped sign bit moves each element up by half of the range
+    half = 2 ** (bits - 1)
+    moved = (stored.astype(np.int8) ^ half).sum(rest, dtype=np.int64)
+    return moved - half * (stored.size // stored.shape[axis])

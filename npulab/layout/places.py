@@ -1,4 +1,4 @@
-"""Where the values of each element stand in the buffers, without any rule."""
+"""Places of the values of each element in the buffers, found without any rule."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from npulab.layout.stored import BITS, joined, opened, store, swap_words
 
 CHUNK = 2**16
 SAMPLE = 256  # elements that tell how many would be found
-FEW = 16  # of them, those that are tried with every number an element may be changed by
+FEW = 16  # elements that are tried with every number by which an element may be changed
 MOST_CHANGES = 8
 MOST_COPIES = 16
 MANY = 255  # counts stop here
@@ -24,8 +24,8 @@ class Pairs:
     """Tensors as unsigned elements, all of one shape, and their buffers ``(M,) uint8``, all of one
     size.
 
-    Buffers are as they were recorded but for ``swap`` and ``high_first``, how they are read: with
-    words swapped back, and elements below 8 bits in a byte each.
+    Buffers are the recorded ones, except that words of ``swap`` bytes are swapped back and elements
+    below 8 bits are in a byte each (the first from the highest bits with ``high_first``).
     """
 
     raw: tuple[np.ndarray, ...]
@@ -69,19 +69,19 @@ class Pairs:
         )
 
     def recorded(self, buffer: np.ndarray) -> np.ndarray:
-        """What ``opened`` was given."""
+        """The inverse of ``opened``."""
         return swap_words(joined(buffer, self.bits, self.high_first), self.swap)
 
 
 class Change(NamedTuple):
-    """How elements are changed on their way: see ``Stored``."""
+    """A change of elements on their way to the buffer: see ``Stored``."""
 
     xor: int = 0
     add: int = 0
     big_endian: bool = False
 
     def of(self, raw: np.ndarray) -> np.ndarray:
-        """What a little-endian reader of the buffer sees."""
+        """The elements that a little-endian reader of the buffer sees."""
         out = store(raw, self.xor, self.add)
         if self.big_endian:
             return out.byteswap()
@@ -90,9 +90,9 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True)
 class Signature:
-    """What an element is known by: its values in all captures, and those of the ``count - 1`` after
-    it along ``axis``, which are taken to lie ``lag`` bytes apart; the places that are looked at are
-    ``first + n * step``."""
+    """The values that identify an element: its own in all captures, and the values of the ``count -
+    1`` elements after it along ``axis``, which lie ``lag`` bytes apart.  Only places ``first + n *
+    step`` are searched."""
 
     first: int
     step: int
@@ -103,9 +103,9 @@ class Signature:
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """Byte offset of each element ``(*shape) int32`` where its signature is there, else -1; in how
-    many places it is ``uint8``, and which elements share it; distances at which all seem to be
-    stored again."""
+    """Places of signatures, each array ``(*shape)``: the byte offset of each element (int32, -1 if
+    its signature is not in the buffer), the number of places (uint8), and if elements share it;
+    ``copies`` are distances at which all elements seem to be stored again."""
 
     place: np.ndarray
     count: np.ndarray
@@ -124,13 +124,13 @@ class Sought:
             + 1,
             0,
         )
-        # a key and where it stands are one number, so that sorting takes no further memory
+        # a key and its place are one number, so that sorting takes no further memory
         self.bits = max(places, pairs.raw[0].size, 2).bit_length()
         self.low = np.uint64(2**self.bits - 1)
         self.sorted = self._numbered(self._buffer_columns(places), places)
 
     def share(self, change: Change, sample: Sequence[np.ndarray] | None = None) -> float:
-        """Which part of some elements has its signature somewhere."""
+        """The share of some elements whose signature is in the buffer."""
         columns = [change.of(column) for column in (self.sample() if sample is None else sample)]
         if not len(self.sorted) or not columns or not len(columns[0]):
             return 0.0
@@ -138,8 +138,8 @@ class Sought:
         return float(np.mean(end > first))
 
     def often(self, name: str, sample: Sequence[np.ndarray]) -> np.ndarray:
-        """How many of a few elements are there, for each number ``(2 ** bits,)`` that all may be
-        changed by."""
+        """The number of some elements that are in the buffer, for each number ``(2 ** bits,)`` by
+        which all may be changed."""
         numbers = np.arange(256**self.pairs.itemsize).astype(sample[0].dtype)
         out = np.zeros(len(numbers), np.int64)
         for values in zip(*(column[:FEW] for column in sample), strict=True):
@@ -192,8 +192,8 @@ class Sought:
     def _copies(
         self, numbered: np.ndarray, count: np.ndarray, shared: np.ndarray
     ) -> tuple[int, ...]:
-        """Distances of the further places from the first one that some elements have in common,
-        where most have several places."""
+        """Distances from the first place to further places that some elements have in common, if
+        most elements have several places."""
         alone = count[~shared & (count > 0)]
         usual = max(
             range(1, MOST_COPIES + 1), key=lambda many: int(np.count_nonzero(alone == many))
@@ -254,8 +254,8 @@ class Sought:
                 yield out.view(f"<u{itemsize}")[:, 0]
 
     def _keys(self, columns: Iterable[np.ndarray], size: int) -> np.ndarray:
-        """One number for each place: the values themselves where they fit beside a place's number,
-        else mixed."""
+        """A number for each place: the values themselves if they fit next to the number of a place,
+    else a hash."""
         width = self.pairs.bits
         fits = width * len(self.pairs.raw) * self.signature.count <= 64 - self.bits
         out = np.zeros(size, np.uint64)
@@ -283,7 +283,7 @@ class Sought:
 
 
 def known(seen: Seen) -> np.ndarray:
-    """Which elements have a place of their own, or as many as there are copies."""
+    """True for elements that have a place of their own, or as many as there are copies."""
     return ~seen.shared & (seen.count == len(seen.copies) + 1)
 
 

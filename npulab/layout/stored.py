@@ -1,4 +1,4 @@
-"""How elements are stored in a buffer once their places are known; a table of places."""
+"""Elements written to and read from known places of a buffer; a table of places."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ Buffer = bytes | bytearray | memoryview | np.ndarray
 
 @dataclass(frozen=True)
 class Stored(ABC):
-    """How elements are stored once their places are known: what ``Layout`` and ``Table`` share.
+    """The storage of elements at known places: the base of ``Layout`` and ``Table``.
 
-    Places count bytes; of elements below 8 bits (``int4``, ``uint1``) they count elements, the
+    Places count bytes; for elements below 8 bits (``int4``, ``uint1``) they count elements, the
     first in the lowest bits of its byte, in the highest if ``big_endian``.
     """
 
@@ -58,16 +58,16 @@ class Stored(ABC):
 
     @abstractmethod
     def places_before_swap(self) -> np.ndarray:
-        """Place of each element ``(*shape) int64`` before words are swapped, -1 where it is not in
-        the buffer."""
+        """Place of each element ``(*shape) int64`` before words are swapped, -1 if it is not in the
+        buffer."""
 
     def index_map(self) -> np.ndarray:
-        """Byte offset of each element ``(*shape) int64`` (of one below 8 bits its number), -1 where
-        it is not in the buffer."""
+        """Byte offset of each element ``(*shape) int64`` (below 8 bits its number), -1 if it is
+        not in the buffer."""
         return self.swapped(self.places_before_swap())
 
     def swapped(self, places: Any) -> Any:
-        """Places in the buffer of places before words are swapped, and the other way round."""
+        """Places after words are swapped, from places before; the same function leads back."""
         flip = (self.swap - self.itemsize if self.swap else 0) * self.per_byte
         if self.big_endian:
             flip += self.per_byte - 1
@@ -215,7 +215,7 @@ class Stored(ABC):
 
     @property
     def elements(self) -> int:
-        """How many elements lie in the buffer."""
+        """The number of elements in the buffer."""
         return math.prod(self.extents)
 
     def _check_stored(self) -> None:
@@ -254,8 +254,8 @@ class Stored(ABC):
             raise ValueError(f"size: got {self.size} bytes, allowed is 0 to {MOST_BYTES}")
 
     def _check_ends(self, first: int, end: int) -> None:
-        """Whether elements from byte ``first`` up to ``end``, their copies and the parts lie in the
-        buffer."""
+        """Raise ValueError if elements from byte ``first`` up to ``end``, their copies or the parts
+        leave the buffer."""
         first, end = first + min(0, *self.copies, 0), end + max(0, *self.copies, 0)
         if first < 0 or end > self.size * self.per_byte:
             if self.per_byte == 1:
@@ -276,8 +276,7 @@ class Stored(ABC):
             if part.offset < 0 or part.offset + part.size > self.size:
                 raise ValueError(
                     f"{part}: got bytes {part.offset} to {part.offset + part.size}, allowed is 0 "
-                    "to "
-                    f"{self.size}, the size"
+                    f"to {self.size}, the size"
                 )
             if isinstance(part, Sums) and held_as(self.dtype).kind == "f":
                 raise ValueError(f"{part}: got {self.dtype}, allowed are sums of whole numbers")
@@ -286,12 +285,11 @@ class Stored(ABC):
             ):
                 raise ValueError(
                     f"{part}: got axis {part.axis}, allowed is an axis of {self.shape} with at "
-                    "most "
-                    f"{part.count} indices"
+                    f"most {part.count} indices"
                 )
 
     def _said(self) -> list[str]:
-        """What text says after the rule."""
+        """The texts after the rule: shape and type first, then what is unusual."""
         out = [f"{self.shape} {self.dtype}"]
         if self.xor:
             out += [f"xor {self.xor:#x}"]
@@ -313,8 +311,8 @@ class Stored(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Table(Stored):
-    """Where each element lies, one by one: ``places`` are byte offsets ``(*shape) int64``, -1 where
-    it is not there.
+    """The place of each element by itself: ``places`` are byte offsets ``(*shape) int64``, -1 if
+    the element is not in the buffer.
 
     Raises ValueError for places outside of the buffer.
     """
@@ -353,7 +351,7 @@ def bytes_of_places(places: int, dtype: str) -> int:
 
 
 def held_as(dtype: str) -> np.dtype[Any]:
-    """The numpy type that holds an element: int8 or uint8 of one below 8 bits."""
+    """The numpy type that holds an element: int8 or uint8 for an element below 8 bits."""
     return np.dtype(dtype if BITS[dtype] >= 8 else dtype.rstrip("124") + "8")
 
 
@@ -378,7 +376,7 @@ def values_of(raw: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def swap_words(data: np.ndarray, swap: int) -> np.ndarray:
-    """Bytes ``(n,)`` with those of each word of ``swap`` bytes reversed; 0 leaves them."""
+    """Bytes ``(n,)`` with the bytes of each word of ``swap`` bytes reversed; 0 leaves them."""
     if swap:
         return np.ascontiguousarray(data.reshape(-1, swap)[:, ::-1]).reshape(-1)
     return data
@@ -393,7 +391,7 @@ def opened(data: np.ndarray, bits: int, swap: int, high_first: bool) -> np.ndarr
 
 
 def joined(places: np.ndarray, bits: int, high_first: bool) -> np.ndarray:
-    """The bytes of elements below 8 bits, of a byte each; others stay."""
+    """Bytes of elements below 8 bits, from an element in each byte; other elements stay."""
     if bits >= 8:
         return places
     return (places.reshape(-1, 8 // bits) * _steps(bits, high_first)).sum(1, dtype=np.uint8)
@@ -415,7 +413,7 @@ def store(raw: np.ndarray, xor: int, add: int) -> np.ndarray:
 
 
 def restore(stored: np.ndarray, xor: int, add: int) -> np.ndarray:
-    """What ``store`` was given."""
+    """The inverse of ``store``."""
     out = stored
     if add:
         out = stored - stored.dtype.type(add)
@@ -445,7 +443,7 @@ def elements_at(
 
 
 def bytes_in(buffer: Buffer, name: str) -> np.ndarray:
-    """A buffer ``(n,) uint8`` without a copy; raises ValueError where it is not bytes."""
+    """A buffer ``(n,) uint8`` without a copy; raises ValueError if it is not bytes."""
     if isinstance(buffer, np.ndarray):
         if buffer.dtype != np.uint8 or buffer.ndim != 1:
             raise ValueError(

@@ -222,8 +222,7 @@ def check_output(layer: Any, dtype: str) -> None:
     if layer.output_q != UNIT:
         raise ValueError(
             f"output_q: got {layer.output_q}, allowed with sums is {UNIT}: their unit is input "
-            "scale * "
-            "weight scale"
+            "scale * weight scale"
         )
 
 

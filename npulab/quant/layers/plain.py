@@ -82,8 +82,7 @@ class Pool2D:
         ):
             raise ValueError(
                 f"padding: got {self.padding}, allowed is less than the kernel of {self.kernel}, "
-                "so that "
-                "every window holds an element"
+                "so that every window holds an element"
             )
 
     @property

@@ -75,8 +75,7 @@ class Elementwise:
             ):
                 raise ValueError(
                     f"other_shape: got {other}, allowed is {shape}, with 1 in the place of any "
-                    "size on "
-                    "one side"
+                    "size on one side"
                 )
         object.__setattr__(self, "input_shape", shape)
         object.__setattr__(self, "other_shape", other)
@@ -171,8 +170,7 @@ class Activation:
         if outputs.shape != (HALVES,) or outputs.dtype != np.float16:
             raise ValueError(
                 f"outputs: got shape {outputs.shape} {outputs.dtype}, allowed is ({HALVES},) "
-                "float16, one "
-                "for every code"
+                "float16, one for every code"
             )
         for name, value in (
             ("input_shape", shape),

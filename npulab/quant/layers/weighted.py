@@ -125,8 +125,7 @@ class Conv2D:
                 of = f", in {groups} groups"
             raise ValueError(
                 f"weights: got {weights.shape[3]} input channels, allowed is {shape[2] // groups} "
-                "as in "
-                f"input_shape{of}"
+                f"as in input_shape{of}"
             )
         outputs = weights.shape[3 if self.depthwise else 0]
         dtype = checked_dtype(self.dtype, weights)
@@ -317,8 +316,7 @@ class Conv1D:
         if not named and (len(around) != 2 or min(around) < 0):
             raise ValueError(
                 f'padding: got {self.padding!r}, allowed is "same", "valid" or (before, after), '
-                "none "
-                "negative"
+                "none negative"
             )
         image = Conv2D(
             weights[:, None],
