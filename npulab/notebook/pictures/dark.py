@@ -98,7 +98,7 @@ def _axes(ax: Any, put: Callable[..., None]) -> None:
         for artist in (*ax.lines, *ax.patches, *ax.collections):
             _drawn(artist, put)
     for text in ax.texts:
-        _text(ax, text, put)
+        _change_text(ax, text, put)
 
 
 def _drawn(artist: Any, put: Callable[..., None]) -> None:
@@ -119,7 +119,7 @@ def _several(colours: Any) -> Any:
     return swapped(colours)
 
 
-def _text(ax: Any, text: Text, put: Callable[..., None]) -> None:
+def _change_text(ax: Any, text: Text, put: Callable[..., None]) -> None:
     """Change a text that lies on paper or in a cell of an image; a text on a coloured box stays."""
     box = text.get_bbox_patch()
     if box is not None and swapped(box.get_facecolor()) == tuple(box.get_facecolor()):

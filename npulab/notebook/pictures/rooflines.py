@@ -92,7 +92,7 @@ def roofline(
     """
     kernels = _points(points)
     roof = _Roof(_peaks(peak), positive("bandwidth", bandwidth))
-    text = _text(kernels, roof)
+    text = _summary(kernels, roof)
     if title:
         text = f"{title}: {text}"
     height = max(4.2, 1.4 + 0.17 * min(len(kernels), LISTED))
@@ -106,7 +106,7 @@ def roofline(
         numbers.text(
             0,
             1,
-            _numbers(kernels, roof),
+            _rows_of_numbers(kernels, roof),
             va="top",
             family="monospace",
             fontsize=8,
@@ -146,7 +146,7 @@ def _peaks(peak: float | Mapping[str, float]) -> dict[str, float]:
     return {name: positive(f"peak {name!r}", value) for name, value in peak.items()}
 
 
-def _text(kernels: list[Point], roof: _Roof) -> str:
+def _summary(kernels: list[Point], roof: _Roof) -> str:
     memory = sum(kernel.intensity < roof.bend for kernel in kernels)
     timed = [kernel for kernel in kernels if kernel.timed]
     peak = f"{roof.top:g} TFLOPS"
@@ -256,7 +256,7 @@ def _draw_kernel(ax: Any, kernel: Point, allowed: float) -> float:
     return height
 
 
-def _numbers(kernels: list[Point], roof: _Roof) -> str:
+def _rows_of_numbers(kernels: list[Point], roof: _Roof) -> str:
     rows = [f"{'':>3} {'':{NAME}} {'FLOP/byte':>9} {'allowed':>9} {'TFLOPS':>8} {'share':>7}"]
     for number, kernel in enumerate(kernels[:LISTED], 1):
         bound = "c"

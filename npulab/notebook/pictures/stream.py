@@ -64,7 +64,7 @@ def stream_map(capture: Capture, first: int = 0, rows: int = PANEL * PANELS) -> 
     rows_of_buffer = -(-size // WIDTH)
     rows = min(rows, rows_of_buffer - first // WIDTH, PANEL * PANELS)
     end = min(first + rows * WIDTH, size)
-    places = _places(table)
+    places = _stream_starts(table)
     kinds = _kinds(table)
     sizes = _bytes_by_kind(kinds)
     shown = capture.name
@@ -131,7 +131,7 @@ def _most_of_byte(kinds: ndarray) -> ndarray:
     return bits.reshape(-1, len(NAMES)).argmax(axis=1)
 
 
-def _places(table: pd.DataFrame) -> list[tuple[int, str]]:
+def _stream_starts(table: pd.DataFrame) -> list[tuple[int, str]]:
     """Return where the streams begin, as (byte, label): a header before the streams, the stream of
     each core, and biases that follow the streams and belong to no core."""
     of_cores = table[table.core.notna() & (table.kind != "core size")]

@@ -89,7 +89,7 @@ def _reader() -> Markdown:
 
     out = create_markdown(renderer=None)
     out.block.specification["atx_heading"] = HEADING
-    out.block.register("table", TABLE, _table)
+    out.block.register("table", TABLE, _read_table)
     out.inline.register("strong", BOLD, _strong)
     out.inline.register("place", LINK, _link)
     out.block.rules = out.block.list_rules = BLOCKS
@@ -110,7 +110,7 @@ def _link(inline: InlineParser, found: re.Match[str], state: InlineState) -> int
     return found.end()
 
 
-def _table(block: BlockParser, found: re.Match[str], state: BlockState) -> int | None:
+def _read_table(block: BlockParser, found: re.Match[str], state: BlockState) -> int | None:
     """Read a head, a rule, and rows made as long as the head: the last cell takes the surplus."""
     line, rule = found[0].split("\n")
     head = _cells(line)

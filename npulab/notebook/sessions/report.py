@@ -96,7 +96,7 @@ class NoteText:
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """A table of plain texts."""
 
     columns: tuple[str, ...]
@@ -133,7 +133,7 @@ class Picture:
         return f"{hashlib.sha256(self.png).hexdigest()[:16]}.png"
 
 
-Piece = Title | Text | NoteText | Table | Commands | Picture
+Piece = Title | Text | NoteText | TextTable | Commands | Picture
 
 
 def write_report(session: Contents, path: Path, pictures: Iterable[Any] = ()) -> Path:
@@ -200,7 +200,7 @@ def _plain_value(value: Any) -> Any:
     return value
 
 
-def _table_text(table: Table) -> str:
+def _table_text(table: TextTable) -> str:
     rows = []
     for row in (table.columns, *table.shown):
         rows.append([text_markdown(cell, True) for cell in row])
@@ -255,7 +255,9 @@ def _captures(session: Contents, known: Evidence) -> Iterator[Piece]:
         made = found.target, found.chip, origin(found), source
         rows.append((held.path, kind, *made, held.sha256))
     yield Title("What was looked at", place="captures")
-    yield Table(("path", "what", "target", "chip", "provenance", "source", "sha256"), tuple(rows))
+    yield TextTable(
+        ("path", "what", "target", "chip", "provenance", "source", "sha256"), tuple(rows)
+    )
     paths = [*known.captures]
     shell = []
     if paths:
@@ -281,7 +283,9 @@ def _map(session: Contents, known: Evidence) -> Iterator[Piece]:
         if registers:
             steps = session.draft.steps
         rows = tuple((str(number), step) for number, step in enumerate(steps, 1))
-        yield Table(("step", "what"), rows, "edits of the draft that are not saved in the file yet")
+        yield TextTable(
+            ("step", "what"), rows, "edits of the draft that are not saved in the file yet"
+        )
     if known.wrong:
         yield Text(f"the map cannot be read: {known.wrong}", look=True)
     if registers is not None:
@@ -335,7 +339,7 @@ def _bookmarks(session: Contents, known: Evidence) -> Iterator[Piece]:
         if anchor.kind not in ("bytes", "session"):
             rows = known.held(anchor)
             if rows:
-                yield Table(HELD, tuple(rows), "as the captures have it")
+                yield TextTable(HELD, tuple(rows), "as the captures have it")
         yield _again(*known.again(anchor))
 
 
@@ -344,7 +348,7 @@ def _defined(anchor: Anchor, known: Evidence) -> Iterator[Piece]:
         return
     rows = known.defined(anchor)
     if rows:
-        yield Table(DEFINED, tuple(rows), "as the map has it now")
+        yield TextTable(DEFINED, tuple(rows), "as the map has it now")
     elif known.captures or known.registers:
         yield Text(f"{anchor.text}: the map has no {anchor.kind} of this name now", look=True)
 
@@ -371,7 +375,7 @@ def _bytes_at(anchor: Anchor, known: Evidence) -> Iterator[Piece]:
     for place in range(0, min(len(data), most), LINE):
         offset = (anchor.offset or 0) + place
         rows.append((f"{offset:#x}", data[place : place + LINE].hex(" ")))
-    yield Table(("offset", "bytes"), tuple(rows), f"{caption})")
+    yield TextTable(("offset", "bytes"), tuple(rows), f"{caption})")
 
 
 def _laws(session: Contents, known: Evidence) -> Iterator[Piece]:
@@ -393,7 +397,7 @@ def _laws(session: Contents, known: Evidence) -> Iterator[Piece]:
             stated = f"Stated.parse({law.field!r}, {law.law!r}, {law.field!r})"
             python.append(f"check_stated([{stated}], npulab.load_sweep({law.sweep!r})).status[0]")
     yield Title("Laws that were accepted", place="laws")
-    yield Table(LAWS, tuple(rows))
+    yield TextTable(LAWS, tuple(rows))
     yield from contradicted
     if python:
         python.insert(0, "from npulab.analysis.laws import Stated, check_stated")
@@ -491,7 +495,7 @@ def _bisection(held: Bisected, journal: Journal, known: Evidence) -> Iterator[Pi
     rows = []
     for number, trial in enumerate(journal):
         rows.append((str(number), trial.outcome, _first_names(trial.subset), trial.reason))
-    yield Table(("trial", "outcome", "changed", "why"), tuple(rows))
+    yield TextTable(("trial", "outcome", "changed", "why"), tuple(rows))
     # a journal knows its captures by their names
     for name, capture in (("good", good), ("bad", bad)):
         if capture is None or journal.about.get(name) != capture.name:
@@ -578,11 +582,11 @@ def _step_text(step: Any) -> str:
     return str(step)
 
 
-def _frame(frame: pd.DataFrame, caption: str) -> Table:
+def _frame(frame: pd.DataFrame, caption: str) -> TextTable:
     rows = []
     for row in frame.itertuples(index=False, name=None):
         rows.append(tuple(map(six_digits, row)))
     if frame.attrs.get("summary"):
         caption += f"; {frame.attrs['summary']}"
     columns = tuple(str(name) or "-" for name in frame.columns)
-    return Table(columns, tuple(rows), caption)
+    return TextTable(columns, tuple(rows), caption)

@@ -132,7 +132,7 @@ def rows(a: Capture | CaptureSet, b: Capture | CaptureSet) -> tuple[tuple[DiffRo
         side_a = _side(row["a"], row["address"], key, captures_a)
         side_b = _side(row["b"], row["address"], key, captures_b)
         found.append(_row(row, key, every.get(key), side_a, side_b))
-    place = _places(a, b, every)
+    place = _sort_key(a, b, every)
     found.sort(key=lambda row: place(row.key))
     records = []
     for number, row in enumerate(found):
@@ -222,7 +222,7 @@ def _row(row: Any, key: Key, item: Field | None, a: _Side, b: _Side) -> DiffRow:
     )
 
 
-def _places(
+def _sort_key(
     a: Capture | CaptureSet,
     b: Capture | CaptureSet,
     every: dict[Key, Field],

@@ -94,7 +94,7 @@ class LawModel(Model):
         self.laws = laws
         self.status = np.asarray(laws.status)
         self.parameters = tuple(str(name) for name in laws.parameters)
-        self.runs = _runs(laws, self.status)
+        self.runs = _runs_of_bits(laws, self.status)
         self._owner = np.zeros(self.status.shape, int)
         for number, run in enumerate(self.runs):
             self._owner[run.word, run.lsb : run.lsb + run.width] = number
@@ -364,7 +364,7 @@ class LawView(View):
         )
 
 
-def _runs(laws: Any, status: ndarray) -> tuple[RunOfBits, ...]:
+def _runs_of_bits(laws: Any, status: ndarray) -> tuple[RunOfBits, ...]:
     """Return runs that have every bit once: the fields of the laws, then the other bits by word and
     status."""
     rest = status.astype(object)
