@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from npulab.captures.target import Features, Item, Lifted, Unsupported
-from npulab.npus.kit import SIGNED, Capture, buffer_of, ceil_div, expect, refuse_if
+from npulab.npus.kit import SIGNED, Capture, buffer_of, ceil_div, expect
 from npulab.npus.vivante import coefficients, words
 from npulab.npus.vivante.coefficients import Coefficients, Geometry
 from npulab.npus.vivante.facts import CHIPS, EXPECTED, FACTS, Values, expected, tensor_bytes
@@ -67,16 +67,14 @@ def lift(capture: Capture) -> Lifted:
         x = moved_input(capture, moved)
     elif "input" in capture.buffers:
         planes = _planes_read(capture, values)
+    known = {}
+    for name, value in capture.parameters.items():
+        if _is_known(name, value):
+            known[name] = value
     weights = content.weights[: geometry.channels]
-    reading = Reading(
-        values,
-        facts,
-        moved,
-        {name: value for name, value in capture.parameters.items() if _is_known(name, value)},
-        weights,
-        _bias(content, geometry, words.folded_zero(facts, values["in_image_border_const"])),
-        planes,
-    )
+    zero = words.folded_zero(facts, values["in_image_border_const"])
+    bias = _bias(content, geometry, zero)
+    reading = Reading(values, facts, moved, known, weights, bias, planes)
     candidate = chosen(reading)
     layer = candidate.layer
     if planes is not None:
@@ -86,7 +84,9 @@ def lift(capture: Capture) -> Lifted:
         if x is not None and planes is not None:
             (top, _), (left, _) = moved.border
             height, width, _ = layer.input_shape
-            x = x[top : top + height, left : left + width]
+            rows = slice(top, top + height)
+            columns = slice(left, left + width)
+            x = x[rows, columns]
 
     layer = replace(layer, driver_quirks=_quirks(layer, reading, content))
     _refuse_other_moves(capture, layer, facts)
@@ -124,20 +124,25 @@ def geometry_of(values: Values, facts: Features) -> Geometry:
     """Return the coefficient buffer's geometry from decoded NN words; ValueError for a size of
     0."""
     expect(values, EXPECTED["geometry"], "block NN field {name}: got {got}, allowed is {allowed}")
-    share = ceil_div(values["out_image_z_size"], facts["nn_cores"])
+    cores = facts["nn_cores"]
+    outputs = values["out_image_z_size"]
+    share = ceil_div(outputs, cores)
+    kernels = values["kernels_per_core"]
+    superblocks = ceil_div(share, kernels)
+    plane_bytes = values["out_image_x_stride"] * values["out_image_y_stride"]
     if facts.get("native_depthwise"):
         depthwise = bool(values["depthwise"])
     else:
         depthwise = values["pooling"] == words.FIRST_PIXEL
     return Geometry(
-        facts["nn_cores"],
-        values["out_image_z_size"],
+        cores,
+        outputs,
         values["kernel_z_size"],
         values["kernel_y_size"],
         values["kernel_xy_size"],
-        ceil_div(share, values["kernels_per_core"]),
+        superblocks,
         values["coef_zero_point"],
-        values["out_image_x_stride"] * values["out_image_y_stride"],
+        plane_bytes,
         values["in_image_x_size"],
         depthwise=depthwise,
         huffman=bool(facts.get("huffman_coefficients")),
@@ -146,7 +151,8 @@ def geometry_of(values: Values, facts: Features) -> Geometry:
 
 def extent(capture: Capture, lifted: Lifted) -> range:
     """Return the bytes of the output's buffer that the jobs write, gaps between rows included."""
-    return range(math.prod(_stored_output(_nn_values(capture), moves_of(capture))))
+    shape = _stored_output(_nn_values(capture), moves_of(capture))
+    return range(math.prod(shape))
 
 
 def outline(subject: Capture | Layer) -> Values:
@@ -182,7 +188,8 @@ def _outline_of_words(capture: Capture) -> dict[str, Any]:
     if capture.chip not in CHIPS or "NN" not in {job.block for job in capture.jobs}:
         return {}
     values = _nn_values(capture)
-    multiplier, shift = values["post_multiplier"], values["post_shift"]
+    multiplier = values["post_multiplier"]
+    shift = values["post_shift"]
     return {
         "outputs": tensor_bytes(values)["output"],
         "output zero point": values["out_zero_point"],
@@ -223,7 +230,8 @@ def _refuse_uncovered(values: Values, facts: Features) -> None:
         }
         expect(values, allowed, REFUSED)
     rows, columns = output_size(values)
-    most_rows, most_columns = values["out_image_y_stride"], values["out_image_x_stride"]
+    most_rows = values["out_image_y_stride"]
+    most_columns = values["out_image_x_stride"]
     if not (0 < rows <= most_rows and 0 < columns <= most_columns):
         raise ValueError(
             f"lift for vivante: output of {(rows, columns)} rows and columns, allowed is up to its "
@@ -277,15 +285,17 @@ def _bias(content: Coefficients, geometry: Geometry, zero: int) -> np.ndarray:
     """Return the layer's bias: drivers take the input zero point's share off the stored bias."""
     weights = content.weights[: geometry.channels].astype(np.int64)
     sums = (weights - geometry.zero_point).sum((1, 2, 3))
-    return (content.bias[: geometry.channels] + zero * sums).astype(np.int32)
+    bias = content.bias[: geometry.channels] + zero * sums
+    return bias.astype(np.int32)
 
 
 def _input(planes: np.ndarray, candidate: Candidate) -> np.ndarray:
     """Return the layer's input ``(H, W, C)`` from the planes that the unit reads."""
-    layer, border = candidate.layer, candidate.border
+    layer = candidate.layer
     height, width, _ = layer.input_shape
-    if border is not None:
-        planes = join_planes(planes)[:, border[0] :, border[1] :]
+    if candidate.border is not None:
+        top, left = candidate.border
+        planes = join_planes(planes)[:, top:, left:]
         # Rows and columns that no window reaches were not handed to the unit.
         rows = max(height - planes.shape[1], 0)
         columns = max(width - planes.shape[2], 0)
@@ -298,14 +308,15 @@ def _without_border(layer: Conv2D, border: Sides) -> Conv2D:
     """Return the layer as it was before a TP job added its border."""
     (top, bottom), (left, right) = border
     height, width, channels = layer.input_shape
-    shape = height - top - bottom, width - left - right, channels
-    refuse_if(
-        layer.pads != ((0, 0), (0, 0)) or min(shape) < 1,
-        "lift for vivante",
-        f"a border of {border} from a job and one of {layer.pads}",
-        "is one of them",
-    )
-    return replace(layer, input_shape=shape, padding=border)
+    height -= top + bottom
+    width -= left + right
+    pads = layer.pads
+    if pads != ((0, 0), (0, 0)) or height < 1 or width < 1:
+        raise ValueError(
+            f"lift for vivante: got a border of {border} from a job and one of {pads}, "
+            "allowed is one of them"
+        )
+    return replace(layer, input_shape=(height, width, channels), padding=border)
 
 
 def _quirks(layer: Conv2D, r: Reading, content: Coefficients) -> frozenset[str]:
@@ -356,7 +367,8 @@ def _refuse_other_moves(capture: Capture, layer: Conv2D, facts: Features) -> Non
             if not given:
                 raise ValueError(f"lift for vivante: a {move.kind} job is missing")
             task, got = given.pop(0)
-            for name, want in registers.decode(registers.encode(values)).items():
+            encoded = registers.encode(values)
+            for name, want in registers.decode(encoded).items():
                 if got[name] != want:
                     raise ValueError(
                         f"lift for vivante: task {task}, a {move.kind} job, field {name}: "

@@ -77,9 +77,9 @@ class Reading:
         Activation and quantization are the words'.  The recorded scales are used if they give these
         words, else the weights have all of the scale.
         """
-        values, known = self.values, self.known
+        values = self.values
         multiplier = values["post_multiplier"], values["post_shift"]
-        scales: list[Any] = [known.get(name) for name in SCALES]
+        scales: list[Any] = [self.known.get(name) for name in SCALES]
         if not all(scales) or words.multiplier_of(self.facts, *scales) != multiplier:
             scales = [1.0, words.ratio_of(self.facts, *multiplier), 1.0]
         channels = weights.shape[1]
@@ -117,7 +117,8 @@ def chosen(r: Reading) -> Candidate:
     If none does (a driver that npulab does not know chose another tile, say), it is the candidate
     that at least agrees with the planes; among equals the first, which is the plainest.
     """
-    seen, agreements = [], []
+    seen = []
+    agreements = []
     for candidate in candidates(r):
         agreement = _agreement(candidate, r)
         if all(agreement):
@@ -151,7 +152,8 @@ def candidates(r: Reading) -> Iterator[Candidate]:
 
 def output_size(values: Values) -> Size:
     """(rows, columns) that leave the unit: one of each 2x2 if it pools."""
-    rows, columns = values["out_image_y_size"], values["out_image_x_size"]
+    rows = values["out_image_y_size"]
+    columns = values["out_image_x_size"]
     if values["pooling"] == words.FIRST_PIXEL:
         return ceil_div(rows, 2), ceil_div(columns, 2)
     return rows, columns
@@ -179,17 +181,20 @@ def _agreement(candidate: Candidate, r: Reading) -> tuple[bool, bool]:
 def _same_tile(low: Lowered, r: Reading) -> bool:
     """True if a driver, of today or of 2023, gives the words' tile and kernels per core."""
     share = ceil_div(low.channels, r.facts["nn_cores"])
-    tile_h, kernels = r.values["out_image_tile_y_size"], r.values["kernels_per_core"]
+    wanted = r.values["out_image_tile_y_size"], r.values["kernels_per_core"]
     for quirks in (set[str](), {ODD_STRIDE2_TILE}):
         tiling = words.tiling(low, r.facts, quirks)
-        if (tiling.size[0], ceil_div(share, tiling.superblocks)) == (tile_h, kernels):
+        tile_h, _ = tiling.size
+        kernels = ceil_div(share, tiling.superblocks)
+        if (tile_h, kernels) == wanted:
             return True
     return False
 
 
 def _only_fill_around(planes: np.ndarray, layer: Conv2D, before: Size) -> bool:
     """True if joined planes hold the input's zero point wherever the layer's image does not lie."""
-    (height, width, _), (top, left) = layer.input_shape, before
+    height, width, _ = layer.input_shape
+    top, left = before
     around = join_planes(planes) != layer.input_q.zero_point
     around[:, top : top + height, left : left + width] = False
     return not around.any()
@@ -200,7 +205,9 @@ def _only_fill_around(planes: np.ndarray, layer: Conv2D, before: Size) -> bool:
 
 def _unsplit(r: Reading) -> Iterator[Candidate]:
     """Yield the layer whose planes are not split, at stride 1 or pooled, by each padding name."""
-    values, weights, depthwise = r.values, r.weights, bool(r.values["depthwise"])
+    values = r.values
+    weights = r.weights
+    depthwise = bool(values["depthwise"])
     stride = 1
     if values["pooling"] == words.FIRST_PIXEL:
         stride = 2
@@ -212,8 +219,9 @@ def _unsplit(r: Reading) -> Iterator[Candidate]:
         weights = weights.transpose(1, 0, 2, 3)
     shape, border = _reached(r.sizes, r.offsets, r.output, weights.shape[2:], stride)
     layer = r.layer(weights, shape, stride, border, depthwise)
-    # Drivers pool no other layers with stride 2 and a kernel larger than 1x1.
-    layer = _as_depthwise(layer, r, stride == 2 and layer.kernel != (1, 1))
+    # Of the layers with stride 2 and a kernel larger than 1x1, drivers pool depthwise ones only.
+    pooled = stride == 2 and layer.kernel != (1, 1)
+    layer = _as_depthwise(layer, r, pooled)
     for named in _by_name(layer, r.known.get("padding")):
         yield Candidate(named)
 
@@ -224,11 +232,15 @@ def _is_pointwise(r: Reading, stride: int) -> bool:
     Its other cells are empty, and either the recorded kernel is 1x1 or, if none is recorded, the
     output is as large as a 1x1 kernel makes it.
     """
-    if r.weights.shape[1:] != (1, 2, 2) or np.any(r.weights.reshape(-1, 4)[:, 1:] != r.zero):
+    if r.weights.shape[1:] != (1, 2, 2):
+        return False
+    cells = r.weights.reshape(-1, 4)
+    if np.any(cells[:, 1:] != r.zero):
         return False
     kernel = r.known.get("kernel_h"), r.known.get("kernel_w")
     if None in kernel:
-        return r.output == (ceil_div(r.sizes[0], stride), ceil_div(r.sizes[1], stride))
+        rows, columns = r.sizes
+        return r.output == (ceil_div(rows, stride), ceil_div(columns, stride))
     return kernel == (1, 1)
 
 
@@ -245,7 +257,8 @@ def _looks_split(r: Reading) -> bool:
     if min(r.weights.shape[2:]) < 2:
         return False
     used = join_planes(r.weights) != r.zero
-    return bool(used.any()) and not (used[:, :, -1].any() or used[..., -1].any())
+    in_last = used[:, :, -1].any() or used[..., -1].any()
+    return bool(used.any() and not in_last)
 
 
 def _split(r: Reading) -> Iterator[Candidate]:
@@ -297,19 +310,24 @@ class SplitImage:
 def _images(r: Reading, kernel: Size) -> Iterator[SplitImage]:
     """Yield the image as recorded, if it does not contradict TP jobs; then the image that TP jobs
     say or, without TP jobs, the image without a border above and to the left."""
-    known, split = r.known, r.moved.split
+    known = r.known
+    split = r.moved.split
     if {"input_h", "input_w", "pad_top", "pad_bottom", "pad_left", "pad_right"} <= set(known):
         shape = known["input_h"], known["input_w"]
-        top, left = known["pad_top"], known["pad_left"]
+        top = known["pad_top"]
+        left = known["pad_left"]
         border = (top, known["pad_bottom"]), (left, known["pad_right"])
         if split is None or (r.moved.split_size, split) == (shape, (top, left)):
             yield SplitImage(shape, border, known.get("padding"))
     if split is None:
-        yield SplitImage(*_reached((2 * r.sizes[0], 2 * r.sizes[1]), (0, 0), r.output, kernel, 2))
+        rows, columns = r.sizes
+        joined = 2 * rows, 2 * columns
+        yield SplitImage(*_reached(joined, (0, 0), r.output, kernel, 2))
     else:
         shape = r.moved.split_size
         below, right = map(behind, shape, r.output, kernel, (2, 2), split)
-        yield SplitImage(shape, ((split[0], max(below, 0)), (split[1], max(right, 0))))
+        top, left = split
+        yield SplitImage(shape, ((top, max(below, 0)), (left, max(right, 0))))
 
 
 # Steps that both kinds of candidates take
@@ -327,7 +345,8 @@ def _as_depthwise(layer: Conv2D, r: Reading, pooled: bool) -> Conv2D:
     used = np.any(layer.weights != r.zero, axis=(1, 2))
     if np.any(used & ~np.eye(outputs, dtype=bool)):
         return layer
-    if not r.known.get("depthwise", pooled or (outputs > 1 and np.all(used.diagonal()))):
+    likely = pooled or (outputs > 1 and np.all(used.diagonal()))
+    if not r.known.get("depthwise", likely):
         return layer
     channels = range(outputs)
     weights = layer.weights[channels, :, :, channels].transpose(1, 2, 0)
@@ -346,7 +365,8 @@ def _reached(
     The first window begins ``before`` the image and there are ``out`` windows an axis.  Cells that
     no window can reach are cut off; cells that windows reach past the image are border.
     """
-    shape, border = [], []
+    shape = []
+    border = []
     for size, first, outputs, length in zip(sizes, before, out, kernel, strict=True):
         past = behind(size, outputs, length, stride, first)
         border.append((first, max(past, 0)))
