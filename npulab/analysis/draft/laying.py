@@ -6,14 +6,15 @@ map is checked after the edit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from npulab.analysis.draft.naming import bits_of, elsewhere, labelled_field, plain_name, rows_of
-from npulab.analysis.draft.table import BitRun, MapTable, number
-from npulab.registers.expansion import SHAPE, shaped
+from npulab.analysis.draft.table import BitRun, MapTable, cells_without_place, number
+from npulab.registers.expansion import shaped
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field
 from npulab.registers.meaning import FLOATS, Meaning
+from npulab.support.text import plural
 
 WEAKER = ("unknown", "guess")
 NOT_SPLIT = {"value": "", "address": "", "align": None}
@@ -28,12 +29,12 @@ def split(
     part without one.  Parts are plain numbers, with the field's evidence.
     """
     label, item = labelled_field(table, field)
-    _refuse_other_pieces(table, item, f"split {label}")
+    what = f"split {label}"
+    _refuse_other_pieces(table, item, what)
     if len(widths) < 2 or min(widths) < 1 or sum(widths) != item.width:
         got = ", ".join(map(str, widths)) or "none"
-        raise ValueError(
-            f"split {label}: got widths {got}, allowed are at least two that add up to {item.width}"
-        )
+        allowed = f"at least two that add up to {item.width}"
+        raise ValueError(f"{what}: got widths {got}, allowed are {allowed}")
     names = _names_of_parts(item, label, len(widths), names)
     runs = table.runs_of(item)
     table, keys = rows_of(table, item)
@@ -42,23 +43,25 @@ def split(
     parts = []
     for name, width in zip(names, widths, strict=True):
         parts.append(f"{name or 'no name'} ({width})")
+        end = low + width
         part: list[BitRun] = []
         begun = []  # rows whose run begins in this part
         for key, run in zip(keys, runs, strict=True):
             at = run.at or 0
-            if at < low + width and low < at + run.width:
-                part.append(_cut(run, low, width))
-            if low <= at < low + width:
+            if at < end and low < at + run.width:
+                part.append(_cut(run, low, end))
+            if low <= at < end:
                 begun.append(key)
         if not part:
-            raise ValueError(
-                f"split {label}: got a part of bits {low} to {low + width - 1}, which no run holds"
-            )
-        if not name or (len(part) == 1 and not part[0].at):
+            bits = f"bits {low} to {end - 1}"
+            raise ValueError(f"{what}: got a part of {bits}, which no run holds")
+        contiguous = len(part) == 1 and not part[0].at
+        if contiguous or not name:
             part = [run._replace(at=None) for run in part]
-        table = table.laid(begun, part, {"field": name, **NOT_SPLIT}, model)
-        low += width
-    return table, f"split {label} into {', '.join(parts)}"
+        values = {"field": name, **NOT_SPLIT}
+        table = table.laid(begun, part, values, model)
+        low = end
+    return table, f"{what} into {', '.join(parts)}"
 
 
 def join(table: MapTable, low: str, high: str, name: str = "") -> tuple[MapTable, str]:
@@ -67,11 +70,12 @@ def join(table: MapTable, low: str, high: str, name: str = "") -> tuple[MapTable
 
     Without a name the field is called as the lower one or, if that has none, as the other.
     """
-    label, a = labelled_field(table, low)
-    other, b = labelled_field(table, high)
-    what = f"join {label} and {other}"
+    low, a = labelled_field(table, low)
+    high, b = labelled_field(table, high)
+    what = f"join {low} and {high}"
+    same_rows = a.declared and table.keys_of(a) == table.keys_of(b)
     got = ""
-    if a == b or (a.declared and table.keys_of(a) == table.keys_of(b)):
+    if a == b or same_rows:
         got = "the same field"
     elif a.block != b.block:
         got = "fields of two blocks"
@@ -80,27 +84,32 @@ def join(table: MapTable, low: str, high: str, name: str = "") -> tuple[MapTable
     _refuse_other_pieces(table, a, what)
     _refuse_other_pieces(table, b, what)
     if _lies_below(table.runs_of(b), table.runs_of(a)):
-        label, a, other, b = other, b, label, a
-    if not name and not a.automatic:
-        name = a.name
-    elif not name and not b.automatic:
-        name = b.name
-    name = plain_name(name, "join", f"{label}, {other}")
-    runs = [run._replace(at=run.at or 0) for run in table.runs_of(a)]
-    runs += [run._replace(at=(run.at or 0) + a.width) for run in table.runs_of(b)]
+        low, a, high, b = high, b, low, a
+    runs = []
+    for item, first in ((a, 0), (b, a.width)):
+        if not name and not item.automatic:
+            name = item.name
+        for run in table.runs_of(item):
+            at = first + (run.at or 0)
+            runs.append(run._replace(at=at))
+    name = plain_name(name, "join", f"{low}, {high}")
     runs = _merged(runs)
     if len(runs) == 1:
         runs = [runs[0]._replace(at=None)]
     table, lower = rows_of(table, a)
     table, upper = rows_of(table, b)
-    kept = _common_cells(table, lower, upper)
-    notes = [table.rows[key].get("note", "") for key in (*lower, *upper)]
+    kept = _common_cells(table.rows[lower[0]], table.rows[upper[0]])
+    keys = lower + upper
+    notes = [table.rows[key].get("note", "") for key in keys]
     if len(runs) < len(notes):
-        kept["note"] = "; ".join(dict.fromkeys(filter(None, notes)))
+        different = dict.fromkeys(filter(None, notes))
+        kept["note"] = "; ".join(different)
     values = {"field": name, **NOT_SPLIT, "evidence": _evidence(a, b)}
-    table = table.laid([*lower, *upper], runs, values)
-    [key] = [key for key, run in table.runs.items() if run[:3] == runs[0][:3]]
-    return table.changed(key, kept), f"join {label} and {other} as {name}"
+    table = table.laid(keys, runs, values)
+    lowest = runs[0][:3]
+    [key] = [key for key, run in table.runs.items() if run[:3] == lowest]
+    table = table.changed(key, kept)
+    return table, f"join {low} and {high} as {name}"
 
 
 def add(
@@ -118,12 +127,8 @@ def add(
     the first block) or block.name."""
     # the parameters are those of the edit in a stored draft, so they stay apart
     name = plain_name(name, "add", str(register))
-    values = {
-        "field": name,
-        "value": value.strip(),
-        "evidence": evidence.strip() or "unknown",
-        "note": note.strip(),
-    }
+    evidence = evidence.strip() or "unknown"
+    values = {"field": name, "value": value.strip(), "evidence": evidence, "note": note.strip()}
     if offset is None:
         run, _ = bits_of(table, register, lsb, width)
     else:
@@ -143,22 +148,24 @@ def move(
     """Put a field of one run where no field is, with its own width or with ``width``; its bits
     have automatic names again."""
     label, item = labelled_field(table, field)
-    run, keys = _one_run(table, item, f"move {label}")
-    if width and width < run.width:
-        table, first = resize(table, field, width)
-        table, second = move(table, field, register, lsb)
-        return table, f"{first}, {second}"
-    if width > run.width:
-        table, first = move(table, field, register, lsb)
-        table, second = resize(table, field, width)
+    run = _one_run(table, item, f"move {label}")
+    [key] = table.keys_of(item)
+    if width and width != run.width:
+        # the field has its smaller width when it moves: both places need not hold more
+        if width < run.width:
+            table, first = resize(table, field, width)
+            table, second = move(table, field, register, lsb)
+        else:
+            table, first = move(table, field, register, lsb)
+            table, second = resize(table, field, width)
         return table, f"{first}, {second}"
     before = table.map
     target, name = bits_of(table, register, lsb, run.width)
     target = target._replace(at=run.at)
     if target[:2] == run[:2]:
-        table = table.laid(keys, [target], {})
+        table = table.laid([key], [target], {})
     else:
-        table = _carried(table, keys[0], target)
+        table = _carried(table, key, target)
     table, _ = table.cleared(target)
     return table.kept(before), f"move {label} to {name} bit {target.lsb}"
 
@@ -173,14 +180,17 @@ def resize(table: MapTable, field: str, width: int, shift: bool = False) -> tupl
     onto it.
     """
     label, item = labelled_field(table, field)
-    run, (key,) = _one_run(table, item, f"resize {label}")
+    what = f"resize {label}"
+    run = _one_run(table, item, what)
+    [key] = table.keys_of(item)
     most = number(table.rows[key], "bits") or WORD_BITS
     if not 1 <= width <= most:
-        raise ValueError(f"resize {label}: got {width} bits, allowed is 1 to {most}")
-    sentence = f"resize {label} from {run.width} to {width} bits"
+        raise ValueError(f"{what}: got {width} bits, allowed is 1 to {most}")
+    sentence = f"{what} from {run.width} to {width} bits"
     if shift:
         return _laid_anew(table, key, width, label), f"{sentence}, with everything behind it"
-    table, _ = table.changed(key, {"width": width}).cleared(run._replace(width=width))
+    table = table.changed(key, {"width": width})
+    table, _ = table.cleared(run._replace(width=width))
     return table, sentence
 
 
@@ -191,48 +201,49 @@ def shift(table: MapTable, field: str, by: int, out_of: str = "") -> tuple[MapTa
     The bits that get free on the other side have no name.
     """
     label, item = labelled_field(table, field)
-    run, _ = _one_run(table, item, f"shift {label}", named=False)
-    sign = -1
-    side, way = "below", "down"
+    what = f"shift {label}"
+    run = _one_run(table, item, what, named=False)
+    bits = abs(by)
+    sign, side, way = -1, "below", "down"
     if by > 0:
-        sign = 1
-        side, way = "above", "up"
+        sign, side, way = 1, "above", "up"
     beyond = []
     for other in table.map:
         for near in table.runs_of(other):
             if near[:2] == run[:2] and sign * (near.lsb - run.lsb) > 0:
                 beyond.append((near, other))
     beyond.sort(key=lambda pair: sign * pair[0].lsb)
-    place = _place_of_giver(table, beyond, abs(by), out_of)
+    place = _place_of_giver(table, beyond, bits, out_of)
     if not by or place is None:
         got = f"{by} bits"
         if out_of:
             got += f" out of {out_of}"
-        raise ValueError(
-            f"shift {label}: got {got}, allowed is a run {side} it in its register that has more "
-            "bits than that"
-        )
-    giver, source = beyond[place]
+        allowed = f"a run {side} it in its register that has more bits than that"
+        raise ValueError(f"{what}: got {got}, allowed is {allowed}")
     before = table.map
     keys = {near[:3]: key for key, near in table.runs.items()}
-    sentence = f"shift {label}"
-    for near in [run, *(near for near, _ in beyond[:place])]:
-        if near[:3] in keys:
-            table = table.changed(keys[near[:3]], {"lsb": near.lsb + by})
-    if place:
-        last = before.key(beyond[place - 1][1])
-        if last != label:
-            sentence += f" to {last}"
-    if giver[:3] in keys:
-        key, left = keys[giver[:3]], giver.width - abs(by)
-        if left:
-            table = table.changed(key, {"lsb": giver.lsb + max(by, 0), "width": left})
-        else:
-            table = table.without(key)
-    bits = "bit"
-    if abs(by) > 1:
-        bits = "bits"
-    return table, f"{sentence} {way} by {abs(by)} {bits}, out of {before.key(source)}"
+    last = item
+    moving = [run]
+    for near, other in beyond[:place]:
+        moving.append(near)
+        last = other
+    for near in moving:
+        key = keys.get(near[:3])
+        if key is not None:
+            table = table.changed(key, {"lsb": near.lsb + by})
+    giver, source = beyond[place]
+    key = keys.get(giver[:3])
+    left = giver.width - bits
+    if key is not None and left:
+        lowest = giver.lsb + max(by, 0)
+        table = table.changed(key, {"lsb": lowest, "width": left})
+    elif key is not None:
+        table = table.without(key)
+    sentence = what
+    if before.key(last) != label:
+        sentence += f" to {before.key(last)}"
+    amount = plural(bits, "bit")
+    return table, f"{sentence} {way} by {amount}, out of {before.key(source)}"
 
 
 # ---- what the edits share ----
@@ -243,16 +254,16 @@ def _place_of_giver(
 ) -> int | None:
     """Return the number of the run that can give so many bits: the first of ``out_of``, which
     keeps a bit if it has a name, or else the first run without a name that has them."""
-    if not out_of:
-        for place, (near, other) in enumerate(beyond):
-            if other.automatic and near.width >= bits:
-                return place
-        return None
-    wanted = table.map[out_of]
+    wanted = None
+    if out_of:
+        wanted = table.map[out_of]
+        if not wanted.automatic:
+            bits += 1
     for place, (near, other) in enumerate(beyond):
-        if other == wanted:
-            if near.width < bits + (not wanted.automatic):
-                return None
+        enough = near.width >= bits
+        if other == wanted and not enough:
+            return None
+        if other == wanted or (wanted is None and enough and other.automatic):
             return place
     return None
 
@@ -263,35 +274,37 @@ def _names_of_parts(item: Field, label: str, count: int, names: Sequence[str]) -
         if not item.automatic:
             names[0] = item.name
     if len(names) != count:
-        raise ValueError(
-            f"split {label}: got {len(names)} names, allowed are {count}, one for each part"
-        )
+        got = f"{len(names)} names"
+        raise ValueError(f"split {label}: got {got}, allowed are {count}, one for each part")
     plain = []
     for name in names:
         if name.strip():
-            plain.append(plain_name(name, "split", label))
+            name = plain_name(name, "split", label)
         else:
-            plain.append("")
+            name = ""
+        plain.append(name)
     return plain
 
 
 def _lies_below(first: Sequence[BitRun], second: Sequence[BitRun]) -> bool:
     """True if both are one run, and the first ends where the second begins in a register."""
-    if len(first) != 1 or len(second) != 1 or first[0][:2] != second[0][:2]:
+    if len(first) != 1 or len(second) != 1:
         return False
-    return first[0].lsb + first[0].width == second[0].lsb
+    [lower], [upper] = first, second
+    return upper[:3] == (*lower[:2], lower.lsb + lower.width)
 
 
-def _common_cells(table: MapTable, lower: list[int], upper: list[int]) -> dict[str, Any]:
+def _common_cells(lower: Mapping[str, str], upper: Mapping[str, str]) -> dict[str, str]:
     """Return the value, address and alignment of a joined field: what one says and the other does
     not contradict."""
     kept = {}
     for column in ("value", "address", "align"):
-        mine, theirs = (table.rows[keys[0]].get(column, "") for keys in (lower, upper))
-        kept[column] = mine or theirs
-        if mine and theirs and mine != theirs:
-            kept[column] = ""
-    if Meaning.parse(kept["value"]).kind in FLOATS:  # a joined field is wider than its float
+        cells = {lower.get(column, ""), upper.get(column, "")} - {""}
+        kept[column] = ""
+        if len(cells) == 1:
+            kept[column] = cells.pop()
+    kind = Meaning.parse(kept["value"]).kind
+    if kind in FLOATS:  # a joined field is wider than its float
         kept["value"] = ""
     return kept
 
@@ -304,23 +317,23 @@ def _new_register(table: MapTable, register: str, offset: int) -> tuple[str, str
         block, name = blocks[0], register
     known = table.register(BitRun(block, offset, 0, 0))
     if known not in ("", name):
-        raise ValueError(
-            f"add: got register {name!r} at offset {offset:#x}, where {known} is, allowed is that "
-            "name"
-        )
+        got = f"register {name!r} at offset {offset:#x}"
+        raise ValueError(f"add: got {got}, where {known} is, allowed is that name")
     return block, plain_name(name, "add", "a register")
 
 
-def _one_run(
-    table: MapTable, item: Field, what: str, named: bool = True
-) -> tuple[BitRun, list[int]]:
+def _one_run(table: MapTable, item: Field, what: str, named: bool = True) -> BitRun:
+    """Return the run of a field; raises ValueError for more runs and, if it must be ``named``, for
+    bits without a name."""
     runs = table.runs_of(item)
-    if len(runs) != 1 or (named and item.automatic):
+    got = ""
+    if len(runs) > 1:
+        got = f"a field of {len(runs)} runs"
+    elif named and item.automatic:
         got = "bits without a name"
-        if len(runs) > 1:
-            got = f"a field of {len(runs)} runs"
+    if got:
         raise ValueError(f"{what}: got {got}, allowed is a field of one run of bits")
-    return runs[0], table.keys_of(item)
+    return runs[0]
 
 
 def _refuse_other_pieces(table: MapTable, item: Field, what: str) -> None:
@@ -328,16 +341,15 @@ def _refuse_other_pieces(table: MapTable, item: Field, what: str) -> None:
     others = elsewhere(table, item)
     if others:
         feature = table.rows[others[0]]["feature"]
-        raise ValueError(
-            f"{what}: got {item.name}, of which chips with {feature} have another piece, allowed "
-            "is a draft with that feature"
-        )
+        got = f"{item.name}, of which chips with {feature} have another piece"
+        raise ValueError(f"{what}: got {got}, allowed is a draft with that feature")
 
 
-def _cut(run: BitRun, low: int, width: int) -> BitRun:
-    """Return the bits of a run that lie in ``width`` bits of the value from bit ``low``."""
+def _cut(run: BitRun, low: int, end: int) -> BitRun:
+    """Return the bits of a run that lie in the bits ``low`` to ``end - 1`` of the value."""
     at = run.at or 0
-    first, last = max(at, low), min(at + run.width, low + width)
+    first = max(at, low)
+    last = min(at + run.width, end)
     return run._replace(lsb=run.lsb + first - at, width=last - first, at=first - low)
 
 
@@ -346,8 +358,9 @@ def _merged(runs: Sequence[BitRun]) -> list[BitRun]:
     out = [runs[0]]
     for run in runs[1:]:
         last = out[-1]
-        follower = (*last[:2], last.lsb + last.width)
-        if run[:3] == follower and run.at == (last.at or 0) + last.width:
+        end = last.lsb + last.width
+        value_end = (last.at or 0) + last.width
+        if run[:3] == (*last[:2], end) and run.at == value_end:
             out[-1] = last._replace(width=last.width + run.width)
         else:
             out.append(run)
@@ -367,8 +380,7 @@ def _evidence(a: Field, b: Field) -> str:
 
 def _carried(table: MapTable, key: int, target: BitRun) -> MapTable:
     """Return the table with a row in another register, its note with it."""
-    placed = {*BitRun._fields, "word", "register", *SHAPE}
-    row = {name: text for name, text in table.rows[key].items() if name not in placed}
+    row = cells_without_place(table.rows[key])
     table, _ = table.added(target, row)
     return table.without(key)
 
@@ -381,10 +393,8 @@ def _laid_anew(table: MapTable, key: int, width: int, label: str) -> MapTable:
     keys = [near for _, near in order]
     rows = {near: row for near, row in table.rows.items() if row.get("block", "") == block}
     if rows.keys() != set(keys) or shaped(rows.values()):
-        raise ValueError(
-            f"resize {label}: got a block with arrays or rows of other features, allowed with "
-            "shift is one without"
-        )
+        got = "a block with arrays or rows of other features"
+        raise ValueError(f"resize {label}: got {got}, allowed with shift is one without")
     start = keys.index(key)
     old = 0
     if start:
@@ -392,22 +402,26 @@ def _laid_anew(table: MapTable, key: int, width: int, label: str) -> MapTable:
     new = old
     names = {run[:2]: table.register(run) for run, _ in order}
     for run, near in order[start:]:
-        first, wide = _end(run) - run.width, run.width
-        if near == key:
-            wide = width
+        end = _end(run)
+        first = end - run.width
         # C goes on to the next word if the rest of this one does not suffice
         rest = -old % WORD_BITS
         packed = first == old or (rest and first - old == rest < run.width)
         if not packed:
             new = max(new, first)
+        wide = run.width
+        if near == key:
+            wide = width
         if new % WORD_BITS + wide > WORD_BITS:
             new += -new % WORD_BITS
-        offset = new // WORD_BITS * WORD_BYTES
-        values: dict[str, Any] = {"offset": offset, "lsb": new % WORD_BITS, "width": wide}
+        word, lsb = divmod(new, WORD_BITS)
+        offset = word * WORD_BYTES
+        values: dict[str, Any] = {"offset": offset, "lsb": lsb, "width": wide}
         if table.rows[near].get("register"):
             values["register"] = names.get((block, offset), "")
         table = table.changed(near, values)
-        old, new = _end(run), new + wide
+        old = end
+        new += wide
     return table
 
 

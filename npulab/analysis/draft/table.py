@@ -274,8 +274,7 @@ class MapTable:
             model = {}
             if left:
                 model = self.rows[left[0]]
-        placed = {*BitRun._fields, "word", "register", *SHAPE}
-        more = {name: value for name, value in model.items() if name not in placed}
+        more = cells_without_place(model)
         if automatic(model):
             more["field"] = ""
         for run in runs:
@@ -359,6 +358,12 @@ def automatic(row: Mapping[str, str]) -> bool:
     """True if a row has no name of its own: none, or that of its place."""
     place = number(row, "offset") or 0, number(row, "lsb") or 0, number(row, "width") or 0
     return not row.get("field") or run_of(row["field"]) == place
+
+
+def cells_without_place(row: Mapping[str, str]) -> dict[str, str]:
+    """Return the cells of a row that do not say where its bits are."""
+    placed = {*BitRun._fields, "word", "register", *SHAPE}
+    return {name: text for name, text in row.items() if name not in placed}
 
 
 def _filled(values: Mapping[str, Any]) -> list[str]:
