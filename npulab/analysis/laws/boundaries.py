@@ -34,7 +34,9 @@ def information(bits: Array) -> Array:
 def places(words: Array, weights: Array, library: Library, todo: Array) -> list[Place]:
     """The best cover of the open bits by fields, over all words, by falling gain."""
     out: list[tuple[float, Place]] = []
-    known: dict[tuple[Any, ...], list[tuple[int, float]]] = {}  # as words repeat others
+    known: dict[
+        tuple[Any, ...], list[tuple[int, float]]
+    ] = {}  # by a word's values, as drivers write the same number to several words
     laws = library.laws.of(slice(BUDGET.boundary_laws))
     low = _lowest(laws.values[:, : BUDGET.boundary_sample])
     for word in np.flatnonzero(todo.any(1)).tolist():

@@ -29,6 +29,7 @@ from npulab.analysis.laws.rivals import ORDERED, Twins, hidden_changes, rival_gr
 from npulab.analysis.laws.solved import Place, Solved, Steps, covered, names_in
 from npulab.registers.fields import WORD_BITS
 
+# a law with one of these may bend between two captured numbers
 BENT = {
     "//",
     "ceil",
@@ -39,18 +40,17 @@ BENT = {
     "flog2",
     "!=0",
     "^",
-}  # between captured numbers such laws may bend
+}
 
 
 def in_order(
     fields: Sequence[Solved],
     follows: Mapping[str, frozenset[str]],
 ) -> tuple[tuple[Solved, ...], tuple[Solved, ...]]:
-    """Split fields into those that can be computed, in order, and those that follow from an open
-    field.
+    """Return the fields that can be computed, each after those it reads, and the fields that read
+    an open one.
 
-    A field comes after the fields that it reads.  Rivals that read an open field are left out, as
-    their values are unknown.
+    Rivals that read an open field are left out, as their values are unknown.
     """
     ready: list[Solved] = []
     names: set[str] = set()
@@ -107,7 +107,7 @@ class Findings:
         ready, stuck = in_order(fields, follows)
         for solved in fields:  # the values as captured, even if no law gives them
             captured.add(solved.name, solved.raw(words).astype(np.int64))
-        # few captures leave more to what a law costs
+        # with few captures the cost of a law matters more, so dearer rivals count too
         within = PRIOR.likely_few
         if captured.n >= BUDGET.many:
             within = PRIOR.likely
@@ -511,7 +511,7 @@ def doubts(findings: Findings, asked: Columns) -> tuple[Array, Array]:
 
 
 def _upwards(changed: Array, width: int) -> Array:
-    """The bits at and above the lowest bit that changes: those above it are right by chance."""
+    """The changed bits and all bits above the lowest of them, which are right by chance only."""
     return np.where(changed != 0, -(changed & -changed), 0) & (2**width - 1)
 
 

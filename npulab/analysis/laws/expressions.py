@@ -43,7 +43,7 @@ INTEGER: dict[str, tuple[Callable[..., Any], str]] = {
     "%": (lambda x, y: x % np.maximum(y, 1), "{0} % {1}"),
     "min": (np.minimum, "min({0}, {1})"),
     "max": (np.maximum, "max({0}, {1})"),
-    # as few even shares of x as keep each at most y
+    # x is cut into the fewest equal shares of at most y; the size of a share
     "share": (lambda x, y: _ceil_div(x, np.maximum(_ceil_div(x, y), 1)), "share({0}, {1})"),
     "clog2": (lambda x: _log2(x, True), "ceil(log2({0}))"),
     "flog2": (lambda x: _log2(x, False), "floor(log2({0}))"),
@@ -71,7 +71,7 @@ CONDITIONS: dict[str, tuple[Callable[..., Any], str]] = {
 OPPOSITE = {"==": "!=", "<=": ">", "<": ">=", "divides": "leaves"}
 OPPOSITE |= {other: op for op, other in OPPOSITE.items()}
 OPERATORS = {**INTEGER, **REAL, **CONDITIONS}
-# how tightly an operator binds; those that are not here have brackets of their own
+# how tightly an operator binds; the texts of other operators bring their own brackets
 BINDING = {
     "and": 0,
     **dict.fromkeys(CONDITIONS.keys() - {"and"}, 1),

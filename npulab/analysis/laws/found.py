@@ -265,9 +265,8 @@ def _disproved(words: Array, columns: Columns, state: State) -> dict[str, Array]
     out = {}
     for solved in ready:
         wrong = solved.wrong(part, words)
-        part.add(
-            solved.name, solved.raw(words).astype(np.int64)
-        )  # what follows is judged by itself
+        # a field that reads this one is judged with the captured values
+        part.add(solved.name, solved.raw(words).astype(np.int64))
         if wrong.any():
             out[solved.name] = np.flatnonzero(wrong)
     return out
@@ -672,9 +671,8 @@ class Laws:
         stuck: dict[tuple[int, int], Solved] = {}
         for solved in self._findings.stuck:
             stuck |= dict.fromkeys(solved.positions, solved)
-        made = range(
-            len(self.parameters), len(layers)
-        )  # open bits are each given a layer of their own
+        # the layers after the captures: one for each open bit
+        made = range(len(self.parameters), len(layers))
         lone = np.argwhere(status == "open")
         near = flags(
             bits_of(self.words)[:, lone[:, 0], lone[:, 1]].T.astype(bool), self._table.integers

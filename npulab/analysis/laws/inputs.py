@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LARGEST = 2**53  # whole numbers up to here are exact as float64
-FIELD_NAME = FIELD  # of bits, as a map calls them by their place
+FIELD_NAME = FIELD  # the name that bits get by their place, as w3_0_7
 GivenLaws = Mapping[str, Callable[..., Any]]
 
 

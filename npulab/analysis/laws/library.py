@@ -36,10 +36,11 @@ MINUENDS = (0, 1, 2, 3, 4, 7, 8, 15, 16, 31, 32)
 FACTORS = (1, -1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 64)
 TILES = (1, 2, 4, 8, 16)
 AREA_ALIGNMENTS = (1, 8, 16, 32, 64)
-BIASES = range(90, 180)  # of an exponent
+BIASES = range(90, 180)  # exponent biases tried for float32 scales
 MANTISSA = 2**23
-USUALLY = 0.5  # of the captures, on which columns are the sizes of a window
-# (operator, its constants, cost beside that of the constant): what becomes of one column,
+USUALLY = 0.5  # columns count as sizes of a window if they fit on this share of the captures
+# Shapes are (operator, constants tried, cost in addition to the constant's); these are applied to
+# one column,
 Shapes = tuple[tuple[str, tuple[int | None, ...], float], ...]
 OF_COLUMN: Shapes = (
     ("+", (-1,), 0),
@@ -57,7 +58,7 @@ OF_COLUMN: Shapes = (
     ("*", (2, 3, 4, 5, 7, 8, 16, 32, 64), 2),
     ("%", (4, 8, 16), 4),
 )
-# of a pair,
+# these to the result of a pair of columns,
 OF_PAIR: Shapes = (
     ("+", (-1,), 0),
     ("+", (1,), 0.5),
@@ -67,7 +68,7 @@ OF_PAIR: Shapes = (
     ("min", (1, 2, 3, 4, 8, 15, 16, 31, 32, 63, 64, 127, 128), 3),
     ("*", (2, 3, 4, 8), 2),
 )
-# and of a product of three or four
+# and these to a product of three or four columns
 OF_PRODUCT: Shapes = (
     ("+", (-1,), 0),
     ("+", (1,), 0.5),
@@ -203,9 +204,11 @@ class Library:
 
     @cached_property
     def inner(self) -> tuple[tuple[Family, Family], Array, Array, dict[int, tuple[Array, Array]]]:
-        """The areas and the first laws, which products are searched for: laws, values and costs.
+        """The areas and the first laws, of which products are searched: laws, values, costs, and a
+        cache.
 
-        The last part caches, for the captures asked for so far, their order and the values in it.
+        The cache has, for captures asked for so far, the laws sorted by their values, and these
+        values.
         """
         both = self.areas, self.laws.of(slice(BUDGET.scaled_columns))
         values = np.concatenate([family.values.astype(np.int64) for family in both])
@@ -261,8 +264,10 @@ class _Nodes:
         self.left, self.right = np.zeros(1024, np.int32), np.zeros(1024, np.int32)
         self.cost = np.zeros(1024)
         self.uses = np.zeros(1024, np.uint64)  # a bit for each field
-        self.kept = np.zeros(1024, bool)  # the first of its values, and so in the library
-        self.key = np.zeros(1024, np.uint64)  # the same for the same values, 0: not compared
+        self.kept = np.zeros(
+            1024, bool
+        )  # the first node with these values: only such nodes become laws
+        self.key = np.zeros(1024, np.uint64)  # a hash of the values; 0 if they are not compared
         self._row = np.zeros(1024, np.int32)
         self._rows: Array = np.zeros((256, captures), np.int64)
 
@@ -404,7 +409,7 @@ class _Growth:
         self._seen: set[int] = set()
         self._kept: list[tuple[Array, Array]] = []
         self._constants: dict[int, int] = {}
-        # fields beyond the 64th share a bit: they count as one
+        # fields after the 64th share one bit of ``uses``
         self.field_bits = {name: 2 ** min(i, 63) for i, name in enumerate(names.fields)}
         self._grow(names)
         self._first_real = self.nodes.n
@@ -516,7 +521,7 @@ class _Growth:
         """Make candidates, by rising cost within each operator."""
         fresh: list[int] = []
         order = np.argsort(candidates["cost"], kind="stable")
-        # in slices of rising cost, so that the first of equal columns is a cheap one
+        # slices of rising cost, so that the first of several equal columns is a cheap one
         for start in range(0, len(order), BUDGET.slice):
             chosen = candidates[order[start : start + BUDGET.slice]]
             codes, first = np.unique(chosen["op"], return_index=True)
@@ -555,9 +560,8 @@ class _Growth:
             )
             for node in sizes
         )
-        share = min(
-            1.0, max(self.n / 120, 0.6)
-        )  # few captures save too few bits to pay for rare laws
+        # few captures save too few bits to pay for rare laws
+        share = min(1.0, max(self.n / 120, 0.6))
         pairs = np.concatenate(
             [np.zeros(0, CANDIDATE), *(self._pairs(sizes, i, cheap) for i in range(len(sizes)))]
         )
@@ -586,7 +590,7 @@ class _Growth:
         others = np.array([*sizes[i:], *cheap], int)
         either = _candidates(nodes, np.full(len(others), a), others, ("+", "*", "min", "max", "^"))
         makes = np.ones(either.shape, bool)
-        # size + size * 2**n is two fields side by side, which are found as two
+        # size + size * 2**n would be two adjacent fields, which are found as two
         makes[:, 0] = [not nodes.is_packed(node) for node in others.tolist()]
         makes[:, 4] = (
             (np.arange(len(others)) < len(sizes) - i)
@@ -630,7 +634,7 @@ class _Growth:
             kernel
         )
         beyond = reach - self.nodes.values(size)
-        # windows begin inside the input, and the next one would reach beyond it
+        # all windows begin inside the input, and one more window would reach beyond it
         if (
             (beyond > -self.nodes.values(stride)) & (beyond < self.nodes.values(kernel))
         ).mean() < USUALLY:
@@ -750,7 +754,7 @@ class _Growth:
         first, second, square = first[fits], second[fits], square[fits]
         align = np.array(AREA_ALIGNMENTS)
         extra_cost = np.array([0.0, *(3 + constant_cost(value) for value in AREA_ALIGNMENTS[1:])])
-        # one kernel for both is said once
+        # a kernel that is the same in both directions is tried once
         price = (costs[first] + costs[second] + 4 - np.where(square, PRIOR.parameter, 0))[
             :, None
         ] + extra_cost
@@ -810,15 +814,14 @@ class _Growth:
         costs = self.nodes.cost[nodes].astype(np.float32)
         order = np.argsort(costs, kind="stable")
         keep = np.arange(len(order)) < most
-        # a tenth is for what shapes of integers would leave no place
+        # a tenth of the places is kept for real numbers, or integer shapes would fill all
         keep[np.flatnonzero(nodes[order] >= self._first_real)[: most // 10]] = True
         order = order[keep]
         nodes = nodes[order]
         row = np.full(self.nodes.n, len(nodes))
         row[nodes] = np.arange(len(nodes))
-        values = np.empty(
-            (len(nodes) + 1, self.n), np.uint32
-        )  # the last row takes what is left out
+        # the last row is a dump for the laws that are left out
+        values = np.empty((len(nodes) + 1, self.n), np.uint32)
         for of, kept in self._kept:
             values[row[of]] = kept
         # naming law number n takes log2(n) bits, whatever its shape

@@ -13,7 +13,9 @@ from npulab.analysis.laws.predicates import Predicates
 from npulab.analysis.laws.prior import BUDGET, PRIOR
 
 BLOCK = BUDGET.list_block
-TABLE = 2**13  # numbers of 64 laws that are made at once: what fits a cache
+TABLE = (
+    2**13
+)  # uint64 numbers (of 64 laws each) of the table that are made at once: a cache's worth
 Path = tuple[tuple[int, int], ...]  # (number of the predicate, number of the law) of each step
 
 

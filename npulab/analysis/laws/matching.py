@@ -31,9 +31,8 @@ class Matches:
         wanted = []
         for position in positions:
             wanted.append((int(self.of_bit[position]), position[1] - positions[0][1]))
-        wanted.sort(
-            key=lambda one: int(self.ends[one[0] + 1] - self.ends[one[0]])
-        )  # the bit that fewest laws give comes first
+        # the bit that fewest laws give comes first
+        wanted.sort(key=lambda one: int(self.ends[one[0] + 1] - self.ends[one[0]]))
         (number, up), *others = wanted
         law, bit = np.divmod(self.order[self.ends[number] : self.ends[number + 1]], WORD)
         start = bit - up
@@ -136,7 +135,7 @@ def _placed(matches: Matches, laws: Array) -> tuple[Array, Array, Array, Array]:
     counts = ends[number + 1] - ends[number]
     word, bit = np.divmod(order[_spans(ends[number], counts)], WORD)
     law, shift = np.repeat([law, shift], counts, axis=1)
-    # the place of a law against a word, and the bit, as one number
+    # word, law, offset of the law in the word and bit, packed into one number for sorting
     size = len(matches.of_bit), len(laws), 2 * WORD, WORD
     keys = np.sort(np.ravel_multi_index((word, law, shift - bit + WORD, bit), size))
     first = np.flatnonzero(np.diff(keys // WORD, prepend=-1))
@@ -157,8 +156,8 @@ def runs(
         values[:, 0].astype(np.int64),
         np.bitwise_or.reduce(values ^ values[:, :1], axis=1).astype(np.int64),
     )
-    # of laws that agree from the lowest to the highest bit that they give the first: it lies where
-    # the others do
+    # laws that agree in all bits from their lowest to their highest given bit match the same runs,
+    # so only the first of them is kept
     between = 2 ** np.frexp(given)[1].astype(np.int64) - (given & -given) & ~given & ~moves
     rows = np.column_stack(
         [matches.of_law[laws], between, between & level, library.laws.uses[laws].view(np.int64)]
@@ -167,7 +166,7 @@ def runs(
     laws, level, moves = laws[different], level[different], moves[different]
     word, law, offset, masks = _placed(matches, laws)
     up, down = np.maximum(offset, 0), np.maximum(-offset, 0)
-    # bits of the law as they lie in the word
+    # the law's masks, shifted to its place in the word
     inside, moves, level = (
         (mask >> up) * 2**down for mask in (2**WORD - 1, moves[law], level[law])
     )
@@ -178,8 +177,12 @@ def runs(
     left, rows, out = masks, np.arange(len(filled)), [np.zeros((0, 5), np.int64)]
     while len(rows):
         low = left & -left
-        run = filled & ~(filled + low)  # adding to it carries through the bits of a run
-        above = first[word[rows]] & -2 * low  # fields that begin after it does
+        run = filled & ~(
+            filled + low
+        )  # adding the lowest bit carries through all adjacent set bits, which are the run
+        above = (
+            first[word[rows]] & -2 * low
+        )  # the starts of fields above the run's first bit, where the run must end
         run &= (above & -above) - 1
         lsb, end = (np.frexp(bits)[1] for bits in (low, left & run))
         out.append(

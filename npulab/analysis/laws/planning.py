@@ -19,9 +19,11 @@ from npulab.analysis.laws.solved import Solved
 if TYPE_CHECKING:
     import pandas as pd
 
-SETTLED = 0.2  # of its weight is left to a rival that a chosen capture tells apart
-UNLIKE = 1.0  # weight of a number outside of the groups that were captured, as of one more bit
-NOVELTY = 0.02  # weight of a value, a pair of values or a bit that was not captured
+SETTLED = 0.2  # the share of a doubt's weight that remains once a chosen capture settles it
+UNLIKE = (
+    1.0  # weight of a number outside the captured groups; a bit that never moved weighs as much
+)
+NOVELTY = 0.02  # weight of a value, a pair of values or a bit that no capture shows
 Ranges = Mapping[str, Any]
 Rule = Callable[["pd.DataFrame"], Any]
 
@@ -313,8 +315,8 @@ def best_rows(findings: Findings, asked: Columns, shown: Array, seen: Array, n: 
             weights.append(doubt.weight * doubt.solved.width)
     for solved in findings.ready:
         captured = solved.uncut(findings.captured)
-        # bits of its number that no capture moved; those above the field, where it may go on, as
-        # one
+        # the bits of the law's value that no capture moved; all bits above the field count as one,
+        # as the field may be wider
         moved = (solved.uncut(asked) ^ captured[0]) & ~np.bitwise_or.reduce(captured ^ captured[0])
         for moves in (*(moved >> i & 1 for i in range(solved.width)), moved >> solved.width):
             if moves.any():

@@ -20,6 +20,7 @@ from npulab.analysis.laws.prior import BUDGET, PRIOR, constant_cost, roundest
 
 POWERS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 BUDGETS = (4, 8, 16, 32, 64, 128)
+# the shares of the captures for which one constant is sought
 CEIL_SHARES = (
     0.12,
     0.2,
@@ -29,13 +30,13 @@ CEIL_SHARES = (
     0.8,
     0.9,
     1.0,
-)  # of the captures that one constant is right on
+)
 SUM_SHARES = (0.5, 0.22, 0.1)
 UNBOUNDED = 2**40
 PART = 1_024
 SHARED = OPERATORS["share"][0]
-# laws of one kind: law i as a function of i, cost (L,) in bits, (L, N) whether a law gives the
-# field
+# the laws of one kind: a function that makes law i, their costs (L,) in bits, and (L, N) bool: the
+# captures on which each gives the field
 Group = tuple[Callable[[int], Expression], Any, Array]
 
 
@@ -49,7 +50,7 @@ class Pool:
     """
 
     make: tuple[Callable[[int], Expression], ...]
-    which: Array  # (L, 2): number in ``make``, and what it is called with
+    which: Array  # (L, 2): the index of a function in ``make``, and its argument
     cost: Array
     agree: Array
     kept: Array
@@ -271,26 +272,26 @@ def _rounded_up(target: Target) -> Iterator[Group]:
     n, weights, linear = target.n, target.weights, target.library.linear
     columns = linear.values
     wide, span = np.ptp(columns, 1), int(np.ptp(target.values))
-    number = (
-        np.int32 if 32 * POWERS[-1] * (span + 1) < 2**31 else np.int64
-    )  # columns that move further do not fit
+    # columns with a larger span are never searched, so 32 bits hold all values
+    number = np.int32 if 32 * POWERS[-1] * (span + 1) < 2**31 else np.int64
     moved, steps = ((rows - rows[..., :1]).astype(number) for rows in (columns, target.values))
     for divisor in POWERS:
         price = linear.cost + 5 + constant_cost(divisor)
-        # the column has to move about as far as the field does
+        # the span of the column must be about that of the field times the divisor
         alike = (wide < 8 * divisor * (span + 1)) & (8 * (wide + divisor) > divisor * span)
         fits = np.flatnonzero(alike & (price < target.total))
-        # the largest c that each capture allows, as told from the first; captures within a divisor
-        # of each other have one in common
+        # the largest c that each capture allows, relative to the first capture; captures whose
+        # largest c differ by less than the divisor share a c
         high = np.sort(divisor * steps - moved[fits], 1)
         shared, left, some = np.zeros(len(fits)), np.arange(len(fits)), high
         for share in CEIL_SHARES if n >= BUDGET.for_derived else CEIL_SHARES[2:]:
             apart = max(int(share * n), BUDGET.holds + 1) - 1
             close = (some[:, apart:] - some[:, : n - apart] < divisor).any(1)
+            # a constant that a few captures do not share, all captures do not share either
             left, some = (
                 left[close],
                 some[close],
-            )  # a constant that a few captures do not share, all captures do not share either
+            )
             shared[left] = apart + 1
         promise = shared * (target.total / n) - price[fits]
         at = np.argsort(-promise, kind="stable")[: BUDGET.solved]
@@ -298,7 +299,7 @@ def _rounded_up(target: Target) -> Iterator[Group]:
         if not len(at):
             continue
         rows, own = columns[fits[at]], price[fits[at]]
-        # of each row the run of captures with a c in common
+        # for each column, the longest run of sorted captures that share a c
         ends = np.stack([np.searchsorted(row, row + divisor, "left") for row in high[at]])
         begin = (ends - np.arange(n)).argmax(1)[:, None]
         first = divisor * target.values[0] - rows[:, :1]
@@ -371,14 +372,15 @@ def _clamped(target: Target) -> Iterator[Group]:
                 products.cost + 4 * len(limits) + sum(constant_cost(end) for end in limits.values())
             )
             price = price + (4 + constant_cost(divisor) if divisor > 1 else 0)
-            # the largest c that each capture allows; it allows the divisor of them
+            # the largest c that each capture allows; it also allows the next lower ``divisor - 1``
+            # values
             high = divisor * values[few] - columns[:, few]
             for i in np.flatnonzero(high.max(1) - high.min(1) < divisor).tolist():
                 allowed = divisor * values[free] - columns[i, free]
                 least, most = int(allowed.max()) - divisor + 1, int(allowed.min())
                 if least > most:
                     continue
-                # a floor is a ceil of less
+                # x // d is ceil((x + 1 - d) / d)
                 floor = least <= 1 - divisor <= most and not least <= 0 <= most
                 if floor:
                     c = 1 - divisor
@@ -472,11 +474,12 @@ def _scaled(target: Target) -> Iterator[Group]:
         if len(informative) < max(BUDGET.scaled_rows, BUDGET.holds_share * target.n):
             continue
         rows = np.random.default_rng(3).permutation(informative)[:16]
-        rows = rows[
-            np.argsort(-z.values[rows], kind="stable")
-        ]  # those first that fewest columns are right on
+        # the captures that rule out most columns come first
+        rows = rows[np.argsort(-z.values[rows], kind="stable")]
         divisors, by = np.array((1, *POWERS))[:, None], np.maximum(z.values, 1)
-        spans = []  # columns that could be right on each capture, for each divisor
+        # for each chosen capture: the columns that fit it, as a range of its sorted values, for
+        # each divisor
+        spans = []
         for row in rows.tolist():
             if row not in sorted_by:
                 order = np.argsort(inner[:, row])

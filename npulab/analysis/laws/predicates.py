@@ -24,9 +24,9 @@ from npulab.analysis.laws.prior import BUDGET, constant_cost, roundest
 STEPS = (2, 4, 8, 16)
 NONE = -1
 Priced = tuple[Expression, float]  # a condition and its cost in bits
-Group = tuple[
-    Array, Array
-]  # conditions as (P, 3) numbers of literals, NONE for fewer; their costs (P,)
+# conditions as (P, 3) indices of literals (NONE if there are fewer than three), and their costs
+# (P,)
+Group = tuple[Array, Array]
 
 
 def opposite(condition: Expression) -> Expression:
@@ -61,8 +61,8 @@ def both(*conditions: Expression) -> Expression:
 
 def threshold(column: Expression, low: int, high: int) -> Priced:
     """``column <= t`` for the roundest t between two captured values, and the cost of t."""
-    t = roundest(low, high)  # up to t, or where t is the upper value itself, below it
-    # a power of two is a limit that is not reached
+    t = roundest(low, high)  # the limit is "<= t", or "< t" if t is the upper value
+    # a power of two is usually an exclusive limit
     below = t == high or (low + 1 <= t and t.bit_count() == 1)
     return term("<" if below else "<=", column, t), constant_cost(t)
 
@@ -82,9 +82,9 @@ class _Literals:
     def __init__(self, columns: Columns) -> None:
         self.columns = columns
         self.conditions: list[Expression] = []
-        self.fields: set[str] = set()  # that any condition reads
+        self.fields: set[str] = set()  # the fields that conditions read
         self._number: dict[Expression, int] = {}
-        self._masks: list[Array] = []  # of those that are not packed yet
+        self._masks: list[Array] = []  # masks of the newest conditions, not packed yet
         self._packed = [np.zeros((0, -(-columns.n // 64)), np.uint64)]
 
     def number(self, condition: Expression) -> int:
@@ -132,7 +132,7 @@ class Predicates:
     all_masks: Array
     all_costs: Array
     _all_parts: Array
-    _first: Array  # which of all conditions the others are, but number 0
+    _first: Array  # the indices, among all conditions, of conditions 1 and up
     _literals: _Literals
 
     def __len__(self) -> int:
@@ -252,7 +252,7 @@ def _thresholds(
 ) -> tuple[list[Priced], list[Priced]]:
     """Limits between all captured values, in both directions, and round limits."""
     limits = [threshold(column, low, high) for low, high in itertools.pairwise(values)]
-    most = 2 + math.log2(len(values))  # what it takes to name one of the gaps
+    most = 2 + math.log2(len(values))  # the bits that it takes to name one of the gaps
     return (
         both_ways((condition, min(cost, most) + price) for condition, cost in limits),
         [(condition, cost + price) for condition, cost in limits if cost <= 4],
@@ -320,7 +320,9 @@ def _merged(
             np.concatenate([base.all_costs, costs]),
         )
         masks, new = np.concatenate([base.all_masks, masks]), np.pad(new, (len(base.all_costs), 0))
-        new[base._first] = True  # the others of the base have the captures of one of these
+        new[base._first] = (
+            True  # the other conditions of the base select the same captures as one of these
+        )
     order = np.argsort(costs, kind="stable")
     all_masks = masks[order]
     all_costs = np.maximum(costs[order], np.log2(np.arange(len(order)) + 1) + 1).astype(np.float32)

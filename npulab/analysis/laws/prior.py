@@ -16,142 +16,145 @@ from functools import cache
 class Prior:
     """Costs and margins, in bits."""
 
-    # names in a law
+    # the cost of a name in a law: a parameter, another field, or a law of the user's
     parameter: float = 4.0
     field: float = 5.0
-    given: float = 4.0  # a law of the user's
-    # where a law lies
-    place: float = 5.0  # where a run of bits lies in the words
-    middle: float = 4.0  # that the run starts inside its law
+    given: float = 4.0
+    # the cost of saying where a law lies
+    place: float = 5.0  # the place of a run of bits in the words
+    middle: float = 4.0  # more, if the run does not start at the law's bit 0
     boundary: float = 4.0  # one more field in a word
-    law_again: float = 3.0  # a law that another run has
-    shared: float = 8.0  # at most so much less for a law that explains bits of other words, too
+    law_again: float = 3.0  # a law that another run of bits has already
+    shared: float = 8.0  # the most that a law is cheaper for giving bits of other words, too
     # decision lists
     step: float = 1.0
-    long_list: float = 35.0  # a list of more is looked for again when more fields are known
-    step_again: float = 2.0  # a law that an earlier step has
-    parity: float = 30.0  # naming two or three of all bits of the parameters
-    # gains that are needed
-    boundary_gain: float = 8.0  # a field between other bits
+    long_list: float = 35.0  # a longer list is solved again once more fields are known
+    step_again: float = 2.0  # a law that an earlier step of the list has
+    parity: float = 30.0  # naming two or three bits among all bits of the parameters
+    # the bits that an explanation must save
+    boundary_gain: float = 8.0  # a field between bits that have laws
     field_gain: float = 10.0  # a decision list
-    bit_gain: float = 20.0  # a single bit
-    piece_gain: float = 8.0  # one more piece of a law
-    derived_gain: float = 25.0  # least information of a field for laws over other fields
-    simpler: float = 5.0  # a list that replaces others
-    nearly: float = 0.2  # share of the captures that what is nearly a law is wrong on
-    selection: float = 20.0  # a condition beyond which a law is not right
-    # alternatives that are kept
-    likely: float = 3.0  # extra cost at which an alternative is considered as likely as the law
-    likely_few: float = 4.0  # the same for few captures
-    # gains that a claim needs
+    bit_gain: float = 20.0  # a law of a single bit
+    piece_gain: float = 8.0  # one more run of bits of a known law
+    derived_gain: float = 25.0  # a field must hold so many bits to get a law over other fields
+    simpler: float = 5.0  # a list that replaces another list
+    nearly: float = 0.2  # a near law is wrong on at most this share of the captures
+    # the captures that a condition selects must all follow the law with a chance of less than
+    # 2**-(cost of the condition + this), or the condition may select them for being right
+    selection: float = 20.0
+    # a rival counts up to this extra cost
+    likely: float = 3.0
+    likely_few: float = 4.0  # the same, if the sweep has fewer than Budget.many captures
+    # the bits that a law must save to be claimed on unseen rows
     claim: float = 12.0
-    claim_limit: float = 28.0  # one limit between two constants
-    claim_list: float = 40.0  # other lists
-    missing: float = (
-        0.2  # share of the layers whose modes were not captured together, of modes that go together
-    )
-    group: float = 6.0  # groups that the captured numbers keep to, but for some numbers
-    cut: float = 0.7  # share of the captures on which the bits beside a field go on with its law
-    # laws that count as simple
-    summed: float = 14.0  # products that are added
-    simple: float = 10.0  # laws that stay in a pool, however many others explain more
-    plain: float = 9.0  # a single bit counts only with a law of less
-    round_limit: float = 8.0  # a limit that somebody would set
+    claim_limit: float = 28.0  # a list of one limit between two constants
+    claim_list: float = 40.0  # any other list
+    # modes depend on each other if, were they independent, more than this share of the layers
+    # would have a combination that was never captured
+    missing: float = 0.2
+    group: float = 6.0  # that captured numbers keep to a group, with some single exceptions
+    # a field may continue if its law gives the next bits on at least this share of the captures
+    cut: float = 0.7
+    # laws that cost at most this count as simple
+    summed: float = 14.0  # products that may be operands of a sum
+    simple: float = 10.0  # laws that a pool always keeps
+    plain: float = 9.0  # the law of a single bit
+    round_limit: float = 8.0  # a limit that an engineer would choose
 
 
 @dataclass(frozen=True)
 class Budget:
     """Limits on how much is tried, and counts of captures that a decision needs."""
 
-    # captures
-    searched: int = (
-        400  # of the sweep; the others prove what was found, or are added if they disprove it
-    )
-    large: int = 1_000  # sweeps of which fewer are searched
+    # The search sees so many captures of a sweep; the other captures check the result, and those
+    # that disprove a field are added.
+    searched: int = 400
+    large: int = 1_000  # in a sweep of so many captures, only the next number is searched
     searched_of_large: int = 256
-    proofs: int = 3
-    added: int = 40  # captures that disprove a field and are added
-    many: int = 100  # captures from which on ``Prior.likely`` holds
-    for_regimes: int = 12  # captures below which no regimes are looked for
-    for_derived: int = (
-        80  # captures that pay for laws over other fields, and for laws of four columns
-    )
-    for_tests: int = 150  # captures from which on a test shows that a parameter does not matter
-    key_sample: int = 64  # captures that columns are compared on first
+    proofs: int = 3  # the most searches, each with the captures that disproved the one before
+    added: int = 40  # the most captures added for a disproved field
+    many: int = 100  # fewer captures use Prior.likely_few
+    for_regimes: int = 12  # fewer captures get no decision lists
+    # fewer captures cannot pay for laws over other fields, or for laws of four columns
+    for_derived: int = 80
+    for_tests: int = 150  # fewer captures do not show that a parameter is irrelevant
+    key_sample: int = 64  # captures on which columns are compared first
     boundary_sample: int = 48
-    in_step: int = 2  # captures that a step decides at least
-    step_for_claim: int = 6  # captures that a step needs for a claim
-    rare_step: int = (
-        60  # captures of which a step with fewer than that holds for at most one in ten
-    )
-    part_for_claim: int = 4  # layers that are wrong without a part of a law
-    step_for_part: int = 20  # captures of a step of a list that leaves captures without a law
-    step_for_plan: int = 20  # captures below which a step is worth another capture
-    folds: int = 4
+    in_step: int = 2  # a step of a list decides at least so many captures
+    step_for_claim: int = 6  # a step must decide so many captures to be claimed
+    # in a sweep of fewer captures, one step below step_for_claim leaves its whole field unclaimed
+    rare_step: int = 60
+    # a part of a law is proved if so many layers contradict the law without it
+    part_for_claim: int = 4
+    # each step of a list that leaves some captures without a law must decide so many captures
+    step_for_part: int = 20
+    step_for_plan: int = 20  # a step of fewer captures is worth a planned capture
+    folds: int = 4  # parts of the captures that are held out in turn
     # the library
-    categories: int = 6  # values that a column may have to count as a category
-    small: int = 16  # a kernel, a stride, a padding have at most this value
+    categories: int = 6  # a column of at most so many values is a category
+    small: int = 16  # the largest value of a kernel, a stride or a padding
     laws: int = 110_000
     first_laws: int = 60_000
-    library_values: int = 40_000_000  # of all laws together: 160 MB
-    block_values: int = 250_000  # values made at once
-    slice: int = 2_500  # candidates made at once, by rising cost
+    library_values: int = 40_000_000  # values of all laws together, 160 MB
+    block_values: int = 250_000  # values computed at once
+    slice: int = 2_500  # candidates computed at once, by rising cost
     pairs: int = 16_000  # shapes of two columns
-    grown_pairs: int = 3_000  # of these, those that a constant is joined to
-    third_column: int = 500  # of these, those that a third column is joined to
+    grown_pairs: int = 3_000  # shapes of two columns that are joined with a constant
+    third_column: int = 500  # shapes of two columns that are joined with a third column
     areas: int = 12_000
     factors: int = 14  # columns that products are made of
-    same_column: int = 12  # shapes kept that give one column
+    same_column: int = 12  # shapes that are kept for one column of values
     # single laws
     match_block: int = 8_192
     # boundaries
     boundary_laws: int = 25_000
     boundary_likely: int = 4_000
     hole: int = 2
-    # pools of laws for one field
-    narrow: tuple[int, ...] = (12_000, 25_000, 50_000)  # laws for fields of 1, 2, 3 bits
-    holds: int = 3  # captures, and their share, that a law holds on
+    # the pool of laws for one field
+    narrow: tuple[int, ...] = (12_000, 25_000, 50_000)  # laws tried for fields of 1, 2, 3 bits
+    # a law must be right on so many captures, and on this share of them
+    holds: int = 3
     holds_share: float = 0.02
     library_part: int = 12_000
     pool: int = 8_000
-    pools: int = 40  # kept for when their place is tried again
+    pools: int = 40  # pools kept in case their place is solved again
     patterns: int = 1_200  # patterns of agreement that lists are made of
     cheap_patterns: int = 150
     constants: int = 24
-    held: int = 3  # constants that laws are limited to
-    bases: int = 3_000  # columns that one constant is solved for
-    solved: int = 60  # columns that ``ceil((x + c) / d)`` is solved for
-    wide: int = 5  # bits from which on a field pays for laws of several constants
-    address: int = 10  # bits from which on a field may be a sum of products
+    held: int = 3  # constants tried as the limit of a law
+    bases: int = 3_000  # columns for which one constant is solved
+    solved: int = 60  # columns for which ``ceil((x + c) / d)`` is solved
+    wide: int = 5  # a field of fewer bits gets no law with several solved constants
+    address: int = 10  # a field of fewer bits gets no sum of products
     share_columns: int = 4_000
     share_bases: int = 6
     share_limit: int = 64
-    share_alike: int = 6  # shares kept that hold on the same captures
+    share_alike: int = 6  # laws ``share(x, c)`` kept that are right on the same captures
     scaled_columns: int = 4_000
     scaled_rows: int = 8
     scaled_near: int = 6_000
     # conditions and decision lists
     conditions: int = 16_000
-    depth: int = 6
-    beam: int = 3
-    fan: int = 8
+    depth: int = 6  # steps of a list
+    beam: int = 3  # lists that are continued in each round
+    fan: int = 8  # continuations of one list
     list_block: int = 512
-    halves: int = 500  # conditions whose larger side has a law, looked at for the other side
+    halves: int = 500  # conditions that are tried as the last one of a list
     usual_laws: int = 4_000
-    limit_laws: int = 40_000  # laws that limits are looked for on
-    limits: int = 30  # limits for each value of a field and direction
-    open_for_derived: int = 48  # open bits above which no field follows from open ones
-    sure_width: int = 4  # bits of a run that counts wherever it lies
-    beside: int = 2  # open bits beside a field that may belong to it
+    limit_laws: int = 40_000  # laws on which limits are tried
+    limits: int = 30  # limits tried for each value of a field, in each direction
+    open_for_derived: int = 48  # with more open bits, no field is searched that reads open ones
+    sure_width: int = 4  # a run of so many bits counts wherever it lies
+    beside: int = 2  # open bits next to a field that may belong to it
     parity_columns: int = 250
     # rivals and plans
-    rivals: int = 200  # of a step, or of a law
+    rivals: int = 200  # rivals of a step, or of a law
     twins: int = 4
-    at_end: int = 4  # captures that share the end of a field's values
-    doubts: int = 40  # of a field, in a plan
-    pool_for_capture: int = 40  # candidates made for each capture asked for
+    at_end: int = 4  # so many captures must share the end of a field's values for a limit there
+    doubts: int = 40  # doubts of a field that a plan weighs
+    pool_for_capture: int = 40  # candidate layers made for each planned capture
     pool_least: int = 400
-    tries: int = 60  # draws before constraints are called impossible
+    tries: int = 60  # draws before the constraints are called impossible
     kinds: int = 64  # combinations of all modes that are worth a capture each
 
 

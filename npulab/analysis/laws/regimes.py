@@ -20,7 +20,8 @@ from npulab.analysis.laws.prior import BUDGET, PRIOR
 from npulab.analysis.laws.solved import Place, Rival, Solved, Steps
 from npulab.analysis.laws.state import Captures, State
 
-# share of the bits to explain: shorter lists of two steps are not tried on held-out captures
+# a list of at most two steps that costs less than this share of the bits is not tried on held-out
+# captures
 PLAIN = 0.25
 Found = tuple[tuple[float, Path], ...]
 
@@ -38,10 +39,9 @@ class Round:
     derived: tuple[str, ...] = ()
     deep: bool = False
     tried: dict[Any, Solved | None] = field(default_factory=dict)
-    pools: dict[Any, Pool] = field(
-        default_factory=dict
-    )  # the last ones, as a place is tried in several ways
-    nearly: dict[Place, str] = field(default_factory=dict)  # what an open place is in most captures
+    # the newest pools, as a place is tried in several ways
+    pools: dict[Any, Pool] = field(default_factory=dict)
+    nearly: dict[Place, str] = field(default_factory=dict)  # the near law of an open place, as text
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,8 @@ def _step_rivals(
     if not predicate:
         return
     cost, when = predicates.cost[predicate], predicates.condition(predicate)
-    # a capture that the step and those after it give alike says nothing of the condition
+    # a capture with the same value from this step and from later steps does not show whether the
+    # condition must select it
     rest, free = np.zeros(captures.n, bool), left.copy()
     for later, its_law in lists.found[0][1][number + 1 :]:
         rest |= free & predicates.masks[later] & laws.agree[laws.kept[its_law]]
@@ -296,8 +297,8 @@ def _step_rivals(
         condition = predicates.any_condition(other)
         if condition != when:
             yield Rival(max(0.0, float(predicates.all_costs[other] - cost)), number, when=condition)
-    # limits on other laws; how round a limit is says nothing, as it may lie anywhere between two
-    # captures
+    # limits on other laws are rivals at the same cost however round they are, as a limit may lie
+    # anywhere between two captures
     limit = next(
         (limit for limit in lists.limits if when in (limit.condition, opposite(limit.condition))),
         None,

@@ -145,7 +145,7 @@ def limit_rivals(solved: Solved, columns: Columns) -> Iterator[Rival]:
                 end, step = int(raw[number].min()), -1
             else:
                 end, step = int(raw[number].max()), 1
-            # anywhere between what a row would have and the end
+            # the limit may be at the end of the captured values or beyond it
             for limit in (end, end + step, end + step * end // 4, end + step * end // 2):
                 yield Rival(0.0, number, law=term(OTHER_END[law.op], law, limit))
     for op, end in (("max", int(values.min())), ("min", int(values.max()))):
@@ -155,7 +155,7 @@ def limit_rivals(solved: Solved, columns: Columns) -> Iterator[Rival]:
             continue
         for number, (_, law) in enumerate(solved.steps):
             plain = law.op not in INTEGER or law.op == op or not law.names() | law.names(FIELD)
-            # a law that wraps has no limits
+            # a law whose values do not fit the field wraps, so it has no limit
             inside = (
                 len(raw[number]) and raw[number].min() >= 0 and raw[number].max() < 2**solved.width
             )
@@ -284,13 +284,14 @@ def hidden_changes(solved: Solved, captured: Columns, asked: Columns, values: Ar
         if leaf is None:
             lower, upper = np.full(len(here), low.max()), np.full(len(here), high.min())
         else:
-            # a budget that falls with its column rises with the opposite
+            # a budget that falls with its column rises with the column's negative
             sign = 1
             if budget.op == "//":
                 sign = -1
             along, at = sign * captured[leaf][rows], sign * asked[leaf][here]
             order = np.argsort(along, kind="stable")
-            # it is at least what captures before need, at most what captures after allow
+            # a rising budget is at least what captures with smaller columns need, and at most what
+            # captures with larger columns allow
             least = np.concatenate([[1], np.maximum.accumulate(low[order])])
             most = np.concatenate([np.minimum.accumulate(high[order][::-1])[::-1], [UNBOUNDED]])
             lower = least[np.searchsorted(along[order], at, "right")]
@@ -305,7 +306,8 @@ def _budgets(x: Array, values: Array) -> tuple[Array, Array]:
     """The least and the greatest budget that cut x into these shares."""
     pieces = -(-x // np.maximum(values, 1))
     least = -(-x // np.maximum(pieces, 1))
-    # so many pieces: at least x / pieces each; one more would be another number of pieces
+    # a budget of at least x / pieces gives so many pieces; with x / (pieces - 1) there would be one
+    # piece less
     return least, np.where(pieces > 1, -(-x // np.maximum(pieces - 1, 1)) - 1, UNBOUNDED)
 
 

@@ -116,7 +116,7 @@ def _round(state: State, derived: Derived, deep: bool) -> Round:
         ),
     )
     leaves = [*map(parameter, names), *map(field, derived.names)]
-    # conditions that say whether a field is what it usually is
+    # conditions: a field has, or does not have, its usual value
     compared = []
     for name, law in derived.usually:
         compared += [(term("==", field(name), law), 8.0), (term("!=", field(name), law), 8.0)]

@@ -12,9 +12,9 @@ from npulab.analysis.laws.naming import Naming
 from npulab.analysis.laws.state import Watch
 from npulab.support.answers import attended
 
-WAIT = 1.0  # seconds that a search takes before anything is shown
-EVERY = 0.25  # seconds from one showing to the next
-LATEST = 8  # fields that are shown, the latest first
+WAIT = 1.0  # seconds before the first showing
+EVERY = 0.25  # seconds between two showings
+LATEST = 8  # the most fields that are shown, the latest first
 
 
 def status_html(watch: Watch, text: str, seconds: float, naming: Naming | None = None) -> str:

@@ -74,7 +74,9 @@ def explain_singly(
                 library.laws.uses[piece.run.law]
             ):
                 state = state.accept(_solved(state, piece, library, matches))
-        pieces = [piece for piece in pieces if piece not in sure]  # these may stand alone now
+        pieces = [
+            piece for piece in pieces if piece not in sure
+        ]  # a law that was accepted may make the other pieces sure
     return state
 
 
@@ -106,7 +108,7 @@ def _by_gain(state: State, library: Library, matches: Matches, derived: Collecti
     gain = (explained - costs[law] - place_cost)[keep]
     found, word, law = found[keep], word[keep], law[keep]
     pairs, of = np.unique(law * len(information) + word, return_inverse=True)
-    best = np.zeros(len(pairs))  # of each law in each word
+    best = np.zeros(len(pairs))  # the position of each law in each word
     np.maximum.at(best, of, gain)
     elsewhere = np.bincount(pairs // len(information), best, len(costs))[law] - best[of]
     return found[np.lexsort([law, found[:, 1], word, -gain - np.minimum(elsewhere, PRIOR.shared)])]
@@ -121,13 +123,13 @@ def _cover(state: State, found: Array, library: Library) -> list[_Piece]:
     chosen: list[_Piece] = []
     again: dict[
         tuple[int, int, int], Run
-    ] = {}  # places of laws that other bits follow, the cheapest ones
+    ] = {}  # for each place, the cheapest law that other bits follow already
     for numbers in found.tolist():
         word, lsb, width, law, _ = numbers
         span = free[word] & (2**width - 1) * 2**lsb
         if not span:
             continue
-        # of laws of one price the one that another run has
+        # of laws of about the same cost, take the one that another run has already
         other = None
         if law not in used:
             other = again.get((word, lsb, width))

@@ -11,9 +11,8 @@ import numpy as np
 
 from npulab.analysis.laws.expressions import ALWAYS, FIELD, PARAMETER, Array, Columns, Expression
 
-Steps = tuple[
-    tuple[Expression, Expression], ...
-]  # (when, law), the last one always, or some captures have no law
+# (when, law) in order; unless the last ``when`` always holds, some captures have no law
+Steps = tuple[tuple[Expression, Expression], ...]
 
 
 def names_in(parts: Iterable[Expression | None], op: str = PARAMETER) -> set[str]:
@@ -117,11 +116,11 @@ class Solved(Place):
     ``explained`` in bits."""
 
     steps: Steps
-    support: tuple[int, ...]  # captures that each step decides
+    support: tuple[int, ...]  # the number of captures that each step decides
     cost: float
     explained: float
     rivals: tuple[Rival, ...] = ()
-    missed: Array | None = None  # captures that lists made without them get wrong
+    missed: Array | None = None  # the captures, as a mask, that lists made without them get wrong
 
     @property
     def parts(self) -> tuple[Expression, ...]:

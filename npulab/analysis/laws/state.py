@@ -63,7 +63,8 @@ class State:
     def accept(self, solved: Solved, instead_of: Collection[Solved] = ()) -> State:
         """The state with one more field, which may replace others."""
         reads = solved.reads.union(*(self.follows.get(name, frozenset()) for name in solved.reads))
-        # fields that read what was open read these fields now
+        # a field that read these bits while they were open now reads, through the new field, what
+        # its law reads
         follows = self.follows
         if reads:
             follows = {}

@@ -28,10 +28,10 @@ from npulab.registers.fields import WORD_BITS
 if TYPE_CHECKING:
     import pandas as pd
 
-ENOUGH = 8  # different captures before a law that agrees is called found
+ENOUGH = 8  # so many different captures must agree before a law is called found
 TYPE = re.compile(r"u(8|16|32)(?:\[([0-9]+)\])?")
 WORD_BYTES = WORD_BITS // 8
-SHOWN = 20  # names of captures in a row
+SHOWN = 20  # the most names of captures in a row of the table
 NO_NUMBER = -(2.0**62)
 COLUMNS = (
     "name",
@@ -82,10 +82,10 @@ class Stated:
 
 
 def word_fields(offset: int, kind: str) -> list[str]:
-    """The field names of words for bytes at an offset: ``u8``, ``u16``, ``u32``, or arrays,
-    ``u32[16]``.
+    """The names of the word fields that a value of type ``kind`` at a byte offset covers.
 
-    Raises ValueError for another type, and for a type that crosses a word.
+    ``kind`` is ``u8``, ``u16``, ``u32``, or an array of these, as ``u32[16]``. Raises ValueError
+    for another type, and for a type that crosses a word.
 
     >>> word_fields(0x146, "u16")
     ['w81_16_16']
@@ -158,7 +158,7 @@ class _Evidence:
     """Captures as columns: of each name the numbers ``(N,)``, and which captures have it."""
 
     names: tuple[str, ...]
-    words: Array  # (N, W), with zeros behind the words that a capture has
+    words: Array  # (N, W), with zeros after a capture's own words
     lengths: Array
     columns: Mapping[Expression, tuple[Array, Array]]
     naming: Naming
