@@ -8,6 +8,7 @@ from itertools import permutations, product
 from typing import Any
 
 from npulab.layout.nest import Layout, Loop
+from npulab.layout.stored import Shape
 
 TILES = (2, 4, 8, 16, 32, 64)
 ALIGNS = (4, 8, 16, 32, 64, 128, 256)
@@ -15,9 +16,7 @@ HEADERS = (4, 8, 16, 32, 64, 128, 256)
 PERMUTED = 4  # axes, up to which all their orders are tried
 
 
-def candidates(
-    shape: tuple[int, ...], size: int, **stored: Any
-) -> Iterator[tuple[Layout, list[int]]]:
+def candidates(shape: Shape, size: int, **stored: Any) -> Iterator[tuple[Layout, list[int]]]:
     """Layouts of a whole tensor in at most ``size`` places, each from byte 0, and the bytes at
     which it may begin: axes in any order, rows and planes with gaps, one axis in tiles, two axes in
     tiles, with tiles completed or short.
@@ -48,7 +47,7 @@ def candidates(
 
 
 def _nests(
-    shape: tuple[int, ...], size: int, stored: dict[str, Any]
+    shape: Shape, size: int, stored: dict[str, Any]
 ) -> Iterator[tuple[tuple[Loop, ...], int]]:
     """(loops, where they end with their last tiles completed)."""
     itemsize = Layout((1,), (), **stored).itemsize
@@ -95,7 +94,7 @@ def _packed(nest: list[tuple[int, int]]) -> tuple[Loop, ...]:
 
 
 def _padded(
-    shape: tuple[int, ...],
+    shape: Shape,
     nest: list[tuple[int, int]],
     itemsize: int,
     aligns: dict[int, int] | None = None,
@@ -114,7 +113,7 @@ def _padded(
 
 
 def _pitched(
-    shape: tuple[int, ...],
+    shape: Shape,
     order: tuple[int, ...],
     itemsize: int,
     size: int,

@@ -11,7 +11,7 @@ import operator
 from typing import Any
 
 from npulab.layout.nest import Layout, Loop
-from npulab.layout.stored import place_bytes
+from npulab.layout.stored import Shape, place_bytes
 from npulab.support.refuse import refuse_if
 
 # axes from the outermost to the innermost; contiguous is the order of the tensor itself
@@ -19,7 +19,7 @@ ORDERS = {"channels_last": (0, 2, 3, 1), "channels_last_3d": (0, 2, 3, 4, 1)}
 FORMATS = ("contiguous", *ORDERS)
 
 
-def format_strides(shape: tuple[int, ...], name: str) -> tuple[int, ...]:
+def format_strides(shape: Shape, name: str) -> tuple[int, ...]:
     """Elements from one index of each axis to the next, of a tensor of ``shape`` in a format.
 
     Raises ValueError for an unknown format, or a shape with another number of axes than the format
@@ -42,7 +42,7 @@ def format_strides(shape: tuple[int, ...], name: str) -> tuple[int, ...]:
     return tuple(out)
 
 
-def is_format(shape: tuple[int, ...], strides: tuple[int, ...], name: str) -> bool:
+def is_format(shape: Shape, strides: tuple[int, ...], name: str) -> bool:
     """True if strides are the strides of a format without gaps, as
     ``tensor.is_contiguous(memory_format=...)`` decides it.
 
@@ -64,7 +64,7 @@ def is_format(shape: tuple[int, ...], strides: tuple[int, ...], name: str) -> bo
     return True
 
 
-def memory_format(shape: tuple[int, ...], strides: tuple[int, ...]) -> str:
+def memory_format(shape: Shape, strides: tuple[int, ...]) -> str:
     """The format that PyTorch assigns to strides, as ``tensor.suggest_memory_format()`` does.
 
     Channels last if strides grow in that order, also with gaps; all other strides are
@@ -82,9 +82,7 @@ def memory_format(shape: tuple[int, ...], strides: tuple[int, ...]) -> str:
     return "contiguous"
 
 
-def format_layout(
-    shape: tuple[int, ...], name: str, *, dtype: str = "uint8", **stored: Any
-) -> Layout:
+def format_layout(shape: Shape, name: str, *, dtype: str = "uint8", **stored: Any) -> Layout:
     """Where each element of a tensor of ``shape``, in logical order, lies in memory, as bytes.
 
     ``stored`` are further fields of ``Layout``.  Raises ValueError as ``format_strides`` and
@@ -99,7 +97,7 @@ def format_layout(
 
 
 def strides_layout(
-    shape: tuple[int, ...], strides: tuple[int, ...], *, dtype: str = "uint8", **stored: Any
+    shape: Shape, strides: tuple[int, ...], *, dtype: str = "uint8", **stored: Any
 ) -> Layout:
     """Where each element of a tensor lies, as bytes, by the strides of its axes, which count
     elements.

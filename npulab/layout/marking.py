@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from npulab.layout.stored import BITS, DTYPES, MOST_ELEMENTS, held_as, values_of
+from npulab.layout.stored import BITS, DTYPES, MOST_ELEMENTS, Shape, held_as, values_of
 from npulab.support.refuse import refuse_if
 
 MOST_CAPTURES = 64
@@ -17,7 +17,7 @@ GOLDEN = (
 
 
 def markers(
-    shape: tuple[int, ...],
+    shape: Shape,
     dtype: str = "uint8",
     *,
     captures: int = 0,

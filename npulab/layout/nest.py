@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from npulab.layout.stored import LISTED, MOST_ELEMENTS, Stored
+from npulab.layout.stored import LISTED, MOST_ELEMENTS, Shape, Stored
 
 SLAB = 2**17  # elements whose places are found at a time
 LETTERS = {1: "i", 2: "rc", 3: "hwc", 4: "ohwi"}
@@ -278,7 +278,7 @@ class Layout(Stored):
         return all(loop.stride is not None for loop in self.loops)
 
     @property
-    def _order(self) -> tuple[int, ...]:
+    def _order(self) -> Shape:
         """The axes in order, joined axes one after the other."""
         out = list(range(len(self.shape)))
         for first, *others in self.join:
@@ -288,7 +288,7 @@ class Layout(Stored):
         return tuple(out)
 
     @property
-    def _joined_extents(self) -> tuple[int, ...]:
+    def _joined_extents(self) -> Shape:
         """Indices of each axis for the loops: the first of joined axes has all of them, the others
         have 1."""
         if not self.join:
@@ -301,7 +301,7 @@ class Layout(Stored):
         return tuple(out)
 
     @property
-    def _ends_of_axes(self) -> tuple[int, ...]:
+    def _ends_of_axes(self) -> Shape:
         """``_joined_extents`` with the indices before the start of the first tile."""
         extents = self._joined_extents
         if any(self.starts):
@@ -359,7 +359,7 @@ class Layout(Stored):
             blocks = tuple(counts[number] for number in range(len(self.loops)))
             yield Stretch(place, first, blocks, steps)
 
-    def _stretches(self, depth: int, extents: tuple[int, ...]) -> list[Stretch]:
+    def _stretches(self, depth: int, extents: Shape) -> list[Stretch]:
         """Stretches of blocks without gaps, over ``extents`` indices, by the loops from ``depth``:
         at each loop the whole blocks, then the short block."""
         if depth == len(self.loops):
@@ -408,7 +408,7 @@ class Layout(Stored):
         return pieces
 
     @property
-    def extents(self) -> tuple[int, ...]:
+    def extents(self) -> Shape:
         return tuple(stop - start for start, stop in self.window)
 
     def places_before_swap(self) -> np.ndarray:
@@ -545,5 +545,5 @@ def _stride_text(stride: int | tuple[int, ...] | None) -> str:
     return f"({', '.join(shown)})"
 
 
-def _letters(shape: tuple[int, ...]) -> Sequence[str]:
+def _letters(shape: Shape) -> Sequence[str]:
     return LETTERS.get(len(shape)) or [f"a{axis}_" for axis in range(len(shape))]

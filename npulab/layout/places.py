@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npulab.layout.stored import BITS, joined, opened, store, swap_words
+from npulab.layout.stored import BITS, Shape, joined, opened, store, swap_words
 
 CHUNK = 2**16
 SAMPLE = 256  # elements that tell how many would be found
@@ -35,7 +35,7 @@ class Pairs:
     high_first: bool = False
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         return self.raw[0].shape
 
     @property
@@ -225,7 +225,7 @@ class Sought:
             count[window][sure] = seen.count[sure]
         return Seen(place, count, shared, seen.copies)
 
-    def _window_shape(self) -> tuple[int, ...]:
+    def _window_shape(self) -> Shape:
         return tuple(
             max(n - self.signature.count + 1, 0) if axis == self.signature.axis else n
             for axis, n in enumerate(self.pairs.shape)
@@ -255,7 +255,7 @@ class Sought:
 
     def _keys(self, columns: Iterable[np.ndarray], size: int) -> np.ndarray:
         """A number for each place: the values themselves if they fit next to the number of a place,
-    else a hash."""
+        else a hash."""
         width = self.pairs.bits
         fits = width * len(self.pairs.raw) * self.signature.count <= 64 - self.bits
         out = np.zeros(size, np.uint64)

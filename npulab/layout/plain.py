@@ -11,13 +11,11 @@ from typing import Any
 
 from npulab.layout.nest import Layout, Loop
 from npulab.layout.parts import Sums
-from npulab.layout.stored import bytes_of_places, place_bytes
+from npulab.layout.stored import Shape, bytes_of_places, place_bytes
 from npulab.support.refuse import refuse_if
 
 
-def hwc(
-    shape: tuple[int, ...], *, dtype: str = "uint8", row_pitch: int = 0, **stored: Any
-) -> Layout:
+def hwc(shape: Shape, *, dtype: str = "uint8", row_pitch: int = 0, **stored: Any) -> Layout:
     """The order of the tensor itself, last axis fastest: NHWC activations, OHWI weights, a matrix
     by rows.
 
@@ -38,7 +36,7 @@ def hwc(
 
 
 def planar(
-    shape: tuple[int, ...],
+    shape: Shape,
     *,
     dtype: str = "uint8",
     row_pitch: int = 0,
@@ -67,7 +65,7 @@ def planar(
 
 
 def nc1hwc2(
-    shape: tuple[int, ...],
+    shape: Shape,
     c2: int,
     *,
     dtype: str = "uint8",
@@ -188,7 +186,7 @@ def only(layout: Layout, axis: int, start: int, stop: int) -> Layout:
 
 
 def strided(
-    shape: tuple[int, ...],
+    shape: Shape,
     order: tuple[int, ...],
     pitches: dict[int, int] | None = None,
     dtype: str = "uint8",
@@ -229,6 +227,6 @@ def _rounded_up(size: int, align: int) -> int:
     return -(-size // align) * align
 
 
-def _three(shape: tuple[int, ...]) -> tuple[int, int, int]:
+def _three(shape: Shape) -> tuple[int, int, int]:
     refuse_if(len(shape) < 3, "shape", shape, "is (..., H, W, C)")
     return shape[-3], shape[-2], shape[-1]

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npulab.layout.nest import Layout, Loop
+from npulab.layout.stored import Shape
 
 LINES = 64  # lines along an axis whose middle counts
 # An axis reaches as far as its indices have at least this part, 1 / RARE, of the places that the
@@ -241,7 +242,7 @@ def _origin(places: np.ndarray, steps: list[AxisDigit], starts: Sequence[int] = 
 
 def _extended(
     window: tuple[tuple[int, int], ...],
-    shape: tuple[int, ...],
+    shape: Shape,
     steps: list[AxisDigit],
     offset: int,
 ) -> int | None:
@@ -262,7 +263,7 @@ def _extended(
 
 
 def _nests(
-    shape: tuple[int, ...],
+    shape: Shape,
     window: tuple[tuple[int, int], ...],
     steps: list[AxisDigit],
     offset: int,
@@ -313,7 +314,7 @@ def _needed(loops: list[Loop]) -> tuple[Loop, ...]:
 
 
 def _layout(
-    shape: tuple[int, ...],
+    shape: Shape,
     loops: tuple[Loop, ...],
     offset: int,
     window: tuple[tuple[int, int], ...],
@@ -367,7 +368,7 @@ def _joined(places: np.ndarray, join: tuple[int, ...]) -> np.ndarray:
 
 
 def _deep_steps(
-    joined: np.ndarray, join: tuple[int, ...], shape: tuple[int, ...], lines: int
+    joined: np.ndarray, join: tuple[int, ...], shape: Shape, lines: int
 ) -> tuple[tuple[int, ...], list[AxisDigit]] | None:
     """(place of its first tile at which each axis begins, digits of all axes); None if an axis is
     not made of digits, or joined axes are apart as well."""
@@ -387,9 +388,7 @@ def _deep_steps(
     return tuple(starts), steps
 
 
-def _together(
-    digits: Sequence[Digit], start: int, shape: tuple[int, ...], join: Sequence[int]
-) -> bool:
+def _together(digits: Sequence[Digit], start: int, shape: Shape, join: Sequence[int]) -> bool:
     """True if digits are of axes together: no loops over fewer of them would do."""
     if start > 0:
         return True

@@ -33,6 +33,7 @@ SWAPS = (0, 4, 8, 2, 16)  # bytes of a word whose order may be reversed, the usu
 MOST_ELEMENTS = 2**26
 MOST_BYTES = 2**31
 LISTED = 4  # parts that a text lists
+Shape = tuple[int, ...]
 Buffer = bytes | bytearray | memoryview | np.ndarray
 
 
@@ -44,7 +45,7 @@ class Stored(ABC):
     first in the lowest bits of its byte, in the highest if ``big_endian``.
     """
 
-    shape: tuple[int, ...]
+    shape: Shape
     _: KW_ONLY
     dtype: str = "uint8"
     size: int = 0
@@ -81,7 +82,7 @@ class Stored(ABC):
         """The elements that lie in the buffer, as an index of the tensor."""
 
     @property
-    def extents(self) -> tuple[int, ...]:
+    def extents(self) -> Shape:
         """Indices of each axis that lie in the buffer."""
         return self.shape
 

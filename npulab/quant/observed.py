@@ -13,7 +13,7 @@ from npulab.quant.emulate.engines import EXACT, REAL, Parts, parts
 from npulab.quant.functions import Function, function_of
 from npulab.quant.layers import ACTIVATIONS
 from npulab.quant.requantize import within
-from npulab.quant.rules import QUANTIZED, QuantParams, Rule
+from npulab.quant.rules import QUANTIZED, Factors, QuantParams, Rule
 
 OPS = ("conv", "depthwise", "fully_connected")
 NEAR = 3  # accumulators that are looked at on each side of a boundary
@@ -184,7 +184,7 @@ class Observed:
             return np.clip(outputs, low, high)
         return by.fast(sums, multiplier, right_shift, self.zero_point, int(low), int(high))
 
-    def _factors(self, by: Rule) -> tuple[np.ndarray, np.ndarray]:
+    def _factors(self, by: Rule) -> Factors:
         """(multiplier, right_shift) of every channel: a rule may look at all scales together."""
         multiplier, right_shift = by.multiplier(*self.scales)
         shape = (self.channels,)

@@ -31,6 +31,7 @@ EXACT_FLOAT32, EXACT_FLOAT64 = 2**24, 2**53
 QUANTIZED = ("int8", "uint8", "int16")  # types of codes
 FORMER = {"toward": "rounding_direction", "stray": "max_deviation"}  # earlier names, which warn
 HALVES = np.array([0, *(2**n for n in range(62))])  # half of 2**shift, whole
+Factors = tuple[np.ndarray, np.ndarray]  # multiplier and right shift, by channel
 
 
 @dataclass(frozen=True)
@@ -192,9 +193,7 @@ class Rule:
         """Lowest and highest accumulator."""
         return -(2 ** (self.register - 1)), 2 ** (self.register - 1) - 1
 
-    def multiplier(
-        self, input_scale: Any, weight_scale: Any, output_scale: Any
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def multiplier(self, input_scale: Any, weight_scale: Any, output_scale: Any) -> Factors:
         """(multiplier, right_shift), int64 like ``weight_scale``: here 31 bits, rounded to nearest.
 
         Source: tensorflow/lite/kernels/internal/quantization_util.cc.
@@ -202,7 +201,7 @@ class Rule:
         """
         return self.of_ratio(ratio_of_scales(input_scale, weight_scale, output_scale, self.order))
 
-    def of_ratio(self, ratio: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def of_ratio(self, ratio: np.ndarray) -> Factors:
         """(multiplier, right_shift) of a ratio of scales, float64."""
         fraction, exponent = np.frexp(ratio)
         whole = np.floor(fraction * 2.0**31 + 0.5).astype(np.int64)
@@ -325,7 +324,7 @@ class Float32Bits(DoubleRounding):
     multipliers: ClassVar[tuple[float, float]] = (2**30, 2**31 - 1)
     right_shifts: ClassVar[tuple[int, int]] = (0, 31)
 
-    def of_ratio(self, ratio: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def of_ratio(self, ratio: np.ndarray) -> Factors:
         """(multiplier, right_shift); raises ValueError outside of 2**-32 <= ratio < 1, as QNNPACK
         does."""
         self._at_most(ratio, (ratio < 1) & (ratio >= 2.0**-32), "2**-32 up to 1, 1 excluded")
@@ -391,7 +390,7 @@ class Mantissa(Rule):
             return self.ties
         return "nearest"
 
-    def of_ratio(self, ratio: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def of_ratio(self, ratio: np.ndarray) -> Factors:
         """(multiplier, right_shift), int64 like ``ratio``."""
         pattern = np.asarray(ratio, np.float32).view(np.uint32).astype(np.int64)
         exponent, mantissa = pattern >> 23, pattern & 0x7FFFFF
@@ -424,7 +423,7 @@ class SignedMultiplier(Rule):
     multipliers: ClassVar[tuple[float, float]] = (-(2**15), 2**15 - 1)
     right_shifts: ClassVar[tuple[int, int]] = (0, 63)
 
-    def of_ratio(self, ratio: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def of_ratio(self, ratio: np.ndarray) -> Factors:
         """(multiplier, right_shift), int64 like ``ratio``."""
         exponent = np.frexp(ratio)[1]
         self._at_most(ratio, exponent <= 15, "below 2**15")
@@ -460,7 +459,7 @@ class LeadingBits(Rule):
     right_shifts: ClassVar[tuple[int, int]] = (0, 140)
     types: ClassVar[tuple[str, ...]] = ("int8", "uint8")
 
-    def of_ratio(self, ratio: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def of_ratio(self, ratio: np.ndarray) -> Factors:
         """(multiplier, right_shift), int64 like ``ratio``."""
         pattern = np.asarray(ratio, np.float32).view(np.uint32).astype(np.int64)
         exponent, multiplier = pattern >> 23, (pattern >> 9 & 0x7FFF) + 1
@@ -495,20 +494,18 @@ class TwoSteps(Rule):
     types: ClassVar[tuple[str, ...]] = ("int8", "uint8")
     share_bits: ClassVar[int] = 14
 
-    def multiplier(
-        self, input_scale: Any, weight_scale: Any, output_scale: Any
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def multiplier(self, input_scale: Any, weight_scale: Any, output_scale: Any) -> Factors:
         """(share * 2**16 + multiplier of all, right_shift), int64 like ``weight_scale``."""
         ratio = ratio_of_scales(input_scale, weight_scale, output_scale, self.order)
         scale = np.asarray(weight_scale, np.float32)
         return self._formed(ratio, scale / scale.max())
 
-    def of_ratio(self, ratio: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def of_ratio(self, ratio: np.ndarray) -> Factors:
         """(share * 2**16 + multiplier of all, right_shift), int64 like ``ratio``."""
         ratio = np.asarray(ratio)
         return self._formed(ratio, (ratio / ratio.max(initial=0)).astype(np.float32))
 
-    def _formed(self, ratio: np.ndarray, part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _formed(self, ratio: np.ndarray, part: np.ndarray) -> Factors:
         most = ratio.max()
         fraction, exponent = math.frexp(most)
         right = 15 - exponent - (fraction * 2**15 > 2**15 - 1)
@@ -518,7 +515,7 @@ class TwoSteps(Rule):
         return share * 2**16 + round(most * 2.0**right), np.full(ratio.shape, right, np.int64)
 
     @staticmethod
-    def split(multiplier: Any) -> tuple[np.ndarray, np.ndarray]:
+    def split(multiplier: Any) -> Factors:
         """(share of each channel, multiplier of all)."""
         share, of_all = np.divmod(np.asarray(multiplier, np.int64), 2**16)
         return share, of_all
@@ -553,7 +550,7 @@ class Short(Rule):
     right_shifts: ClassVar[tuple[int, int]] = (-7, 31)
     types: ClassVar[tuple[str, ...]] = ("int16",)
 
-    def of_ratio(self, ratio: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def of_ratio(self, ratio: np.ndarray) -> Factors:
         """(multiplier of 15 bits, right_shift), int64 like ``ratio``."""
         long, right = super().of_ratio(ratio)
         return np.where(long < 0x7FFF0000, (long + 2**15) >> 16, 0x7FFF), right
@@ -581,7 +578,7 @@ class Float(Rule):
     multipliers: ClassVar[tuple[float, float]] = (2.0**-149, 2.0**64)
     right_shifts: ClassVar[tuple[int, int]] = (0, 0)
 
-    def of_ratio(self, ratio: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def of_ratio(self, ratio: np.ndarray) -> Factors:
         """(ratio, 0), float64."""
         self._at_most(ratio, ratio <= self.multipliers[1], "up to 2**64")
         return ratio, np.zeros(ratio.shape, np.int64)
@@ -649,7 +646,7 @@ class Hybrid(Float):
         input_scale: Any,
         weight_scale: Any,
         output_scale: Any = 1.0,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> Factors:
         """(product of input and weight scale, 0), float64 like ``weight_scale``."""
         return super().multiplier(input_scale, weight_scale, 1.0)
 
@@ -813,9 +810,7 @@ class Leaky(Rule):
         ):
             object.__setattr__(self, name, getattr(self.by, name))
 
-    def multiplier(
-        self, input_scale: Any, weight_scale: Any, output_scale: Any
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def multiplier(self, input_scale: Any, weight_scale: Any, output_scale: Any) -> Factors:
         return self.by.multiplier(input_scale, weight_scale, output_scale)
 
     def exact(

@@ -9,8 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npulab.quant.emulate.saturating import Saturation
-from npulab.quant.layers import Add, Conv2D, FullyConnected, Layer, Pool2D, leak_of, per_channel
-from npulab.quant.rules import Leaky, Rule, half_away, is_rule, positive, rule, rule_names
+from npulab.quant.layers import (
+    Add,
+    Layer,
+    Pool2D,
+    Weighted,
+    leak_of,
+    per_channel,
+)
+from npulab.quant.rules import Factors, Leaky, Rule, half_away, is_rule, positive, rule, rule_names
 from npulab.support.files import read_table
 
 HERE = Path(__file__).parent
@@ -117,9 +124,7 @@ def _row_rule(name: str, dtype: str) -> Rule:
     return by
 
 
-def saturation_of(
-    layer: Conv2D | FullyConnected, dtype: np.dtype, name: str | Rule
-) -> Saturation | None:
+def saturation_of(layer: Weighted, dtype: np.dtype, name: str | Rule) -> Saturation | None:
     """How a rule or an engine saturates the products of a layer, given the type of its input; None
     if it adds exactly."""
     copies = 1
@@ -131,7 +136,7 @@ def saturation_of(
     )
 
 
-def parts_of(layer: Conv2D | FullyConnected, dtype: np.dtype, name: str | Rule) -> Parts:
+def parts_of(layer: Weighted, dtype: np.dtype, name: str | Rule) -> Parts:
     """The rules that a name of a rule or an engine means for a layer and the type of its input.
 
     Raises LookupError as ``parts``, ValueError for a rule that has no outputs of this type.
@@ -155,9 +160,7 @@ def parts_of(layer: Conv2D | FullyConnected, dtype: np.dtype, name: str | Rule) 
     return out
 
 
-def multipliers(
-    layer: Conv2D | FullyConnected, by: Rule, first: int, end: int
-) -> tuple[np.ndarray, np.ndarray]:
+def multipliers(layer: Weighted, by: Rule, first: int, end: int) -> Factors:
     """(multiplier, right_shift) that a rule forms for some channels of a layer, each ``(end -
     first,)``."""
     scale = layer.weight_q.scale

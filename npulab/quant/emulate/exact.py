@@ -16,7 +16,7 @@ import numpy as np
 from npulab.quant.emulate.pooling import counts, taken
 from npulab.quant.emulate.sliding import windows
 from npulab.quant.floats import Near, halves, nearest_half
-from npulab.quant.layers import Conv2D, FullyConnected, Pool2D
+from npulab.quant.layers import Conv2D, FullyConnected, Pool2D, Weighted
 
 ELEMENTS = 65_536  # of windows that are laid out at a time
 UNITS = 2**24  # every float16 number is a multiple of 1 / UNITS
@@ -25,9 +25,7 @@ MOST = 2**22  # elements of a window whose sum, in UNITS, 64 bits hold
 Bounds = tuple[float, float]
 
 
-def summed(
-    layer: Conv2D | FullyConnected | Pool2D, given: np.ndarray, bounds: Bounds
-) -> np.ndarray:
+def summed(layer: Weighted | Pool2D, given: np.ndarray, bounds: Bounds) -> np.ndarray:
     """Output ``(N, H, W, C)`` float16 of images ``(N, H, W, C)`` float16, of a layer with weights
     or an average.
 

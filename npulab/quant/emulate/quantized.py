@@ -12,7 +12,7 @@ import numpy as np
 from npulab.quant.emulate.engines import clamp_range, multipliers, parts_of, saturation_of
 from npulab.quant.emulate.saturating import Saturation, excess
 from npulab.quant.emulate.sums import Dense, Depthwise, Weights
-from npulab.quant.layers import Conv2D, FullyConnected
+from npulab.quant.layers import Conv2D, Weighted
 from npulab.quant.requantize import NOTHING, Requantizer, Scratch, within
 from npulab.quant.rules import Rule
 
@@ -24,9 +24,7 @@ class Sums:
     """Accumulators of a layer; images are ``(N, H, W, C)``, fully connected rows ``(1, N, 1,
     I)``."""
 
-    def __init__(
-        self, layer: Conv2D | FullyConnected, dtype: np.dtype, keep: bool, fast: bool = False
-    ) -> None:
+    def __init__(self, layer: Weighted, dtype: np.dtype, keep: bool, fast: bool = False) -> None:
         self.layer = layer = upright(layer)
         self.work: Dense | Depthwise = (
             Depthwise(layer, dtype, fast)
@@ -69,7 +67,7 @@ class Quantized:
 
     def __init__(
         self,
-        layer: Conv2D | FullyConnected,
+        layer: Weighted,
         dtype: np.dtype,
         rule: str | Rule,
         keep: bool,
@@ -180,7 +178,7 @@ class Quantized:
 
 
 def accumulate(
-    layer: Conv2D | FullyConnected,
+    layer: Weighted,
     images: np.ndarray,
     out: np.ndarray,
     saturation: Saturation | None = None,
@@ -199,7 +197,7 @@ def accumulate(
 
 
 def summed(
-    layer: Conv2D | FullyConnected,
+    layer: Weighted,
     images: np.ndarray,
     rule: str | Rule,
     saturation: Saturation | None = None,
@@ -223,7 +221,7 @@ def summed(
     return sums
 
 
-def upright(layer: Conv2D | FullyConnected) -> Conv2D | FullyConnected:
+def upright(layer: Weighted) -> Weighted:
     """A convolution along one row, as a convolution along a column: the same numbers in the same
     order, but in many rows, which blocks can share out."""
     if (

@@ -32,6 +32,7 @@ from npulab.quant.layers import (
     Layer,
     Operation,
     Pool2D,
+    Weighted,
     per_channel,
 )
 from npulab.quant.rules import QuantParams, Rule, half_away
@@ -47,7 +48,7 @@ FUSED, PORTABLE = NAMED = ("hybrid-float32:fused", "hybrid-float32:portable")
 SEQUENTIAL = ("tflite-reference", "tflite-micro")
 
 
-def hybrid(layer: Conv2D | FullyConnected, images: np.ndarray, rule: str | Rule) -> np.ndarray:
+def hybrid(layer: Weighted, images: np.ndarray, rule: str | Rule) -> np.ndarray:
     """Output ``(N, H, W, C)`` float32 of images ``(N, H, W, C)`` float32.
 
     Every image, or row of a fully connected layer, has a scale of its own: symmetric codes if the
@@ -86,7 +87,7 @@ def _refuse_rule(layer: Layer, rule: Any, allowed: tuple[str, ...], dtype: str) 
         )
 
 
-def _separate(layer: Conv2D | FullyConnected, rows: np.ndarray, rule: str) -> np.ndarray:
+def _separate(layer: Weighted, rows: np.ndarray, rule: str) -> np.ndarray:
     """TensorFlow Lite's kernels: every operation is rounded by itself."""
     weight = np.asarray(layer.weight_q.scale, F)
     flat = isinstance(layer, FullyConnected)
@@ -159,7 +160,7 @@ def _rounded(values: np.ndarray) -> np.ndarray:
     return out
 
 
-def _fused(layer: Conv2D | FullyConnected, rows: np.ndarray) -> np.ndarray:
+def _fused(layer: Weighted, rows: np.ndarray) -> np.ndarray:
     """XNNPACK's operators: one fused multiply-add from the scaled sum to the output."""
     pointwise = isinstance(layer, Conv2D) and layer.kernel == layer.stride == (1, 1)
     if isinstance(layer, Conv2D) and pointwise and layer.weights.size > 1:
@@ -224,7 +225,7 @@ def _ranges(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return flat, np.minimum(F(0), flat.min(1)), np.maximum(F(0), flat.max(1))
 
 
-def _sums(layer: Conv2D | FullyConnected, codes: np.ndarray, zeros: np.ndarray) -> np.ndarray:
+def _sums(layer: Weighted, codes: np.ndarray, zeros: np.ndarray) -> np.ndarray:
     """``sum (code - zero) * w`` of rows of codes with a zero point each, float32."""
     no_bias = np.zeros(len(layer.bias), int)
     plain = replace(layer, dtype="int8", bias=no_bias, weight_q=QuantParams(1.0))
@@ -301,7 +302,7 @@ def _groups(layer: Conv2D) -> Iterator[tuple[Conv2D, slice]]:
         yield group, slice(number * inputs, (number + 1) * inputs)
 
 
-def _sequential(layer: Add | Pool2D | Conv2D | FullyConnected, given: Any) -> np.ndarray:
+def _sequential(layer: Add | Pool2D | Weighted, given: Any) -> np.ndarray:
     """Output float32, not clamped: each product is added after the one before it."""
     if isinstance(layer, Add):
         return given[0].astype(F) + given[1].astype(F)

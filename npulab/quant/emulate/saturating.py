@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from npulab.quant.emulate.sliding import windows
-from npulab.quant.layers import Conv2D, FullyConnected
+from npulab.quant.layers import Conv2D, FullyConnected, Weighted
 from npulab.support.refuse import refuse_if
 
 ORDERS = ("HWC", "CHW", "WHC")
@@ -64,7 +64,7 @@ class Saturation:
         return text
 
 
-def excess(layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Saturation) -> np.ndarray:
+def excess(layer: Weighted, x: np.ndarray, saturation: Saturation) -> np.ndarray:
     """True minus saturated accumulators: ``(..., C)`` int64.
 
     ``x`` are images ``(N, H, W, C)`` of a convolution, rows ``(..., I)`` of a fully connected
@@ -87,7 +87,7 @@ def excess(layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Saturation
 
 
 def of_outputs(
-    layer: Conv2D | FullyConnected,
+    layer: Weighted,
     x: np.ndarray,
     saturation: Saturation,
     positions: np.ndarray,
@@ -104,7 +104,7 @@ def of_outputs(
 
 
 def _windows(
-    layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Saturation
+    layer: Weighted, x: np.ndarray, saturation: Saturation
 ) -> tuple[np.ndarray, np.ndarray]:
     """The factors of the products, int32: windows ``(N, H, W, C, kernel_h, kernel_w)`` and weights
     OHWI or 1HWC.
@@ -124,7 +124,7 @@ def _windows(
 
 
 def _of_windows(
-    layer: Conv2D | FullyConnected,
+    layer: Weighted,
     seen: np.ndarray,
     weights: np.ndarray,
     saturation: Saturation,

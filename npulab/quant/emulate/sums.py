@@ -17,7 +17,7 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from npulab.quant.layers import Conv2D, FullyConnected, Pool2D
+from npulab.quant.layers import Conv2D, Pool2D, Weighted
 from npulab.quant.requantize import Scratch
 from npulab.quant.rules import EXACT_FLOAT32, EXACT_FLOAT64
 
@@ -87,9 +87,7 @@ class Dense:
     multiplies codes as int8, if the processor can and the sums fit.
     """
 
-    def __init__(
-        self, layer: Conv2D | FullyConnected, dtype: np.dtype, keep: bool, fast: bool
-    ) -> None:
+    def __init__(self, layer: Weighted, dtype: np.dtype, keep: bool, fast: bool) -> None:
         self.layer = layer
         self.float = np.dtype(np.float64 if dtype == np.int16 else np.float32)
         self.codes = Codes(dtype, layer.input_q.zero_point)

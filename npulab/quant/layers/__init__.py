@@ -18,7 +18,7 @@ from npulab.quant.layers.network import LAYERS, Layer, Network, input_shapes, te
 from npulab.quant.layers.operation import OPERATIONS, Operation, Placeholder
 from npulab.quant.layers.plain import Add, Pool2D
 from npulab.quant.layers.real import PAIRED, SINGLE, Activation, Concat, Elementwise
-from npulab.quant.layers.weighted import Conv1D, Conv2D, FullyConnected
+from npulab.quant.layers.weighted import Conv1D, Conv2D, FullyConnected, Weighted
 from npulab.quant.rules import QuantParams
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "Pool2D",
     "QuantParams",
     "Shape3",
+    "Weighted",
     "input_shapes",
     "leak_of",
     "output_dtype",

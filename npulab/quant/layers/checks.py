@@ -28,13 +28,14 @@ UNIT = QuantParams(1.0)
 MOST_OUTPUTS = 2**31
 # zero points: tensors of 8 bits may be read as either type
 HOLDS = {"int16": (-(2**15), 2**15 - 1), "int8": (-128, 255), "uint8": (-128, 255)}
+Shape = tuple[int, ...]
 Pair = tuple[int, int]
 Shape3 = tuple[int, int, int]
 
 
 def pads(
     padding: Any,
-    input_shape: tuple[int, ...],
+    input_shape: Shape,
     kernel: Pair,
     stride: Pair = (1, 1),
     dilation: Pair = (1, 1),
@@ -357,7 +358,7 @@ def whole(numbers: Any) -> tuple[int, ...]:
         return ()
 
 
-def shape_text(shape: tuple[int, ...]) -> str:
+def shape_text(shape: Shape) -> str:
     return "x".join(map(str, shape))
 
 

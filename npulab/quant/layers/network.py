@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from npulab.quant.layers.checks import output_dtype, shape_text
+from npulab.quant.layers.checks import Shape, output_dtype, shape_text
 from npulab.quant.layers.operation import Operation, Placeholder
 from npulab.quant.layers.plain import Add, Pool2D
 from npulab.quant.layers.real import Activation, Concat, Elementwise
@@ -108,7 +108,7 @@ class Network:
                     _check_join(number, layer, tensor, self.layers[source])
 
     @property
-    def input_shapes(self) -> tuple[tuple[int, ...], ...]:
+    def input_shapes(self) -> tuple[Shape, ...]:
         """The shape of each of the network's inputs, as the first layer that takes it has it."""
         found: dict[int, tuple[int, ...]] = {}
         for layer, sources in zip(self.layers, self.inputs, strict=True):
@@ -117,7 +117,7 @@ class Network:
         return tuple(found[-1 - n] for n in range(sum(source < 0 for source in found)))
 
     @property
-    def output_shape(self) -> tuple[int, ...]:
+    def output_shape(self) -> Shape:
         """The shape of the first output."""
         return self.layers[self.outputs[0]].output_shape
 
@@ -143,7 +143,7 @@ def _chain(layers: Sequence[Layer | Network]) -> tuple[tuple[int, ...], ...]:
     return (first, *((number,) for number in range(len(layers) - 1)))
 
 
-def input_shapes(layer: Layer | Network) -> tuple[tuple[int, ...], ...]:
+def input_shapes(layer: Layer | Network) -> tuple[Shape, ...]:
     """The shape of each tensor that a layer takes."""
     several: Any = getattr(layer, "input_shapes", None)
     if several is not None:

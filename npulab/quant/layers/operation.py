@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npulab.quant.layers.checks import UNIT, shape_text
+from npulab.quant.layers.checks import UNIT, Shape, shape_text
 from npulab.quant.rules import QuantParams
 from npulab.support.files import read_table
 
@@ -42,7 +42,7 @@ TYPES = ("int8", "uint8", "int16", "int32", "int64", "float32", "bool")
 class Placeholder(NamedTuple):
     """A tensor without its values: shape with the batch, type, scale and zero point."""
 
-    shape: tuple[int, ...]
+    shape: Shape
     dtype: str
     q: QuantParams = UNIT
 
@@ -109,15 +109,15 @@ class Operation:
         return self.output.dtype
 
     @property
-    def input_shapes(self) -> tuple[tuple[int, ...], ...]:
+    def input_shapes(self) -> tuple[Shape, ...]:
         return tuple(self.inputs[place].shape for place in self.moving)
 
     @property
-    def input_shape(self) -> tuple[int, ...]:
+    def input_shape(self) -> Shape:
         return self.input_shapes[0]
 
     @property
-    def output_shape(self) -> tuple[int, ...]:
+    def output_shape(self) -> Shape:
         return self.output.shape
 
     @property

@@ -10,6 +10,7 @@ from npulab.quant.layers.checks import (
     POOLS,
     UNIT,
     Pair,
+    Shape,
     Shape3,
     check_quantization,
     check_size,
@@ -129,7 +130,7 @@ class Add:
     Raises ValueError naming the parameter if values do not go together.
     """
 
-    input_shape: tuple[int, ...]
+    input_shape: Shape
     activation: str | None = None
     input_q: QuantParams = UNIT
     other_q: QuantParams = UNIT
@@ -148,7 +149,7 @@ class Add:
         check_quantization(self, self.dtype, shape[-1])
 
     @property
-    def output_shape(self) -> tuple[int, ...]:
+    def output_shape(self) -> Shape:
         """That of each input."""
         return self.input_shape
 

@@ -13,6 +13,7 @@ from npulab.quant.layers.checks import (
     ACTIVATIONS,
     MOST_OUTPUTS,
     UNIT,
+    Shape,
     check_quantization,
     check_type,
     quantization_parameters,
@@ -46,8 +47,8 @@ class Elementwise:
     """
 
     kind: str
-    input_shape: tuple[int, ...]
-    other_shape: tuple[int, ...] | None = None
+    input_shape: Shape
+    other_shape: Shape | None = None
     prescale: Any = 1.0
     scale: Any = 1.0
     bias: Any = 0.0
@@ -95,14 +96,14 @@ class Elementwise:
         return self.kind
 
     @property
-    def input_shapes(self) -> tuple[tuple[int, ...], ...]:
+    def input_shapes(self) -> tuple[Shape, ...]:
         """The shape of each tensor that it takes."""
         if self.other_shape is None:
             return (self.input_shape,)
         return self.input_shape, self.other_shape
 
     @property
-    def output_shape(self) -> tuple[int, ...]:
+    def output_shape(self) -> Shape:
         """The larger size of each axis."""
         return tuple(map(max, zip(*self.input_shapes, strict=True)))
 
@@ -155,7 +156,7 @@ class Activation:
     Activation(size 4x4x8, float16)
     """
 
-    input_shape: tuple[int, ...]
+    input_shape: Shape
     outputs: np.ndarray = field(repr=False)
     name: str = ""
     prescale: Any = 1.0
@@ -180,7 +181,7 @@ class Activation:
             object.__setattr__(self, name, value)
 
     @property
-    def output_shape(self) -> tuple[int, ...]:
+    def output_shape(self) -> Shape:
         """That of the input."""
         return self.input_shape
 
@@ -220,7 +221,7 @@ class Concat:
     Concat(4x4x8 and 4x4x3 -> 4x4x11, float16)
     """
 
-    input_shapes: tuple[tuple[int, ...], ...]
+    input_shapes: tuple[Shape, ...]
     axis: int = -1
     dtype: str = "float16"
     input_q: QuantParams = UNIT
@@ -261,12 +262,12 @@ class Concat:
         return self.input_q
 
     @property
-    def input_shape(self) -> tuple[int, ...]:
+    def input_shape(self) -> Shape:
         """The shape of the first tensor."""
         return self.input_shapes[0]
 
     @property
-    def output_shape(self) -> tuple[int, ...]:
+    def output_shape(self) -> Shape:
         """The sizes of the axis added up."""
         first = self.input_shapes[0]
         return (
@@ -314,7 +315,7 @@ def _sizes(name: str, given: Any) -> tuple[int, ...]:
     return shape
 
 
-def _few(shape: tuple[int, ...]) -> None:
+def _few(shape: Shape) -> None:
     if math.prod(shape) > MOST_OUTPUTS:
         raise ValueError(
             f"input_shape: got a tensor of {shape_text(shape)}, allowed are {MOST_OUTPUTS} elements"
@@ -344,7 +345,7 @@ def _constant(name: str, given: Any, channels: int) -> float | np.ndarray:
     return values
 
 
-def _named(shape: tuple[int, ...]) -> dict[str, int]:
+def _named(shape: Shape) -> dict[str, int]:
     names = AXES if len(shape) == len(AXES) else [f"input_{axis}" for axis in range(len(shape))]
     return dict(zip(names, shape, strict=True))
 

@@ -385,3 +385,6 @@ class Conv1D:
             f"{shape_text(self.output_shape)}, stride {self.stride}, padding {self.padding}"
             f"{', ' + self.activation if self.activation else ''}{weight_text(self)})"
         )
+
+
+Weighted = Conv2D | FullyConnected
