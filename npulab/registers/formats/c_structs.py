@@ -34,17 +34,16 @@ from npulab.registers.formats.c_text import Unit, Wrong
 MOST_BITS = 2**24  # of a struct
 MOST_ELEMENTS, MOST_RUNS, MOST_DIMENSIONS, MOST_NAME, MOST_DEPTH = 2**14, 2**16, 8, 512, 64
 FAR = 2**9  # characters from a member's name to the end of its attributes
+WORDS = re.compile(r"(?:typedef\s+)?((?:[A-Za-z_]\w*\s*){1,4})")  # that begin a declaration
 ARRAYS = ("CONSTANTARRAY", "INCOMPLETEARRAY")
 # types besides records: the value column, True for an address, True for plain words
 PLAIN = {
     "POINTER": ("", True, False),
     "FLOAT": ("f32", False, False),
-    **dict.fromkeys(
-        ["UCHAR", "USHORT", "UINT", "ULONG", "ULONGLONG", "CHAR_U", "CHAR_S"], ("", False, True)
-    ),
-    **dict.fromkeys(["SCHAR", "SHORT", "INT", "LONG", "LONGLONG"], ("signed", False, False)),
-    **dict.fromkeys(["HALF", "FLOAT16"], ("f16", False, False)),
-    **dict.fromkeys(["BOOL", "DOUBLE"], ("", False, False)),
+    **dict.fromkeys(("HALF", "FLOAT16"), ("f16", False, False)),
+    **dict.fromkeys(("BOOL", "DOUBLE"), ("", False, False)),
+    **dict.fromkeys("SCHAR SHORT INT LONG LONGLONG".split(), ("signed", False, False)),
+    **dict.fromkeys("UCHAR USHORT UINT ULONG ULONGLONG CHAR_U CHAR_S".split(), ("", False, True)),
 }
 
 
@@ -60,6 +59,11 @@ class Run(NamedTuple):
     position: int = 0
     feature: str = ""
 
+    @property
+    def end(self) -> int:
+        """The bit after the last bit."""
+        return self.start + self.width
+
 
 class Laid(NamedTuple):
     """A type as it is laid out: runs of bits, size in bits, and True if it is only plain words."""
@@ -68,6 +72,16 @@ class Laid(NamedTuple):
     size: int
     plain: bool
     align: int = 8
+
+
+class MemberRuns(NamedTuple):
+    """A member of a struct or union: its runs of bits, True if it is only plain words, its name
+    and position."""
+
+    runs: list[Run]
+    plain: bool
+    name: str
+    position: int
 
 
 class NotUnderstoodError(ValueError):
@@ -94,18 +108,16 @@ class Layout:
 
     unit: Unit
     enum_names: Mapping[str, str] = field(default_factory=dict)  # by tag, as annotations say
-    texts: Mapping[tuple[str, str], str] = field(
-        default_factory=dict
-    )  # of enumerators, by tag and name
+    # names of enumerators, by tag and name in C
+    texts: Mapping[tuple[str, str], str] = field(default_factory=dict)
     lost: dict[str, None] = field(default_factory=dict)
     skipped: list[tuple[str, Wrong]] = field(default_factory=list)
     enums: dict[str, dict[int, str]] = field(default_factory=dict)
     laid: dict[int, Laid | NotUnderstoodError] = field(default_factory=dict)
     held: set[int] = field(default_factory=set)
     odd: dict[int, bool] = field(default_factory=dict)
-    enum_of: dict[int, str] = field(
-        default_factory=dict
-    )  # the value column, by the enum's position
+    # the value column, by the enum's position
+    enum_of: dict[int, str] = field(default_factory=dict)
 
     @cached_property
     def aligns(self) -> bool:
@@ -116,52 +128,46 @@ class Layout:
         """Return the structs that no other struct holds; fills ``enums`` on the way."""
         tops: dict[int, tuple[Any, str]] = {}
         for cursor in self.unit.cursors:
-            kind = cursor.kind.name
-            if kind == "TYPEDEF_DECL":
-                record = cursor.underlying_typedef_type.get_canonical().get_declaration()
-                if record.location.offset in tops and not pointed(cursor.underlying_typedef_type):
-                    first, name = tops[record.location.offset]
-                    if not name or name.startswith("_"):
-                        tops[record.location.offset] = first, cursor.spelling
-            elif kind in ("STRUCT_DECL", "UNION_DECL", "ENUM_DECL") and cursor.is_definition():
-                tops[cursor.location.offset] = cursor, "" if unnamed(cursor) else cursor.spelling
+            kind, place, name = cursor.kind.name, cursor.location.offset, cursor.spelling
+            if kind in ("STRUCT_DECL", "UNION_DECL", "ENUM_DECL") and cursor.is_definition():
+                tops[place] = cursor, tag_of(cursor)
+            elif kind == "TYPEDEF_DECL":
+                _rename(tops, cursor.underlying_typedef_type, name, "_")
             elif kind == "VAR_DECL":
-                record = cursor.type.get_canonical().get_declaration()
-                if record.location.offset in tops and not tops[record.location.offset][1]:
-                    tops[record.location.offset] = tops[record.location.offset][0], cursor.spelling
+                _rename(tops, cursor.type, name)
+        # names of enums come from their types before members name them
         for cursor, name in tops.values():
             if cursor.kind.name == "ENUM_DECL":
                 self.enum(cursor, name)
-        made = [
-            (cursor, name, self._top(cursor))
-            for cursor, name in tops.values()
-            if cursor.kind.name != "ENUM_DECL"
-        ]
+        for cursor, _ in tops.values():
+            if cursor.kind.name != "ENUM_DECL":
+                self._lay_out(cursor)
         out = []
-        for cursor, name, laid in made:
-            span = self.unit.span(self.unit.position(cursor.location))
-            if isinstance(laid, Laid) and cursor.location.offset not in self.held and span:
-                out.append(Struct(name, self.unit.position(cursor.location), span[1], laid))
+        for place, (cursor, name) in tops.items():
+            laid, position = self.laid.get(place), self.unit.position(cursor.location)
+            span = self.unit.span(position)
+            if isinstance(laid, Laid) and place not in self.held and span:
+                out.append(Struct(name, position, span[1], laid))
         self.skipped += [(self._what(start), wrong) for start, wrong in self.unit.wrong.items()]
-        self.skipped.sort(key=lambda one: one[1].position)
+        self.skipped.sort(key=lambda skipped: skipped[1].position)
         return out
 
     def _what(self, start: int) -> str:
         """The words that begin a declaration, for people."""
-        head = re.compile(r"(?:typedef\s+)?((?:[A-Za-z_]\w*\s*){1,4})\{?").match(
-            self.unit.source.code, start
-        )
-        span = self.unit.span(start) or (start, start)
-        tail = re.compile(r"([A-Za-z_]\w*)\s*;\s*$").search(self.unit.source.code[start : span[1]])
-        words = head[1].split() if head else []
-        if len(words) > 1:
-            return " ".join(words[:2])
-        return f"{words[0] if words else 'declaration'} {tail[1] if tail else ''}".strip()
+        code, (_, end) = self.unit.source.code, self.unit.span(start) or (start, start)
+        words = ["declaration"]
+        if head := WORDS.match(code, start):
+            words = head[1].split()[:2]
+        tail = re.search(r"([A-Za-z_]\w*)\s*;\s*$", code[start:end])
+        if tail and len(words) < 2:
+            words.append(tail[1])
+        return " ".join(words)
 
-    def _top(self, cursor: Any) -> Laid | None:
+    def _lay_out(self, cursor: Any) -> None:
+        """Lay out a struct or union; ``skipped`` gets it if it is not understood."""
         position = self.unit.position(cursor.location)
         try:
-            return self.record(cursor)
+            self.record(cursor)
         except NotUnderstoodError as error:
             span = self.unit.span(position)
             if span and span[0] not in self.unit.wrong:
@@ -169,7 +175,6 @@ class Layout:
                 if span[0] <= error.position < span[1]:
                     where = error.position
                 self.skipped.append((self._what(span[0]), Wrong(where, str(error))))
-            return None
 
     def enum(self, cursor: Any, name: str = "") -> str:
         """Return the value column of an enum's members, and keep the enum's names. An enum without
@@ -177,24 +182,22 @@ class Layout:
         place = cursor.location.offset
         if place in self.enum_of:
             return self.enum_of[place]
-        if unnamed(cursor):
-            tag = ""
-        else:
-            tag = cursor.spelling
+        tag = tag_of(cursor)
         name = tag or name
         values, texts = dict[int, str](), set[str]()
-        for one in cursor.get_children():
-            if one.kind.name != "ENUM_CONSTANT_DECL" or one.spelling == f"npulab_no_{tag}":
+        for child in cursor.get_children():
+            spelled = child.spelling
+            if child.kind.name != "ENUM_CONSTANT_DECL" or spelled == f"npulab_no_{tag}":
                 continue
-            text, number = self.texts.get((tag, one.spelling), one.spelling), one.enum_value
-            if number < 0 or number in values or text in texts:
-                self.lost[
-                    f"not carried over: {text} = {number} of enum {name or 'without a name'}"
-                    + (f", which is {values[number]} too" if number in values else "")
-                ] = None
+            text, number = self.texts.get((tag, spelled), spelled), child.enum_value
+            if number >= 0 and number not in values and text not in texts:
+                values[number] = text
+                texts.add(text)
                 continue
-            values[number] = text
-            texts.add(text)
+            lost = f"not carried over: {text} = {number} of enum {name or 'without a name'}"
+            if number in values:
+                lost += f", which is {values[number]} too"
+            self.lost[lost] = None
         known = self.enum_names.get(name, name)
         span = self.unit.span(self.unit.position(cursor.location))
         if span is None:
@@ -203,14 +206,12 @@ class Layout:
             span[0] in self.unit.wrong and self.unit.source.code[span[0] : span[0] + 4] == "enum"
         )
         if name and not bad and self.enums.setdefault(known, values) != values:
-            known = next(
-                f"{name}_{n}" for n in range(2, MOST_RUNS) if f"{name}_{n}" not in self.enums
-            )
+            free = (f"{name}_{n}" for n in range(2, MOST_RUNS))
+            known = next(other for other in free if other not in self.enums)
             self.enums[known] = values
+        self.enum_of[place] = ""
         if known in self.enums:
             self.enum_of[place] = f"enum:{known}"
-        else:
-            self.enum_of[place] = ""
         return self.enum_of[place]
 
     def record(self, cursor: Any) -> Laid:
@@ -235,31 +236,33 @@ class Layout:
             raise NotUnderstoodError(self.unit.wrong[span[0]].text)
         kind, union = cursor.type, cursor.kind.name == "UNION_DECL"
         size = 8 * kind.get_size()
-        if not 0 <= size <= MOST_BITS:
+        if size < 0:
+            raise NotUnderstoodError("its size is not known")
+        if size > MOST_BITS:
             raise NotUnderstoodError(
                 f"got a struct of {size // 8} bytes, at most {MOST_BITS // 8} are allowed"
-                if size > 0
-                else "its size is not known"
             )
-        members: list[tuple[list[Run], bool, str, int]] = []
-        total, end, odd = 0, 0, self._odd(cursor)
+        members: list[MemberRuns] = []
+        runs: list[Run] = []
+        begin, end, odd = 0, 0, self._odd(cursor)
         for member in kind.get_fields():
-            position, name = self.position(member), "" if unnamed(member) else member.spelling
+            position, name = self.position(member), tag_of(member)
+            start = member.get_field_offsetof()
             if odd:
-                start = self._start(cursor, member, 0 if union else end)
-            else:
-                start = member.get_field_offsetof()
+                start = self._start(cursor, member, begin)
             try:
-                runs, plain, length = self._member(member, name, position, start)
+                inner, plain, length = self._member(member, name, position, start)
             except NotUnderstoodError as error:
                 raise NotUnderstoodError(str(error), position) from None
+            # a bit-field of width 0 ends where the next member begins
+            end = start
             if member.spelling or length:
                 end = max(end, start + length)
-            else:
-                end = start
-            members.append((runs, plain, name, position))
-            total += len(runs)
-            if total > MOST_RUNS:
+            if not union:
+                begin = end
+            members.append(MemberRuns(inner, plain, name, position))
+            runs += inner
+            if len(runs) > MOST_RUNS:
                 raise NotUnderstoodError(
                     f"got more than {MOST_RUNS} fields, at most {MOST_RUNS} are allowed"
                 )
@@ -267,10 +270,9 @@ class Layout:
         if odd:
             size = -(-end // align) * align
         if union:
-            return Laid(
-                tuple(alternatives(members)), size, all(plain for _, plain, *_ in members), align
-            )
-        return Laid(tuple(run for runs, *_ in members for run in runs), size, False, align)
+            plain = all(member.plain for member in members)
+            return Laid(tuple(alternatives(members)), size, plain, align)
+        return Laid(tuple(runs), size, False, align)
 
     def _odd(self, cursor: Any) -> bool:
         """True if a record has a bit-field with ``aligned``, which GCC and clang lay out
@@ -280,24 +282,24 @@ class Layout:
             return False
         if place not in self.odd:
             self.odd[place] = False
-            self.odd[place] = any(
-                any(child.kind.name == "ALIGNED_ATTR" for child in member.get_children())
-                if member.is_bitfield()
-                else (record := element(member.type)).kind.name == "RECORD"
-                and self._odd(record.get_declaration())
-                for member in cursor.type.get_fields()
-            )
+            self.odd[place] = any(map(self._has_odd, cursor.type.get_fields()))
         return self.odd[place]
+
+    def _has_odd(self, member: Any) -> bool:
+        """True if a member is such a bit-field or a record that has one."""
+        if member.is_bitfield():
+            return "ALIGNED_ATTR" in attributes(member)
+        record = element(member.type)
+        return record.kind.name == "RECORD" and self._odd(record.get_declaration())
 
     def _start(self, cursor: Any, member: Any, at: int) -> int:
         """The bit where GCC puts a member of such a record, after the bit where the members before
         it end."""
         limit = 8 * self.unit.source.pack(self.unit.position(cursor.location))
-        own = {child.kind.name: child for child in member.get_children()}
-        packed = "PACKED_ATTR" in own or any(
-            child.kind.name == "PACKED_ATTR" for child in cursor.get_children()
-        )
-        most, asked = 8 if packed else limit, 0
+        own = attributes(member)
+        most, asked = limit, 0
+        if "PACKED_ATTR" in {**own, **attributes(cursor)}:
+            most = 8
         if attribute := own.get("ALIGNED_ATTR"):
             text = self.unit.source.code[self.position(member) :][:FAR]
             found = re.search(r"aligned(?:__)?\s*\(\s*(\d{1,4})\s*\)", text)
@@ -305,27 +307,20 @@ class Layout:
                 raise NotUnderstoodError(
                     f"member {member.spelling}: got {attribute.spelling!r}, allowed is a number"
                 )
-            if limit:
-                asked = min(8 * int(found[1]), limit)
-            else:
-                asked = 8 * int(found[1])
+            asked = min(8 * int(found[1]), limit or MOST_BITS)
         kind = element(member.type)
         size, natural = 8 * kind.get_size(), 8 * kind.get_align()
         if kind.kind.name == "RECORD":
             self.held.add(kind.get_declaration().location.offset)
             laid = self.record(kind.get_declaration())
             size, natural = laid.size, laid.align
-        align = max(min(natural, most) if most else natural, asked)
+        align = max(min(natural, most or natural), asked)
         if not member.is_bitfield():
             return -(-at // align) * align
         width = member.get_bitfield_width()
         if not width:
             return -(-at // natural) * natural
-        start = at
-        if asked:
-            start = -(-at // asked) * asked
-        # for bit-fields #pragma pack comes before the attribute
-        align = max(min(natural, limit or most) if most else natural, asked)
+        start = -(-at // max(asked, 1)) * max(asked, 1)
         first, last = start // natural, (start + width - 1) // natural
         if not most and first != last and last - first + 1 > size // natural:
             start = -(-start // natural) * natural
@@ -333,9 +328,9 @@ class Layout:
 
     def position(self, member: Any) -> int:
         """The position of a member's name; the end of a member without a name."""
-        return self.unit.position(member.location if member.spelling else member.extent.end) - (
-            not member.spelling
-        )
+        if member.spelling:
+            return self.unit.position(member.location)
+        return self.unit.position(member.extent.end) - 1
 
     def _member(
         self, member: Any, name: str, position: int, start: int
@@ -351,8 +346,10 @@ class Layout:
                 value = ""
             return [Run(start, width, name, value, address, position)], False, width
         while kind.kind.name in ARRAYS:
-            # a last member of unknown length has no elements
-            counts.append(kind.element_count if kind.kind.name == ARRAYS[0] else 0)
+            count = 0  # a last member of unknown length has no elements
+            if kind.kind.name == ARRAYS[0]:
+                count = kind.element_count
+            counts.append(count)
             kind = kind.element_type.get_canonical()
         total = math.prod(counts)
         if total > MOST_ELEMENTS or len(counts) > MOST_DIMENSIONS:
@@ -404,7 +401,9 @@ def _within(run: Run, name: str, indexed: str, is_record: bool) -> Run:
     """A run with the member around it in its name; a run without a name in a record stays so."""
     full = indexed
     if is_record:
-        full = ".".join(filter(None, (indexed, run.name))) if run.name else ""
+        full = ""
+        if run.name:
+            full = ".".join(filter(None, (indexed, run.name)))
     if len(full) > MOST_NAME:
         raise NotUnderstoodError(
             f"member {name[:40]}: got a name of {len(full)} characters with those around it, at "
@@ -416,9 +415,16 @@ def _within(run: Run, name: str, indexed: str, is_record: bool) -> Run:
     return run._replace(name=full, feature=feature)
 
 
-def unnamed(cursor: Any) -> bool:
-    """True if a declaration has no name of its own."""
-    return not cursor.spelling or "(" in cursor.spelling
+def tag_of(cursor: Any) -> str:
+    """The name of a declaration; blank if it has none of its own."""
+    if "(" in cursor.spelling:  # libclang's words for a declaration without a name
+        return ""
+    return str(cursor.spelling)
+
+
+def attributes(cursor: Any) -> dict[str, Any]:
+    """The kinds of what stands in a declaration, such as its attributes."""
+    return {child.kind.name: child for child in cursor.get_children()}
 
 
 def element(kind: Any) -> Any:
@@ -429,42 +435,45 @@ def element(kind: Any) -> Any:
     return kind
 
 
-def pointed(kind: Any) -> bool:
-    """True if a type is not a record or an enum: a pointer or an array."""
-    return kind.get_canonical().kind.name not in ("RECORD", "ENUM")
+def _rename(tops: dict[int, tuple[Any, str]], kind: Any, name: str, worse: str = "") -> None:
+    """Give a record or enum the name of its typedef or variable, if it has none or one that
+    begins with a sign that counts less."""
+    kind = kind.get_canonical()
+    cursor, tag = tops.get(kind.get_declaration().location.offset, (None, name))
+    is_worse = not tag or (worse and tag.startswith(worse))
+    if cursor and is_worse and kind.kind.name in ("RECORD", "ENUM"):
+        tops[cursor.location.offset] = cursor, name
 
 
-def alternatives(members: Sequence[tuple[list[Run], bool, str, int]]) -> list[Run]:
+def alternatives(members: Sequence[MemberRuns]) -> list[Run]:
     """Return the runs of a union: of its members that are more than plain words, as features if
     they overlap, and the bits of longer members after them."""
-    chosen = [one for one in members if not one[1]] or [*members[:1]]
-    owners = sorted(
-        (run.start, run.start + run.width, n)
-        for n, (runs, *_) in enumerate(chosen)
-        for run in runs
-        if run.name
-    )
+    chosen = [member for member in members if not member.plain] or [*members[:1]]
+    owners: list[tuple[int, int, int]] = []
+    runs: list[Run] = []
+    for n, member in enumerate(chosen):
+        named = [run for run in member.runs if run.name]
+        owners += [(run.start, run.end, n) for run in named]
+        runs += named
     clash, last = False, (0, -1)
-    for start, end, n in owners:
+    for start, end, n in sorted(owners):
         clash |= start < last[0] and n != last[1]
         last = max(last, (end, n))
-    named = [run for runs, *_ in chosen for run in runs if run.name]
-    runs = named
     if len(chosen) == 1:
-        runs = named + [run for run in chosen[0][0] if not run.name]
+        runs = [*chosen[0].runs]
     if clash:
         runs = []
-        for n, (inner, _, name, _) in enumerate(chosen):
-            feature = name or next((run.name for run in inner if run.name), f"member{n}")
-            runs += [
-                run._replace(feature=f"{feature}.{run.feature}" if run.feature else feature)
-                for run in inner
-            ]
-    covered = max((run.start + run.width for run in runs), default=0)
-    for inner, _, _, position in members:
-        end = max((run.start + run.width for run in inner), default=0)
+        for n, member in enumerate(chosen):
+            names = filter(None, (run.name for run in member.runs))
+            feature = member.name or next(names, f"member{n}")
+            for run in member.runs:
+                full = ".".join(filter(None, (feature, run.feature)))
+                runs.append(run._replace(feature=full))
+    covered = max((run.end for run in runs), default=0)
+    for member in members:
+        end = max((run.end for run in member.runs), default=0)
         if end > covered:
-            runs.append(Run(covered, end - covered, "", position=position))
+            runs.append(Run(covered, end - covered, "", position=member.position))
             covered = end
     return runs
 
@@ -477,8 +486,8 @@ def index(n: int, counts: Sequence[int]) -> str:
     """
     out = ""
     for count in reversed(counts):
-        n, here = divmod(n, count)
-        out = f"[{here}]{out}"
+        n, subscript = divmod(n, count)
+        out = f"[{subscript}]{out}"
     return out
 
 
@@ -489,12 +498,10 @@ def holes(laid: Laid) -> list[tuple[int, int, int]]:
     [(0, 30, 2)]
     """
     out, done = [], 0
-    for start, end in [
-        *sorted((run.start, run.start + run.width) for run in laid.runs),
-        (laid.size, laid.size),
-    ]:
+    ends = sorted((run.start, run.end) for run in laid.runs)
+    for start, end in (*ends, (laid.size, laid.size)):
         if start > done:
-            out += [(word, lsb, width) for word, lsb, width, _ in pieces(done, start - done)]
+            out += [piece[:3] for piece in pieces(done, start - done)]
         done = max(done, end)
     return out
 
@@ -510,17 +517,12 @@ def rows_of(block: str, laid: Laid, base: int = 0) -> Iterator[tuple[dict[str, A
     for run in laid.runs:
         parts = [*pieces(run.start, run.width)]
         for word, lsb, width, at in parts:
-            row: dict[str, Any] = {
-                "block": block,
-                "offset": base + WORD_BYTES * word,
-                "field": run.name,
-                "lsb": lsb,
-                "width": width,
-                "value": run.value if run.name else "",
-                "feature": run.feature,
-            }
-            if len(parts) > 1 and run.name:
-                row["at"] = at
-            if run.address and run.name:
-                row["address"] = "yes"
+            row: dict[str, Any] = {"block": block, "offset": base + WORD_BYTES * word}
+            row |= {"field": run.name, "lsb": lsb, "width": width, "feature": run.feature}
+            if run.name:
+                row["value"] = run.value
+                if len(parts) > 1:
+                    row["at"] = at
+                if run.address:
+                    row["address"] = "yes"
             yield row, run
