@@ -42,8 +42,10 @@ PLAIN = {
     "FLOAT": ("f32", False, False),
     **dict.fromkeys(("HALF", "FLOAT16"), ("f16", False, False)),
     **dict.fromkeys(("BOOL", "DOUBLE"), ("", False, False)),
-    **dict.fromkeys("SCHAR SHORT INT LONG LONGLONG".split(), ("signed", False, False)),
-    **dict.fromkeys("UCHAR USHORT UINT ULONG ULONGLONG CHAR_U CHAR_S".split(), ("", False, True)),
+    **dict.fromkeys(["SCHAR", "SHORT", "INT", "LONG", "LONGLONG"], ("signed", False, False)),
+    **dict.fromkeys(
+        ["UCHAR", "USHORT", "UINT", "ULONG", "ULONGLONG", "CHAR_U", "CHAR_S"], ("", False, True)
+    ),
 }
 
 

@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,16 +53,17 @@ TAIL = re.compile(
     r"(?:[\s,*]*[A-Za-z_]\w*\s*(?:\[\w*\]\s*)*+(?:\((?:[^()]|\([^()]*\)){0,200}\))?){0,4}+\s*;"
 )
 TYPEDEF = re.compile(r"\btypedef\b[^;{}]{1,400};")
+MEMBER = re.compile(r"[^;{},]+")
 BRACES = re.compile(r"[{}();]")
-SPACES = {
-    ord(one): " "
-    for one in "\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u200b"
+BLANKS = (
+    "\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u200b"
     "\u202f\u205f\u3000\ufeff\u2060\f\v"
-} | {ord(one): "\n" for one in "\u2028\u2029\x85"}
+)
+SPACES = str.maketrans(dict.fromkeys(BLANKS, " ") | dict.fromkeys("\u2028\u2029\x85", "\n"))
 ASKED = re.compile(r"\(--define (\w+=\w+)\)$")  # at the end of a reason
 INCLUDE = re.compile(r"\s*([<\"][^>\"\n]{1,255}[>\"])")
 # headers of C itself, whose types are known
-STANDARD = {
+STANDARD = [
     "assert.h",
     "inttypes.h",
     "limits.h",
@@ -72,7 +74,7 @@ STANDARD = {
     "stdio.h",
     "stdlib.h",
     "string.h",
-}
+]
 OPTIONS = [
     "-x",
     "c",
@@ -90,8 +92,8 @@ GIVEN = Path(__file__).with_name("c_given.h")  # names that headers take from ot
 
 @cache
 def given() -> dict[str, tuple[str, bool]]:
-    """Return the lines that declare what headers take from other headers, and True for each that
-    is a type, by name."""
+    """Return the lines that declare what headers take from other headers, and True for each line
+    that declares a type, by name."""
     lines = re.finditer(
         r"^(?:#define (\w+)|typedef .*?(\w+);).*", GIVEN.read_text(encoding="utf-8"), re.MULTILINE
     )
@@ -127,7 +129,7 @@ class Source:
     code: str
     comments: tuple[Comment, ...]
     macros: Mapping[str, Macro] = field(default_factory=dict)
-    packs: tuple[tuple[int, str], ...] = ()  # (position, directive) of each #pragma pack and #undef
+    packs: tuple[tuple[int, str], ...] = ()  # (position, directive) of each #pragma pack
     files: tuple[tuple[int, Path], ...] = ()
     defines: tuple[str, ...] = ()
     left_out: tuple[tuple[int, int], ...] = ()  # text that conditions leave out
@@ -150,15 +152,10 @@ class Source:
         given_too = {path.name for _, path in self.files[:-1]}
         found: list[tuple[str, int]] = []
         for match in DIRECTIVE.finditer(self.text, self.own):
-            named = None
-            if match[1] == "include":
-                named = INCLUDE.match(match[2])
-            if (
-                named
-                and named[1][1:-1] not in STANDARD
-                and Path(named[1][1:-1]).name not in given_too
-            ):
-                found.append((named[1], match.start()))
+            if match[1] == "include" and (named := INCLUDE.match(match[2])):
+                file = named[1][1:-1]
+                if file not in STANDARD and Path(file).name not in given_too:
+                    found.append((named[1], match.start()))
         return found
 
     @property
@@ -171,20 +168,21 @@ class Source:
     def pack(self, position: int) -> int:
         """The bytes that ``#pragma pack`` limits the alignment of members to; 0 if nothing
         limits it."""
-        now, stack = 0, list[int]()
+        limit, stack = 0, list[int]()
         for start, text in self.packs:
-            words = []
-            if start <= position:
-                words = re.findall(r"\w+", text.partition("(")[2])
-            if words[:1] == ["push"]:
-                stack.append(now)
-            if words[:1] == ["pop"]:
-                now = 0
-                if stack:
-                    now = stack.pop()
-            elif start <= position:
-                now = next((int(word) for word in words if word.isdigit()), now if words else 0)
-        return now
+            if start > position:
+                continue
+            words = re.findall(r"\w+", text.partition("(")[2])
+            before = limit
+            if not words:
+                before = 0
+            elif words[0] == "push":
+                stack.append(limit)
+            elif words[0] == "pop":
+                limit = stack.pop() if stack else 0
+                continue
+            limit = next((int(word) for word in words if word.isdigit()), before)
+        return limit
 
     def line(self, position: int) -> int:
         """The line of a position in its file."""
@@ -206,11 +204,11 @@ def read_source(path: Path, define: Sequence[str] = (), include: Sequence[Path] 
     """
     defines = tuple(_define(text) for text in define)
     pieces, comments, files, length = list[str](), list[Comment](), list[tuple[int, Path]](), 0
-    for one in (*include, path):
-        text = text_of(read_bounded(one, MOST_BYTES), one)
+    for file in (*include, path):
+        text = text_of(read_bounded(file, MOST_BYTES), file)
         text = text.replace("\r\n", "\n").replace("\r", "\n").translate(SPACES)
-        code, more = _without_comments(text, one)
-        files.append((length, one))
+        code, more = _without_comments(text, file)
+        files.append((length, file))
         comments += [Comment(length + start, length + end, said) for start, end, said in more]
         pieces.append(code + "\n")
         length += len(code) + 1
@@ -219,14 +217,11 @@ def read_source(path: Path, define: Sequence[str] = (), include: Sequence[Path] 
 
 
 def _define(text: str) -> str:
-    name, sign, value = text.partition("=")
-    if (
-        not re.fullmatch(r"[A-Za-z_]\w*(\([\w\s,]*\))?", name)
-        or "\n" in text
-        or len(text) > MOST_MEMBER
-    ):
+    found = re.fullmatch(r"([A-Za-z_]\w*(?:\([\w\s,]*\))?)(?:=(.*))?", text)
+    if not found or "\n" in text or len(text) > MOST_MEMBER:
         raise ValueError(f"define: got {text[:80]!r}, allowed is NAME=VALUE")
-    return f"#define {name} {value if sign else 1}"
+    name, value = found.groups("1")
+    return f"#define {name} {value}"
 
 
 def _without_comments(text: str, path: Path) -> tuple[str, list[Comment]]:
@@ -246,11 +241,10 @@ def _without_comments(text: str, path: Path) -> tuple[str, list[Comment]]:
                 f"{path}: got more than {MOST_COMMENTS} comments, at most {MOST_COMMENTS} are "
                 "allowed"
             )
-        comments.append(
-            Comment(
-                match.start(), match.end(), match[0][2:-2] if match[0][1] == "*" else match[0][2:]
-            )
-        )
+        inner = match[0][2:]
+        if match[0][1] == "*":
+            inner = inner[:-2]
+        comments.append(Comment(*match.span(), inner))
         pieces += [text[done : match.start()], blank(match[0])]
         done = match.end()
     # ASCII of the same length, so that positions count bytes too
@@ -307,7 +301,7 @@ def _conditions(source: Source) -> Source:
             name, brackets, inner, body = made[n].groups()
             names = None
             if brackets is not None:
-                names = tuple(parameter.strip() for parameter in inner.split(","))
+                names = tuple(map(str.strip, inner.split(",")))
             macros[name] = Macro(name, names, body.strip(), start, end)
         elif word == "pragma" and re.match(r"\s*pack\s*\(", _joined(match)):
             packs.append((start, f"#pragma {_joined(match).strip()}"))
@@ -366,9 +360,8 @@ def _holding(
     for found in made.values():
         bodies.setdefault(found[1], []).append(found[4])
     asked = _made_of(asked, bodies)
-    growing = _growing(
-        {name: Macro(name, (), " ".join(bodies[name]), 0, 0) for name in asked & bodies.keys()}
-    )
+    known = asked & bodies.keys()
+    growing = _growing({name: Macro(name, (), " ".join(bodies[name]), 0, 0) for name in known})
     lines, depth = [*_given(source, asked)], 0
     for n, match in enumerate(directives):
         word = match[1]
@@ -387,19 +380,16 @@ def _holding(
             lines.append(f"#{word} {rest}")
     lines += ["#endif"] * depth
     unit = _parsed("\n".join(lines), source.path)
-    here = {
-        int(cursor.spelling.removeprefix("npulab_"))
-        for cursor in unit.cursor.get_children()
-        if cursor.spelling.startswith("npulab_")
-    }
-    return {n: n in here for n in conditions}
+    declared = {cursor.spelling for cursor in unit.cursor.get_children()}
+    return {n: f"npulab_{n}" in declared for n in conditions}
 
 
 def _made_of(words: set[str], bodies: Mapping[str, Sequence[str]]) -> set[str]:
     """The words and, for words that are macros, the words of their bodies, again and again."""
     out, new = {*words}, words
     while new:
-        new = {*NAME.findall(" ".join(body for name in new for body in bodies.get(name, ())))} - out
+        known = " ".join(chain.from_iterable(bodies.get(name, ()) for name in new))
+        new = {*NAME.findall(known)} - out
         out |= new
     return out
 
@@ -427,13 +417,8 @@ def _growing(macros: Mapping[str, Macro]) -> set[str]:
                 for word in words:
                     size += sizes.get(word, 1 if word in stack or word == name else MOST_GROWTH)
                     # each use of a parameter writes the argument again
-                    size *= (
-                        max(
-                            (macros[word].body.count(one) for one in macros[word].parameters or ()),
-                            default=1,
-                        )
-                        or 1
-                    )
+                    names = macros[word].parameters or ()
+                    size *= max([1, *map(macros[word].body.count, names)])
                 sizes[name] = min(size, 2 * MOST_GROWTH)
     return {name for name, size in sizes.items() if size > MOST_GROWTH}
 
@@ -441,14 +426,8 @@ def _growing(macros: Mapping[str, Macro]) -> set[str]:
 def _depth(text: str) -> int:
     if text.count("(") + text.count("{") + text.count("[") < 2:
         return len({*text} & {*"({["})
-    depth = most = 0
-    for sign in re.findall(r"[(){}\[\]]", text):
-        if sign in "({[":
-            depth += 1
-        else:
-            depth += -1
-        most = max(most, depth)
-    return most
+    signs = re.findall(r"[(){}\[\]]", text)
+    return max(accumulate(1 if sign in "({[" else -1 for sign in signs))
 
 
 # the compiler
@@ -468,9 +447,10 @@ def _given(source: Source, names: Iterable[str]) -> Iterator[str]:
     """Yield the lines that declare what the files take from other headers and do not declare."""
     lines = given()
     asked = {*names, *NAME.findall(" ".join(source.defines))}
-    yield from (
-        lines[name][0] for name in sorted(asked & lines.keys() - source.names) if not lines[name][1]
-    )
+    for name in sorted(asked & lines.keys() - source.names):
+        line, is_type = lines[name]
+        if not is_type:
+            yield line
     yield from source.defines
 
 
@@ -639,10 +619,9 @@ def _body(source: Source, spans: Sequence[tuple[int, int]], macros: Iterable[Mac
     directives = [*source.packs]
     for macro in macros:
         if len(macro.body) <= MOST_MEMBER and _depth(macro.body) <= MOST_DEPTH:
-            if macro.parameters is None:
-                head = macro.name
-            else:
-                head = f"{macro.name}({','.join(macro.parameters)})"
+            head = macro.name
+            if macro.parameters is not None:
+                head += f"({','.join(macro.parameters)})"
             text = f"#define {head} {' '.join(macro.body.split())}"
             directives.append((macro.position, text[: macro.end - macro.position]))
     for start, text in directives:
@@ -652,15 +631,14 @@ def _body(source: Source, spans: Sequence[tuple[int, int]], macros: Iterable[Mac
 
 def _types(source: Source, code: str, words: set[str]) -> Iterator[str]:
     """Yield the lines that declare types which the declarations take from other headers."""
-    own = {
-        *re.findall(
-            r"([A-Za-z_]\w*)\s*(?:\[\w*\]\s*)*;",
-            " ".join(match[0] for match in TYPEDEF.finditer(code)),
-        )
-    }
-    own |= {*re.findall(r"\}[^;{}]*?([A-Za-z_]\w*)\s*;", code)} | source.names
+    typedefs = " ".join(TYPEDEF.findall(code))
+    own = {*re.findall(r"([A-Za-z_]\w*)\s*(?:\[\w*\]\s*)*;", typedefs)} | source.names
+    own.update(re.findall(r"\}[^;{}]*?([A-Za-z_]\w*)\s*;", code))
     lines = given()
-    yield from (lines[name][0] for name in sorted(words & lines.keys() - own) if lines[name][1])
+    for name in sorted(words & lines.keys() - own):
+        line, is_type = lines[name]
+        if is_type:
+            yield line
     bodies = {*re.findall(r"\benum\s+(?:__\w+\s*)?(\w+)[\s:\w]*\{", code)}
     for name in sorted({*re.findall(r"\benum\s+(\w+)\b", code)} - bodies):
         yield f"enum {name} {{ npulab_no_{name} }};"
@@ -671,18 +649,12 @@ def _types(source: Source, code: str, words: set[str]) -> Iterator[str]:
 
 def declarations(source: Source, wrong: dict[int, Wrong]) -> Iterator[tuple[int, int]]:
     """Yield the spans of the declarations of a source, in order; ``wrong`` gets the refused
-    ones."""
-    words = [
-        "struct",
-        "union",
-        "enum",
-        *(
-            name
-            for name, macro in source.macros.items()
-            if macro.parameters is None
-            and re.fullmatch(r"(struct|union|enum)(\s+__\w+.*)?", macro.body)
-        ),
-    ]
+    declarations."""
+    words = ["struct", "union", "enum"]
+    for name, macro in source.macros.items():
+        is_word = re.fullmatch(r"(struct|union|enum)(\s+__\w+.*)?", macro.body)
+        if is_word and macro.parameters is None:
+            words.append(name)
     head = re.compile(HEAD.format(words="|".join(words)))
     code, at = source.code, 0
     last = max(code.rfind(word) for word in words)
@@ -699,21 +671,17 @@ def declarations(source: Source, wrong: dict[int, Wrong]) -> Iterator[tuple[int,
             wrong[match.start()] = Wrong(match.start(), "its closing brace is missing")
             yield match.start(), match.end()
             return
-        tail = TAIL.match(code, end)
-        start, at = match.start(), tail.end() if tail else end
-        long = next(
-            (
-                member
-                for member in re.finditer(r"[^;{},]+", code[start:at])
-                if len(member[0]) > MOST_MEMBER and len("".join(member[0].split())) > MOST_MEMBER
-            ),
-            None,
-        )
+        start, at = match.start(), end
+        if tail := TAIL.match(code, end):
+            at = tail.end()
+        for member in MEMBER.finditer(code, start, at):
+            text = member[0].lstrip()
+            if len(text) > MOST_MEMBER and len("".join(text.split())) > MOST_MEMBER:
+                reason = f"it has a member of more than {MOST_MEMBER} characters"
+                wrong[start] = Wrong(member.end() - len(text), reason)
+                break
         if most > MOST_DEPTH:
             wrong[start] = Wrong(start, f"it has braces within each other deeper than {MOST_DEPTH}")
-        elif long:
-            first = start + long.start() + len(long[0]) - len(long[0].lstrip())
-            wrong[start] = Wrong(first, f"it has a member of more than {MOST_MEMBER} characters")
         yield start, at
     yield from _typedefs(code, at, len(code))
 
@@ -722,9 +690,6 @@ def _typedefs(code: str, start: int, end: int) -> Iterator[tuple[int, int]]:
     if code.find("typedef", start, end) < 0:
         return
     for match in TYPEDEF.finditer(code, start, end):
-        if (
-            "sizeof" not in match[0]
-            and len(match[0].split()) > 2
-            and _depth(match[0]) <= MOST_DEPTH
-        ):
+        is_plain = "sizeof" not in match[0] and _depth(match[0]) <= MOST_DEPTH
+        if is_plain and len(match[0].split()) > 2:
             yield match.span()

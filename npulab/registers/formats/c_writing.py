@@ -13,6 +13,7 @@ from npulab.registers.formats.naming import Identifiers
 from npulab.registers.formats.tables import RegisterTable, Row, features_in
 from npulab.registers.names import in_register, name_of, run_of, word_name
 from npulab.registers.table import COLUMNS
+from npulab.support.refuse import refuse_if
 
 MOST_WORDS = 2**12  # of a struct; a block that is sparser becomes macros
 INT_MOST = 2**31 - 1
@@ -38,17 +39,16 @@ def c_text(table: RegisterTable) -> str:
     for block, rows in table.blocks.items():
         offsets = [row["offset"] for row in rows]
         if (max(offsets) - min(offsets)) // WORD_BYTES >= MOST_WORDS:
+            name = c_name(block or "registers")
             lines += [
-                f"/* {c_name(block) if block else 'registers'}: more than {MOST_WORDS} words from "
-                "its first "
-                "register to its last */",
+                f"/* {name}: more than {MOST_WORDS} words from its first register to its last */",
                 *_macros(block, rows, macros, table),
                 "",
             ]
             continue
         for variant in features_in(rows) or [""]:
-            some = [row for row in rows if row.get("feature", variant) == variant]
-            lines += _struct(block, variant, some, min(offsets), names, table.by_address)
+            kept = [row for row in rows if row.get("feature", variant) == variant]
+            lines += _struct(block, variant, kept, min(offsets), names, table.by_address)
     return "\n".join([*lines, "#endif", ""])
 
 
@@ -72,26 +72,18 @@ def macros_text(table: RegisterTable) -> str:
 def check(table: RegisterTable) -> None:
     """Raise ValueError if no map or no C can be made of a table."""
     table.check()
-    high = next(
-        (
-            f"enum {name}: got {text} = {raw}"
-            for name, values in table.enums.items()
-            for raw, text in values.items()
-            if not 0 <= raw < 2**64
-        ),
-        "",
-    )
-    if high:
-        raise ValueError(f"{high}, allowed is 0 to 2**64 - 1")
+    for name, values in table.enums.items():
+        for raw, text in values.items():
+            high = not 0 <= raw < 2**64
+            refuse_if(high, f"enum {name}", f"{text} = {raw}", "is 0 to 2**64 - 1")
 
 
 def head(table: RegisterTable, kind: str = "") -> list[str]:
     """Return the copyright, the beginning of an include guard that ``#endif`` ends, and the line
     that includes the header."""
     guard = f"NPULAB_{c_name(next(iter(table.blocks), '') or 'registers').upper()}_{kind}H"
-    said = licence_comment(table.copyright)
     return [
-        *([said] if said else []),
+        *filter(None, [licence_comment(table.copyright)]),
         f"#ifndef {guard}",
         f"#define {guard}",
         "",
@@ -103,8 +95,11 @@ def head(table: RegisterTable, kind: str = "") -> list[str]:
 def _said(table: RegisterTable) -> Iterator[str]:
     """The annotations of blocks whose registers have addresses, or have none, if nothing else
     says so."""
-    for block, is_so in table.said(None).items():
-        yield annotation({"sparse" if is_so else "words": block})
+    for block, has_addresses in table.said(None).items():
+        word = "words"
+        if has_addresses:
+            word = "sparse"
+        yield annotation({word: block})
         yield ""
 
 
@@ -120,15 +115,11 @@ def _enums(table: RegisterTable, names: Identifiers, macros: Identifiers) -> Ite
             spelled = names.new(prefix + text)
             said = {}
             if not n:
-                said = {"prefix": prefix}
-            if not n and tag != name:
-                said |= {"enum": name}
-            else:
-                said |= {}
+                said["prefix"] = prefix
+                if tag != name:
+                    said["enum"] = name
             if spelled.removeprefix(prefix) != text:
-                said |= {"name": text}
-            else:
-                said |= {}
+                said["name"] = text
             yield f"    {spelled} = {raw:#x}, {annotation(said)}".rstrip()
         yield from ("};", "")
 
@@ -136,9 +127,8 @@ def _enums(table: RegisterTable, names: Identifiers, macros: Identifiers) -> Ite
 def _defines(name: str, values: Mapping[int, str], names: Identifiers) -> Iterator[str]:
     for raw, text in values.items():
         spelled = names.new(f"{name}_{text}")
-        if raw < 2**WORD_BITS:
-            tail = "u"
-        else:
+        tail = "u"
+        if raw >= 2**WORD_BITS:
             tail = "ull"
         yield f"#define {spelled} {raw:#x}{tail} {annotation({'enum': name, 'name': text})}"
     yield ""
@@ -167,15 +157,11 @@ def _struct(
     tag = names.new("_".join(filter(None, (block or "registers", variant))))
     said: dict[str, Any] = {}
     if tag != block:
-        said = {"block": block}
+        said["block"] = block
     if base:
-        said |= {"base": base}
-    else:
-        said |= {}
+        said["base"] = base
     if variant:
-        said |= {"feature": variant}
-    else:
-        said |= {}
+        said["feature"] = variant
     if said:
         yield annotation(said)
     yield f"struct {tag} {{"
@@ -194,7 +180,7 @@ def _struct(
         if register:
             yield f"    {annotation({'word': register})}"
         done = 0
-        for row, name in sorted(inside, key=lambda one: int(one[0]["lsb"])):
+        for row, name in sorted(inside, key=lambda named: int(named[0]["lsb"])):
             if row["lsb"] > done:
                 yield f"    uint32_t : {row['lsb'] - done}; {annotation({'hole': True})}"
             done = row["lsb"] + row["width"]
@@ -211,7 +197,9 @@ def _member(row: Row, name: str, register: str, members: Identifiers) -> str:
     whole = row["width"] == WORD_BITS
     known: dict[str, Any] = {}
     kind = "uint32_t"
-    spelled = members.new(f"{name}_{row['at']}" if "at" in row else name)
+    if "at" in row:
+        name = f"{name}_{row['at']}"
+    spelled = members.new(name)
     if row.get("value") == "signed":
         kind, known["value"] = "int32_t", "signed"
     elif row.get("value") == "f32" and whole and "at" not in row:
@@ -220,11 +208,10 @@ def _member(row: Row, name: str, register: str, members: Identifiers) -> str:
     own = ""
     if row.get("register", "") != register:
         own = annotation({"register": row.get("register", "")})
-    if whole:
-        width = ""
-    else:
-        width = f": {row['width']}"
-    return " ".join(filter(None, (f"{' '.join(filter(None, (kind, spelled, width)))};", said, own)))
+    declared = f"{kind} {spelled}"
+    if not whole:
+        declared += f" : {row['width']}"
+    return " ".join(filter(None, (f"{declared};", said, own)))
 
 
 def _macros(
@@ -245,11 +232,7 @@ def _macros(
             scope = plain
             if run_of(name) == (offset, row["lsb"], row["width"]):
                 scope = block
-            tails = []
-            if "at" in row:
-                tails = [f"{row['at']}"]
-            if "feature" in row:
-                tails += [row["feature"]]
+            tails = [str(row[column]) for column in ("at", "feature") if column in row]
             field = names.new("_".join(filter(None, [scope, name, *tails])), SHIFT, MASK)
             mask = (2 ** row["width"] - 1) * 2 ** row["lsb"]
             yield f"#define {field}{SHIFT} {row['lsb']}"
