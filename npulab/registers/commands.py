@@ -1,9 +1,9 @@
-"""Streams of commands of varying length: each is of the block that its opcode names.
+"""Streams of commands of varying length: the opcode of a command names the block it belongs to.
 
-Every block has a field of one name, in the same bits, whose enum names the blocks; a command is as
-long as its words, or as the ``bits`` of the row that says where the block lies.  If a field of the
-command says how much follows, that row has its name as ``count``, and the bytes of each as
-``stride``::
+Every block has the opcode field: one name, the same bits, and an enum that names the blocks. A
+command is as long as the words of its block. If the row that says where the block lies has
+``bits``, the command is that long. If a field of the command counts items that follow, that row
+has the field's name as ``count`` and the bytes of an item as ``stride``::
 
     block,offset,register,field,lsb,width,value,bits,count,stride
     LOAD,,,,,,,48,,
@@ -44,23 +44,27 @@ def read_commands(
     head = WORD_BYTES * (1 + max(piece.word for piece in fields[0].pieces))
     out, at = [], 0
     while at < len(data):
-        code = int(fields[0].extract(np.frombuffer(data[at : at + head].ljust(head, b"\0"), "<u4")))
+        code = int(fields[0].extract(_words_at(data, at, head)))
         if code not in blocks:
             allowed = ", ".join(f"{raw:#x} ({block})" for raw, block in blocks.items())
             raise ValueError(f"byte {at:#x}: got opcode {code:#x}, allowed is {allowed}")
         block = blocks[code]
         most = WORD_BYTES * len(maps[block])
         with refusing(f"byte {at:#x}"):
-            words = np.frombuffer(data[at : at + most].ljust(most, b"\0"), "<u4")
-            size = command_bytes(maps[block], block, words)
+            size = command_bytes(maps[block], block, _words_at(data, at, most))
         command = data[at : at + size]
         if len(command) < size:
             raise ValueError(
                 f"byte {at:#x}: got {len(command)} bytes of a command {block}, allowed are {size}"
             )
-        out.append((block, np.frombuffer(command.ljust(most, b"\0"), "<u4").astype(np.uint32)))
+        out.append((block, _words_at(command, 0, most).astype(np.uint32)))
         at += size
     return out
+
+
+def _words_at(data: bytes, at: int, size: int) -> np.ndarray:
+    """The words of so many bytes of a stream; bytes after its end are 0."""
+    return np.frombuffer(data[at : at + size].ljust(size, b"\0"), "<u4")
 
 
 def write_commands(
@@ -72,7 +76,7 @@ def write_commands(
         data, size = np.asarray(words, "<u4").tobytes(), command_bytes(maps[block], block, words)
         if any(data[size:]):
             raise ValueError(
-                f"command {number}, {block}: got bits behind byte {size}, allowed are {size} bytes"
+                f"command {number}, {block}: got bits after byte {size}, allowed are {size} bytes"
             )
         out.append(data[:size])
     return b"".join(out)
@@ -94,27 +98,20 @@ def opcodes(maps: Mapping[str, RegisterMap]) -> dict[str, Field]:
 
 
 def _opcodes_of(maps: Mapping[str, RegisterMap]) -> dict[str, Field]:
+    """``opcodes`` of maps that were not seen before."""
     for block, registers in maps.items():
         for item in registers:
             named = {name for _, name in item.names if name in maps}
             if len(named) < 2 or block not in named:
                 continue
-            found = {name: _field_or_none(maps[name], item.name) for name in named}
-            same = [
-                other
-                for other in found.values()
-                if other is not None and (other.pieces, other.names) == (item.pieces, item.names)
-            ]
-            if len(same) == len(named):
-                return {name: other for name, other in found.items() if other is not None}
+            found = {}
+            for name in named:
+                same = maps[name][item.name] if item.name in maps[name] else None
+                if same and (same.pieces, same.names) == (item.pieces, item.names):
+                    found[name] = same
+            if len(found) == len(named):
+                return found
     return {}
-
-
-def _field_or_none(registers: RegisterMap, name: str) -> Field | None:
-    try:
-        return registers[name]
-    except LookupError:
-        return None
 
 
 def contradiction(block: str, words: np.ndarray, maps: Mapping[str, RegisterMap]) -> str:
@@ -127,10 +124,9 @@ def contradiction(block: str, words: np.ndarray, maps: Mapping[str, RegisterMap]
     names = dict(item.names)
     if names.get(raw) == block:
         return ""
+    got = f"{raw:#x}"
     if raw in names:
         got = f"{names[raw]} ({raw:#x})"
-    else:
-        got = f"{raw:#x}"
     allowed = " or ".join(f"{name} ({code:#x})" for code, name in item.names if name == block)
     return (
         f"field {item.name} of block {block}: got {got}, allowed is {allowed}, as the opcode names "

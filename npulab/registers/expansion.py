@@ -1,18 +1,20 @@
 """Registers of any size, arrays of registers and blocks that repeat, as plain rows of words.
 
-Three columns of a table are optional.  ``bits`` is the size of a register (32 if blank): its
+A table may have three more columns. ``bits`` is the size of a register (32 if blank): its
 ``offset`` may be any byte, ``lsb`` and ``width`` count inside the register, and a field may cross
-words.  ``count`` and ``stride`` (bytes) make an array, of several dimensions where they hold
-several numbers, outermost first: register ``LUT`` of count ``4 8`` is ``LUT_0_0`` to ``LUT_3_7``.
+words. ``count`` and ``stride`` (bytes) make an array of registers; several numbers in a cell make
+several dimensions, the outermost first: register ``LUT`` of count ``4 8`` becomes ``LUT_0_0`` to
+``LUT_3_7``.
 
-A row of a block alone, without register, lsb and width, says where the block lies::
+A row that has a block but no register, lsb and width says where the block lies::
 
     block,offset,field,value,count,stride
     LAYER,0x50100000,group layer,sparse,4 32,0x400000 4
 
-``offset`` is its address, ``count`` and ``stride`` say how often it repeats, ``field`` names these
-dimensions, and the value ``sparse`` says that there are no words between its registers; ``bits``,
-or a field's name as ``count``, say how long a command is (``registers.commands``).
+``offset`` is the address of the block. ``count`` and ``stride`` say how often the block repeats,
+and ``field`` names these dimensions. The value ``sparse`` says that no words lie between its
+registers. For a block that is a command (``registers.commands``), ``bits`` is its length, or
+``count`` is the name of the field that says its length.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import product
+from itertools import chain, product
 from typing import Any, NamedTuple
 
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, pieces
@@ -67,9 +69,9 @@ class Repeat(NamedTuple):
         >>> Repeat(0, (4, 32), (0x1000, 4), ("group", "layer")).labels((1, 2))
         ('group 1', 'layer 2')
         """
-        names = self.names or tuple(f"copy {n}" for n in range(len(index)))
-        texts = [f"{name} {number}" for name, number in zip(names, index, strict=True)]
-        return texts[0] if texts else "", ", ".join(texts[1:])
+        names = self.names or [f"copy {n}" for n in range(len(index))]
+        unit, *rest = [f"{name} {n}" for name, n in zip(names, index, strict=True)] or [""]
+        return unit, ", ".join(rest)
 
 
 def expanded(rows: Iterable[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
@@ -81,10 +83,13 @@ def expanded(rows: Iterable[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
     """
     rows = [*rows]
     if not shaped(rows):
-        extra = any(name in row for row in rows for name in SHAPE)
-        return [_without(row) for row in rows] if extra else rows, []
-    blocks = [row for row in rows if is_block(row)]
-    single = [copy for row in rows if not is_block(row) for copy in _array(row)]
+        return [_without(row) for row in rows], []
+    blocks, single = [], list[dict[str, Any]]()
+    for row in rows:
+        if is_block(row):
+            blocks.append(row)
+        else:
+            single += _array(row)
     unknown = {str(row["block"]) for row in blocks} - {str(row.get("block")) for row in single}
     if unknown:
         raise ValueError(
@@ -98,14 +103,12 @@ def expanded(rows: Iterable[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
             for word in range(start // WORD_BYTES, -(-end // WORD_BYTES)):
                 words.setdefault((row.get("block"), word), {})[row["register"]] = None
     names = Counter((row.get("block"), row.get("field")) for row in single)
-    return [run for row in single for run in _word_rows(row, words, names)], blocks
+    return [*chain.from_iterable(_word_rows(row, words, names) for row in single)], blocks
 
 
 def shaped(rows: Iterable[Row]) -> bool:
     """True if rows use the columns that this module adds to a table."""
-    return any(
-        is_block(row) or any(row.get(name) not in (None, "") for name in SHAPE) for row in rows
-    )
+    return any(is_block(row) or not _blank(row, SHAPE) for row in rows)
 
 
 def repeats(rows: Iterable[Row], features: Iterable[str]) -> dict[str, Repeat]:
@@ -117,12 +120,13 @@ def repeats(rows: Iterable[Row], features: Iterable[str]) -> dict[str, Repeat]:
         if row.get("feature") and row["feature"] not in features:
             continue
         base = _number(row, "offset", where) or 0
-        counted = str(row.get("count") or "").strip()
+        counted, step = str(row.get("count") or "").strip(), 0
+        counts, strides = tuple[int, ...](), tuple[int, ...]()
         if counted.isidentifier():
-            counted, step = counted, _number(row, "stride", where) or 0
+            step = _number(row, "stride", where) or 0
         else:
-            counted, step = "", 0
-        counts, strides = _shape({} if counted else row, where)
+            counted = ""
+            counts, strides = _shape(row, where)
         names, value = tuple(str(row.get("field") or "").split()), str(row.get("value") or "")
         if value not in ("", SPARSE):
             raise ValueError(f"{where}: got value {value!r}, allowed is blank or {SPARSE}")
@@ -143,7 +147,7 @@ def repeats(rows: Iterable[Row], features: Iterable[str]) -> dict[str, Repeat]:
         bits = _size(row, where) or 0
         if counted and (not bits or step <= 0):
             raise ValueError(
-                f"{where}: got no bits or stride, allowed is both beside count {counted}"
+                f"{where}: got no bits or stride, allowed is both next to count {counted}"
             )
         out[block] = Repeat(base, counts, strides, names, value == SPARSE, bits, counted, step)
     return out
@@ -156,40 +160,44 @@ def sparse_blocks(rows: Iterable[Row]) -> set[str]:
 
 def is_block(row: Row) -> bool:
     """True if a row says where a block lies."""
-    blank = all(row.get(name) in (None, "") for name in ("register", "lsb", "width", "at"))
-    return blank and bool(row.get("block"))
+    return bool(row.get("block")) and _blank(row, ("register", "lsb", "width", "at"))
+
+
+def _blank(row: Row, columns: Iterable[str]) -> bool:
+    """True if a row says nothing in some columns."""
+    return all(row.get(name) in (None, "") for name in columns)
 
 
 def _without(row: Row) -> Row:
+    """A row without the columns that this module adds."""
     return {name: value for name, value in row.items() if name not in SHAPE}
 
 
 def _array(row: Row) -> Iterator[dict[str, Any]]:
-    """The copies of a row, each with its offset and its size in bits as numbers (0 where the row
-    does not say)."""
-    plain = dict(_without(row))
+    """Yield the copies of a row, each with its offset and its size in bits as numbers (0 if the
+    row does not say)."""
+    plain = _without(row)
     where = f"register map, register {row.get('register')!r}"
     counts, strides = _shape(row, where)
     bits, offset = _size(row, where), _number(row, "offset", where)
     if offset is not None and offset < 0:
         raise ValueError(f"{where}: got offset {offset}, allowed is at least 0")
-    if (bits or counts) and not row.get("register"):
-        raise ValueError(
-            f"{where}: got {'count' if counts else 'bits'} in a row without a "
-            "register, allowed is with its name"
-        )
     if not bits and not counts:
         yield {**plain, "bits": 0}
         return
+    if not row.get("register"):
+        column = "count" if counts else "bits"
+        raise ValueError(
+            f"{where}: got {column} in a row without a register, allowed is with its name"
+        )
     for index, at in _copies(counts, strides):
         copy = {**plain, "offset": (offset or 0) + at, "bits": bits or WORD_BITS}
         if index:
             number = "_".join(map(str, index))
             copy["register"] = f"{row['register']}_{number}"
-            if row.get("at") not in (None, "") and row.get("field"):
-                copy["field"] = (
-                    f"{row['field']}_{number}"  # a split field becomes a field in each copy
-                )
+            # a split field becomes a field in each copy
+            if not _blank(row, ("at",)) and row.get("field"):
+                copy["field"] = f"{row['field']}_{number}"
         yield copy
 
 
@@ -203,41 +211,35 @@ def _word_rows(
     if not bits:
         yield dict(plain)
         return
-    where, block = (
-        f"register map, field {row.get('field')!r} of register {row['register']!r}",
-        row.get("block"),
-    )
-    lsb, width, split = (_number(row, name, where) for name in ("lsb", "width", "at"))
+    where = f"register map, field {row.get('field')!r} of register {row['register']!r}"
+    lsb, width = _number(row, "lsb", where), _number(row, "width", where)
+    split = _number(row, "at", where)
     if lsb is None or width is None or lsb < 0 or width <= 0 or lsb + width > bits:
         raise ValueError(
             f"{where}: got lsb {row.get('lsb')} width {row.get('width')}, allowed is "
             f"inside bits 0 to {bits - 1}"
         )
-    low = lsb + BYTE_BITS * (row["offset"] % WORD_BYTES)
-    first = row["offset"] // WORD_BYTES
-    parts = [*pieces(low, width)]
-    name = str(row.get("field") or "")
-    shared = any(len(words[block, first + part.word]) > 1 for part in parts)
-    repeated = len(parts) > 1 and names[block, row.get("field")] > 1
-    if name and split is None and (shared or repeated):
-        name = f"{row['register']}.{name}"
-    for part in parts:
-        yield {
-            **plain,
-            "offset": WORD_BYTES * (first + part.word),
-            "field": name,
-            "at": (split or 0) + part.at
-            if split is not None or (len(parts) > 1 and name)
-            else None,
-            "register": "_".join(words[block, first + part.word]),
-            "lsb": part.lsb,
-            "width": part.width,
-        }
+    first, byte = divmod(row["offset"], WORD_BYTES)
+    parts = [*pieces(lsb + BYTE_BITS * byte, width)]
+    registers = [words[row.get("block"), first + part.word] for part in parts]
+    name, crosses = str(row.get("field") or ""), len(parts) > 1
+    if name and split is None:
+        repeated = crosses and names[row.get("block"), row.get("field")] > 1
+        if repeated or any(len(register) > 1 for register in registers):
+            name = f"{row['register']}.{name}"
+        if crosses:
+            split = 0
+    for part, register in zip(parts, registers, strict=True):
+        run = {**plain, "field": name, "register": "_".join(register), "at": split}
+        if split is not None:
+            run["at"] = split + part.at
+        run["offset"] = WORD_BYTES * (first + part.word)
+        yield {**run, "lsb": part.lsb, "width": part.width}
 
 
 def _shape(row: Row, where: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The counts and strides of a row."""
-    counts, strides = (_numbers(row, name, where) for name in ("count", "stride"))
+    counts, strides = _numbers(row, "count", where), _numbers(row, "stride", where)
     total = math.prod(max(count, 0) for count in counts)
     if len(counts) != len(strides) or not 1 <= total <= MOST_COPIES or min(strides, default=1) <= 0:
         raise ValueError(
@@ -260,7 +262,7 @@ def _size(row: Row, where: str) -> int | None:
 
 
 def _copies(counts: Sequence[int], strides: Sequence[int]) -> Iterator[tuple[tuple[int, ...], int]]:
-    """(index, bytes from the first) of each copy."""
+    """Yield the index of each copy and its bytes from the first copy."""
     for index in product(*map(range, counts)):
         yield index, sum(n * stride for n, stride in zip(index, strides, strict=True))
 
@@ -277,9 +279,8 @@ def _number(row: Row, column: str, where: str) -> int | None:
 
 def _numbers(row: Row, column: str, where: str) -> tuple[int, ...]:
     """The whole numbers in a cell."""
-    if row.get(column) is None:
-        text = ""
-    else:
+    text = ""
+    if row.get(column) is not None:
         text = str(row[column])
     try:
         return tuple(int(number, 0) for number in text.split())

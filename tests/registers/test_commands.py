@@ -131,12 +131,12 @@ def test_lengths_that_do_not_fit_the_block() -> None:
     ):
         read_commands(b"\x83\0\0\0\1\2", burst(), "opcode")
     with pytest.raises(
-        ValueError, match=r"^command 0, CONV: got bits behind byte 8, allowed are 8 bytes$"
+        ValueError, match=r"^command 0, CONV: got bits after byte 8, allowed are 8 bytes$"
     ):
         write_commands([("CONV", np.array([0x83, 1, 2, 0, 0, 0, 0], np.uint32))], burst())
     with pytest.raises(
         ValueError,
-        match=r"^register map, block 'CONV': got no bits or stride, allowed is both beside count words$",
+        match=r"^register map, block 'CONV': got no bits or stride, allowed is both next to count words$",
     ):
         burst(stride="")
 
@@ -170,7 +170,7 @@ def test_blocks_have_to_agree_on_the_opcode() -> None:
 
 def test_bits_behind_a_command_are_refused() -> None:
     with pytest.raises(
-        ValueError, match=r"^command 0, LOAD: got bits behind byte 6, allowed are 6 bytes$"
+        ValueError, match=r"^command 0, LOAD: got bits after byte 6, allowed are 6 bytes$"
     ):
         write_commands([("LOAD", np.array([2, 2**16], np.uint32))], MAPS)
     long = RegisterMap([{"block": "NOP", "bits": 64}, opcode("NOP", 32)], enums=ENUMS)
