@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 
 from npulab.captures.target import Features, Unsupported
-from npulab.npus.kit import Raw, refuse_if, wrapped
+from npulab.npus.kit import Raw, refuse_if, up, wrapped
 from npulab.npus.nvdla.facts import Pair
 from npulab.npus.nvdla.fetch import read_features, read_image, read_weights, weights_of
-from npulab.npus.nvdla.memory import ByteMemory
+from npulab.npus.nvdla.memory import Memory
 from npulab.npus.nvdla.rules import RULES, Rules, saturated, shifted
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.quant.rules import EXACT_FLOAT32, EXACT_FLOAT64
@@ -197,7 +197,7 @@ def _refuse_operands(x: np.ndarray, weights: np.ndarray, window: Window, lanes: 
     refuse_if(lanes and lanes < len(weights), "lanes", lanes, f"is {len(weights)} or more")
 
 
-def run(values: Raw, features: Features, memory: ByteMemory, rules: Rules = RULES) -> np.ndarray:
+def run(values: Raw, features: Features, memory: Memory, rules: Rules = RULES) -> np.ndarray:
     """Return the accumulators ``(height, width, lanes) int32`` of the job that the registers
     describe.
 
@@ -211,13 +211,15 @@ def run(values: Raw, features: Features, memory: ByteMemory, rules: Rules = RULE
     fields = Fields(values, features)
     itemsize = _covered(fields)
     image = fields["CDMA.D_DATAIN_FORMAT.DATAIN_FORMAT"] == PIXEL
-    stored, window = weights_of(fields, itemsize, image), window_of(values, itemsize, rules)
-    pixels, atom = prod(window.output), features["memory_atom"] // itemsize
-    lanes = -(-stored.kernels // atom) * atom
-    if pixels * lanes > MOST_SUMS or pixels * prod(stored.shape) > MOST_PRODUCTS:
+    stored = weights_of(fields, itemsize, image)
+    window = window_of(values, itemsize, rules)
+    pixels = prod(window.output)
+    products = pixels * prod(stored.shape)
+    lanes = up(stored.kernels, features["memory_atom"] // itemsize)
+    if pixels * lanes > MOST_SUMS or products > MOST_PRODUCTS:
         raise Unsupported(
             f"CSC.D_DATAOUT_SIZE_0.DATAOUT_WIDTH: got {pixels} pixels of {lanes} lanes and "
-            f"{pixels * prod(stored.shape)} products, allowed to be simulated are {MOST_SUMS} "
+            f"{products} products, allowed to be simulated are {MOST_SUMS} "
             f"accumulators and {MOST_PRODUCTS} products"
         )
     if image:

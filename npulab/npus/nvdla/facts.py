@@ -44,3 +44,7 @@ def block_of(chip: str) -> str:
     if CHIPS[chip].get("full_map"):
         return "FULL"
     return "SMALL"
+
+
+# The chip of a trace that says only which map its registers have.
+USUAL_CHIPS = {"FULL": FULL_CHIP, "SMALL": USUAL_CHIP}

@@ -18,7 +18,7 @@ import numpy as np
 from npulab.npus.kit import Hang, Unsupported, read_table, refuse_if, wrapped
 from npulab.npus.nvdla.facts import MEMORIES, Pair
 from npulab.npus.nvdla.layouts import TYPES, Cube, Weights
-from npulab.npus.nvdla.memory import ByteMemory
+from npulab.npus.nvdla.memory import Memory
 from npulab.npus.nvdla.rules import RULES, Rules, saturated, shifted
 from npulab.npus.nvdla.units.fields import Fields
 
@@ -135,7 +135,7 @@ def converted(
     refuse_if(not 0 <= truncate <= MOST_TRUNCATE, "truncate", truncate, f"is 0 to {MOST_TRUNCATE}")
     moved = (values.astype(np.int64) - np.asarray(offsets, np.int64)) * scale
     short = saturated(shifted(moved, truncate, rules.rounding), CONVERTED_BITS)
-    return saturated(short, bits).astype(np.int8 if bits == 8 else np.int16)
+    return saturated(short, bits).astype(TYPES[bits // 8])
 
 
 def cube_of(fields: Fields) -> Cube:
@@ -184,7 +184,7 @@ def stored_weights(fields: Fields, itemsize: int = 1, image: bool = False) -> We
         raise Unsupported(f"CSC.D_POST_Y_EXTENSION.Y_EXTENSION: got {extended}; {error}") from None
 
 
-def weights_of(fields: Fields, itemsize: int = 1, image: bool = False) -> Weights:
+def weights_of(fields: Fields, itemsize: int, image: bool = False) -> Weights:
     """Return the weights' layout; Hang if they are not of the features' channels or take more bytes
     than are read."""
     out = stored_weights(fields, itemsize, image)
@@ -204,9 +204,7 @@ def weights_of(fields: Fields, itemsize: int = 1, image: bool = False) -> Weight
     return out
 
 
-def read_features(
-    fields: Fields, memory: ByteMemory, itemsize: int = 1, rules: Rules = RULES
-) -> np.ndarray:
+def read_features(fields: Fields, memory: Memory, itemsize: int, rules: Rules) -> np.ndarray:
     """Return the features ``(height, width, channels)`` of ``itemsize`` bytes, converted if the job
     asks for it.
 
@@ -219,9 +217,7 @@ def read_features(
     return _converted(fields, x, offsets, itemsize, rules)
 
 
-def read_image(
-    fields: Fields, memory: ByteMemory, itemsize: int = 1, rules: Rules = RULES
-) -> np.ndarray:
+def read_image(fields: Fields, memory: Memory, itemsize: int, rules: Rules) -> np.ndarray:
     """Return the image ``(height, width, channels)`` of ``itemsize`` bytes, converted, with the
     padding to its left and right.
 
@@ -261,9 +257,7 @@ def weights_at(fields: Fields) -> tuple[str, int]:
     return MEMORIES[fields["CDMA.D_WEIGHT_RAM_TYPE.WEIGHT_RAM_TYPE"]], fields.address(WEIGHT)
 
 
-def read_weights(
-    fields: Fields, memory: ByteMemory, stored: Weights, rules: Rules = RULES
-) -> np.ndarray:
+def read_weights(fields: Fields, memory: Memory, stored: Weights, rules: Rules) -> np.ndarray:
     """Return the weights ``(kernels, height, width, channels)``, int8 or int16."""
     data = memory.read(*weights_at(fields), stored.used)
     if rules.weight_order == "plain":
@@ -295,7 +289,7 @@ def format_of(fields: Fields) -> Format:
     return form
 
 
-def _pixels(fields: Fields, memory: ByteMemory, form: Format, rows: Pair, width: int) -> np.ndarray:
+def _pixels(fields: Fields, memory: Memory, form: Format, rows: Pair, width: int) -> np.ndarray:
     """Return some rows of an image as they are stored."""
     skipped, atom = fields["CDMA.D_PIXEL_OFFSET.PIXEL_X_OFFSET"], fields.features["memory_atom"]
     planes = [(DATA, PITCHES[0], form.pixel, skipped * form.pixel)]

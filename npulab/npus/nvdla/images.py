@@ -1,9 +1,10 @@
-"""Memory images: the two kinds of ``.dat`` files that lie beside traces, plain or gzipped
+"""Reads images of memory: the two kinds of ``.dat`` files next to traces, plain or gzipped
 (``.dat.gz``).
 
-Records, of ``.cfg`` traces: a list of ``{offset:0x20, size:4, payload:0x00 0x10 0x20 0x30}``, bytes
-in ascending order of their address; what no record lists keeps what was there.  Lines, of ``.txn``
-traces: lines of ``0xNN`` between lines of ``Key=Value`` and other text, which say nothing here.
+``.cfg`` traces have records: a list of ``{offset:0x20, size:4, payload:0x00 0x10 0x20 0x30}``, with
+the bytes in ascending order of their address; memory that no record lists keeps its bytes.
+``.txn`` traces have lines: bytes ``0xNN``, and lines of ``Key=Value`` and other text, which are
+skipped.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from npulab.support.files import opened
 GZIPPED = ".gz"
 CHUNK = 2**16  # bytes of text that are read at a time
 MOST_TEXT = 2**28
-# An image that reaches further than this, and than so many times the bytes of its text, is kept
-# as its runs alone.
+# An image is kept as its runs alone if it reaches further than both MOST_BYTES and PER_TEXT times
+# the bytes of its text.
 MOST_BYTES, PER_TEXT = 2**25, 4
 
 NUMBER = rb"(0x[0-9a-fA-F]{1,12}|[0-9]{1,12})"
@@ -50,16 +51,19 @@ BLANKS = b" \t\r\n\v\f,{}"  # separators
 LINE = re.compile(rb"[ \t]*+(" + BYTES + rb"++)\r?\n?")
 STARTS = re.compile(rb"[ \t]*+0x")
 
-Records = tuple[
-    np.ndarray, np.ndarray, np.ndarray
-]  # offsets and sizes (n,) int64, the bytes of all uint8
+# Offsets (n,) int64, sizes (n,) int64, and the bytes of all records uint8.
+Records = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
 class Image:
-    """The bytes that a file puts into memory: ``data`` from its start, zero where no record says,
-    and ``runs`` ``(n, 2) int64`` (offset, size) of the bytes that it states, in ascending order and
-    apart.  If it is ``packed``, ``data`` has the bytes of the runs only, one after the other."""
+    """The bytes that a file puts into memory.
+
+    ``data`` begins at the image's start and is zero between the records; ``runs`` ``(n, 2) int64``
+    are (offset, size) of the bytes that the file states, in ascending order, with gaps between
+    them.  The ``data`` of a ``packed`` image are the bytes of the runs only, one run after the
+    other.
+    """
 
     name: str
     data: bytes
@@ -85,11 +89,15 @@ def image_file(folder: Path, name: str) -> Path:
     Raises ValueError for a name that is not plain, and if neither file exists.
     """
     if not name or name != Path(name).name or "\\" in name or "\0" in name or name in (".", ".."):
-        raise ValueError(f"got file {name!r}, allowed is the plain name of a file beside the trace")
+        raise ValueError(
+            f"got file {name!r}, allowed is the plain name of a file next to the trace"
+        )
     for path in (folder / name, folder / (name + GZIPPED)):
         if path.is_file():
             return path
-    raise ValueError(f"got file {name!r}, which is not beside the trace, nor is {name + GZIPPED!r}")
+    raise ValueError(
+        f"got file {name!r}, which is not next to the trace, nor is {name + GZIPPED!r}"
+    )
 
 
 def read_records(path: Path) -> Image:
@@ -161,13 +169,14 @@ def spelled_anyhow(chunk: bytes, where: str = "line", line: int = 1) -> Records:
     starts, sizes, payloads, at = [], [], [], 0
     while match := RECORD.match(chunk, at):
         start, size, payload = match.groups()
-        count, said = payload.count(b"x"), int(size, 16 if size[:2] == b"0x" else 10)
-        if count != said:
+        count = payload.count(b"x")
+        stated = _number(size)
+        if count != stated:
             raise ValueError(
                 f"{where} {line + chunk.count(10, 0, match.start(1))}: got {count} bytes of "
-                f"payload, allowed are the {said} that its size says"
+                f"payload, allowed are the {stated} that its size says"
             )
-        starts.append(int(start, 16 if start[:2] == b"0x" else 10))
+        starts.append(_number(start))
         sizes.append(count)
         payloads.append(payload)
         at = match.end()
@@ -183,8 +192,14 @@ def spelled_anyhow(chunk: bytes, where: str = "line", line: int = 1) -> Records:
     return np.array(starts, np.int64), np.array(sizes, np.int64), np.frombuffer(data, np.uint8)
 
 
-def read_lines(path: Path, size: int | None = None) -> Image:
-    """Return the image in a file of lines: its first ``size`` bytes, by default all of them.
+def _number(text: bytes) -> int:
+    if text[:2] == b"0x":
+        return int(text, 16)
+    return int(text)
+
+
+def read_lines(path: Path, size: int) -> Image:
+    """Return the image in a file of lines: its first ``size`` bytes, 1 or more.
 
     Raises ValueError naming file and line if a line begins as bytes but has other text, and if
     there are fewer bytes.
@@ -200,12 +215,10 @@ def read_lines(path: Path, size: int | None = None) -> Image:
                     f"{path}, line {line}: got {_shown(text, 0)}, allowed are bytes 0x00 to 0xff, "
                     "parted by blanks"
                 )
-        if size is not None and got >= size:
+        if got >= size:
             break
-    if not got or (size is not None and got < size):
-        raise ValueError(
-            f"{path}: got {got} bytes, allowed are at least {1 if size is None else size}"
-        )
+    if got < size:
+        raise ValueError(f"{path}: got {got} bytes, allowed are at least {size}")
     data = bytes.fromhex(b"".join(parts).replace(b"0x", b" ").decode())[:size]
     return Image(_stem(path), data, np.array([[0, len(data)]], np.int64))
 
@@ -254,13 +267,15 @@ def _placed(path: Path, parts: Sequence[Records], text: int) -> Image:
     packed = end > most
     # the offset of each run in packed data, less its offset in memory
     moved = np.cumsum(runs[:, 1]) - runs[:, 1] - runs[:, 0]
-    data = np.zeros(int(runs[:, 1].sum()) if packed else end, np.uint8)
+    if packed:
+        end = int(runs[:, 1].sum())
+    data = np.zeros(end, np.uint8)
     for begins, counts, payload in parts:
         if packed:
             begins = begins + moved[np.searchsorted(runs[:, 0], begins, "right") - 1]
-        data[np.repeat(begins - (np.cumsum(counts) - counts), counts) + np.arange(len(payload))] = (
-            payload
-        )
+        before = np.cumsum(counts) - counts
+        places = np.repeat(begins - before, counts) + np.arange(len(payload))
+        data[places] = payload
     return Image(_stem(path), data.tobytes(), runs, packed)
 
 

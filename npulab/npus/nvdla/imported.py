@@ -1,4 +1,4 @@
-"""Importers of a trace, the folder of a case, and folders of cases as in their repository."""
+"""Imports traces: a file, the folder of a case, or folders of cases as in their repository."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from npulab.captures.target import each_read
 from npulab.npus.kit import Capture, first_bytes, read_bounded
 from npulab.npus.nvdla.cfg import provenance_of, read_cfg
-from npulab.npus.nvdla.facts import CHIPS, FULL_CHIP, USUAL_CHIP, block_of, maps
+from npulab.npus.nvdla.facts import CHIPS, FULL_CHIP, USUAL_CHIP, USUAL_CHIPS, block_of, maps
 from npulab.npus.nvdla.images import GZIPPED
 from npulab.npus.nvdla.recorded import block_of_addresses, captured
 from npulab.npus.nvdla.txn import addresses_of, read_txn
@@ -38,8 +38,8 @@ MOST_TEXT = 2**26
 
 
 def recognises(path: Path) -> bool:
-    """True for a trace, a folder of a case, or a folder of them (up to three levels, or where
-    nvdla/hw has them)."""
+    """True for a trace, the folder of a case, or a folder of cases (in up to three levels, or in
+    the folders of nvdla/hw)."""
     return next(_traces(path), None) is not None
 
 
@@ -89,11 +89,9 @@ def read_trace(path: Path, name: str = "", chip: str = "") -> Capture:
         text = read_bounded(path, MOST_TEXT).decode("utf-8", "replace")
         block = block_of(chip)
         if path.suffix == TXN:
-            block = block_of_addresses(addresses_of(text), block_of(FULL_CHIP))
+            block = block_of_addresses(addresses_of(text))
             if block != block_of(chip):
-                chip = FULL_CHIP
-                if block == block_of(USUAL_CHIP):
-                    chip = USUAL_CHIP
+                chip = USUAL_CHIPS[block]
             events = read_txn(path, text, registers[block])
         else:
             events = read_cfg(path, text, registers[block])
@@ -133,8 +131,8 @@ def _traces(path: Path) -> Iterator[Path]:
 
 
 def _is_trace(file: Path) -> bool:
-    """True if a file begins as a trace, or lies where a trace has to be: next to images, named as
-    its folder."""
+    """True if a file begins as a trace, or if images lie next to it and it has its folder's
+    name."""
     if file.suffix not in SIGNS or not file.is_file():
         return False
     head = first_bytes(file, HEAD)

@@ -17,7 +17,7 @@ import numpy as np
 from npulab.layout import Layout, Loop, nc1hwc2
 from npulab.npus.kit import refuse_if
 from npulab.npus.nvdla.facts import MEMORIES, Pair, Shape
-from npulab.npus.nvdla.memory import ByteMemory
+from npulab.npus.nvdla.memory import Memory
 
 WEIGHT_ALIGN = 128  # bytes that all weights together are rounded up to
 # The type of an element, by its bytes.
@@ -102,14 +102,13 @@ class Cube:
         return self.surfaces * self.height * self.width * self.atom
 
     def runs(self, surfaces: slice | None = None, rows: slice | None = None) -> Iterator[Pair]:
-        """(address, bytes) of stretches without gaps, in the order surface, row: of the cube, or of
-        a block of it."""
-        surfaces, rows = surfaces or slice(0, self.surfaces), rows or slice(0, self.height)
-        row, count, planes = (
-            self.width * self.atom,
-            rows.stop - rows.start,
-            surfaces.stop - surfaces.start,
-        )
+        """Yield (address, bytes) of stretches without gaps, of the cube or of a block of it, row by
+        row in each surface."""
+        surfaces = surfaces or slice(0, self.surfaces)
+        rows = rows or slice(0, self.height)
+        row = self.width * self.atom
+        count = rows.stop - rows.start
+        planes = surfaces.stop - surfaces.start
         lines = 1
         if self.row_pitch == row or count == 1:
             lines = count
@@ -118,14 +117,12 @@ class Cube:
             joined = planes
         for surface in range(surfaces.start, surfaces.stop, joined):
             for line in range(rows.start, rows.stop, lines):
-                yield (
-                    self.base + surface * self.plane_pitch + line * self.row_pitch,
-                    joined * lines * row,
-                )
+                address = self.base + surface * self.plane_pitch + line * self.row_pitch
+                yield address, joined * lines * row
 
     def blocks(self, whole_rows: bool = False) -> Iterator[tuple[slice, slice]]:
-        """(surfaces, rows) of blocks that cover the cube, of ``BLOCK`` lanes or more where a row
-        allows it.
+        """Yield (surfaces, rows) of blocks that cover the cube, each of at least ``BLOCK`` lanes if
+        the cube has as many.
 
         With ``whole_rows`` each block has every surface of its rows.
         """
@@ -139,82 +136,75 @@ class Cube:
             if rows == self.height:
                 surfaces = max(1, block // (row * rows))
         for surface in range(0, self.surfaces, surfaces):
+            planes = slice(surface, min(surface + surfaces, self.surfaces))
             for line in range(0, self.height, rows):
-                yield (
-                    slice(surface, min(surface + surfaces, self.surfaces)),
-                    slice(line, min(line + rows, self.height)),
-                )
+                yield planes, slice(line, min(line + rows, self.height))
 
     def read(
-        self, memory: ByteMemory, surfaces: slice | None = None, rows: slice | None = None
+        self, memory: Memory, surfaces: slice | None = None, rows: slice | None = None
     ) -> np.ndarray:
-        """The cube, or a block of it, ``(surfaces, rows, width, lanes)``, int8 or int16.
+        """Return the cube, or a block of it, ``(surfaces, rows, width, lanes)``, int8 or int16.
 
-        What ``memory`` raises comes through.
+        Raises as ``memory.read``.
         """
-        surfaces, rows = surfaces or slice(0, self.surfaces), rows or slice(0, self.height)
-        parts = [
-            memory.read(self.memory, address, size) for address, size in self.runs(surfaces, rows)
-        ]
-        return np.frombuffer(
-            parts[0] if len(parts) == 1 else b"".join(parts), TYPES[self.itemsize]
-        ).reshape(surfaces.stop - surfaces.start, rows.stop - rows.start, self.width, self.lanes)
+        rows = rows or slice(0, self.height)
+        runs = self.runs(surfaces, rows)
+        parts = [memory.read(self.memory, address, size) for address, size in runs]
+        data = parts[0]
+        if len(parts) > 1:
+            data = b"".join(parts)
+        elements = np.frombuffer(data, TYPES[self.itemsize])
+        return elements.reshape(-1, rows.stop - rows.start, self.width, self.lanes)
 
-    def write(self, memory: ByteMemory, surfaces: slice, rows: slice, block: np.ndarray) -> None:
-        """Write a block of values that the element type holds; gaps between rows and surfaces stay
-        as they are."""
-        data, at = np.ascontiguousarray(block, TYPES[self.itemsize]).reshape(-1).view(np.uint8), 0
+    def write(self, memory: Memory, surfaces: slice, rows: slice, block: np.ndarray) -> None:
+        """Write a block of values that the element type holds; gaps between rows and surfaces keep
+        their bytes."""
+        data = np.ascontiguousarray(block, TYPES[self.itemsize]).reshape(-1).view(np.uint8)
+        at = 0
         for address, size in self.runs(surfaces, rows):
             memory.write(self.memory, address, data[at : at + size].tobytes())
             at += size
 
     def unpack(self, data: bytes | bytearray | memoryview) -> np.ndarray:
-        """The tensor ``(height, width, lanes)``, int8 or int16, of memory from the cube's start on.
+        """Return the tensor ``(height, width, lanes)``, int8 or int16, in the bytes of memory that
+        begin at the cube's start.
 
-        Raises ValueError where the bytes end before the cube does.
+        Raises ValueError if the bytes end before the cube does.
         """
-        refuse_if(
-            len(data) < self.size,
-            f"feature cube {self.shape}",
-            f"{len(data)} bytes of memory",
-            f"is {self.size} or more",
-        )
-        return self.tensor(
-            np.ndarray(
-                (self.surfaces, self.height, self.width, self.lanes),
-                TYPES[self.itemsize],
-                data,
-                0,
-                (self.plane_pitch, self.row_pitch, self.atom, self.itemsize),
+        if len(data) < self.size:
+            raise ValueError(
+                f"feature cube {self.shape}: got {len(data)} bytes of memory, allowed is "
+                f"{self.size} or more"
             )
-        )
+        shape = self.surfaces, self.height, self.width, self.lanes
+        pitches = self.plane_pitch, self.row_pitch, self.atom, self.itemsize
+        return self.tensor(np.ndarray(shape, TYPES[self.itemsize], data, 0, pitches))
 
     def tensor(self, stored: np.ndarray) -> np.ndarray:
-        """The tensor ``(height, width, lanes)`` of ``(surfaces, height, width, lanes)``, as it is
-        stored."""
+        """Return the tensor ``(height, width, lanes)`` of stored elements ``(surfaces, height,
+        width, lanes)``."""
         return np.ascontiguousarray(stored.transpose(1, 2, 0, 3)).reshape(self.shape)
 
     def pack(self, tensor: np.ndarray) -> bytes:
-        """The bytes of a tensor ``(height, width, lanes)``, or without the last lanes, which are
-        then 0; gaps are 0 too.
+        """Return the bytes of a tensor ``(height, width, lanes)``, or ``(height, width,
+        channels)``: the lanes after the channels are then 0; gaps are 0 too.
 
         Raises ValueError for another shape or type, and rows or surfaces that overlap.
         """
         whole = np.zeros(self.shape, TYPES[self.itemsize])
-        if tensor.dtype != whole.dtype or tensor.shape not in (
-            self.shape,
-            (*self.shape[:2], self.channels),
-        ):
+        shapes = self.shape, (self.height, self.width, self.channels)
+        if tensor.dtype != whole.dtype or tensor.shape not in shapes:
             raise ValueError(
                 f"tensor: got {tensor.dtype} {tensor.shape}, allowed is {whole.dtype} {self.shape} "
-                "or "
-                f"{self.channels} channels"
+                f"or {self.channels} channels"
             )
         whole[..., : tensor.shape[2]] = tensor
         return self.layout().pack(whole)
 
     def layout(self) -> Layout:
-        """The same as a layout of all lanes; raises ValueError where rows or surfaces overlap."""
+        """Return the layout of the cube with all its lanes; ValueError if rows or surfaces
+        overlap."""
+        # A pitch that is never stepped over may be any number.
         rows = 0
         if self.height > 1:
             rows = self.row_pitch
@@ -236,11 +226,11 @@ class Weights:
     """Uncompressed weights in memory: ``kernels`` of (height, width, channels), in groups of
     ``group`` kernels and blocks of ``block`` channels; elements of 1 or 2 bytes.
 
-    The order is group, block, row, column, kernel, channel, without fill; the end of all is rounded
-    up to 128 bytes of 0.  ``lines`` of 2 or 4 is an image's channels extended behind one another:
-    so many rows of a kernel lie together, the last ones fewer, and all channels are one block (read
-    in the source, in no trace). Raises ValueError for sizes below 1, an itemsize other than 1 and
-    2, lines that do not fit in a block.
+    The order is group, block, row, column, kernel, channel, without fill; the size of all weights
+    is rounded up to 128 bytes with zeros.  With ``lines`` of 2 or 4, of an image, as many rows of a
+    kernel lie next to each other, fewer at the kernel's end, and all channels are one block (the
+    source says so, no trace shows it).  Raises ValueError for sizes below 1, an itemsize other than
+    1 and 2, and lines that do not fit in a block.
 
     >>> Weights(3, 1, 2, 1, group=2, block=8).layout().index_map()[:, 0, :, 0]
     array([[0, 2],
@@ -269,13 +259,12 @@ class Weights:
         ):
             raise ValueError(
                 f"lines: got {self.lines} of {self.channels} channels, allowed is 1, and 2 or 4 "
-                "that "
-                f"fit in a block of {self.block}"
+                f"that fit in a block of {self.block}"
             )
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """Of the tensor: kernels, height, width, channels."""
+        """The shape of the tensor: kernels, height, width, channels."""
         return self.kernels, self.height, self.width, self.channels
 
     @property
@@ -289,8 +278,8 @@ class Weights:
         return -(-self.used // WEIGHT_ALIGN) * WEIGHT_ALIGN
 
     def unpack(self, data: bytes | bytearray | memoryview) -> np.ndarray:
-        """The tensor ``(kernels, height, width, channels)``, int8 or int16; what lies behind it is
-        not looked at.
+        """Return the tensor ``(kernels, height, width, channels)``, int8 or int16; bytes after it
+        are ignored.
 
         Raises ValueError for too few bytes.
         """
@@ -301,7 +290,7 @@ class Weights:
         return self.layout(self.used).unpack(memoryview(data)[: self.used])
 
     def pack(self, tensor: np.ndarray) -> bytes:
-        """The bytes of a tensor ``(kernels, height, width, channels)``; raises ValueError for
+        """Return the bytes of a tensor ``(kernels, height, width, channels)``; ValueError for
         another shape or type."""
         refuse_if(
             tensor.dtype != TYPES[self.itemsize] or tensor.shape != self.shape,
@@ -312,19 +301,7 @@ class Weights:
         return self.layout().pack(tensor)
 
     def layout(self, size: int | None = None) -> Layout:
-        """The same as a layout of so many bytes, by default all of them."""
-        loops = (
-            Loop(0, self.group),
-            Loop(3, self.block),
-            Loop(1, self.lines),
-            Loop(2),
-            Loop(0),
-            Loop(1),
-            Loop(3),
-        )
-        return Layout(
-            self.shape,
-            loops,
-            dtype=TYPES[self.itemsize].name,
-            size=self.size if size is None else size,
-        )
+        """Return the layout of the weights in ``size`` bytes, by default the rounded size."""
+        groups = Loop(0, self.group), Loop(3, self.block), Loop(1, self.lines)
+        loops = *groups, Loop(2), Loop(0), Loop(1), Loop(3)
+        return Layout(self.shape, loops, dtype=TYPES[self.itemsize].name, size=size or self.size)

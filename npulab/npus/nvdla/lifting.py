@@ -189,12 +189,7 @@ def _operands(
         stage = Stage(v, name, shape, v.features["memory_atom"])
         if part not in stage.from_memory:
             return np.full(shape[2], stage.registers[part], np.int64)
-        if not v["SDP_RDMA.D_OP_ENABLE.OP_EN"]:
-            raise Hang(
-                f"SDP.D_DP_{name}_{part}_CFG waits for an operand from memory, nobody started "
-                "SDP_RDMA"
-            )
-        v.agree("points")
+        waiting.for_operands(v, stage)
         cube = stage.cube
         if stage.per_element and not memory.holds(cube.memory, cube.base, cube.size):
             _refuse_cut(capture, cube.base, cube.size)

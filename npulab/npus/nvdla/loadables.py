@@ -7,7 +7,6 @@ firmware) are not read: the driver makes register writes of them on the board.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -65,9 +64,9 @@ def recognises(path: Path) -> bool:
     size = path.stat().st_size
     with opened(path) as file:
         head = file.read(8)
-        if len(head) < 8 or not 4 <= struct.unpack("<I", head[:4])[0] <= size - 4:
+        root = int.from_bytes(head[:4], "little")
+        if len(head) < 8 or not 4 <= root <= size - 4:
             return False
-        root = struct.unpack("<I", head[:4])[0]
         file.seek(max(root - LOOK, 0))
         part = file.read(2 * LOOK)
     at = min(root, LOOK)
@@ -144,7 +143,7 @@ def _wrong(root: Mapping[str, Sequence[Row]]) -> Iterator[tuple[str, str]]:
         if row["offset"] + row["size"] > sizes.get(row["memory"], 2**64):
             yield (
                 f"addresses {row['id']}",
-                f"got {row['size']} bytes from {row['offset']} on, allowed "
+                f"got {row['size']} bytes from {row['offset']}, allowed "
                 f"are the {sizes[row['memory']]} of memory {row['memory']}",
             )
     blobs = {row["name"] for row in root["blobs"]}

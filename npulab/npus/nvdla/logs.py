@@ -1,19 +1,18 @@
-"""Importer of logs of register accesses that the virtual platform, the kernel driver and the player
-of the Verilator simulation print.
+"""Imports logs of register accesses: prints of the virtual platform, of the kernel driver, and of
+the player of the Verilator simulation.
 
 ::
 
     Info: nvdla.csb_adaptor: GP: iswrite=1 addr=0x1020b010 len=4 data=0x 00000001
     resp=TLM_OK_RESPONSE
-    NV_NVDLA_csb_master.cpp: 80:Addr: 0xb010        (then Data, Is write, nposted; Err bit: reads)
+    NV_NVDLA_csb_master.cpp: 80:Addr: 0xb010        (then Data, Is write, nposted; reads: Err bit)
     [  219.1] nvdla_reg_write offset=0xb010 value=0x1
     (164) write to nvdla: addr 00002c04, data 00000001
 
-Addresses are of bytes; only the last form counts words.  The device lies at the high bits that most
-addresses share; some logs count from there.  Other lines, and
-accesses to addresses without a register, are skipped and counted.  Source: nvdla/vp's
-documentation, nvdla/hw's C model and ``nvdla.cpp``; prints that people put into
-``nvdla_core_callbacks.c``.
+Addresses are byte addresses; only the last form counts words.  The high bits that most addresses
+share are the address of the device; some logs leave them out.  Other lines, and accesses to
+addresses without a register, are skipped and counted.  Sources: nvdla/vp's documentation,
+nvdla/hw's C model and ``nvdla.cpp``, and prints that people put into ``nvdla_core_callbacks.c``.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from typing import NamedTuple
 
 from npulab.npus.kit import WORD_BYTES, Capture, Line, head_of, lines_of, names_of, skipped
 from npulab.npus.nvdla.events import Done, Event, Read, Write
-from npulab.npus.nvdla.facts import CHIPS, FULL_CHIP, TABLES, USUAL_CHIP, block_of, maps
+from npulab.npus.nvdla.facts import TABLES, USUAL_CHIPS, maps
 from npulab.npus.nvdla.recorded import block_of_addresses, of_accesses
 from npulab.npus.nvdla.txn import INTERRUPTS
 
@@ -59,7 +58,7 @@ BARE = re.compile(r"(0[xX][0-9a-fA-F]{1,16})\b")
 PARTS = ("Addr", "Data", "Is write")  # of a request that the C model prints, before nposted
 APERTURE = 2**18  # bytes of the device's registers
 MOST_ACCESSES = 2**21
-DRIVEN = "open driver"  # what wrote the registers if it was not a player of traces
+DRIVEN = "open driver"  # the provenance of a log that no player of traces wrote
 SIGNS = (ADAPTOR, MASTER, PLAYER)
 
 
@@ -74,7 +73,7 @@ class Access(NamedTuple):
 
 
 def recognises(path: Path) -> bool:
-    """A text that has such lines; of the prints of a driver, two that name registers."""
+    """True for a text with such lines; a driver's prints count if two of them name registers."""
     if not path.is_file():
         return False
     head = head_of(path)
@@ -85,25 +84,26 @@ def recognises(path: Path) -> bool:
         for text in head.split("\n")
         if "reg" in text.lower() and (access := _printed(Line(0, text)))
     ]
-    known = {*TABLES[block_of(FULL_CHIP)].index, *TABLES[block_of(USUAL_CHIP)].index}
+    known = {*TABLES["FULL"].index, *TABLES["SMALL"].index}
     return sum(access.address % APERTURE in known for access in found) > 1
 
 
 def read(path: Path) -> dict[str, Capture]:
-    """The capture of a log, by the file's name.
+    """Return the capture of a log, by the file's name.
 
-    The chip is one whose map names most of the addresses.  Raises ValueError naming file and line
-    for an access of another size than a word, and if nothing was written.
+    The chip has the map that names most of the addresses.  Raises ValueError naming file and line
+    for an access that is not one word, and if nothing was written.
     """
     accesses, rest = _accesses(path)
     base = _base(accesses)
-    # in the device; of another one the address itself
-    offsets = [
-        at - base if base <= at < base + APERTURE else at
-        for at in (one.address for one in accesses)
-    ]
-    block = block_of_addresses(offsets, block_of(FULL_CHIP))
-    chip = next(chip for chip in (FULL_CHIP, USUAL_CHIP, *CHIPS) if block_of(chip) == block)
+    offsets = []
+    for access in accesses:
+        offset = access.address - base
+        if not 0 <= offset < APERTURE:
+            offset = access.address  # of another device
+        offsets.append(offset)
+    block = block_of_addresses(offsets)
+    chip = USUAL_CHIPS[block]
     registers = maps(chip)
     names = names_of(registers[block])
     events: list[Event] = []
@@ -122,10 +122,9 @@ def read(path: Path) -> dict[str, Capture]:
             events.append(Read(number, offset, 2**32 - 1, access.value))
     name = path.name.split(".")[0] or path.name
     capture = of_accesses(path, name, chip, block, events, registers)
-    played = any(PLAYER.search(access.line.text) for access in accesses[:1])
-    provenance = DRIVEN
-    if played:
-        provenance = capture.provenance
+    provenance = capture.provenance
+    if not PLAYER.search(accesses[0].line.text):
+        provenance = DRIVEN
     parameters = {**capture.parameters, **skipped(sorted(rest))}
     return {name: replace(capture, parameters=parameters, provenance=provenance)}
 
@@ -133,7 +132,7 @@ def read(path: Path) -> dict[str, Capture]:
 def _accesses(path: Path) -> tuple[list[Access], list[Line]]:
     out: list[Access] = []
     rest: list[Line] = []
-    request: dict[str, int] = {}  # what the C model printed of a request that is not whole
+    request: dict[str, int] = {}  # the parts that the C model has printed of a request
     begun: Line | None = None
     for line in lines_of(path):
         text = line.text
@@ -158,7 +157,7 @@ def _accesses(path: Path) -> tuple[list[Access], list[Line]]:
                     value = request["Data"]
                 out.append(Access(begun, value is not None, request["Addr"], value))
                 request, begun = {}, None
-        elif match := ANSWER.search(text):
+        elif match := ANSWER.search(text) or PLAYED.search(text):
             _answer(out, int(match[1], 16))
         elif match := PLAYER.search(text):
             is_write = match[1] == "write to"
@@ -171,8 +170,6 @@ def _accesses(path: Path) -> tuple[list[Access], list[Line]]:
             if is_write:
                 value = int(match[3], 16)
             out.append(Access(line, is_write, WORD_BYTES * (int(match[2], 16) % 2**16), value))
-        elif match := PLAYED.search(text):
-            _answer(out, int(match[1], 16))
         elif (access := _printed(line)) is not None:
             out.append(access)
         elif not REQUEST.search(text):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -16,19 +16,10 @@ from npulab.npus.nvdla.images import merged
 class Outside(ValueError):
     """Memory was read or written that nothing set aside, ``size`` bytes from ``address``."""
 
-    def __init__(self, text: str, address: int = 0, size: int = 0) -> None:
+    def __init__(self, text: str, address: int, size: int) -> None:
         super().__init__(text)
         self.address = address
         self.size = size
-
-
-class ByteMemory(Protocol):
-    """Memory by name and byte address, read and written as bytes or arrays of them; both raise if
-    nothing was reserved."""
-
-    def read(self, memory: str, address: int, size: int, /) -> Any: ...
-
-    def write(self, memory: str, address: int, data: Any, /) -> None: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +111,7 @@ class Memory:
         """Return the same memory, shared, and zeroed bytes of both memories."""
         return Memory((*self.ranges, (ANY_MEMORY, address, np.zeros(size, np.uint8))))
 
-    def read(self, memory: str, address: int, size: int) -> np.ndarray:
+    def read(self, memory: str, address: int, size: int) -> Any:
         """Return the bytes ``(size,) uint8``, not to be written to; raises as ``view``."""
         out = self.view(memory, address, size)
         out.flags.writeable = False

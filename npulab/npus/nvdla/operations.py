@@ -17,7 +17,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from npulab.npus.kit import RegisterMap, names_of, offsets_of
-from npulab.npus.nvdla.events import Check, Event, Write
+from npulab.npus.nvdla.events import Check, Done, Event, Write
 from npulab.npus.nvdla.facts import (
     ACCESS,
     CONVOLUTION,
@@ -192,7 +192,7 @@ class _Device:
         return names_of(self.registers)[offset].partition(".")[2]
 
     def close_whole(self) -> None:
-        """An operation of every chain that is whole."""
+        """Make an operation of every chain that is whole."""
         for unit in list(self.started):
             if unit in self.started and not self.missing(chain := self.chain(unit)):
                 self.close(chain)
@@ -201,20 +201,19 @@ class _Device:
 def operations(
     events: Sequence[Event], registers: RegisterMap
 ) -> tuple[list[Operation], list[int]]:
-    """The operations of a trace in the order in which they are whole, and for every event how many
-    come before it.
+    """Return the operations of a trace in the order in which they are whole, and for every event
+    how many come before it.
 
-    Operations whose units were all enabled end at the next event that is no register write, and
-    where a unit is enabled again.  Raises ValueError naming the line where units are enabled that
-    make no operation.
+    An operation whose units were all enabled ends at the next event that is not a register write,
+    or when one of its units is enabled again.  Raises ValueError naming the line that enables units
+    which make no operation.
     """
-    device, before = _Device(registers), []
-    each = accesses(
-        ((one.offset, one.value) for one in events if isinstance(one, Write)), registers
-    )
-    open_since: Write | None = (
-        None  # the first write of an operation's registers that nothing waits for
-    )
+    device = _Device(registers)
+    before = []
+    writes = [(event.offset, event.value) for event in events if isinstance(event, Write)]
+    each = accesses(writes, registers)
+    # The first write of an operation's registers that nothing waits for.
+    open_since: Write | None = None
     for order, event in enumerate(events):
         if isinstance(event, Write):
             access = next(each)
@@ -237,14 +236,15 @@ def operations(
     if open_since is not None:
         name = names_of(registers)[open_since.offset]
         raise ValueError(
-            f"line {events[-1].line}: ends behind writes to {name} and others (from line "
-            f"{open_since.line} on), allowed is that an operation follows and is waited "
-            "for: it is cut short"
+            f"line {events[-1].line}: ends after writes to {name} and others (from line "
+            f"{open_since.line}), allowed is that an operation follows and is waited for: it is "
+            "cut short"
         )
     rest = sorted(chain.from_iterable(device.pending.values()))
-    *done, last = device.done
-    writes = [(written.offset, written.value) for written in rest]
-    return [*done, replace(last, writes=(*last.writes, *writes))], before
+    after = [(written.offset, written.value) for written in rest]
+    last = device.done[-1]
+    device.done[-1] = replace(last, writes=(*last.writes, *after))
+    return device.done, before
 
 
 def checked_after(
@@ -256,7 +256,7 @@ def checked_after(
     A check waits for an event, which the interrupt of an operation raises: the n-th interrupt of a
     unit and group comes from the n-th operation that ends there.
     """
-    ends: dict[tuple[str, int | None], list[int]] = {}
+    ends: dict[Key, list[int]] = {}
     for number, operation in enumerate(found, 1):
         ends.setdefault(operation.end, []).append(number)
     raised: dict[str, int] = {}
@@ -264,10 +264,7 @@ def checked_after(
     for number, event in enumerate(events):
         if isinstance(event, Check):
             out[number] = raised.get(event.sync, before[number])
-        elif not isinstance(event, Write) and (sync := getattr(event, "sync", "")):
-            waiting = ends.get((event.unit, event.group))  # type: ignore[union-attr]
-            if waiting:
-                raised[sync] = waiting.pop(0)
-            else:
-                raised[sync] = before[number]
+        elif isinstance(event, Done) and event.sync:
+            waiting = ends.get((event.unit, event.group)) or [before[number]]
+            raised[event.sync] = waiting.pop(0)
     return out

@@ -56,13 +56,10 @@ OWN_PARTS = ("STATUS", "INTR")
 GROUPED = "D_"
 
 
-def block_of_addresses(offsets: Iterable[int], usual: str) -> str:
-    """Return the map that names most of some byte addresses; the usual map if several do."""
+def block_of_addresses(offsets: Iterable[int]) -> str:
+    """Return the map that names most of some byte addresses; the full map if both name as many."""
     offsets = set(offsets)
-    counts = {block: len(offsets & registers.index.keys()) for block, registers in TABLES.items()}
-    if counts[usual] == max(counts.values()):
-        return usual
-    return max(counts, key=lambda block: counts[block])
+    return max("FULL", "SMALL", key=lambda block: len(offsets & TABLES[block].index.keys()))
 
 
 def of_accesses(
@@ -192,16 +189,16 @@ def captured(
         found, before = operations(events, maps[block])
     except ValueError as error:
         raise ValueError(f"{path}, {error}") from None
-    buffers = _Buffers()
-    memory, addresses = _memory(path, events, before, buffers)
-    checks = _checks(path, events, checked_after(events, before, found), memory, buffers)
+    images: dict[str, Image] = {}
+    memory, addresses = _memory(path, events, before, images)
+    checks = _checks(path, events, checked_after(events, before, found), memory, images)
     jobs = tuple(Job.from_writes(block, operation.writes, maps[block]) for operation in found)
     return Capture(
         name,
         "nvdla",
         chip,
         jobs,
-        {key: image.data for key, image in buffers.images.items()},
+        {key: image.data for key, image in images.items()},
         addresses,
         {"memory": memory, "checks": checks, "operations": [operation.row for operation in found]},
         "RTL simulation",
@@ -210,26 +207,22 @@ def captured(
     )
 
 
-class _Buffers:
-    """Images by the name of their buffer, each once."""
-
-    def __init__(self) -> None:
-        self.images: dict[str, Image] = {}
-
-    def name(self, image: Image) -> str:
-        name, number = image.name, 1
-        while name == COMMANDS or (name in self.images and self.images[name].data != image.data):
-            number += 1
-            name = f"{image.name}-{number}"
-        self.images.setdefault(name, image)
-        return name
+def _buffer_name(images: dict[str, Image], image: Image) -> str:
+    """Return the name of an image's buffer in ``images``, to which each image is added once."""
+    name = image.name
+    number = 1
+    while name == COMMANDS or (name in images and images[name].data != image.data):
+        number += 1
+        name = f"{image.name}-{number}"
+    images.setdefault(name, image)
+    return name
 
 
 def _memory(
     path: Path,
     events: Sequence[Event],
     before: Sequence[int],
-    buffers: _Buffers,
+    images: dict[str, Image],
 ) -> tuple[list[Row], dict[str, int]]:
     out: list[Row] = []
     addresses: dict[str, int] = {}
@@ -261,29 +254,25 @@ def _memory(
         if isinstance(event, Zero):
             zeroed.setdefault(event.memory, []).append((event.address, size))
             continue
-        if not event.image.packed:
-            _within(
-                where,
-                f"{event.file} of {size:#x} bytes",
-                event.address,
-                size,
-                zeroed.get(event.memory, []),
-            )
-        row["buffer"] = buffers.name(event.image)
-        addresses.setdefault(row["buffer"], event.address)
-        kept = task > 0 or any(
-            event.address < end and start < event.address + size for start, end in loaded
-        )
-        if event.image.packed:
+        image = event.image
+        address = event.address
+        stop = address + size
+        if not image.packed:
+            ranges = zeroed.get(event.memory, [])
+            _within(where, f"{event.file} of {size:#x} bytes", address, size, ranges)
+        row["buffer"] = _buffer_name(images, image)
+        addresses.setdefault(row["buffer"], address)
+        kept = task > 0 or any(address < end and start < stop for start, end in loaded)
+        if image.packed:
             row["packed"] = True
-        if event.image.packed or (kept and not event.image.whole):
-            if len(event.image.runs) > MOST_RUNS:
+        if image.packed or (kept and not image.whole):
+            if len(image.runs) > MOST_RUNS:
                 raise ValueError(
-                    f"{where}: got {len(event.image.runs)} runs of bytes in {event.file} over what "
-                    f"was there, allowed are {MOST_RUNS}"
+                    f"{where}: got {len(image.runs)} runs of bytes in {event.file} over what was "
+                    f"there, allowed are {MOST_RUNS}"
                 )
-            row["runs"] = event.image.runs.tolist()
-        loaded.append((event.address, event.address + size))
+            row["runs"] = image.runs.tolist()
+        loaded.append((address, stop))
     return out, addresses
 
 
@@ -292,7 +281,7 @@ def _checks(
     events: Sequence[Event],
     after: Mapping[int, int],
     memory: Sequence[Row],
-    buffers: _Buffers,
+    images: dict[str, Image],
 ) -> list[Row]:
     out: list[Row] = []
     for number, task in after.items():
@@ -332,7 +321,7 @@ def _checks(
                 raise ValueError(
                     f"{where}: got {held} golden bytes, allowed are at least {event.size}"
                 )
-            row["buffer"] = buffers.name(event.golden)
+            row["buffer"] = _buffer_name(images, event.golden)
         out.append(row)
     return out
 

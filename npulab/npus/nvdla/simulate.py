@@ -174,7 +174,7 @@ def replay(capture: Capture, rules: Rules = RULES) -> tuple[Range, ...]:
     return tuple(ranges)
 
 
-def _operate(job: Job, memory: Memory, features: Features, rules: Rules = RULES) -> None:
+def _operate(job: Job, memory: Memory, features: Features, rules: Rules) -> None:
     """Run one operation, the units that its job enables, in memory.
 
     Raises Unsupported for a unit or a use of a unit that is not covered; Hang for an operation that

@@ -45,7 +45,9 @@ def read_txn(path: Path, text: str, registers: RegisterMap) -> list[Event]:
         words = full.split("#")[0].split("//")[0].split()
         with refusing(f"{path}, line {line}"):
             if words:
-                events += _events(line, words, path.parent, names)
+                event = _event(line, words, path.parent, names)
+                if event is not None:
+                    events.append(event)
     return events
 
 
@@ -61,35 +63,34 @@ def _offset(text: str) -> int:
     return address
 
 
-def _events(
-    line: int, words: Sequence[str], folder: Path, names: dict[int, str]
-) -> Sequence[Event]:
-    what, *said = words
+def _event(line: int, words: Sequence[str], folder: Path, names: dict[int, str]) -> Event | None:
+    """Return the event of a command, None for a read that only asks for an interrupt."""
+    what, *arguments = words
     if what not in ARGUMENTS:
         raise ValueError(f"got command {what[:60]!r}, allowed are {', '.join(ARGUMENTS)}")
-    refuse_count(what, said, ARGUMENTS)
+    refuse_count(what, arguments, ARGUMENTS)
     if what == "wait":
-        return (Done(line),)
+        return Done(line)
     if what in ("load_mem", "dump_mem"):
-        address, size = extent(said[0], said[1])
-        image = read_lines(image_file(folder, said[2]), size)
+        address, size = extent(arguments[0], arguments[1])
+        image = read_lines(image_file(folder, arguments[2]), size)
         if what == "load_mem":
-            return (Load(line, ANY_MEMORY, address, image, said[2]),)
-        return (Check(line, ANY_MEMORY, address, size, golden=image, sync=said[2]),)
-    offset = _offset(said[0])
+            return Load(line, ANY_MEMORY, address, image, arguments[2])
+        return Check(line, ANY_MEMORY, address, size, golden=image, sync=arguments[2])
+    offset = _offset(arguments[0])
     if offset not in names:
         raise ValueError(
-            f"got address {said[0]!r}, allowed is that of a register: a byte address, or {BUS:#x} "
-            "and its word"
+            f"got address {arguments[0]!r}, allowed is that of a register: a byte address, or "
+            f"{BUS:#x} and its word"
         )
     if what == "write_reg":
-        return (Write(line, offset, number(said[1], WORDS, "value")),)
+        return Write(line, offset, number(arguments[1], WORDS, "value"))
     mask = WORDS - 1
     if what == "read_reg":
-        mask = number(said[1], WORDS, "mask")
-    value = number(said[-1], WORDS, "value")
+        mask = number(arguments[1], WORDS, "mask")
+    value = number(arguments[-1], WORDS, "value")
     if names[offset] == INTERRUPTS:
         if mask & value:
-            return (Done(line),)
-        return ()
-    return (Read(line, offset, mask, value),)
+            return Done(line)
+        return None
+    return Read(line, offset, mask, value)

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from math import prod
 
-from npulab.npus.kit import Hang, Unsupported, hang_if
+from npulab.npus.kit import Hang, Unsupported, agree, hang_if
 from npulab.npus.nvdla import fetch
 from npulab.npus.nvdla.facts import CONVOLUTION, LETTERS, MEMORIES, Shape
 from npulab.npus.nvdla.fetch import DATA, DATA_MEMORY, FEATURES, PITCHES
 from npulab.npus.nvdla.layouts import Cube
 from npulab.npus.nvdla.memory import Memory
-from npulab.npus.nvdla.units.fields import Fields
+from npulab.npus.nvdla.units.fields import DIFFER, Fields
 from npulab.npus.nvdla.units.pdp import axes
 from npulab.npus.nvdla.units.sdp import Stage, bypassed, compares
 
@@ -52,12 +52,9 @@ def convolving(v: Fields) -> list[str]:
     """Return the convolution's units that were started; Hang if they compute in different ways."""
     v.agree("convolution")
     units = [unit for unit in CONVOLUTION if v[f"{unit}.D_OP_ENABLE.OP_EN"]]
-    for unit in units:
-        v.same(
-            "CDMA.D_MISC_CFG.CONV_MODE",
-            f"{unit}.D_MISC_CFG.CONV_MODE",
-            "units that compute in different ways wait for one another",
-        )
+    mode = "{}.D_MISC_CFG.CONV_MODE".format
+    why = "units that compute in different ways wait for one another"
+    agree(v, [(mode("CDMA"), mode(unit), why) for unit in units], DIFFER, Hang)
     return units
 
 
@@ -135,17 +132,22 @@ def for_points(v: Fields, memory: Memory, output: Cube, sums: Shape | None) -> N
             continue
         stage = Stage(v, name, shape, output.lanes)
         if stage.from_memory:
-            if not v["SDP_RDMA.D_OP_ENABLE.OP_EN"]:
-                raise Hang(
-                    f"SDP.D_DP_{name}_{stage.from_memory[0]}_CFG waits for an operand from memory, "
-                    "nobody started SDP_RDMA"
-                )
-            v.agree("points")
+            for_operands(v, stage)
             _read(memory, stage.cube, f"SDP_RDMA ({name})")
     if compares(v):
         raise Unsupported(
             "SDP.D_DP_EW_CFG.EW_ALU_ALGO is 3 (EQL), which writes no output; covered is 0 to 2"
         )
+
+
+def for_operands(v: Fields, stage: Stage) -> None:
+    """Raise Hang if nobody reads a stage's operands from memory."""
+    if not v["SDP_RDMA.D_OP_ENABLE.OP_EN"]:
+        raise Hang(
+            f"SDP.D_DP_{stage.name}_{stage.from_memory[0]}_CFG waits for an operand from memory, "
+            "nobody started SDP_RDMA"
+        )
+    v.agree("points")
 
 
 def pooled_to(v: Fields) -> Cube:

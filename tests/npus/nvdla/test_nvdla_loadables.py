@@ -160,7 +160,7 @@ def test_a_loadable_is_listed(tmp_path: Path, run: Any) -> None:
         ("tasks", "signals", [4], "got number 4, which is not one of the events"),
         ("submits", "tasks", [1], "got number 1, which is not one of the tasks"),
         ("addresses", "memory", 9, "got number 9, which is not one of the memories"),
-        ("addresses", "size", 8192, "got 8192 bytes from 64 on, allowed are the 4096 of memory 0"),
+        ("addresses", "size", 8192, "got 8192 bytes from 64, allowed are the 4096 of memory 0"),
         ("memories", "contents", ["tb-1"], "got content 'tb-1', allowed is the name of a blob"),
         ("blobs", "size", 6, "got 5 bytes, allowed are the 6 that it says"),
     ],

@@ -787,7 +787,7 @@ WHOLE = [*LOADS, *passed(), *end()]
         (
             '"a.dat"',
             '"b.dat"',
-            "line 2: got file 'b.dat', which is not beside the trace, nor is 'b.dat.gz'",
+            "line 2: got file 'b.dat', which is not next to the trace, nor is 'b.dat.gz'",
         ),
         (
             '"a.dat"',

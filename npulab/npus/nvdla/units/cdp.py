@@ -12,7 +12,7 @@ from npulab.captures.target import Features
 from npulab.npus.kit import Raw, Unsupported, wrapped
 from npulab.npus.nvdla.facts import Lut
 from npulab.npus.nvdla.layouts import BLOCK
-from npulab.npus.nvdla.memory import ByteMemory
+from npulab.npus.nvdla.memory import Memory
 from npulab.npus.nvdla.rules import RULES, Rules, saturated, shifted
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.lut import Lookup, Tables, looked_up
@@ -26,7 +26,7 @@ OUT_BITS = {1: (25, 25), 2: (33, 32)}  # bits that the output converter takes, a
 def run(
     values: Raw,
     features: Features,
-    memory: ByteMemory,
+    memory: Memory,
     lut: Lut | None,
     rules: Rules = RULES,
 ) -> None:
@@ -65,7 +65,7 @@ def run(
 
 
 def normalised(
-    fields: Fields, x: np.ndarray, tables: Tables, how: Lookup, rules: Rules = RULES
+    fields: Fields, x: np.ndarray, tables: Tables, how: Lookup, rules: Rules
 ) -> np.ndarray:
     """Return output values of int64 ``(rows, width, lanes)``; lanes past the channels count as the
     input's offset."""

@@ -71,10 +71,6 @@ class Fields:
         """Raise Hang for the first two fields of ``agreements.csv`` that differ in that job."""
         agree(self, AGREEMENTS[job], DIFFER, Hang)
 
-    def same(self, first: str, other: str, why: str) -> None:
-        """Raise Hang, saying why, if two fields differ."""
-        agree(self, [(first, other, why)], DIFFER, Hang)
-
     def places(self, unit: str, side: str) -> list[str]:
         """Return the names of address, row pitch and plane pitch of a unit's SRC or DST."""
         return [

@@ -12,7 +12,7 @@ import numpy as np
 
 from npulab.captures.target import Features
 from npulab.npus.kit import Raw, Unsupported, wrapped
-from npulab.npus.nvdla.memory import ByteMemory
+from npulab.npus.nvdla.memory import Memory
 from npulab.npus.nvdla.rules import RULES, Rules, saturated, shifted
 from npulab.npus.nvdla.units.fields import Fields
 
@@ -87,7 +87,7 @@ class Axis:
 def run(
     values: Raw,
     features: Features,
-    memory: ByteMemory,
+    memory: Memory,
     x: np.ndarray | None = None,
     rules: Rules = RULES,
 ) -> None:

@@ -18,7 +18,7 @@ from npulab.captures.target import Features
 from npulab.npus.kit import Hang, Raw, Unsupported, ceil_div, wrapped
 from npulab.npus.nvdla.facts import ALU, BOTH, EQUAL, LETTERS, MAX, MEMORIES, MIN, MUL, Lut, Shape
 from npulab.npus.nvdla.layouts import Cube
-from npulab.npus.nvdla.memory import ByteMemory
+from npulab.npus.nvdla.memory import Memory
 from npulab.npus.nvdla.rules import RULES, Rules, saturated, shifted, shifted_left
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.lut import Lookup, Tables, looked_up
@@ -38,32 +38,10 @@ class Operands:
     mul: Any = 0
 
 
-@dataclass(frozen=True, eq=False)
-class Incoming:
-    """The values that a job works on: a cube in memory, or accumulators that it takes on the
-    fly."""
-
-    cube: Cube | None
-    accumulators: np.ndarray | None
-
-    def block(self, memory: ByteMemory, surfaces: slice, rows: slice, lanes: int) -> np.ndarray:
-        """Return a block ``(surfaces, rows, width, lanes)`` int64.
-
-        If the cube has other lanes, the surfaces have to be all of a row.
-        """
-        if self.cube is None:
-            assert self.accumulators is not None
-            return lanes_of(self.accumulators, surfaces, rows, lanes)
-        if self.cube.lanes == lanes:
-            return self.cube.read(memory, surfaces, rows).astype(np.int64)
-        block = self.cube.read(memory, slice(0, self.cube.surfaces), rows).astype(np.int64)
-        return regrouped(block, surfaces.stop, lanes)
-
-
 def run(
     values: Raw,
     features: Features,
-    memory: ByteMemory,
+    memory: Memory,
     lut: Lut | None = None,
     accumulators: np.ndarray | None = None,
     rules: Rules = RULES,
@@ -93,8 +71,8 @@ def run(
         return None
     # If elements change their size, the channels are regrouped across all surfaces of a row.
     regroups = output.lanes != lanes
-    if incoming.cube is not None:
-        regroups |= incoming.cube.lanes != lanes
+    if isinstance(incoming, Cube):
+        regroups |= incoming.lanes != lanes
     if regroups and width * channels > MOST_REGROUPED:
         raise Unsupported(
             f"SDP.D_DATA_FORMAT: elements change their size in rows of {width} x {channels}, "
@@ -107,7 +85,7 @@ def run(
         within = surfaces
         if regroups:
             within = slice(0, ceil_div(channels, lanes))
-        x = incoming.block(memory, within, rows, lanes)
+        x = _block(incoming, memory, within, rows, lanes)
         operands = {stage.name: stage.operands(memory, within, rows, rules) for stage in stages}
         y = processed(fields, x, operands, tables, how, rules)
         if regroups:
@@ -122,23 +100,38 @@ def run(
     return handed
 
 
-def _incoming(fields: Fields, shape: Shape, accumulators: np.ndarray | None) -> Incoming:
+def _incoming(fields: Fields, shape: Shape, accumulators: np.ndarray | None) -> Cube | np.ndarray:
     """Return the cube that SDP_RDMA reads, or the accumulators in the job's rows; ValueError if the
     job takes accumulators and there are not as many."""
     height, width, _ = shape
     if not fields["SDP.D_FEATURE_MODE_CFG.FLYING_MODE"]:
         fields.expect("read points")
         itemsize = fields.precision("SDP_RDMA.D_FEATURE_MODE_CFG.IN_PRECISION")
-        return Incoming(fields.cube("SDP_RDMA", "SRC", shape, itemsize), None)
+        return fields.cube("SDP_RDMA", "SRC", shape, itemsize)
     got: object = "none"
     if accumulators is not None:
         got = accumulators.shape
         if prod(accumulators.shape[:2]) == height * width:
             # Positions follow one another, whatever the rows are.
-            return Incoming(None, accumulators.reshape(height, width, -1))
+            return accumulators.reshape(height, width, -1)
     raise ValueError(
         f"accumulators: got {got}, allowed is ({height}, {width}, kernels) as SDP.D_DATA_CUBE says"
     )
+
+
+def _block(
+    incoming: Cube | np.ndarray, memory: Memory, surfaces: slice, rows: slice, lanes: int
+) -> np.ndarray:
+    """Return a block ``(surfaces, rows, width, lanes)`` int64 of a cube or of accumulators.
+
+    If the cube has other lanes, the surfaces have to be all of a row.
+    """
+    if isinstance(incoming, np.ndarray):
+        return lanes_of(incoming, surfaces, rows, lanes)
+    if incoming.lanes == lanes:
+        return incoming.read(memory, surfaces, rows).astype(np.int64)
+    block = incoming.read(memory, slice(0, incoming.surfaces), rows).astype(np.int64)
+    return regrouped(block, surfaces.stop, lanes)
 
 
 def bypassed(fields: Fields, stage: str) -> bool:
@@ -243,7 +236,7 @@ class Stage:
         )
 
     def operands(
-        self, memory: ByteMemory, surfaces: slice, rows: slice, rules: Rules = RULES
+        self, memory: Memory, surfaces: slice, rows: slice, rules: Rules = RULES
     ) -> Operands:
         """Return the operands of a block.
 
@@ -282,7 +275,7 @@ def processed(
     operands: Mapping[str, Operands],
     tables: Tables | None,
     how: Lookup,
-    rules: Rules = RULES,
+    rules: Rules,
 ) -> np.ndarray:
     """Return values of the output's element type from int64 values of 32 bits; the stages with
     operands run in order."""
@@ -300,7 +293,7 @@ def processed(
 
 
 def stage_x(
-    fields: Fields, stage: str, x: np.ndarray, operands: Operands, rules: Rules = RULES
+    fields: Fields, stage: str, x: np.ndarray, operands: Operands, rules: Rules
 ) -> np.ndarray:
     """Return values of 32 bits after X1 ("BS") or X2 ("BN"): ALU, multiplier, shift, ReLU.
 
@@ -336,7 +329,7 @@ def stage_y(
     operands: Operands,
     tables: Tables | None,
     how: Lookup,
-    rules: Rules = RULES,
+    rules: Rules,
 ) -> np.ndarray:
     """Return values of 32 bits after Y (EW): the multiplier with its truncation, which comes first
     here, then ALU and tables."""
