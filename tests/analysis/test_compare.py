@@ -39,7 +39,11 @@ def test_two_stacks_differ_in_addresses_and_start_up_only(captures: npulab.Captu
         "out_image_address",
         "NN_INST_ADDR",
     ]
+    assert [*found.columns] == ["task", "block", "register", "field", "a", "b", "address"]
+    start = found[found.block != "NN"]
+    assert set(start[start.address].register) == {"PS.NN_INST_ADDR"}
     rest = found[~found.address]
+    assert set(rest.register) == {"PA.SYSTEM_MODE", "GL.API_MODE"}
     assert rest.block.unique().tolist() == ["STATE"]
     assert rest.field.tolist() == ["PROVOKING_VERTEX_LAST", "HALF_PIXEL_CENTER", "API_MODE"]
     assert rest.b.tolist() == [None, None, None]

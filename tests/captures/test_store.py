@@ -5,18 +5,24 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import CAPTURES
+from shell_runs import everything_below, flipped, refused, shell
+from test_update4 import layer_and_input
 
 import npulab
 from npulab.captures import store
 from npulab.captures.capture import Job
+from npulab.captures.devices import Simulated
 from npulab.support import files
+
+MESA = CAPTURES / "vivante" / "update4-mesa"
 
 
 @pytest.fixture
@@ -347,3 +353,199 @@ def test_an_unknown_name_is_said_without_quotes_around_it(
     with pytest.raises(KeyError) as error:
         npulab.load(case)
     assert error.value.args == (f"{case / 'capture.json'}: no target of this name",)
+
+
+@pytest.fixture(params=["update4-mesa", "update4-vendor"])
+def update4(request: pytest.FixtureRequest) -> npulab.Capture:
+    return npulab.load(CAPTURES / "vivante" / request.param)
+
+
+def test_fields_of_a_capture(update4: npulab.Capture) -> None:
+    table = update4.fields
+    assert [*table.columns[:8]] == [
+        "task",
+        "block",
+        "register",
+        "field",
+        "raw",
+        "value",
+        "bits",
+        "evidence",
+    ]
+    assert set(table.task) == {0}
+    row = table[table.field == "post_multiplier"].iloc[0]
+    assert (row.raw, row.bits) == (12478, "2[26] 15[27:22] 17[31:24]")
+    assert table[table.block == "NN"].field.is_unique
+
+
+def test_replace_gives_a_changed_capture(update4: npulab.Capture) -> None:
+    changed = replace(update4, name="mine", parameters={"stride_h": 2})
+    assert (changed.name, changed.parameters["stride_h"]) == ("mine", 2)
+    assert update4.name.startswith("update4-")
+    assert changed.words.tolist() == update4.words.tolist()
+    assert npulab.diff(changed, update4).empty
+    with pytest.raises(FrozenInstanceError):
+        update4.name = "other"
+
+
+def test_save_and_load_give_the_same_capture(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    layer, x = layer_and_input(
+        rng, (3, 3), (2, 5), (6, 8), stride=(2, 2), padding="same", activation="relu"
+    )
+    for capture in (
+        Simulated().record(npulab.target("vivante").lower(layer, x=x, name="mine")),
+        npulab.load(CAPTURES / "vivante" / "update4-vendor"),
+    ):
+        again = npulab.load(npulab.save(capture, tmp_path / capture.name))
+        assert again.words.tolist() == capture.words.tolist()
+        assert again.jobs == capture.jobs
+        for name in (
+            "buffers",
+            "addresses",
+            "parameters",
+            "chip",
+            "provenance",
+            "source",
+            "tool",
+            "date",
+            "name",
+        ):
+            assert getattr(again, name) == getattr(capture, name), name
+        before = everything_below(tmp_path)
+        with pytest.raises(FileExistsError):
+            npulab.save(capture, tmp_path / capture.name)
+        assert everything_below(tmp_path) == before
+
+
+def test_words_of_a_set_stack() -> None:
+    captures = npulab.load_all(CAPTURES / "vivante")
+    assert captures.words.shape == (len(captures), 34)
+    decoded = npulab.target("vivante").registers.decode(captures.words)
+    for i, capture in enumerate(captures):
+        assert captures.words[i].tolist() == capture.words.tolist()
+        for name, value in npulab.target("vivante").registers.decode(capture.words).items():
+            assert np.asarray(decoded[name])[i] == value
+
+
+# Bad capture folders, by every command
+
+
+@pytest.fixture
+def shipped(tmp_path: Path) -> Path:
+    """A copy of a shipped capture, next to a file that no capture may reach."""
+    folder = tmp_path / "captures" / "mine"
+    shutil.copytree(MESA, folder)
+    (tmp_path / "captures" / "outside.bin").write_bytes((MESA / "input.bin").read_bytes())
+    return folder
+
+
+def edit_by(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    path = folder / "capture.json"
+    description = json.loads(path.read_text(encoding="utf-8"))
+    change(description)
+    path.write_text(json.dumps(description), encoding="utf-8")
+
+
+def rename_input(folder: Path, name: str) -> None:
+    def change(description: dict[str, Any]) -> None:
+        description["buffers"]["input"] = name
+        description["sha256"][name] = description["sha256"].pop("input.bin")
+
+    edit_by(folder, change)
+
+
+def resum(folder: Path, name: str, data: bytes) -> None:
+    (folder / name).write_bytes(data)
+    edit_by(folder, lambda d: d["sha256"].update({name: hashlib.sha256(data).hexdigest()}))
+
+
+def symlink_input(folder: Path) -> None:
+    (folder / "input.bin").unlink()
+    (folder / "input.bin").symlink_to(folder.parent / "outside.bin")
+
+
+def bad_cases() -> Iterator[tuple[str, Callable[[Path], Any], str]]:
+    def drop(key: str) -> Callable[[Path], Any]:
+        return lambda f: edit_by(f, lambda d: d.pop(key))
+
+    def put(key: str, value: Any) -> Callable[[Path], Any]:
+        return lambda f: edit_by(f, lambda d: d.update({key: value}))
+
+    def text(content: str) -> Callable[[Path], Any]:
+        return lambda f: (f / "capture.json").write_text(content)
+
+    yield "parent", lambda f: rename_input(f, "../outside.bin"), "outside.bin"
+    yield "absolute", lambda f: rename_input(f, str(f.parent / "outside.bin")), "outside.bin"
+    yield "absolute-inside", lambda f: rename_input(f, str(f / "input.bin")), "input.bin"
+    yield "back-and-forth", lambda f: rename_input(f, "../mine/input.bin"), "input.bin"
+    yield "backslash", lambda f: rename_input(f, "..\\outside.bin"), "outside.bin"
+    yield "symlink", symlink_input, "input.bin"
+    yield (
+        "words-outside",
+        lambda f: edit_by(f, lambda d: d["jobs"][0].update(words="../outside.bin")),
+        "outside.bin",
+    )
+    yield "wrong-byte", lambda f: (f / "input.bin").write_bytes(bytes(64)), "input.bin"
+    yield (
+        "one-bit",
+        lambda f: (f / "nn.bin").write_bytes(flipped((f / "nn.bin").read_bytes(), 77)),
+        "nn.bin",
+    )
+    yield (
+        "wrong-sum",
+        lambda f: edit_by(f, lambda d: d["sha256"].update({"output.bin": "0" * 64})),
+        "output.bin",
+    )
+    yield "no-sum", lambda f: edit_by(f, lambda d: d["sha256"].pop("output.bin")), "output.bin"
+    yield "file-missing", lambda f: (f / "coefficients.bin").unlink(), "coefficients.bin"
+    for count in (33, 35, 0):
+        yield f"{count}-words", lambda f, n=count: resum(f, "nn.bin", bytes(4 * n)), "34"
+    yield "half-a-word", lambda f: resum(f, "nn.bin", bytes(34 * 4 + 2)), "nn.bin"
+    yield "half-a-command", lambda f: resum(f, "commands.bin", bytes(86)), "commands"
+    for key in ("format", "target", "chip", "jobs", "buffers", "sha256", "provenance"):
+        yield f"no-{key}", drop(key), key
+    yield "format", put("format", 99), "99"
+    yield "target", put("target", "nonesuch"), "nonesuch"
+    yield "chip", put("chip", "nonesuch"), "nonesuch"
+    yield "provenance", put("provenance", "rumour"), "rumour"
+    yield "jobs-empty", put("jobs", []), "jobs"
+    yield "jobs-a-number", put("jobs", 3), "jobs"
+    yield "block", lambda f: edit_by(f, lambda d: d["jobs"][0].update(block="ZZ")), "ZZ"
+    yield "address", put("addresses", {"input": "somewhere"}), "somewhere"
+    yield "buffers-a-list", put("buffers", ["input.bin"]), "buffers"
+    yield "sums-a-text", put("sha256", "abc"), "sha256"
+    yield "buffer-a-number", put("buffers", {"input": 3}), "buffers"
+    yield "empty", text(""), "capture.json"
+    yield "not-json", text("{'format': 1}"), "capture.json"
+    yield "a-list", text("[]"), "capture.json"
+    yield (
+        "cut",
+        lambda f: (f / "capture.json").write_text((f / "capture.json").read_text()[:200]),
+        "capture.json",
+    )
+
+
+@pytest.mark.sample(13)
+@pytest.mark.parametrize(
+    ("change", "wanted"), [pytest.param(c, w, id=n) for n, c, w in bad_cases()]
+)
+def test_bad_case_is_refused(shipped: Path, change: Callable[[Path], Any], wanted: str) -> None:
+    change(shipped)
+    before = everything_below(shipped.parent)
+    for command in ("show", "check", "list"):
+        sentence = refused(shell(command, shipped))
+        assert "mine" in sentence
+        assert wanted in sentence
+    refused(shell("check", shipped.parent))
+    refused(shell("diff", shipped, MESA))
+    with pytest.raises((ValueError, LookupError, OSError)):
+        npulab.load(shipped)
+    refused(shell("import", shipped, shipped.parents[1] / "out"))
+    assert not (shipped.parents[1] / "out").exists()
+    assert everything_below(shipped.parent) == before
+
+
+def test_not_utf8_is_refused(shipped: Path) -> None:
+    (shipped / "capture.json").write_bytes(b'{"format": 1, "target": "\xff\xfe"}')
+    assert "capture.json" in refused(shell("show", shipped))

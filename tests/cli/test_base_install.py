@@ -222,3 +222,18 @@ def one_sentence(text: str, install: str) -> bool:
         re.fullmatch(r"[^\n]+ needs [\w.-]+, which is not installed: " + re.escape(install), text)
         is not None
     )
+
+
+def test_import_is_light() -> None:
+    code = (
+        "import sys, npulab; npulab.load(sys.argv[1]);"
+        "print([m for m in ('pandas', 'matplotlib', 'matplotlib.pyplot', 'anywidget', 'ipywidgets') "
+        "if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(CAPTURES / "vivante" / "update4-mesa")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +17,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import CAPTURES as ALL_CAPTURES
+from shell_runs import flipped, json_lines, refused, shell
+from test_update4 import small
 
+import npulab
 from npulab import cli
 
 CAPTURES = ALL_CAPTURES / "vivante"
@@ -58,8 +63,6 @@ def test_check_as_json(run: Any) -> None:
 
 
 def test_check_exits_1_where_one_differs(run: Any, tmp_path: Path) -> None:
-    import npulab
-
     capture = npulab.load(CAPTURES / "sim-1x1")
     npulab.save(capture.with_fields(post_shift=8), tmp_path / "bad")
     status, lines, _ = run("check", CAPTURES, tmp_path, "--explain")
@@ -81,8 +84,6 @@ def test_check_goes_on_past_a_broken_capture(run: Any, tmp_path: Path) -> None:
 
 def planted(folder: Path, **outputs: Any) -> None:
     """Captures of a simulated layer with other outputs (H, W, C)."""
-    import npulab
-
     capture = npulab.load(CAPTURES / "sim-3x3-same")
     for name, output in outputs.items():
         data = (
@@ -95,8 +96,6 @@ def planted(folder: Path, **outputs: Any) -> None:
 
 def right() -> tuple[np.ndarray, int]:
     """The output of that layer, and its zero point."""
-    import npulab
-
     lifted = npulab.target("vivante").lift(npulab.load(CAPTURES / "sim-3x3-same"))
     return lifted.output.copy(), lifted.layer.output_q.zero_point
 
@@ -153,8 +152,6 @@ def test_what_nobody_wrote_is_said(run: Any, tmp_path: Path) -> None:
 
 
 def test_a_model_is_shown(run: Any, tmp_path: Path) -> None:
-    import npulab
-
     layer = npulab.Conv2D(
         np.ones((2, 3, 3, 1), np.int8), [1, 2], (8, 8, 1), output_q=npulab.QuantParams(0.5, -7)
     )
@@ -184,8 +181,6 @@ def test_a_model_is_shown(run: Any, tmp_path: Path) -> None:
 
 
 def test_numbers_of_a_model_stay_whole_beside_layers_without_them(run: Any, tmp_path: Path) -> None:
-    import npulab
-
     conv = npulab.Conv2D(np.ones((2, 8, 8, 1), np.int8), [1, 2], (8, 8, 1))
     (tmp_path / "m").write_bytes(
         npulab.models.write_model(
@@ -226,6 +221,12 @@ def test_diff_sets_addresses_apart(run: Any) -> None:
     )
     assert not [line for line in before if " NN " in line]
     assert len([line for line in after if " NN " in line]) == 3
+    for name in ("kernel_address", "in_image_address", "out_image_address", "NN_INST_ADDR"):
+        assert name in "\n".join(after)
+        assert name not in "\n".join(before)
+    rows = [json.loads(line) for line in run("diff", MESA, VENDOR, "--json")[1]]
+    nn = {row["field"]: row["address"] for row in rows if row["block"] == "NN"}
+    assert nn == dict.fromkeys(["kernel_address", "in_image_address", "out_image_address"], True)
 
 
 @pytest.mark.parametrize(
@@ -683,3 +684,119 @@ def test_a_pipe_without_end_is_refused(run: Any, monkeypatch: pytest.MonkeyPatch
         [],
         "npulab: -: got more than 4 bytes, allowed are 4; a larger input is read as a file\n",
     )
+
+
+@pytest.fixture(params=[MESA, VENDOR], ids=lambda path: Path(path).name)
+def update4(request: pytest.FixtureRequest) -> npulab.Capture:
+    return npulab.load(request.param)
+
+
+@pytest.mark.parametrize("command", ["show", "check", "list", "diff", "import"])
+def test_missing_path_is_refused(tmp_path: Path, command: str) -> None:
+    more = {"diff": [MESA], "import": [tmp_path / "out"]}.get(command, [])
+    assert "nonesuch" in refused(shell(command, tmp_path / "nonesuch", *more))
+    assert not any(tmp_path.iterdir())
+
+
+def test_folder_without_captures_is_not_taken_for_success(tmp_path: Path) -> None:
+    assert shell("check", tmp_path).code == 2
+
+
+def test_json_of_show_is_one_object_a_line(update4: npulab.Capture) -> None:
+    lines = json_lines(shell("show", CAPTURES / update4.name, "--json").out)
+    keys = {"task", "block", "register", "field", "raw", "value", "bits", "evidence"}
+    assert all(line.keys() >= keys for line in lines)
+    nn = [line for line in lines if line["block"] == "NN"]
+    raw = npulab.target("vivante").registers.decode(update4.words, raw=True)
+    assert {line["field"]: line["raw"] for line in nn} == {
+        name: int(value) for name, value in raw.items()
+    }
+
+
+def test_json_of_import_names_what_it_wrote(dump: Path, tmp_path: Path) -> None:
+    lines = json_lines(shell("import", dump, tmp_path, "--json", "--name", "x").out)
+    assert sorted(line["case"] for line in lines) == ["x-mesa", "x-vendor"]
+    assert all(Path(line["path"], "capture.json").is_file() for line in lines)
+
+
+def test_json_is_strict() -> None:
+    """No NaN or Infinity, which other readers of JSON refuse."""
+
+    def no(word: str) -> None:
+        raise AssertionError(word)
+
+    for arguments in (
+        ["show", MESA],
+        ["list", CAPTURES],
+        ["check", CAPTURES],
+        ["diff", MESA, VENDOR],
+    ):
+        for line in shell(*arguments, "--json").out.splitlines():
+            json.loads(line, parse_constant=no)
+
+
+def test_show_by_field_unknown_and_address() -> None:
+    fields = [
+        line["field"]
+        for line in json_lines(shell("show", MESA, "--field", "kernel_*", "--json").out)
+    ]
+    assert fields
+    assert all(name.startswith("kernel_") for name in fields)
+    addresses = {
+        line["field"] for line in json_lines(shell("show", MESA, "--addresses", "--json").out)
+    }
+    assert addresses >= {"kernel_address", "in_image_address", "out_image_address", "NN_INST_ADDR"}
+    assert "relu" not in addresses
+    unknown = json_lines(shell("show", MESA, "--unknown", "--json").out)
+    assert unknown
+    assert all(re.fullmatch(r"(w\d+|r[0-9a-f]{4,})_\d+_\d+", line["field"]) for line in unknown)
+
+
+def test_check_counts_the_values_that_differ(tmp_path: Path) -> None:
+    good = small()
+    npulab.save(good, tmp_path / "good")
+    assert shell("check", tmp_path).code == 0
+    npulab.save(good.with_buffers(output=flipped(good.buffers["output"], 3)), tmp_path / "bad")
+    result = shell("check", tmp_path, "--json")
+    assert result.code == 1
+    lines = {line["case"]: line for line in json_lines(result.out)}
+    assert (lines["good"]["verdict"], lines["bad"]["verdict"]) == ("equal", "differs")
+    assert (lines["bad"]["mismatches"], lines["bad"]["compared"]) == (1, 4 * 3 * 3)
+
+
+def test_check_on_several_processes_says_the_same() -> None:
+    assert (
+        shell("check", CAPTURES, "--jobs", "2", "--json").out
+        == shell("check", CAPTURES, "--json").out
+    )
+
+
+def test_installed_command_exits_as_promised(tmp_path: Path) -> None:
+    program = [sys.executable, "-m", "npulab"] if shutil.which("npulab") is None else ["npulab"]
+    beside = Path(sys.executable).with_name("npulab")
+    program = [str(beside)] if beside.exists() else program
+    done = subprocess.run(
+        [*program, "check", MESA, "--json"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, json.loads(done.stdout)["verdict"]) == (0, "not executed")
+    done = subprocess.run(
+        [*program, "show", tmp_path / "nonesuch"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_closed_pipe_is_no_error() -> None:
+    """``npulab show CASE | head -1`` is what people type."""
+    read, write = os.pipe()
+    os.close(read)
+    code = "import sys, npulab.cli; sys.exit(npulab.cli.main(['show', sys.argv[1]]))"
+    with os.fdopen(write, "w") as pipe:
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(MESA)],
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.stderr == ""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import random
 import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +14,15 @@ from conftest import shared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import npulab
 from npulab.registers.fields import Field
 from npulab.registers.map import RegisterMap
 from npulab.registers.meaning import Meaning
 from npulab.registers.table import refuse_odd
 from npulab.support.files import read_table
+
+VIVANTE = npulab.target("vivante")
+A311D, IMX8MP = "vipnano-qi-a311d", "vipnano-si-imx8mp"
 
 
 def row(field: str, lsb: int, width: int, **more: object) -> dict[str, object]:
@@ -573,3 +580,239 @@ def test_characters_that_no_text_holds_are_refused(letter: str) -> None:
         ValueError, match=rf"^name: got the character U\+{ord(letter):04X}, allowed is text$"
     ):
         refuse_odd(f"a{letter}b", "name")
+
+
+# Shipped maps and random words
+
+
+def random_words(n: int, width: int, seed: int = 5) -> np.ndarray:
+    """Random words, with all-zero, all-one and single-bit rows."""
+    rng = np.random.default_rng(seed)
+    words = rng.integers(0, 2**32, (n, width), dtype=np.uint32)
+    words[0], words[1] = 0, 0xFFFFFFFF
+    words[2:34] = (np.uint32(1) << np.arange(32, dtype=np.uint32))[:, None]
+    for row, pattern in enumerate(
+        (
+            0x7FA00001,
+            0xFFA00000,
+            0x7F800001,
+            0xFFBFFFFF,
+            0x7FC00000,
+            0x80000000,
+            0x00000001,
+            0x7F800000,
+            0xFF800000,
+            0x7FFFFFFF,
+            0xFFFFFFFF,
+        )
+    ):
+        words[34 + row] = pattern
+    return words
+
+
+MAPS = [
+    pytest.param(chip, block, id=f"{chip}-{block}")
+    for chip in VIVANTE.chips
+    for block in ("NN", "STATE")
+]
+
+
+@pytest.mark.parametrize("raw", [False, True])
+@pytest.mark.parametrize(("chip", "block"), MAPS)
+def test_encode_of_decode_is_the_words(chip: str, block: str, raw: bool) -> None:
+    registers = VIVANTE.maps(chip)[block]
+    words = random_words(300, registers.encode({}).shape[-1])
+    again = registers.encode(registers.decode(words, raw=raw), raw=raw)
+    assert again.dtype == np.uint32
+    assert np.array_equal(again, words)
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(("chip", "block"), MAPS)
+def test_decode_of_many_is_decode_of_each(chip: str, block: str) -> None:
+    registers = VIVANTE.maps(chip)[block]
+    words = random_words(60, registers.encode({}).shape[-1])
+    many = registers.decode(words)
+    deep = registers.decode(words.reshape(3, 20, -1))
+    for row in range(60):
+        for name, value in registers.decode(words[row]).items():
+            np.testing.assert_array_equal(np.asarray(many[name])[row], value, err_msg=name)
+            np.testing.assert_array_equal(
+                np.asarray(deep[name])[row // 20, row % 20], value, err_msg=name
+            )
+
+
+@pytest.mark.parametrize(("chip", "block"), MAPS)
+def test_every_bit_belongs_to_one_field(chip: str, block: str) -> None:
+    registers = VIVANTE.maps(chip)[block]
+    count = registers.encode({}).shape[-1]
+    owner: dict[tuple[int, int], str] = {}
+    for row in registers.fields.itertuples():
+        assert row.field
+        for bit in range(row.lsb, row.lsb + row.width):
+            assert (row.word, bit) not in owner, (
+                f"{row.field} overlaps {owner.get((row.word, bit))}"
+            )
+            owner[row.word, bit] = row.field
+    assert len(owner) == 32 * count
+    assert max(bit for _, bit in owner) == 31
+    cover = registers.coverage()
+    assert not (cover.named & cover.automatic).any()
+    assert ((cover.named | cover.automatic) == 0xFFFFFFFF).all()
+    assert sum(cover.bits) == 32 * count
+
+
+@pytest.mark.parametrize(
+    ("name", "pieces"),
+    [
+        ("post_multiplier", [(2, 26, 1), (15, 22, 6), (17, 24, 8)]),
+        ("post_shift", [(2, 27, 5), (15, 28, 2)]),
+        ("kernel_data_type", [(1, 0, 2), (15, 19, 1), (18, 31, 1)]),
+        ("in_image_data_type", [(1, 2, 2), (15, 20, 1), (19, 31, 1)]),
+        ("out_image_data_type", [(1, 4, 2), (15, 21, 1), (20, 26, 1)]),
+        ("kernel_z_size", [(0, 6, 14), (5, 26, 6)]),
+    ],
+)
+def test_split_field_is_its_pieces_joined(name: str, pieces: list[tuple[int, int, int]]) -> None:
+    words = random_words(200, 34, 8)
+    want, at = np.zeros(200, np.int64), 0
+    for word, lsb, width in pieces:
+        want |= (words[:, word].astype(np.int64) >> lsb & (1 << width) - 1) << at
+        at += width
+    got = VIVANTE.maps(A311D)["NN"].decode(words, raw=True)[name]
+    assert np.asarray(got).astype(np.int64).tolist() == want.tolist()
+
+
+def test_post_multiplier_has_a_fourth_piece_on_v8() -> None:
+    words = random_words(100, 34, 9).astype(np.int64)
+    want = (
+        words[:, 2] >> 26 & 1
+        | (words[:, 15] >> 22 & 63) << 1
+        | (words[:, 17] >> 24 & 255) << 7
+        | (words[:, 22] >> 18 & 255) << 15
+    )
+    got = VIVANTE.maps(IMX8MP)["NN"].decode(words.astype(np.uint32), raw=True)["post_multiplier"]
+    assert np.asarray(got).astype(np.int64).tolist() == want.tolist()
+
+
+@pytest.mark.parametrize(("chip", "bits"), [(A311D, 4), (IMX8MP, 5)])
+@pytest.mark.parametrize("axis", ["x", "y"])
+def test_window_offset_is_signed(chip: str, bits: int, axis: str) -> None:
+    registers = VIVANTE.maps(chip)["NN"]
+    name = f"in_image_{axis}_offset"
+    for value in range(-(2 ** (bits - 1)), 2 ** (bits - 1)):
+        words = [int(word) for word in registers.encode({name: value})]
+        lsb, high, top = (0, 16, 29) if axis == "x" else (3, 17, 30)
+        raw = words[2] >> lsb & 7 | (words[4] >> high & 1) << 3 | (words[18] >> top & 1) << 4
+        assert raw == value % 2**bits
+        assert registers.decode(np.array(words, np.uint32))[name] == value
+    for value in (-(2 ** (bits - 1)) - 1, 2 ** (bits - 1)):
+        with pytest.raises(ValueError, match=name):
+            registers.encode({name: value})
+
+
+def test_value_that_does_not_fit_a_shipped_map_is_refused_by_name() -> None:
+    registers = VIVANTE.registers
+    for name, value in (
+        ("kernel_xy_size", 16),
+        ("kernel_xy_size", -1),
+        ("relu", 2),
+        ("out_zero_point", 256),
+        ("post_multiplier", 1 << 15),
+        ("in_image_x_size", 8192),
+    ):
+        with pytest.raises(ValueError, match=name):
+            registers.encode({name: value})
+    with pytest.raises(LookupError, match="kernel_xyz_size"):
+        registers.encode({"kernel_xyz_size": 1})
+
+
+def test_address_is_shown_as_an_address() -> None:
+    words = np.zeros(34, np.uint32)
+    words[5] = 0xFFFF4000 >> 6
+    assert VIVANTE.registers.decode(words)["kernel_address"] == 0xFFFF4000
+    with pytest.raises(ValueError, match="kernel_address"):
+        VIVANTE.registers.encode({"kernel_address": 0xFFFF4001})
+
+
+def c_layout(members: Sequence[tuple[str, int]]) -> Callable[[Mapping[str, int]], bytes]:
+    """Return the bytes of values as this machine's C lays the members out, by way of ctypes."""
+
+    class Struct(ctypes.LittleEndianStructure):
+        _fields_ = [(name, ctypes.c_uint32, width) for name, width in members]
+
+    def fill(values: Mapping[str, int]) -> bytes:
+        struct = Struct()
+        for name, value in values.items():
+            setattr(struct, name, value)
+        return bytes(struct)
+
+    return fill
+
+
+def test_struct_of_update_3_lies_as_c_lays_it() -> None:
+    members = struct_of_update_3()
+    registers = RegisterMap.from_struct(members)
+    holes = [(f.word, f.lsb, f.width) for f in registers.lint() if f.kind == "hole"]
+    assert holes == [(20, 27, 5), (23, 6, 26)]
+    fill = c_layout(members)
+    for name, width in members:
+        assert registers.encode({name: 2**width - 1}).tobytes() == fill({name: 2**width - 1}), name
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_any_struct_is_laid_out_as_c_does(number: int) -> None:
+    rng = random.Random(number)
+    members = [
+        (f"m{i}", rng.choice([1, 2, 3, 5, 8, 13, 16, 26, 31, 32]))
+        for i in range(rng.randint(1, 40))
+    ]
+    registers = RegisterMap.from_struct(members)
+    fill = c_layout(members)
+    values = {name: rng.getrandbits(width) for name, width in members}
+    data = fill(values)
+    assert registers.encode(values).tobytes() == data, members
+    decoded = registers.decode(np.frombuffer(data, "<u4"))
+    assert {name: decoded[name] for name in values} == values
+    assert registers.declared + sum(
+        f.width for f in registers.lint() if f.kind == "hole"
+    ) == 8 * len(data)
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([("a", 0, 4), ("b", 3, 2)], ["a", "b"]),
+        ([("a", 30, 4)], ["a"]),
+        ([("a", 0, 32), ("b", 31, 1)], ["a", "b"]),
+        ([("a", 32, 1)], ["a"]),
+        ([("a", -1, 2)], ["a"]),
+        ([("a", 0, 0)], ["a"]),
+    ],
+)
+def test_overlap_and_crossing_are_refused_by_name(
+    rows: list[tuple[str, int, int]], words: list[str]
+) -> None:
+    table = [
+        {"offset": 0, "register": "R", "field": f"field_{n}", "lsb": lsb, "width": width}
+        for n, lsb, width in rows
+    ]
+    with pytest.raises(ValueError) as caught:
+        RegisterMap(table)
+    assert all(f"field_{word}" in str(caught.value) for word in words), str(caught.value)
+
+
+def test_unknown_value_word_is_refused() -> None:
+    with pytest.raises(ValueError, match="__import__"):
+        RegisterMap(
+            [
+                {
+                    "offset": 0,
+                    "register": "R",
+                    "field": "f",
+                    "lsb": 0,
+                    "width": 4,
+                    "value": "__import__('os')",
+                }
+            ]
+        )

@@ -1,4 +1,4 @@
-"""NVDLA, the open accelerator: facts in the tables beside this file."""
+"""NVDLA, the open accelerator: its facts are the tables next to this file."""
 
 from npulab.captures.target import DocumentFormat
 from npulab.npus.kit import Importer

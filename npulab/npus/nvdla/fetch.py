@@ -190,8 +190,8 @@ def weights_of(fields: Fields, itemsize: int, image: bool = False) -> Weights:
     out = stored_weights(fields, itemsize, image)
     if image and out.width != 1:
         raise Hang(
-            f"CSC.D_WEIGHT_SIZE_EXT_0.WEIGHT_WIDTH_EXT is {out.width - 1}, where an image's kernel "
-            "has 0: all that it takes of a row are channels"
+            f"CSC.D_WEIGHT_SIZE_EXT_0.WEIGHT_WIDTH_EXT is {out.width - 1}, allowed for an image is "
+            "0: its kernels take the elements of a row as channels"
         )
     if not image:
         fields.agree("kernels of features")
@@ -227,7 +227,7 @@ def read_image(fields: Fields, memory: Memory, itemsize: int, rules: Rules) -> n
     form, (height, width, channels) = format_of(fields), fields.shape(FEATURES)
     if channels != len(form.channels):
         raise Hang(
-            f"CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL is {channels - 1}, where {form.name} has "
+            f"CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL is {channels - 1}, allowed for {form.name} is "
             f"{len(form.channels) - 1}"
         )
     _refuse_large(

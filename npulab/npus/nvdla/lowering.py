@@ -199,8 +199,6 @@ def _supported(layer: Conv2D) -> None:
     wrong = None
     if layer.depthwise or layer.weights.dtype != np.int8:
         wrong = f"got {layer!r} with {layer.weights.dtype} weights, allowed is int8, not depthwise"
-    if layer.activation not in (None, "relu"):
-        wrong = f"activation: got {layer.activation!r}, allowed is None or 'relu'"
     if layer.weight_q.zero_point:
         wrong = f"weight_q: got zero point {layer.weight_q.zero_point}, allowed is 0"
     for name, q in (("input_q", layer.input_q), ("output_q", layer.output_q)):
@@ -208,6 +206,14 @@ def _supported(layer: Conv2D) -> None:
             wrong = f"{name}: got zero point {q.zero_point}, allowed is -128 to 127"
     if wrong:
         raise ValueError(f"lower for nvdla: {wrong}")
+    _refuse_activation(layer)
+
+
+def _refuse_activation(layer: Conv2D | Add) -> None:
+    if layer.activation not in (None, "relu"):
+        raise ValueError(
+            f"lower for nvdla: activation: got {layer.activation!r}, allowed is None or 'relu'"
+        )
 
 
 def _buffered(cube: Cube, weights: Weights, chip: Features) -> Pair:
@@ -257,10 +263,7 @@ def _addition(layer: Add, where: Quantities, quantities: Quantities) -> FieldVal
             f"lower for nvdla: scales: got {layer.input_q.scale} and {layer.other_q.scale} to "
             f"{layer.output_q.scale}, allowed are two that are equal, to that times a power of two"
         )
-    if layer.activation not in (None, "relu"):
-        raise ValueError(
-            f"lower for nvdla: activation: got {layer.activation!r}, allowed is None or 'relu'"
-        )
+    _refuse_activation(layer)
     offset = -layer.input_q.zero_point - layer.other_q.zero_point
     points = summed(offset, shift, layer.output_q.zero_point, layer.activation == "relu")
     pitches = quantities["input_line"], quantities["input_surface"]

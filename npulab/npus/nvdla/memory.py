@@ -1,4 +1,4 @@
-"""Memory as a capture sets it up: the ranges that it touches, and those set aside for results."""
+"""The memory of a capture: the ranges that its jobs read, and the ranges set aside for results."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ from npulab.registers.map import RegisterMap
 
 RULE = RULES["nvdla"]
 OPERAND = 2**15  # operands are at least -OPERAND and below OPERAND
-# An accumulator that saturates at 32 bits before the multiplier of shift s gives an output past
-# every code while 2**31 * multiplier / 2**s is at least this.
+# An accumulator that saturates at 32 bits gives an output past every code if 2**31 times the
+# multiplier, over 2**shift, is at least this.
 PAST_CODES = 2**9
 # Units are started from the last of a chain to the first, so that each waits for its input.
 STARTED = ("PDP", "PDP_RDMA", "SDP", "SDP_RDMA", "CACC", "CMAC_B", "CMAC_A", "CSC", "CDMA")
@@ -148,7 +148,7 @@ def scaled(
     refuse_if(
         np.any(np.abs(rest) >= OPERAND),
         "lower for nvdla: bias",
-        "more than 16 bits where scales per channel differ",
+        "more than 16 bits with scales that differ per channel",
         "is less",
     )
     adds = Operands(_needed(first, 0), _needed(before, 1))
@@ -320,23 +320,23 @@ class Scaling:
         if operand.ndim == 3:
             steps = self.rounded or self.zero_point or self.relu or np.any(self.multiplier != 1)
             if steps or self.other is not None:
-                raise Unsupported(f"{what} adds a tensor behind other steps, which no layer says")
+                raise Unsupported(f"{what} adds a tensor after other steps, which no layer says")
             return replace(self, other=operand, reach=self.reach + 128)
         if not np.any(operand):
             return self
         if self.rounded or self.relu:
             if np.any(operand != operand[0]):
                 raise Unsupported(
-                    f"{what} adds a number per channel behind the scaling, which no layer says"
+                    f"{what} adds a number per channel after the scaling, which no layer says"
                 )
             if self.relu and not (self.rounded or np.all(self.multiplier == 1)):
                 raise Unsupported(
-                    f"{what} adds behind ReLU and before the scaling, which no layer says"
+                    f"{what} adds after ReLU and before the scaling, which no layer says"
                 )
             return replace(self, zero_point=self.zero_point + int(operand[0]))
         if np.any(operand % self.multiplier):
             raise Unsupported(
-                f"{what} adds {int(operand[0])} behind a multiplication, which no layer says"
+                f"{what} adds {int(operand[0])} after a multiplication, which no layer says"
             )
         if np.any(self.most * self.multiplier >= 2**31):
             raise Unsupported(
@@ -415,7 +415,7 @@ def scaling_of(v: Fields, given: Scaling, operand: Operand) -> Scaling:
         if not v[f"{config}CFG.{stage}_RELU_BYPASS"]:
             if given.zero_point:
                 raise Unsupported(
-                    f"{config}CFG.{stage}_RELU_BYPASS is 0 behind an added zero point, which no "
+                    f"{config}CFG.{stage}_RELU_BYPASS is 0 after an added zero point, which no "
                     "layer says"
                 )
             given = replace(given, relu=True)

@@ -53,8 +53,8 @@ def trace_files(capture: Capture) -> dict[str, bytes]:
     if unknown:
         raise ValueError(
             f"trace of {capture.name}: got memory {', '.join(sorted(unknown))}, allowed are "
-            f"{', '.join(MEMORIES)}, which .cfg traces tell apart and .txn traces ({ANY_MEMORY}) "
-            "do not"
+            f"{', '.join(MEMORIES)}, which .cfg traces distinguish and .txn traces "
+            f"({ANY_MEMORY}) do not"
         )
     lines = [
         f"// {capture}",

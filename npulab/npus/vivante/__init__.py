@@ -1,4 +1,4 @@
-"""VeriSilicon NN engine (VIPNano-QI and relatives): facts in the tables beside this file."""
+"""VeriSilicon NN engine (VIPNano-QI and relatives): its facts are the tables next to this file."""
 
 from npulab.npus.kit import Importer
 from npulab.npus.vivante import command_texts, dump, mesa, simulate

@@ -865,11 +865,11 @@ def test_registers_that_contradict_each_other_hang(changed: dict[str, int], word
     [
         (
             {"CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL": 2},
-            r"DATAIN_CHANNEL is 2, where T_A8B8G8R8 has 3",
+            r"DATAIN_CHANNEL is 2, allowed for T_A8B8G8R8 is 3",
         ),
         (
             {"CSC.D_WEIGHT_SIZE_EXT_0.WEIGHT_WIDTH_EXT": 2},
-            r"WEIGHT_WIDTH_EXT is 2, where an image's kernel has 0",
+            r"WEIGHT_WIDTH_EXT is 2, allowed for an image is 0",
         ),
     ],
 )

@@ -273,7 +273,7 @@ def test_layers_without_input_are_lifted() -> None:
     [
         ({"BS_ALU_ALGO": 0}, "SDP.D_DP_BS_CFG.BS_ALU_ALGO is 0, layers have 2"),
         ({"EW_BYPASS": 0}, "SDP.D_DP_EW_CFG.EW_BYPASS is 0, covered is 1"),
-        ({"CLIP_TRUNCATE": 3}, "SDP.D_DP_BS_ALU_CFG adds a number per channel behind the scaling"),
+        ({"CLIP_TRUNCATE": 3}, "SDP.D_DP_BS_ALU_CFG adds a number per channel after the scaling"),
         (
             {"BS_MUL_SHIFT_VALUE": 3},
             "SDP.D_CVT_SCALE.CVT_SCALE scales a second time, which rounds twice",

@@ -1,22 +1,14 @@
-"""The captures of update 4 through the whole package, with plain integer code as the oracle."""
+"""Vivante: the captures of update 4 and random layers, with plain integer code as the oracle."""
 
 from __future__ import annotations
 
-import contextlib
 import csv
-import ctypes
 import dataclasses
 import functools
-import hashlib
-import io
-import json
-import os
 import random
 import re
-import shutil
-import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,11 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from conftest import shared
+from shell_runs import everything_below, flipped, json_lines, refused, shell
 
 import npulab
 import npulab.cli
 from npulab.captures.devices import Simulated
-from npulab.registers.map import RegisterMap
 
 REPO = Path(__file__).parents[3]
 SEEDS = {"001": "001_8829da847375e5fe", "002": "002_a8df49b9735cd1f4"}
@@ -42,40 +34,6 @@ VIVANTE = npulab.target("vivante")
 
 
 # Helpers
-
-
-class Said(NamedTuple):
-    """What a shell command left: exit status, standard output, standard error."""
-
-    code: int
-    out: str
-    err: str
-
-
-def shell(*arguments: str | Path) -> Said:
-    """Run a command in this process; a traceback fails the test by itself."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            code = npulab.cli.main([str(one) for one in arguments])
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-    return Said(code, out.getvalue(), err.getvalue())
-
-
-def refused(said: Said) -> str:
-    """The one sentence with which a command refused bad input."""
-    assert said.code == 2, said
-    assert not said.out or re.fullmatch(r"\d+ captures, \d+ differ, \d+ unreadable\n", said.out)
-    assert "Traceback" not in said.err
-    lines = said.err.strip().splitlines()
-    assert len(lines) == 1, said.err
-    assert len(lines[0]) > 20
-    return lines[0]
-
-
-def json_lines(text: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in text.splitlines()]
 
 
 def seed(number: str) -> Path:
@@ -99,7 +57,7 @@ def byte_runs(lines: Sequence[str]) -> list[bytes]:
     runs, run = [], []
     for line in lines:
         if re.match(r"0x[0-9a-f]{2}(,|$)", line):
-            run += [int(one, 16) for one in re.findall(r"0x([0-9a-f]{2})\b", line)]
+            run += [int(digits, 16) for digits in re.findall(r"0x([0-9a-f]{2})\b", line)]
             if not line.rstrip().endswith(","):
                 runs.append(bytes(run))
                 run = []
@@ -146,7 +104,7 @@ def words_of_text(lines: Sequence[str]) -> np.ndarray:
 
 def scale_of(words: np.ndarray) -> tuple[int, int]:
     """(multiplier, right_shift) of V7, straight from the words."""
-    w = [int(one) for one in words]
+    w = [int(word) for word in words]
     mantissa = w[2] >> 26 & 1 | (w[15] >> 22 & 63) << 1 | (w[17] >> 24 & 255) << 7
     return 32768 + mantissa, (w[2] >> 27 & 31) | (w[15] >> 28 & 3) << 5
 
@@ -182,9 +140,9 @@ def accumulators(layer: npulab.Conv2D, x: np.ndarray) -> np.ndarray:
 
 def scaled(accumulator: int, multiplier: int, shift: int) -> int:
     """accumulator * multiplier / 2**shift to the nearest, ties to even, in Python's integers."""
-    product, one = accumulator * multiplier, 1 << shift
-    low, rest = divmod(product, one)
-    return low + (2 * rest > one or (2 * rest == one and low % 2))
+    unit = 1 << shift
+    low, rest = divmod(accumulator * multiplier, unit)
+    return low + (2 * rest > unit or (2 * rest == unit and low % 2))
 
 
 def outputs(layer: npulab.Conv2D, x: np.ndarray, multiplier: int, shift: int) -> np.ndarray:
@@ -218,7 +176,7 @@ def read_streams(capture: npulab.Capture) -> dict[int, Kernel]:
     """The V7 coefficient buffer by the rules of the facts; slots past the last channel are
     dropped.
     """
-    w = [int(one) for one in capture.words]
+    w = [int(word) for word in capture.words]
     kernel_w, kernel_h = w[0] >> 2 & 15, w[8] >> 12 & 15
     planes, resident = w[0] >> 6 & 0x3FFF, w[0] >> 20 & 127
     channels, input_w, zero = w[4] & 0x3FFF, w[1] >> 6 & 0x1FFF, w[22] & 255
@@ -310,8 +268,8 @@ def read_stream(
         else:
             cells = row_pairs(height, width, width > 3 and input_w > 64)
             order += [(n, 0, r, c) for n in names for r, c in cells]
-    left = {n: planes * height * width for n, *_ in order}
-    values = {n: np.zeros((planes, height, width), np.int64) for n in left}
+    remaining = {n: planes * height * width for n, *_ in order}
+    values = {n: np.zeros((planes, height, width), np.int64) for n in remaining}
     bias: dict[int, int] = {}
     offset: dict[int, int] = {}
     for n, p, r, c in order:
@@ -319,13 +277,13 @@ def read_stream(
         if n not in bias:
             assert not pending, "a run reaches past a bias"
             bias[n] = take(32)
-        left[n] -= 1
-        if not left[n]:
+        remaining[n] -= 1
+        if not remaining[n]:
             assert not pending, "a run reaches past an offset"
             offset[n] = take(32)
     assert bits >> at == 0, "the stream is not filled with zeros"
     assert len(stream) - cd(at, 8) < LINE
-    return {n: Kernel(values[n], bias[n], offset[n]) for n in left}
+    return {n: Kernel(values[n], bias[n], offset[n]) for n in remaining}
 
 
 def split(kernel: np.ndarray, zero: int) -> np.ndarray:
@@ -385,19 +343,6 @@ def small() -> npulab.Capture:
     return capture
 
 
-def flipped(data: bytes, bit: int) -> bytes:
-    changed = bytearray(data)
-    changed[bit // 8] ^= 1 << bit % 8
-    return bytes(changed)
-
-
-def everything_below(folder: Path) -> dict[str, bytes | None]:
-    return {
-        str(one.relative_to(folder)): one.read_bytes() if one.is_file() else None
-        for one in folder.rglob("*")
-    }
-
-
 # The shipped captures
 
 
@@ -407,9 +352,9 @@ def update4(request: pytest.FixtureRequest) -> npulab.Capture:
 
 
 def test_check_of_all_captures() -> None:
-    said = shell("check", CASES, "--json")
-    lines = {line["case"]: line for line in json_lines(said.out)}
-    assert said.code == 0
+    result = shell("check", CASES, "--json")
+    lines = {line["case"]: line for line in json_lines(result.out)}
+    assert result.code == 0
     assert sorted(lines) == sorted(path.name for path in CASES.iterdir() if path.is_dir())
     assert len([case for case in lines if case.startswith("sim-")]) >= 6
     for case, line in lines.items():
@@ -422,9 +367,9 @@ def test_check_of_all_captures() -> None:
 
 
 def test_check_prints_the_nine_predicted_bytes() -> None:
-    said = shell("check", CASES, "--explain")
-    assert said.out.count("BC 28 BA FF B2 91 82 97 91") >= 2
-    assert "not executed" in said.out
+    result = shell("check", CASES, "--explain")
+    assert result.out.count("BC 28 BA FF B2 91 82 97 91") >= 2
+    assert "not executed" in result.out
 
 
 def test_prediction_of_update4_is_what_plain_arithmetic_gives(update4: npulab.Capture) -> None:
@@ -514,34 +459,6 @@ def test_tile_of_three_rows_is_a_named_feature_of_lower() -> None:
     )
     assert (int(today[4]) >> 25, int(then[4]) >> 25) == (2, 3)
     assert np.flatnonzero(today != then).tolist() == [4]
-
-
-def test_diff_of_update4_shows_addresses_apart() -> None:
-    table = npulab.diff(npulab.load(MESA), npulab.load(VENDOR))
-    assert [*table.columns] == ["task", "block", "register", "field", "a", "b", "address"]
-    nn = table[table.block == "NN"]
-    assert sorted(nn.field) == ["in_image_address", "kernel_address", "out_image_address"]
-    assert nn.address.all()
-    rest = table[table.block != "NN"]
-    assert set(rest[rest.address].register) == {"PS.NN_INST_ADDR"}
-    assert set(rest[~rest.address].register) == {"PA.SYSTEM_MODE", "GL.API_MODE"}
-
-
-def test_diff_in_the_shell_keeps_addresses_out_of_the_first_table() -> None:
-    said = shell("diff", MESA, VENDOR)
-    assert said.code == 0
-    first, second = re.split(r"^\d+ addresses differ.*$", said.out, flags=re.M)
-    assert "address" in second
-    for name in ("kernel_address", "in_image_address", "out_image_address", "NN_INST_ADDR"):
-        assert name in second
-        assert name not in first
-    lines = json_lines(shell("diff", MESA, VENDOR, "--json").out)
-    assert {line["field"] for line in lines if line["block"] == "NN"} == {
-        "kernel_address",
-        "in_image_address",
-        "out_image_address",
-    }
-    assert all(line["address"] for line in lines if line["block"] == "NN")
 
 
 def test_simulated_captures_say_that_they_are() -> None:
@@ -730,90 +647,6 @@ def test_import_leaves_a_case_that_is_there_alone(tmp_path: Path) -> None:
     assert everything_below(tmp_path) == before
 
 
-# Register maps
-
-
-def random_words(n: int, width: int, seed_: int = 5) -> np.ndarray:
-    """Random words, with all-zero, all-one and single-bit rows."""
-    rng = np.random.default_rng(seed_)
-    words = rng.integers(0, 2**32, (n, width), dtype=np.uint32)
-    words[0], words[1] = 0, 0xFFFFFFFF
-    words[2:34] = (np.uint32(1) << np.arange(32, dtype=np.uint32))[:, None]
-    for row, pattern in enumerate(
-        (
-            0x7FA00001,
-            0xFFA00000,
-            0x7F800001,
-            0xFFBFFFFF,
-            0x7FC00000,
-            0x80000000,
-            0x00000001,
-            0x7F800000,
-            0xFF800000,
-            0x7FFFFFFF,
-            0xFFFFFFFF,
-        )
-    ):
-        words[34 + row] = pattern
-    return words
-
-
-MAPS = [
-    pytest.param(chip, block, id=f"{chip}-{block}")
-    for chip in VIVANTE.chips
-    for block in ("NN", "STATE")
-]
-
-
-@pytest.mark.parametrize("raw", [False, True])
-@pytest.mark.parametrize(("chip", "block"), MAPS)
-def test_encode_of_decode_is_the_words(chip: str, block: str, raw: bool) -> None:
-    one = VIVANTE.maps(chip)[block]
-    words = random_words(300, one.encode({}).shape[-1])
-    again = one.encode(one.decode(words, raw=raw), raw=raw)
-    assert again.dtype == np.uint32
-    assert np.array_equal(again, words)
-
-
-@pytest.mark.sample(2)
-@pytest.mark.parametrize(("chip", "block"), MAPS)
-def test_decode_of_many_is_decode_of_each(chip: str, block: str) -> None:
-    one = VIVANTE.maps(chip)[block]
-    words = random_words(60, one.encode({}).shape[-1])
-    many = one.decode(words)
-    deep = one.decode(words.reshape(3, 20, -1))
-    for row in range(60):
-        for name, value in one.decode(words[row]).items():
-            np.testing.assert_array_equal(np.asarray(many[name])[row], value, err_msg=name)
-            np.testing.assert_array_equal(
-                np.asarray(deep[name])[row // 20, row % 20], value, err_msg=name
-            )
-
-
-@pytest.mark.parametrize(("chip", "block"), MAPS)
-def test_every_bit_belongs_to_one_field(chip: str, block: str) -> None:
-    one = VIVANTE.maps(chip)[block]
-    count = one.encode({}).shape[-1]
-    owner: dict[tuple[int, int], str] = {}
-    for row in one.fields.itertuples():
-        assert row.field
-        for bit in range(row.lsb, row.lsb + row.width):
-            assert (row.word, bit) not in owner, (
-                f"{row.field} overlaps {owner.get((row.word, bit))}"
-            )
-            owner[row.word, bit] = row.field
-    assert len(owner) == 32 * count
-    assert max(bit for _, bit in owner) == 31
-    cover = one.coverage()
-    assert not (cover.named & cover.automatic).any()
-    assert ((cover.named | cover.automatic) == 0xFFFFFFFF).all()
-    assert sum(cover.bits) == 32 * count
-
-
-def test_nn_block_has_34_words() -> None:
-    assert VIVANTE.registers.encode({}).shape == (34,)
-
-
 def test_fields_lie_where_the_facts_have_them() -> None:
     """Each run of bits of the table is inside one run of the facts, and the names agree."""
     facts = {
@@ -821,512 +654,13 @@ def test_fields_lie_where_the_facts_have_them() -> None:
         for name, word, lsb, width in fields_by_place()
         for bit in range(lsb, lsb + width)
     }
-    one = VIVANTE.registers
+    registers = VIVANTE.registers
     named = 0
-    for row in one.fields.itertuples():
+    for row in registers.fields.itertuples():
         names = {facts[row.word, bit] for bit in range(row.lsb, row.lsb + row.width)}
         assert len(names) == 1, (row.field, names)
         named += names == {row.field}
     assert named > 50
-
-
-@pytest.mark.parametrize(
-    ("name", "pieces"),
-    [
-        ("post_multiplier", [(2, 26, 1), (15, 22, 6), (17, 24, 8)]),
-        ("post_shift", [(2, 27, 5), (15, 28, 2)]),
-        ("kernel_data_type", [(1, 0, 2), (15, 19, 1), (18, 31, 1)]),
-        ("in_image_data_type", [(1, 2, 2), (15, 20, 1), (19, 31, 1)]),
-        ("out_image_data_type", [(1, 4, 2), (15, 21, 1), (20, 26, 1)]),
-        ("kernel_z_size", [(0, 6, 14), (5, 26, 6)]),
-    ],
-)
-def test_split_field_is_its_pieces_joined(name: str, pieces: list[tuple[int, int, int]]) -> None:
-    words = random_words(200, 34, 8)
-    want, at = np.zeros(200, np.int64), 0
-    for word, lsb, width in pieces:
-        want |= (words[:, word].astype(np.int64) >> lsb & (1 << width) - 1) << at
-        at += width
-    got = VIVANTE.maps(A311D)["NN"].decode(words, raw=True)[name]
-    assert np.asarray(got).astype(np.int64).tolist() == want.tolist()
-
-
-def test_post_multiplier_has_a_fourth_piece_on_v8() -> None:
-    words = random_words(100, 34, 9).astype(np.int64)
-    want = (
-        words[:, 2] >> 26 & 1
-        | (words[:, 15] >> 22 & 63) << 1
-        | (words[:, 17] >> 24 & 255) << 7
-        | (words[:, 22] >> 18 & 255) << 15
-    )
-    got = VIVANTE.maps(IMX8MP)["NN"].decode(words.astype(np.uint32), raw=True)["post_multiplier"]
-    assert np.asarray(got).astype(np.int64).tolist() == want.tolist()
-
-
-@pytest.mark.parametrize(("chip", "bits"), [(A311D, 4), (IMX8MP, 5)])
-@pytest.mark.parametrize("axis", ["x", "y"])
-def test_window_offset_is_signed(chip: str, bits: int, axis: str) -> None:
-    one, name = VIVANTE.maps(chip)["NN"], f"in_image_{axis}_offset"
-    for value in range(-(2 ** (bits - 1)), 2 ** (bits - 1)):
-        words = [int(word) for word in one.encode({name: value})]
-        lsb, high, top = (0, 16, 29) if axis == "x" else (3, 17, 30)
-        raw = words[2] >> lsb & 7 | (words[4] >> high & 1) << 3 | (words[18] >> top & 1) << 4
-        assert raw == value % 2**bits
-        assert one.decode(np.array(words, np.uint32))[name] == value
-    for value in (-(2 ** (bits - 1)) - 1, 2 ** (bits - 1)):
-        with pytest.raises(ValueError, match=name):
-            one.encode({name: value})
-
-
-def test_value_that_does_not_fit_is_refused_by_name() -> None:
-    one = VIVANTE.registers
-    for name, value in (
-        ("kernel_xy_size", 16),
-        ("kernel_xy_size", -1),
-        ("relu", 2),
-        ("out_zero_point", 256),
-        ("post_multiplier", 1 << 15),
-        ("in_image_x_size", 8192),
-    ):
-        with pytest.raises(ValueError, match=name):
-            one.encode({name: value})
-    with pytest.raises(LookupError, match="kernel_xyz_size"):
-        one.encode({"kernel_xyz_size": 1})
-
-
-def test_address_is_shown_as_an_address() -> None:
-    words = np.zeros(34, np.uint32)
-    words[5] = 0xFFFF4000 >> 6
-    assert VIVANTE.registers.decode(words)["kernel_address"] == 0xFFFF4000
-    with pytest.raises(ValueError, match="kernel_address"):
-        VIVANTE.registers.encode({"kernel_address": 0xFFFF4001})
-
-
-def struct_of_update3() -> list[tuple[str, int]]:
-    text = seed("001").read_text(encoding="utf-8")
-    body = text[text.index("struct etna_nn_params {") :]
-    body = body[: body.index("};")]
-    return [
-        (name, int(width or 32))
-        for name, width in re.findall(r"uint32_t (\w+)(?: : (\d+))?;", body)
-    ]
-
-
-def c_layout(members: Sequence[tuple[str, int]]) -> Callable[[Mapping[str, int]], bytes]:
-    """How this machine's C lays the members out, by way of ctypes."""
-
-    class Struct(ctypes.LittleEndianStructure):
-        _fields_ = [(name, ctypes.c_uint32, width) for name, width in members]
-
-    def fill(values: Mapping[str, int]) -> bytes:
-        one = Struct()
-        for name, value in values.items():
-            setattr(one, name, value)
-        return bytes(one)
-
-    return fill
-
-
-def test_struct_of_update3_has_two_silent_holes() -> None:
-    members = struct_of_update3()
-    assert len(members) == 95
-    assert sum(width for _, width in members) == 1089
-    one = RegisterMap.from_struct(members)
-    assert one.declared == 1089
-    holes = [(f.word, f.lsb, f.width) for f in one.lint() if f.kind == "hole"]
-    assert holes == [(20, 27, 5), (23, 6, 26)]
-    fill = c_layout(members)
-    for name, width in members:
-        assert one.encode({name: 2**width - 1}).tobytes() == fill({name: 2**width - 1}), name
-
-
-@pytest.mark.parametrize("number", range(12))
-def test_any_struct_is_laid_out_as_c_does(number: int) -> None:
-    rng = random.Random(number)
-    members = [
-        (f"m{i}", rng.choice([1, 2, 3, 5, 8, 13, 16, 26, 31, 32]))
-        for i in range(rng.randint(1, 40))
-    ]
-    one, fill = RegisterMap.from_struct(members), c_layout(members)
-    values = {name: rng.getrandbits(width) for name, width in members}
-    data = fill(values)
-    assert one.encode(values).tobytes() == data, members
-    decoded = one.decode(np.frombuffer(data, "<u4"))
-    assert {name: decoded[name] for name in values} == values
-    assert one.declared + sum(f.width for f in one.lint() if f.kind == "hole") == 8 * len(data)
-
-
-@pytest.mark.parametrize(
-    ("rows", "words"),
-    [
-        ([("a", 0, 4), ("b", 3, 2)], ["a", "b"]),
-        ([("a", 30, 4)], ["a"]),
-        ([("a", 0, 32), ("b", 31, 1)], ["a", "b"]),
-        ([("a", 32, 1)], ["a"]),
-        ([("a", -1, 2)], ["a"]),
-        ([("a", 0, 0)], ["a"]),
-    ],
-)
-def test_overlap_and_crossing_are_refused_by_name(
-    rows: list[tuple[str, int, int]], words: list[str]
-) -> None:
-    table = [
-        {"offset": 0, "register": "R", "field": f"field_{n}", "lsb": lsb, "width": width}
-        for n, lsb, width in rows
-    ]
-    with pytest.raises(ValueError) as caught:
-        RegisterMap(table)
-    assert all(f"field_{word}" in str(caught.value) for word in words), str(caught.value)
-
-
-def test_unknown_value_word_is_refused() -> None:
-    with pytest.raises(ValueError, match="__import__"):
-        RegisterMap(
-            [
-                {
-                    "offset": 0,
-                    "register": "R",
-                    "field": "f",
-                    "lsb": 0,
-                    "width": 4,
-                    "value": "__import__('os')",
-                }
-            ]
-        )
-
-
-def test_names_complete(update4: npulab.Capture) -> None:
-    assert "kernel_xy_size" in dir(VIVANTE.registers)
-    assert "kernel_xy_size" in VIVANTE.registers._ipython_key_completions_()
-
-
-# Records
-
-
-def test_fields_of_a_capture(update4: npulab.Capture) -> None:
-    table = update4.fields
-    assert [*table.columns[:8]] == [
-        "task",
-        "block",
-        "register",
-        "field",
-        "raw",
-        "value",
-        "bits",
-        "evidence",
-    ]
-    assert set(table.task) == {0}
-    row = table[table.field == "post_multiplier"].iloc[0]
-    assert (row.raw, row.bits) == (12478, "2[26] 15[27:22] 17[31:24]")
-    assert table[table.block == "NN"].field.is_unique
-
-
-def test_replace_gives_a_changed_capture(update4: npulab.Capture) -> None:
-    changed = dataclasses.replace(update4, name="mine", parameters={"stride_h": 2})
-    assert (changed.name, changed.parameters["stride_h"]) == ("mine", 2)
-    assert update4.name.startswith("update4-")
-    assert changed.words.tolist() == update4.words.tolist()
-    assert npulab.diff(changed, update4).empty
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        update4.name = "other"
-
-
-def test_words_of_a_capture_cannot_be_changed_in_place(update4: npulab.Capture) -> None:
-    before = update4.words.tolist()
-    with contextlib.suppress(ValueError):
-        update4.words[0] = 0
-    assert update4.words.tolist() == before
-
-
-def test_save_and_load_give_the_same_capture(tmp_path: Path) -> None:
-    rng = np.random.default_rng(3)
-    layer, x = layer_and_input(
-        rng, (3, 3), (2, 5), (6, 8), stride=(2, 2), padding="same", activation="relu"
-    )
-    for capture in (
-        Simulated().record(VIVANTE.lower(layer, x=x, name="mine")),
-        npulab.load(VENDOR),
-    ):
-        again = npulab.load(npulab.save(capture, tmp_path / capture.name))
-        assert again.words.tolist() == capture.words.tolist()
-        assert again.jobs == capture.jobs
-        for name in (
-            "buffers",
-            "addresses",
-            "parameters",
-            "chip",
-            "provenance",
-            "source",
-            "tool",
-            "date",
-            "name",
-        ):
-            assert getattr(again, name) == getattr(capture, name), name
-        before = everything_below(tmp_path)
-        with pytest.raises(FileExistsError):
-            npulab.save(capture, tmp_path / capture.name)
-        assert everything_below(tmp_path) == before
-
-
-def test_saved_sums_are_sha256(tmp_path: Path) -> None:
-    for folder in (npulab.save(small(), tmp_path / "mine"), MESA):
-        sums = json.loads((folder / "capture.json").read_text(encoding="utf-8"))["sha256"]
-        files = {
-            p.name: hashlib.sha256(p.read_bytes()).hexdigest()
-            for p in folder.iterdir()
-            if p.suffix == ".bin"
-        }
-        assert sums == files
-
-
-def test_words_of_a_set_stack() -> None:
-    captures = npulab.load_all(CASES)
-    assert captures.words.shape == (len(captures), 34)
-    decoded = VIVANTE.registers.decode(captures.words)
-    for i, capture in enumerate(captures):
-        assert captures.words[i].tolist() == capture.words.tolist()
-        for name, value in VIVANTE.registers.decode(capture.words).items():
-            assert np.asarray(decoded[name])[i] == value
-
-
-def test_import_is_light() -> None:
-    code = (
-        "import sys, npulab; npulab.load(sys.argv[1]);"
-        "print([m for m in ('pandas', 'matplotlib', 'matplotlib.pyplot', 'anywidget', 'ipywidgets') "
-        "if m in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(MESA)], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"
-
-
-# Bad capture folders
-
-
-@pytest.fixture
-def case(tmp_path: Path) -> Path:
-    folder = tmp_path / "captures" / "mine"
-    shutil.copytree(MESA, folder)
-    (tmp_path / "captures" / "outside.bin").write_bytes((MESA / "input.bin").read_bytes())
-    return folder
-
-
-def edit(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    path = folder / "capture.json"
-    description = json.loads(path.read_text(encoding="utf-8"))
-    change(description)
-    path.write_text(json.dumps(description), encoding="utf-8")
-
-
-def rename_input(folder: Path, name: str) -> None:
-    def change(description: dict[str, Any]) -> None:
-        description["buffers"]["input"] = name
-        description["sha256"][name] = description["sha256"].pop("input.bin")
-
-    edit(folder, change)
-
-
-def resum(folder: Path, name: str, data: bytes) -> None:
-    (folder / name).write_bytes(data)
-    edit(folder, lambda d: d["sha256"].update({name: hashlib.sha256(data).hexdigest()}))
-
-
-def symlink_input(folder: Path) -> None:
-    (folder / "input.bin").unlink()
-    (folder / "input.bin").symlink_to(folder.parent / "outside.bin")
-
-
-def bad_cases() -> Iterator[tuple[str, Callable[[Path], Any], str]]:
-    def drop(key: str) -> Callable[[Path], Any]:
-        return lambda f: edit(f, lambda d: d.pop(key))
-
-    def put(key: str, value: Any) -> Callable[[Path], Any]:
-        return lambda f: edit(f, lambda d: d.update({key: value}))
-
-    def text(content: str) -> Callable[[Path], Any]:
-        return lambda f: (f / "capture.json").write_text(content)
-
-    yield "parent", lambda f: rename_input(f, "../outside.bin"), "outside.bin"
-    yield "absolute", lambda f: rename_input(f, str(f.parent / "outside.bin")), "outside.bin"
-    yield "absolute-inside", lambda f: rename_input(f, str(f / "input.bin")), "input.bin"
-    yield "back-and-forth", lambda f: rename_input(f, "../mine/input.bin"), "input.bin"
-    yield "backslash", lambda f: rename_input(f, "..\\outside.bin"), "outside.bin"
-    yield "symlink", symlink_input, "input.bin"
-    yield (
-        "words-outside",
-        lambda f: edit(f, lambda d: d["jobs"][0].update(words="../outside.bin")),
-        "outside.bin",
-    )
-    yield "wrong-byte", lambda f: (f / "input.bin").write_bytes(bytes(64)), "input.bin"
-    yield (
-        "one-bit",
-        lambda f: (f / "nn.bin").write_bytes(flipped((f / "nn.bin").read_bytes(), 77)),
-        "nn.bin",
-    )
-    yield (
-        "wrong-sum",
-        lambda f: edit(f, lambda d: d["sha256"].update({"output.bin": "0" * 64})),
-        "output.bin",
-    )
-    yield "no-sum", lambda f: edit(f, lambda d: d["sha256"].pop("output.bin")), "output.bin"
-    yield "file-missing", lambda f: (f / "coefficients.bin").unlink(), "coefficients.bin"
-    for count in (33, 35, 0):
-        yield f"{count}-words", lambda f, n=count: resum(f, "nn.bin", bytes(4 * n)), "34"
-    yield "half-a-word", lambda f: resum(f, "nn.bin", bytes(34 * 4 + 2)), "nn.bin"
-    yield "half-a-command", lambda f: resum(f, "commands.bin", bytes(86)), "commands"
-    for key in ("format", "target", "chip", "jobs", "buffers", "sha256", "provenance"):
-        yield f"no-{key}", drop(key), key
-    yield "format", put("format", 99), "99"
-    yield "target", put("target", "nonesuch"), "nonesuch"
-    yield "chip", put("chip", "nonesuch"), "nonesuch"
-    yield "provenance", put("provenance", "rumour"), "rumour"
-    yield "jobs-empty", put("jobs", []), "jobs"
-    yield "jobs-a-number", put("jobs", 3), "jobs"
-    yield "block", lambda f: edit(f, lambda d: d["jobs"][0].update(block="ZZ")), "ZZ"
-    yield "address", put("addresses", {"input": "somewhere"}), "somewhere"
-    yield "buffers-a-list", put("buffers", ["input.bin"]), "buffers"
-    yield "sums-a-text", put("sha256", "abc"), "sha256"
-    yield "buffer-a-number", put("buffers", {"input": 3}), "buffers"
-    yield "empty", text(""), "capture.json"
-    yield "not-json", text("{'format': 1}"), "capture.json"
-    yield "a-list", text("[]"), "capture.json"
-    yield (
-        "cut",
-        lambda f: (f / "capture.json").write_text((f / "capture.json").read_text()[:200]),
-        "capture.json",
-    )
-
-
-@pytest.mark.sample(13)
-@pytest.mark.parametrize(
-    ("change", "wanted"), [pytest.param(c, w, id=n) for n, c, w in bad_cases()]
-)
-def test_bad_case_is_refused(case: Path, change: Callable[[Path], Any], wanted: str) -> None:
-    change(case)
-    before = everything_below(case.parent)
-    for command in ("show", "check", "list"):
-        sentence = refused(shell(command, case))
-        assert "mine" in sentence
-        assert wanted in sentence
-    refused(shell("check", case.parent))
-    refused(shell("diff", case, MESA))
-    with pytest.raises((ValueError, LookupError, OSError)):
-        npulab.load(case)
-    refused(shell("import", case, case.parents[1] / "out"))
-    assert not (case.parents[1] / "out").exists()
-    assert everything_below(case.parent) == before
-
-
-def test_not_utf8_is_refused(case: Path) -> None:
-    (case / "capture.json").write_bytes(b'{"format": 1, "target": "\xff\xfe"}')
-    assert "capture.json" in refused(shell("show", case))
-
-
-@pytest.mark.parametrize("command", ["show", "check", "list", "diff", "import"])
-def test_missing_path_is_refused(tmp_path: Path, command: str) -> None:
-    more = {"diff": [MESA], "import": [tmp_path / "out"]}.get(command, [])
-    assert "nonesuch" in refused(shell(command, tmp_path / "nonesuch", *more))
-    assert not any(tmp_path.iterdir())
-
-
-def test_folder_without_captures_is_not_taken_for_success(tmp_path: Path) -> None:
-    assert shell("check", tmp_path).code == 2
-
-
-# The shell
-
-
-def test_json_of_show_is_one_object_a_line(update4: npulab.Capture) -> None:
-    lines = json_lines(shell("show", CASES / update4.name, "--json").out)
-    keys = {"task", "block", "register", "field", "raw", "value", "bits", "evidence"}
-    assert all(line.keys() >= keys for line in lines)
-    nn = [line for line in lines if line["block"] == "NN"]
-    raw = VIVANTE.registers.decode(update4.words, raw=True)
-    assert {line["field"]: line["raw"] for line in nn} == {
-        name: int(value) for name, value in raw.items()
-    }
-
-
-def test_json_of_import_names_what_it_wrote(tmp_path: Path) -> None:
-    lines = json_lines(shell("import", seed("002"), tmp_path, "--json", "--name", "x").out)
-    assert sorted(line["case"] for line in lines) == ["x-mesa", "x-vendor"]
-    assert all(Path(line["path"], "capture.json").is_file() for line in lines)
-
-
-def test_json_is_strict() -> None:
-    """No NaN or Infinity, which other readers of JSON refuse."""
-
-    def no(word: str) -> None:
-        raise AssertionError(word)
-
-    for arguments in (["show", MESA], ["list", CASES], ["check", CASES], ["diff", MESA, VENDOR]):
-        for line in shell(*arguments, "--json").out.splitlines():
-            json.loads(line, parse_constant=no)
-
-
-def test_show_by_field_unknown_and_address() -> None:
-    fields = [
-        line["field"]
-        for line in json_lines(shell("show", MESA, "--field", "kernel_*", "--json").out)
-    ]
-    assert fields
-    assert all(name.startswith("kernel_") for name in fields)
-    addresses = {
-        line["field"] for line in json_lines(shell("show", MESA, "--addresses", "--json").out)
-    }
-    assert addresses >= {"kernel_address", "in_image_address", "out_image_address", "NN_INST_ADDR"}
-    assert "relu" not in addresses
-    unknown = json_lines(shell("show", MESA, "--unknown", "--json").out)
-    assert unknown
-    assert all(re.fullmatch(r"(w\d+|r[0-9a-f]{4,})_\d+_\d+", line["field"]) for line in unknown)
-
-
-def test_check_exits_1_when_one_differs(tmp_path: Path) -> None:
-    good = small()
-    npulab.save(good, tmp_path / "good")
-    assert shell("check", tmp_path).code == 0
-    npulab.save(good.with_buffers(output=flipped(good.buffers["output"], 3)), tmp_path / "bad")
-    said = shell("check", tmp_path, "--json")
-    assert said.code == 1
-    lines = {line["case"]: line for line in json_lines(said.out)}
-    assert (lines["good"]["verdict"], lines["bad"]["verdict"]) == ("equal", "differs")
-    assert (lines["bad"]["mismatches"], lines["bad"]["compared"]) == (1, 4 * 3 * 3)
-
-
-def test_check_on_several_processes_says_the_same() -> None:
-    assert shell("check", CASES, "--jobs", "2", "--json").out == shell("check", CASES, "--json").out
-
-
-def test_installed_command_exits_as_promised(tmp_path: Path) -> None:
-    program = [sys.executable, "-m", "npulab"] if shutil.which("npulab") is None else ["npulab"]
-    beside = Path(sys.executable).with_name("npulab")
-    program = [str(beside)] if beside.exists() else program
-    done = subprocess.run(
-        [*program, "check", MESA, "--json"], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, json.loads(done.stdout)["verdict"]) == (0, "not executed")
-    done = subprocess.run(
-        [*program, "show", tmp_path / "nonesuch"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert len(done.stderr.strip().splitlines()) == 1
-
-
-def test_closed_pipe_is_no_error() -> None:
-    """``npulab show CASE | head -1`` is what people type."""
-    read, write = os.pipe()
-    os.close(read)
-    code = "import sys, npulab.cli; sys.exit(npulab.cli.main(['show', sys.argv[1]]))"
-    with os.fdopen(write, "w") as pipe:
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(MESA)],
-            stdout=pipe,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-    assert done.stderr == ""
 
 
 # Random layers through all of it
@@ -1388,25 +722,29 @@ LAYERS = [
 
 
 def by_case(test: Callable[..., None]) -> Callable[..., None]:
-    return pytest.mark.parametrize("one", LAYERS, ids=lambda one: one.name)(test)
+    return pytest.mark.parametrize("case", LAYERS, ids=lambda case: case.name)(test)
 
 
 @functools.cache
 def made_by_name(name: str) -> tuple[npulab.Conv2D, np.ndarray, npulab.Capture]:
-    number, one = next((i, one) for i, one in enumerate(LAYERS) if one.name == name)
+    number, case = next((i, case) for i, case in enumerate(LAYERS) if case.name == name)
     return recorded(
-        np.random.default_rng([number, 2023]), one.kernel, one.channels, one.image, **one.options
+        np.random.default_rng([number, 2023]),
+        case.kernel,
+        case.channels,
+        case.image,
+        **case.options,
     )
 
 
-def made(one: Case) -> tuple[npulab.Conv2D, np.ndarray, npulab.Capture]:
-    return made_by_name(one.name)
+def made(case: Case) -> tuple[npulab.Conv2D, np.ndarray, npulab.Capture]:
+    return made_by_name(case.name)
 
 
 @pytest.mark.sample(11)
 @by_case
-def test_layer_is_lowered_run_and_checked(one: Case) -> None:
-    layer, x, capture = made(one)
+def test_layer_is_lowered_run_and_checked(case: Case) -> None:
+    layer, x, capture = made(case)
     want = outputs(layer, x, *scale_of(capture.words))
     assert np.array_equal(tensor(capture.buffers["output"], want.shape, x.dtype), want), (
         "the device is wrong"
@@ -1421,8 +759,8 @@ def test_layer_is_lowered_run_and_checked(one: Case) -> None:
 
 
 @by_case
-def test_scale_is_the_layers_scale(one: Case) -> None:
-    layer, _, capture = made(one)
+def test_scale_is_the_layers_scale(case: Case) -> None:
+    layer, _, capture = made(case)
     real = np.float32(
         np.float32(layer.input_q.scale * layer.weight_q.scale) / np.float32(layer.output_q.scale)
     )
@@ -1432,19 +770,19 @@ def test_scale_is_the_layers_scale(one: Case) -> None:
 
 
 @by_case
-def test_streams_hold_the_layer(one: Case) -> None:
-    layer, _, capture = made(one)
+def test_streams_hold_the_layer(case: Case) -> None:
+    layer, _, capture = made(case)
     move = 128 if layer.weights.dtype == np.int8 else 0
     weights = layer.weights.astype(np.int64) + move
     x_zero, w_zero = layer.input_q.zero_point + move, layer.weight_q.zero_point + move
-    if layer.stride == (2, 2) and one.kernel != (1, 1):
+    if layer.stride == (2, 2) and case.kernel != (1, 1):
         weights = split(weights, w_zero)
     else:
         weights = weights.transpose(0, 3, 1, 2)
-    if one.kernel == (1, 1) and one.channels[0] == 1:
+    if case.kernel == (1, 1) and case.channels[0] == 1:
         weights = np.pad(weights, ((0, 0), (0, 0), (0, 1), (0, 1)), constant_values=w_zero)
     kernels = read_streams(capture)
-    assert sorted(kernels) == list(range(one.channels[1]))
+    assert sorted(kernels) == list(range(case.channels[1]))
     rows, columns, _ = layer.output_shape
     for channel, kernel in kernels.items():
         assert np.array_equal(kernel.weights, weights[channel]), channel
@@ -1454,8 +792,8 @@ def test_streams_hold_the_layer(one: Case) -> None:
 
 
 @by_case
-def test_lift_gives_the_layer_back(one: Case) -> None:
-    layer, x, capture = made(one)
+def test_lift_gives_the_layer_back(case: Case) -> None:
+    layer, x, capture = made(case)
     lifted = VIVANTE.lift(capture)
     move = 128 if x.dtype == np.int8 and lifted.layer.weights.dtype == np.uint8 else 0
     assert np.array_equal(
@@ -1595,8 +933,8 @@ def test_emulate_takes_a_batch() -> None:
     batch = np.stack([x, x[::-1], x * 0])
     together = npulab.emulate(layer, batch)
     assert together.shape == (3, *layer.output_shape)
-    for one, alone in zip(together, batch, strict=True):
-        assert np.array_equal(one, npulab.emulate(layer, alone))
+    for output, image in zip(together, batch, strict=True):
+        assert np.array_equal(output, npulab.emulate(layer, image))
 
 
 # Planted errors
@@ -1758,9 +1096,9 @@ def test_one_wrong_output_bit_of_a_shipped_case_differs(path: Path, tmp_path: Pa
     bit = random.Random(path.name).randrange(8 * size[0] * size[1] * size[2])
     bad = capture.with_buffers(output=flipped(capture.buffers["output"], bit))
     npulab.save(bad, tmp_path / path.name)
-    said = shell("check", tmp_path, "--json")
-    (line,) = json_lines(said.out)
-    assert (said.code, line["verdict"], line["mismatches"]) == (1, "differs", 1), bit
+    result = shell("check", tmp_path, "--json")
+    (line,) = json_lines(result.out)
+    assert (result.code, line["verdict"], line["mismatches"]) == (1, "differs", 1), bit
 
 
 def test_place_of_the_first_difference() -> None:

@@ -1,2 +1,2 @@
-"""The units behind the accumulators: SDP (single points), PDP (pooling) and CDP (across
+"""The units after the accumulators: SDP (single points), PDP (pooling) and CDP (across
 channels)."""

@@ -34,7 +34,7 @@ def run(
     features.
 
     ``lut``: the tables (65,) and (257,) int16.  The output is written to ``memory``. Raises
-    Unsupported, with register and value, for fp16 and compression, and where no tables are given.
+    Unsupported, with register and value, for fp16 and compression, and if no tables are given.
     """
     fields = Fields(values, features)
     fields.expect("run normalisation")
