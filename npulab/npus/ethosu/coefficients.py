@@ -41,9 +41,7 @@ class Records(NamedTuple):
         """
         rows = np.frombuffer(data, RECORD)
         bias = rows["high"].astype(np.int64) * 2**32 + rows["low"]
-        multiplier = rows["multiplier"].astype(np.int64)
-        right_shift = rows["right_shift"].astype(np.int64)
-        return cls(bias, multiplier, right_shift)
+        return cls(bias, rows["multiplier"].astype(np.int64), rows["right_shift"].astype(np.int64))
 
     def encoded(self) -> bytes:
         """Return the bytes of the records."""

@@ -39,18 +39,15 @@ def read(path: Path) -> dict[str, Capture]:
     the operator's number."""
     data = read_bounded(path, MOST_BYTES)
     if data[:4] == PAYLOAD:
-        return {path.stem: _capture(path, path.stem, data, {})}
+        return {path.stem: _capture(path, path.stem, data, b"")}
     graph = read_model(path)
     captures = {}
     for number, operator in enumerate(graph.operators):
         if operator.name == OPERATOR:
-            buffers = {}
-            weights = _input(graph, operator.inputs, WEIGHTS)
-            if weights:
-                buffers["coefficients"] = weights
             name = f"{path.stem}-{number}"
             stream = _input(graph, operator.inputs, STREAM)
-            captures[name] = _capture(path, name, stream, buffers)
+            weights = _input(graph, operator.inputs, WEIGHTS)
+            captures[name] = _capture(path, name, stream, weights)
     if len(captures) == 1:
         (capture,) = captures.values()
         return {path.stem: replace(capture, name=path.stem)}
@@ -67,18 +64,20 @@ def _input(graph: Model, inputs: Sequence[int], place: int) -> bytes:
     return graph.data(tensor).tobytes()
 
 
-def _capture(path: Path, name: str, data: bytes, buffers: dict[str, bytes]) -> Capture:
+def _capture(path: Path, name: str, data: bytes, weights: bytes) -> Capture:
     words, chip = payload(data, str(path))
     if chip not in FACTS.chips:
         chip = USUAL_CHIP
     maps = FACTS.maps(chip)
-    streams = {"stream": np.asarray(words, "<u4").tobytes(), **buffers}
+    buffers = {"stream": np.asarray(words, "<u4").tobytes()}
+    if weights:
+        buffers["coefficients"] = weights
     return Capture(
         name,
         "ethosu",
         chip,
         jobs(words, maps, str(path)),
-        streams,
+        buffers,
         provenance="compiler",
         source=path.name,
         tool="Vela",

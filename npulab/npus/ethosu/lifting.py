@@ -68,8 +68,7 @@ def lift(capture: Capture) -> Lifted:
     for number in reversed(range(len(found))):
         layers.insert(0, _layer(capture, found, number, scales))
     sources = tuple(node.sources for node in found)
-    read = set().union(*sources)
-    ends = tuple(number for number in range(len(found)) if number not in read)
+    ends = tuple(sorted(set(range(len(found))).difference(*sources)))
     network = Network(tuple(layers), sources, ends)
     outputs = [layers[number].output_shape for number in ends]
     x = _buffer(capture, "input", network.input_shapes, network.dtype)
@@ -134,9 +133,8 @@ def _window_outline(layer: Conv2D | Pool2D) -> Properties:
     for axis in range(2):
         if layer.output_shape[axis] == 1:
             steps[axis] = 0
-    properties: Properties = {"kernel": layer.kernel, "stride": tuple(steps)}
-    properties["rows and columns before"] = tuple(before for before, _ in layer.pads)
-    return properties
+    before = (layer.pads[0][0], layer.pads[1][0])
+    return {"kernel": layer.kernel, "stride": tuple(steps), "rows and columns before": before}
 
 
 def _sum_outline(layer: Add) -> Properties:
@@ -157,8 +155,10 @@ def _weights_outline(layer: Conv2D | FullyConnected) -> Properties:
     else:
         factors = multipliers(layer, RULE, 0, len(layer.bias))
     weights = layer.weights.astype(np.int16) - layer.weight_q.zero_point
-    properties: Properties = {"input zero point": layer.input_q.zero_point}
-    properties["output zero point"] = layer.output_q.zero_point
+    properties: Properties = {
+        "input zero point": layer.input_q.zero_point,
+        "output zero point": layer.output_q.zero_point,
+    }
     summed = {"weights": weights, "biases": layer.bias, "multipliers": np.stack(factors)}
     for name, values in summed.items():
         data = values.astype("<i8").tobytes()
@@ -209,9 +209,9 @@ def _source(read: Tensor, written: list[tuple[Tensor, int]], given: list[Pair]) 
             given.append(place)
         return -1 - given.index(place)
     tensor, number = found[-1]
-    same_rows = tensor.pitches == read.pitches and tensor.shape[2] == read.shape[2]
+    same = (tensor.row, tensor.step, tensor.shape[2]) == (read.row, read.step, read.shape[2])
     # Jobs of a sum fold rows and columns: then the elements are as many.
-    same = same_rows or math.prod(tensor.shape) == math.prod(read.shape)
+    same = same or math.prod(tensor.shape) == math.prod(read.shape)
     within = tensor.base == read.base and read.end <= tensor.end
     if len(found) > 1 or not same or not within:
         raise _unsupported(
@@ -280,12 +280,10 @@ def _uncut(operation: Operation, read: Tensor, whole: Shape3) -> Shape3:
         if math.prod(whole) == math.prod(read.shape):
             return whole
         return read.shape
-    strides = operation.first.pair(STRIDE)
     outputs = operation.tensor("OFM").shape
     sizes = list(read.shape)
-    for axis, stride in enumerate(strides):
-        used = read.shape[axis]
-        skipped = whole[axis] - used
+    for axis, stride in enumerate(operation.first.pair(STRIDE)):
+        skipped = whole[axis] - sizes[axis]
         if skipped >= 0 and (outputs[axis] == 1 or skipped < stride):
             sizes[axis] = whole[axis]
     return sizes[0], sizes[1], sizes[2]
@@ -306,7 +304,6 @@ def _layer(capture: Capture, found: list[Node], number: int, scales: dict[int, f
         raise _unsupported("an output in a ring of rows", "is one in one piece")
     scale = scales.setdefault(number, _natural(found, number))
     activation, _ = _activation(node, scale)
-    output_q = QuantParams(scale, node.zero)
     source = node.sources[0]
     if v.command == "elementwise":
         return _addition(node, activation, scale, scales)
@@ -317,7 +314,7 @@ def _layer(capture: Capture, found: list[Node], number: int, scales: dict[int, f
     else:
         natural = _natural(found, source)
         input_q = QuantParams(scales.setdefault(source, natural), v["IFM_ZERO_POINT"])
-        layer = _convolution(capture, node, activation, input_q, output_q)
+        layer = _convolution(capture, node, activation, input_q, QuantParams(scale, node.zero))
     expected = node.operation.tensor("OFM").shape
     if layer.output_shape not in (expected, expected[2:]):
         raise ValueError(
@@ -475,9 +472,7 @@ def _addition(
     needed = [small, large]
     if scaled == 1:
         needed.reverse()
-    stated = []
-    for source, scale in zip(node.sources, needed, strict=True):
-        stated.append(scales.setdefault(source, scale))
+    stated = list(map(scales.setdefault, node.sources, needed))
     if stated != needed or output != output_scale:
         raise _unsupported("sums of tensors whose scales other layers state", "is one")
     first = QuantParams(needed[0], v["IFM_ZERO_POINT"])

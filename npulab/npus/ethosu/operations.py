@@ -65,11 +65,6 @@ class Tensor(NamedTuple):
         """The address after its last row."""
         return self.base + self.shape[0] * self.row
 
-    @property
-    def pitches(self) -> tuple[int, int]:
-        """Bytes from row to row and from column to column."""
-        return self.row, self.step
-
     def overlaps(self, other: Tensor) -> bool:
         """Return true if the two share bytes."""
         return self.region == other.region and self.base < other.end and other.base < self.end
@@ -121,12 +116,12 @@ class Operation(NamedTuple):
                 f"lift for ethosu: got {side}_PRECISION {precision}, allowed are "
                 f"{', '.join(DTYPES)} so far"
             )
+        sizes = f"{side}_{{}}0_M1"
+        channels = sum(self.slices)
         if side == "OFM":
-            shape = (*v.pair("OFM_{}_M1"), sum(self.slices))
-        elif v.command == "depthwise":
-            shape = (*v.pair(f"{side}_{{}}0_M1"), sum(self.slices))
-        else:
-            shape = (*v.pair(f"{side}_{{}}0_M1"), v["IFM_DEPTH_M1"] + 1)
+            sizes = "OFM_{}_M1"
+        elif v.command != "depthwise":
+            channels = v["IFM_DEPTH_M1"] + 1
         bricks = v[f"{side}_PRECISION.format"] == BRICKS
         step = v[f"{side}_STRIDE_X"]
         if bricks:
@@ -134,7 +129,7 @@ class Operation(NamedTuple):
         return Tensor(
             v[f"{side}_REGION"],
             v[f"{side}_BASE0"],
-            shape,
+            (*v.pair(sizes), channels),
             DTYPES[precision],
             bricks,
             v[f"{side}_STRIDE_Y"],

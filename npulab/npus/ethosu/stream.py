@@ -139,14 +139,10 @@ def jobs(words: np.ndarray, maps: Mapping[str, RegisterMap], where: str) -> tupl
             block, other = DMA, REGISTERS
         state |= part
         # A register of both blocks, as the one that starts, belongs to the job at hand.
-        mine = []
-        for offset, value in part:
-            if offset == OPERATION or offset not in maps[other].index:
-                mine.append((offset, value))
-        kept = dict(state)
-        for offset, _ in mine:
-            kept.pop(offset, None)
-        before = [(at, value) for at, value in kept.items() if at not in maps[other].index]
+        others = maps[other].index.keys() - {OPERATION}
+        mine = [(at, value) for at, value in part if at not in others]
+        written = others.union(dict(part))
+        before = [(at, value) for at, value in state.items() if at not in written]
         found.append(Job.from_writes(block, [*before, *mine], maps[block]))
     if not found:
         raise ValueError(
