@@ -48,7 +48,6 @@ from npulab.npus.rockchip.words import (
 from npulab.support.files import first_bytes, read_bounded
 
 TASKS = "tasks"  # the buffer of task records
-RAW = (COMMANDS, TASKS)
 READERS = {"listing": listings.read_listing, "hex": listings.read_hex}
 PROGRAMS = (".c", ".cc", ".cpp", ".h", ".hpp", ".py", ".rs")  # in a folder: not what was sent
 # The other buffers of the vendor's runtime in the order in which it makes them: the first before
@@ -67,9 +66,7 @@ KNOWN_SHARE = 2  # at least 1 / KNOWN_SHARE of the words of a file of commands n
 
 def recognises(path: Path) -> bool:
     """Return true for a file of these, or a folder that has some."""
-    if path.is_dir():
-        return any(_kinds(path).values())
-    return bool(_kind(path))
+    return any(_kinds(path).values())
 
 
 def read(path: Path) -> dict[str, Capture]:
@@ -79,11 +76,7 @@ def read(path: Path) -> dict[str, Capture]:
     A file of records without commands is a capture of its own.  Raises ValueError with the line of
     a text or the byte of another file that is broken.
     """
-    files = {path: ""}
-    if path.is_dir():
-        files = _kinds(path)
-    else:
-        files[path] = _kind(path)
+    files = _kinds(path)
     captures = {}
     records: dict[Path, bytes] = {}
     streams: dict[Path, bytes] = {}
@@ -135,10 +128,13 @@ def _first_address(listed: Sequence[Task]) -> int:
     return min(task.command_address for task in listed)
 
 
-def _kinds(folder: Path) -> dict[Path, str]:
-    """Return the kind of each file of a folder; a program that emits registers is not a listing."""
+def _kinds(path: Path) -> dict[Path, str]:
+    """Return the kind of a file, or of each file of a folder; there a program that emits registers
+    is not a listing."""
+    if not path.is_dir():
+        return {path: _kind(path)}
     kinds = {}
-    for file in sorted(folder.iterdir()):
+    for file in sorted(path.iterdir()):
         if file.is_file():
             kind = _kind(file)
             if kind in READERS and file.suffix in PROGRAMS:
@@ -348,13 +344,10 @@ def _by_use(v: Raw, buffers: Mapping[int, bytes]) -> dict[str, Place]:
         return {}
     used = {number: len(data.rstrip(b"\0")) for number, data in buffers.items()}
     fitting = []
+    sizes = [address % PAGE + size for address, size in ends.values()]
     for numbers in combinations(buffers, len(ends)):
-        fits = True
-        for number, (address, size) in zip(numbers, ends.values(), strict=True):
-            slack = address % PAGE + size - used[number]
-            if not 0 <= slack < SLACK:
-                fits = False
-        if fits:
+        slacks = [size - used[number] for size, number in zip(sizes, numbers, strict=True)]
+        if all(0 <= slack < SLACK for slack in slacks):
             fitting.append(numbers)
     if len(fitting) != 1:
         return {}

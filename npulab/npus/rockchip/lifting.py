@@ -154,10 +154,7 @@ def _codes(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
     bias, weight_zero, shares = _operands(capture, v, kernels)
     # The driver folds the input's zero point into the biases.
     taps = (weights.astype(np.int64) - weight_zero).sum((1, 2))
-    if depthwise:
-        bias = bias + zero * taps.sum(0)
-    else:
-        bias = bias + zero * taps.sum(1)
+    bias = bias + zero * taps.sum(int(not depthwise))
     weight_scale: float | tuple[float, ...] = 1.0
     quirks = []
     if sums:
@@ -396,7 +393,7 @@ def _with_scales(known: Mapping[str, Any], layer: Conv2D, by_channel: bool) -> C
 
 def halves(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
     """Return the fp16 convolution of the first task, and the elements that read its output."""
-    v = next(v for v in jobs if words.CONVOLUTION in v)
+    v = next(v for v in jobs if CONVOLUTION in v)
     words.check_supported(v)
     words.check(v, "fp16", Unsupported)
     weights = weights_of(capture, v)
@@ -413,7 +410,7 @@ def halves(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
     if "input" in capture.buffers:
         pitch = 2 * v["CNA.DMA_CON1.LINE_STRIDE"]
         layout = hwc((height, width, 1), dtype="float16", row_pitch=pitch)
-        x = tensor_at(capture, "input", v[words.INPUT_AT], layout)
+        x = tensor_at(capture, "input", v[INPUT_AT], layout)
     following = _following(jobs, v)
     layer: Conv2D | Network = conv
     if following:
@@ -429,9 +426,9 @@ def _following(jobs: Sequence[Raw], v: Raw) -> Raw | None:
     first whose record says that it ended."""
     tasks = []
     for task in jobs:
-        if not task.get(ELEMENTS) or words.CONVOLUTION in task:
+        if not task.get(ELEMENTS) or CONVOLUTION in task:
             continue
-        if task.get("DPU_RDMA.RDMA_SRC_BASE_ADDR.SRC_BASE_ADDR") != v[words.OUTPUT_AT]:
+        if task.get("DPU_RDMA.RDMA_SRC_BASE_ADDR.SRC_BASE_ADDR") != v[OUTPUT_AT]:
             continue
         if task["DPU.FEATURE_MODE_CFG.TP_EN"] or task["DPU.FEATURE_MODE_CFG.NONALIGN"]:
             continue

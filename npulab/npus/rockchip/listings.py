@@ -241,10 +241,8 @@ def _value(text: str, register: int | None) -> int:
 
 def _near_fields(name: str, register: int | None) -> list[str]:
     """Return names of fields like a wrong name, of a register if that is known."""
-    ours = []
-    for field, (offset, _, _) in names().fields.items():
-        if register in (None, offset):
-            ours.append(field)
+    fields = names().fields.items()
+    ours = [field for field, (offset, *_) in fields if register in (None, offset)]
     return difflib.get_close_matches(name[:80], ours, 2) or ours[:3]
 
 

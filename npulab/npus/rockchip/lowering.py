@@ -80,9 +80,9 @@ def lower(
         conv = _product(conv, layer, x)
     zero = conv.weight_q.zero_point
     buffers = {"coefficients": layouts.pack_weights(conv.weights, conv.depthwise, zero)}
-    codes = None
     if x is not None:
         codes = _codes(layer, conv.input_shape, x)
+        buffers["input"] = packed_input(codes, conv, sums)
     jobs = [_job(values(conv, task, where, facts, sums), registers, sums) for task in cut(conv)]
     parameters = dict(layer.parameters)
     units = UNITS["outputs"]
@@ -91,8 +91,6 @@ def lower(
         parameters[ACCUMULATORS] = True
     else:
         buffers["biases"] = biases(conv, bool(facts.get(TWICE)))
-    if codes is not None:
-        buffers["input"] = packed_input(codes, conv, sums)
     jobs, buffers[COMMANDS] = _linked(jobs, where["commands"], units, registers)
     used = {name: at for name, at in where.items() if name in buffers or name == "output"}
     return lowered(FACTS, name, chip, jobs, buffers, used, parameters)
@@ -107,10 +105,8 @@ def biases(conv: Conv2D, by_channel: bool) -> bytes:
     int32.
     """
     centred = conv.weights.astype(np.int64) - conv.weight_q.zero_point
-    if conv.depthwise:
-        taps = centred.sum((0, 1, 2))
-    else:
-        taps = centred.sum((1, 2, 3))
+    taps = centred.sum((1, 2))
+    taps = taps.sum(int(not conv.depthwise))
     whole = conv.bias - conv.input_q.zero_point * taps
     wrong = np.flatnonzero((whole < -(2**31)) | (whole >= 2**31))
     if len(wrong):
@@ -120,8 +116,8 @@ def biases(conv: Conv2D, by_channel: bool) -> bytes:
         )
     if not by_channel:
         return whole.astype("<i4").tobytes()
-    operands = {"bias": whole, "share": shares(conv)}
-    operands["zero"] = np.full_like(whole, -conv.weight_q.zero_point)
+    zeros = np.full_like(whole, -conv.weight_q.zero_point)
+    operands = {"bias": whole, "zero": zeros, "share": shares(conv)}
     blocks = np.zeros(ceil_div(len(whole), 4), layouts.OPERANDS)
     for name, per_channel in operands.items():
         filled = np.pad(per_channel, (0, -len(whole) % 4))

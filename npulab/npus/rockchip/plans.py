@@ -183,20 +183,25 @@ def _geometry(conv: Conv2D, task: RowTask, where: Mapping[str, int], sums: bool)
     # Later tasks reuse the weights if input and weights fill the buffer without the fixed split.
     whole_buffer = task.data_banks + task.weight_banks == BANKS
     reuse = task.first > 0 and whole_buffer and task.data_banks != SPLIT_BANKS
-    values = {"kernel_h": kernel_h, "kernel_w": kernel_w, "kernels": kernels}
-    values |= {"kernel_bytes": kernel_bytes, "weight_bytes": kernel_bytes * kernels}
-    values["weight_reuse"] = int(reuse)
-    values["stride_y"], values["stride_x"] = conv.stride
-    values["gap_y"] = conv.dilation[0] - 1
-    values["gap_x"] = conv.dilation[1] - 1
-    values["left"] = conv.pads[1][0]
-    values["padding"] = padding_word(conv.input_q.zero_point, conv)
-    values["stored_channels"] = stored_channels
-    values["last_output"] = outputs - 1
-    values["last_lane"] = filled - 1
-    values |= _input_places(conv, task, where["input"], sums)
-    values |= _output_places(conv, task, where["output"], sums)
-    return values
+    return {
+        "kernel_h": kernel_h,
+        "kernel_w": kernel_w,
+        "kernels": kernels,
+        "kernel_bytes": kernel_bytes,
+        "weight_bytes": kernel_bytes * kernels,
+        "weight_reuse": int(reuse),
+        "stride_y": conv.stride[0],
+        "stride_x": conv.stride[1],
+        "gap_y": conv.dilation[0] - 1,
+        "gap_x": conv.dilation[1] - 1,
+        "left": conv.pads[1][0],
+        "padding": padding_word(conv.input_q.zero_point, conv),
+        "stored_channels": stored_channels,
+        "last_output": outputs - 1,
+        "last_lane": filled - 1,
+        **_input_places(conv, task, where["input"], sums),
+        **_output_places(conv, task, where["output"], sums),
+    }
 
 
 def _input_places(conv: Conv2D, task: RowTask, address: int, sums: bool) -> dict[str, int]:
@@ -236,14 +241,17 @@ def _output_places(conv: Conv2D, task: RowTask, address: int, sums: bool) -> dic
         notch = ceil_div(outputs, per_atom("int32")) - 1
     elif conv.depthwise:
         surfaces = 4
-    values = {"output_width": width, "output_pixels": width * task.outputs, "notch": notch}
-    values["last_row"] = task.outputs - 1
-    values["last_column"] = width - 1
-    values["last_surface"] = surfaces - 1
-    values["output"] = address + task.first * ATOM * (width + notch)
-    values["output_surface"] = surface
-    values["surface_add"] = surface * surfaces
-    return values
+    return {
+        "output_width": width,
+        "output_pixels": width * task.outputs,
+        "notch": notch,
+        "last_row": task.outputs - 1,
+        "last_column": width - 1,
+        "last_surface": surfaces - 1,
+        "output": address + task.first * ATOM * (width + notch),
+        "output_surface": surface,
+        "surface_add": surface * surfaces,
+    }
 
 
 def converter(conv: Conv2D, facts: Mapping[str, int]) -> dict[str, int]:

@@ -66,7 +66,7 @@ def ran(jobs: Sequence[Raw]) -> list[Raw]:
     go side by side.  A program is a chain of tasks that name the next, for as many cores as its
     first task says (less one).
     """
-    if not any(v.get(ENDED) for v in jobs):
+    if not _any_ended(jobs):
         return list(jobs)
     programs: list[list[Raw]] = []
     goes_on = False
@@ -75,7 +75,7 @@ def ran(jobs: Sequence[Raw]) -> list[Raw]:
             programs.append([])
         programs[-1].append(v)
         goes_on = bool(v.get(NEXT))
-    ended = [program for program in programs if any(v.get(ENDED) for v in program)]
+    ended = [program for program in programs if _any_ended(program)]
     cores = {program[0].get(CORES, 0) for program in ended}
     chosen = []
     for program in programs:
@@ -90,6 +90,10 @@ def ran(jobs: Sequence[Raw]) -> list[Raw]:
     for step in zip_longest(*chosen):
         tasks += [v for v in step if v is not None]
     return tasks
+
+
+def _any_ended(tasks: Sequence[Raw]) -> bool:
+    return any(v.get(ENDED) for v in tasks)
 
 
 def run(v: Raw, memory: Memory) -> None:

@@ -44,16 +44,19 @@ def operations(step: Step, kernels: Iterable[str | Kernel] = tuple(KERNELS)) -> 
     rows = []
     for kernel in map(kernel_of, kernels):
         for operation in kernel.operations:
-            row: Row = {"kernel": kernel.name, "unit": kernel.unit}
-            row["operation"] = operation.name
-            row["kind"] = operation.kind
             sizes = map(str, step.axes(operation.letters))
-            row["size"] = " x ".join(sizes)
-            row["times"] = kernel.times
-            row["flops"] = kernel.times * operation.flops(step)
             reason = _left_out(kernel, operation)
-            row["counted"] = not reason
-            row["left_out"] = reason
+            row: Row = {
+                "kernel": kernel.name,
+                "unit": kernel.unit,
+                "operation": operation.name,
+                "kind": operation.kind,
+                "size": " x ".join(sizes),
+                "times": kernel.times,
+                "flops": kernel.times * operation.flops(step),
+                "counted": not reason,
+                "left_out": reason,
+            }
             rows.append(row)
     return pd.DataFrame(rows)
 
@@ -81,9 +84,8 @@ def counts(step: Step) -> pd.DataFrame:
     >>> counts(Step(768, 2048, 512, 12))[["count", "flops", "step"]].head(2).values.tolist()
     [['published', 16508780544, 16508780544], ['forward attention', 805306368, 17314086912]]
     """
-    table = pd.DataFrame({"count": ["published", *LEFT_OUT]})
     flops = operations(step).groupby("left_out")["flops"].sum()
-    table["flops"] = flops.loc[["", *LEFT_OUT]].to_numpy()
+    table = flops.loc[["", *LEFT_OUT]].rename({"": "published"}).rename_axis("count").reset_index()
     published_flops = table.loc[0, "flops"]
     table["with_published"] = table["flops"] + published_flops
     table.loc[0, "with_published"] = published_flops
@@ -134,12 +136,11 @@ def traffic(
             )
     rows = []
     for kernel in map(kernel_of, kernels):
+        of_element = (itemsize, row_align, weight_align)
         if kernel.unit == "CPU":
-            moved = _moved(kernel, step, max(itemsize, 4), 1, 1)
-        else:
-            moved = _moved(kernel, step, itemsize, row_align, weight_align)
+            of_element = (max(itemsize, 4), 1, 1)
         row: Row = {"kernel": kernel.name, "unit": kernel.unit, "times": kernel.times}
-        for name, count in moved.items():
+        for name, count in _moved(kernel, step, *of_element).items():
             row[name] = kernel.times * count
         row["intensity"] = row["flops"] / row["bytes"]
         rows.append(row)
@@ -158,16 +159,16 @@ def _moved(
             total += math.prod(rows) * up(last * itemsize, row_align)
         return total
 
-    weights = 0
-    for axes in kernel.weights.values():
-        weights += up(step.count(axes) * itemsize, weight_align)
-    moved = {"weights": weights}
-    moved["inputs"] = activations(kernel.inputs)
-    moved["outputs"] = activations(kernel.outputs)
-    moved["taps"] = activations(kernel.taps)
+    weights = kernel.weights.values()
+    moved = {
+        "weights": sum(up(step.count(axes) * itemsize, weight_align) for axes in weights),
+        "inputs": activations(kernel.inputs),
+        "outputs": activations(kernel.outputs),
+        "taps": activations(kernel.taps),
+    }
     moved["bytes"] = sum(moved.values())
-    results = [operation.name for operation in kernel.operations]
-    inner = set(results).difference(kernel.outputs, kernel.taps)
+    results = {operation.name for operation in kernel.operations}
+    inner = results.difference(kernel.outputs, kernel.taps)
     moved["between"] = activations(inner)
     moved["flops"] = sum(operation.flops(step) for operation in kernel.operations)
     return moved
@@ -205,9 +206,8 @@ def roofline_points(step: Step, ms: Mapping[str, float] | None = None) -> pd.Dat
     for name in times:
         if name not in names:
             raise LookupError(f"ms: got a time of {name!r}, allowed is one of {', '.join(names)}")
-    points = pd.DataFrame({"name": names})
-    points["flops"] = table["flops"].to_numpy()
-    points["bytes"] = table["bytes"].to_numpy()
+    points = table[["kernel", "flops", "bytes"]].reset_index(drop=True)
+    points = points.rename(columns={"kernel": "name"})
     points["ms"] = [float(times.get(name, math.nan)) for name in names]
     return points
 
@@ -232,14 +232,11 @@ def history() -> pd.DataFrame:
         flops = published(Step(*sizes))
         peak = float(printed["peak"])
         rate = achieved(flops, row["ms"])
-        row["flops"] = flops
-        row["achieved"] = rate
-        row["utilization"] = 100 * utilization(rate, peak)
-        row["agrees"] = _agrees(printed["ms"], printed["percent"], flops / (peak * 1e7))
+        agrees = _agrees(printed["ms"], printed["percent"], flops / (peak * 1e7))
         if printed["tflops"]:
-            row["agrees"] &= _agrees(printed["ms"], printed["tflops"], flops / 1e9)
-        row["source"] = printed["source"]
-        row["note"] = printed["note"]
+            agrees &= _agrees(printed["ms"], printed["tflops"], flops / 1e9)
+        row |= {"flops": flops, "achieved": rate, "utilization": 100 * utilization(rate, peak)}
+        row |= {"agrees": agrees, "source": printed["source"], "note": printed["note"]}
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -256,21 +253,15 @@ def peaks() -> pd.DataFrame:
     rows = []
     for stated in read_table(HERE / "peaks.csv"):
         row: Row = {name: stated[name] for name in ("what", "chip", "dtype")}
-        row["tops"] = float(stated["tops"])
-        row["kind"] = stated["kind"]
-        row["flops"] = 0
-        row["ms"] = float(stated["ms"] or "nan")
-        row["achieved"] = math.nan
-        row["agrees"] = None
+        row |= {"tops": float(stated["tops"]), "kind": stated["kind"], "flops": 0}
+        row |= {"ms": float(stated["ms"] or "nan"), "achieved": math.nan, "agrees": None}
         if stated["kind"] == "measured":
             channels = int(stated["channels"])
             positions = int(stated["positions"]) * int(stated["depth"])
             flops = 2 * channels**2 * positions
-            row["flops"] = flops
-            row["achieved"] = achieved(flops, row["ms"])
+            row |= {"flops": flops, "achieved": achieved(flops, row["ms"])}
             row["agrees"] = _agrees(stated["ms"], stated["tops"], flops / 1e9)
-        row["source"] = stated["source"]
-        row["note"] = stated["note"]
+        row |= {"source": stated["source"], "note": stated["note"]}
         rows.append(row)
     return pd.DataFrame(rows)
 

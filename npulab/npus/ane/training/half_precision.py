@@ -79,10 +79,8 @@ def precision(
         right = _measured(plan, name, array)
         own = _measured(plan, name, alone)
         everything = _measured(plan, name, got[name])
-        row: Row = {"operation": name, "kind": kind}
-        row |= _errors("own", right, own, dtype)
-        row["effect"] = _effect(plan, step, exact, name, alone)
-        row["share"] = 0.0
+        row: Row = {"operation": name, "kind": kind, **_errors("own", right, own, dtype)}
+        row |= {"effect": _effect(plan, step, exact, name, alone), "share": 0.0}
         row |= _errors("all", right, everything, dtype)
         row |= _lost(right, everything, dtype)
         rows.append(row)
@@ -131,8 +129,7 @@ def summaries(step: Step = USUAL, **options: Any) -> pd.DataFrame:
             row: Row = {"kernel": plan.name, "output": name}
             for key in ("max", "rms", "ulps"):
                 row[key] = table.loc[name, f"all_{key}"]
-            row["most"] = most
-            row["share"] = table["share"].max()
+            row |= {"most": most, "share": table["share"].max()}
             rows.append(row | lost.to_dict())
     return pd.DataFrame(rows)
 
@@ -163,15 +160,13 @@ def loss_scales(
             if plan.unit == "CPU" or not any(map(_is_gradient, plan.inputs)):
                 continue
             exact, got = _both(plan, step, given_to(plan, values), scale, dtype, accumulate)
-            row: Row = {"loss_scale": float(scale), "kernel": plan.name}
             lost: Counter[str] = Counter()
             for name, array in exact.items():
                 right = _measured(plan, name, array)
                 everything = _measured(plan, name, got[name])
                 lost.update(_lost(right, everything, dtype))
-            row |= lost
-            row["rms"] = _worst_rms(plan, plan.outputs, exact, got)
-            rows.append(row)
+            rms = _worst_rms(plan, plan.outputs, exact, got)
+            rows.append({"loss_scale": float(scale), "kernel": plan.name, **lost, "rms": rms})
     return pd.DataFrame(rows)
 
 

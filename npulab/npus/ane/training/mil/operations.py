@@ -371,9 +371,7 @@ def geometry(call: Call) -> Geometry:
             "1 or more",
         )
     # The elements of the input from the first tap of a kernel to its last.
-    spans = []
-    for taps, dilation in zip(weight[2:], dilations, strict=True):
-        spans.append((taps - 1) * dilation + 1)
+    spans = [(taps - 1) * step + 1 for taps, step in zip(weight[2:], dilations, strict=True)]
     pads = _pads(call, x[2:], spans, strides)
     padded = []
     outputs = []
@@ -412,14 +410,12 @@ def _pads(call: Call, sizes: Shape, spans: Sequence[int], strides: Sequence[int]
 
 
 def _convolution(call: Call) -> Results:
-    names = ["x", "weight"]
-    if call.has("bias"):
-        names.append("bias")
-    dtype = call.same_type(*names)
+    dtype = call.same_type("x", "weight")
     call.dtype("x")
     shape = geometry(call)
     outputs = call["weight"].shape[0]
     if call.has("bias"):
+        call.same_type("x", "bias")
         bias = call["bias"].shape
         if bias not in ((outputs,), (1, outputs), _per_channel(shape, outputs)):
             call.refuse("bias", list(bias), f"[{outputs}]")
@@ -640,12 +636,11 @@ def _slices(call: Call) -> tuple[slice, ...]:
 
 def _concat(call: Call) -> Results:
     values = call.given.get("values")
-    if values is None:
-        call.refuse("values", "nothing", "one tensor or more in ( )")
-    if isinstance(values, Known):
-        call.refuse("values", "one", "one tensor or more in ( )")
-    if not values:
-        call.refuse("values", "none", "one tensor or more in ( )")
+    if isinstance(values, Known) or not values:
+        got = "nothing"
+        if values:
+            got = "one"
+        call.refuse("values", got, "one tensor or more in ( )")
     first = values[0]
     axis = call.axis("axis", len(first.shape))
     # Interleaved tensors are alike along every axis.

@@ -121,10 +121,7 @@ class Kernel(NamedTuple):
 
 
 def _shapes_text(shapes: Mapping[str, Shape]) -> str:
-    texts = []
-    for name, shape in shapes.items():
-        texts.append(f"{name} {list(shape)}")
-    return ", ".join(texts)
+    return ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
 
 
 @dataclass(frozen=True)
@@ -153,10 +150,8 @@ class Dims:
         head = self.dim // self.heads
         names: dict[str, float] = {"dim": self.dim, "hidden": self.hidden}
         names |= {"heads": self.heads, "seq": self.seq, "head": head}
-        names["scores"] = self.heads * self.seq
-        names["epsilon"] = EPSILON
-        names["inverse_dim"] = 1 / self.dim
-        names["scale"] = head**-0.5
+        names |= {"scores": self.heads * self.seq, "epsilon": EPSILON}
+        names |= {"inverse_dim": 1 / self.dim, "scale": head**-0.5}
         if self.printed:
             for name in ("inverse_dim", "scale"):
                 single = np.float32(names[name])
@@ -257,8 +252,7 @@ def convolution(
             f"weights: got {got}, allowed is a kernel that fits, and outputs that the groups divide"
         )
     names: dict[str, Any] = {"outputs": outputs, "depth": depth, "groups": groups}
-    names["inputs"] = depth * groups
-    names |= {"rows": rows, "columns": columns}
+    names |= {"inputs": depth * groups, "rows": rows, "columns": columns}
     names["rows_after"], names["columns_after"] = after
     names["kernel_h"], names["kernel_w"] = spatial
     names["stride_h"], names["stride_w"] = strides
@@ -414,12 +408,8 @@ class Body:
                 )
             with np.errstate(over="ignore"):
                 halves = array.reshape(shape).astype(np.float16)
-            records = files.setdefault(path, {})
-            records[name] = halves
-        written = {}
-        for path, records in files.items():
-            written[path] = weight_files.write(records).data
-        return written
+            files.setdefault(path, {})[name] = halves
+        return {path: weight_files.write(records).data for path, records in files.items()}
 
 
 def _shape(text: str, names: Names) -> Shape:
