@@ -20,8 +20,10 @@ from typing import NamedTuple
 import numpy as np
 
 from npulab.npus.ane.facts import ENGINES, EXPECTED
-from npulab.npus.ane.memory import HALF
-from npulab.npus.ane.memory import UNIT as ALIGN  # bytes of what an engine reads at once
+from npulab.npus.ane.memory import (
+    HALF,
+    UNIT as ALIGN,  # bytes of what an engine reads at once
+)
 from npulab.npus.kit import ceil_div, expect, refuse_if
 from npulab.quant.layers import Conv2D
 

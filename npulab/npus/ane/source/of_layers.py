@@ -12,8 +12,7 @@ import numpy as np
 
 from npulab.npus.ane.lowering import as_convolution, names_of
 from npulab.npus.ane.source.network import Input, Network, Output, Unit
-from npulab.npus.ane.source.parameters import NEURONS, ONE, strides
-from npulab.npus.ane.source.parameters import Shape as Extents
+from npulab.npus.ane.source.parameters import NEURONS, ONE, Shape as Extents, strides
 from npulab.npus.kit import Unsupported
 from npulab.quant.layers import (
     Activation,
