@@ -1,4 +1,4 @@
-"""Every bit of the engines' buffers, and what it says."""
+"""Every bit of the engines' buffers as a list of items with their meaning."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from npulab.npus.ane.coefficients.fast import (
     masks_of,
     read,
     refuse_places,
+    spans_of,
     tensors_of,
     walk,
 )
@@ -55,18 +56,22 @@ def explain(kernel: Kernel, data: bytes, at: np.ndarray | None = None) -> list[I
         tensors_of(kernel, *read(kernel, joined))
         walked = walk(kernel, joined)
         where = walked.where
-        blocks = [*_sparse(kernel, walked, joined)]
         refuse_places(at, where.engines)
+        blocks = [*_sparse(kernel, walked, joined)]
     else:
         where = places(kernel, table)
         refuse_places(at, where.engines)
         tensors_of(kernel, *read(kernel, joined))
-        blocks = [*_dense(kernel, where, joined)]
-    rows = np.concatenate([*blocks, _fill(table, where), _tables(kernel, joined, where)])
+        blocks = [_dense(kernel, where, joined)]
+    blocks.append(_fill(table, where))
+    blocks.append(_tables(kernel, joined, where))
+    rows = np.concatenate(blocks)
     if at is not None:
-        moved = np.asarray(at, np.int64).reshape(-1, 2)[:, 0] - where.engines[:, 0]
+        offsets = spans_of(at)[:, 0]
+        moved = offsets - where.engines[:, 0]
         rows["bit"] += 8 * moved[rows["core"]]
-    return _as_items(rows[np.argsort(rows["bit"], kind="stable")])
+    order = np.argsort(rows["bit"], kind="stable")
+    return _as_items(rows[order])
 
 
 def _as_items(rows: np.ndarray) -> list[Item]:
@@ -82,114 +87,121 @@ def _as_items(rows: np.ndarray) -> list[Item]:
 
 
 def _item_rows(kind: str, byte: np.ndarray, **columns: np.ndarray | int) -> np.ndarray:
-    """Rows of one kind, by the byte at which each begins; columns left out are 16 bits, value 0, no
-    weight, and no coordinate."""
+    """Return rows of one kind, by the byte at which each begins.
+
+    Rows have 16 bits, value 0, no weight and no coordinate if the columns do not say otherwise.
+    """
     rows = np.full(len(byte), NONE, ITEMS)
     rows["kind"] = KINDS.index(kind)
     rows["bit"] = 8 * byte
-    given = {"bits": 8 * HALF, "value": 0, "weights": 0, **columns}
-    for name, column in given.items():
+    rows["bits"] = 8 * HALF
+    rows["value"] = 0
+    rows["weights"] = 0
+    for name, column in columns.items():
         rows[name] = column
     return rows
 
 
-def _dense(kernel: Kernel, where: Places, data: bytes) -> Iterator[np.ndarray]:
+def _dense(kernel: Kernel, where: Places, data: bytes) -> np.ndarray:
+    """Return a row for each halfword that belongs to a channel: bias, weight or absent tap."""
     numbers = labels(kernel)
     at = np.flatnonzero(numbers)
-    channel, step = np.divmod(numbers[at] - 1, kernel.steps)
+    byte = HALF * at
+    number = numbers[at] - 1
+    channel, step = np.divmod(number, kernel.steps)
     plane, slot = np.divmod(step - kernel.bias_rows, kernel.slots)
     taps = kernel.taps()
     tap = taps[slot]
     row, column = np.divmod(tap, kernel.kernel_w)
-    first_of_tap = np.zeros(len(taps), np.int64)
-    first_of_tap[np.unique(taps, return_index=True)[1]] = 1
-    engine = where.engine_of(HALF * at)
-    value = np.frombuffer(data, "<u2")[at]
-
-    def halfwords(kind: str, some: np.ndarray, **columns: np.ndarray) -> np.ndarray:
-        chosen = {name: column[some] for name, column in columns.items()}
-        return _item_rows(kind, HALF * at[some], core=engine[some], value=value[some], **chosen)
-
+    # a weight that is stored several times counts once
+    first_slots = np.unique(taps, return_index=True)[1]
+    first_of_tap = np.zeros(len(taps), bool)
+    first_of_tap[first_slots] = True
+    is_first = first_of_tap[slot]
     is_bias = plane < 0
-    is_absent = ~is_bias & (tap < 0)
-    yield halfwords("bias", is_bias, channel=channel)
-    yield halfwords("fill", is_absent)
-    yield halfwords(
-        "weight",
-        ~is_bias & ~is_absent,
-        weights=first_of_tap[slot],
-        channel=channel,
-        plane=plane,
-        row=row,
-        column=column,
-    )
+    is_weight = ~is_bias & (tap >= 0)
+    value = np.frombuffer(data, "<u2")[at]
+    engine = where.engine_of(byte)
+    # first all as fill, which absent taps stay
+    rows = _item_rows("fill", byte, core=engine, value=value)
+    rows["kind"][is_bias] = KINDS.index("bias")
+    rows["kind"][is_weight] = KINDS.index("weight")
+    rows["weights"] = is_weight & is_first
+    rows["channel"] = np.where(is_bias | is_weight, channel, NONE)
+    for name, coordinate in (("plane", plane), ("row", row), ("column", column)):
+        rows[name] = np.where(is_weight, coordinate, NONE)
+    return rows
 
 
 def _sparse(kernel: Kernel, walked: Walked, data: bytes) -> Iterator[np.ndarray]:
     table = walked.table
-    start = walked.where.start + HALF * kernel.bias * table.lanes
+    starts = walked.where.start
+    count_at = starts + HALF * kernel.bias * table.lanes
     count = np.array([len(body) for body in walked.bodies])
-    yield _item_rows("count", start, bits=8 * COUNT_BYTES, core=table.engine, value=count)
+    yield _item_rows("count", count_at, bits=8 * COUNT_BYTES, core=table.engine, value=count)
     for same in alike(table):
-        engine = table.engine[same.planes, None]
         if kernel.bias:
-            byte = walked.where.start[same.planes, None] + HALF * np.arange(same.lanes)
-            yield _item_rows(
-                "bias",
-                byte.ravel(),
-                core=np.repeat(engine, same.lanes),
-                value=_halves(data, byte.ravel()),
-                channel=same.channels.ravel(),
-            )
-        yield from _masks_and_weights(kernel, walked, same, start + COUNT_BYTES, data)
+            lanes = np.arange(same.lanes)
+            places_of_lanes = starts[same.planes, None] + HALF * lanes
+            byte = places_of_lanes.ravel()
+            engine = np.repeat(table.engine[same.planes], same.lanes)
+            value = _halves(data, byte)
+            channel = same.channels.ravel()
+            yield _item_rows("bias", byte, core=engine, value=value, channel=channel)
+        mask_at = count_at[same.planes] + COUNT_BYTES
+        yield from _masks_and_weights(kernel, walked, same, mask_at, data)
 
 
 def _masks_and_weights(
     kernel: Kernel, walked: Walked, same: Alike, start: np.ndarray, data: bytes
 ) -> Iterator[np.ndarray]:
-    """Rows of planes of equally many lanes; ``start`` is the byte of each plane's first mask."""
+    """Yield rows of planes of equally many lanes; the masks of a plane begin at byte ``start``."""
     masks = masks_of(kernel, same.lanes)
     engine = walked.table.engine[same.planes]
-    mask = np.stack([walked.masks[number] for number in same.planes.tolist()])
+    plane_numbers = same.planes.tolist()
+    mask = np.stack([walked.masks[number] for number in plane_numbers])
     bits = bits_of(mask)
     step = STEP[mask] + masks.gaps
-    at = start[same.planes, None] + np.cumsum(step, 1) - step
-    yield _item_rows(
-        "mask",
-        at.ravel(),
-        bits=MASK_BITS,
-        core=np.repeat(engine, len(masks.numbers)),
-        value=mask.ravel(),
-        weights=(masks.used & ~bits).sum(2).ravel(),
-    )
+    before_mask = np.cumsum(step, 1) - step
+    at = start[:, None] + before_mask
+    zeros = masks.used & ~bits
+    rows = _item_rows("mask", at.ravel(), bits=MASK_BITS, value=mask.ravel())
+    rows["core"] = np.repeat(engine, len(masks.numbers))
+    rows["weights"] = zeros.sum(2).ravel()
+    yield rows
     # masks without bits for weights follow the weights of the mask before them
     gaps = np.tile(masks.gaps, len(engine))
     before = np.cumsum(gaps) - gaps
-    empty = np.repeat((at + STEP[mask]).ravel() - before, gaps) + np.arange(gaps.sum())
-    yield _item_rows("mask", empty, bits=MASK_BITS, core=np.repeat(engine, masks.gaps.sum()))
+    ends = at + STEP[mask]
+    numbers = np.arange(gaps.sum())
+    gap_at = np.repeat(ends.ravel() - before, gaps) + numbers
+    gap_engine = np.repeat(engine, masks.gaps.sum())
+    yield _item_rows("mask", gap_at, bits=MASK_BITS, core=gap_engine)
     number, octet, bit = np.nonzero(bits)
-    behind = at[..., None] + 1 + HALF * (np.cumsum(bits, 2) - 1)
-    byte = behind[bits]
-    cell, lane = np.divmod(MASK_BITS * masks.numbers[octet] + bit, kernel.mask_width(same.lanes))
+    order = np.cumsum(bits, 2) - 1
+    first_weight = at[..., None] + 1
+    after_mask = first_weight + HALF * order
+    byte = after_mask[bits]
+    bit_of_plane = MASK_BITS * masks.numbers[octet] + bit
+    cell, lane = np.divmod(bit_of_plane, kernel.mask_width(same.lanes))
     plane, slot = np.divmod(cell, kernel.slots)
-    row, column = np.divmod(kernel.taps()[slot], kernel.kernel_w)
-    yield _item_rows(
-        "weight",
-        byte,
-        core=engine[number],
-        value=_halves(data, byte),
-        weights=1,
-        channel=same.channels[number, lane],
-        plane=plane,
-        row=row,
-        column=column,
-    )
+    tap = kernel.taps()[slot]
+    row, column = np.divmod(tap, kernel.kernel_w)
+    value = _halves(data, byte)
+    rows = _item_rows("weight", byte, core=engine[number], value=value, weights=1)
+    rows["channel"] = same.channels[number, lane]
+    rows["plane"] = plane
+    rows["row"] = row
+    rows["column"] = column
+    yield rows
 
 
 def _tables(kernel: Kernel, data: bytes, where: Places) -> np.ndarray:
     halves = kernel.table_bytes // HALF
-    byte = (where.engines[:, :1] + HALF * np.arange(halves)).ravel()
-    engine = np.repeat(np.arange(len(where.engines)), halves)
+    offsets = where.engines[:, :1]
+    places_of_halves = offsets + HALF * np.arange(halves)
+    byte = places_of_halves.ravel()
+    engine = np.repeat(np.arange(len(offsets)), halves)
     return _item_rows("table", byte, core=engine, value=_halves(data, byte))
 
 
@@ -201,4 +213,5 @@ def _fill(table: Planes, where: Places) -> np.ndarray:
 def _halves(data: bytes, byte: np.ndarray) -> np.ndarray:
     """Return the 16 bits at bytes, which in sparse buffers need not be even."""
     array = np.frombuffer(data, np.uint8)
-    return array[byte] + 2**8 * array[byte + 1].astype(np.int64)
+    high = array[byte + 1].astype(np.int64)
+    return array[byte] + 2**8 * high
