@@ -1,12 +1,9 @@
-"""The functions that activation tables approximate, in float64.
-
-Tables are fitted to them, compared with them, and recognised by them.
-"""
+"""Activation tables fitted to a function, compared with it, and recognised by it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,70 +12,15 @@ import numpy as np
 
 from npulab.npus.ane.tables import CODES, evaluate, values
 from npulab.npus.ane.tables.entries import KINDS, KNOTS, PLAIN, REDUCED, Table, halves
+from npulab.npus.ane.tables.named import FUNCTIONS, Function
 from npulab.npus.kit import pd, read_table, refuse_if
 
-Function = Callable[[np.ndarray], np.ndarray]
 # limits of fp16
 LEAST_NORMAL = 2.0**-14
 MOST = 65504.0
 TO_INFINITY = 65520.0  # numbers of this size and larger round to infinity
 LEAST_SHARED = 2.0**-6  # below it, ``closest`` measures the error as a share of this
 NEAR = 0.2  # share of the true value; steps of tables that were seen reach 0.12
-# of SELU (Klambauer et al., 2017)
-ALPHA, LAMBDA = 1.6732632423543772, 1.0507009873554805
-
-
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return np.exp(-np.logaddexp(0.0, -x))
-
-
-def _gated(gate: Function) -> Function:
-    """Return ``x * gate(x)``, for gates that vanish faster than x grows."""
-    return lambda x: np.where(np.isneginf(x), 0.0, x * gate(x))
-
-
-def _compared(compare: Callable[[Any, float], Any]) -> Function:
-    """Return a function that is 1 if x compares so with 0, else 0."""
-    return lambda x: np.asarray(compare(x, 0.0), np.float64)
-
-
-def _each(function: Callable[[float], float]) -> Function:
-    return np.vectorize(function, otypes=[np.float64])
-
-
-# By the compiler's names in small letters, if it has a name.
-FUNCTIONS: Mapping[str, Function] = {
-    "none": np.positive,
-    "relu": lambda x: np.maximum(x, 0.0),
-    "relu6": lambda x: np.clip(x, 0.0, 6.0),
-    "leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x),
-    "hard_tanh": lambda x: np.clip(x, -1.0, 1.0),
-    "sigmoid": _sigmoid,
-    "sigmoid_less_half": lambda x: _sigmoid(x) - 0.5,
-    "tanh": np.tanh,
-    "sqrt": np.sqrt,
-    "rsqrt": lambda x: 1.0 / np.sqrt(x),
-    "inv": np.reciprocal,
-    "sqr": np.square,
-    "log2": np.log2,
-    "exp2": np.exp2,
-    "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0.0))),
-    "selu": lambda x: LAMBDA * np.where(x > 0, x, ALPHA * np.expm1(np.minimum(x, 0.0))),
-    "sign": np.sign,
-    "gelu": _gated(_each(lambda x: math.erfc(-x / math.sqrt(2.0)) / 2.0)),
-    "silu": _gated(_sigmoid),
-    "exp": np.exp,
-    "log": np.log,
-    "erf": _each(math.erf),
-    "atan": np.arctan,
-    "softplus": lambda x: np.logaddexp(0.0, x),
-    "equal_zero": _compared(np.equal),
-    "non_zero": _compared(np.not_equal),
-    "less_than_zero": _compared(np.less),
-    "less_equal_zero": _compared(np.less_equal),
-    "greater_equal_zero": _compared(np.greater_equal),
-    "greater_than_zero": _compared(np.greater),
-}
 
 
 @dataclass(frozen=True)
@@ -88,60 +30,73 @@ class Shape:
     ``left`` and ``right`` are slope and intercept of a line; None means that ``fit`` computes it.
     """
 
-    kind: str | None = None
+    kind: Any = None
     low: float = -math.inf
     high: float = math.inf
     symmetry: Any = "none"  # or its code
-    step_exponent: int | None = None
-    y_low: float | None = None
-    y_high: float | None = None
-    left: tuple[float, float] | None = None
-    right: tuple[float, float] | None = None
+    step_exponent: Any = None
+    y_low: Any = None
+    y_high: Any = None
+    left: Any = None
+    right: Any = None
 
 
-def _arguments(row: Mapping[str, str]) -> dict[str, Any]:
-    given: dict[str, Any] = {}
-    for name in ("kind", "symmetry"):
-        given[name] = row[name]
-    for name in ("low", "high", "y_low", "y_high"):
-        given[name] = row[name] and float(row[name])
-    for name in ("left", "right"):
-        given[name] = tuple(map(float, row[name].split()))
-    given["step_exponent"] = row["step_exponent"] and int(row["step_exponent"])
-    return {name: value for name, value in given.items() if value not in ("", ())}
+def _line_in(cell: str) -> tuple[float, ...]:
+    return tuple(map(float, cell.split()))
+
+
+# the columns of fits.csv, and how their cells are read
+ARGUMENTS: Mapping[str, Any] = {
+    "kind": str,
+    "symmetry": str,
+    "low": float,
+    "high": float,
+    "y_low": float,
+    "y_high": float,
+    "step_exponent": int,
+    "left": _line_in,
+    "right": _line_in,
+}
+
+
+def _fits() -> Mapping[Any, Mapping[str, Any]]:
+    """Return the arguments of ``fit`` by function; empty cells are left out."""
+    fits = {}
+    for row in read_table(Path(__file__).with_name("fits.csv")):
+        given = {}
+        for name, read in ARGUMENTS.items():
+            if row[name]:
+                given[name] = read(row[name])
+        fits[row["function"]] = given
+    return fits
 
 
 # Limits, lines and steps are those of the tables that compilers 4.2.1 and later wrote for H13.  So
 # are the knots, except for gelu and selu, where the compilers chose others.
-FITS: Mapping[Any, Mapping[str, Any]] = {
-    row["function"]: _arguments(row) for row in read_table(Path(__file__).with_name("fits.csv"))
-}
+FITS = _fits()
 
 
 def true(function: str | Function, x: Any) -> np.ndarray:
-    """Return the values float64 of a function, or of the name of one in ``FUNCTIONS``; NaN outside
-    its domain.
+    """Return the float64 values of a function or of a name in ``FUNCTIONS``; NaN outside its
+    domain.
 
     Raises LookupError with the known names.
 
     >>> true("relu6", [-1.0, 2.0, 9.0]).tolist()
     [0.0, 2.0, 6.0]
     """
+    exact = _exact(function)
     with np.errstate(all="ignore"):
-        return np.asarray(_exact(function)(np.asarray(x, np.float64)), np.float64)
+        found = exact(np.asarray(x, np.float64))
+    return np.asarray(found, np.float64)
 
 
 def _exact(function: str | Function) -> Function:
-    refuse_if(
-        isinstance(function, str) and function not in FUNCTIONS,
-        "function",
-        repr(function),
-        f"is a function of arrays or one of {', '.join(FUNCTIONS)}",
-        LookupError,
-    )
-    if isinstance(function, str):
-        return FUNCTIONS[function]
-    return function
+    if not isinstance(function, str):
+        return function
+    allowed = f"is a function of arrays or one of {', '.join(FUNCTIONS)}"
+    refuse_if(function not in FUNCTIONS, "function", repr(function), allowed, LookupError)
+    return FUNCTIONS[function]
 
 
 def fit(
@@ -166,22 +121,16 @@ def fit(
     """
     given = {"kind": kind, "low": low, "high": high, **further}
     chosen = {name: value for name, value in given.items() if value is not None}
-    shape = Shape(**{**FITS.get(function, {}), **chosen})
-    function = _exact(function)
-    first, last = _ends(shape)
-    assert shape.kind is not None
-    y_low = _limit("y_low", shape.y_low, function, first)
-    y_high = _limit("y_high", shape.y_high, function, last)
-    exponent = shape.step_exponent
-    if exponent is None:
-        exponent = _step_exponent(shape.kind, first, last)
+    known = FITS.get(function, {})
+    exact = _exact(function)
+    shape = _completed(Shape(**{**known, **chosen}), exact)
     table = Table(
-        first,
-        last,
-        y_low,
-        y_high,
+        shape.low,
+        shape.high,
+        shape.y_low,
+        shape.y_high,
         np.zeros(KNOTS),
-        step_exponent=exponent,
+        step_exponent=shape.step_exponent,
         kind=KINDS[shape.kind],
         symmetry=shape.symmetry,
     )
@@ -189,13 +138,14 @@ def fit(
     if shape.kind in REDUCED:
         # below a half lie knots that no mantissa reaches
         reached = (x >= 0.5) | (shape.kind == "exp2")
-        return replace(table, knots=_finite(function, x, where=reached))
+        return replace(table, knots=_finite(exact, x, reached))
     left_edge, right_edge, step = 0.0, 0.0, 1.0
     if len(x):
-        left_edge, right_edge, step = x[0], x[-1], 2.0**-exponent
-        table = replace(table, knots=_finite(function, x))
-    left = shape.left or _line(function, left_edge, first, y_low, -step)
-    right = shape.right or _line(function, right_edge, last, y_high, step)
+        left_edge, right_edge = x[0], x[-1]
+        step = 2.0**-shape.step_exponent
+        table = replace(table, knots=_finite(exact, x))
+    left = shape.left or _line(exact, left_edge, shape.low, shape.y_low, -step)
+    right = shape.right or _line(exact, right_edge, shape.high, shape.y_high, step)
     return replace(
         table,
         left_slope=left[0],
@@ -205,18 +155,24 @@ def fit(
     )
 
 
-def _ends(shape: Shape) -> tuple[float, float]:
-    """Return ``low`` and ``high`` rounded to fp16; raises ValueError for an impossible shape."""
-    if shape.kind not in PLAIN and shape.kind not in REDUCED:
-        raise ValueError(
-            f"kind: got {shape.kind!r}, allowed is one of {', '.join((*PLAIN, *REDUCED))}"
-        )
-    low, high = float(halves(shape.low)), float(halves(shape.high))
+def _completed(shape: Shape, exact: Function) -> Shape:
+    """Return a shape with limits in fp16, their values, and a step; ValueError if there is none."""
+    kinds = [*PLAIN, *REDUCED]
+    if shape.kind not in kinds:
+        raise ValueError(f"kind: got {shape.kind!r}, allowed is one of {', '.join(kinds)}")
+    low = float(halves(shape.low))
+    high = float(halves(shape.high))
     if not low < high:
         raise ValueError(
             f"low, high: got {shape.low} and {shape.high}, allowed is a low below high in fp16"
         )
-    return low, high
+    y_low = _limit("y_low", shape.y_low, exact, low)
+    y_high = _limit("y_high", shape.y_high, exact, high)
+    exponent = shape.step_exponent
+    if exponent is None:
+        exponent = _step_exponent(shape.kind, low, high)
+    changed = replace(shape, low=low, high=high, step_exponent=exponent)
+    return replace(changed, y_low=y_low, y_high=y_high)
 
 
 def errors(
@@ -239,36 +195,46 @@ def errors(
     x = _finite_inputs()
     x = np.sort(x[(x >= low) & (x <= high)])
     right = true(function, x)
-    x, right = x[np.isfinite(right)], right[np.isfinite(right)]
-    refuse_if(
-        not len(x),
-        "low, high",
-        f"{low} and {high}",
-        "is a range that holds inputs where the function is finite",
-    )
+    finite = np.isfinite(right)
+    x, right = x[finite], right[finite]
+    allowed = "is a range that holds inputs where the function is finite"
+    refuse_if(not len(x), "low, high", f"{low} and {high}", allowed)
     if rounded:
         y = evaluate(table, x).astype(np.float64)
     else:
         y = values(table, x)
-    with np.errstate(invalid="ignore"):
-        off = np.where(np.isfinite(y), np.abs(y - right), np.inf)
-    off[np.isinf(y) & (y * right > 0) & (np.abs(right) >= TO_INFINITY)] = 0.0
+    off = _distances(y, right)
+    sizes = np.abs(right)
     everywhere = np.ones(len(x), bool)
-    normal = np.abs(right) >= LEAST_NORMAL
+    normal = sizes >= LEAST_NORMAL
     rows = []
     for measure, scale, some in (
-        ("absolute", np.ones(len(x)), everywhere),
-        ("relative", np.abs(right), normal),
+        ("absolute", everywhere, everywhere),
+        ("relative", sizes, normal),
         ("ulps", last_place(right), everywhere),
     ):
-        sizes = np.divide(off, scale, out=np.full(len(x), -1.0), where=some)
-        at = int(np.argmax(sizes))
+        scaled = np.full(len(x), -1.0)
+        np.divide(off, scale, out=scaled, where=some)
+        at = int(np.argmax(scaled))
         numbers: tuple[float, ...] = (np.nan,) * 5
         if some.any():
-            numbers = sizes[at], sizes[some].mean(), float(x[at]), y[at], right[at]
-        rows.append((measure, *numbers, int(np.count_nonzero(some))))
+            mean = scaled[some].mean()
+            numbers = scaled[at], mean, float(x[at]), y[at], right[at]
+        count = int(np.count_nonzero(some))
+        rows.append((measure, *numbers, count))
     columns = ["measure", "largest", "mean", "x", "y", "true", "inputs"]
     return pd.DataFrame(rows, columns=columns).set_index("measure")
+
+
+def _distances(y: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return the absolute errors; infinite for an infinity or NaN that is not the rounded value."""
+    with np.errstate(invalid="ignore"):
+        distances = np.abs(y - right)
+    off = np.where(np.isfinite(y), distances, np.inf)
+    to_infinity = np.abs(right) >= TO_INFINITY
+    same_sign = y * right > 0
+    off[np.isinf(y) & same_sign & to_infinity] = 0.0
+    return off
 
 
 def closest(table: Table) -> pd.DataFrame:
@@ -284,10 +250,13 @@ def closest(table: Table) -> pd.DataFrame:
         right = true(name, x)
         some = np.isfinite(right)
         right = np.clip(right[some], -MOST, MOST)
-        share = np.abs(y[some] - right) / np.maximum(np.abs(right), LEAST_SHARED)
-        share = np.minimum(np.nan_to_num(share, nan=1.0), 1.0)
+        distance = np.abs(y[some] - right)
+        scale = np.maximum(np.abs(right), LEAST_SHARED)
+        share = np.nan_to_num(distance / scale, nan=1.0)
+        share = np.minimum(share, 1.0)
         rows.append((name, share.mean(), share.max()))
-    found = pd.DataFrame(rows, columns=["function", "mean", "largest"]).set_index("function")
+    found = pd.DataFrame(rows, columns=["function", "mean", "largest"])
+    found = found.set_index("function")
     return found.sort_values(["mean", "largest"], kind="stable")
 
 
@@ -300,24 +269,28 @@ def identify(table: Table) -> str | None:
     """
     found = closest(table)
     first, second = found.iloc[0], found.iloc[1]
-    if first.largest < NEAR and 2 * first["mean"] < second["mean"]:
+    is_near = first.largest < NEAR
+    if is_near and 2 * first["mean"] < second["mean"]:
         return str(found.index[0])
     return None
 
 
 def last_place(values: Any) -> np.ndarray:
-    """Return what the last bit of an fp16 of each value's size is worth; float64.
+    """Return the worth (float64) of the last bit of an fp16 number of each value's size.
 
     >>> last_place([1.0, 0.75, 0.0]).tolist()
     [0.0009765625, 0.00048828125, 5.960464477539063e-08]
     """
     sizes = np.abs(np.asarray(values, np.float64))
-    exponent = np.frexp(np.maximum(sizes, LEAST_NORMAL))[1]
-    return np.ldexp(1.0, np.minimum(exponent, 16) - 11)
+    sizes = np.maximum(sizes, LEAST_NORMAL)
+    exponent = np.frexp(sizes)[1]
+    exponent = np.minimum(exponent, 16)
+    return np.ldexp(1.0, exponent - 11)
 
 
 def _finite_inputs() -> np.ndarray:
-    x = np.arange(CODES, dtype=np.uint16).view(np.float16)
+    codes = np.arange(CODES, dtype=np.uint16)
+    x = codes.view(np.float16)
     return x[np.isfinite(x)]
 
 
@@ -325,28 +298,25 @@ def _step_exponent(kind: str, low: float, high: float) -> int:
     """Return the finest step exponent with which a plain kind's knots reach the finite ends."""
     if kind in REDUCED:
         return REDUCED[kind][1]
-    first = PLAIN[kind]
+    steps_left = -PLAIN[kind]
+    steps_right = KNOTS - 1 - steps_left
     finest = math.inf
-    # steps to the left of 0, steps to the right
-    for steps, size in ((-first, -low), (KNOTS - 1 + first, high)):
+    for steps, size in ((steps_left, -low), (steps_right, high)):
         if steps and 0 < size < math.inf:
             finest = min(finest, steps / size)
-    refuse_if(
-        finest == math.inf,
-        "step_exponent",
-        f"none with limits {low} and {high}",
-        f"is to leave it out where a limit on the side of the knots is finite ({kind})",
-    )
+    got = f"none with limits {low} and {high}"
+    allowed = f"is to leave it out where a limit on the side of the knots is finite ({kind})"
+    refuse_if(finest == math.inf, "step_exponent", got, allowed)
     return math.floor(math.log2(finest))
 
 
-def _finite(function: str | Function, x: np.ndarray, where: Any = True) -> np.ndarray:
+def _finite(function: Function, x: np.ndarray, where: Any = True) -> np.ndarray:
+    """Return the function's values, 0 elsewhere; raises ValueError for a value beyond fp16."""
     values = np.where(where, true(function, x), 0.0)
     lost = ~(np.abs(values) < TO_INFINITY)
     if lost.any():
-        raise ValueError(
-            f"function: got {values[lost][0]} at the knot {x[lost][0]}, allowed is at most {MOST:g}"
-        )
+        value, knot = values[lost][0], x[lost][0]
+        raise ValueError(f"function: got {value} at the knot {knot}, allowed is at most {MOST:g}")
     return values
 
 
@@ -366,10 +336,12 @@ def _line(
     function one step further."""
     if (limit - edge) * way <= 0:
         return 0.0, y
-    near = float(halves(_finite(function, np.array([edge]))[0]))
+    at_edge = _finite(function, np.array([edge]))
+    near = float(halves(at_edge[0]))
     further = limit
     if not math.isfinite(limit) or not math.isfinite(y):
         further = edge + way
         y = float(_finite(function, np.array([further]))[0])
-    slope = float(halves((y - near) / (further - edge))) + 0.0  # no -0
+    exact_slope = (y - near) / (further - edge)
+    slope = float(halves(exact_slope)) + 0.0  # no -0
     return slope, near - slope * edge

@@ -1,0 +1,123 @@
+"""The functions that activation tables approximate, in float64, by the compiler's names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray
+Function = Callable[[Array], Array]
+# of SELU (Klambauer et al., 2017)
+ALPHA, LAMBDA = 1.6732632423543772, 1.0507009873554805
+
+
+def _relu(x: Array) -> Array:
+    return np.maximum(x, 0.0)
+
+
+def _relu6(x: Array) -> Array:
+    return np.clip(x, 0.0, 6.0)
+
+
+def _leaky_relu(x: Array) -> Array:
+    return np.where(x > 0, x, 0.01 * x)
+
+
+def _hard_tanh(x: Array) -> Array:
+    return np.clip(x, -1.0, 1.0)
+
+
+def _sigmoid(x: Array) -> Array:
+    logarithm = -_softplus(-x)
+    return np.exp(logarithm)
+
+
+def _softplus(x: Array) -> Array:
+    return np.logaddexp(0.0, x)
+
+
+def _sigmoid_less_half(x: Array) -> Array:
+    return _sigmoid(x) - 0.5
+
+
+def _rsqrt(x: Array) -> Array:
+    return 1.0 / np.sqrt(x)
+
+
+def _elu(x: Array) -> Array:
+    return _exponential_below_0(x, 1.0)
+
+
+def _selu(x: Array) -> Array:
+    return LAMBDA * _exponential_below_0(x, ALPHA)
+
+
+def _exponential_below_0(x: Array, factor: float) -> Array:
+    # the minimum keeps large values from overflowing where they are not used
+    not_above = np.minimum(x, 0.0)
+    below = np.expm1(not_above)
+    return np.where(x > 0, x, factor * below)
+
+
+def _gelu(x: Array) -> Array:
+    # not 1 + erf, which loses the digits of a small share
+    scaled = -x / math.sqrt(2.0)
+    share = _erfc(scaled) / 2.0
+    return _gated(x, share)
+
+
+def _silu(x: Array) -> Array:
+    share = _sigmoid(x)
+    return _gated(x, share)
+
+
+def _gated(x: Array, gate: Array) -> Array:
+    """Return ``x * gate``, for gates that vanish faster than x grows."""
+    vanished = np.isneginf(x)
+    return np.where(vanished, 0.0, x * gate)
+
+
+def _compared(compare: Callable[[Any, float], Any]) -> Function:
+    """Return a function that is 1 if x compares so with 0, else 0."""
+    return lambda x: np.asarray(compare(x, 0.0), np.float64)
+
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+_erfc = np.vectorize(math.erfc, otypes=[np.float64])
+
+# By the compiler's names in small letters, if it has a name.
+FUNCTIONS: Mapping[str, Function] = {
+    "none": np.positive,
+    "relu": _relu,
+    "relu6": _relu6,
+    "leaky_relu": _leaky_relu,
+    "hard_tanh": _hard_tanh,
+    "sigmoid": _sigmoid,
+    "sigmoid_less_half": _sigmoid_less_half,
+    "tanh": np.tanh,
+    "sqrt": np.sqrt,
+    "rsqrt": _rsqrt,
+    "inv": np.reciprocal,
+    "sqr": np.square,
+    "log2": np.log2,
+    "exp2": np.exp2,
+    "elu": _elu,
+    "selu": _selu,
+    "sign": np.sign,
+    "gelu": _gelu,
+    "silu": _silu,
+    "exp": np.exp,
+    "log": np.log,
+    "erf": _erf,
+    "atan": np.arctan,
+    "softplus": _softplus,
+    "equal_zero": _compared(np.equal),
+    "non_zero": _compared(np.not_equal),
+    "less_than_zero": _compared(np.less),
+    "less_equal_zero": _compared(np.less_equal),
+    "greater_equal_zero": _compared(np.greater_equal),
+    "greater_than_zero": _compared(np.greater),
+}
