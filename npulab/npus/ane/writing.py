@@ -43,7 +43,8 @@ PRIVATE, NO_ENTRY = 2, 0  # descriptions: coefficients and inputs, outputs
 # relative to its place, 4 bytes long; the bits below hold the number of the section
 RELOCATION_BITS = (1 + 2 * 2) * 2**24
 # two words after the scratch size: in files of one task, of several (concat); nobody knows them
-TAILS = {False: np.array([0x11, 3], "<u8").tobytes(), True: np.array([7, 4], "<u8").tobytes()}
+ONE_TASK_TAIL = np.array([0x11, 3], "<u8").tobytes()
+MORE_TASKS_TAIL = np.array([7, 4], "<u8").tobytes()
 TENSOR_TAIL = bytes(4)
 
 MOST_TEXT = 2**26
@@ -121,35 +122,41 @@ def hwx_bytes(capture: Capture, identity: str = "", label: str = "") -> bytes:
     if a task uses a base address that nothing has.
     """
     contents = _contents(capture)
-    kernels = contents.kernels
     identity = identity or _identity(capture)
-    label = label or "K" + hashlib.sha256(contents.data).hexdigest().upper()
-    symbols = [*_symbols(contents, label)]
-    names, starts = _strings([symbol.name for symbol in symbols])
+    digest = hashlib.sha256(contents.data).hexdigest()
+    label = label or "K" + digest.upper()
+    names, symbols = _symbol_table(contents, label)
     # the sizes of commands do not depend on the offsets in them
-    sized = _commands(contents, identity, Offsets(0, 0, len(names), 0, 0))
-    symbols_at = hwx.HEAD.sizeof() + len(b"".join(sized))
-    strings_at = symbols_at + hwx.SYMBOL.itemsize * len(symbols)
+    sized = _commands(contents, identity, Offsets(0, 0, 0, 0, 0))
+    commands_size = len(b"".join(sized))
+    symbols_at = hwx.HEAD.sizeof() + commands_size
+    strings_at = symbols_at + len(symbols)
     relocations_at = strings_at + len(names)
-    if kernels:
+    if contents.kernels:
         relocations_at = up(relocations_at, RELOCATION_ALIGN)
-    body_at = up(relocations_at + hwx.RELOCATION.itemsize * len(kernels), PAGE)
+    relocations = _relocations(contents)
+    body_at = up(relocations_at + len(relocations), PAGE)
     offsets = Offsets(symbols_at, strings_at, len(names), relocations_at, body_at)
     commands = _commands(contents, identity, offsets)
-    head = hwx.HEAD.build(
-        {
-            "cpusubtype": CHIPS[capture.chip]["cpusubtype"],
-            "commands": len(commands),
-            "commands_size": symbols_at - hwx.HEAD.sizeof(),
-        }
-    )
-    rows = [(start, *symbol[1:]) for symbol, start in zip(symbols, starts, strict=True)]
-    table = np.array(rows, hwx.SYMBOL).tobytes()
-    relocated = [(kernel.place, RELOCATION_BITS + 2) for kernel in kernels]
-    relocations = np.array(relocated, hwx.RELOCATION).tobytes()
-    front = b"".join([head, *commands, table, names]).ljust(relocations_at, b"\0") + relocations
-    body = contents.text.ljust(contents.const_at - contents.base, b"\0") + contents.data
-    return front.ljust(body_at, b"\0") + body.ljust(up(contents.stored, PAGE), b"\0")
+    values = {
+        "cpusubtype": CHIPS[capture.chip]["cpusubtype"],
+        "commands": len(commands),
+        "commands_size": commands_size,
+    }
+    head = hwx.HEAD.build(values)
+    front = b"".join([head, *commands, symbols, names])
+    front = front.ljust(relocations_at, b"\0")
+    front += relocations
+    text_size = contents.const_at - contents.base
+    body = contents.text.ljust(text_size, b"\0") + contents.data
+    body_size = up(contents.stored, PAGE)
+    return front.ljust(body_at, b"\0") + body.ljust(body_size, b"\0")
+
+
+def _relocations(contents: Contents) -> bytes:
+    """Return a relocation for each word of the task list that places coefficients."""
+    relocated = [(kernel.place, RELOCATION_BITS + 2) for kernel in contents.kernels]
+    return np.array(relocated, hwx.RELOCATION).tobytes()
 
 
 def _contents(capture: Capture) -> Contents:
@@ -159,12 +166,14 @@ def _contents(capture: Capture) -> Contents:
     least = base + up(len(text), COEFFICIENT_ALIGN)
     const_at = capture.addresses.get("coefficients", least)
     data = capture.buffers.get("coefficients", bytes(PAGE))
-    if not least <= const_at < least + MOST_TEXT or const_at % COEFFICIENT_ALIGN:
-        raise ValueError(
-            f"{capture.name}: coefficients: got address {const_at:#x}, allowed is at least "
-            f"{least:#x}, after {len(text)} bytes of tasks at {base:#x}"
-        )
-    contents = Contents(capture, base, text, const_at, data, tensors, [*_kernels(capture, listed)])
+    within = least <= const_at < least + MOST_TEXT
+    got = f"address {const_at:#x}"
+    allowed = f"is at least {least:#x}, after {len(text)} bytes of tasks at {base:#x}"
+    aligned = const_at % COEFFICIENT_ALIGN == 0
+    place = f"{capture.name}: coefficients"
+    refuse_if(not within or not aligned, place, got, allowed)
+    kernels = list(_kernels(capture, listed))
+    contents = Contents(capture, base, text, const_at, data, tensors, kernels)
     _refuse_overlaps(contents)
     _refuse_missing_bars(contents)
     return contents
@@ -176,46 +185,37 @@ def _task_list(capture: Capture) -> tuple[list[tasks.Task], bytes]:
     offset, seen = 0, set[int]()
     for number, job in enumerate(capture.jobs):
         # the first task lies at 0, where no link may lead
-        wrong = not offset or offset in seen or offset % WORD_BYTES or offset > MOST_TEXT
-        if number and wrong:
-            raise ValueError(
-                f"{capture.name}: task {number - 1}: got its next task at {offset:#x}, "
-                f"allowed is a place of its own up to {MOST_TEXT:#x}"
-            )
+        taken = not offset or offset in seen
+        wrong = taken or offset % WORD_BYTES or offset > MOST_TEXT
+        place = f"{capture.name}: task {number - 1}"
+        allowed = f"is a place of its own up to {MOST_TEXT:#x}"
+        refuse_if(number and wrong, place, f"its next task at {offset:#x}", allowed)
         seen.add(offset)
-        listed.append(tasks.records(job.writes, offset))
-        offset = listed[-1].header[tasks.H13.pointer]
-    if not listed or offset:
-        raise ValueError(
-            f"{capture.name}: got {len(listed)} tasks and a last link to {offset:#x}, "
-            "allowed are one or more, the last without a link"
-        )
+        task = tasks.records(job.writes, offset)
+        listed.append(task)
+        offset = task.header[tasks.H13.pointer]
+    got = f"{len(listed)} tasks and a last link to {offset:#x}"
+    allowed = "are one or more, the last without a link"
+    refuse_if(not listed or offset, capture.name, got, allowed)
     in_order = sorted(listed, key=lambda task: task.offset)
     return listed, tasks.write(in_order, what=f"{capture.name}: tasks")
 
 
 def _tensors(capture: Capture) -> Sequence[Described]:
-    """Return what is known of the tensors, with ``address``."""
-    found = [dict(tensor) for tensor in capture.parameters.get("tensors", ())]
-    refuse_if(
-        not found,
-        f"{capture.name}: parameters",
-        "no tensors",
-        "are those that the importer or lower gives",
-    )
+    """Return the tensors of the capture's parameters, each with its ``address``."""
+    given = capture.parameters.get("tensors", ())
+    found = [dict(tensor) for tensor in given]
+    allowed = "are those that the importer or lower gives"
+    refuse_if(not found, f"{capture.name}: parameters", "no tensors", allowed)
     for tensor in found:
-        lacking = TENSOR_KEYS - tensor.keys()
-        if (
-            lacking
-            or tensor["kind"] not in TENSOR_FLAGS
-            or tensor["name"] not in capture.addresses
-            or tensor["bar"] is None
-        ):
-            raise ValueError(
-                f"{capture.name}: tensor {tensor.get('name')!r}: got {sorted(tensor)}, allowed is "
-                "an input or output with the keys of the importer, a BAR and an address"
-            )
-        tensor["address"] = capture.addresses[tensor["name"]]
+        known = tensor.keys() >= TENSOR_KEYS and tensor["kind"] in TENSOR_FLAGS
+        address = capture.addresses.get(tensor.get("name", ""))
+        # 0 is an address too
+        placed = address is not None and tensor.get("bar") is not None
+        place = f"{capture.name}: tensor {tensor.get('name')!r}"
+        allowed = "is an input or output with the keys of the importer, a BAR and an address"
+        refuse_if(not known or not placed, place, sorted(tensor), allowed)
+        tensor["address"] = address
     return found
 
 
@@ -224,33 +224,33 @@ def _refuse_overlaps(contents: Contents) -> None:
     spans = [(base, base + contents.stored, "tasks and coefficients")]
     for tensor in contents.tensors:
         at = tensor["address"]
-        spans.append((at, at + _section_bytes(tensor), tensor["name"]))
+        end = at + _section_bytes(tensor)
+        spans.append((at, end, tensor["name"]))
     spans.sort()
-    for (_, end, before), (begin, _, behind) in pairwise(spans):
-        if up(end, PAGE) > begin:
-            raise ValueError(
-                f"{name}: {behind}: got address {begin:#x}, allowed is at least "
-                f"{up(end, PAGE):#x}, after {before}"
-            )
+    for (_, end, before), (begin, _, after) in pairwise(spans):
+        least = up(end, PAGE)
+        allowed = f"is at least {least:#x}, after {before}"
+        got = f"address {begin:#x}"
+        refuse_if(least > begin, f"{name}: {after}", got, allowed)
     begins = [begin for begin, *_ in spans]
-    if any(begin % PAGE for begin in begins) or spans[-1][1] > hwx.ADDRESS_END:
-        raise ValueError(
-            f"{name}: got addresses {', '.join(map(hex, begins))}, allowed are multiples of "
-            f"{PAGE:#x} within 32 bits"
-        )
+    last_end = spans[-1][1]
+    unaligned = any(begin % PAGE for begin in begins)
+    got = f"addresses {', '.join(map(hex, begins))}"
+    allowed = f"are multiples of {PAGE:#x} within 32 bits"
+    refuse_if(unaligned or last_end > hwx.ADDRESS_END, name, got, allowed)
 
 
 def _refuse_missing_bars(contents: Contents) -> None:
     bars = sorted(_bars(contents))
+    allowed = ", ".join(map(str, bars))
     for task, job in enumerate(contents.capture.jobs):
         registers = contents.capture.maps[job.block]
         for valid, base in BASES:
             bar = int(registers[base].extract(job.words))
-            if registers[valid].extract(job.words) and bar not in bars:
-                raise ValueError(
-                    f"{contents.capture.name}: task {task}: got {base} {bar}, which no tensor of "
-                    f"the capture has, allowed are {', '.join(map(str, bars))}"
-                )
+            is_read = bool(registers[valid].extract(job.words))
+            place = f"{contents.capture.name}: task {task}"
+            got = f"{base} {bar}, which no tensor of the capture has"
+            refuse_if(is_read and bar not in bars, place, got, f"are {allowed}")
 
 
 def _bars(contents: Contents) -> dict[int, int]:
@@ -274,8 +274,22 @@ def _kernels(capture: Capture, listed: Sequence[tasks.Task]) -> Iterator[EngineC
         for place, record in task.placed:
             for i, (address, value) in enumerate(record.writes, 1):
                 engine = (address - FIRST_BASE) // WORD_BYTES
-                if 0 <= engine < ENGINES and state.get(FIRST_CONFIG + WORD_BYTES * engine, 0) % 2:
+                config = FIRST_CONFIG + WORD_BYTES * engine
+                if 0 <= engine < ENGINES and state.get(config, 0) % 2:
                     yield EngineCoefficients(place + WORD_BYTES * i, engine, value, table)
+
+
+def _symbol_table(contents: Contents, label: str) -> tuple[bytes, bytes]:
+    """Return the table of names, which begins with an empty name, and the symbols."""
+    names, rows = b"\0", []
+    for name, *fields in _symbols(contents, label):
+        rows.append((len(names), *fields))
+        names += _zero_ended(name)
+    return names, np.array(rows, hwx.SYMBOL).tobytes()
+
+
+def _zero_ended(name: str) -> bytes:
+    return name.encode() + b"\0"
 
 
 def _symbols(contents: Contents, label: str) -> Iterator[hwx.Symbol]:
@@ -284,48 +298,52 @@ def _symbols(contents: Contents, label: str) -> Iterator[hwx.Symbol]:
         name = f"{label}_ne_{kernel.engine}"
         if kernel.table and len(contents.kernels) == 1:
             name = label
-        yield hwx.Symbol(name, DEFINED, 2, PRIVATE, contents.const_at + kernel.offset)
+        address = contents.const_at + kernel.offset
+        yield hwx.Symbol(name, DEFINED, 2, PRIVATE, address)
     for section, tensor in enumerate(contents.placed, 3):
         description = NO_ENTRY
         if tensor["kind"] == "input":
             description = PRIVATE
-        yield hwx.Symbol(tensor["name"], DEFINED, section, description, tensor["address"])
+        address = tensor["address"]
+        yield hwx.Symbol(tensor["name"], DEFINED, section, description, address)
     for name in TYPES:
         yield hwx.Symbol(name, hwx.STABS_TYPE, 0, 0, 0)
     number = len(TYPES) + 1
     for tensor in contents.placed:
+        name = _type_of(tensor, number)
+        yield hwx.Symbol(name, hwx.STABS_TENSOR, 0, number, 0)
         # a tensor takes a number for itself and one for each axis
-        name = f"{tensor['name']}:t{number}="
-        for of_axis, (axis, step) in enumerate(AXES.items(), number + 1):
-            name += f"ar1;0;{tensor[axis]};{of_axis}=s{tensor['strides'][step]}{axis}:"
-        yield hwx.Symbol(f"{name}{tensor['element']}", hwx.STABS_TENSOR, 0, number, 0)
         number += 1 + len(AXES)
 
 
-def _strings(names: Sequence[str]) -> tuple[bytes, list[int]]:
-    """Return the table of names, which begins with an empty name, and where each name begins."""
-    table, starts = b"\0", []
-    for name in names:
-        starts.append(len(table))
-        table += name.encode() + b"\0"
-    return table, starts
+def _type_of(tensor: Described, number: int) -> str:
+    """Return the type of a tensor, an array of arrays, as the compiler writes it."""
+    name = f"{tensor['name']}:t{number}="
+    for axis, step in AXES.items():
+        number += 1
+        stride = tensor["strides"][step]
+        name += f"ar1;0;{tensor[axis]};{number}=s{stride}{axis}:"
+    return f"{name}{tensor['element']}"
 
 
 def _commands(contents: Contents, identity: str, offsets: Offsets) -> list[bytes]:
     """Return the load commands in the order of the compiler."""
     placed = contents.placed
-    commands = [_segment("__PAGEZERO", size=PAGE, flags=4), _text_segment(contents, offsets)]
+    zero_page = _segment("__PAGEZERO", size=PAGE, flags=4)
+    commands = [zero_page, _text_segment(contents, offsets)]
+    commands += map(_tensor_segment, placed)
     for tensor in placed:
-        commands.append(_tensor_segment(tensor))
-    for tensor in placed:
-        commands.append(_command(hwx.PLACE, {"address": tensor["address"]}, [tensor["name"]]))
+        values = {"address": tensor["address"]}
+        commands.append(_command(hwx.PLACE, values, [tensor["name"]]))
     commands.append(_program(contents))
     for tensor in contents.tensors:
         commands.append(_tensor_thread(tensor, contents.network))
-    commands.append(_command(hwx.COMMAND, {"command": hwx.IDENT}, [identity]))
+    identify = {"command": hwx.IDENT}
+    commands.append(_command(hwx.COMMAND, identify, [identity]))
+    symbols_size = offsets.strings - offsets.symbols
     symbols = {
         "symbols": offsets.symbols,
-        "count": (offsets.strings - offsets.symbols) // hwx.SYMBOL.itemsize,
+        "count": symbols_size // hwx.SYMBOL.itemsize,
         "strings": offsets.strings,
         "size": offsets.names,
     }
@@ -335,9 +353,11 @@ def _commands(contents: Contents, identity: str, offsets: Offsets) -> list[bytes
 
 def _text_segment(contents: Contents, offsets: Offsets) -> bytes:
     """Return the segment of the tasks and the coefficients."""
-    text_flags, relocations_at = 0x28, 0
+    text_flags = 0x28
+    relocations_at = 0
     if contents.kernels:
-        text_flags, relocations_at = 0x128, offsets.relocations
+        text_flags = 0x128
+        relocations_at = offsets.relocations
     text_section = _named_part(
         hwx.SECTION,
         "__text",
@@ -350,13 +370,14 @@ def _text_segment(contents: Contents, offsets: Offsets) -> bytes:
         relocations=relocations_at,
         relocation_count=len(contents.kernels),
     )
+    const_offset = contents.const_at - contents.base
     const_section = _named_part(
         hwx.SECTION,
         "__const",
         segment="__TEXT",
         address=contents.const_at,
         size=len(contents.data),
-        offset=offsets.body + contents.const_at - contents.base,
+        offset=offsets.body + const_offset,
         align=6,
         flags=0x26,
     )
@@ -379,7 +400,8 @@ def _text_segment(contents: Contents, offsets: Offsets) -> bytes:
 
 def _tensor_segment(tensor: Described) -> bytes:
     section, protection, flags = TENSOR_FLAGS[tensor["kind"]]
-    at, size = tensor["address"], _section_bytes(tensor)
+    at = tensor["address"]
+    size = _section_bytes(tensor)
     part = _named_part(
         hwx.SECTION, section, segment="__FVMLIB", address=at, size=size, align=14, flags=flags
     )
@@ -389,16 +411,17 @@ def _tensor_segment(tensor: Described) -> bytes:
 
 
 def _segment(name: str, *sections: bytes, protection: int = 0, **fields: Any) -> bytes:
+    body = b"".join(sections)
     head = _named_part(
         hwx.SEGMENT_HEAD,
         name,
-        bytes=hwx.SEGMENT_HEAD.sizeof() + len(b"".join(sections)),
+        bytes=hwx.SEGMENT_HEAD.sizeof() + len(body),
         most=protection,
         protection=protection,
         sections=len(sections),
         **fields,
     )
-    return b"".join([head, *sections])
+    return head + body
 
 
 def _named_part(struct: Any, name: str, *, segment: str = "", **fields: Any) -> bytes:
@@ -411,28 +434,34 @@ def _named_part(struct: Any, name: str, *, segment: str = "", **fields: Any) -> 
 def _program(contents: Contents) -> bytes:
     capture, bars = contents.capture, _bars(contents)
     first = tasks.records(capture.jobs[0].writes)
+    by_number = [bars.get(number, 0) for number in range(hwx.BARS)]
     values = {
-        "bars": [bars.get(number, 0) for number in range(hwx.BARS)],
+        "bars": by_number,
         "first_task": contents.base,
         "first_size": len(first.words) - 1,
         "tasks": len(capture.jobs),
     }
-    tail = TAILS[len(capture.jobs) > 1]
+    tail = ONE_TASK_TAIL
+    if len(capture.jobs) > 1:
+        tail = MORE_TASKS_TAIL
     return _command(hwx.PROGRAM_THREAD, values, [contents.network], tail)
 
 
 def _tensor_thread(tensor: Described, network: str) -> bytes:
     symbol = tensor["name"]
-    name = hwx.TENSOR_THREAD.sizeof() + len(TENSOR_TAIL) + len(network.encode()) + 1
+    names_at = hwx.TENSOR_THREAD.sizeof() + len(TENSOR_TAIL)
+    name_at = names_at + len(_zero_ended(network))
+    symbol_at = name_at + len(_zero_ended(symbol))
+    shape = [tensor[axis] for axis in "nchwd"]
     values = {
         "kind": KIND_CODES[tensor["kind"]],
-        "name": name,
+        "name": name_at,
         **tensor["strides"],
         "element": tensor["element"],
         "interleave": tensor["interleave"],
         "span": tensor["span"],
-        "shape": [tensor[axis] for axis in "nchwd"],
-        "symbol": name + len(symbol.encode()) + 1,
+        "shape": shape,
+        "symbol": symbol_at,
     }
     return _command(hwx.TENSOR_THREAD, values, [network, symbol, symbol], TENSOR_TAIL)
 
@@ -441,11 +470,10 @@ def _command(
     struct: Any, values: Mapping[str, Any], names: Sequence[str], more: bytes = b""
 ) -> bytes:
     """Return a command with ``more`` and the names after it, filled up to 8 bytes."""
-    tail = more
-    for name in names:
-        tail += name.encode() + b"\0"
+    tail = more + b"".join(map(_zero_ended, names))
     size = up(struct.sizeof() + len(tail), COMMAND_ALIGN)
-    return (struct.build({**values, "bytes": size}) + tail).ljust(size, b"\0")
+    command = struct.build({**values, "bytes": size}) + tail
+    return bytes(command.ljust(size, b"\0"))
 
 
 def _identity(capture: Capture) -> str:
