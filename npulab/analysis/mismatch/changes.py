@@ -57,11 +57,13 @@ def changes_of(start: Hypothesis, output: np.ndarray) -> list[Change]:
 
 def varied(output: np.ndarray) -> int:
     """Return how many outputs are not the most frequent code."""
-    return int(output.size - np.unique(output, return_counts=True)[1].max())
+    _, counts = np.unique(output, return_counts=True)
+    return int(output.size - counts.max())
 
 
 def with_layer(of: Hypothesis, **changed: Any) -> Hypothesis:
-    return replace(of, layer=replace(of.layer, **changed))
+    layer = replace(of.layer, **changed)
+    return replace(of, layer=layer)
 
 
 def after(of: Hypothesis, change: TensorChange) -> Hypothesis:
@@ -81,14 +83,17 @@ def _rules(start: Hypothesis, output: np.ndarray) -> Changes:
     base, _, _ = present.rpartition(":")
     if present in RULES:
         base = present
-    names = [name for name, rule in RULES.items() if output.dtype.name in rule.types]
-    family = present.partition(":")[0]
+    dtype = output.dtype.name
+    names = [name for name, rule in RULES.items() if dtype in rule.types]
+    family, _, _ = present.partition(":")
     names.sort(key=lambda name: name.partition(":")[0] != family)  # the nearest first
     if base in RULES:
         names += [f"{base}:{order}" for order in ORDERS]
-    for name in (*names, *ENGINES):
+    names += ENGINES
+    for name in names:
         if name != present:
-            yield f"rounding rule {name}", "rule", partial(replace, rule=name)
+            change = partial(replace, rule=name)
+            yield f"rounding rule {name}", "rule", change
 
 
 def _zero_points(start: Hypothesis, output: np.ndarray) -> Changes:
@@ -102,35 +107,46 @@ def _zero_points(start: Hypothesis, output: np.ndarray) -> Changes:
         if abs(q.zero_point) > 1:
             changes.append(("left out", name, 0))
     for words, name, zero in changes:
-        changed: dict[str, Any] = {f"{name}_q": replace(params[name], zero_point=zero)}
+        q = replace(params[name], zero_point=zero)
+        changed: dict[str, Any] = {f"{name}_q": q}
+        change = partial(with_layer, **changed)
         part = f"{name} zero point"
-        yield f"{part} {words}", part, partial(with_layer, **changed)
+        yield f"{part} {words}", part, change
 
 
 def _clamps(start: Hypothesis, output: np.ndarray) -> Changes:
     for activation in ACTIVATIONS:
-        if activation != start.layer.activation:
-            words = "no activation"
-            if activation:
-                words = f"activation {activation}"
-            yield words, "activation", partial(with_layer, activation=activation)
+        if activation == start.layer.activation:
+            continue
+        words = "no activation"
+        if activation:
+            words = f"activation {activation}"
+        change = partial(with_layer, activation=activation)
+        yield words, "activation", change
     for words, clamp in CLAMPS.items():
-        yield words, "clamp", partial(replace, clamp=clamp)
+        change = partial(replace, clamp=clamp)
+        yield words, "clamp", change
     if output.dtype.itemsize == 1:
-        yield "output of the other sign (xor 0x80)", "sign", partial(after, change=_flipped_sign)
+        change = partial(after, change=_flipped_sign)
+        yield "output of the other sign (xor 0x80)", "sign", change
 
 
 def _wrapped(codes: Codes, limits: CodeLimits) -> Codes:
-    return codes.clip(limits.low, limits.high) & 2**limits.info.bits - 1
+    codes = codes.clip(limits.low, limits.high)
+    mask = 2**limits.info.bits - 1
+    return codes & mask
 
 
 def _saturated_early(codes: Codes, limits: CodeLimits) -> Codes:
-    real = (codes - limits.zero).clip(limits.info.min, limits.info.max)
-    return (real + limits.zero).clip(limits.lowest, limits.highest)
+    info = limits.info
+    real = codes - limits.zero
+    codes = real.clip(info.min, info.max) + limits.zero
+    return codes.clip(limits.lowest, limits.highest)
 
 
 def _saturated_at_half(codes: Codes, limits: CodeLimits) -> Codes:
-    return codes.clip(limits.lowest, min(limits.high, limits.info.max // 2))
+    high = min(limits.high, limits.info.max // 2)
+    return codes.clip(limits.lowest, high)
 
 
 def _saturated_as_other_sign(codes: Codes, limits: CodeLimits) -> Codes:
@@ -142,11 +158,13 @@ def _saturated_as_other_sign(codes: Codes, limits: CodeLimits) -> Codes:
 
 
 def _without_lowest(codes: Codes, limits: CodeLimits) -> Codes:
-    return codes.clip(max(limits.low, limits.info.min + 1), limits.highest)
+    low = max(limits.low, limits.info.min + 1)
+    return codes.clip(low, limits.highest)
 
 
 def _without_negative(codes: Codes, limits: CodeLimits) -> Codes:
-    return codes.clip(max(limits.low, 0), limits.highest)
+    low = max(limits.low, 0)
+    return codes.clip(low, limits.highest)
 
 
 CLAMPS: dict[str, Callable[[Codes, CodeLimits], Codes]] = {
@@ -160,7 +178,8 @@ CLAMPS: dict[str, Callable[[Codes, CodeLimits], Codes]] = {
 
 
 def _flipped_sign(out: np.ndarray) -> np.ndarray:
-    return (out.view(np.uint8) ^ np.uint8(0x80)).view(out.dtype)
+    flipped = out.view(np.uint8) ^ np.uint8(0x80)
+    return flipped.view(out.dtype)
 
 
 # Accumulators
@@ -169,7 +188,8 @@ def _flipped_sign(out: np.ndarray) -> np.ndarray:
 def _biases(start: Hypothesis, output: np.ndarray) -> Changes:
     bias = start.layer.bias
     if np.any(bias):
-        yield "bias left out", "bias", partial(with_layer, bias=np.zeros_like(bias))
+        change = partial(with_layer, bias=np.zeros_like(bias))
+        yield "bias left out", "bias", change
 
 
 def _accumulators(start: Hypothesis, output: np.ndarray) -> Changes:
@@ -197,17 +217,21 @@ def _saturations(start: Hypothesis, output: np.ndarray) -> Changes:
     channels = output.shape[-1]
     wrong = np.flatnonzero(predicted != output)
     # evenly from all of them, so that no single channel or corner decides
-    sample = wrong[np.linspace(0, wrong.size - 1, min(SEEN, wrong.size)).astype(int)]
+    places = np.linspace(0, wrong.size - 1, min(SEEN, wrong.size))
+    sample = wrong[places.astype(int)]
     positions, columns = np.divmod(sample, channels)
     total = sums.of(layer, x).reshape(-1, channels)[positions]
-    captured = output.reshape(-1, channels)[positions, columns]
+    captured = output.ravel()[sample]
+    rows = np.arange(len(sample))
     for saturation in _ways_to_saturate(layer):
         off = of_outputs(layer, x, saturation, positions)
         if not off.any():
             continue
-        codes = codes_of(start, total - off)[np.arange(len(columns)), columns]
-        if 2 * np.count_nonzero(codes == captured) >= len(captured):
-            yield str(saturation), "accumulator", partial(replace, saturation=saturation)
+        codes = codes_of(start, total - off)[rows, columns]
+        right = np.count_nonzero(codes == captured)
+        if 2 * right >= len(sample):
+            change = partial(replace, saturation=saturation)
+            yield str(saturation), "accumulator", change
 
 
 def _ways_to_saturate(layer: Weighted) -> Iterator[Saturation]:
@@ -245,11 +269,14 @@ def _paddings(start: Hypothesis, output: np.ndarray) -> Changes:
         if border not in seen:
             seen.add(border)
             yield words, "window", partial(_with_pads, border=border)
-    if not any(map(any, layer.pads)):
+    if not np.any(layer.pads):
         return
     info = np.iinfo(output.dtype)
     zero = layer.input_q.zero_point
-    codes = {f"border of code {code}": code for code in (0, int(info.min)) if code != zero}
+    codes = {}
+    for code in (0, int(info.min)):
+        if code != zero:
+            codes[f"border of code {code}"] = code
     for step in (1, -1):
         codes[f"border of zero point {step:+d}"] = zero + step
     for words, code in codes.items():
@@ -259,34 +286,39 @@ def _paddings(start: Hypothesis, output: np.ndarray) -> Changes:
     yield "border of the image mirrored", "border", partial(_bordered, mode="reflect")
 
 
-def _named_paddings(layer: Conv2D) -> Iterator[tuple[str, Any]]:
-    (top, bottom), (left, right) = layer.pads
-    around = []
-    for size, spread in zip(layer.kernel, layer.dilation, strict=True):
-        around.append(((size - 1) * spread // 2,) * 2)
-    odd_row = f"odd row {_side(top, bottom)}"
-    odd_column = f"odd column {_side(left, right)}"
-    yield "padding same", "same"
-    yield "padding valid", "valid"
-    yield "padding symmetric", tuple(around)
-    yield odd_row, ((bottom, top), (left, right))
-    yield odd_column, ((top, bottom), (right, left))
-    yield f"{odd_row}, {odd_column}", ((bottom, top), (right, left))
-    yield "border in front only", ((top + bottom, 0), (left + right, 0))
-    yield "border behind only", ((0, top + bottom), (0, left + right))
-    for (down, rows), (across, columns) in product(DOWN.items(), ACROSS.items()):
-        moves = filter(None, (rows, columns))
-        if down or across:
-            yield f"windows {' and '.join(moves)}", _moved(layer.pads, down, across)
-
-
 DOWN = {0: "", 1: "one row down", -1: "one row up"}
 ACROSS = {0: "", 1: "one column right", -1: "one column left"}
 
 
-def _side(before: int, after: int) -> str:
+def _named_paddings(layer: Conv2D) -> Iterator[tuple[str, Any]]:
+    border = layer.pads
+    rows, columns = border
+    around = []
+    for size, spread in zip(layer.kernel, layer.dilation, strict=True):
+        reach = (size - 1) * spread // 2
+        around.append((reach, reach))
+    yield "padding same", "same"
+    yield "padding valid", "valid"
+    yield "padding symmetric", tuple(around)
+    other_rows, other_columns = rows[::-1], columns[::-1]
+    odd_row = f"odd row {_other_side(rows)}"
+    odd_column = f"odd column {_other_side(columns)}"
+    yield odd_row, (other_rows, columns)
+    yield odd_column, (rows, other_columns)
+    yield f"{odd_row}, {odd_column}", (other_rows, other_columns)
+    height, width = sum(rows), sum(columns)
+    yield "border in front only", ((height, 0), (width, 0))
+    yield "border behind only", ((0, height), (0, width))
+    for (down, moved_rows), (across, moved_columns) in product(DOWN.items(), ACROSS.items()):
+        moves = filter(None, (moved_rows, moved_columns))
+        if down or across:
+            yield f"windows {' and '.join(moves)}", _moved(border, down, across)
+
+
+def _other_side(border: Pair) -> str:
     """Return where the odd row or column of a border would lie on the other side."""
-    if before < after:
+    before, behind = border
+    if before < behind:
         return "in front"
     return "behind"
 
@@ -299,19 +331,22 @@ def _moved(border: tuple[Pair, Pair], down: int, across: int) -> tuple[Pair, Pai
 
 def _with_pads(of: Hypothesis, border: tuple[Pair, Pair]) -> Hypothesis:
     """Return the hypothesis with other borders, where a negative border cuts the image."""
-    height, width = of.x.shape[-3:-1]
-    (top, bottom), (left, right) = np.maximum(np.negative(border), 0).tolist()
     x = of.x
-    if top or bottom or left or right:
+    cut = np.maximum(np.negative(border), 0)
+    if cut.any():
+        height, width = x.shape[-3:-1]
+        (top, bottom), (left, right) = cut.tolist()
         x = x[..., top : height - bottom, left : width - right, :]
-    padding = tuple(map(tuple, np.maximum(border, 0).tolist()))
+    added = np.maximum(border, 0).tolist()
+    padding = tuple(map(tuple, added))
     return with_layer(replace(of, x=x), input_shape=x.shape[-3:], padding=padding)
 
 
 def _bordered(of: Hypothesis, **how: Any) -> Hypothesis:
     """Return the hypothesis with the border made part of the image."""
     assert isinstance(of.layer, Conv2D)
-    widths = [*[(0, 0)] * (of.x.ndim - 3), *of.layer.pads, (0, 0)]
+    batch = [(0, 0)] * (of.x.ndim - 3)
+    widths = [*batch, *of.layer.pads, (0, 0)]
     x = np.pad(of.x, widths, **how)
     return with_layer(replace(of, x=x), input_shape=x.shape[-3:], padding="valid")
 
@@ -330,7 +365,8 @@ def _phases(start: Hypothesis, output: np.ndarray) -> Changes:
             words = f"sampled from {' and '.join(sides)} of the stride"
             yield words, "window", partial(_sampled, down=row, across=column)
     if down != across:
-        yield "stride swapped", "window", partial(_refitted, output=output, stride=(across, down))
+        swapped = partial(_refitted, output=output, stride=(across, down))
+        yield "stride swapped", "window", swapped
 
 
 def _sampled(of: Hypothesis, down: int, across: int) -> Hypothesis:
@@ -343,21 +379,23 @@ def _refitted(of: Hypothesis, output: np.ndarray, **changed: Any) -> Hypothesis:
     the border that the shape needs."""
     layer = of.layer
     assert isinstance(layer, Conv2D)
-    shape = output.shape[-3:-1]
     stride = changed.get("stride", layer.stride)
     dilation = changed.get("dilation", layer.dilation)
     fits = True
     border = []
-    for axis in (0, 1):
+    for axis, wanted in enumerate(output.shape[-3:-1]):
         size, step = layer.input_shape[axis], stride[axis]
         span = (layer.kernel[axis] - 1) * dilation[axis] + 1
-        if (size + sum(layer.pads[axis]) - span) // step + 1 != shape[axis]:
+        padded = size + sum(layer.pads[axis])
+        if (padded - span) // step + 1 != wanted:
             fits = False
-        more = max((shape[axis] - 1) * step + span - size, 0)
+        needed = (wanted - 1) * step + span
+        more = max(needed - size, 0)
         border.append((more // 2, more - more // 2))
+    padding = tuple(border)
     if fits:
-        return with_layer(of, padding=layer.pads, **changed)
-    return with_layer(of, padding=tuple(border), **changed)
+        padding = layer.pads
+    return with_layer(of, padding=padding, **changed)
 
 
 # Orders of elements
@@ -384,10 +422,12 @@ def _reorders(shape: tuple[int, ...], image: bool) -> Iterator[tuple[str, Tensor
     }
     groups = [n for n in range(2, count) if count % n == 0]
     for n in groups:
-        orders[f"channels reversed in groups of {n}"] = channels.reshape(-1, n)[:, ::-1].ravel()
+        by_group = channels.reshape(-1, n)
+        orders[f"channels reversed in groups of {n}"] = by_group[:, ::-1].ravel()
     for n in groups:
-        orders[f"channels interleaved by {n}"] = channels.reshape(n, -1).T.ravel()
-    seen = {tuple(range(count))}
+        by_group = channels.reshape(n, -1)
+        orders[f"channels interleaved by {n}"] = by_group.T.ravel()
+    seen = {tuple(channels)}
     for words, order in orders.items():
         if tuple(order) not in seen:
             seen.add(tuple(order))
@@ -410,12 +450,14 @@ def _reorders(shape: tuple[int, ...], image: bool) -> Iterator[tuple[str, Tensor
 
 
 def _read_as_planes(tensor: np.ndarray) -> np.ndarray:
-    return np.moveaxis(tensor, -1, -3).reshape(tensor.shape)
+    planes = np.moveaxis(tensor, -1, -3)
+    return planes.reshape(tensor.shape)
 
 
 def _read_as_pixels(tensor: np.ndarray) -> np.ndarray:
     *outer, height, width, count = tensor.shape
-    return np.moveaxis(tensor.reshape(*outer, count, height, width), -3, -1)
+    planes = tensor.reshape(*outer, count, height, width)
+    return np.moveaxis(planes, -3, -1)
 
 
 def _kernels(start: Hypothesis, output: np.ndarray) -> Changes:
@@ -437,11 +479,13 @@ def _kernels(start: Hypothesis, output: np.ndarray) -> Changes:
     for words, changed in changes.items():
         if not any(np.array_equal(changed, known) for known in seen):
             seen.append(changed)
-            yield words, "kernel", partial(with_layer, weights=changed)
+            change = partial(with_layer, weights=changed)
+            yield words, "kernel", change
     for dilation in dict.fromkeys(((1, 1), (2, 2), layer.dilation[::-1])):
         if dilation != layer.dilation:
             change = partial(_refitted, output=output, dilation=dilation)
-            yield f"dilation {dilation[0]}x{dilation[1]}", "window", change
+            down, across = dilation
+            yield f"dilation {down}x{across}", "window", change
 
 
 CHANGES: tuple[tuple[str, Callable[[Hypothesis, np.ndarray], Changes]], ...] = (

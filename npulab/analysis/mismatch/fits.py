@@ -5,6 +5,7 @@ Each fits many numbers at once, so they are tried when no plainer change makes t
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import numpy as np
@@ -36,24 +37,25 @@ def unwritten(start: Hypothesis, predicted: np.ndarray, output: np.ndarray) -> l
     for code in dict.fromkeys((0, start.layer.output_q.zero_point)):
         for name, axis in axes.items():
             rest = tuple(np.delete(np.arange(output.ndim), axis).tolist())
-            empty = np.all(output == code, axis=rest) & np.any(predicted != code, axis=rest)
-            runs = _runs_of_true(empty, -(-RUN * len(empty) // output.size))
-            if runs and sum(map(len, runs)) < len(empty):
-                filled = partial(_filled, axis=axis, code=code, places=np.concatenate(runs))
-                found.append(
-                    Change(
-                        UNWRITTEN,
-                        f"{_spans(name, runs)}: captured is {code} everywhere",
-                        partial(after, change=filled),
-                        f"{name} of {code}",
-                    )
-                )
+            empty = np.all(output == code, axis=rest)
+            empty &= np.any(predicted != code, axis=rest)
+            least = math.ceil(RUN * len(empty) / output.size)
+            runs = _runs_of_true(empty, least)
+            if not runs:
+                continue
+            places = np.concatenate(runs)
+            if len(places) < len(empty):
+                words = f"{_spans(name, runs)}: captured is {code} everywhere"
+                filled = partial(_filled, axis=axis, code=code, places=places)
+                change = partial(after, change=filled)
+                found.append(Change(UNWRITTEN, words, change, f"{name} of {code}"))
     return found
 
 
 def _runs_of_true(flags: np.ndarray, least: int) -> list[np.ndarray]:
     """Return the places of each run of at least so many true flags."""
-    runs = np.split(np.arange(len(flags)), np.flatnonzero(np.diff(flags)) + 1)
+    starts = np.flatnonzero(np.diff(flags)) + 1
+    runs = np.split(np.arange(len(flags)), starts)
     return [run for run in runs if flags[run[0]] and len(run) >= least]
 
 
@@ -91,21 +93,24 @@ def permutation(
         free = places.get(column)
         if not free:
             return []
+        source = free[0]
         if channel in free:
-            free.remove(channel)
-            order.append(channel)
+            source = channel
         else:
-            order.append(free.pop(0))
-            moved.append(f"{channel} holds {order[channel]}")
+            moved.append(f"{channel} holds {source}")
+        free.remove(source)
+        order.append(source)
     if len(moved) > SHOWN:
         moved[SHOWN:] = ["..."]
-    change = partial(np.take, indices=order, axis=-1)
+    permuted = partial(np.take, indices=order, axis=-1)
+    change = partial(after, change=permuted)
     words = f"output channels permuted: {', '.join(moved)}"
-    return [Change("channel order", words, partial(after, change=change), "output order")]
+    return [Change("channel order", words, change, "output order")]
 
 
 def _channels(tensor: np.ndarray) -> list[bytes]:
-    return [column.tobytes() for column in tensor.reshape(-1, tensor.shape[-1]).T]
+    columns = tensor.reshape(-1, tensor.shape[-1]).T
+    return [column.tobytes() for column in columns]
 
 
 def other_bias(
@@ -118,26 +123,34 @@ def other_bias(
     codes = output.reshape(-1, count).astype(np.int64)
     total = sums.of(layer, start.x).reshape(-1, count)
     low, high = clamp_range(layer, output.dtype, start.rule)
-    off = np.flatnonzero(np.any(predicted.reshape(-1, count) != codes, axis=0))
+    wrong = predicted.reshape(-1, count) != codes
+    off = np.flatnonzero(np.any(wrong, axis=0))
     for column in codes[:, off].T:
         inside = column[(column > low) & (column < high)]
-        counts = np.unique(inside, return_counts=True)[1]
+        _, counts = np.unique(inside, return_counts=True)
         if counts.sum() - counts.max(initial=0) < FREE:
             return []
     ratio = layer.input_q.scale * np.asarray(layer.weight_q.scale) / layer.output_q.scale  # type: ignore[operator]
     real = codes - layer.output_q.zero_point
-    direction = parts_of(layer, output.dtype, start.rule)[0][0].rounding_direction
-    below, above = _rounding_span(direction, real)
-    least = np.where(codes <= low, -np.inf, (real - below) / ratio - total).max(0)
-    most = np.where(codes >= high, np.inf, (real + above) / ratio - total).min(0)
-    if np.any(least[off] > most[off] + 2):
+    (rule, _, _), *_ = parts_of(layer, output.dtype, start.rule)
+    below, above = _rounding_span(rule.rounding_direction, real)
+    lowest = (real - below) / ratio - total
+    highest = (real + above) / ratio - total
+    # a saturated output says only on which side the accumulator lies
+    lowest[codes <= low] = -np.inf
+    highest[codes >= high] = np.inf
+    least = lowest.max(0)[off]
+    most = highest.min(0)[off]
+    if np.any(least > most + 2):
         return []
-    steps = np.zeros(count, np.int64)
-    steps[off] = np.rint((least[off] + most[off]) / 2).astype(np.int64)
-    words = ", ".join(f"{steps[channel]:+d} in channel {channel}" for channel in off[:BIASES_SHOWN])
+    middle = np.rint((least + most) / 2).astype(np.int64)
+    bias = np.zeros(count, np.int64) + layer.bias
+    bias[off] += middle
+    shown = [f"{step:+d} in channel {channel}" for channel, step in zip(off, middle, strict=True)]
+    words = ", ".join(shown[:BIASES_SHOWN])
     if len(off) > BIASES_SHOWN:
         words += f", and in {len(off) - BIASES_SHOWN} more"
-    change = partial(with_layer, bias=layer.bias + steps)
+    change = partial(with_layer, bias=bias)
     return [Change("bias", f"bias off by {words}", change, "bias")]
 
 

@@ -28,6 +28,7 @@ PRESENT = "present"
 FIRST = 6  # of the nearest single changes, how many are tried with every other change
 WORK = 2 * 10**10  # products that trying pairs may take: about a second
 Progress = Callable[[list[Change]], Iterable[Change]]
+Fit = Callable[[Hypothesis, np.ndarray, np.ndarray, Sums], list[Change]]
 
 
 class Tried(NamedTuple):
@@ -69,9 +70,8 @@ def hypotheses(
     if x is None and output is None and not isinstance(layer, Conv2D | FullyConnected):
         layer, x, output, rule = _parts_of_comparison(layer)
     if not isinstance(layer, Conv2D | FullyConnected) or layer.dtype not in QUANTIZED:
-        raise ValueError(
-            f"layer: got {layer!r}, allowed is a Conv2D or FullyConnected of {', '.join(QUANTIZED)}"
-        )
+        allowed = f"a Conv2D or FullyConnected of {', '.join(QUANTIZED)}"
+        raise ValueError(f"layer: got {layer!r}, allowed is {allowed}")
     for name, tensor in (("x", x), ("output", output)):
         if tensor is None:
             raise ValueError(f"{name}: got None, allowed is a tensor")
@@ -82,9 +82,11 @@ def hypotheses(
         f"shape {output.shape} {output.dtype}",
         f"is {x.dtype} as the input is, at least one",
     )
+    start = Hypothesis(layer, x, rule)
     rows = []
-    for row in _Search(Hypothesis(layer, x, rule), output, progress).rows():
-        rows.append((row.kind, row.words, row.mismatches, output.size, row.mismatches == 0))
+    for row in _Search(start, output, progress).rows():
+        wrong = row.mismatches
+        rows.append((row.kind, row.words, wrong, output.size, wrong == 0))
     return Table(rows, columns=COLUMNS)
 
 
@@ -99,10 +101,11 @@ def _parts_of_comparison(found: Any) -> list[Any]:
     )
     layer, x, output, rule = parts
     if isinstance(layer, FullyConnected):
-        outputs, inputs = layer.weights.shape
         # a row for each batch
-        return [layer, np.reshape(x, (-1, inputs)), np.reshape(output, (-1, outputs)), rule]
-    return parts
+        outputs, inputs = layer.weights.shape
+        x = np.reshape(x, (-1, inputs))
+        output = np.reshape(output, (-1, outputs))
+    return [layer, x, output, rule]
 
 
 def summary_lines(frame: pd.DataFrame) -> list[str]:
@@ -124,23 +127,22 @@ def summary_lines(frame: pd.DataFrame) -> list[str]:
         few = f"; {size} outputs are few to tell"
     lines = []
     for _, group in rest[rest.equal].groupby("kind", sort=False):
-        lines.append(f"equal with: {' or '.join(group.change)} (0 of {size} differ){few}")
-    near = rest[rest.mismatches == rest.mismatches.min()]
-    if not lines and len(near):
-        count = near.mismatches.iloc[0]
-        if _nearer(count, wrong):
-            lines.append(f"nearest: {' or '.join(near.change)} ({count} of {size} differ){few}")
+        changes = " or ".join(group.change)
+        lines.append(f"equal with: {changes} (0 of {size} differ){few}")
+    least = rest.mismatches.min()
+    if not lines and _nearer(least, wrong):
+        nearest = rest[rest.mismatches == least]
+        changes = " or ".join(nearest.change)
+        lines.append(f"nearest: {changes} ({least} of {size} differ){few}")
     if not lines:
         lines.append(f"no neighbouring explanation is nearer ({wrong} of {size} differ)")
-    empty = rest[(rest.kind == UNWRITTEN) & ~rest.equal]
     first = "\n".join(lines)
-    for change, count in zip(empty.change, empty.mismatches, strict=True):
-        if _nearer(count, wrong) and change not in first:
-            lines.append(f"besides: {change} ({count} of {size} differ elsewhere)")
-    counts = []
-    for kind, count in rest.groupby("kind", sort=False).mismatches.min().items():
-        if " + " not in str(kind):
-            counts.append(f"{kind} {count}")
+    for row in rest[rest.kind == UNWRITTEN].itertuples():
+        count = row.mismatches
+        if count and _nearer(count, wrong) and row.change not in first:
+            lines.append(f"besides: {row.change} ({count} of {size} differ elsewhere)")
+    kinds = rest[~rest.kind.str.contains(" + ", regex=False)].groupby("kind", sort=False)
+    counts = [f"{kind} {count}" for kind, count in kinds.mismatches.min().items()]
     if counts:
         lines.append(f"best of each kind alone: {', '.join(counts)}")
     return lines
@@ -161,33 +163,31 @@ class _Search:
         words = f"rule {self.start.rule_name}"
         if predicted.shape != self.output.shape:
             words += f", output shape {predicted.shape}"
-        present = Tried(_mismatches(predicted, self.output), -1, PRESENT, words)
-        if not present.mismatches:
+        wrong = _mismatches(predicted, self.output)
+        present = Tried(wrong, -1, PRESENT, words)
+        if not wrong:
             return [present]
         changes = changes_of(self.start, self.output)
         changes += unwritten(self.start, predicted, self.output)
+        count = len(changes)
         found = list(self._tried(self.start, self.progress(changes), self.sums))
         # what fits many numbers is tried last, and only if enough outputs can contradict it
         if varied(self.output) >= ENOUGH:
-            self._add_fit(permutation, predicted, changes, found)
             if not _holds(found):
-                found += self._pairs(changes, found, present.mismatches)
-            self._add_fit(other_bias, predicted, changes, found)
+                found += self._fitted(permutation, predicted, count)
+            if not _holds(found):
+                found += self._pairs(changes, found, wrong)
+            if not _holds(found):
+                found += self._fitted(other_bias, predicted, count)
         return [present, *sorted(found)]
 
-    def _add_fit(
-        self,
-        fit: Callable[[Hypothesis, np.ndarray, np.ndarray, Sums], list[Change]],
-        predicted: np.ndarray,
-        changes: list[Change],
-        found: list[Tried],
-    ) -> None:
-        """Add what a fit makes of the outputs, if nothing in ``found`` makes them equal."""
-        if _holds(found) or predicted.shape != self.output.shape:
-            return
+    def _fitted(self, fit: Fit, predicted: np.ndarray, number: int) -> list[Tried]:
+        """Return what a fit makes of the outputs, sorted after the changes by its number."""
+        if predicted.shape != self.output.shape:
+            return []
         fitted = fit(self.start, predicted, self.output, self.sums)
-        for row in self._tried(self.start, fitted, self.sums):
-            found.append(row._replace(number=len(changes)))
+        tried = self._tried(self.start, fitted, self.sums)
+        return [row._replace(number=number) for row in tried]
 
     def _tried(self, start: Hypothesis, changes: Iterable[Change], sums: Sums) -> Iterator[Tried]:
         shape = self.output.shape
@@ -203,31 +203,35 @@ class _Search:
     def _pairs(self, changes: list[Change], singles: list[Tried], wrong: int) -> list[Tried]:
         """Return the pairs of changes that are nearer than every single change: the nearest of
         each kind with every other change."""
+        total = len(changes)
+        singles = sorted(singles)
         best: dict[str, Tried] = {}
-        for single in sorted(singles):
-            if single.number < len(changes) and _nearer(single.mismatches, wrong):
+        for single in singles:
+            if single.number < total and _nearer(single.mismatches, wrong):
                 best.setdefault(single.kind, single)
         # an output is requantized in the time of some products, a weight made ready too, and calls
         # have a price
         weights = self.start.layer.weights.size
         products = weights // self.output.shape[-1] + 200
         once = self.output.size * products + 50 * weights + 5_000_000
-        count = min(FIRST, WORK // (once * len(changes)))
-        nearest = min((single.mismatches for single in singles), default=wrong)
+        count = min(FIRST, WORK // (once * total))
+        nearest = wrong
+        if singles:
+            nearest = singles[0].mismatches
         found: dict[frozenset[int], Tried] = {}
         for single in list(best.values())[:count]:
             first = changes[single.number]
+            start = first.apply(self.start)
             others = [change for change in changes if change.part != first.part]
-            tried = self._tried(first.apply(self.start), self.progress(others), Sums())
-            for pair in tried:
-                both = frozenset((single.number, changes.index(others[pair.number])))
-                if _nearer(pair.mismatches, nearest) and both not in found:
-                    found[both] = Tried(
-                        pair.mismatches,
-                        len(changes) * (2 + len(found)),
-                        f"{single.kind} + {pair.kind}",
-                        f"{single.words} with {pair.words}",
-                    )
+            for pair in self._tried(start, self.progress(others), Sums()):
+                second = changes.index(others[pair.number])
+                both = frozenset((single.number, second))
+                if both in found or not _nearer(pair.mismatches, nearest):
+                    continue
+                place = total * (2 + len(found))
+                kind = f"{single.kind} + {pair.kind}"
+                words = f"{single.words} with {pair.words}"
+                found[both] = Tried(pair.mismatches, place, kind, words)
         return list(found.values())
 
 
