@@ -33,19 +33,20 @@ class Codes:
         key = used.tobytes()
         if key not in self.books:
             book: dict[bytes, int | None] = {}
-            for place, code in zip(
-                self.places.tolist(), _columns_as_bytes(self.patterns[used]), strict=True
-            ):
+            codes = _columns_as_bytes(self.patterns[used])
+            for place, code in zip(self.places.tolist(), codes, strict=True):
                 if code in book:
                     book[code] = None
                 else:
                     book[code] = place
             self.books[key] = book
-        return [self.books[key].get(code) for code in _columns_as_bytes(columns[used])]
+        codes = _columns_as_bytes(columns[used])
+        return list(map(self.books[key].get, codes))
 
     def bits(self, call: int) -> np.ndarray:
         """Return the bits of a call, 0 for those that were kept."""
-        out = np.zeros(int(self.places[-1]) + 1, np.uint8)
+        size = int(self.places[-1]) + 1
+        out = np.zeros(size, np.uint8)
         out[self.places] = self.patterns[call]
         return out
 
@@ -60,14 +61,17 @@ class Codes:
         found = []
         for closed in (0, 1):
             asleep = np.flatnonzero(np.all(self.patterns == closed, axis=1))
-            if len(asleep):
-                quiet = values[asleep[0]]
-                changed = np.packbits([not same(value, quiet) for value in values])
-                within = np.all(self.opens[closed] & changed == changed, axis=1)
-                found += [(place, 1 - closed) for place in self.places[within]]
+            if not len(asleep):
+                continue
+            quiet = values[asleep[0]]
+            changed = np.packbits([not same(value, quiet) for value in values])
+            open_then = self.opens[closed] & changed
+            within = np.all(open_then == changed, axis=1)
+            for place in self.places[within]:
+                found.append((place, 1 - closed))
         if len(found) != 1:
             return ""
-        place, state = found[0]
+        [(place, state)] = found
         return f"; changes only while {bit_range(place)} is {state}"
 
     @cached_property
@@ -97,8 +101,9 @@ def read_field(name: str, values: Sequence[Any], codes: Codes) -> Reading | str:
     absent = sum(value is NOTHING for value in values)
     if absent:
         return f"printed in {len(values) - absent} of {len(values)} calls"
-    if all(same(value, values[0]) for value in values):
-        return _constant(name, values[0])
+    first = values[0]
+    if all(same(value, first) for value in values):
+        return _constant(name, first)
     if not all(map(is_number, values)):
         return _read_text(name, values, codes)
     best: Reading | None = None
@@ -134,23 +139,27 @@ def _constant(name: str, value: Any) -> Reading | str:
         return f"prints {value.kind}, as {value.text}"
     if not math.isfinite(value):
         return f"always prints {short(value)}"
-    number, below = value.as_integer_ratio()
-    return Reading(name, (), offset=number, right_shift=below.bit_length() - 1)
+    number, divisor = value.as_integer_ratio()
+    right_shift = divisor.bit_length() - 1
+    return Reading(name, (), offset=number, right_shift=right_shift)
 
 
 def _read_text(name: str, values: Sequence[Any], codes: Codes) -> Reading | str:
     kinds = list(dict.fromkeys(values))
+    texts = []
     for value in kinds:
         if isinstance(value, Other):
             return f"prints {value.kind}, as {value.text}"
-    texts = [value for value in kinds if isinstance(value, str)]
+        if isinstance(value, str):
+            texts.append(value)
     if len(texts) < len(kinds):
         return f"prints numbers and texts, as {short(texts[0])}"
     if len(kinds) > 2:
         return f"prints {len(kinds)} texts, as {short(kinds[1])}"
-    numbers = [kinds.index(value) for value in values]
-    view = _View(Reading(name, (), names=tuple(kinds)), numbers, np.ones(len(values), bool))
-    found = _copies(view, codes)
+    reading = Reading(name, (), names=tuple(kinds))
+    numbers = list(map(kinds.index, values))
+    every = np.ones(len(values), bool)
+    found = _copies(_View(reading, numbers, every), codes)
     if isinstance(found, Reading) and True in found.inversions:
         # without the call of all zeros the first text may be that of a 1
         source = found.sources[0]._replace(at=0, inverted=False)
@@ -162,11 +171,12 @@ def _views(name: str, values: Sequence[Any], zero: bool) -> Iterator[_View]:
     """Yield the views of numbers: whole, as float32 patterns, as fixed point."""
     every = np.ones(len(values), bool)
     if all(isinstance(value, int) for value in values):
-        yield from _steps(_View(Reading(name, ()), values, every), zero)
+        whole = _View(Reading(name, ()), values, every)
+        yield from _steps(whole, zero)
         return
     try:
         with np.errstate(over="ignore"):
-            floats = np.array([np.float32(value) for value in values])
+            floats = np.array(list(map(np.float32, values)))
     except OverflowError:
         return
     known = ~np.isnan(floats)
@@ -176,13 +186,15 @@ def _views(name: str, values: Sequence[Any], zero: bool) -> Iterator[_View]:
         known |= np.array([isinstance(value, np.float32) for value in values])
         patterns = np.where(known, floats.view(np.uint32), 0).tolist()
         yield _View(Reading(name, (), f32=True), patterns, known)
-    if all(map(math.isfinite, values)):
-        ratios = [value.as_integer_ratio() for value in values]
-        below = max(below for _, below in ratios)
-        if below <= 2**WORD_BITS:
-            reading = Reading(name, (), right_shift=below.bit_length() - 1)
-            ints = [number * (below // divisor) for number, divisor in ratios]
-            yield from _steps(_View(reading, ints, every), zero)
+    if not all(map(math.isfinite, values)):
+        return
+    ratios = [value.as_integer_ratio() for value in values]
+    _, divisors = zip(*ratios, strict=True)
+    largest = max(divisors)
+    if largest <= 2**WORD_BITS:
+        ints = [number * (largest // divisor) for number, divisor in ratios]
+        reading = Reading(name, (), right_shift=largest.bit_length() - 1)
+        yield from _steps(_View(reading, ints, every), zero)
 
 
 def _steps(view: _View, zero: bool) -> Iterator[_View]:
@@ -192,34 +204,41 @@ def _steps(view: _View, zero: bool) -> Iterator[_View]:
     if not zero:
         return
     first = view.ints[0]
-    steps = [value - first for value in view.ints]
+    # whole numbers of Python, which do not overflow
+    steps = np.array(view.ints, object) - first
     factor = math.gcd(*steps)
     if factor:
         for sign in (factor, -factor):
             reading = replace(view.reading, factor=sign, offset=first)
-            yield _View(reading, [step // sign for step in steps], view.known)
+            ints = (steps // sign).tolist()
+            yield _View(reading, ints, view.known)
 
 
 def _copies(view: _View, codes: Codes) -> Reading | str:
     """Return the reading with its sources, or how many bits of the numbers copy no single bit."""
     reading = view.reading
     columns = _bit_columns(view.ints)
-    negative = min(view.ints) < 0
     ones = columns[view.known].sum(0)
     calls = int(view.known.sum())
     varies = np.flatnonzero((ones > 0) & (ones < calls))
-    plain = codes.spelled(columns[:, varies], view.known)
-    inverted = codes.spelled(1 - columns[:, varies], view.known)
+    varying = columns[:, varies]
+    copied = codes.spelled(varying, view.known)
+    inverted = codes.spelled(1 - varying, view.known)
+    # zeros below a plain whole number are a part of its factor
+    whole = not (reading.f32 or reading.right_shift or reading.names)
+    low = 0
     sources = []
-    for at, copied, turned in zip(varies.tolist(), plain, inverted, strict=True):
-        if copied is not None:
-            sources.append(BitSource(at, copied, False))
-        elif turned is not None:
-            sources.append(BitSource(at, turned, True))
-    if len(sources) < len(varies):
-        return (
-            f"{len(varies) - len(sources)} of its {len(varies)} bits that change copy no single bit"
-        )
+    for at, bit, inverse in zip(varies.tolist(), copied, inverted, strict=True):
+        if whole and not sources:
+            low = at
+        if bit is not None:
+            sources.append(BitSource(at - low, bit, False))
+        elif inverse is not None:
+            sources.append(BitSource(at - low, inverse, True))
+    odd = len(varies) - len(sources)
+    if odd:
+        return f"{odd} of its {len(varies)} bits that change copy no single bit"
+    negative = min(view.ints) < 0
     top = columns.shape[1] - 1
     fixed = 0
     for at in np.flatnonzero(ones == calls).tolist():
@@ -229,12 +248,9 @@ def _copies(view: _View, codes: Codes) -> Reading | str:
             fixed += 2**at
     if fixed and reading.f32:
         return "some bits of its float32 are always 1"
-    low = 0
-    if sources and not (reading.f32 or reading.right_shift or reading.names):
-        low = sources[0].at
     found = replace(
         reading,
-        sources=tuple(source._replace(at=source.at - low) for source in sources),
+        sources=tuple(sources),
         signed=bool(negative and top in varies),
         factor=reading.factor * 2**low,
         offset=reading.offset + reading.factor * fixed,
@@ -245,12 +261,14 @@ def _copies(view: _View, codes: Codes) -> Reading | str:
 
 def _bit_columns(ints: Sequence[int]) -> np.ndarray:
     """Return the bits of numbers in two's complement, ``(calls, width)``, as wide as they need."""
-    size = max(value.bit_length() for value in ints) // 8 + 1
+    longest = max(map(int.bit_length, ints))
+    size = longest // 8 + 1
     data = b"".join(value.to_bytes(size, "little", signed=True) for value in ints)
     rows = np.frombuffer(data, np.uint8).reshape(len(ints), size)
     columns = np.unpackbits(rows, axis=1, bitorder="little")
     # two's complement repeats its highest bit
-    own = np.flatnonzero(np.any(columns != columns[:, -1:], axis=0))
+    differs = np.any(columns != columns[:, -1:], axis=0)
+    own = np.flatnonzero(differs)
     width = int(own.max(initial=-1)) + 1
     if min(ints) < 0:
         width += 1
