@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -31,17 +31,7 @@ from npulab.support.text import plural
 PER_CELL = 5  # captures for each pair of bins
 MOST_BINS = 64
 TEXT = "U"  # kind of the columns that hold texts
-COLUMNS = (
-    "field",
-    "word",
-    "lsb",
-    "width",
-    "parameter",
-    "pearson",
-    "spearman",
-    "mutual_information",
-    "law",
-)
+Columns = dict[str, np.ndarray]  # the values of each parameter, a row a capture
 
 
 def correlate(
@@ -77,37 +67,30 @@ def correlate(
         fields = _fields(words, laws, known)
         names = [item.name for item in fields]
     else:
-        if len(registers) != words.shape[1]:
-            raise ValueError(
-                f"registers: got a map of {len(registers)} words, allowed is {words.shape[1]} as "
-                "in the words"
-            )
+        count = words.shape[1]
+        if len(registers) != count:
+            got = f"a map of {len(registers)} words"
+            raise ValueError(f"registers: got {got}, allowed is {count} as in the words")
         fields = list(registers)
         names = [registers.key(item) for item in fields]
-    places = np.array([(*item.pieces[0][:2], item.width) for item in fields], int).reshape(-1, 3)
-    word, lsb, width = places.repeat(len(columns), axis=0).T
+    rows = []
+    for name, item in zip(names, fields, strict=True):
+        lowest = item.pieces[0]
+        for parameter in columns:
+            rows.append((name, lowest.word, lowest.lsb, item.width, parameter))
+    table = pd.DataFrame(rows, columns=["field", "word", "lsb", "width", "parameter"])
+    table = table.astype({"word": int, "lsb": int, "width": int})
     figures = _figures(fields, words, columns)
     figures["law"] |= _named(fields, columns, laws)
-    table = pd.DataFrame(
-        {
-            "field": np.repeat(names, len(columns)),
-            "word": word,
-            "lsb": lsb,
-            "width": width,
-            "parameter": list(columns) * len(fields),
-            **{name: figure.ravel() for name, figure in figures.items()},
-        },
-        columns=list(COLUMNS),
-    )
+    for name, figure in figures.items():
+        table[name] = figure.ravel()
     order = np.lexsort((-np.abs(table["spearman"]), -table["mutual_information"]))
     table = table.iloc[order].reset_index(drop=True)
     table.attrs["simulated"] = simulated
     return table
 
 
-def _figures(
-    fields: Sequence[Field], words: np.ndarray, columns: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
+def _figures(fields: Sequence[Field], words: np.ndarray, columns: Columns) -> dict[str, np.ndarray]:
     """Return the figures ``(F, P)`` of fields and parameters by column of the table."""
     stored = []
     meant = []
@@ -119,17 +102,20 @@ def _figures(
         stored.append(raw)
         meant.append(value)
     numbers = []
+    ordered = []
     for column in columns.values():
-        if column.dtype.kind == TEXT:
+        number = column.dtype.kind != TEXT
+        if not number:
             column = np.zeros(len(words))
         numbers.append(column)
+        ordered.append(number)
     bins = _bins(len(words), 1)
     ranks, codes = _ranked(meant, bins)
     parameter_ranks, parameter_codes = _ranked(columns.values(), bins)
-    ordered = np.array([column.dtype.kind != TEXT for column in columns.values()], bool)
+    spearman = _pearson(ranks, parameter_ranks)
     return {
         "pearson": _pearson(_stack(meant), _stack(numbers)),
-        "spearman": np.where(ordered, _pearson(ranks, parameter_ranks), 0.0),
+        "spearman": np.where(np.array(ordered, bool), spearman, 0.0),
         "mutual_information": _information(codes, parameter_codes),
         "law": _same_numbers(stored, meant, columns),
     }
@@ -153,11 +139,12 @@ def flips(words: Any, parameters: Any = None, sort: str | None = None) -> np.nda
         words, columns = _arrays(words, parameters)
         if sort not in columns:
             raise LookupError(f"sort: got {sort!r}, known are {', '.join(columns)}")
-        words = words[np.argsort(columns[sort], kind="stable")]
+        order = np.argsort(columns[sort], kind="stable")
+        words = words[order]
     changed = words[1:] ^ words[:-1]
     out = np.zeros((words.shape[1], WORD_BITS))
     for bit in range(WORD_BITS):
-        out[:, bit] = (changed >> np.uint32(bit) & np.uint32(1)).mean(axis=0)
+        out[:, bit] = _bits_at(changed, bit).mean(axis=0)
     return out
 
 
@@ -171,11 +158,11 @@ def bit_effects(words: Any, parameters: Any = None) -> np.ndarray:
     [1.0, 0.0]
     """
     words, columns = _arrays(words, parameters)
-    theirs = _ranked(columns.values(), _bins(len(words), 2))[1]
+    _, theirs = _ranked(columns.values(), _bins(len(words), 2))
     out = np.zeros((words.shape[1], WORD_BITS, len(columns)))
     for word, varies in enumerate(_varying(words)):
         bits = np.flatnonzero(varies)
-        values = words[:, word, None] >> bits.astype(np.uint32) & np.uint32(1)
+        values = _bits_at(words[:, word, None], bits)
         out[word, bits] = _information(values.astype(np.intp), theirs)
     return out
 
@@ -198,7 +185,8 @@ def best_related(bit: Any, parameters: Any, n: int = 3) -> Any:
     wrong = bits[(bits != 0) & (bits != 1)]
     if wrong.size:
         raise ValueError(f"bit: got {wrong[0]}, allowed is 0 and 1")
-    found = _best(bits.reshape(len(bits), -1).astype(np.intp), parameters, n, 2)
+    codes = bits.reshape(len(bits), -1).astype(np.intp)
+    found = _best(codes, parameters, n, 2)
     if bits.ndim == 2:
         return found
     return found[0]
@@ -213,20 +201,29 @@ def related(values: Any, parameters: Any, n: int = 3) -> list[tuple[str, float]]
     >>> related([5, 7] * 8, {"height": [1, 2] * 8, "width": [8] * 16})
     [('height', 1.0)]
     """
-    values = _column("values", values, _enough(len(np.asarray(values))))
-    return _best(_ranked([values], _bins(len(values), 1))[1], parameters, n, 1)[0]
+    rows = _enough(len(np.asarray(values)))
+    values = _column("values", values, rows)
+    _, codes = _ranked([values], _bins(rows, 1))
+    [best] = _best(codes, parameters, n, 1)
+    return best
 
 
 def _best(codes: np.ndarray, parameters: Any, n: int, levels: int) -> list[list[tuple[str, float]]]:
     refuse_if(n < 1, "n", n, "is at least 1")
-    columns = _columns(parameters, _enough(len(codes)))
-    _, theirs = _ranked(columns.values(), _bins(len(codes), levels))
+    rows = _enough(len(codes))
+    columns = _columns(parameters, rows)
+    _, theirs = _ranked(columns.values(), _bins(rows, levels))
     names = list(columns)
     found = []
     for row in _information(codes, theirs):
         best = np.argsort(-row, kind="stable")[:n]
         found.append([(names[i], float(row[i])) for i in best if row[i] > 0])
     return found
+
+
+def _bits_at(words: np.ndarray, bits: Any) -> np.ndarray:
+    """Return the bits of words at a place, or at an array of places, as 0 and 1."""
+    return words >> np.asarray(bits, np.uint32) & np.uint32(1)
 
 
 # ---- arguments ----
@@ -237,14 +234,16 @@ def _enough(rows: int) -> int:
     return rows
 
 
-def _columns(parameters: Any, rows: int) -> dict[str, np.ndarray]:
+def _columns(parameters: Any, rows: int) -> Columns:
     """Return each parameter as int64, float64 or text, none missing."""
     if not hasattr(parameters, "keys"):
-        raise ValueError(
-            f"parameters: got {type(parameters).__name__}, allowed is a DataFrame or a mapping of "
-            "columns"
-        )
-    out = {str(name): _column(str(name), parameters[name], rows) for name in parameters.keys()}  # noqa: SIM118
+        got = type(parameters).__name__
+        allowed = "a DataFrame or a mapping of columns"
+        raise ValueError(f"parameters: got {got}, allowed is {allowed}")
+    out = {}
+    for key in parameters.keys():  # noqa: SIM118
+        name = str(key)
+        out[name] = _column(name, parameters[key], rows)
     refuse_if(not out, "parameters", "no columns", "is one or more")
     return out
 
@@ -252,30 +251,28 @@ def _columns(parameters: Any, rows: int) -> dict[str, np.ndarray]:
 def _column(name: str, values: Any, rows: int) -> np.ndarray:
     column = np.asarray(values)
     if column.shape != (rows,):
-        raise ValueError(
-            f"parameters: got shape {column.shape} in {name!r}, allowed is ({rows},) as of the "
-            "captures"
-        )
+        got = f"shape {column.shape} in {name!r}"
+        raise ValueError(f"parameters: got {got}, allowed is ({rows},) as of the captures")
     if column.dtype.kind in "biu":
         return column.astype(np.int64)
-    kind: type = str
+    dtype: type = str
     wrong = np.array([value is None or value != value for value in column], bool)
     if column.dtype.kind == "f":
-        kind = np.float64
+        dtype = np.float64
         wrong = ~np.isfinite(column)
     if wrong.any():
         row = int(np.argmax(wrong))
-        raise ValueError(
-            f"parameters: got {column[row]} in {name!r} row {row}, allowed are finite numbers"
-        )
-    return column.astype(kind)
+        got = f"{column[row]} in {name!r} row {row}"
+        raise ValueError(f"parameters: got {got}, allowed are finite numbers")
+    return column.astype(dtype)
 
 
-def _arrays(words: Any, parameters: Any) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def _arrays(words: Any, parameters: Any) -> tuple[np.ndarray, Columns]:
     if parameters is None:
         parameters = getattr(words, "parameters", None)
     words = words_of(getattr(words, "words", words))
-    return words, _columns(parameters, _enough(len(words)))
+    rows = _enough(len(words))
+    return words, _columns(parameters, rows)
 
 
 # ---- fields ----
@@ -284,7 +281,7 @@ def _arrays(words: Any, parameters: Any) -> tuple[np.ndarray, dict[str, np.ndarr
 def _varying(words: np.ndarray) -> np.ndarray:
     """Return the bits of each word that are not the same in all captures, ``(W, 32) bool``."""
     masks = np.bitwise_or.reduce(words ^ words[0], axis=0)
-    return (masks[:, None] >> np.arange(WORD_BITS, dtype=np.uint32) & np.uint32(1)).astype(bool)
+    return _bits_at(masks[:, None], np.arange(WORD_BITS)).astype(bool)
 
 
 def _fields(words: np.ndarray, laws: Any, known: RegisterMap | None) -> list[Field]:
@@ -299,7 +296,8 @@ def _fields(words: np.ndarray, laws: Any, known: RegisterMap | None) -> list[Fie
         for item in laws.fields:
             places.append((item.word, item.lsb, item.width))
             free[item.word, item.lsb : item.lsb + item.width] = False
-    edges = np.diff(np.pad(free, ((0, 0), (1, 1))).astype(np.int8), axis=1)
+    padded = np.pad(free, ((0, 0), (1, 1))).astype(np.int8)
+    edges = np.diff(padded, axis=1)
     starts, ends = np.argwhere(edges > 0), np.argwhere(edges < 0)
     for (word, lsb), (_, end) in zip(starts.tolist(), ends.tolist(), strict=True):
         places.append((word, lsb, end - lsb))
@@ -312,22 +310,20 @@ def _fields(words: np.ndarray, laws: Any, known: RegisterMap | None) -> list[Fie
 
 
 def _same_numbers(
-    stored: Sequence[np.ndarray], meant: Sequence[np.ndarray], columns: Mapping[str, np.ndarray]
+    stored: Sequence[np.ndarray], meant: Sequence[np.ndarray], columns: Columns
 ) -> np.ndarray:
     """Return ``(F, P)`` bool: the field varies and is the parameter, as stored, as meant or as the
     pattern of a float32."""
     out = np.zeros((len(stored), len(columns)), bool)
     for row, raw, value in zip(out, stored, meant, strict=True):
-        if not np.any(raw != raw[0]):
+        if np.all(raw == raw[0]):
             continue
-        real = None
+        readings = [raw, value]
         if raw.dtype == np.uint32:
-            real = raw.view(np.float32)
+            readings.append(raw.view(np.float32))
         for number, column in enumerate(columns.values()):
             if column.dtype.kind != TEXT:
-                row[number] = _is_column(raw, column) or _is_column(value, column)
-                if real is not None:
-                    row[number] |= _is_column(real, column)
+                row[number] = any(_is_column(reading, column) for reading in readings)
     return out
 
 
@@ -337,23 +333,26 @@ def _is_column(values: np.ndarray, column: np.ndarray) -> bool:
     return np.array_equal(values, column)
 
 
-def _named(fields: Sequence[Field], columns: Mapping[str, np.ndarray], laws: Any) -> np.ndarray:
+def _named(fields: Sequence[Field], columns: Columns, laws: Any) -> np.ndarray:
     """Return ``(F, P)`` bool: a law of some of the field's bits names the parameter."""
     out = np.zeros((len(fields), len(columns)), bool)
     if laws is None:
         return out
     texts: dict[tuple[int, int], str] = {}
     for item in laws.fields:
-        text = " ".join(map(str, chain.from_iterable(item.steps)))
+        steps = map(str, chain.from_iterable(item.steps))
+        text = " ".join(steps)
         for bit in range(item.lsb, item.lsb + item.width):
             texts[item.word, bit] = text
     for row, item in zip(out, fields, strict=True):
-        of_field = ""
+        lines = []
         for piece in item.pieces:
             for bit in range(piece.lsb, piece.lsb + piece.width):
-                of_field += texts.get((piece.word, bit), "") + "\n"
+                lines.append(texts.get((piece.word, bit), ""))
+        of_field = "\n".join(lines)
         for number, name in enumerate(columns):
-            row[number] = bool(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", of_field))
+            word = rf"(?<!\w){re.escape(name)}(?!\w)"
+            row[number] = re.search(word, of_field) is not None
     return out
 
 
@@ -395,20 +394,24 @@ def _ranked(columns: Iterable[np.ndarray], bins: int) -> tuple[np.ndarray, np.nd
 def _pearson(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
     """Return ``(F, P)`` for columns ``(N, F)`` and ``(N, P)``; 0 for a column that never
     changes."""
-    if ours.size:
-        return np.clip(_unit(ours).T @ _unit(theirs), -1, 1)
-    return np.zeros((0, theirs.shape[1]))
+    if not ours.size:
+        return np.zeros((0, theirs.shape[1]))
+    product = _unit(ours).T @ _unit(theirs)
+    return np.clip(product, -1, 1)
 
 
 def _unit(columns: np.ndarray) -> np.ndarray:
     """Return columns with mean 0 and length 1; 0 for a column that never changes."""
-    moves = (columns != columns[:1]).any(axis=0)
-    columns = np.where(moves, columns - columns.mean(axis=0), 0.0)
+    moves = np.any(columns != columns[:1], axis=0)
+    centred = columns - columns.mean(axis=0)
+    columns = np.where(moves, centred, 0.0)
     # the squares of very large and very small numbers would not be finite, or be 0
     size = np.abs(columns).max(axis=0, initial=0)
-    columns = columns / np.where(size > 0, size, 1)
+    size[size == 0] = 1
+    columns = columns / size
     length = np.sqrt((columns**2).sum(axis=0))
-    return columns / np.where(length > 0, length, 1)
+    length[length == 0] = 1
+    return columns / length
 
 
 def _information(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
@@ -421,17 +424,20 @@ def _information(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
     high = int(theirs.max()) + 1
     place = np.arange(count) * high + theirs
     size = count * high
-    marginal, occupied = _entropy(
-        np.bincount(place.ravel(), minlength=size).reshape(count, high), rows
-    )
+    counts = np.bincount(place.ravel(), minlength=size)
+    marginal, occupied = _entropy(counts.reshape(count, high), rows)
     for field, codes in enumerate(ours.T):
         levels = int(codes.max()) + 1
         cell = codes[:, None] * size + place
-        joint = np.bincount(cell.ravel(), minlength=levels * size).reshape(levels, count, high)
-        mine, bins = _entropy(joint[:, 0].sum(axis=1)[None], rows)
+        counts = np.bincount(cell.ravel(), minlength=levels * size)
+        joint = counts.reshape(levels, count, high)
+        # every parameter has the same captures, so the first says how often each level is
+        alone = joint[:, 0].sum(axis=1)
+        mine, bins = _entropy(alone[None], rows)
         both, cells = _entropy(joint.transpose(1, 0, 2).reshape(count, -1), rows)
         chance = (cells - occupied - bins + 1) / (2 * rows * math.log(2))
-        out[field] = np.clip(mine + marginal - both - chance, 0, np.minimum(mine, marginal))
+        shared = mine + marginal - both - chance
+        out[field] = np.clip(shared, 0, np.minimum(mine, marginal))
     return out
 
 

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from npulab.analysis.draft import laying, naming
-from npulab.analysis.draft.table import MapTable
+from npulab.analysis.draft.table import Edited, MapTable
 
 TEXT = 4096  # letters of an argument
 MOST = 256  # parts, names
 SHOWN = 80  # letters of what is refused
-EDITS: dict[str, Callable[..., tuple[MapTable, str]]] = {
+EDITS: dict[str, Callable[..., Edited]] = {
     "rename": naming.rename,
     "rename_register": naming.rename_register,
     "retype": naming.retype,

@@ -10,7 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from npulab.analysis.draft.naming import bits_of, elsewhere, labelled_field, plain_name, rows_of
-from npulab.analysis.draft.table import BitRun, MapTable, cells_without_place, number
+from npulab.analysis.draft.table import (
+    BitRun,
+    Edited,
+    MapTable,
+    cells_without_place,
+    number,
+)
 from npulab.registers.expansion import shaped
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field
 from npulab.registers.meaning import FLOATS, Meaning
@@ -20,9 +26,7 @@ WEAKER = ("unknown", "guess")
 NOT_SPLIT = {"value": "", "address": "", "align": None}
 
 
-def split(
-    table: MapTable, field: str, widths: Sequence[int], names: Sequence[str] = ()
-) -> tuple[MapTable, str]:
+def split(table: MapTable, field: str, widths: Sequence[int], names: Sequence[str] = ()) -> Edited:
     """Cut a field, from the low end of its value, into parts of these widths.
 
     Without ``names`` the lowest part keeps the name and the rest has none; a blank name leaves a
@@ -64,7 +68,7 @@ def split(
     return table, f"{what} into {', '.join(parts)}"
 
 
-def join(table: MapTable, low: str, high: str, name: str = "") -> tuple[MapTable, str]:
+def join(table: MapTable, low: str, high: str, name: str = "") -> Edited:
     """Make one field of two, the bits of ``high`` above those of ``low``; two neighbouring runs of
     a register, named in either order, are one run.
 
@@ -122,7 +126,7 @@ def add(
     value: str = "",
     evidence: str = "guess",
     note: str = "",
-) -> tuple[MapTable, str]:
+) -> Edited:
     """Name bits that have no name; with an ``offset`` in a register that is new, by its name (of
     the first block) or block.name."""
     # the parameters are those of the edit in a stored draft, so they stay apart
@@ -142,9 +146,7 @@ def add(
     return table, f"add {name} in {register} at {where}"
 
 
-def move(
-    table: MapTable, field: str, register: str | int, lsb: int, width: int = 0
-) -> tuple[MapTable, str]:
+def move(table: MapTable, field: str, register: str | int, lsb: int, width: int = 0) -> Edited:
     """Put a field of one run where no field is, with its own width or with ``width``; its bits
     have automatic names again."""
     label, item = labelled_field(table, field)
@@ -170,7 +172,7 @@ def move(
     return table.kept(before), f"move {label} to {name} bit {target.lsb}"
 
 
-def resize(table: MapTable, field: str, width: int, shift: bool = False) -> tuple[MapTable, str]:
+def resize(table: MapTable, field: str, width: int, shift: bool = False) -> Edited:
     """Give a field of one run another width, its lowest bit staying; the bits that it gains must
     have no name.
 
@@ -194,7 +196,7 @@ def resize(table: MapTable, field: str, width: int, shift: bool = False) -> tupl
     return table, sentence
 
 
-def shift(table: MapTable, field: str, by: int, out_of: str = "") -> tuple[MapTable, str]:
+def shift(table: MapTable, field: str, by: int, out_of: str = "") -> Edited:
     """Move a field and those after it by so many bits (up; down if negative), up to the run that
     gives its bits: ``out_of``, or else the next bits without a name.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from npulab.analysis.draft.table import BitRun, MapTable
+from npulab.analysis.draft.table import BitRun, Edited, MapTable
 from npulab.registers.fields import WORD_BITS, Field
 from npulab.registers.names import FIELD
 from npulab.support.refuse import refuse_if
@@ -27,97 +27,106 @@ NAMELESS = {
 }
 
 
-def rename(table: MapTable, field: str, name: str) -> tuple[MapTable, str]:
+def rename(table: MapTable, field: str, name: str) -> Edited:
     """Give a field, or bits that have none, a name."""
     label, item = labelled_field(table, field)
     name = plain_name(name, "rename", label)
     table, keys = rows_of(table, item)
-    keys = [*keys, *elsewhere(table, item)]
-    return table.all_changed(keys, {"field": name}), f"rename {label} to {name}"
+    keys += elsewhere(table, item)
+    table = table.all_changed(keys, {"field": name})
+    return table, f"rename {label} to {name}"
 
 
-def rename_register(table: MapTable, register: str | int, name: str) -> tuple[MapTable, str]:
+def rename_register(table: MapTable, register: str | int, name: str) -> Edited:
     """Give a register another name, in every row that it has."""
-    (block, offset, *_), label = bits_of(table, register)
+    run, label = bits_of(table, register)
+    what = f"rename register {label}"
     name = plain_name(name, "rename register", label)
-    for its_block, its_offset, known in table.map.registers:
-        if (its_block, known) == (block, name) and its_offset != offset:
-            raise ValueError(
-                f"rename register {label}: got {name!r}, which the register at {its_offset:#x} is "
-                "called, allowed is each name once in its block"
-            )
+    for block, offset, known in table.map.registers:
+        if (block, known) == (run.block, name) and offset != run.offset:
+            got = f"{name!r}, which the register at {offset:#x} is called"
+            raise ValueError(f"{what}: got {got}, allowed is each name once in its block")
     keys = []
     for key, row in table.rows.items():
-        if row.get("register", "") in ("", label) and table.place_of(row) == (block, offset):
+        called = row.get("register") or label
+        if called == label and table.place_of(row) == run[:2]:
             keys.append(key)
     if not keys:
-        table, key = table.added(BitRun(block, offset, 0, WORD_BITS), {})
+        table, key = table.added(run._replace(lsb=0, width=WORD_BITS), {})
         keys = [key]
-    return table.all_changed(keys, {"register": name}), f"rename register {label} to {name}"
+    table = table.all_changed(keys, {"register": name})
+    return table, f"{what} to {name}"
 
 
 def retype(
     table: MapTable, field: str, value: str = "", names: Mapping[int, str] | None = None
-) -> tuple[MapTable, str]:
+) -> Edited:
     """Say how raw becomes value; ``names`` go into the enum, and a blank name takes one away."""
     label, item = labelled_field(table, field)
+    what = f"retype {label}"
     value = value.strip()
     if names and not value:
         value = f"enum:{item.name}"
     if names and not value.startswith("enum:"):
-        raise ValueError(
-            f"retype {label}: got names for value {value!r}, allowed are names for an enum"
-        )
+        raise ValueError(f"{what}: got names for value {value!r}, allowed are names for an enum")
     table, keys = rows_of(table, item)
-    table = table.all_changed(keys[1:], {"value": ""}).changed(keys[0], {"value": value})
-    sentence = f"retype {label} as {value or PLAIN}"
+    table = table.all_changed(keys[1:], {"value": ""})
+    table = table.changed(keys[0], {"value": value})
+    sentence = f"{what} as {value or PLAIN}"
     if not names:
         return table, sentence
+    most = 2**item.width - 1
     named = []
     for raw, name in names.items():
-        if not 0 <= raw < 2**item.width:
-            raise ValueError(
-                f"retype {label}: got a name for raw {raw}, allowed is 0 to {2**item.width - 1} "
-                f"({item.width} bits)"
-            )
+        if not 0 <= raw <= most:
+            allowed = f"0 to {most} ({item.width} bits)"
+            raise ValueError(f"{what}: got a name for raw {raw}, allowed is {allowed}")
         named.append(f"{raw} {name or 'without a name'}")
-    table = table.named(value.removeprefix("enum:"), names)
+    enum = value.removeprefix("enum:")
+    table = table.named(enum, names)
     return table, f"{sentence} ({', '.join(named)})"
 
 
-def set_evidence(table: MapTable, field: str, evidence: str) -> tuple[MapTable, str]:
+def set_evidence(table: MapTable, field: str, evidence: str) -> Edited:
     """Say how sure a field is, in all its rows."""
     label, item = labelled_field(table, field)
     evidence = evidence.strip() or "unknown"
     table, keys = rows_of(table, item)
-    # a blank cell says unknown already
-    keys = [key for key in keys if table.rows[key].get("evidence") or evidence != "unknown"]
-    return table.all_changed(keys, {"evidence": evidence}), f"set evidence of {label} to {evidence}"
+    for key in keys:
+        # a blank cell says unknown already
+        if table.rows[key].get("evidence") or evidence != "unknown":
+            table = table.changed(key, {"evidence": evidence})
+    return table, f"set evidence of {label} to {evidence}"
 
 
-def set_note(table: MapTable, field: str, note: str) -> tuple[MapTable, str]:
+def set_note(table: MapTable, field: str, note: str) -> Edited:
     """Say what is known of a field, in the row of its low end."""
     label, item = labelled_field(table, field)
     table, keys = rows_of(table, item)
     note = note.strip()
-    return table.changed(keys[0], {"note": note}), f"set note of {label} to {note!r}"
+    table = table.changed(keys[0], {"note": note})
+    return table, f"set note of {label} to {note!r}"
 
 
-def set_address(table: MapTable, field: str, address: bool = True) -> tuple[MapTable, str]:
+def set_address(table: MapTable, field: str, address: bool = True) -> Edited:
     """Say that a field points into memory, or that it does not, in all rows of it."""
     label, item = labelled_field(table, field)
     table, keys = rows_of(table, item)
+    cell, words = "", "no address"
     if address:
-        return table.all_changed(keys, {"address": "yes"}), f"set {label} an address"
-    return table.all_changed(keys, {"address": ""}), f"set {label} no address"
+        cell, words = "yes", "an address"
+    table = table.all_changed(keys, {"address": cell})
+    return table, f"set {label} {words}"
 
 
-def remove(table: MapTable, field: str) -> tuple[MapTable, str]:
+def remove(table: MapTable, field: str) -> Edited:
     """Take away a field's name and all that is said of it; its bits have automatic names again."""
     label, item = labelled_field(table, field)
-    refuse_if(item.automatic, f"remove {label}", "bits without a name", "is a field that has one")
-    keys = [*table.keys_of(item), *elsewhere(table, item)]
-    return table.all_changed(keys, NAMELESS), f"remove {label}"
+    what = f"remove {label}"
+    refuse_if(item.automatic, what, "bits without a name", "is a field that has one")
+    keys = table.keys_of(item) + elsewhere(table, item)
+    table = table.all_changed(keys, NAMELESS)
+    return table, what
 
 
 # ---- what the edits share ----
@@ -134,7 +143,8 @@ def rows_of(table: MapTable, item: Field) -> tuple[MapTable, list[int]]:
     """Return the rows of a field from the low end of its value; bits without a row get one."""
     if item.declared:
         return table, table.keys_of(item)
-    table, key = table.added(table.runs_of(item)[0], {})
+    run = table.runs_of(item)[0]
+    table, key = table.added(run, {})
     return table, [key]
 
 
@@ -144,8 +154,8 @@ def elsewhere(table: MapTable, item: Field) -> list[int]:
         return []
     keys = []
     for key, row in table.rows.items():
-        same = row.get("block", "") == item.block and row["field"] == item.name
-        if same and row.get("at") and key not in table.runs:
+        place = row.get("block", ""), row["field"]
+        if place == (item.block, item.name) and row.get("at") and key not in table.runs:
             keys.append(key)
     return keys
 
@@ -175,9 +185,10 @@ def bits_of(
         raise LookupError(f"register: got {register!r}, the map has {', '.join(near)}")
     [(block, offset, name)] = found
     run = BitRun(block, offset, lsb, width)
-    if table.arrays.get((block, offset)) != name:
+    if table.arrays.get(run[:2]) != name:
         run = table.home(run)
-    return run, table.register(run) or name
+    known = table.register(run)
+    return run, known or name
 
 
 def plain_name(name: str, what: str, of: str) -> str:

@@ -354,6 +354,9 @@ class MapTable:
         return replace(self, enums=sheet)
 
 
+Edited = tuple[MapTable, str]  # the table after an edit, and its sentence
+
+
 def automatic(row: Mapping[str, str]) -> bool:
     """True if a row has no name of its own: none, or that of its place."""
     place = number(row, "offset") or 0, number(row, "lsb") or 0, number(row, "width") or 0

@@ -227,7 +227,7 @@ def _copies(view: _View, codes: Codes) -> Reading | str:
     # zeros below a plain whole number are a part of its factor
     whole = not (reading.f32 or reading.right_shift or reading.names)
     low = 0
-    sources = []
+    sources: list[BitSource] = []
     for at, bit, inverse in zip(varies.tolist(), copied, inverted, strict=True):
         if whole and not sources:
             low = at
