@@ -84,7 +84,8 @@ def correlate(
     figures["law"] |= _named(fields, columns, laws)
     for name, figure in figures.items():
         table[name] = figure.ravel()
-    order = np.lexsort((-np.abs(table["spearman"]), -table["mutual_information"]))
+    strength = np.abs(table["spearman"])
+    order = np.lexsort((-strength, -table["mutual_information"]))
     table = table.iloc[order].reset_index(drop=True)
     table.attrs["simulated"] = simulated
     return table
@@ -217,7 +218,8 @@ def _best(codes: np.ndarray, parameters: Any, n: int, levels: int) -> list[list[
     found = []
     for row in _information(codes, theirs):
         best = np.argsort(-row, kind="stable")[:n]
-        found.append([(names[i], float(row[i])) for i in best if row[i] > 0])
+        pairs = [(names[i], float(row[i])) for i in best if row[i] > 0]
+        found.append(pairs)
     return found
 
 
@@ -305,7 +307,8 @@ def _fields(words: np.ndarray, laws: Any, known: RegisterMap | None) -> list[Fie
     for word, lsb, width in sorted(places):
         name = automatic_name(names[word], lsb, width)
         piece = Piece(word, lsb, width, 0)
-        fields.append(Field("", names[word], name, (piece,), automatic=True))
+        item = Field("", names[word], name, (piece,), automatic=True)
+        fields.append(item)
     return fields
 
 

@@ -46,7 +46,8 @@ def match(
         # order and outlines leave several operators: the weights decide
         if counts is None:
             counts = {number: _histogram(layer) for number, layer in layers.items()}
-        mine = _histogram(_lifted(captures[jobs[row]]))
+        capture = captures[jobs[row]]
+        mine = _histogram(_lifted(capture))
         for column, number in enumerate(numbers):
             if mine is not None and weights[row, column] and mine == counts[number]:
                 weights[row, column] += CONTENT
@@ -56,25 +57,31 @@ def match(
     rivals: dict[int, list[int]] = {}
     last = -1
     for job, columns in zip(jobs, found, strict=True):
-        later = [column for column in columns if column > last]
-        rivals[job] = [numbers[column] for column in columns if column not in later[:1]]
-        if later:
-            last = later[0]
-            matched[job] = numbers[last]
+        others = []
+        for column in columns:
+            if column > last and job not in matched:
+                last = column
+                matched[job] = numbers[column]
+            else:
+                others.append(numbers[column])
+        rivals[job] = others
     return matched, rivals
 
 
 def _likeness(job: Outline, operator: Outline) -> int:
     """Return the weight of a pair, 0 if the job cannot be the operator."""
-    common = [name for name in operator if name in job]
-    if not common:
+    agree = {}
+    for name, value in operator.items():
+        if name in job:
+            agree[name] = same_value(job[name], value)
+    if not agree:
         return 0
-    same = sum(same_value(job[name], operator[name]) for name in common)
-    if same == len(common):
+    same, count = sum(agree.values()), len(agree)
+    if same == count:
         return EXACT + EACH * same
-    first = common[0]
-    if same_value(job[first], operator[first]) and same / len(common) >= LIKENESS:
-        return PARTLY * same // len(common)
+    first = next(iter(agree.values()))
+    if first and same / count >= LIKENESS:
+        return PARTLY * same // count
     return 0
 
 
@@ -88,8 +95,10 @@ def same_value(a: Any, b: Any) -> bool:
 def _alignments(weights: np.ndarray) -> list[list[int]]:
     """Return for each row the columns that it has in the heaviest matchings that keep the order of
     rows and columns."""
-    before, after = _heaviest(weights), _heaviest(weights[::-1, ::-1])[::-1, ::-1]
-    on_path = (weights > 0) & (before[:-1, :-1] + weights + after[1:, 1:] == before[-1, -1])
+    before = _heaviest(weights)
+    after = _heaviest(weights[::-1, ::-1])[::-1, ::-1]
+    through = before[:-1, :-1] + weights + after[1:, 1:]
+    on_path = (weights > 0) & (through == before[-1, -1])
     return [np.flatnonzero(row).tolist() for row in on_path]
 
 
@@ -98,10 +107,11 @@ def _heaviest(weights: np.ndarray) -> np.ndarray:
     are."""
     rows, columns = weights.shape
     out = np.zeros((rows + 1, columns + 1), np.int64)
-    for row in range(rows):
+    for row, line in enumerate(weights):
         # the best of the rows before, or a pair of this row with what lies before it
-        paired = out[row, :-1] + weights[row] * (weights[row] > 0)
-        out[row + 1, 1:] = np.maximum.accumulate(np.maximum(out[row, 1:], paired))
+        paired = out[row, :-1] + line * (line > 0)
+        best = np.maximum(out[row, 1:], paired)
+        out[row + 1, 1:] = np.maximum.accumulate(best)
     return out
 
 
@@ -126,29 +136,31 @@ def _histogram(layer: Layer | None) -> tuple[int, ...] | None:
 def stored_weights(layer: Conv2D | FullyConnected) -> tuple[np.ndarray, int]:
     """Return weights and their zero point as uint8 codes, in whole numbers; real weights as they
     are."""
-    if layer.weights.dtype.kind == "f":
-        return layer.weights, 0
+    weights = layer.weights
+    if weights.dtype.kind == "f":
+        return weights, 0
     shift = 0
-    if layer.weights.dtype == np.int8:
+    if weights.dtype == np.int8:
         shift = CODE_SHIFT
-    return layer.weights.astype(np.int64) + shift, layer.weight_q.zero_point + shift
+    codes = weights.astype(np.int64) + shift
+    return codes, layer.weight_q.zero_point + shift
 
 
 def computes(capture: Capture) -> bool:
     """True if a capture has a job of the parameter block, which the maps name first; other jobs
     move data."""
-    return any(job.block == next(iter(capture.maps), None) for job in capture.jobs)
+    block = next(iter(capture.maps), None)
+    return any(job.block == block for job in capture.jobs)
 
 
 def owners(captures: Sequence[Capture]) -> dict[int, int | None]:
     """Return for each job that only moves data the computing job that it moves data for."""
     computing = [n for n, capture in enumerate(captures) if computes(capture)]
-    found: dict[int, int | None] = {n: n for n in computing}
+    found: dict[int, int | None] = {}
+    # a job may move data for a job after it that moves data itself
     for n in reversed(range(len(captures))):
-        if n not in found:
+        if n not in computing:
             found[n] = _owner(n, captures, computing, found)
-    for n in computing:
-        del found[n]
     return dict(sorted(found.items()))
 
 
@@ -157,15 +169,18 @@ def _owner(
 ) -> int | None:
     """Return the job whose input this job writes, else the one whose output it reads, else the
     next."""
-    writes, reads = captures[job].addresses.get("output"), captures[job].addresses.get("input")
+    addresses = captures[job].addresses
+    writes, reads = addresses.get("output"), addresses.get("input")
     if writes is not None:
         for n in range(job + 1, len(captures)):
             if captures[n].addresses.get("input") == writes:
-                return known[n]
-    earlier = [n for n in computing if n < job]
+                return known.get(n, n)
+    earlier = [n for n in reversed(computing) if n < job]
     if reads is not None:
-        for n in reversed(earlier):
+        for n in earlier:
             if captures[n].addresses.get("output") == reads:
                 return n
-    later = [n for n in computing if n > job]
-    return next(iter(later + earlier[::-1]), None)
+    for n in computing:
+        if n > job:
+            return n
+    return next(iter(earlier), None)

@@ -72,8 +72,8 @@ class Mismatches:
             mean = np.average(wrong.difference, weights=wrong.outputs)
             return f"by {low:+d} to {high:+d}, mean {mean:+.1f}{text}"
         most = wrong.sort_values("outputs", ascending=False, kind="stable")
-        steps = most.itertuples(index=False, name=None)
-        return ", ".join(f"{count} by {step:+d}" for step, count in steps) + text
+        rows = most.itertuples(index=False, name=None)
+        return ", ".join(f"{count} by {step:+d}" for step, count in rows) + text
 
     def __repr__(self) -> str:
         return f"Mismatches({self.case}: {self})"
@@ -85,31 +85,33 @@ def mismatches(found: Comparison) -> Mismatches:
     Raises ValueError if it does not have two outputs ``(H, W, C)``.
     """
     if found.predicted is None or found.captured is None:
-        raise ValueError(
-            f"{found.case}: there are no two outputs to compare ({found.verdict}: {found.reason})"
-        )
+        reason = f"{found.verdict}: {found.reason}"
+        raise ValueError(f"{found.case}: there are no two outputs to compare ({reason})")
     if found.predicted.ndim != 3:
         raise ValueError(f"{found.case}: got outputs {found.predicted.shape}, allowed is (H, W, C)")
     case = found.case
     if found.simulated:
         case += " (simulated)"
     difference = steps(found.captured, found.predicted)
-    size, wrong = np.abs(difference), difference != 0
-    pixels, channels = difference[..., 0].size, difference.shape[-1]
+    height, width, channels = difference.shape
+    size = np.abs(difference)
+    wrong = difference != 0
     apart, counts = np.unique(difference, return_counts=True)
     by_channel = pd.DataFrame(
         {
             "channel": np.arange(channels),
-            "outputs": pixels,
+            "outputs": height * width,
             "differ": wrong.sum((0, 1)),
             "largest": size.max((0, 1), initial=0),
         }
     )
-    border = touches_padding(found.layer, difference.shape[:2])
+    border = touches_padding(found.layer, (height, width))
     places = []
     for name, where in (("border", border), ("interior", ~border)):
-        outputs, differ = int(where.sum()) * channels, int(wrong[where].sum())
-        places.append((name, outputs, differ, differ / max(outputs, 1)))
+        outputs = int(where.sum()) * channels
+        differ = int(wrong[where].sum())
+        share = differ / max(outputs, 1)
+        places.append((name, outputs, differ, share))
     return Mismatches(
         case,
         pd.DataFrame({"difference": apart, "outputs": counts}),
@@ -136,10 +138,12 @@ def touches_padding(layer: Any, size: tuple[int, ...]) -> np.ndarray:
     spread = getattr(layer, "dilation", (1, 1))
     outside = []
     for axis in (0, 1):
-        first = np.arange(size[axis]) * layer.stride[axis] - layer.pads[axis][0]
+        before, _ = layer.pads[axis]
+        first = np.arange(size[axis]) * layer.stride[axis] - before
         last = first + (layer.kernel[axis] - 1) * spread[axis]
         outside.append((first < 0) | (last >= layer.input_shape[axis]))
-    return outside[0][:, None] | outside[1][None, :]
+    rows, columns = outside
+    return rows[:, None] | columns
 
 
 def in_hex(tensor: np.ndarray) -> str:
@@ -162,26 +166,25 @@ def window(predicted: np.ndarray, captured: np.ndarray) -> list[str]:
     """Return both outputs around their first difference, in hexadecimal, and a line that marks what
     differs."""
     wrong = steps(predicted, captured).ravel() != 0
-    start = max(min(int(wrong.argmax()) - BYTES_SHOWN // 4, wrong.size - BYTES_SHOWN), 0)
-    part = slice(start, start + BYTES_SHOWN)
+    total = wrong.size
+    first = int(wrong.argmax()) - BYTES_SHOWN // 4
+    start = max(min(first, total - BYTES_SHOWN), 0)
+    end = min(start + BYTES_SHOWN, total)
     digits = 2 * predicted.dtype.itemsize
     marks = ""
-    for differs in wrong[part].tolist():
+    for differs in wrong[start:end]:
         mark = " "
         if differs:
             mark = "^"
         marks += mark * digits + " "
-    title = (
-        f"outputs {start} to {min(part.stop, wrong.size) - 1} of {wrong.size}, "
-        "by row, column, channel"
-    )
-    more = int(wrong[part.stop :].sum())
+    title = f"outputs {start} to {end - 1} of {total}, by row, column, channel"
+    more = int(wrong[end:].sum())
     if more:
         title += f"; {plural(more, 'difference')} behind them"
     return [
         title,
-        f"predicted {_codes_in_hex(predicted.ravel()[part])}",
-        f"captured  {_codes_in_hex(captured.ravel()[part])}",
+        f"predicted {_codes_in_hex(predicted.ravel()[start:end])}",
+        f"captured  {_codes_in_hex(captured.ravel()[start:end])}",
         f"          {marks.rstrip()}",
     ]
 
@@ -191,4 +194,5 @@ def _codes_in_hex(codes: np.ndarray) -> str:
     size = codes.dtype.itemsize
     if codes.dtype.kind == "f":
         codes = codes.copy().view(f"u{size}")
-    return " ".join(f"{int(code) & 256**size - 1:0{2 * size}X}" for code in codes)
+    mask = 256**size - 1
+    return " ".join(f"{code & mask:0{2 * size}X}" for code in codes.tolist())

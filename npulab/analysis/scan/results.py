@@ -19,7 +19,7 @@ ODD = 1 / 10
 
 
 def result(known: Evidence, weights: Weights) -> Scan:
-    """The scan of all evidence."""
+    """Return the scan of all evidence."""
     hanging = []
     for members in dict.fromkeys(known.hanging):
         if known.fragile[list(members)].any():
@@ -36,38 +36,46 @@ def result(known: Evidence, weights: Weights) -> Scan:
             kinds[bit] = "control"
     roles, places = _places_of_bits(known, weights)
     odd = [bit for bit in known.effects if roles[bit] and not weights.orders[bit]]
-    if len(odd) > ODD * np.count_nonzero(kinds == "data"):
+    data = np.count_nonzero(kinds == "data")
+    if len(odd) > ODD * data:
         odd = []
         known.notes.append(
             "data bits change their weight by what is no power of two: is the step right?"
         )
-    for bit in (*_doubles(places, roles), *odd):
-        kinds[bit], certain[bit], roles[bit] = "control", False, ""
-        places[bit] = NO_PLACE
-    kinds[_lengths(known, kinds, roles)] = "length"
+    odd += _doubles(places, roles)
+    kinds[odd] = "control"
+    certain[odd] = False
+    roles[odd] = ""
+    places[odd] = NO_PLACE
+    lengths = _lengths(known, kinds, roles)
+    kinds[lengths] = "length"
+    saturated = np.mean([view.saturated for view in known.views])
+    runs = known.runs
     return Scan(
         kinds,
         certain,
         roles,
         places,
-        known.runs.count,
-        known.runs.hangs,
-        float(np.mean([view.saturated for view in known.views])),
+        runs.count,
+        runs.hangs,
+        float(saturated),
         tuple(dict.fromkeys(known.notes)),
-        len(known.runs.probes),
+        len(runs.probes),
         (*known.sets, *hanging),
     )
 
 
 def _notes(known: Evidence, hanging: Sequence[tuple[int, ...]]) -> list[str]:
-    """Sentences on what the runs could not show of the bits that moved nothing alone."""
-    notes, quiet = [], known.quiet
-    fragile = np.count_nonzero(known.fragile[quiet])
-    if fragile:
-        notes.append(f"{fragile} bits hang with others and do nothing alone")
-    joint = np.count_nonzero((known.together & ~known.fragile)[quiet])
-    if joint:
-        notes.append(f"{joint} bits are among those that move something together and nothing alone")
+    """Return sentences on what the runs could not show of the bits that moved nothing alone."""
+    notes = []
+    quiet = known.quiet
+    fragile = known.fragile[quiet]
+    count = np.count_nonzero(fragile)
+    if count:
+        notes.append(f"{count} bits hang with others and do nothing alone")
+    count = np.count_nonzero(known.together[quiet] & ~fragile)
+    if count:
+        notes.append(f"{count} bits are among those that move something together and nothing alone")
     if len(known.runs.probes) < 2 and len(quiet):
         notes.append("dead bits were looked at with one input only")
     if all(view.saturated for view in known.views):
@@ -78,14 +86,13 @@ def _notes(known: Evidence, hanging: Sequence[tuple[int, ...]]) -> list[str]:
     for members in hanging:
         notes.append(f"bits {', '.join(map(str, members))} hang together and not alone")
     for members in known.sets:
-        notes.append(
-            f"bits {', '.join(map(str, members))} move something together and nothing alone"
-        )
+        bits = ", ".join(map(str, members))
+        notes.append(f"bits {bits} move something together and nothing alone")
     return notes
 
 
 def _places_of_bits(known: Evidence, weights: Weights) -> tuple[np.ndarray, np.ndarray]:
-    """Roles ``(N,)`` and places ``(N, 6)`` of all bits, as ``Scan`` has them."""
+    """Return roles ``(N,)`` and places ``(N, 6)`` of all bits, as ``Scan`` has them."""
     roles = np.full(known.count, "", "U6")
     places = np.tile(np.array(NO_PLACE), (known.count, 1))
     relative = _relative(known, weights)
@@ -93,56 +100,66 @@ def _places_of_bits(known: Evidence, weights: Weights) -> tuple[np.ndarray, np.n
         site = weights.sites[bit]
         if site.role == "control":
             continue
-        places[bit, CHANNEL], places[bit, SIGN] = site.channel, weights.sign(bit)
+        place = places[bit]
+        place[CHANNEL] = site.channel
+        place[SIGN] = weights.sign(bit)
         if site.role == "either":
             continue
         roles[bit] = site.role
         if site.role == "weight" and known.layer is not None:
             taps = *known.layer.kernel, known.layer.input_shape[2]
-            places[bit, ROW:ORDER] = np.unravel_index(site.tap, taps)
+            place[ROW:ORDER] = np.unravel_index(site.tap, taps)
         orders = weights.orders[bit]
+        place[ORDER] = relative.get(bit, NOWHERE)
         if len(orders) == 1:
-            places[bit, ORDER] = orders[0]
-        else:
-            places[bit, ORDER] = relative.get(bit, NOWHERE)
+            place[ORDER] = orders[0]
     return roles, places
 
 
 def _relative(known: Evidence, weights: Weights) -> dict[int, int]:
-    """Orders of the bits that views without a step show, against the smallest change that any
-    weight, or any bias, shows."""
+    """Return orders of the bits that views without a step show, against the smallest change that
+    any weight, or any bias, shows."""
     orders: dict[int, int] = {}
     for role in ("weight", "bias"):
         sizes: dict[int, float] = {}
         for bit, effects in known.effects.items():
             if weights.sites[bit].role != role:
                 continue
+            largest = 0.0
             for effect in effects:
                 view = known.views[effect.view]
                 if view.step is None and SEVERAL not in view.reads[effect.places]:
-                    size = _largest_change(view, effect, role)
-                    sizes[bit] = max(sizes.get(bit, 0.0), size)
-        seen = {bit: size for bit, size in sizes.items() if size > 0}
-        least = min(seen.values(), default=1.0)
-        orders |= {bit: round(math.log2(size / least)) for bit, size in seen.items()}
+                    largest = max(largest, _largest_change(view, effect, role))
+            if largest:
+                sizes[bit] = largest
+        least = min(sizes.values(), default=1.0)
+        for bit, size in sizes.items():
+            orders[bit] = round(math.log2(size / least))
     return orders
 
 
 def _largest_change(view: View, effect: Effect, role: str) -> float:
-    """The most that an output moved that is not at the end of its type, for an amplitude of 1."""
-    change = np.abs(effect.change[~effect.cut])
+    """Return the most that an output moved that is not at the end of its type, for an amplitude of
+    1."""
+    kept = ~effect.cut
+    change = np.abs(effect.change[kept])
     if role == "weight":
-        change = change / np.abs(view.amplitude[effect.places][~effect.cut])
+        amplitude = view.amplitude[effect.places][kept]
+        change = change / np.abs(amplitude)
     return float(np.max(change, initial=0.0))
 
 
 def _doubles(places: np.ndarray, roles: np.ndarray) -> list[int]:
-    """Bits that duplicate a bit of a weight or bias but lie away from its other bits."""
-    alike = np.all(places[1:, :ORDER] == places[:-1, :ORDER], axis=1) & (roles[1:] == roles[:-1])
-    neighbours = np.append(alike, False).astype(int) + np.append(False, alike)
+    """Return bits that duplicate a bit of a weight or bias but lie away from its other bits."""
+    same_place = np.all(places[1:, :ORDER] == places[:-1, :ORDER], axis=1)
+    alike = same_place & (roles[1:] == roles[:-1])
+    neighbours = np.zeros(len(roles), int)
+    neighbours[:-1] += alike
+    neighbours[1:] += alike
     claims: dict[tuple[Any, ...], list[int]] = {}
     for bit in np.flatnonzero(places[:, ORDER] >= 0).tolist():
-        claims.setdefault((roles[bit], *places[bit, : ORDER + 1]), []).append(bit)
+        claim = (roles[bit], *places[bit, : ORDER + 1])
+        claims.setdefault(claim, []).append(bit)
     doubles: list[int] = []
     for bits in claims.values():
         most = neighbours[bits].max()
