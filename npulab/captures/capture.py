@@ -27,11 +27,13 @@ ROWS_SHOWN = 60
 CHANGED = "changed with npulab"
 WORD = 2**WORD_BITS - 1  # every bit of a word
 MOST_OFFSET = 2**64 - 1
-MOST_STARTS = 16  # jobs that start each other, one within the other; recorded jobs are two deep
+# depth of jobs, each of which is the ``start`` of the job around it; recorded jobs have 2
+MOST_STARTS = 16
 A_MAP = "is a RegisterMap, as capture.maps[block]"
-# a parameter that says when the output was recorded, and its value for an output from before
+# a parameter that says when the output was recorded, and its value for an output that was recorded
+# before the job ran
 RECORDED, BEFORE_RUN = "output_recorded", "before the job ran"
-MOST_DEEP = 64  # values of a parameter, one within the other
+MOST_DEEP = 64  # depth of lists and mappings within each other in a parameter
 COMMANDS = "commands"  # the buffer that holds a command stream, if there is one
 
 Writes = tuple[tuple[int, int], ...]
@@ -42,14 +44,15 @@ class Job:
     """One piece of work given to an NPU.
 
     ``words`` is the parameter block ``(W,) uint32``.  If the block is programmed by register
-    writes, ``writes`` are (offset, value that the register then holds) in order, and ``words`` the
-    state that they leave in the registers of the block's map.  ``start`` holds the writes that hand
-    a parameter block to the NPU; it counts as part of the same task.
+    writes, ``writes`` are (offset, value that the register then holds) in the order in which they
+    were made, and ``words`` is the state that they leave in the registers of the block's map.
+    ``start`` holds the writes that hand a parameter block to the NPU; it counts as part of the same
+    task.
 
-    ``before`` is (offset, value) of registers that still hold the value of an earlier job;
-    ``masks`` has by number of a write the bits that it changes, if not all.  ``unit`` names the
-    copy of the block that does the work and ``label`` the work: jobs of one label are shown
-    together.
+    ``before`` is (offset, value) of registers that still hold the value of an earlier job.
+    ``masks`` is, for each write that changes only some bits, the mask of these bits by the number
+    of the write.  ``unit`` names the copy of the block that does the work and ``label`` the work:
+    jobs of one label are shown together.
     """
 
     block: str
@@ -90,8 +93,8 @@ class Job:
         registers: RegisterMap,
         after: Job | None = None,
     ) -> Job:
-        """A job of register writes, each (offset, value), or (offset, value, mask) if it changes
-        only the bits of the mask.
+        """A job from its register writes, which are (offset, value); a write (offset, value, mask)
+        changes only the bits of the mask.
 
         A write that sets bits is (offset, bits, bits), a write that clears bits (offset, 0, bits).
         Registers that are not written hold the values that the job ``after`` left, else 0.  Raises
@@ -120,12 +123,13 @@ class Job:
         maps: Mapping[str, RegisterMap] | RegisterMap,
         after: Iterable[Job] = (),
     ) -> tuple[list[Job], list[tuple[int, ...]]]:
-        """Split writes to addresses, in the form that ``from_writes`` takes: a job for each copy of
-        a block that they reach, in the order of their first writes, and the writes that reach none.
+        """Return the jobs that writes to addresses make, and the writes that reach no block.
 
-        ``maps`` are by block, or one map of one block.  A job has the unit and the label that the
-        block's dimensions give to its copy.  The last job of ``after`` of the same copy hands its
-        state on; if dimensions give no name, any job of the block does.
+        There is one job for each copy of a block that is written to, in the order of their first
+        writes.  Writes have the form that ``from_writes`` takes.  ``maps`` are by block, or one map
+        of one block.  A job has the unit and the label that the block's dimensions give to its
+        copy.  A job begins with the state that the last job of ``after`` of the same copy left; if
+        dimensions give no name, that of the last job of the block.
         """
         if isinstance(maps, RegisterMap):
             maps = {maps.registers[0][0]: maps}
@@ -154,23 +158,28 @@ class Job:
 
     @property
     def name(self) -> str:
-        """The label and the unit, "" if it has neither."""
+        """The label and the unit, with a comma between them if the job has both; "" if it has
+        neither."""
         return ", ".join(filter(None, [self.label, self.unit]))
 
     @property
     def state(self) -> dict[int, int]:
-        """The values of the written registers after the job, by offset; an earlier job may have
-        written them."""
+        """The values that the written registers hold after the job, by offset; registers that only
+        an earlier job wrote (``before``) are included."""
         return dict([*self.before, *self.writes])
 
     def read_with(self, registers: RegisterMap) -> Job:
-        """The same register writes, their state in the words of another map."""
+        """The job with the same register writes, and with ``words`` as the state that they leave in
+        the registers of another map."""
         need("read_with", registers, RegisterMap, A_MAP)
         return replace(self, words=registers.state([*self.before, *self.writes]))
 
     def with_words(self, words: Any, registers: RegisterMap) -> Job:
-        """The same job with other words; in a job of register writes, the writes that set these
-        words change."""
+        """The same job with other words; in a job of register writes, the writes that set the
+        changed words change too.
+
+        Raises ValueError if the number of words is another.
+        """
         need("with_words: registers", registers, RegisterMap, A_MAP)
         changed = replace(self, words=words)
         if changed.words.shape != self.words.shape:
@@ -186,17 +195,18 @@ class Job:
         return self.with_writes(values, registers)
 
     def with_writes(self, values: Mapping[int, int], registers: RegisterMap) -> Job:
-        """The same register writes, but with other final values by offset.
+        """The same job, but after it the registers at the given offsets hold the given values.
 
-        The last write to an offset changes.  A register without a write is written before its unit
-        starts, else at the end.
+        The last write to such an offset changes.  A register without a write gets one before the
+        write that starts its unit, else at the end.
         """
         need("with_writes: values", values, Mapping, "are values by offset")
         need("with_writes: registers", registers, RegisterMap, A_MAP)
         pairs_of("with_writes: values", values.items())
         last = {offset: number for number, (offset, _) in enumerate(self.writes)}
         offsets = [offset for offset, _ in self.writes]
-        new: dict[int, list[tuple[int, int]]] = {}  # by number of the write that they go before
+        # new writes, by the number of the write before which they go
+        new: dict[int, list[tuple[int, int]]] = {}
         for offset, value in values.items():
             if offset not in last:
                 place = place_of_write(offset, offsets, registers)
@@ -207,7 +217,7 @@ class Job:
             value = old
             if last[offset] == number:
                 value = values.get(offset, old)
-            # a mask stays if the new value changes no bit outside of it
+            # the write keeps its mask if its new value changes no bit outside of the mask
             mask = self.masks.get(number)
             if mask is not None and not (value ^ old) & ~mask:
                 masks[len(writes)] = mask
@@ -235,9 +245,11 @@ class Job:
         return f"Job({self.block}, {len(self.words)} words{writes}{name})"
 
     def values(self, maps: Mapping[str, RegisterMap]) -> list[tuple[str, Field, int]]:
-        """(block, field, raw) of every field; the fields of the job that starts this job are last.
+        """(block, field, raw) of every field of the job; the fields of the job that starts it come
+        last.
 
-        Raises LookupError if no map is known for the block.
+        In a job of register writes only fields of registers that were written are included.  Raises
+        LookupError if no map is known for the block.
         """
         need_maps("values", maps)
         if self.block not in maps:
@@ -245,7 +257,8 @@ class Job:
                 f"block: got {self.block!r}, maps are known for {', '.join(maps) or 'none'}"
             )
         registers = maps[self.block]
-        raw = registers.decode(self.words, raw=True).values()  # in the order of the fields
+        # in the order of the fields of the map
+        raw = registers.decode(self.words, raw=True).values()
         state = self.state
         written = {registers.index[offset] for offset in state if offset in registers.index}
         values = []
@@ -262,14 +275,16 @@ class Job:
 
 @dataclass(frozen=True)
 class Capture:
-    """One recorded run: jobs, buffers, addresses and where it all comes from.
+    """One recorded run: its jobs, its buffers and their addresses, and the texts that say where the
+    record comes from.
 
     ``buffers`` are bytes by name (``coefficients``, ``input``, ``output``, ...), ``addresses`` ints
-    by the same names, ``parameters`` the known parameters of the layer.  Raises ValueError if a
-    job's opcode (``registers.commands``) names another block than its own, and if a job's words are
-    not the state that its register writes leave.  ``provenance`` is one of ``PROVENANCES``;
-    ``maps`` are the register maps, by block, that the words are read with; ``folder`` is the case
-    folder that holds it, None if it was changed or is not saved.
+    by the same names, ``parameters`` the known parameters of the layer.  ``provenance`` is one of
+    ``PROVENANCES``; ``maps`` are the register maps, by block, that the words are read with;
+    ``folder`` is the case folder that holds the capture, None if it was changed or is not saved.
+
+    Raises ValueError if a job's opcode (``registers.commands``) names another block than the job's
+    own, and if a job's words are not the state that its register writes leave.
     """
 
     name: str
@@ -326,25 +341,26 @@ class Capture:
 
     @property
     def changed(self) -> bool:
-        """True if npulab changed the record."""
+        """True if npulab changed the capture after it was recorded."""
         return CHANGED in self.tool
 
     @property
     def before_run(self) -> bool:
-        """True if the record says, unchanged, that its output is from before the run."""
+        """True if the capture is as it was recorded and its parameters say that its output is from
+        before the run."""
         return self.parameters.get(RECORDED) == BEFORE_RUN and not self.changed
 
     @property
     def origin(self) -> str:
-        """The provenance, with "changed" if npulab changed the record."""
+        """The provenance as text, followed by ", changed" if npulab changed the capture."""
         if self.changed:
             return f"{self.provenance}, changed"
         return self.provenance
 
     @property
     def main(self) -> int:
-        """The task whose words stand for the capture: the first job of the first block of the maps,
-        else task 0.  Jobs that move tensors may come before it."""
+        """The number of the main job, whose words stand for the capture: the first job of the first
+        block of the maps, else job 0.  Jobs that move tensors may come before it."""
         first = next(iter(self.maps), None)
         blocks = [job.block for job in self.jobs]
         if first in blocks:
@@ -357,12 +373,13 @@ class Capture:
         return self.jobs[self.main].words
 
     def words_of(self, block: str) -> np.ndarray:
-        """``(J, W) uint32`` of every job of a block; raises LookupError if there is none."""
+        """``(J, W) uint32`` of the J jobs of a block; raises LookupError if there is none."""
         return CaptureSet((self,)).words_of(block)
 
     @property
     def values(self) -> dict[str, Any]:
-        """The main job's fields by name, as meant."""
+        """The values of the main job's fields by name: scaled and named as the map says, not
+        raw."""
         return self.maps[self.jobs[self.main].block].decode(self.words)
 
     @property
@@ -383,9 +400,10 @@ class Capture:
         return frame
 
     def with_job(self, job: Job, task: int = 0) -> Capture:
-        """The same capture with another job in place of a task's; it counts as changed.
+        """The same capture with another job in place of the job of a task; the new capture counts
+        as changed.
 
-        A recorded command stream is left out if the register writes changed; a buffer that holds
+        If the register writes changed, a recorded command stream is left out.  A buffer that holds
         the words of all jobs is rewritten, so that a device that runs the buffer runs this job.
         Raises LookupError for a task that the capture does not have.
         """
@@ -398,15 +416,15 @@ class Capture:
         return self._changed(jobs=jobs, buffers=buffers)
 
     def with_words(self, words: Any, task: int | None = None) -> Capture:
-        """The same capture with other words in one job, by default the main one; it counts as
-        changed.  Raises as ``with_job``."""
+        """The same capture with other words in one job, by default the main job; the new capture
+        counts as changed.  Raises as ``with_job`` and ``Job.with_words``."""
         task = self.task_of(task)
         job = self.jobs[task]
         return self.with_job(job.with_words(words, self.maps[job.block]), task)
 
     def with_fields(self, task: int | None = None, **values: Any) -> Capture:
-        """The same capture with other values in some fields of one job, by default the main one; it
-        counts as changed.
+        """The same capture with other values in some fields of one job, by default the main job;
+        the new capture counts as changed.
 
         Raises LookupError for an unknown field or task, ValueError for a value that does not fit
         and for a field that is read-only.
@@ -432,8 +450,11 @@ class Capture:
         return self.with_words(words, task)
 
     def with_buffers(self, **buffers: bytes | np.ndarray) -> Capture:
-        """The same capture with other bytes, or arrays of elements of one byte, in some buffers; it
-        counts as changed.  Raises TypeError for anything else."""
+        """The same capture with other contents in the named buffers; the new capture counts as
+        changed.
+
+        Contents are bytes, or an array of one-byte integers; raises TypeError for anything else.
+        """
         new = {name: _bytes_of(name, data) for name, data in buffers.items()}
         return self._changed(buffers={**self.buffers, **new})
 
@@ -487,9 +508,11 @@ class Capture:
 
 
 def _unlike_writes(job: Job, registers: RegisterMap | None) -> str:
-    """A sentence on the first word of a job that is not the state that its register writes leave.
+    """Return a sentence on the first word of a job that differs from the state that the job's
+    register writes leave.
 
-    "" if there is no such word, if the job has no writes, and if no map of its length is known.
+    The sentence is "" if no word differs, if the job has no writes, and if the map is not known or
+    has another number of words than the job.
     """
     if not job.writes or registers is None or len(registers) != len(job.words):
         return ""
@@ -508,7 +531,8 @@ def _unlike_writes(job: Job, registers: RegisterMap | None) -> str:
 
 @dataclass(frozen=True)
 class CaptureSet:
-    """Captures in order, by number or by name (``target/name`` if two targets share a name)."""
+    """Captures in a fixed order; one is taken by number, or by name (``target/name`` if two targets
+    share a name)."""
 
     captures: tuple[Capture, ...]
 
@@ -534,9 +558,10 @@ class CaptureSet:
         return np.stack([capture.words for capture in self.captures])
 
     def words_of(self, block: str) -> np.ndarray:
-        """``(N, W) uint32`` of every job of a block, capture by capture.
+        """``(N, W) uint32`` of every job of a block: the jobs of the first capture, then those of
+        the next.
 
-        Raises LookupError if there is none, ValueError if they differ in length.
+        Raises LookupError if there is no such job, ValueError if the jobs differ in length.
         """
         need("words_of", block, str, "is the name of a block")
         jobs = [job for capture in self.captures for job in capture.jobs]
@@ -604,19 +629,21 @@ class CaptureSet:
 
 
 def is_records(value: Any) -> bool:
-    """True for a list of values by name, such as a parameter that describes tensors."""
+    """True if a value is a list, not empty, in which every member is a mapping, such as a parameter
+    that describes tensors."""
     return isinstance(value, list) and bool(value) and all(isinstance(x, Mapping) for x in value)
 
 
 def need_maps(what: str, given: object) -> None:
-    """Raise TypeError for anything but register maps by block."""
+    """Raise TypeError unless the given value is a mapping from block names to RegisterMaps."""
     need(what, given, Mapping, "are RegisterMaps by block, as npulab.target(name).maps(chip) gives")
     for registers in given.values():  # type: ignore[attr-defined]  # it is a mapping
         need(what, registers, RegisterMap, A_MAP)
 
 
 def _bytes_of(name: str, data: object) -> bytes:
-    """The bytes of a buffer, or of an array of elements of one byte."""
+    """The bytes of a buffer that is given as bytes or as an array of one-byte integers; raises
+    TypeError for anything else."""
     if isinstance(data, bytes):
         return data
     if isinstance(data, np.ndarray) and data.dtype.kind in "iu" and data.itemsize == 1:
@@ -630,10 +657,10 @@ def _bytes_of(name: str, data: object) -> bytes:
 
 
 def word_writes(writes: Iterable[tuple[int, int]], bits: int) -> list[tuple[int, int, int]]:
-    """Little-endian writes of ``bits`` bits (8, 16, 64, ...) at any byte as writes of words with
-    masks, in the form that ``Job.from_writes`` and ``Job.split`` take.
+    """Turn little-endian writes of ``bits`` bits (8, 16, 64, ...) at any byte into writes of whole
+    words with masks, as ``Job.from_writes`` and ``Job.split`` take them.
 
-    Raises ValueError for a value of more bits.
+    Raises ValueError for a value that needs more than ``bits`` bits.
 
     >>> [tuple(map(hex, write)) for write in word_writes([(0x1002, 0xABCD)], 16)]
     [('0x1000', '0xabcd0000', '0xffff0000')]
@@ -657,7 +684,11 @@ def _resolved(
     state: dict[int, int],
     block: str,
 ) -> tuple[list[Sequence[int]], dict[int, int]]:
-    """Writes as (offset, value that the register then holds), and masks by number of a write."""
+    """Return the writes as (offset, value that the register then holds), and the masks of writes
+    that change only some bits, by number of the write.
+
+    ``state`` has the values by offset before the writes; it is changed.
+    """
     out, masks = list[Sequence[int]](), dict[int, int]()
     for number, (offset, value, *mask) in enumerate(writes):
         if any(not 0 <= bits <= WORD for bits in mask):
@@ -674,8 +705,8 @@ def _resolved(
 
 
 def _as_json(value: Any, where: str, depth: int = 1) -> Any:
-    """A value as JSON keeps it, so that a capture is the same after it was saved; raises ValueError
-    for values that are more than 64 deep."""
+    """A value in the form that it has after it was saved as JSON and loaded; raises ValueError for
+    values that lie more than 64 deep in each other."""
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     if not isinstance(value, Mapping | list | tuple):

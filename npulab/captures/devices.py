@@ -1,6 +1,6 @@
 """Devices that run a capture: a simulated device, a program, a person.
 
-Each is an oracle: called with a capture it says "pass", "fail" or "hang".
+Each device is an oracle: called with a capture it returns "pass", "fail" or "hang".
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ from npulab.support.files import read_bounded, write_folders
 from npulab.support.processes import End, NotRun, Program, Stopped, arguments, execute, undisturbed
 
 HERE = "{capture}"  # is replaced by the folder's path in an argument
-# statuses of a shell and of ssh for a program that could not be started or reached, and signals
-# that people send
+# exit statuses that say that nothing was run: those of a shell and of ssh for a program that could
+# not be started or reached, and (negative) signals that people send
 NOT_RUN = (126, 127, 255, -signal.SIGHUP, -signal.SIGINT, -signal.SIGKILL, -signal.SIGTERM)
-LARGEST = 2**28  # bytes of an output file; a larger file is not an output
-# the code of a device that passes runs with the output of the good job on the simulated device
+LARGEST = 2**28  # most bytes of an output file; a larger file is not read
+# code of an oracle that passes a run if it writes what the good capture writes on the simulated
+# device
 SIMULATED = "npulab.Simulated(npulab.Simulated().run(good).output)"
 KEYS = {outcome[0]: outcome for outcome in OUTCOMES}
-SIMULATED_DEVICE = "npulab simulated device"  # the tool of captures with its output
+SIMULATED_DEVICE = "npulab simulated device"  # ``tool`` of captures that have its output
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run: ``outcome`` is "done", "failed" or "hang", ``output`` the bytes written, ``reason``
-    says why there are none."""
+    """The result of one run: ``outcome`` is "done", "failed" or "hang", ``output`` the bytes that
+    the run wrote, or None, and ``reason`` says why there are none."""
 
     outcome: str
     output: bytes | None = None
@@ -49,7 +50,7 @@ class Run:
 
 @runtime_checkable
 class Device(Protocol):
-    """An oracle that also gives its runs, and judges them."""
+    """An oracle that also returns the run itself (``run``), and judges it (``judge``)."""
 
     def run(self, capture: Capture) -> Run: ...
 
@@ -60,7 +61,8 @@ class Device(Protocol):
 
 @dataclass(frozen=True)
 class Simulated:
-    """The target's simulated device; ``expected`` are the output bytes that make a run pass.
+    """The target's simulated device; a run passes if it writes the bytes ``expected``, by default
+    the capture's own output.
 
     Called with a capture it is an oracle: "pass", "fail" or "hang".
     """
@@ -69,14 +71,15 @@ class Simulated:
     provenance: ClassVar[str] = "simulated"
 
     def run(self, capture: Capture) -> Run:
-        """Run a capture's words and bytes; a hang is an outcome, never an exception."""
+        """Run a capture's words and bytes; a hang is returned as an outcome, never raised."""
         try:
             return Run("done", target(capture.target).simulate(capture))
         except Hang as hang:
             return Run("hang", reason=str(hang))
 
     def record(self, capture: Capture) -> Capture:
-        """The capture as a simulated one, with the output that the device gives.
+        """The capture with the output that the simulated device writes, and with "simulated" as its
+        provenance.
 
         Raises ValueError if the device hangs.
         """
@@ -92,7 +95,7 @@ class Simulated:
         )
 
     def judge(self, capture: Capture, run: Run) -> str:
-        """The outcome of a run: "pass" if it wrote the expected output."""
+        """ "pass" if the run wrote the expected output, "hang" if it hung, else "fail"."""
         if run.outcome == "hang":
             return "hang"
         expected = self.expected
@@ -112,24 +115,25 @@ class Command:
 
     ``program`` is a sequence of arguments, or a text that is split into arguments; no shell is
     involved unless ``shell`` asks for one.  The capture lies in a temporary folder named
-    ``capture``, whose path replaces ``{capture}`` in the arguments, or is added at their end.
-    Status 0 is a run that is done.  A program that has not ended after ``timeout`` seconds, or ends
-    with ``hang_status``, hangs.  The statuses in ``retry_on`` (a signal is negative) say that
-    nothing was run; by default they are those of a shell and of ssh, and signals that people send.
-    Any other status fails.  If a job makes the board reboot, ssh ends with 255 too:
-    ``hang_status=255`` calls that a hang.
+    ``capture``, whose path replaces ``{capture}`` in the arguments, or is added at their end.  A
+    run is done if the program ends with status 0.  It is a hang if the program has not ended after
+    ``timeout`` seconds, or ends with ``hang_status``.  The statuses in ``retry_on`` (a signal is
+    negative) say that nothing was run; by default they are those of a shell and of ssh, and signals
+    that people send.  With any other status the run has failed.  If a job makes the board reboot,
+    ssh ends with 255 too: ``hang_status=255`` calls that a hang.
 
     A run that is done passes if the program left the ``expected`` bytes (by default the capture's
-    own ``output``) in the file ``output`` of the folder, which holds no output before.  With
-    nothing to expect, or ``output=None``, the status alone decides.
+    own ``output``) in the file ``output`` of the folder, which holds no output before.  If no bytes
+    are expected, or with ``output=None``, the status alone decides.
 
     After a hang the program ``reset`` runs, then ``cooldown`` seconds pass; a reset that failed is
-    tried again before the next run.  A run that did not start is tried ``retries`` times more,
-    ``cooldown`` seconds apart.  Setting ``stop`` ends every wait, and the running program with its
-    process group.  ``provenance`` says what the program is for a ``Recorder`` that keeps its runs.
+    tried again before the next run.  A run that did not start is tried up to ``retries`` times
+    more, ``cooldown`` seconds apart.  Setting the event ``stop`` ends every wait, and ends the
+    running program with its process group.  ``provenance`` says what the program is for a
+    ``Recorder`` that keeps its runs.
 
-    Raises ValueError for a parameter that is not allowed; running raises NotRun (an OSError) if
-    nothing was run or reset, and Stopped.
+    Raises ValueError for a parameter that is not allowed.  A run raises NotRun (an OSError) if the
+    program or the reset could not be run, and Stopped after ``stop``.
 
     >>> Command("ssh board 'run it' {capture}", timeout=30)
     Command(('ssh', 'board', 'run it', '{capture}'), timeout=30)
@@ -188,8 +192,8 @@ class Command:
         return f"Command({', '.join(parts)})"
 
     def run(self, capture: Capture) -> Run:
-        """Run a capture; a failure or hang is an outcome, with the last lines that the program
-        printed."""
+        """Run a capture; a failure or a hang is returned as an outcome, whose reason has the last
+        lines that the program printed."""
         if self.output is not None:
             capture = _without_output(capture)
         files = capture_files(capture, target)
@@ -207,7 +211,8 @@ class Command:
         return self._once(files)
 
     def judge(self, capture: Capture, run: Run) -> str:
-        """The outcome of a run: "pass" if it is done and left the expected output."""
+        """ "pass" if the run is done and left the expected output, "hang" if it hung, else
+        "fail"."""
         if run.outcome == "hang":
             return "hang"
         if run.outcome != "done":
@@ -237,18 +242,21 @@ class Command:
     def _in_folder(
         self, files: dict[str, bytes], over: threading.Event
     ) -> tuple[End, bytes | None, str]:
-        """The end of the program, the output that it left, and the reason if it left none."""
+        """Run the program in a new folder with these files; return how it ended, the output that it
+        left, and the reason if it left none."""
         with tempfile.TemporaryDirectory(prefix="npulab-", ignore_cleanup_errors=True) as scratch:
             folder = Path(scratch, "capture")
             folder.mkdir()
-            for name, data in files.items():  # written plainly: they need not outlast a crash
+            # not synced to disk: these files need not outlast a crash
+            for name, data in files.items():
                 (folder / name).write_bytes(data)
             program = _with_folder(self.program, folder)
             end = execute("program", program, self.timeout, self.stop, over)
             return end, *self._output_in(folder)
 
     def _output_in(self, folder: Path) -> tuple[bytes | None, str]:
-        """The output that the program left, and the reason if there is none."""
+        """Return the output that the program left in the folder, or None, and the reason if it left
+        none."""
         if self.output is None:
             return None, ""
         path = folder / self.output
@@ -283,7 +291,8 @@ class Command:
 
 
 def _with_folder(program: Any, folder: Path) -> str | tuple[str, ...]:
-    """The arguments with the folder's path in place of ``{capture}``, or at their end."""
+    """The arguments of the program with the folder's path in place of ``{capture}``, or with the
+    path at their end."""
     if isinstance(program, str):
         path = shlex.quote(str(folder))
         if HERE in program:
@@ -295,15 +304,17 @@ def _with_folder(program: Any, folder: Path) -> str | tuple[str, ...]:
 
 
 def _ask(text: str) -> str:
-    return input(text)  # looked up for each call: a notebook has its own while a cell runs
+    # ``input`` is looked up at each call: a notebook replaces it while a cell runs
+    return input(text)
 
 
 @dataclass(frozen=True)
 class Manual:
-    """A person who answers in the terminal; ``ask`` and ``say`` work as ``input`` and ``print``.
+    """A person who answers in the terminal; ``ask`` and ``say`` are called as ``input`` and
+    ``print`` are.
 
     With a ``folder`` each trial's capture is written there, without its output, for the person to
-    run.  The end of the input and Ctrl-C are raised to the caller.
+    run.  If the input ends (EOFError) or the person presses Ctrl-C, the caller gets that exception.
     """
 
     ask: Callable[[str], str] = _ask
@@ -325,13 +336,13 @@ class Manual:
 
 @dataclass(frozen=True)
 class Recorder:
-    """An oracle that keeps every trial of another oracle as a capture: ``trial-0000`` in ``folder``
-    and so on, after the trials that the folder has.
+    """An oracle that saves every trial of another oracle as a capture in ``folder``: as
+    ``trial-0000`` and so on, after the trials that are there already.
 
     The buffer ``output`` is the output of the trial's run, and is missing if that is not known; the
     parameters gain ``outcome``, ``trial_of`` (the capture's name) and ``reason``.  ``provenance``
-    says what the device is, if the device does not say it itself; raises ValueError if neither
-    does, or if they differ.
+    says what the device is, if the device does not say it itself; raises ValueError if neither says
+    it, or if they differ.
     """
 
     device: Callable[[Capture], str]
@@ -354,7 +365,7 @@ class Recorder:
 
     @property
     def stop(self) -> threading.Event | None:
-        """The device's own event that stops it, if it has one."""
+        """The event of the recorded device that stops it; None if the device has no such event."""
         return getattr(self.device, "stop", None)
 
     def __call__(self, capture: Capture) -> str:
@@ -373,7 +384,8 @@ class Recorder:
         buffers = dict(trial.buffers)
         if run.output is not None:
             buffers["output"] = run.output
-        # the changed capture itself ran, so as a record of that run it is not changed
+        # the trial is the record of a run of the changed capture; so this record is not marked as
+        # changed
         tools = [capture.tool.replace(CHANGED, "set with npulab"), "run as a trial by npulab"]
         date = ""
         if self.provenance != "simulated":
@@ -397,8 +409,8 @@ def device(
     """The device that a text names: ``simulated``, ``command:PROGRAM ARGUMENTS``, ``manual`` or
     ``manual:FOLDER``.
 
-    ``options`` are those of ``Command``; other devices ignore them.  Raises ValueError for another
-    text.
+    ``options`` are those of ``Command``; other devices ignore them.  Raises ValueError for any
+    other text.
 
     >>> device("command:ssh board run", timeout=5).program
     ('ssh', 'board', 'run')
@@ -417,8 +429,9 @@ def device(
 
 
 def as_code(oracle: Any, good: Capture) -> str:
-    """The code of an oracle in a script that has the capture ``good``; a person who is asked, if
-    the oracle cannot be written as code.
+    """The code that makes an oracle, for a script in which ``good`` is the passing capture.
+
+    For an oracle that cannot be written as code it is ``npulab.Manual()``, which asks a person.
 
     >>> as_code(Simulated(), Capture("a", "demo", "x", ()))
     'npulab.Simulated()'
@@ -441,18 +454,20 @@ def as_code(oracle: Any, good: Capture) -> str:
 
 
 def _without_output(capture: Capture) -> Capture:
-    """The capture as a device gets it: without the output of another run."""
+    """The capture as a device gets it: without its buffer ``output``, which comes from another
+    run."""
     buffers = dict(capture.buffers)
     buffers.pop("output", None)
     return replace(capture, buffers=buffers)
 
 
 def _write_trial(trial: Capture, folder: str | os.PathLike[str]) -> Path:
-    """Write a capture to the next trial's folder, and return that."""
+    """Write a capture to the folder of the next trial, and return that folder's path."""
     return write_folders({_next_trial(Path(folder)): capture_files(trial, target)})[0]
 
 
 def _next_trial(folder: Path) -> Path:
-    """The place of the next trial below a folder."""
+    """The path of the next trial in a folder: ``trial-`` and the first number after those in
+    use."""
     numbers = [int(path.name[6:]) for path in folder.glob("trial-*") if path.name[6:].isdecimal()]
     return folder / f"trial-{max(numbers, default=-1) + 1:04d}"

@@ -1,5 +1,5 @@
-"""Files of an NPU that are not captures, such as programs and compiled networks: listed and
-checked."""
+"""Files of an NPU that are not captures, such as programs and compiled networks: their contents as
+tables, and the errors found in them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from npulab.support.text import Row, in_columns, plural
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding in a document: the ``line`` (0 if it has none), its subject in ``about``, the
-    ``text``, its ``source``, and ``wrong`` if it makes the document wrong."""
+    """One finding in a document: its ``line`` (0 if it has none), ``about`` (its subject),
+    ``text``, ``source``, and ``wrong``, which is True if the finding makes the document wrong."""
 
     line: int
     about: str
@@ -47,7 +47,7 @@ class Document:
         return "\n".join([*lines, str(self.checked())])
 
     def checked(self) -> Findings:
-        """The findings in it, as a result of its own."""
+        """The findings in the document, as a result that can be printed by itself."""
         return Findings(self.name, self.findings)
 
 

@@ -1,4 +1,4 @@
-"""Dumps that a recorder writes as a folder: ``job.json`` describes the record, jobs and buffers are
+"""Dumps that a recorder writes as a folder: ``job.json`` describes the record; jobs and buffers are
 files next to it."""
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from npulab.support.files import read_bounded, read_json
 from npulab.support.refuse import named, near, reason, refuse_if
 
 DESCRIPTION, WORDS, WRITES = "job.json", "words.bin", "writes.txt"
-MOST_BYTES = 2**28  # of a buffer
+MOST_BYTES = 2**28  # of one buffer, at most
 KEYS = ("npu", "chip", *TEXTS, "addresses", "parameters", "big_endian")
 Maps = Mapping[str, RegisterMap]
 
 
 class Recorded(NamedTuple):
-    """Jobs, buffers and their addresses, in place of those that the files of a dump state."""
+    """The jobs, the buffers and the addresses of a dump, if a reader of jobs gives them all; they
+    replace those that the files of the dump state."""
 
     jobs: Sequence[Job]
     buffers: Mapping[str, bytes]
@@ -41,7 +42,7 @@ Jobs = Callable[[Path, Mapping[str, bytes], Maps], Sequence[Job] | Recorded]
 def folder_importer(
     target: str, chips: Mapping[str, Features], tables: Maps, jobs: Jobs | None = None
 ) -> Importer:
-    """The importer of folders that are dumps of a target, and of folders of such folders.
+    """The importer of a target's dumps that are folders, and of folders that hold such folders.
 
     Every ``.bin`` is a buffer of that name.  ``job.json`` has at least ``npu``, the target's name::
 
@@ -49,13 +50,15 @@ def folder_importer(
          "date": "2026-01-31", "addresses": {"input": "0x10000000"}, "parameters": {"kernel_h": 3},
          "big_endian": {"words": 4}}
 
-    ``big_endian`` names buffers with the size of their big-endian words, which are swapped.
-    Another key is refused; a reader of your own may have keys of its own, and then only a key that
-    looks like a misspelling is refused.  ``jobs(path, buffers, maps)`` gives the jobs by the maps
-    of the chip; by default they are in ``words.bin``, the words of the first block, or in
-    ``writes.txt``, in the format of ``read_writes``.  If buffers have other names than their files,
-    or jobs state where they lie, it gives a ``Recorded``.  ``read`` raises ValueError with file,
-    what, got and allowed.
+    ``big_endian`` names the buffers that are big-endian, with the size of their words in bytes;
+    their bytes are swapped.  Any other key is refused.  With ``jobs``, a reader of your own, a dump
+    may have other keys, and only a key that looks like a misspelling is refused.
+
+    ``jobs(path, buffers, maps)`` gives the jobs, with the maps of the chip.  Without it they are
+    read from ``writes.txt``, in the format of ``read_writes``, or from ``words.bin``, the words of
+    the first block.  It gives a ``Recorded`` if buffers have other names than their files, or if
+    the jobs state the addresses.  The importer's ``read`` raises ValueError with file, what, got
+    and allowed.
     """
     reader = _DumpReader(target, chips, tables, guarded(jobs or _jobs, target, "jobs"), not jobs)
     return Importer("folder of job.json, jobs and buffers", reader.recognises, reader.read)
@@ -63,7 +66,8 @@ def folder_importer(
 
 @dataclass(frozen=True)
 class _DumpReader:
-    """A reader of the dumps of a target; ``strict`` refuses every key that it does not know."""
+    """A reader of the dumps of one target; if ``strict``, it refuses every key of a description
+    that is not in ``KEYS``."""
 
     target: str
     chips: Mapping[str, Features]
@@ -81,7 +85,8 @@ class _DumpReader:
         return each_read({folder.name: partial(self.capture, folder) for folder in dumps})
 
     def capture(self, path: Path) -> Capture:
-        """The capture in one folder."""
+        """The capture that one folder holds; raises ValueError with the file if the dump is
+        broken."""
         description, where = _description(path), path / DESCRIPTION
         npu = stated_npu(path)
         refuse_if(
@@ -128,7 +133,7 @@ class _DumpReader:
 
 
 def described(path: Path) -> list[Path]:
-    """The folders that have a description: the path itself, or folders in it."""
+    """The folders among the path and the folders directly in it that hold a ``job.json``."""
     folders = []
     if path.is_dir():
         folders = [path, *sorted(path.iterdir())]
@@ -150,7 +155,7 @@ def stated_npu(path: Path) -> str:
 
 
 def _npu(path: Path) -> str:
-    """The NPU that the description of a folder names, "" if it names none."""
+    """The NPU that the description of a folder names; "" if it names none or is broken."""
     try:
         return stated_npu(path)
     except (ValueError, OSError):
@@ -158,15 +163,16 @@ def _npu(path: Path) -> str:
 
 
 def _may_be(path: Path, target: str) -> bool:
-    """True if a folder is a dump of a target, or was meant to be: broken, or with a misspelt
-    name."""
+    """True if a folder is a dump of a target, or may be meant as one: its description names the
+    target, nearly its name, or no NPU, or is broken."""
     npu = _npu(path)
     return npu in ("", target) or bool(near(npu, [target]))
 
 
 @contextmanager
 def _of_folder(path: Path) -> Iterator[None]:
-    """Put the folder before a refusal of a dump's jobs."""
+    """A context that puts the folder's path before the text of a ValueError or LookupError raised
+    in it."""
     try:
         yield
     except (ValueError, LookupError) as error:
@@ -174,7 +180,8 @@ def _of_folder(path: Path) -> Iterator[None]:
         if isinstance(error, Unsupported):
             kind = Unsupported
         text = reason(error)
-        if f" of {path}: " not in text:  # an error in the target's own code has the path already
+        # ``guarded`` has put the path into an error of the target's own code
+        if f" of {path}: " not in text:
             text = named(path, text)
         raise kind(text).with_traceback(error.__traceback__) from error.__cause__
 
@@ -187,8 +194,8 @@ def _description(path: Path) -> dict[str, Any]:
 
 
 def _refuse_keys(where: Path, description: Mapping[str, Any], strict: bool) -> None:
-    """Raise ValueError for a key that nothing reads; if not ``strict`` only for one that looks
-    misspelt."""
+    """Raise ValueError for a key of a description that is not in ``KEYS``; if not ``strict`` only
+    for such a key that looks misspelt."""
     for name in description:
         nearest = near(name, KEYS)
         if name not in KEYS and (nearest or strict):
@@ -198,7 +205,8 @@ def _refuse_keys(where: Path, description: Mapping[str, Any], strict: bool) -> N
 
 
 def _text_of(where: Path, description: Mapping[str, Any], name: str) -> str:
-    """The text under a name of a description, "" if it has none."""
+    """The text that a description has under a name, "" if it has none; raises ValueError for
+    another type."""
     given = description.get(name)
     refuse_if(not isinstance(given, str | None), f"{where}: {name}", f"{given!r:.60}", "is a text")
     return given or ""
@@ -222,7 +230,8 @@ def _object(path: Path, description: Mapping[str, Any], name: str) -> dict[str, 
 
 
 def _buffers(path: Path, description: Mapping[str, Any]) -> dict[str, bytes]:
-    """The files of a dump by name, little-endian."""
+    """The bytes of the ``.bin`` files of a dump, by file name without suffix; big-endian buffers
+    are swapped to little-endian."""
     buffers = {file.stem: read_bounded(file, MOST_BYTES) for file in sorted(path.glob("*.bin"))}
     for name, size in _object(path, description, "big_endian").items():
         known = isinstance(size, int) and size in SWAPS[1:] and name in buffers
@@ -237,7 +246,7 @@ def _buffers(path: Path, description: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def _jobs(path: Path, buffers: Mapping[str, bytes], maps: Maps) -> Sequence[Job]:
-    """The jobs of ``writes.txt``, or the job of ``words.bin``."""
+    """The jobs in ``writes.txt``, or, if there is no such file, the one job in ``words.bin``."""
     block, registers = next(iter(maps.items()))
     if (path / WRITES).is_file():
         writes = read_writes(path / WRITES)

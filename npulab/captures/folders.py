@@ -28,19 +28,19 @@ import numpy as np
 from npulab.captures.capture import COMMANDS, TEXTS, WORD, Capture, Job, Writes
 from npulab.captures.target import Target
 
-FIRST_KEYS = ("block", "words", "writes", "commands", "start")  # of a job in format 1
-FORMATS = (1, 2)  # 2 if a reader of format 1 would misread a job
+FIRST_KEYS = ("block", "words", "writes", "commands", "start")  # keys of a job that format 1 knows
+FORMATS = (1, 2)  # 2 if a job has keys that a reader of format 1 would miss
 PAIRS = ("writes", "before", "masks")
-LONGEST = 255  # bytes of a file's name
-WIDE = "64"  # the end of the name of pairs of 64 bits
+LONGEST = 255  # most bytes of a file's name
+WIDE = "64"  # a key of ``PAIRS`` with this end names a file of 64-bit words
 DESCRIPTION = "capture.json"
 
 
 def capture_files(capture: Capture, target: Callable[[str], Target]) -> dict[str, bytes]:
-    """The files of a capture's folder by name, the description last.
+    """The files of a capture's folder, as bytes by name, with ``capture.json`` last.
 
-    ``target`` gives the target of a name; it is asked only if the capture holds a command stream.
-    Raises ValueError if the capture cannot be written.
+    ``target`` is a function that gives the target of a name; it is called only if the capture holds
+    a command stream.  Raises ValueError if the capture cannot be written.
     """
     files: dict[str, bytes] = {}
     buffers = {name: f"{name.replace(':', '-')}.bin" for name in capture.buffers}
@@ -74,22 +74,23 @@ def capture_files(capture: Capture, target: Callable[[str], Target]) -> dict[str
 
 
 def _every(jobs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Jobs and the jobs that start them."""
+    """Descriptions of jobs, followed by those of the jobs that start them, at any depth."""
     every = [*jobs]
     for job in every:
         if "start" in job:
-            every.append(job["start"])  # the loop comes to it too
+            every.append(job["start"])  # the loop will reach the added job too
     return every
 
 
 def is_hidden(path: Path, folder: Path) -> bool:
-    """True if a name on the way from a folder to a path begins with a dot, as those of an
+    """True if any part of the path below the folder begins with a dot, as the folders of an
     unfinished save do."""
     return any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 
 def plain_name(name: str, what: str) -> None:
-    """Raise ValueError for anything but the plain name of a file next to the description."""
+    """Raise ValueError if a text is not the plain name of a file in the folder: a path,
+    ``capture.json``, or more than 255 bytes."""
     plain = name == Path(name).name and "\\" not in name
     reserved = name in ("", ".", "..", DESCRIPTION)
     if not plain or reserved or len(name.encode("utf-8", "replace")) > LONGEST:
@@ -105,7 +106,8 @@ def _describe(
     files: dict[str, bytes],
     target: Callable[[str], Target],
 ) -> dict[str, Any]:
-    """The description of a job, whose files are added to ``files``."""
+    """The description of a job for ``capture.json``; the files that hold the job's words are added
+    to ``files``."""
     described: dict[str, Any] = {"block": job.block}
     where = f"capture {capture.name}: job"
     if not job.writes:
@@ -131,7 +133,8 @@ def _describe(
 def _pairs(
     kind: str, pairs: Writes, stem: str, where: str, files: dict[str, bytes]
 ) -> dict[str, str]:
-    """The key and the file of pairs of words; of 64-bit words if a number needs them."""
+    """Add a file of pairs of numbers to ``files``, as 32-bit words, or as 64-bit words if a number
+    needs them; return its name under the key of the description."""
     key, dtype = kind, "<u4"
     if max(map(max, pairs)) > WORD:
         key, dtype = kind + WIDE, "<u8"
@@ -140,7 +143,7 @@ def _pairs(
 
 
 def _is_stream(job: Job, capture: Capture, target: Callable[[str], Target]) -> bool:
-    """True if the capture's command stream holds exactly the job's register writes."""
+    """True if the register writes in the capture's command stream are exactly those of the job."""
     if COMMANDS not in capture.buffers or job.masks:
         return False
     words = np.frombuffer(capture.buffers[COMMANDS], "<u4")

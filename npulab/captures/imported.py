@@ -1,11 +1,11 @@
-"""Modules of the working folder that trusted code imports: they need the same trust.
+"""Modules in the working folder that trusted code imports: each of them needs trust of its own.
 
 In a notebook and with ``python -m`` Python looks for modules in the working folder, and in the
-folders that ``PYTHONPATH`` names.  Code that is trusted may import a module from there that was not
-trusted with it: that would run whatever somebody has put there since.  So if code of a trusted
-place asks for a module, while it loads or in a call later, and the module lies in the working
-folder, the module is looked up in the record of trust.  If its present contents are not there, it
-is refused in one sentence.  Imports of the notebook itself are its own business.
+folders that ``PYTHONPATH`` names.  Trusted code may import a module from there that was not trusted
+with it; that would run whatever somebody has put there since.  So if trusted code imports a module,
+while it loads or in a later call, and the module lies in the working folder, the module is looked
+up in the record of trust.  If the record does not have its present contents, the import is refused
+in one sentence.  Imports by the notebook itself are not checked.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from types import FrameType, ModuleType
 from npulab.captures.installed import is_local
 from npulab.captures.trusted import Source, covers
 
-OWN = Path(__file__).parents[1]  # npulab may be a checkout in the working folder
+# npulab itself is not checked: it may be a checkout in the working folder
+OWN = Path(__file__).parents[1]
 _watched: set[str] = set()  # folders and files of trusted code that was loaded
 
 
 def watch(place: Path) -> None:
-    """Check from now on what the code of a place imports."""
+    """Check from now on every import by trusted code that lies at a place (a file or folder)."""
     _watched.add(str(place))
     if any(isinstance(finder, _Guard) for finder in sys.meta_path):
         return
@@ -37,13 +38,17 @@ def watch(place: Path) -> None:
 
 
 class _Guard:
-    """Finds the modules of the working folder that trusted code asks for."""
+    """A finder for ``sys.meta_path``: it finds the modules in the working folder that trusted code
+    imports, if they are trusted."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, _: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The module's own source, never a compiled copy; None for a module elsewhere.  Raises
-        ImportError for a module that nobody trusts."""
+        """The spec of a module in the working folder that trusted code imports; it is always loaded
+        from its source, never from a compiled copy.
+
+        None for any other import.  Raises ImportError for a module that nobody trusts.
+        """
         if not _asked_by_trusted(sys._getframe(1)):
             return None
         found = PathFinder.find_spec(name, path)
@@ -69,7 +74,7 @@ class _Guard:
 
 
 def _asked_by_trusted(frame: FrameType | None) -> bool:
-    """True if code of a watched place is among the callers."""
+    """True if trusted code (a file or folder given to ``watch``) is among the callers."""
     while frame is not None:
         file = frame.f_code.co_filename
         if any(file == place or file.startswith(f"{place}{os.sep}") for place in _watched):
@@ -79,7 +84,8 @@ def _asked_by_trusted(frame: FrameType | None) -> bool:
 
 
 def _trusted_path(file: Path) -> Path:
-    """The path that the user gives to ``npulab trust`` for a module: the folder of a package."""
+    """The path to give to ``npulab trust`` so that it covers a module: the folder of its outermost
+    package, or its file if it is in no package."""
     folder = file.parent
     while (folder.parent / "__init__.py").is_file():
         folder = folder.parent

@@ -1,9 +1,9 @@
-"""The place of an entry point's code, and whether somebody installed it.
+"""The place of an entry point's code, and whether somebody installed that code.
 
 Python looks for distributions in every folder of its path; in a notebook and with ``python -m``
-that includes the working folder, which need not be the user's.  A folder that PYTHONPATH names by
-an absolute path outside the working folder was chosen by the user and counts as installed.  A
-relative path, such as ``..``, may lead to anybody's folder.
+that includes the working folder, which may hold code of somebody else.  A folder that PYTHONPATH
+names by an absolute path outside the working folder was chosen by the user and counts as installed.
+A relative path, such as ``..``, may lead to anybody's folder.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 
 def here() -> Path:
-    """The working folder; a path that does not exist if it was removed."""
+    """The working folder; if it was removed, a path that does not exist."""
     try:
         return Path.cwd().resolve()
     except OSError:
@@ -28,20 +28,21 @@ def here() -> Path:
 
 
 def _relative_folders() -> tuple[Path, ...]:
-    """The folders that PYTHONPATH names relative to the working folder, such as ``..``; Python's
-    path has them as absolute paths."""
+    """The absolute paths of the folders that PYTHONPATH names relative to the working folder, such
+    as ``..``."""
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     names = [name for name in given if name and not Path(name).is_absolute()]
     return tuple((here() / name).resolve() for name in names)
 
 
-START = here()  # stays in the path of a notebook that changes its folder
+# the working folder at the start stays in Python's path if a notebook changes its folder
+START = here()
 RELATIVE = _relative_folders()
 
 
 def place_of(point: EntryPoint, dist: Distribution | None) -> tuple[Path, bool]:
-    """The folder or file of an entry point's module, and whether the distribution or its module is
-    local (``is_local``)."""
+    """Return the folder or file of the module of an entry point, and True if the distribution or
+    the module is local (``is_local``)."""
     folder = _folder_of(dist)
     module = _module(point.module.partition(".")[0])
     local = is_local(folder)
@@ -58,7 +59,8 @@ def _folder_of(dist: Distribution | None) -> Path:
 
 
 def _module(name: str) -> Path | None:
-    """The folder or file of a module, without running it; None if there is none."""
+    """The folder or file of a module, found without running its code; None if there is no such
+    module."""
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
@@ -73,8 +75,11 @@ def _module(name: str) -> Path | None:
 
 
 def is_local(path: Path) -> bool:
-    """True if a path lies in the working folder, or in a relative folder of PYTHONPATH, and nobody
-    installed it there: a virtual environment in the working folder is not local."""
+    """True if a path lies in the working folder, or in a folder that PYTHONPATH names by a relative
+    path, and nobody installed it there.
+
+    A virtual environment in the working folder counts as installed.
+    """
     if is_installed(path):
         return False
     real, folders = path.resolve(), (here(), START, *RELATIVE)
@@ -88,8 +93,8 @@ def is_installed(path: Path) -> bool:
 
 @cache
 def _installed() -> tuple[Path, ...]:
-    """The folders of Python's own modules, and the folders that the interpreter's installer writes
-    to."""
+    """The folders of Python's own modules, and those into which pip installs for this
+    interpreter."""
     own = [sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
     names = [*own, *site.getsitepackages()]
     if site.ENABLE_USER_SITE:
@@ -98,7 +103,8 @@ def _installed() -> tuple[Path, ...]:
 
 
 def _is_checkout(dist: Distribution | None, module: Path) -> bool:
-    """True if somebody installed the distribution as a link to the folder of the module."""
+    """True if somebody installed the distribution as a link (an editable install) to a folder that
+    holds the module."""
     if dist is None or not is_installed(_folder_of(dist)):
         return False
     try:

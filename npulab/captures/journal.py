@@ -1,8 +1,9 @@
-"""A journal of trials: one JSON line each, written before the next trial begins.
+"""A journal of trials: one line of JSON for each trial, written before the next trial begins.
 
-The first line says what the trials are about, so that a journal is never continued for another job.
-A line is ``{"trial": 0, "subset": [...], "reason": ..., "outcome": ..., "seconds": ..., "time":
-...}``, or ``{"undo": 2}`` if the last two verdicts were taken back: nothing is ever rewritten.
+The first line says what the trials are about, so that a journal is never continued for another
+task.  Every other line is a trial, ``{"trial": 0, "subset": [...], "reason": ..., "outcome": ...,
+"seconds": ..., "time": ...}``, or ``{"undo": 2}`` if the last two trials were taken back: no line
+is ever changed.
 """
 
 from __future__ import annotations
@@ -21,15 +22,16 @@ from npulab.support.refuse import refuse_if, refusing
 from npulab.support.text import plural
 
 VERSION = 1
-MOST_BYTES = 2**28  # of a journal's file; a trial of 1,000 fields takes some 40 kB
-# the errors that a broken line raises
+MOST_BYTES = 2**28  # most bytes of a journal's file; a trial of 1,000 fields takes some 40 kB
+# errors that reading a broken line may raise
 BROKEN = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 OUTCOMES = ("pass", "fail", "hang")
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One trial: the names that were changed, why, its outcome, and how long it took.
+    """One trial: the names of the fields that were changed (``subset``), the reason for the trial,
+    its outcome, and how long it took.
 
     ``time`` is when the outcome was known, in UTC; ``more`` is other data of the caller, as JSON
     has it.
@@ -53,9 +55,10 @@ class Trial:
 
 
 class Journal:
-    """Trials in order, in memory or in a file that is continued where it ended.
+    """Trials in the order in which they were made, in memory or in a file; an existing file is
+    continued at its end.
 
-    ``about`` says what the trials are about, as JSON has it.  A line that a crash cut off is
+    ``about`` says what the trials are about, as JSON has it.  A last line that a crash cut off is
     dropped; every other broken line is refused.  Raises ValueError for a file that is not a
     journal, or is a journal about something else.
 
@@ -79,10 +82,11 @@ class Journal:
         self._file = None
         head = {"npulab": "journal", "version": VERSION, "about": self.about}
         if self.path is not None:
-            if not self.path.parent.is_dir():  # a misspelt path: a journal makes no folder
+            # a journal makes no folder: the path is probably misspelt
+            if not self.path.parent.is_dir():
                 raise FileNotFoundError(f"{self.path.parent}: no such folder")
             self._file = Lines(self.path, MOST_BYTES)
-            # a crash may have left a part of the head alone, which is written again
+            # if a crash left only a part of the first line, that line is written again
             if self._file.whole or not as_line(head).encode().startswith(self._file.torn):
                 self._take_up(self._file.whole, about is not None)
                 return
@@ -105,7 +109,7 @@ class Journal:
         return sum(trial.outcome == "hang" for trial in self._trials)
 
     def add(self, trial: Trial) -> None:
-        """Write a trial down; it is on the disk when this returns.
+        """Add a trial; its line is on the disk when this returns.
 
         Raises ValueError for an outcome that is none of pass, fail and hang.
         """
@@ -129,14 +133,14 @@ class Journal:
         self._trials.append(trial)
 
     def undo(self, count: int = 1) -> None:
-        """Take the last verdicts back; raises ValueError if there are fewer."""
+        """Take back the last ``count`` trials; raises ValueError if the journal has fewer."""
         kept = self._without(count)
         self._write({"undo": count})
         self._trials = kept
 
     @property
     def text(self) -> str:
-        """The text of the file."""
+        """The lines of the journal as one text, as the file holds them."""
         return "".join(self._lines)
 
     def _write(self, entry: Mapping[str, Any]) -> None:
@@ -146,7 +150,8 @@ class Journal:
         self._lines.append(line)
 
     def _take_up(self, whole: bytes, expected: bool) -> None:
-        """Read the trials of a file; ``expected`` if the file has to be about the same."""
+        """Read the trials of an existing file; if ``expected``, raise ValueError for a journal
+        about something else."""
         refuse_if(not whole, self.path, "no whole line", "is a journal of npulab")
         self._lines = [f"{line}\n" for line in whole.decode("utf-8", "replace").split("\n")[:-1]]
         for number, line in enumerate(self._lines, 1):
@@ -174,7 +179,7 @@ class Journal:
         self.about = about
 
     def _without(self, count: Any) -> list[Trial]:
-        """The trials without the last ones."""
+        """The trials without the last ``count``; raises ValueError if there are fewer."""
         if type(count) is not int or not 1 <= count <= len(self._trials):
             raise ValueError(
                 f"undo: got {count!r}, allowed is 1 to {len(self._trials)}, as many as there are"
@@ -199,10 +204,10 @@ class Journal:
 
 @refusing()
 def repair(path: str | os.PathLike[str], into: str | os.PathLike[str]) -> tuple[Journal, list[str]]:
-    """Copy a broken journal's trials to a new file; return it, with a sentence for each line that
-    was dropped.
+    """Copy the trials of a broken journal to a new file; return the new journal, and a sentence for
+    each line that was dropped.
 
-    A trial with a number that another writer used too is kept, with the next number.  Raises
+    Trials are numbered anew, so a trial is kept if another writer used its number too.  Raises
     ValueError if the first line is not the head of a journal, FileExistsError if ``into`` exists.
     """
     text = read_bounded(Path(path), MOST_BYTES).decode("utf-8", "replace")
@@ -224,7 +229,8 @@ def repair(path: str | os.PathLike[str], into: str | os.PathLike[str]) -> tuple[
 
 
 def _with_line(error: Exception, path: object, number: int) -> str:
-    """The error in a line of a journal, with its place; an error in the JSON has it already."""
+    """The text of an error with the file and the line in front; an error in the JSON has them
+    already."""
     text, where = str(error), f"{path}, line {number}"
     if text.startswith(where):
         return text
@@ -232,8 +238,8 @@ def _with_line(error: Exception, path: object, number: int) -> str:
 
 
 def as_line(entry: Mapping[str, Any]) -> str:
-    """An entry as JSON, with the end of its line; half a character, which a broken file name may
-    have, stays an escape."""
+    """An entry as one line of JSON, with the end of the line.  Half of a surrogate pair, which a
+    broken file name may have, is written as an escape."""
     text = json.dumps(entry, ensure_ascii=False)
     return text.encode("utf-8", "backslashreplace").decode() + "\n"
 
