@@ -4,5 +4,5 @@ from __future__ import annotations
 
 LARGER = "#d9480f"  # the captured value is larger than the predicted one
 SMALLER = "#1d70b8"
-# the names of the colours in style sheets
+# the same colours as CSS variables, for style sheets
 VARIABLES = f":root {{ --npulab-larger: {LARGER}; --npulab-smaller: {SMALLER}; }}\n"

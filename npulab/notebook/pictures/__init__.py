@@ -1,4 +1,4 @@
-"""Pictures that say their number in text too, and are the same bytes on every run."""
+"""Pictures that have a sentence with their numbers, and are the same bytes on every run."""
 
 from __future__ import annotations
 

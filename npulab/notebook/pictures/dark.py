@@ -12,16 +12,17 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
-PAPER, INK = 0.067, 0.93  # the greys of white and of black
-NEUTRAL = 0.06  # how far apart the channels of a grey are, at most
-LIGHT = 0.85  # a colour of a map with no channel below this is paper
-LUMINANCE = np.array([0.299, 0.587, 0.114])  # of red, green and blue
-BRIGHT = 0.55  # on a colour of more luminance black letters are easier to read than white ones
+PAPER, INK = 0.067, 0.93  # the greys that white and black become on a dark page
+NEUTRAL = 0.06  # a colour is a grey if its channels differ by at most this
+LIGHT = 0.85  # a colour of a colour map is paper if all its channels are above this
+LUMINANCE = np.array([0.299, 0.587, 0.114])  # what red, green and blue add to the luminance
+BRIGHT = 0.55  # letters are black on a colour of more luminance than this, else white
 BOTH = np.linspace(0, 1, 17)
 
 
 def swapped(colour: Any) -> tuple[float, float, float, float]:
-    """Return a grey that is as light as the given grey is dark; any other colour unchanged.
+    """Return the colour to use on a dark page: a grey becomes as light as it was dark, any other
+    colour stays; as red, green, blue and alpha from 0 to 1.
 
     >>> [round(channel, 2) for channel in swapped("white")]
     [0.07, 0.07, 0.07, 1.0]
@@ -36,7 +37,8 @@ def swapped(colour: Any) -> tuple[float, float, float, float]:
 
 
 def ink_on(colour: Any) -> str:
-    """Return the colour of letters that can be read on a colour of three or four channels.
+    """Return ``"black"`` or ``"white"``: the letters that can be read on a colour of three or four
+    channels from 0 to 1.
 
     >>> ink_on(to_rgba("yellow")), ink_on(to_rgba("navy"))
     ('black', 'white')
@@ -102,8 +104,10 @@ def _axes(ax: Any, put: Callable[..., None]) -> None:
 
 
 def _drawn(artist: Any, put: Callable[..., None]) -> None:
-    """Change a line, a bar or marks that lie on paper."""
-    # the artist of a colour bar follows its image
+    """Change the colours of a line, a bar or marks that lie on paper; marks on a colour stay as
+    they are.
+    """
+    # an artist that shows values, such as a colour bar, follows its colour map
     scaled = getattr(artist, "get_array", lambda: None)() is not None
     if artist.get_gid() == "on colour" or scaled:
         return
@@ -120,7 +124,9 @@ def _several(colours: Any) -> Any:
 
 
 def _change_text(ax: Any, text: Text, put: Callable[..., None]) -> None:
-    """Change a text that lies on paper or in a cell of an image; a text on a coloured box stays."""
+    """Change the colour of a text on paper or in a cell of an image; a text on a coloured box stays
+    as it is.
+    """
     box = text.get_bbox_patch()
     if box is not None and swapped(box.get_facecolor()) == tuple(box.get_facecolor()):
         return
@@ -138,7 +144,7 @@ def _change_text(ax: Any, text: Text, put: Callable[..., None]) -> None:
 
 
 def _is_light(cmap: Any) -> bool:
-    """True if paper is at the low end of a colour map or in its middle."""
+    """True if a colour map has paper (nearly white) at its low end or in its middle."""
     return any(min(cmap(place)[:3]) > LIGHT for place in (0.0, 0.5))
 
 
@@ -150,7 +156,7 @@ def _on_dark(cmap: Any) -> Any:
     if not _is_light(cmap):
         return cmap.with_extremes(bad=bad)
     colours = cmap(BOTH)
-    # the fourth colour from an end: the end itself is too dark for a dark page
+    # the fourth of the 17 colours from an end: the end itself is too dark for a dark page
     ink = colours[-4] * 1.15
     shares = BOTH[:, None]
     if min(colours[0, :3]) <= LIGHT:  # paper is in the middle
@@ -162,8 +168,10 @@ def _on_dark(cmap: Any) -> Any:
 
 
 def _paper_swapped(colours: Any) -> Any:
-    """Return colours ``(..., 3 or 4)`` with white and nearly white made dark paper; darker greys
-    stay, as letters lie on them."""
+    """Return an array of colours ``(..., 3 or 4)`` in which white and nearly white are dark paper.
+
+    Darker greys stay, because black letters lie on them.
+    """
     out = np.array(colours, float)
     light = (out[..., :3] > 0.9).all(-1)
     out[light, :3] = INK + (PAPER - INK) * out[light, :3]

@@ -11,7 +11,7 @@ from numpy import ndarray
 
 from npulab.notebook.pictures.picture import RIGHT, WRONG, Picture, canvas, open_frame
 
-DOTTED = 64  # at most so many points are drawn with dots
+DOTTED = 64  # points are drawn with dots if there are at most this many
 LINE = 110  # characters of a line of the title
 
 
@@ -76,7 +76,9 @@ def function_error(x: Any, y: Any, true: Any, name: str = "") -> Picture:
 
 @dataclass(frozen=True)
 class _Points:
-    """Points in the order of x, and the number of points where only one of y and true is finite."""
+    """Finite points sorted by x, and (``lost``) the number of points where only one of y and true
+    is finite.
+    """
 
     x: ndarray
     y: ndarray

@@ -20,7 +20,8 @@ from npulab.support.late import pd
 from npulab.support.refuse import refuse_if
 from npulab.support.text import plural
 
-# colour, mark, and the mark's colour: the mark serves readers who see the colours alike
+# by status: the colour, the mark, and the mark's colour; the mark is for readers who cannot tell
+# the colours apart
 STATUSES = {
     "law": ("#2b6ca3", "", "white"),
     "constant": ("#d9d9d9", "=", "#4a4a4a"),
@@ -36,19 +37,18 @@ FIGURES = {
     "spearman": ("Spearman's rho", "RdBu"),
 }
 MOST_FIELDS = 64
-LABELLED = 72  # a map of at most so many words has a label at each
-TALLEST = 24.0  # inches
-LEGEND = 56  # letters of a law in the legend
-OTHER = "#4a4a4a"  # captures without a law
+LABELLED = 72  # a map of more words has a label only at every eighth word
+TALLEST = 24.0  # height of the tallest map, in inches
+LEGEND = 56  # the legend shows this many letters of a law, at most
+OTHER = "#4a4a4a"  # the colour of captures without a law
 SIMULATED = " (simulated)"
 
 
 def flip_map(words: Any, parameters: Any = None, sort: str | None = None) -> Picture:
-    """Draw how often each bit flips from a capture to its neighbour: a row per word, bit 31 on the
-    left.
+    """Draw how often each bit flips from a capture to the next: a row per word, bit 31 on the left.
 
-    Arguments and errors as for ``flips``: words ``(N, W) uint32`` or a sweep; neighbours are in
-    the order given, or in the order of the parameter ``sort``.
+    Arguments and errors as for ``flips``: words ``(N, W) uint32`` or a sweep; captures follow one
+    another as they are given, or sorted by the parameter ``sort``.
     """
     shares = flips(words, parameters, sort)
     captures = len(getattr(words, "words", words))
@@ -64,7 +64,7 @@ def flip_map(words: Any, parameters: Any = None, sort: str | None = None) -> Pic
     text = f"{captures} captures{_simulated(words)} {order}: "
     text += f"{flipped} of {shares.size} bits flip, {most}"
     with canvas(_size(len(shares))) as (figure, ax):
-        scale = PowerNorm(0.5, 0, max(shares.max(), 0.1))  # so that a bit that flips once is seen
+        scale = PowerNorm(0.5, 0, max(shares.max(), 0.1))  # so that one flip is seen
         image = ax.imshow(shares[:, ::-1], cmap="Oranges", aspect="auto", norm=scale)
         figure.colorbar(image, ax=ax, label="share of neighbours", fraction=0.04)
         naming = Naming.of(len(shares), getattr(words, "registers", None))
@@ -74,8 +74,9 @@ def flip_map(words: Any, parameters: Any = None, sort: str | None = None) -> Pic
 
 
 def law_map(laws: Any) -> Picture:
-    """Draw what is known of each bit: a row per word, bit 31 on the left, lines at the ends of the
-    laws' fields."""
+    """Draw the status of each bit (law, constant, rivals, open, ...): a row per word, bit 31 on the
+    left, lines where the fields of the laws begin and end.
+    """
     status = np.asarray(laws.status)
     counts = Counter(status.ravel().tolist())
     known = [name for name in STATUSES if counts[name]]
@@ -90,7 +91,7 @@ def law_map(laws: Any) -> Picture:
             colours[status == name] = to_rgb(colour)
             rows, bits = np.nonzero(status == name)
             x = WORD_BITS - 1 - bits
-            if mark == "·":  # as a letter it would stand too high
+            if mark == "·":  # drawn as a letter, the dot would stand too high
                 ax.scatter(x, rows, s=5, marker=".", color=ink, linewidths=0)
             elif mark:
                 letter = f"${mark}$"
@@ -107,7 +108,9 @@ def law_map(laws: Any) -> Picture:
 
 
 def _edges(fields: Iterable[Any]) -> list[list[tuple[float, float]]]:
-    """Return a line for each bit boundary where a field of a law begins or ends."""
+    """Return a vertical line, as two points (x, y), at each bit boundary where a field of a law
+    begins or ends.
+    """
     ends = set()
     for field in fields:
         low = WORD_BITS - 0.5 - field.lsb
@@ -121,12 +124,13 @@ def _edges(fields: Iterable[Any]) -> list[list[tuple[float, float]]]:
 
 
 def correlation_map(table: pd.DataFrame, by: str = "mutual_information") -> Picture:
-    """Draw fields against parameters, from the table of ``correlate``; a dot is a law hit.
+    """Draw fields against parameters, from the table of ``correlate``; a dot says that the table's
+    ``law`` is true.
 
-    ``by`` is a column of figures: "mutual_information", "pearson" or "spearman".  Parameters stand
-    in the table's order, fields by word and bit; at most ``MOST_FIELDS`` fields are shown, and only
-    those that go with a parameter, if any does.  Raises ValueError for another column and for a
-    table without rows.
+    ``by`` is a column of figures: "mutual_information", "pearson" or "spearman". Parameters stand
+    in the table's order, fields by word and bit. At most ``MOST_FIELDS`` fields are shown; fields
+    whose figures are all 0 are left out, unless every field is such. Raises ValueError for another
+    column and for a table without rows.
     """
     refuse_if(by not in FIGURES, "by", repr(by), f"is one of {', '.join(FIGURES)}")
     refuse_if(table.empty, "table", "no rows", "are fields against parameters")
@@ -265,7 +269,11 @@ def _step_label(law: str, when: str, steps: int) -> str:
 
 
 def _field(laws: Any, field: Any) -> Any:
-    """Return a law's field, or the piece of a word if the bits have no law of their own."""
+    """Return the field of ``laws`` that ``field`` means, or the piece of a word if the bits have no
+    law of their own.
+
+    Raises LookupError for an unknown name, an index out of range, or bits outside the words.
+    """
     fields = laws.fields
     if isinstance(field, Piece) or hasattr(field, "steps"):
         return field
@@ -294,7 +302,7 @@ def _size(words: int) -> tuple[float, float]:
 
 
 def _grid(ax: Any, names: Sequence[str]) -> None:
-    """A row for each word, with its name, and a column for each bit, bit 31 first."""
+    """Give the axes a row for each word, with its name, and a column for each bit, bit 31 first."""
     words = len(names)
     step = 1
     if words > LABELLED:

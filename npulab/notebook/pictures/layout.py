@@ -16,9 +16,9 @@ from numpy import ndarray
 from npulab.layout import Found, Layout, Table
 from npulab.notebook.pictures.picture import Picture, canvas, legend, write_values
 
-NUMBERED = 16  # cells a side: at most so many have their numbers written into them
-SHOWN = 192  # at most so many rows and columns are drawn
-WIDTHS = (16, 32, 64, 128)  # bytes of a row: the first that makes the buffer about a square
+NUMBERED = 16  # an image of at most this many rows and columns has numbers in its cells
+SHOWN = 192  # how many rows, and how many columns, are drawn, at most
+WIDTHS = (16, 32, 64, 128)  # bytes a row: the first with which the buffer has no more rows
 LINE = 130  # characters of a line of the title
 NOTHING, PART, MISSING = "#ffffff", "#b0b0b0", "#c4501b"
 
@@ -78,7 +78,9 @@ def layout_map(layout: Found | Layout | Table, width: int = 0) -> Picture:
 
 
 def _in_rows(values: ndarray, width: int, fill: int) -> ndarray:
-    """Return values of bytes as rows of the buffer, as many columns as are drawn."""
+    """Return an array with one value per byte as rows of ``width`` bytes, cut to the columns that
+    are drawn; ``fill`` completes the last row.
+    """
     rows = -(-len(values) // width)
     padded = np.full(rows * width, fill)
     padded[: len(values)] = values
@@ -86,8 +88,10 @@ def _in_rows(values: ndarray, width: int, fill: int) -> ndarray:
 
 
 def _owners(layout: Layout | Table, places: ndarray, most: int) -> tuple[ndarray, ndarray]:
-    """Return for each of the first bytes the number of its (last) element, -1 if it has none, and
-    True if it lies in a sum or a constant."""
+    """Return two arrays over the first ``most`` bytes: the number of the element in a byte (the
+    last if there are several, -1 if there is none), and True where a byte lies in a sum or a
+    constant.
+    """
     size = min(layout.size, most)
     owners = np.full(size, -1, np.int64)
     parts = np.zeros(size, bool)
@@ -104,7 +108,9 @@ def _owners(layout: Layout | Table, places: ndarray, most: int) -> tuple[ndarray
 
 
 def _draw(figure: Figure, ax: Any, values: np.ma.MaskedArray, colour: str, title: str) -> None:
-    """Draw numbers; masked cells have the colour given."""
+    """Draw an array as an image, with its numbers in the cells if there is room; masked cells have
+    the given colour.
+    """
     colours = colormaps["viridis"].with_extremes(bad=colour)
     most = max(int(values.data.max()), 1)
     image = ax.imshow(values, cmap=colours, vmin=0, vmax=most, aspect="auto")

@@ -1,5 +1,6 @@
-"""The memory of a model as a picture: from where to where each tensor lives, at which bytes of the
-block, and the live bytes at each operator."""
+"""The memory of a model as a picture: from which to which operator each tensor lives, at which
+bytes of the block, and the live bytes at each operator.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ from npulab.models.listing import memory_text
 from npulab.notebook.pictures.picture import WRONG, Picture, canvas, legend, open_frame
 
 LINE = 120  # characters of a line of the title
-NUMBERED = 40  # of at most so many tensors each has its number, if its bar has room
-ROOM = (0.03, 0.035)  # share of the picture, across and up, that a number takes
-OUTLINED = 800  # operators: at most so many leave room for outlines
-TICKS = 6  # at most so many marks on the axis of bytes, at powers of two
+NUMBERED = 40  # bars have the numbers of their tensors if at most this many are drawn
+ROOM = (0.03, 0.035)  # a smaller bar (share of the picture, across and up) has no number
+OUTLINED = 800  # bars have full outlines if there are at most this many operators
+TICKS = 6  # about how many marks the axis of bytes has; their distance is a power of two
 # light enough for black text; the pattern serves readers who see the colours alike
 KINDS = {
     "input": ("#f6c667", "//"),

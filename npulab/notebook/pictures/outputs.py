@@ -35,14 +35,14 @@ from npulab.quant.floats import steps
 from npulab.quant.rules import Rule
 from npulab.support.text import plural
 
-NUMBERED = 12  # cells a side: at most so many have their values written into them
-CHANNELS = 4  # at most so many are drawn if none are named
-DISPUTED = 8  # at most so many accumulators are named in the sentence
-LABELLED = 17  # at most so many bars have their numbers
+NUMBERED = 12  # an image of at most this many rows and columns has numbers in its cells
+CHANNELS = 4  # how many channels are drawn, at most, if the caller names none
+DISPUTED = 8  # how many accumulators the sentence names, at most
+LABELLED = 17  # bars have their numbers if there are at most this many bars
 BINS = 24
-LINE = 44  # characters of a row's label
-TALL = 0.3  # inches of a bar
-TIES = 64  # codes: over a wider range the lines of the ties would hide the bars
+LINE = 44  # characters in a line of a row's label
+TALL = 0.3  # height of a bar in inches
+TIES = 64  # over a range of this many codes or more, lines at the ties would hide the bars
 # light enough for black text, and distinct for people who do not see all colours; a code's colour
 # is chosen by its remainder, so that neighbouring codes differ
 CODES = ("#8fc1e3", "#f6c667", "#d9d9d9")
@@ -51,10 +51,11 @@ OUTCOMES = {"pass": "#8fc1e3", "fail": "#e08a3c", "hang": "#4a4a4a"}
 
 
 def bisection_trials(found: Bisected) -> Picture:
-    """Draw the trials of a bisection, a row each: the parts that were taken from the bad capture,
-    and the outcome.
+    """Draw the trials of a bisection, a row for each: the parts that were taken from the bad
+    capture, and the outcome.
 
-    Columns are the parts that differ, in their order; the culprits are named.
+    A column is a part that differs, in the order of ``found.differences``; the columns of the
+    culprits have their names.
     """
     trials = list(found.journal)
     names = [name_of(part.key) for part in found.differences]
@@ -95,10 +96,11 @@ def bisection_trials(found: Bisected) -> Picture:
 
 
 def output_difference(found: Comparison, channels: list[int] | None = None) -> Picture:
-    """Draw predicted output, captured output and their difference, a row per channel.
+    """Draw predicted output, captured output and their difference, a row of three images per
+    channel.
 
-    ``channels`` are by default those that differ most, at most four.
-    Raises ValueError if the comparison has no output.
+    ``channels`` are numbers of channels; by default the channels, at most four, in which most
+    outputs differ. Raises ValueError if the comparison has no output.
     """
     if found.predicted is None or found.captured is None:
         raise ValueError(
@@ -138,7 +140,9 @@ def _most_different(difference: ndarray) -> list[int]:
 
 @dataclass(frozen=True)
 class _Panel:
-    """A tensor ``(H, W, C)`` and the colours of its values, from the lowest to the highest."""
+    """A tensor ``(H, W, C)`` to draw, with its colour map and the values at the two ends of the
+    map.
+    """
 
     title: str
     tensor: ndarray
@@ -164,7 +168,9 @@ def _difference_panels(predicted: ndarray, captured: ndarray, difference: ndarra
 
 
 def _range(predicted: ndarray, captured: ndarray) -> tuple[float, float]:
-    """Return the range of the type for codes, of all finite values for real numbers."""
+    """Return the lowest and the highest value of the colours: for codes of their type, for real
+    numbers of all that are finite in both outputs (0 and 1 if none is).
+    """
     if captured.dtype.kind != "f":
         info = np.iinfo(captured.dtype)
         return info.min, info.max
@@ -191,12 +197,12 @@ def number_line(
     zero_point: int = 0,
     rules: Iterable[str | Rule] | None = None,
 ) -> Picture:
-    """Draw the output codes of accumulators by each rule, on one line of real values; rules that
-    agree share a row.
+    """Draw the output code that each rule gives each accumulator, with the accumulators on a line
+    of real values; rules that give the same codes share a row.
 
-    Arguments and errors as for ``codes_by_rule``, which computes the codes.  Each bar is a code; it
-    ends half way between two accumulators (dots) that get different codes, so that a rule switches
-    at the next dot. Dashed lines are ties.
+    Arguments and errors as for ``codes_by_rule``, which computes the codes. A bar is a run of
+    accumulators (dots) with the same code; it ends half way to the next dot, which has another
+    code. Dashed lines are ties: real values half way between two codes.
     """
     codes = codes_by_rule(accumulators, scales, zero_point, rules)
     real = real_values(codes.columns, scales)
@@ -247,7 +253,9 @@ def _disputed_text(accumulators: list[int], of: int) -> str:
 
 
 def _line_of_codes(ax: Any, real: ndarray, codes: ndarray, middle: float) -> None:
-    """Draw a bar for each run of accumulators with the same code."""
+    """Draw a bar for each run of neighbouring accumulators that have the same code, and a dot for
+    each accumulator.
+    """
     half = 0.5
     if len(real) > 1:
         half = np.diff(real).min() / 2
@@ -273,12 +281,12 @@ def _line_of_codes(ax: Any, real: ndarray, codes: ndarray, middle: float) -> Non
 
 
 def output_comparison(found: Comparison) -> Picture:
-    """Draw how captured and predicted output differ: counts by difference, the place, by channel,
-    border against interior.
+    """Draw how captured and predicted output differ: counts by difference, a map of the pixels,
+    counts by channel, border against interior.
 
-    The numbers are those of ``mismatches(found)``, which defines the border.  For equal outputs the
-    picture has their codes and the border. Raises ValueError if the comparison does not have two
-    outputs.
+    The numbers are those of ``mismatches(found)``, which defines the border. If the outputs are
+    equal, the picture has a histogram of their codes, and the border. Raises ValueError if the
+    comparison does not have two outputs.
     """
     counted = mismatches(found)
     rows = 1
@@ -301,8 +309,9 @@ def output_comparison(found: Comparison) -> Picture:
 
 
 def _codes(ax: Any, found: Comparison) -> None:
-    """Draw the codes of equal outputs: if all were one code, or clamped, being equal would prove
-    little."""
+    """Draw a histogram of the codes of equal outputs: if all were one code, or clamped, being equal
+    would prove little.
+    """
     codes = np.asarray(found.captured).ravel()
     if codes.dtype.kind == "f":
         codes = codes[np.isfinite(codes)].astype(np.float64)
@@ -348,7 +357,7 @@ def _by_difference(ax: Any, counted: Mismatches) -> None:
 
 
 def _signs(differences: ndarray) -> list[str]:
-    """Return the colour of each difference."""
+    """Return a colour for each difference: ``LARGER`` if it is above 0, else ``SMALLER``."""
     return np.where(differences > 0, LARGER, SMALLER).tolist()
 
 

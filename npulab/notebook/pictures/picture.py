@@ -1,4 +1,4 @@
-"""The parts of every picture: a sentence that has its numbers, and the same bytes on every run."""
+"""A picture is a figure and a sentence that has its numbers; it is the same bytes on every run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STYLE: Any = {
 WRONG, RIGHT = "#c4501b", "#2b6ca3"
 
 
-# set on a page by JupyterLab and by VS Code when their theme is dark
+# these selectors match a page of JupyterLab or VS Code whose theme is dark
 DARK_PAGES = ("[data-jp-theme-light='false']", ".vscode-dark")
 RULES = ".npulab-light {{display: none}} {page} .npulab-dark {{display: block}}"
 THEMES = f"<style>{' '.join(f'{page} {RULES.format(page=page)}' for page in DARK_PAGES)}</style>"
@@ -69,13 +69,14 @@ class Picture:
         return self._png
 
     def dark_png(self) -> bytes:
-        """The same picture for a dark page."""
+        """Return the PNG of this picture with the colours for a dark page."""
         with darkened(self.figure):
             return self._drawn()
 
     def _repr_html_(self) -> str | None:
-        """Both pictures in a lab; None, so that only the light PNG is stored, if nobody sits at
-        the notebook."""
+        """Return the light and the dark picture as HTML if a person sits at the notebook; else
+        None, so that only the light PNG is stored.
+        """
         if attended():
             return self.both_html()
         return None
@@ -98,7 +99,7 @@ class Picture:
 
 
 def legend(figure: Figure, patches: list[Any], columns: int = 0, **options: Any) -> None:
-    """Put a legend below the axes, in so many columns or in one row."""
+    """Put a legend below the axes, in ``columns`` columns, or (0) all patches in one row."""
     figure.legend(
         handles=patches, loc="outside lower center", ncols=columns or len(patches), **options
     )

@@ -16,16 +16,21 @@ from npulab.notebook.pictures.picture import RIGHT, WRONG, Picture, canvas, open
 from npulab.support.late import pd
 from npulab.support.refuse import positive, refuse_if
 
-LISTED = 40  # at most so many kernels have a row of numbers
-NAME = 24  # letters of a name in a row
-NEAR = (0.035, 0.05)  # share of the picture, across and up: nearer labels are stacked
-LEVELS = 6  # labels in a stack; the next one starts again at the bottom
+LISTED = 40  # how many kernels have a row of numbers, at most
+NAME = 24  # a longer name is cut to this many letters in its row
+NEAR = (
+    0.035,
+    0.05,
+)  # shares of the axes, across and up: labels that are nearer than both are stacked
+LEVELS = 6  # labels in a stack; the label after them starts again at the bottom
 QUIET = "#6e6e6e"
 
 
 @dataclass(frozen=True)
 class Point:
-    """A kernel: operations, bytes, time in milliseconds (NaN if it was not measured)."""
+    """A kernel: its operations, the bytes that it moves, its time in milliseconds (NaN if it was
+    not measured).
+    """
 
     name: str
     flops: float
@@ -39,12 +44,12 @@ class Point:
 
     @property
     def tflops(self) -> float:
-        """The speed achieved; NaN without a time."""
+        """The speed achieved, in TFLOPS; NaN for a kernel without a time."""
         return self.flops / self.ms / 1e9
 
     @property
     def timed(self) -> bool:
-        """True if there is a time."""
+        """True if the kernel has a time."""
         return not math.isnan(self.ms)
 
 
@@ -61,7 +66,9 @@ class _Roof:
 
     @property
     def bend(self) -> float:
-        """The intensity from which computing is the limit."""
+        """The intensity, in operations per byte, from which computing is the limit rather than
+        memory.
+        """
         return self.top * 1e3 / self.bandwidth
 
     def allowed(self, point: Point) -> float:
@@ -168,7 +175,9 @@ def _summary(kernels: list[Point], roof: _Roof) -> str:
 
 
 def _axes(ax: Any, kernels: list[Point], roof: _Roof) -> None:
-    """Set both axes to reach half a decade past everything."""
+    """Make both axes logarithmic, with ends that are a factor of 3 away from the outermost points
+    and peaks.
+    """
     intensities = [roof.bend]
     heights = [*roof.peaks.values()]
     for kernel in kernels:
@@ -213,7 +222,9 @@ def _draw_roof(ax: Any, roof: _Roof) -> None:
 
 
 def _draw_kernels(ax: Any, kernels: list[Point], roof: _Roof) -> None:
-    """Draw points with the numbers of their rows; numbers of crowded points are stacked."""
+    """Draw the points of the kernels with the numbers of their rows; numbers of points that lie
+    close together are stacked.
+    """
     placed: list[tuple[float, float, int]] = []
     numbered = sorted(enumerate(kernels, 1), key=lambda item: item[1].intensity)
     for number, kernel in numbered:
@@ -237,7 +248,9 @@ def _draw_kernels(ax: Any, kernels: list[Point], roof: _Roof) -> None:
 
 
 def _draw_kernel(ax: Any, kernel: Point, allowed: float) -> float:
-    """Draw a point and return its height."""
+    """Draw the point of a kernel, and return its height in TFLOPS: achieved, or allowed if the
+    kernel has no time.
+    """
     x = kernel.intensity
     height = allowed
     marker = "o"

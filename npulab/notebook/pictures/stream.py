@@ -16,10 +16,10 @@ from npulab.support.late import pd
 from npulab.support.text import plural
 
 WIDTH = 64  # bytes of a row
-NUMBERED = 24  # in a picture of at most so many rows each byte has its hexadecimal digits
-PANEL, PANELS = 256, 8  # at most: rows of a panel, panels side by side
-HIGH, LOW = 5.5, 0.5  # inches: the highest and the lowest panel
-LABELS = 24  # at most so many labels fit on the height of a panel
+NUMBERED = 24  # bytes have their hexadecimal digits in a picture of at most this many rows
+PANEL, PANELS = 256, 8  # the most rows of a panel, and the most panels side by side
+HIGH, LOW = 5.5, 0.5  # the greatest and the least height of a panel, in inches
+LABELS = 24  # how many labels fit on the height of a panel, at most
 HEADER, RUN = "header", "run and weight"
 # light enough for black text; a kind that is not listed is drawn as a header
 COLOURS = {
@@ -39,7 +39,7 @@ COLOURS = {
     "fill": "#eeeeee",
 }
 NAMES = tuple(COLOURS)
-EMPTY = -1  # a cell after the end of the buffer: the last colour, white
+EMPTY = -1  # index of the last colour, white, for cells after the end of the buffer
 
 
 def stream_map(capture: Capture, first: int = 0, rows: int = PANEL * PANELS) -> Picture:
@@ -100,7 +100,7 @@ def stream_map(capture: Capture, first: int = 0, rows: int = PANEL * PANELS) -> 
 
 
 def _kinds(table: pd.DataFrame) -> ndarray:
-    """Return what each bit is for, ``(bits,)``, as indices of NAMES."""
+    """Return the kind of each bit, ``(bits,)``, as an index into ``NAMES``."""
     numbers = pd.Index(NAMES).get_indexer(table.kind).astype(np.int8)
     numbers[numbers < 0] = NAMES.index(HEADER)
     several = (table.kind == "weight") & (table.weights > 1)
@@ -109,7 +109,9 @@ def _kinds(table: pd.DataFrame) -> ndarray:
 
 
 def _bytes_by_kind(kinds: ndarray) -> dict[str, str]:
-    """Return the bytes of each kind that occurs; bits are fractions of a byte."""
+    """Return how many bytes each kind has, as a text by name; a bit counts as an eighth, and kinds
+    that do not occur are left out.
+    """
     sizes = {}
     counts = np.bincount(kinds, minlength=len(NAMES))
     for name, bits in zip(NAMES, counts, strict=True):
@@ -125,22 +127,25 @@ def _summary(table: pd.DataFrame, sizes: dict[str, str]) -> str:
 
 
 def _most_of_byte(kinds: ndarray) -> ndarray:
-    """Return the kind that most bits of each byte have; between equals the first of NAMES."""
+    """Return for each byte the kind that most of its bits have, as an index into ``NAMES``; the
+    lowest index if several kinds have as many.
+    """
     byte = np.arange(len(kinds)) // 8
     bits = np.bincount(byte * len(NAMES) + kinds, minlength=len(kinds) // 8 * len(NAMES))
     return bits.reshape(-1, len(NAMES)).argmax(axis=1)
 
 
 def _stream_starts(table: pd.DataFrame) -> list[tuple[int, str]]:
-    """Return where the streams begin, as (byte, label): a header before the streams, the stream of
-    each core, and biases that follow the streams and belong to no core."""
+    """Return (byte, label) for each place to mark: the header before the streams, the start of each
+    core's stream, and biases that follow the streams and belong to no core.
+    """
     of_cores = table[table.core.notna() & (table.kind != "core size")]
     starts = of_cores.groupby("core").byte.min()
     places = [(int(byte), f"core {core}") for core, byte in starts.items()]
     if not (starts == 0).any():
         label = HEADER
         if (table.kind == "knot").any():
-            label = "table"  # of an activation: there is no core
+            label = "table"  # the buffer is an activation's table, without cores
         places.insert(0, (0, label))
     of_none = table[table.core.isna() & (table.kind == "bias")]
     last, _ = places[-1]
@@ -151,7 +156,9 @@ def _stream_starts(table: pd.DataFrame) -> list[tuple[int, str]]:
 
 
 def _label(ax: Any, first: int, rows: int, places: list[tuple[int, str]], alone: bool) -> None:
-    """Mark the places that lie in a panel; if the panel stands alone there is room for offsets."""
+    """Mark the places that lie in a panel; their labels have offsets if the panel stands alone, as
+    there is room.
+    """
     least = max(rows / LABELS, 1)  # rows between labels that do not overlap
     heights: list[float] = []
     labels: list[str] = []

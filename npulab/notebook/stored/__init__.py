@@ -11,8 +11,10 @@ BEGINS = "Stored result, because"  # the first words above each stored result
 
 
 def show_stored(name: str, missing: object) -> None:
-    """Show the result of a cell from a machine that had the package, below a sentence that says
-    why; ``missing`` is the error that names the package.
+    """Show the stored result of a notebook cell, below a sentence that says why: ``missing``, the
+    error that names the missing package.
+
+    The result was stored on a machine that had the package.
 
     >>> show_stored("ask-vela", "this needs Vela")
     Stored result, because this needs Vela
@@ -27,8 +29,9 @@ def show_stored(name: str, missing: object) -> None:
 
 
 def outputs(name: str) -> list[dict[str, Any]]:
-    """Return the outputs of a cell in the form of notebooks; raises LookupError for a name without
-    stored outputs."""
+    """Return the stored outputs of a cell, in the form that a notebook file has; raises LookupError
+    if nothing is stored under ``name``.
+    """
     path = HERE / f"{name}.json"
     if not path.is_file():
         names = ", ".join(sorted(path.stem for path in HERE.glob("*.json")))
@@ -37,7 +40,9 @@ def outputs(name: str) -> list[dict[str, Any]]:
 
 
 def _display(data: dict[str, Any]) -> None:
-    """Show a table or a picture in the form that the reader's program can show."""
+    """Display a table or a picture in all its stored formats; the notebook program shows one of
+    them.
+    """
     import IPython.display
 
     page: Any = IPython.display
