@@ -20,14 +20,15 @@ WHOLE = 0.999  # suspicion of the pairs of such a unit
 
 
 class Couplings:
-    """How probable it is for each pair of n items that a change of one alone hangs: ``suspect``
-    ``(n + 1, n + 1)``.
+    """The probability, for each pair of n items, that changing only one of the two hangs the
+    device.
 
-    The last item stands for what never changes: paired with it, an item hangs whatever else
-    changes.  A trial that ran clears the pairs that it split.  A trial that hung was hung by a pair
-    that it split, or by chance at the rate ``flake``: the fewer pairs are left that nothing
-    cleared, the more suspect each is (belief propagation over causes that act independently).
-    Pairs inside one of ``units`` (lists of items) are suspect from the beginning.
+    ``suspect (n + 1, n + 1)`` holds these probabilities. The last item stands for what never
+    changes: paired with it, an item hangs whatever else changes. A trial that ran clears the pairs
+    that it split. A trial that hung was hung by a pair that it split, or by chance at the rate
+    ``flake``: the fewer of its pairs are not cleared, the more suspect each of these is (belief
+    propagation over causes that act independently). Pairs inside one of ``units`` (lists of items)
+    are suspect from the beginning.
     """
 
     def __init__(self, n: int, flake: float = 0.0, units: Sequence[Sequence[int]] = ()) -> None:
@@ -52,7 +53,7 @@ class Couplings:
 
     @property
     def known(self) -> bool:
-        """True if there is anything to fear: a unit, or a trial that hung."""
+        """True if a hang is possible: a unit was declared, or a trial hung."""
         return bool(self.units or self._split)
 
     @property
@@ -60,7 +61,7 @@ class Couplings:
         return len(self._split)
 
     def tell(self, subset: np.ndarray, hung: bool) -> None:
-        """Take in one more trial ``(n,) bool``, and if it hung."""
+        """Take in one more trial ``(n,) bool`` and whether it hung."""
         i, j = self._pairs
         wide = np.append(subset, False)
         split = wide[i] != wide[j]

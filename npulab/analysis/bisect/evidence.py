@@ -1,4 +1,4 @@
-"""What trials say of sets of items, and the trials that contradict an answer."""
+"""The outcomes of trials as evidence about sets of items, and the trials that contradict an answer."""
 
 from __future__ import annotations
 
@@ -99,15 +99,14 @@ class Evidence:
         return np.flatnonzero(against).tolist()
 
     def told(self, groups: Groups) -> np.ndarray:
-        """Return the trials in which the answer expects the symptom, ``(T,) bool``."""
+        """Return the trials ``(T,) bool`` in which the answer expects the symptom."""
         told = np.zeros(len(self.outcomes), bool)
         for group in groups:
             told |= self.changed[:, list(group)].all(axis=1)
         return told
 
     def improbable(self, groups: Groups, limit: float = IMPROBABLE) -> bool:
-        """True if so many trials contradict the answer that errors explain it with less than this
-        probability."""
+        """True if errors explain so many contradicting trials with less than this probability."""
         trials = int(np.count_nonzero(self.passed | self.broke))
         wrong = len(self.against(groups))
         if self.flake == 0:
@@ -120,13 +119,14 @@ class Evidence:
         return 1 - fewer < limit
 
     def mostly(self, subset: np.ndarray, outcomes: Collection[str]) -> bool:
-        """True if most trials of exactly this set, and at least one, had one of these outcomes."""
+        """True if this exact set was tried and most of its trials had one of these outcomes."""
         seen = self.seen(subset)
         return 2 * sum(outcome in outcomes for outcome in seen) > len(seen)
 
     def hides(self, subset: np.ndarray) -> bool:
-        """True if most trials of exactly this set ``(n,) bool``, and at least one, ended in another
-        way."""
+        """True if this exact set ``(n,) bool`` was tried and most of its trials ended in the other
+        way, which hides the symptom.
+        """
         return self.mostly(subset, (HIDDEN,))
 
     def named(self, outcome: str) -> str:
@@ -136,8 +136,9 @@ class Evidence:
         return HIDDEN
 
     def _voted(self, seen: Sequence[str]) -> str | None:
-        """Return the outcome that repeated trials agree on, by Wald's sequential test; None while
-        it is open."""
+        """Return the outcome on which repeated trials agree by Wald's sequential test; None while
+        the test is open.
+        """
         for outcome in (self.symptom, "pass", HIDDEN):
             if lead(seen, outcome) >= self.votes:
                 return outcome
@@ -151,22 +152,22 @@ class Evidence:
 
     @property
     def votes(self) -> int:
-        """By how many the outcomes of a set that agree must exceed those that do not."""
+        """The lead (agreeing less other trials) that decides the outcome of a set."""
         return math.ceil(math.log((1 - WRONG) / WRONG) / self._odds)
 
     @property
     def voted(self) -> int:
-        """How many sets have a vote."""
+        """The number of sets that their trials decide."""
         return sum(self.says(subset) is not None for subset in np.unique(self.changed, axis=0))
 
     @property
     def misled(self) -> float:
-        """The probability that such a vote is wrong."""
+        """The probability that such a decision is wrong."""
         return math.exp(-self.votes * self._odds)
 
 
 def lead(seen: Sequence[str], outcome: str) -> int:
-    """Return in how many more trials an outcome was seen than all others.
+    """Return the number of trials with this outcome less the number of all other trials.
 
     >>> lead(["fail", "pass", "fail"], "fail"), lead([], "fail")
     (1, 0)

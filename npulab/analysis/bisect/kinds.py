@@ -37,8 +37,9 @@ PATIENCE = 8
 
 
 class Level(NamedTuple):
-    """Explanations of one kind with the same number of contradictions: how many they are, and the
-    log of their mass together."""
+    """The explanations of one kind that the same number of trials contradicts: their count, and the
+    logarithm of the sum of their weights.
+    """
 
     level: int
     size: int
@@ -95,7 +96,7 @@ def join(parts: Sequence[Cells]) -> Cells:
 
 
 def _padded(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the rows of arrays of several widths, -1 in the places that they do not have."""
+    """Return the rows of arrays of several widths as one array; missing places are -1."""
     width = max(array.shape[1] for array in arrays)
     out = np.full((sum(map(len, arrays)), width), -1)
     row = 0
@@ -115,7 +116,7 @@ def _padded(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 
 class Ends:
-    """Two explanations: nothing fails, and everything does."""
+    """The two extreme explanations: nothing fails, and everything does."""
 
     PRIOR = (0.01, 0.005)
     few = True
@@ -145,7 +146,7 @@ class Ends:
         return Cells(none, none, np.zeros(len(which), bool), which == 0, mass * share / share.sum())
 
     def thin(self, log_weights: np.ndarray, floor: float) -> None:
-        """Both ends stay."""
+        """Drop nothing: both explanations stay."""
 
 
 @lru_cache(maxsize=8)
@@ -156,8 +157,10 @@ def pairs(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=4)
 def blank(shape: str, n: int) -> np.ndarray:
-    """Return the table (pair, third item) of a shape before the first trial: 0, or INVALID for
-    what is not an explanation."""
+    """Return the table (pair, third item) of an explanation's shape before the first trial.
+
+    Entries are 0, or INVALID if pair and item do not make an explanation.
+    """
     i, j = pairs(n)
     k = np.arange(n)
     if shape == "three":
@@ -395,7 +398,7 @@ class Many:
 
 
 def _bits_in_words(bits: np.ndarray) -> np.ndarray:
-    """Return rows of bits ``(R, T)`` as ``(R, W) uint64``."""
+    """Return rows of bits ``(R, T)`` packed into words ``(R, W) uint64``."""
     wide = np.zeros((len(bits), -(-bits.shape[1] // 64) * 64), bool)
     wide[:, : bits.shape[1]] = bits
     return np.packbits(wide, axis=1).view(np.uint64)

@@ -30,7 +30,7 @@ AXES = set(AXES_WORDS.split())
 
 
 def name_of(key: Key) -> str:
-    """Return ``0/NN/w3/relu``: how a journal and the shell call a field.
+    """Return the name of a field in journals and in the shell: ``0/NN/w3/relu``.
 
     >>> name_of((0, "NN", "w3", "relu"))
     '0/NN/w3/relu'
@@ -41,12 +41,13 @@ def name_of(key: Key) -> str:
 def parts_of(
     good: Capture, bad: Capture, *, addresses: bool = False, buffers: bool = True
 ) -> list[Difference]:
-    """Return what can be taken from the bad capture: every field that differs, and whole buffers.
+    """Return all parts that can be taken from the bad capture: fields that differ, and whole
+    buffers.
 
     Fields that point into memory keep the good capture's address, since its buffers lie there,
-    unless ``addresses``; read-only fields, the output and the bytes of a command stream, whose
-    register writes are fields, are not parts. Raises ValueError for captures of different targets
-    or with different jobs, and if nothing is left.
+    unless ``addresses``. Read-only fields and the output are not parts; neither are the bytes of a
+    command stream, because its register writes are fields. Raises ValueError for captures of
+    different targets or with different jobs, and if nothing is left.
     """
     _refuse_unlike(good, bad)
     fixed = set()
@@ -208,7 +209,7 @@ Chosen = set[tuple[str, str, str]]  # block, register, field
 def _mixed(
     good: Job | None, bad: Job | None, chosen: Chosen, capture: Capture, known: Chosen
 ) -> Job | None:
-    """Return a job with the ``chosen`` fields of the bad one; all its fields go into ``known``."""
+    """Return a job with the ``chosen`` fields of the bad one; its fields are added to ``known``."""
     job = good or bad
     if job is None:
         return None

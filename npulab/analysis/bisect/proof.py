@@ -42,8 +42,11 @@ SUSPECTS_IT = "to see it happen: what is suspect, or all but that"
 
 @dataclass(frozen=True)
 class Proof:
-    """What the trials prove: the groups, the sets that hide the symptom, whether nothing else was
-    found to show it, and whether so much hides it that not all could be tried."""
+    """The result of a proof.
+
+    It has the proved groups, the sets that hide the symptom, whether the rest showed no symptom,
+    and whether so much hides it that not all of the rest could be tried.
+    """
 
     groups: Groups
     hiding: Groups = ()
@@ -53,8 +56,9 @@ class Proof:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A set of items ``(n,) bool`` to try next, and why; ``itself`` where only a trial of
-    exactly this set will do.
+    """A set of items ``(n,) bool`` to try next, with the reason.
+
+    ``itself`` is true if only a trial of exactly this set will do.
     """
 
     subset: np.ndarray
@@ -67,11 +71,10 @@ Finding = Generator[Wanted, str, Items]
 
 
 class Prover:
-    """The proof of proposed groups over ``n`` items, of a device that is asked: ``wanted`` is what
-    to try next.
+    """The proof of proposed groups over ``n`` items; ``wanted`` is the set to try next.
 
-    ``follow`` takes in what the trials say by now; ``proof`` is None until all that it needs was
-    tried.  ``hiding`` are items that are suspect of another outcome.
+    ``follow`` takes in the trials so far; ``proof`` is None until all trials that it needs were
+    made. ``hiding`` are items that are suspected to end a job in another way.
 
     >>> trials = [(subset_of({3}, 5), "fail")]
     >>> prover = Prover(5, [(3,)])
@@ -94,13 +97,13 @@ class Prover:
 
     @property
     def groups(self) -> Groups:
-        """The groups that are proved, once all trials are there."""
+        """The proved groups; complete once ``proof`` is not None."""
         if self.proof:
             return self.proof.groups
         return ()
 
     def follow(self, evidence: Evidence) -> None:
-        """Go on as far as the evidence has the outcome of the wanted set."""
+        """Continue until the wanted set has no outcome in the evidence yet."""
         self._steps.evidence = evidence
         try:
             if self.wanted is None and self.proof is None:
@@ -143,7 +146,7 @@ def wanted_of(
 
 
 def ways(groups: Collection[Items]) -> list[Items] | None:
-    """Return the smallest sets of items that hold one of each group; None if they are more than
+    """Return the smallest sets with one item of each group; None if there are more than
     ``MOST_WAYS``.
 
     >>> sorted(map(sorted, ways([frozenset({1}), frozenset({2, 3})])))
@@ -168,7 +171,7 @@ def _holds_any(items: Items, sets: Iterable[Items]) -> bool:
 
 
 def _smallest_of(sets: Iterable[Items]) -> list[Items]:
-    """Return the sets that hold no other one whole, each once."""
+    """Return, each once, the sets that do not contain another of the sets."""
     every = list(dict.fromkeys(sets))
     smallest = []
     for items in every:
@@ -178,7 +181,7 @@ def _smallest_of(sets: Iterable[Items]) -> list[Items]:
 
 
 def _members(groups: Iterable[Items]) -> list[int]:
-    """Return the items of joint groups, as far as each is worth a trial of its own."""
+    """Return the items of joint groups that are worth a trial alone."""
     joint = [group for group in groups if 1 < len(group) <= MOST]
     return sorted(frozenset().union(*joint))
 
@@ -231,8 +234,8 @@ class _Steps:
         )
 
     def _not_hiding(self, guessed: list[Items]) -> Generator[Wanted, str, Items | None]:
-        """One of the items that were left out since they are suspect to hide the symptom, if it
-        does not hide it.
+        """Find one of the items left out as hiding the symptom that does not hide it; None if all
+        do.
         """
         for group in guessed:
             outcome = yield Wanted(subset_of(group, self.n), LEFT_OUT, itself=True)
@@ -245,8 +248,9 @@ class _Steps:
         groups: list[Items],
         hides: list[Items],
     ) -> Generator[Wanted, str, tuple[Items | None, Items | None, bool]]:
-        """A group that was not named yet or a set that hides the symptom, if there is one, and
-        whether all was tried."""
+        """Find a group that is not named yet, or a set that hides the symptom; also return whether
+        all of the rest was tried.
+        """
         leaving_out = ways([*groups, *hides])
         complete = leaving_out is not None
         if leaving_out is None:
@@ -302,8 +306,10 @@ class _Steps:
         return None
 
     def _smallest(self, within: Items, outcome: str, reason: str) -> Finding:
-        """Return a smallest set inside ``within`` with the same outcome as ``within``; empty if
-        ``within`` does not have it."""
+        """Return a smallest set inside ``within`` with the same outcome as ``within``.
+
+        Empty if ``within`` does not have that outcome.
+        """
         pool = self._ordered(self._narrowed(within, outcome))
         found: list[int] = []
         while True:
@@ -337,8 +343,9 @@ class _Steps:
         return frozenset(np.flatnonzero(smallest).tolist())
 
     def _ordered(self, within: Items) -> list[int]:
-        """Return items with those first that passed together in one trial: nothing has to be asked
-        of them."""
+        """Return the items, first those that passed together in one trial, as they need no
+        questions.
+        """
         inside = subset_of(within, self.n)
         passed = self.evidence.changed[self.evidence.passed] & inside
         if not len(passed) or self.evidence.flake > 0:
@@ -363,5 +370,5 @@ def _sorted(groups: Iterable[Items]) -> Groups:
 
 
 def _with(groups: list[Items], found: Items) -> list[Items]:
-    """Return groups and one more, without those that hold another whole."""
+    """Return the groups and one more, without groups that contain another group."""
     return _smallest_of([*groups, found])

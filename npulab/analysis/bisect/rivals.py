@@ -1,9 +1,9 @@
-"""How far the trials of a device that errs speak for an answer and against those that resemble it.
+"""The weight of an answer against the answers that resemble it, for devices that err.
 
-The suspects are weighed among simple explanations only.  If outcomes may be wrong, one wrong
-outcome turns an explanation that is not among them (two pairs that share an item, any two of three)
-into a simple one.  So an answer is held against every answer that differs from it in one step
-(``Rivals``), and the trial is repeated in which most of them would end differently.
+The suspects are weighed among simple explanations only. If outcomes may be wrong, one wrong outcome
+turns an explanation that is not among them (two pairs that share an item, any two of three) into a
+simple one. So an answer is weighed against every answer that differs from it in one step
+(``Rivals``), and the trial is repeated in which most of these would end differently.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Rivals:
 
     @property
     def certainty(self) -> float:
-        """How probable the answer is among its rivals."""
+        """The probability of the answer among its rivals."""
         weights = self.narrower.sum() + self.smaller.sum() + self.more.sum() + self.nothing
         return 1 / (1 + float(weights))
 
@@ -92,9 +92,12 @@ class Rivals:
 
 @dataclass(frozen=True)
 class _Trials:
-    """Trials that change items ``(T, n) bool``; ``against (T,)`` is 1 for a trial that speaks
-    against the symptom, -1 for one that speaks for it, 0 for one that says nothing; ``odds`` of a
-    right outcome against a wrong one, as a logarithm."""
+    """Trials that change items ``(T, n) bool``.
+
+    ``against (T,)`` is 1 for a trial that speaks against the symptom, -1 for a trial that speaks
+    for it, 0 for a trial without information; ``odds`` is the logarithm of the odds of a right
+    outcome.
+    """
 
     changed: np.ndarray
     against: np.ndarray
@@ -160,8 +163,9 @@ def _more(
 def _rests(
     n: int, groups: Collection[frozenset[int]], untried: Collection[int]
 ) -> list[frozenset[int]]:
-    """Return the rest of ``n`` items without one item of each group, for each way to choose these,
-    and the rest without all of the groups."""
+    """Return the sets of all items without one item of each group, for each choice of these items,
+    and the set without all groups.
+    """
     left_out = [*(ways(groups) or []), frozenset().union(*groups)]
     every = frozenset(range(n)).difference(untried)
     return [every - items for items in left_out]
@@ -182,11 +186,10 @@ def _decidable(
 
 
 def _prior(singles: np.ndarray, pairs: np.ndarray, members: np.ndarray) -> np.ndarray:
-    """Return how probable single items (on the diagonal) and pairs (above it) are before the
-    trials.
+    """Return the prior probabilities of single items (on the diagonal) and pairs (above it).
 
-    ``singles (n,) bool`` and ``pairs (n, n) bool`` are possible.  Singles, pairs of two ``members``
-    of the answer, of one member and of none are four kinds.
+    ``singles (n,) bool`` and ``pairs (n, n) bool`` are possible. Singles, pairs of two ``members``
+    of the answer, of one member and of none are four kinds of equal total probability.
     """
     of_members = members[:, None].astype(int) + members
     possible = np.triu(pairs, 1)

@@ -76,8 +76,11 @@ class Question:
 
 @dataclass(frozen=True)
 class End:
-    """How a search ended: ``how`` is one of the words above, ``trials`` are the numbers (from 0) of
-    the trials that show it."""
+    """The end of a search.
+
+    ``how`` is one of the words above, ``trials`` are the numbers (from 0) of the trials that show
+    it.
+    """
 
     how: str
     trials: tuple[int, ...] = ()
@@ -154,7 +157,7 @@ class Search:
             self._part[list(part)] = number
         wanted = self.certainty / self.certain
         if any(self._sizes > 1):
-            wanted **= 0.5  # the stage that opens the parts needs certainty too
+            wanted **= 0.5  # half of the certainty (as a logarithm) is kept for the stage that opens the parts
         elif not self.errs:
             wanted = LIKELY
         self._enough = min(0.9999, wanted)
@@ -259,7 +262,7 @@ class Search:
         return self._asked_or_silent()
 
     def _asks_for_bad(self) -> bool:
-        """True if the search needs to know first what the bad job does."""
+        """True if the bad job has to run before anything else can be asked."""
         whole = [outcome for subset, outcome in self.history if subset.all()]
         if self.given is None:
             hung = any(outcome == "hang" for _, outcome in self.history)
@@ -268,12 +271,14 @@ class Search:
 
     @property
     def _refuted(self) -> bool:
-        """True if the bad job does not show the symptom that is asked about."""
+        """True if the bad job does not show the symptom that the search is for."""
         whole = self._outcomes_of(self._all)
         return self.given is not None and self._votes(whole, self.given) is False
 
     def _votes(self, outcomes: Sequence[str], outcome: str) -> bool | None:
-        """Return if repeated trials show an outcome, None as long as that is open."""
+        """True if repeated trials show the outcome, False if they show another; None while that is
+        open.
+        """
         if not outcomes:
             return None
         if not self.errs:
@@ -281,13 +286,13 @@ class Search:
         ahead = lead(outcomes, outcome)
         if ahead > 0:
             return True
-        # that BAD does not show it ends the search, so one outcome is not enough
+        # a "no" ends the search (BAD does not show the symptom), so it needs three outcomes more
         if ahead <= -3:
             return False
         return None
 
     def _asked(self) -> Question | None:
-        """Return what the stage asks for."""
+        """Return the question that the current stage asks."""
         groups, probability = self._proposal()
         if not self.suspects.explained:
             return None
@@ -310,14 +315,15 @@ class Search:
 
     @property
     def _patience(self) -> int:
-        """How often a device that errs is asked for one set before an answer: as often as the
-        certainty needs, and ``PATIENCE`` times more."""
+        """The most trials of one set before an answer: what the certainty needs, times
+        ``PATIENCE``.
+        """
         flake = self.suspects.flake
         odds = math.log((1 - flake) / flake)
         return PATIENCE + math.ceil(-math.log(1 - self._enough) / odds)
 
     def _proposal(self) -> tuple[Groups, float]:
-        """Return the most probable explanation, in parts, and how probable it is."""
+        """Return the most probable explanation, as parts, and its probability."""
         best = self.suspects.top(1)[0]
         unsure = self._silent and best.probability < self._enough
         if unsure and self.couplings.known and self.symptom != "hang":
@@ -330,8 +336,9 @@ class Search:
         return Evidence.of(self._told, len(self.parts), self.symptom or "fail")
 
     def _unseen(self, groups: Groups) -> Wanted | None:
-        """Return a trial that an answer of the stage, of a device that errs, has not shown yet, or
-        not often enough."""
+        """Return a trial that the stage's answer still needs, on a device that errs: one that was
+        not made yet, or not often enough.
+        """
         hiding = self._hiding()
         wanted = wanted_of(self._in_parts, len(self.parts), groups, hiding)
         if wanted is not None:
@@ -374,7 +381,7 @@ class Search:
         return Question(np.append(chosen, False)[self._part], reason)
 
     def _explained(self, question: suspects.Question) -> Question:
-        """Return a question of the suspects, with the reason for it."""
+        """Return the question that the suspects ask, with its reason."""
         chosen = question.subset
         what = "failure"
         if self.symptom == "hang":
@@ -391,12 +398,12 @@ class Search:
         return self._changing(chosen, reason)
 
     def _remembering(self) -> Wanted | None:
-        """Return what to try to see if a failure changes the outcome of the run after it.
+        """Return a trial that shows whether a failure changes the outcome of the next run.
 
-        A device whose next run fails too, or passes whatever it is, may agree with a wrong answer
-        in each trial.  Two trials rule that out: one that passes right after a failure which
-        followed a pass, and one that fails right after a failure.  None if both were seen, and if
-        there is only one item.  A device that hung is reset, so it only has to pass in the end.
+        A device whose next run also fails, or passes whatever the job is, may agree with a wrong
+        answer in each trial. Two trials rule that out: one that passes right after a failure which
+        followed a pass, and one that fails right after a failure. None if both were seen, or if
+        there is only one item. A device that hung is reset, so only the pass is needed.
         """
         broke = self.evidence.changed[self.evidence.broke]
         if self.errs or self.apart or self.n == 1 or not len(broke):
@@ -419,14 +426,16 @@ class Search:
         if wanted:
             recent = outcomes[-STREAK:]
         elif self.history[-1][0].all():
-            recent = outcomes[-2:]  # that BAD fails proves nothing of its parts
+            recent = outcomes[-2:]  # a failure of BAD proves nothing about its parts
         if "pass" in recent:
             return None
         return Wanted(self._none, STILL)
 
     def _follows(self) -> tuple[list[str], bool, bool]:
-        """Return all outcomes, with an assumed pass of the good job first; if a trial passed right
-        after a failure that followed a pass, and if one failed right after a failure."""
+        """Return three things: all outcomes, with an assumed pass of the good job first; whether a
+        trial passed right after a failure that followed a pass; and whether one failed right
+        after a failure.
+        """
         outcomes = ["pass", *(outcome for _, outcome in self.history)]
         trios = list(zip(outcomes, outcomes[1:], outcomes[2:], strict=False))
         clears = any(first == last == "pass" != middle for first, middle, last in trios)
@@ -524,7 +533,7 @@ class Search:
         self._coming_back()
 
     def _count(self, number: int) -> bool:
-        """Take in a trial, if it counts, and return if it does."""
+        """Take in a trial if it counts; return whether it does."""
         subset, outcome = self.history[number]
         if self.apart and number > 0 and self.history[number - 1][1] != "pass":
             return False
