@@ -1,4 +1,6 @@
-"""The outcomes of trials as evidence about sets of items, and the trials that contradict an answer."""
+"""The outcomes of trials as evidence about sets of items, and the trials that contradict an
+answer.
+"""
 
 from __future__ import annotations
 

@@ -157,7 +157,8 @@ class Search:
             self._part[list(part)] = number
         wanted = self.certainty / self.certain
         if any(self._sizes > 1):
-            wanted **= 0.5  # half of the certainty (as a logarithm) is kept for the stage that opens the parts
+            # half of the certainty (as a logarithm) is kept for the stage that opens the parts
+            wanted **= 0.5
         elif not self.errs:
             wanted = LIKELY
         self._enough = min(0.9999, wanted)
