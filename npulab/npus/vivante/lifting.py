@@ -84,9 +84,7 @@ def lift(capture: Capture) -> Lifted:
         if x is not None and planes is not None:
             (top, _), (left, _) = moved.border
             height, width, _ = layer.input_shape
-            rows = slice(top, top + height)
-            columns = slice(left, left + width)
-            x = x[rows, columns]
+            x = x[top : top + height, left : left + width]
 
     layer = replace(layer, driver_quirks=_quirks(layer, reading, content))
     _refuse_other_moves(capture, layer, facts)
@@ -127,8 +125,7 @@ def geometry_of(values: Values, facts: Features) -> Geometry:
     cores = facts["nn_cores"]
     outputs = values["out_image_z_size"]
     share = ceil_div(outputs, cores)
-    kernels = values["kernels_per_core"]
-    superblocks = ceil_div(share, kernels)
+    superblocks = ceil_div(share, values["kernels_per_core"])
     plane_bytes = values["out_image_x_stride"] * values["out_image_y_stride"]
     if facts.get("native_depthwise"):
         depthwise = bool(values["depthwise"])
@@ -151,8 +148,7 @@ def geometry_of(values: Values, facts: Features) -> Geometry:
 
 def extent(capture: Capture, lifted: Lifted) -> range:
     """Return the bytes of the output's buffer that the jobs write, gaps between rows included."""
-    shape = _stored_output(_nn_values(capture), moves_of(capture))
-    return range(math.prod(shape))
+    return range(math.prod(_stored_output(_nn_values(capture), moves_of(capture))))
 
 
 def outline(subject: Capture | Layer) -> Values:
@@ -179,8 +175,8 @@ def outline(subject: Capture | Layer) -> Values:
         return found
     up = STORED_UP.get(subject.weights.dtype.name, 0)
     found["weight zero point"] = subject.weight_q.zero_point + up
-    scales: list[Any] = [subject.input_q.scale, subject.weight_q.scale, subject.output_q.scale]
-    found["scale"] = scales[0] * scales[1] / scales[2]
+    first: Any = subject.input_q.scale
+    found["scale"] = first * subject.weight_q.scale / subject.output_q.scale
     return found
 
 
