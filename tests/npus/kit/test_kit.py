@@ -139,6 +139,8 @@ def test_expected_values() -> None:
         expect(v, {"a": (1,), "b": (0, 3)}, "{name}: got {got}, allowed is {allowed}", style="#x")
     with pytest.raises(ValueError, match=r"^b: got 2, allowed is 5 to 9$"):
         expect(v, {"a": range(2), "b": range(5, 10)}, "{name}: got {got}, allowed is {allowed}")
+    with pytest.raises(ValueError, match=r"allowed is 5 to 4611686018427387903$"):
+        expect(v, {"b": range(5, 2**62)}, "{name}: got {got}, allowed is {allowed}")
     with pytest.raises(Hang, match=r"^b is 2, the simulated unit knows 0 and 3 only$"):
         known(v, {"b": (0, 3)})
     agree(v, [("a", "a", "")], "")
