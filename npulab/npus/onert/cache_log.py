@@ -75,30 +75,23 @@ class Log:
         (whole runs); freed (the line that says so, else 0); seen_freed (the first line that says
         the weights had been freed, else 0); stopped (true if the log ends inside a run).
         """
-        weights: dict[int, int | None] = {}
+        rows: dict[int, dict[str, Any]] = {}
         for entry in self.lines:
             if entry.function == PREPARE:
-                weights.setdefault(entry.layer, None)
+                new = {"layer": f"{entry.layer:#x}", "weights": "", "runs": 0}
+                new |= {"freed": 0, "seen_freed": 0, "stopped": False}
+                row = rows.setdefault(entry.layer, new)
                 if entry.what == "cached":
-                    weights[entry.layer] = entry.number
-        rows = []
-        for layer, address in weights.items():
-            row: dict[str, Any] = {"layer": f"{layer:#x}", "weights": "", "runs": 0}
-            row |= {"freed": 0, "seen_freed": 0, "stopped": False}
-            if address is not None:
-                row["weights"] = f"{address:#x}"
-            for entry in self.lines:
-                if (entry.layer, entry.function) != (layer, HYBRID):
-                    continue
-                row["stopped"] = self.fault > 0 and entry.what == "multiplies"
-                if entry.what == "multiplied":
-                    row["runs"] += 1
-                if entry.frees:
-                    row["freed"] = row["freed"] or entry.line
-                if entry.what == "freed before":
-                    row["seen_freed"] = row["seen_freed"] or entry.line
-            rows.append(row)
-        return pd.DataFrame(rows, columns=LAYER_COLUMNS)
+                    row["weights"] = f"{entry.number:#x}"
+                continue
+            row = rows[entry.layer]
+            row["stopped"] = self.fault > 0 and entry.what == "multiplies"
+            row["runs"] += entry.what == "multiplied"
+            if entry.frees:
+                row["freed"] = row["freed"] or entry.line
+            if entry.what == "freed before":
+                row["seen_freed"] = row["seen_freed"] or entry.line
+        return pd.DataFrame(rows.values(), columns=LAYER_COLUMNS)
 
     def events(self, zeros: bool = False, renewed: bool = False) -> list[Event]:
         """Return the events of the log, for ``cache.replay``.

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from npulab.layout import Layout, Loop, packed_blocks
 from npulab.npus.kit import SIGNED, refuse_if, up
 from npulab.npus.onert.facts import ALIASING_BYTES, APART, CHIPS, SIDES
@@ -36,16 +38,13 @@ def packed(
     facts = _facts(chip, side)
     if dtype not in ("int8", "uint8"):
         raise LookupError(f"dtype: got {dtype!r}, allowed is int8 or uint8")
-    low = -SIGNED
-    xor = 0
-    if dtype == "uint8":
-        low = 0
-        xor = SIGNED
-    if not low <= zero_point < low + 2 * SIGNED:
+    codes = np.iinfo(dtype)
+    if not codes.min <= zero_point <= codes.max:
         raise ValueError(
-            f"zero_point: got {zero_point}, allowed with {dtype} is {low} to {low + 2 * SIGNED - 1}"
+            f"zero_point: got {zero_point}, allowed with {dtype} is {codes.min} to {codes.max}"
         )
     rows, columns = facts[f"{side}_kernel_rows"], facts[f"{side}_kernel_columns"]
+    xor = SIGNED + codes.min
     fill = zero_point % (2 * SIGNED) ^ xor
     layout = packed_blocks(shape, rows, columns, dtype=dtype, sums=True, fill=fill, xor=xor)
     return _apart(layout, shape, rows, columns, stride)

@@ -16,6 +16,9 @@ from npulab.quant.emulate import clamp_range
 from npulab.quant.layers import FullyConnected, Layer, QuantParams
 
 DTYPES = ("float32", "int8", "uint8")
+# The properties of a quantized layer's outline.
+POINTS = ("input zero point", "weight zero point", "output zero point")
+SCALES = ("input scale", "output scale")
 
 
 def lift(capture: Capture) -> Lifted:
@@ -155,26 +158,22 @@ def outline(subject: Capture | Layer) -> Mapping[str, Any]:
         except ValueError:
             return {}
         hybrid = v["operation"] == HYBRID
-        properties = {"outputs": v["units"], "inputs": v["input_size"], "hybrid": hybrid}
-        properties["activation"] = ACTIVATION_NAMES[v["activation"]]
-        if not hybrid:
-            properties["input zero point"] = zero_point(v, "rhs")
-            properties["weight zero point"] = zero_point(v, "lhs")
-            properties["output zero point"] = v["dst_zero_point"]
-            properties["input scale"] = float(v["input_scale"])
-            properties["output scale"] = float(v["output_scale"])
-        return properties
-    if not isinstance(subject, FullyConnected) or subject.dtype not in DTYPES:
+        outputs, inputs = v["units"], v["input_size"]
+        activation = ACTIVATION_NAMES[v["activation"]]
+        points = (zero_point(v, "rhs"), zero_point(v, "lhs"), v["dst_zero_point"])
+        scales = (v["input_scale"], v["output_scale"])
+    elif isinstance(subject, FullyConnected) and subject.dtype in DTYPES:
+        hybrid = subject.dtype == "float32"
+        outputs, inputs = subject.weights.shape
+        activation = subject.activation
+        given, weights, result = subject.input_q, subject.weight_q, subject.output_q
+        points = (given.zero_point, weights.zero_point, result.zero_point)
+        scales = (given.scale, result.scale)
+    else:
         return {}
-    hybrid = subject.dtype == "float32"
-    outputs, inputs = subject.weights.shape
-    properties = {"outputs": outputs, "inputs": inputs, "hybrid": hybrid}
-    properties["activation"] = subject.activation
+    properties = {"outputs": outputs, "inputs": inputs, "hybrid": hybrid, "activation": activation}
     if not hybrid:
-        properties["input zero point"] = subject.input_q.zero_point
-        properties["weight zero point"] = subject.weight_q.zero_point
-        properties["output zero point"] = subject.output_q.zero_point
+        properties |= zip(POINTS, points, strict=True)
         # The words hold float32.
-        properties["input scale"] = np.asarray(subject.input_q.scale, np.float32).item()
-        properties["output scale"] = np.asarray(subject.output_q.scale, np.float32).item()
+        properties |= zip(SCALES, np.asarray(scales, np.float32).tolist(), strict=True)
     return properties

@@ -190,14 +190,11 @@ def _side(
     stride = high
     if avoids:
         stride = layouts.apart(high)
-    # Codes of uint8 are packed as int8, less by 128.
-    low = -SIGNED
-    if dtype == "uint8":
-        low = 0
-    if not low <= zero < low + 2 * SIGNED:
+    codes = np.iinfo(dtype)
+    if not codes.min <= zero <= codes.max:
         raise ValueError(
-            f"lower for onert: got zero point {zero}, allowed with {dtype} is {low} to "
-            f"{low + 2 * SIGNED - 1}"
+            f"lower for onert: got zero point {zero}, allowed with {dtype} is {codes.min} to "
+            f"{codes.max}"
         )
     if wide * stride > MOST_BYTES:
         raise ValueError(
@@ -206,7 +203,8 @@ def _side(
         )
     fields = {"kernel_rows": rows, "kernel_columns": columns, "type": SCALARS[dtype]}
     fields |= {"rows": high, "columns": wide, "stride": stride}
-    fields["zero_point"] = zero - low - SIGNED
+    # Codes of uint8 are packed as int8, less by 128.
+    fields["zero_point"] = zero - codes.min - SIGNED
     return {f"{side}_{name}": value for name, value in fields.items()}
 
 

@@ -25,6 +25,7 @@ MOST_PRODUCTS = 2**30
 # (source L).
 VECTOR = 8
 F = np.float32
+BUFFERS = {"lhs": "coefficients", "rhs": "input_rows"}  # of a packed matrix
 Values = Mapping[str, Any]
 
 
@@ -205,7 +206,6 @@ def _fused(total: np.ndarray, scale: np.ndarray, bias: np.float32) -> np.ndarray
 def _products(capture: Capture, v: Values, rows: np.ndarray, rhs_zero: int) -> Iterator[np.ndarray]:
     """Yield the sums ``(batches,) int64`` of each unit, less the part of zero points, strip of
     columns by strip."""
-    data = buffer_of(capture, "coefficients")
     units, batches, step = v["units"], v["batches"], v["rhs_kernel_columns"]
     weights = PackedMatrix.of(v, "lhs")
     wide = weights.kernel_columns
@@ -218,7 +218,7 @@ def _products(capture: Capture, v: Values, rows: np.ndarray, rhs_zero: int) -> I
     counted = rhs_zero * weights.rows - rows.sum(1, dtype=np.int64)
     from_zeros = weights.zero_point * counted
     for strip in range(0, units, wide):
-        columns = _strip(data, strip, weights)
+        columns = _strip(capture, strip, weights)
         dots = np.empty((wide, batches), np.int64)
         for batch in range(0, batches, step):
             few = rows[batch : batch + step].astype(np.int64)
@@ -228,33 +228,26 @@ def _products(capture: Capture, v: Values, rows: np.ndarray, rhs_zero: int) -> I
             yield dots[place] + from_zeros - of_zero
 
 
-def _strip(data: bytes, column: int, matrix: PackedMatrix) -> np.ndarray:
-    """Return the strip of columns from a column on, ``(kernel_columns, rows) int64``, block by
-    block."""
+def _strip(capture: Capture, column: int, matrix: PackedMatrix) -> np.ndarray:
+    """Return the strip of columns that begins with a column, ``(kernel_columns, rows) int64``."""
     high, wide = matrix.kernel_rows, matrix.kernel_columns
-    at = column * matrix.stride
-    size = matrix.rows * wide
-    if at + size > len(data):
-        raise Hang(
-            f"{matrix.side}: reads {size} bytes at byte {at:#x}, the buffer ends at {len(data):#x}"
-        )
-    strip = np.empty((wide, matrix.rows), np.int64)
-    for row in range(0, matrix.rows, high):
-        block = np.frombuffer(data, np.int8, high * wide, at + row * wide)
-        if matrix.kernel_order:
-            block = block.reshape(high, wide).T
-        strip[:, row : row + high] = block.reshape(wide, high)
-    return strip
+    shape = (matrix.rows // high, wide, high)
+    if matrix.kernel_order:
+        shape = (matrix.rows // high, high, wide)
+    start = column * matrix.stride
+    blocks = _numbers_at(capture, BUFFERS[matrix.side], "i1", *shape, start=start)
+    if matrix.kernel_order:
+        blocks = blocks.swapaxes(1, 2)
+    return blocks.swapaxes(0, 1).reshape(wide, matrix.rows).astype(np.int64)
 
 
 def _prepacked(capture: Capture, v: Values) -> np.ndarray:
     """Return the packed input rows, ``(rhs_columns, rhs_rows) int8``."""
-    data = buffer_of(capture, "input_rows")
     matrix = PackedMatrix.of(v, "rhs")
     wide = matrix.kernel_columns
     rows = np.empty((matrix.columns, matrix.rows), np.int8)
     for column in range(0, matrix.columns, wide):
-        rows[column : column + wide] = _strip(data, column, matrix)
+        rows[column : column + wide] = _strip(capture, column, matrix)
     return rows
 
 

@@ -12,9 +12,9 @@ from npulab.npus.onert.facts import BLOCK, FACTS, MOST_BYTES, SIDES
 from npulab.npus.onert.layouts import apart
 
 HYBRID, QUANTIZED = FACTS.enum("operation")["hybrid"], FACTS.enum("operation")["quantized"]
-ACTIVATION_NAMES: dict[int, str | None] = {}
-for _name, _raw in FACTS.enum("activation").items():
-    ACTIVATION_NAMES[_raw] = _name
+ACTIVATION_NAMES: dict[int, str | None] = {
+    raw: name for name, raw in FACTS.enum("activation").items()
+}
 ACTIVATION_NAMES[FACTS.enum("activation")["none"]] = None
 ACTIVATIONS = {name: raw for raw, name in ACTIVATION_NAMES.items()}
 SCALARS = FACTS.enum("scalar")
@@ -32,8 +32,7 @@ def values_of(capture: Capture) -> Values:
     or the sizes that a buffer may have.
     """
     v = only_job(capture, BLOCK, "a layer is lifted from")
-    facts = FACTS.features(capture.chip)
-    for name, allowed, reason in _allowed(v, facts, capture.chip):
+    for name, allowed, reason in _allowed(v, capture.chip):
         text = f"field {{name}}: got {{got}}, allowed with {reason} is {{allowed}}"
         expect(v, {name: allowed}, text)
     for name in ("input_scale", "output_scale"):
@@ -42,18 +41,20 @@ def values_of(capture: Capture) -> Values:
     return v
 
 
-def _allowed(
-    v: Values,
-    facts: Mapping[str, int],
-    chip: str,
-) -> Iterator[Allowed]:
+def _allowed(v: Values, chip: str) -> Iterator[Allowed]:
     """Yield (field, the values it may have, the reason), in order: a row relies on those before."""
+    facts = FACTS.features(chip)
     for name in ("batches", "units", "input_size"):
         yield name, range(1, MOST_BYTES + 1), "this runtime"
     batches, units, depth = v["batches"], v["units"], v["input_size"]
-    _fits("weights", units * depth, v)
-    _fits("input", 4 * batches * depth, v)
-    _fits("output", 4 * batches * units, v)
+    sizes = {"weights": units * depth, "input": 4 * batches * depth, "output": 4 * batches * units}
+    for what, size in sizes.items():
+        refuse_if(
+            size > MOST_BYTES,
+            "fields batches, units, input_size",
+            f"{batches}, {units} and {depth}, which make {what} of {size} bytes",
+            f"is {MOST_BYTES}",
+        )
     yield "path", (facts["path"],), chip
     yield from _allowed_side("lhs", units, v, facts, chip)
     yield from _allowed_side("rhs", batches, v, facts, chip)
@@ -100,13 +101,3 @@ def _allowed_side(
     yield f"{side}_stride", dict.fromkeys((high, apart(high))), f"{high} rows"
     stride = v[f"{side}_stride"]
     yield f"{side}_columns", range(1, MOST_BYTES // stride + 1), f"columns of {stride} bytes"
-
-
-def _fits(what: str, size: int, v: Values) -> None:
-    """Refuse a buffer that is larger than MOST_BYTES."""
-    refuse_if(
-        size > MOST_BYTES,
-        "fields batches, units, input_size",
-        f"{v['batches']}, {v['units']} and {v['input_size']}, which make {what} of {size} bytes",
-        f"is {MOST_BYTES}",
-    )

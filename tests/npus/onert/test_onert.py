@@ -916,7 +916,7 @@ def test_jobs_of_other_kinds_are_not_answered(kept: npulab.CaptureSet, onert: Ta
         ({"dst_stride": 2**31}, "the output of 4 batches"),
         (
             {"lhs_stride": 240},
-            "lhs: reads 448 bytes at byte 0x[0-9a-f]+, the buffer ends at 0x2b80",
+            "coefficients: reads 448 bytes at byte 0x[0-9a-f]+, the buffer ends at 0x2b80",
         ),
         ({"operation": 1}, "exponent"),
         ({"operation": 3}, "operation is 3, the simulated unit knows 0 and 1 only"),
