@@ -6,9 +6,10 @@ import numpy as np
 
 
 def put_bits(values: np.ndarray, positions: np.ndarray, bits: int) -> bytes:
-    """The bytes of a string of ``bits`` bits that has ``values`` at ``positions`` and is 0 between.
+    """Return the bytes of a string of ``bits`` bits with ``values`` at ``positions`` and 0
+    elsewhere.
 
-    Values are below ``2**32``, positions count bits in ascending order, no two values overlap.
+    Values are below ``2**32``, positions count bits in ascending order, and no two values overlap.
 
     >>> put_bits(np.array([1, 3]), np.array([0, 12]), 16).hex()
     '0130'
@@ -47,7 +48,7 @@ def bits_at(data: bytes, positions: np.ndarray, width: int) -> np.ndarray:
 
 
 class BitReader:
-    """Reads a bit string from bit ``position`` on, never past ``end`` (bits).
+    """Reads a bit string from bit ``position`` up to, but not including, bit ``end``.
 
     >>> BitReader(bytes([0x21, 0x30])).read(4)
     1

@@ -49,7 +49,7 @@ def candidates(shape: Shape, size: int, **stored: Any) -> Iterator[tuple[Layout,
 def _nests(
     shape: Shape, size: int, stored: dict[str, Any]
 ) -> Iterator[tuple[tuple[Loop, ...], int]]:
-    """(loops, where they end with their last tiles completed)."""
+    """Yield nests of loops, each with the place where it ends if its last tiles are completed."""
     itemsize = Layout((1,), (), **stored).itemsize
     axes = [axis for axis, n in enumerate(shape) if n > 1]
     orders = _orders(axes, len(axes))
@@ -99,8 +99,10 @@ def _padded(
     itemsize: int,
     aligns: dict[int, int] | None = None,
 ) -> tuple[tuple[Loop, ...], int]:
-    """(loops with every tile completed, where the last tile ends); the stride of loop number n is
-    rounded up to ``aligns[n]``."""
+    """Return the loops with every tile completed, and the place where the last tile ends.
+
+    The stride of loop number n is rounded up to ``aligns[n]``.
+    """
     out, step = [], itemsize
     for at in reversed(range(len(nest))):
         axis, tile = nest[at]
@@ -118,8 +120,9 @@ def _pitched(
     itemsize: int,
     size: int,
 ) -> Iterator[tuple[tuple[Loop, ...], int]]:
-    """Gaps after each element, row or plane, after two of these, and the gap with which the
-    outermost loop fills the buffer."""
+    """Yield nests with gaps after each element, row or plane, or after two of these, and with the
+    gap with which the outermost loop fills the buffer.
+    """
     nest = [(axis, 1) for axis in order]
     for at in range(len(order)):
         for align in ALIGNS:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 GROUP = re.compile(r"\(([A-Z]+)\)|([A-Z1])")
-# the usual spelling, if the axis of channels holds C * M
+# the spelling that orders with C * M channels are read as
 SPELLED = {"1HWC": "1HW(CM)", "C1HW": "(CM)1HW"}
 
 
@@ -128,7 +128,7 @@ def dense_weights(
 
 
 def _parsed(name: str, text: str) -> list[str]:
-    """The axes of an order, each one or more letters."""
+    """The axes of an order as texts of one or more letters."""
     given = SPELLED.get(text, text)
     found = [one.group(1) or one.group(2) for one in GROUP.finditer(given)]
     letters = "".join(found).replace("1", "")

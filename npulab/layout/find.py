@@ -128,8 +128,9 @@ def find_layout(
 
 
 def _first_trials(pairs: Pairs, signature: Signature) -> tuple[Seen, _Trial | None, int]:
-    """(places of unchanged elements, the best trial by values alone, the most elements that have a
-    place of their own)."""
+    """Return the places of unchanged elements, the best trial by values alone, and the largest
+    number of elements that have a place of their own.
+    """
     first: Seen | None = None
     best: _Trial | None = None
     most = 0
@@ -144,7 +145,7 @@ def _first_trials(pairs: Pairs, signature: Signature) -> tuple[Seen, _Trial | No
 
 
 def _beyond_chance(pairs: Pairs, places: Seen) -> int:
-    """The elements that have a place of their own, 0 if chance could give them."""
+    """The number of elements with a place of their own; 0 if chance could give as many."""
     own = int(np.count_nonzero(known(places)))
     if own > 2 * _chance(pairs) + FEW:
         return own
@@ -152,9 +153,10 @@ def _beyond_chance(pairs: Pairs, places: Seen) -> int:
 
 
 def _best_of(trials: Iterator[_Trial | None], best: _Trial | None, own: int) -> _Trial | None:
-    """The best of some trials and the best before them.
+    """Return the best of some trials and of the best trial before them.
 
-    A rule of more choices has to explain the ``own`` elements that are in place without it.
+    A rule with more choices has to explain all elements (``own`` of them) that are in place without
+    it.
     """
     for trial in trials:
         if trial is None or trial.count < ENOUGH * own:
@@ -166,7 +168,7 @@ def _best_of(trials: Iterator[_Trial | None], best: _Trial | None, own: int) -> 
 
 
 def _settled(trial: _Trial) -> bool:
-    """True if a trial needs no further search."""
+    """True if a trial is certain enough to end the search."""
     return _complete(trial) or (_fits(trial) and 2 * trial.known >= trial.agree.size)
 
 
@@ -220,8 +222,9 @@ def _pairs(tensors: Any, buffers: Any, dtype: str) -> Pairs:
 
 
 def _in_step(pairs: Pairs) -> Signature:
-    """The bytes at which elements begin: multiples of their size after a first byte, if these have
-    as many elements as all bytes."""
+    """Return the bytes at which elements may begin: multiples of the element's size after a first
+    byte, if as many elements are found there as at all bytes.
+    """
     width = pairs.itemsize
     if width == 1:
         return Signature(0, 1)
@@ -267,8 +270,10 @@ def _read_otherwise(pairs: Pairs) -> Iterator[_Trial | None]:
 
 
 def _readings(pairs: Pairs) -> Iterator[Pairs]:
-    """The unchanged buffers, then with words swapped; for elements below 8 bits also with the first
-    element in the highest bits."""
+    """Yield the buffers as they are, then with words swapped.
+
+    For elements below 8 bits also with the first element in the highest bits.
+    """
     orders = [False]
     if pairs.bits < 8:
         orders.append(True)
@@ -346,8 +351,10 @@ def _neighbours(
 def _trial(
     pairs: Pairs, seen: Seen, change: Change, alone: bool, deep: bool = False
 ) -> _Trial | None:
-    """The nest that agrees with most elements, of the nests that some places suggest; ``alone`` if
-    the places come from values of single elements."""
+    """Return the nest that agrees with most elements, among the nests that some places suggest.
+
+    ``alone`` is true if the places come from values of single elements.
+    """
     best: _Trial | None = None
     sure = known(seen)
     stored = {"dtype": pairs.dtype, "size": pairs.bytes, **change._asdict()}
@@ -371,7 +378,7 @@ def _trial(
 
 
 def _sparse(pairs: Pairs) -> bool:
-    """True if most of the buffer is something else than the tensor."""
+    """True if most of the buffer holds something other than the tensor."""
     return pairs.size > SPARSE * pairs.itemsize * pairs.raw[0].size
 
 
@@ -405,8 +412,10 @@ def _proven(trial: _Trial) -> bool:
 
 
 def _unexplained(trial: _Trial) -> int | None:
-    """The number of bytes that nothing explains; None if not all elements agree, which is worse
-    than any number."""
+    """The number of bytes that nothing explains; None if not all elements agree.
+
+    None is worse than any number.
+    """
     if trial.count < trial.agree.size:
         return None
     return _left(trial.layout, trial.pairs)
@@ -537,7 +546,7 @@ def _table(pairs: Pairs, places: Seen | None) -> Table:
 
 
 def _chance(pairs: Pairs) -> float:
-    """The number of elements that would be found in random bytes, as many as are not fill."""
+    """The number of elements that would also be found if all bytes but the fill were random."""
     fill = np.ones(pairs.size, bool)
     for buffer in pairs.buffers:
         fill &= buffer == np.bincount(buffer).argmax()

@@ -147,7 +147,7 @@ class Found:
 
 
 def _listed(items: Sequence[object]) -> str:
-    """The first items of a text."""
+    """Items as a text; only the first ones if there are many."""
     text = ", ".join(map(str, items[:LISTED]))
     if len(items) > LISTED:
         text += " ..."
@@ -208,9 +208,10 @@ def accounted(layout: Layout | Table, pairs: Pairs) -> tuple[Layout | Table, int
 
 
 def _gaps(layout: Layout | Table, pairs: Pairs) -> tuple[np.ndarray, int, int]:
-    """(the places without elements ``(size,) bool``, the first element, the end of the elements).
+    """Return the places without elements ``(size,) bool``, the first element, and the end of the
+    elements.
 
-    In chunks, so that a large tensor does not take its memory a second time.
+    The places are found in chunks, so that a large tensor does not take its memory twice.
     """
     gaps = np.ones(pairs.size, bool)
     places = layout.index_map().reshape(-1)
@@ -254,7 +255,7 @@ def unexplained(rest: np.ndarray, pairs: Pairs) -> tuple[Run, ...]:
 
 
 def _usual(where: np.ndarray, layout: Layout | Table, pairs: Pairs) -> int:
-    """The most frequent element that lies wholly in some bytes; 0 if none does."""
+    """The most frequent of the whole elements in some bytes; 0 if there is none."""
     width = pairs.itemsize
     first = layout.first % width
     whole = np.logical_and.reduce(

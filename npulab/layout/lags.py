@@ -20,7 +20,8 @@ MOST_LAGS = 3
 
 class Window(NamedTuple):
     """Neighbours along an axis: their values in each capture, the places of each value in the first
-    buffer, and two that are rare."""
+    buffer, and the two rarest of the values.
+    """
 
     values: list[np.ndarray]
     places: list[np.ndarray]

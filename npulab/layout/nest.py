@@ -30,11 +30,11 @@ class Stretch(NamedTuple):
 
 
 class AxisPiece(NamedTuple):
-    """Indices of one axis whose loops have equal blocks."""
+    """A range of indices of one axis in which each loop over the axis has blocks of one size."""
 
     first: int  # its first index
     place: int  # bytes to it
-    counts: dict[int, int]  # blocks, by number of a loop over the axis
+    counts: dict[int, int]  # the count of blocks, by the number of the loop
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,9 @@ class Layout(Stored):
             )
 
     def _ends(self) -> tuple[int, int]:
-        """First byte and end of the elements; raises ValueError if two elements overlap."""
+        """Return the first byte and the end of the elements; raises ValueError if two elements
+        overlap.
+        """
         low = self.offset
         if self._solid:
             return low, low + self.itemsize * self.elements
@@ -200,7 +202,7 @@ class Layout(Stored):
         return low, high
 
     def _line(self, axis: int, n: int) -> np.ndarray:
-        """Bytes from the first index of an axis to each index, if all strides are given."""
+        """The bytes from index 0 of an axis to each of its indices, if every loop has a stride."""
         left = np.arange(self.starts[axis], n)
         out = np.zeros(len(left), np.int64)
         for loop in self.loops:
@@ -211,7 +213,7 @@ class Layout(Stored):
         return out
 
     def _nested(self) -> bool:
-        """True if every stride is larger than all that smaller strides reach together."""
+        """True if every stride is larger than all smaller strides reach together."""
         left = list(self._ends_of_axes)
         steps = []
         for loop in self.loops:
@@ -261,25 +263,28 @@ class Layout(Stored):
 
     @property
     def _strided(self) -> bool:
-        """True if strides alone say where elements lie, apart from short blocks."""
+        """True if strides give the place of every element, except elements of short blocks."""
         return self._solid or (
             self._even and not any(isinstance(loop.stride, tuple) for loop in self.loops)
         )
 
     @property
     def _solid(self) -> bool:
-        """True if block follows block without gaps, so that short blocks move the blocks after
-        them."""
+        """True if blocks follow each other without gaps, so that a short block moves all blocks
+        after it.
+        """
         return all(loop.stride is None for loop in self.loops)
 
     @property
     def _even(self) -> bool:
-        """True if short blocks take as much of the buffer as others."""
+        """True if a short block takes as much of the buffer as a full block."""
         return all(loop.stride is not None for loop in self.loops)
 
     @property
     def _order(self) -> Shape:
-        """The axes in order, joined axes one after the other."""
+        """The axes as a transpose takes them: by number, but joined axes stand after the first of
+        them.
+        """
         out = list(range(len(self.shape)))
         for first, *others in self.join:
             out = [axis for axis in out if axis not in others]
@@ -289,8 +294,9 @@ class Layout(Stored):
 
     @property
     def _joined_extents(self) -> Shape:
-        """Indices of each axis for the loops: the first of joined axes has all of them, the others
-        have 1."""
+        """How many indices each axis has if joined axes are one: the first has the product, the
+        others 1.
+        """
         if not self.join:
             return self.extents
         out = list(self.extents)
@@ -309,13 +315,13 @@ class Layout(Stored):
         return extents
 
     def _joined(self, tensor: np.ndarray) -> np.ndarray:
-        """A tensor of the window with joined axes as one."""
+        """A tensor of the window with each group of joined axes as one axis."""
         if self.join:
             return tensor.transpose(self._order).reshape(self._joined_extents)
         return tensor
 
     def _split(self, tensor: np.ndarray) -> np.ndarray:
-        """The inverse of ``_joined``."""
+        """The tensor with joined axes apart again: the inverse of ``_joined``."""
         if not self.join:
             return tensor
         return tensor.reshape([self.extents[axis] for axis in self._order]).transpose(
@@ -328,8 +334,9 @@ class Layout(Stored):
         tensor: np.ndarray,
         copy: int,
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Views of a buffer and of the tensor that hold the same elements, an axis for each
-        loop."""
+        """Yield pairs of views, of a buffer and of the tensor, that hold the same elements; each
+        has an axis for each loop.
+        """
         order = "<"
         if self.big_endian:
             order = ">"
@@ -344,7 +351,9 @@ class Layout(Stored):
             yield view, as_strided(start, counts, strides)
 
     def _strided_stretches(self) -> Iterator[Stretch]:
-        """Stretches of equal blocks whose places are strides apart."""
+        """Yield the stretches if every loop has a stride: one for each combination of the axes'
+        pieces.
+        """
         pieces = []
         for axis, (start, end) in enumerate(zip(self.starts, self._ends_of_axes, strict=True)):
             pieces.append(self._pieces(axis, start, end, 0))

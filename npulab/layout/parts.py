@@ -69,7 +69,10 @@ Part = Sums | Constant
 
 
 def sums(stored: np.ndarray, axis: int, signed: bool, bits: int) -> np.ndarray:
-    """Sums ``(n,) int64`` of unsigned elements, read as signed or not, at each index of an axis."""
+    """The sum ``(n,) int64`` of the elements at each index of an axis.
+
+    Elements are stored as unsigned; they are summed as signed numbers if ``signed``.
+    """
     rest = tuple(other for other in range(stored.ndim) if other != axis)
     if not signed:
         return stored.sum(rest, dtype=np.int64)

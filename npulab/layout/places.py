@@ -74,7 +74,7 @@ class Pairs:
 
 
 class Change(NamedTuple):
-    """A change of elements on their way to the buffer: see ``Stored``."""
+    """A change of elements before they are stored, as the fields of ``Stored`` describe it."""
 
     xor: int = 0
     add: int = 0
@@ -138,8 +138,9 @@ class Sought:
         return float(np.mean(end > first))
 
     def often(self, name: str, sample: Sequence[np.ndarray]) -> np.ndarray:
-        """The number of some elements that are in the buffer, for each number ``(2 ** bits,)`` by
-        which all may be changed."""
+        """The number of some elements that are found in the buffer if all are changed by a number,
+        for each number ``(2 ** bits,)``.
+        """
         numbers = np.arange(256**self.pairs.itemsize).astype(sample[0].dtype)
         out = np.zeros(len(numbers), np.int64)
         for values in zip(*(column[:FEW] for column in sample), strict=True):

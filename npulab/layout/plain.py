@@ -213,12 +213,12 @@ def strided(
 
 
 def _end(size: int, dtype: str, stored: dict[str, Any]) -> int:
-    """Bytes of a buffer that ends ``size`` places after the offset of its layout."""
+    """The size of a buffer that ends ``size`` places after the offset of its layout."""
     return bytes_of_places(stored.get("offset", 0) + size, dtype)
 
 
 def _pitch(name: str, given: int, least: int) -> int:
-    """The pitch that was given, at least ``least``; 0 is the least itself."""
+    """The given pitch, which must be at least ``least``; ``least`` itself if 0 was given."""
     refuse_if(given and given < least, name, f"{given} bytes", f"is {least} or more")
     return given or least
 

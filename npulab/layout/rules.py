@@ -30,7 +30,9 @@ Stride = int | tuple[int, ...]
 
 
 class Digit(NamedTuple):
-    """Blocks of ``tile`` indices lie ``stride`` bytes apart, or a list of bytes."""
+    """One level of an axis: blocks of ``tile`` indices lie ``stride`` bytes apart, or at listed
+    bytes.
+    """
 
     tile: int
     stride: Stride
