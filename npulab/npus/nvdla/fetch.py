@@ -139,9 +139,9 @@ def converted(
 
 
 def cube_of(fields: Fields) -> Cube:
-    """Return the cube of the features; Hang if CDMA and CSC disagree about their size."""
-    fields.agree("features")
-    shape, atom = fields.shape(FEATURES), fields.features["memory_atom"]
+    """Return the cube of the features."""
+    shape = fields.shape(FEATURES)
+    atom = fields.features["memory_atom"]
     line, plane = fields[PITCHES[0]], fields[PITCHES[1]]
     packed = fields["CDMA.D_DAIN_MAP.LINE_PACKED"] and fields["CDMA.D_DAIN_MAP.SURF_PACKED"]
     if shape[:2] == (1, 1) and packed:
@@ -208,8 +208,9 @@ def read_features(fields: Fields, memory: Memory, itemsize: int, rules: Rules) -
     """Return the features ``(height, width, channels)`` of ``itemsize`` bytes, converted if the job
     asks for it.
 
-    Raises Unsupported for more than 32 MiB.
+    Raises Unsupported for more than 32 MiB; Hang if CDMA and CSC disagree about their size.
     """
+    fields.agree("features")
     cube = cube_of(fields)
     _refuse_large("CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL", "features", cube.filled)
     x = cube.tensor(cube.read(memory))[:, :, : cube.channels]

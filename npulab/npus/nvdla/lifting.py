@@ -12,8 +12,8 @@ from npulab.captures.target import Hang, Item, Lifted, Unsupported
 from npulab.layout import Layout
 from npulab.npus.kit import Capture, behind, buffer_of, refuse_if, wrapped
 from npulab.npus.nvdla import waiting
-from npulab.npus.nvdla.facts import CHIPS, CONVOLUTION, MEMORIES, Pair, Shape
-from npulab.npus.nvdla.fetch import DATA, DATA_MEMORY, FEATURES, PITCHES, stored_weights, weights_at
+from npulab.npus.nvdla.facts import CHIPS, CONVOLUTION, Pair, Shape
+from npulab.npus.nvdla.fetch import FEATURES, cube_of, stored_weights, weights_at
 from npulab.npus.nvdla.layouts import Cube
 from npulab.npus.nvdla.lowering import POOLS, averages
 from npulab.npus.nvdla.memory import Memory, Outside
@@ -257,16 +257,8 @@ def _convolution(capture: Capture, v: Fields, memory: Memory) -> Lifted:
     layer = _by_name(layer)
     if layer.output_shape != shape:
         raise Unsupported(f"SDP.D_DATA_CUBE is {shape}, the convolution gives {layer.output_shape}")
-    source = Cube(
-        *size,
-        v.features["memory_atom"],
-        v[PITCHES[0]],
-        v[PITCHES[1]],
-        1,
-        MEMORIES[v[DATA_MEMORY]],
-        v.address(DATA),
-    )
-    return Lifted(layer, _tensor(capture, memory, source), _output(capture, v, "SDP", shape))
+    x = _tensor(capture, memory, cube_of(v))
+    return Lifted(layer, x, _output(capture, v, "SDP", shape))
 
 
 def _activation(scaling: Scaling) -> str | None:

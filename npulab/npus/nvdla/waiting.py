@@ -8,12 +8,13 @@ device does not cover.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from math import prod
 
 from npulab.npus.kit import Hang, Unsupported, agree, hang_if
 from npulab.npus.nvdla import fetch
-from npulab.npus.nvdla.facts import CONVOLUTION, LETTERS, MEMORIES, Shape
-from npulab.npus.nvdla.fetch import DATA, DATA_MEMORY, FEATURES, PITCHES
+from npulab.npus.nvdla.facts import CONVOLUTION, LETTERS, Shape
+from npulab.npus.nvdla.fetch import DATA, PITCHES
 from npulab.npus.nvdla.layouts import Cube
 from npulab.npus.nvdla.memory import Memory
 from npulab.npus.nvdla.units.fields import DIFFER, Fields
@@ -86,22 +87,12 @@ def for_convolution(v: Fields, memory: Memory) -> Shape:
                 "pixels of 4"
             )
         v.expect("simulate image")
-        _read(
-            memory,
-            Cube(
-                *v.shape(FEATURES),
-                4,
-                v[PITCHES[0]],
-                0,
-                1,
-                MEMORIES[v[DATA_MEMORY]],
-                v.address(DATA),
-            ),
-            "CDMA (pixels)",
-        )
+        pixels = replace(fetch.cube_of(v), atom=4, plane_pitch=0, itemsize=1)
+        _read(memory, pixels, "CDMA (pixels)")
     else:
         v.expect("simulate features")
         _aligned(v, DATA, *PITCHES)
+        v.agree("features")
         _read(memory, fetch.cube_of(v), "CDMA (data)")
     return rows, columns, stored.kernels
 

@@ -268,6 +268,22 @@ def test_layers_without_input_are_lifted() -> None:
             simulate(lower(layer))
 
 
+def test_packed_surfaces_of_one_pixel_are_lifted_as_one_run() -> None:
+    """CDMA reads them so whatever the stride of a surface says, which may be any number."""
+    random = np.random.default_rng(3)
+    weights = random.integers(-9, 10, (4, 1, 1, 40)).astype(np.int8)
+    x = random.integers(-128, 128, (1, 1, 40)).astype(np.int8)
+    lowered = lower(small(weights=weights, input_shape=(1, 1, 40)), x=x)
+    fields = {
+        "CDMA.D_DAIN_MAP.LINE_PACKED": 1,
+        "CDMA.D_DAIN_MAP.SURF_PACKED": 1,
+        "CDMA.D_SURF_STRIDE.SURF_STRIDE": 4096,
+    }
+    capture = Simulated().record(lowered.with_fields(**fields))
+    assert np.array_equal(NVDLA.lift(capture).x, x)
+    assert npulab.check(capture).verdict == "equal"
+
+
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
