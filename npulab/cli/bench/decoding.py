@@ -57,11 +57,14 @@ def struct(seed: int = 0) -> list[Member]:
     random = np.random.RandomState(seed)
     cuts = [{0, WORD_BITS} for _ in range(WORDS)]
     while sum(map(len, cuts)) < FIELDS + WORDS:
-        cuts[random.randint(WORDS)].add(random.randint(1, WORD_BITS))
+        word = random.randint(WORDS)
+        cut = random.randint(1, WORD_BITS)
+        cuts[word].add(cut)
     members: list[Member] = []
     for word, ends in enumerate(cuts):
         for lsb, end in pairwise(sorted(ends)):
-            members.append(Member(f"f{len(members)}", word, lsb, end - lsb))
+            name = f"f{len(members)}"
+            members.append(Member(name, word, lsb, end - lsb))
     return members
 
 
@@ -77,9 +80,12 @@ def table(rounds: int) -> pd.DataFrame:
     for library, rates in found["rates"].items():
         row: dict[str, Any] = {"library": library}
         for side, rate in rates.items():
-            row |= {f"{side}, captures/s": rate, f"{side} ratio": ours[side] / rate}
-        rows.append({**row, "wrong": found["wrong"].get(library)})
-    rows += [{"library": f"{library}: not installed"} for library in found["missing"]]
+            row[f"{side}, captures/s"] = rate
+            row[f"{side} ratio"] = ours[side] / rate
+        row["wrong"] = found["wrong"].get(library)
+        rows.append(row)
+    for library in found["missing"]:
+        rows.append({"library": f"{library}: not installed"})
     frame = pd.DataFrame(rows)
     frame.attrs["limits"] = {"this machine": found["limits"]}
     return frame
@@ -90,47 +96,62 @@ def measure(rounds: int, captures: int = CAPTURES) -> dict[str, Any]:
     turns), ``wrong`` (fields and words that differ from the captures), ``missing`` (libraries),
     ``limits``."""
     members = struct()
-    words = np.random.RandomState(1).randint(0, 2**32, (captures, WORDS), np.uint32)
-    codecs, missing = dict[str, Codec](), []
+    random = np.random.RandomState(1)
+    words = random.randint(0, 2**32, (captures, WORDS), np.uint32)
+    codecs, missing = _codecs(members, words)
+    values = _columns(_members_of(members, words))
+    copied = np.zeros(COPIED, np.uint8)
+    copy = np.empty(COPIED, np.uint8)
+    runs: dict[str, Callable[[], Any]] = {"copy": partial(np.copyto, copy, copied)}
+    wrong = {}
+    for library, codec in codecs.items():
+        decoded = codec.decode()
+        encoded = codec.encode(decoded)
+        runs[f"decode {library}"] = codec.decode
+        runs[f"encode {library}"] = partial(codec.encode, decoded)
+        data = np.frombuffer(codec.data(encoded), np.uint32)
+        wrong_values = _differing(codec.rows(decoded), values, codec.captures)
+        wrong_words = _differing(data.reshape(-1, WORDS), words, codec.captures)
+        wrong[library] = wrong_values + wrong_words
+    ms = least(runs, rounds)
+    rates = {}
+    for library, codec in codecs.items():
+        thousands = codec.captures * 1e3
+        decode = thousands / ms[f"decode {library}"]
+        encode = thousands / ms[f"encode {library}"]
+        rates[library] = {"decode": decode, "encode": encode}
+    # a capture is read once and its values are written once; a copy does both for each byte
+    bytes_of_values = WORD_BYTES * FIELDS
+    copied_per_ms = COPIED / ms["copy"]
+    bound = 2 * copied_per_ms * 1e3 / (SIZE + bytes_of_values)
+    rates[COPY] = {"decode": bound, "encode": bound}
+    limits = {
+        "copy, GB/s": copied_per_ms / 1e6,
+        "bytes of a capture": SIZE,
+        "bytes of its values": bytes_of_values,
+    }
+    return {"rates": rates, "wrong": wrong, "missing": missing, "limits": limits}
+
+
+def _codecs(members: list[Member], words: np.ndarray) -> tuple[dict[str, Codec], list[str]]:
+    """Return the libraries at work, and the names of those that are not installed."""
+    codecs: dict[str, Codec] = {}
+    missing = []
     for library, (module, make) in LIBRARIES.items():
         try:
             codecs[library] = make(members, words, import_module(module))
         except ImportError:
             missing.append(library)
-    values = _columns(_members_of(members, words))
-    far, near = np.zeros(COPIED, np.uint8), np.empty(COPIED, np.uint8)
-    runs: dict[str, Callable[[], Any]] = {"copy": lambda: np.copyto(near, far)}
-    wrong = {}
-    for library, codec in codecs.items():
-        decoded = codec.decode()
-        runs[f"decode {library}"] = codec.decode
-        runs[f"encode {library}"] = partial(codec.encode, decoded)
-        data = np.frombuffer(codec.data(codec.encode(decoded)), np.uint32).reshape(-1, WORDS)
-        wrong[library] = _differing(codec.rows(decoded), values, codec.captures)
-        wrong[library] += _differing(data, words, codec.captures)
-    ms = least(runs, rounds)
-    rates = {}
-    for library, codec in codecs.items():
-        thousands = codec.captures * 1e3
-        rates[library] = {
-            "decode": thousands / ms[f"decode {library}"],
-            "encode": thousands / ms[f"encode {library}"],
-        }
-    # a capture is read once and its values are written once; a copy does both for each byte
-    bound = 2 * COPIED / ms["copy"] * 1e3 / (SIZE + WORD_BYTES * FIELDS)
-    rates[COPY] = {"decode": bound, "encode": bound}
-    limits = {
-        "copy, GB/s": COPIED / ms["copy"] / 1e6,
-        "bytes of a capture": SIZE,
-        "bytes of its values": WORD_BYTES * FIELDS,
-    }
-    return {"rates": rates, "wrong": wrong, "missing": missing, "limits": limits}
+    return codecs, missing
 
 
 def _differing(got: Any, want: np.ndarray, captures: int) -> int:
     """Return how many numbers differ, and how many captures are missing."""
     rows = np.asarray(got)
-    return int(np.count_nonzero(rows != want[: len(rows)])) + abs(len(rows) - captures)
+    wanted = want[: len(rows)]
+    differing = int(np.count_nonzero(rows != wanted))
+    missing = abs(len(rows) - captures)
+    return differing + missing
 
 
 # Libraries that take many captures at a time
@@ -139,23 +160,20 @@ def _differing(got: Any, want: np.ndarray, captures: int) -> int:
 def _npulab(members: list[Member], words: np.ndarray, _: Any) -> Codec:
     rows = []
     for m in members:
-        place = {"offset": m.word * WORD_BYTES, "lsb": m.lsb, "width": m.width}
-        rows.append({"field": m.name, **place})
+        offset = m.word * WORD_BYTES
+        rows.append({"offset": offset, "field": m.name, "lsb": m.lsb, "width": m.width})
     registers = RegisterMap(rows)
-    return Codec(
-        len(words),
-        lambda: registers.decode(words, raw=True),
-        lambda decoded: registers.encode(decoded, raw=True),
-        _columns,
-        np.ndarray.tobytes,
-    )
+    decode = partial(registers.decode, words, raw=True)
+    encode = partial(registers.encode, raw=True)
+    return Codec(len(words), decode, encode, _columns, np.ndarray.tobytes)
 
 
 def _by_hand(members: list[Member], words: np.ndarray, _: Any) -> Codec:
     def encode(decoded: Mapping[str, np.ndarray]) -> np.ndarray:
         out = np.zeros((len(words), WORDS), np.uint32)
         for m in members:
-            out[:, m.word] |= decoded[m.name] * np.uint32(2**m.lsb)
+            factor = np.uint32(2**m.lsb)
+            out[:, m.word] |= decoded[m.name] * factor
         return out
 
     decode = partial(_members_of, members, words)
@@ -163,11 +181,16 @@ def _by_hand(members: list[Member], words: np.ndarray, _: Any) -> Codec:
 
 
 def _members_of(members: list[Member], words: np.ndarray) -> dict[str, np.ndarray]:
-    return {m.name: words[:, m.word] >> m.lsb & 2**m.width - 1 for m in members}
+    found = {}
+    for m in members:
+        mask = 2**m.width - 1
+        found[m.name] = words[:, m.word] >> m.lsb & mask
+    return found
 
 
 def _columns(decoded: Mapping[str, np.ndarray]) -> np.ndarray:
-    return np.stack(list(decoded.values()), axis=1)
+    columns = list(decoded.values())
+    return np.stack(columns, axis=1)
 
 
 # Libraries that take one capture at a time
@@ -190,7 +213,8 @@ def _single(
 
 
 def _captures(words: np.ndarray, most: int) -> list[bytes]:
-    return [row.tobytes() for row in words[:most].astype("<u4")]
+    rows = words[:most].astype("<u4")
+    return [row.tobytes() for row in rows]
 
 
 def _ctypes(members: list[Member], words: np.ndarray, _: Any) -> Codec:
@@ -209,7 +233,8 @@ def _ctypes(members: list[Member], words: np.ndarray, _: Any) -> Codec:
         return out
 
     def decode() -> list[Any]:
-        return list(map(every, (kind * count).from_buffer_copy(data)))
+        structs = (kind * count).from_buffer_copy(data)
+        return list(map(every, structs))
 
     return Codec(count, decode, encode, list, bytes)
 
@@ -219,10 +244,12 @@ def _construct(compiled: bool) -> Make:
         bits: list[list[Any]] = [[] for _ in range(WORDS)]
         # construct reads from the highest bit
         for m in reversed(members):
-            bits[m.word].append(m.name / construct.BitsInteger(m.width))
+            field = m.name / construct.BitsInteger(m.width)
+            bits[m.word].append(field)
         parts = []
         for word, fields in enumerate(bits):
-            parts.append(f"w{word}" / construct.ByteSwapped(construct.BitStruct(*fields)))
+            swapped = construct.ByteSwapped(construct.BitStruct(*fields))
+            parts.append(f"w{word}" / swapped)
         kind: Any = construct.Struct(*parts)
         if compiled:
             kind = kind.compile()
@@ -230,7 +257,8 @@ def _construct(compiled: bool) -> Make:
         def row(decoded: Any) -> list[int]:
             return [decoded[f"w{m.word}"][m.name] for m in members]
 
-        return _single(_captures(words, 100), kind.parse, kind.build, row)
+        captures = _captures(words, 100)
+        return _single(captures, kind.parse, kind.build, row)
 
     return make
 
@@ -240,38 +268,39 @@ def _bitstruct(most: int, named: bool) -> Make:
         # bitstruct reads from the highest bit; the words are swapped once, which is not measured
         captures = _captures(words.byteswap(), most)
         order = sorted(members, key=lambda m: (m.word, -m.lsb))
-        form, names = "".join(f"u{m.width}" for m in order), [m.name for m in order]
+        form = "".join(f"u{m.width}" for m in order)
+        names = [m.name for m in order]
         wanted = [m.name for m in members]
         if named:
             codec = module.compile(form, names)
-            made = _single(captures, codec.unpack, codec.pack, itemgetter(*wanted))
+            row: Any = itemgetter(*wanted)
+            made = _single(captures, codec.unpack, codec.pack, row)
         else:
             codec = module.compile(form)
-            places = map(names.index, wanted)
-            made = _single(
-                captures, codec.unpack, lambda row: codec.pack(*row), itemgetter(*places)
-            )
+            row = itemgetter(*map(names.index, wanted))
+            made = _single(captures, codec.unpack, lambda values: codec.pack(*values), row)
         return made._replace(data=_swapped)
 
     return make
 
 
 def _swapped(encoded: list[bytes]) -> bytes:
-    return np.frombuffer(b"".join(encoded), np.uint32).byteswap().tobytes()
+    words = np.frombuffer(b"".join(encoded), np.uint32)
+    return words.byteswap().tobytes()
 
 
 def _cantools(members: list[Member], words: np.ndarray, module: Any) -> Codec:
     signals = []
     for m in members:
         first = m.word * WORD_BITS + m.lsb
-        signals.append(module.Signal(m.name, first, m.width, "little_endian"))
+        signal = module.Signal(m.name, first, m.width, "little_endian")
+        signals.append(signal)
     message = module.Message(1, "message", SIZE, signals)
-    return _single(
-        _captures(words, 1000),
-        partial(message.decode, decode_choices=False, scaling=False),
-        partial(message.encode, scaling=False, strict=False),
-        itemgetter(*(m.name for m in members)),
-    )
+    decode = partial(message.decode, decode_choices=False, scaling=False)
+    encode = partial(message.encode, scaling=False, strict=False)
+    row = itemgetter(*(m.name for m in members))
+    captures = _captures(words, 1000)
+    return _single(captures, decode, encode, row)
 
 
 # the module to import, and the function that puts it to work

@@ -33,9 +33,7 @@ Keys = dict[str, Any]
 Layer = Conv2D | FullyConnected | Elementwise | Activation | Concat
 
 
-def source_of(
-    layer: Layer, names: Sequence[str] = (), name: str = "net"
-) -> tuple[Network, dict[str, bytes]]:
+def source_of(layer: Layer, names: Sequence[str] = (), name: str = "net") -> tuple[Network, Files]:
     """Return the network of one layer, and its weight files by name: fp16, weights as [output,
     input, row, column].
 
@@ -58,24 +56,28 @@ def source_of(
     *input_names, last = names_of(layer, names)
     inputs = tuple(map(_input, input_names, shapes))
     units, files = _units(layer, input_names, last)
+    strides_of_output = _strides("Output", layer.output_shape)
     keys = {
         "Bottom": units[-1].name,
         "OutputInterleave": 1,
-        **_strides("Output", layer.output_shape),
+        **strides_of_output,
         "OutputType": TYPE,
     }
     output = Output(f"{last}@output", keys)
-    return Network(name, inputs, tuple(units), (output,), tuple(files) or None), files
+    file_names = tuple(files) or None
+    network = Network(name, inputs, tuple(units), (output,), file_names)
+    return network, files
 
 
 def _input(name: str, shape: tuple[int, ...]) -> Input:
     height, width, channels = shape
+    strides_of_input = _strides("Input", shape)
     keys = {
         "BatchSize": 1,
         "InputChannels": channels,
         "InputHeight": height,
         "InputInterleave": 1,
-        **_strides("Input", shape),
+        **strides_of_input,
         "InputType": TYPE,
         "InputWidth": width,
     }
@@ -85,15 +87,19 @@ def _input(name: str, shape: tuple[int, ...]) -> Input:
 def _units(layer: Layer, bottoms: list[str], last: str) -> tuple[list[Unit], Files]:
     if isinstance(layer, Conv2D):
         return _convolution(layer, bottoms[0], last)
-    if isinstance(layer, Concat) and layer.axis == len(layer.output_shape) - 1:
-        return [_unit("Concat", last, bottoms)], {}
+    channel_axis = len(layer.output_shape) - 1
+    if isinstance(layer, Concat) and layer.axis == channel_axis:
+        unit = _unit("Concat", last, bottoms)
+        return [unit], {}
     if isinstance(layer, Elementwise) and layer.kind in KINDS and _is_plain(layer):
         keys = {"Scale": ONE, "Type": KINDS[layer.kind]}
-        return [_unit("ScaledElementWise", last, bottoms, keys)], {}
+        unit = _unit("ScaledElementWise", last, bottoms, keys)
+        return [unit], {}
     if isinstance(layer, Activation) and np.all(layer.prescale == 1):
         kind = SPELLED.get(layer.name.replace("_", ""))
         if kind is not None:
-            return [_unit("Neuron", last, bottoms[0], {"Type": kind})], {}
+            unit = _unit("Neuron", last, bottoms[0], {"Type": kind})
+            return [unit], {}
     raise Unsupported(
         f"source network: got {layer!r}, allowed is a convolution, a concatenation of channels, "
         f"{', '.join(KINDS)} of two tensors without constants, or an activation by the name of "
@@ -105,8 +111,9 @@ def _is_plain(layer: Elementwise) -> bool:
     """True for two tensors of one shape without scales, bias or activation."""
     if layer.other_shape != layer.input_shape or layer.activation is not None:
         return False
-    scaled = np.ndim(layer.scale) > 0 or layer.scale != 1 or np.any(layer.prescale != 1)
-    return not scaled and not np.any(layer.bias)
+    if np.ndim(layer.scale) > 0 or layer.scale != 1:
+        return False
+    return bool(np.all(layer.prescale == 1)) and not np.any(layer.bias)
 
 
 def _convolution(layer: Conv2D, bottom: str, last: str) -> tuple[list[Unit], Files]:
@@ -123,8 +130,10 @@ def _convolution(layer: Conv2D, bottom: str, last: str) -> tuple[list[Unit], Fil
     weights = layer.weights
     if layer.depthwise:
         weights = weights.transpose(3, 1, 2, 0)
-    files = {WEIGHTS: _halves_of(weights.transpose(0, 3, 1, 2))}
-    made: list[tuple[str, str, Keys]] = [("Conv", "conv", _kernel_keys(layer))]
+    by_input = weights.transpose(0, 3, 1, 2)
+    files = {WEIGHTS: _halves_of(by_input)}
+    kernel_keys = _kernel_keys(layer)
+    made: list[tuple[str, str, Keys]] = [("Conv", "conv", kernel_keys)]
     if np.any(layer.bias):
         files[BIASES] = _halves_of(layer.bias)
         place = {
@@ -133,7 +142,8 @@ def _convolution(layer: Conv2D, bottom: str, last: str) -> tuple[list[Unit], Fil
             "BiasOffset": 0,
             "BiasType": TYPE,
         }
-        made.append(("GOC", "bias", {"BiasScaleGroupData": place}))
+        bias_keys = {"BiasScaleGroupData": place}
+        made.append(("GOC", "bias", bias_keys))
     if layer.activation:
         made.append(("Neuron", "relu", {"Type": "ReLU"}))
     units: list[Unit] = []
@@ -141,26 +151,31 @@ def _convolution(layer: Conv2D, bottom: str, last: str) -> tuple[list[Unit], Fil
         name = f"{last}_{step}"
         if len(units) + 1 == len(made):
             name = last  # the last unit has the name of the output tensor
-        channels = layer.output_shape[2] if kind == "Conv" else None
-        units.append(_unit(kind, name, bottom, keys, channels))
+        channels = None
+        if kind == "Conv":
+            channels = layer.output_shape[2]
+        unit = _unit(kind, name, bottom, keys, channels)
+        units.append(unit)
         bottom = name
     return units, files
 
 
 def _kernel_keys(layer: Conv2D) -> Keys:
     (top, bottom), (left, right) = layer.pads
+    height, width = layer.kernel
+    step_y, step_x = layer.stride
     return {
-        "KernelHeight": layer.kernel[0],
+        "KernelHeight": height,
         "KernelIndex": 0,
         "KernelMode": "Dense",
         "KernelOffset": 0,
         "KernelType": TYPE,
-        "KernelWidth": layer.kernel[1],
+        "KernelWidth": width,
         "PadBot": bottom,
         "PadLeft": left,
         "PadRight": right,
         "PadTop": top,
-        "Step": [layer.stride[1], layer.stride[0]],
+        "Step": [step_x, step_y],
         "Type": "Conv",
     }
 
@@ -168,20 +183,24 @@ def _kernel_keys(layer: Conv2D) -> Keys:
 def _unit(
     kind: str, name: str, bottom: Any, params: Keys | None = None, channels: int | None = None
 ) -> Unit:
+    # the keys are in alphabetical order
     keys = {"Bottom": bottom, "Name": name}
     if channels is not None:
         keys["OutputChannels"] = channels
     keys["OutputType"] = TYPE
     if params is not None:
         keys["Params"] = params
-    return Unit(name, {**keys, "Type": kind})
+    keys["Type"] = kind
+    return Unit(name, keys)
 
 
 def _strides(side: str, shape: tuple[int, ...]) -> Keys:
     height, width, channels = shape
-    found = strides({}, side, Extents(width, height, channels))
+    extents = Extents(width, height, channels)
+    found = strides({}, side, extents)
     return {f"{side}PlaneStride": found.plane, f"{side}RowStride": found.row}
 
 
 def _halves_of(values: np.ndarray) -> bytes:
-    return np.ascontiguousarray(values, "<f2").tobytes()
+    halves = np.ascontiguousarray(values, "<f2")
+    return halves.tobytes()

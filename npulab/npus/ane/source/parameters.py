@@ -102,7 +102,8 @@ class Chain:
     @property
     def has_bias(self) -> bool:
         """True if a convolution's output gets a bias for each channel."""
-        return self.main.type == "Conv" and any("BiasIndex" in unit.scalars for unit in self.fused)
+        given = any("BiasIndex" in unit.scalars for unit in self.fused)
+        return self.main.type == "Conv" and given
 
 
 def kernel_of(unit: Unit) -> Window:
@@ -156,7 +157,9 @@ def _input_shape(part: Input) -> Shape:
 
 
 def _unit_shape(unit: Unit, bottoms: list[Shape]) -> Shape:
-    shape = replace(bottoms[0], interleave=1, type=unit.keys.get("OutputType", bottoms[0].type))
+    first = bottoms[0]
+    kind = unit.keys.get("OutputType", first.type)
+    shape = replace(first, interleave=1, type=kind)
     keys = unit.params
     if unit.type in ("Conv", "Pooling"):
         return _window_shape(unit, shape)
@@ -266,15 +269,19 @@ def engine_bytes(network: Network) -> int | None:
     chain = chain_of(network)
     table = nonlinear_mode(chain) == 2
     if chain.main.type != "Conv":
-        return 128 if table else 0
+        if table:
+            return 128
+        return 0
     kernel, found = kernel_of(chain.main), shapes(network)
-    dense = chain.main.params.get("KernelMode", "Dense") == "Dense" and kernel.depth == 1
+    mode = chain.main.params.get("KernelMode", "Dense")
+    dense = mode == "Dense" and kernel.depth == 1
     each = ceil(found[chain.main.name].channels / ENGINES)
     if not dense or (kernel.step_x, kernel.step_y) != (1, 1) or table:
         return None
     if engines_of(network) is None or each not in (1, 2, 4, 8, 16):
         return None
-    taps = found[chain.main.bottoms[0]].channels * kernel.width * kernel.height
+    channels = found[chain.main.bottoms[0]].channels
+    taps = channels * kernel.width * kernel.height
     return up(2 * each * (taps + chain.has_bias), ALIGN)
 
 
@@ -289,15 +296,19 @@ def parameters(network: Network, task: int = 0) -> dict[str, int]:
     them, ``UsedEngines`` and ``EngineBytes`` if they follow.  Raises ValueError for shapes that do
     not go together and a type without a code.
     """
-    refuse_if(not 0 <= task < tasks_of(network), "task", task, f"is 0 to {tasks_of(network) - 1}")
+    last = tasks_of(network) - 1
+    refuse_if(not 0 <= task <= last, "task", task, f"is 0 to {last}")
     of = subject(network, task)
-    for name, kind in ((of.bottoms[0], of.source.type), (of.chain.main.name, of.result.type)):
-        if kind not in CODES:
-            raise ValueError(
-                f"{name}: type: got {kind!r:.40}, allowed is one of {', '.join(CODES)}"
-            )
-    of.source_code, of.result_code = CODES[of.source.type], CODES[of.result.type]
+    of.source_code = _type_code(of.bottoms[0], of.source.type)
+    of.result_code = _type_code(of.chain.main.name, of.result.type)
     return {row.field: number for row, number in numbers_of(ROWS, of)}
+
+
+def _type_code(name: str, kind: str) -> int:
+    """Return the code of a tensor's type; ValueError for a type without a code."""
+    allowed = f"is one of {', '.join(CODES)}"
+    refuse_if(kind not in CODES, f"{name}: type", f"{kind!r:.40}", allowed)
+    return CODES[kind]
 
 
 def subject(network: Network, task: int = 0) -> Any:
@@ -338,7 +349,8 @@ def _add_tensors(of: Any) -> None:
     # a copied part is as large as its input
     of.written = of.source if of.main.type == "Concat" else of.result
     of.channels = of.written.channels
-    of.before = sum(found[name].channels for name in of.main.bottoms[: of.task])
+    earlier = of.main.bottoms[: of.task]
+    of.before = sum(found[name].channels for name in earlier)
     of.flat = max(of.source.depth, of.result.depth) == 1
     of.has_batch = of.source.batch > 1
     # types of which a file was seen
@@ -379,7 +391,8 @@ def _add_engines(of: Any) -> None:
     of.kernel_known = known and largest < MOST_KERNEL
     of.step_known = max(kernel.step_x, kernel.step_y) < MOST_STEP
     of.kernel_code = CODES[HALF] if of.conv else 0
-    of.half_kernel = of.conv and of.main.params.get("KernelType", HALF) in (HALF, "Float32")
+    kernel_type = of.main.params.get("KernelType", HALF)
+    of.half_kernel = of.conv and kernel_type in (HALF, "Float32")
 
 
 def _add_constants(of: Any) -> None:
@@ -387,7 +400,8 @@ def _add_constants(of: Any) -> None:
     of.has_neuron = bool(chain.neuron)
     of.neuron = 0
     if of.has_neuron:
-        of.neuron = SPELLED.get(chain.neuron.lower().replace("_", ""), -1)
+        name = chain.neuron.lower().replace("_", "")
+        of.neuron = SPELLED.get(name, -1)
     of.mode = nonlinear_mode(chain)
     scales = {"ScaleScalar", "ScaleIndex"}
     of.unscaled = of.neural and all(scales.isdisjoint(unit.scalars) for unit in chain.fused)
@@ -425,8 +439,10 @@ def strides(keys: Mapping[str, Any], side: str, shape: Shape) -> Strides:
     length = shape.width * shape.interleave * WIDTHS.get(shape.type, 2)
     row = keys.get(f"{side}RowStride", up(length, ALIGN))
     plane = keys.get(f"{side}PlaneStride", row * shape.height)
-    batch = keys.get(f"{side}BatchStride", plane * ceil(shape.channels / shape.interleave))
-    return Strides(row, plane, keys.get(f"{side}DepthStride", batch * shape.batch), batch)
+    planes = ceil(shape.channels / shape.interleave)
+    batch = keys.get(f"{side}BatchStride", plane * planes)
+    depth = keys.get(f"{side}DepthStride", batch * shape.batch)
+    return Strides(row, plane, depth, batch)
 
 
 def _stated(side: str, part: Input | Output | None, shape: Shape) -> Strides:
