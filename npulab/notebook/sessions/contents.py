@@ -1,4 +1,4 @@
-"""The contents of a session: its items as values, and the files that it refers to."""
+"""The contents of a session: its items as values, and access to the files that they refer to."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ from npulab.support.text import Row, plural
 if TYPE_CHECKING:
     from npulab.analysis.draft import Draft
 
-SHOWN = 60  # at most so many rows on the static face
-LETTERS = 200  # of a text on the static face
+SHOWN = 60  # how many rows the table in HTML shows, at most
+LETTERS = 200  # letters of a text that the table in HTML shows, at most
 COLUMNS = ("kind", "on", "what", "by")
 JOURNAL = ("result", "good", "bad", "device", "simulated")
 
 
 class Contents:
-    """A session's document and the path of its file; equal to a session of the same content."""
+    """A session's document and the path of its file, to read; equal if the documents are equal."""
 
     def __init__(self, path: Path | None = None, document: Document | None = None) -> None:
         self.path = path
@@ -63,12 +63,12 @@ class Contents:
 
     @property
     def text(self) -> str:
-        """The file's text."""
+        """The text of the session's file."""
         return session_text(self._document)
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """The notes by id."""
+        """The notes, sorted by id."""
         return tuple(Note.of(key, kept) for key, kept in self._items("notes"))
 
     @property
@@ -86,7 +86,7 @@ class Contents:
 
     @property
     def captures(self) -> tuple[Attached, ...]:
-        """Captures and sweeps by path."""
+        """The captures and sweeps, sorted by path, with their sha256."""
         return tuple(Attached(path, kept["sha256"]) for path, kept in self._items("captures"))
 
     @property
@@ -98,12 +98,12 @@ class Contents:
         return tuple(journals)
 
     def _items(self, section: str) -> list[tuple[str, Any]]:
-        """The items of a section by key, as the file keeps them."""
+        """Return (key, item) of a section, sorted by key; items are as the file has them."""
         return sorted(self._document[section].items())
 
     @property
     def views(self) -> dict[str, dict[str, Any]]:
-        """The views that were kept, by name."""
+        """The states of the views that were kept, as JSON values by name."""
         return copy.deepcopy(dict(self._items("views")))
 
     @property
@@ -117,7 +117,7 @@ class Contents:
 
     @property
     def conflicts(self) -> list[str]:
-        """The contradictions between the sessions of two people, a sentence each."""
+        """The contradictions that a merge of two people's sessions left, a sentence for each."""
         sentences = []
         for section in BY_ID:
             kind = section.removesuffix("s")
@@ -130,20 +130,21 @@ class Contents:
 
     @property
     def folder(self) -> Path:
-        """The folder that the session's paths start from."""
+        """The folder in which relative paths of the session start."""
         if self.path:
             return self.path.parent
         return Path()
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The paths of the captures and sweeps."""
+        """The paths of the session's captures and sweeps."""
         return tuple(self._document["captures"])
 
     @property
     def problems(self) -> list[str]:
-        """Files that are missing or have changed since they were attached, and names that this
-        version of npulab does not know, a sentence each."""
+        """A sentence for each file that is missing or has changed since it was attached, and one
+        for names that this version of npulab does not know.
+        """
         document = self._document
         stated = [(held.path, held.sha256) for held in self.captures]
         for kept in (document.get("map"), *document["figures"].values()):
@@ -170,15 +171,17 @@ class Contents:
         return f"{path} has changed: its sha256 is {now}, it was {known}"
 
     def load(self, path: str) -> Any:
-        """Return the capture or sweep of a path of the session; raises LookupError for another
-        path."""
+        """Return the capture or sweep at a path of the session; raises LookupError for a path that
+        the session does not have.
+        """
         if path not in self.paths:
             raise LookupError(f"capture: got {path!r:.80}, {self._has()}")
         return load_any(inside(self.folder, path))
 
     def decoded(self, path: str) -> Capture:
-        """Return the capture of a path, read with the session's map if the map describes one of its
-        blocks; raises as ``load``."""
+        """Return the capture at a path, read with the session's map if the map describes one of its
+        blocks; raises as ``load``.
+        """
         registers = None
         if self.map is not None:
             registers = self.registers
@@ -186,8 +189,9 @@ class Contents:
 
     @property
     def registers(self) -> RegisterMap:
-        """The register map with the edits that are not saved; raises LookupError if the session has
-        none."""
+        """The session's register map, with the edits of its draft that are not saved; raises
+        LookupError if the session has no map.
+        """
         if self.map is None or self.map.steps:
             return self.draft.map
         path = inside(self.folder, self.map.path)
@@ -197,10 +201,10 @@ class Contents:
 
     @property
     def draft(self) -> Draft:
-        """A draft of the session's map with the steps that are not saved.
+        """A new draft of the session's map, with the steps that are not saved.
 
-        Raises LookupError if the session has no map, and if the steps do not fit the file as it is
-        now.
+        Raises LookupError if the session has no map, and ValueError or LookupError if the steps do
+        not fit the map's file as it is now.
         """
         from npulab.analysis.draft import draft
 
@@ -217,29 +221,33 @@ class Contents:
         return out
 
     def loaded(self) -> Iterator[tuple[str, Any]]:
-        """The captures and sweeps that can be read, by path."""
+        """Yield (path, capture or sweep) for each that can be read."""
         for path in self._document["captures"]:
             with suppress(ValueError, LookupError, OSError):
                 yield path, self.load(path)
 
     def path_of(self, name: str, case: str) -> str:
-        """Return the path of a capture by target and case; raises LookupError if there is none."""
+        """Return the path of the capture with a target's name and a case; raises LookupError if the
+        session has none.
+        """
         for path, held in self.loaded():
             if isinstance(held, Capture) and (held.target, held.name) == (name, case):
                 return path
         raise LookupError(f"capture: got {name}/{case}, {self._has()}")
 
     def path_as(self, capture: Capture | Sweep, by_name: bool = False) -> str:
-        """Return the path of a capture or sweep of the session; raises LookupError if it has none.
+        """Return the path at which the session has a capture or sweep of equal content; raises
+        LookupError if it has none.
 
-        With ``by_name`` a capture of the same target and name serves if none has the same content.
+        With ``by_name`` a capture with the same target and name serves if none has equal content.
         """
         same, named = [], []
         for path, held in self.loaded():
             if type(held) is not type(capture):
                 continue
             if _content(held) == _content(capture):
-                same.append((held.name != capture.name, path))  # the one of its name comes first
+                # a capture of the same name comes first
+                same.append((held.name != capture.name, path))
             if by_name and (held.target, held.name) == (capture.target, capture.name):
                 named.append((False, path))
         if not same and not named:
@@ -264,7 +272,9 @@ class Contents:
 
     @property
     def counts(self) -> list[str]:
-        """The number of items of each kind, in words."""
+        """The number of items of each kind, in words, such as ``2 notes``; kinds without items are
+        left out.
+        """
         counts = []
         for name in ("captures", "notes", "bookmarks", "laws", "journals", "figures"):
             number = len(self._document[name])
@@ -276,7 +286,7 @@ class Contents:
 
     @property
     def rows(self) -> list[Row]:
-        """The items as rows of ``COLUMNS``."""
+        """The session's items as rows of a table, dicts with the keys ``COLUMNS``."""
         rows: list[tuple[str, ...]] = [("capture", "", held.path, "") for held in self.captures]
         for note in self.notes:
             rows.append(("note", note.anchor.text, note.text, note.author))
@@ -304,8 +314,11 @@ class Contents:
 
 
 def read_with(capture: Capture, registers: RegisterMap | None) -> Capture:
-    """Return a capture read with the blocks of a map that it has; if both have a single block, the
-    names may differ.  A block of another number of words is not read with the map."""
+    """Return a capture whose blocks are read with ``registers``, where the map has the block in as
+    many words.
+
+    If capture and map both have a single block, the blocks' names may differ.
+    """
     if registers is None:
         return capture
     blocks = {block for block, _, _ in registers.registers}
@@ -322,7 +335,9 @@ def read_with(capture: Capture, registers: RegisterMap | None) -> Capture:
 
 
 def load_any(where: Path) -> Any:
-    """Return the capture, dump or sweep at a path."""
+    """Return the capture, the dump or the sweep at a path; raises ValueError for anything that is
+    not a file or folder, and as ``load``.
+    """
     if where.exists() and not where.is_dir() and not where.is_file():
         raise ValueError(
             f"{where}: is not a file or folder, allowed is a capture, a dump or a sweep"
@@ -333,7 +348,9 @@ def load_any(where: Path) -> Any:
 
 
 def _content(held: Capture | Sweep) -> tuple[Any, ...]:
-    """Return the content of a capture or sweep, which does not include its name."""
+    """Return a tuple that is equal for captures or sweeps of equal content; the name is not a part
+    of it.
+    """
     if isinstance(held, Sweep):
         parameters = held.parameters.to_numpy().tobytes()
         return held.target, held.words.shape, held.words.tobytes(), parameters

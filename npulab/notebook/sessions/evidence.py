@@ -1,5 +1,6 @@
-"""What the captures and the map of a session have at a place, and the commands that show it
-again."""
+"""The evidence at a place: values and bytes that the captures of a session have there, the map's
+words about it, and commands that show it again.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +21,18 @@ from npulab.registers.names import full_names, in_block
 SIMULATED = "simulated"
 DEFINED = ("block", "register", "field", "bits", "value", "evidence", "note")
 HELD = ("capture", "provenance", "task", "block", "register", "field", "raw", "value", "evidence")
-MOST_AGAIN = 4  # at most so many commands are given
+MOST_AGAIN = 4  # the most commands shown for an anchor, in the shell and in Python each
 
 Row = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The evidence that a session refers to, read once.
+    """The captures and the map of a session, read once.
 
-    ``found`` has captures and sweeps by path, ``broken`` the errors of those that cannot be read,
-    ``captures`` the captures read with the session's map; ``wrong`` is the error of the map.
+    ``found`` has captures and sweeps by path, ``broken`` the errors of those that cannot be read;
+    ``captures`` are the captures of ``found`` read with the session's map, ``registers`` is that
+    map, and ``wrong`` the error if the map cannot be read.
     """
 
     name: str
@@ -65,7 +67,9 @@ class Evidence:
         return cls(name, found, broken, captures, registers, wrong)
 
     def at(self, anchor: Anchor) -> dict[str, Capture]:
-        """Return the captures that an anchor refers to, by path."""
+        """Return by path the captures that an anchor refers to: its own, all if it names none, none
+        if its own cannot be read.
+        """
         if not anchor.capture:
             return dict(self.captures)
         if anchor.capture not in self.captures:
@@ -73,19 +77,20 @@ class Evidence:
         return {anchor.capture: self.captures[anchor.capture]}
 
     def own_map(self, path: str) -> bool:
-        """True if a capture is read with the session's map."""
+        """True if the capture at a path is read with the session's map, not with its target's."""
         return self.captures[path] is not self.found[path]
 
     def simulated(self, anchor: Anchor) -> str:
-        """Return the mark of an anchor in a simulated capture."""
+        """Return ``" (simulated)"`` if an anchor's capture is simulated, else an empty text."""
         capture = self.captures.get(anchor.capture)
         if capture and capture.simulated:
             return f" ({SIMULATED})"
         return ""
 
     def defined(self, anchor: Anchor) -> list[Row]:
-        """Return what the map says of a field or register now, as rows of ``DEFINED``; if the
-        session has no map, what the captures' own map says."""
+        """Return how the map describes the field or the register of an anchor, as rows of
+        ``DEFINED``; the captures' own map is used if the session has none.
+        """
         rows: dict[tuple[str, Field], Row] = {}
         for path, capture in self.at(anchor).items():
             for task, block, item, _ in values(capture):
@@ -101,8 +106,9 @@ class Evidence:
         return list(rows.values())
 
     def held(self, anchor: Anchor) -> list[Row]:
-        """Return the values at an anchor, as rows of ``HELD``; at a whole capture, of the fields
-        that have a name of their own."""
+        """Return the values that the captures have at an anchor, as rows of ``HELD``; if the anchor
+        is a whole capture, only fields that somebody named.
+        """
         rows: list[Row] = []
         for path, capture in self.at(anchor).items():
             of_capture = path, origin(capture)
@@ -116,7 +122,9 @@ class Evidence:
         return rows
 
     def bytes_of(self, anchor: Anchor) -> bytes:
-        """Return the bytes that an anchor refers to; none if the capture does not hold all."""
+        """Return the bytes that an anchor refers to; empty if the capture does not have all of
+        them.
+        """
         capture = self.captures.get(anchor.capture)
         if capture is None or anchor.offset is None or anchor.size is None:
             return b""
@@ -127,7 +135,9 @@ class Evidence:
         return data
 
     def again(self, anchor: Anchor) -> tuple[list[str], list[str]]:
-        """Return commands of the shell and lines of Python that show what is at an anchor."""
+        """Return two lists, commands of the shell and lines of Python, that show what is at an
+        anchor; at most ``MOST_AGAIN`` in each.
+        """
         if anchor.kind == "session":
             return [], []
         if anchor.kind == "bytes":
@@ -178,12 +188,14 @@ def _field_glob(anchor: Anchor, item: Field) -> str:
 
 
 def origin(held: Any) -> str:
-    """Return the provenance of a capture or sweep, and whether it was changed since."""
+    """Return the provenance of a capture or sweep as text, which also says whether its words were
+    changed.
+    """
     return str(getattr(held, "origin", getattr(held, "provenance", "")))
 
 
 def values(capture: Capture) -> Iterator[tuple[int, str, Field, int]]:
-    """Yield (task, block, field, raw) of every field."""
+    """Yield (task, block, field, raw) for every field of every job."""
     for task, job in enumerate(capture.jobs):
         for block, item, raw in job.values(capture.maps):
             yield task, block, item, int(raw)
@@ -217,7 +229,9 @@ def _row(block: str, item: Field, source: str) -> Row:
 
 
 def _source(name: str, item: Field) -> str:
-    """Return the source of a field's evidence, as its target states it."""
+    """Return the title of the source that a field's evidence cites, as its target states it; empty
+    if it is not known.
+    """
     try:
         return stated_target(name).sources.get(item.evidence, "")
     except (LookupError, ValueError):
@@ -225,5 +239,5 @@ def _source(name: str, item: Field) -> str:
 
 
 def _glob(name: str) -> str:
-    """Return a pattern that matches a name alone."""
+    """Return a glob that matches this name only, with the signs of globs escaped."""
     return re.sub(r"([*?\[])", r"[\1]", name)

@@ -58,7 +58,7 @@ SECTIONS = tuple(
 )
 HEAD = ("npulab", "version", *(name for name in SCHEMA["properties"] if name not in SECTIONS))
 BY_ID = ("bookmarks", "figures", "laws", "notes")
-MARKS = "conflict"  # in an item: ids of the items that it contradicts
+MARKS = "conflict"  # the key, in an item, of the ids of items that contradict it
 RULER = tuple("0123456789abcdef~")
 MOST_BYTES = 2**22
 MOST_PARTS = 2**17  # values of the JSON, so that a small file never takes much memory
@@ -73,14 +73,16 @@ Document = dict[str, Any]
 
 
 class Real(float):
-    """A number that is written with a point: not a whole number even if only zeros follow it."""
+    """A number that is written with a decimal point: not a whole number, even if only zeros follow
+    the point.
+    """
 
     def is_integer(self) -> bool:
         return False
 
 
 def empty() -> Document:
-    """A session with nothing in it."""
+    """Return a session without items, with every section."""
     return {"npulab": "session", "version": VERSION, "title": "", **{name: {} for name in SECTIONS}}
 
 
@@ -105,7 +107,7 @@ def read_session(data: bytes, where: str) -> Document:
     text = text_of(data[: whole_lines(data)], where)
     try:
         document, end = DECODER.raw_decode(text, len(text) - len(text.lstrip(BLANKS)))
-    except (ValueError, RecursionError):  # json_of reports line and column
+    except (ValueError, RecursionError):  # json_of raises anew, with line and column
         document, end = json_of(text, where, **HOOKS), len(text)
     first = text.count("\n", 0, end) + 2
     rest = text[end:]
@@ -120,7 +122,9 @@ def read_session(data: bytes, where: str) -> Document:
 
 
 def weight(data: bytes) -> tuple[int, int]:
-    """Return the number of bytes of a file, and at most how many values its JSON has."""
+    """Return the number of bytes of a session's file, and an upper limit of the number of values in
+    its JSON.
+    """
     bare = STRINGS.sub(b"", data)
     return len(data), bare.count(b",") + bare.count(b"[") + bare.count(b"{")
 
@@ -131,7 +135,9 @@ def appended(kind: str, key: str, item: Any) -> bytes:
 
 
 def whole_lines(data: bytes) -> int:
-    """Return the number of bytes of a file without a last appended line that a crash cut off."""
+    """Return the number of bytes of a session's file, less the rest of a last line that a crash cut
+    off.
+    """
     end = data.rfind(b"\n") + 1
     last = data[end:]
     is_torn = data[:end].rstrip().endswith(b"}") and last[:2] == b'{"'[: len(last)]
@@ -141,12 +147,14 @@ def whole_lines(data: bytes) -> int:
 
 
 def is_folded(data: bytes) -> bool:
-    """True if a file has no line after its object."""
+    """True if a session's file is one object, without appended lines after it."""
     return data.rstrip().count(b"\n{") == 0
 
 
 def _take(document: Any, line: Any) -> None:
-    """Put the item of an appended line into a document."""
+    """Put the item of an appended line into a document; raises ValueError for a line that is not
+    items with new ids.
+    """
     added = {}
     if isinstance(line, dict):
         added = line
@@ -169,7 +177,9 @@ def _take(document: Any, line: Any) -> None:
 
 
 def checked(document: Any, where: str) -> Document:
-    """Return a document with every section, without the ruler; raises as ``read_session``."""
+    """Return a document with every section, without the blank lines of the notes' ruler; raises
+    ValueError as ``read_session``.
+    """
     d: Document = {}
     if isinstance(document, dict):
         d = document
@@ -193,7 +203,7 @@ def checked(document: Any, where: str) -> Document:
 
     try:
         _schema()(out)
-    except JsonSchemaValueException:  # checked part by part, to say the place of the fault
+    except JsonSchemaValueException:  # checked again part by part, to report the place of the fault
         for name in SCHEMA["properties"]:
             if name in SECTIONS and isinstance(out[name], dict):
                 for key, item in out[name].items():
@@ -207,7 +217,9 @@ def checked(document: Any, where: str) -> Document:
 
 
 def _check_part(part: Document, where: str, place: str, named: str) -> None:
-    """Check a part of a document by the schema; ``named`` is the schema's name of ``place``."""
+    """Raise ValueError if a part of a document breaks the schema; ``named`` is how the schema's
+    error names ``place``.
+    """
     from fastjsonschema import JsonSchemaValueException
 
     try:
@@ -234,7 +246,9 @@ def _check_part(part: Document, where: str, place: str, named: str) -> None:
 
 @cache
 def _schema() -> Callable[[Document], Any]:
-    """Return the check of a document, compiled when the first document is read."""
+    """Return the function that checks a document by the schema; it is compiled when the first
+    document is read.
+    """
     import fastjsonschema
 
     return fastjsonschema.compile(SCHEMA, formats={"path inside": _is_inside}, use_default=False)
@@ -255,7 +269,9 @@ def _is_inside(path: str) -> bool:
 
 
 def _check_value(value: Any, where: str, place: str, depth: int) -> None:
-    """Refuse values that are nested too deep, and texts that no file can hold."""
+    """Raise ValueError for a value that is nested too deep, or a text that cannot be written as
+    UTF-8.
+    """
     refuse_if(depth > DEEPEST, f"{where}, {place}", f"values {depth} deep", f"are {DEEPEST}")
     if isinstance(value, str):
         try:
@@ -275,7 +291,9 @@ def _check_value(value: Any, where: str, place: str, depth: int) -> None:
 
 
 def unknown(document: Mapping[str, Any]) -> list[str]:
-    """Return the names in a document that this version of npulab does not know."""
+    """Return the names in a document that this version of npulab does not know, sorted; a name in
+    an item has the item's section in front.
+    """
     names = set(document) - {*HEAD, *SECTIONS}
     for kind in {*SECTIONS, "map"} - {"conflicts", "views"}:
         items = [document.get("map", {})]
@@ -288,8 +306,9 @@ def unknown(document: Mapping[str, Any]) -> list[str]:
 
 
 def session_text(document: Mapping[str, Any]) -> str:
-    """Return the file's text: the same document gives the same text, with every section even if it
-    has no items."""
+    """Return the text of a session's file: equal documents give equal texts, and every section is
+    there even if it has no items.
+    """
     lines = []
     for name in (*HEAD, *sorted(name for name in document if name not in HEAD)):
         if name in ("npulab", "version", "title") or document.get(name):
@@ -309,7 +328,9 @@ def session_text(document: Mapping[str, Any]) -> str:
 
 
 def as_kept(text: str) -> str | list[str]:
-    """Return a text as the file keeps it: as a list of lines, if there are not too many."""
+    """Return a text as the file has it: a list of its lines, or, if it has a single line or too
+    many, the text itself.
+    """
     lines = text.split("\n")
     if 1 < len(lines) <= MOST_LINES:
         return lines
@@ -317,26 +338,30 @@ def as_kept(text: str) -> str | list[str]:
 
 
 def as_text(kept: str | list[str]) -> str:
-    """Return the text that ``as_kept`` made the value of."""
+    """Return the text from which ``as_kept`` made a value."""
     if isinstance(kept, str):
         return kept
     return "\n".join(kept)
 
 
 def canonical(value: Any) -> str:
-    """Return a text that is the same for equal values."""
+    """Return JSON text that is the same for equal values."""
     return _json(value)
 
 
 def id_of(*parts: Any) -> str:
-    """Return twelve hexadecimal digits that follow from the content, so that the same note twice is
-    one note."""
+    """Return an id of twelve hexadecimal digits, a hash of the content: a note that is added twice
+    has one id.
+    """
     return hashlib.sha256(_json(parts).encode()).hexdigest()[:12]
 
 
 def _layout(value: Any, indent: int, broken: int) -> str:
-    """Return JSON with each value on one line if it fits; the outer ``broken`` levels and lists of
-    lines never are on one line."""
+    """Return JSON text with each value on one line if it fits.
+
+    The outer ``broken`` levels are always broken into lines, and so are lists of texts (the lines
+    of a note).
+    """
     text = _json(value)
     if not isinstance(value, dict | list) or not (value or broken):
         return text
@@ -379,8 +404,9 @@ DECODER = json.JSONDecoder(object_pairs_hook=once, **HOOKS)
 
 
 def fold(path: Path) -> None:
-    """Write a session's file anew with the appended items inside; a file that cannot be read or
-    written stays as it is."""
+    """Write a session's file anew, with the appended items inside its object; a file that cannot be
+    read or written stays as it is.
+    """
     with suppress(ValueError, OSError), locked(path):
         data = read_bounded(path, MOST_BYTES)
         if not is_folded(data):
@@ -389,10 +415,10 @@ def fold(path: Path) -> None:
 
 @refusing()
 def on_disk(path: Path) -> tuple[Document, bytes]:
-    """Return the session in a file, and the file's bytes.
+    """Return the session in a file as a document, and the file's bytes.
 
-    Raises ValueError with file and place for a file that is not a session, or has a path that leads
-    out of the file's folder.
+    Raises ValueError with file and place for a file that is not a session, or that has a path that
+    leads out of the file's folder.
     """
     data = read_bounded(path, MOST_BYTES)
     document = read_session(data, str(path))
@@ -407,8 +433,9 @@ def on_disk(path: Path) -> tuple[Document, bytes]:
 
 
 def inside(folder: Path, path: str) -> Path:
-    """Return the place of a session's path; raises ValueError if links lead out of the session's
-    folder."""
+    """Return the file or folder that a path of a session means, from the session's folder; raises
+    ValueError if links lead out of that folder.
+    """
     found = folder / path
     if not found.resolve().is_relative_to(folder.resolve()):
         raise ValueError(
@@ -419,8 +446,9 @@ def inside(folder: Path, path: str) -> Path:
 
 
 def sum_of(path: Path) -> str:
-    """Return the sha256 of a file, or of the description in a case folder; raises OSError if there
-    is no such file."""
+    """Return the sha256 of a file, or, for a case folder, of the description in it; raises OSError
+    if there is no such file.
+    """
     if path.is_dir():
         path = path / DESCRIPTION
     if path.exists() and not path.is_file():
@@ -432,7 +460,7 @@ def sum_of(path: Path) -> str:
 
 
 def png(picture: Any) -> bytes:
-    """Return the PNG of a picture; raises ValueError for an object that has none."""
+    """Return the bytes of a picture's PNG; raises ValueError for an object that has no PNG."""
     data: Any = b""
     if isinstance(picture, bytes):
         data = picture

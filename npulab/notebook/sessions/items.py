@@ -53,7 +53,9 @@ class Anchor:
 
     @property
     def kind(self) -> str:
-        """session, capture, register, field or bytes."""
+        """The kind of place: "session", "capture", "register", "field" or "bytes"; a block counts
+        as a register.
+        """
         if self.buffer:
             return "bytes"
         if self.field:
@@ -66,7 +68,7 @@ class Anchor:
 
     @property
     def name(self) -> str:
-        """The full name of the field or register."""
+        """The names of block, register and field that are given, with dots between them."""
         return ".".join(filter(None, (self.block, self.register, self.field)))
 
     @property
@@ -89,21 +91,24 @@ class Anchor:
 
     @property
     def kept(self) -> dict[str, Any]:
-        """The parts that are not blank, as the file keeps them."""
+        """The parts that are given, as the file has them."""
         return {name: value for name, value in asdict(self).items() if value not in ("", None)}
 
 
 @dataclass(frozen=True)
 class Item:
-    """The base of items with an id.  Their ``conflict`` has the ids of items that they contradict
-    since a merge."""
+    """The base of items with an id; ``conflict`` of such an item has the ids of items that
+    contradict it since a merge.
+    """
 
     kind: ClassVar[str]
     id: str
 
     @classmethod
     def of(cls, id: str, kept: Mapping[str, Any]) -> Self:  # noqa: A002 - the field's name
-        """Make the item from the object in the file; names that it does not know are left out."""
+        """Make the item from its id and its object in the file; names in the object that the item
+        does not know are left out.
+        """
         given = _known(cls, kept)
         if "anchor" in _names(cls):
             given["anchor"] = Anchor(**_known(Anchor, kept.get("anchor", {})))
@@ -115,7 +120,7 @@ class Item:
 
     @property
     def kept(self) -> dict[str, Any]:
-        """The item as the file keeps it, without the id."""
+        """The item as an object of the file, without its id and without blank values."""
         out = {}
         for name in _names(type(self)):
             value = getattr(self, name)
@@ -131,7 +136,7 @@ class Item:
 
 
 def _known(kind: Any, kept: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a kept object that are fields of a kind."""
+    """Return those entries of an object of the file that are fields of the class ``kind``."""
     return {name: kept[name] for name in _names(kind) if name in kept}
 
 
@@ -168,11 +173,12 @@ class Bookmark(Item):
 
 @dataclass(frozen=True)
 class AcceptedLaw(Item):
-    """A law that somebody accepted, as text of ``npulab.analysis.laws``: it gives the field's raw
-    value.
+    """A law that somebody accepted, as text of ``npulab.analysis.laws``: it gives the raw value of
+    ``field``.
 
-    ``support`` is the number of captures that it decided when it was accepted, ``rivals`` the
-    number of laws that agreed on all these captures, ``sweep`` the path of the captures.
+    ``support`` is the number of captures that the law decided when it was accepted, ``rivals`` the
+    number of other laws that agreed with it on all these captures, ``sweep`` the path of the
+    captures.
     """
 
     kind: ClassVar[str] = "laws"

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from mistune import BlockParser, BlockState, InlineParser, InlineState, Markdown
 
 BLOCKS = ["fenced_code", "atx_heading", "list", "table", "blank_line"]
-HEADING = r"^ {0,3}(?P<atx_1>#{1,6})(?P<atx_2>[ \t]+[^\s#].*?)$"  # with a text
-TABLE = r"^[^\n|]*\|[^\n]*\n[^\n|]*\|[^\n]*$"  # a line and the rule below it
+HEADING = r"^ {0,3}(?P<atx_1>#{1,6})(?P<atx_2>[ \t]+[^\s#].*?)$"  # with a text after the signs
+TABLE = r"^[^\n|]*\|[^\n]*\n[^\n|]*\|[^\n]*$"  # a line with a bar, and below it another, the rule
 RULE = re.compile(r" *\|?(?: *:?-{1,99}:? *\|)* *:?-{0,99}:? *$")
 BOLD = r"\*\*(?P<bold>[^*\n]+)\*\*"
 LINK = (
@@ -52,19 +52,19 @@ Block = dict[str, Any]
 
 
 def plain(text: str) -> str:
-    """Return a text with its invisible characters spelled out.
+    r"""Return a text in which invisible characters are replaced by their escapes.
 
-    >>> plain("a\\x00b")
-    'a\\\\x00b'
+    >>> plain("a\x00b")
+    'a\\x00b'
     """
     text = text.replace("\r\n", "\n")
     return HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def read_markdown(text: str) -> list[Block]:
-    """Return the blocks of a text, as tokens of mistune.
+    r"""Return the blocks of a note's text (paragraphs, lists, tables, ...), as tokens of mistune.
 
-    >>> [block["type"] for block in read_markdown("a **b**\\n\\n- c")]
+    >>> [block["type"] for block in read_markdown("a **b**\n\n- c")]
     ['paragraph', 'list']
     """
     tokens: Any = _reader()(plain(text))
@@ -75,7 +75,8 @@ def read_markdown(text: str) -> list[Block]:
         if token["type"] == "list":
             kind = _ordered(token)
         if kind is not None and kind == before:
-            out[-1]["children"] += token["children"]  # a list whose signs change is one list
+            # lists with different signs, one after the other, are one list
+            out[-1]["children"] += token["children"]
         elif token["type"] != "blank_line":
             out.append(token)
         before = kind
@@ -84,7 +85,7 @@ def read_markdown(text: str) -> list[Block]:
 
 @cache
 def _reader() -> Markdown:
-    """Return the reader of blocks; none of its rules knows HTML."""
+    """Return mistune's reader with the rules that notes allow; no rule reads HTML."""
     from mistune import create_markdown
 
     out = create_markdown(renderer=None)
@@ -111,7 +112,11 @@ def _link(inline: InlineParser, found: re.Match[str], state: InlineState) -> int
 
 
 def _read_table(block: BlockParser, found: re.Match[str], state: BlockState) -> int | None:
-    """Read a head, a rule, and rows made as long as the head: the last cell takes the surplus."""
+    """Read a table, and return the place after it, or None if it is not one: a head, a rule, and
+    rows, each made as long as the head.
+
+    The last cell of a longer row takes the surplus.
+    """
     line, rule = found[0].split("\n")
     head = _cells(line)
     if "-" not in rule or len(rule) >= MOST_RULE or not RULE.match(rule):
@@ -152,7 +157,9 @@ def _ordered(block: Block) -> bool:
 
 
 def _inner(block: Block) -> list[Block]:
-    """Return the parts of a block; the lines of a list's item are joined."""
+    """Return the tokens inside a block, without blank lines; line breaks in the text of a list's
+    item become spaces.
+    """
     parts = []
     for part in block.get("children", ()):
         if block["type"] == "block_text" and part["type"] == "softbreak":
@@ -188,7 +195,9 @@ def _html(block: Block) -> str:
 
 
 def to_markdown(blocks: Iterable[Block]) -> str:
-    """Return Markdown that reads as the same blocks, with every other sign escaped."""
+    """Return Markdown that reads as the same blocks; every sign that is not a part of them is
+    escaped.
+    """
     return "\n\n".join(map(_markdown, blocks))
 
 
@@ -235,7 +244,9 @@ def _markdown(block: Block) -> str:
 
 
 def _fence(text: str, least: int) -> str:
-    """Return the signs around code: more of them than any run of them in the text has."""
+    """Return the backticks to put around code: at least ``least``, and more than any run of
+    backticks in it.
+    """
     longest = max(re.findall("`*", text), key=len)
     return "`" * max(least, len(longest) + 1)
 
@@ -248,14 +259,16 @@ def _code(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return a text with every sign of Markdown and HTML escaped, but not the bars of a table."""
+    """Return a text with every sign of Markdown and HTML escaped, except ``|``, which separates the
+    cells of a table.
+    """
     text = html.escape(text, quote=False)
     # "!" at the end, before a link, would make it a picture
     return re.sub(r"([\\`*_\[\]~$]|!$)", r"\\\1", text)
 
 
 def text_markdown(text: str, cell: bool = False) -> str:
-    """Return a line of plain text as Markdown, or as a cell of a table."""
+    """Return plain text as one line of Markdown, or, with ``cell``, as a cell of a table."""
     line = escaped(plain(text)).replace("\n", " ").strip()
     if cell:
         return line.replace("|", "\\|")
@@ -263,19 +276,21 @@ def text_markdown(text: str, cell: bool = False) -> str:
 
 
 def table_markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Return a table whose cells are Markdown already; the first row is its head."""
+    """Return a Markdown table; its cells are Markdown already, and the first row is its head."""
     lines = ["| " + " | ".join(cell or " " for cell in row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + " --- |" * len(rows[0]), *lines[1:]])
 
 
 def fenced(text: str, kind: str = "") -> str:
-    """Return a text in a fence longer than any in the text."""
+    """Return a text as a code block, whose fence is longer than any in the text; ``kind`` names the
+    language.
+    """
     sign = _fence(text, 3)
     return f"{sign}{kind}\n{text}\n{sign}"
 
 
 def _safe_start(line: str) -> str:
-    """Return a line escaped so that it begins no list, rule, heading or table."""
+    """Return a line of Markdown, escaped so that it begins no list, rule, heading or table."""
     line = line.strip()
     line = re.sub(r"^([0-9]{1,9})([.)])", r"\1\\\2", line)
     if line[:1] and line[0] in "-+=:|#":

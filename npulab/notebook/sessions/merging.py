@@ -15,11 +15,11 @@ def merged(base: Document, ours: Document, theirs: Document) -> Document:
     """Return the session with the changes of both sides to ``base``; exchanging the sides gives the
     same session.
 
-    Additions of either side are in it.  An item with an id that both changed is there twice, each
-    marked with the id of the other version; an item that one side deleted and the other changed
-    stays, marked.  If both changed anything else (a title, the sha256 of a capture), one value
-    stands and both are in ``conflicts``.  What one side deleted and the other did not change is
-    gone.
+    Items that either side added are in it. If both sides changed an item with an id, both versions
+    are there, each marked with the id of the other; if one side deleted an item and the other
+    changed it, the item stays, marked. If both changed anything else (a title, the sha256 of a
+    capture), one of the two values stands, and both are in ``conflicts``. An item that one side
+    deleted and the other did not change is gone.
     """
     out: Document = {}
     conflicts = _conflicts(base, ours, theirs)
@@ -98,7 +98,7 @@ def _keyed(place: str, base: Item, ours: Item, theirs: Item, conflicts: Document
             name = f"{place} {key}"
             if place == key:
                 name = key
-            if place not in ("view", "views"):  # where two people look is not a contradiction
+            if place not in ("view", "views"):  # two people may look at different views
                 conflicts[name] = _union(conflicts.get(name, []), [kept, other])
         if kept is not None:
             out[key] = kept
@@ -106,7 +106,7 @@ def _keyed(place: str, base: Item, ours: Item, theirs: Item, conflicts: Document
 
 
 def _conflicts(base: Document, ours: Document, theirs: Document) -> Document:
-    """Return the conflicts of both sides, minus those that either side resolved."""
+    """Return the entries of ``conflicts`` of both sides, less those that either side resolved."""
     was = base.get("conflicts", {})
     a = ours.get("conflicts", {})
     b = theirs.get("conflicts", {})
@@ -118,20 +118,22 @@ def _conflicts(base: Document, ours: Document, theirs: Document) -> Document:
 
 
 def _union(a: list[Any], b: list[Any]) -> list[Any]:
-    """Return the distinct values of both lists, in the order of their text."""
+    """Return the distinct values of both lists, sorted by their JSON text."""
     by_text = {canonical(value): value for value in a + b}
     return [by_text[text] for text in sorted(by_text)]
 
 
 def bare(item: Any) -> Any:
-    """Return an item without the marks of a merge."""
+    """Return an item without the marks that merges left in it; None for None."""
     if item is None:
         return None
     return {name: value for name, value in item.items() if name != MARKS}
 
 
 def _marks(was: Any, a: Any, b: Any) -> set[str]:
-    """Return the marks of both sides, minus those that either side took away."""
+    """Return the marks (ids of contradicting items) that either side has, less those that one of
+    the sides took away.
+    """
     before = _marks_of(was)
     marks = _marks_of(a) | _marks_of(b)
     for side in (a, b):

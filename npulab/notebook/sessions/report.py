@@ -49,14 +49,14 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 SUFFIXES = (".html", ".md")
-# a report has one of these in its first bytes: only a report is replaced by a report
+# the first bytes of a report have one of these; any other file is not replaced by a report
 MARKS = (b'<meta name="generator" content="npulab report">', b"<!-- npulab report -->")
 FIRST = 2**10
 KINDS = ("session", "capture", "register", "field", "bytes")
-MOST_BYTES = 2**24  # of a journal or a figure
-LINE, MOST_LINES = 16, 64  # of shown bytes: bytes a line, lines
-NAMED = 4  # at most so many changed fields are named in a row
-MOST_ROWS = 400  # of a table
+MOST_BYTES = 2**24  # the largest journal or figure that is read
+LINE, MOST_LINES = 16, 64  # bytes in a line, and the most lines, of the bytes that are shown
+NAMED = 4  # how many changed fields a row names, at most
+MOST_ROWS = 400  # the most rows that a table shows
 LAWS = (
     "field",
     "in the map",
@@ -66,7 +66,7 @@ LAWS = (
     "captures",
     "by",
 )
-SHORT = 12  # letters: at most so many stand in a word that is not broken
+SHORT = 12  # letters: a cell of shorter words has no line breaks inside a word
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Title:
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph of plain text; ``look`` if it needs a reader's attention."""
+    """A paragraph of plain text; ``look`` is True if the reader must take notice of it."""
 
     text: str
     look: bool = False
@@ -105,7 +105,7 @@ class TextTable:
 
     @property
     def shown(self) -> list[tuple[str, ...]]:
-        """The first rows, and a row with the number of the rest."""
+        """The rows to show: at most ``MOST_ROWS``, then a row that says how many more there are."""
         more = len(self.rows) - MOST_ROWS
         if more <= 0:
             return list(self.rows)
@@ -137,11 +137,11 @@ Piece = Title | Text | NoteText | TextTable | Commands | Picture
 
 
 def write_report(session: Contents, path: Path, pictures: Iterable[Any] = ()) -> Path:
-    """Write the report of a session, over an earlier report; the same session gives the same bytes.
+    """Write the report of a session, and return ``path``; the same session gives the same bytes.
 
     ``.html`` is one file that needs no script and no other file; ``.md`` has its figures in a
-    folder next to it. Raises ValueError for another suffix, FileExistsError if the path has a file
-    that is not a report.
+    folder next to it. An earlier report at ``path`` is replaced. Raises ValueError for another
+    suffix, FileExistsError if the path has a file that is not a report.
     """
     if path.suffix not in SUFFIXES:
         suffix = path.suffix or "no suffix"
@@ -155,7 +155,7 @@ def write_report(session: Contents, path: Path, pictures: Iterable[Any] = ()) ->
     for piece in story:
         if path.suffix == ".md" and isinstance(piece, Picture):
             figure = folder / piece.name
-            if not figure.exists():  # its name is its hash
+            if not figure.exists():  # the name is a hash of the content, so the file is right
                 replace_file(figure, piece.png)
     replace_file(path, page.encode())
     return path
@@ -168,8 +168,9 @@ def _is_report(path: Path) -> bool:
 
 @cache
 def _pages(suffix: str) -> Environment:
-    """Return the templates with their filters; texts in them are made plain, and in HTML
-    escaped."""
+    """Return the environment of the templates, with their filters; every text becomes plain, and in
+    HTML escaped.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -208,7 +209,9 @@ def _table_text(table: TextTable) -> str:
 
 
 def story_of(session: Contents, pictures: Iterable[Any] = ()) -> list[Piece]:
-    """Return the pieces of a session's report; a piece that cannot be read says why."""
+    """Return the pieces of a session's report in reading order; where something cannot be read, the
+    piece says why.
+    """
     known = Evidence.of(session)
     pieces = [
         *_head(session),
@@ -295,7 +298,9 @@ def _map(session: Contents, known: Evidence) -> Iterator[Piece]:
 
 
 def _status(registers: RegisterMap, known: Evidence) -> Iterator[Piece]:
-    """Yield the status of the map's bits, over the captures that are read with the map."""
+    """Yield a table of how many bits of the map have which status, over the captures that are read
+    with the map.
+    """
     used = []
     simulated = 0
     for path, capture in known.captures.items():
@@ -428,7 +433,9 @@ def _support(law: AcceptedLaw) -> str:
 
 
 def _names_at(law: AcceptedLaw, sweep: Any, known: Evidence) -> str:
-    """Return the names of the map's fields that a law's field shares bits with."""
+    """Return the names of the map's fields that have bits of a law's field, with commas between
+    them.
+    """
     registers = known.registers or getattr(sweep, "registers", None)
     if registers is None:
         return ""
@@ -448,7 +455,7 @@ def _names_at(law: AcceptedLaw, sweep: Any, known: Evidence) -> str:
 
 
 def _checked(law: AcceptedLaw, sweep: Any) -> str:
-    """Check a law against its captures as they are now, and return the status in words."""
+    """Return in words the status of a law, checked against its captures as they are now."""
     if not isinstance(sweep, Sweep):
         return "not checked: its captures are not in the session"
     try:
@@ -511,7 +518,9 @@ def _bisection(held: Bisected, journal: Journal, known: Evidence) -> Iterator[Pi
 
 
 def _result(good: Any, bad: Any, journal: Journal) -> str:
-    """Return the journal's result if the session has both captures."""
+    """Return the sentence of the bisection that a journal records, or an empty text if a capture is
+    missing.
+    """
     if not isinstance(good, Capture) or not isinstance(bad, Capture):
         return ""
     try:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from npulab.analysis.draft import Draft
 
 FIGURES = "figures"
-SMALL = 2**14  # bytes; a smaller file is written whole at each change
+SMALL = 2**14  # bytes: a smaller file is written whole at each change
 PART = 4  # a file is written anew when a quarter of its size was appended
 EMPTY = weight(session_text(empty()).encode())
 CHANGED = "was changed since it was read, nothing is written; session.merge() takes both together"
@@ -55,8 +55,9 @@ Stamp = tuple[int, int, int, int]
 
 
 def _stamp(path: Path | None) -> Stamp | None:
-    """Return the system's stamp of a file, which changes when somebody writes to it; None if there
-    is no file."""
+    """Return the inode, size and times of a file, which change when somebody writes to it; None if
+    there is no file.
+    """
     if path is None:
         return None
     try:
@@ -67,15 +68,15 @@ def _stamp(path: Path | None) -> Stamp | None:
 
 
 class Session(Contents):
-    """A session in the file ``path``, or in memory; ``autosave`` writes the file at each change,
-    before it returns.
+    """A session in the file ``path``, or in memory; with ``autosave`` each change is written to the
+    file before the call returns.
 
     ``title`` can be set; ``captures``, ``notes``, ``bookmarks``, ``laws``, ``journals``,
     ``figures``, ``views`` and ``map`` are its contents, ``conflicts`` the contradictions that a
     merge left to be looked at, ``problems`` files that are missing or have changed. ``author`` is
-    the author of items that are added.  Paths lie in the session's folder or below.
+    the author of items that are added. Paths lie in the session's folder or below.
 
-    When a file is opened, a UserWarning reports each of its ``problems``.  Raises ValueError with
+    When a file is opened, a UserWarning reports each of its ``problems``. Raises ValueError with
     file and place for a file that is not a session.
 
     >>> session = Session()
@@ -90,7 +91,7 @@ class Session(Contents):
         if path is not None:
             self.path = Path(path)
         self.author, self.autosave = author, autosave
-        self._draft: Draft | None = None  # the draft that the session follows
+        self._draft: Draft | None = None  # the draft whose edits the session records
         self._read = copy.deepcopy(self._document)  # the session in the file, and the file's bytes
         self._bytes: bytearray | None = None
         self._left: Stamp | None = None  # the file's stamp after this session wrote it
@@ -99,7 +100,8 @@ class Session(Contents):
         self._lines: Lines | None = None  # the writer of appended lines
         self._folding = False
         if self.path is not None and self.path.exists():
-            stamp = _stamp(self.path)  # taken before reading, so that a write meanwhile is noticed
+            # taken before the file is read, so that a write during the reading is noticed
+            stamp = _stamp(self.path)
             self._take(*on_disk(self.path), stamp)
             self._document = copy.deepcopy(self._read)
             self._weight = weight(self.text.encode())
@@ -116,7 +118,7 @@ class Session(Contents):
         return out
 
     def _take(self, document: Document, data: bytes, stamp: Stamp | None) -> None:
-        """Remember the document, the bytes and the stamp of the file."""
+        """Take a document, bytes and stamp as those that the session's file has now."""
         self._read, self._bytes, self._left = document, bytearray(data), stamp
         self._whole, self._behind = len(data), 0
         self._lines = None
@@ -133,22 +135,22 @@ class Session(Contents):
 
     @property
     def draft(self) -> Draft:
-        """The draft of the session's map, with the steps that are not saved; the session keeps the
-        edits made on it.
+        """The draft of the session's map, with the steps that are not saved; the session records
+        each edit that is made on it.
 
-        Raises LookupError if the session has no map, and if the steps do not fit the file as it is
-        now.
+        Raises LookupError if the session has no map, and ValueError or LookupError if the steps do
+        not fit the map's file as it is now.
         """
         if self._draft is None or not self._stands(self._draft):
             self._follow(super().draft)
         return cast("Draft", self._draft)
 
     def attach(self, path: str | os.PathLike[str]) -> Any:
-        """Take a case folder, a dump, a sweep or a folder of captures into the session, as it is
-        now.
+        """Take a case folder, a dump, a sweep or a folder of captures into the session, with its
+        sha256 as it is now.
 
-        Returns the ``Capture``, ``Sweep`` or tuple of captures.  A relative path starts from the
-        session's folder; if nothing is there, from the working directory.  Raises ValueError for a
+        Returns the ``Capture``, ``Sweep`` or tuple of captures. A relative path starts from the
+        session's folder; if nothing is there, from the working directory. Raises ValueError for a
         path outside the session's folder, and as ``load``.
         """
         where = self._inside(path)
@@ -173,10 +175,12 @@ class Session(Contents):
         return tuple(loaded)
 
     def use_map(self, path: Any, steps: Iterable[Any] = (), features: Iterable[str] = ()) -> None:
-        """Set the register map of the session: a path, with the edits of a draft that are not saved
-        yet as JSON values; or the draft itself, whose edits the session keeps from now on.
+        """Set the register map of the session: either a path, with ``steps`` (edits of a draft that
+        are not saved yet, as JSON values), or a draft, whose edits the session records from now
+        on.
 
-        ``features`` are the chip's.  Raises ValueError for a path outside the session's folder.
+        ``features`` are the features of the chip. Raises ValueError for a path outside the
+        session's folder.
         """
         from npulab.analysis.draft import Draft
 
@@ -212,9 +216,10 @@ class Session(Contents):
         """Add a note (Markdown) about a field, a register, bytes of a buffer, a capture, or the
         session itself.
 
-        ``capture`` is a path of the session or a capture that is attached.  The same note twice is
-        one note. Raises ValueError if the arguments do not make a place; also if somebody else
-        changed the file, and then the note is kept in memory for ``merge``.
+        ``capture`` is a path of the session or a capture that is attached. A note that is there
+        already is not added again. Raises ValueError if the arguments do not make a place, and if
+        somebody else changed the file; in the second case the note is kept in memory, and ``merge``
+        writes it.
         """
         anchor = Anchor(block, register, field, self._named(capture), buffer, task, offset, size)
         return self._add(Note("", text, anchor, self._author(author), date))
@@ -234,7 +239,7 @@ class Session(Contents):
         author: str | None = None,
         date: str = "",
     ) -> Bookmark:
-        """Mark a place to come back to; places are given as to ``note``."""
+        """Add a bookmark: a place to come back to, given with the arguments of ``note``."""
         anchor = Anchor(block, register, field, self._named(capture), buffer, task, offset, size)
         return self._add(Bookmark("", label, anchor, self._author(author), date))
 
@@ -253,10 +258,11 @@ class Session(Contents):
         by: str | None = None,
         date: str = "",
     ) -> AcceptedLaw:
-        """Accept a law: a ``FieldLaw``, or a text together with the field whose value it gives.
+        """Add a law that somebody accepts: a ``FieldLaw``, or a text together with the field whose
+        value it gives.
 
-        ``sweep`` is the path of the captures that show it.  Raises ValueError for a text that is
-        not a law.
+        ``sweep`` is the path of the captures that show the law. Raises ValueError for a text that
+        is not a law.
         """
         text = str(getattr(law, "stated", law))
         field = field or str(getattr(law, "name", ""))
@@ -306,8 +312,8 @@ class Session(Contents):
         return held
 
     def figure(self, picture: Any, caption: str = "", *, code: str = "") -> Figure:
-        """Keep a picture (of ``npulab``, or a matplotlib figure, or bytes of a PNG) in a folder
-        next to the session.
+        """Add a picture (of ``npulab``, a matplotlib figure or the bytes of a PNG); its PNG is
+        written to a folder next to the session.
 
         ``caption`` is by default the picture's sentence; ``code`` is the Python that draws it.
         """
@@ -323,8 +329,9 @@ class Session(Contents):
         return self._add(Figure("", self._relative(where), known, caption, code))
 
     def edit(self, which: str, text: str, *, author: str | None = None, date: str = "") -> Note:
-        """Replace the text of a note; its id stays.  Raises LookupError for an id that no note
-        has."""
+        """Replace the text of the note with the id ``which``; the id stays. Raises LookupError if
+        no note has the id.
+        """
         if which not in self._document["notes"]:
             ids = ", ".join(self._document["notes"]) or "none"
             raise LookupError(f"note: got {which!r:.80}, the session has {ids}")
@@ -353,8 +360,9 @@ class Session(Contents):
         self._change(out)
 
     def settle(self, which: str = "") -> None:
-        """Take away the marks that a merge left: those of the item with this id or of this place in
-        ``conflicts``, or all."""
+        """Take away the marks and conflicts that a merge left: all of them, or those of ``which``,
+        an item's id or a place in ``conflicts``.
+        """
 
         def settled(d: Document) -> None:
             for kind in BY_ID:
@@ -372,11 +380,12 @@ class Session(Contents):
     # Views
 
     def open_view(self, view: Any, name: str = "", **made: Any) -> str:
-        """Keep the state of a view as the open view, and return its name.
+        """Record the state of a view as the one that is open, and return the name under which it is
+        kept.
 
         ``view`` is a view of ``notebook.widgets`` on captures of the session (``made`` has the
-        arguments that the view itself does not keep), or its kind and state as JSON values.  A
-        draft that it shows becomes the session's map.
+        arguments that the view itself does not keep), or its kind and state as JSON values. A draft
+        that the view shows becomes the session's map.
         """
         from npulab.notebook.sessions.views import state_of
 
@@ -390,8 +399,9 @@ class Session(Contents):
         return name
 
     def show(self, name: str = "") -> Any:
-        """Return the view that was open, or the view of a name, in its state; raises LookupError if
-        there is none."""
+        """Return the view that is kept under ``name``, by default the one opened last, in its
+        state; raises LookupError if there is none.
+        """
         from npulab.notebook.sessions.views import restored
 
         name = name or str(self._document.get("view", ""))
@@ -403,9 +413,11 @@ class Session(Contents):
     # The file
 
     def save(self, path: str | os.PathLike[str] | None = None) -> Path:
-        """Write the file, whole or not at all; ``path`` names the file of a session in memory.
+        """Write the session's file, whole or not at all, and return its path; ``path`` gives a
+        session in memory its file.
 
-        Raises ValueError if the file was changed since it was read; ``merge`` takes both together.
+        Raises ValueError if somebody changed the file since it was read (``merge`` takes both
+        together), FileExistsError if another file is at ``path``.
         """
         if path is not None and Path(path) != self.path:
             if Path(path).exists():
@@ -429,16 +441,21 @@ class Session(Contents):
         return self.path
 
     def _says_the_same(self, data: bytes) -> bool:
-        """True if a file's bytes hold the session that was read: folding changes bytes alone."""
+        """True if bytes of the file hold the session that was read from it: a fold changes the
+        bytes, not the content.
+        """
         try:
             return self._bytes is not None and read_session(data, str(self.path)) == self._read
         except ValueError:
             return False
 
     def _append(self, kind: str, key: str, item: Any) -> None:
-        """Save the item that was added last.  A line is appended to a large file, which is written
-        anew each time that it has grown by a part, so that a thousand notes take ten times as long
-        as a hundred."""
+        """Save the item that was added last.
+
+        A large file gets the item as a line at its end; it is written anew only when the lines
+        after the object are a quarter of it, so that a thousand notes take ten times as long as a
+        hundred.
+        """
         assert self.path is not None
         line = appended(kind, key, item)
         with locked(self.path):
@@ -457,7 +474,9 @@ class Session(Contents):
             weakref.finalize(self, fold, self.path)
 
     def _has_room(self, more: int) -> bool:
-        """True if a line of so many bytes may be appended to the file."""
+        """True if ``more`` bytes may be appended to the file as a line: it is large, and the
+        appended lines are few.
+        """
         held = self._bytes or b""
         behind = len(held) + more - self._whole
         parts = self._weight[1] + 2 * (self._behind + 1)  # a line has two braces of its own
@@ -470,8 +489,9 @@ class Session(Contents):
         )
 
     def merge(self) -> list[str]:
-        """Merge with what somebody else wrote to the file since it was read, and save; return the
-        ``conflicts``."""
+        """Merge with the changes that somebody else wrote to the file since it was read, and save;
+        return the ``conflicts``.
+        """
         if self.path is None:
             raise ValueError("merge: got a session in memory, allowed is one with a file")
         with locked(self.path):
@@ -495,7 +515,9 @@ class Session(Contents):
         return write_report(self, Path(path), pictures)
 
     def _change(self, change: Callable[[Document], Any]) -> None:
-        """Change the document and save it; a change that no file could hold is refused."""
+        """Apply ``change`` to the document and save it; raises ValueError, without a change, if the
+        result could not be read from a file.
+        """
         changed = copy.deepcopy(self._document)
         change(changed)
         where = str(self.path or "session")
@@ -507,8 +529,10 @@ class Session(Contents):
             self.save()
 
     def _add(self, item: Any) -> Any:
-        """Add an item under the id that follows from its content; if another item has the id, under
-        one that follows from both."""
+        """Add an item under an id made from its content, and return it as the session keeps it.
+
+        If another item has that id already, the id is made from the id and the content.
+        """
         kept = item.kept
         key = id_of(item.kind, kept)
         known = self._document[item.kind]
@@ -519,8 +543,9 @@ class Session(Contents):
         return type(item).of(key, self._document[item.kind][key])
 
     def _put(self, kind: str, key: str, kept: Any) -> None:
-        """Add an item and save it; the rest of the document is checked again only if the session is
-        nearly as large as a file may be."""
+        """Add an item and save it; only the item is checked, unless the session is nearly as large
+        as a file may be.
+        """
         alone = session_text({**empty(), kind: {key: kept}}).encode()
         size, parts = weight(alone)
         size, parts = self._weight[0] + size, self._weight[1] + parts
@@ -534,7 +559,7 @@ class Session(Contents):
             self._append(kind, key, kept)
 
     def _stands(self, draft: Draft) -> bool:
-        """True if a draft is the draft of the session's map."""
+        """True if the document's map entry is that of this draft in its present state."""
         kept = self._document.get("map", {})
         try:
             return kept == {**kept, **self._kept(draft)}
@@ -542,12 +567,13 @@ class Session(Contents):
             return False
 
     def _kept(self, draft: Draft) -> dict[str, Any]:
-        """Return the entry of a draft in the document; raises ValueError if the draft's file is not
-        the result of one of its steps."""
+        """Return the map entry of the document for a draft; raises ValueError if the draft's file
+        is not the result of one of its steps.
+        """
         return self._version(draft.path, draft.unsaved, draft.map.features)
 
     def _version(self, path: Any, steps: Iterable[Any], features: Iterable[str]) -> dict[str, Any]:
-        """Return the entry of a map in the document."""
+        """Return the map entry of the document for a map's file, unsaved steps and features."""
         where = self._inside(path)
         return {
             "path": self._relative(where),
@@ -557,12 +583,14 @@ class Session(Contents):
         }
 
     def _keep(self, draft: Draft) -> None:
-        """Put the present state of a draft into the document."""
+        """Write the present state of a draft into the document's map entry."""
         value = self._kept(draft)
         self._change(lambda d: d.update(map={**d.get("map", {}), **value}))
 
     def _follow(self, draft: Draft | None) -> None:
-        """Keep the edits of a draft from now on, and no longer those of another draft."""
+        """Record the edits of this draft from now on, and no longer those of the draft before; None
+        records none.
+        """
         if self._draft is not None:
             self._draft.unobserve(self._keep)
         self._draft = draft
@@ -619,7 +647,9 @@ class Session(Contents):
 
 
 def session(path: str | os.PathLike[str], *, author: str = "", autosave: bool = True) -> Session:
-    """Return the session in a file, which is made if there is none; see ``Session``."""
+    """Return the session in the file ``path``; a file that does not exist is made, unless
+    ``autosave`` is False. See ``Session``.
+    """
     if path is not None:
         need_path("session", path)
     return Session(path, author=author, autosave=autosave)

@@ -1,4 +1,4 @@
-"""The state of a view as JSON, and the view made again from it."""
+"""A view's state as JSON values, and the view made again from these."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from npulab.analysis.draft import Draft
     from npulab.notebook.sessions.contents import Contents
 
-# traits that a person sets; the other traits follow from the capture
+# traits that a person sets; the view finds all other traits from the capture
 STATE = (
     "words",
     "reference",
@@ -37,16 +37,19 @@ STATE = (
     "at",
 )
 CAPTURES = ("capture", "reference", "good", "bad", "a", "b")
-DRAFT, COMPARISON, DATA = "draft", "comparison", "data"  # other arguments of views
+# arguments of views that are not captures
+DRAFT, COMPARISON, DATA = "draft", "comparison", "data"
 
 
 def state_of(
     view: Any, session: Contents, made: Mapping[str, Any], use_map: Callable[[Draft], None]
 ) -> dict[str, Any]:
-    """Return the kind of a view, its captures, and the traits that differ from a new view's.
+    """Return the state of a view as JSON values: its kind, its captures by path, and the traits
+    that differ from those of a new view.
 
-    ``made`` has arguments of the view that the view itself does not keep.  ``use_map`` is called
-    with the draft of a map that it shows. Raises LookupError for a capture that is not attached.
+    ``made`` has arguments of the view that the view itself does not keep. If the view shows a
+    draft, ``use_map`` is called with the draft. Raises LookupError for a capture that is not
+    attached.
     """
     out: dict[str, Any] = {"kind": type(view).__name__}
     for name in _parameters(_kind(out["kind"])):
@@ -76,8 +79,9 @@ def state_of(
 
 
 def restored(state: Mapping[str, Any], session: Contents) -> Any:
-    """Return the view of a state; raises ValueError for a state that no view of npulab has, and as
-    ``load``."""
+    """Return a view in the given state (as ``state_of`` returns it); raises ValueError for a state
+    that no view of npulab can have, and as ``load``.
+    """
     kind = _kind(state.get("kind"))
     given: dict[str, Any] = {}
     for name in _parameters(kind):
@@ -108,7 +112,7 @@ def restored(state: Mapping[str, Any], session: Contents) -> Any:
 
 
 def _kind(name: Any) -> Any:
-    """Return the class of a view by its name."""
+    """Return the class of views with a name; raises ValueError for another name."""
     widgets = importlib.import_module("npulab.notebook.widgets")
     names = [kind for kind in widgets.__all__ if hasattr(getattr(widgets, kind), "_esm")]
     if name not in names:
@@ -117,7 +121,9 @@ def _kind(name: Any) -> Any:
 
 
 def _holder(view: Any, session: Contents) -> str:
-    """Return the path of the capture whose buffer has the bytes that a view shows."""
+    """Return the path of the capture whose buffer has the bytes that a view shows; raises
+    LookupError if none has.
+    """
     model = view.model
     data = bytes(model.data)
     for path, held in session.loaded():
@@ -135,7 +141,9 @@ def _parameters(kind: Any) -> list[str]:
 
 
 def _argument(view: Any, name: str) -> Any:
-    """Return an argument of a view, if it or its model keeps the argument."""
+    """Return the argument with which a view was made, if the view or its model keeps it under that
+    name; else None.
+    """
     for holder in (view, getattr(view, "model", None)):
         for attribute in (name, f"_{name}"):
             if hasattr(holder, attribute):
