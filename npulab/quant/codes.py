@@ -55,7 +55,9 @@ def codes_by_rule(
 
 
 def same_codes(codes: pd.DataFrame) -> list[tuple[tuple[str, ...], np.ndarray]]:
-    """(rules, their codes) of the rows of ``codes_by_rule`` that are equal, in their order."""
+    """Return, for rows of ``codes_by_rule`` that are equal, the names of their rules and their
+    codes.
+    """
     found: dict[bytes, tuple[list[str], np.ndarray]] = {}
     for name, row in zip(codes.index, codes.to_numpy(), strict=True):
         found.setdefault(row.tobytes(), ([], row))[0].append(name)
@@ -63,7 +65,7 @@ def same_codes(codes: pd.DataFrame) -> list[tuple[tuple[str, ...], np.ndarray]]:
 
 
 def three(scales: Scales) -> tuple[Any, Any, Any]:
-    """Scales of input, weights and output; a ratio is the scale of the weights, the others 1."""
+    """Return the scales of input, weights and output; a ratio counts as the weights' scale."""
     if not isinstance(scales, tuple | list):
         return 1.0, scales, 1.0
     if len(scales) != 3:

@@ -64,7 +64,9 @@ def unit(dtype: Any) -> str:
 
 
 def _place(values: np.ndarray) -> np.ndarray:
-    """The place of each number among those of its type, 0 for both zeros; int64."""
+    """Return the place of each number in the sorted numbers of its type, int64; both zeros have
+    place 0.
+    """
     whole = SAME_SIZE[values.dtype.name]
     bits = (
         np.ascontiguousarray(values, values.dtype.name)
@@ -123,7 +125,7 @@ class Near(NamedTuple):
 
 
 def _split(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Two halves of 26 bits of the digits."""
+    """Split numbers into two halves of 26 bits."""
     raised = values * (2.0**27 + 1)
     high = raised - (raised - values)
     return high, values - high

@@ -1,4 +1,4 @@
-"""Rules by what they compute, whatever they are called.
+"""Rules grouped by what they compute, whatever they are called.
 
 Two rules are one function if they are the same arithmetic under two names.
 """

@@ -218,7 +218,7 @@ def _tried(observed: Observed, candidate: Candidate) -> Trial:
 
 
 def _table(observed: Observed, trials: Sequence[Trial]) -> pd.DataFrame:
-    """A row per rule, fewest mismatches first."""
+    """Return the table of trials: a row per rule, fewest mismatches first."""
     rows = []
     for trial in trials:
         row: dict[str, Any] = {"rule": trial.candidate.name}
@@ -249,7 +249,7 @@ def _groups(observed: Observed, fits: Sequence[Candidate]) -> Iterator[Group]:
 
 
 def _witness_text(witness: Witness | None, classes: Sequence[Sequence[Candidate]]) -> str:
-    """The accumulator that would tell functions apart, in words."""
+    """Return a sentence about the accumulator that would distinguish the functions."""
     if witness is None:
         return (
             "no accumulator near a boundary with these scales would; the scales of "
@@ -275,7 +275,7 @@ def _closest(observed: Observed, applied: Sequence[Trial]) -> Iterator[Closest]:
 
 
 def _pattern_text(mismatches: Mismatches) -> str:
-    """What mismatches have in common, in words."""
+    """Return what the mismatches of a rule have in common, in words."""
     values, counts = np.unique(mismatches.differences, return_counts=True)
     if len(values) > DIFFERENCES:
         mean = np.average(values, weights=counts)
@@ -298,7 +298,7 @@ def _pattern_text(mismatches: Mismatches) -> str:
 
 
 def _ranges(trials: Sequence[Trial]) -> Iterator[tuple[int, int, tuple[str, ...]]]:
-    """(first, end, rules that fit all of it): the fewest ranges of channels."""
+    """Return the fewest ranges of channels, as (first, end, rules that fit the whole range)."""
     fits = np.array([trial.wrong for trial in trials]) == 0
     channels = fits.shape[1]
     first = 0
@@ -318,7 +318,7 @@ def _names_of(candidates: Iterable[Candidate]) -> tuple[str, ...]:
 
 
 def _names(rules: Sequence[str]) -> str:
-    """The first few by name, the rest by number."""
+    """Return the first few names, and how many more there are."""
     text = ", ".join(rules[:SHOWN])
     if len(rules) > SHOWN:
         text += f" and {len(rules) - SHOWN} more"

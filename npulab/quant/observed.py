@@ -1,4 +1,6 @@
-"""Accumulators and the outputs that an unknown rule made of them: the arithmetic of naming it."""
+"""Accumulators with the outputs that an unknown rule made of them, and the arithmetic that names
+the rule.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Stage:
-    """The end of a layer: what a clamp and the rule of an engine depend on."""
+    """The end of a layer: the parameters that the clamp and the rule of an engine depend on."""
 
     op: str | None
     output_q: QuantParams
@@ -67,8 +69,7 @@ class Witness(NamedTuple):
 
 @dataclass(frozen=True)
 class Given:
-    """What a caller says of a layer: the layer, and keywords that count instead of its
-    attributes."""
+    """The parameters that a caller gives: a layer, and keywords that replace its attributes."""
 
     layer: Any = None
     input_q: QuantParams | None = None
@@ -118,8 +119,9 @@ class Observed:
         return Candidate(by.name, ((by, 0, self.channels),), self.bounds)
 
     def of_engine(self, name: str) -> Candidate:
-        """What an engine does to such outputs; raises ValueError or LookupError if it has no such
-        layer."""
+        """Return the candidate of an engine; raises ValueError or LookupError if the engine has no
+        such layer.
+        """
         dtype = self.outputs.dtype.name
         if self.real or self.stage.op not in OPS:
             raise ValueError(
@@ -129,7 +131,7 @@ class Observed:
         scales = "tensor"
         if np.ndim(self.scales[1]):
             scales = "channel"
-        stage: Any = self.stage  # as far as the clamp goes, a layer
+        stage: Any = self.stage  # it has all that the clamp reads of a layer
         return Candidate(
             name,
             parts(name, self.stage.op, dtype, scales, self.channels),
@@ -229,7 +231,7 @@ class Observed:
 
 
 def observe(accumulators: Any, outputs: Any, given: Given) -> Observed:
-    """What was observed, checked; raises ValueError or TypeError naming what does not fit."""
+    """Return the checked observation; raises ValueError or TypeError naming what does not fit."""
     sums = array_of("accumulators", accumulators)
     codes = array_of("outputs", outputs)
     _refuse_arrays(sums, codes)
@@ -250,7 +252,7 @@ def observe(accumulators: Any, outputs: Any, given: Given) -> Observed:
     stage = Stage(getattr(given.layer, "op", None), quantized["output_q"], activation)
     bounds = REAL[activation]
     if not real:
-        layer: Any = stage  # as far as the clamp goes
+        layer: Any = stage  # only the clamp reads it
         bounds = clamp_range(layer, codes.dtype)
     return Observed(
         sums.astype(np.int64).reshape(-1, channels),

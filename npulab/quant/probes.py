@@ -235,7 +235,7 @@ class Pool:
     input_scale: float
 
     def only(self, picks: list[int]) -> Pool:
-        """The picked candidates, by scale and accumulator."""
+        """Return the picked candidates, sorted by scale and accumulator."""
         picked = np.array(picks, np.int64)
         at = picked[np.lexsort((self.sums[picked], self.scales[picked]))]
         return Pool(
@@ -244,7 +244,7 @@ class Pool:
 
 
 def _pool(dtype: str, rules: Sequence[Rule], seed: int) -> Pool:
-    """Accumulators next to boundaries, at whole ratios and at drawn ones."""
+    """Return candidates next to boundaries, at ratios that are whole shifts and at drawn ratios."""
     random = np.random.RandomState(seed)
     info = np.iinfo(dtype)
     zero_point = ZERO_POINTS[dtype]

@@ -316,7 +316,9 @@ def _tensors(layer: Add | Elementwise | Activation | Concat, x: Any) -> tuple[np
 
 
 def _signal(layer: Conv1D, x: Any) -> np.ndarray:
-    """The input of a convolution in one dimension; raises ValueError if it does not fit."""
+    """Return the input of a 1-D convolution as an image of one row; raises ValueError if it does
+    not fit.
+    """
     x = np.asarray(x)
     if x.shape[-2:] != layer.input_shape or x.dtype not in _types(layer) or x.size == 0:
         raise ValueError(
@@ -327,7 +329,9 @@ def _signal(layer: Conv1D, x: Any) -> np.ndarray:
 
 
 def _input(layer: Conv2D | FullyConnected | Pool2D, x: Any) -> tuple[np.ndarray, tuple[int, ...]]:
-    """(the input, the shape of the output); raises ValueError for an input that does not fit."""
+    """Return the checked input and the shape of the output; raises ValueError for an input that
+    does not fit.
+    """
     x = np.asarray(x)
     if isinstance(layer, FullyConnected):
         (size,) = layer.input_shape

@@ -29,8 +29,10 @@ LEFT = {"int8": 20, "uint8": 20, "int16": 15}  # bits that codes are moved up be
 
 
 class Body(NamedTuple):
-    """A vector body: whole groups of ``group`` elements scale their inputs by ``rule``; ``bits``
-    hold the sum."""
+    """The vector body of a kernel: whole groups of ``group`` elements are scaled by ``rule``.
+
+    ``bits`` is the width of their sum.
+    """
 
     rule: Rule
     group: int
@@ -62,7 +64,7 @@ class Weights(NamedTuple):
 
 
 def weighted(layer: Add) -> Weights:
-    """The whole-numbered weights that engines without an addition give both inputs.
+    """Return the whole-numbered weights of both inputs for engines that have no addition.
 
     >>> weighted(Add((2,), None, QuantParams(0.5, 3), QuantParams(1.0, 5), QuantParams(1.0)))[:3]
     (127, 255, -510)
@@ -80,12 +82,12 @@ def weighted(layer: Add) -> Weights:
 
 
 def away(value: float) -> int:
-    """To the nearest whole number, halves away from zero."""
+    """Round to the nearest whole number, halves away from zero."""
     return int(math.copysign(math.floor(abs(value) + 0.5), value))
 
 
 def weighs(rule: str | Rule) -> bool:
-    """True if a rule is of an engine that adds by convolution."""
+    """True if a rule belongs to an engine that computes an addition as a convolution."""
     name = rule
     if isinstance(rule, Rule):
         name = rule.name
@@ -93,7 +95,7 @@ def weighs(rule: str | Rule) -> bool:
 
 
 class Addition:
-    """An ``Add`` of whole numbers, made ready."""
+    """An ``Add`` of whole numbers, prepared for many calls."""
 
     def __init__(self, layer: Add, dtype: np.dtype, rule: str | Rule) -> None:
         eight = dtype.name in ("int8", "uint8")
@@ -158,7 +160,9 @@ class Addition:
         return out.reshape(pair[0].shape)
 
     def _tables(self, rule: Rule) -> tuple[np.ndarray, np.ndarray]:
-        """For each input every code on the common scale, int64, from the lowest code up."""
+        """For each input, the value on the common scale of every code, int64, from the lowest code
+        up.
+        """
         codes = np.arange(self.first, int(np.iinfo(self.dtype).max) + 1)
         return tuple(
             scaled_input(codes, q, self.layer, self.dtype, rule)  # type: ignore[return-value]
@@ -196,19 +200,19 @@ class Addition:
 
 
 def single(q: QuantParams) -> float:
-    """The scale as a model stores it."""
+    """Return a scale as a model stores it: a float32."""
     return float(np.asarray(q.scale, np.float32))
 
 
 def common_scale(layer: Add) -> float:
-    """Twice the larger input scale: both inputs are brought to it."""
+    """Return the scale to which both inputs are brought: twice the larger input scale."""
     return 2 * max(single(layer.input_q), single(layer.other_q))
 
 
 def scaled_input(
     codes: np.ndarray, q: QuantParams, layer: Add, dtype: np.dtype, rule: Rule
 ) -> np.ndarray:
-    """Codes of one input on the common scale, int64."""
+    """Return the codes of one input on the common scale, int64."""
     multiplier, right_shift = rule.of_ratio(np.asarray(single(q) / common_scale(layer)))
     moved = (codes - q.zero_point) * 2 ** LEFT[dtype.name]
     return rule.exact(moved.astype(np.int32), multiplier, right_shift)
@@ -229,7 +233,7 @@ def output_multiplier(layer: Add, dtype: np.dtype) -> tuple[np.ndarray, np.ndarr
 
 
 def fixed_point(layer: Add) -> tuple[int, int, int]:
-    """XNNPACK's (multiplier of the input, of the other input, right shift)."""
+    """Return XNNPACK's multiplier of the first input, multiplier of the second, and right shift."""
     ratios = output_ratios(layer)
     shift = 21 - int(np.frexp(max(ratios))[1])
     one, other = (int(np.rint(ratio * 2.0**shift)) for ratio in ratios)
@@ -237,5 +241,5 @@ def fixed_point(layer: Add) -> tuple[int, int, int]:
 
 
 def wrapped16(values: np.ndarray) -> np.ndarray:
-    """Whole numbers as a register of 16 bits holds them."""
+    """Return whole numbers modulo 2**16, as a signed 16-bit register holds them."""
     return values.astype(np.int16).astype(np.int64)

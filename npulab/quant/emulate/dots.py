@@ -212,7 +212,7 @@ class _Block:
         before = []
         for _ in row_starts:
             before.append([builder.phi(VECTOR) for _ in biases])
-        # the last step reads the last four codes, also where the depth is not a multiple of four
+        # the last step reads the last four codes even if the depth is not a multiple of four
         four_of_step = builder.mul(step, INT64(DEEP))
         last_four = builder.sub(self.depth, INT64(DEEP))
         at = self._smaller(four_of_step, last_four)

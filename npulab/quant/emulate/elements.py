@@ -49,7 +49,7 @@ def elementwise(layer: Elementwise, tensors: tuple[np.ndarray, ...], exact: bool
 
 
 def _formula(layer: Elementwise, sources: list[Near]) -> Near:
-    """``(prescale * a op b) * scale + bias`` with what its roundings lost."""
+    """Return ``(prescale * a op b) * scale + bias`` together with the error of its roundings."""
     near = _operated(layer.kind, _times(sources[0], layer.prescale), sources[1:])
     near = _times(near, layer.scale)
     if np.all(np.equal(layer.bias, 0)):
@@ -107,8 +107,9 @@ def concat(layer: Concat, tensors: tuple[np.ndarray, ...]) -> np.ndarray:
 def element(
     layer: Elementwise, elements: tuple[Any, ...], channel: int, exact: bool = True
 ) -> np.float16:
-    """One element: of exact numbers, rounded once, or of float32 numbers, each operation rounded by
-    itself."""
+    """Return one element of the output: computed exactly and rounded once, or step by step in
+    float32.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         if not exact:
             return _half(_in_arithmetic(layer, elements, channel, np.float32))
@@ -130,7 +131,7 @@ def _half(value: Any) -> np.float16:
 
 
 def _whole(number: float) -> Fraction | float:
-    """The number itself as a fraction; infinities and NaN stay floats."""
+    """Return a finite number as an exact fraction; infinities and NaN stay floats."""
     if math.isfinite(number):
         return Fraction(number)
     return number
@@ -160,12 +161,12 @@ def _in_arithmetic(
 
 
 def _of_channel(layer: Elementwise, values: Any, channel: int) -> float:
-    """A layer's number for a channel; a scalar is that of all channels."""
+    """Return a layer's number for one channel; a scalar holds for all channels."""
     return float(np.broadcast_to(values, layer.output_shape[-1:])[channel])
 
 
 def _larger(a: Any, b: Any) -> Any:
-    """The larger number; a NaN if there is one, and +0 of +0 and -0."""
+    """Return the larger of two numbers; a NaN if either is one, and +0 for +0 and -0."""
     if a != a:
         return a
     if b != b or b > a:

@@ -84,10 +84,11 @@ Parts = tuple[tuple[Rule, int, int], ...]
 
 
 def parts(name: str | Rule, op: str, dtype: str, scales: str, channels: int) -> Parts:
-    """(rule, first channel, end channel) that a rule's or an engine's name means for an operator.
+    """Return what the name of a rule or an engine means for an operator: (rule, first channel, end)
+    parts.
 
     ``op`` is "conv", "depthwise" or "fully_connected", ``dtype`` the input's type, ``scales``
-    "tensor" or "channel".  Raises LookupError for an unknown name, with the known names.
+    "tensor" or "channel". Raises LookupError for an unknown name, with the known names.
 
     >>> for by, first, end in parts("tflite-builtin", "depthwise", "int8", "channel", 20):
     ...     print(by.name, first, end)
@@ -161,8 +162,9 @@ def parts_of(layer: Weighted, dtype: np.dtype, name: str | Rule) -> Parts:
 
 
 def multipliers(layer: Weighted, by: Rule, first: int, end: int) -> Factors:
-    """(multiplier, right_shift) that a rule forms for some channels of a layer, each ``(end -
-    first,)``."""
+    """Return (multiplier, right_shift) of some channels of a layer by a rule, each ``(end -
+    first,)``.
+    """
     scale = layer.weight_q.scale
     mine = scale
     if isinstance(scale, tuple):
@@ -197,7 +199,7 @@ def delegated(layer: Layer, dtype: Any) -> bool:
 
 
 def output_ratios(layer: Add) -> list[float]:
-    """Each input's scale over the output's, a float32."""
+    """Return the ratio of each input's scale to the output's, float32."""
     a, b, c = (
         np.asarray(q.scale, np.float32) for q in (layer.input_q, layer.other_q, layer.output_q)
     )

@@ -50,8 +50,9 @@ def summed(layer: Weighted | Pool2D, given: np.ndarray, bounds: Bounds) -> np.nd
 
 
 def columns(layer: Conv2D, image: np.ndarray) -> Iterator[np.ndarray]:
-    """The windows of an image ``(H, W, C)`` as rows ``(positions, kernel_h * kernel_w * C)``, some
-    at a time."""
+    """Yield the windows of an image ``(H, W, C)`` as rows ``(positions, kernel_h * kernel_w * C)``,
+    block by block.
+    """
     every = windows(layer, image)  # (H, W, C, kernel_h, kernel_w)
     depth = math.prod(every.shape[2:])
     step = max(1, ELEMENTS // (every.shape[1] * depth))
@@ -60,7 +61,9 @@ def columns(layer: Conv2D, image: np.ndarray) -> Iterator[np.ndarray]:
 
 
 class HalfWeights:
-    """Weights ``(K, O)`` and bias ``(O,)``, float16, as float64 for many rows."""
+    """Weights ``(K, O)`` and bias ``(O,)`` of float16, kept as float64 to be multiplied with many
+    rows.
+    """
 
     def __init__(self, weights: np.ndarray, bias: np.ndarray) -> None:
         self.half_weights = weights
@@ -140,7 +143,7 @@ def average(layer: Pool2D, images: np.ndarray, bounds: Bounds) -> np.ndarray:
 
 
 def _mean(layer: Pool2D, image: np.ndarray) -> np.ndarray:
-    """Means float64 that round to float16 as the exact ones do."""
+    """Return means as float64 that round to float16 as the exact means do."""
     count = counts(layer)
     finite = np.isfinite(image)
     wide = image.astype(np.float64)
@@ -158,12 +161,12 @@ def _mean(layer: Pool2D, image: np.ndarray) -> np.ndarray:
 
 
 def _never(place: tuple[int, ...]) -> np.float16:
-    """A mean has no error, so that no place is asked for again."""
+    """Stand in for the exact computation of a mean; never called, as a mean has no error."""
     raise AssertionError(place)
 
 
 def _unit(values: np.ndarray) -> int:
-    """The lowest bit that any of the numbers has, in 1 / UNITS; that of 2**16 if all are 0."""
+    """Return the lowest set bit of any of the numbers, in 1 / UNITS; that of 2**16 if all are 0."""
     whole = (np.where(np.isfinite(values), values, 0).astype(np.float64) * UNITS).astype(np.int64)
     every = int(np.bitwise_or.reduce(whole, axis=None)) or 2**40
     return every & -every

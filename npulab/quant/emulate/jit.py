@@ -41,7 +41,7 @@ def compiled(loop: Any) -> Any:
 
 
 class Scaling(NamedTuple):
-    """float32 arithmetic of a row: ``(sum + bias) * factor``, then clamped to codes."""
+    """The float32 arithmetic of a row: ``(sum + bias) * factor``, then clamped to codes."""
 
     bias: np.ndarray
     factor: np.ndarray
@@ -51,7 +51,9 @@ class Scaling(NamedTuple):
 
 
 class Direction(NamedTuple):
-    """What an estimate rounds to, and how near to a boundary it asks the rule."""
+    """The rounding direction of an estimate, and the distance from a boundary at which the rule
+    itself is asked.
+    """
 
     down: np.float32
     inward: np.float32

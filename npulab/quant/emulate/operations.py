@@ -97,7 +97,7 @@ def _scale(part: Placeholder) -> np.float32:
 
 
 def _codes_of(dtype: str) -> tuple[int, int]:
-    """Lowest and highest code of a type."""
+    """Return the lowest and the highest code of a type."""
     info = np.iinfo(dtype)
     return int(info.min), int(info.max)
 
@@ -375,7 +375,7 @@ def _unpack(layer: Operation, tensors: Tensors) -> np.ndarray:
 
 
 def _split(layer: Operation, tensors: Tensors) -> np.ndarray:
-    """One of equal parts."""
+    """Return one of several equal parts of a tensor."""
     axis = _whole_numbers(tensors[0])[0]
     size = layer.output.shape[axis]
     first = layer.part * size
@@ -383,7 +383,7 @@ def _split(layer: Operation, tensors: Tensors) -> np.ndarray:
 
 
 def _split_by_sizes(layer: Operation, tensors: Tensors) -> np.ndarray:
-    """One of parts whose sizes are given; -1 is the size of the part that takes the rest."""
+    """Return one of several parts of given sizes; the size -1 stands for all that is left."""
     x = tensors[0]
     sizes = _whole_numbers(tensors[1])
     axis = _whole_numbers(tensors[2])[0]
@@ -405,7 +405,7 @@ def _slice(layer: Operation, tensors: Tensors) -> np.ndarray:
 
 
 def _strided_slice(layer: Operation, tensors: Tensors) -> np.ndarray:
-    """Each bit of a mask belongs to the axis of its number."""
+    """Return every n-th element of a range of each axis; bit i of a mask belongs to axis i."""
     options = layer.options
     begins, ends, strides = map(_whole_numbers, tensors[1:4])
     places: list[Any] = []
@@ -476,7 +476,7 @@ class Axis(NamedTuple):
 
 
 class Neighbours(NamedTuple):
-    """For each pixel of the output the pixels of the input on both sides of it."""
+    """For each pixel of the output, the two pixels of the input that it lies between."""
 
     lower: np.ndarray
     upper: np.ndarray
@@ -484,7 +484,7 @@ class Neighbours(NamedTuple):
 
 
 def _axes(layer: Operation) -> Iterator[Axis]:
-    """Rows and columns."""
+    """Return the rows and the columns of an image to be resized."""
     align = bool(layer.options["align_corners"])
     centred = bool(layer.options["half_pixel_centers"])
     for place in (1, 2):
@@ -520,8 +520,10 @@ def _bilinear(layer: Operation, tensors: Tensors) -> np.ndarray:
 
 
 def _interpolated(image: np.ndarray, rows: Neighbours, columns: Neighbours, whole: Any) -> Any:
-    """The sum of the four neighbours of each output, by how near they are; ``whole`` is the part
-    that is a pixel."""
+    """Return the sum of the four neighbours of each output, weighted by how near they are.
+
+    ``whole`` is the number of parts that make a pixel.
+    """
     y = rows.part[:, None, None]
     x = columns.part[None, :, None]
     above = image[:, rows.lower]
@@ -534,7 +536,7 @@ def _interpolated(image: np.ndarray, rows: Neighbours, columns: Neighbours, whol
 
 
 def _fixed_neighbours(axis: Axis) -> Neighbours:
-    """Places as whole numbers of parts of a pixel."""
+    """Return the neighbours with their distances as whole numbers of parts of a pixel."""
     size = axis.inputs
     count = axis.outputs
     step = (RESIZE * size + count // 2) // count
@@ -550,7 +552,7 @@ def _fixed_neighbours(axis: Axis) -> Neighbours:
 
 
 def _real_neighbours(axis: Axis) -> Neighbours:
-    """Places as float32 numbers."""
+    """Return the neighbours with their distances as float32 numbers."""
     at = np.arange(axis.outputs).astype(np.float32)
     if axis.centred:
         at = (at + np.float32(0.5)) * axis.step - np.float32(0.5)

@@ -1,4 +1,6 @@
-"""Pooling of whole and of real numbers, tap by tap; the border does not count."""
+"""Pooling of whole and of real numbers, one element of the window after the other; the border does
+not count.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ def counts(layer: Pool2D) -> np.ndarray:
 
 
 def taken(layer: Pool2D, image: np.ndarray, dtype: Any) -> np.ndarray:
-    """Sum, maximum or minimum of every window."""
+    """Return the sum, maximum or minimum of every window."""
     (height, width, depth), (down, right) = layer.output_shape, layer.stride
     border = Border(layer, _idle(layer.kind, image.dtype))
     lines, inside, first, end = border.lines((0, height))
@@ -76,7 +78,7 @@ def taken(layer: Pool2D, image: np.ndarray, dtype: Any) -> np.ndarray:
 
 
 def _idle(kind: str, dtype: np.dtype) -> Any:
-    """The value of a border that changes no sum, maximum or minimum."""
+    """Return the value of the border that changes no sum, maximum or minimum."""
     if kind == "average":
         return 0
     if dtype.kind == "f":

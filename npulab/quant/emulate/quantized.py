@@ -106,7 +106,8 @@ class Quantized:
             width = len(sums) // (end - first)
             start = number * out[0].size // channels + first * width
             into, run = rows[start : start + len(sums), slice(*group)], group[1] - group[0]
-            if run == channels:  # long rows are quicker; a share of the channels has none
+            # long rows are quicker, but a block with only a part of the channels has none
+            if run == channels:
                 into, run = into.reshape(end - first, -1), width * channels
             compiled = None
             if self.fast:
@@ -119,7 +120,8 @@ class Quantized:
                 sums = within(sums.astype(np.int64), self.register, group[0]).astype(np.float64)
             at, near = self._requantizer(group, run)(sums.reshape(-1, run), into, scratch)
             left[group].append((at + start * (group[1] - group[0]), near))
-        for group, found in left.items():  # once a layer: asking has a price, whatever the number
+        # once for a layer, as each call of the rule costs time whatever the count of channels
+        for group, found in left.items():
             at, near = (np.concatenate(one) for one in zip(NOTHING, *found, strict=True))
             if at.size:
                 self._requantizer(group, group[1] - group[0]).recompute(
@@ -222,8 +224,10 @@ def summed(
 
 
 def upright(layer: Weighted) -> Weighted:
-    """A convolution along one row, as a convolution along a column: the same numbers in the same
-    order, but in many rows, which blocks can share out."""
+    """Return a convolution along one row as a convolution along a column.
+
+    The numbers and their order are the same, but there are many rows, which blocks can share out.
+    """
     if (
         not isinstance(layer, Conv2D)
         or layer.input_shape[0] > 1
@@ -243,7 +247,7 @@ def upright(layer: Weighted) -> Weighted:
 
 
 def _biased(sums: np.ndarray, ready: Weights, scratch: Scratch) -> np.ndarray:
-    """The sums with their bias: accumulators, float32 or float64."""
+    """Return the sums plus their bias: accumulators, in float32 or float64."""
     if ready.products is not None:
         out = scratch.take("biased", sums.shape, np.float64)
         np.copyto(out, sums)

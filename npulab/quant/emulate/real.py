@@ -242,7 +242,7 @@ def _sums(layer: Weighted, codes: np.ndarray, zeros: np.ndarray) -> np.ndarray:
 
 
 def _column(scale: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """A number for each row, with the axes of the sums."""
+    """Return a number for each row, shaped to multiply the sums."""
     return np.expand_dims(scale, tuple(range(1, sums.ndim)))
 
 
@@ -285,7 +285,7 @@ def half(layer: Layer, given: Any, rule: str | Rule) -> np.ndarray:
 
 
 def _groups(layer: Conv2D) -> Iterator[tuple[Conv2D, slice]]:
-    """The convolution of each group, and its input channels."""
+    """Yield the convolution of each group, and the range of its input channels."""
     height, width, channels = layer.input_shape
     inputs = channels // layer.groups
     outputs = len(layer.weights) // layer.groups

@@ -51,7 +51,7 @@ class Saturation:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """Lowest and highest sum of a group."""
+        """The lowest and the highest sum that a group can have."""
         return -(2 ** (self.bits - 1)), 2 ** (self.bits - 1) - 1
 
     def __str__(self) -> str:

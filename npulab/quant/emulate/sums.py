@@ -401,8 +401,10 @@ class Border:
 
 
 def _meets(kernel: int, spread: int, step: int, before: int, size: int, count: int) -> Range:
-    """First and last tap of an axis that meet the input for some output; the first tap if
-    none does."""
+    """Return the first and the last tap of an axis that read inside the input for some output.
+
+    Both are the first tap if no tap does.
+    """
     first_of = np.arange(kernel) * spread - before
     # the first output whose tap is not before the input
     output = np.maximum(-(first_of // step), 0)
@@ -421,7 +423,7 @@ def _inside(start: int, count: int, size: int) -> tuple[int, slice, int, int]:
 
 
 def _sizes(values: np.ndarray) -> np.ndarray:
-    """``sum |w|`` of every column, float64, a stretch of rows at a time."""
+    """Return ``sum |w|`` of every column, float64, over a range of rows at a time."""
     step = max(1, SHARE // values.shape[1])
     parts = [
         np.abs(values[i : i + step]).sum(0, dtype=np.float64) for i in range(0, len(values), step)

@@ -194,5 +194,5 @@ def _check_join(
 
 
 def _codes(q: QuantParams) -> tuple[np.float32, int]:
-    """Scale, as models store it, and zero point."""
+    """Return the scale, as models store it, and the zero point."""
     return np.float32(q.scale), q.zero_point  # type: ignore[arg-type]

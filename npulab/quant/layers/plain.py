@@ -28,7 +28,7 @@ from npulab.quant.layers.checks import (
 )
 from npulab.quant.rules import QUANTIZED, ROUNDINGS, QuantParams
 
-CENTRED = ":centred"  # rounded about the zero point
+CENTRED = ":centred"  # the ending of a rounding that rounds the mean less the zero point
 
 
 @dataclass(frozen=True, eq=False)

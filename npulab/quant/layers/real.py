@@ -333,7 +333,7 @@ def _constant(name: str, given: Any, channels: int) -> float | np.ndarray:
     except (TypeError, ValueError):
         values = np.empty(0)
     size = np.abs(values)
-    # a NaN is neither
+    # both comparisons fail for a NaN
     if values.shape not in ((), (channels,)) or not np.all(
         (size == 0) | ((size >= SMALLEST) & (size <= LARGEST))
     ):
