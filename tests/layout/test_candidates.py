@@ -414,6 +414,34 @@ def test_strides_of_formats(shape: tuple[int, ...]) -> None:
     assert is_format(shape, (9, 9, 9, 9), "contiguous") == (0 in shape or shape == (1, 1, 1, 1))
 
 
+@pytest.mark.parametrize(
+    "shape",
+    [(2, 3, 4, 5), (1, 1, 1, 1), (1, 7, 1, 9), (4, 1, 3, 3), (2, 3, 4, 5, 6), (1, 2, 1, 3, 1)],
+)
+def test_formats_are_strides_of_the_same_numbers(shape: tuple[int, ...]) -> None:
+    """A tensor permuted to the format's order, contiguous, and seen in its logical order again."""
+    tensor = np.arange(math.prod(shape), dtype=np.int32).reshape(shape)
+    orders = {"contiguous": tuple(range(len(shape)))}
+    orders |= (
+        {"channels_last": (0, 2, 3, 1)}
+        if len(shape) == 4
+        else {"channels_last_3d": (0, 2, 3, 4, 1)}
+    )
+    for name, order in orders.items():
+        stored = np.ascontiguousarray(tensor.transpose(order))
+        seen = stored.transpose(np.argsort(order))
+        assert np.array_equal(seen, tensor)
+        strides = format_strides(shape, name)
+        there = np.lib.stride_tricks.as_strided(stored.ravel(), shape, [4 * s for s in strides])
+        assert np.array_equal(there, tensor)
+        assert is_format(shape, strides, name)
+        assert format_layout(shape, name, dtype="int32").pack(tensor) == stored.tobytes()
+        if min(n for n in shape[1:]) > 1:
+            assert memory_format(shape, strides) == name
+            others = {"contiguous", "channels_last", "channels_last_3d"} - {name}
+            assert not any(is_format(shape, strides, other) for other in others)
+
+
 def test_formats_by_their_strides() -> None:
     assert format_strides((2, 3, 4, 5, 6), "channels_last_3d") == (360, 1, 90, 18, 3)
     assert memory_format((2, 3, 4, 5, 6), (360, 1, 90, 18, 3)) == "channels_last_3d"
@@ -488,6 +516,9 @@ def test_axes_that_are_split_and_joined() -> None:
     ("shape", "source", "to", "sizes", "said"),
     [
         ((2, 3), "HW", "HC", {}, "^to: "),
+        ((2, 3), "HW", "H", {}, "^to: got 'H', allowed are the letters of 'HW', each once$"),
+        ((2, 3), "HW", "HWW", {}, "^to: got 'HWW', allowed are capital letters, each once"),
+        ((2, 3), "H(W", "HW", {}, r"^source: got 'H\(W', allowed are capital letters"),
         ((2, 3), "HWC", "HWC", {}, r"^tensor: got shape \(2, 3\), allowed are 3 axes"),
         ((2, 3), "HW", "WH", {"C": 2}, "^sizes: got C=2, allowed are letters of 'HW'$"),
         ((2, 3), "1W", "W", {}, "^tensor: got 2 indices where the order has 1"),

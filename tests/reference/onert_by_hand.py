@@ -1,5 +1,5 @@
-"""Plain references of issue 9, from the facts alone: ruy's packing, hybrid layers, model files,
-lifetimes.
+"""Plain references of onert and of models, from the facts alone: ruy's packing, hybrid layers,
+model files, lifetimes.
 
 Nothing of the package is used here.  Everything is slow and as the facts have it, one element at a
 time where that helps.
