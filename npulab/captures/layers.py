@@ -23,7 +23,8 @@ from npulab.support.refuse import near, refuse_if, shortly
 
 OPS = ("conv", "fully_connected", "max_pool", "average_pool", "add")
 TOGETHER = {"kernel": ("kernel_h", "kernel_w"), "stride": ("stride_h", "stride_w")}
-# ranges of the parameters that are left out; scales keep outputs inside their type
+# ranges of the parameters that are left out; the scales are chosen to keep outputs inside their
+# type
 USUAL: Mapping[str, Any] = {
     "op": ["conv"],
     "input_h": (1, 64),
@@ -46,13 +47,13 @@ USUAL: Mapping[str, Any] = {
 }
 FLAGS = ("same", "depthwise", "relu")
 RANGE = "(low, high) or a list of values"
-MOST_SIZE = 2**24  # along an axis
-MOST_WEIGHTS = 2**21  # of a layer that is made
+MOST_SIZE = 2**24  # most elements along an axis
+MOST_WEIGHTS = 2**21  # most elements of a tensor that is made
 
 
 def complete_ranges(ranges: Mapping[str, Any]) -> dict[str, Any]:
-    """Ranges of every parameter: the given ranges, and the usual ranges of the rest.  ``kernel``
-    and ``stride`` stand in place of their two axes.
+    """The range of every parameter of a layer: those that are given, and the usual ranges of the
+    others.  ``kernel`` and ``stride`` stand for both of their axes, and are kept under that name.
 
     Raises ValueError for a name that no layer has, for a range that is neither (low, high) nor a
     list of numbers that such a parameter may have, and for an operator that is not known.
@@ -86,7 +87,8 @@ def complete_ranges(ranges: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _operators(allowed: Any) -> list[int]:
-    """The numbers of operators: a name, or a list of names and numbers."""
+    """The numbers (indices of ``OPS``) of the operators that are given as a name, or as a list of
+    names and numbers; raises ValueError for an unknown operator."""
     ops = allowed
     if isinstance(allowed, str):
         ops = [allowed]
@@ -109,8 +111,8 @@ def _operators(allowed: Any) -> list[int]:
 
 
 def _check_range(name: str, allowed: Any) -> None:
-    """Raise ValueError for a range that is neither (low, high) nor a list of numbers of its
-    parameter."""
+    """Raise ValueError unless a range is (low, high) or a list of numbers, each of which the
+    parameter may have."""
     what = f"ranges: {name}"
     hint = ""
     if isinstance(allowed, int | float) and not isinstance(allowed, bool):
@@ -140,7 +142,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _limits(name: str) -> tuple[float, float, str]:
-    """The lowest and the highest value of a parameter, and both in words for a refusal."""
+    """The lowest and the highest allowed value of a parameter, and the words for both in an error
+    text."""
     if name in FLAGS:
         return 0, 1, "is 1 or 0"
     if name.endswith("_scale"):
@@ -154,9 +157,10 @@ def _limits(name: str) -> tuple[float, float, str]:
 def made(
     parameters: Mapping[str, float], seed: int = 0, dtype: str = "uint8"
 ) -> tuple[Layer, np.ndarray]:
-    """(layer, input) of some parameters: the same for the same parameters and seed.
+    """Return (layer, input) with the given parameters; parameters that are left out are 0.
 
-    Weights, bias and input are drawn from the seed.  Raises ValueError if there is no such layer.
+    Weights, bias and input are random numbers that depend only on the parameters and the seed.
+    Raises ValueError if there is no such layer.
     """
     p = {name: parameters.get(name, 0) for name in USUAL}
     text = json.dumps({name: float(value) for name, value in sorted(p.items())})
@@ -196,13 +200,14 @@ def made(
 
 @dataclass(frozen=True)
 class _Draw:
-    """Random tensors of a type."""
+    """A source of random tensors of one type, ``dtype``."""
 
     random: np.random.Generator
     dtype: str
 
     def codes(self, *shape: int) -> np.ndarray:
-        """Every code of the type alike; for float16 sixteenths from -8 to 8."""
+        """A tensor of random codes, each code of the type as likely as any other; for float16
+        random multiples of 1/16 from -8 to below 8."""
         if np.prod(shape, dtype=float) > MOST_WEIGHTS:
             raise ValueError(f"layer: got {shape} elements, at most {MOST_WEIGHTS} are allowed")
         if self.dtype == "float16":
@@ -215,7 +220,8 @@ class _Draw:
 
 
 def _q(parameters: Mapping[str, float], name: str, dtype: str) -> QuantParams:
-    """The quantization of a tensor by its parameters."""
+    """The quantization of the tensor ``name`` (input, weight, output), from the parameters
+    ``name_scale`` and ``name_zero_point``."""
     if dtype == "float16":
         return UNIT
     scale = float(np.float32(parameters[f"{name}_scale"]))
@@ -223,6 +229,7 @@ def _q(parameters: Mapping[str, float], name: str, dtype: str) -> QuantParams:
 
 
 def following(layer: Layer) -> dict[str, float]:
-    """The sizes of the output, which follow from a layer's parameters."""
+    """The sizes of a layer's output by name (``output_h``, ``output_w``, ``output_c``), which
+    follow from its parameters."""
     sizes = dict(zip("hwc", layer.output_shape[-3:], strict=False))
     return {f"output_{axis}": float(size) for axis, size in sizes.items()}

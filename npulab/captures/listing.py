@@ -1,4 +1,4 @@
-"""Captures and sweeps as text and as records: a list of them, or one with its contents."""
+"""Captures and sweeps as text and as records: a list of several, or the contents of one."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ COUNTS = ("captures", "words", "parameters")  # of a sweep, shown in the column 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The fields that are wanted; without an argument all are.
+    """A filter of fields; without an argument every field passes.
 
-    ``field`` is a glob for a field, register.field, block.field or block.register.field,
-    ``unknown`` asks for bits without a name, ``addresses`` for fields that point into memory,
-    ``nonzero`` for fields that are not 0.
+    ``field`` is a glob for a field, register.field, block.field or block.register.field;
+    ``unknown`` passes only bits without a name, ``addresses`` only fields that point into memory,
+    ``nonzero`` only fields that are not 0.
     """
 
     field: str | None = None
@@ -39,14 +39,16 @@ class Wanted:
         return bool(self.field or self.unknown or self.addresses or self.nonzero)
 
     def named(self, block: str, register: str, field: str) -> bool:
-        """True if a field has a name that is wanted."""
+        """True if one of the full names of a field matches the glob ``field``, or if there is no
+        glob."""
         if not self.field:
             return True
         names = full_names(block, register, field)
         return any(fnmatch.fnmatchcase(name, self.field) for name in names)
 
     def holds(self, block: str, register: str, field: str, automatic: bool, address: bool) -> bool:
-        """True if a field is wanted."""
+        """True if a field passes the filter; ``nonzero`` is not looked at, because it needs the
+        value of the field."""
         return (
             self.named(block, register, field)
             and (automatic or not self.unknown)
@@ -54,12 +56,12 @@ class Wanted:
         )
 
     def refuse(self, known: Iterable[tuple[str, str, str]], of: str = "") -> None:
-        """Raise LookupError, with names that are near, if none of the known fields (block,
-        register, field) has a name that is wanted."""
+        """Raise LookupError, with similar names, if the glob matches none of the known fields,
+        which are (block, register, field)."""
         names = dict.fromkeys(known)
         if not self.field or any(self.named(*name) for name in names):
             return
-        # only names with as many dots are near
+        # suggest only names with as many dots as the glob
         dots = self.field.count(".")
         allowed: list[str] = []
         for name in names:
@@ -83,7 +85,7 @@ ALL = Wanted()
 
 @dataclass(frozen=True)
 class Listing(Answer):
-    """Captures and sweeps, a line each."""
+    """A list of captures and sweeps with one line for each."""
 
     captures: Sequence[Capture]
     sweeps: Sequence[Sweep] = ()
@@ -109,7 +111,8 @@ class Listing(Answer):
 
 
 def _named_row(found: Capture | Sweep, provenance: str) -> Row:
-    """The columns that captures and sweeps share."""
+    """The columns that a capture and a sweep have in common: case, target, chip, provenance and
+    date."""
     return {
         "case": found.name,
         "target": found.target,
@@ -121,7 +124,7 @@ def _named_row(found: Capture | Sweep, provenance: str) -> Row:
 
 @dataclass(frozen=True)
 class Formats(Answer):
-    """The dumps that targets read, a line each."""
+    """The formats of dumps that targets read, one line for each."""
 
     rows: Sequence[Row]
 
@@ -134,16 +137,21 @@ class Formats(Answer):
 
 
 def folded(rows: Sequence[Row], jobs: Sequence[Job]) -> list[Row]:
-    """Rows for people: equal rows of the units of one label become one row, and the task of a job
-    that has a name is that name.  The rows of a label stand together, in it the rows of a field.
+    """Rows for people: equal rows of jobs that have one label and several units become one row, and
+    a job that has a name is shown by it instead of by its number.
+
+    The rows of one label stand together, and among them the rows of one field.
 
     >>> jobs = [Job("L", [0], label="layer 2", unit=f"group {n}") for n in range(3)]
     >>> folded([{"task": n, "a": 7} for n in range(3)], jobs)
     [{'task': 'layer 2, group 0-2', 'a': 7}]
     """
-    found: list[tuple[tuple[int, int], Row, list[str]]] = []  # place in order, row, its units
-    units: dict[str, list[str]] = {}  # of each row, by its label and all but its task
-    first: dict[str, int] = {}  # number of the first row of a label, and of a field of a label
+    # (sort key, row, units of the jobs that have this row)
+    found: list[tuple[tuple[int, int], Row, list[str]]] = []
+    # units by the text of the row, which has the label in place of the task
+    units: dict[str, list[str]] = {}
+    # the number of the first row of each label, and of each field of a label
+    first: dict[str, int] = {}
     for number, row in enumerate(rows):
         task, job = row["task"], None
         if task is not None and jobs:
@@ -169,7 +177,7 @@ def folded(rows: Sequence[Row], jobs: Sequence[Job]) -> list[Row]:
 
 
 def _in_ranges(names: Sequence[str]) -> list[str]:
-    """Names; those with consecutive numbers at their end are joined: "group 0-2"."""
+    """The names in their order; names that end in consecutive numbers are joined: "group 0-2"."""
     ranges: list[tuple[str, int, int]] = []
     for text in names:
         name = text.rstrip("0123456789")
@@ -190,7 +198,7 @@ def _in_ranges(names: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class Decoded(Answer):
-    """A capture with the fields that are wanted.
+    """A capture with those of its fields that pass the filter ``wanted``.
 
     ``rows`` have task, block, register, field, bits, raw, value, evidence and note.
     """
@@ -223,7 +231,7 @@ class Decoded(Answer):
         return rows
 
     def refuse(self) -> None:
-        """Raise LookupError if no field of the capture has a name that is wanted."""
+        """Raise LookupError if the glob of the filter matches no field of the capture."""
         known = [(block, item.register, item.name) for _, block, item, _ in self._fields()]
         self.wanted.refuse(known, self.capture.name)
 
@@ -259,7 +267,7 @@ class Decoded(Answer):
         return parts
 
     def _fields(self) -> Iterator[tuple[int, str, Field, int]]:
-        """Yield (task, block, field, raw) of every job."""
+        """Yield (number of the job, block, field, raw) for every field of every job."""
         for task, job in enumerate(self.capture.jobs):
             for block, item, raw in job.values(self.capture.maps):
                 yield task, block, item, raw
@@ -267,7 +275,7 @@ class Decoded(Answer):
 
 @dataclass(frozen=True, eq=False)
 class Contents(Answer):
-    """A sweep's contents: the ranges of its parameters and the bits that vary."""
+    """The contents of a sweep: its counts, the range of each parameter, and the bits that vary."""
 
     sweep: Sweep
 

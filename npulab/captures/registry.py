@@ -1,16 +1,17 @@
-"""The NPUs that npulab knows, one folder each, found by name.
+"""The NPUs that npulab knows, each in a folder of its own, found by name.
 
 A target is a folder in ``npus``, a folder in ``npulab_targets/`` of the working folder, or an entry
 point of the group ``npulab.targets``.  Each has a ``TARGET``.  A target of the working folder is
 loaded again when one of its files has changed, as happens while its map is made.
 
-Loading a target runs its code.  Code of the working folder, an entry point's too, runs if it is
-trusted in its present state, or was asked for by name.  A file that names the target is not enough,
-because whoever made the file may have made the folder.  ``npulab new`` trusts the folder that it
-makes, ``npulab trust`` the path that it is given: both record it for the user, with the sums of its
-code (``trusted``).  The environment's ``NPULAB_TARGETS`` names folders of targets that are trusted
-with any contents, with the system's separator between them; then no other folder of the working
-folder is looked into, and ``none`` trusts none.
+Loading a target runs its code.  Code in the working folder, also that of an entry point, is run
+only if it is trusted in its present state, or if a person asked for the target by name.  It is not
+enough that a file names the target, because whoever made the file may have made the folder.
+``npulab new`` trusts the folder that it makes, ``npulab trust`` the path that it is given: both
+record it for the user, with the sums of its code (``trusted``).  The environment variable
+``NPULAB_TARGETS`` names folders of targets that are trusted with any contents (several are
+separated as in PATH); then targets of the working folder are found only there, and ``none`` names
+no folder.
 """
 
 from __future__ import annotations
@@ -49,15 +50,16 @@ LOCAL = "npulab_targets"
 TRUSTED = "NPULAB_TARGETS"
 GROUP = "npulab.targets"
 SHARED = {"kit", "template"}  # folders next to the NPUs that are not targets
-# places of targets that were asked for by name, with the sums of their code at that time
+# places of targets that a person asked for by name, with the sums of their code at that time
 _asked: dict[Path, Sums] = {}
 _ran: set[Path] = set()  # places whose code has run
-_loading: list[str] = []  # targets that are loading: their rules are not known yet
+_loading: list[str] = []  # names of targets that are being loaded: their rules are not known yet
 
 
 @dataclass(frozen=True)
 class Code:
-    """The place of a target's code; ``users`` if it is in the working folder and needs trust."""
+    """The place of a target's code; ``users`` is True if it is not part of npulab and not
+    installed, so that it needs trust."""
 
     name: str
     place: Path
@@ -78,24 +80,31 @@ def targets() -> list[str]:
 
 
 def asked_target(name: str) -> Target:
-    """The target of a name that a person gives; raises LookupError with the known names.
+    """The target whose name a person gave; raises LookupError, which lists the known names, for an
+    unknown name.
 
-    Asking by name runs the target's code in its present state.  An ImportWarning, which the shell
-    shows, reports a folder that is not trusted.
+    Asking by name runs the code of the target in its present state.  If its folder is not trusted,
+    an ImportWarning, which the shell shows, reports that.
     """
     return _target(name, asked=True)
 
 
 def target(name: str) -> Target:
-    """The target of a capture in memory: as ``asked_target``, but raises ValueError for code that
-    has run and was changed since, unless it is trusted in its present state."""
+    """The target of a capture in memory.
+
+    It is loaded as by ``asked_target``; but if its code has run before and was changed since,
+    ValueError is raised unless it is trusted in its present state.
+    """
     code = _code(name)
     return _target(name, asked=code is None or code.place not in _ran)
 
 
 def stated_target(name: str) -> Target:
-    """The target that a file names: as ``target``, but raises ValueError instead of running code
-    that nobody trusts."""
+    """The target that a file names.
+
+    Raises LookupError for an unknown name, and ValueError instead of running code that nobody
+    trusts.
+    """
     return _target(name, asked=False)
 
 
@@ -118,15 +127,16 @@ def _target(name: str, asked: bool) -> Target:
     if code.users:
         state = _state(code.place)
     loaded = _load(code, state)
-    state_rules(loaded.name, loaded.rules)  # a target of this name in another folder has others
+    # a target of this name in another folder has other rules
+    state_rules(loaded.name, loaded.rules)
     return loaded
 
 
 def working_targets() -> Iterator[Target]:
-    """The targets in the order of their names, each loaded when it is asked for.
+    """Yield the targets in the order of their names; each is loaded when it is reached.
 
-    Broken targets are left out, so that the rest works; so are targets whose code nobody trusts,
-    which a UserWarning reports once.
+    Targets that do not load are left out; so are targets whose code nobody trusts, which a
+    UserWarning reports once.
     """
     for name in targets():
         try:
@@ -144,8 +154,9 @@ def _warn_once(text: str) -> None:
 
 
 def _untrusted(code: Code) -> str:
-    """The reason why the code of a target may not run for a file that names it; "" if it may."""
-    # with NPULAB_TARGETS only folders that it names are looked into
+    """The reason why the code of a target may not run if only a file names the target; "" if it may
+    run."""
+    # if NPULAB_TARGETS is set, targets of the user are found only in the folders that it names
     if not code.users or (code.point is None and TRUSTED in os.environ):
         return ""
     asked = _asked.get(code.place)
@@ -155,7 +166,8 @@ def _untrusted(code: Code) -> str:
 
 
 def _sums(place: Path) -> Sums:
-    """The present sums of code; none if it cannot be read whole."""
+    """The sums of the code at a place as it is now; an empty dict if the code cannot be read
+    whole."""
     try:
         return code_of(place)
     except (OSError, ValueError):
@@ -170,7 +182,7 @@ def _load(code: Code, state: tuple[tuple[str, int, int], ...]) -> Target:
         found = _import(code)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(f"while target {name} loaded") from error
-    except (Exception, SystemExit) as error:  # of any kind, from a folder of the user's
+    except (Exception, SystemExit) as error:  # code of a user's folder may raise anything
         where = place_of(error, str(code.place))
         if where:
             where = f", at {where}"
@@ -210,7 +222,7 @@ def _import(code: Code) -> object:
 
 
 def _points() -> tuple[Code, ...]:
-    """The targets of entry points, installed targets first; they are read again when a folder of
+    """The targets of entry points, installed ones first; entry points are read again if a folder of
     Python's path has changed."""
     folders = [folder for folder in map(Path, sys.path) if folder.is_dir()]
     times = tuple((folder, folder.stat().st_mtime_ns) for folder in folders)
@@ -231,7 +243,8 @@ def _points_of(_: Path, __: tuple[tuple[Path, int], ...]) -> tuple[Code, ...]:
 
 
 def _state(place: Path) -> tuple[tuple[str, int, int], ...]:
-    """Name, time and size of each file of a target."""
+    """(path, time of change, size) of each file of a target, sorted; if it differs, the target has
+    changed."""
     if place.is_dir():
         paths = [*place.rglob("*")]
     else:
@@ -245,13 +258,13 @@ def _state(place: Path) -> tuple[tuple[str, int, int], ...]:
 
 
 def _local() -> list[Path]:
-    """The folders that may hold targets of the user's."""
+    """The folders that may hold the user's own targets."""
     trusted = os.environ.get(TRUSTED, str(installed.here() / LOCAL)).split(os.pathsep)
     return [Path(name).absolute() for name in trusted if name not in ("", "0", "none")]
 
 
 def _code(name: str) -> Code | None:
-    """The code of a target; None for a name that no target has."""
+    """The place of a target's code; None if no target has this name."""
     for folder in (HERE, *_local()):
         if name in _folders(folder):
             return Code(name, folder / name, folder != HERE)
@@ -267,9 +280,9 @@ def _folders(where: Path) -> list[str]:
 
 
 def _load_rules(of: str) -> None:
-    """Load the target of a name, if there is one, which makes its rules known."""
+    """Load the target of this name, if there is one, so that its rounding rules are known."""
     if of in targets() and of not in _loading:
-        stated_target(of)  # a file may name a rule too
+        stated_target(of)  # as a file may name the rule, the code must be trusted
 
 
 find_rules_with(_load_rules)

@@ -1,4 +1,5 @@
-"""Sources: a driver of ours or a compiler that turns the parameters of a layer into a capture."""
+"""Sources: each turns the parameters of a layer into a capture, with a driver of ours or with a
+compiler."""
 
 from __future__ import annotations
 
@@ -25,16 +26,16 @@ from npulab.support.processes import arguments, execute
 
 OUTCOMES = ("captured", "refused", "failed", "hang")
 MODEL, OUT = "{model}", "{out}"
-WORDS = 400  # letters of a source's message that are kept
+WORDS = 400  # most characters of a source's message that are kept
 
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """The answer of a source for a layer.
+    """The answer of a source for one layer.
 
-    ``outcome`` is "captured", or says why there is no capture: "refused" (the layer), "failed" (the
-    source), "hang".  ``parameters`` follow from the layer or were observed; ``text`` is the
-    source's message.
+    ``outcome`` is "captured", or says why there is no capture: "refused" (the layer is not
+    supported), "failed" (the source does not work), "hang".  ``parameters`` are sizes that follow
+    from the layer, or were observed in the capture; ``text`` is the message of the source.
     """
 
     outcome: str
@@ -44,15 +45,16 @@ class Answer:
 
 
 class Source(Protocol):
-    """Something that can be asked for the capture of a layer."""
+    """An object that is called with the parameters of a layer and answers with a capture."""
 
     @property
     def record(self) -> dict[str, Any]:
-        """The identity of the source, with its version and options, as JSON has it."""
+        """The identity of the source, with its version and options, as values that JSON can
+        hold."""
         ...
 
     def __call__(self, parameters: Mapping[str, float], seed: int = 0) -> Answer:
-        """The answer for a layer of these parameters, whose weights come from the seed."""
+        """The answer for a layer with these parameters and with weights drawn from the seed."""
         ...
 
 
@@ -95,15 +97,17 @@ class Lowered:
 
 @dataclass(frozen=True)
 class Compiler:
-    """A source that is a program: it compiles the model of one layer.
+    """A source that is a program, which compiles a model of one layer.
 
     ``command`` is a sequence of arguments, or a text that is split into arguments; no shell is
-    involved.  ``{model}`` in it is the path of the ``.tflite`` file, ``{out}`` a new folder.
-    ``read`` gives the capture in that folder after the run (by default, the capture that a target's
-    importer recognises); ``version`` is a command whose first line says the program's version.  A
-    program that has not ended after ``timeout`` seconds is ended with its process group: a hang.  A
-    program that ends with another status than 0 refuses the layer; a program that leaves nothing
-    that can be read, or that lacks a package, has failed.
+    involved.  ``{model}`` in it is replaced by the path of the ``.tflite`` file, ``{out}`` by the
+    path of a new folder.  After the run ``read`` is given that folder and returns the capture (by
+    default, the capture that a target's importer recognises).  ``version`` is a command that prints
+    the program's version in its first line.
+
+    The outcome is "hang" if the program has not ended after ``timeout`` seconds (it is then ended
+    with its process group), and "refused" if it ends with another status than 0.  It is "failed" if
+    the program lacks a package, or leaves nothing that can be read.
 
     Raises ValueError for a command without ``{model}``.
     """
@@ -137,7 +141,7 @@ class Compiler:
             return ""
         with tempfile.TemporaryDirectory(prefix="npulab-") as folder:
             printed = Path(folder) / "version"
-            # the shell only sends the output to a file
+            # the shell is there only to send the output to a file
             shell = "sh", "-c", '"$@" > "$0" 2>&1', str(printed)
             execute("version", (*shell, *arguments("version", self.version)), self.timeout)
             lines = []
@@ -174,7 +178,8 @@ class Compiler:
         if end.status is None:
             return Answer("hang", text=str(end)[:WORDS])
         if end.status:
-            missing = lacking_in(end.said)  # a program that cannot start has refused nothing
+            # a program that lacks a package has not refused the layer
+            missing = lacking_in(end.said)
             if missing:
                 return Answer("failed", text=f"the command needs {missing}")
             return Answer("refused", text=str(end)[:WORDS])
@@ -190,8 +195,11 @@ class Compiler:
 
 
 def reader_of(name: str) -> Callable[[Path], Capture]:
-    """A reader of the first capture that a target's importers find in a folder, which is a dump or
-    holds dumps; LookupError for an unknown target."""
+    """A function that reads a folder and returns the first capture that the importers of a target
+    find in it.
+
+    The folder is a dump, or holds dumps.  Raises LookupError for an unknown target.
+    """
     known = target(name)
 
     def read(out: Path) -> Capture:
@@ -209,8 +217,8 @@ def reader_of(name: str) -> Callable[[Path], Capture]:
 
 
 def _cases(known: Target, path: Path) -> list[Capture | ValueError]:
-    """The captures that a target's importers, or npulab itself, read from a file or folder; for a
-    broken capture the error."""
+    """What a file or folder holds for a target, as a case folder or by the target's importers: its
+    captures, and a ValueError for each broken one."""
     if (path / DESCRIPTION).is_file():
         try:
             found = store.read_folder(path)
@@ -230,7 +238,8 @@ def _cases(known: Target, path: Path) -> list[Capture | ValueError]:
 
 
 def _first(out: Path) -> Capture:
-    """The first capture that any target finds in what a program left."""
+    """The first capture that any target finds in the folder that a program left; raises ValueError
+    if there is none."""
     errors: list[ValueError] = []
     for path in (out, *sorted(out.rglob("*"))):
         if path == out or path.is_file() or described(path):
@@ -248,7 +257,7 @@ def _first(out: Path) -> Capture:
 
 
 def _no_dump(out: Path, reader: str, formats: Sequence[str]) -> str:
-    """The sentence that a program left no dump."""
+    """The error text for a folder in which a program left no dump."""
     wrong = unread_dumps(out)
     if wrong:
         return wrong
@@ -265,8 +274,8 @@ def _no_dump(out: Path, reader: str, formats: Sequence[str]) -> str:
 def ask_all(
     source: Source, rows: list[Mapping[str, float]], seed: int, workers: int = 1
 ) -> list[Answer]:
-    """The answers for several layers, in their order; a source that is a program runs several at a
-    time."""
+    """The answers for several layers, in the order of ``rows``; with ``workers`` above 1 so many
+    are asked at a time."""
     if workers == 1:
         return [source(row, seed) for row in rows]
     with ThreadPoolExecutor(workers) as pool:
@@ -274,8 +283,8 @@ def ask_all(
 
 
 def _observed(capture: Capture) -> dict[str, float]:
-    """Sizes that a capture shows besides its words: bytes of buffers, and jobs of each block.  A
-    recorded stream of commands is words, so its length is left out."""
+    """Sizes that a capture shows besides its words: the bytes of each buffer, and the number of
+    jobs of each block.  Input, output and a recorded stream of commands are left out."""
     observed = {}
     for name, data in capture.buffers.items():
         if name not in ("input", "output", "stream"):
@@ -287,7 +296,8 @@ def _observed(capture: Capture) -> dict[str, float]:
 
 
 def _sentence(error: BaseException, folder: Path | None = None) -> str:
-    """An error on one line, without the name of a temporary folder."""
+    """The text of an error on one line of at most 400 characters, without the path of a temporary
+    folder."""
     text = str(error)
     if isinstance(error, KeyError) and error.args:
         text = str(error.args[0])

@@ -1,4 +1,4 @@
-"""Captures read from disk and written to it; ``folders`` describes their files."""
+"""Captures read from disk and written to it; ``folders`` describes the files of a case folder."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from npulab.support.refuse import near, need, need_path, reason, refuse_if, refu
 from npulab.support.text import one_line
 
 WORDS = ("words", "writes", f"writes{WIDE}", "commands")  # a job has one of these keys
-MOST_BYTES = 2**30  # of each file next to the description
-MOST_NAMED = 12  # cases, in a refusal
+MOST_BYTES = 2**30  # most bytes of each file next to the description
+MOST_NAMED = 12  # most cases that an error text names
 FILES = {*WORDS, *PAIRS, *(kind + WIDE for kind in PAIRS)}
 KINDS: dict[type, str] = {str: "a text", dict: "an object", list: "a list"}
 
 
 @refusing()
 def load(path: str | os.PathLike[str], case: str | None = None) -> Capture:
-    """The capture in a case folder, or a case of a foreign dump that a target recognises.
+    """The capture in a case folder, or one case of a foreign dump that a target recognises.
 
-    Raises FileNotFoundError, ValueError (file and reason) for a folder, dump or case that is
-    broken, and LookupError with the names if a dump holds several cases and ``case`` names none of
+    Raises FileNotFoundError; ValueError (file and reason) for a folder, dump or case that is
+    broken; and LookupError with the names if a dump holds several cases and ``case`` names none of
     them.
     """
     need_path("load", path)
@@ -65,7 +65,8 @@ def load(path: str | os.PathLike[str], case: str | None = None) -> Capture:
 
 
 def _which_case(path: Path, case: str | None, names: Sequence[str]) -> str:
-    """The sentence that a case has to be named, or has another name."""
+    """The error text if a dump holds several cases and none was named, or if no case has the given
+    name."""
     if not names:
         return holds_none(path)
     listed = ", ".join(names[:MOST_NAMED])
@@ -82,10 +83,10 @@ def _which_case(path: Path, case: str | None, names: Sequence[str]) -> str:
 
 @refusing()
 def load_all(path: str | os.PathLike[str]) -> CaptureSet:
-    """Every capture under a folder, or in a foreign dump, by name.
+    """The set of all captures under a folder, or in a foreign dump.
 
-    A UserWarning reports each broken case of a dump that has unbroken cases too.  Raises as
-    ``load``; ValueError too for a file that no target recognises.
+    If some cases of a dump are broken and some are not, a UserWarning reports each broken case.
+    Raises as ``load``, and ValueError for a file that no target recognises.
     """
     need_path("load_all", path)
     cases = load_cases(path)
@@ -97,7 +98,7 @@ def load_all(path: str | os.PathLike[str]) -> CaptureSet:
 
 
 def _unbroken(cases: Mapping[str, Capture | ValueError]) -> CaptureSet:
-    """The captures among cases; raises the first error if all cases are broken."""
+    """The captures among cases; raises the first error if every case is broken."""
     captures = tuple(case for case in cases.values() if isinstance(case, Capture))
     errors = [case for case in cases.values() if isinstance(case, ValueError)]
     if errors and not captures:
@@ -106,8 +107,8 @@ def _unbroken(cases: Mapping[str, Capture | ValueError]) -> CaptureSet:
 
 
 def load_cases(path: str | os.PathLike[str]) -> dict[str, Capture | ValueError]:
-    """Every capture under a folder, or in a foreign dump, by its place in it; in place of a broken
-    case of a dump its ValueError.
+    """Every capture under a folder, or in a foreign dump, by its relative path or name; a broken
+    case of a dump is represented by its ValueError.
 
     Raises as ``load_all`` for a broken case folder or a broken dump.
     """
@@ -123,7 +124,7 @@ def load_cases(path: str | os.PathLike[str]) -> dict[str, Capture | ValueError]:
 
 
 class Case(NamedTuple):
-    """A capture that is not read yet; it can be handed to another process."""
+    """A capture that is read only when ``read`` is called; it can be sent to another process."""
 
     reader: Callable[[], Capture]
     of_dump: bool  # a case of a dump, not a case folder
@@ -133,14 +134,17 @@ class Case(NamedTuple):
         return on_chip(self.reader(), chip)
 
     def torn(self, error: Exception) -> bool:
-        """True if an error says that this case is broken, and not that the request was wrong."""
+        """True if an error of ``read`` means that the case itself is broken, and not that the
+        caller asked for something that does not exist."""
         return self.of_dump and not isinstance(error, LookupError)
 
 
 def unloaded(path: str | os.PathLike[str], empty: bool = False) -> dict[str, Case]:
-    """Every capture under a folder or in a foreign dump by its place in it, not yet loaded.
+    """Every capture under a folder or in a foreign dump, as a ``Case`` that is not read yet, by its
+    relative path or name.
 
-    Raises as ``case_readers``; ValueError for a folder without captures unless ``empty`` allows it.
+    Raises as ``case_readers``; and ValueError for a folder without captures, unless ``empty`` is
+    True.
     """
     path = Path(path)
     cases: dict[str, Case] = {}
@@ -156,14 +160,15 @@ def unloaded(path: str | os.PathLike[str], empty: bool = False) -> dict[str, Cas
 
 
 def on_chip(capture: Capture, chip: str | None) -> Capture:
-    """A capture read as one of another chip; None leaves it as it is."""
+    """The capture with the name and the maps of another chip; with None the capture itself."""
     if chip is None:
         return capture
     return replace(capture, chip=chip, maps=target(capture.target).maps(chip))
 
 
 def recognising(path: Path) -> Importer | None:
-    """The importer of a target that takes a file or folder for a dump; None if none does."""
+    """The first importer of any target that recognises a file or folder as a dump; None if there is
+    none."""
     for known in working_targets():
         for importer in known.importers:
             if importer.recognises(path):
@@ -173,12 +178,12 @@ def recognising(path: Path) -> Importer | None:
 
 @refusing()
 def case_readers(path: str | os.PathLike[str]) -> dict[str, Callable[[], Capture]]:
-    """The readers of a foreign dump, by case: a reader gives the capture of its case or raises
-    ValueError; it can be handed to another process.
+    """The readers of a foreign dump, by case: each returns the capture of its case or raises
+    ValueError, and can be sent to another process.
 
-    For a folder that no target recognises they are the readers of its files, named ``file`` or, if
-    a file has several cases, ``file/case``.  Raises as ``load_all`` for an error that concerns
-    every case.
+    For a folder that no target recognises they are the readers of the files in it, named ``file``
+    or, if a file has several cases, ``file/case``.  Raises as ``load_all`` for an error that
+    concerns every case.
     """
     path = Path(path)
     if not path.exists():
@@ -205,7 +210,7 @@ def case_readers(path: str | os.PathLike[str]) -> dict[str, Callable[[], Capture
 
 
 def _recognised(path: Path) -> dict[str, Callable[[], Capture]] | None:
-    """The readers of a dump that a target recognises; None for another file or folder."""
+    """The readers of a dump by case, if a target recognises it; None if no target does."""
     importer = recognising(path)
     if importer is None:
         return None
@@ -215,7 +220,8 @@ def _recognised(path: Path) -> dict[str, Callable[[], Capture]] | None:
 
 
 def _readers_in_folder(folder: Path) -> dict[str, Callable[[], Capture]]:
-    """The readers of the files of a folder; raises ValueError if a description in it is wrong."""
+    """The readers of the dumps that are files directly in a folder; raises ValueError if a
+    ``job.json`` in it is wrong."""
     wrong = unread_dumps(folder)
     if wrong:
         raise ValueError(wrong)
@@ -233,7 +239,8 @@ def _readers_in_folder(folder: Path) -> dict[str, Callable[[], Capture]]:
 
 
 def _readers_of_file(file: Path) -> dict[str, Callable[[], Capture]]:
-    """The readers of a file; for a broken file a reader that raises, so that the rest is read."""
+    """The readers of a file by case, none if no target recognises it; for a broken file one reader
+    that raises its error, so that other files can be read."""
     try:
         with refusing():
             return _recognised(file) or {}
@@ -248,13 +255,14 @@ def _given(found: Capture | ValueError) -> Capture:
 
 
 def case_folders(path: Path) -> list[Path]:
-    """The case folders under a folder, itself included, sorted, without hidden folders, which a
-    killed save leaves."""
+    """The case folders under a folder, itself included, sorted; hidden folders, which a save that
+    was killed leaves, are left out."""
     return sorted(found.parent for found in path.rglob(DESCRIPTION) if not is_hidden(found, path))
 
 
 def save(capture: Capture, folder: str | os.PathLike[str]) -> Path:
-    """Write a capture as a case folder, whole or not at all.
+    """Write a capture as a case folder and return its path; if it fails, nothing is left on the
+    disk.
 
     Raises FileExistsError if the folder exists; ValueError if the capture cannot be written.
     """
@@ -264,7 +272,7 @@ def save(capture: Capture, folder: str | os.PathLike[str]) -> Path:
 
 
 def save_all(captures: Mapping[Path, Capture]) -> list[Path]:
-    """Write captures as case folders, all of them or none."""
+    """Write captures as case folders and return their paths; all of them are written or none."""
     return write_folders(
         {folder: capture_files(capture, target) for folder, capture in captures.items()}
     )
@@ -316,7 +324,8 @@ def _capture(folder: Path, description: Any) -> Capture:
 
 
 def _names(description: Mapping[str, Any]) -> set[str]:
-    """Every file that a description names."""
+    """The names of all files that a description of a capture mentions: those of its buffers and of
+    its jobs."""
     out = {_of(name, "buffers", str) for name in _need(description, "buffers", dict).values()}
     for first in _need(description, "jobs", list):
         job: Any = first
@@ -376,7 +385,8 @@ def _job(
 
 
 def _pairs(kind: str, d: Mapping[str, Any], files: Mapping[str, bytes]) -> Writes:
-    """The pairs of words of a job's file, none if it has no such file."""
+    """The pairs of numbers in the file that a job names under ``kind``, or under ``kind`` + "64";
+    () if it names none."""
     for key, words in ((kind, np.dtype("<u4")), (kind + WIDE, np.dtype("<u8"))):
         if key in d:
             if len(files[d[key]]) % (2 * words.itemsize):

@@ -1,4 +1,5 @@
-"""Recorded streams that lie in a buffer as well as in the jobs: both are kept equal."""
+"""Recorded streams, which a capture holds in a buffer and also as jobs: functions that keep the two
+equal, or find where they differ."""
 
 from __future__ import annotations
 
@@ -11,16 +12,16 @@ if TYPE_CHECKING:
     from npulab.captures.capture import Job
 
 Writes = Sequence[tuple[int, int]]
-PAIR = 16  # bytes of a write, (offset, value) of 64 bits each, as streams are searched
+PAIR = 16  # bytes of a write while a stream is searched: offset and value with 64 bits each
 WORD_BYTES = 4
-LEAST = 16  # bytes of words that all lie in a buffer: fewer may lie there by chance
+LEAST = 16  # fewest bytes of words that are looked for in a buffer: fewer may lie there by chance
 
 
 def places_of(jobs: Sequence[Job], data: bytes) -> list[int] | None:
-    """The offset in a buffer of each job's words (little-endian), one job after another.
+    """The byte offset in a buffer of the words (little-endian) of each job.
 
-    None if the buffer does not hold the words of all jobs in their order, or if these are so few or
-    so alike that they may lie there by chance.
+    None if the buffer does not hold the words of all jobs, one job after another, or if the words
+    are so few or so alike that they may lie there by chance.
 
     >>> from npulab.captures.capture import Job
     >>> words = np.arange(1, 5, dtype="<u4")
@@ -45,9 +46,10 @@ def places_of(jobs: Sequence[Job], data: bytes) -> list[int] | None:
 def rewritten(
     before: Sequence[Job], after: Sequence[Job], buffers: Mapping[str, bytes]
 ) -> dict[str, bytes]:
-    """The buffers; a buffer that holds the words of all jobs has those of the changed jobs instead.
+    """The buffers after a change of jobs: in a buffer that holds the words of all jobs ``before``,
+    those of the jobs ``after`` replace them.
 
-    Jobs keep their lengths; a buffer that holds no stream stays as it is.
+    Each job keeps its length; other buffers do not change.
     """
     out = dict(buffers)
     for name, data in buffers.items():
@@ -62,13 +64,13 @@ def rewritten(
 
 
 def streams_of(jobs: Sequence[Job], buffers: Mapping[str, bytes]) -> list[str]:
-    """The names of the buffers that hold the words of all jobs."""
+    """The names of the buffers that hold the words of all jobs, one job after another."""
     return [name for name, data in buffers.items() if places_of(jobs, data) is not None]
 
 
 class Held(NamedTuple):
-    """A command stream compared with jobs: how it differs from theirs, "" if it does not, and the
-    tasks that are not in it at all."""
+    """The result of a comparison of a command stream with jobs: ``unlike`` says how they differ (""
+    if they do not), ``absent`` are the numbers of jobs of which the stream holds nothing."""
 
     unlike: str = ""
     absent: tuple[int, ...] = ()
@@ -77,11 +79,11 @@ class Held(NamedTuple):
 def held_against(jobs: Sequence[Job], data: bytes, writes: Callable[[np.ndarray], Writes]) -> Held:
     """Compare a command stream with the jobs that were recorded with it.
 
-    ``writes`` gives the register writes (offset, value) in words of a stream.  The writes of each
-    job, and of the job that starts it, lie in it one after another.  A stream that holds some tasks
-    whole and nothing else is theirs, and the other tasks are absent.  Jobs without register writes,
-    or whose writes change single bits, are left out.  Raises ValueError if the stream cannot be
-    read.
+    ``writes`` returns the register writes (offset, value) in the words of a stream.  The stream
+    should hold the writes of each job, and of the job that starts it, one after another.  If it
+    holds some jobs whole and nothing else, it counts as equal, and the other jobs are ``absent``.
+    Jobs without register writes, and jobs whose writes change single bits, are not compared.
+    Raises ValueError if the stream cannot be read.
     """
     parts = _written(jobs)
     if not parts:
@@ -91,8 +93,10 @@ def held_against(jobs: Sequence[Job], data: bytes, writes: Callable[[np.ndarray]
     words = np.frombuffer(data, "<u4")
     found = list(writes(words))
     every = _as_pairs(found)
-    places: dict[int, int] = {}  # by number of the first write of a task: its number of writes
-    missing: list[tuple[int, Writes, int]] = []  # task, its writes, where they should begin
+    # number of writes of each job that was found, by the number of its first write
+    places: dict[int, int] = {}
+    # (number of the job, its writes, the number of the write at which they should begin)
+    missing: list[tuple[int, Writes, int]] = []
     present: set[int] = set()
     end = 0
     for task, own in parts:
@@ -114,8 +118,8 @@ def held_against(jobs: Sequence[Job], data: bytes, writes: Callable[[np.ndarray]
 
 
 def _written(jobs: Sequence[Job]) -> list[tuple[int, Writes]]:
-    """(task, register writes) of jobs and of the jobs that start them, if they write whole
-    words."""
+    """(number of the job, register writes) of each job, and of each job that starts it; only if the
+    writes set whole words."""
     out: list[tuple[int, Writes]] = []
     for task, job in enumerate(jobs):
         part: Job | None = job
@@ -131,8 +135,8 @@ def _as_pairs(writes: Writes) -> bytes:
 
 
 def _number_of(every: bytes, own: bytes, used: Collection[int]) -> int | None:
-    """The number of the first write of a run of writes that is not ``used``; None if there is no
-    such run."""
+    """The number, among all writes of a stream (``every``), of the first write of a run of writes
+    (``own``); a number in ``used`` does not count, None if there is no such run."""
     at = every.find(own)
     while at >= 0:
         number, rest = divmod(at, PAIR)
@@ -143,7 +147,7 @@ def _number_of(every: bytes, own: bytes, used: Collection[int]) -> int | None:
 
 
 def _equal_start(own: Writes, found: Writes) -> int:
-    """The number of equal writes at the start of two runs."""
+    """The number of writes at the start in which two runs of writes agree."""
     count = 0
     for wanted, got in zip(own, found, strict=False):
         if wanted != got:
@@ -153,7 +157,7 @@ def _equal_start(own: Writes, found: Writes) -> int:
 
 
 def _end_of(words: np.ndarray, writes: Callable[[np.ndarray], Writes], count: int) -> int:
-    """The byte after the first ``count`` writes of a stream."""
+    """The offset in bytes at which the first ``count`` writes of a stream end."""
     low, high = 0, len(words)
     while low < high:
         middle = (low + high) // 2
@@ -165,7 +169,7 @@ def _end_of(words: np.ndarray, writes: Callable[[np.ndarray], Writes], count: in
 
 
 def _count(words: np.ndarray, writes: Callable[[np.ndarray], Writes]) -> int:
-    """The number of whole writes in a stream that may end inside a command."""
+    """The number of whole writes in a stream whose end may lie inside a command."""
     for end in range(len(words), 0, -1):
         try:
             return len(writes(words[:end]))

@@ -1,4 +1,4 @@
-"""A sweep: the words of many captures of one target and what is known of the layer of each."""
+"""A sweep: the words of many captures of one target, with the parameters of the layer of each."""
 
 from __future__ import annotations
 
@@ -32,14 +32,16 @@ from npulab.support.text import plural, six_digits
 SUFFIX = ".npz"
 ARRAYS = ("words", "parameters", "names")
 SWEEP_TEXTS = ("target", "chip", "block", *TEXTS)  # each is a field of Sweep
-SUM = "sha256"  # of all else in the file; files of numpy and of older versions have none
+# sha256 of all other arrays in the file; files of numpy and of older versions have none
+SUM = "sha256"
 MEMBERS = (*ARRAYS, *SWEEP_TEXTS, SUM)
-MOST_BYTES = 2**28  # of a sweep's file and of what it unpacks to: 60,000 captures of 1,000 words
+# most bytes of a sweep's file, and of its arrays unpacked: 60,000 captures of 1,000 words
+MOST_BYTES = 2**28
 WRITERS = "npulab.captures.sweep.save_sweep and numpy.savez"
-WHOLE = 2**53  # float64, which a file has, holds every whole number up to this exactly
-MOST_LISTED = 16  # a longer list is a tensor, not a parameter
-MOST_PARAMETERS = 2**18  # columns of a sweep: an array by itself each
-NPY_VERSIONS = ((1, 0), (2, 0), (3, 0))  # of the heads that numpy writes
+WHOLE = 2**53  # parameters are float64 in a file, which holds whole numbers exactly up to this one
+MOST_LISTED = 16  # most elements of a list that becomes columns; a longer list is a tensor
+MOST_PARAMETERS = 2**18  # most columns of a sweep; each is an array of its own
+NPY_VERSIONS = ((1, 0), (2, 0), (3, 0))  # versions of npy files that numpy writes
 LAST_LETTER = 0x10FFFF  # of Unicode
 SURROGATES = (0xD800, 0xDFFF)  # halves of letters, not letters by themselves
 AXES = {
@@ -57,15 +59,15 @@ CELL = "style='text-align:left'"
 class Sweep:
     """Many captures of one target with the parameters of their layers.
 
-    ``words`` are ``(N, W) uint32``: the words of each capture's main job.  ``parameters`` is a
-    DataFrame of N rows, with int64 for columns of whole numbers and float64 for the rest (a mapping
-    of columns will do).  ``target``, ``chip`` and ``block`` say what the words belong to, as far as
-    that is known, and ``registers`` is the map of that block, or None.  ``provenance`` is one of
-    ``capture.PROVENANCES`` or empty.  ``sweep[:100]``, or an index or mask of rows, is a sweep of
-    those captures.
+    ``words`` are ``(N, W) uint32``: the words of the main job of each of the N captures.
+    ``parameters`` is a DataFrame of N rows, or a mapping of columns, with int64 for columns of
+    whole numbers and float64 for the others.  ``target``, ``chip`` and ``block`` say what the words
+    belong to, as far as that is known, and ``registers`` is the map of that block, or None.
+    ``provenance`` is one of ``capture.PROVENANCES`` or empty.  ``sweep[:100]``, or an index or mask
+    of rows, is a sweep of those captures.
 
-    Raises ValueError (what, got, allowed) if words and parameters do not go together or are not
-    finite numbers.
+    Raises ValueError (what, got, allowed) if words and parameters have different numbers of rows,
+    or are not finite numbers.
 
     >>> Sweep([[1, 0], [3, 0]], {"input_w": [8, 16]}, name="two")
     Sweep(two: 2 captures of 2 words, 1 bit varies, 1 parameter)
@@ -116,23 +118,25 @@ class Sweep:
 
     @property
     def texts(self) -> dict[str, str]:
-        """Where the captures come from, by name: target, chip, provenance, ..."""
+        """The texts that say where the captures come from, by name: target, chip, block,
+        provenance, source, tool, date."""
         return {name: getattr(self, name) for name in SWEEP_TEXTS}
 
     @cached_property
     def varying(self) -> np.ndarray:
-        """``(W,) uint32``: the bits that are not the same in all captures."""
+        """``(W,) uint32``: in each word a 1 for every bit that is not the same in all captures."""
         changes = self.words ^ self.words[:1]
         return np.bitwise_or.reduce(changes, axis=0, initial=0).astype(np.uint32)
 
     @property
     def bits(self) -> int:
-        """The number of bits that vary."""
+        """The number of bits that are not the same in all captures."""
         return int(np.bitwise_count(self.varying).sum())
 
     @property
     def ranges(self) -> pd.DataFrame:
-        """One row per parameter: parameter, least, most, values (the number of different ones)."""
+        """One row per parameter: its name, its least and its greatest value, and the number of
+        different values (``values``)."""
         rows: list[tuple[Any, ...]] = []
         for name in self.parameters:
             column = self.parameters[name].to_numpy()
@@ -203,13 +207,14 @@ class Sweep:
 def load_sweep(
     path: str | os.PathLike[str], chip: str | None = None, target: str | None = None
 ) -> Sweep:
-    """The sweep in an npz file, or of the captures in a folder or foreign dump (``sweep_of``).
+    """The sweep in an npz file, or a sweep made of the captures in a folder or foreign dump
+    (``sweep_of``).
 
     The file has ``words`` ``(N, W) uint32``, ``parameters`` ``(N, P)`` and ``names`` ``(P,)``, and
-    may have the texts target, chip, block, provenance, source, tool and date.  Nothing in it is
-    run.  Of a folder of several chips or targets, ``chip`` and ``target`` say whose captures are
-    taken.  Raises FileNotFoundError; ValueError (file, what, got, allowed) for a file or folder
-    that is not a sweep.
+    may have the texts target, chip, block, provenance, source, tool and date.  No code in the file
+    is run.  If a folder holds captures of several chips or targets, ``chip`` and ``target`` choose
+    which are taken.  Raises FileNotFoundError; ValueError (file, what, got, allowed) for a file or
+    folder that is not a sweep.
     """
     need_path("load_sweep", path)
     need("load_sweep: chip", chip, (str, type(None)), "is the name of a chip")
@@ -249,7 +254,8 @@ def load_sweep(
 
 
 def save_sweep(sweep: Sweep, path: str | os.PathLike[str]) -> Path:
-    """Write a sweep as an npz file, whole or not at all; the same sweep gives the same bytes.
+    """Write a sweep as an npz file and return its path; equal sweeps give equal bytes, and if it
+    fails nothing is left on the disk.
 
     Raises FileExistsError if the file exists; ValueError for a name without ``.npz``, a sweep
     without captures, or a whole number above 2**53, which the file cannot hold.
@@ -292,8 +298,8 @@ def _is_zip(path: Path) -> bool:
 
 
 def is_sweep(path: str | os.PathLike[str]) -> bool:
-    """True for a sweep's npz file, whole or broken: any file of that suffix but an archive without
-    words."""
+    """True if a path is an npz file that is a sweep or may be a broken one: False only for a zip
+    archive without words, another suffix, or no file."""
     path = Path(path)
     if path.suffix != SUFFIX or not path.is_file():
         return False
@@ -305,8 +311,8 @@ def is_sweep(path: str | os.PathLike[str]) -> bool:
 
 
 def sweep_files(folder: str | os.PathLike[str]) -> list[Path]:
-    """The sweeps' files under a folder, sorted, without hidden files, which a killed save
-    leaves."""
+    """The npz files of sweeps under a folder, sorted; hidden files, which a save that was killed
+    leaves, are left out."""
     found = []
     for path in Path(folder).rglob(f"*{SUFFIX}"):
         if is_sweep(path) and not is_hidden(path, Path(folder)):
@@ -315,18 +321,18 @@ def sweep_files(folder: str | os.PathLike[str]) -> list[Path]:
 
 
 def sweep_of(captures: CaptureSet | Iterable[Capture], name: str = "") -> Sweep:
-    """A sweep of captures: the words of their main jobs and ``capture.parameters`` as columns of
+    """A sweep of captures: the words of their main jobs, and their ``parameters`` as columns of
     numbers.
 
-    Values by name inside a parameter become columns ``name_inner``; a list becomes ``name_0``, ...,
-    or ``stride_h`` and ``stride_w`` if its axes are known.  Lists of more than 16 numbers, or of
-    different lengths (scales per channel), are tensors and left out; so are lists of records, which
-    describe tensors.  A text becomes a column of 0 and 1 for each of its values but one
-    (``activation_relu``, 0 if there is none; ``padding_same``, 0 for "valid"); a text that is the
-    same in all captures is left out.
+    A mapping inside a parameter becomes columns ``name_inner``; a list becomes ``name_0``,
+    ``name_1``, ..., or ``stride_h`` and ``stride_w`` if its axes are known.  A list of more than 16
+    numbers, or of different lengths in different captures (scales per channel), is a tensor and
+    left out; so is a list of records, which describes tensors.  A text becomes a column of 0 and 1
+    for each of its values but one (``activation_relu``, 0 if there is no activation;
+    ``padding_same``, 0 for "valid"); a text that is the same in all captures is left out.
 
     Raises ValueError (what, got, allowed) for captures of more than one target, chip, block, length
-    or provenance, and for a parameter that some captures lack, naming one.
+    or provenance, and for a parameter that some captures lack; it names one of them.
     """
     found: tuple[Any, ...] = (captures,)
     if isinstance(captures, Iterable):
@@ -364,7 +370,7 @@ def sweep_of(captures: CaptureSet | Iterable[Capture], name: str = "") -> Sweep:
 
 
 def _shared(capture: Capture) -> dict[str, object]:
-    """The values that have to be the same in every capture of a sweep, by name."""
+    """The properties that must be the same in every capture of a sweep, by name."""
     return {
         "target": capture.target,
         "chip": capture.chip,
@@ -375,7 +381,7 @@ def _shared(capture: Capture) -> dict[str, object]:
 
 
 def _advice(what: str, value: object = "") -> str:
-    """The advice to take only a part of captures that make no sweep together."""
+    """The end of an error text: how to take only those captures that make one sweep."""
     folder = f"a folder with those that have {what} alone"
     if value:
         folder = f"a folder with those of one {what} alone"
@@ -385,7 +391,7 @@ def _advice(what: str, value: object = "") -> str:
 
 
 def no_captures(what: str, given: object) -> None:
-    """Raise TypeError for captures, or a path, if a sweep or words are asked for."""
+    """Raise TypeError if captures or a path are given where a sweep or words are needed."""
     start = [given]
     if isinstance(given, list | tuple):
         start = [*given[:1]]
@@ -398,7 +404,8 @@ def no_captures(what: str, given: object) -> None:
 
 
 def words_of(table: Any) -> np.ndarray:
-    """``(N, W) uint32``, a copy; raises ValueError for anything else."""
+    """The words as a new array ``(N, W) uint32``; raises ValueError for a table of another shape or
+    with other numbers."""
     try:
         words = np.asarray(table)
     except ValueError:
@@ -420,7 +427,8 @@ def words_of(table: Any) -> np.ndarray:
 
 
 def _parameters(given: Any, rows: int) -> pd.DataFrame:
-    """The parameters of as many captures, as a DataFrame of int64 and float64."""
+    """The given parameters as a DataFrame of ``rows`` rows, with columns of int64 or float64;
+    raises ValueError for anything else."""
     try:
         frame = given
         if not isinstance(given, pd.DataFrame):
@@ -452,7 +460,8 @@ def _refuse_many(count: int) -> None:
 
 
 def _as_numbers(name: str, values: list[Any]) -> np.ndarray:
-    """A column as int64 if every value is whole and fits, else as float64."""
+    """The values of a column as int64 if all are whole numbers of 64 bits, else as float64; raises
+    ValueError for anything but finite numbers."""
     whole = True
     for row, value in enumerate(values):
         limit = np.inf
@@ -470,10 +479,10 @@ def _as_numbers(name: str, values: list[Any]) -> np.ndarray:
 
 
 def _registers(name: str, chip: str, block: str, count: int) -> RegisterMap | None:
-    """The map of a block; None if target, chip or block are not known here.
+    """The register map of a block; None if target, chip or block are not known.
 
-    A sweep that does not say its chip gets the map of the target's first chip, if that has as many
-    words.
+    For a sweep that does not name its chip it is the map for the first chip of the target, if that
+    has ``count`` words.
     """
     try:
         target = stated_target(name)
@@ -492,7 +501,8 @@ def _read_npz(path: Path) -> Sweep:
         stated = None
         if SUM in arrays:
             stated = arrays.pop(SUM).item()
-        # a damaged directory may lose entries, the sum among them
+        # if the directory of a damaged file has lost the entry of the sum, its name is still in the
+        # bytes
         lost = stated is None and f"{SUM}.npy".encode() in data
         refuse_if(
             lost, SUM, "none in the directory", "is that of the content; it was changed or damaged"
@@ -508,10 +518,10 @@ def _read_npz(path: Path) -> Sweep:
 
 
 def _members(data: bytes) -> dict[str, np.ndarray]:
-    """The arrays of an npz file by name; zipfile holds each against its checksum.
+    """The arrays of an npz file by name; the checksum of each is compared.
 
-    Raises ValueError for bytes that are not an npz file, a member that no sweep has, and members
-    that are larger than allowed, before they are unpacked.
+    Raises ValueError, before anything is unpacked, for bytes that are not an npz file, an array
+    that no sweep has, and arrays that are larger than allowed.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as file:
@@ -540,7 +550,8 @@ def _members(data: bytes) -> dict[str, np.ndarray]:
 
 
 def _array(name: str, data: bytes) -> np.ndarray:
-    """The array that an npy file holds; raises ValueError if any byte is left over."""
+    """The array in the bytes of an npy file; raises ValueError if they are not an npy file, or if
+    any byte is left over."""
     member = io.BytesIO(data)
     try:
         version = np.lib.format.read_magic(member)
@@ -576,7 +587,8 @@ def _array(name: str, data: bytes) -> np.ndarray:
 
 
 def _refuse_letters(name: str, texts: np.ndarray) -> None:
-    """Refuse texts with numbers that are not letters of Unicode, which numpy does not check."""
+    """Raise ValueError for texts that hold numbers which are no letters of Unicode; numpy does not
+    check this."""
     letters = texts.view(np.dtype(np.uint32).newbyteorder(texts.dtype.byteorder))
     first, last = SURROGATES
     wrong = letters[(letters > LAST_LETTER) | ((letters >= first) & (letters <= last))]
@@ -588,7 +600,7 @@ def _refuse_letters(name: str, texts: np.ndarray) -> None:
 
 
 def _sum(arrays: Mapping[str, np.ndarray]) -> str:
-    """The sha256 over name, type, shape and values of each array of a file."""
+    """The sha256 over the name, type, shape and values of every array of a file."""
     sums = hashlib.sha256()
     for name in sorted(arrays):
         array = arrays[name]
@@ -626,8 +638,10 @@ def _sweep_of_arrays(
 
 
 def _columns(captures: tuple[Capture, ...]) -> Any:
-    """Parameters of captures as columns of numbers by name."""
-    values: dict[str, dict[int, Any]] = {}  # by name and number of the capture
+    """The parameters of captures as lists of numbers (one for each capture) by the name of the
+    column."""
+    # values by the name of the parameter and the number of the capture
+    values: dict[str, dict[int, Any]] = {}
     for number, capture in enumerate(captures):
         for name, value in _leaves(capture.parameters):
             of_name = values.setdefault(name, {})
@@ -658,7 +672,8 @@ def _columns(captures: tuple[Capture, ...]) -> Any:
 
 
 def _leaves(values: Mapping[str, Any], front: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values by full name, without lists of records."""
+    """Yield (full name, value) for every value that is not a mapping; lists of records are left
+    out."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{front}{name}_")
@@ -667,7 +682,7 @@ def _leaves(values: Mapping[str, Any], front: str = "") -> Iterator[tuple[str, A
 
 
 def _column(name: str, values: list[Any], cases: list[str]) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the columns that a parameter becomes, by name."""
+    """Yield (name, numbers) for each column that a parameter becomes: none, one or several."""
     kinds = {_kind(value) for value in values} - {"nothing"}
     if len(kinds) > 1 or (kinds not in (set(), {"text"}) and None in values):
         _refuse_kinds(name, values, cases)
@@ -690,7 +705,8 @@ def _column(name: str, values: list[Any], cases: list[str]) -> Iterator[tuple[st
 
 
 def _refuse_kinds(name: str, values: list[Any], cases: list[str]) -> None:
-    """Raise ValueError that names the first value of another kind than that of the first case."""
+    """Raise ValueError that names the first case whose value is of another kind (text, list,
+    number) than the value of the first case."""
     first = _kind(values[0])
     for case, value in zip(cases, values, strict=True):
         if _kind(value) != first:
@@ -703,7 +719,8 @@ def _refuse_kinds(name: str, values: list[Any], cases: list[str]) -> None:
 def _columns_of_lists(
     name: str, arrays: list[np.ndarray], cases: list[str]
 ) -> Iterator[tuple[str, list[Any]]]:
-    """Yield a column for each place in short lists of one shape; tensors have none."""
+    """Yield (name, numbers) for each place in the lists, if they are short and of one shape; longer
+    lists are tensors and give no column."""
     shape = arrays[0].shape
     if arrays[0].size > MOST_LISTED or any(array.shape != shape for array in arrays):
         return
@@ -731,7 +748,8 @@ def _kind(value: Any) -> str:
 
 
 def _list(value: list[Any]) -> np.ndarray:
-    """A list as an array of its shape; a ragged list as an array that is too long for a column."""
+    """A list as an array; a list of lists of different lengths gives an array that is too long to
+    become columns."""
     try:
         np.shape(value)
     except ValueError:
@@ -740,7 +758,8 @@ def _list(value: list[Any]) -> np.ndarray:
 
 
 def _all_of(texts: Iterable[str]) -> str:
-    """The texts of all captures, if they are few; else their number."""
+    """The different texts of the captures, joined, if there are at most 3; else how many there
+    are."""
     different = [*dict.fromkeys(filter(None, texts))]
     if len(different) <= 3:
         return ", ".join(different)

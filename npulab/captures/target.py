@@ -1,5 +1,5 @@
-"""The parts that an NPU's folder states: its maps, chips, importers, and the steps from capture to
-layer and back."""
+"""The parts that the folder of an NPU defines: its maps, chips and importers, and the functions
+that lead from a capture to a layer and back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Features = Mapping[str, int]
 OWN = f"{Path(__file__).parents[1]}{os.sep}"  # npulab's own files
-# parameters of layers, and their values that every ``lower`` supports
+# variants of layers: names of parameters, and the usual values, which every ``lower`` supports
 VARIANTS = {"output": ("codes",), "rounding": ("half-away",), "activation": ACTIVATIONS}
 STEPS = (
     "lift",
@@ -49,18 +49,20 @@ STEPS = (
 
 
 class Unsupported(ValueError):
-    """A step cannot work: the target does not cover it yet, or the capture lacks its data."""
+    """Raised by a step that cannot work: the target does not cover it yet, or the capture lacks
+    data that it needs."""
 
 
 class Hang(Exception):
-    """A simulated device would never finish this capture; the text says why."""
+    """Raised by a simulated device that would never finish a capture; the text says why."""
 
 
 class Lifted(NamedTuple):
-    """A layer or a network, its input and its captured output ``(H, W, C)``; a tensor that nobody
-    recorded is None.
+    """A layer or a network, with its input and its captured output, both ``(H, W, C)``; a tensor
+    that was not recorded is None.
 
-    If it takes several tensors, ``x`` is their tuple, as ``emulate`` takes it.
+    If the layer takes several tensors, ``x`` is a tuple of them, in the form that ``emulate``
+    takes.
     """
 
     layer: Any
@@ -69,11 +71,11 @@ class Lifted(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """The claim of another ``source`` on a field of a capture, ``what`` in the source's words.
+    """A statement of another ``source`` about a field of a capture; ``what`` is the statement in
+    the words of the source.
 
-    ``field`` is its name in the capture, in the job ``task`` counted from 0; ``expected`` is the
-    value that the source gives it and ``got`` the value in the capture, None if it has no such
-    field.
+    ``field`` is the name of the field in the job with the number ``task``; ``expected`` is the
+    value that the source states and ``got`` the value in the capture, None if it has no such field.
     """
 
     task: int
@@ -85,7 +87,7 @@ class Claim(NamedTuple):
 
     @property
     def agrees(self) -> bool:
-        """True if the field has the value that the source gives it."""
+        """True if the field has the value that the source states."""
         return bool(self.got == self.expected)
 
     def __str__(self) -> str:
@@ -100,9 +102,11 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True)
 class Range:
-    """A range of memory that a recorded run checked: ``predicted`` are the bytes that the target's
-    arithmetic leaves there, ``captured`` the bytes of the run; ``crc`` if only their CRC-32 was
-    kept.  Raises ValueError for a member of another type.
+    """A range of memory that a recorded run checked.
+
+    ``predicted`` are the bytes that the target's arithmetic leaves there, ``captured`` the bytes of
+    the run; ``crc`` is the CRC-32 of these if only that was kept.  Raises ValueError for a member
+    of another type.
     """
 
     name: str
@@ -123,7 +127,8 @@ class Range:
 
     @property
     def differing(self) -> Sequence[int]:
-        """Places of bytes that differ from the captured bytes; all places if a CRC differs."""
+        """The offsets of the bytes that differ between ``predicted`` and ``captured``; all offsets
+        if the CRC-32 differs."""
         if self.captured is None:
             if self.crc is None or zlib.crc32(self.predicted) == self.crc:
                 return range(0)
@@ -136,12 +141,13 @@ class Range:
 
     @property
     def largest(self) -> int:
-        """The largest difference of a byte, 0 if only a CRC was kept."""
+        """The largest difference between a predicted and a captured byte; 0 if only a CRC was
+        kept."""
         a, b = self._both()
         return int((np.maximum(a, b) - np.minimum(a, b)).max(initial=0))
 
     def _both(self) -> tuple[np.ndarray, np.ndarray]:
-        """The bytes ``(n,) uint8`` that both sides have."""
+        """The predicted and the captured bytes, ``(n,) uint8`` each, as far as both reach."""
         captured = self.captured or b""
         both = min(len(self.predicted), len(captured))
         predicted = np.frombuffer(self.predicted, np.uint8, both)
@@ -162,17 +168,19 @@ class Range:
         )
 
 
-MEMBERS = {"replay": Range, "claims": Claim}  # steps that give a sequence, and its members
+# steps whose answer is a sequence, and the type of its members
+MEMBERS = {"replay": Range, "claims": Claim}
 
 
 @dataclass(frozen=True)
 class Importer:
-    """A foreign dump format: ``recognises(path)`` looks, ``read(path)`` gives a capture per case.
+    """A foreign dump format: ``recognises(path)`` is True for a dump of this format, ``read(path)``
+    gives the captures in it by case.
 
-    ``read`` raises ValueError with file and line for a broken dump; if the dump holds independent
-    cases, it gives the ValueError in place of a broken case, and the rest is read.  ``readers``, if
-    it is stated, gives for such a dump a reader of each case by name, to be called when and where
-    the case is needed.
+    ``read`` raises ValueError with file and line for a broken dump; if the cases of the dump are
+    independent, a broken case has its ValueError in place of a capture, and the others are read.
+    ``readers(path)``, for such dumps, gives for each case a function that reads it, so that a case
+    is read only when it is needed, perhaps in another process.
     """
 
     name: str
@@ -182,7 +190,8 @@ class Importer:
 
 
 def each_read(readers: Mapping[str, Callable[[], Capture]]) -> dict[str, Capture | ValueError]:
-    """The captures of readers by name; in place of a broken case the ValueError."""
+    """The captures that the readers return, by name; a case whose reader raises ValueError has that
+    error in its place."""
     cases: dict[str, Capture | ValueError] = {}
     for name, read in readers.items():
         try:
@@ -194,8 +203,8 @@ def each_read(readers: Mapping[str, Callable[[], Capture]]) -> dict[str, Capture
 
 @dataclass(frozen=True)
 class DocumentFormat:
-    """Files that are not captures: ``recognises(path)`` looks, ``read(path)`` gives a
-    ``documents.Document`` and raises ValueError for a broken file."""
+    """A format of files that are not captures: ``recognises(path)`` is True for such a file,
+    ``read(path)`` gives a ``documents.Document`` and raises ValueError for a broken file."""
 
     name: str
     recognises: Callable[[Path], bool]
@@ -210,7 +219,8 @@ def _not_yet(what: str) -> Callable[..., Any]:
 
 
 def _in_order(capture: Capture, name: str, like: np.ndarray) -> np.ndarray:
-    """The elements of a buffer in the order of the axes; ValueError if they are more or fewer."""
+    """The bytes of a buffer as an array of the type and shape of ``like``, last axis fastest;
+    raises ValueError if their number is another."""
     data = capture.buffers[name]
     if len(data) != like.nbytes:
         raise ValueError(
@@ -221,7 +231,7 @@ def _in_order(capture: Capture, name: str, like: np.ndarray) -> np.ndarray:
 
 
 def _every_task(capture: Capture) -> range:
-    """All tasks, by number."""
+    """The numbers of all jobs of a capture."""
     return range(len(capture.jobs))
 
 
@@ -319,7 +329,7 @@ class Target:
 
     @property
     def registers(self) -> RegisterMap:
-        """The parameter block's map for the usual chip."""
+        """The register map of the parameter block (the first block) for the first chip."""
         return next(iter(self.maps(next(iter(self.chips))).values()))
 
     def maps(self, chip: str) -> dict[str, RegisterMap]:
@@ -340,10 +350,11 @@ class Target:
 
 
 def guarded(function: Callable[..., Any], name: str, step: str) -> Callable[..., Any]:
-    """A step of a target whose unexpected errors get the question, file and line.
+    """A function that calls a step of a target; to an unexpected error it adds the name of the
+    step, its argument, and the file and line.
 
-    Errors that code of npulab or of the target's folder raises with a sentence pass unchanged, and
-    so do errors of files and imports.
+    An error that code of npulab or of the target's folder raises with a sentence passes unchanged;
+    so does an error of files and imports.
     """
     function = getattr(function, "_guarded", function)
     folder = str(Path(getattr(function, "__code__", place_of.__code__).co_filename).parent)
@@ -369,8 +380,8 @@ def guarded(function: Callable[..., Any], name: str, step: str) -> Callable[...,
 
 
 def place_of(error: BaseException, folder: str) -> str:
-    """File, line and text of the innermost line in a folder's files that an error went through; in
-    any file if it went through none of them."""
+    """The place of an error as text: file, number and text of the innermost line in a file of the
+    folder; if the error passed through no such file, of the innermost line in any file."""
     frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename:
         frames.append((error.filename, error.lineno or 0))
@@ -386,8 +397,8 @@ def place_of(error: BaseException, folder: str) -> str:
 
 
 def _in_words(error: BaseException, folder: str) -> bool:
-    """True if a ``raise`` statement of npulab's or of the folder's code made the error, with a
-    sentence."""
+    """True if an error was made by a ``raise`` statement in npulab's code or in that of the folder,
+    and has a text."""
     frame = None
     trace = error.__traceback__
     while trace is not None:
@@ -402,7 +413,7 @@ def _in_words(error: BaseException, folder: str) -> bool:
 
 
 def _subject(value: Any) -> str:
-    """The argument of a step, in words."""
+    """A short name for the argument of a step, for an error text."""
     if isinstance(value, np.ndarray):
         return f"{value.size} words"
     if hasattr(value, "jobs"):
@@ -413,7 +424,8 @@ def _subject(value: Any) -> str:
 def _only(
     function: Callable[[Capture], Any], kind: type, name: str, step: str
 ) -> Callable[[Capture], Sequence[Any]]:
-    """A step that gives members of one kind, or raises ValueError."""
+    """A function that calls a step and returns the members of its answer as a tuple; it raises
+    ValueError if one is not of ``kind``."""
 
     @wraps(function)
     def checked(capture: Capture) -> Sequence[Any]:
@@ -438,7 +450,8 @@ def _only(
 def _plain_only(
     lower: Callable[..., Capture], name: str, known: Sequence[str]
 ) -> Callable[..., Capture]:
-    """A ``lower`` that refuses layers with variants it does not heed."""
+    """A function that calls ``lower``, but raises ValueError for a layer with a variant that is
+    neither usual nor in ``known``."""
 
     @wraps(lower)
     def checked(layer: Any, *values: Any, **named: Any) -> Capture:
@@ -456,13 +469,14 @@ def _plain_only(
 
 
 def select(tables: Mapping[str, RegisterMap], features: Features) -> dict[str, RegisterMap]:
-    """The maps of a chip with these features, by block."""
+    """The register maps by block, with the registers that a chip with these features has."""
     on = [name for name, value in features.items() if value]
     return {block: table.select(on) for block, table in tables.items()}
 
 
 def read_chips(path: Path) -> dict[str, dict[str, int]]:
-    """Features by chip from a table (chip, feature, value, evidence, note)."""
+    """The features by chip and name, from a table with the columns chip, feature, value, evidence
+    and note."""
     out: dict[str, dict[str, int]] = {}
     for row in read_table(path):
         out.setdefault(row["chip"], {})[row["feature"]] = int(row["value"], 0)
@@ -470,5 +484,6 @@ def read_chips(path: Path) -> dict[str, dict[str, int]]:
 
 
 def read_sources(path: Path) -> dict[str, str]:
-    """Evidence code to title and place from a table (code, title, where)."""
+    """The sources by evidence code, each as "title (where)", from a table with the columns code,
+    title and where."""
     return {row["code"]: f"{row['title']} ({row['where']})" for row in read_table(path)}

@@ -1,11 +1,11 @@
-"""The code that the user trusts, recorded by its content, and how such code is loaded.
+"""The code that the user trusts: the record of its contents, and the loading of such code.
 
-The record has for each trusted place, a folder or the file of a module, the sha256 of every file in
-it that may be code; for a file also the sums of the modules and packages next to it, which it can
-import.  Tables and texts are data, which may change; any other change needs trust again.  Code is
-compiled from its source each time, because nobody has looked at a compiled copy next to it.
-Modules of the working folder that trusted code imports from outside its place need trust of their
-own (``imported``).
+A trusted place is a folder or the file of a module.  For each, the record has the sha256 of every
+file in the folder that may be code; for a file also the sums of the modules and packages next to
+it, which it can import.  Tables and texts are data, which may change; any other change needs trust
+again.  Code is compiled from its source each time, because nobody has looked at a compiled copy
+next to it.  A module of the working folder that trusted code imports from outside its place needs
+trust of its own (``imported``).
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ DATA = {".bin", ".csv", ".ipynb", ".json", ".md", ".npz", ".png", ".rst", ".svg"
 COMPILED = "__pycache__"
 MODULES = {*SOURCE_SUFFIXES, *(f".{suffix.rpartition('.')[2]}" for suffix in EXTENSION_SUFFIXES)}
 MOST_FILES = 10_000
-MOST_FOLDERS = 10_000  # that a module can import from
-MOST_BYTES = 2**28  # of one file of code
-MOST_NAMED = 3  # files that a sentence names
-Sums = dict[str, str]  # sha256 by the file's name in its place
+MOST_FOLDERS = 10_000  # most folders that a module can import from
+MOST_BYTES = 2**28  # most bytes of one file of code
+MOST_NAMED = 3  # most files that an error text names
+Sums = dict[str, str]  # sha256 by the file's path relative to its place
 
 
 def trust(given: Path) -> Path:
-    """Record that the code of a target's folder, of every target in a folder, or of a module, may
-    run as it is now; gives the record's path.
+    """Record that code may run as it is now, and return the path of the record.
 
-    Raises ValueError for a folder without a target and for code that cannot be read whole, OSError.
+    The code is that of a target's folder, of every target in a folder, or of a module.  Raises
+    ValueError for a folder without a target and for code that cannot be read whole; OSError if the
+    record cannot be written.
     """
     places = _trusted_places(given)
     refuse_if(
@@ -62,8 +63,8 @@ def trust(given: Path) -> Path:
 
 
 def untrusted(place: Path) -> str:
-    """The reason why the code of a place may not run, and the command that trusts it; "" if it
-    may."""
+    """The reason why the code of a place may not run, with the command that trusts it; "" if it may
+    run."""
     place = place.resolve()
     known = _trusted().get(str(place))
     if known is None:
@@ -81,8 +82,8 @@ def untrusted(place: Path) -> str:
 
 
 def code_of(place: Path) -> Sums:
-    """The sha256 of every file of a folder that may be code, or of a file and the modules that it
-    can import from its folder.
+    """The sha256, by name, of every file that may be code in a folder; for a file, of the file and
+    of the modules that it can import from its folder.
 
     Raises ValueError for a folder that is a link, whose files may be changed elsewhere, and for
     more than 10,000 files.
@@ -94,7 +95,8 @@ def code_of(place: Path) -> Sums:
 
 
 def covers(file: Path) -> bool:
-    """True if a module's file is part of a place that has not changed since it was trusted."""
+    """True if a module's file belongs to a trusted place that has not changed since it was
+    trusted."""
     file = file.resolve()
     for name, sums in _trusted().items():
         place = Path(name)
@@ -108,7 +110,7 @@ def covers(file: Path) -> bool:
 
 
 def files_of(place: Path) -> list[Path]:
-    """The files whose sums are in ``code_of``; raises as that does."""
+    """The paths of the files whose sums ``code_of`` returns; raises as ``code_of``."""
     if place.is_dir():
         files = list(_inside(place))
     else:
@@ -121,7 +123,8 @@ def files_of(place: Path) -> list[Path]:
 
 
 def _inside(place: Path) -> Iterator[Path]:
-    """The files of a folder that may be code."""
+    """Yield the files of a folder that may be code: all but hidden files, compiled copies, and
+    data."""
     for folder, folders, names in os.walk(place, onerror=_fail):
         folders[:] = [name for name in folders if name != COMPILED and not name.startswith(".")]
         for name in folders:
@@ -136,8 +139,8 @@ def _inside(place: Path) -> Iterator[Path]:
 
 
 def _next_to(file: Path) -> Iterator[Path]:
-    """The other modules of a file's folder, and the modules of packages there.  Links to folders
-    are not followed, so that trust never covers the files there."""
+    """Yield the other modules in a file's folder, and the modules of the packages in it.  Links to
+    folders are not followed, so that trust never covers files elsewhere."""
     for count, (folder, folders, names) in enumerate(os.walk(file.parent, onerror=_fail), 1):
         folders[:] = sorted(name for name in folders if name.isidentifier() and name != COMPILED)
         if count > MOST_FOLDERS:
@@ -152,11 +155,11 @@ def _next_to(file: Path) -> Iterator[Path]:
 
 
 def load_module(name: str, place: Path) -> ModuleType:
-    """The module in a folder or file, its code compiled from the source; it replaces a loaded
-    module of that name."""
+    """The module in a folder or file, compiled from its source and run; it replaces a loaded module
+    of that name."""
     for known in [*sys.modules]:
         if f"{known}.".startswith(f"{name}."):
-            del sys.modules[known]  # from another folder, or from files that have changed
+            del sys.modules[known]  # it may be from another folder, or from files that have changed
     file, folders = place, None
     if place.is_dir():
         file, folders = place / "__init__.py", [str(place)]
@@ -182,7 +185,7 @@ def load_module(name: str, place: Path) -> ModuleType:
 
 
 class Source(SourceFileLoader):
-    """A loader that compiles a module from its source each time."""
+    """A loader of modules that compiles the source each time, and never reads a compiled copy."""
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
@@ -191,17 +194,18 @@ class Source(SourceFileLoader):
 
 
 def _trusted_places(given: Path) -> list[Path]:
-    """The folders and files of modules that a path means."""
+    """The places that a path given to ``npulab trust`` stands for: the file of a module, a folder,
+    or the packages in a folder."""
     if given.is_file() and given.suffix in MODULES:
         return [given.resolve()]
     packages = {*given.glob("__init__.py"), *given.glob("*/__init__.py")}
-    # without packages the folder itself, if it holds modules
+    # if there are no packages, the place is the folder itself, if it holds modules
     files = packages or {*given.glob("*.py")}
     return sorted({file.parent.resolve() for file in files})
 
 
 def _record() -> Path:
-    """The file that records what this user trusts."""
+    """The path of the file that records what this user trusts."""
     home = Path(os.environ.get("XDG_STATE_HOME", ""))
     if not home.is_absolute():
         home = Path.home() / ".local/state"
@@ -209,8 +213,8 @@ def _record() -> Path:
 
 
 def _trusted() -> dict[str, Sums]:
-    """The sums of each trusted place; empty if the record is broken.  Early records, which npulab
-    wrote without sums, count for nothing."""
+    """The recorded sums of each trusted place; an empty dict if the record is missing or broken.
+    Entries without sums, which early versions of npulab wrote, are left out."""
     try:
         record = read_json(_record())
     except (OSError, ValueError, RuntimeError):  # no file, a broken file, a user without a home

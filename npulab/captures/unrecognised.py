@@ -1,4 +1,5 @@
-"""Sentences on files and folders that no target recognises: what they are, and the next step."""
+"""Error texts about files and folders that no target recognises: they say what the file is, and
+what to do next."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ FORMATS = "npulab list --formats names what they read"
 
 
 def formats() -> list[Row]:
-    """The dumps that targets read: target and format; for a broken target the error."""
+    """A row for each format of dumps that a target reads: target and format; for a target that does
+    not load, its error."""
     rows: list[Row] = []
     for name in targets():
         try:
@@ -36,7 +38,8 @@ def formats() -> list[Row]:
 
 
 def sentence_of(path: Path) -> str:
-    """The kind of a file that no target recognises, what to do with it, and broken targets."""
+    """The error text for a file that no target recognises: its kind, what to do with it, and the
+    errors of targets that do not load."""
     parts = [_kind_and_step(path)]
     for row in formats():
         error = row["format"].removeprefix("none: ")
@@ -46,7 +49,8 @@ def sentence_of(path: Path) -> str:
 
 
 def unread_dumps(path: Path) -> str:
-    """The reason why no target reads the described dumps in a folder; "" without a description."""
+    """The reason why no target reads the dumps (folders with a ``job.json``) in a folder; "" if
+    there are none."""
     wrong = [_refused_by(folder) for folder in described(path)]
     if len(wrong) > 1:
         return (
@@ -58,7 +62,7 @@ def unread_dumps(path: Path) -> str:
 
 
 def holds_none(path: Path) -> str:
-    """The sentence that a folder holds no capture, with a guess at what was meant."""
+    """The error text for a folder that holds no capture, with a guess at what the user wanted."""
     if (path / SWEEP).is_file():
         return f"{path}: holds no capture, npulab.models.check_sweep checks a sweep of models"
     return (
@@ -68,10 +72,11 @@ def holds_none(path: Path) -> str:
 
 
 def undescribed(path: Path) -> str:
-    """The end of a refusal of a folder without captures.
+    """The end of the error text for a folder without captures; "" if nothing can be added.
 
-    It names a description, in the folder or in a folder of it, that is not a file; else the line
-    that makes a description for the recorded files; "" if there are none.
+    If a ``job.json`` or ``capture.json``, here or in a folder directly below, cannot be read as a
+    file, it says so.  Else, if such a folder holds recorded files without ``job.json``, it gives
+    the shell command that makes one.
     """
     folders = _with_folders(path)
     for inner in folders:
@@ -100,15 +105,15 @@ def undescribed(path: Path) -> str:
 
 
 def _with_folders(path: Path) -> list[Path]:
-    """A folder and the folders in it; nothing for a file."""
+    """The folder and the folders directly in it; an empty list for a file."""
     if path.is_dir():
         return [path, *sorted(inner for inner in path.iterdir() if inner.is_dir())]
     return []
 
 
 def _no_file(folder: Path) -> str:
-    """The sentence that a description cannot be read, such as a link to nowhere or a pipe; "" if
-    there is none, or it is a file."""
+    """The sentence that a ``capture.json`` or ``job.json`` is not a file, but for example a link to
+    nowhere or a pipe; "" if each is a file or missing."""
     for file in (folder / CAPTURE, folder / DESCRIPTION):
         if not os.path.lexists(file) or file.is_file():
             continue
@@ -123,7 +128,8 @@ def _no_file(folder: Path) -> str:
 
 
 def _recorded(folder: Path) -> str:
-    """The name of a file of a dump in a folder without a description; "" if there is none."""
+    """The name of a file of a dump in a folder that has no ``job.json``; "" if it has one, or if
+    there is no such file."""
     names = sorted(file.name for file in folder.iterdir() if file.is_file())
     if DESCRIPTION in names:
         return ""
@@ -134,7 +140,7 @@ def _recorded(folder: Path) -> str:
 
 
 def _refused_by(folder: Path) -> str:
-    """The reason why no target reads a folder by its description."""
+    """The reason why no target reads the dump in a folder, according to its ``job.json``."""
     where = folder / DESCRIPTION
     try:
         npu, known = stated_npu(folder), targets()

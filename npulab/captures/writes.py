@@ -1,5 +1,5 @@
-"""Register writes: read from a text file, as rows of a register table, and the place of a new write
-among recorded writes."""
+"""Register writes: reading them from a text file, a register table made of them, and the place for
+a new write among recorded ones."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ ALLOWED = "an address and a value, and perhaps a mask, as 0x..., or a comment"
 
 
 def read_writes(path: Path | str) -> list[tuple[int, ...]]:
-    """The writes in a text file, in order: (address, value), or (address, value, mask).
+    """The writes in a text file, in the order of its lines: (address, value), or (address, value,
+    mask).
 
     Each line has two or three numbers as ``0x...`` and any words between them; a comment begins
-    with ``#``, ``//`` or ``;``.  Raises ValueError with file and line for another line, for no
-    write at all, and for an address that is not a multiple of a word.
+    with ``#``, ``//`` or ``;``.  Raises ValueError with file and line for another line, for a file
+    without a write, and for an address that is not a multiple of 4.
     """
     path, out = Path(path), []
     for number, line in enumerate(text_of(read_bounded(path, MOST_BYTES), path).splitlines(), 1):
@@ -44,8 +45,8 @@ def read_writes(path: Path | str) -> list[tuple[int, ...]]:
 
 
 def rows_of_writes(writes: Iterable[Sequence[int]], block: str = "") -> list[dict[str, Any]]:
-    """A row of a register table for each register that is written, by offset: one field without a
-    name, with the written values as its note.
+    """Rows of a register table, one for each register that is written, sorted by offset: each is
+    one field of 32 bits without a name, whose note lists the written values.
 
     >>> rows_of_writes([(0x10, 1), (0x10, 3)], "JOB")[0]["note"]
     'written 2 times: 0x1, 0x3'
@@ -68,10 +69,11 @@ def rows_of_writes(writes: Iterable[Sequence[int]], block: str = "") -> list[dic
 
 
 def place_of_write(offset: int, offsets: Sequence[int], registers: RegisterMap) -> int:
-    """The number of the write before which a register that is not among them is written.
+    """The number of the recorded write (``offsets``) before which a write to a new register is to
+    be placed, so that the register is set before its unit starts.
 
-    That is the first of the consecutive starting writes that include the start of its unit; the
-    first starting write, if none starts its unit; the end, if there is no starting write.
+    Among the writes that start units, that is the first of the run that starts the unit of the
+    register; if no write starts that unit, the first of all; if no write starts any unit, the end.
     """
     starts = set()
     for item in registers:
@@ -92,7 +94,8 @@ def place_of_write(offset: int, offsets: Sequence[int], registers: RegisterMap) 
 
 
 def _first_of_run(number: int, offsets: Sequence[int], starts: Collection[int]) -> int:
-    """The first of the consecutive starting writes that end with this write."""
+    """The number of the first write of the run of consecutive starting writes that contains this
+    write."""
     while number and offsets[number - 1] in starts:
         number -= 1
     return number
