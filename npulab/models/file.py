@@ -35,7 +35,7 @@ from npulab.support.text import plural
 
 
 def _parse_field(text: str) -> Field:
-    """The field that ``name:kind=default`` of tables.csv states."""
+    """The field that a text ``name:kind=default`` of tables.csv states."""
     name, _, kind = text.partition(":")
     kind, _, default = kind.partition("=")
     if kind in TABLES or kind == "*":
@@ -50,7 +50,7 @@ def _parse_field(text: str) -> Field:
 
 
 SCHEMA = {name: tuple(map(_parse_field, fields.split())) for name, fields in TABLES.items()}
-# the part of a method's name in flatbuffers.Builder, by the letter of struct
+# the word for a type of number in method names of flatbuffers.Builder, by its letter of struct
 NUMBERS = {
     "b": "Int8",
     "B": "Uint8",
@@ -62,9 +62,10 @@ NUMBERS = {
 }
 KNOWN = OPERATORS | LISTED | TENSORS
 Fields = Mapping[str, Any]  # the fields of a table by name
-MOST_AXES = 8  # of a tensor that is read
-# Names by number, for each form.  Circle's operators have two numbers: its first files stored the
-# number as a byte without a sign.  The later number is the last, so it is the number written.
+MOST_AXES = 8  # most axes of a tensor that is read
+# Names by number, for each form.  Each of circle's own operators has two numbers: its first files
+# stored the number as a byte without a sign.  The newer number comes last here, so that it is the
+# number that is written.
 OPERATOR_NAMES = {"tflite": dict(enumerate(NAMES)), "circle": dict(enumerate(NAMES))}
 TENSOR_TYPES = {"tflite": dict(enumerate(TYPES)), "circle": dict(enumerate(TYPES))}
 for _index, _circle in enumerate(CIRCLE_NAMES):
@@ -74,10 +75,11 @@ for _index, _circle in enumerate(CIRCLE_TYPES):
 
 
 def pack(graph: Graph) -> bytes:
-    """The bytes of a graph; the same graph gives the same bytes.
+    """The bytes of a file that holds a graph; equal graphs give equal bytes.
 
-    An operator's options are written if their kind is known.  Raises ValueError if the graph's form
-    has no number for a type or an operator; MissingPackage if flatbuffers is not installed.
+    The options of an operator are written if their kind is known.  Raises ValueError if the form of
+    the graph has no number for a type or an operator; MissingPackage if flatbuffers is not
+    installed.
     """
     flatbuffers = needed("flatbuffers", "writing a model")
     if graph.form not in FORMS:
@@ -86,7 +88,8 @@ def pack(graph: Graph) -> bytes:
         raise ValueError(
             "others: got a graph with buffers of its own, allowed are those of the first"
         )
-    numbers: dict[tuple[str, int], int] = {}  # of each operator in the file's list of codes
+    # index of each (operator, revision) in the file's list of codes
+    numbers: dict[tuple[str, int], int] = {}
     graphs = [_graph_values(graph.form, each, numbers) for each in graph.graphs]
     identifier, version = FORMS[graph.form]
     model = {
@@ -102,7 +105,8 @@ def pack(graph: Graph) -> bytes:
 
 
 def _graph_values(form: str, graph: Graph, numbers: dict[tuple[str, int], int]) -> dict[str, Any]:
-    """The fields of a SubGraph; ``numbers`` gains the operators that it does not have yet."""
+    """The fields of a SubGraph; each operator that ``numbers`` does not have yet is added to it,
+    with its number in the list of operator codes."""
     types = {name: number for number, name in TENSOR_TYPES[form].items()}
     tensors: list[dict[str, Any]] = []
     for tensor in graph.tensors:
@@ -111,7 +115,7 @@ def _graph_values(form: str, graph: Graph, numbers: dict[tuple[str, int], int]) 
                 f"{tensor.name}: got type {tensor.dtype}, allowed in a .{form} is one of "
                 f"{', '.join(types)}"
             )
-        # tables.csv calls these fields as Tensor calls them; the rest of vars() is not looked at
+        # tables.csv has the same names of fields as Tensor; other members of Tensor are not read
         stored: dict[str, Any] = {**vars(tensor), "type": types[tensor.dtype]}
         if tensor.scale:
             stored["quantization"] = vars(tensor)
@@ -138,7 +142,8 @@ def _graph_values(form: str, graph: Graph, numbers: dict[tuple[str, int], int]) 
 
 
 def _code_values(form: str, name: str, revision: int) -> dict[str, Any]:
-    """The fields of an OperatorCode."""
+    """The fields of the OperatorCode of an operator; raises ValueError if the form has no such
+    operator."""
     numbers = {known: number for number, known in OPERATOR_NAMES[form].items()}
     base, _, custom = name.partition("(")
     if base in numbers:
@@ -161,7 +166,7 @@ def _code_values(form: str, name: str, revision: int) -> dict[str, Any]:
 
 
 def _pack_table(builder: Any, kind: str, values: Fields) -> int:
-    """Write a table, after all that it points to, and return its offset."""
+    """Write all that a table points to, then the table; return the offset of the table."""
     fields = SCHEMA[kind]
     offsets = {}
     for field in fields:
@@ -173,13 +178,13 @@ def _pack_table(builder: Any, kind: str, values: Fields) -> int:
             builder.PrependUOffsetTRelativeSlot(slot, offsets[field.name], 0)
         elif field.name in values and field.kind in NUMBERS:
             write = getattr(builder, f"Prepend{NUMBERS[field.kind]}Slot")
-            # without a default, because the builder leaves out a value that equals it
+            # no default is given, because the builder leaves out a value that equals the default
             write(slot, values[field.name], None)
     return builder.EndObject()
 
 
 def _pack_part(builder: Any, kind: str, value: Any) -> int:
-    """Write a string, a table or a vector and return its offset."""
+    """Write a string, a table or a vector, and return its offset."""
     if kind == "s":
         return builder.CreateString(value)
     if kind == "*":
@@ -199,14 +204,15 @@ def _pack_part(builder: Any, kind: str, value: Any) -> int:
     else:
         raw, alignment = np.array(value, f"<{element}").tobytes(), size
     builder.StartVector(size, len(raw) // size, alignment)
-    # the bytes at once: the builder would take them one by one
+    # all bytes are copied at once: the builder would take them one by one
     builder.head = builder.head - len(raw)
     builder.Bytes[builder.head : builder.head + len(raw)] = raw
     return builder.EndVector()
 
 
 def form_of(start: bytes) -> str | None:
-    """The form that the first 8 bytes of a file state; None for a file of another kind.
+    """The form ("tflite" or "circle") that the first 8 bytes of a file state; None for any other
+    file.
 
     >>> form_of(b"    CIR0")
     'circle'
@@ -218,9 +224,10 @@ def form_of(start: bytes) -> str | None:
 
 
 def unpack(data: bytes) -> Graph:
-    """The first graph in the bytes of a file; ``others`` are the graphs that follow it.
+    """The first graph in the bytes of a file; its ``others`` are the other graphs of the file.
 
-    Raises ValueError (what, got, allowed, where) for bytes that are not a model, or a broken one.
+    Raises ValueError (what, got, allowed, where) for bytes that are not a model, and for a broken
+    model.
     """
     form = form_of(data)
     if form is None:
@@ -259,7 +266,7 @@ def unpack(data: bytes) -> Graph:
 
 @dataclass(frozen=True)
 class _Reader:
-    """A file that is read, with its operator codes and the number of its buffers."""
+    """A file while it is read, with its operator codes and the number of its buffers."""
 
     file: Flat
     form: str
@@ -267,7 +274,8 @@ class _Reader:
     buffers: int
 
     def graph(self, where: str, stored: Fields) -> Graph:
-        """A graph without its buffers; ``where`` begins every message."""
+        """A graph of the file, still without its buffers; ``where`` is put before every error
+        text."""
         tensors = []
         for i, fields in enumerate(stored["tensors"]):
             tensors.append(self.tensor(f"{where}tensor {i}", fields))
@@ -313,8 +321,9 @@ class _Reader:
         return Operator(name, inputs, outputs, self.options(what, name, stored), code["version"])
 
     def name(self, code: Fields) -> str:
-        """An operator's name, from the larger of the two fields that may hold its number: the newer
-        field is 0 in old files.  Circle's own numbers are negative; of these the smaller counts."""
+        """An operator's name by its number.  The number is in a newer or an older field, whichever
+        is larger: the newer is 0 in old files.  Circle's own numbers are negative, and then the
+        smaller counts."""
         number = min(code["code"], code["old_code"])
         if number >= 0:
             number = max(code["code"], code["old_code"])
@@ -324,7 +333,7 @@ class _Reader:
         return name
 
     def options(self, what: str, name: str, stored: Fields) -> dict[str, Any]:
-        """The options of an operator by name; none if their kind is not known."""
+        """The options of an operator by name; an empty dict if their kind is not known."""
         if name not in KNOWN:
             return {}
         _, options_type, kind = KNOWN[name]

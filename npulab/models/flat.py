@@ -1,7 +1,7 @@
-"""Tables in FlatBuffers' encoding, read without a package.
+"""Tables in the encoding of FlatBuffers, read without a package.
 
-An offset leads to a table.  A list of slots, which lies anywhere before or after the table, has the
-place of each of its fields.
+A table is found by its offset.  Each table has a list of slots, before or after it in the file,
+which gives the place of each of its fields.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ import numpy as np
 
 from npulab.support.text import plural
 
-# Bytes of memory that a file may take at least, and for each of its bytes; bytes that a table and
-# an element of a vector take, about, with their lines in a listing.
+# The values of a file may take LEAST_MEMORY bytes, and MEMORY_PER_BYTE for each of its bytes.  A
+# table and an element of a vector take about TABLE_MEMORY and ELEMENT_MEMORY bytes, with their
+# lines in a listing.
 LEAST_MEMORY, MEMORY_PER_BYTE, TABLE_MEMORY, ELEMENT_MEMORY = 2**25, 16, 400, 40
 
 
 class Field(NamedTuple):
-    """A field of a table; ``absent`` is its value if it is not stored.
+    """A field of a table; ``absent`` is the value of a field that is not stored.
 
-    Its kind is a letter of ``struct`` (``3B``: three numbers in the table itself), ``s`` (a
-    string), the name of a table, ``*`` (a table whose kind the caller knows), or one of these in
-    brackets: a vector.
+    ``kind`` is a letter of ``struct`` (``3B``: three numbers in the table itself), ``s`` (a
+    string), the name of a table, or ``*`` (a table whose kind the caller knows); in brackets, a
+    vector of these.
     """
 
     name: str
@@ -37,10 +38,10 @@ Schema = Mapping[str, Sequence[Field]]
 
 
 class Flat:
-    """Bytes in FlatBuffers' encoding; every read is checked.
+    """Bytes in the encoding of FlatBuffers; every read is checked to lie in the file.
 
-    A broken file can point to the same bytes again and again, which a sound file hardly does: the
-    memory that its values take is counted, and limited.
+    A broken file can point to the same bytes again and again, which a sound file hardly does.  So
+    the memory that the values take is counted, and more than a limit raises ValueError.
     """
 
     def __init__(self, data: bytes, schema: Schema) -> None:
@@ -48,7 +49,8 @@ class Flat:
         self.most = self.left = LEAST_MEMORY + MEMORY_PER_BYTE * len(data)
 
     def take(self, at: int, size: int, what: str, memory: int = 1) -> bytes:
-        """The bytes at an offset; ``memory`` is what each of them will take, in bytes."""
+        """The ``size`` bytes at an offset; ``memory`` is the bytes of memory that will be taken for
+        each of them.  Raises ValueError outside the file."""
         if not 0 <= at <= len(self.data) - size:
             raise ValueError(
                 f"{what}: got {plural(size, 'byte')} at offset {at}, allowed is inside the file of "
@@ -58,7 +60,8 @@ class Flat:
         return self.data[at : at + size]
 
     def spend(self, memory: int, what: str, at: int | None = None) -> None:
-        """Count memory; ValueError for more than a file of this size may take."""
+        """Count bytes of memory that are taken; raises ValueError if they are more, in all, than a
+        file of this size may take."""
         self.left -= memory
         if self.left < 0:
             where = ""
@@ -70,14 +73,15 @@ class Flat:
             )
 
     def number(self, kind: str, at: int, what: str) -> Any:
-        """A number of a kind; a tuple if the kind has several."""
+        """The number at an offset, of a kind of ``struct``; a tuple if the kind has several
+        numbers."""
         numbers = struct.unpack("<" + kind, self.take(at, struct.calcsize(f"<{kind}"), what))
         if len(kind) == 1:
             return numbers[0]
         return numbers
 
     def table(self, kind: str, at: int) -> dict[str, Any]:
-        """The fields of a table by name."""
+        """The values of the fields of the table at an offset, by name."""
         self.spend(TABLE_MEMORY, kind, at)
         slots = at - self.number("i", at, kind)
         size = self.number("H", slots, f"{kind}, slots")
@@ -93,12 +97,12 @@ class Flat:
         return fields
 
     def part(self, kind: str, at: int, what: str) -> Any:
-        """The value at an offset: a number, a text, a table or a vector; for ``*`` the offset of
-        its table."""
+        """The value that a field at an offset has: a number, a text, a table or a vector; for the
+        kind ``*`` the offset of the table."""
         if kind in NUMBERS:
             return self.number(kind, at, what)
         at += self.number("I", at, what)
-        if kind == "*":  # its caller knows the fields; here only its start is checked
+        if kind == "*":  # the caller knows the fields of the table; here only its start is checked
             self.number("H", at - self.number("i", at, what), what)
             return at
         if kind in self.schema:

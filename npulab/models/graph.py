@@ -16,9 +16,10 @@ from npulab.models.facts import BITS, PACKED
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor: ``shape`` with the batch, ``buffer`` the number of the buffer with its constant.
+    """A tensor: ``shape`` includes the batch, ``buffer`` is the number of the buffer that holds its
+    constant (0: none).
 
-    ``scale`` and ``zero_point`` have one number, or one for each entry of ``axis``, or none.
+    ``scale`` and ``zero_point`` have one number, or one number for each index of ``axis``, or none.
     """
 
     name: str
@@ -31,7 +32,8 @@ class Tensor:
 
     @property
     def memory(self) -> int:
-        """Bytes of the elements; 0 for texts and other types without a size.
+        """The bytes that the elements take; 0 for texts and other types whose elements have no
+        fixed size.
 
         >>> Tensor("weights", (3, 5), "int4").memory
         8
@@ -44,11 +46,11 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator: the numbers of its tensors, -1 for an input that is left out, and its options by
-    name.
+    """An operator: the numbers of the tensors that it takes and gives, and its options by name.  An
+    input that is left out is -1.
 
-    ``name`` is ``CUSTOM(name)`` for an operator that the format does not define, the number for an
-    operator without a name.  ``options`` are empty if their kind is not known.
+    ``name`` is ``CUSTOM(name)`` for an operator that the format does not define; for an operator
+    without a name it is the number.  ``options`` are empty if their kind is not known.
     """
 
     name: str
@@ -60,10 +62,10 @@ class Operator:
 
 @dataclass(frozen=True)
 class Graph:
-    """The contents of a file: tensors, operators in the order they run, buffers, the first of them
-    empty.
+    """The contents of a file: tensors, operators in the order in which they run, and buffers, the
+    first of which is empty.
 
-    A file may hold several graphs: the first is run and runs the ``others``, which have the same
+    A file may hold several graphs: this one, which is run, calls the ``others``, which share its
     buffers.  ``form`` is "tflite" or "circle".
     """
 
@@ -83,13 +85,15 @@ class Graph:
         return (self, *self.others)
 
     def filled(self, tensor: int) -> bool:
-        """True if a tensor has a constant; an input that is left out (-1) has none."""
+        """True if the tensor with this number has a constant; -1, an input that is left out, has
+        none."""
         return tensor >= 0 and bool(self.buffers[self.tensors[tensor].buffer])
 
     def data(self, tensor: int) -> np.ndarray:
-        """The constant of a tensor in its shape and type; int8 or uint8 for codes below 8 bits.
+        """The constant of a tensor in its shape and type; codes below 8 bits are given as int8 or
+        uint8.
 
-        Raises ValueError if it has none, or one of another size.
+        Raises ValueError if the tensor has no constant, or a buffer of another size.
         """
         wanted = self.tensors[tensor]
         shape, dtype = wanted.shape, wanted.dtype
@@ -106,12 +110,12 @@ class Graph:
         return values.astype(dtype, copy=False)
 
     def listing(self, form: str = "earlier") -> str:
-        """Operators with their tensors and options, then counts and memory.
+        """The graph as text: its operators with their tensors and options, then counts and memory.
 
-        The forms are those of Samsung/ONE:tools/tflitefile_tool: the "earlier", with eight spaces
-        for a tab, and the "later", which marks operators #, tensors % and buffers & and prints
-        constants of up to four elements.  Memory counts tensors of every type; the tool knows only
-        some types.  Raises ValueError for another form.
+        ``form`` is one of two forms of Samsung/ONE:tools/tflitefile_tool: "earlier", with eight
+        spaces instead of a tab, or "later", which marks operators #, tensors % and buffers & and
+        prints constants of up to four elements.  Memory includes tensors of every type; the tool
+        knows only some types.  Raises ValueError for another form.
         """
         return listing.listed(self, form)
 
@@ -120,7 +124,7 @@ class Graph:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The listing as one dict per operator of every graph.
+        """The operators of every graph of the file, as one dict for each.
 
         It has ``index``, ``name``, ``graph``, ``fused_activation``, ``options``, and ``inputs`` and
         ``outputs``: a dict per tensor, None for an input that is left out.
@@ -128,11 +132,12 @@ class Graph:
         return listing.rows(self)
 
     def quantization(self) -> str:
-        """Scale and zero point of every tensor that has them, a line each; ``tensors`` has the
-        numbers."""
+        """A text with one line for each tensor that has a scale: its scale and zero point.  If
+        there are several of them, it has their range; ``tensors`` has the numbers."""
         return "\n".join(listing.quantization(self))
 
 
 def packed_codes(count: int, dtype: str) -> Layout:
-    """The layout of codes below 8 bits in a buffer: in order, the first in the lowest bits."""
+    """The layout of ``count`` codes of fewer than 8 bits in a buffer: the first code is in the
+    lowest bits of the first byte."""
     return Layout((count,), (Loop(0, stride=1),), dtype=dtype)

@@ -1,4 +1,4 @@
-"""Graphs as text and as rows: operators with their tensors, counts and memory."""
+"""Graphs as text and as rows: their operators with the tensors, counts and memory."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ if TYPE_CHECKING:
     from npulab.models.graph import Graph, Operator
 
 LISTINGS = ("earlier", "later")
-MOST_SHOWN = 4  # elements of a constant that the later form prints
+MOST_SHOWN = 4  # most elements of a constant that the later form prints
 TAB = " " * 8
 WINDOWS = ("CONV_2D", "DEPTHWISE_CONV_2D", "AVERAGE_POOL_2D", "MAX_POOL_2D")
 MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
 
 
 def listed(graph: Graph, form: str) -> str:
-    """The listing of every graph of a file."""
+    """The text of every graph of a file, in one of the two ``LISTINGS``; raises ValueError for
+    another form."""
     if form not in LISTINGS:
         raise ValueError(f"form: got {form!r}, allowed is {' or '.join(LISTINGS)}")
     lines: list[str] = []
@@ -42,7 +43,7 @@ def listed(graph: Graph, form: str) -> str:
 
 
 def rows(graph: Graph) -> list[dict[str, Any]]:
-    """The listing as a dict for each operator."""
+    """A dict for each operator of every graph, as ``Graph.rows`` describes."""
     rows = []
     for number, part in enumerate(graph.graphs):
         for index, operator in enumerate(part.operators):
@@ -61,8 +62,8 @@ def rows(graph: Graph) -> list[dict[str, Any]]:
 
 
 def operators(graph: Graph) -> list[dict[str, Any]]:
-    """The input and output of each operator: graph, operator, name, input, output, and the bytes of
-    its constants."""
+    """A dict for each operator of every graph: graph, operator, name, input and output (shapes and
+    types as text), and the bytes of its constants."""
     rows = []
     for number, part in enumerate(graph.graphs):
         for index, operator in enumerate(part.operators):
@@ -87,7 +88,7 @@ def operators(graph: Graph) -> list[dict[str, Any]]:
 
 
 def _shape(graph: Graph, tensor: int) -> str:
-    """A tensor's sizes and type.
+    """The sizes and the type of a tensor as text.
 
     >>> from npulab.models.graph import Graph, Tensor
     >>> _shape(Graph((Tensor("a", (1, 4, 4, 3), "int8"), Tensor("b", (), "float32")), ()), 0)
@@ -98,7 +99,7 @@ def _shape(graph: Graph, tensor: int) -> str:
 
 
 def quantization(graph: Graph) -> Iterator[str]:
-    """Scale and zero point of every tensor that has them."""
+    """Yield a line for each tensor that has a scale: its scale and zero point, or their range."""
     for number, part in enumerate(graph.graphs):
         start = ""
         if graph.others:
@@ -116,7 +117,7 @@ def quantization(graph: Graph) -> Iterator[str]:
 
 
 def _extent(values: Sequence[float]) -> str:
-    """The least and the greatest value, or the value if all are equal."""
+    """The least and the greatest value as text; only one value if all are equal."""
     least, greatest = min(values), max(values)
     if least == greatest:
         return f"{least:.9g}"
@@ -124,7 +125,7 @@ def _extent(values: Sequence[float]) -> str:
 
 
 def memory_text(size: int) -> str:
-    """Bytes with a unit of 1024s and one decimal.
+    """A number of bytes as text, in a unit that is a power of 1024, with one decimal.
 
     >>> memory_text(384), memory_text(16000)
     ('384.0B', '15.6K')
@@ -134,7 +135,7 @@ def memory_text(size: int) -> str:
 
 
 def numbered(names: Sequence[str], number: int) -> str:
-    """The name of a number, or the number as text if it has none."""
+    """The name at an index, or the index as text if there is no such name."""
     if 0 <= number < len(names):
         return names[number]
     return str(number)
@@ -179,7 +180,8 @@ def _later(graph: Graph, title: str) -> list[str]:
 def _operator_lines(
     graph: Graph, head: str, tab: str, name: str, described: Callable[[Graph, int], str]
 ) -> list[str]:
-    """The operators of a graph with their tensors; the last four are the words of a listing."""
+    """The lines of the operators of a graph with their tensors; ``head``, ``tab``, ``name`` and
+    ``described`` are the parts in which the two forms differ."""
     lines = []
     for number, operator in enumerate(graph.operators):
         lines.append(head.format(number, shown(operator.name)))
@@ -221,12 +223,13 @@ def _columns(graph: Graph, index: int) -> str:
 
 
 def _constant(graph: Graph, index: int) -> str:
-    """The number of a tensor's buffer and the values in it, if they are few; "" if it has none."""
+    """The number of the buffer of a tensor and its values, or "..." if they are many; "" if the
+    tensor has no constant."""
     if not graph.filled(index):
         return ""
     tensor = graph.tensors[index]
     text = f"{'[' * len(tensor.shape)} ... {']' * len(tensor.shape)}"
-    if tensor.memory <= MOST_SHOWN * 16:  # bytes of the widest type
+    if tensor.memory <= MOST_SHOWN * 16:  # 16 bytes are the widest element
         try:
             values = graph.data(index)
         except ValueError:  # the buffer has another size than the tensor: its values are not known
@@ -253,7 +256,7 @@ def _fused_activation(operator: Operator) -> str:
 
 
 def _options(operator: Operator) -> list[str]:
-    """The options that a listing has."""
+    """The options that a listing shows of an operator, as texts."""
     options, texts = operator.options, []
     if operator.name == "STRIDED_SLICE":
         return [f"{name}({options[name]})" for name in MASKS if name in options]
@@ -270,7 +273,7 @@ def _options(operator: Operator) -> list[str]:
 
 
 def _tensor_row(graph: Graph, index: int) -> dict[str, Any] | None:
-    """A tensor as a row has it; None for an input that is left out."""
+    """A tensor as a dict, for ``rows``; None for an input that is left out."""
     if index < 0:
         return None
     tensor = graph.tensors[index]

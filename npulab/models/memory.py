@@ -1,10 +1,10 @@
-"""The memory of a model, from the file alone: when each tensor lives, the block that a planner
-needs, and the copies that packing adds.
+"""The memory that a model needs, computed from its file alone: when each tensor lives, the block
+that a planner needs, and the copies that packing adds.
 
-A tensor lives from the operator that makes it to the last operator that takes it: inputs from the
-start, outputs to the end, constants and states (taken, but made by no operator) all the time.  An
-operator's inputs and outputs live together, even if it could work in place.  The memory that a
-kernel takes for itself is not in a file.
+A tensor lives from the operator that makes it to the last operator that takes it.  An input lives
+from the start, an output to the end; constants and states (tensors that are taken, but made by no
+operator) live all the time.  The inputs and outputs of an operator live at once, even if it could
+work in place.  The memory that a kernel takes for itself is not in a file, and not counted.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ Packed = Callable[[int, int], int]
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """The tensors of a model in time and in one block of memory.
+    """The memory of a model: when each tensor lives, and where it lies in one block.
 
-    ``first`` and ``last`` are operators, counted from 0, -1 for a tensor that never lives;
-    ``offsets`` are bytes from the start of the block, -1 for a tensor outside it; all are
-    ``(tensors,) int64``.  ``live`` ``(operators,) int64`` are the bytes that live while an operator
-    runs, without constants; ``constants`` the bytes of all constants, each buffer once; ``packed``
-    ``(tensors,) int64`` the bytes of a packed copy of weights, ``spare`` the bytes of weights that
-    no operator takes once they are packed.
+    Arrays ``(tensors,) int64``: ``first`` and ``last`` are the first and the last operator of a
+    tensor's life, counted from 0, or -1 for a tensor that never lives; ``offsets`` are bytes from
+    the start of the block, -1 for a tensor outside of it; ``packed`` are the bytes of a packed copy
+    of weights.
+
+    ``live`` ``(operators,) int64`` are the bytes that live while an operator runs, without
+    constants.  ``constants`` are the bytes of all constants, each buffer counted once; ``spare``
+    the bytes of weights that no operator takes once they are packed.
     """
 
     names: tuple[str, ...]
@@ -57,24 +59,25 @@ class Memory:
 
     @property
     def peak(self) -> int:
-        """The most bytes that live at once, without constants: no planner needs less."""
+        """The most bytes that live at once, without constants; every planner needs at least
+        these."""
         return int(self.live.max(initial=0))
 
     @property
     def at(self) -> int:
-        """The first operator at the peak."""
+        """The number of the first operator at which the most bytes live."""
         if len(self.live):
             return int(self.live.argmax())
         return 0
 
     @property
     def total(self) -> int:
-        """Bytes of all tensors without the constants, if each has a place of its own."""
+        """The bytes of all tensors but the constants, if no two share a place."""
         return int(self.bytes[self.offsets >= 0].sum())
 
     @property
     def planned(self) -> int:
-        """Bytes of the block that the planner needs."""
+        """The size in bytes of the block in which the planner places the tensors."""
         return int((self.offsets + self.bytes)[self.offsets >= 0].max(initial=0))
 
     @property
@@ -95,8 +98,8 @@ class Memory:
 
     @property
     def steps(self) -> pd.DataFrame:
-        """One row per operator: operator, name, live (bytes), tensors (the number that live,
-        without constants)."""
+        """One row per operator: operator, name, live (bytes), tensors (how many live, without
+        constants)."""
         moving, count = self.offsets >= 0, len(self.operators)
         first, last = self.first[moving], self.last[moving]
         number = _alive(first, last, np.ones(len(first), np.int64), len(self.live))
@@ -111,16 +114,19 @@ class Memory:
 
     @property
     def held(self) -> pd.DataFrame:
-        """The bytes that counters of memory report, one row for each way to hold the constants.
+        """The bytes that memory counters report; one row for each way to hold the constants.
 
-        ``heap`` is what is allocated: the block of the planner, copies of constants, packed
-        weights; valgrind's massif counts it, in virtual memory.  ``mapped`` are constants in the
-        mapped file, which are not heap; ``pages`` is both, as massif counts with
-        ``--pages-as-heap=yes`` (which adds programs, libraries and stacks).  ``rss_most`` is in
-        physical memory once all was touched, ``rss_least`` stays there when the system takes back
-        the pages of the file, which are clean and can be read again.  ``saved`` is the heap against
-        the first row.  In the last row weights are freed as soon as they are packed, until when
-        there are both.
+        - ``heap``: what is allocated (the planner's block, copies of constants, packed weights), as
+          valgrind's massif counts it.
+        - ``mapped``: constants that stay in the mapped file; they are not heap.
+        - ``pages``: both together, as massif with ``--pages-as-heap=yes`` (that adds programs,
+          libraries, stacks).
+        - ``rss_most``: physical memory once everything was touched; ``rss_least``: what remains
+          when the system has dropped the clean pages of the file.
+        - ``saved``: the heap of the first row less that of this row.
+
+        In the last row each weight is freed once it is packed; while one is being packed both
+        copies exist.
         """
         added = int(self.packed.sum())
         copied = self.planned + self.constants
@@ -139,7 +145,7 @@ class Memory:
 
     @property
     def text(self) -> str:
-        """The memory in one sentence."""
+        """The counts and the bytes as one sentence."""
         counts = f"{plural(len(self.operators), 'operator')}, {plural(len(self.names), 'tensor')}"
         parts = [f"{counts}: peak {memory_text(self.peak)}"]
         if self.operators:
@@ -166,18 +172,21 @@ def model_memory(
     widest: int | None = None,
     packs: Collection[str] = MATRICES[:1],
 ) -> Memory:
-    """The memory of a model that ``read_model`` gave.
+    """The memory of a model that ``read_model`` returned.
 
-    ``planner`` gives tensors their places in one block: ``"bump"`` one after the other,
-    ``"first-fit"`` in order of their lives the first place that is free, ``"wic"`` (weighted
-    interval colouring) the largest first, each the first place that is free as long as it lives;
-    places are multiples of ``align`` bytes.  ``packed(rows, columns)`` is the size in bytes of a
-    packed matrix of weights: rows are summed over, columns are the outputs; without it nothing is
-    packed.  Constant weights of the operators named in ``packs`` (FULLY_CONNECTED, CONV_2D) are
-    packed, with ``widest`` only if the other side has at most as many columns (batches, pixels).
-    Weights used twice are packed once.  Raises ValueError for anything but a model, an unknown
-    planner or operator, an alignment or width below 1, tensors of 2**62 bytes or more, and a packed
-    size that is not a number of bytes.
+    ``planner`` gives tensors their places in one block.  ``"bump"`` places one after the other.
+    ``"first-fit"`` takes them in the order in which they begin to live, and gives each the lowest
+    place that is free.  ``"wic"`` (weighted interval colouring) takes the largest first, and gives
+    each the lowest place that is free during its life.  Places are multiples of ``align`` bytes.
+
+    ``packed(rows, columns)`` is the size in bytes of a packed matrix of weights: rows are summed
+    over, columns are the outputs; without it nothing is packed.  Constant weights of the operators
+    named in ``packs`` (FULLY_CONNECTED, CONV_2D) are packed, with ``widest`` only if the other
+    matrix has at most so many columns (batches, pixels).  Weights that are used twice are packed
+    once.
+
+    Raises ValueError for anything but a model, an unknown planner or operator, an alignment or
+    width below 1, tensors of 2**62 bytes or more, and a packed size that is not a number of bytes.
     """
     if not isinstance(model, Graph):
         raise ValueError(f"model: got {type(model).__name__}, allowed is what read_model gives")
@@ -195,7 +204,7 @@ def model_memory(
     offsets = np.full(len(kinds), -1, np.int64)
     aligned = -(-sizes[moving] // align) * align
     offsets[moving] = place(aligned, first[moving], last[moving], planner)
-    # several tensors may share a buffer
+    # a set, because several tensors may share a buffer
     constants = {tensor.buffer for tensor in model.tensors}
     copies, spare = np.zeros(len(kinds), np.int64), 0
     if packed is not None:
@@ -219,11 +228,11 @@ def model_memory(
 def place(
     sizes: np.ndarray, first: np.ndarray, last: np.ndarray, planner: str = "wic"
 ) -> np.ndarray:
-    """Offsets ``(N,) int64`` of blocks that live from ``first`` to ``last``, both included, by a
-    planner's rule.
+    """The offsets ``(N,) int64`` that a planner gives to blocks that live from operator ``first``
+    to operator ``last``, both included.
 
-    Blocks are placed in order of ``first``, then of their numbers; "wic" takes blocks of equal size
-    in that order too.  Blocks of 0 bytes are at 0.
+    Blocks are placed in the order of ``first``, and of their numbers if that is equal; "wic" takes
+    the largest first, and uses this order for blocks of equal size.  Blocks of 0 bytes are at 0.
 
     >>> place(np.array([4, 8, 4, 8]), np.array([0, 0, 1, 2]), np.array([0, 1, 2, 2])).tolist()
     [8, 0, 8, 0]
@@ -236,7 +245,7 @@ def place(
         return out
     if planner == "wic":
         order = order[np.argsort(-sizes[order], kind="stable")]
-    # the blocks that have a place, sorted by start
+    # the blocks that have a place already, sorted by their start
     starts, ends, firsts, lasts = placed = np.zeros((4, len(sizes)), np.int64)
     for count, number in enumerate(order[sizes[order] > 0].tolist()):
         size, low, high = int(sizes[number]), int(first[number]), int(last[number])
@@ -252,7 +261,8 @@ def place(
 
 
 def _gap(starts: np.ndarray, ends: np.ndarray, size: int) -> int:
-    """The first offset at which ``size`` bytes are free between blocks in order of their starts."""
+    """The lowest offset at which ``size`` bytes are free between blocks that are sorted by their
+    starts."""
     reached = np.maximum.accumulate(ends)
     free = starts.copy()
     free[1:] -= reached[:-1]
@@ -265,7 +275,7 @@ def _gap(starts: np.ndarray, ends: np.ndarray, size: int) -> int:
 
 
 def _alive(first: np.ndarray, last: np.ndarray, sizes: np.ndarray, count: int) -> np.ndarray:
-    """The bytes ``(count,) int64`` that live at each operator."""
+    """The sum ``(count,) int64`` of the sizes of all tensors that live at each operator."""
     change = np.zeros(count + 1, np.int64)
     np.add.at(change, first, sizes)
     np.subtract.at(change, last + 1, sizes)
@@ -273,7 +283,8 @@ def _alive(first: np.ndarray, last: np.ndarray, sizes: np.ndarray, count: int) -
 
 
 def _lives(model: Graph) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """(kind, first operator, last operator) of every tensor."""
+    """Return the kind of every tensor, and the first and the last operator of its life,
+    ``(tensors,) int64`` each."""
     end = max(len(model.operators) - 1, 0)
     made: dict[int, int] = {}
     start: dict[int, int] = {}
@@ -287,7 +298,8 @@ def _lives(model: Graph) -> tuple[list[str], np.ndarray, np.ndarray]:
     kinds, inputs, outputs = [], set(model.inputs), set(model.outputs)
     lives = np.zeros((2, len(model.tensors)), np.int64)
     for number in range(len(model.tensors)):
-        # a tensor may be taken before the operator that makes it: it then lives from there
+        # a tensor that is taken before the operator that makes it lives from where it is first
+        # taken
         kind, first, last = "intermediate", start.get(number, 0), used.get(number, 0)
         if model.filled(number):
             kind, first, last = "constant", 0, end
@@ -311,10 +323,10 @@ def _lives(model: Graph) -> tuple[list[str], np.ndarray, np.ndarray]:
 def _packed_copies(
     model: Graph, packed: Packed, widest: int | None, packs: Collection[str]
 ) -> tuple[np.ndarray, int]:
-    """Bytes of the packed copy of each tensor, and bytes of the constants that no operator takes
-    once they are packed."""
+    """Return the bytes ``(tensors,) int64`` of the packed copy of each tensor, and the bytes of the
+    constants that no operator takes once they are packed."""
     copies = np.zeros(len(model.tensors), np.int64)
-    done: set[int] = set()  # buffers that are packed
+    done: set[int] = set()  # numbers of the buffers that were packed
     taken = {model.tensors[number].buffer for number in model.outputs}
     for number, operator in enumerate(model.operators):
         inputs = [*operator.inputs]
@@ -343,7 +355,7 @@ def _size_in_bytes(size: Any, where: str) -> int:
 def _is_packed(
     model: Graph, operator: Operator, widest: int | None, packs: Collection[str]
 ) -> bool:
-    """True if the weights of an operator are packed and kept."""
+    """True if the weights of an operator are packed, and the packed copy is kept."""
     if operator.name not in packs or len(operator.inputs) < 2 or not operator.outputs:
         return False
     if not model.filled(operator.inputs[1]):
@@ -355,7 +367,8 @@ def _is_packed(
 
 
 def _width(model: Graph, operator: Operator) -> int:
-    """Columns of the output of an operator that multiplies matrices: batches or pixels."""
+    """The number of columns (batches or pixels) of the output of an operator that multiplies
+    matrices."""
     output, weights = model.tensors[operator.outputs[0]], model.tensors[operator.inputs[1]]
     return math.prod(output.shape) // weights.shape[0]
 

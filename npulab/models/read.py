@@ -1,4 +1,4 @@
-"""Graphs read back as layers."""
+"""Models read from files, and the layers found in their graphs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from npulab.support.late import pd
 from npulab.support.refuse import refuse_if, refusing
 from npulab.support.text import Row, known, plural, rows_of
 
-MOST_BYTES = 2**30  # of a model's file
+MOST_BYTES = 2**30  # most bytes of a model's file
 OPERATOR_COLUMNS = ("graph", "operator", "name", "input", "output", "constants")
 PARTS = ("operators", "tensors", "buffers")
 MAIN = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "AVERAGE_POOL_2D", "MAX_POOL_2D", "ADD")
@@ -46,12 +46,12 @@ MAIN = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "AVERAGE_POOL_2D", "M
 
 @refusing()
 def read_model(data: bytes | bytearray | memoryview | str | os.PathLike[str]) -> Model:
-    """The model in the bytes of a ``.tflite`` or ``.circle`` file, or in the file of a path.
+    """The model in the bytes of a ``.tflite`` or ``.circle`` file, or in the file at a path.
 
-    ``print`` lists it, ``quantization()`` lists scales and zero points.  If there are several
-    graphs, ``layers`` are those of the first; ``graphs`` has all.  Needs no package.  Raises
-    ValueError (what, got, allowed, where) for bytes that are not a model, or a broken one;
-    FileNotFoundError.
+    ``print`` shows its listing, ``quantization()`` returns its scales and zero points as text.  If
+    there are several graphs, ``layers`` are those of the first; ``graphs`` has all.  Needs no
+    package.  Raises ValueError (what, got, allowed, where) for bytes that are not a model, and for
+    a broken model; FileNotFoundError.
     """
     if isinstance(data, bytes | bytearray | memoryview):
         return Model(**vars(unpack(bytes(data))))
@@ -64,34 +64,37 @@ def read_model(data: bytes | bytearray | memoryview | str | os.PathLike[str]) ->
 
 
 def is_model(path: str | os.PathLike[str]) -> bool:
-    """True if the first bytes of a file are those of a model; False if there is no file."""
+    """True if a file begins as a ``.tflite`` or ``.circle`` model does; False if there is no
+    file."""
     return form_of(first_bytes(Path(path), 8)) is not None
 
 
 @dataclass(frozen=True)
 class Model(Graph):
-    """A graph with its layers."""
+    """A graph, and the layers that are found in it."""
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """The layers, in the order they run; scales are float32, as the file holds them.
+        """The layers in the order in which they run; scales are float32, as the file holds them.
 
-        Explicit padding that "same" or "valid" would give reads back by that name.  Raises
-        ValueError naming the operator that is part of no layer, and why.
+        Explicit padding that is equal to "same" or "valid" reads back as that name.  Raises
+        ValueError, with the operator and the reason, if an operator is part of no layer.
         """
         return tuple(found.layer for found in self._every_layer())
 
     @property
     def by_operator(self) -> dict[int, Layer | str]:
-        """The layer of each main operator by its number in the file; for an operator that is part
-        of no layer a sentence why."""
+        """By the number of each operator in the file: the layer of which it is the main operator,
+        or, if it is part of no layer, the reason as a sentence.  Operators that only belong to the
+        layer of another are left out."""
         layers, problems = self._found
         every: dict[int, Layer | str] = {found.number: found.layer for found in layers}
         return dict(sorted((every | problems).items()))
 
     @property
     def network(self) -> Network:
-        """The layers, the source of each layer's inputs, and the layers that give the outputs.
+        """The network: the layers, from where each layer takes its inputs, and which layers give
+        the outputs.
 
         Raises as ``layers``; ValueError too if an output of the model is given by no layer.
         """
@@ -99,11 +102,12 @@ class Model(Graph):
 
     @property
     def readable(self) -> tuple[Network | None, str]:
-        """The network up to the first operator that is part of no layer, and the problem with that
-        operator: the layers that need no output of such an operator.  Its outputs are those that no
-        layer takes.
+        """Return the part of the network that can be read, and the problem with the first operator
+        that is part of no layer.
 
-        The text is blank if every operator is read; the network is None if not even one is.
+        That part is all layers that need no output of such an operator; its outputs are those that
+        no other layer takes.  The problem is "" if every operator is read; the network is None if
+        there is not even one such layer.
         """
         layers, problems = self._found
         known, kept = set(self.inputs), []
@@ -121,7 +125,7 @@ class Model(Graph):
         return self._network(kept, ends), problem
 
     def _every_layer(self) -> list[_Found]:
-        """The layers; raises ValueError if an operator is part of no layer."""
+        """All layers; raises ValueError if an operator is part of no layer."""
         layers, problems = self._found
         for problem in problems.values():
             raise ValueError(problem)
@@ -152,9 +156,10 @@ class Model(Graph):
 
     @property
     def parameters(self) -> pd.DataFrame:
-        """One row per layer, by its main operator, and one per operator that is part of no layer.
+        """One row per layer, at its main operator, and one per operator that is part of no layer.
 
-        Scales and zero points are among the columns.
+        The columns are ``index`` (the number of the operator), ``name``, and the parameters of the
+        layer, with scales and zero points.
         """
         rows = []
         for number, layer in self.by_operator.items():
@@ -163,7 +168,7 @@ class Model(Graph):
                 row |= layer.parameters
             rows.append(row)
         frame = pd.DataFrame(rows, dtype=object)
-        # a column of whole numbers stays one if other columns lack values
+        # a column without gaps keeps a type of numbers, even if other columns have gaps
         complete = [name for name in frame if frame[name].notna().all()]
         return frame.astype({name: frame[name].infer_objects().dtype for name in complete})
 
@@ -180,13 +185,14 @@ class Model(Graph):
 
 @dataclass(frozen=True)
 class Listed:
-    """A model for people: its listing in one form, then scales and zero points."""
+    """A model as text for people: its listing in one form, then its scales and zero points."""
 
     model: Model
     form: str = LISTINGS[0]
 
     def records(self) -> list[Row]:
-        """The rows of the listing, with the layer's parameters if an operator is a layer."""
+        """The rows of the listing; the row of a main operator also has the parameters of its
+        layer."""
         layers = {(0, row["index"]): known(row) for row in rows_of(self.model.parameters)}
         return [row | layers.get((row["graph"], row["index"]), {}) for row in self.model.rows]
 
@@ -196,7 +202,7 @@ class Listed:
 
 @dataclass(frozen=True, eq=False)
 class OperatorList(Answer):
-    """A model as a list of its operators, with their shapes and the bytes of their constants."""
+    """A model as a table of its operators, with their shapes and the bytes of their constants."""
 
     model: Graph
 
@@ -221,7 +227,8 @@ class OperatorList(Answer):
 
 @dataclass(frozen=True)
 class _Found:
-    """A layer, the number of its main operator, the tensors it takes and the tensor it gives."""
+    """A layer that was found, the number of its main operator, the tensors that it takes and the
+    tensor that it gives."""
 
     layer: Layer
     number: int
@@ -230,7 +237,7 @@ class _Found:
 
 
 def _taken(layers: Sequence[_Found]) -> dict[int, None]:
-    """The tensors that layers take."""
+    """The tensors that layers take, as keys in the order in which they are taken."""
     taken: dict[int, None] = {}
     for found in layers:
         taken |= dict.fromkeys(found.sources)
@@ -238,8 +245,8 @@ def _taken(layers: Sequence[_Found]) -> dict[int, None]:
 
 
 def _find(graph: Graph) -> tuple[list[_Found], dict[int, str]]:
-    """The layers of a graph; by number what is wrong with the operators that are part of no layer,
-    main operators first."""
+    """Return the layers of a graph, and the problem with each operator that is part of no layer, by
+    its number."""
     layers: list[_Found] = []
     taken: set[int] = set()
     problems: dict[int, str] = {}
@@ -280,7 +287,8 @@ def _find(graph: Graph) -> tuple[list[_Found], dict[int, str]]:
 
 
 def _operations(graph: Graph, number: int) -> list[_Found]:
-    """An operator without weights as a layer for each tensor that it gives."""
+    """Return a layer for each tensor that an operator without weights gives; raises ValueError if
+    it is no layer."""
     operator = graph.operators[number]
     wrong = min(operator.inputs, default=-1) < 0
     refuse_if(wrong, "tensors", list(operator.inputs), "are all of its inputs")
@@ -313,10 +321,11 @@ def _placeholder(tensor: Tensor) -> Placeholder:
 
 
 class _LayerParts:
-    """The operators of one layer: the main operator, and those around it that are taken with it.
+    """The operators of one layer: its main operator, and the operators next to it that belong to
+    the layer.
 
-    ``makers`` has the operator that gives a tensor, ``users`` the operator that takes it, if only
-    one does.
+    ``makers`` has, by tensor, the number of the operator that gives it; ``users`` the number of the
+    operator that takes it, for tensors that only one operator takes.
     """
 
     def __init__(
@@ -327,7 +336,7 @@ class _LayerParts:
         self.options = self.main.options
 
     def read(self) -> _Found:
-        """The layer.  Raises ValueError if its parts do not go together."""
+        """The layer; raises ValueError if its operators and tensors do not fit together."""
         output = _at(self.main.outputs, 0)
         if self.main.name == "ADD":
             layer, sources = self.addition(output)
@@ -345,7 +354,7 @@ class _LayerParts:
         return _Found(layer, self.number, tuple(sources), output)
 
     def addition(self, output: int) -> tuple[Layer, list[int]]:
-        """The layer of an ADD, and the tensors it takes."""
+        """Return the layer of an ADD, and the two tensors that it takes."""
         sources = [self.narrow(_at(self.main.inputs, place)) for place in (0, 1)]
         common = self.common(sources[0], output)
         return Add(self.shape(sources[0]), other_q=self.q(sources[1]), **common), sources
@@ -375,8 +384,8 @@ class _LayerParts:
         return layer, [source]
 
     def pooling(self, output: int) -> tuple[Layer, list[int], int]:
-        """The layer of a pooling, the tensors it takes, and its output: for a minimum that of the
-        complement after it."""
+        """Return the layer of a pooling, the tensors that it takes, and its output, which for a
+        minimum is that of the complement after the pooling."""
         kind = "max"
         if self.main.name == POOLS["average"]:
             kind = "average"
@@ -399,7 +408,8 @@ class _LayerParts:
         return layer, [source], output
 
     def neighbour(self, near: Mapping[int, int], tensor: int, *names: str) -> Operator | None:
-        """The operator that makes or uses a tensor, if it has one of these names; it is taken."""
+        """The operator that makes a tensor (with ``makers``) or takes it (with ``users``), if it
+        has one of these names, else None; if it is returned, it counts as part of the layer."""
         number = near.get(tensor, self.number)
         operator = self.graph.operators[number]
         if number == self.number or operator.name not in names:
@@ -413,7 +423,8 @@ class _LayerParts:
         return operator
 
     def narrow(self, tensor: int) -> int:
-        """The float16 tensor that a tensor was made from, or the tensor itself."""
+        """The float16 tensor from which a DEQUANTIZE made this tensor; the tensor itself if there
+        is no such operator."""
         made = self.graph.operators[self.makers.get(tensor, self.number)]
         if made.name == "DEQUANTIZE" and self.graph.tensors[_at(made.inputs, 0)].dtype == "float16":
             self.taken.add(self.makers[tensor])
@@ -425,7 +436,8 @@ class _LayerParts:
         return self.graph.tensors[tensor].shape[1:]
 
     def q(self, tensor: int, axis: int = -1) -> QuantParams:
-        """Scale and zero point of a tensor; ``axis`` is the axis that may have a scale each."""
+        """Scale and zero point of a tensor.  Several scales are allowed only along ``axis``; raises
+        ValueError for others."""
         stored = self.graph.tensors[tensor]
         scales, zeros = stored.scale, set(stored.zero_point) or {0}
         if not scales or stored.dtype not in (*QUANTIZED, *PACKED):
@@ -443,7 +455,8 @@ class _LayerParts:
         return QuantParams(scales[0], zeros.pop())
 
     def common(self, source: int, output: int) -> dict[str, Any]:
-        """The parameters that every layer has."""
+        """The parameters that every kind of layer has: activation, quantization of input and
+        output, type."""
         return {
             "activation": _activation(self.options),
             "input_q": self.q(source),
@@ -452,7 +465,8 @@ class _LayerParts:
         }
 
     def constants(self, axis: int) -> dict[str, Any]:
-        """Weights, their quantization and the bias: zeros if the operator has none."""
+        """The weights, their quantization, and the bias, which is zeros if the operator has none;
+        ``axis`` is the weights' axis of output channels."""
         number = self.narrow(_at(self.main.inputs, 1))
         weights = self.graph.data(number)
         bias = np.zeros(weights.shape[axis:][:1], int)
@@ -464,7 +478,8 @@ class _LayerParts:
             bits["weight_bits"] = int(dtype.lstrip("uint"))
         if weights.dtype == np.uint8 and self.labelled(q):
             weights = weights.view(np.int8)
-        # a hybrid depthwise layer with one scale is written with that scale for each channel
+        # a hybrid depthwise layer with one scale is stored with that scale repeated for each
+        # channel
         if bias.dtype == np.float32 and self.main.name == "DEPTHWISE_CONV_2D":
             scales = set(np.ravel(q.scale).tolist())
             if len(scales) == 1:
@@ -472,10 +487,11 @@ class _LayerParts:
         return {"weights": weights, "bias": bias, "weight_q": q, **bits}
 
     def labelled(self, q: QuantParams) -> bool:
-        """True if uint8 is only the label of int8 weights, as older converters wrote it.
+        """True if the weights are int8, although the file calls them uint8, as older converters
+        did.
 
-        LiteRT takes the weights of a convolution so if they have one scale; of several scales it
-        uses the first alone.
+        LiteRT reads the weights of a convolution so if they have one scale; of several scales it
+        uses only the first.
         """
         if self.graph.tensors[_at(self.main.inputs, 0)].dtype != "float32":
             return False
@@ -484,8 +500,8 @@ class _LayerParts:
         return self.main.name == "FULLY_CONNECTED"
 
     def border(self, name: str) -> tuple[int, np.ndarray]:
-        """The input before the operator of this name pads it, and the ``(2, 2)`` rows and columns
-        that the operator adds."""
+        """Return the input before the operator of this name pads it, and how many rows and columns
+        that operator adds, ``(2, 2)``: zeros if there is no such operator."""
         x = _at(self.main.inputs, 0)
         made = self.neighbour(self.makers, x, name)
         if made is None:
@@ -505,10 +521,11 @@ class _LayerParts:
     def window(
         self, source: int, border: np.ndarray, kernel: Any, dilation: Any = (1, 1)
     ) -> dict[str, Any]:
-        """Input shape, stride and padding."""
+        """The input shape, the stride and the padding of a layer with a window, by name; a border
+        that another operator adds is part of the padding."""
         shape, stride = self.shape(source), (self.options["stride_h"], self.options["stride_w"])
         padding: Any = numbered(PADDINGS, self.options["padding"])
-        # the layer refuses a border if its shapes are not these
+        # for other shapes the border is left out: the layer itself refuses them
         shaped = padding in PADDINGS and min(stride) > 0 and len(shape) == 3 and len(kernel) == 2
         if shaped and np.any(border):
             padded = (np.array(shape[:2]) + border.sum(axis=1)).tolist()
@@ -517,8 +534,8 @@ class _LayerParts:
         return {"input_shape": shape, "stride": stride, "padding": padding}
 
     def activated(self, tensor: int) -> tuple[int, str | None]:
-        """The tensor after a maximum of one element, which only applies its activation, and that
-        activation."""
+        """Return the tensor after a maximum of one element, which only applies an activation, and
+        that activation; if there is none, the tensor itself and None."""
         number = self.users.get(tensor, self.number)
         operator = self.graph.operators[number]
         if operator.name != "MAX_POOL_2D" or not operator.options["activation"]:
@@ -529,7 +546,8 @@ class _LayerParts:
         return _at(operator.outputs, 0), _activation(operator.options)
 
     def check(self, layer: Layer, sources: Sequence[int], output: int) -> None:
-        """Raise ValueError if tensors have other shapes or types than the layer takes and gives."""
+        """Raise ValueError if tensors of the file have other shapes or types than the layer takes
+        and gives."""
         batch = self.graph.tensors[sources[0]].shape[:1]
         shapes = [(source, layer.input_shape) for source in sources]
         for number, shape in [*shapes, (output, layer.output_shape)]:

@@ -1,4 +1,4 @@
-"""Sweeps: many single-operator models from a grid of parameters, with inputs and expected
+"""Sweeps: many models of one layer each, made from a grid of parameters, with inputs and expected
 outputs."""
 
 from __future__ import annotations
@@ -60,15 +60,17 @@ ALLOWED: dict[str, tuple[Any, ...]] = {
     "per_channel": (False, True),
     "weight_bits": (2, 4, 8),
 }
-WEIGHTS = {"int16": "int8", "float32": "int8"}  # type of the weights, if it is not the input's
+# type of the weights by type of the input, if they differ
+WEIGHTS = {"int16": "int8", "float32": "int8"}
 PARAMETERS = "parameters.csv"
-MOST_BYTES = 2**30  # of a file of a sweep: an output, or the table of parameters
+MOST_BYTES = 2**30  # most bytes of a file of a sweep: an output, or the table of parameters
 Make = Callable[[Mapping[str, Any], np.random.Generator], Layer]
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Layers and their models, and the points of the grid that were skipped, with the reason."""
+    """Layers and their models; ``skipped`` are the points of the grid without a model, each with
+    the reason."""
 
     layers: tuple[Layer, ...]
     models: tuple[bytes, ...]
@@ -83,24 +85,26 @@ class Sweep:
 
     @property
     def parameters(self) -> pd.DataFrame:
-        """One row per model: the layer's parameters."""
+        """One row per model, with the parameters of its layer."""
         return pd.DataFrame([layer.parameters for layer in self.layers])
 
     def inputs(self, number: int) -> tuple[np.ndarray, ...]:
-        """The input of a model, the same each time; an ``Add`` has two."""
+        """The input tensors of the model with this number: one, two for an ``Add``; every call
+        returns equal values."""
         return random_input(self.layers[number], np.random.default_rng([self.seed, number, 1]))
 
 
 def sweep(grid: Mapping[str, Any], make: Make | None = None, seed: int = 0) -> Sweep:
-    """A model for each point of a grid: every combination of the values under its names.
+    """A model for each point of a grid; the points are all combinations of the values under its
+    names.
 
     Names are op (conv2d, fully_connected, average_pool, max_pool, min_pool, add), input_h, input_w,
     input_channels, output_channels, kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w,
     padding, depthwise, activation, dtype, per_channel and weight_bits; ``input``, ``kernel``,
-    ``stride`` and ``dilation`` set both axes; a single value stands for itself, and
-    ``npulab.models.sweeps.DEFAULTS`` for a name that is left out.  ``make(point, random)`` gives
-    the layer of a point; by default it is ``random_layer``.  A point that no layer or file can
-    state is skipped.  Raises ValueError for an unknown name or value.
+    ``stride`` and ``dilation`` set both axes.  A value that is not a list counts as a list of one;
+    a name that is left out has its value in ``npulab.models.sweeps.DEFAULTS``.  ``make(point,
+    random)`` returns the layer of a point; by default it is ``random_layer``.  A point that no
+    layer or file can state is skipped.  Raises ValueError for an unknown name or value.
     """
     if not isinstance(grid, Mapping):
         raise ValueError(
@@ -132,7 +136,7 @@ def sweep(grid: Mapping[str, Any], make: Make | None = None, seed: int = 0) -> S
 
 
 def _values_of(values: Any) -> list[Any]:
-    """The values under a name of a grid; a single value stands for itself."""
+    """The values under a name of a grid, as a list; a single value becomes a list of one."""
     if isinstance(values, list | tuple | range | set):
         return list(values)
     if isinstance(values, np.ndarray) and values.ndim == 1:
@@ -141,7 +145,7 @@ def _values_of(values: Any) -> list[Any]:
 
 
 def _refuse_value(name: str, value: Any) -> None:
-    """Raise ValueError for a value that a name never has."""
+    """Raise ValueError for a value that a name of a grid cannot have."""
     if name in ALLOWED:
         fits, words = value in ALLOWED[name], f"one of {', '.join(map(str, ALLOWED[name]))}"
     elif name == "padding":
@@ -211,7 +215,7 @@ def write_sweep(
 
 
 def _tensors(layer: Layer, inputs: tuple[np.ndarray, ...], rule: str | Rule) -> dict[str, bytes]:
-    """The little-endian bytes of the inputs of a layer and of its expected output, by name."""
+    """The inputs of a layer and its expected output as little-endian bytes, by name."""
     if isinstance(layer, Add):
         expected = emulate(layer, inputs, rule)
     else:
@@ -223,12 +227,12 @@ def _tensors(layer: Layer, inputs: tuple[np.ndarray, ...], rule: str | Rule) -> 
 def check_sweep(
     folder: str | os.PathLike[str], outputs: str | os.PathLike[str] | None = None
 ) -> pd.DataFrame:
-    """The outputs of a board against the expected outputs of a sweep: model, compared, mismatches,
-    first, verdict.
+    """Compare the outputs of a board with the expected outputs of a sweep; one row per model:
+    model, compared, mismatches, first, verdict.
 
-    ``outputs`` is the folder of ``000-output.bin``, ..., raw bytes like the expected outputs, by
-    default the sweep's own folder.  ``first`` is the place (row, column, channel) of the first
-    difference, or None; the verdict is ``equal``, ``differs`` or ``missing``.  Raises
+    ``outputs`` is the folder with ``000-output.bin``, ..., raw bytes like the expected outputs; by
+    default it is the folder of the sweep.  ``first`` is the place (row, column, channel) of the
+    first difference, or None; the verdict is ``equal``, ``differs`` or ``missing``.  Raises
     FileNotFoundError for a folder that is not a sweep; ValueError (what, got, allowed) for an
     output of another size.
     """
@@ -274,9 +278,11 @@ def _folder(given: Any) -> Path:
 
 
 def random_layer(point: Mapping[str, Any], random: np.random.Generator) -> Layer:
-    """A layer of a point, whose outputs spread over their range for a ``random_input``.
+    """A layer for a point of a grid, whose weights and scales are drawn so that the outputs for a
+    ``random_input`` spread over their range.
 
-    Raises ValueError if there is none, as for a kernel larger than the input.
+    Raises ValueError if there is no such layer, for example because the kernel is larger than the
+    input.
     """
     op, dtype, activation = point["op"], point["dtype"], point["activation"]
     shape = point["input_h"], point["input_w"], point["input_channels"]
@@ -285,7 +291,7 @@ def random_layer(point: Mapping[str, Any], random: np.random.Generator) -> Layer
     if op == "add":
         if dtype not in QUANTIZED:
             return Add(shape, activation, dtype=dtype)
-        # each input alone spans most of the output
+        # the range of each input alone is a large part of the output's
         scale = one_scale(output_q)
         input_q = QuantParams(scale * random.uniform(0.4, 0.9), _zero(dtype, random))
         other_q = QuantParams(scale * random.uniform(0.4, 0.9), _zero(dtype, random))
@@ -326,7 +332,8 @@ def _output_channels(point: Mapping[str, Any]) -> int:
 
 
 def _random_weights(point: Mapping[str, Any], random: np.random.Generator) -> np.ndarray:
-    """Weights of a convolution or a fully connected layer, in as many bits as the point says."""
+    """Random weights of a convolution or a fully connected layer, with the number of bits that the
+    point states."""
     dtype = WEIGHTS.get(point["dtype"], point["dtype"])
     outputs, kernel = _output_channels(point), (point["kernel_h"], point["kernel_w"])
     sizes: tuple[int, ...] = (outputs, *kernel, point["input_channels"])
@@ -336,7 +343,7 @@ def _random_weights(point: Mapping[str, Any], random: np.random.Generator) -> np
         sizes = 1, *kernel, outputs
     weights = _random_codes(dtype, sizes, random)
     if dtype == "int8":
-        # TensorFlow Lite has no lower code; its hybrid kernels compute -128 wrong
+        # int8 weights of TensorFlow Lite end at -127; its hybrid kernels compute wrongly with -128
         weights = np.maximum(weights, -127)
     if point["weight_bits"] < 8:
         weights = weights // 2 ** (8 - point["weight_bits"])
@@ -346,7 +353,8 @@ def _random_weights(point: Mapping[str, Any], random: np.random.Generator) -> np
 def _random_constants(
     point: Mapping[str, Any], weights: np.ndarray, output_scale: float, random: np.random.Generator
 ) -> dict[str, Any]:
-    """Bias and quantization of input and weights, so that outputs spread over their range."""
+    """The bias and the quantization of input and weights, drawn so that outputs spread over their
+    range."""
     dtype, weights_type = point["dtype"], weights.dtype.name
     outputs = _output_channels(point)
     terms = weights.size // outputs
@@ -365,8 +373,8 @@ def _random_constants(
         zero = int(random.integers(100, 156))
     input_scale = random.uniform(0.01, 0.1)
     input_q = QuantParams(input_scale, _zero(dtype, random))
-    # Sums of products have about this deviation; a fifth of the range for it lets a few outputs
-    # saturate.
+    # Sums of products have about this standard deviation; scaled to a fifth of the output range, it
+    # lets a few outputs saturate.
     spread = _deviation(dtype, input_q.zero_point) * _deviation(weights_type, zero)
     deviation = spread / 2 ** (8 - point["weight_bits"]) * terms**0.5
     bias = random.integers(-int(deviation) - 1, int(deviation) + 2, outputs)
@@ -376,9 +384,9 @@ def _random_constants(
 
 
 def random_input(layer: Layer, random: np.random.Generator) -> tuple[np.ndarray, ...]:
-    """An input of a layer with a batch of one; an ``Add`` has two.
+    """The random input tensors of a layer, with a batch of one: one tensor, two for an ``Add``.
 
-    float16 numbers are eighths, so that a sum is the same in any order.
+    float16 numbers are multiples of 1/8, so that a sum of them does not depend on the order.
     """
     first = _random_codes(layer.dtype, (1, *layer.input_shape), random)
     if isinstance(layer, Add):
@@ -387,7 +395,8 @@ def random_input(layer: Layer, random: np.random.Generator) -> tuple[np.ndarray,
 
 
 def _random_codes(dtype: str, shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
-    """Every code of a quantized type alike, or real numbers around 0."""
+    """A random tensor: each code of a quantized type is as likely as any other; other types get
+    real numbers around 0."""
     if dtype in QUANTIZED:
         info = np.iinfo(dtype)
         return random.integers(info.min, info.max + 1, shape).astype(dtype)
@@ -397,7 +406,7 @@ def _random_codes(dtype: str, shape: tuple[int, ...], random: np.random.Generato
 
 
 def _zero(dtype: str, random: np.random.Generator) -> int:
-    """A zero point near the middle of a type."""
+    """A random zero point near the middle of a type; 0 for any type but int8 and uint8."""
     if dtype not in ("int8", "uint8"):
         return 0
     zero = int(random.integers(-40, 41))
@@ -407,25 +416,26 @@ def _zero(dtype: str, random: np.random.Generator) -> int:
 
 
 def _codes(dtype: str) -> int:
-    """The steps from the lowest to the highest code of a type."""
+    """The highest code of a type less the lowest."""
     return np.iinfo(dtype).max - np.iinfo(dtype).min
 
 
 def _deviation(dtype: str, zero: int) -> float:
-    """The root mean square of all codes of a type, from a zero point."""
+    """The root mean square of the distance of the codes of a type from a zero point."""
     middle = (np.iinfo(dtype).max + np.iinfo(dtype).min) / 2
     return float(np.hypot(_codes(dtype) / 12**0.5, middle - zero))
 
 
 def _output_q(dtype: str, activation: str | None, random: np.random.Generator) -> QuantParams:
-    """A quantization in which the activation's range is most of the type's."""
+    """A random quantization of the output, in which the range of the activation covers most of the
+    range of the type."""
     if dtype not in QUANTIZED:
         return QuantParams(1.0)
     spans = {"relu6": 7.0, "relu_n1_to_1": 2.5}
     scale = spans.get(activation or "", 10.0) * random.uniform(0.9, 1.1) / _codes(dtype)
     zero = _zero(dtype, random)
     if dtype == "int16":
-        scale *= 2  # its zero point is 0, in the middle, also for outputs of one sign
+        scale *= 2  # int16 has the zero point 0, so outputs of one sign use only half of the range
     elif activation in ("relu", "relu6"):
         zero = int(np.iinfo(dtype).min) + int(random.integers(0, 12))
     return QuantParams(scale, zero)

@@ -1,4 +1,5 @@
-"""Layers written as graphs, with the operators that TensorFlow Lite needs around them."""
+"""Models written from layers, with the operators that TensorFlow Lite needs before and after
+them."""
 
 from __future__ import annotations
 
@@ -28,10 +29,10 @@ from npulab.quant.layers import (
 from npulab.quant.rules import QUANTIZED, QuantParams
 from npulab.support.refuse import refuse_if
 
-STARTS = {-1: "input", -2: "other"}  # names of the tensors that a graph takes
+STARTS = {-1: "input", -2: "other"}  # names of the graph's inputs, by their number as a source
 MODELLED = (Conv2D, FullyConnected, Pool2D, Add, Operation)
-MOST_LEADING = 3  # axes before the channels of a fully connected layer's input
-# options of a maximum of one element, which only applies an activation
+MOST_LEADING = 3  # most axes before the channels in the input of a fully connected layer
+# options of a maximum pooling with a window of one element, which only applies an activation
 ONE_ELEMENT = {"padding": 1, "stride_w": 1, "stride_h": 1, "kernel_w": 1, "kernel_h": 1}
 
 
@@ -42,15 +43,15 @@ def single_op_model(
     weights_as: str | None = None,
     form: str = "tflite",
 ) -> bytes:
-    """The bytes of a ``.tflite`` file that holds one layer; the same layer gives the same bytes.
+    """The bytes of a ``.tflite`` file that holds one layer; equal layers give equal bytes.
 
-    Input and output are ``(batch, ...)``; an ``Add`` has two inputs.  A fully connected layer takes
-    up to three leading axes as ``batch``: the input of (4, 2) is ``(4, 2, I)`` and the output ``(8,
-    O)``.  ``names`` are other names for the tensors "input", "weights", "bias", "output", ....
-    ``weights_as`` "uint8" labels the int8 weights of a fully connected layer of float32 so, as
-    older converters did: runtimes read them as int8.  ``form`` is "tflite" or "circle".  Raises
-    ValueError naming the parameter that the format cannot state; MissingPackage if flatbuffers is
-    not installed.
+    Input and output are ``(batch, ...)``; an ``Add`` has two inputs.  For a fully connected layer
+    ``batch`` may be up to three leading axes: with (4, 2) the input is ``(4, 2, I)`` and the output
+    ``(8, O)``.  ``names`` are new names for tensors, by their names here: "input", "weights",
+    "bias", "output", .... With ``weights_as="uint8"`` the file calls the int8 weights of a fully
+    connected layer of float32 uint8, as older converters did: runtimes read them as int8.  ``form``
+    is "tflite" or "circle".  Raises ValueError, with the name of the parameter, for a layer that
+    the format cannot state; MissingPackage if flatbuffers is not installed.
     """
     if not isinstance(layer, MODELLED):
         raise ValueError(
@@ -66,11 +67,11 @@ def single_op_model(
 
 
 def write_model(network: Network | Sequence[Layer], batch: int = 1, form: str = "tflite") -> bytes:
-    """The bytes of a ``.tflite`` or ``.circle`` file that holds a network, whose last layer gives
-    the output.
+    """The bytes of a ``.tflite`` or ``.circle`` file that holds a network; the last layer gives the
+    output.
 
-    A list of layers is a network in which each layer takes the output of the layer before it.
-    Raises as ``single_op_model``.
+    In a list of layers, each layer takes the output of the layer before it.  Raises as
+    ``single_op_model``.
     """
     if isinstance(network, list | tuple):
         network = Network(tuple(network))
@@ -83,14 +84,15 @@ def write_model(network: Network | Sequence[Layer], batch: int = 1, form: str = 
 
 
 def lowest(dtype: str) -> float:
-    """The identity of max: the type's lowest value."""
+    """The lowest value of a type, which never wins a maximum; minus infinity for real numbers."""
     if dtype in QUANTIZED:
         return float(np.iinfo(dtype).min)
     return -np.inf
 
 
 def _lead(batch: Any, several: bool = False) -> tuple[int, ...]:
-    """The leading axes of input and output; ``several`` if there may be more than one."""
+    """The leading axes of input and output from ``batch``; only if ``several``, there may be more
+    than one.  Raises ValueError for other sizes."""
     several = several and isinstance(batch, list | tuple)
     axes = (batch,)
     if several:
@@ -106,7 +108,7 @@ def _lead(batch: Any, several: bool = False) -> tuple[int, ...]:
 
 
 def _labelled(graph: Graph, layer: Layer, label: str) -> Graph:
-    """The graph of a fully connected layer whose weights have the name of another type."""
+    """The graph of a fully connected layer, with ``label`` as the stated type of its weights."""
     if label != "uint8" or not isinstance(layer, FullyConnected) or layer.dtype != "float32":
         raise ValueError(
             f"weights_as: got {label!r} with {layer}, allowed is 'uint8' with a fully connected "
@@ -120,7 +122,8 @@ def _labelled(graph: Graph, layer: Layer, label: str) -> Graph:
 
 
 def _renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
-    """The graph with other names of tensors."""
+    """The graph with new names of tensors, given by old name; raises ValueError for a name that it
+    does not have."""
     known = dict.fromkeys(tensor.name for tensor in graph.tensors)
     for old, new in names.items():
         if old not in known or not isinstance(new, str):
@@ -132,7 +135,8 @@ def _renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
 
 
 def _graph(layers: Sequence[Any], inputs: Sequence[Sequence[int]], lead: tuple[int, ...]) -> Graph:
-    """The graph of layers; a source of -1 is the graph's first input, -2 its second."""
+    """The graph of layers.  ``inputs`` has, for each layer, the numbers of the layers whose outputs
+    it takes; -1 is the graph's first input, -2 its second."""
     for number, layer in enumerate(layers):
         if not isinstance(layer, MODELLED):
             raise ValueError(
@@ -166,7 +170,7 @@ def _graph(layers: Sequence[Any], inputs: Sequence[Sequence[int]], lead: tuple[i
 
 
 class _Draft:
-    """A graph as it grows."""
+    """A graph to which tensors, constants and operators are added."""
 
     def __init__(self) -> None:
         self.tensors: list[Tensor] = []
@@ -177,7 +181,7 @@ class _Draft:
     def tensor(
         self, name: str, shape: tuple[int, ...], dtype: str, q: QuantParams | None = None
     ) -> int:
-        """Add a tensor; return its number."""
+        """Add a tensor without a constant; return its number."""
         self.tensors.append(Tensor(self.prefix + name, shape, dtype, **_quantization(name, q)))
         return len(self.tensors) - 1
 
@@ -189,7 +193,7 @@ class _Draft:
         axis: int = 0,
         bits: int = 8,
     ) -> int:
-        """Add a tensor with a constant; return its number."""
+        """Add a tensor and a buffer with its values; return the number of the tensor."""
         dtype = values.dtype.name
         if bits < 8:
             dtype = f"{dtype.rstrip('8')}{bits}"
@@ -210,8 +214,8 @@ class _Draft:
         hybrid: str = "",
         **changes: Any,
     ) -> int:
-        """Add an operator and its output, which is like the first input but for the changes; return
-        the number of the output."""
+        """Add an operator and its output tensor; return the number of that tensor, which is like
+        the first input except for ``changes``."""
         like = self.tensors[inputs[0]]
         self.tensors.append(replace(like, **{"name": self.prefix + name.lower(), **changes}))
         revision = REVISIONS.get(name, {}).get(hybrid or like.dtype, 1)
@@ -222,7 +226,8 @@ class _Draft:
 
 
 def _quantization(name: str, q: QuantParams | None) -> dict[str, Any]:
-    """Scale and zero point as fields of a tensor."""
+    """Scale and zero point as the fields of a ``Tensor``; raises ValueError for a scale that
+    float32 does not hold."""
     if q is None:
         return {}
     scales = np.atleast_1d(np.asarray(q.scale, np.float32))
@@ -232,14 +237,15 @@ def _quantization(name: str, q: QuantParams | None) -> dict[str, Any]:
 
 
 def _stored(layer: Layer, q: QuantParams | None) -> QuantParams | None:
-    """A quantization as the file has it: none if the layer's numbers are real."""
+    """The quantization that the file has for a tensor of a layer: None if the numbers of the layer
+    are real."""
     if layer.dtype in QUANTIZED:
         return q
     return None
 
 
 def _layer(draft: _Draft, layer: Layer, sources: list[int], batch: int) -> int:
-    """The tensor that a layer gives."""
+    """Add the operators of a layer; return the number of the tensor that it gives."""
     if isinstance(layer, Operation):
         return _operation(draft, layer, sources)
     if layer.activation not in FUSED:
@@ -271,7 +277,8 @@ def _layer(draft: _Draft, layer: Layer, sources: list[int], batch: int) -> int:
 def _pool(
     draft: _Draft, layer: Pool2D, x: int, activation: Mapping[str, int], gives: Mapping[str, Any]
 ) -> int:
-    """The output of a pooling; a minimum is the complement of the maximum of complements."""
+    """Add a pooling and return the number of its output; a minimum is written as the complement of
+    the maximum of complements."""
     options = {**_window(layer), "kernel_w": layer.kernel[1], "kernel_h": layer.kernel[0]}
     if layer.kind != "min":
         x = _border(draft, layer, x)
@@ -280,7 +287,8 @@ def _pool(
     y = draft.step(POOLS[layer.kind], [x], {**options, "activation": 0}, **gives)
     y = _complement(draft, y)
     if layer.activation:
-        # the complements would need another activation: a maximum of one element applies it
+        # between the complements the activation would act on complements: a maximum of one element
+        # applies it after them
         return draft.step("MAX_POOL_2D", [y], {**ONE_ELEMENT, **activation})
     return y
 
@@ -288,7 +296,7 @@ def _pool(
 def _convolution(
     draft: _Draft, layer: Conv2D, x: int, activation: Mapping[str, int], gives: Mapping[str, Any]
 ) -> int:
-    """The output of a convolution."""
+    """Add a convolution and return the number of its output."""
     name, axis = "CONV_2D", 0
     x = _border(draft, layer, x)
     options = _window(layer)
@@ -301,7 +309,8 @@ def _convolution(
 
 
 def _operation(draft: _Draft, layer: Operation, sources: list[int]) -> int:
-    """The tensor that an operation gives; all outputs of its operator are added with it."""
+    """Add an operation with all outputs of its operator; return the number of the output that the
+    layer gives."""
     moving = iter(sources)
     inputs = []
     for place, taken in enumerate(layer.inputs):
@@ -322,7 +331,7 @@ def _operation(draft: _Draft, layer: Operation, sources: list[int]) -> int:
 
 
 def _operation_options(layer: Operation, parts: int) -> dict[str, Any]:
-    """The options of an operation, with those that its shapes give."""
+    """The options of an operation, completed by those that follow from its shapes."""
     options = dict(layer.options)
     if "activation" in options:
         options["activation"] = FUSED.index(options["activation"])
@@ -342,7 +351,7 @@ def _operation_options(layer: Operation, parts: int) -> dict[str, Any]:
 
 
 def _parts(layer: Operation) -> list[tuple[int, ...]]:
-    """The shape of each tensor that the operator gives."""
+    """The shape of each tensor that the operator of an operation gives."""
     shape = layer.output.shape
     if layer.kind == "UNPACK":
         return [shape] * layer.inputs[0].shape[layer.options["axis"]]
@@ -357,20 +366,21 @@ def _parts(layer: Operation) -> list[tuple[int, ...]]:
 
 
 def _kept(tensor: Placeholder) -> QuantParams | None:
-    """The quantization of a tensor of codes."""
+    """The quantization of a tensor if its elements are codes; None for real numbers."""
     if tensor.dtype in QUANTIZED:
         return tensor.q
     return None
 
 
 def _constants(draft: _Draft, layer: Conv2D | FullyConnected, axis: int) -> list[int]:
-    """Weights and bias; ``axis`` is the weights' axis of output channels."""
+    """Add weights and bias, and return the numbers of their tensors; ``axis`` is the weights' axis
+    of output channels."""
     if layer.dtype == "float16":
         halves = draft.constant("weights", layer.weights)
         weights = draft.step("DEQUANTIZE", [halves], buffer=0, dtype="float32")
         halves = draft.constant("bias", layer.bias)
         return [weights, draft.step("DEQUANTIZE", [halves], buffer=0, dtype="float32")]
-    # LiteRT silently takes one type for the other, and any zero point for 0
+    # LiteRT silently reads weights of one type as the other, and takes any zero point of them for 0
     refuse_if(
         layer.weights.dtype != layer.dtype and layer.dtype in ("int8", "uint8"),
         "weights",
@@ -404,7 +414,8 @@ def _constants(draft: _Draft, layer: Conv2D | FullyConnected, axis: int) -> list
 
 
 def _hybrid(layer: Conv2D | FullyConnected) -> str:
-    """The column of REVISIONS for a layer of real inputs and int8 weights; else ""."""
+    """The name under which REVISIONS has a layer with float32 input and int8 weights; "" for other
+    layers."""
     if layer.dtype != "float32":
         return ""
     if per_channel(layer.weight_q.scale) or layer.op == "depthwise":
@@ -413,13 +424,14 @@ def _hybrid(layer: Conv2D | FullyConnected) -> str:
 
 
 def _window(layer: Conv2D | Pool2D) -> dict[str, int]:
-    """Padding and stride; "valid" if the input has its border already."""
+    """Padding and stride as options; the padding is "valid" if another operator adds the border."""
     padding = PADDINGS.index(padding_name(layer) or "valid")
     return {"padding": padding, "stride_w": layer.stride[1], "stride_h": layer.stride[0]}
 
 
 def _border(draft: _Draft, layer: Conv2D | Pool2D, x: int) -> int:
-    """The input with explicit padding around it."""
+    """Add an operator for explicit padding, if the layer has such, and return the number of the
+    padded input; raises ValueError for an average."""
     if padding_name(layer):
         return x
     if layer.op == "average_pool":
@@ -439,7 +451,8 @@ def _border(draft: _Draft, layer: Conv2D | Pool2D, x: int) -> int:
 
 
 def _complement(draft: _Draft, x: int) -> int:
-    """The tensor in reverse order: every bit inverted, or the sign."""
+    """Add an operator that reverses the order of values, by inverting every bit of a code or the
+    sign of a real number; return the number of its output."""
     dtype = draft.tensors[x].dtype
     if dtype not in QUANTIZED:
         return draft.step("NEG", [x])
@@ -447,6 +460,6 @@ def _complement(draft: _Draft, x: int) -> int:
 
 
 def one_scale(q: QuantParams) -> float:
-    """The only scale of a tensor."""
+    """The scale of a quantization that has one scale for the whole tensor."""
     assert isinstance(q.scale, float)
     return q.scale
