@@ -51,7 +51,7 @@ SPELLINGS = {
 # AMD's and Qualcomm's prefixes, whose offsets may count words
 COUNTED = re.compile(r"(?:mm(?=[A-Z])|reg(?=[A-Z])|REG_)(\w+)")
 MARKED = re.compile(r"(?:\w*_)?REG_\w+|(?:mm|reg|ix)[A-Z]\w*")
-# names that registers have and little else has
+# words in the names of registers and of hardly anything else
 NAMED = re.compile(rf"{MARKED.pattern}|\w+_(?:REG|OFFSET)(?:_\w+)?")
 # last words of the registers that a wide register consists of
 LOW_HIGH = re.compile(r"HI|LO|HIGH|LOW|H|L|MSB|LSB|UPPER|LOWER|\d+")
@@ -107,7 +107,7 @@ def tail_of(name: str) -> tuple[str, str, str] | None:
 
 
 def plain_names(spelling: str, macros: Collection[str]) -> dict[str, str]:
-    """Return the macros that are marked so (SPELLINGS), by their name without the mark.
+    """Return, by its plain name, each macro whose name has one of the marks in SPELLINGS.
 
     >>> plain_names("infixed", ["NPU_O_CFG", "NPU_CFG"])
     {'NPU_CFG': 'NPU_O_CFG'}

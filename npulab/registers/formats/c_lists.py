@@ -31,7 +31,7 @@ PAST = 0x1000  # bytes after twice the last sure offset, within which an offset 
 
 @dataclass(frozen=True)
 class Open:
-    """The offsets that are neither registers nor groups yet."""
+    """The offsets that are not yet known to be registers or groups."""
 
     lone: list[str]
     children: Mapping[str, list[str]]  # by the register that their names begin with
@@ -70,7 +70,7 @@ def add_listed(roles: Roles) -> None:
 
 
 def _most(names: Set[str], every: Set[str]) -> bool:
-    """True if names are at least three fifths of all, and enough for evidence."""
+    """True if some names are at least three fifths of all names, and enough to be evidence."""
     return len(names) >= FEWEST and 5 * len(names) >= 3 * len(every)
 
 
@@ -104,9 +104,11 @@ def _groups(
 def _families(
     roles: Roles, loose: Set[str], by_macro: Mapping[str, str], owner: Longest
 ) -> tuple[list[str], dict[str, list[str]]]:
-    """The offsets that nest in no register, and the offsets that do, by the register.
+    """Return the offsets whose names begin with no register's name, and the other offsets by
+    register.
 
-    Offsets that nest in a field are in neither: they are values of it.
+    Offsets whose names begin with a field's name are in neither group: they are values of the
+    field.
     """
     lone: list[str] = []
     children: dict[str, list[str]] = {}
@@ -177,7 +179,7 @@ def _numbers(roles: Roles, names: Set[str]) -> dict[str, int]:
 
 
 def _counted(roles: Roles, offsets: Mapping[str, int]) -> set[str]:
-    """The numbers that are no offsets: 0, 1, 2 of one name, and 4 between 3 and 5."""
+    """Return the numbers that only count: 0, 1, 2 of one beginning, or a 4 between 3 and 5."""
     out = set()
     for a, b in pairwise(offsets):
         odd = offsets[a] % WORD_BYTES or offsets[b] % WORD_BYTES

@@ -31,7 +31,7 @@ from npulab.registers.formats.c_offsets import FEWEST, find_arrays, find_keys, f
 from npulab.registers.formats.c_pairs import Group, paired_fields
 from npulab.registers.formats.c_roles import Roles
 
-# what stands before the name of a macro, from the beginning of its line
+# the text before a macro's name in its line
 DEPTH = re.compile(r"(?:[ \t]*#[ \t]*define)?[ \t]*")
 
 
@@ -76,7 +76,7 @@ def roles_of(facts: Facts) -> Roles:
 
 
 def _place_pairs(roles: Roles) -> None:
-    """Give the fields that pairs of macros say to their registers."""
+    """Add the fields that pairs of macros give to their registers."""
     facts, keys = roles.facts, roles.keys.macros
     for base in _masks_by_own_name(roles):
         roles.roles[keys.pop(base)] = "attribute"
@@ -218,9 +218,9 @@ def _add_weak(roles: Roles, whole: bool = False) -> None:
 
 
 def _weak_bits(roles: Roles, base: str, kinds: Group, nests: bool) -> Bits | None:
-    """The field of a mask alone or a shift alone; None if the macro may be something else.
+    """Return the field of a lone mask or a lone shift; None if the macro may be something else.
 
-    ``nests`` says that its name begins with a register's.
+    ``nests`` says that the macro's name begins with the name of a register.
     """
     facts = roles.facts
     name = next(iter(kinds.values()))
@@ -243,8 +243,10 @@ def _weak_bits(roles: Roles, base: str, kinds: Group, nests: bool) -> Bits | Non
 
 
 def _own_bits(roles: Roles, name: str, outer: str) -> bool:
-    """True if a mask says bits of a register that no field has, so a field named RESET, and not
-    which bits of the register a reset sets."""
+    """True if a name such as ``CTRL_RESET_MASK`` is the mask of a field RESET of CTRL.
+
+    It is if it covers bits that no field has; otherwise it says which bits of CTRL a reset sets.
+    """
     mask = roles.facts.values.get(name, 0)
     if outer not in roles.keys.macros or not name.endswith("_MASK"):
         return False
@@ -351,7 +353,7 @@ def _following(roles: Roles, nested: bool) -> tuple[list[Following], int]:
 
 
 def _heads_bits(roles: Roles, macro: str, nested: bool) -> bool:
-    """True if bits may follow a macro because it is a register, or may be one."""
+    """True if a macro is a register, or may be one, so that the bits after it may be its fields."""
     if macro in roles.facts.members:
         return False
     if roles.roles.get(macro) == "register":
@@ -360,7 +362,7 @@ def _heads_bits(roles: Roles, macro: str, nested: bool) -> bool:
 
 
 def _depth(text: str, position: int) -> int:
-    """The characters before the name of a macro in its line."""
+    """Return the count of characters before a macro's name in its line."""
     line = DEPTH.match(text, position)
     return line.end() - position if line else 0
 
@@ -451,7 +453,7 @@ def _add_flags(roles: Roles, register: Register, key: str, names: Sequence[str])
 
 
 def _name_attributes(roles: Roles) -> None:
-    """Name what headers say of a register or field besides its bits, if nothing else was found."""
+    """Record, for registers and fields without better evidence, attributes such as a reset value."""
     heads = roles.fields.keys() | roles.registers.keys()
     for register in roles.registers.values():
         heads.update(register.heads)

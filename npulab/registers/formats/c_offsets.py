@@ -194,7 +194,7 @@ def _may_be_offset(facts: Facts, name: str) -> bool:
 
 
 def _flags(facts: Facts, offsets: Mapping[str, int], roles: Mapping[str, str]) -> list[str]:
-    """The numbers that are single bits of one register: other bits are no multiples of a word."""
+    """Return the numbers that are single bits of one register, as other bits of it are not offsets."""
     nest = Longest(offsets)
     numbers: dict[str, list[int]] = {}
     for name in facts.plain:
@@ -256,7 +256,9 @@ def find_keys(
 
 
 def _without_unit(facts: Facts, names: Sequence[str]) -> dict[str, str]:
-    """Names without their unit prefix, if unique and not the prefix of many other registers."""
+    """Return names without their unit's prefix, if they stay unique and few registers share the
+    prefix.
+    """
     rests = Counter(name.partition("_")[2] for name in names)
     units = Counter(map(first_word, names))
     shorter = {}

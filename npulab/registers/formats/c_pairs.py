@@ -104,7 +104,7 @@ def _groups(facts: Facts, ranges: Mapping[str, Bits]) -> dict[tuple[str, str], G
             continue
         kind = TAILS[tail]
         if name in facts.bitwise and kind in ("low", "high", "bit"):
-            continue  # bits of a register, which happen to be called so
+            continue  # this name belongs to bits of a register by chance
         groups.setdefault((base.lstrip("_"), sep), {}).setdefault(kind, name)
     for base, sep in [*groups]:
         # AMD writes two underscores in front of SHIFT and one in front of MASK

@@ -400,7 +400,10 @@ class Layout:
 
 
 def _within(run: Run, name: str, indexed: str, is_record: bool) -> Run:
-    """A run with the member around it in its name; a run without a name in a record stays so."""
+    """Return a run with the name of the member around it before its own.
+
+    A run without a name stays without one if it lies in a record.
+    """
     full = indexed
     if is_record:
         full = ""
@@ -425,7 +428,7 @@ def tag_of(cursor: Any) -> str:
 
 
 def attributes(cursor: Any) -> dict[str, Any]:
-    """The kinds of what stands in a declaration, such as its attributes."""
+    """Return the kinds of the cursors inside a declaration, such as its attributes."""
     return {child.kind.name: child for child in cursor.get_children()}
 
 
@@ -509,7 +512,7 @@ def holes(laid: Laid) -> list[tuple[int, int, int]]:
 
 
 def twice(laid: Laid) -> str:
-    """Return a name that two runs of a struct have on one chip; blank if there is none."""
+    """Return a name that two runs of a struct share on one chip; blank if there is none."""
     runs = sorted((run.name, run.feature, run.position) for run in laid.runs if run.name)
     return next((a[0] for a, b in pairwise(runs) if a[:2] == b[:2]), "")
 

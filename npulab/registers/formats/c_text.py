@@ -346,7 +346,7 @@ def _holding(
     directives: Sequence[re.Match[str]],
     made: Mapping[int, re.Match[str]],
 ) -> dict[int, bool]:
-    """True for each condition whose text is read, by number of the directive."""
+    """True for each condition whose text the compiler reads, by the number of its directive."""
     conditions = [n for n, match in enumerate(directives) if match[1] in CONDITIONS]
     if not conditions:
         return {}
@@ -385,7 +385,7 @@ def _holding(
 
 
 def _made_of(words: set[str], bodies: Mapping[str, Sequence[str]]) -> set[str]:
-    """The words and, for words that are macros, the words of their bodies, again and again."""
+    """Return some words and, for words that are macros, the words of their bodies, to any depth."""
     out, new = {*words}, words
     while new:
         known = " ".join(chain.from_iterable(bodies.get(name, ()) for name in new))
@@ -395,8 +395,9 @@ def _made_of(words: set[str], bodies: Mapping[str, Sequence[str]]) -> set[str]:
 
 
 def _growing(macros: Mapping[str, Macro]) -> set[str]:
-    """The macros that become more tokens than are allowed, with each use of another macro
-    counted."""
+    """Return the macros that would become more tokens than are allowed, counting each use of a
+    macro.
+    """
     sizes: dict[str, int] = {}
     for first in macros:
         stack = [first]

@@ -93,8 +93,7 @@ def head(table: RegisterTable, kind: str = "") -> list[str]:
 
 
 def _said(table: RegisterTable) -> Iterator[str]:
-    """The annotations of blocks whose registers have addresses, or have none, if nothing else
-    says so."""
+    """Yield annotations for blocks whose kind (with or without addresses) nothing else shows."""
     for block, has_addresses in table.said(None).items():
         word = "words"
         if has_addresses:
@@ -135,7 +134,7 @@ def _defines(name: str, values: Mapping[int, str], names: Identifiers) -> Iterat
 
 
 def _own(row: Row, spelled: str, known: Mapping[str, Any]) -> str:
-    """The comments of a row: its note, and the columns that the declaration does not say."""
+    """Return the comments of a row: its note, and an annotation with columns that C cannot express."""
     note = note_comment(row.get("note", ""))
     said = {}
     if row.get("field", "") != spelled:

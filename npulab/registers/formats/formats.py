@@ -40,14 +40,14 @@ ROOTS = {"database": "xml", "device": "svd"}
 def read_map(
     path: Path | str, define: Sequence[str] = (), include: Sequence[Path | str] = ()
 ) -> RegisterTable:
-    """Return the registers in a file, whose format its content decides: npulab's table, rnndb
+    """Return the registers in a file, in the format that its content shows: npulab's table, rnndb
     XML, SystemRDL, CMSIS-SVD or a C header.
 
-    ``define`` (``NAME=VALUE``) and ``include`` (files) give a C header what it takes from other
-    headers; ``reading`` of its table says what is lost. For rnndb, ``include`` are folders with
-    the files that it imports. A UserWarning counts and names what the table has no place for.
-    Raises ValueError with file and line for a file that is broken or of no known format,
-    FileNotFoundError for no file.
+    ``define`` (``NAME=VALUE``) and ``include`` (files) stand for the other headers that a C header
+    needs; ``reading`` of the returned table says what of the header is lost. For rnndb, ``include``
+    are folders with the files that it imports. A UserWarning counts and names what the table has no
+    place for. Raises ValueError with file and line for a file that is broken or of no known format,
+    FileNotFoundError if there is no file.
     """
     need_path("read_map", path)
     path = Path(path)
@@ -137,10 +137,10 @@ def write_map(
 
 
 def of_chip(table: RegisterTable, features: Iterable[str]) -> RegisterTable:
-    """Return the map of a chip that has some features: rows without a feature and rows of these
-    features, all without a feature then.
+    """Return the map of a chip: the rows without a feature, and the rows of its ``features``.
 
-    Raises ValueError for a feature that no row has, and if rows of two of the features overlap.
+    The returned rows have no feature. Raises ValueError for a feature that no row has, and if rows
+    of two of the features overlap.
     """
     wanted = {*need_features("of_chip", features)}
     unknown = sorted(wanted - {*table.features})

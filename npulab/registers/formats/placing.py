@@ -48,7 +48,7 @@ class Register(NamedTuple):
 
     @property
     def words(self) -> range:
-        """The indices of the words of its block that it has bits of."""
+        """The indices of the words, within its block, in which it has bits."""
         last = self.offset + self.size // 8 - 1
         return range(self.offset // WORD_BYTES, last // WORD_BYTES + 1)
 

@@ -107,7 +107,7 @@ def _parameters(writing: Writing) -> tuple[str, str]:
 
 
 def _enum(types: Identifiers, enum: str, values: Mapping[int, str]) -> tuple[str, str, bool]:
-    """The name and the text of an enum, and True if they say all of it."""
+    """Return the name and the text of an enum, and True if they hold all of it."""
     labels = Identifiers(KEYWORDS)
     written = {raw: labels.new(text) for raw, text in values.items()}
     name = types.new(enum)

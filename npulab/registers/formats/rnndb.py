@@ -164,7 +164,9 @@ def _found(
     said: tuple[str, bool],
     variants: frozenset[str] | None,
 ) -> Iterator[Found]:
-    """Yield a field with its value and True if it is an address, once for each of its features."""
+    """Yield a field with its value column and True if it is an address, once for each of its
+    features.
+    """
     value, pointer = said
     row: dict[str, Any] = {
         "value": value,
@@ -360,7 +362,7 @@ def _bitfields(
 
 
 def _bits(one: Element, low: int | None = None, high: int | None = None) -> tuple[int, int]:
-    """The lowest and highest bit that an element says, else the given bits."""
+    """Return the lowest and the highest bit that an element gives; the given bits if it gives none."""
     if one.get("pos"):
         return number(one, "pos"), number(one, "pos")
     return number(one, "low", low), number(one, "high", high)
