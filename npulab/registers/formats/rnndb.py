@@ -30,6 +30,7 @@ table has and rnndb has no word for. Source: envytools' rules-ng-ng; files of et
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,10 +54,10 @@ from npulab.registers.formats.xml import MOST_DEPTH, Element, read_xml
 from npulab.support.refuse import refuse_if
 
 NAMESPACE = "http://nouveau.freedesktop.org/"
-# of our own attributes: at, value, address, align, evidence, nameless, addresses
+# the namespace of npulab's attributes: at, value, address, align, evidence, nameless, addresses
 NPULAB = "urn:npulab:registers"
 FILES = 64
-FOLDERS_ABOVE = 3  # in which imports are looked for
+FOLDERS_ABOVE = 3  # how many folders above a file may have its imports
 MOST_ELEMENTS = 2**18
 PLAIN = ("", "uint", "hex", "boolean", "bitfield", "address", "waddress")
 POINTERS = ("address", "waddress")
@@ -90,29 +91,20 @@ def read_rnndb(path: Path, include: Sequence[Path] = ()) -> RegisterTable:
     """
     path = Path(path)
     own = path.resolve().parent
-    folders = [
-        own,
-        *(Path(folder).resolve() for folder in include),
-        *[*own.parents][:FOLDERS_ABOVE],
-    ]
+    folders = [own, *(Path(folder).resolve() for folder in include)]
+    folders += [*own.parents][:FOLDERS_ABOVE]
     tops = [*_tops(path, folders, {path.resolve()})]
     names = Names()
-    for one in tops:
-        declare(one, names)
-    domains = [one for one in tops if one.tag == "domain"]
-    by_words = _by_words(domains, names)
-    said = {
-        _block(domain): domain.get(f"{NPULAB} addresses") == "true"
-        for domain in domains
-        if domain.get(f"{NPULAB} addresses")
-    }
-    table = placed(
-        _every_register(domains, by_words, names),
-        names.enums.by_name,
-        names.losses,
-        "\n\n".join(dict.fromkeys(_copyright(one) for one in tops if one.tag == "copyright")),
-        said,
-    )
+    for top in tops:
+        declare(top, names)
+    domains = [top for top in tops if top.tag == "domain"]
+    said = {}
+    for domain in domains:
+        if addresses := domain.get(f"{NPULAB} addresses"):
+            said[_block(domain)] = addresses == "true"
+    copyrights = dict.fromkeys(_copyright(top) for top in tops if top.tag == "copyright")
+    registers = _every_register(domains, _by_words(domains, names), names)
+    table = placed(registers, names.enums.by_name, names.losses, "\n\n".join(copyrights), said)
     for name, group in names.groups.items():
         if name not in names.used:
             count = sum(inner.tag in SIZES for inner in _below(group))
@@ -122,6 +114,8 @@ def read_rnndb(path: Path, include: Sequence[Path] = ()) -> RegisterTable:
 
 
 def _every_register(domains: Sequence[Element], by_words: bool, names: Names) -> Iterator[Register]:
+    """Yield the registers of all domains; ``by_words`` says that domains of width 32 count
+    words."""
     for domain in domains:
         block = _block(domain)
         width = number(domain, "width", 8)
@@ -135,19 +129,11 @@ def _every_register(domains: Sequence[Element], by_words: bool, names: Names) ->
             unit = width // 8
         start = DomainPlace(0, "", *features_of(domain, None, "", names))
         for element, place in _registers(domain, start, names, unit):
-            fields = tuple(
-                sorted(_bitfields(element, place, block, names), key=lambda one: one.low)
-            )
+            fields = sorted(_bitfields(element, place, block, names), key=attrgetter("low"))
             if fields:  # else no variant has the register
-                yield Register(
-                    block,
-                    place.offset * unit,
-                    SIZES.get(element.tag, WORD_BITS),
-                    place.name,
-                    element.where,
-                    note_of(element),
-                    fields,
-                )
+                offset, size = place.offset * unit, SIZES.get(element.tag, WORD_BITS)
+                note = note_of(element)
+                yield Register(block, offset, size, place.name, element.where, note, tuple(fields))
 
 
 def _block(domain: Element) -> str:
@@ -158,7 +144,7 @@ def _block(domain: Element) -> str:
 
 
 def _found(
-    one: Element,
+    element: Element,
     bits: tuple[int, int],
     name: str,
     said: tuple[str, bool],
@@ -168,32 +154,25 @@ def _found(
     features.
     """
     value, pointer = said
-    row: dict[str, Any] = {
-        "value": value,
-        "note": note_of(one),
-        "evidence": one.get(f"{NPULAB} evidence"),
-    }
+    row: dict[str, Any] = {"value": value, "note": note_of(element)}
+    row["evidence"] = element.get(f"{NPULAB} evidence")
     if pointer:
-        row |= {"address": "yes"}
-    else:
-        row |= {}
-    if pointer and one.get("align"):
-        row |= {"align": number(one, "align")}
-    else:
-        row |= {}
-    row |= {
-        name: number(one, f"{NPULAB} {name}")
-        for name in ("at", "align")
-        if one.get(f"{NPULAB} {name}")
-    }
-    for blank in one.get(f"{NPULAB} nameless").split():
-        row[blank] = ""
-    own = one.get(f"{NPULAB} feature")
-    for feature in [own] if own else [""] if variants is None else sorted(variants):
-        yield Found(name, *bits, one.where, {**row, "feature": feature})
+        row["address"] = "yes"
+        if element.get("align"):
+            row["align"] = number(element, "align")
+    for column in ("at", "align"):
+        if element.get(f"{NPULAB} {column}"):
+            row[column] = number(element, f"{NPULAB} {column}")
+    row.update(dict.fromkeys(element.get(f"{NPULAB} nameless").split(), ""))
+    features = [element.get(f"{NPULAB} feature")]
+    if variants is not None and not features[0]:
+        features = sorted(variants)
+    for feature in features:
+        yield Found(name, *bits, element.where, {**row, "feature": feature})
 
 
 def _below(element: Element) -> Iterator[Element]:
+    """Yield every element inside an element."""
     for inner in element:
         yield inner
         yield from _below(inner)
@@ -203,44 +182,44 @@ def _tops(path: Path, folders: Sequence[Path], seen: set[Path]) -> Iterator[Elem
     """Yield the top elements of a database, imports in their place, each file once."""
     root = read_xml(path, NAMESPACE, MOST_ELEMENTS)
     refuse_if(root.tag != "database", root.where, f"the element {root.tag}", "is database")
-    for one in root:
-        refuse_others(one, TOP, root)
-        if one.tag != "import":
-            yield one
+    for top in root:
+        refuse_others(top, TOP, root)
+        if top.tag != "import":
+            yield top
             continue
-        real = _imported(one, folders)
+        real = _imported(top, folders)
         if real not in seen:
             if len(seen) >= FILES:
                 raise ValueError(
-                    f"{one.where}: import: got more than {FILES} files, at most {FILES} are allowed"
+                    f"{top.where}: import: got more than {FILES} files, at most {FILES} are allowed"
                 )
             seen.add(real)
             yield from _tops(real, folders, seen)
 
 
-def _imported(one: Element, folders: Sequence[Path]) -> Path:
+def _imported(element: Element, folders: Sequence[Path]) -> Path:
     """The file that an import names, from the first folder that has it."""
-    file = Path(need(one, "file"))
+    file = Path(need(element, "file"))
     if not file.is_absolute() and ".." not in file.parts:
         for folder in folders:
             real = (folder / file).resolve()
             if real.is_file() and real.is_relative_to(folder):
                 return real
     raise ValueError(
-        f"{one.where}: import: got {one.get('file')!r}, allowed is a file that lies in "
-        f"{folders[0]} or "
-        "below, in a folder above it, or in one given with --include"
+        f"{element.where}: import: got {element.get('file')!r}, allowed is a file that lies in "
+        f"{folders[0]} or below, in a folder above it, or in a folder given with --include"
     )
 
 
 def _by_words(domains: Sequence[Element], names: Names) -> bool:
     """True if the offsets of domains of width 32 count words: not all are multiples of 4."""
-    return any(
-        place.offset % WORD_BYTES
-        for domain in domains
-        if number(domain, "width", 8) == WORD_BITS
-        for _, place in _registers(domain, DomainPlace(0, "", None, ""), names, 1)
-    )
+    start = DomainPlace(0, "", None, "")
+    for domain in domains:
+        if number(domain, "width", 8) == WORD_BITS:
+            registers = _registers(domain, start, names, 1)
+            if any(place.offset % WORD_BYTES for _, place in registers):
+                return True
+    return False
 
 
 def _registers(
@@ -254,67 +233,65 @@ def _registers(
     if depth > MOST_DEPTH:
         raise ValueError(
             f"{around.where}: got more than {MOST_DEPTH} groups within each other, at most "
-            f"{MOST_DEPTH} "
-            "are allowed"
+            f"{MOST_DEPTH} are allowed"
         )
-    for one in around:
-        refuse_others(one, INSIDE, around)
-        if one.tag in (*WORDS, "enum", "bitset", "group"):
+    for element in around:
+        refuse_others(element, INSIDE, around)
+        if element.tag in (*WORDS, "enum", "bitset", "group"):
             continue
-        for inner in _elements(one, place, names, unit):
-            names.step(one)
-            if one.tag in SIZES or (
-                one.tag == "array" and inner.name and all(some.tag in WORDS for some in one)
-            ):
-                yield one, inner
-            elif one.tag == "use-group":
-                names.used.add(one.get("name"))
-                yield from _registers(
-                    named(one, "name", names.groups), inner, names, unit, depth + 1
-                )
+        is_empty = all(inner.tag in WORDS for inner in element)
+        for inner in _elements(element, place, names, unit):
+            names.step(element)
+            holder = element
+            if element.tag == "use-group":
+                names.used.add(element.get("name"))
+                holder = named(element, "name", names.groups)
+            if element.tag in SIZES or (element.tag == "array" and inner.name and is_empty):
+                yield element, inner
             else:
-                yield from _registers(one, inner, names, unit, depth + 1)
+                yield from _registers(holder, inner, names, unit, depth + 1)
 
 
-def _elements(one: Element, place: DomainPlace, names: Names, unit: int) -> Iterator[DomainPlace]:
-    """Yield the place of each element of an array, stripe or register; one place without an
-    array."""
-    variants, varset = features_of(one, place.variants, place.varset, names)
+def _elements(
+    element: Element, place: DomainPlace, names: Names, unit: int
+) -> Iterator[DomainPlace]:
+    """Yield the place of each element of an array, stripe or register; a single place if it is
+    not an array."""
+    variants, varset = features_of(element, place.variants, place.varset, names)
     name = ""
-    if one.tag != "use-group":
-        name = one.get("name")
+    if element.tag != "use-group":
+        name = element.get("name")
     own = ".".join(filter(None, (place.name, name)))
-    begins: Sequence[int] = [
-        parsed(one, "offsets", text) for text in one.get("offsets").replace(",", " ").split()
-    ]
+    where = f"{element.where}: {element.tag} {own}"
+    offsets = element.get("offsets").replace(",", " ").split()
+    begins: Sequence[int] = [parsed(element, "offsets", text) for text in offsets]
     if not begins:
-        begin, length = number(one, "offset", 0), number(one, "length", 1)
-        step = number(one, "stride", SIZES.get(one.tag, 0) // 8 // unit)
+        begin, length = number(element, "offset", 0), number(element, "length", 1)
+        step = number(element, "stride", SIZES.get(element.tag, 0) // 8 // unit)
         refuse_if(
             length > MOST_ROWS or (length > 1 and not step),
-            f"{one.where}: {one.tag} {own}",
+            where,
             f"length {length}, stride {step}",
             f"is up to {MOST_ROWS}, with a stride above 0",
         )
-        if length > 1:
-            begins = range(begin, begin + step * length, step)
-        else:
-            begins = [begin] * length
+        begins = [begin + step * n for n in range(length)]
     copies = place.copies * len(begins)
     refuse_if(
         copies > MOST_ROWS,
-        f"{one.where}: {one.tag} {own}",
+        where,
         f"{copies} elements of arrays in arrays",
         f"are up to {MOST_ROWS}",
     )
-    many = bool(one.get("offsets")) or one.tag == "array" or len(begins) > 1
+    many = len(begins) > 1
+    has_index = many or (name and (offsets or element.tag == "array"))
     for n, begin in enumerate(begins):
+        numbers = place.numbers
+        if has_index:
+            numbers += f"[{n}]"
+        inner = DomainPlace(place.offset + begin, own, variants, varset, numbers, copies)
         if name:
-            named_so = own + place.numbers + (f"[{n}]" if many else "")
-            yield DomainPlace(place.offset + begin, named_so, variants, varset, copies=copies)
-        else:
-            numbers = place.numbers + (f"[{n}]" if len(begins) > 1 else "")
-            yield DomainPlace(place.offset + begin, own, variants, varset, numbers, copies)
+            inner = inner._replace(name=own + numbers, numbers="")
+        yield inner
 
 
 class Within(NamedTuple):
@@ -361,66 +338,64 @@ def _bitfields(
             yield from _found(element, (low + first, low + last), name, said, variants)
 
 
-def _bits(one: Element, low: int | None = None, high: int | None = None) -> tuple[int, int]:
-    """Return the lowest and the highest bit that an element gives; the given bits if it gives none."""
-    if one.get("pos"):
-        return number(one, "pos"), number(one, "pos")
-    return number(one, "low", low), number(one, "high", high)
+def _bits(element: Element, low: int | None = None, high: int | None = None) -> tuple[int, int]:
+    """The lowest and highest bit that an element says, else the given bits."""
+    if element.get("pos"):
+        return number(element, "pos"), number(element, "pos")
+    return number(element, "low", low), number(element, "high", high)
 
 
-def _value(one: Element, width: int, name: str, block: str, names: Names) -> tuple[str, bool]:
+def _value(element: Element, width: int, name: str, block: str, names: Names) -> tuple[str, bool]:
     """The value column of a field, and True if it is an address."""
-    kind, shift = names.types.get(one.get("type"), one.get("type")), number(one, "shr", 0)
-    said = one.get(f"{NPULAB} value")
+    kind, shift = element.get("type"), number(element, "shr", 0)
+    kind = names.types.get(kind, kind)
+    said = element.get(f"{NPULAB} value")
     # a name of an enum or bitset comes before that of a domain
     is_block = kind in names.domains and kind not in (*names.enums.by_name, *names.bitsets)
-    pointer = kind in POINTERS or is_block or one.get(f"{NPULAB} address") == "yes"
+    pointer = kind in POINTERS or is_block or element.get(f"{NPULAB} address") == "yes"
     if said:
-        names.enums.refuse_unknown(said, one.where)
+        names.enums.refuse_unknown(said, element.where)
         return said, pointer
-    own = values_in(one, names)
+    own = values_in(element, names)
     if own:
-        return names.enums.take("", block, name, own, one.where), pointer
+        return names.enums.take("", block, name, own, element.where), pointer
     if (enum := NO_WORD.sub("_", kind)) in names.enums.by_name:
         return f"enum:{enum}", pointer
     if kind == "float" and width in (16, 32):
         return f"f{width}", pointer
     if kind not in (*PLAIN, "int", "fixed", "ufixed", "fixedp") and not pointer:
-        names.lose(one, f"the type {kind!r} of {name}, which nobody declares for {width} bits")
+        names.lose(element, f"the type {kind!r} of {name}, which nobody declares for {width} bits")
     if shift >= WORD_BITS:
-        raise ValueError(f"{one.where}: got shr {shift}, allowed is up to {WORD_BITS - 1}")
+        raise ValueError(f"{element.where}: got shr {shift}, allowed is up to {WORD_BITS - 1}")
+    words, steps, radix = [], "", 0
     if kind in ("int", "fixed", "fixedp"):
-        signed = "signed "
-    else:
-        signed = ""
-    step = ""
-    if shift:
-        step = f"*{2**shift}"
+        words.append("signed")
     if kind == "fixedp":
         radix = width // 2
     elif kind in ("fixed", "ufixed"):
-        radix = number(one, "radix", 0)
-    else:
-        radix = 0
+        radix = number(element, "radix", 0)
+    if shift:
+        steps = f"*{2**shift}"
     if radix:
-        step += f">>{radix}"
-    return (f"{signed}raw{step}" if step else signed).strip(), pointer
+        steps += f">>{radix}"
+    if steps:
+        words.append(f"raw{steps}")
+    return " ".join(words), pointer
 
 
-def _copyright(one: Element) -> str:
+def _copyright(element: Element) -> str:
     """The copyright as lines of text, from which ``rnndb_writing`` makes the elements again."""
     lines = []
-    if one.get("year"):
-        lines = [f"Copyright {one.get('year')}"]
-    for author in (inner for inner in one if inner.tag == "author"):
+    if element.get("year"):
+        lines = [f"Copyright {element.get('year')}"]
+    for author in (inner for inner in element if inner.tag == "author"):
         nicks = ", ".join(inner.get("name") for inner in author if inner.tag == "nick")
-        mail = ""
+        line = f"Author: {author.get('name')}"
         if author.get("email"):
-            mail = f" <{author.get('email')}>"
-        lines.append(
-            f"Author: {author.get('name')}{mail}{f' ({nicks})' if nicks else ''}: "
-            f"{author.text}".rstrip(": ")
-        )
-    for licence in (inner for inner in one if inner.tag == "license"):
+            line += f" <{author.get('email')}>"
+        if nicks:
+            line += f" ({nicks})"
+        lines.append(f"{line}: {author.text}".rstrip(": "))
+    for licence in (inner for inner in element if inner.tag == "license"):
         lines += ["", *(line.rstrip() for line in "".join(licence.texts).strip().splitlines())]
     return "\n".join(lines).strip()
