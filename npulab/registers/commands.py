@@ -104,12 +104,9 @@ def _opcodes_of(maps: Mapping[str, RegisterMap]) -> dict[str, Field]:
             named = {name for _, name in item.names if name in maps}
             if len(named) < 2 or block not in named:
                 continue
-            found = {}
-            for name in named:
-                same = maps[name][item.name] if item.name in maps[name] else None
-                if same and (same.pieces, same.names) == (item.pieces, item.names):
-                    found[name] = same
-            if len(found) == len(named):
+            found = {name: maps[name][item.name] for name in named if item.name in maps[name]}
+            kinds = {(field.pieces, field.names) for field in found.values()}
+            if len(found) == len(named) and len(kinds) == 1:
                 return found
     return {}
 

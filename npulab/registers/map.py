@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,9 +34,9 @@ from npulab.support.late import pd
 from npulab.support.refuse import need, need_all, need_path, need_whole
 from npulab.support.text import plural
 
-# Of many captures, so many rows at most and so many words at most are turned at a time, tile by
-# tile, so that what a field is cut from is near; fewer rows, and calling numpy takes longer than
-# numpy.
+# Words of many captures are transposed in blocks of at most so many rows and words, tile by tile,
+# so that the words a field is cut from are in the cache. With fewer rows, calling numpy takes
+# longer than its work.
 BLOCK_ROWS, BLOCK_WORDS, TILE_WORDS = 2**14, 2**20, 2**14
 # Values share pieces of memory up to this size: malloc gives larger ones (32 MiB) and many small
 # ones back to the system, and pages that are fetched anew take longer than the decoding.
@@ -73,21 +74,22 @@ class Coverage(NamedTuple):
 class RegisterMap:
     """A register map: fields over the words of one or more blocks.
 
-    ``rows`` are mappings with the columns of ``registers.table`` (missing ones are blank;
-    ``offset`` and the numbers may be text).  Kept are the rows without a feature and those whose
-    feature is in ``features``; ``select`` gives the map of the same table for other features.  A
-    dense map spans every word of its blocks from offset 0; otherwise its words are its registers by
-    offset, as a sparse register file wants it.  Registers of other sizes, arrays and blocks that
-    repeat are rows as ``registers.expansion`` says; ``repeats`` has where blocks lie.  A part of a
-    table is told which of its blocks are ``by_address``, as ``registers.names`` has it of the
-    whole.
+    ``rows`` are mappings with the columns of ``registers.table``; a missing column is blank, and
+    ``offset`` and other numbers may be text. The map keeps the rows without a feature and the rows
+    whose feature is in ``features``; ``select`` gives the map of the same table for other features.
+    A dense map has every word of its blocks from offset 0. Any other map has one word for each
+    register, by offset, as fits a sparse register file. Rows of registers of other sizes, arrays
+    and blocks that repeat are described in ``registers.expansion``; ``repeats`` has the places of
+    blocks. ``by_address`` are the blocks whose registers have addresses, by default as
+    ``registers.names`` decides; rows that are part of a table need it, because the decision depends
+    on the whole table.
 
-    Words are ``(..., W) uint32``.  Values are arrays ``(...)``, plain numbers where words are 1-D;
-    keys are field names, with ``register.`` (and ``block.``) in front where a name is not unique;
-    ``registers.names`` says what bits without a name are called.
+    Words are ``(..., W) uint32``. Values are arrays ``(...)``, or plain numbers if words are 1-D.
+    Keys are names of fields, with ``register.`` (and ``block.``) in front if a name is not unique;
+    ``registers.names`` says how bits without a name are called.
 
-    Raises ValueError for overlapping fields, a field that crosses its register, an unknown value
-    word; LookupError for an unknown enum.
+    Raises ValueError for overlapping fields, a field that crosses its register and an unknown value
+    word, LookupError for an unknown enum.
 
     >>> m = RegisterMap([dict(offset=0, register="CFG", field="stride", lsb=4, width=3)])
     >>> m.decode(np.array([0x25], np.uint32))
@@ -147,8 +149,8 @@ class RegisterMap:
         need_path("RegisterMap.read", path)
         path = Path(path)
         beside = enums_beside(path)
+        enums = {}
         try:
-            enums = {}
             if beside:
                 enums = read_enums(read_table(beside))
         except (ValueError, LookupError, TypeError) as error:
@@ -179,10 +181,11 @@ class RegisterMap:
         registers = frozenset(
             need_all("starting", registers, str, "are registers, as block.register")
         )
-        rows = [
-            {**row, ACCESS: START} if f"{row['block']}.{row['register']}" in registers else row
-            for row in self._rows
-        ]
+        rows = []
+        for row in self._rows:
+            if f"{row['block']}.{row['register']}" in registers:
+                row = {**row, ACCESS: START}
+            rows.append(row)
         return RegisterMap(rows, features=self.features, enums=self.enums, dense=self._all_dense)
 
     def of_block(self, block: str) -> RegisterMap:
@@ -201,8 +204,8 @@ class RegisterMap:
 
     @classmethod
     def from_struct(cls, members: Sequence[tuple[str, int]], block: str = "struct") -> RegisterMap:
-        """Lay out ``uint32_t name : width`` members as C does: a member that does not fit into
-        what is left of a word starts the next one and leaves a silent hole, which ``lint`` reports.
+        """Lay out ``uint32_t name : width`` members as C does: a member that does not fit into the
+        rest of a word starts the next word and leaves a silent hole, which ``lint`` reports.
 
         >>> RegisterMap.from_struct([("a", 30), ("b", 3)]).lint()[0]
         Finding(kind='hole', word=0, lsb=30, width=2)
@@ -214,19 +217,9 @@ class RegisterMap:
             name, width = member
             if lsb + width > WORD_BITS:
                 word, lsb = word + 1, 0
-            rows.append(
-                {
-                    "block": block,
-                    "offset": word * WORD_BYTES,
-                    "field": name,
-                    "lsb": lsb,
-                    "width": width,
-                }
-            )
-            if lsb + width == WORD_BITS:
-                word, lsb = word + 1, 0
-            else:
-                word, lsb = word, lsb + width
+            place = {"block": block, "offset": word * WORD_BYTES}
+            rows.append({**place, "field": name, "lsb": lsb, "width": width})
+            lsb += width
         return cls(rows)
 
     def __len__(self) -> int:
@@ -292,10 +285,10 @@ class RegisterMap:
 
     @cached_property
     def _names(self) -> dict[Field, str]:
+        """The shortest unambiguous name of each field."""
         out: dict[Field, str] = {}
-        behind = {item: f"{item.block}.{item.name}" for item in self._fields}
         for key, item in self._keys.items():
-            if key != behind[item]:
+            if key != f"{item.block}.{item.name}":
                 out[item] = min(out.get(item, key), key, key=len)
         blocks = {block for block, _, _ in self.registers}
         for item in self._fields:
@@ -314,14 +307,10 @@ class RegisterMap:
         if words.ndim == 1:
             return self._decode_one(words.tolist(), raw)
         shape = words.shape[:-1]
-        out = [
-            bits.reshape(shape)
-            for bits in self._extract(words.reshape(math.prod(shape), len(self)))
-        ]
-        if raw:
-            values = out
-        else:
-            values = [item.value(bits) for item, bits in zip(self._fields, out, strict=True)]
+        rows = self._extract(words.reshape(math.prod(shape), len(self)))
+        values = [bits.reshape(shape) for bits in rows]
+        if not raw:
+            values = [item.value(bits) for item, bits in zip(self._fields, values, strict=True)]
         return dict(zip(self._spelled, values, strict=True))
 
     def _decode_one(self, words: list[int], raw: bool) -> dict[str, Any]:
@@ -347,23 +336,20 @@ class RegisterMap:
         """
         need("encode", values, Mapping, "are values by field's name")
         # a field that is named twice, by two spellings, has the last value
-        bits = {
-            self._numbers[name]: value
-            if type(value) is int and 0 <= value < item.stored_below[raw]
-            else item.stored(value if raw else item.raw(value))
-            for name, item, value in ((name, self[name], value) for name, value in values.items())
-        }
-        shape = np.broadcast_shapes(
-            *(np.shape(value) for value in bits.values() if type(value) is not int)
-        )
+        bits, shape = dict[int, Any](), tuple[int, ...]()
+        for name, value in values.items():
+            item = self[name]
+            # the quick way for a plain number that is stored without a change
+            if type(value) is not int or not 0 <= value < item.stored_below[raw]:
+                value = item.stored(value if raw else item.raw(value))
+                shape = np.broadcast_shapes(shape, np.shape(value))
+            bits[self._numbers[name]] = value
         if not shape:
             return self._encode_one({n: int(value) for n, value in bits.items()})
-        rows = {
-            n: np.broadcast_to(
-                self._fields[n].stored_type(value) if type(value) is int else value, shape
-            ).reshape(-1)
-            for n, value in bits.items()
-        }
+        rows = {}
+        for n, value in bits.items():
+            array = np.asarray(value, self._fields[n].stored_type)
+            rows[n] = np.broadcast_to(array, shape).reshape(-1)
         return self._insert(rows, math.prod(shape)).reshape(*shape, len(self))
 
     def _encode_one(self, bits: Mapping[int, int]) -> np.ndarray:
@@ -390,7 +376,7 @@ class RegisterMap:
     def _plan(self) -> list[tuple[int, Piece]]:
         """(number of its field, piece) by word."""
         pieces = [(n, piece) for n, item in enumerate(self._fields) for piece in item.pieces]
-        return sorted(pieces, key=lambda one: one[1])
+        return sorted(pieces, key=itemgetter(1))
 
     def _extract(self, rows: np.ndarray) -> list[np.ndarray]:
         """Raw values ``(N,)`` of every field of words ``(N, W)``."""
@@ -427,9 +413,8 @@ class RegisterMap:
         steps, seen = [], set[int]()
         for n, piece in self._plan:
             if n in bits:
-                cut = (
-                    piece.at + piece.width < self._fields[n].width
-                )  # bits above it are another piece's
+                # bits above the piece belong to another piece
+                cut = piece.at + piece.width < self._fields[n].width
                 steps.append((*piece, bits[n], cut, piece.word not in seen))
                 seen.add(piece.word)
         idle = [word for word in range(len(self)) if word not in seen]
@@ -465,9 +450,7 @@ class RegisterMap:
                 raise ValueError(f"words: got {words.dtype}, allowed is uint32")
             words = words.astype(np.uint32)
         if words.ndim == 0 or words.shape[-1] != len(self):
-            got = "a single number"
-            if words.ndim:
-                got = words.shape[-1]
+            got = words.shape[-1] if words.ndim else "a single number"
             raise ValueError(
                 f"words: got {got} in the last axis, allowed is {len(self)} "
                 f"(block {self.registers[0][0]})"
@@ -475,29 +458,14 @@ class RegisterMap:
         return words
 
     def coverage(self) -> Coverage:
-        """The bits of each word that are named, and the bits that only have an automatic name."""
-        masks = np.zeros((2, len(self)), np.uint32)
-        for item in self._fields:
-            for piece in item.pieces:
-                masks[int(item.automatic), piece.word] |= mask(piece.width) << np.uint32(piece.lsb)
-        return Coverage(*masks)
+        """Return the bits of each word that are named, and the bits that only have an automatic
+        name."""
+        explained, guessed, free = self._masks
+        return Coverage(explained | guessed, free)
 
-    def status(self, words: Any = None) -> pd.DataFrame:
-        """How much of each word is known, in bits: word, block, register, offset and, adding up to
-        32, each bit in the first of these that it is:
-
-        - ``explained``: named, with evidence other than ``guess`` and ``unknown``
-        - ``guessed``: named, with evidence ``guess`` or ``unknown``
-        - ``open``: without a name
-
-        With the words ``(N, W) uint32`` of captures, bits that are the same in all of them count
-        apart: named ones as ``never exercised``, those without a name as ``constant``; of one
-        capture that is every bit.  The shares of the whole map in a line are in
-        ``attrs["summary"]``.  Raises ValueError for words that are not the map's.
-
-        >>> RegisterMap([dict(field="a", lsb=0, width=8, evidence="K")]).status().attrs["summary"]
-        '32 bits in 1 word: 25 % explained, 0 % guessed, 75 % open'
-        """
+    @cached_property
+    def _masks(self) -> np.ndarray:
+        """Masks ``(3, W)`` of the bits that are explained, guessed and open (``status``)."""
         masks = np.zeros((3, len(self)), np.uint32)
         for item in self._fields:
             kind = int(item.evidence in GUESSES)
@@ -505,26 +473,34 @@ class RegisterMap:
                 kind = 2
             for piece in item.pieces:
                 masks[kind, piece.word] |= mask(piece.width) << np.uint32(piece.lsb)
+        return masks
+
+    def status(self, words: Any = None) -> pd.DataFrame:
+        """Return how many bits of each word are known, a row for each word: word, block, register,
+        offset and the counts of these bits, which add up to 32:
+
+        - ``explained``: named, with evidence other than ``guess`` and ``unknown``
+        - ``guessed``: named, with evidence ``guess`` or ``unknown``
+        - ``open``: without a name
+
+        With the words ``(N, W) uint32`` of captures, bits that are the same in all captures are
+        counted in two columns of their own: named bits as ``never exercised``, other bits as
+        ``constant``; if there is one capture, these are all bits. ``attrs["summary"]`` is a line
+        with the shares of the whole map. Raises ValueError for words that do not fit the map.
+
+        >>> RegisterMap([dict(field="a", lsb=0, width=8, evidence="K")]).status().attrs["summary"]
+        '32 bits in 1 word: 25 % explained, 0 % guessed, 75 % open'
+        """
         varies = np.full(len(self), mask(WORD_BITS))
         if words is not None:
             words = self._words(words).reshape(-1, len(self))
             varies = np.bitwise_or.reduce(words, 0) & ~np.bitwise_and.reduce(words, 0)
-        out = {
-            "word": range(len(self)),
-            "block": [block for block, _, _ in self.registers],
-            "register": [name for _, _, name in self.registers],
-            "offset": [offset for _, offset, _ in self.registers],
-        }
-        explained, guessed, free = masks & varies
-        bits = {
-            "explained": explained,
-            "guessed": guessed,
-            "open": free,
-            "constant": masks[2] & ~varies,
-            "never exercised": (masks[0] | masks[1]) & ~varies,
-        }
-        counts = {name: np.bitwise_count(bits[name]).astype(int) for name in STATUS}
-        frame = pd.DataFrame({**out, **counts})
+        frame = pd.DataFrame([*self.registers], columns=["block", "offset", "register"])
+        frame.insert(0, "word", range(len(self)))
+        explained, guessed, free = self._masks & ~varies
+        masks = [*(self._masks & varies), free, explained | guessed]
+        counts = dict(zip(STATUS, np.bitwise_count(masks).astype(int), strict=True))
+        frame = frame[["word", "block", "register", "offset"]].assign(**counts)
         total = WORD_BITS * len(self)
         shares = []
         for name, count in counts.items():
@@ -536,19 +512,18 @@ class RegisterMap:
     def lint(self) -> list[Finding]:
         """Return holes and unnamed rows, by place; overlaps and crossings are refused when the
         map is made."""
-        return [
-            Finding("unnamed" if item.declared else "hole", *piece[:3])
-            for item in self._fields
-            if item.automatic
-            for piece in item.pieces
-        ]
+        out = []
+        for item in self._fields:
+            if item.automatic:
+                kind = "unnamed" if item.declared else "hole"
+                out += [Finding(kind, *piece[:3]) for piece in item.pieces]
+        return out
 
     @property
     def declared(self) -> int:
         """Bits that have a row."""
-        return WORD_BITS * len(self) - sum(
-            found.width for found in self.lint() if found.kind == "hole"
-        )
+        holes = (found.width for found in self.lint() if found.kind == "hole")
+        return WORD_BITS * len(self) - sum(holes)
 
     @property
     def fields(self) -> pd.DataFrame:
@@ -557,22 +532,12 @@ class RegisterMap:
         map again."""
         from npulab.registers.shown import Table
 
-        holes = [
-            (self.registers[item.pieces[0].word][:2], item)
-            for item in self._fields
-            if not item.declared
-        ]
-        rows = self._kept + [
-            {
-                "block": block,
-                "offset": offset,
-                "field": "",
-                "lsb": item.pieces[0].lsb,
-                "width": item.pieces[0].width,
-                "evidence": "unknown",
-            }
-            for (block, offset), item in holes
-        ]
+        rows = [*self._kept]
+        for hole in self.lint():
+            if hole.kind == "hole":
+                block, offset, _ = self.registers[hole.word]
+                row = {"block": block, "offset": offset, "field": "", "evidence": "unknown"}
+                rows.append({**row, "lsb": hole.lsb, "width": hole.width})
         place = {(block, offset): n for n, (block, offset, _) in enumerate(self.registers)}
         rows.sort(key=lambda row: (place[row["block"], row["offset"]], row["lsb"]))
         frame = Table(rows, columns=list(COLUMNS), dtype=object)
@@ -583,21 +548,15 @@ class RegisterMap:
             row["field"] or automatic_name(self._labels[word], row["lsb"], row["width"])
             for word, row in zip(words, rows, strict=True)
         ]
-        frame["address"], frame["align"] = (
-            frame["address"] == "yes",
-            [row.get("align") or 0 for row in rows],
-        )
-        return (
-            frame.astype(object)
-            .where(frame.notna(), "")
-            .astype(
-                {"address": bool, **dict.fromkeys(("offset", "lsb", "width", "word", "align"), int)}
-            )
-        )
+        frame["address"] = frame["address"] == "yes"
+        frame["align"] = [row.get("align") or 0 for row in rows]
+        numbers = dict.fromkeys(("offset", "lsb", "width", "word", "align"), int)
+        filled = frame.astype(object).where(frame.notna(), "")
+        return filled.astype({"address": bool, **numbers})
 
     @cached_property
     def index(self) -> dict[int, int]:
-        """The word of each offset, for register writes; ValueError where blocks share offsets."""
+        """The word of each offset, for register writes; ValueError if blocks share offsets."""
         out: dict[int, int] = {}
         for word, (block, offset, _) in enumerate(self.registers):
             if offset in out:
@@ -610,7 +569,7 @@ class RegisterMap:
 
     @cached_property
     def _places(self) -> dict[int, Place]:
-        """What lies at the address of each word."""
+        """The place at the address of each word."""
         offsets: dict[str, list[int]] = {}
         for block, offset, _ in self.registers:
             offsets.setdefault(block, []).append(offset)
@@ -711,7 +670,7 @@ def _arrays(types: Sequence[Any], count: int) -> list[np.ndarray]:
     """An unfilled array ``(count,)`` of each type; arrays of one type share memory."""
     out: dict[int, np.ndarray] = {}
     for kind in dict.fromkeys(types):
-        same = [n for n, one in enumerate(types) if one is kind]
+        same = [n for n, other in enumerate(types) if other is kind]
         most = max(1, SHARED_BYTES // max(1, count * kind().itemsize))
         for start in range(0, len(same), most):
             part = same[start : start + most]
@@ -720,12 +679,11 @@ def _arrays(types: Sequence[Any], count: int) -> list[np.ndarray]:
 
 
 def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """(rows, room for them ``(W, n)``, a scratch row ``(n,)``) of words ``(N, W)``, until all N had
-    their turn."""
+    """Yield the blocks of words ``(N, W)`` in turn: the slice of its rows, room for them
+    ``(W, n)`` and a scratch row ``(n,)``."""
     count, words = shape
     step = min(count, BLOCK_ROWS, 1 + BLOCK_WORDS // max(1, words))
-    # a cache line more than a power of two, or what is turned together falls into one place of the
-    # cache
+    # a cache line more than a power of two: else the rows of a tile share one set of the cache
     columns, scratch = np.empty((words, step + 16), np.uint32), np.empty(step, np.uint32)
     for start in range(0, count, step or 1):
         some = min(step, count - start)
@@ -733,7 +691,8 @@ def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, np.ndarray, np.ndar
 
 
 def _turn(source: np.ndarray, target: np.ndarray) -> None:
-    """Copy ``(W, n)``, one of the two being a transposed view, by tiles that stay near."""
+    """Copy ``(W, n)``; one of the two is a transposed view, so the copy goes by tiles that fit
+    into the cache."""
     step = 64 + TILE_WORDS // max(1, len(source))
     for start in range(0, source.shape[1], step):
         target[:, start : start + step] = source[:, start : start + step]

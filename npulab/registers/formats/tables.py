@@ -95,21 +95,22 @@ class RegisterTable:
         registers have addresses, by default as ``registers.names`` decides for these rows and
         for the blocks that are ``sparse``.
         """
-        named = {
-            name: _enum_lines(name, names) for name, names in sorted((enums or {}).items()) if names
-        }
-        gone = {f"enum:{name}" for name in enums or () if name not in named}
-        plain = [
-            _canonical_row({**row, "value": ""} if row.get("value") in gone else row)
-            for row in rows
-        ]
-        said = "\n".join(line.strip() for line in copyright.replace("\t", " ").splitlines()).strip(
-            "\n"
-        )
-        refuse_odd(said.replace("\n", " "), "copyright")
+        named, gone = {}, set()
+        for name, names in sorted((enums or {}).items()):
+            if names:
+                named[name] = _enum_lines(name, names)
+            else:
+                gone.add(f"enum:{name}")
+        plain: list[Row] = []
         blocks: dict[str, int] = {}
-        for row in plain:
-            blocks.setdefault(row.get("block", ""), len(blocks))
+        for row in rows:
+            if row.get("value") in gone:
+                row = {**row, "value": ""}
+            plain.append(_canonical_row(row))
+            blocks.setdefault(plain[-1].get("block", ""), len(blocks))
+        lines = map(str.strip, copyright.replace("\t", " ").splitlines())
+        said = "\n".join(lines).strip("\n")
+        refuse_odd(said.replace("\n", " "), "copyright")
 
         def place(row: Row) -> tuple[int, int, str, int]:
             block = blocks[row.get("block", "")]
@@ -136,11 +137,8 @@ class RegisterTable:
     @property
     def registers(self) -> list[tuple[str, int, str]]:
         """(block, offset, register) of each register, in the order of the rows."""
-        return [
-            *dict.fromkeys(
-                (row.get("block", ""), row["offset"], row.get("register", "")) for row in self.rows
-            )
-        ]
+        keys = ((row.get("block", ""), row["offset"], row.get("register", "")) for row in self.rows)
+        return [*dict.fromkeys(keys)]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -177,22 +175,24 @@ class RegisterTable:
         comments at its head; a block is ``sparse`` in it if nothing else in the table says that
         its registers have addresses."""
         plain = [{name: row[name] for name in PLACES if name in row} for row in self.rows]
-        known = blocks_by_address(plain)
-        rows = [
-            {"block": block, "offset": f"{0:#06x}", "value": SPARSE}
-            for block in self.blocks
-            if block and block in self.by_address - known
-        ]
-        rows += [{**row, "offset": f"{row['offset']:#06x}"} for row in self.rows]
-        return self._comments + table_text(COLUMNS, rows)
+        unsaid = self.by_address - blocks_by_address(plain)
+        rows: list[Row] = []
+        for block in self.blocks:
+            if block and block in unsaid:
+                rows.append({"block": block, "offset": 0, "value": SPARSE})
+        text = ""
+        for line in self.copyright.splitlines():
+            text += f"{COMMENT} {guarded_comment(line)}".rstrip() + "\n"
+        rows += self.rows
+        return text + table_text(
+            COLUMNS, [{**row, "offset": f"{row['offset']:#06x}"} for row in rows]
+        )
 
     def enums_csv(self) -> str:
         """Return the enums as the table next to the rows; empty if there are none."""
-        rows = [
-            {"enum": name, "raw": hex(raw), "name": text}
-            for name, one in self.enums.items()
-            for raw, text in one.items()
-        ]
+        rows = []
+        for name, names in self.enums.items():
+            rows += [{"enum": name, "raw": hex(raw), "name": text} for raw, text in names.items()]
         if rows:
             return table_text(ENUM_COLUMNS, rows)
         return ""
@@ -201,12 +201,8 @@ class RegisterTable:
         """Return the blocks for which a file must say whether their registers have addresses,
         and True if they have: a reader would assume the opposite. Readers of a register format
         (``far``) assume addresses; for others (None) it depends, as in ``blocks_by_address``."""
-        taken = blocks_by_address(self.rows, far=far)
-        return {
-            block: block in self.by_address
-            for block in self.blocks
-            if (block in taken) != (block in self.by_address)
-        }
+        odd = self.by_address ^ blocks_by_address(self.rows, far=far)
+        return {block: block in self.by_address for block in self.blocks if block in odd}
 
     @classmethod
     def of_said(
@@ -219,20 +215,9 @@ class RegisterTable:
     ) -> RegisterTable:
         """Return the table of a file that says for some blocks whether their registers have
         addresses, as in ``said``; raises as ``of``."""
-        by_address = {*blocks_by_address(rows, far=far)}
-        for block, has_addresses in said.items():
-            if has_addresses:
-                by_address.add(block)
-            else:
-                by_address.discard(block)
+        by_address = blocks_by_address(rows, far=far) - said.keys()
+        by_address |= {block for block, has_addresses in said.items() if has_addresses}
         return cls.of(rows, enums, copyright, by_address)
-
-    @property
-    def _comments(self) -> str:
-        return "".join(
-            f"{COMMENT} {guarded_comment(line)}".rstrip() + "\n"
-            for line in self.copyright.splitlines()
-        )
 
 
 def _enum_lines(enum: str, names: Mapping[int, str]) -> dict[int, str]:
@@ -259,54 +244,44 @@ def read_csv(path: Path) -> RegisterTable:
     Raises ValueError with file and line for a row that is not a field.
     """
     copyright_, rows = _numbered_rows(path)
-    missing = [name for name in REQUIRED if rows and name not in rows[0][1]]
-    if missing or not rows:
-        got = "no row"
-        if missing:
-            got = f"no column {missing[0]!r}"
-        raise ValueError(
-            f"{path}: got {got}, allowed is a table of fields with {', '.join(REQUIRED)}"
-        )
-    plain, wide = [], shaped(row for _, row in rows)
-    for line, row in rows:
-        unknown = [name for name in row if name not in (*COLUMNS, *SHAPE, ACCESS, "word")]
-        if unknown:
-            raise ValueError(
-                f"{path}, line {line}: got column {unknown[0]!r}, allowed are {', '.join(COLUMNS)}"
-            )
-        if wide:
-            continue
-        try:
-            plain.append(_canonical_row(row))
-        except ValueError as error:
-            raise ValueError(f"{path}, line {line}: {error}") from None
-    with refusing(path):
-        words: Sequence[Row] = ()
-        blocks: Sequence[Row] = ()
-        if wide:
+    allowed = f"is a table of fields with {', '.join(REQUIRED)}"
+    refuse_if(not rows, path, "no row", allowed)
+    for name in REQUIRED:
+        refuse_if(name not in rows[0][1], path, f"no column {name!r}", allowed)
+    known = (*COLUMNS, *SHAPE, ACCESS, "word")
+    for name in rows[0][1]:  # the first line names the columns of all rows
+        where = f"{path}, line {rows[0][0]}"
+        refuse_if(name not in known, where, f"column {name!r}", f"are {', '.join(COLUMNS)}")
+    plain: list[Row] = []
+    blocks: Sequence[Row] = ()
+    if shaped(row for _, row in rows):
+        with refusing(path):
             words, blocks = expanded(row for _, row in rows)
-        plain += map(_canonical_row, words)
-    if placed := [row for row in blocks if _says_place(row)]:
-        names = ", ".join(dict.fromkeys(str(row["block"]) for row in placed))
+            plain += map(_canonical_row, words)
+    else:
+        for line, row in rows:
+            with refusing(f"{path}, line {line}"):
+                plain.append(_canonical_row(row))
+    if placed := [str(row["block"]) for row in blocks if _says_place(row)]:
+        names = ", ".join(dict.fromkeys(placed))
         warnings.warn(
             f"{path}: not carried over: where the blocks lie and repeat ({names})", stacklevel=3
         )
-    beside = enums_beside(path)
-    return RegisterTable.of(
-        plain, _enums(beside) if beside else {}, copyright_, sparse=sparse_blocks(blocks)
-    )
+    enums = {}
+    if beside := enums_beside(path):
+        enums = _enums(beside)
+    return RegisterTable.of(plain, enums, copyright_, sparse=sparse_blocks(blocks))
 
 
 def _says_place(row: Row) -> bool:
     """True if a row of a block says more than that it is sparse."""
-    said = {
-        name: value for name, value in row.items() if value not in ("", None) and name != "block"
-    }
-    said["offset"] = int(str(said.get("offset", 0)), 0)
-    return said != {"offset": 0, "value": SPARSE}
+    said = {name: value for name, value in row.items() if value not in ("", None)}
+    offset = int(str(said.pop("offset", 0)), 0)
+    return bool(offset) or said != {"block": row["block"], "value": SPARSE}
 
 
 def _enums(path: Path) -> dict[str, dict[int, str]]:
+    """The enums of a table next to the rows; errors name file and line."""
     out: dict[str, dict[int, str]] = {}
     for line, row in _numbered_rows(path)[1]:
         with refusing(f"{path}, line {line}"):
@@ -318,7 +293,7 @@ def _numbered_rows(path: Path) -> tuple[str, list[tuple[int, dict[str, str]]]]:
     """The comments at the head, and (line, row) of each row."""
     lines = [*enumerate(text_of(read_bounded(path, MOST_BYTES), path).splitlines(), 1)]
     said = [(n, line) for n, line in lines if line.strip()]
-    head = [line for _, line in takewhile(lambda one: one[1].startswith(COMMENT), said)]
+    head = [*takewhile(lambda line: line.startswith(COMMENT), (line for _, line in said))]
     kept = [(n, line) for n, line in said if not line.startswith(COMMENT)]
     table = csv.DictReader(line for _, line in kept)
     out: list[tuple[int, dict[str, str]]] = []
@@ -333,20 +308,20 @@ def _numbered_rows(path: Path) -> tuple[str, list[tuple[int, dict[str, str]]]]:
                 )
             out.append((line, row))
     except csv.Error as error:
-        raise ValueError(f"{path}: got what is no CSV ({error}), allowed is a table") from None
+        raise ValueError(
+            f"{path}: got text that is not CSV ({error}), allowed is a table"
+        ) from None
     comments = (unguarded_comment(line.removeprefix(COMMENT).removeprefix(" ")) for line in head)
     return "\n".join(comments), out
 
 
 def _canonical_row(row: Row) -> Row:
     """The filled cells of a row, values as ``Meaning`` writes them."""
-    value = row.get("value")
-    out = plain_row({**row, "value": _value(" ".join(str(value).split()))} if value else row)
+    if value := row.get("value"):
+        row = {**row, "value": _value(" ".join(str(value).split()))}
+    out = plain_row(row)
     for name in ("lsb", "width"):
-        if name not in out:
-            raise ValueError(
-                f"field {row.get('field')!r}: got no {name}, allowed is a whole number"
-            )
+        refuse_if(name not in out, f"field {row.get('field')!r}", f"no {name}", "is a whole number")
     return out
 
 
@@ -363,7 +338,6 @@ def table_text(columns: Iterable[str], rows: Iterable[Row]) -> str:
     table = csv.DictWriter(out, [*columns], restval="", lineterminator="\n")
     table.writeheader()
     for row in rows:
-        table.writerow(
-            {name: guarded(text) if isinstance(text, str) else text for name, text in row.items()}
-        )
+        texts = {name: guarded(text) for name, text in row.items() if isinstance(text, str)}
+        table.writerow({**row, **texts})
     return out.getvalue()
