@@ -46,7 +46,7 @@ SHARE = 1024  # products of a share
 LEAST_SPARE, MOST_SPARE = 2**16, 2**23
 SUM_BYTES = 64  # that a sum takes on its way to an accumulator
 LONGEST_SUM = EXACT_FLOAT64 // 2**30  # of a sum of int16 elements
-FLOATS: dict[int, np.dtype[Any]] = {1: np.dtype(np.float32), 2: np.dtype(np.float64)}
+FLOATS = {1: "f4", 2: "f8"}  # the type that elements are multiplied in, by their bytes
 assert SHARE * 2**14 <= EXACT_FLOAT32
 
 
@@ -134,7 +134,7 @@ def convolve(
     _refuse_operands(x, weights, window, lanes)
     kernels, taps = len(weights), weights.shape[1] * weights.shape[2]
     (height, width), channels = window.output, weights.shape[3]
-    type_ = FLOATS[x.itemsize]
+    type_ = np.dtype(FLOATS[x.itemsize])
     result: Any = np.int64
     if rules.saturate_stages:
         result = np.int32
@@ -238,7 +238,8 @@ def window_of(values: Raw, itemsize: int = 1, rules: Rules = RULES) -> Window:
     """
     fields = Fields(values, {})
     dilation = fields.pair("CSC.D_DILATION_EXT.{}_DILATION_EXT", ("Y", "X"))
-    left, pad_value = fields["CSC.D_ZERO_PADDING.PAD_LEFT"], 0
+    left = fields["CSC.D_ZERO_PADDING.PAD_LEFT"]
+    pad_value = 0
     if fields["CDMA.D_DATAIN_FORMAT.DATAIN_FORMAT"] == PIXEL:
         dilation, left = (1, 1), 0
     if rules.pad_value:

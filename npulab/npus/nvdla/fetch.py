@@ -225,7 +225,8 @@ def read_image(fields: Fields, memory: Memory, itemsize: int, rules: Rules) -> n
     Raises Unsupported for more than 32 MiB and for formats that are not covered, Hang if the
     registers state another count of channels than the format has.
     """
-    form, (height, width, channels) = format_of(fields), fields.shape(FEATURES)
+    form = format_of(fields)
+    height, width, channels = fields.shape(FEATURES)
     if channels != len(form.channels):
         raise Hang(
             f"CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL is {channels - 1}, allowed for {form.name} is "
@@ -240,7 +241,8 @@ def read_image(fields: Fields, memory: Memory, itemsize: int, rules: Rules) -> n
     as_signed = (
         fields["CDMA.D_DATAIN_FORMAT.PIXEL_SIGN_OVERRIDE"] or not fields["CDMA.D_CVT_CFG.CVT_EN"]
     )
-    left, right = fields["CDMA.D_ZERO_PADDING.PAD_LEFT"], fields["CDMA.D_ZERO_PADDING.PAD_RIGHT"]
+    left = fields["CDMA.D_ZERO_PADDING.PAD_LEFT"]
+    right = fields["CDMA.D_ZERO_PADDING.PAD_RIGHT"]
     fill = 0
     if rules.pad_value:
         fill = wrapped(fields["CDMA.D_ZERO_PADDING_VALUE.PAD_VALUE"], 8 * itemsize)
@@ -292,15 +294,19 @@ def format_of(fields: Fields) -> Format:
 
 def _pixels(fields: Fields, memory: Memory, form: Format, rows: Pair, width: int) -> np.ndarray:
     """Return some rows of an image as they are stored."""
-    skipped, atom = fields["CDMA.D_PIXEL_OFFSET.PIXEL_X_OFFSET"], fields.features["memory_atom"]
+    skipped = fields["CDMA.D_PIXEL_OFFSET.PIXEL_X_OFFSET"]
+    atom = fields.features["memory_atom"]
     planes = [(DATA, PITCHES[0], form.pixel, skipped * form.pixel)]
     if form.pixel_uv:
         # The second plane's address is that of the atom in which its first pixel lies.
-        pitch_uv, start_uv = "CDMA.D_LINE_UV_STRIDE.UV_LINE_STRIDE", skipped * form.pixel_uv % atom
+        pitch_uv = "CDMA.D_LINE_UV_STRIDE.UV_LINE_STRIDE"
+        start_uv = skipped * form.pixel_uv % atom
         planes.append((DATA_UV, pitch_uv, form.pixel_uv, start_uv))
-    name, read = MEMORIES[fields[DATA_MEMORY]], []
+    name = MEMORIES[fields[DATA_MEMORY]]
+    read = []
     for address, stride, size, start in planes:
-        first, pitch = fields.address(address) + start, fields[stride]
+        first = fields.address(address) + start
+        pitch = fields[stride]
         stored = [memory.read(name, first + row * pitch, width * size) for row in range(*rows)]
         read.append(np.frombuffer(b"".join(stored), np.uint8).reshape(-1, width * size))
     return form.unpack(*read)

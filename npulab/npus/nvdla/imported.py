@@ -14,11 +14,11 @@ from npulab.captures.target import each_read
 from npulab.npus.kit import Capture, first_bytes, read_bounded
 from npulab.npus.nvdla.cfg import provenance_of, read_cfg
 from npulab.npus.nvdla.facts import CHIPS, FULL_CHIP, USUAL_CHIP, USUAL_CHIPS, block_of, maps
-from npulab.npus.nvdla.images import GZIPPED
 from npulab.npus.nvdla.recorded import block_of_addresses, captured
 from npulab.npus.nvdla.txn import addresses_of, read_txn
 
-CFG, TXN, IMAGE = ".cfg", ".txn", ".dat"
+CFG, TXN = ".cfg", ".txn"
+IMAGES = (".dat", ".dat.gz")
 DEPTH = 3  # levels of folders that are searched, the given folder included
 PLACES = (
     "",
@@ -114,9 +114,9 @@ def chip_of(path: Path) -> str:
 
 
 def _case(file: Path) -> str:
-    alone = sum(other.suffix in SIGNS for other in file.parent.iterdir()) == 1
-    if alone and file.absolute().parent.name:
-        return file.absolute().parent.name
+    folder = file.absolute().parent.name
+    if folder and sum(other.suffix in SIGNS for other in file.parent.iterdir()) == 1:
+        return folder
     return file.stem
 
 
@@ -140,5 +140,4 @@ def _is_trace(file: Path) -> bool:
         return True
     if file.stem != file.absolute().parent.name and file.suffix != TXN:
         return False
-    names = [other.name.removesuffix(GZIPPED) for other in file.parent.iterdir()]
-    return any(name.endswith(IMAGE) for name in names)
+    return any(other.name.endswith(IMAGES) for other in file.parent.iterdir())

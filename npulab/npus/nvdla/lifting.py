@@ -217,7 +217,8 @@ def _convolution(capture: Capture, v: Fields, memory: Memory) -> Lifted:
     v.expect("lift convolution")
     weights = stored_weights(v)
     codes = weights.unpack(memory.read(*weights_at(v), weights.used).tobytes())
-    shape, size = v.shape("SDP.D_DATA_CUBE_{0}.{0}"), v.shape(FEATURES)
+    shape = v.shape("SDP.D_DATA_CUBE_{0}.{0}")
+    size = v.shape(FEATURES)
     wide = codes.astype(np.int64)
     none = np.zeros(weights.kernels, np.int64)
     sums = Scaling(128 * np.abs(wide).sum((1, 2, 3)), none, none + 1)
@@ -238,8 +239,11 @@ def _convolution(capture: Capture, v: Fields, memory: Memory) -> Lifted:
     if weights.width == 1:
         across = 1
     rate_y, rate_x = v.pair("CSC.D_CONV_STRIDE_EXT.CONV_{}_STRIDE_EXT", ("Y", "X"))
-    top, bottom = v["CSC.D_ZERO_PADDING.PAD_TOP"], v["CDMA.D_ZERO_PADDING.PAD_BOTTOM"]
-    left, right = v["CSC.D_ZERO_PADDING.PAD_LEFT"], v["CDMA.D_ZERO_PADDING.PAD_RIGHT"]
+    # CSC has the border before the input, CDMA the border after it.
+    top = v["CSC.D_ZERO_PADDING.PAD_TOP"]
+    left = v["CSC.D_ZERO_PADDING.PAD_LEFT"]
+    bottom = v["CDMA.D_ZERO_PADDING.PAD_BOTTOM"]
+    right = v["CDMA.D_ZERO_PADDING.PAD_RIGHT"]
     rows = Taps(size[0], shape[0], weights.height, rate_y, top, bottom, down)
     columns = Taps(size[1], shape[1], weights.width, rate_x, left, right, across)
     layer: Any = Conv2D(

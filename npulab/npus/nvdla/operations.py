@@ -1,5 +1,5 @@
-"""Operations out of register writes: the units enabled together, with the registers of their
-groups.
+"""Divides register writes into operations: the units that were enabled together, with the registers
+of their groups.
 
 Most units have two groups of registers (``D_...``): writes go to the group that
 ``S_POINTER.PRODUCER`` names, and enabling starts the unit with it.  ``S_...`` registers and lookup

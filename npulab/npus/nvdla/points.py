@@ -39,7 +39,9 @@ def program(values: Raw, block: str, registers: RegisterMap) -> Job:
     not fit; LookupError for an unknown field.
     """
     words = np.zeros(len(registers), np.uint32)
-    at, written, named = offsets_of(registers), set(), set()
+    at = offsets_of(registers)
+    written = set()
+    named = set()
     for name, value in values.items():
         item = registers[name]
         item.insert(words, item.raw(value))

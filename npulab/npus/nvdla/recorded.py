@@ -154,13 +154,8 @@ def _rows(events: Sequence[Event], registers: RegisterMap) -> Iterator[Row]:
 
 def _named_bits(registers: RegisterMap) -> dict[int, int]:
     """Return the bits of each register that named fields have, by its offset."""
-    offsets = {word: offset for offset, word in registers.index.items()}
-    out = dict.fromkeys(registers.index, 0)
-    for field in registers:
-        if not field.automatic:
-            for piece in field.pieces:
-                out[offsets[piece.word]] |= (2**piece.width - 1) * 2**piece.lsb
-    return out
+    named = registers.coverage().named.tolist()
+    return {offset: named[word] for offset, word in registers.index.items()}
 
 
 def captured(

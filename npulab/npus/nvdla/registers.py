@@ -1,4 +1,4 @@
-"""Units and lookup tables out of the register writes of a job."""
+"""The units that a job's register writes start, and the lookup tables that they write."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ class Tables:
     def after(self, writes: Iterable[tuple[str, int]]) -> Tables:
         """Return the tables after writes (register, value): an access says table and place, and
         each datum goes to the place after the last."""
-        entries, place, access = dict(self.entries), self.next, self.access
+        entries = dict(self.entries)
+        place = self.next
+        access = self.access
         for register, value in writes:
             if register == ACCESS:
                 access = value
@@ -44,7 +46,8 @@ class Tables:
                     place = value // 2**16 & 1, value % 2**10
             elif register == DATA and place is not None:
                 entries[place] = value % 2**16
-                place = (place[0], place[1] + 1)
+                table, entry = place
+                place = table, entry + 1
         return Tables(entries, place, access)
 
     def writes(self, access: int, data: int) -> list[Pair]:
@@ -57,7 +60,8 @@ class Tables:
             out.append((data, self.entries[table, place]))
             before = table, place
         if self.next is not None:
-            out.append((access, 2**17 + self.next[0] * 2**16 + self.next[1] % 2**10))
+            table, place = self.next
+            out.append((access, 2**17 + table * 2**16 + place % 2**10))
         elif self.access is not None:
             out.append((access, self.access))
         return out
@@ -77,10 +81,10 @@ def lut_of(job: Job, unit: str) -> Lut:
                 f"{unit}: got entry {place} of table {('LE', 'LO')[table]}, allowed is 0 to "
                 f"{TABLE_ENTRIES[table] - 1}"
             )
-    return tables_behind([job], unit)
+    return tables_after([job], unit)
 
 
-def tables_behind(jobs: Iterable[Job], unit: str) -> Lut:
+def tables_after(jobs: Iterable[Job], unit: str) -> Lut:
     """Return the tables as ``lut_of`` does, after several jobs; entries after the last are lost."""
     out = {table: np.zeros(count, np.uint16) for table, count in TABLE_ENTRIES.items()}
     for (table, place), value in _written(jobs, unit).items():

@@ -70,11 +70,11 @@ RULES = Rules()
 
 def _changed(rule: str, value: str) -> Rules:
     """Return the rules with a rule changed to a value of ``mutations.csv``."""
-    kind, changed = type(getattr(RULES, rule)), dict[str, Any]()
-    changed[rule] = value
+    kind = type(getattr(RULES, rule))
+    changed: Any = value
     if kind is not str:
-        changed[rule] = kind(int(value))
-    return replace(RULES, **changed)
+        changed = kind(int(value))
+    return replace(RULES, **{rule: changed})
 
 
 _mutations = {"none": RULES}

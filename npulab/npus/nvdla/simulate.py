@@ -1,8 +1,8 @@
-"""The simulated device: what a job waits for in vain, then its units on words and bytes; and a
-recorded trace run again, its operations in order over its memory, and what its checks then find.
+"""The simulated device: refuses jobs that would hang, and runs the units of others on registers and
+memory.  ``replay`` runs a recorded trace again: its operations in order, then its checks of memory.
 
-It shares registers and memory with lift and lower, and no arithmetic with the emulation, so that
-its agreement with them means something.
+The device shares registers and memory with lift and lower, and no arithmetic with the emulation, so
+that it is independent evidence if both agree.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from npulab.npus.nvdla.facts import CHIPS, CONVOLUTION, FACTS, MOST_MEMORY, Lut,
 from npulab.npus.nvdla.layouts import Cube
 from npulab.npus.nvdla.memory import Memory, Outside, checked
 from npulab.npus.nvdla.recorded import register_checks
-from npulab.npus.nvdla.registers import lut_of, tables_behind, units_of
+from npulab.npus.nvdla.registers import lut_of, tables_after, units_of
 from npulab.npus.nvdla.rules import MUTATIONS, RULES, Rules
 from npulab.npus.nvdla.units import cdp, pdp, sdp
 from npulab.npus.nvdla.units.fields import Fields
@@ -53,7 +53,8 @@ def executed(capture: Capture) -> tuple[Memory, Cube]:
         raise Unsupported(
             f"capture {capture.name}: got no jobs, the simulated device runs one or more"
         )
-    registers, memory = capture.maps or maps(capture.chip), Memory.of(capture, MOST_MEMORY)
+    registers = capture.maps or maps(capture.chip)
+    memory = Memory.of(capture, MOST_MEMORY)
     for task, job in enumerate(capture.jobs):
         if task:
             memory.load(capture, task)
@@ -61,7 +62,8 @@ def executed(capture: Capture) -> tuple[Memory, Cube]:
             raise Unsupported(
                 f"block: got {job.block!r}, the simulated device runs {', '.join(registers)}"
             )
-        tables = {unit: tables_behind(capture.jobs[: task + 1], unit) for unit in ("SDP", "CDP")}
+        done = capture.jobs[: task + 1]
+        tables = {unit: tables_after(done, unit) for unit in ("SDP", "CDP")}
         v = Fields.of(job, features, registers[job.block])
         memory, place = _run(v, memory, tables, "memory" not in capture.parameters)
     return memory, place

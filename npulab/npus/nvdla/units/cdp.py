@@ -48,7 +48,8 @@ def run(
     shape = _, width, _ = fields.shape("CDP_RDMA.D_DATA_CUBE_{0}.{0}")
     source = fields.cube("CDP_RDMA", "SRC", shape, itemsize)
     output = fields.cube("CDP", "DST", shape, itemsize)
-    tables, how = Tables.of(lut), Lookup.of(fields, "CDP", rules)
+    tables = Tables.of(lut)
+    how = Lookup.of(fields, "CDP", rules)
     for surfaces, rows in source.blocks(whole_rows=True):
         block = source.read(memory, surfaces, rows)
         out = np.empty_like(block)
@@ -69,12 +70,11 @@ def normalised(
 ) -> np.ndarray:
     """Return output values of int64 ``(rows, width, lanes)``; lanes past the channels count as the
     input's offset."""
-    rounding, itemsize = rules.cdp_rounding, fields.precision("CDP.D_DATA_FORMAT.INPUT_DATA_TYPE")
+    rounding = rules.cdp_rounding
+    itemsize = fields.precision("CDP.D_DATA_FORMAT.INPUT_DATA_TYPE")
     offset_bits, z_bits = IN_BITS[itemsize]
-    offset, scale = (
-        fields["CDP.D_DATIN_OFFSET.DATIN_OFFSET"],
-        fields["CDP.D_DATIN_SCALE.DATIN_SCALE"],
-    )
+    offset = fields["CDP.D_DATIN_OFFSET.DATIN_OFFSET"]
+    scale = fields["CDP.D_DATIN_SCALE.DATIN_SCALE"]
     shift = fields["CDP.D_DATIN_SHIFTER.DATIN_SHIFTER"]
     z = shifted((x - wrapped(offset, offset_bits)) * wrapped(scale, 16), shift % 32, rounding)
     if rules.saturate_cdp:

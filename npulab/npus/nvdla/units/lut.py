@@ -129,9 +129,9 @@ class Lookup:
             slope("LO", "UFLOW", start),
             slope("LO", "OFLOW", end),
         )
-        wins = []
-        for name in ("UFLOW", "OFLOW", "HYBRID"):
-            wins.append(bool(fields[f"{unit}.S_LUT_CFG.LUT_{name}_PRIORITY"]) and rules.priorities)
+        priority = f"{unit}.S_LUT_CFG.LUT_{{}}_PRIORITY".format
+        names = "UFLOW", "OFLOW", "HYBRID"
+        wins = [rules.priorities and bool(fields[priority(name)]) for name in names]
         fraction_bits = rules.fraction_bits
         if cdp:
             fraction_bits = CDP_FRACTION
@@ -155,7 +155,8 @@ def looked_up(
     32 bits or 16."""
     le = entered(values, how.le, LE_ENTRIES, how.fraction_bits)
     lo = entered(values, how.lo, LO_ENTRIES, how.fraction_bits)
-    le_hit, lo_hit = ~(le.under | le.over), ~(lo.under | lo.over)
+    le_hit = ~(le.under | le.over)
+    lo_hit = ~(lo.under | lo.over)
     wins_lo = np.where(le_hit == lo_hit, how.hybrid_lo, lo_hit)
     wins_lo = np.where(le.over & lo.over, how.over_lo, wins_lo)
     wins_lo = np.where(le.under & lo.under, how.under_lo, wins_lo)

@@ -147,7 +147,8 @@ def axes(fields: Fields, shape: tuple[int, ...], out: tuple[int, ...]) -> tuple[
         pads.append(wrapped(pad, PAD_BITS))
     found = []
     for n, (name, side) in enumerate((("HEIGHT", "TOP"), ("WIDTH", "LEFT"))):
-        kernel, stride = fields.size(f"{CONFIG}{name}"), fields.size(f"{CONFIG}STRIDE_{name}")
+        kernel = fields.size(f"{CONFIG}{name}")
+        stride = fields.size(f"{CONFIG}STRIDE_{name}")
         before = fields[f"{PADS}{side}"]
         found.append(Axis(name.lower(), shape[n], out[n], kernel, stride, before, tuple(pads)))
     for axis in found:
