@@ -1,5 +1,6 @@
-"""Views of captures, outputs and laws for notebooks: a plain model that works anywhere, and a thin
-anywidget on it."""
+"""Views of captures, outputs and laws for notebooks: each is a model that works without a browser,
+and a thin anywidget that shows it.
+"""
 
 from __future__ import annotations
 

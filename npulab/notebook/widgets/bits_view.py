@@ -1,4 +1,4 @@
-"""Words as rows of bits with the names of their fields: the base of the views of registers.
+"""Words as rows of bits with the names of their fields: the base of all views of registers.
 
 ``BitsModel`` holds the state and needs no browser; ``BitsView`` passes it to the page.
 """
@@ -23,8 +23,8 @@ from npulab.support.refuse import shortly
 from npulab.support.text import plural
 
 LARGEST = 2**WORD_BITS - 1
-CHANGES_NAMED = 4  # at most so many changed fields are named in the summary
-CHOICES = 100  # names of an enum that are offered while a value is typed
+CHANGES_NAMED = 4  # how many changed fields the summary names, at most
+CHOICES = 100  # how many names of an enum are offered while a value is typed, at most
 LETTERS = {
     "law": "L",
     "constant": "C",
@@ -36,8 +36,9 @@ LETTERS = {
 
 
 class Words(TraitType[tuple[int, ...], Any]):
-    """The words of a job, from any iterable of whole numbers; ``count`` of the owner is their
-    number."""
+    """A trait for the words of a job, given as any iterable of whole numbers; the owner's ``count``
+    says how many they must be.
+    """
 
     default_value = ()
 
@@ -59,7 +60,7 @@ class Words(TraitType[tuple[int, ...], Any]):
 
 
 class Parameter(TraitType[str, Any]):
-    """The name of one of the owner's parameters, or an empty text."""
+    """A trait for the name of one of the owner's ``parameters``, or an empty text."""
 
     default_value = ""
 
@@ -70,14 +71,18 @@ class Parameter(TraitType[str, Any]):
 
 
 def a_bit() -> Numbers:
-    """Return a trait for a bit of the owner's words, at first the highest bit of the first word."""
+    """Return a trait for the place (word, bit) of a bit; at first the highest bit of the first
+    word.
+    """
     return Numbers(
         "(word, bit)", (0, WORD_BITS - 1), lambda owner, *_: ((0, owner.count), (0, WORD_BITS))
     )
 
 
 class Cell(NamedTuple):
-    """A run of bits of a word: the index of its field, and its place in word and field."""
+    """A run of bits of a word: the index of its field, and its piece (place in the word and in the
+    field's value).
+    """
 
     field: int
     piece: Piece
@@ -87,8 +92,9 @@ class Cell(NamedTuple):
 class Rows:
     """The fields of a job's words.
 
-    ``fields`` count words as their register map does; ``slots`` has the map's number of each word
-    of the job, ``registers`` the names of all.  Registers that the map does not have come last.
+    ``fields`` and ``names`` are the fields and their keys; pieces of ``fields`` count words as the
+    register map does. ``registers`` has the names of all words of the map, then those of registers
+    that only the job has; ``slots`` has, for each word of the job, its index in ``registers``.
     """
 
     fields: tuple[Field, ...]
@@ -98,8 +104,9 @@ class Rows:
 
     @classmethod
     def of(cls, job: Job, registers: RegisterMap) -> Rows:
-        """Make the rows of a job; raises ValueError if a parameter block is not as long as its
-        map."""
+        """Return the rows of a job; raises ValueError if a parameter block is not as long as its
+        map.
+        """
         if job.writes:
             return cls._written(job, registers)
         if len(job.words) != len(registers):
@@ -110,7 +117,7 @@ class Rows:
 
     @classmethod
     def whole(cls, registers: RegisterMap) -> Rows:
-        """Make the rows of all words of a map."""
+        """Return the rows of all words of a map."""
         labels = tuple(register for _, _, register in registers.registers)
         names = tuple(map(registers.key, registers))
         return cls(tuple(registers), names, labels, tuple(range(len(labels))))
@@ -140,12 +147,12 @@ class Rows:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The register of each word."""
+        """The name of the register of each word of the job."""
         return tuple(self.registers[slot] for slot in self.slots)
 
     @property
     def cells(self) -> tuple[tuple[Cell, ...], ...]:
-        """The runs of bits of each word, highest bit first."""
+        """For each word of the job its runs of bits, the highest bit first."""
         lines: dict[int, list[Cell]] = {slot: [] for slot in self.slots}
         for index, item in enumerate(self.fields):
             for piece in item.pieces:
@@ -156,19 +163,24 @@ class Rows:
         return tuple(tuple(lines[slot]) for slot in self.slots)
 
     def raw(self, words: Sequence[int]) -> list[int]:
-        """Return the raw number of each field; registers that the job does not write count as 0."""
+        """Return the raw number of each field for the job's words; bits in registers that the job
+        does not write count as 0.
+        """
         wide = self._wide(words)
         return [int(item.extract(wide)) for item in self.fields]
 
     def _wide(self, words: Sequence[int]) -> np.ndarray:
-        """Return the words of all registers of the map."""
+        """Return the words of all ``registers`` as ``uint32``; those that the job does not write
+        are 0.
+        """
         wide = np.zeros(len(self.registers), np.uint32)
         wide[list(self.slots)] = words
         return wide
 
     def with_raw(self, words: Sequence[int], item: Field, raw: Any) -> tuple[int, ...]:
-        """Return the words with a field changed; raises ValueError if the raw number does not fit,
-        or sets bits in registers that the job does not write."""
+        """Return the job's words with a field set to a raw number; raises ValueError if the number
+        does not fit, or sets bits in registers that the job does not write.
+        """
         wide = self._wide(words)
         item.insert(wide, raw)
         changed = tuple(wide[list(self.slots)].tolist())
@@ -181,8 +193,9 @@ class Rows:
         return changed
 
     def bits(self, item: Field) -> str:
-        """Return the bits of a field, as ``w2[26] w15[27:22]``: pieces from the low end of the
-        value."""
+        """Return the place of a field's bits, as ``w2[26] w15[27:22]``; the piece with the lowest
+        bits of the value comes first.
+        """
         return " ".join(f"{self.registers[p.word]}{span(p.lsb, p.width)}" for p in item.pieces)
 
 
@@ -190,10 +203,11 @@ class BitsModel(Model):
     """Words of a register block, compared with a reference; it needs no browser.
 
     ``words`` and ``reference`` are tuples of ints, ``cursor`` is (word, bit), ``selection`` a run
-    of bits (word, lsb, width) or empty; all can be set and observed.  ``values`` (a text per field)
-    and ``summary`` follow them.  ``letters`` has what ``laws`` know of each bit, ``shares`` how
-    often each bit flips in the captures of the laws or of a ``sweep`` (per word 32 numbers from 0
-    to 100, bit 0 first).  ``read`` counts how often another map was taken.
+    of bits (word, lsb, width) or empty; all can be set and observed. ``values`` (a text per field)
+    and ``summary`` follow them. ``letters`` has the letter of each bit's status in ``laws``,
+    ``shares`` how often each bit flips in the captures of the laws or of a ``sweep`` (per word 32
+    numbers from 0 to 100, bit 0 first). ``read`` goes up by 1 when the words are read with another
+    map.
 
     Raises ValueError for words that do not fit, and for laws or a sweep of another block.
     """
@@ -213,7 +227,7 @@ class BitsModel(Model):
     letters = List(Unicode())
     shares: List[Any] = List()
     read = Int()
-    _held = False  # True while several changes are made that are summed up as one
+    _held = False  # True while several traits change and ``_tell`` must wait for the last
 
     def __init__(
         self,
@@ -241,11 +255,15 @@ class BitsModel(Model):
             self.shares = self.shades(flips(source.words))
 
     def shades(self, shares: Any) -> list[Any]:
-        """Return shares ``(W, 32)`` from 0 to 1 as whole hundredths, a row per word of the job."""
+        """Return shares of all registers, ``(W, 32)`` from 0 to 1, as whole hundredths: a list per
+        word of the job.
+        """
         return self._of_words(np.rint(100 * np.asarray(shares)).astype(int).tolist())
 
     def _of_words(self, rows: Sequence[Any]) -> list[Any]:
-        """Return the rows of the job's words from rows of all registers."""
+        """Return the job's rows out of one row per register; raises ValueError if there are too few
+        rows.
+        """
         if len(rows) != len(self.rows.registers) and len(rows) < max(self.rows.slots) + 1:
             raise ValueError(
                 f"laws or sweep: got {len(rows)} words, allowed is {len(self.rows.registers)}"
@@ -253,8 +271,9 @@ class BitsModel(Model):
         return [rows[slot] for slot in self.rows.slots]
 
     def law_of(self, item: Field) -> str:
-        """Return the laws that share bits with a field, with their bits if these are not a whole
-        piece of it."""
+        """Return the laws that share bits with a field, as text; a law whose bits are not exactly a
+        piece of the field has its bits in front.
+        """
         if self.laws is None:
             return ""
         pieces = [(piece.word, piece.lsb, piece.width) for piece in item.pieces]
@@ -269,7 +288,9 @@ class BitsModel(Model):
         return "; ".join(texts)
 
     def reread(self, rows: Rows, words: Sequence[int] | None = None) -> None:
-        """Take the fields of another map, and other words if given."""
+        """Read the words with the fields of another map; ``words``, if given, replace the words and
+        the reference.
+        """
         self.rows, self._cells = rows, rows.cells
         if words is not None and tuple(words) != self.words:
             with self.hold_trait_notifications():
@@ -280,7 +301,7 @@ class BitsModel(Model):
 
     @property
     def count(self) -> int:
-        """Words of the job."""
+        """The number of words of the job."""
         return len(self.rows.slots)
 
     @property
@@ -292,14 +313,16 @@ class BitsModel(Model):
 
     @property
     def changed(self) -> dict[str, tuple[Any, Any]]:
-        """(reference, now) of each field that differs, as values, by name."""
+        """By name, the values (reference, now) of each field that differs from the reference."""
         values = {}
         for name, item, before, now in self._changes():
             values[name] = item.text(before), item.text(now)
         return values
 
     def _changes(self) -> Iterator[tuple[str, Field, int, int]]:
-        """Yield name, field, reference and present raw number of each field that differs."""
+        """Yield (name, field, raw number in the reference, raw number now) for each field that
+        differs.
+        """
         before = self.rows.raw(self.reference)
         now = self.rows.raw(self.words)
         for name, item, old, new in zip(
@@ -310,21 +333,21 @@ class BitsModel(Model):
 
     @property
     def compared(self) -> str:
-        """The name of the reference in texts."""
+        """The name that texts give the reference."""
         return "the reference"
 
     @property
     def unchanged(self) -> str:
-        """The summary if no bit differs."""
+        """The summary for words that equal the reference."""
         return f"no bit differs from {self.compared}"
 
     def evidence(self, code: str) -> str:
-        """Return the evidence of a code, in words if the source of the code is known."""
+        """Return a code of evidence, with the title of its source if that is known."""
         return code
 
     @property
     def differing(self) -> int:
-        """Bits that differ from the reference."""
+        """The number of bits that differ from the reference."""
         return sum((a ^ b).bit_count() for a, b in zip(self.words, self.reference, strict=True))
 
     def describe(self, word: int, bit: int) -> str:
@@ -337,8 +360,11 @@ class BitsModel(Model):
         return " · ".join([place, name, self.values[index], about["known"]])
 
     def about(self, index: int) -> dict[str, Any]:
-        """Return the parts of a field's description that do not change with the words; pieces are
-        [word, lsb, width], ``kind`` is the evidence without the case."""
+        """Return the facts about a field that do not depend on the words.
+
+        ``pieces`` are [word, lsb, width], ``known`` is evidence, note and laws as text, ``kind`` is
+        the evidence without its case.
+        """
         item = self.rows.fields[index]
         known = [f"evidence {self.evidence(item.evidence)}"]
         if item.note:
@@ -415,7 +441,9 @@ class BitsView(View):
 
 
 def _fields_of(model: BitsModel) -> dict[str, Any]:
-    """Return the registers and the fields that a view draws; the fields come last."""
+    """Return the two traits of a view that the map decides: ``registers``, the names of the rows,
+    and ``places``, the facts about each field.
+    """
     return {
         "registers": list(model.rows.labels),
         "places": [model.about(index) for index in range(len(model.rows.fields))],
@@ -423,7 +451,7 @@ def _fields_of(model: BitsModel) -> dict[str, Any]:
 
 
 def letters_of(status: Any) -> list[list[str]]:
-    """Return the letter of each bit's status, a list per word, bit 31 first."""
+    """Return the letter of each bit's status: a list per word, bit 31 first."""
     letters = []
     for row in np.asarray(status):
         letters.append([LETTERS.get(str(name), "?") for name in row[::-1]])
@@ -444,7 +472,7 @@ def meant(item: Field, raw: int) -> str:
 
 
 def _overlap(a: tuple[int, int, int], b: tuple[int, int, int]) -> bool:
-    """True if two runs of bits (word, lsb, width) share a bit."""
+    """True if two runs of bits (word, lsb, width) have a bit in common."""
     a_word, a_lsb, a_width = a
     b_word, b_lsb, b_width = b
     return a_word == b_word and a_lsb < b_lsb + b_width and b_lsb < a_lsb + a_width
@@ -485,7 +513,8 @@ def _html_row(model: BitsModel, word: int) -> str:
 def _html_field(model: BitsModel, cell: Cell) -> str:
     item, piece = model.rows.fields[cell.field], cell.piece
     lowest = next(other for other in item.pieces if other.word in model.rows.slots)
-    if piece != lowest:  # the value stands at the lowest piece, the others say which bits they are
+    # only the lowest piece shows the value; other pieces show which bits of it they are
+    if piece != lowest:
         return html.escape(f"{item.name}{span(piece.at, piece.width)}")
     _, _, value = model.values[cell.field].partition(" = ")
     text = html.escape(f"{item.name} {value}")
@@ -495,8 +524,8 @@ def _html_field(model: BitsModel, cell: Cell) -> str:
 
 
 def need_laws(what: str, given: object) -> None:
-    """Raise TypeError for an object without the status of each bit, which laws have; a map's
-    ``status`` is a method.
+    """Raise TypeError for an object whose ``status`` is not the status of each bit, as laws have
+    it; the ``status`` of a map is a method.
     """
     status = getattr(given, "status", None)
     if status is None or callable(status):

@@ -1,5 +1,6 @@
-"""The meaning of the bytes of a buffer: items of a stream, elements of a layout, fields of a
-register map."""
+"""The meaning of each byte of a buffer: an item of a stream, an element of a layout, or a field of
+a register map.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +21,19 @@ from npulab.registers.map import RegisterMap
 from npulab.support.late import pd
 from npulab.support.text import plural
 
-MOST_KINDS = 31  # at most so many are distinguished, in five bits, with 0 for no meaning
+MOST_KINDS = 31  # the most kinds that five bits can number, as 0 is no meaning
 OTHER = "other"
 FILL = "fill"
 BYTE_BITS = 8
-CHUNK = 2**20  # bytes
-MOST_INDICES = 28  # along an axis: if there are more, neighbours share a kind
+CHUNK = 2**20  # bytes that are worked on at once
+MOST_INDICES = 28  # if an axis has more indices, neighbouring ones share a kind
 PLACES = ("core", "channel", "plane", "row", "column")
 FIRST, SECOND, SUMS, CONSTANT = "element", "next element", "sums", "constant"
 NAMED, NEXT, UNNAMED, ADDRESS = "field", "next field", "without a name", "address"
 
 
 class Meant(NamedTuple):
-    """The item that a byte is a part of, in words, and the bytes that the item takes."""
+    """An item that has bits in a byte: a text about it, its first byte, and its size in bytes."""
 
     text: str
     first: int
@@ -41,14 +42,16 @@ class Meant(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class OfItems:
-    """The items of a stream, as ``Target.explain`` returns them, over ``size`` bytes."""
+    """The meaning of ``size`` bytes by items of a stream, as ``Target.explain`` returns them."""
 
     items: Sequence[Item]
     size: int
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of items in order; if there are too many, the last kind stands for the rest."""
+        """The kinds of items, as they first occur; if there are more than ``MOST_KINDS``, the last
+        place stands for all the rest.
+        """
         names = list(dict.fromkeys(str(item.kind) for item in self.items))
         if len(names) > MOST_KINDS:
             names[MOST_KINDS - 1 :] = [OTHER]
@@ -60,17 +63,20 @@ class OfItems:
 
     @cached_property
     def ends(self) -> ndarray:
-        """The ends of the items; none reaches into the next item."""
+        """The bit after each item; an item that would reach into the next one ends where that
+        begins.
+        """
         bits = np.fromiter((item.bits for item in self.items), np.int64, len(self.items))
         ends = self.starts + bits
         ends[:-1] = np.minimum(ends[:-1], self.starts[1:])
         return ends
 
     def classes(self) -> ndarray:
-        """Return the kind that most bits of each byte have, ``(size,) uint8``: 0 for none, else its
-        place in ``kinds`` from 1."""
+        """Return for each byte the kind that most of its bits have, ``(size,) uint8``: 0 for none,
+        else the place in ``kinds`` counted from 1.
+        """
         of = pd.Index(self.kinds).get_indexer([str(item.kind) for item in self.items]) + 1
-        of[of == 0] = len(self.kinds)  # a kind that shares the last place
+        of[of == 0] = len(self.kinds)  # a kind that has no place of its own
         out = np.zeros(self.size, np.uint8)
         for first in range(0, self.size, CHUNK):
             end = min(first + CHUNK, self.size)
@@ -85,7 +91,7 @@ class OfItems:
         return out
 
     def at(self, byte: int) -> list[Meant]:
-        """Return the items that a byte has a bit of."""
+        """Return the items that have a bit in a byte."""
         low = int(np.searchsorted(self.ends, BYTE_BITS * byte, "right"))
         high = int(np.searchsorted(self.starts, BYTE_BITS * (byte + 1), "left"))
         return [_meant(item) for item in self.items[low:high]]
@@ -93,9 +99,10 @@ class OfItems:
 
 @dataclass(frozen=True, eq=False)
 class OfLayout:
-    """The elements of a layout in a buffer ``data (size,) uint8``.
+    """The meaning of the bytes ``data (size,) uint8`` by the elements of a layout.
 
-    The index along ``axis`` of the tensor is an element's kind; with -1 neighbours alternate.
+    An element's kind is its index along ``axis`` of the tensor; if ``axis`` is -1, two kinds
+    alternate.
     """
 
     layout: Layout | Table
@@ -111,12 +118,16 @@ class OfLayout:
 
     @property
     def each(self) -> int:
-        """The number of indices along the axis that share a kind: 1 if there are few."""
+        """How many neighbouring indices along the axis share a kind, so that there are at most
+        ``MOST_INDICES`` kinds.
+        """
         return -(-self.layout.shape[self.axis] // MOST_INDICES)
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
-        """Indices along the axis, or alternating elements; then the kinds of other bytes."""
+        """The names of the kinds of bytes: indices along the axis, or first and next element if two
+        kinds alternate; then fill, sums and constants.
+        """
         if self.axis < 0:
             return FIRST, SECOND, FILL, SUMS, CONSTANT
         count, each = self.layout.shape[self.axis], self.each
@@ -134,7 +145,7 @@ class OfLayout:
 
     @cached_property
     def owners(self) -> ndarray:
-        """The number of each byte's element, -1 if it has none."""
+        """For each byte the number of its element, -1 if it has none."""
         out = np.full(len(self.data), -1, np.int32)
         for copy in (0, *self.layout.copies):
             for byte in range(self.layout.itemsize):
@@ -144,7 +155,9 @@ class OfLayout:
         return out
 
     def classes(self) -> ndarray:
-        """Return the kind of each byte; bytes after the layout's end have none."""
+        """Return the kind of each byte, ``(size,) uint8``: its place in ``kinds`` counted from 1,
+        or 0 for bytes without a meaning.
+        """
         out = np.zeros(len(self.data), np.uint8)
         size = self.layout.size
         fill = self.data[:size] == self.layout.blank(size)
@@ -164,7 +177,9 @@ class OfLayout:
         return out
 
     def at(self, byte: int) -> list[Meant]:
-        """Return the element of a byte, or the part of the layout that holds it."""
+        """Return the element that a byte belongs to, or else the parts of the layout (sums,
+        constants) that have it.
+        """
         layout, number = self.layout, int(self.owners[byte])
         if number < 0:
             parts = []
@@ -190,10 +205,10 @@ class OfLayout:
 
 @dataclass(frozen=True, eq=False)
 class OfMap:
-    """The fields of a register map over the words of a parameter block, ``data (size,) uint8``.
+    """The meaning of a parameter block, ``data (size,) uint8``, by the fields of a register map.
 
-    The words of a single block lie at the offsets of their registers, the words of several blocks
-    one after the other.
+    The words lie at the offsets of their registers; if the map has several blocks, all its words
+    lie one after the other.
     """
 
     registers: RegisterMap
@@ -203,7 +218,7 @@ class OfMap:
 
     @cached_property
     def _word_offsets(self) -> list[int]:
-        """The offset of each word in the buffer."""
+        """The byte offset in the buffer of each word of the map."""
         registers = self.registers.registers
         if len({block for block, _, _ in registers}) > 1:
             return [*range(0, WORD_BYTES * len(registers), WORD_BYTES)]
@@ -211,7 +226,9 @@ class OfMap:
 
     @cached_property
     def _runs_of_bits(self) -> list[tuple[int, int, int]]:
-        """(first bit, bits, field) of each run of bits that lies whole in the buffer."""
+        """(first bit, number of bits, index of the field) of each piece of a field that lies in the
+        buffer as a whole, sorted.
+        """
         runs = []
         for number, item in enumerate(self.registers):
             for piece in item.pieces:
@@ -225,7 +242,9 @@ class OfMap:
         return tuple(self.registers)
 
     def classes(self) -> ndarray:
-        """Return the kind of each byte: alternating fields, addresses, fields without a name."""
+        """Return the kind of each byte: two kinds alternate for fields, addresses and fields
+        without a name have their own.
+        """
         turns = itertools.cycle((NAMED, NEXT))
         items = []
         for bit, bits, number in self._runs_of_bits:
@@ -242,7 +261,7 @@ class OfMap:
         return number_of[found.classes()]
 
     def at(self, byte: int) -> list[Meant]:
-        """Return the fields that a byte has a bit of."""
+        """Return the fields that have a bit in a byte."""
         numbers: dict[int, None] = {}
         for bit, bits, number in self._runs_of_bits:
             if bit < BYTE_BITS * (byte + 1) and bit + bits > BYTE_BITS * byte:
@@ -276,15 +295,15 @@ Meaning = OfItems | OfLayout | OfMap
 
 
 def meaning(items: Any, data: ndarray) -> Meaning:
-    """Return the meaning of bytes ``data (size,) uint8`` by ``items``: items of a stream, the table
-    of ``explain``, a layout, a register map, or an object with a register map as ``map``.
+    """Return the meaning of the bytes ``data (size,) uint8``.
 
-    Raises TypeError for anything else.
+    ``items`` are the items of a stream, the table of ``explain``, a layout, a register map, or an
+    object that has a register map as ``map``. Raises TypeError for anything else.
     """
     if isinstance(items, Found):
         items = items.layout
     if isinstance(items, Layout | Table):
-        # elements that share bytes, or lie in swapped words, have no byte of their own
+        # such elements share bytes, or lie in swapped words: their bits are items
         in_bytes = items.bits >= BYTE_BITS and not items.swap
         if in_bytes or items.size > len(data):
             return OfLayout(items, data)
@@ -311,8 +330,9 @@ def _span(piece: Piece) -> str:
 
 
 def _most(kinds: ndarray) -> ndarray:
-    """Return the commonest kind of each row ``(n, 8) uint8``; between equals the first of the
-    row."""
+    """Return the commonest number of each row ``(n, 8) uint8``; of numbers that are equally common,
+    the first in the row.
+    """
     out = kinds[:, 0].copy()
     mixed = np.flatnonzero((kinds != out[:, None]).any(1))
     if len(mixed):
@@ -351,9 +371,10 @@ def _item(row: Any) -> Item:
 
 
 def runs_of(data: ndarray, length: int) -> ndarray:
-    """Return which bytes lie in a run of at least ``length`` equal bytes, ``(size,) bool``.
+    """Return True for each byte that lies in a run of at least ``length`` equal bytes, ``(size,)
+    bool``.
 
-    ``length`` is 2 or more.
+    ``length`` is at least 2.
 
     >>> runs_of(np.array([7, 7, 7, 1, 1], np.uint8), 3).tolist()
     [True, True, True, False, False]

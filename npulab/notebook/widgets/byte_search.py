@@ -1,4 +1,4 @@
-"""Search of bytes for hex patterns, text and numbers of any element type, at any offset."""
+"""Search in bytes for hex patterns, texts, and numbers of any element type, at any offset."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ NUMBERS = {
     "f64": "f8",
 }
 ELEMENTS = ("bytes", "text", *NUMBERS)
-MOST_PATTERN = 256  # bytes
-MOST_DIGITS = 80  # of a number that is typed
+MOST_PATTERN = 256  # the longest pattern, in bytes
+MOST_DIGITS = 80  # the longest number that is read, in digits
 WHOLE = 255
-FEW = 64  # with fewer than one candidate in so many bytes, candidates are tested one by one
+FEW = 64  # if fewer than one byte in this many is a candidate, candidates are tested one by one
 
 
 class Pattern(NamedTuple):
-    """Bytes to look for: the bits set in ``mask`` must be as in ``value``.
+    """Bytes to look for: the bits that are set in ``mask`` must equal those of ``value``.
 
-    With ``above`` the number in these bits must be larger than ``value``: so is every
-    not-a-number, compared with infinity.
+    With ``above``, the number in these bits must be larger than ``value``: if ``value`` is
+    infinity, this finds every not-a-number.
     """
 
     value: bytes
@@ -43,11 +43,11 @@ class Pattern(NamedTuple):
 
 
 def pattern(asked: str, element: str, big_endian: bool = False) -> Pattern:
-    """Return the pattern of hex digits (``?`` matches any digit), of a text as UTF-8, or of a
-    number of an element type.
+    """Return the pattern for a text that is typed: hex digits (``?`` matches any digit), a text as
+    UTF-8, or a number of an element type.
 
-    A zero of a float type matches +0 and -0, ``nan`` every not-a-number.
-    Raises ValueError for a text that cannot be read, or a number that does not fit.
+    A zero of a float type matches +0 and -0, ``nan`` every not-a-number. Raises ValueError for a
+    text that cannot be read, or a number that does not fit.
 
     >>> pattern("3f ?0", "bytes").mask.hex(), pattern("-2", "i16", big_endian=True).value.hex()
     ('ff0f', 'fffe')
@@ -67,7 +67,8 @@ def pattern(asked: str, element: str, big_endian: bool = False) -> Pattern:
 
 
 def find(data: ndarray, asked: str, element: str = "bytes", big_endian: bool = False) -> ndarray:
-    """Return all offsets ``(n,) int64``, ascending, of ``asked`` in bytes ``(size,) uint8``.
+    """Return every offset at which ``asked`` lies in the bytes ``data (size,) uint8``: ``(n,)
+    int64``, ascending.
 
     Raises ValueError as ``pattern`` does.
 
@@ -81,7 +82,7 @@ def find(data: ndarray, asked: str, element: str = "bytes", big_endian: bool = F
         return np.zeros(0, np.int64)
     if wanted.above:
         return np.flatnonzero(_test(data, wanted, 0, len(wanted.value)))
-    tested: dict[tuple[bytes, bytes], ndarray] = {}  # a repeated piece is tested once
+    tested: dict[tuple[bytes, bytes], ndarray] = {}  # by value and mask of a piece
     everywhere: Any = None
     places: ndarray | None = None
     for first, size in _pieces(len(wanted.value)):
@@ -107,7 +108,9 @@ def find(data: ndarray, asked: str, element: str = "bytes", big_endian: bool = F
 
 
 def _pieces(size: int) -> Iterator[tuple[int, int]]:
-    """Yield (offset, size) of the pieces of a pattern, each as wide as a machine word."""
+    """Yield (offset, size) of consecutive pieces of a pattern; sizes are 8, 4, 2 or 1 bytes, the
+    largest that fits.
+    """
     first = 0
     while first < size:
         step = next(wide for wide in (8, 4, 2, 1) if wide <= size - first)
@@ -116,8 +119,10 @@ def _pieces(size: int) -> Iterator[tuple[int, int]]:
 
 
 def _test(data: ndarray, wanted: Pattern, first: int, size: int) -> ndarray:
-    """Return the offsets at which a piece of the pattern stands, ``(n,) bool``.  The data is read
-    as words in each of the ``size`` alignments."""
+    """Return True for each offset at which a piece of the pattern lies, ``(n,) bool``.
+
+    The data is read as words, once for each of the ``size`` alignments.
+    """
     kind = np.dtype(f"<u{size}")
     if wanted.big_endian:
         kind = kind.newbyteorder(">")
@@ -160,7 +165,7 @@ def _of_hex(asked: str) -> Pattern:
 def _of_int(asked: str, element: str, kind: np.dtype) -> Pattern:
     info = np.iinfo(kind)
     if len(asked) > MOST_DIGITS:
-        asked = asked[:MOST_DIGITS] + "…"  # which is not a number: reading it could take long
+        asked = asked[:MOST_DIGITS] + "…"  # not a number: reading a long number is slow
     try:
         number = int(asked, 0)
     except ValueError:

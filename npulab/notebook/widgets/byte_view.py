@@ -1,4 +1,4 @@
-"""The bytes of a buffer: the meaning of each, differences from another buffer, and a search for
+"""The bytes of a buffer with the meaning of each, differences from another buffer, and a search for
 values.
 
 ``ByteModel`` holds the state and all the logic and needs no browser; ``ByteView`` shows it.
@@ -26,19 +26,19 @@ from npulab.support.text import plural
 
 COEFFICIENTS = "coefficients"
 MOST_BYTES = 2**26
-WINDOW = 2**22  # bytes that the page has at once: a buffer may be too large for one message
-STEP = 2**12  # a window begins at a multiple of so many bytes
-MOST_MARKS = 2**16  # at most so many matches are marked in the page
-RUN = 16  # equal bytes: a run of at least so many is taken for fill
-ROW = 16  # bytes
+WINDOW = 2**22  # the most bytes that the page has at once, as messages are limited
+STEP = 2**12  # a window begins at a multiple of this many bytes
+MOST_MARKS = 2**16  # how many matches the page marks, at most
+RUN = 16  # a run of at least this many equal bytes is taken for fill
+ROW = 16  # bytes in a row of the HTML
 FACE_ROWS = 16
-# at most so many meanings of a byte: in a line, in a list
+# the most meanings of a byte that are shown: in the line about it, and in the page's list
 MOST_IN_LINE = 4
 MOST_LISTED = 24
 CHANGED, FILLED, ZERO, CONSTANT, UNCHANGED, PLAIN = range(6)
 STATUSES = ("changed", "fill", "zero", "constant", "unchanged", "plain")
 COLOURS = ("kind", "status")
-STATUS_STEP = 32  # a class is the status times this plus the kind
+STATUS_STEP = 32  # a byte's class is its status times this, plus its kind
 
 
 class ByteModel(Model):
@@ -109,7 +109,7 @@ class ByteModel(Model):
             self.address = data.addresses.get(self.buffer)
             self.simulated = data.simulated
         self.data = _buffer_bytes(data, self.buffer)
-        self.said = ""  # why the target cannot explain the bytes
+        self.said = ""  # the reason if the target cannot explain the bytes
         is_explained = self._given is not None and self.buffer == COEFFICIENTS
         self._asks = is_explained and items is None
         self.meaning: Meaning | None = None
@@ -127,17 +127,19 @@ class ByteModel(Model):
 
     @property
     def size(self) -> int:
-        """Bytes of the buffer."""
+        """The number of bytes in the buffer."""
         return len(self.data)
 
     @property
     def capture(self) -> Capture | None:
-        """The capture as given, with the present bytes."""
+        """The capture that was given, with the bytes as they are now; None if bytes were given."""
         return self._given and self._given.with_buffers(**{self.buffer: self.data.tobytes()})
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of meanings; a byte's kind counts from 1."""
+        """The names of the kinds of meanings; the number of a kind is its place here, counted from
+        1.
+        """
         if self.meaning is None:
             return ()
         return self.meaning.kinds
@@ -151,12 +153,12 @@ class ByteModel(Model):
 
     @property
     def matches(self) -> ndarray:
-        """All offsets of the query, ascending."""
+        """All offsets at which the query matches, ascending."""
         return self._matches
 
     @property
     def length(self) -> int:
-        """The number of bytes of the query, 1 if there is none."""
+        """The number of bytes that the query matches; 1 if there is no query."""
         return self._length
 
     @property
@@ -167,17 +169,18 @@ class ByteModel(Model):
 
     @property
     def window(self) -> slice:
-        """The bytes that the page has now."""
+        """The range of bytes that the page has now."""
         return slice(self.start, min(self.start + WINDOW, self.size))
 
     @property
     def classes(self) -> ndarray:
-        """Status and kind of each byte of the window: the status times 32 plus the kind."""
+        """A number for each byte of the window: its status times 32, plus its kind's number."""
         return self.statuses[self.window] * np.uint8(STATUS_STEP) + self.kind_of[self.window]
 
     def values(self, byte: int) -> list[tuple[str, str]]:
-        """Return (element type, value) of the numbers that begin at a byte, in the byte order that
-        is set."""
+        """Return (element type, value as text) for the numbers of every type that begin at a byte,
+        in the byte order ``big_endian``.
+        """
         order = "<"
         if self.big_endian:
             order = ">"
@@ -192,8 +195,9 @@ class ByteModel(Model):
         return numbers
 
     def describe(self, byte: int) -> str:
-        """Return a byte in one line: offset, address, value, meanings, status, and its value in the
-        reference."""
+        """Return one line about a byte: offset, address, value, meanings, status, and the
+        references' values if they differ.
+        """
         parts = [f"byte {byte:#x} ({byte})"]
         if self.address is not None:
             parts.append(f"address {self.address + byte:#x}")
@@ -230,7 +234,7 @@ class ByteModel(Model):
 
     @property
     def _unchanged(self) -> int:
-        """The status of a byte that equals the references, if it has no other."""
+        """The status of a byte that equals the references and has no other status."""
         if not self.references:
             return PLAIN
         if len(self.references) == 1:
@@ -240,7 +244,9 @@ class ByteModel(Model):
     # ---- acts ----
 
     def compare(self, reference: Any) -> None:
-        """Compare with another buffer or capture, with several, or with nothing (None)."""
+        """Compare the bytes with another buffer or capture, with several of them, or (None) with
+        nothing.
+        """
         several = [reference]
         if reference is None:
             several = []
@@ -251,23 +257,24 @@ class ByteModel(Model):
         self._judge()
 
     def read_as(self, items: Any) -> None:
-        """Give the bytes another meaning, as ``items`` of the constructor; None is no meaning."""
+        """Give the bytes another meaning: ``items`` of the constructor, but None is no meaning."""
         self._asks = False
         self._read(items)
         self._judge()
 
     def follow(self, draft: Any) -> None:
-        """Read the bytes as the words of a draft, now and after each of its edits."""
+        """Read the bytes as words of the map of a draft, now and after each of its edits."""
         self.read_as(draft)
         draft.observe(self.read_as)
 
     def leave(self, draft: Any) -> None:
-        """Stop following a draft."""
+        """Stop reading the bytes with the map of a draft after its edits."""
         draft.unobserve(self.read_as)
 
     def seek(self, step: int = 1) -> None:
-        """Select the next match after the cursor, or with -1 the match before it, round the
-        ends."""
+        """Select the next match after the cursor, or with -1 the match before it; the first match
+        comes after the last.
+        """
         if not self.query:
             self.set_trait("note", "no value to look for")
         elif not len(self._matches):
@@ -279,21 +286,21 @@ class ByteModel(Model):
             self.select(int(self._matches[number % len(self._matches)]), self.length)
 
     def select(self, offset: int, size: int = 1) -> None:
-        """Select bytes and go to the first."""
+        """Select ``size`` bytes from an offset, and put the cursor on the first of them."""
         self.selection = (offset, size)
         self.ends = (offset + size - 1, offset)
 
     def go(self, asked: str) -> None:
-        """Go to an offset (``31``, ``0x1f``), forward or back by bytes (``+16``, ``-4``), to an
-        address (``@0x80001f``) or to the ``end``.
+        """Move the cursor to an offset (``31``, ``0x1f``), forward or back by bytes (``+16``,
+        ``-4``), to an address (``@0x80001f``) or to the ``end``.
 
-        Raises ValueError for anything else and for a place outside.
+        Raises ValueError for any other text and for a place outside of the buffer.
         """
         text = asked.strip()
         if text == "end":
             text = str(self.size - 1)
         if len(asked) > MOST_DIGITS:
-            text = ""  # reading a long number takes long
+            text = ""  # not read, as a long number takes long
         try:
             number = int(text.removeprefix("@").removeprefix("+"), 0)
         except ValueError:
@@ -314,11 +321,12 @@ class ByteModel(Model):
         self.select(number)
 
     def write(self, asked: str) -> None:
-        """Write a value (typed as in a search, of the type and byte order that are set) to the
-        first byte of the selection and those after it; a ``?`` leaves a digit unchanged.
+        """Write a value over the bytes from the first of the selection on.
 
-        If there is no reference, the bytes before the write become the reference.  Raises
-        ValueError for a text that is not such a value, and if the value reaches past the end.
+        The value is typed as in a search, in the type ``element`` and the byte order
+        ``big_endian``; a ``?`` leaves a digit as it is. If there is no reference, the bytes before
+        the write become the reference. Raises ValueError for a text that is not such a value, and
+        if the value reaches past the end.
         """
         typed = pattern(asked, self.element, self.big_endian)
         first, _ = self.selection
@@ -341,7 +349,7 @@ class ByteModel(Model):
         return self._back(self._done, self._undone)
 
     def redo(self) -> bool:
-        """Write again what was undone last; False if there is nothing to write."""
+        """Make the write again that was undone last; False if there is none."""
         return self._back(self._undone, self._done)
 
     def _back(self, from_: list[tuple[int, bytes]], to: list[tuple[int, bytes]]) -> bool:
@@ -352,7 +360,9 @@ class ByteModel(Model):
         return False
 
     def _put_bytes(self, first: int, value: bytes) -> tuple[int, bytes]:
-        """Write bytes, update all that depends on them, and return the write that undoes this."""
+        """Write bytes at an offset, update everything that depends on them, and return (offset, old
+        bytes): the write that undoes this one.
+        """
         axis = self.axis
         old = self.data[first : first + len(value)].tobytes()
         self.data = self.data.copy()  # the old array may be the reference
@@ -367,10 +377,10 @@ class ByteModel(Model):
         return first, old
 
     def press(self, asked: Any) -> None:
-        """Act on a message of a view: ``{"seek": 1}``, ``{"seek": -1}``, ``{"go": "0x1f"}``,
+        """Act on a message of the page: ``{"seek": 1}``, ``{"seek": -1}``, ``{"go": "0x1f"}``,
         ``{"write": "3f 80"}``, ``{"undo": 1}`` or ``{"redo": 1}``.
 
-        Errors are reported in ``note``; raises ValueError for another message.
+        Errors of an act are reported in ``note``; raises ValueError for any other message.
         """
         match asked:
             case {"seek": 1 | -1 as step}:
@@ -392,7 +402,9 @@ class ByteModel(Model):
 
     @property
     def axes(self) -> list[int]:
-        """The sizes of the axes of the layout that the bytes hold; none without a layout."""
+        """The sizes of the axes of the layout that gives the bytes their meaning; empty if no
+        layout does.
+        """
         if isinstance(self.meaning, OfLayout):
             return list(self.meaning.layout.shape)
         return []
@@ -436,12 +448,12 @@ class ByteModel(Model):
         self.axis = -1
 
     def _judge(self) -> None:
-        """Find the status of every byte, and update all that depends on it."""
+        """Find the status of every byte, and update everything that depends on it."""
         kinds = self.kinds
         fill = runs_of(self.data, RUN) & (self.kind_of == 0)
         if FILL in kinds:
             fill |= self.kind_of == kinds.index(FILL) + 1
-        # a later status takes the place of an earlier one
+        # each status below replaces the ones above it
         statuses = np.full(self.size, self._unchanged, np.uint8)
         statuses[self.data == 0] = ZERO
         statuses[fill] = FILLED
@@ -574,7 +586,9 @@ class ByteView(View):
         self._show(None)
 
     def _show(self, _: Any) -> None:
-        """Send the bytes of the window and what is known of them, in one message."""
+        """Send the bytes of the window and all that is shown about them to the page, in one
+        message.
+        """
         model = self.model
         with self.hold_sync():
             self.start = model.start
@@ -597,13 +611,16 @@ class ByteView(View):
 
 
 def _counts(numbers: ndarray, names: Sequence[str]) -> dict[str, int]:
-    """Return the number of bytes of each name; blank and unused names are left out."""
+    """Return how many bytes have each name; ``numbers`` are indices of ``names``, and empty or
+    unused names are left out.
+    """
     counts = np.bincount(numbers, minlength=len(names)).tolist()
     return {name: count for name, count in zip(names, counts, strict=True) if name and count}
 
 
 def between(ends: tuple[int, int]) -> tuple[int, int]:
-    """Return the run of bytes from one end to the other: (offset, size).
+    """Return the run of bytes (offset, size) that begins at one of two bytes and ends at the other,
+    in either order.
 
     >>> between((7, 4))
     (4, 4)
@@ -625,7 +642,11 @@ def _buffer(capture: Capture, name: str | None) -> str:
 
 
 def _buffer_bytes(data: Any, buffer: str, name: str = "data") -> ndarray:
-    """Return the bytes ``(n,) uint8`` of a capture's buffer, or of bytes in another form."""
+    """Return bytes as ``(n,) uint8``: of a capture the buffer with this name, of anything else its
+    bytes.
+
+    Raises ValueError for no bytes or too many.
+    """
     if isinstance(data, Capture):
         data = data.buffers[_buffer(data, buffer)]
     out = np.ascontiguousarray(bytes_in(data, name))

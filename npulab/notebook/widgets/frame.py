@@ -1,4 +1,4 @@
-"""The parts of every view: a model that works anywhere, and a thin anywidget that shows it."""
+"""The base of every view: a model that works without a browser, and an anywidget that shows it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from npulab.notebook.signs import VARIABLES
 HERE = Path(__file__).parent
 
 
-# A trait type, not a @validate method: traitlets runs such methods after all traits of a message
-# are set, and takes back only values that TraitError refuses.
+# This is a trait type and not a @validate method, because traitlets runs @validate methods only
+# after all traits of a message are set, and then takes back only values that raised TraitError.
 class Numbers(TraitType[Any, Any]):
-    """A whole number, or a tuple of whole numbers, each in a range that its owner knows.
+    """A trait for a whole number, or a tuple of whole numbers, each in a range that the trait's
+    owner gives.
 
     ``form`` names the numbers, as in ``(word, bit)``; ``ranges`` is called with the owner and the
-    numbers and returns (least, end) of each.  With ``empty`` an empty tuple is allowed, too.
-    Raises ValueError for anything else.
+    numbers and returns (least, end) of each. With ``empty`` an empty tuple is allowed, too. Raises
+    ValueError for any other value.
     """
 
     def __init__(
@@ -44,7 +45,9 @@ class Numbers(TraitType[Any, Any]):
         return self.check(self.name, obj, value)
 
     def check(self, name: str | None, owner: Any, value: Any) -> Any:
-        """Return the value as Python integers; ``name`` stands for it in messages."""
+        """Return the value as int or tuple of ints; raises ValueError, under ``name``, for a value
+        that is not allowed.
+        """
         names = re.findall(r"\w+", self.form)
         single = "(" not in self.form
         given = value
@@ -72,8 +75,11 @@ class Numbers(TraitType[Any, Any]):
 
 
 class Model(HasTraits):
-    """The state and the logic of a view; subclasses have a ``title``, a ``summary`` and, in
-    ``simulated``, whether they show simulated captures."""
+    """The state and the logic of a view.
+
+    Subclasses have a ``title``, a ``summary``, and ``simulated``, True if they show simulated
+    captures.
+    """
 
     title: Any
     summary: Any
@@ -81,19 +87,20 @@ class Model(HasTraits):
 
     @property
     def line(self) -> str:
-        """The state in one line, for ``repr``."""
+        """The title and the summary in one line, for ``repr``."""
         return f"{self.marked_title}: {self.summary}"
 
     @property
     def marked_title(self) -> str:
-        """The title, with the mark of simulated captures."""
+        """The title; if the captures are simulated, it says so."""
         if self.simulated:
             return f"{self.title}, simulated"
         return str(self.title)
 
     def heading_html(self, text: str | None = None) -> str:
-        """Return the heading of the static face, a paragraph with ``text`` (default: the
-        summary)."""
+        """Return the first paragraph of the view's HTML: the title and ``text``, by default the
+        summary.
+        """
         heading = f"<b>{html.escape(self.title)}</b>"
         if self.simulated:
             heading += ", <b>simulated</b>"
@@ -106,20 +113,20 @@ class Model(HasTraits):
 
 
 class View(anywidget.AnyWidget):
-    """A view of a ``model``, whose static face is shown if no browser runs the view.  A trait that
-    the model does not have is taken from one of ``more``.
+    """A view of a ``model``; where no browser runs the view, the model's HTML is shown.
 
     ``_linked`` names the traits that the page may set, ``_followed`` the traits that it only reads,
     ``_together`` the traits that it reads and gets in one message when the model's ``turn``
-    changes.  If the view does not declare such a trait, it is copied from ``_of``, the class of the
-    model; the page has all traits of the view but ``_kept``.  A public attribute that the view does
-    not have is looked up in the model.
+    changes. A trait that one of ``more`` models has is taken from there only if ``model`` lacks it.
+    Traits that the view does not declare are copied from ``_of``, the class of the model; the page
+    gets all traits of the view except ``_kept``. A public attribute that the view does not have is
+    looked up in the model.
     """
 
     title = Unicode().tag(sync=True)
     summary = Unicode().tag(sync=True)
     simulated = Bool().tag(sync=True)
-    model: Any = None  # until the model is made, also if its arguments are refused
+    model: Any = None  # None until the model is made, and if its arguments are refused
     _of: type[HasTraits]
     _linked: tuple[str, ...] = ()
     _followed: tuple[str, ...] = ()
@@ -134,7 +141,8 @@ class View(anywidget.AnyWidget):
             if not hasattr(cls, name):
                 trait = copy(getattr(cls._of, name))
                 trait.metadata = {**trait.metadata, "sync": name not in cls._kept}
-                trait.read_only = False  # so that the link can set it; the page's value is ignored
+                # so that the link can set it; values from the page are ignored
+                trait.read_only = False
                 trait.class_init(cls, name)
                 setattr(cls, name, trait)
         super().__init_subclass__(**kwargs)
@@ -143,7 +151,7 @@ class View(anywidget.AnyWidget):
         self.model = model
         of = dict[str, Model]()
         given = {}
-        # linked traits come last, because their ranges can depend on the other traits
+        # linked traits come last, because their ranges can depend on the traits before them
         for name in (*self._together, *self._followed, *self._linked):
             of[name] = model
             for owner in (*reversed(more), model):
@@ -177,7 +185,7 @@ class View(anywidget.AnyWidget):
                 setattr(self, name, getattr(self.model, name))
 
     def _receive(self, _: Any, content: Any, __: Any) -> None:
-        """Pass a message of the page to ``press`` of the model."""
+        """Give a message of the page to ``press`` of the model."""
         self.model.press(content)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -189,8 +197,11 @@ class View(anywidget.AnyWidget):
 
 
 def assets(*names: str) -> tuple[str, str]:
-    """Return the script and the style sheet of a view: those of ``frame``, which all views share,
-    then those of each name.  The style sheet begins with the colours of differences."""
+    """Return the script and the style sheet of a view: the files ``frame``, which all views share,
+    then the files of each name.
+
+    The style sheet begins with the colours of differences.
+    """
     script, style = "", VARIABLES
     for name in ("frame", *names):
         script += (HERE / f"{name}.js").read_text(encoding="utf-8")
@@ -201,7 +212,9 @@ def assets(*names: str) -> tuple[str, str]:
 
 
 def table_html(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table of texts for a view's static face, cut to the rows that are shown."""
+    """Return a table of texts as HTML; if there are too many rows, a last row says how many more
+    there are.
+    """
     rows = list(rows)
     shown = rows[: ROWS_SHOWN - 2]
     head = "".join(f"<th style='text-align:left'>{name}</th>" for name in names)

@@ -1,5 +1,6 @@
-"""The picture of a field in the law view: captured points, curves of the law and of its rivals, and
-the capture that would settle an open bit."""
+"""The picture of a field in the law view (captured points, curves of its law and of rivals), and
+the line that says which capture would settle an open bit.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +18,10 @@ from npulab.support.late import pd
 
 # limits of what is drawn and named, so that a picture stays quick and can be read
 MOST_POINTS = 300
-MOST_CURVES = 5  # of a law: one for each combination of the parameters that are held
+MOST_CURVES = 5  # a law has one for each combination of its other parameters
 MOST_RIVAL_CURVES = 3
 GRID = 160  # points of a curve
-MOST_HOVERED = 6  # parameters in a point's text
+MOST_HOVERED = 6  # parameters in a point's hover text
 MOST_CHANGED = 3  # parameters in the line that asks for a capture
 
 Record: TypeAlias = dict[str, Any]  # as JSON has it
@@ -29,9 +30,10 @@ Record: TypeAlias = dict[str, Any]  # as JSON has it
 def scatter(law: Any, laws: Any, name: str, values: ndarray, against: str) -> Record:
     """Return the picture of a field against a parameter as JSON values.
 
-    ``points`` are [x, raw, step (-1: no law), 1 if the law predicts it, captures, hover text];
-    ``curves`` are those of the law and of its rivals; ``names`` label the positions if the
-    parameter is a text; ``text`` is a sentence.  ``law`` is None for bits without a law.
+    ``points`` are [x, raw, step (index of the law's step; -1: none), 1 if the law predicts the
+    value, captures, hover text]; ``curves`` are lines of the law and of its rivals; ``names`` label
+    the positions on the x axis if the parameter is a text; ``text`` is a sentence. ``law`` is None
+    for bits without a law.
     """
     across, labels = positions(laws.parameters[against])
     own: list[str] = []
@@ -66,8 +68,9 @@ def scatter(law: Any, laws: Any, name: str, values: ndarray, against: str) -> Re
 
 
 def positions(column: Any) -> tuple[ndarray, list[str]]:
-    """Return the captures' positions on the x axis, ``(N,) float64``, and for a parameter of texts
-    the label of each position."""
+    """Return the captures' positions on the x axis, ``(N,) float64``, and the labels of positions
+    0, 1, ... if the parameter is a text (else none).
+    """
     values = np.asarray(column)
     if values.dtype.kind in "biuf":
         return values.astype(np.float64), []
@@ -76,7 +79,9 @@ def positions(column: Any) -> tuple[ndarray, list[str]]:
 
 
 def _points(captured: pd.DataFrame, layers: pd.DataFrame) -> list[list[Any]]:
-    """Return a point for each group of captures that lie and are explained alike."""
+    """Return a point for each group of captures with the same x, raw number, step and agreement
+    with the law; at most ``MOST_POINTS``, evenly chosen.
+    """
     captured["right"] = captured["predicted"] == captured["raw"]
     captured["capture"] = range(len(captured))
     alike = captured.groupby(["x", "raw", "step", "right"], dropna=False, as_index=False)
@@ -85,7 +90,7 @@ def _points(captured: pd.DataFrame, layers: pd.DataFrame) -> list[list[Any]]:
     )
     count = len(groups)
     spread = np.linspace(0, count - 1, min(count, MOST_POINTS))
-    layers = layers.astype(object)  # or a row of integers and reals would become one of reals
+    layers = layers.astype(object)  # in a row of integers and reals the integers would become reals
     points = []
     for group in groups.iloc[spread.round().astype(int)].itertuples():
         hover = _hover(group, _assignments(layers.iloc[group.first], layers))
@@ -108,12 +113,16 @@ def _hover(group: Any, layer: str) -> str:
 
 
 def _curves(law: Any, laws: Any, against: str, own: list[str]) -> tuple[list[Record], int]:
-    """Return polylines of the law, one for each of the commonest combinations of its other
-    parameters, then polylines of its rivals; and the number of combinations left out."""
+    """Return lines of the law, then lines of its rivals, and the number of combinations that are
+    left out.
+
+    The law has a line for each of the commonest combinations of its other parameters; rivals are
+    drawn for the commonest only.
+    """
     frame = laws.parameters
     column = np.asarray(frame[against])
     grid = np.linspace(column.min(), column.max(), GRID)
-    kind: Any = np.float32  # as laws have real parameters
+    kind: Any = np.float32  # the type that laws read real parameters in
     if column.dtype.kind in "biu":
         kind = np.int64
         grid = grid.round()
@@ -136,7 +145,9 @@ def _curves(law: Any, laws: Any, against: str, own: list[str]) -> tuple[list[Rec
 
 
 def _commonest(frame: pd.DataFrame, names: list[str]) -> list[int]:
-    """Return the first capture of each combination of parameters, the commonest one first."""
+    """Return the first capture of each combination of the named parameters; the commonest
+    combination comes first.
+    """
     if not names:
         return [0]
     groups = frame.groupby(names, sort=False).indices
@@ -145,7 +156,9 @@ def _commonest(frame: pd.DataFrame, names: list[str]) -> list[int]:
 
 
 def _swept(frame: pd.DataFrame, capture: int, name: str, values: ndarray) -> pd.DataFrame:
-    """Return a capture's parameters once for each value of the named parameter."""
+    """Return a table with a row for each of ``values``: the parameters of a capture, with the named
+    parameter set to the value.
+    """
     rows = frame.iloc[np.full(len(values), capture)].reset_index(drop=True)
     rows[name] = values
     return rows
@@ -154,7 +167,9 @@ def _swept(frame: pd.DataFrame, capture: int, name: str, values: ndarray) -> pd.
 def _pieces(
     kind: str, held: str, grid: ndarray, values: ndarray, steps: ndarray
 ) -> Iterator[Record]:
-    """Yield a curve, cut at each change of the law's step; nothing where no step decides."""
+    """Yield a curve in pieces, one for each run of points that a step of the law decides; points
+    without a step are left out.
+    """
     points = np.stack([grid, values], axis=1)
     cuts = np.flatnonzero(np.diff(steps)) + 1
     for at in np.split(np.arange(len(grid)), cuts):
@@ -164,8 +179,9 @@ def _pieces(
 
 
 def usual_parameter(own: list[str], laws: Any, values: ndarray) -> str:
-    """Return the parameter to draw a field against: of the law's own parameters, else of all, the
-    one most related to the values."""
+    """Return the parameter to draw a field against: the one most related to the values, of the
+    law's own parameters, or of all if the law has none.
+    """
     # a mode decides the step, so its curve is flat; a size moves the value within the step
     counts = laws.parameters[own].nunique(dropna=False)
     sizes = counts.index[counts > 2].tolist()
@@ -176,8 +192,8 @@ def usual_parameter(own: list[str], laws: Any, values: ndarray) -> str:
 
 
 def own_parameters(law: Any, laws: Any) -> list[str]:
-    """Return the parameters that a law reads: first those of its formulas, then those of its
-    conditions, then those of the fields that it follows from.
+    """Return the parameters that a law reads: those of its formulas, then those of its conditions,
+    then those of the laws of other fields that it reads.
 
     >>> from types import SimpleNamespace as Fake
     >>> width = Fake(name="w0_0_8", steps=(("always", "w"),))
@@ -208,10 +224,10 @@ def own_parameters(law: Any, laws: Any) -> list[str]:
 def capture_line(
     capture: Mapping[str, Any], parameters: pd.DataFrame, first: list[str]
 ) -> tuple[str, str]:
-    """Return what to capture: a line with the nearest capture and the changes to it, and all
-    parameters if the line leaves some out.
+    """Return two texts that say what to capture: a line with the nearest capture and the changes to
+    it, and all parameters if the line leaves some out (else empty).
 
-    ``first`` are the parameters that the line names before the rest.
+    ``first`` are the parameters that the line names before all others.
     """
     full = _assignments(capture, capture)
     differs = pd.DataFrame()
@@ -237,7 +253,7 @@ def _assignments(values: Any, names: Iterable[str]) -> str:
 
 
 def short(value: Any) -> str:
-    """A value as text; a real number with six digits."""
+    """Return a value as text; a real number with six digits."""
     if isinstance(value, float | np.floating):
         return f"{value:.6g}"
     return str(value)

@@ -1,4 +1,4 @@
-"""The words of one job as rows of bits, and its fields by name: to look at and to change.
+"""The words of one job as rows of bits, and its fields by name, to look at and to change.
 
 ``RegisterModel`` holds the state and all the logic and needs no browser; ``RegisterView`` shows it.
 """
@@ -89,7 +89,7 @@ class RegisterModel(BitsModel):
 
     @property
     def capture(self) -> Capture:
-        """The capture as given, with the present words."""
+        """The capture that was given, with the words as they are now."""
         job = self._given.jobs[self.task]
         if not job.writes:
             return self._given.with_words(self.words, self.task)
@@ -127,17 +127,18 @@ class RegisterModel(BitsModel):
         return False
 
     def redo(self) -> bool:
-        """Make the change again that was undone last; False if there is none."""
+        """Make the change of the words again that was undone last; False if there is none."""
         if self._undone:
             self.words = self._undone[-1]
             return True
         return False
 
     def put(self, field: str, value: Any) -> str:
-        """Set a field to a value, or to a text as people type it: a decimal or hexadecimal number,
-        a name of its enum, or ``raw`` and the raw number.  Returns the change in words.
+        """Set a field, and return the change in words.
 
-        Raises LookupError for an unknown field or name, ValueError for a value that does not fit.
+        ``value`` is a value, or a text as people type it: a decimal or hexadecimal number, a name
+        of the field's enum, or ``raw`` and the raw number. Raises LookupError for an unknown field
+        or name, ValueError for a value that does not fit.
         """
         if field not in self.rows.names:
             near = get_close_matches(field, self.rows.names, 3)
@@ -145,12 +146,13 @@ class RegisterModel(BitsModel):
         return self._put(self.rows.fields[self.rows.names.index(field)], field, value)
 
     def press(self, message: Any) -> None:
-        """Act on a message of the page and report the result in ``status``; this never raises.
+        """Act on a message of the page and report the result in ``status``; a refused message
+        raises nothing.
 
-        ``do`` is one of ``ACTS``; ``type`` has ``text`` and the index of a ``field`` or a ``run``
-        (word, lsb, width).
+        The message's ``do`` is one of ``ACTS``; with ``type`` it has ``text`` (the value) and
+        either ``field`` (an index) or ``run`` (word, lsb, width).
         """
-        self.status = ""  # so that the same status again is a change, too
+        self.status = ""  # so that observers see the next status even if it is the same text
         try:
             self.status = self._act(message)
         except (ValueError, LookupError, OverflowError) as error:
@@ -170,7 +172,9 @@ class RegisterModel(BitsModel):
         return f"nothing to {do}"
 
     def _asked(self, field: Any, run: Any) -> Field:
-        """Return the field of a message, or its run of bits as a field."""
+        """Return the field that a message is about; its run of bits, if given, as a field without a
+        name.
+        """
         if run is None:
             if not isinstance(field, int) or not 0 <= field < len(self.rows.fields):
                 raise ValueError(
@@ -195,16 +199,16 @@ class RegisterModel(BitsModel):
         return replace(self.rows, fields=(item,)).raw(self.words)[0]
 
     def follow(self, draft: Draft) -> None:
-        """Read the words with the map of a draft, now and after each of its edits; if the map no
-        longer fits, ``summary`` says so and the fields stay as they were.
+        """Read the words with the map of a draft, now and after each of its edits.
 
+        If the map does not fit after an edit, ``summary`` says so and the fields stay as they were.
         Raises as ``Draft.decode`` if the map does not fit now.
         """
         self._reread(draft.decode(self._given))
         draft.observe(self._follow)
 
     def leave(self, draft: Draft) -> None:
-        """Stop following a draft."""
+        """Stop reading the words with the map of a draft after its edits."""
         draft.unobserve(self._follow)
 
     def _follow(self, draft: Draft) -> None:
@@ -220,7 +224,7 @@ class RegisterModel(BitsModel):
 
     @observe("words")
     def _remember(self, change: Any) -> None:
-        # words that go back to those before the last change are its undo, whoever sets them
+        # words that become those before the last change undo that change, whoever sets them
         if self._history and self._history[-1] == change.new:
             self._undone.append(change.old)
             self._history.pop()
@@ -235,10 +239,10 @@ class RegisterView(BitsView):
     list of the fields: a click selects, a drag selects a run, Enter types a value, Space flips.
 
     ``words``, ``reference``, ``cursor`` and ``selection`` are the model's and can be set and
-    observed; ``capture``, ``fields`` and ``changed`` follow them.  ``undo``, ``redo``, ``put`` and
-    everything else is on ``model``.  With a ``draft`` the words are read with its map, again after
-    each of its edits.  With ``laws`` (of ``find_laws``) or a ``sweep`` bits can be coloured by what
-    is known of them and by how often they flip.
+    observed; ``capture``, ``fields`` and ``changed`` follow them. ``undo``, ``redo``, ``put`` and
+    everything else is on ``model``. With a ``draft`` the words are read with its map, again after
+    each of its edits. With ``laws`` (of ``find_laws``) or a ``sweep`` bits can be coloured by their
+    status in the laws and by how often they flip.
     """
 
     _esm, _css = assets("rows", "bits_view", "register_view")
@@ -268,7 +272,7 @@ class RegisterView(BitsView):
 
 
 def title_of(capture: Capture, task: int) -> str:
-    """Return the name of a job of a capture."""
+    """Return the title of a job of a capture: target, case, number, block and name."""
     job = capture.jobs[task]
     title = f"{capture.target}/{capture.name}, job {task} {job.block}"
     if job.name:
@@ -277,7 +281,7 @@ def title_of(capture: Capture, task: int) -> str:
 
 
 def _sources(name: str) -> Mapping[str, str]:
-    """Return the sources of an NPU's facts by the code of the evidence; none for an unknown NPU."""
+    """Return the titles of an NPU's sources by code of evidence; empty for an unknown NPU."""
     try:
         return stated_target(name).sources
     except (ValueError, LookupError):
@@ -298,14 +302,18 @@ def _map_of(capture: Capture, job: Job) -> RegisterMap:
 
 
 def _words_of(job: Job) -> Sequence[int]:
-    """Return the words of a parameter block, or the last value of each register written."""
+    """Return the words of a job: of its parameter block, or the last value of each register that it
+    writes.
+    """
     if job.writes:
         return list(dict(job.writes).values())
     return job.words.tolist()
 
 
 def _typed_raw(item: Field, text: str) -> Any:
-    """Return the raw number of a value as people type it."""
+    """Return the raw number of a value that is typed as text; raises ValueError for a text that is
+    not a value of the field.
+    """
     text = text.strip()
     stored = text.startswith("raw ")
     if not stored and text in dict(item.names).values():
