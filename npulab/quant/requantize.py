@@ -91,19 +91,18 @@ class Requantizer:
     def of(
         cls,
         by: Rule,
-        multiplier: Any,
-        right_shift: Any,
+        factors: tuple[Any, Any],
         zero_point: int,
-        low: int,
-        high: int,
+        limits: tuple[int, int],
         channels: int,
     ) -> Requantizer:
-        """One rule for every channel."""
-        spread = [
-            np.ascontiguousarray(np.broadcast_to(value, (channels,)))
-            for value in (multiplier, right_shift)
-        ]
-        return cls(((by, 0, channels),), spread[0], spread[1], zero_point, low, high)
+        """One rule for every channel.
+
+        ``factors`` are (multiplier, right_shift), ``limits`` the lowest and the highest output.
+        """
+        multiplier = np.ascontiguousarray(np.broadcast_to(factors[0], (channels,)))
+        right_shift = np.ascontiguousarray(np.broadcast_to(factors[1], (channels,)))
+        return cls(((by, 0, channels),), multiplier, right_shift, zero_point, *limits)
 
     def __post_init__(self) -> None:
         by = self.parts[0][0]

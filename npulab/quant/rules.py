@@ -242,7 +242,8 @@ class Rule:
         out = np.empty(flat.shape, np.int64)
         from npulab.quant.requantize import Requantizer, Scratch  # which knows rules
 
-        ready = Requantizer.of(self, multiplier, right_shift, zero_point, low, high, channels)
+        factors, limits = (multiplier, right_shift), (low, high)
+        ready = Requantizer.of(self, factors, zero_point, limits, channels)
         ready.recompute(*ready(flat.astype(np.float64), out, Scratch()), out)
         return out.reshape(accumulators.shape)
 

@@ -148,7 +148,8 @@ def test_few_are_asked_again_beside_a_channel_that_asks_many() -> None:
     its own limit.
     """
     multiplier, right = np.array([2**30, 2**30]), np.array([1, 20])
-    ready = Requantizer.of(rule("gemmlowp"), multiplier, right, 0, -(2**15), 2**15 - 1, 2)
+    limits = -(2**15), 2**15 - 1
+    ready = Requantizer.of(rule("gemmlowp"), (multiplier, right), 0, limits, 2)
     sums = np.random.RandomState(1).randint(-(2**31), 2**31, (4000, 2)) // [2**16, 1]
     at, _ = ready(sums.astype(np.float64), np.empty(sums.shape, np.int16), Scratch())
     asked = np.bincount(at % 2, minlength=2)

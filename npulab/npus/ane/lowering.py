@@ -195,7 +195,7 @@ def lower(
     if after:
         parameters["function"] = after.name
     parameters |= {"compiler": compiler, "tensors": _tensors(names, bars, surfaces)}
-    capture = lowered(FACTS, name, chip, tuple(jobs), buffers, where, parameters)
+    capture = lowered(FACTS, name, chip, jobs, (buffers, where), parameters)
     return replace(capture, buffers={**buffers, "hwx": hwx_bytes(capture)})
 
 

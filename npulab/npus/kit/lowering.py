@@ -51,18 +51,19 @@ def lowered(
     name: str,
     chip: str,
     jobs: Sequence[Job],
-    buffers: Mapping[str, bytes],
-    where: Mapping[str, int],
+    memory: tuple[Mapping[str, bytes], Mapping[str, int]],
     parameters: Mapping[str, Any],
 ) -> Capture:
-    """Return the capture of ``lower``: jobs, buffers and addresses for a chip, simulated."""
+    """Return the capture of ``lower``: jobs, buffers and addresses for a chip, simulated.
+
+    ``memory`` are the bytes of the buffers and their addresses, by name.
+    """
     return Capture(
         name,
         facts.here.name,
         chip,
         tuple(jobs),
-        buffers,
-        where,
+        *memory,
         parameters,
         "simulated",
         tool="npulab lower",

@@ -89,15 +89,9 @@ def lower(
     if isinstance(layer, Add):
         used.add("other")
     block = block_of(chip)
-    return lowered(
-        FACTS,
-        name,
-        chip,
-        [program(values, block, FACTS.maps(chip)[block])],
-        buffers,
-        {key: at for key, at in where.items() if key in used},
-        layer.parameters,
-    )
+    jobs = [program(values, block, FACTS.maps(chip)[block])]
+    addresses = {key: at for key, at in where.items() if key in used}
+    return lowered(FACTS, name, chip, jobs, (buffers, addresses), layer.parameters)
 
 
 def _input_tensors(layer: Layer, x: Any) -> dict[str, np.ndarray]:

@@ -65,7 +65,7 @@ def lower(
     if rows is not None:
         buffers |= _input_buffers(rows, chip, v)
     words = FACTS.maps(chip)[BLOCK].encode(v)
-    return lowered(FACTS, name, chip, [Job(BLOCK, words)], buffers, {}, parameters)
+    return lowered(FACTS, name, chip, [Job(BLOCK, words)], (buffers, {}), parameters)
 
 
 def features_of(capture: Capture) -> tuple[str, ...]:

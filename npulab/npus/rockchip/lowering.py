@@ -93,7 +93,7 @@ def lower(
         buffers["biases"] = biases(conv, bool(facts.get(TWICE)))
     jobs, buffers[COMMANDS] = _linked(jobs, where["commands"], units, registers)
     used = {name: at for name, at in where.items() if name in buffers or name == "output"}
-    return lowered(FACTS, name, chip, jobs, buffers, used, parameters)
+    return lowered(FACTS, name, chip, jobs, (buffers, used), parameters)
 
 
 def biases(conv: Conv2D, by_channel: bool) -> bytes:

@@ -121,7 +121,7 @@ def lower(
     for move in moves:
         named |= {"tp", move.source, move.target}
     used = {name: at for name, at in where.items() if name in named}
-    return lowered(FACTS, name, chip, jobs, buffers | tensors, used, coded.parameters)
+    return lowered(FACTS, name, chip, jobs, (buffers | tensors, used), coded.parameters)
 
 
 def planned(layer: Layer, facts: Features, quirks: Set[str]) -> tuple[Conv2D, Lowered, list[Move]]:

@@ -131,8 +131,9 @@ class Addition:
             rules = [GEMMLOWP, *([self.body.rule] if self.body else [])]
             self.stages = {rule: self._tables(rule) for rule in rules}
             self.factors = output_multiplier(layer, dtype)
+            limits = self.low, self.high
             self.ready = Requantizer.of(
-                GEMMLOWP, *self.factors, layer.output_q.zero_point, self.low, self.high, 1
+                GEMMLOWP, self.factors, layer.output_q.zero_point, limits, 1
             )
 
     def __call__(self, pair: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
