@@ -21,26 +21,27 @@ ENTITIES = {
 
 
 def markdown_text(table: RegisterTable) -> str:
-    """The registers of a table by block, each with its fields from the highest bit, then the enums.
+    """Return the registers of a table by block, each with its fields from the highest bit, then
+    the enums.
 
     Texts are escaped: nothing in them is read as HTML, as a link, as an end of a cell or of a line.
     """
     lines = []
-    for block, some in groupby(drawn(table), lambda one: one.block):
+    for block, some in groupby(drawn(table), lambda register: register.block):
         lines += [f"# {_escaped(block) or 'Registers'}", ""]
-        for one in some:
+        for register in some:
             chips = ""
-            if one.feature:
-                chips = f", chips with {_escaped(one.feature)}"
+            if register.feature:
+                chips = f", chips with {_escaped(register.feature)}"
             lines += [
-                f"## {_escaped(one.register)}",
+                f"## {_escaped(register.register)}",
                 "",
-                f"Offset `{one.offset:#06x}`{chips}.",
+                f"Offset `{register.offset:#06x}`{chips}.",
                 "",
                 *HEAD,
-                *_rows(one),
+                *_rows(register),
+                "",
             ]
-            lines.append("")
     if table.enums:
         lines += ["# Enums", ""]
     for name, values in table.enums.items():
@@ -62,25 +63,20 @@ def markdown_text(table: RegisterTable) -> str:
     return "\n".join(lines)
 
 
-def _rows(one: Drawn) -> list[str]:
+def _rows(register: Drawn) -> list[str]:
+    """The lines of a register's table."""
     out = []
-    for box in reversed(one.boxes):
+    for box in reversed(register.boxes):
         note = str(box.row.get("note", ""))
         if "address" in box.row:
             note = "; ".join(filter(None, ("an address", note)))
-        cells = [
-            box.bits,
-            _escaped(box.name),
-            _escaped(box.meaning),
-            _escaped(str(box.row.get("evidence", ""))),
-            _escaped(note),
-        ]
-        out.append(f"| {' | '.join(cells)} |")
+        texts = [box.name, box.meaning, str(box.row.get("evidence", "")), note]
+        out.append(f"| {' | '.join([box.bits, *map(_escaped, texts)])} |")
     return out
 
 
 def _escaped(text: str) -> str:
-    r"""A text that Markdown shows as it is.
+    r"""A text that Markdown shows without a change.
 
     >>> _escaped("a_b *c* <b>|[x](y)")
     'a_b \\*c\\* &lt;b&gt;&#124;\\[x\\]\\(y\\)'

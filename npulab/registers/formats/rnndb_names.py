@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from npulab.registers.formats.placing import NO_WORD, Enums, Losses
 from npulab.registers.formats.xml import Element
+from npulab.support.refuse import refuse_if
 
 NUMBER = re.compile(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20}")
 MOST_STEPS = 2**19  # registers, array elements and fields that are looked at
@@ -28,49 +29,47 @@ class Names:
     losses: Losses = field(default_factory=Losses)
     steps: Iterator[int] = field(default_factory=lambda: iter(range(MOST_STEPS)))
 
-    def lose(self, one: Element, what: str) -> None:
+    def lose(self, element: Element, what: str) -> None:
         """Record what could not be carried over from an element."""
-        self.losses.lose(one.where, what)
+        self.losses.lose(element.where, what)
 
-    def step(self, one: Element) -> None:
+    def step(self, element: Element) -> None:
         """Count a step; raises ValueError if arrays, groups or bitsets within each other take
         too many."""
         if next(self.steps, None) is None:
             raise ValueError(
-                f"{one.where}: {one.tag} {one.get('name')}: got more than {MOST_STEPS} elements, "
-                "at most "
-                f"{MOST_STEPS} are allowed; its arrays are too long"
+                f"{_where(element)}: got more than {MOST_STEPS} elements, at most {MOST_STEPS} "
+                "are allowed; its arrays are too long"
             )
 
 
-def declare(one: Element, names: Names) -> None:
-    if one.tag == "enum":
-        for inner in one:
-            refuse_others(inner, ("value", *WORDS), one)
-        _add_enum(names, one, values_in(one, names))
-        have = names.order.setdefault(one.get("name"), [])
-        have += dict.fromkeys(
-            name
-            for inner in one
-            if inner.tag == "value" and (name := inner.get("name")) not in have
-        )
-    elif one.tag == "bitset":
-        names.bitsets[need(one, "name")] = one
-    elif one.tag == "group":
-        names.groups[need(one, "name")] = one
-    elif one.tag == "spectype":
-        names.types[need(one, "name")] = one.get("type")
-    elif one.tag == "domain":
-        names.domains.add(need(one, "name"))
-    if one.tag in ("group", "domain", "array", "stripe"):
-        for inner in one:
+def declare(element: Element, names: Names) -> None:
+    """Add the names that an element and the elements in it declare."""
+    if element.tag == "enum":
+        for inner in element:
+            refuse_others(inner, ("value", *WORDS), element)
+        _add_enum(names, element, values_in(element, names))
+        have = names.order.setdefault(element.get("name"), [])
+        for inner in element:
+            if inner.tag == "value" and inner.get("name") not in have:
+                have.append(inner.get("name"))
+    elif element.tag == "bitset":
+        names.bitsets[need(element, "name")] = element
+    elif element.tag == "group":
+        names.groups[need(element, "name")] = element
+    elif element.tag == "spectype":
+        names.types[need(element, "name")] = element.get("type")
+    elif element.tag == "domain":
+        names.domains.add(need(element, "name"))
+    if element.tag in ("group", "domain", "array", "stripe"):
+        for inner in element:
             declare(inner, names)
 
 
-def values_in(one: Element, names: Names) -> dict[int, str]:
+def values_in(element: Element, names: Names) -> dict[int, str]:
     """Return the named values that stand in an element."""
     out: dict[int, str] = {}
-    for value in one:
+    for value in element:
         if value.tag != "value":
             continue
         name = need(value, "name")
@@ -81,113 +80,109 @@ def values_in(one: Element, names: Names) -> dict[int, str]:
         if out.get(raw) == name:
             continue
         if raw in out or name in out.values():
-            names.lose(
-                value,
-                f"{name} = {raw}, as "
-                + (
-                    f"{out[raw]} is {raw} too" if raw in out else f"{name} has another value before"
-                ),
-            )
+            reason = f"{name} has another value before"
+            if raw in out:
+                reason = f"{out[raw]} is {raw} too"
+            names.lose(value, f"{name} = {raw}, as {reason}")
             continue
         out[raw] = name
     return out
 
 
-def _add_enum(names: Names, one: Element, values: Mapping[int, str]) -> None:
+def _add_enum(names: Names, element: Element, values: Mapping[int, str]) -> None:
     """Add an enum, or more values of an enum that is there."""
-    name = NO_WORD.sub("_", need(one, "name"))
+    name = NO_WORD.sub("_", need(element, "name"))
     have = names.enums.by_name.setdefault(name, {})
     for raw, text in values.items():
         if raw not in have and text not in have.values():
             have[raw] = text
         elif have.get(raw) != text:
-            names.lose(one, f"{text} = {raw} of enum {name}, which is declared otherwise before")
+            names.lose(
+                element, f"{text} = {raw} of enum {name}, which is declared otherwise before"
+            )
 
 
 def features_of(
-    one: Element,
+    element: Element,
     around: frozenset[str] | None,
     varset: str,
     names: Names,
 ) -> tuple[frozenset[str] | None, str]:
-    """Return the features that have an element, within those of the elements around it, and the
-    varset.
+    """Return the features that have an element, within the features of the elements around it, and
+    the varset.
 
-    A range goes from one name of the varset to another in the order of the file, whatever their
-    numbers are. Of two varsets the inner one counts: a row has one feature.
+    A range goes from a name of the varset to another name in the order of the file, whatever their
+    numbers are. Of two varsets the inner varset counts, because a row has a single feature.
     """
-    outer, varset = varset, one.get("varset") or varset
-    if not one.get("variants"):
+    outer, varset = varset, element.get("varset") or varset
+    if not element.get("variants"):
         return around, varset
     known = names.order.get(varset, [])
     mine = set[str]()
-    for word in one.get("variants").replace(",", " ").split():
+    for word in element.get("variants").replace(",", " ").split():
         first, dash, last = word.partition("-")
-        ends = {end for end in (first, last) if end}
         if word in known or not known:
             mine.add(word)
-        elif dash and ends and ends <= {*known}:
-            mine |= {
-                *known[known.index(first) if first else 0 : known.index(last) + 1 if last else None]
-            }
+        elif dash and word != dash and {first, last} <= {"", *known}:
+            start = known.index(first or known[0])
+            mine.update(known[start : known.index(last or known[-1]) + 1])
         else:
             raise ValueError(
-                f"{one.where}: variants: got {word!r}, allowed are {', '.join(known)} and ranges "
-                "of them"
+                f"{element.where}: variants: got {word!r}, allowed are {', '.join(known)} and "
+                "ranges of them"
             )
     if around is not None and varset != outer:
-        names.lose(
-            one,
-            f"that {one.get('name') or one.tag} is for {', '.join(sorted(around))} of {outer} "
-            "alone",
-        )
-        around = None
-    return frozenset(mine) if around is None else around & mine, varset
+        features, label = ", ".join(sorted(around)), element.get("name") or element.tag
+        names.lose(element, f"that {label} is for {features} of {outer} alone")
+    elif around is not None:
+        mine &= around
+    return frozenset(mine), varset
 
 
-def note_of(one: Element) -> str:
+def note_of(element: Element) -> str:
     """The brief and docs of an element, on one line."""
-    texts = [one.get("brief"), *(inner.text for inner in one if inner.tag in WORDS)]
+    texts = [element.get("brief"), *(inner.text for inner in element if inner.tag in WORDS)]
     return " ".join(" ".join(filter(None, texts)).split())
 
 
-def refuse_others(one: Element, allowed: Sequence[str], around: Element) -> None:
-    if one.tag not in allowed:
-        raise ValueError(
-            f"{one.where}: got the element {one.tag} in {around.tag} {around.get('name')}".rstrip()
-            + f", allowed are {', '.join(allowed)}"
-        )
+def refuse_others(element: Element, allowed: Sequence[str], around: Element) -> None:
+    """Raise ValueError for an element that has no meaning in the element around it."""
+    if element.tag not in allowed:
+        got = f"the element {element.tag} in {around.tag} {around.get('name')}".rstrip()
+        raise ValueError(f"{element.where}: got {got}, allowed are {', '.join(allowed)}")
 
 
-def named(one: Element, attribute: str, known: Mapping[str, Element]) -> Element:
-    name = need(one, attribute)
+def named(element: Element, attribute: str, known: Mapping[str, Element]) -> Element:
+    """Return the element whose name an attribute has; raises ValueError for an unknown name."""
+    name = need(element, attribute)
     if name not in known:
-        raise ValueError(
-            f"{one.where}: {one.tag}: got {name!r}, allowed is one of {', '.join(known) or 'none'}"
-        )
+        names = ", ".join(known) or "none"
+        raise ValueError(f"{element.where}: {element.tag}: got {name!r}, allowed is one of {names}")
     return known[name]
 
 
-def need(one: Element, attribute: str) -> str:
-    if not one.get(attribute):
-        raise ValueError(
-            f"{one.where}: {one.tag} {one.get('name')}".rstrip()
-            + f": got no {attribute}, allowed is one"
-        )
-    return one.get(attribute)
+def need(element: Element, attribute: str) -> str:
+    """Return an attribute; raises ValueError if it is missing or blank."""
+    refuse_if(not element.get(attribute), _where(element), f"no {attribute}", "is one")
+    return element.get(attribute)
 
 
-def number(one: Element, attribute: str, default: int | None = None) -> int:
-    if default is None or one.get(attribute):
-        return parsed(one, attribute, need(one, attribute))
+def number(element: Element, attribute: str, default: int | None = None) -> int:
+    """Return an attribute that is a number; raises ValueError if it is missing and there is no
+    default."""
+    if default is None or element.get(attribute):
+        return parsed(element, attribute, need(element, attribute))
     return default
 
 
-def parsed(one: Element, attribute: str, text: str) -> int:
-    if not NUMBER.fullmatch(text.strip()):
-        raise ValueError(
-            f"{one.where}: {one.tag} {one.get('name')}".rstrip()
-            + f": got {attribute} {text!r}, allowed "
-            "is a whole number, decimal or 0x"
-        )
+def parsed(element: Element, attribute: str, text: str) -> int:
+    """Return the number in a text of an attribute; raises ValueError for other texts."""
+    wrong = not NUMBER.fullmatch(text.strip())
+    got = f"{attribute} {text!r}"
+    refuse_if(wrong, _where(element), got, "is a whole number, decimal or 0x")
     return int(text, 16 if "x" in text.lower() else 10)
+
+
+def _where(element: Element) -> str:
+    """The place of an element in messages: file, line, tag and name."""
+    return f"{element.where}: {element.tag} {element.get('name')}".rstrip()

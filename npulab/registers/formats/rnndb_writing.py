@@ -23,7 +23,7 @@ SEVERAL = re.compile(r"[\s,]")  # between the variants of a list
 OWN = ("at", "address", "align", "evidence", "nameless")
 
 
-class Register(NamedTuple):
+class WrittenRegister(NamedTuple):
     """A register to be written: byte offset, name, size in bits, and the rows of its fields with
     bits counted from its start."""
 
@@ -75,15 +75,14 @@ def _with_names(rows: Sequence[Row], by_address: frozenset[str]) -> list[Row]:
     out: list[Row] = []
     for row in rows:
         register = row.get("register") or names.get(row["offset"]) or register_of(row, by_address)
-        blank = [name for name in ("register", "field") if name not in row]
-        said = {}
-        if blank:
-            said = {"nameless": " ".join(blank)}
-        out.append({**row, "register": register, "field": name_of(row, by_address), **said})
+        named = {**row, "register": register, "field": name_of(row, by_address)}
+        if blank := [name for name in ("register", "field") if name not in row]:
+            named["nameless"] = " ".join(blank)
+        out.append(named)
     return out
 
 
-def _registers(rows: Sequence[Row]) -> list[Register]:
+def _registers(rows: Sequence[Row]) -> list[WrittenRegister]:
     """The registers of a block; two words of one name are one register of 64 bits."""
     places: dict[tuple[int, str], list[Row]] = {}
     for row in rows:
@@ -102,7 +101,7 @@ def _registers(rows: Sequence[Row]) -> list[Register]:
         else:  # a longer run is registers of their own
             second.discard(upper)
         joined = [tuple(sorted(field.items())) for field in _joined(fields, name)]
-        out.append(Register(offset, name, size, tuple(joined)))
+        out.append(WrittenRegister(offset, name, size, tuple(joined)))
     return out
 
 
@@ -140,94 +139,92 @@ def _joined(fields: Sequence[dict[str, Any]], register: str) -> Iterator[dict[st
 
 
 def _said(row: Row) -> dict[str, Any]:
+    """The columns of a row that its field's element says."""
     return {
         name: value for name, value in row.items() if name not in ("block", "offset", "register")
     }
 
 
-def _body(registers: Sequence[Register], depth: int, base: int) -> Iterator[str]:
+def _body(registers: Sequence[WrittenRegister], depth: int, base: int) -> Iterator[str]:
     """Yield the lines of registers, whose offsets count from ``base``."""
     arrays, inside = _arrays(registers)
-    for one in registers:
-        if one in inside:
+    for register in registers:
+        if register in inside:
             continue
-        if one not in arrays:
-            yield from _register(one, depth, base)
+        if register not in arrays:
+            yield from _register(register, depth, base)
             continue
-        name, offset, stride, length, elements = arrays[one]
+        name, offset, stride, length, elements = arrays[register]
         yield (
             f'{INDENT * depth}<array offset="{offset - base:#06x}" name={quoteattr(name)} '
-            f'stride="{stride:#x}" '
-            f'length="{length}">'
+            f'stride="{stride:#x}" length="{length}">'
         )
         yield from _body(elements, depth + 1, offset)
         yield f"{INDENT * depth}</array>"
 
 
-def _arrays(registers: Sequence[Register]) -> tuple[dict[Register, Any], set[Register]]:
+def _arrays(
+    registers: Sequence[WrittenRegister],
+) -> tuple[dict[WrittenRegister, Any], set[WrittenRegister]]:
     """Return the arrays by their first register (name, offset, stride, length and first
     element), and the other registers."""
-    groups: dict[str, dict[int, list[tuple[Register, str]]]] = {}
-    for one in registers:
-        if match := INDEX.fullmatch(one.name):
-            groups.setdefault(match[1], {}).setdefault(int(match[2]), []).append(
-                (one, match[3] or "")
-            )
-    arrays: dict[Register, Any] = {}
-    inside: set[Register] = set()
+    groups: dict[str, dict[int, list[tuple[WrittenRegister, str]]]] = {}
+    for register in registers:
+        if match := INDEX.fullmatch(register.name):
+            element = groups.setdefault(match[1], {}).setdefault(int(match[2]), [])
+            element.append((register, match[3] or ""))
+    arrays: dict[WrittenRegister, Any] = {}
+    inside: set[WrittenRegister] = set()
     for name, elements in groups.items():
         offset = elements[min(elements)][0][0].offset
         stride = 0
         if 1 in elements:
             stride = elements[1][0][0].offset - offset
-        shapes = {
-            tuple(
-                (one.offset - offset - stride * n, tail, one.size, one.fields) for one, tail in some
+        shapes, members = set(), []
+        for n, element in elements.items():
+            begin = offset + stride * n
+            members += [register for register, _ in element]
+            shapes.add(
+                tuple(reg._replace(offset=reg.offset - begin, name=tail) for reg, tail in element)
             )
-            for n, some in elements.items()
-        }
         if len(shapes) == 1 and sorted(elements) == [*range(len(elements))] and stride >= 0:
-            members = [one for some in elements.values() for one, _ in some]
-            first = [one._replace(name=tail) for one, tail in elements[0]]
+            first = [register._replace(name=tail) for register, tail in elements[0]]
             arrays[members[0]] = name, offset, stride, len(elements), first
-            inside |= {*members[1:]}
+            inside.update(members[1:])
     return arrays, inside
 
 
-def _register(one: Register, depth: int, base: int) -> Iterator[str]:
-    head = f'{INDENT * depth}<reg{one.size} offset="{one.offset - base:#06x}"'
-    if one.name:
-        head += f" name={quoteattr(one.name)}"
-    fields = [dict(values) for values in one.fields]
+def _register(register: WrittenRegister, depth: int, base: int) -> Iterator[str]:
+    """Yield the lines of a register and its fields."""
+    head = f'{INDENT * depth}<reg{register.size} offset="{register.offset - base:#06x}"'
+    if register.name:
+        head += f" name={quoteattr(register.name)}"
+    fields = [dict(values) for values in register.fields]
     if [said["field"] for said in fields] == [""]:
-        whole = (fields[0]["lsb"], fields[0]["width"]) == (0, one.size)
+        whole = (fields[0]["lsb"], fields[0]["width"]) == (0, register.size)
         yield f"{head} {_attributes(fields[0], place=not whole)}/>"
         return
     yield f"{head}>"
     for said in fields:
         yield f"{INDENT * (depth + 1)}<bitfield {_attributes(said)}/>"
-    yield f"{INDENT * depth}</reg{one.size}>"
+    yield f"{INDENT * depth}</reg{register.size}>"
 
 
 def _attributes(said: Mapping[str, Any], place: bool = True) -> str:
-    last = said["lsb"] + said["width"] - 1
-    kind = _type(said)
-    if said["width"] == 1:
-        bits = {"pos": last}
-    else:
-        bits = {"low": said["lsb"], "high": last}
-    out = {
-        **({"name": said["field"]} if said["field"] else {}),
-        **(bits if place else {}),
-        **kind,
-        **(
-            {"variants": said["feature"]}
-            if "feature" in said and not SEVERAL.search(said["feature"])
-            else {}
-        ),
-        **({"brief": said["note"]} if "note" in said else {}),
-        **_own(said),
-    }
+    """The attributes of a field; ``place`` says that its bits are among them."""
+    out: dict[str, Any] = {}
+    if said["field"]:
+        out["name"] = said["field"]
+    if place and said["width"] == 1:
+        out["pos"] = said["lsb"]
+    elif place:
+        out |= {"low": said["lsb"], "high": said["lsb"] + said["width"] - 1}
+    out |= _type(said)
+    if "feature" in said and not SEVERAL.search(said["feature"]):
+        out["variants"] = said["feature"]
+    if "note" in said:
+        out["brief"] = said["note"]
+    out |= _own(said)
     return " ".join(f"{name}={quoteattr(str(value))}" for name, value in out.items())
 
 
@@ -237,10 +234,9 @@ def _type(said: Mapping[str, Any]) -> dict[str, Any]:
     meaning = Meaning.parse(value)
     steps = dict(meaning.steps)
     factor, radix = steps.get("*", 1), steps.get(">>")
+    plain = "uint"
     if said["width"] == 1:
         plain = "boolean"
-    else:
-        plain = "uint"
     if not value:
         return {"type": plain}
     if meaning.enum and not meaning.kind:
@@ -249,18 +245,14 @@ def _type(said: Mapping[str, Any]) -> dict[str, Any]:
         return {"type": "float"}
     if meaning.enum or "+" in steps or factor < 1 or factor.bit_count() != 1 or radix == 0:
         return {"type": plain}
-    signed = meaning.kind == "signed"
+    # by (signed, with a radix)
+    kinds = {(0, 0): "uint", (1, 0): "int", (0, 1): "ufixed", (1, 1): "fixed"}
+    out: dict[str, Any] = {"type": kinds[meaning.kind == "signed", bool(radix)]}
+    if factor > 1:
+        out["shr"] = factor.bit_length() - 1
     if radix:
-        kind = "fixed" if signed else "ufixed"
-    elif signed:
-        kind = "int"
-    else:
-        kind = "uint"
-    return {
-        "type": kind,
-        **({"shr": factor.bit_length() - 1} if factor > 1 else {}),
-        **({"radix": radix} if radix else {}),
-    }
+        out["radix"] = radix
+    return out
 
 
 def _own(said: Mapping[str, Any]) -> dict[str, Any]:
@@ -280,24 +272,23 @@ def _copyright(text: str) -> list[str]:
         return []
     lines = text.splitlines()
     year = re.fullmatch(r"Copyright (\S.*)", lines[0])
-    rest = lines
+    rest, out = lines, ["<copyright>"]
     if year:
-        rest = lines[1:]
+        rest, out = lines[1:], [f"<copyright year={quoteattr(year[1])}>"]
     after = [*dropwhile(AUTHOR.fullmatch, rest)]
-    if after and (
-        after[0] or len(after) == len(lines)
-    ):  # a text that would be read differently goes into the licence whole
-        year, rest = None, ["", *lines]
-    out = [f"<copyright{f' year={quoteattr(year[1])}' if year else ''}>"]
+    # a text that would be read differently goes into the licence whole
+    if after and (after[0] or len(after) == len(lines)):
+        rest, out = ["", *lines], ["<copyright>"]
     while rest and (match := AUTHOR.fullmatch(rest[0])):
         mail = ""
         if match["email"]:
             mail = f" email={quoteattr(match['email'])}"
-        text = "".join(
-            f"<nick name={quoteattr(nick)}/>" for nick in (match["nicks"] or "").split(", ") if nick
-        )
+        nicks = filter(None, (match["nicks"] or "").split(", "))
+        text = "".join(f"<nick name={quoteattr(nick)}/>" for nick in nicks)
         text += escape(match["text"] or "")
         out.append(f"<author name={quoteattr(match['name'])}{mail}>{text}</author>")
         rest = rest[1:]
     body = "\n".join(rest).strip("\n")
-    return [*out, *([f"<license>\n{escape(body)}\n</license>"] if body else []), "</copyright>", ""]
+    if body:
+        out.append(f"<license>\n{escape(body)}\n</license>")
+    return [*out, "</copyright>", ""]

@@ -164,21 +164,21 @@ def _in_bytes(registers: Iterator[Register], root: View, device: Device) -> Iter
 def _registers(root: View, device: Device) -> Iterator[Register]:
     around = Around().of(root)
     peripherals = root.inner("peripherals")
-    Counting(device).refuse(one for one in peripherals if one.tag == "peripheral")
+    Counting(device).refuse(child for child in peripherals if child.tag == "peripheral")
     seen = set[tuple[str, str]]()
-    for one in peripherals:
-        if one.tag != "peripheral":
-            device.losses.lose(one.where, f"the element {one.tag}")
+    for peripheral in peripherals:
+        if peripheral.tag != "peripheral":
+            device.losses.lose(peripheral.where, f"the element {peripheral.tag}")
             continue
         try:
-            blocks = [*_peripheral(one, around, device)]
+            blocks = [*_peripheral(peripheral, around, device)]
         except TooMuch:
             raise
         except ValueError as error:
             if device.is_own:
                 raise
-            count = sum(inner.tag == "register" for some in one for inner in some)
-            device.lose(one.where, f"the peripheral {_name(one)}", error, count)
+            count = sum(inner.tag == "register" for registers in peripheral for inner in registers)
+            device.lose(peripheral.where, f"the peripheral {_name(peripheral)}", error, count)
             continue
         for block, about, register in blocks:
             unique = f"{register.name}_{register.offset:#x}"
@@ -196,15 +196,16 @@ def _registers(root: View, device: Device) -> Iterator[Register]:
 
 
 def _peripheral(
-    one: Element, around: Around, device: Device
+    peripheral: Element, around: Around, device: Device
 ) -> Iterator[tuple[str, str, Register]]:
     """Yield (block, text about the block, register) of a peripheral; the first register of each
     block has the text in its note."""
-    view = view_of(one, device)
-    empty = any(inner.tag == "baseAddress" and not inner.text for inner in one)
+    view = view_of(peripheral, device)
+    empty = any(inner.tag == "baseAddress" and not inner.text for inner in peripheral)
     if empty:
         device.losses.lose(
-            one.where, f"where the peripheral {_name(one)} lies: its baseAddress is empty"
+            peripheral.where,
+            f"where the peripheral {_name(peripheral)} lies: its baseAddress is empty",
         )
     for place in elements(view, "baseAddress", device, 0 if empty else None):
         block = _own_name(device, "block", view.path, place.name)
@@ -339,18 +340,18 @@ def _bits(view: View, register: str) -> tuple[int, int]:
     """The lowest and the highest bit of a field."""
     what = f"field {register}.{view.path.rpartition('.')[2]}"
     for element in view.chain:
-        one = View((element,), view.path)
-        if text := one.text("bitRange"):
+        own = View((element,), view.path)
+        if text := own.text("bitRange"):
             match = re.fullmatch(r"\[(\d{1,4}):(\d{1,4})\]", text)
             if match is None:
                 raise ValueError(
                     f"{view.where}: {what}: got bitRange {text!r}, allowed is [HIGH:LOW]"
                 )
             return int(match[2]), int(match[1])
-        if one.text("lsb") or one.text("msb"):
-            return one.number("lsb"), one.number("msb")
-        if one.text("bitOffset"):
-            low = one.number("bitOffset")
+        if own.text("lsb") or own.text("msb"):
+            return own.number("lsb"), own.number("msb")
+        if own.text("bitOffset"):
+            low = own.number("bitOffset")
             return low, low + view.number("bitWidth", 1) - 1
     raise ValueError(
         f"{view.where}: {what}: got no bits, allowed is bitRange, lsb and msb, or bitOffset and "
@@ -365,29 +366,29 @@ def _enum(view: View, block: str, name: str, width: int, device: Device) -> str:
         device.losses.lose(other.where, f"the second enumeratedValues of {name}")
     if not some:
         return ""
-    one, seen = some[0], 0
-    label = _name(one)
-    while not any(inner.tag == "enumeratedValue" for inner in one) and (
-        source := one.get("derivedFrom")
+    element, seen = some[0], 0
+    label = _name(element)
+    while not any(inner.tag == "enumeratedValue" for inner in element) and (
+        source := element.get("derivedFrom")
     ):
         base = device.enum_named(source, view.path)
         seen += 1
         if base is None or seen > MOST_DERIVED:
             raise ValueError(
-                f"{one.where}: enumeratedValues of {name}: got derivedFrom {source!r}, allowed is "
-                "the name of others in the file, not derived from these"
+                f"{element.where}: enumeratedValues of {name}: got derivedFrom {source!r}, "
+                "allowed is the name of others in the file, not derived from these"
             )
-        one, label = base, label or _name(base)
-    values = _values(one, name, width, device)
+        element, label = base, label or _name(base)
+    values = _values(element, name, width, device)
     if not values:
         return ""
     return device.enums.take(label, block, name, values, view.where)
 
 
-def _values(one: Element, name: str, width: int, device: Device) -> dict[int, str]:
+def _values(element: Element, name: str, width: int, device: Device) -> dict[int, str]:
     """The named values in enumeratedValues; values that a field cannot have are lost."""
     out: dict[int, str] = {}
-    for value in (inner for inner in one if inner.tag == "enumeratedValue"):
+    for value in (inner for inner in element if inner.tag == "enumeratedValue"):
         view = View((value,), "")
         label, text = view.text("name"), view.text("value")
         if not text:

@@ -41,33 +41,35 @@ class Counting:
         """Raise TooMuch for more elements or registers than allowed; it names the innermost
         element that has them, or the peripheral that exceeds the sum."""
         elements = registers = 0
-        for one in peripherals:
-            found = self._count(one)
+        for element in peripherals:
+            found = self._count(element)
             elements += found.elements
             registers += found.registers
-            _refuse(f"{one.where}: {one.tag}, with those before it", Count(elements, registers))
+            _refuse(
+                f"{element.where}: {element.tag}, with those before it", Count(elements, registers)
+            )
 
-    def _count(self, one: Element) -> Count:
-        if id(one) in self.known:
-            return self.known[id(one)]
-        self.known[id(one)] = NOTHING  # the reader refuses an element that holds itself
+    def _count(self, element: Element) -> Count:
+        if id(element) in self.known:
+            return self.known[id(element)]
+        self.known[id(element)] = NOTHING  # the reader refuses an element that holds itself
         try:
-            view = view_of(one, self.device)
+            view = view_of(element, self.device)
             dim = dim_of(view)
         except TooMuch:
             raise
         except ValueError:  # the reader reports it as lost
             return NOTHING
         elements = 1
-        registers = int(one.tag == "register")
-        for inner in _inside(view, one.tag):
+        registers = int(element.tag == "register")
+        for inner in _inside(view, element.tag):
             found = self._count(inner)
             elements += found.elements
             registers += found.registers
         times = max(dim, 1)
         count = Count(dim + 1 + times * (elements - 1), times * registers)
-        _refuse(f"{view.where}: {one.tag} {view.path}", count)
-        self.known[id(one)] = count
+        _refuse(f"{view.where}: {element.tag} {view.path}", count)
+        self.known[id(element)] = count
         return count
 
 

@@ -142,23 +142,23 @@ def parsed(where: str, what: str, tag: str, text: str) -> int:
 
 def declare(around: Element, path: str, device: Device) -> None:
     """Record the elements that others may be derived from, and npulab's own extensions."""
-    for one in around:
-        if one.tag in ("peripherals", "registers", "fields"):
-            declare(one, path, device)
-        elif one.tag in DERIVED:
-            name = next((inner.text for inner in one if inner.tag == "name"), "")
+    for child in around:
+        if child.tag in ("peripherals", "registers", "fields"):
+            declare(child, path, device)
+        elif child.tag in DERIVED:
+            name = next((inner.text for inner in child if inner.tag == "name"), "")
             own = ".".join(filter(None, (path, name)))
-            device.scopes[id(one)] = path
-            (device.enum_elements if one.tag == "enumeratedValues" else device.places).setdefault(
-                own, one
+            device.scopes[id(child)] = path
+            (device.enum_elements if child.tag == "enumeratedValues" else device.places).setdefault(
+                own, child
             )
-            if one.tag == "enumeratedValues" and name:
-                device.enum_elements.setdefault(name, one)
-            declare(one, own, device)
-        elif one.tag == "vendorExtensions":
-            maps = [some for some in one if some.tag == f"{NPULAB} map"]
+            if child.tag == "enumeratedValues" and name:
+                device.enum_elements.setdefault(name, child)
+            declare(child, own, device)
+        elif child.tag == "vendorExtensions":
+            maps = [some for some in child if some.tag == f"{NPULAB} map"]
             if maps:
-                device.own["map", ""] = one
+                device.own["map", ""] = child
             for inner in (inner for some in maps for inner in some):
                 tag = inner.tag.removeprefix(f"{NPULAB} ")
                 device.own[tag, inner.get("name")] = inner
@@ -171,12 +171,12 @@ def declare(around: Element, path: str, device: Device) -> None:
                     )
 
 
-def view_of(one: Element, device: Device) -> View:
+def view_of(element: Element, device: Device) -> View:
     """Return an element and the elements it is derived from, which are named as seen from the
     element that names them."""
-    name = next((inner.text for inner in one if inner.tag == "name"), "")
-    path = device.scopes[id(one)]
-    chain, scope = [one], path
+    name = next((inner.text for inner in element if inner.tag == "name"), "")
+    path = device.scopes[id(element)]
+    chain, scope = [element], path
     while source := chain[-1].get("derivedFrom"):
         base = next(
             (device.places[some] for some in _seen_from(scope, source) if some in device.places),
@@ -184,13 +184,13 @@ def view_of(one: Element, device: Device) -> View:
         )
         if (
             base is None
-            or base.tag != one.tag
+            or base.tag != element.tag
             or len(chain) > MOST_DERIVED
             or any(base is some for some in chain)
         ):
             raise ValueError(
-                f"{one.where}: {one.tag} {name}: got derivedFrom {source!r}, allowed is another "
-                f"{one.tag} of the file, not derived from this one"
+                f"{element.where}: {element.tag} {name}: got derivedFrom {source!r}, allowed is "
+                f"another {element.tag} of the file, not derived from this one"
             )
         scope = device.scopes[id(base)]
         chain.append(base)

@@ -28,16 +28,15 @@ def svg_text(table: RegisterTable) -> str:
     """
     body: list[str] = []
     top = MARGIN
-    for one in drawn(table):
-        lines, height = _register(one, top)
+    for register in drawn(table):
+        lines, height = _register(register, top)
         body += lines
         top += height
     width = 2 * MARGIN + WORD_BITS * BIT
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {top}" width="{width}" '
-            f'height="{top}" '
-            'role="group" aria-label="Registers and their fields">',
+            f'height="{top}" role="group" aria-label="Registers and their fields">',
             f"<style>{STYLE}</style>",
             f'<rect class="paper" width="{width}" height="{top}"/>',
             *body,
@@ -47,29 +46,30 @@ def svg_text(table: RegisterTable) -> str:
     )
 
 
-def _register(one: Drawn, top: int) -> tuple[list[str], int]:
+def _register(register: Drawn, top: int) -> tuple[list[str], int]:
     """The lines of a register that begins at a height, and its own height."""
     chips = ""
-    if one.feature:
-        chips = f" ({one.feature})"
-    name = ".".join(filter(None, (one.block, one.register))) + chips
+    if register.feature:
+        chips = f" ({register.feature})"
+    name = ".".join(filter(None, (register.block, register.register))) + chips
     out = [
         f'<g role="group" aria-label={quoteattr(name)}>',
         f'<text class="register" x="{MARGIN}" y="{top + 14}">{escape(name)}: '
-        f"{one.offset:#06x}</text>",
+        f"{register.offset:#06x}</text>",
     ]
     boxes = top + 34
     below: list[str] = []
-    for box in reversed(one.boxes):
+    for box in reversed(register.boxes):
         out += _box(box, boxes, below)
-    out += [
-        f'<text x="{MARGIN}" y="{boxes + HEIGHT + LINE * (n + 1)}">{escape(line)}</text>'
-        for n, line in enumerate(below)
-    ]
-    return [*out, "</g>"], boxes + HEIGHT + LINE * len(below) + 2 * MARGIN - top
+    bottom = boxes + HEIGHT
+    for line in below:
+        bottom += LINE
+        out.append(f'<text x="{MARGIN}" y="{bottom}">{escape(line)}</text>')
+    return [*out, "</g>"], bottom + 2 * MARGIN - top
 
 
 def _box(box: Box, top: int, below: list[str]) -> Iterator[str]:
+    """Yield the lines of a box; ``below`` gets a name that does not fit into it."""
     left = MARGIN + BIT * (WORD_BITS - box.lsb - box.width)
     width = BIT * box.width
     kind = "box"
@@ -109,7 +109,7 @@ def split_name(name: str, letters: int) -> list[str]:
     (['kernel_z', '_size'], ['out', 'Image', 'Tile'], [])
     """
     lines: list[str] = []
-    for word in PARTS.findall(name) or ([name] if name else []):
+    for word in PARTS.findall(name) or filter(None, [name]):
         if lines and len(lines[-1] + word) <= letters:
             lines[-1] += word
         else:
