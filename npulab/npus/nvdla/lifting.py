@@ -53,7 +53,7 @@ def lift(capture: Capture) -> Lifted:
         Unsupported,
     )
     if {"PDP", "SDP"} <= units:
-        raise Unsupported(f"capture {capture.name}: got SDP into PDP, which is no one layer")
+        raise Unsupported(f"capture {capture.name}: got SDP into PDP, which is not one layer")
     if not units & {"PDP", "SDP"}:
         raise Unsupported(
             f"capture {capture.name}: got {', '.join(sorted(units)) or 'no unit'} started, allowed "
@@ -227,7 +227,7 @@ def _convolution(capture: Capture, v: Fields, memory: Memory) -> Lifted:
     scaling = scaling_of(v, truncated, _operands(capture, v, memory, shape))
     if scaling.other is not None:
         raise Unsupported(
-            "SDP.D_DP_BS_ALU_CFG adds a tensor to a convolution, which is no one layer"
+            "SDP.D_DP_BS_ALU_CFG adds a tensor to a convolution, which is not one layer"
         )
     if np.any(scaling.most >= 2**31):
         raise Unsupported("SDP may saturate sums at 32 bits, which no layer says")
@@ -369,7 +369,7 @@ def _addition(capture: Capture, v: Fields, memory: Memory) -> Lifted:
         raise Unsupported("SDP scales one tensor from memory, which no layer says")
     if np.any(scaling.multiplier != 1) or np.any(scaling.bias != bias):
         raise Unsupported(
-            "SDP scales what it adds, or adds a number per channel, which no layer says"
+            "SDP scales the tensor that it adds, or adds a number per channel, which no layer says"
         )
     if other.min() < -128 or other.max() > 127:
         raise Unsupported(

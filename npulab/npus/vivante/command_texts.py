@@ -1,4 +1,4 @@
-"""Importer of a command stream that was printed as text: the states that it loads, in order.
+"""Imports a command stream that was printed as text: the states that it loads, in order.
 
 ::
 
@@ -29,9 +29,8 @@ ROW = re.compile(r"\bcmd ([0-9a-fA-F]{8}):((?: [0-9a-fA-F]{8}){1,8})(?!\S)")
 BASE = re.compile(r"LOAD_STATE \(1\) Base: 0x([0-9a-fA-F]+) Size: (\d+)")
 COMMAND = re.compile(r"\s?([A-Z][A-Z0-9_]*) \(\d+\)")  # printed next to a command's first word
 PLACE = re.compile(r"\s*\[([0-9a-fA-F]{5})\]")  # the state's offset, if it is printed
-MOST_WORDS = (
-    2**22
-)  # 16 MiB of commands: far more than any job, so that a broken text fills no memory
+# 16 MiB of commands: far more than any job, so that a broken text does not fill the memory.
+MOST_WORDS = 2**22
 
 
 class Word(NamedTuple):
@@ -47,7 +46,7 @@ class Word(NamedTuple):
         return COMMAND.match(self.note) is not None
 
     def as_line(self) -> Line:
-        """The word as a skipped line."""
+        """Return the word as a skipped line."""
         return Line(self.line, f"{self.value:#010x} {self.note.strip()}".strip())
 
 
@@ -145,7 +144,7 @@ def _writes(
         if at < end:
             missing.append({"line": word.line, "offset": f"{offset:#07x}", "states": end - at})
         elif count % 2 == 0 and at < len(words) and not heads[at]:
-            # A command begins at an even word; the word that fills the odd one says nothing.
+            # A command begins at an even word; the word before it is fill.
             others.append(words[at].as_line())
             at += 1
     return writes, others, missing
@@ -161,13 +160,13 @@ def _refuse_wrong_note(path: Path, word: Word, head: Any) -> None:
                 "allowed is the first word of a command; a command before it is not whole"
             )
         return
-    said = LOAD_STATE, int(match[1], 16), int(match[2])
+    stated = LOAD_STATE, int(match[1], 16), int(match[2])
     got = head.opcode, 4 * head.offset, head.count or MOST_STATES
-    if said != got:
+    if stated != got:
         raise ValueError(
             f"{path}, line {word.line}: got {word.value:#010x}, which is opcode {got[0]} for "
-            f"{got[2]} states from {got[1]:#07x} on, allowed is what the text beside it says, "
-            f"{said[2]} from {said[1]:#07x}"
+            f"{got[2]} states from {got[1]:#07x}, allowed are {stated[2]} from {stated[1]:#07x}, "
+            "as the text next to it says"
         )
 
 

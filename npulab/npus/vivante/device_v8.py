@@ -1,4 +1,4 @@
-"""The simulated NN unit's reading of a V8 coefficient buffer: Huffman codes, weight by weight."""
+"""Reads a V8 coefficient buffer for the simulated NN unit: Huffman codes, weight by weight."""
 
 from __future__ import annotations
 
@@ -108,7 +108,8 @@ def _stream(
 
 def _superblocks(core: int, cores: int, v: Values) -> Iterator[list[int]]:
     """Yield the channels of one core's kernels, superblock by superblock."""
-    channels, full = v["out_image_z_size"], v["kernels_per_core"]
+    channels = v["out_image_z_size"]
+    full = v["kernels_per_core"]
     used = min(channels, cores)
     whole = ceil_div(ceil_div(channels, used), full) - 1  # superblocks before the last
     rest = channels - used * full * whole

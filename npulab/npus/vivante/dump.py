@@ -1,8 +1,8 @@
-"""Importer of the text that prints a command stream, the NN fields and three buffers of one job.
+"""Imports a text that prints the command stream, the NN fields and three buffers of one job.
 
-It comes plain, or as a ``diff -u`` of two stacks, which holds two captures.  Blogs turn its blanks
-into non-breaking spaces.  The buffers are printed when the job is submitted, so the output is the
-memory before the job ran.
+The text is one job's, or a ``diff -u`` of two stacks, which holds two captures.  Blogs turn its
+blanks into non-breaking spaces.  The buffers are printed when the job is submitted, so the output
+is the memory before the job ran.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Side:
     name: str
 
     def wrong(self, text: str, line: Line | None = None) -> ValueError:
-        """The error of this side, at a line."""
+        """Return the error of this side, at a line."""
         place = ""
         if line:
             place = f", line {line.number}"
@@ -106,7 +106,7 @@ def _sides(path: Path, lines: list[Line]) -> Iterator[tuple[str, str | None, lis
         for line in lines[hunk + 1 :]:
             if not line.text or line.text[0] in (" ", sign):
                 body.append(Line(line.number, line.text[1:]))
-        yield Path(head.group(1)).stem, head.group(2), body
+        yield Path(head[1]).stem, head[2], body
 
 
 def _capture(side: Side, lines: list[Line]) -> Capture:
@@ -117,7 +117,8 @@ def _capture(side: Side, lines: list[Line]) -> Capture:
     words = _command_words(side, body)
     values, first = _field_values(side, body)
     buffers = {"commands": words.astype("<u4").tobytes(), **_buffers(side, first, body)}
-    nn, registers = PRINTED.encode(values), maps(USUAL_CHIP)
+    nn = PRINTED.encode(values)
+    registers = maps(USUAL_CHIP)
     decoded = registers["NN"].decode(nn)
     for name, size in tensor_bytes(decoded).items():
         if len(buffers[name]) < size:
@@ -155,13 +156,14 @@ def _command_words(side: Side, body: Iterator[Line]) -> np.ndarray:
         match = COMMAND.match(line.text.strip())
         if not match:
             raise side.unexpected(line, "a command word 0x00000000, /* ... */ or }")
-        word, base = int(match.group(1), 16), BASE.search(line.text)
+        word = int(match[1], 16)
+        base = BASE.search(line.text)
         if base:
             heads[len(words)] = line
-            if word % 2**16 * 4 != int(base.group(1), 16):
+            offset = word % 2**16 * 4
+            if offset != int(base[1], 16):
                 raise side.wrong(
-                    f"the command {match.group(1)} is said to load {base.group(1)}, "
-                    f"it loads {word % 2**16 * 4:#07x}",
+                    f"the command {match[1]} is said to load {base[1]}, it loads {offset:#07x}",
                     line,
                 )
         words.append(word)
@@ -191,15 +193,15 @@ def _field_values(side: Side, body: Iterator[Line]) -> tuple[dict[str, int], Lin
         if not match:
             after = line
             break
-        name, value = match.group(1), int(match.group(2), 16)
+        name = match[1]
+        value = int(match[2], 16)
         if name in values:
             raise side.wrong(f"got field {name}, allowed is once", line)
         if name not in NAMES:
             raise side.wrong(f"got field {name}, allowed is the fields that update 4 prints", line)
-        if value != int(match.group(3)):
+        if value != int(match[3]):
             raise side.wrong(
-                f"field {name} is {match.group(2)} and ({match.group(3)}), which are "
-                "not the same number",
+                f"field {name} is {match[2]} and ({match[3]}), which are not the same number",
                 line,
             )
         try:
@@ -232,7 +234,7 @@ def _buffers(side: Side, first: Line | None, body: Iterator[Line]) -> dict[str, 
         if not match:
             raise side.unexpected(line, f"bytes of the {BUFFERS[len(out)]} buffer, as 0x00, 0x01")
         data += bytes.fromhex(line.text.strip().replace("0x", "").replace(",", ""))
-        if not match.group(1):
+        if not match[1]:
             out[BUFFERS[len(out)]], data = bytes(data), bytearray()
         if len(out) == len(BUFFERS):
             return out

@@ -1,4 +1,4 @@
-"""Importer of the folder that Mesa's etnaviv driver writes with
+"""Imports the folder that Mesa's etnaviv driver writes with
 ``ETNA_MESA_DEBUG=dump_shaders,npu_no_batching``.
 
 A file is ``mesa-KIND-NNN-JJJ.bin``.  NNN counts the jobs that the driver made of a model, in the
@@ -57,14 +57,14 @@ PLACES = {
 }
 STARTS = {"NN": NN_INST_ADDR, "TP": TP_INST_ADDR}  # registers that take the block's address
 WORD_BYTES, ALIGN = 4, 64
-MOST_BYTES = 2**26  # of one file: far more than any tensor, so that a broken one fills no memory
+MOST_BYTES = 2**26  # of a file: far more than any tensor, so that a broken file fills no memory
 HEADER_WORDS = 16  # of a coefficient buffer
 HUFFMAN_VERSION = 1  # the high half of the first byte of a Huffman buffer
 SHOWN = 5  # numbers of missing jobs that a warning lists
 
 
 class Key(NamedTuple):
-    """What a file's name says: kind, number of the job, core of the tensor processor."""
+    """The parts of a file's name: kind, number of the job, core of the tensor processor."""
 
     kind: str
     number: int
@@ -164,8 +164,8 @@ def _operation(path: Path, number: int, files: Mapping[Key, Path]) -> Operation:
     }
     if block == "TP" and "compressed" in others:
         raise ValueError(
-            f"{others['compressed']}: goes with no job of the tensor processor, allowed is one "
-            f"beside mesa-nn-{number:03}-000.bin; two recordings in one folder"
+            f"{others['compressed']}: goes with no job of the tensor processor, allowed is a file "
+            f"next to mesa-nn-{number:03}-000.bin; two recordings in one folder"
         )
     return Operation(number, block, words, maps(USUAL_CHIP)[block].decode(words[0]), others)
 
@@ -260,7 +260,8 @@ def _capture(
 def _starts(operation: Operation, words: np.ndarray) -> list[list[tuple[int, int]]]:
     """Return the register writes that start each part of a job, from one command stream; the last
     part has those after its start too."""
-    file, start = operation.files["cmd"], STARTS[operation.block]
+    file = operation.files["cmd"]
+    start = STARTS[operation.block]
     with refusing(file):
         sent = writes(words)
     ends = [at + 1 for at, (register, _) in enumerate(sent) if register == start]
@@ -277,8 +278,8 @@ def _refuse_short_tensors(operation: Operation, buffers: Mapping[str, bytes]) ->
     for name, size in tensor_bytes(operation.values).items():
         if name in buffers and len(buffers[name]) < size:
             raise ValueError(
-                f"{operation.files[name]}: got {len(buffers[name])} bytes from the "
-                f"tensor's start on, the words of the job say {size}"
+                f"{operation.files[name]}: got {len(buffers[name])} bytes after the "
+                f"tensor's start, the words of the job say {size}"
             )
 
 
@@ -295,7 +296,7 @@ def _as_sent(data: bytes) -> bytes:
 
 
 def _plain_cores(sizes: np.ndarray) -> int:
-    """Return how many cores the header of a plain coefficient buffer names; 0 for another
+    """Return the number of cores in the header of a plain coefficient buffer; 0 for another
     header."""
     used = int(np.count_nonzero(sizes))
     if np.any(sizes % ALIGN) or not np.all(sizes[:used]):
@@ -316,15 +317,15 @@ def _likeliest_chip(path: Path, operations: Sequence[Operation]) -> str:
     if len(best) > 1:
         warnings.warn(
             f"{path}: the jobs go with {' and '.join(best)} alike, they are read as of {best[0]}; "
-            "say --chip where it is another",
+            "say --chip if it is another chip",
             stacklevel=3,
         )
     return best[0]
 
 
 def _signs(operation: Operation) -> Iterator[tuple[str, int]]:
-    """Yield the features that a job speaks for and their values; 0 if the chip does not have
-    one."""
+    """Yield the features that a job shows, and their values: 0 for a feature that the chip does
+    not have."""
     if operation.block == "TP":
         if len(operation.blocks) > 1:  # work is shared by all cores or done by one
             yield "tp_cores", len(operation.blocks)

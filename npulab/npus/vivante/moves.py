@@ -250,7 +250,8 @@ def transpose(image: Shape, ends: Ends) -> list[Values]:
 def detranspose(image: Shape, ends: Ends) -> list[Values]:
     """Return the job that moves planes to H x W x C; ``image`` is (C, H, W)."""
     channels, height, width = image
-    rows, size = height * channels, width * height * channels
+    rows = height * channels
+    size = width * rows
     return [
         _job(
             Axis(width, 0, width, 1),
@@ -272,7 +273,8 @@ def pad(
     split over cores; ``image`` is (C, H, W)."""
     channels, height, width = image
     (top, bottom), (left, right) = border
-    rows, columns = top + height + bottom, left + width + right
+    rows = top + height + bottom
+    columns = left + width + right
     plane = rows * columns
     if width == 1:
         cores = 1

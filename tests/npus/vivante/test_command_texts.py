@@ -70,7 +70,7 @@ def test_a_printed_stream_is_read(tmp_path: Path, mark: str) -> None:
         (
             "Size: 2",
             "Size: 3",
-            "line 10: got 0x08020e4f, which is opcode 1 for 2 states from 0x0393c on, allowed is what",
+            "line 10: got 0x08020e4f, which is opcode 1 for 2 states from 0x0393c, allowed are 3 from",
         ),
         (
             "0x00000000, /*   [0393C] GL.OCB_REMAP_START := 0x0 */\n",

@@ -386,11 +386,11 @@ def as_folder(name: str) -> Callable[[Path], None]:
         (beside("mesa-cmd-002-000.bin", b""), "mesa-cmd-002-000.bin: starts 0 jobs"),
         (
             cut("output", 100),
-            "mesa-output-001-000.bin: got 100 bytes from the tensor's start on, the words of the job say 384",
+            "mesa-output-001-000.bin: got 100 bytes after the tensor's start, the words of the job say 384",
         ),
         (
             cut("input", 191),
-            "mesa-input-001-000.bin: got 191 bytes from the tensor's start on, the words of the job say 192",
+            "mesa-input-001-000.bin: got 191 bytes after the tensor's start, the words of the job say 192",
         ),
         (
             cut("input", 2**40),

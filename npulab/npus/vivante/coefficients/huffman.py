@@ -115,7 +115,7 @@ def read_header(buffer: bytes, geometry: Geometry) -> Header:
         not runs and any(raw.run_table),
         "coefficients: header at byte 2, run-length table",
         raw.run_table.hex(),
-        "is 0 where the run-length size is 0",
+        "is 0 if the run-length size is 0",
     )
     bits = tuple(int(size) for size in raw.bits)
     if not all(bits[:used]) or any(bits[used:]):
@@ -318,7 +318,7 @@ class _Values:
             self.left -= 1
             value = (value + self.zero) % 256
         elif value:
-            raise ValueError(f"{where}: got {value} in what completes a block, allowed is 0")
+            raise ValueError(f"{where}: got {value} in the fill of a block, allowed is 0")
         return value
 
     def refuse_flush(self, at: int, codes: list[_Byte]) -> None:
@@ -327,7 +327,7 @@ class _Values:
         if got not in self.flush:
             allowed = " or ".join(map(hex, sorted(self.flush)))
             raise ValueError(
-                f"coefficients: core {self.core} at {buffers.place(at)}: got codes {got:#x} behind "
+                f"coefficients: core {self.core} at {buffers.place(at)}: got codes {got:#x} after "
                 f"the last byte, allowed is {allowed}"
             )
 
