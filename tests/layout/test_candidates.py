@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npulab.layout import Layout, Loop, Table, hwc
-from npulab.layout import nest as nests
+from npulab.layout import Layout, Loop, Table, hwc, nest as nests
 from npulab.layout.candidates import candidates
 from npulab.layout.conventions import convert_axes, dense_weights
 from npulab.layout.formats import (

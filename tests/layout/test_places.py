@@ -17,12 +17,12 @@ from npulab.layout import (
     Loop,
     Sums,
     Table,
+    find as search,
     find_layout,
     hwc,
     markers,
     packed_blocks,
 )
-from npulab.layout import find as search
 from npulab.layout.candidates import candidates
 from npulab.layout.find import (
     _agreeing_candidates,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from bit_strings import pack_bits
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from npulab.layout.bitstream import BitReader
 

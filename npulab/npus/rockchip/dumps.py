@@ -34,8 +34,7 @@ from npulab.npus.rockchip.facts import FACTS, TABLES
 from npulab.npus.rockchip.gems import LOOK, Gem, is_gems, read_gems
 from npulab.npus.rockchip.layouts import ATOM
 from npulab.npus.rockchip.plans import INT8, INT32
-from npulab.npus.rockchip.tasks import BYTES as RECORD_BYTES
-from npulab.npus.rockchip.tasks import Task, is_tasks, tasks
+from npulab.npus.rockchip.tasks import BYTES as RECORD_BYTES, Task, is_tasks, tasks
 from npulab.npus.rockchip.words import (
     INPUT_AT,
     OUTPUT_AT,

@@ -35,8 +35,8 @@ from npulab.npus.rockchip.commands import (
     Command,
     ends,
     known,
+    split as split_at_ends,
 )
-from npulab.npus.rockchip.commands import split as split_at_ends
 from npulab.npus.rockchip.facts import HERE
 
 EMIT = re.compile(r"\b(EMIT|emit|EMIT_RAW|emit_raw)\s*\(")

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import shared
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from npulab.npus.onert import cache, cache_log
 from npulab.npus.onert.cache import (

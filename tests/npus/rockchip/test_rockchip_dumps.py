@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import shared
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pace import limit
 from refusals import refused
 from test_cli import run  # noqa: F401 - a fixture

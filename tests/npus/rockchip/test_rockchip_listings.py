@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import shared
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pace import limit
 from refusals import refused
 
