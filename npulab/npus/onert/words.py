@@ -92,10 +92,9 @@ def _allowed_side(
     rows, columns = facts[f"{side}_kernel_rows"], facts[f"{side}_kernel_columns"]
     high, wide = up(depth, rows), up(count, columns)
     blocks = f"blocks of {rows} x {columns}"
-    yield f"{side}_kernel_rows", (rows,), chip
-    yield f"{side}_kernel_columns", (columns,), chip
-    yield f"{side}_order", (0,), chip
-    yield f"{side}_kernel_order", (0,), chip
+    of_path = {"kernel_rows": rows, "kernel_columns": columns, "order": 0, "kernel_order": 0}
+    for name, value in of_path.items():
+        yield f"{side}_{name}", (value,), chip
     yield f"{side}_rows", (high,), f"{depth} rows in {blocks}"
     yield f"{side}_columns", (wide,), f"{count} columns in {blocks}"
     yield f"{side}_stride", dict.fromkeys((high, apart(high))), f"{high} rows"

@@ -231,6 +231,14 @@ def record_at(data: bytes, offset: int, name: str = "") -> tuple[Record, tuple[s
     return _record(data, offset, name or hex(offset), _sentinels(data), warnings), tuple(warnings)
 
 
+def file_at(files: Mapping[str, bytes] | bytes | None, path: str) -> bytes | None:
+    """Return the bytes of the weight file at a path, None if it was not given; ``files`` are the
+    bytes of files by path, or of the only file."""
+    if isinstance(files, Mapping):
+        return files.get(path)
+    return files
+
+
 def packed(values: np.ndarray, dtype: str) -> bytes:
     """Return elements as bytes of the file; types below a byte lie one after the other, the lowest
     bits first.

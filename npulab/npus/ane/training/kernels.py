@@ -474,13 +474,14 @@ def result(
         if operation.kind in ELEMENTWISE:
             operands = _operands(operation, step, values, dtype)
             made = ELEMENTWISE[operation.kind](*operands)
+        elif operation.kind in PRODUCTS:
+            left, right = operation.operands
+            x, y = _viewed(left, step, values), _viewed(right, step, values)
+            made = contract(x, left.axes, y, right.axes, operation.axes, sums)
         else:
-            axes = [operand.axes for operand in operation.operands]
-            arrays = [_viewed(operand, step, values) for operand in operation.operands]
-            if operation.kind in PRODUCTS:
-                made = contract(arrays[0], axes[0], arrays[1], axes[1], operation.axes, sums)
-            else:
-                made = _reduced(operation.kind, arrays[0], axes[0], operation.axes, sums)
+            (operand,) = operation.operands
+            x = _viewed(operand, step, values)
+            made = _reduced(operation.kind, x, operand.axes, operation.axes, sums)
     return rounded(made, dtype).reshape(step.shape(operation.axes))
 
 

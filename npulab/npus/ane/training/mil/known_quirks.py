@@ -153,11 +153,7 @@ def _file_quirks(
         path, offset = value.data.path, value.data.offset
         if offset < weight_files.ALIGN or offset % weight_files.ALIGN:
             yield _quirk(operation, "offset", offset=offset)
-        data: bytes | None
-        if isinstance(blobs, Mapping):
-            data = blobs.get(path)
-        else:
-            data = blobs
+        data = weight_files.file_at(blobs, path)
         if data is None:
             continue
         try:

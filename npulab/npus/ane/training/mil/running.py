@@ -202,7 +202,7 @@ def run(
     """
     main = program[function]
     scope = _declared(main)
-    values = _inputs(main, scope, inputs, float64)
+    values = _inputs(scope, inputs, float64)
     for name, argument in scope.items():
         scope[name] = Known(Type(argument.dtype, values[name].shape))
     with np.errstate(all="ignore"):
@@ -224,7 +224,7 @@ def run(
 
 
 def _inputs(
-    function: Function, scope: Mapping[str, Known], inputs: Mapping[str, Any], float64: bool
+    scope: Mapping[str, Known], inputs: Mapping[str, Any], float64: bool
 ) -> dict[str, Any]:
     """Return the inputs of a function as arrays of their types."""
     if set(inputs) != set(scope):
@@ -288,14 +288,11 @@ def _constant(call: Call, value: Value | None, blobs: Blobs, float64: bool) -> A
 
 def _weights(operation: Operation, file: File, kind: Type, blobs: Blobs) -> np.ndarray:
     """Return the weights of a BLOBFILE."""
-    given = ""
-    if isinstance(blobs, Mapping):
-        data = blobs.get(file.path)
-        if blobs:
-            given = f": {', '.join(blobs)}"
-    else:
-        data = blobs
+    data = weight_files.file_at(blobs, file.path)
     if data is None:
+        given = ""
+        if isinstance(blobs, Mapping) and blobs:
+            given = f": {', '.join(blobs)}"
         raise LookupError(
             f"mil: {operation}: BLOBFILE: got {file.path!r}, allowed is a file that is given{given}"
         )

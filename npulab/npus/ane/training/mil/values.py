@@ -175,10 +175,8 @@ class Operation:
     line: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
-        outputs = [name for name, _ in self.outputs]
-        arguments = [name for name, _ in self.arguments]
-        attributes = [name for name, _ in self.attributes]
-        _refuse_names([self.op, *outputs, *arguments, *attributes, *self.names])
+        pairs = [*self.outputs, *self.arguments, *self.attributes]
+        _refuse_names([self.op, *(name for name, _ in pairs), *self.names])
 
     @property
     def names(self) -> list[str]:
@@ -221,9 +219,8 @@ class Function:
     line: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
-        inputs = [name for name, _ in self.inputs]
-        attributes = [name for name, _ in self.attributes]
-        _refuse_names([self.name, self.target, *inputs, *self.outputs, *attributes])
+        pairs = [*self.inputs, *self.attributes]
+        _refuse_names([self.name, self.target, *self.outputs, *(name for name, _ in pairs)])
 
 
 @dataclass(frozen=True)
@@ -248,9 +245,7 @@ class Program:
 
     def __repr__(self) -> str:
         """One line; ``write`` gives the text."""
-        texts = []
-        for function in self.functions:
-            texts.append(f"{function.name} of {len(function.operations)} operations")
+        texts = [f"{part.name} of {len(part.operations)} operations" for part in self.functions]
         return f"Program({self.version}: {', '.join(texts) or 'no functions'})"
 
     @property
