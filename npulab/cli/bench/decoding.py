@@ -105,6 +105,7 @@ def measure(rounds: int, captures: int = CAPTURES) -> dict[str, Any]:
     runs: dict[str, Callable[[], Any]] = {"copy": partial(np.copyto, copy, copied)}
     wrong = {}
     for library, codec in codecs.items():
+        # each library encodes the result of its own decoding, in its own form
         decoded = codec.decode()
         encoded = codec.encode(decoded)
         runs[f"decode {library}"] = codec.decode
@@ -203,6 +204,7 @@ def _single(
     row: Callable[[Any], Any],
 ) -> Codec:
     """Return the codec of functions for one capture."""
+    # rates are per capture, so a slow library may get fewer captures
     return Codec(
         len(captures),
         lambda: list(map(decode, captures)),

@@ -32,9 +32,7 @@ WORDS = 16
 SUFFIX = ".txt"  # so that no tool takes a template for the file that it becomes
 MAPS = {known.suffix for known in FORMATS.values() if known.read}
 SOURCES = (
-    "code,title,where\n"
-    "guess,what somebody thinks,nobody has checked it\n"
-    "unknown,nothing,the bits are there\n"
+    "code,title,where\nguess,an idea of somebody,not checked\nunknown,no source,the bits exist\n"
 )
 WORKED = (
     "Nothing yet. `kernel_h` of `registers.csv` is an example of a row, with the evidence "
