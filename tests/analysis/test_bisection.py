@@ -8,11 +8,7 @@ import itertools
 import math
 import random
 import re
-import shutil
-import subprocess
-import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +16,7 @@ import pytest
 
 import npulab
 import npulab.analysis.bisect
-from npulab.analysis.bisect import Bisection, bisect_fields, mix
+from npulab.analysis.bisect import Bisection, mix
 from npulab.analysis.bisect.couplings import Couplings
 from npulab.analysis.bisect.evidence import Evidence
 from npulab.analysis.bisect.kinds import Groups, Many
@@ -65,12 +61,12 @@ def fails(groups: Groups, subset: np.ndarray) -> bool:
     return any(all(subset[i] for i in group) for group in groups)
 
 
-def posterior(n: int, told: list[tuple[np.ndarray, bool]], flake: float) -> dict[Groups, float]:
+def posterior(n: int, trials: list[tuple[np.ndarray, bool]], flake: float) -> dict[Groups, float]:
     weights: dict[Groups, float] = {}
     for groups, prior in listed(n):
-        wrong = sum(fails(groups, subset) != failed for subset, failed in told)
+        wrong = sum(fails(groups, subset) != failed for subset, failed in trials)
         weights[groups] = weights.get(groups, 0.0) + prior * flake**wrong * (1 - flake) ** (
-            len(told) - wrong
+            len(trials) - wrong
         )
     total = sum(weights.values())
     return {groups: weight / total for groups, weight in weights.items()}
@@ -118,7 +114,7 @@ def test_what_is_asked_splits_the_probability_in_two() -> None:
         want = (
             sum(
                 weight
-                for groups, weight in posterior(24, suspects.told, 5e-4).items()
+                for groups, weight in posterior(24, suspects.history, 5e-4).items()
                 if fails(groups, question.subset)
             )
             if suspects.trials < 2
@@ -390,75 +386,23 @@ ROWS = [
     }
     for register, offset, field, lsb, width, at, address in ROWS
 ]
-WRITTEN = [
-    {
-        "block": "ST",
-        "offset": 16 * n,
-        "register": f"r{n}",
-        "field": f"{name}{n}",
-        "lsb": 16 * half,
-        "width": 16,
-    }
-    for n in range(4)
-    for half, name in enumerate(("low", "high"))
-]
-MAPS = {"NN": RegisterMap(ROWS), "ST": RegisterMap(WRITTEN, dense=False)}
 
 
-def dense(name: str, *words: int, **buffers: bytes) -> Capture:
-    return Capture(name, "demo", "x", (Job("NN", words),), buffers=buffers, maps=MAPS)
+MAPS = {"NN": RegisterMap(ROWS)}
 
 
-def written(name: str, *writes: tuple[int, int]) -> Capture:
-    return Capture(name, "demo", "x", (Job.from_writes("ST", writes, MAPS["ST"]),), maps=MAPS)
+def dense(name: str, *words: int) -> Capture:
+    return Capture(name, "demo", "x", (Job("NN", words),), maps=MAPS)
 
 
-def test_any_mixture_of_words_has_each_field_of_its_side() -> None:
+def test_parts_are_fields_and_bits_that_no_field_has() -> None:
     good, bad = dense("good", 0, 0, 0, 7), dense("bad", 0x87654321, 0xABCDE, 0xF0000001, 9)
     parts = parts_of(good, bad)
-    assert [part.field for part in parts] == [
-        "f0",
-        "f1",
-        "f2",
-        "f3",
-        "f4",
-        "f5",
-        "f6",
-        "f7",
-        "wide",
-        "w2_0_28",
-    ]
-    left, right = good.values, bad.values
-    rng = random.Random(2)
-    for _ in range(30):
-        chosen = [part for part in parts if rng.random() < 0.5]
-        values = mix(good, bad, [part.key for part in chosen]).values
-        names = {part.field for part in chosen}
-        assert values == {name: (right if name in names else left)[name] for name in values}
-        assert values["base_address"] == 7
-    assert mix(good, bad, []) == good
-
-
-def test_addresses_stay_unless_they_are_asked_for() -> None:
-    good, bad = dense("good", 0, 0, 0, 7), dense("bad", 1, 0, 0, 9)
-    assert [part.field for part in parts_of(good, bad)] == ["f0"]
-    assert [part.field for part in parts_of(good, bad, addresses=True)] == ["f0", "base_address"]
-    with pytest.raises(ValueError, match="addresses are left out"):
-        parts_of(good, dense("bad", 0, 0, 0, 9))
-
-
-def test_a_register_that_one_side_writes() -> None:
-    good, bad = written("good", (0, 1), (16, 0x50004)), written("bad", (0, 2), (32, 0x70006))
-    keys = {part.field: part.key for part in parts_of(good, bad)}
-
-    def writes(*fields: str) -> tuple[tuple[int, int], ...]:
-        return mix(good, bad, [keys[field] for field in fields]).jobs[0].writes
-
-    assert writes() == ((0, 1), (16, 0x50004))
-    assert writes(*keys) == ((0, 2), (32, 0x70006))
-    assert writes("low0") == ((0, 2), (16, 0x50004))
-    assert writes("low2") == ((0, 1), (32, 6), (16, 0x50004))
-    assert writes("low1") == ((0, 1), (16, 0x50000))
+    assert [part.field for part in parts] == [*(f"f{n}" for n in range(8)), "wide", "w2_0_28"]
+    # the mixture of a split field is made of all its pieces, and the address stays
+    wide = [part.key for part in parts if part.field == "wide"]
+    mixed = mix(good, bad, wide).values
+    assert mixed == {**good.values, "wide": bad.values["wide"]}
 
 
 def test_a_split_field_of_which_one_register_is_written() -> None:
@@ -491,28 +435,6 @@ def test_a_command_stream_of_other_writes_is_left_out() -> None:
     assert "commands" not in mix(good, bad, keys).buffers
 
 
-def test_the_order_of_writes_is_a_part() -> None:
-    good, bad = written("good", (0, 1), (16, 5)), written("bad", (16, 5), (0, 1))
-    (part,) = parts_of(good, bad)
-    assert mix(good, bad, [part.key]).jobs[0].writes == bad.jobs[0].writes
-
-
-def test_buffers_are_parts_and_the_output_is_none() -> None:
-    good, bad = (
-        dense("good", 0, 0, 0, 0, coefficients=b"abc", output=b"x"),
-        dense("bad", 1, 0, 0, 0, coefficients=b"abd", output=b"y"),
-    )
-    keys = [part.key for part in parts_of(good, bad)]
-    assert keys == [(0, "NN", "a", "f0"), (0, "buffer", "coefficients", "(bytes)")]
-    mixed = mix(good, bad, keys[1:])
-    assert (mixed.buffers["coefficients"], mixed.buffers["output"]) == (b"abd", b"x")
-    found = bisect_fields(
-        good, bad, lambda c: "fail" if c.buffers["coefficients"] == b"abd" else "pass"
-    )
-    assert found.culprits == ((0, "buffer", "coefficients", "(bytes)"),)
-    assert "buffer coefficients" in found.sentence
-
-
 def test_names_make_families() -> None:
     names = [
         "InDimWidth",
@@ -530,39 +452,6 @@ def test_names_make_families() -> None:
     assert families(
         [Difference(0, "NN", "r", "a", None, 1), Difference(0, "NN", "r", "b", None, 2)]
     ) == [[0, 1]]
-
-
-def test_what_cannot_be_bisected_is_refused() -> None:
-    good = dense("good", 0, 0, 0, 0)
-    for bad, words in (
-        (written("bad", (0, 1)), "jobs"),
-        (dense("bad", 0, 0, 0, 0), "two that differ"),
-        (Capture("bad", "other", "x", good.jobs, maps=MAPS), "target"),
-        (Capture("bad", "demo", "y", good.jobs, maps=MAPS), "chip"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            Bisection(good, bad)
-    bad = dense("bad", 1, 0, 0, 0)
-    for options, error in (
-        ({"symptom": "x"}, ValueError),
-        ({"units": ["f0"]}, TypeError),
-        ({"units": [["f0"], ["f0"]]}, ValueError),
-        ({"certainty": 0.1}, ValueError),
-    ):
-        with pytest.raises(error):
-            Bisection(good, bad, **options)
-    with pytest.raises(ValueError, match="outcome: got 'ok'"):
-        bisect_fields(good, bad, lambda capture: "ok")
-    with pytest.raises(LookupError, match="do not have"):
-        mix(good, bad, [(0, "NN", "a", "nothing")])
-    assert npulab.analysis.bisect.mix is mix
-
-
-def test_a_limit_of_hangs_ends_it() -> None:
-    good, bad = dense("good", 0, 0, 0, 0), dense("bad", 0x11111111, 0, 0, 0)
-    found = bisect_fields(good, bad, lambda capture: "hang", max_hangs=2)
-    assert (found.hangs, found.done, found.culprits) == (2, False, ())
-    assert found.sentence.startswith("not found yet")
 
 
 @pytest.mark.parametrize(
@@ -589,37 +478,6 @@ def test_trials_of_each_kind_among_130_parts(flake: float, trials: int) -> None:
         )
         right.append(share)
     assert sum(right) / len(right) >= 0.98, right
-
-
-def test_the_script_runs_from_where_the_captures_were_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home = tmp_path / "mine"
-    (home / "notebooks").mkdir(parents=True)
-    for name in ("sim-3x3-same", "sim-other-driver"):
-        shutil.copytree(CAPTURES / name, home / "own" / name)
-    monkeypatch.chdir(home / "notebooks")
-    found = npulab.bisect_fields(
-        npulab.load("../own/sim-3x3-same"),
-        npulab.load("../own/sim-other-driver"),
-        npulab.Simulated(),
-    )
-    assert "npulab.load('../own/sim-3x3-same')" in found.script()
-    done = subprocess.run(
-        [sys.executable, "-c", found.script()], capture_output=True, text=True, check=True
-    )
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["pass", "fail", "fail"]
-    assert found.diff.group.tolist() == [1, 2]
-
-
-def test_the_script_says_which_capture_lies_in_no_folder() -> None:
-    good = npulab.load(CAPTURES / "sim-3x3-same")
-    bad = good.with_fields(relu=1)
-    assert (good.folder, bad.folder) == (CAPTURES / "sim-3x3-same", None)
-    script = npulab.bisect_fields(
-        good, replace(bad, name="mine"), npulab.Simulated(good.buffers["output"])
-    ).script()
-    assert "\n# mine: first write with npulab.save to the folder below\n" in script
 
 
 def test_addresses_are_told_in_hexadecimal() -> None:

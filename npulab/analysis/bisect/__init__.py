@@ -252,7 +252,7 @@ class Bisection:
             self.journal = Journal(journal, about)
         self._again = False
         self._trial: Trying | None = None
-        self._followed: list[Trial] = []  # what the search was told
+        self._followed: list[Trial] = []  # the trials that the search has
         self._follow()
 
     @property

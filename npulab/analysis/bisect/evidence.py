@@ -1,6 +1,4 @@
-"""The outcomes of trials as evidence about sets of items, and the trials that contradict an
-answer.
-"""
+"""The outcomes of sets of items, as trials show them, and the trials that contradict an answer."""
 
 from __future__ import annotations
 
@@ -96,16 +94,16 @@ class Evidence:
         A trial contradicts it that passed although it changes all of a group, that shows the
         symptom although it changes no group whole, or in which a part of a group shows the symptom.
         """
-        told = self.told(groups)
-        against = (self.passed & told) | (self.broke & ~told)
+        expected = self.expected(groups)
+        against = (self.passed & expected) | (self.broke & ~expected)
         return np.flatnonzero(against).tolist()
 
-    def told(self, groups: Groups) -> np.ndarray:
-        """Return the trials ``(T,) bool`` in which the answer expects the symptom."""
-        told = np.zeros(len(self.outcomes), bool)
+    def expected(self, groups: Groups) -> np.ndarray:
+        """Return the trials in which the answer expects the symptom, ``(T,) bool``."""
+        expected = np.zeros(len(self.outcomes), bool)
         for group in groups:
-            told |= self.changed[:, list(group)].all(axis=1)
-        return told
+            expected |= self.changed[:, list(group)].all(axis=1)
+        return expected
 
     def improbable(self, groups: Groups, limit: float = IMPROBABLE) -> bool:
         """True if errors explain so many contradicting trials with less than this probability."""

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 Groups = tuple[tuple[int, ...], ...]
-Told = list[tuple[np.ndarray, bool]]
+Trials = list[tuple[np.ndarray, bool]]
 
 LISTED = 6_000_000  # explanations of one kind that are listed, at most: a byte each
 # Contradictions are counted in bytes.  INVALID marks what is not an explanation: it is larger than
@@ -107,7 +107,7 @@ def _padded(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 
 # Each kind of explanations has ``few``, true if an explanation has at most two items, and
-# tell(told, log_weights): count the last trial; ``log_weights(trials)`` are the log weights by
+# tell(trials, log_weights): count the last trial; ``log_weights(trials)`` are the log weights by
 #   contradictions
 # levels(log_weights, floor): the levels that matter beside a log mass of ``floor``
 # draw(level, wanted, mass, rng): explanations of a level that stand for all of its mass; all of
@@ -124,8 +124,8 @@ class Ends:
     def __init__(self) -> None:
         self.counts = [0, 0]
 
-    def tell(self, told: Told, log_weights: Callable[[int], np.ndarray]) -> None:
-        _, failed = told[-1]
+    def tell(self, trials: Trials, log_weights: Callable[[int], np.ndarray]) -> None:
+        _, failed = trials[-1]
         self.counts[not failed] += 1
 
     def levels(self, log_weights: np.ndarray, floor: float) -> list[Level]:
@@ -201,8 +201,8 @@ class Listed:
         else:
             self.counts = blank(shape, n).copy()
 
-    def tell(self, told: Told, log_weights: Callable[[int], np.ndarray]) -> None:
-        changed, failed = told[-1]
+    def tell(self, trials: Trials, log_weights: Callable[[int], np.ndarray]) -> None:
+        changed, failed = trials[-1]
         x = changed
         if self.dual:
             x = ~changed
@@ -220,7 +220,7 @@ class Listed:
         if failed != self.dual:
             predicted = ~predicted
         self.counts += predicted.view(np.uint8)
-        if len(told) % SETTLE == 0:
+        if len(trials) % SETTLE == 0:
             valid = self.counts < INVALID
             self.counts[~valid] = INVALID
             np.minimum(self.counts, INVALID - SETTLE - 1, out=self.counts, where=valid)
@@ -328,20 +328,20 @@ class Many:
         self.seen = 0
         self.light = False
 
-    def tell(self, told: Told, log_weights: Callable[[int], np.ndarray]) -> None:
-        if self.light and len(told) - self.seen < PATIENCE:
+    def tell(self, trials: Trials, log_weights: Callable[[int], np.ndarray]) -> None:
+        if self.light and len(trials) - self.seen < PATIENCE:
             return
-        x = np.ones((len(told), self.n + 1), bool)
-        x[:, : self.n] = np.array([changed for changed, _ in told]) != self.dual
-        y = np.array([failed for _, failed in told]) != self.dual
-        now = sum(x[t][self.items].all(axis=1) != y[t] for t in range(self.seen, len(told)))
-        after = log_weights(len(told))
+        x = np.ones((len(trials), self.n + 1), bool)
+        x[:, : self.n] = np.array([changed for changed, _ in trials]) != self.dual
+        y = np.array([failed for _, failed in trials]) != self.dual
+        now = sum(x[t][self.items].all(axis=1) != y[t] for t in range(self.seen, len(trials)))
+        after = log_weights(len(trials))
         gain = after[self.counts + now] - log_weights(self.seen)[self.counts]
         self.counts = self.counts + now
         self.log_evidence += float(np.logaddexp.reduce(gain) - math.log(PARTICLES))
         self._resample(np.exp(gain - gain.max()))
         self._move(x, y, after)
-        self.seen = len(told)
+        self.seen = len(trials)
 
     def _resample(self, weights: np.ndarray) -> None:
         places = (np.arange(PARTICLES) + self.rng.random()) / PARTICLES * weights.sum()

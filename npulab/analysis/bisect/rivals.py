@@ -47,7 +47,7 @@ class Rivals:
         symptom.
         """
         changed = evidence.changed
-        expected = evidence.told(groups)
+        expected = evidence.expected(groups)
         against = evidence.passed.astype(float) - evidence.broke  # if the symptom is expected
         trials = _Trials(changed, against, math.log((1 - flake) / flake))
         sets = tuple(frozenset(group) for group in groups)
@@ -56,7 +56,7 @@ class Rivals:
         smaller = []
         for group in sets:
             rest = tuple(tuple(other) for other in sets if other != group)
-            narrower.append(_narrower(trials, group, evidence.told(rest), members))
+            narrower.append(_narrower(trials, group, evidence.expected(rest), members))
             smaller.append(_smaller(trials, group, expected, evidence))
         more = _more(trials, sets, expected, untried) * _decidable(evidence, sets, untried)
         nothing = STEP * math.exp(trials.odds * against[expected].sum())
@@ -117,9 +117,9 @@ def _narrower(
 
 
 def _smaller(
-    trials: _Trials, group: frozenset[int], told: np.ndarray, evidence: Evidence
+    trials: _Trials, group: frozenset[int], expected: np.ndarray, evidence: Evidence
 ) -> np.ndarray:
-    """Return the weights ``(n,)`` of the items that a group does not need; ``told (T,) bool`` are
+    """Return the weights ``(n,)`` of the items that a group does not need; ``expected (T,)`` are
     the trials in which the answer expects the symptom.
 
     An item without which the group ends in another way is not a rival: no trial can decide.
@@ -132,7 +132,7 @@ def _smaller(
         rest = list(group - {item})
         if evidence.hides(subset_of(rest, n)):
             continue
-        without = trials.changed[:, rest].all(axis=1) & ~told
+        without = trials.changed[:, rest].all(axis=1) & ~expected
         net = trials.against[without].sum()
         weights[item] = STEP / len(group) * math.exp(-trials.odds * net)
     return weights
@@ -141,7 +141,7 @@ def _smaller(
 def _more(
     trials: _Trials,
     groups: Collection[frozenset[int]],
-    told: np.ndarray,
+    expected: np.ndarray,
     untried: Collection[int],
 ) -> np.ndarray:
     """Return the weights ``(n, n)`` of pairs of items that are a group too."""
@@ -157,7 +157,7 @@ def _more(
         inside = subset_of(group, n)
         pairs &= ~np.outer(inside, inside)  # a part of a group is in ``smaller``
     prior = _prior(free & ~members, pairs, members)
-    return prior * _weights(trials.changed[~told], trials.against[~told], trials.odds)
+    return prior * _weights(trials.changed[~expected], trials.against[~expected], trials.odds)
 
 
 def _rests(

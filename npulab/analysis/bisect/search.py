@@ -32,7 +32,7 @@ CERTAINTY = 0.99
 # certainty of a proof: wrong in 0 of 846 boards by lot that do not err (test_boards)
 PROVED = 0.9995
 LIKELY = 0.5  # an answer so probable is proved next, if the device never errs
-MERGED = 200  # explanations that are added up if some cannot be told apart
+MERGED = 200  # explanations that are added up if trials cannot distinguish some
 LATE = 4.0  # bits: while more are open there is always something to ask
 PATIENCE = 4  # further trials of a set that a device that errs may answer otherwise than expected
 # an answer of a device that errs is proved if so many trials against it are less probable than this
@@ -174,7 +174,7 @@ class Search:
         self.couplings = Couplings(len(self.parts), flake, units)
         # sets of parts that need not be asked again, of a device that never errs
         self._tried: set[bytes] = set()
-        self._told: list[tuple[np.ndarray, str]] = []  # the trials of this stage, in parts
+        self._of_stage: list[tuple[np.ndarray, str]] = []  # the trials of this stage, in parts
         self._question: Question | None = None
         self._silent = False  # no question distinguishes the explanations that are left
         self._stages += 1
@@ -334,7 +334,7 @@ class Search:
     @property
     def _in_parts(self) -> Evidence:
         """The evidence of this stage, in parts."""
-        return Evidence.of(self._told, len(self.parts), self.symptom or "fail")
+        return Evidence.of(self._of_stage, len(self.parts), self.symptom or "fail")
 
     def _unseen(self, groups: Groups) -> Wanted | None:
         """Return a trial that the stage's answer still needs, on a device that errs: one that was
@@ -390,7 +390,7 @@ class Search:
         reason = f"{question.fails:.0%} expect a {what}, {self.suspects.bits:.1f} bits are open"
         if question.hangs > FEARED:
             reason += f", may hang ({question.hangs:.0%})"
-        if any(np.array_equal(chosen, before) for before, _ in self.suspects.told):
+        if any(np.array_equal(chosen, before) for before, _ in self.suspects.history):
             reason = (
                 f"asked again, outcomes are wrong in {self.suspects.flake:.1%} of trials: {reason}"
             )
@@ -563,7 +563,7 @@ class Search:
             return  # of a stage before, or asked by hand: it says nothing of these parts alone
         if not self.errs:
             self._tried.add(changed.tobytes())
-        self._told.append((changed, outcome))
+        self._of_stage.append((changed, outcome))
         failed = outcome == (self.symptom or "fail")
         if self.symptom == "hang":
             self.suspects.tell(changed, failed)
@@ -583,7 +583,7 @@ class Search:
         if np.count_nonzero(changed) != 1:
             return False
         (part,) = np.flatnonzero(changed)
-        return all(outcome == "hang" for subset, outcome in self._told if subset[part])
+        return all(outcome == "hang" for subset, outcome in self._of_stage if subset[part])
 
     def _asked_or_silent(self) -> Question | None:
         """Return what the stage asks for; if no trial distinguishes the explanations, what the most

@@ -23,7 +23,7 @@ from npulab.analysis.bisect.kinds import (
     Level,
     Listed,
     Many,
-    Told,
+    Trials,
     join,
     pairs,
     size,
@@ -146,19 +146,19 @@ class Suspects:
         for (shape, dual), prior in PRIOR.items():
             if size(shape, n) and _table_size(shape, n) <= LISTED:
                 self.kinds.append(Listed(n, shape, dual, prior))
-        self.told: Told = []
+        self.history: Trials = []
         self._awake = False
         self._weigh()
 
     @property
     def trials(self) -> int:
-        return len(self.told)
+        return len(self.history)
 
     def tell(self, subset: np.ndarray, failed: bool) -> None:
         """Take in one more trial: which items it changed ``(n,) bool``, and if it failed."""
-        self.told.append((np.array(subset, bool), bool(failed)))
+        self.history.append((np.array(subset, bool), bool(failed)))
         for kind in self.kinds:
-            kind.tell(self.told, self._log_weights)
+            kind.tell(self.history, self._log_weights)
         self._weigh()
 
     def ask(
@@ -293,7 +293,7 @@ class Suspects:
         return float(mass @ shares @ self._flakes / mass.sum())
 
     def _wake(self) -> None:
-        """Add the explanations of more items, and tell them all trials so far."""
+        """Add the explanations of more items, and count all trials so far."""
         least = 4
         if _table_size("three", self.n) > LISTED:
             least = 3  # nobody lists those of three items, so they are sampled too
@@ -301,8 +301,8 @@ class Suspects:
             return
         for dual, prior in MANY.items():
             many = Many(self.n, dual, least, prior, self.seed)
-            for trials in range(1, self.trials + 1):
-                many.tell(self.told[:trials], self._log_weights)
+            for count in range(1, self.trials + 1):
+                many.tell(self.history[:count], self._log_weights)
             self.kinds.append(many)
         self._weigh()
 

@@ -97,9 +97,7 @@ class Words:
                 f"; whether more of them {verb} it is not seen where they end in another way first"
             )
         if of.inseparable:
-            text += (
-                "; changing one of them without the others hangs, so that they cannot be told apart"
-            )
+            text += "; changing one of them without the others hangs, so no trial separates them"
         return text
 
     def passes(self, of: Search) -> str:
@@ -162,7 +160,7 @@ class Words:
 
     def more(self, of: Search) -> str:
         evidence = of.everything
-        others = np.flatnonzero(evidence.broke & ~evidence.told(of.groups))
+        others = np.flatnonzero(evidence.broke & ~evidence.expected(of.groups))
         text = f"not found: {self._breaks(of)}"
         if len(others):
             trial = self._trial(of, int(others[0]))

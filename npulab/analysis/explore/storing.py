@@ -206,7 +206,7 @@ def _move_aside(where: Path, aside: Path) -> None:
         place = aside / f"{where.name}-{count}"
     where.rename(place)
     warnings.warn(
-        f"{where}: is no capture that this exploration has told of; it was moved to {place}, "
+        f"{where}: is not a capture that this exploration has reported; it was moved to {place}, "
         "nothing of it is lost",
         UserWarning,
         stacklevel=2,

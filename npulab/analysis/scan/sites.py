@@ -37,7 +37,7 @@ class View:
     channel: np.ndarray  # of each output
     reads: np.ndarray  # the tap that an output reads, NO_TAP, or SEVERAL
     amplitude: np.ndarray  # the input that this tap multiplies
-    mapped: bool  # an image told what each output reads; else all reads are SEVERAL
+    mapped: bool  # the image says which input each output reads; else all reads are SEVERAL
 
     @property
     def step(self) -> float | None:

@@ -1,6 +1,5 @@
-"""The contract of bisection, as its users read it: planted culprits, captures taken apart by whole
-numbers, journals that
-are cut, oracles that err, hang, raise and talk nonsense."""
+"""Bisection on a board, as its users call it: planted culprits, captures taken apart by whole
+numbers, journals that are cut, and oracles that err, hang, raise and return nonsense."""
 
 from __future__ import annotations
 
@@ -10,6 +9,7 @@ import itertools
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -674,6 +674,13 @@ def test_a_board_that_hangs_by_chance() -> None:
     assert right >= 9
 
 
+def test_a_limit_of_hangs_ends_it() -> None:
+    of = pair(8)
+    found = bisect_fields(of.good, of.bad, lambda capture: "hang", max_hangs=2)
+    assert (found.hangs, found.done, found.culprits) == (2, False, ())
+    assert found.sentence.startswith("not found yet")
+
+
 # ---------------------------------------------------------------------------------------------------
 # what is mixed
 
@@ -926,6 +933,12 @@ def test_an_order_that_breaks_it_is_named() -> None:
     assert len(found.culprits) == 1
     assert found.culprits[0][:2] == (0, "C")
     assert "order" in found.culprits[0][3]
+    # the order alone, with the values of the good job
+    assert mix(good, bad, found.culprits).jobs[0].writes == ((0, 1), (8, 1), (4, 1), (12, 1))
+    good, bad = written("good", (0, 1), (4, 5)), written("bad", (4, 5), (0, 1))
+    keys = [tuple(row)[1:5] for row in npulab.diff(good, bad).itertuples()]
+    assert len(keys) == 1
+    assert mix(good, bad, keys).jobs == bad.jobs
 
 
 def test_all_of_a_recorded_job_is_that_job(captures: npulab.CaptureSet) -> None:
@@ -962,8 +975,8 @@ def test_buffers_are_taken_whole_and_outputs_never() -> None:
         return "fail" if capture.buffers["coefficients"] == b"abd" else "pass"
 
     found = bisect_fields(good, bad, oracle)
-    assert len(found.culprits) == 1
-    assert "coefficients" in found.culprits[0]
+    assert found.culprits == ((0, "buffer", "coefficients", "(bytes)"),)
+    assert "buffer coefficients" in found.sentence
     assert found.captures[0].buffers["coefficients"] == b"abd"
 
 
@@ -1044,7 +1057,8 @@ def test_the_same_seed_asks_the_same(tmp_path: Path) -> None:
 
 def test_another_process_asks_the_same() -> None:
     code = """
-from npulab import Bisection, Capture, Job
+from npulab.captures.capture import Capture, Job
+from npulab.analysis.bisect import Bisection
 from npulab.registers.map import RegisterMap
 registers = RegisterMap([dict(block="NN", field=f"f{n}", lsb=n, width=1) for n in range(30)])
 good, bad = (Capture(name, "demo", "x", (Job("NN", [word]),), maps={"NN": registers}) for name, word in (("g", 0), ("b", 2 ** 30 - 1)))
@@ -1256,7 +1270,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from test_bisection_contract import Planted, pair, truth
+from test_bisection_boards import Planted, pair, truth
 from npulab import bisect_fields
 where, journal, log = sys.argv[2], sys.argv[3], Path(sys.argv[4])
 of = pair(14)
@@ -1383,6 +1397,7 @@ WRONG = [
     {"flake_rate": math.nan},
     {"flake_rate": "x"},
     {"certainty": 0.0},
+    {"certainty": 0.1},
     {"certainty": 1.5},
     {"certainty": -1},
     {"certainty": math.nan},
@@ -1426,6 +1441,7 @@ def test_captures_that_cannot_be_bisected_are_one_sentence() -> None:
         lambda: bisect_fields(of.good, dataclasses.replace(of.bad, jobs=of.bad.jobs * 2), run),
         "job",
     )
+    refused(lambda: bisect_fields(of.good, written("bad", (0, 1)), run), "job")
     refused(lambda: bisect_fields("good", of.bad, run), "Capture")  # type: ignore[arg-type]
     refused(lambda: bisect_fields(of.good, None, run), "Capture")  # type: ignore[arg-type]
     refused(lambda: bisect_fields(of.good, of.bad, "simulated"), "oracle")  # type: ignore[arg-type]
@@ -1609,6 +1625,37 @@ def test_the_script_shows_it_again(tmp_path: Path) -> None:
     assert len(rest) == len(found.groups) == 1
     assert rest[0].startswith("fail")
     assert all(name in rest[0] for name in SHIFTED)
+
+
+def test_the_script_runs_from_where_the_captures_were_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "mine"
+    (home / "notebooks").mkdir(parents=True)
+    for name in ("sim-3x3-same", "sim-other-driver"):
+        shutil.copytree(CAPTURES / "vivante" / name, home / "own" / name)
+    monkeypatch.chdir(home / "notebooks")
+    found = npulab.bisect_fields(
+        npulab.load("../own/sim-3x3-same"),
+        npulab.load("../own/sim-other-driver"),
+        npulab.Simulated(),
+    )
+    assert "npulab.load('../own/sim-3x3-same')" in found.script()
+    done = subprocess.run(
+        [sys.executable, "-c", found.script()], capture_output=True, text=True, check=True
+    )
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["pass", "fail", "fail"]
+    assert found.diff.group.tolist() == [1, 2]
+
+
+def test_the_script_says_which_capture_lies_in_no_folder() -> None:
+    good = npulab.load(CAPTURES / "vivante" / "sim-3x3-same")
+    bad = good.with_fields(relu=1)
+    assert (good.folder, bad.folder) == (CAPTURES / "vivante" / "sim-3x3-same", None)
+    script = npulab.bisect_fields(
+        good, dataclasses.replace(bad, name="mine"), npulab.Simulated(good.buffers["output"])
+    ).script()
+    assert "\n# mine: first write with npulab.save to the folder below\n" in script
 
 
 PROGRAM = """
