@@ -1,18 +1,17 @@
 """The trials that prove an answer before it is reported, and the search that goes on if a trial
 contradicts it.
 
-An answer is a list of groups: the symptom shows where all items of one group are changed.  It is
+An answer is a list of groups: the symptom shows if all items of one group are changed.  It is
 exact, for a device that never errs and whose symptom more changes never mend, if these trials agree
 with it:
 
 - each group alone shows the symptom;
-- all items but one of each group do not, for each smallest way to choose such items (``ways``): so
-  no other group is left among the rest, and none that mixes items of the groups;
-- each item of a group of several was tried alone, so that nothing is called a joint cause that is
-  one by itself.
+- all items without one item of each group do not show it, for each smallest way to choose such
+  items (``ways``): so no other group is left among the rest, and no group mixes their items;
+- each item of a group of several was tried alone, so that a cause by itself is not called joint.
 
-Items that make the job end in another way (that hang it where a failure is searched for) are left
-out of the second trial, and found in the same way where nobody knows them yet.
+Items that make the job end in another way (that hang it if a failure is searched for) are left out
+of the second trial.  Unknown items of this kind are found in the same way.
 """
 
 from __future__ import annotations
@@ -56,10 +55,8 @@ class Proof:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A set of items ``(n,) bool`` to try next, with the reason.
-
-    ``itself`` is true if only a trial of exactly this set will do.
-    """
+    """A set of items ``(n,) bool`` to try next, and why; ``itself`` if only a trial of exactly this
+    set counts."""
 
     subset: np.ndarray
     reason: str
@@ -71,10 +68,10 @@ Finding = Generator[Wanted, str, Items]
 
 
 class Prover:
-    """The proof of proposed groups over ``n`` items; ``wanted`` is the set to try next.
+    """The proof of proposed groups over ``n`` items: ``wanted`` is the set to try next.
 
-    ``follow`` takes in the trials so far; ``proof`` is None until all trials that it needs were
-    made. ``hiding`` are items that are suspected to end a job in another way.
+    ``follow`` takes in the trials so far; ``proof`` is None until all sets that it needs were
+    tried.  ``hiding`` are items that are suspect of another outcome.
 
     >>> trials = [(subset_of({3}, 5), "fail")]
     >>> prover = Prover(5, [(3,)])
@@ -146,7 +143,7 @@ def wanted_of(
 
 
 def ways(groups: Collection[Items]) -> list[Items] | None:
-    """Return the smallest sets with one item of each group; None if there are more than
+    """Return the smallest sets that hold an item of each group; None if they are more than
     ``MOST_WAYS``.
 
     >>> sorted(map(sorted, ways([frozenset({1}), frozenset({2, 3})])))
@@ -195,7 +192,7 @@ class _Steps:
         self.everything = frozenset(range(n))
 
     def known(self, wanted: Wanted) -> str | None:
-        """Return the outcome of a wanted set, as far as trials say it."""
+        """Return the outcome of a wanted set, None if the trials do not show it."""
         if wanted.itself:
             seen = self.evidence.seen(wanted.subset)
             if seen:
@@ -234,9 +231,8 @@ class _Steps:
         )
 
     def _not_hiding(self, guessed: list[Items]) -> Generator[Wanted, str, Items | None]:
-        """Find one of the items left out as hiding the symptom that does not hide it; None if all
-        do.
-        """
+        """Return an item that was left out since it might hide the symptom, and does not hide it;
+        None if there is none."""
         for group in guessed:
             outcome = yield Wanted(subset_of(group, self.n), LEFT_OUT, itself=True)
             if outcome != HIDDEN:
@@ -248,9 +244,8 @@ class _Steps:
         groups: list[Items],
         hides: list[Items],
     ) -> Generator[Wanted, str, tuple[Items | None, Items | None, bool]]:
-        """Find a group that is not named yet, or a set that hides the symptom; also return whether
-        all of the rest was tried.
-        """
+        """Return a group that was not named yet, or else a set that hides the symptom, and True if
+        all was tried; None for what is not found."""
         leaving_out = ways([*groups, *hides])
         complete = leaving_out is not None
         if leaving_out is None:
@@ -278,13 +273,12 @@ class _Steps:
     def _with_hiding(
         self, groups: list[Items], hides: list[Items]
     ) -> Generator[Wanted, str, Items | None]:
-        """A group with items that hide the symptom by themselves, if there is one: these items were
-        left out so far.
+        """Return a group with items that hide the symptom by themselves, None if there is none:
+        these items were left out so far.
 
-        All of them are kept, which is enough where the symptom shows before what hides it, as BAD
-        shows it.  Where that takes few trials one of them at a time is kept too, since what hides a
-        group may come after one and before another.  At most ``MOST_HIDES`` trials end in the other
-        way for this.
+        All of these items are kept, which is enough if the symptom shows before they hide it, as in
+        BAD.  If that takes few trials, one of them at a time is kept too, since it may hide one
+        group and not another.  At most ``MOST_HIDES`` trials end in the other way for this.
         """
         hidden = 0
         leaving_out = ways(groups) or []
@@ -343,9 +337,7 @@ class _Steps:
         return frozenset(np.flatnonzero(smallest).tolist())
 
     def _ordered(self, within: Items) -> list[int]:
-        """Return the items, first those that passed together in one trial, as they need no
-        questions.
-        """
+        """Return items, first those that passed together in one trial: they need no trial."""
         inside = subset_of(within, self.n)
         passed = self.evidence.changed[self.evidence.passed] & inside
         if not len(passed) or self.evidence.flake > 0:

@@ -1,5 +1,5 @@
-"""The tables of a draft at one moment: the sheet of its fields, that of its enums, and the map they
-make."""
+"""The tables of a draft at one moment: the sheet of its fields, the sheet of its enums, and the map
+that the two make."""
 
 from __future__ import annotations
 
@@ -178,11 +178,8 @@ class MapTable:
         if automatic(row) and not {"lsb", "width"}.isdisjoint(values):
             values = {"field": "", **values}
         sheet = self.sheet.with_columns(_filled(values))
-        texts = {}
-        for name, value in values.items():
-            if name in sheet.names:
-                texts[name] = _spelled(value, row.get(name, ""))
-        return replace(self, sheet=sheet.changed(key, texts))
+        cells = _cells(sheet, values, row)
+        return replace(self, sheet=sheet.changed(key, cells))
 
     def all_changed(self, keys: Iterable[int], values: Mapping[str, Any]) -> MapTable:
         """Return the table with the same values in several rows."""
@@ -207,12 +204,8 @@ class MapTable:
                 break
         sheet = self.sheet.with_columns(_filled(values))
         place, like = self._neighbour(run)
-        model = sheet.rows.get(like, {})
-        texts = {}
-        for name, value in values.items():
-            if name in sheet.names:
-                texts[name] = _spelled(value, model.get(name, NEW_CELLS.get(name, "")))
-        sheet, key = sheet.inserted(place, texts, like)
+        model = NEW_CELLS | sheet.rows.get(like, {})
+        sheet, key = sheet.inserted(place, _cells(sheet, values, model), like)
         return replace(self, sheet=sheet), key
 
     def register(self, run: BitRun) -> str:
@@ -229,31 +222,33 @@ class MapTable:
     def _neighbour(self, run: BitRun) -> tuple[int, int]:
         """Return the number of the line before which a new row goes, and the key of the row that it
         is written like."""
-        rows = [
-            (*self.place_of(row), number(row, "lsb") or 0, key) for key, row in self.rows.items()
-        ]
+        places = {}
+        for key, row in self.rows.items():
+            block, offset = self.place_of(row)
+            places[key] = BitRun(block, offset, number(row, "lsb") or 0, 0)
+        if not places:
+            return len(self.sheet.lines), next(line.key for line in self.sheet.lines if line.row)
         falling = 0  # how many more neighbours have the higher bits first
-        for before_it, row in pairwise(rows):
-            if before_it[:2] == row[:2]:
-                falling += (before_it[2] > row[2]) - (before_it[2] < row[2])
+        for before, place in pairwise(places.values()):
+            if before[:2] == place[:2]:
+                falling += (before.lsb > place.lsb) - (before.lsb < place.lsb)
         step = 1
         if falling > 0:
             step = -1
-        block = [row for row in rows if row[0] == run.block]
-        here = [row for row in block if row[1] == run.offset]
-        before = [row for row in here if step * row[2] < step * run.lsb]
-        lower = [row for row in block if row[1] < run.offset]
-        if not rows:
-            return len(self.sheet.lines), next(line.key for line in self.sheet.lines if line.row)
-        if (here and not before) or (block and not here and not lower):
-            key = min(here or block[:1], key=lambda row: step * row[2])[3]
+        order = {key: step * place.lsb for key, place in places.items()}
+        of_block = [key for key, place in places.items() if place.block == run.block]
+        here = [key for key in of_block if places[key].offset == run.offset]
+        earlier = [key for key in here if order[key] < step * run.lsb]
+        lower = [key for key in of_block if places[key].offset < run.offset]
+        if (here and not earlier) or (of_block and not here and not lower):
+            key = min(here or of_block[:1], key=order.__getitem__)
             return self.sheet.place(key), key
-        if before:
-            key = max(before, key=lambda row: step * row[2])[3]
+        if earlier:
+            key = max(earlier, key=order.__getitem__)
         elif lower:
-            key = max(reversed(lower), key=lambda row: row[1])[3]
+            key = max(reversed(lower), key=lambda key: places[key].offset)
         else:
-            key = rows[-1][3]
+            key = [*places][-1]
         return self.sheet.place(key) + 1, key
 
     def laid(
@@ -367,6 +362,15 @@ def cells_without_place(row: Mapping[str, str]) -> dict[str, str]:
     """Return the cells of a row that do not say where its bits are."""
     placed = {*BitRun._fields, "word", "register", *SHAPE}
     return {name: text for name, text in row.items() if name not in placed}
+
+
+def _cells(sheet: Sheet, values: Mapping[str, Any], model: Mapping[str, str]) -> dict[str, str]:
+    """Return the cells of values in the columns of a sheet, spelled as those of a row."""
+    cells = {}
+    for name, value in values.items():
+        if name in sheet.names:
+            cells[name] = _spelled(value, model.get(name, ""))
+    return cells
 
 
 def _filled(values: Mapping[str, Any]) -> list[str]:

@@ -223,9 +223,7 @@ def run(
     return shown
 
 
-def _inputs(
-    scope: Mapping[str, Known], inputs: Mapping[str, Any], float64: bool
-) -> dict[str, Any]:
+def _inputs(scope: Mapping[str, Known], inputs: Mapping[str, Any], float64: bool) -> dict[str, Any]:
     """Return the inputs of a function as arrays of their types."""
     if set(inputs) != set(scope):
         got = ", ".join(sorted(inputs)) or "none"
