@@ -67,11 +67,14 @@ class MapTable:
         out: dict[str, dict[int, str]] = {}
         for key, row in self.enums.rows.items():
             names = out.setdefault(row.get("enum", ""), {})
-            raw, name = _whole_number(row.get("raw", "")), row.get("name", "")
-            if raw < 0 or not name or not row.get("enum") or raw in names or name in names.values():
+            raw = _whole_number(row.get("raw", ""))
+            name = row.get("name", "")
+            twice = raw in names or name in names.values()
+            if twice or raw < 0 or not name or not row.get("enum"):
+                line = 1 + self.enums.place(key)
                 raise ValueError(
-                    f"enums, line {1 + self.enums.place(key)}: got {row}, allowed is enum, raw and "
-                    "name, all filled in, each raw and each name once"
+                    f"enums, line {line}: got {row}, allowed is enum, raw and name, all filled in, "
+                    "each raw and each name once"
                 )
             names[raw] = name
         return out
@@ -106,8 +109,10 @@ class MapTable:
         runs = {}
         for key, row in self.rows.items():
             if not row.get("feature") or row["feature"] in self.features:
-                lsb, width = number(row, "lsb") or 0, number(row, "width") or 0
-                runs[key] = BitRun(*self.place_of(row), lsb, width, number(row, "at"))
+                block, offset = self.place_of(row)
+                lsb = number(row, "lsb") or 0
+                width = number(row, "width") or 0
+                runs[key] = BitRun(block, offset, lsb, width, number(row, "at"))
         return runs
 
     @cached_property
@@ -161,7 +166,9 @@ class MapTable:
             return [self.runs[key] for key in self.keys_of(item)]
         runs = []
         for piece in item.pieces:
-            runs.append(self.home(BitRun(*self.place(piece.word), piece.lsb, piece.width)))
+            block, offset = self.place(piece.word)
+            run = BitRun(block, offset, piece.lsb, piece.width)
+            runs.append(self.home(run))
         return runs
 
     def keys_of(self, item: Field) -> list[int]:
@@ -291,13 +298,16 @@ class MapTable:
         table, feature = self, ""
         for key, other in self.runs.items():
             row = self.rows[key]
-            low, high = max(run.lsb, other.lsb), min(run.lsb + run.width, other.lsb + other.width)
+            end = other.lsb + other.width
+            low = max(run.lsb, other.lsb)
+            high = min(run.lsb + run.width, end)
             if other[:2] != run[:2] or low >= high or not automatic(row):
                 continue
             feature = feature or row.get("feature", "")
             below = other._replace(width=low - other.lsb, at=None)
-            above = other._replace(lsb=high, width=other.lsb + other.width - high, at=None)
-            table = table.laid([key], [rest for rest in (below, above) if rest.width], {})
+            above = other._replace(lsb=high, width=end - high, at=None)
+            rests = [rest for rest in (below, above) if rest.width]
+            table = table.laid([key], rests, {})
         return table, feature
 
     def kept(self, before: RegisterMap) -> MapTable:
@@ -308,13 +318,15 @@ class MapTable:
         table = self
         sparse = {name for name, repeat in before.repeats.items() if repeat.sparse}
         for block, offset, register in before.registers:
-            own = register
+            name = register
             if REGISTER.fullmatch(register):
-                own = ""
-            if (block, offset) not in have and (
-                own or not self.dense or block in sparse or last[block] == offset
-            ):
-                table, _ = table.added(BitRun(block, offset, 0, WORD_BITS), {"register": own})
+                name = ""
+            if (block, offset) in have:
+                continue
+            # a dense map has the words between its registers by itself
+            if name or not self.dense or block in sparse or last[block] == offset:
+                run = BitRun(block, offset, 0, WORD_BITS)
+                table, _ = table.added(run, {"register": name})
         return table
 
     def named(self, enum: str, names: Mapping[int, str]) -> MapTable:
