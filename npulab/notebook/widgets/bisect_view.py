@@ -1,5 +1,5 @@
-"""A bisection to watch, to answer and to run: which field breaks the capture, asked of a person or
-of an oracle.
+"""A bisection to watch, to answer and to run: the search for the field that breaks a capture, with
+a person or an oracle that says the outcomes.
 
 ``BisectModel`` holds the state and all the logic and needs no browser; ``BisectView`` shows it.
 """
@@ -35,7 +35,7 @@ from npulab.support.text import plural
 STATES = ("asks", "runs", "stops", "stopped", "failed", "done")
 RUNNING = ("runs", "stops")
 ACTS = (*OUTCOMES, "undo", "again", "run", "stop")
-# of the model, for the page
+# names of the model's attributes that the page gets
 SHOWN = (
     "state",
     "turn",
@@ -50,15 +50,16 @@ SHOWN = (
     "found",
     "status",
 )
-LOGGED = 8  # at most so many trials in the log
-LETTERS = 80  # of a value
+LOGGED = 8  # how many trials the log has, at most
+LETTERS = 80  # letters of a value that are shown, at most
 SENTENCE = 400  # letters of an oracle's error
-POLL = 0.05  # seconds between looks at a run that still holds the device
+POLL = 0.05  # seconds between looks whether an earlier run has released the device
 
 
 class Row(NamedTuple):
-    """A part that differs, as texts: its place, its name, its value in the good and in the bad
-    capture."""
+    """A part that differs, as texts: its place, its name, its value in the good capture and in the
+    bad one.
+    """
 
     where: str
     field: str
@@ -66,24 +67,24 @@ class Row(NamedTuple):
     bad: str
 
 
-# A journal has a single writer: a cell that is run again takes the journal over from the model that
-# it made before.
+# A journal has a single writer, found here by path: if a cell is run again, the new model takes the
+# journal over from the model that the cell made before.
 _WRITERS: WeakValueDictionary[Path, BisectModel] = WeakValueDictionary()
 
 
 class BisectModel(Model):
-    """A bisection that a person answers, or an oracle in a thread; it needs no browser.
+    """A bisection whose trials a person answers, or an oracle in a thread; it needs no browser.
 
-    ``options`` are those of ``Bisection``; with a ``journal`` it goes on where the journal ends.
-    An oracle is stopped after ``max_hangs`` hangs in all.  ``state`` is "asks" (it waits for an
+    ``options`` are those of ``Bisection``; with a ``journal`` it continues where the journal ends.
+    An oracle is stopped after ``max_hangs`` hangs in all. ``state`` is "asks" (it waits for an
     answer), "runs" (the oracle answers), "stops" (it waits for the oracle to return), "stopped",
-    "failed" (the oracle raised ``error``) or "done"; ``allowed`` has the acts possible in it.
-    ``trial`` is the number of the trial asked, from 1, ``reason`` why it is asked, ``chosen`` the
-    indices of ``parts`` that it takes from the bad capture; ``turn`` never repeats, so that an
-    answer can be matched with its question.  All of these and ``counts``, ``suspects`` (text,
-    probability), ``left`` (about how many trials), ``progress`` (0 to 1), ``log`` (the last trials:
-    number, outcome, parts changed, seconds), ``note`` (an error) and ``found`` (the result as
-    texts) can be observed, but not set.
+    "failed" (the oracle raised ``error``) or "done"; ``allowed`` has the acts that are possible in
+    this state. ``trial`` is the number of the present trial, from 1, ``reason`` why this trial is
+    made, ``chosen`` the indices of ``parts`` that it takes from the bad capture; ``turn`` never
+    repeats, so that an answer can be matched with its question. All of these and ``counts`` (trials
+    by outcome), ``suspects`` (text, probability), ``left`` (about how many trials), ``progress`` (0
+    to 1), ``log`` (the last trials: number, outcome, parts changed, seconds), ``note`` (an error)
+    and ``found`` (the result as texts) can be observed, but not set.
 
     Raises as ``Bisection``; ValueError for an act that is not allowed in a state.
 
@@ -175,12 +176,12 @@ class BisectModel(Model):
 
     @property
     def changed(self) -> list[Row]:
-        """The parts that the trial takes from the bad capture."""
+        """The parts that the present trial takes from the bad capture."""
         return [self.parts[place] for place in self.chosen]
 
     @property
     def capture(self) -> Capture | None:
-        """The capture to run now; None if the bisection is done."""
+        """The capture of the present trial, to be run; None if the bisection is done."""
         with self._lock:
             return getattr(self.session.trial, "capture", None)
 
@@ -192,8 +193,9 @@ class BisectModel(Model):
 
     @property
     def allowed(self) -> tuple[str, ...]:
-        """The acts possible in this state, of "pass", "fail", "hang", "undo", "again", "run" and
-        "stop"."""
+        """The acts that are possible now, out of "pass", "fail", "hang", "undo", "again", "run" and
+        "stop".
+        """
         if self._retired or self.state == "stops":
             return ()
         if self.state == "runs":
@@ -209,7 +211,7 @@ class BisectModel(Model):
 
     @property
     def status(self) -> str:
-        """The state in one sentence."""
+        """A sentence about the state and the present trial."""
         taken = f"{_counts_text(self.changed)} of {len(self.parts)} from {self.session.bad.name}"
         status = {
             "asks": f"Trial {self.trial} takes {taken}: does it pass, fail or hang?",
@@ -225,8 +227,9 @@ class BisectModel(Model):
 
     @property
     def shown(self) -> dict[str, Any]:
-        """All that changes, as JSON values: a single message to a view, so that the view never
-        shows half of a trial."""
+        """Everything that changes, as JSON values, in one message: the page never shows half of a
+        trial.
+        """
         with self._lock:
             shown = {name: getattr(self, name) for name in SHOWN}
             return {**shown, "allowed": list(self.allowed)}
@@ -234,25 +237,26 @@ class BisectModel(Model):
     # ---- acts ----
 
     def answer(self, outcome: str) -> None:
-        """Give the outcome of the trial that is asked: "pass", "fail" or "hang"; it is in the
-        journal when this returns."""
+        """Give the present trial its outcome: "pass", "fail" or "hang"; when this returns, the
+        outcome is in the journal.
+        """
         if outcome not in OUTCOMES:
             raise ValueError(f"answer: got {outcome!r}, allowed is one of {', '.join(OUTCOMES)}")
         self._turn(outcome, partial(self.session.tell, outcome))
 
     def undo(self) -> None:
-        """Undo the last outcome."""
+        """Take the last outcome back; after ``again``, only take that question back."""
         self._turn("undo", self.session.undo)
 
     def again(self) -> None:
-        """Ask the last trial once more, if its outcome is in doubt; both outcomes count."""
+        """Ask the last trial a second time, because its outcome is in doubt; both outcomes count."""
         self._turn("again", self.session.again)
 
     def run(self, oracle: Oracle | None = None, wait: bool = False) -> None:
-        """Let the oracle answer all trials, in a thread.
+        """Let the oracle answer all trials that are left, in a thread.
 
-        With ``wait`` it answers in this thread, and its error is raised.  Nothing happens if no
-        trial is left.
+        With ``wait`` it answers in this thread, and its error is raised. If no trial is left,
+        nothing happens.
         """
         with self._lock:
             self._allow("run")
@@ -271,7 +275,7 @@ class BisectModel(Model):
                 self._thread = threading.Thread(
                     target=work, name=f"bisect {self.title}", daemon=True
                 )
-                self._thread.start()  # it waits for the lock
+                self._thread.start()  # its first trial waits for the lock
             self._publish("runs")
         if wait:
             work()
@@ -279,10 +283,10 @@ class BisectModel(Model):
                 raise self.error
 
     def stop(self) -> None:
-        """End a run; the trial under way does not count.
+        """End a run of the oracle; the trial under way does not count.
 
-        For an oracle with an event ``stop``, as ``Command`` has, the event is set; other oracles
-        finish their trial first.
+        If the oracle has an event ``stop``, as ``Command`` has, the event is set; any other oracle
+        finishes its trial first.
         """
         self._halt.set()  # before the lock, so that no further trial begins
         with self._lock:
@@ -293,10 +297,10 @@ class BisectModel(Model):
                 self._publish("stops")
 
     def press(self, act: str, turn: int) -> None:
-        """Do an act that was pressed in a view: one of ``ACTS``.
+        """Do an act that was pressed on the page: one of ``ACTS``.
 
-        Acts other than "run" and "stop" are about the question of a ``turn``, and ignored if that
-        question is over.  Errors are reported in ``note``.
+        Acts other than "run" and "stop" belong to the question of a ``turn``, and are ignored if
+        that question is over. Errors are reported in ``note``.
         """
         refuse_if(act not in ACTS, "press", repr(act), f"is one of {', '.join(ACTS)}")
         with self._lock:
@@ -320,7 +324,7 @@ class BisectModel(Model):
         if self._retired:
             raise ValueError(f"{act}: got it where {self._retired}")
         refused = act not in self.allowed
-        if act == "run":  # which brings an oracle, and does nothing when it is done
+        if act == "run":  # run may bring an oracle, and does nothing if all is done
             refused = self.state in RUNNING
         allowed = ", ".join(self.allowed) or "to wait"
         refuse_if(refused, act, f"it in state {self.state!r}", f"there is {allowed}")
@@ -331,12 +335,12 @@ class BisectModel(Model):
             self._publish(self.state)
 
     def _publish(self, state: str, note: str = "", turned: bool = False) -> None:
-        """Set every trait to the state of the session; observers are called when all are set.
+        """Set every trait from the session; observers are called when all are set.
 
-        ``turned`` is True if another question is asked.
+        ``turned`` is True if a new question is asked.
         """
         session = self.session
-        trying = session.trial  # first: finding the next trial may end the search
+        trying = session.trial  # read first, as looking for a trial may end the search
         counts = Counter(trial.outcome for trial in session.journal)
         log = []
         for number, trial in enumerate(session.journal, 1):
@@ -376,7 +380,7 @@ class BisectModel(Model):
     def _work(self, oracle: Oracle, halt: threading.Event, before: threading.Thread | None) -> None:
         try:
             while before is not None and before.is_alive() and not halt.wait(POLL):
-                pass  # the run before may still hold the device
+                pass  # an earlier run may still hold the device
             self._ask(oracle, halt)
             self._ended(halt)
         except BaseException as error:  # an error in a thread would be lost
@@ -442,9 +446,9 @@ class BisectModel(Model):
 
 
 class BisectView(View):
-    """A bisection to answer by button and by key, or to run with an oracle and to stop.
+    """A bisection to answer by button or key, or to run with an oracle and to stop.
 
-    ``options`` are those of ``Bisection``; with a ``journal`` it goes on where the journal ends.
+    ``options`` are those of ``Bisection``; with a ``journal`` it continues where the journal ends.
     Everything is on ``model``, which can be observed; ``capture`` is the capture to run now,
     ``result`` the result so far.
     """
@@ -473,7 +477,7 @@ class BisectView(View):
         self.shown = self.model.shown
 
     def _receive(self, _: Any, content: Any, __: Any) -> None:
-        """``{"act": "pass", "turn": 3}`` as the page sends it."""
+        """Do the act of a message of the page, such as ``{"act": "pass", "turn": 3}``."""
         if not isinstance(content, dict) or content.keys() != {"act", "turn"}:
             raise ValueError(f"message: got {content!r:.80}, allowed is an act and its turn")
         self.model.press(content["act"], content["turn"])
@@ -495,7 +499,7 @@ def _stop_of(oracle: Any) -> threading.Event | None:
 
 
 def sentence(error: BaseException) -> str:
-    """Return an error on a line of at most ``SENTENCE`` letters."""
+    """Return an error (type and text) as one line of at most ``SENTENCE`` letters."""
     line = type(error).__name__
     text = " ".join(str(error).split())
     if text:
@@ -510,8 +514,9 @@ def _shortened(text: str, most: int) -> str:
 
 
 def _part_row(session: Bisection, part: Difference) -> Row:
-    """Return a part that differs, as texts; for a buffer the size, and the number of bytes that
-    differ."""
+    """Return the texts of a part that differs; a buffer's are its sizes and the number of bytes
+    that differ.
+    """
     if part.block == BUFFER:
         good = session.good.buffers.get(part.register, b"")
         bad = session.bad.buffers.get(part.register, b"")
@@ -538,7 +543,7 @@ def _value_text(value: Any, address: bool) -> str:
 
 
 def _counts_text(rows: Sequence[Row]) -> str:
-    """Return the numbers of fields and buffers in words.
+    """Return in words how many of the rows are fields and how many are buffers.
 
     >>> buffer = Row("buffer", "input", "4 bytes", "4 bytes, 1 differ")
     >>> _counts_text([Row("NN w0", "relu", "0", "1"), buffer])

@@ -1,5 +1,6 @@
-"""The rows of a difference between captures or sets of captures: by place, with raw numbers and
-values."""
+"""The rows of a diff between captures or sets of captures, sorted by place, with raw numbers and
+values.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +16,18 @@ from npulab.captures.listing import folded
 from npulab.registers.fields import Field
 
 ABSENT = "–"
-MOST_VALUES = 5  # at most so many values of a field in a set are shown
-MOST_LETTERS = 120  # of a value
+MOST_VALUES = 5  # how many values of a field in a set are shown, at most
+MOST_LETTERS = 120  # letters of a value that are shown, at most
 
 
 @dataclass(frozen=True)
 class DiffRow:
     """A field that differs: its place, and its raw number (hex) and value in ``a`` and ``b``.
 
-    ``job`` is the task, or the name of the job or of several jobs with the same difference.
-    ``xor`` has the bits that differ, if each side has a single value; ``differs`` is "always" or
-    "sometimes" for two sets.  ``automatic`` is True for a field that nobody named, ``bits`` is the
-    field's place in its register.
+    ``job`` is the task, or the name of the job or of several jobs with the same difference. ``xor``
+    has the bits that differ, or is None unless each side has a single value; ``differs`` is
+    "always" or "sometimes" for two sets. ``automatic`` is True for a field that nobody named,
+    ``bits`` is the field's place in its register.
     """
 
     task: int = field(repr=False)
@@ -69,8 +70,8 @@ class DiffRow:
 
     @property
     def binary(self) -> list[str]:
-        """The bits of ``a`` and of ``b``, highest first; none for an address, and none unless each
-        side has a single value.
+        """The binary digits of ``a`` and of ``b``, highest bit first; empty for an address, and if
+        a side has several values.
 
         >>> row = DiffRow(0, "NN", "w1", "pad", "[4:2]", "0x1", "0x5", 4, "1", "5", False, False,
         ...               width=3)
@@ -83,7 +84,7 @@ class DiffRow:
 
     @property
     def line(self) -> str:
-        """All that is known of the field, in one line."""
+        """Place, values, differing bits, evidence and note of the field, in one line."""
         xor = self.xor or 0
         differ = [str(bit) for bit in range(xor.bit_length()) if xor >> bit & 1]
         bits = ""
@@ -107,8 +108,11 @@ class DiffRow:
         return " · ".join(filter(None, [place, a, b, bits, self.differs, kind, self.known]))
 
     def matches(self, pattern: str) -> bool:
-        """True if a glob matches the field's name, alone or after register or block; a pattern
-        without ``*``, ``?`` and ``[`` may stand anywhere in the name.  Case is ignored."""
+        """True if a glob matches the field's name, alone or with register, or block and register,
+        in front.
+
+        A pattern without ``*``, ``?`` and ``[`` may stand anywhere in the name. Case is ignored.
+        """
         glob = pattern.casefold().strip()
         if not any(letter in glob for letter in "*?["):
             glob = f"*{glob}*"
@@ -118,8 +122,10 @@ class DiffRow:
 
 
 def rows(a: Capture | CaptureSet, b: Capture | CaptureSet) -> tuple[tuple[DiffRow, ...], int]:
-    """Return the rows of ``npulab.diff`` by place, equal units as one row, and the number of equal
-    fields."""
+    """Return the rows of ``npulab.diff`` sorted by place, and the number of fields that are equal.
+
+    Jobs with the same difference share a row.
+    """
     captures_a = [raw_fields(capture) for capture in captures_of(a)]
     captures_b = [raw_fields(capture) for capture in captures_of(b)]
     every: dict[Key, Field] = {}
@@ -153,7 +159,7 @@ def captures_of(side: Capture | CaptureSet) -> Iterable[Capture]:
 
 @dataclass(frozen=True)
 class _Side:
-    """A field on one side: its values, and its distinct raw numbers."""
+    """The values that a field has on one side, and its distinct raw numbers there."""
 
     values: Sequence[Any]
     raws: Sequence[int]
@@ -161,7 +167,9 @@ class _Side:
 
     @property
     def single(self) -> int | None:
-        """The raw number, if all captures have the same."""
+        """The raw number, if all captures of the side have the field with the same number; else
+        None.
+        """
         if len(self.raws) == 1 and None not in self.values:
             return self.raws[0]
         return None
@@ -198,7 +206,7 @@ def _side(values: Any, address: bool, key: Key, captures: list[Any]) -> _Side:
 def _row(row: Any, key: Key, item: Field | None, a: _Side, b: _Side) -> DiffRow:
     differs = str(row.get("differs", ""))
     address = bool(row["address"])
-    if item is None:  # the order of jobs or of writes, which has no raw number
+    if item is None:  # the row is the order of jobs or of writes, which has no raw number
         return DiffRow(*key, "", a.meant, b.meant, None, a.meant, b.meant, address, False, differs)
     xor = None
     if a.single is not None and b.single is not None:
@@ -227,8 +235,9 @@ def _sort_key(
     b: Capture | CaptureSet,
     every: dict[Key, Field],
 ) -> Callable[[Key], tuple[Any, ...]]:
-    """Return a key to sort by: job, block in the order of the captures, register in the order of
-    the map with other registers last, lowest bit."""
+    """Return a function that gives a field's key its place: job, block (in the order of the
+    captures), register (in the order of the map, others last), lowest bit.
+    """
     words: dict[tuple[str, str], int] = {}
     for capture in (*captures_of(a), *captures_of(b)):
         for registers in capture.maps.values():
@@ -253,7 +262,8 @@ def _sort_key(
 
 
 def _bits_text(item: Field) -> str:
-    """Return the bits of a field; the word is left out if the field has a single piece.
+    """Return the bits of a field, as ``[6:3]``; a field of several pieces has the word in front of
+    each.
 
     >>> from npulab.bits import Piece
     >>> _bits_text(Field("", "r", "f", (Piece(5, 3, 4, 0),)))

@@ -20,21 +20,22 @@ from npulab.notebook.widgets.diff_rows import DiffRow, captures_of, rows
 from npulab.notebook.widgets.frame import Model, Numbers, View, assets, table_html
 from npulab.support.text import plural
 
-MOST_QUERY = 200  # letters
+MOST_QUERY = 200  # letters of a query that are used, at most
 FILTERS = ("addresses", "with a name", "of another name")
 COLUMNS = ("register", "field", "bits", "a", "b", "xor", "meaning")
 
 
 class DiffModel(Model):
-    """The fields that differ between two captures or two CaptureSets, by place, with filters; it
-    needs no browser.
+    """The fields that differ between two captures or two CaptureSets, sorted by place, with
+    filters; it needs no browser.
 
     ``rows`` are all fields that differ. Can be set and observed: ``query`` (a name or a glob over
-    field, register.field and block.register.field), ``unknown`` (only fields that nobody named),
-    ``addresses`` (False leaves out fields that point into memory) and ``selected`` (the index of a
-    shown row, at first of a field that is not an address; -1 if none is shown). ``shown``
-    (indices), ``summary`` and ``hidden`` (the number of rows that each filter leaves out) follow.
-    Raises TypeError and ValueError as ``npulab.diff`` does, ValueError for an index outside.
+    field, register.field and block.register.field), ``unknown`` (True shows only fields that nobody
+    named), ``addresses`` (False leaves out fields that point into memory) and ``selected`` (the
+    index of a shown row, at first of a field that is not an address; -1 if none is shown).
+    ``shown`` (indices of rows), ``summary`` and ``hidden`` (the number of rows that each filter
+    leaves out) follow. Raises TypeError and ValueError as ``npulab.diff`` does, ValueError for an
+    index outside.
 
     >>> from npulab.bits import RegisterMap
     >>> from npulab.capture import Job
@@ -80,7 +81,7 @@ class DiffModel(Model):
 
     @property
     def count(self) -> int:
-        """Fields that differ."""
+        """The number of fields that differ."""
         return len(self.rows)
 
     @property
@@ -94,19 +95,22 @@ class DiffModel(Model):
 
     @property
     def selection(self) -> DiffRow | None:
-        """The row that is selected."""
+        """The selected row; None if no row is shown."""
         if self.selected < 0:
             return None
         return self.rows[self.selected]
 
     @property
     def hidden(self) -> dict[str, int]:
-        """The number of rows left out, by the first filter that leaves each out."""
+        """By name of a filter, the number of rows that it leaves out; a row counts for the first
+        filter that leaves it out.
+        """
         counts = Counter(map(self._filter_of, self.rows))
         return {name: counts[name] for name in FILTERS if counts[name]}
 
     def to_markdown(self) -> str:
-        """Return the rows that are shown as a Markdown table, and the number of those left out.
+        """Return Markdown: a sentence, which also counts the hidden rows, and a table of the rows
+        that are shown.
 
         >>> print(DiffModel(CaptureSet(()), CaptureSet(())).to_markdown())
         a 0 captures, b 0 captures: 0 fields differ, 0 are equal
@@ -145,7 +149,7 @@ class DiffModel(Model):
     # ---- filters ----
 
     def _filter_of(self, row: DiffRow) -> str:
-        """Return the filter that leaves a row out, "" for none."""
+        """Return the name of the first filter that leaves a row out, "" if the row is shown."""
         if row.address and not self.addresses:
             return "addresses"
         if self.unknown and not row.automatic:
@@ -168,7 +172,9 @@ class DiffModel(Model):
             self.selected = self._first()
 
     def _first(self) -> int:
-        """Return the first row that is shown and not an address, or else the first shown, or -1."""
+        """Return the index of the first shown row that is not an address, or else of the first
+        shown row; -1 if none is shown.
+        """
         for index in self.shown:
             if not self.rows[index].address:
                 return index

@@ -1,5 +1,5 @@
-"""A running exploration: its progress, what is known of each bit, the quality of the predictions,
-and Stop.
+"""A running exploration with its progress, the status of each bit, the share of right predictions,
+and a Stop.
 
 ``ExploreModel`` runs it in a thread and needs no browser; ``ExploreView`` shows it.
 """
@@ -31,14 +31,14 @@ BATCH = ("batch", "captures", "claimed", "wrong", "right", "right of the drawn")
 class ExploreModel(Model):
     """An exploration that runs in a thread; it needs no browser.
 
-    The arguments are those of ``explore``.  ``state`` is "ready", "runs", "stops" (it waits for the
-    layers under way), "stopped", "failed" or "done".  ``shown`` has all that changes, as JSON
-    values: the number of layers ``asked``, the present activity (``text``), the ``batches``
-    (number, captures so far, cells claimed, wrong, shares of all cells that were predicted right in
-    all layers and in the layers drawn at random), ``bits`` (each word that varies, with a letter
-    for each bit, bit 31 first, as in ``LawView``), the ``names`` of these words, the number of bits
-    of each ``status``, and the last wrong prediction (``surprise``).  ``explored`` is the result so
-    far.
+    The arguments are those of ``explore``. ``state`` is "ready", "runs", "stops" (it waits for the
+    layers under way), "stopped", "failed" or "done". ``explored`` is the result so far. ``shown``
+    has everything that changes, as JSON values: the number of layers ``asked``, the present
+    activity (``text``), the ``batches`` (number, captures so far, cells claimed, cells wrong, share
+    of all cells that was predicted right, and that share in the layers drawn at random), ``bits``
+    (each word that varies, with a letter for each bit, bit 31 first, as in ``LawView``), the
+    ``names`` of these words, the number of bits of each ``status``, and the last wrong prediction
+    (``surprise``).
     """
 
     state = Enum(STATES, "ready", read_only=True)
@@ -61,7 +61,7 @@ class ExploreModel(Model):
     def title(self) -> str:
         stated = [self._record.get(name) for name in ("command", "target", "source")]
         source = next(filter(None, stated), "a source")
-        if not isinstance(source, str):  # a command in words
+        if not isinstance(source, str):  # a command as a list of words
             source = " ".join(source)
         return f"exploration of {source}"
 
@@ -76,7 +76,9 @@ class ExploreModel(Model):
 
     @property
     def allowed(self) -> tuple[str, ...]:
-        """The acts of "run" and "stop" that are possible now; without a store it cannot go on."""
+        """The acts that are possible now: ``("run",)``, ``("stop",)`` or none; after it stopped or
+        failed it can run again only with a store.
+        """
         again = self._resumes and self.state in ("stopped", "failed")
         if self.state == "runs":
             return ("stop",)
@@ -85,8 +87,11 @@ class ExploreModel(Model):
         return ()
 
     def run(self, wait: bool = False) -> None:
-        """Begin, or go on from the store; with ``wait`` return when it ends, and raise its
-        error."""
+        """Begin, or continue from the store; with ``wait`` return when the exploration ends, and
+        raise its error.
+
+        Raises ValueError if it cannot run now.
+        """
         if "run" not in self.allowed:
             raise ValueError(
                 f"run: got state {self.state!r}, allowed is 'ready', or with a store 'stopped' or "
@@ -103,13 +108,15 @@ class ExploreModel(Model):
                 raise self.error
 
     def stop(self) -> None:
-        """End when the layers under way have answered; the result so far stays."""
+        """End the exploration when the layers under way have answered; the result so far stays."""
         self._halt.set()
         if self.state == "runs":
             self._publish("stops")
 
     def press(self, act: Any) -> None:
-        """Do "run" or "stop" for the page; ignored if it is not allowed."""
+        """Do the act "run" or "stop" that the page asks for; an act that is not possible now is
+        ignored.
+        """
         if act in self.allowed:
             getattr(self, act)()
 
@@ -175,8 +182,8 @@ class ExploreModel(Model):
 
 
 class ExploreView(View):
-    """An exploration with its progress, what is known of each bit, the share of the cells of each
-    batch that the laws predicted right, and Run and Stop.
+    """An exploration with its progress, the status of each bit, the share of cells that the laws
+    predicted right in each batch, and Run and Stop.
 
     The arguments are those of ``npulab.explore``; ``explored`` is the result so far.
     """

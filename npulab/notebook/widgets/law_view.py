@@ -1,4 +1,5 @@
-"""The laws found from a sweep, bit by bit of a block: to search, to open field by field, to shade.
+"""The laws found from a sweep, for each bit of a block: to search, to open field by field, to
+shade.
 
 ``LawModel`` holds the state and all the logic and needs no browser; ``LawView`` shows it.
 """
@@ -32,24 +33,25 @@ from npulab.registers.fields import WORD_BITS, Field, Piece
 from npulab.support.text import plural
 
 COLOURS = ("status", "flips", "relation")
-# at most so many rows of a panel
+# the most rows in the parts of a panel
 MOST_RELATED = 4
 MOST_OPEN = 8
 MOST_RIVALS = 6
-UNEXPLAINED = ("reason", "detail", "related")  # columns of laws.open that are searched
+UNEXPLAINED = ("reason", "detail", "related")  # columns of laws.open that a query searches
 
 
 @dataclass(frozen=True, eq=False)
 class RunOfBits:
-    """Bits of a word that are shown together: the field of a law, or a run of bits of one status
-    without a law."""
+    """Bits of a word that are shown together: the field of a law, or, without a law, neighbouring
+    bits of the same status.
+    """
 
     word: int
     lsb: int
     width: int
     status: str
     law: Any = None
-    index: int = -1  # among the fields of the laws
+    index: int = -1  # index of the law's field in laws.fields; -1 without a law
     name: str = ""
 
     @property
@@ -59,24 +61,24 @@ class RunOfBits:
         return f"word {self.word} bits {self.lsb + self.width - 1} to {self.lsb}"
 
     def raw(self, words: ndarray) -> ndarray:
-        """Return the raw numbers ``(N,)``."""
+        """Return the raw number of these bits in each capture, ``(N,) int64``."""
         field = Field("", "", self.name, (Piece(self.word, self.lsb, self.width, 0),))
         return field.extract(words).astype(np.int64)
 
 
 class LawModel(Model):
-    """What is known of each bit, with a cursor, a search and the panel of a field; it needs no
-    browser.
+    """The status and the law of each bit, with a cursor, a search and the panel of a field; it
+    needs no browser.
 
-    ``laws`` is the result of ``find_laws``.  Can be set and observed: ``place``, (word, bit);
+    ``laws`` is the result of ``find_laws``. Can be set and observed: ``place``, (word, bit);
     ``opened``, True to show the panel of the field at ``place``; ``query``, words that must all
     occur in a field's name, law, status or reason; ``colour``, "status", "flips" (share of
     neighbouring captures in which a bit flips) or "relation" (mutual information with
-    ``parameter``, in bits); ``parameter``; ``against``, the parameter of the panel's picture, or
-    "" for the parameter of the field's law that is most related to it.  These follow: ``matches``
-    (indices of ``runs``), ``shades`` (per word 32 numbers from 0 to 100, bit 0 first; none for the
-    status) and ``panel`` (JSON values). Raises ValueError for a place outside, LookupError for an
-    unknown parameter.
+    ``parameter``, in bits); ``parameter``; ``against``, the parameter of the panel's picture, or ""
+    for the parameter that is most related to the field, out of those that its law reads. These
+    follow: ``matches`` (indices of ``runs``), ``shades`` (per word 32 numbers from 0 to 100, bit 0
+    first; none for the status) and ``panel`` (JSON values). Raises ValueError for a place outside,
+    LookupError for an unknown parameter.
     """
 
     place = a_bit()
@@ -110,7 +112,7 @@ class LawModel(Model):
 
     @property
     def count(self) -> int:
-        """Words of the block."""
+        """The number of words in the block."""
         return len(self.status)
 
     @property
@@ -128,7 +130,7 @@ class LawModel(Model):
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of bits of each status, in the order of ``LETTERS``."""
+        """By status, in the order of ``LETTERS``, the number of bits that have it."""
         return {name: int(np.count_nonzero(self.status == name)) for name in LETTERS}
 
     @property
@@ -142,14 +144,16 @@ class LawModel(Model):
 
     @property
     def grid(self) -> list[str]:
-        """A text of 32 letters per word, bit 31 first: the letter of each bit's status."""
+        """For each word a text of 32 letters, bit 31 first: the letter of each bit's status."""
         return ["".join(row) for row in letters_of(self.status)]
 
     def run_at(self, word: int, bit: int) -> RunOfBits:
         return self.runs[self._owner[word, bit]]
 
     def about(self, run: RunOfBits) -> str:
-        """Return a field in one line: its law, or why there is none."""
+        """Return one line about a run of bits: its law, its constant value, or the reasons why it
+        has no law.
+        """
         if run.law is not None:
             return str(run.law.text)
         values = run.raw(self.laws.words)
@@ -159,7 +163,9 @@ class LawModel(Model):
         return ", ".join(reasons) or run.status
 
     def find(self, query: str) -> list[int]:
-        """Return the indices of the runs whose texts have every word of a query."""
+        """Return the indices of the runs whose texts have every word of a query; none for an empty
+        query.
+        """
         asked = query.casefold().split()
         found = []
         for number, text in enumerate(self._texts):
@@ -188,7 +194,7 @@ class LawModel(Model):
         return flips(self.laws.words)
 
     def _open_bits(self, run: RunOfBits) -> list[dict[str, Any]]:
-        """Return the rows of ``laws.open`` about bits of the run, by bit."""
+        """Return the rows of ``laws.open`` for the bits of a run, in the order of that table."""
         rows = []
         for row in self._open:
             if row["word"] == run.word and run.lsb <= row["bit"] < run.lsb + run.width:
@@ -213,7 +219,7 @@ class LawModel(Model):
             steps.append({"when": when, "law": str(row["law"]), **facts, "rivals": rivals})
         return steps
 
-    # ---- what follows ----
+    # ---- what follows from place, query and colour ----
 
     @observe("place")
     def _moved(self, change: Any) -> None:
@@ -285,8 +291,9 @@ class LawModel(Model):
         return f"bit {bit}: {most or 'nothing'}"
 
     def _open_rows(self, run: RunOfBits, first: list[str]) -> list[list[str]]:
-        """Return a row for each reason that bits are open: bits, reason, what to capture in a line,
-        and in full if the line leaves parameters out."""
+        """Return a row for each reason why bits of a run are open: the bits, the reason, a line
+        that says what to capture, and all parameters if the line leaves some out.
+        """
         bits_of: dict[str, list[int]] = {}
         captures: dict[str, Any] = {}
         for row in self._open_bits(run):
@@ -297,7 +304,7 @@ class LawModel(Model):
             captures.setdefault(why, row.get("capture"))
         rows = []
         for why, bits in bits_of.items():
-            # the parameters that the reason names matter most
+            # the line names the parameters of the reason first
             words = re.findall(r"\w+", why)
             named = [name for name in self.parameters if name in words]
             asked = "", ""
@@ -329,12 +336,12 @@ class LawModel(Model):
 
 
 class LawView(View):
-    """What is known of each bit of a block, to search and to open field by field.
+    """The status and the law of each bit of a block, to search and to open field by field.
 
-    ``laws`` is the result of ``find_laws``.  Arrows move, Enter opens the field's panel, Escape
+    ``laws`` is the result of ``find_laws``. Arrows move, Enter opens the field's panel, Escape
     closes it, / searches. ``place``, ``opened``, ``query``, ``colour``, ``parameter`` and
-    ``against`` are the model's and can be set and observed; ``panel`` follows them.  Everything
-    else is on ``model``.
+    ``against`` are the model's and can be set and observed; ``panel`` follows them. Everything else
+    is on ``model``.
     """
 
     _esm, _css = assets("law_view")
@@ -365,8 +372,9 @@ class LawView(View):
 
 
 def _runs_of_bits(laws: Any, status: ndarray) -> tuple[RunOfBits, ...]:
-    """Return runs that have every bit once: the fields of the laws, then the other bits by word and
-    status."""
+    """Return runs that together have every bit once, by word and lowest bit: the fields of the
+    laws, and neighbouring other bits of the same status.
+    """
     rest = status.astype(object)
     runs = []
     for index, law in enumerate(laws.fields):
@@ -387,13 +395,17 @@ def _runs_of_bits(laws: Any, status: ndarray) -> tuple[RunOfBits, ...]:
 
 
 def _worst(names: ndarray) -> str:
-    """Return the status of a field whose bits differ in it: the one that leaves most to do."""
+    """Return one status for a field whose bits have several: the status that leaves most to find
+    out.
+    """
     order = ("open", "rivals", "nuisance", "law", "constant", "never exercised")
     return min(map(str, names), key=order.index)
 
 
 def _rival_texts(value: Any) -> list[str]:
-    """Return rivals as texts; a table has them as a text, as several, as a count or not at all."""
+    """Return a list of texts from a table's cell of rivals, which is a text, several texts, a
+    count, or empty.
+    """
     if isinstance(value, list | tuple):
         return [*map(str, value)]
     if value is None or value != value or not value:
@@ -410,7 +422,7 @@ def _first_texts(texts: list[str], most: int) -> list[str]:
 
 
 def _bits_text(bits: list[int]) -> str:
-    """Return bits as runs, highest first.
+    """Return numbers of bits as text, in runs, highest bit first.
 
     >>> _bits_text([4, 5, 6, 9]), _bits_text([3])
     ('bits 9, 6 to 4', 'bit 3')

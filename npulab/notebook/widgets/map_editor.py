@@ -1,4 +1,4 @@
-"""A draft of a register map, as a table of fields to name, split, join and describe.
+"""A draft of a register map as a table of fields, to name, split, join and describe them.
 
 ``MapModel`` holds the state and all the logic and needs no browser; ``MapEditor`` shows it.
 """
@@ -24,7 +24,7 @@ from npulab.support.text import plural
 
 COLUMNS = ("register", "bits", "field", "capture", "value", "evidence", "note")
 EDITED = {"field": "rename", "evidence": "set_evidence", "note": "set_note"}
-STEPS_SHOWN = 12  # at most so many steps on the static face
+STEPS_SHOWN = 12  # how many steps the HTML shows, at most
 ACTS = ("cell", "split", "join", "add", "remove", "undo", "redo")
 BITS = re.compile(r"(?:(\d{1,4})?\[)?(\d{1,2})(?::(\d{1,2}))?\]?")
 
@@ -34,10 +34,10 @@ class MapModel(Model):
 
     ``rows`` has, for each field, its name in ``draft`` and a text for each of ``COLUMNS``;
     ``steps`` are the draft's, ``undone`` is the step that redo would make, and ``status`` reports
-    the last act.  With a ``capture``, the column of that name has the values of a job as the map
-    reads them now: of ``task``, by default of the first job of the draft's block.  Everything
-    follows the draft, whoever edits it; ``bits`` is a ``BitsModel`` of its words, with the findings
-    of ``laws`` or of a ``sweep`` of these words.
+    the last act. With a ``capture``, the column of that name has the values of a job as the map
+    reads them now: of ``task``, by default of the first job of the draft's block. Everything
+    follows the draft, whoever edits it; ``bits`` is a ``BitsModel`` of its words, with the status
+    of bits in ``laws``, and with the flips in a ``sweep`` of these words.
 
     Raises LookupError for a capture without a job of the draft's block, ValueError for words that
     do not fit.
@@ -90,7 +90,7 @@ class MapModel(Model):
 
     @property
     def count(self) -> int:
-        """Words of the map."""
+        """The number of words in the map."""
         return self.bits.count
 
     @property
@@ -99,20 +99,21 @@ class MapModel(Model):
 
     @property
     def columns(self) -> list[str]:
-        """The columns that are shown."""
+        """The names of the columns that are shown: without a capture all but ``capture``."""
         columns = list(COLUMNS)
         if self.capture is None:
             columns.remove("capture")
         return columns
 
     def press(self, message: Any) -> None:
-        """Act on a message and report the result in ``status``; this never raises.
+        """Act on a message of the page and report the result in ``status``; a refused message
+        raises nothing.
 
         ``do`` is one of ``ACTS``; ``cell`` has field, column and text (as the column shows it, an
         enum with its names as ``enum:mode 0=off 1=on``, bits as ``12:4``), ``split`` has field and
-        text (``low:2 4``: name and width of each piece, low end first), ``join`` has field and text
-        (``other as name``; the field is the low end), ``add`` has field and text (``name 12:4``, in
-        the register of the field).
+        text (``low:2 4``: name and width of each piece, lowest bits first), ``join`` has field and
+        text (``other as name``; the field has the lowest bits), ``add`` has field and text (``name
+        12:4``, in the register of the field).
         """
         try:
             self.status = self._act(message)
@@ -120,7 +121,7 @@ class MapModel(Model):
             self.status = f"refused: {error}"
 
     def close(self) -> None:
-        """Stop following the draft."""
+        """Stop following the edits of the draft."""
         self.draft.unobserve(self._follow)
 
     def _act(self, message: Any) -> str:
@@ -196,7 +197,7 @@ class MapModel(Model):
             )
 
     def _register(self, field: str) -> str | int:
-        """Return the name of a field's register, or its word if two blocks have that name."""
+        """Return the name of a field's register, or its word if several registers have that name."""
         item = self.draft.map[field]
         names = [name for _, _, name in self.draft.map.registers]
         if names.count(item.register) == 1:
@@ -204,7 +205,9 @@ class MapModel(Model):
         return item.pieces[0].word
 
     def _lay(self, field: str, word: int | None, lsb: int, width: int) -> None:
-        """Give a field of a single piece other bits, in its register or in another word."""
+        """Give a field of a single piece other bits: in ``word``, or in its own word if that is
+        None.
+        """
         piece = self.draft.map[field].pieces[0]
         if word is None:
             word = piece.word
@@ -242,14 +245,16 @@ class MapModel(Model):
         self.title = title
 
     def _captured(self, draft: Draft, capture: Capture, words: np.ndarray) -> dict[str, int]:
-        """Return the raw numbers of the job's fields by key, and put its words into the map's."""
+        """Return the raw numbers of the job's fields by key, and write the job's words into
+        ``words``, the words of the map.
+        """
         capture = draft.decode(capture)
         job = capture.jobs[self._task]
         own = capture.maps[job.block]
         blocks = [block for block, _, _ in draft.map.registers]
         items = list(draft.map)
         first = 0
-        if len(own) != len(blocks):  # the job is of one block of several
+        if len(own) != len(blocks):  # the map has more blocks than the job's
             items = [item for item in items if item.block == job.block]
             first = blocks.index(job.block)
         words[first : first + len(own)] = job.words
@@ -307,7 +312,9 @@ class MapEditor(BitsView):
 
 
 def _task(draft: Draft, capture: Capture, task: int | None) -> int:
-    """Return the job to read: the task given, or the first job of the draft's block."""
+    """Return the number of the job to read: ``task``, by default the first job of the draft's
+    block. Raises LookupError if it is not a job of a block of the map.
+    """
     block = draft.block_of(capture)
     blocks = {block}
     got = "no task"
@@ -329,8 +336,9 @@ def _words(text: str) -> list[str]:
 
 
 def _run_of_bits(text: str) -> tuple[int | None, int, int]:
-    """Return word (None if the text has none), lowest bit and width of ``12:4``, ``8[12:4]`` or
-    ``7``."""
+    """Return (word or None, lowest bit, width) of a text such as ``12:4``, ``8[12:4]`` or ``7``;
+    raises ValueError for any other text.
+    """
     match = BITS.fullmatch(text.strip())
     if match is None:
         raise ValueError(
@@ -349,7 +357,7 @@ def _run_of_bits(text: str) -> tuple[int | None, int, int]:
 
 
 def _table_row(key: str, item: Field, raw: int | None) -> list[str]:
-    """Return the key of a field, a text for each of COLUMNS, and "automatic" or ""."""
+    """Return the key of a field, then a text for each of ``COLUMNS``, then "automatic" or ""."""
     captured = ""
     if raw is not None:
         captured = f"{raw:#x} = {meant(item, raw)}"

@@ -1,5 +1,5 @@
-"""Predicted and captured output side by side: the number of differences in each channel, their
-places and sizes.
+"""Predicted and captured output side by side: the number of differences in each channel, where they
+are, and how large.
 
 ``OutputModel`` holds the state and all the logic and needs no browser; ``OutputView`` shows it.
 """
@@ -19,23 +19,23 @@ from npulab.notebook.widgets.frame import Model, Numbers, View, assets, table_ht
 from npulab.quant.floats import steps
 from npulab.support.refuse import need
 
-MOST_CELLS = 512  # of a picture's side; in a larger picture several outputs share a cell
+MOST_CELLS = 512  # cells a side: if there are more outputs, several share a cell
 SHADES = 255
-EQUAL = 128  # the shade of no difference
-MOST_CHANNELS = 1024  # at most so many are listed in a view
-NUMBERED = 20  # outputs a side: at most so many have their numbers in the picture
-SPREAD = 32  # channels of a row of the picture, if each channel has a single output
+EQUAL = 128  # the shade of outputs that are equal
+MOST_CHANNELS = 1024  # how many channels a view lists, at most
+NUMBERED = 20  # pictures of at most this many rows and columns have numbers
+SPREAD = 32  # channels in a row of the picture if each has a single output
 
 
 class OutputModel(Model):
     """The two outputs ``(H, W, C)`` of a comparison, a result of ``npulab.check``, with a cursor;
     it needs no browser.
 
-    ``place``, (row, column, channel), can be set and observed; it begins at the first output that
-    differs. ``pointed`` is an output that is described in its stead, () for none. ``about`` follows
-    both: the outputs there in words.  Differences are captured - predicted, in codes, or in ulp for
-    real numbers. Raises ValueError if the comparison does not have two outputs, or no element, and
-    for a place outside.
+    ``place``, (row, column, channel), can be set and observed; at first it is the first output that
+    differs. ``pointed`` is the place of an output to describe instead of that at ``place``, () if
+    there is none; ``about`` is the description in words. Differences are captured - predicted, in
+    codes, or in ulp for real numbers. Raises ValueError if the comparison does not have two
+    outputs, or no element, and for a place outside.
 
     >>> predicted = np.zeros((2, 2, 3), np.uint8)
     >>> captured = np.arange(12, dtype=np.uint8).reshape(2, 2, 3) // 11
@@ -66,7 +66,7 @@ class OutputModel(Model):
         self.difference = steps(self.captured, self.predicted)
         channels = self.counted.by_channel[["channel", "outputs", "differ", "largest"]]
         self.channels = [tuple(map(int, row)) for row in channels.itertuples(index=False)]
-        # channel by channel: the order in which seek goes through them
+        # indices (channel, row, column) of outputs that differ, in the order of seek
         self._wrong = np.flatnonzero(self.difference.transpose(2, 0, 1))
         super().__init__()
         self.place = self.first or (0, 0, 0)
@@ -81,7 +81,7 @@ class OutputModel(Model):
 
     @property
     def ranges(self) -> list[tuple[int, int]]:
-        """(least, end) of row, column and channel."""
+        """(lowest, highest + 1) of row, column and channel."""
         return [(0, size) for size in self.shape]
 
     @property
@@ -91,8 +91,9 @@ class OutputModel(Model):
 
     @property
     def first(self) -> tuple[int, int, int] | None:
-        """The first output that differs, in the order of memory (row, column, channel), as
-        ``Comparison.first``."""
+        """The place of the first output that differs, as ``Comparison.first``: by row, then column,
+        then channel. None if all are equal.
+        """
         wrong = np.flatnonzero(self.difference)
         if len(wrong):
             return self._place(int(wrong[0]))
@@ -123,26 +124,31 @@ class OutputModel(Model):
 
     @property
     def extremes(self) -> tuple[float, float]:
-        """The values of the darkest and the brightest shade: the finite range of both outputs."""
+        """The values that shades 0 and 255 stand for: the lowest and the highest finite value of
+        both outputs.
+        """
         predicted_low, predicted_high = _finite_range(self.predicted)
         captured_low, captured_high = _finite_range(self.captured)
         return min(predicted_low, captured_low), max(predicted_high, captured_high)
 
     @property
     def largest(self) -> int:
-        """The largest difference, 1 if there is none."""
+        """The size of the largest difference; 1 if there is no difference."""
         return max(int(np.abs(self.difference).max()), 1)
 
     @property
     def spread(self) -> int:
         """The number of channels in a row of the picture if each channel has a single output, so
-        that one picture has all channels; else 0."""
+        that one picture has all channels; 0 for other outputs.
+        """
         if self.shape[:2] == (1, 1) and self.shape[2] > 1:
             return SPREAD
         return 0
 
     def plane(self, tensor: ndarray, channel: int) -> ndarray:
-        """Return the part of a tensor that a picture shows: a channel, or all channels in rows."""
+        """Return the part ``(h, w)`` of a tensor that a picture shows: one channel, or, with
+        ``spread``, all channels row by row.
+        """
         if not self.spread:
             return tensor[:, :, channel]
         rows = -(-tensor.size // self.spread)
@@ -152,15 +158,18 @@ class OutputModel(Model):
 
     @property
     def cell(self) -> int:
-        """The number of outputs, a side, that share a cell of the picture."""
+        """How many outputs share a cell of the picture along each side, so that it has at most
+        ``MOST_CELLS`` cells a side.
+        """
         return -(-max(self.plane(self.difference, 0).shape) // MOST_CELLS)
 
     def pictures(self, channel: int) -> ndarray:
-        """Return shades ``(3, h, w) uint8`` of a channel: predicted, captured (0 to 255 over
-        ``extremes``), and difference (128 is none, 129 to 255 captured is larger, 0 to 127 smaller,
-        by the root of its size).
+        """Return three pictures of a channel, ``(3, h, w) uint8``: predicted, captured and
+        difference.
 
-        If several outputs share a cell, it has the values of the first and the largest difference.
+        Predicted and captured are 0 to 255 over ``extremes``. In the difference 128 is equal, 129
+        to 255 is a larger captured value, 0 to 127 a smaller one, by the root of the difference. If
+        several outputs share a cell, it has the value of the first, and the largest difference.
         """
         low, high = self.extremes
         side = self.cell
@@ -180,8 +189,9 @@ class OutputModel(Model):
         return np.stack(out)
 
     def numbers(self, channel: int) -> list[list[str]]:
-        """Return the numbers of a channel's predicted, captured and difference picture, row by row;
-        none if the pictures are too large for them."""
+        """Return the texts in the cells of the three pictures of a channel (predicted, captured,
+        difference), row by row; no texts if the pictures have too many cells.
+        """
         if max(self.plane(self.difference, 0).shape) > NUMBERED:
             return []
         form = "{}"
@@ -198,7 +208,7 @@ class OutputModel(Model):
         return [predicted, captured, differences]
 
     def describe(self, row: int, column: int, channel: int) -> str:
-        """Return an output in one line: place, predicted, captured, difference."""
+        """Return one line about an output: place, predicted, captured, difference."""
         at = row, column, channel
         difference = int(self.difference[at])
         text = f"row {row}, column {column}, channel {channel}: predicted {self.predicted[at]!s}"
@@ -216,8 +226,9 @@ class OutputModel(Model):
     # ---- acts ----
 
     def seek(self, step: int = 1) -> None:
-        """Go to the next output that differs, channel by channel, or with -1 to the previous, round
-        the ends."""
+        """Move to the next output that differs, or with -1 to the one before, channel by channel;
+        the first comes after the last.
+        """
         if not len(self._wrong):
             return
         row, column, channel = self.place
@@ -232,8 +243,9 @@ class OutputModel(Model):
         self.place = (row, column, channel)
 
     def press(self, asked: Any) -> None:
-        """Act on a message of a view: ``{"seek": 1}`` or ``{"seek": -1}``; raises ValueError for
-        anything else."""
+        """Act on a message of the page, ``{"seek": 1}`` or ``{"seek": -1}``; raises ValueError for
+        any other message.
+        """
         match asked:
             case {"seek": 1 | -1 as step}:
                 self.seek(step)
@@ -297,7 +309,7 @@ class OutputView(View):
         self._draw(None)
 
     def _draw(self, _: Any) -> None:
-        """Draw the pictures of the cursor's channel if another channel was drawn."""
+        """Send the pictures of the cursor's channel, unless the page has them already."""
         *_, channel = self.model.place
         if channel != self._drawn and not (self.model.spread and self._drawn >= 0):
             self._drawn = channel
@@ -315,7 +327,8 @@ def _finite_range(values: ndarray) -> tuple[float, float]:
 
 
 def _worst(plane: ndarray, side: int) -> ndarray:
-    """Return the largest difference in each square of ``side`` outputs; between equals the first.
+    """Return the largest difference, with its sign, in each square of ``side`` by ``side`` outputs;
+    of equally large ones the first.
 
     >>> _worst(np.array([[0, -3, 1], [2, 0, 0]]), 2).tolist()
     [[-3, 1]]

@@ -1,5 +1,5 @@
-"""The captures of a sweep, or the register writes of a job, to step through: the fields that move,
-their lines, and the differences between two captures.
+"""The captures of a sweep, or the register writes of a job, to step through: the fields that
+change, a line of the values of each, and the differences between two captures.
 
 ``SweepModel`` and ``WritesModel`` hold the state and all the logic and need no browser;
 ``SweepView`` and ``WritesView`` show them.
@@ -24,7 +24,7 @@ from npulab.registers.map import RegisterMap
 from npulab.support.refuse import need
 from npulab.support.text import plural
 
-BINS = 64  # at most so many steps of a field's line
+BINS = 64  # how many steps a field's line has, at most
 HIGHEST = 255
 
 
@@ -32,13 +32,14 @@ class SweepModel(BitsModel):
     """The captures of a ``Sweep``, shown one by one and compared with another capture; it needs no
     browser.
 
-    Next to the traits of ``BitsModel``, these can be set and observed: ``sort``, the parameter that
-    orders the captures ("" is the order of recording), ``at``, the place of the capture in that
-    order, and ``against``, the number of the capture to compare with (-1 is the capture before it
-    in the order).  These follow: ``number`` (of the capture, as recorded), ``layer`` (name, value
-    and the other capture's value of each parameter, as texts) and ``moving`` (for each field that
-    is not constant: its index, its number of values, and the lowest and highest value in each of at
-    most 64 steps along the order, 0 to 255 over all).  ``turn`` counts the changes.
+    Beside the traits of ``BitsModel``, these can be set and observed: ``sort``, the parameter that
+    the captures are sorted by ("" is the order of recording), ``at``, the place of the shown
+    capture in that order, and ``against``, the number of the capture to compare with (-1 is the
+    capture before it in that order). These follow: ``number`` (of the shown capture, as recorded),
+    ``layer`` (for each parameter its name, its value, and its value in the other capture, as texts)
+    and ``moving`` (for each field that is not constant: its index, its number of values, and a
+    line: the lowest and highest value in each of at most 64 steps along the order, scaled to 0 to
+    255). ``turn`` goes up by 1 with each change.
 
     Raises ValueError for a sweep without captures and a place outside, LookupError for an unknown
     parameter.
@@ -50,7 +51,7 @@ class SweepModel(BitsModel):
     (2, '2 bits in 1 field differ from capture 0: w0_0_32 1 → 2')
     """
 
-    unit = "capture"  # the name of a state in texts
+    unit = "capture"  # how texts call a state
     at = Numbers("place", 0, lambda owner, _: [(0, len(owner.sweep))])
     against = Numbers("capture", -1, lambda owner, _: [(-1, len(owner.sweep))])
     sort = Parameter()
@@ -70,7 +71,7 @@ class SweepModel(BitsModel):
         self._other = 0
         self._shown = sweep.words[:, list(rows.slots)]
         super().__init__(rows, self._shown[0], self._shown[0], laws)
-        self._moving: list[tuple[int, int]] = []  # fields that are not constant, and their values
+        self._moving: list[tuple[int, int]] = []  # (index, number of values)
         for index, item in enumerate(self.rows.fields):
             if item.extract(sweep.varying):
                 values = np.unique(item.extract(sweep.words))
@@ -153,12 +154,13 @@ class SweepModel(BitsModel):
 
 
 class WritesModel(SweepModel):
-    """The register writes of a job in their order, and the state of the registers after each.
+    """The register writes of a job in their order, with the state of the registers after each
+    write.
 
     It is a ``SweepModel`` whose captures are these states; number 0 is the state before the first
-    write.  ``layer`` has the register that is written, and ``cursor`` goes to its highest bit that
-    is set.  Raises LookupError for a task that the capture does not have, ValueError for a job that
-    has no register writes.
+    write. ``layer`` has register, offset and value of the write, and ``cursor`` moves to the
+    highest bit that is set in the value. Raises LookupError for a task that the capture does not
+    have, ValueError for a job that has no register writes.
     """
 
     unit = "write"
@@ -209,11 +211,11 @@ class WritesModel(SweepModel):
 
 class SweepView(BitsView):
     """The captures of a sweep to step through by slider and by key (, and .), with the parameters
-    of each, a line for each field that moves, and marks at the bits that differ from another
+    of each, a line for each field that changes, and marks at the bits that differ from another
     capture.
 
     The arguments are those of ``SweepModel``; ``at``, ``against``, ``sort``, ``cursor`` and
-    ``selection`` are the model's and can be set and observed.  Everything else is on ``model``.
+    ``selection`` are the model's and can be set and observed. Everything else is on ``model``.
     """
 
     _esm, _css = assets("rows", "bits_view", "sweep_view")
@@ -237,7 +239,7 @@ class SweepView(BitsView):
 
 class WritesView(SweepView):
     """The register writes of a job to step through in their order, as in a ``SweepView``: the bits
-    that each write changes, and a line for each field that moves.
+    that each write changes, and a line for each field that changes.
 
     The arguments are those of ``WritesModel``.
     """
@@ -247,14 +249,15 @@ class WritesView(SweepView):
 
 
 def _unnamed_words(count: int) -> RegisterMap:
-    """Return a map of so many words without a named field."""
+    """Return a register map of ``count`` words in which no field has a name."""
     last = {"offset": WORD_BYTES * (count - 1), "field": "", "lsb": 0, "width": WORD_BITS}
     return RegisterMap([last])
 
 
 def _line_of(values: np.ndarray) -> list[list[int]]:
-    """Return the lowest and the highest of values ``(N,)`` in each of at most 64 steps, as numbers
-    from 0 to 255 over their range."""
+    """Return (lowest, highest) of the values ``(N,)`` in each of at most 64 steps, scaled so that
+    the range of all values is 0 to 255.
+    """
     first = np.linspace(0, len(values), min(len(values), BINS), endpoint=False).astype(int)
     lowest = np.minimum.reduceat(values, first)
     highest = np.maximum.reduceat(values, first)
