@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-REFUSED = 2  # the exit status
+REFUSED = 2  # exit status of a command that is refused
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit status."""
+    """Run one command of the shell and return its exit status."""
     if arguments is None:
         arguments = sys.argv[1:]
-    if list(arguments) == ["--version"]:  # answered before anything is loaded
+    if list(arguments) == ["--version"]:  # answered at once, without loading the commands
         from npulab.support.distributions import version_of
 
         print(f"npulab {version_of('npulab')}")
@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from npulab.cli.shell import main
 
         return main(arguments)
-    except ModuleNotFoundError as error:  # a package of npulab's, or of a target's code
+    except ModuleNotFoundError as error:  # a package that npulab needs, or the code of a target
         from npulab.support.extras import told
 
         print(f"npulab: {told(error)}", file=sys.stderr)

@@ -1,4 +1,6 @@
-"""``npulab check``: captures compared with what is understood, one by one or as a model's run."""
+"""``npulab check`` and ``unread``: captures compared with their emulation, one by one or as a
+model's run; fields that lift does not read.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from npulab.support.refuse import near, refuse_if
 from npulab.support.text import plural
 
 NOTHING_COMPARED = 3  # exit status: nothing differs, but no recorded output was compared
-MOST_NAMED = 12  # cases, in a refusal
+MOST_NAMED = 12  # how many cases a refusal names, at most
 UNREAD = ("task", "block", "register", "field", "raw", "all", "effect", "evidence")
 
 
@@ -108,12 +110,12 @@ def _check_cases(
             if result.verdict == "differs" and result.captured is not None:
                 differ[number] = result
         with progress("change") as bar:
-            # other processes cannot move the bar
+            # a bar cannot be moved from other processes
             counted = partial(_counted, bar) if options.jobs == 1 else iter
             ask = partial(nearby, progress=counted)
             found = dict(zip(differ, run(ask, differ.values()), strict=True))
         checks = replace(checks, explanations=found)
-    if results or not broken + torn:  # captures that cannot be read have been reported
+    if results or not broken + torn:  # if no capture could be read, that has been reported
         show(options, checks)
     if broken:
         return 2
@@ -125,14 +127,16 @@ def _check_cases(
 
 
 def _counted(bar: Bar, changes: list[Any]) -> Iterator[Any]:
-    """Yield the changes that an explanation tries, and count them on the bar."""
+    """Yield changes one after the other, and show on the bar how many are done."""
     for number, change in enumerate(changes):
         bar(number, len(changes))
         yield change
 
 
 def _checked(case: store.Case, chip: str | None) -> Comparison | Exception:
-    """Read and check a capture; return the error if it cannot be read."""
+    """Read and check a capture; return the comparison, or the error of a capture that is
+    unreadable.
+    """
     try:
         capture = case.read(chip)
     except REFUSED as error:
@@ -151,7 +155,9 @@ def _check_run(options: argparse.Namespace, cases: list[store.Case], broken: int
 
 @dataclass(frozen=True, eq=False)
 class Unread(Answer):
-    """The fields of a capture that can change without its target noticing, a row each."""
+    """The answer of ``npulab unread``: a row for each field of a capture that can change without
+    its target noticing.
+    """
 
     rows: list[dict[str, Any]]
     unnamed: int

@@ -1,4 +1,4 @@
-"""``npulab completion``: a script for the shell that completes commands, options and choices."""
+"""``npulab completion``: a script with which a shell completes commands, options, choices."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def _completion(options: argparse.Namespace) -> None:
 
 
 def command_words() -> Words:
-    """Return by command its options and choices without an option, and the choices of options."""
+    """Return two things for each command: the words that stand alone (options, choices of
+    arguments), and the choices of each option.
+    """
     from npulab.cli.shell import COMMANDS as FAMILIES
 
     out = {}
@@ -60,7 +62,7 @@ def _words(parser: argparse.ArgumentParser) -> tuple[list[str], dict[str, list[s
 
 
 def bash(words: Words) -> str:
-    """Return the script for bash; a word that is not an option also completes as a file."""
+    """Return the script for bash; where a word is not an option, it also completes files."""
     options = [f'      {name}) words="{" ".join(plain)}" ;;' for name, (plain, _) in words.items()]
     choices = []
     for name, (_, by_option) in words.items():
@@ -72,7 +74,7 @@ def bash(words: Words) -> str:
 
 
 def fish(words: Words) -> str:
-    """Return the script for fish."""
+    """Return the script for fish, a line for each word that can be completed."""
     lines = [f"complete -c npulab -n __fish_use_subcommand -f -a '{' '.join(words)}'"]
     for name, (plain, by_option) in words.items():
         seen = f"complete -c npulab -n '__fish_seen_subcommand_from {name}'"

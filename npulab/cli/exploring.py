@@ -1,4 +1,6 @@
-"""``npulab explore``: the closed loop with a compiler or a driver, resumable."""
+"""``npulab explore``: plan layers, ask a compiler or a driver, learn laws, again and again;
+resumable.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,14 @@ COLUMNS = ("batch", "captures", "cells", "claimed", "wrong", "share", "capturing
 
 @dataclass(frozen=True, eq=False)
 class Answered(Answer):
-    """The findings of an exploration, as the shell prints them."""
+    """The answer of ``npulab explore``."""
 
     found: Any
 
     def records(self) -> list[Row]:
-        """A record for each batch, each surprise, each layer without a capture, the reasons of most
-        of these, each law."""
+        """Return records of these kinds: each batch, each surprise (a wrong prediction), each layer
+        without a capture, the commonest reasons for these, each law.
+        """
         rows = [
             *_records("batch", self.found.batches),
             *_records("surprise", self.found.surprises),
@@ -121,7 +124,9 @@ def _explore(options: argparse.Namespace) -> int:
 
 
 def _ranges(path: str | None) -> dict[str, Any]:
-    """Read the ranges in a file: for each parameter a list of values, or an object of the ends."""
+    """Read a file of ranges: for each parameter a list of values, or an object with low and high;
+    raises ValueError for others.
+    """
     from npulab.captures.layers import complete_ranges
 
     if path is None:
@@ -140,7 +145,9 @@ def _ranges(path: str | None) -> dict[str, Any]:
 
 
 def _ends(name: str, allowed: Any) -> Any:
-    """Return a range of a file as ``explore`` takes it."""
+    """Return a range of the file in the form that ``explore`` takes: a list of values, or (low,
+    high).
+    """
     if not isinstance(allowed, dict):
         return allowed
     unknown = [key for key in allowed if key not in ENDS]

@@ -1,4 +1,4 @@
-"""``npulab import``: a foreign dump into capture folders, captures into one sweep."""
+"""``npulab import``: turn a foreign dump into capture folders, or captures into one sweep."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _into_folders(options: argparse.Namespace, captures: list[Capture]) -> None:
 
 
 def _into_sweep(options: argparse.Namespace, captures: list[Capture]) -> None:
-    """Write captures as one sweep; its name is that of the file."""
+    """Write captures as one sweep, which has the name of its file."""
     if options.name:
         raise ValueError(
             f"--name: got {options.name!r}, "

@@ -1,4 +1,4 @@
-"""``npulab lab``: JupyterLab on the working folder, or on npulab's notebooks and captures."""
+"""``npulab lab``: JupyterLab on the present folder, or on npulab's notebooks and captures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parents[1]
 START = "0-start.ipynb"
 NOTEBOOK = f"notebooks/{START}"
 COPY = "npulab-notebooks"
-CONFIG = Path(__file__).with_name("jupyter")  # no news, views are saved: saving.py
+CONFIG = Path(__file__).with_name("jupyter")  # settings: no news; views are saved by saving.py
 ROOT_OPTIONS = ("--ServerApp.root_dir", "--notebook-dir", "--preferred-dir")
 
 
@@ -42,10 +42,11 @@ def lab(options: argparse.Namespace, rest: Sequence[str] = ()) -> int:
 
 
 def _opened(here: Path) -> tuple[Path, str]:
-    """Return the folder that JupyterLab serves, and the page it opens: the start notebook in the
-    checkout or its copy, no page in any other folder.
+    """Return the folder that JupyterLab serves, and the page that it opens.
 
-    Without a checkout, the notebooks of the wheel are copied out once and opened.
+    In a checkout, or in a folder where the notebooks were copied to, the page is the start
+    notebook. If there is neither, the notebooks of the wheel are copied here, and the copy's start
+    notebook is the page. In any other folder there is no page ("").
     """
     around = [here, *here.parents]
     copies = [folder for folder in around if folder.name == COPY]
@@ -64,7 +65,9 @@ def _opened(here: Path) -> tuple[Path, str]:
 
 
 def _copy_out(here: Path) -> Path:
-    """Copy the notebooks and captures of the wheel into a new folder, and return it."""
+    """Copy the notebooks and captures of the wheel into a new folder in ``here``, and return that
+    folder.
+    """
     copy = here / COPY
     if copy.exists() or copy.is_symlink():
         raise FileExistsError(

@@ -1,4 +1,6 @@
-"""``npulab map``, ``new`` and ``trust``: register maps between formats, folders of NPUs."""
+"""``npulab map``, ``new`` and ``trust``: convert register maps, make the folder of a new NPU, trust
+its code.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from npulab.registers.fields import WORD_BYTES
 from npulab.registers.formats import FORMATS, of_blocks, of_chip, read_map, write_map
 from npulab.support.text import plural
 
-LOST = ("kind", "name", "where", "why")  # of something that a header says and no map can
-WORDS_SUFFIX = ".bin"  # of a file that holds the words of a job
+LOST = ("kind", "name", "where", "why")  # columns of what a header says and a map cannot hold
+WORDS_SUFFIX = ".bin"  # suffix of a file with the words of one or several jobs
 
 
 def _map_options(add: Add) -> None:
@@ -127,7 +129,7 @@ def _new(options: argparse.Namespace) -> None:
 def _next(
     name: str, folder: Path, words: int, source: Path = Path("words.bin"), jobs: int = 1
 ) -> list[str]:
-    """Return the commands to try next, with the reader's paths."""
+    """Return lines with the commands to try next, with paths that are right in this folder."""
     here, size = Path.cwd(), WORD_BYTES * words
     away = []
     where = quote(str(source))

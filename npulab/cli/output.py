@@ -1,4 +1,4 @@
-"""The output of a command: a result on stdout, a refusal in one sentence on stderr."""
+"""The output of a command: a result on stdout, or a refusal in one sentence on stderr."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from npulab.support.extras import MissingPackage
 from npulab.support.refuse import reason
 from npulab.support.text import one_line, visible
 
-Add = Callable[..., Any]  # add_argument of argparse
+Add = Callable[..., Any]  # the method add_argument of argparse
 REFUSED = (ValueError, LookupError, OSError, MissingPackage)
 
 
 class Result(Protocol):
-    """An answer: its records for ``--json``, its text for people."""
+    """Protocol of results: ``records`` are the objects for ``--json``, ``str`` is the text for
+    people.
+    """
 
     def records(self) -> list[dict[str, Any]]: ...
 
 
 @dataclass(frozen=True)
 class Done:
-    """The result of a command that is one record."""
+    """The result of a command that has a single record."""
 
     record: dict[str, Any]
     text: str
@@ -40,8 +42,9 @@ class Done:
 
 
 def show(options: argparse.Namespace, result: Result) -> None:
-    """Print a result: with ``--json`` its records, one object a line, else its text, which a
-    terminal shows in its width and in colour."""
+    """Print a result: with ``--json`` its records, one object a line, else its text, fitted to a
+    terminal's width and coloured if stdout is a terminal.
+    """
     if options.json:
         for row in result.records():
             print(visible(json.dumps(_finite(row), ensure_ascii=False)))
@@ -59,14 +62,16 @@ def tell(what: object) -> None:
 
 
 def sentence(what: object) -> str:
-    """Return an error, a warning or a text as one line."""
+    """Return an error (its reason), a warning or a text as one line."""
     if isinstance(what, BaseException):
         return one_line(reason(what))
     return one_line(str(what))
 
 
 def each(call: Callable[[Any], Any], things: Iterable[Any]) -> tuple[list[Any], int]:
-    """Return the results of ``call``, and how many things it refuses; each refusal is printed."""
+    """Return the results of ``call`` on each thing, and the number of things that it refused; each
+    refusal is printed on stderr.
+    """
     got, refused = [], 0
     for thing in things:
         try:
@@ -78,7 +83,7 @@ def each(call: Callable[[Any], Any], things: Iterable[Any]) -> tuple[list[Any], 
 
 
 def _finite(value: Any) -> Any:
-    """Return a value with infinities and NaN as texts, which JSON does not have."""
+    """Return a JSON value in which infinities and NaN, which JSON does not have, are texts."""
     if isinstance(value, dict):
         return {name: _finite(inner) for name, inner in value.items()}
     if isinstance(value, list):

@@ -1,8 +1,8 @@
-"""Save a notebook of ``npulab lab`` with the views that it shows, and without changes that only
-opening it has made.
+"""Save a notebook of ``npulab lab`` with the views that it shows, and without changes that come
+only from opening it.
 
-JupyterLab loads this module as an extension of its server.  The folder ``jupyter/`` next to it says
-so, and turns on saving the state of widgets.
+JupyterLab loads this module as an extension of its server. The folder ``jupyter/`` next to the
+module makes it do so, and turns on saving the state of widgets.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ REFERENCE = re.compile(r"IPY_MODEL_(\w+)")
 
 
 def before_save(model: Mapping[str, Any], path: str, contents_manager: Any, **_: Any) -> None:
-    """Change a notebook in place before it is saved: remove widgets without an output, and keep the
-    language as the file has it, whatever Python has opened it."""
+    """Change a notebook in place before it is saved: remove widgets that no output shows, and write
+    the language's metadata as the file has them, whatever Python the notebook runs in.
+    """
     if model.get("type") != "notebook" or not isinstance(model.get("content"), Mapping):
         return
     keep_shown(model["content"])
@@ -35,7 +36,7 @@ def before_save(model: Mapping[str, Any], path: str, contents_manager: Any, **_:
 
 
 def keep_shown(notebook: Mapping[str, Any]) -> None:
-    """Remove the state of widgets that no output of a notebook shows or refers to."""
+    """Remove from a notebook, in place, the state of widgets that no output shows or refers to."""
     metadata = notebook["metadata"]
     state = metadata.get("widgets", {}).get(STATE, {}).get("state")
     if state is None:

@@ -1,4 +1,6 @@
-"""``npulab bisect`` and ``laws``: find the fields that break a capture, and the laws of fields."""
+"""``npulab bisect``, ``laws`` and ``repair``: find the fields that break a capture, find the laws
+of fields, repair a journal.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from npulab.support.files import first_bytes, replace_file, write_file
 from npulab.support.text import plural
 
 MAP_SUFFIX = ".csv"
-HEAD = 2**16  # bytes of a script, which hold its imports
+HEAD = 2**16  # bytes at the beginning of a script, which have its imports
 IMPORTS = b"\nimport npulab\nimport npulab.analysis.bisect\n"
 
 
@@ -138,7 +140,9 @@ def _print_trial(trial: Trying) -> None:
 
 
 def _refuse_script(script: Path) -> None:
-    """Refuse a file that cannot be written, or that bisect did not write itself."""
+    """Raise an error for a path that cannot be written, or that has a file which is not a script of
+    bisect.
+    """
     if script.is_dir() or not script.parent.is_dir():
         raise ValueError(f"--script: got {script}, allowed is a file in a folder that is there")
     exists = script.exists() or script.is_symlink()
@@ -161,7 +165,9 @@ def _flake(text: str) -> float | None:
 
 
 def _device(options: argparse.Namespace, good: Capture) -> Simulated | Command | Manual:
-    """Return the device of ``--device``; a run passes if it gives the good capture's output."""
+    """Return the device that ``--device`` names; a trial passes if the device gives the good
+    capture's output.
+    """
     settings = {}
     for name in ("timeout", "reset", "cooldown", "retries"):
         if getattr(options, name) is not None:
@@ -175,7 +181,7 @@ def _device(options: argparse.Namespace, good: Capture) -> Simulated | Command |
             name = "by-status"
         raise ValueError(f"--{name}: got {options.device!r}, allowed is a device command:PROGRAM")
     if isinstance(oracle, Simulated):
-        # its own output for the good job: the capture may hold what a board recorded
+        # compared with the device's own output: the good capture's may be from a board
         run = oracle.run(good)
         if run.output is None:
             raise ValueError(
@@ -264,7 +270,9 @@ def _laws(options: argparse.Namespace) -> int:
 
 
 def _refuse_map(path: str | None) -> None:
-    """Refuse, before the search, a file that could not be written after it."""
+    """Raise an error for a path that could not be written after the search: another suffix, or a
+    file that is there.
+    """
     if path is not None and Path(path).suffix != MAP_SUFFIX:
         raise ValueError(f"--map: got {path}, allowed is a file {MAP_SUFFIX}")
     if path is not None and Path(path).exists():

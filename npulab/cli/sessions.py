@@ -1,5 +1,6 @@
-"""``npulab report`` and ``session``: write a session as one page; make, note in, show, and merge
-sessions."""
+"""``npulab report`` and ``session``: write a session as one page; make a session, add a note, show
+it, merge two.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +107,7 @@ def _note(options: argparse.Namespace, file: str, text: str) -> None:
 
 
 def _refuse_unknown(session: Session, field: str) -> None:
-    """Raise LookupError with near names for a field that no capture of the session has."""
+    """Raise LookupError, with similar names, for a field that no capture of the session has."""
     names = []
     for path in session.paths:
         capture = session.load(path)
@@ -124,7 +125,7 @@ def _refuse_unknown(session: Session, field: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Held(Answer):
-    """The items of a session."""
+    """The answer of ``npulab session show``: a row for each item of a session."""
 
     session: Session
 
@@ -142,8 +143,9 @@ def _show(options: argparse.Namespace, file: str) -> None:
 
 
 def _merge(options: argparse.Namespace, base: str, ours: str, theirs: str) -> int:
-    """Write both sessions into the file OURS; return 1 if a person must look at something, which
-    git calls a conflict."""
+    """Write the merged session into the file OURS; return 1 if a person must look at
+    contradictions, so that git reports a conflict.
+    """
     merged = merge_sessions(base, ours, theirs)
     replace_file(Path(ours), merged.text.encode())
     for text in merged.conflicts:

@@ -1,7 +1,7 @@
-"""The ``npulab`` command.  Bad input exits 2 with one sentence; ``--json`` prints an object a line.
+"""The ``npulab`` command. Bad input exits 2 with one sentence; ``--json`` prints one object a line.
 
-A command's options stand next to the function that runs it, in the module of its family, which is
-loaded only if the command is asked for.
+The options of a command stand next to the function that runs it, in a module that is loaded only if
+the command is asked for.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from npulab.support.files import read_table
 from npulab.support.refuse import near
 
 DESCRIPTION = "Find out how an undocumented NPU works; a file may be - for standard input."
-MOST_PIPED = 2**27  # bytes of standard input, which are held in memory
+MOST_PIPED = 2**27  # the most bytes of standard input, as they are held in memory
 INTERRUPTED = 130  # the exit status of shells for Ctrl-C
-# by name: the module with its options and function, and its help
+# by name of a command: the module with its options and function, and its help text
 COMMANDS = {
     row["command"]: (row["module"], row["what"])
     for row in read_table(Path(__file__).with_name("commands.csv"))
@@ -30,7 +30,9 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command, with standard input for - among its arguments; return the exit status."""
+    """Run one command and return its exit status; an argument ``-`` stands for a file with the
+    standard input.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if "-" not in given:
         return _run(given)
@@ -65,7 +67,7 @@ def _run(given: Sequence[str]) -> int:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", UserWarning)
-            # an ImportWarning is hidden otherwise, and a person must know whose code runs
+            # Python hides an ImportWarning by default, but people must know whose code runs
             warnings.filterwarnings("always", r"target \w+ runs code", ImportWarning)
             warnings.showwarning = lambda message, *_, **__: tell(str(message))
             more = [rest] if rest else []
@@ -73,7 +75,7 @@ def _run(given: Sequence[str]) -> int:
         sys.stdout.flush()
         return status
     except BrokenPipeError:
-        # the reader of the output has seen enough, as head does; at exit nothing may be written
+        # the reader of the output, such as head, has closed it: nothing may be written at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt as error:
@@ -82,7 +84,7 @@ def _run(given: Sequence[str]) -> int:
     except REFUSED as error:
         tell(error)
         return 2
-    except SystemExit as error:  # JupyterLab ends so, and a target's code may
+    except SystemExit as error:  # JupyterLab ends with it, and a target's code may raise it
         if options.command == "lab":
             raise
         tell(f"{options.command}: the code of a target ended the program ({error.code!r})")
@@ -90,7 +92,7 @@ def _run(given: Sequence[str]) -> int:
 
 
 def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
-    """Return the parser of every command, with the options of the command that is asked for."""
+    """Return the parser of all commands; only the commands in ``given`` have their options."""
     parser = argparse.ArgumentParser("npulab", description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"npulab {version_of('npulab')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

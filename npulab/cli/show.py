@@ -99,7 +99,9 @@ def _show(options: argparse.Namespace) -> None:
 
 
 def _refuse(options: argparse.Namespace, what: str) -> None:
-    """Refuse options that only a capture has."""
+    """Raise ValueError if an option is given that only captures have; ``what`` says what the path
+    is instead.
+    """
     for name in ("case", "field", "unknown", "addresses", "nonzero"):
         if getattr(options, name):
             raise ValueError(f"--{name}: got {options.path}, {what}, allowed is a capture")

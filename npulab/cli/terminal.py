@@ -1,4 +1,4 @@
-"""Answers on a terminal: as wide as it is, coloured, a page at a time."""
+"""Answers on a terminal: fitted to its width, coloured, and through a pager if they are long."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 STYLES = {"good": "green", "bad": "bold red", "open": "yellow", "quiet": "dim"}
-GAP = 2  # columns between two cells
-INDENT = 4  # of the columns that stand below their row
-NAME = 16  # columns that a name keeps; a longer name is broken after a _ or the like
-# a column with cells longer than PROSE is of sentences, and keeps SENTENCES columns
+GAP = 2  # blank columns between two cells
+INDENT = 4  # indent of cells that stand below their row
+NAME = 16  # a column of names is at least this wide; a longer name is broken after a _, . or -
+# a column with a cell longer than PROSE has sentences, and is at least SENTENCES wide
 PROSE, SENTENCES = 40, 32
 SOFT = re.compile(r"[^_./-]*[_./-]|[^_./-]+")
-# options of less as git sets them: no pager for a text that fits, colours, and the text stays
+# options of less, as git sets them: no paging of a text that fits, colours, no clearing at the end
 LESS = "-FRX"
 
 
 def print_parts(parts: Sequence[Part], console: Console | None = None) -> None:
-    """Print lines and tables on a terminal; through a pager if they are taller than it is."""
+    """Print lines and tables on a terminal, through a pager if they need more lines than it has."""
     from rich.console import Console, Group
     from rich.text import Text
 
@@ -50,7 +50,7 @@ def print_parts(parts: Sequence[Part], console: Console | None = None) -> None:
 
 
 def folded(text: str, width: int) -> list[str]:
-    """Return lines of at most so many columns, broken between words.
+    """Return the lines of a text, of at most ``width`` columns, broken between words.
 
     A longer word is broken after a ``_``, ``.``, ``/`` or ``-``, and anywhere if it has none.
 
@@ -73,9 +73,11 @@ def folded(text: str, width: int) -> list[str]:
 
 
 def widths(columns: Sequence[Sequence[str]], most: int) -> list[int]:
-    """Return the widths of the first columns, as many as fit into ``most`` with their gaps.
+    """Return the widths of the first columns of a table: of as many as fit into ``most`` with the
+    gaps between them.
 
-    The widest columns give way first, as far as words stay whole.
+    ``columns`` has the texts of each column. The widest columns are narrowed first, as far as words
+    stay whole.
 
     >>> rows = ["field", "in_image_x_size"], ["value", "4"], ["note", "columns of the image, " * 3]
     >>> widths(rows, 80), widths(rows, 60), widths(rows, 40)
@@ -99,9 +101,9 @@ def widths(columns: Sequence[Sequence[str]], most: int) -> list[int]:
 
 
 def _text_of_table(table: Table, most: int) -> Text:
-    """Return a table that fits.
+    """Return a table as text of at most ``most`` columns.
 
-    If it is wider than ``most``, cells that all rows have in common go to a line above it, and
+    If the table is wider, a column whose cells are all equal goes to a line above the table, and
     columns that do not fit stand below their row.
     """
     from rich.text import Text
@@ -141,16 +143,17 @@ def _text_of_table(table: Table, most: int) -> Text:
 
 
 class Bar(Protocol):
-    """Progress of long work."""
+    """A function that shows the progress of long work: how much is done, of how much, a text."""
 
     def __call__(self, done: int, total: int | None = None, text: str = "") -> None: ...
 
 
 @contextmanager
 def progress(unit: str, hidden: bool = False) -> Iterator[Bar]:
-    """Show on stderr how far work is and how long it still takes.
+    """Show on stderr how much of the work is done and how long the rest takes; yields the ``Bar``
+    to call.
 
-    Nothing is shown if stderr is not a terminal, or ``hidden`` because a person types there.
+    Nothing is shown if stderr is not a terminal, or if ``hidden``, because a person types there.
     """
     if hidden or not sys.stderr.isatty():
         yield lambda done, total=None, text="": None

@@ -1,5 +1,5 @@
-"""How fast, measured side by side: every ratio is of times from one run, one thread, on this
-machine.
+"""Benchmarks: npulab's speed next to that of other libraries; both times of a ratio are from one
+run, in one thread, on this machine.
 
     python -m npulab.cli.bench emulate 12   # 12 turns in this process, JSON
 
@@ -23,11 +23,12 @@ def bench(what: str = "emulate", rounds: int = ROUNDS) -> pd.DataFrame:
     """Return a table of measured times and ratios; takes about half a minute.
 
     ``emulate``: emulation against TensorFlow Lite, all 28 layers of MobileNetV1-224; a row per
-    setting and rule: ms, its ratio to each engine in the same run, and the mismatches against the
-    engine of that rule. ``decode``: a struct of 150 fields in 38 words against libraries for binary
-    data; a row per library: captures a second decoded and encoded, how many times as fast npulab is
-    in the same run, and fields that came out wrong. ``attrs["limits"]`` holds, by setting, the
-    rates of this machine that bound them.  Raises LookupError for an unknown benchmark.
+    setting and rule: ms, these ms divided by each engine's in the same run, and how many outputs
+    differ from the engine of that rule. ``decode``: a struct of 150 fields in 38 words against
+    libraries for binary data; a row per library: captures a second decoded and encoded, npulab's
+    rate divided by the library's in the same run, and fields that came out wrong.
+    ``attrs["limits"]`` holds, by setting, the rates of this machine that limit the measured ones.
+    Raises LookupError for an unknown benchmark.
     """
     need("bench", what, str, f"is one of {', '.join(BENCHES)}")
     return BENCHES[one_of("bench", what, BENCHES)].table(rounds)

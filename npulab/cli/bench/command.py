@@ -1,4 +1,4 @@
-"""``npulab bench``: the measured ratios as a table, with what its columns mean."""
+"""``npulab bench``: the measured times and ratios as a table, and the meaning of its columns."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ row of a copy is what memory allows: a capture and its values.
 
 @dataclass(frozen=True, eq=False)
 class Measured(Answer):
-    """The table that ``npulab.bench`` returns for ``what``."""
+    """The answer of ``npulab bench``: the table that ``npulab.bench`` returns for ``what``."""
 
     what: str
     table: pd.DataFrame
@@ -45,7 +45,7 @@ class Measured(Answer):
 
     @property
     def limits(self) -> dict[str, dict[str, float]]:
-        """The rates that bound the measured ones, by setting."""
+        """The rates of this machine that limit the measured ones, by setting."""
         limits: dict[str, dict[str, float]] = self.table.attrs["limits"]
         return limits
 
@@ -66,7 +66,7 @@ class Measured(Answer):
 
 
 def _shortly(value: Any) -> Any:
-    """Return a float as text of three digits; anything else as it is."""
+    """Return a float as text with three significant digits; any other value as it is."""
     if not isinstance(value, float):
         return value
     if value < 1000:

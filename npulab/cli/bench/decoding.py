@@ -1,5 +1,6 @@
-"""Decoding and encoding compared with libraries for binary data: a struct of 150 fields in 38
-little-endian words."""
+"""Benchmark of decoding and encoding, npulab next to libraries for binary data: a struct of 150
+fields in 38 little-endian words.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +24,11 @@ WORDS, FIELDS, CAPTURES = 38, 150, 100_000
 SIZE = WORDS * WORD_BYTES
 OURS = "npulab"
 COPY = "copy of as many bytes"
-COPIED = 2**25  # bytes, more than caches hold
+COPIED = 2**25  # bytes that are copied, more than caches hold
 
 
 class Member(NamedTuple):
-    """A field of the struct: name, word, lowest bit, bits."""
+    """A field of the struct: its name, its word, its lowest bit, its number of bits."""
 
     name: str
     word: int
@@ -36,10 +37,10 @@ class Member(NamedTuple):
 
 
 class Codec(NamedTuple):
-    """A library at work on so many captures.
+    """Functions with which a library decodes and encodes ``captures`` captures.
 
-    ``encode`` takes the result of ``decode``.  ``rows`` turns that result into numbers
-    ``(captures, FIELDS)``, ``data`` the result of ``encode`` into bytes.
+    ``encode`` takes the result of ``decode``. ``rows`` turns that result into numbers ``(captures,
+    FIELDS)``, ``data`` turns the result of ``encode`` into bytes.
     """
 
     captures: int
@@ -53,7 +54,7 @@ Make = Callable[[list[Member], np.ndarray, Any], Codec]
 
 
 def struct(seed: int = 0) -> list[Member]:
-    """Return 150 members of 1 to 32 bits that tile 38 words, cut at random places."""
+    """Return the struct: 150 members of 1 to 32 bits that fill 38 words, cut at random places."""
     random = np.random.RandomState(seed)
     cuts = [{0, WORD_BITS} for _ in range(WORDS)]
     while sum(map(len, cuts)) < FIELDS + WORDS:
@@ -69,10 +70,11 @@ def struct(seed: int = 0) -> list[Member]:
 
 
 def table(rounds: int) -> pd.DataFrame:
-    """Return a row per library: captures decoded and encoded a second, the ratio of npulab's rate
-    to it, and how many fields and words came out wrong; a library that is not installed says so.
+    """Return a row per library: captures decoded and encoded a second, npulab's rate divided by
+    these, and how many fields and words came out wrong; for a library that is not installed,
+    only that.
 
-    ``attrs["limits"]``: rate of a copy, bytes of a capture and of its values.
+    ``attrs["limits"]`` has the rate of a copy (GB/s), and the bytes of a capture and of its values.
     """
     found = child("decode", rounds, {})
     ours = found["rates"][OURS]
@@ -147,7 +149,7 @@ def _codecs(members: list[Member], words: np.ndarray) -> tuple[dict[str, Codec],
 
 
 def _differing(got: Any, want: np.ndarray, captures: int) -> int:
-    """Return how many numbers differ, and how many captures are missing."""
+    """Return how many numbers differ, plus how many captures are missing."""
     rows = np.asarray(got)
     wanted = want[: len(rows)]
     differing = int(np.count_nonzero(rows != wanted))
@@ -267,7 +269,8 @@ def _construct(compiled: bool) -> Make:
 
 def _bitstruct(most: int, named: bool) -> Make:
     def make(members: list[Member], words: np.ndarray, module: Any) -> Codec:
-        # bitstruct reads from the highest bit; the words are swapped once, which is not measured
+        # bitstruct reads from the highest bit, so the words are byte-swapped, outside of the
+        # measured time
         captures = _captures(words.byteswap(), most)
         order = sorted(members, key=lambda m: (m.word, -m.lsb))
         form = "".join(f"u{m.width}" for m in order)
@@ -305,7 +308,7 @@ def _cantools(members: list[Member], words: np.ndarray, module: Any) -> Codec:
     return _single(captures, decode, encode, row)
 
 
-# the module to import, and the function that puts it to work
+# by name: the module to import, and the function that makes its Codec
 LIBRARIES: dict[str, tuple[str, Make]] = {
     OURS: ("numpy", _npulab),
     "numpy, a line a field": ("numpy", _by_hand),

@@ -1,4 +1,4 @@
-"""Emulation compared with TensorFlow Lite: all 28 layers of MobileNetV1-224."""
+"""Benchmark of emulation, npulab next to TensorFlow Lite: all 28 layers of MobileNetV1-224."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ WIDE_KERNELS = "SkylakeX"
 
 
 def table(rounds: int) -> pd.DataFrame:
-    """Return a row per setting and rule: ms, its ratio to each engine, and the mismatches against
-    the engine of that rule.
+    """Return a row per setting and rule: ms, these ms divided by each engine's, and how many
+    outputs differ from the engine of that rule.
 
-    ``attrs`` holds ``limits`` (matrix product and copy rates by setting) and ``layers`` (a
+    ``attrs`` holds ``limits`` (rates of matrix product and copy by setting) and ``layers`` (a
     DataFrame of ms per layer and setting).
     """
     rows, limits, layers = [], {}, {}
@@ -71,8 +71,9 @@ def table(rounds: int) -> pd.DataFrame:
 
 
 def settings() -> dict[str, dict[str, str]]:
-    """Return the environments to measure in: the matrix product with its own choice of kernels, and
-    with its widest kernels if the CPU has them."""
+    """Return the settings to measure in, as environment variables by name: OpenBLAS with the
+    kernels that it chooses, and, if the CPU has AVX-512, with its kernels for that.
+    """
     out: dict[str, dict[str, str]] = {"BLAS as it comes": {}}
     with suppress(OSError):
         if "avx512vl" in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
@@ -82,7 +83,9 @@ def settings() -> dict[str, dict[str, str]]:
 
 @dataclass(frozen=True)
 class LayerShape:
-    """A layer of MobileNet: a square image, its channels, output channels, and a square kernel."""
+    """The shape of a layer of MobileNet: ``size`` of a square image, input and output channels,
+    ``kernel`` of a square kernel.
+    """
 
     name: str
     size: int
@@ -94,8 +97,9 @@ class LayerShape:
 
 
 def mobilenet(seed: int = 0) -> dict[str, tuple[Conv2D | FullyConnected, np.ndarray]]:
-    """Return the 28 layers of MobileNetV1 1.0 at 224x224 by name, int8 per channel, random weights;
-    each with an input."""
+    """Return the 28 layers of MobileNetV1 1.0 at 224x224 by name, each with an input: int8, a scale
+    per channel, random weights.
+    """
     random = np.random.RandomState(seed)
     return {shape.name: _layer(shape, random) for shape in _shapes()}
 
@@ -120,7 +124,8 @@ def _layer(
         of_weights = 1, shape.kernel, shape.kernel, shape.channels
         taps = shape.kernel * shape.kernel
     weights = random.randint(-127, 128, of_weights).astype(np.int8)
-    # outputs that use the range: random codes of 74 and weights of 73 codes, root mean square
+    # scales with which outputs use the whole range: random inputs and weights have a root mean
+    # square of 74 and 73 codes
     scales = random.uniform(0.6, 1.4, shape.outputs) * 50 / (np.sqrt(taps) * 74 * 73)
     zero_point = -128
     if shape.name == "stem":
@@ -145,8 +150,9 @@ def _layer(
 
 
 def measure(rounds: int) -> dict[str, Any]:
-    """Return times in this process: ``layers`` (ms each, the least of all calls), ``wrong``
-    (mismatches), ``limits``."""
+    """Measure in this process, and return ``layers`` (least ms of each engine and rule, by layer),
+    ``wrong`` (outputs that differ, by rule) and ``limits``.
+    """
     layers, wrong = [], dict[str, int]()
     engines = {}
     if installed("ai_edge_litert"):
@@ -166,7 +172,7 @@ def measure(rounds: int) -> dict[str, Any]:
                 want = answers.get(engine)
                 if not engine:
                     want = emulate(layer, x, rule)
-                if want is not None:  # else the engine is not installed
+                if want is not None:  # None if the engine is not installed
                     differing = np.count_nonzero(ready(x).reshape(want.shape) != want)
                     wrong[label] = wrong.get(label, 0) + int(differing)
         layers.append({"layer": name, **least(runs, rounds)})
@@ -174,8 +180,9 @@ def measure(rounds: int) -> dict[str, Any]:
 
 
 def limits() -> dict[str, float]:
-    """Return the rates that bound the emulation here: GFLOP/s of a float32 matrix product, GB/s of
-    a copy, ns of a cast element."""
+    """Return the rates of this machine that limit the emulation: GFLOP/s of a float32 matrix
+    product, GB/s of a copy, ns of a cast element.
+    """
     random = np.random.RandomState(0)
     a, b = random.rand(784, 512).astype(np.float32), random.rand(512, 512).astype(np.float32)
     out, codes = np.empty((784, 512), np.float32), np.empty(160_000, np.int8)
@@ -197,7 +204,7 @@ def limits() -> dict[str, float]:
 
 
 def litert(model: bytes, x: np.ndarray, engine: str) -> tuple[Callable[[], Any], np.ndarray]:
-    """Return a function that runs a model in TensorFlow Lite once more, and its output."""
+    """Run a model in TensorFlow Lite; return a function that runs it once more, and the output."""
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
     run = Interpreter(

@@ -1,4 +1,6 @@
-"""The least times of functions called in turn, and measuring in a process of its own."""
+"""Measuring: the least times of functions that are called in turn, and a process of its own for
+each measurement.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,9 @@ CALLS = 3
 
 
 def least(runs: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Return the least ms of each function.
+    """Return the least time of each function, in ms.
 
-    They are called in turn, so that other work of the machine slows all of them alike.
+    The functions are called in turn, so that other work of the machine slows all of them alike.
     """
     best = dict.fromkeys(runs, float("inf"))
     for turn in range(rounds + 1):
@@ -32,10 +34,11 @@ def least(runs: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float
 
 
 def child(what: str, rounds: int, environment: Mapping[str, str]) -> Any:
-    """Return the numbers of one setting, measured in a new process.
+    """Return the numbers that a benchmark measures in a new process, with the given environment
+    variables.
 
-    numpy's matrix product reads its settings when it is loaded, and earlier work of a process
-    decides where its memory lies.
+    A new process is needed because numpy's matrix product reads its settings when it is loaded, and
+    because earlier work of a process decides where its memory lies.
     """
     threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     done = subprocess.run(

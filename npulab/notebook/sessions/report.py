@@ -526,7 +526,7 @@ def _result(good: Any, bad: Any, journal: Journal) -> str:
     try:
         return Bisection(good, bad, journal=journal).result.sentence
     except (ValueError, LookupError) as error:
-        return f"nothing that can be told again ({error})"
+        return f"nothing, as the journal does not fit the captures ({error})"
 
 
 def _figures(session: Contents, pictures: Iterable[Any]) -> Iterator[Piece]:

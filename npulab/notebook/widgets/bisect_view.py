@@ -249,7 +249,7 @@ class BisectModel(Model):
         self._turn("undo", self.session.undo)
 
     def again(self) -> None:
-        """Ask the last trial a second time, because its outcome is in doubt; both outcomes count."""
+        """Ask the last trial again, because its outcome is in doubt; both outcomes count."""
         self._turn("again", self.session.again)
 
     def run(self, oracle: Oracle | None = None, wait: bool = False) -> None:

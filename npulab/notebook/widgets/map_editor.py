@@ -197,7 +197,7 @@ class MapModel(Model):
             )
 
     def _register(self, field: str) -> str | int:
-        """Return the name of a field's register, or its word if several registers have that name."""
+        """Return the name of a field's register, or its word if the name is not unique."""
         item = self.draft.map[field]
         names = [name for _, _, name in self.draft.map.registers]
         if names.count(item.register) == 1:

@@ -1,4 +1,4 @@
-"""The tables next to an NPU's modules: chips, register maps, enums, sources."""
+"""The tables in the folder of an NPU, read once: chips, register maps, enums, sources."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ STARTS = "starts.csv"
 
 
 class Facts(NamedTuple):
-    """The facts in the tables of a folder: features by chip, register maps by block."""
+    """The facts in the tables of an NPU's folder: features by chip, the chip that is meant if none
+    is named, register maps by block.
+    """
 
     here: Path
     chips: dict[str, dict[str, int]]
@@ -25,11 +27,12 @@ class Facts(NamedTuple):
     def beside(
         cls, module: str, tables: Mapping[str, str | RegisterMap], sparse: Collection[str] = ()
     ) -> Facts:
-        """Read the tables next to a module: ``chips.csv``, and register maps by block.
+        """Read the tables in the folder of a module (its ``__file__``): ``chips.csv``, and register
+        maps by block.
 
         A map is a file's name or a RegisterMap; maps of the blocks in ``sparse`` have no words
-        between registers.  ``starts.csv`` (block, register, evidence, note), if it exists, names
-        the registers that start a unit when they are written.
+        between registers. ``starts.csv`` (block, register, evidence, note), if it exists, names the
+        registers that start a unit when they are written.
         """
         here = Path(module).parent
         chips = read_chips(here / "chips.csv")
@@ -50,34 +53,36 @@ class Facts(NamedTuple):
         return self.chips[chip]
 
     def target(self, title: str, *steps: Callable[..., Any], **known: Any) -> Target:
-        """Return the target of these tables, with more that is known of it: functions under their
-        own names (``steps``), and other values by name."""
+        """Return the Target that these tables describe; ``steps`` are its functions (``lift``,
+        ``lower``, ...) under their own names, ``known`` other values by name.
+        """
         known |= {step.__name__: step for step in steps}
         sources = read_sources(self.here / "sources.csv")
         return Target(self.here.name, title, self.chips, self.tables, sources=sources, **known)
 
     def maps(self, chip: str) -> dict[str, RegisterMap]:
-        """Return the register maps of a chip, by block."""
+        """Return the register maps by block, with the fields that a chip has."""
         return select(self.tables, self.chips[chip])
 
     def enum(self, name: str) -> dict[str, int]:
-        """Return the codes of an enum of ``enums.csv``, by name."""
+        """Return the codes of an enum in ``enums.csv``, by name of the code."""
         rows = [row for row in read_table(self.here / "enums.csv") if row["enum"] == name]
         return {row["name"]: int(row["raw"], 0) for row in rows}
 
     def agreements(self) -> dict[str, list[tuple[str, str, str]]]:
-        """Return the pairs of fields that must have the same value, and why, by the case of the
-        rows of ``agreements.csv`` (when, a, b, why)."""
+        """Return the rows of ``agreements.csv`` (when, a, b, why) by ``when``: pairs of fields that
+        must have the same value, and why.
+        """
         out: dict[str, list[tuple[str, str, str]]] = {}
         for row in read_table(self.here / "agreements.csv"):
             out.setdefault(row["when"], []).append((row["a"], row["b"], row["why"]))
         return out
 
     def expected(self) -> dict[str, dict[str, tuple[int, ...]]]:
-        """Return the values that a field may have, by the case of the rows of ``expected.csv``
-        (when, field, allowed, note) and by field.
+        """Return the rows of ``expected.csv`` (when, field, allowed, note): by ``when`` and by
+        field, the values that the field may have.
 
-        Values are separated by spaces; no value allows any value but 0.
+        Values are separated by spaces in the table; no value allows any value but 0.
         """
         out: dict[str, dict[str, tuple[int, ...]]] = {}
         for row in read_table(self.here / "expected.csv"):

@@ -1,4 +1,4 @@
-"""A job's values by full name, ``BLOCK.REGISTER.FIELD``, and checks of their values."""
+"""Values of a job's fields by full name, ``BLOCK.REGISTER.FIELD``, and checks of these values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from npulab.registers.map import RegisterMap
 
 
 class Named(Protocol):
-    """Protocol: values by name."""
+    """Protocol of anything that returns a value for a name in brackets."""
 
     def __getitem__(self, name: str, /) -> Any: ...
 
@@ -27,7 +27,9 @@ DEVICE = "{name} is {got}, the simulated unit knows {allowed} only"
 
 
 class Values(dict[str, int]):
-    """Values by full name; a value of a register that is not written is refused in a sentence."""
+    """Values of fields by full name; a name without a value raises Unsupported: the task does not
+    write the register.
+    """
 
     def __missing__(self, name: str) -> int:
         raise Unsupported(f"field {name}: the task does not write its register")
@@ -36,11 +38,12 @@ class Values(dict[str, int]):
 def values_of(
     job: Job, maps: Mapping[str, RegisterMap], *, raw: bool = False, unwritten: bool = False
 ) -> Values:
-    """Return the values of a job's fields, and of its start's, by full name, as meant; with ``raw``
-    as stored.
+    """Return the values of a job's fields, and of the job's start, by full name, as meant; with
+    ``raw`` as stored.
 
-    Enums stay their code.  For a job of register writes only fields of registers that it writes are
-    returned, with ``unwritten`` all fields.  Raises LookupError if there is no map for a block.
+    A field with an enum has its code as value. If the job is register writes, only fields of
+    registers that it writes are returned, with ``unwritten`` all fields. Raises LookupError if
+    there is no map for a block.
     """
     if job.block not in maps:
         blocks = ", ".join(maps) or "none"
@@ -64,10 +67,10 @@ def values_of(
 
 
 def only_job(capture: Capture, block: str, what: str) -> dict[str, Any]:
-    """Return the values of a capture's only job by field name.
+    """Return the values of the fields of a capture's only job, by field name.
 
-    Raises Unsupported if the capture has other jobs than one of the block; ``what`` says what is
-    done to that job.
+    Raises Unsupported unless the capture has exactly one job, of ``block``; ``what`` says in the
+    error what is done with such a job.
     """
     if [job.block for job in capture.jobs] != [block]:
         blocks = ", ".join(job.block for job in capture.jobs) or "none"
@@ -83,16 +86,17 @@ def offsets_of(registers: RegisterMap) -> dict[str, int]:
 
 @cache
 def names_of(registers: RegisterMap) -> dict[int, str]:
-    """Return the ``BLOCK.REGISTER`` at each byte offset."""
+    """Return the name ``BLOCK.REGISTER`` of the register at each byte offset."""
     return {offset: name for name, offset in offsets_of(registers).items()}
 
 
 @cache
 def _cuts(registers: RegisterMap, raw: bool) -> list[list[Cut]]:
-    """Return for each word its fields: full name, the field if its value is more than a weighted
-    sum of its bits, and of each piece word, lsb, mask and the weight of its lowest bit.
+    """Return for each word of a map how to compute its fields: (full name, field, pieces).
 
-    A sign is a piece of its own: the highest bit once more, with a negative weight.
+    The field is None if its value is a weighted sum of its pieces, which are (word, lsb, mask,
+    weight of the lowest bit). A sign is a piece of its own: the highest bit once more, with a
+    negative weight.
     """
     out: list[list[Cut]] = [[] for _ in registers.registers]
     for item in registers:
@@ -119,11 +123,11 @@ def expect(
     style: str = "",
     joint: str = " or ",
 ) -> None:
-    """Raise ``error`` for the first field that has none of its allowed values; a field without
-    allowed values may have every value but 0.
+    """Raise ``error`` for the first field whose value is not among its ``allowed`` values; a field
+    with no allowed values may have any value but 0.
 
     ``text`` is the message, with ``{name}``, ``{got}`` and ``{allowed}``; ``style`` formats the
-    numbers, and a range is printed as its ends.
+    numbers, ``joint`` stands between the allowed ones, and a range is printed as its ends.
     """
     for name, known in allowed.items():
         value = values[name]
@@ -143,9 +147,10 @@ def agree(
     text: str,
     error: type[Exception] = ValueError,
 ) -> None:
-    """Raise ``error`` for the first pair of fields that should have the same value and do not.
+    """Raise ``error`` for the first pair of fields (a, b, why) whose values differ.
 
-    ``text`` is the message, with ``{a}``, ``{got}``, ``{b}``, ``{other}`` and ``{why}``.
+    ``text`` is the message, with ``{a}``, ``{got}`` (the value of a), ``{b}``, ``{other}`` (the
+    value of b) and ``{why}``.
     """
     for a, b, why in pairs:
         if values[a] != values[b]:
@@ -153,14 +158,15 @@ def agree(
 
 
 def known(values: Named, allowed: Mapping[str, Collection[Any]], text: str = DEVICE) -> None:
-    """Raise Hang for the first field with a value that a simulated unit does not know; a field
-    without allowed values may have every value but 0."""
+    """Raise Hang for the first field whose value a simulated unit does not know, as it is not
+    ``allowed``; a field with no allowed values may have any value but 0.
+    """
     for name, numbers in allowed.items():
         hang_if(not numbers and values[name] == 0, f"{name} is 0")
         expect(values, {name: numbers}, text, Hang, joint=" and ")
 
 
 def hang_if(wrong: object, text: str) -> None:
-    """Raise Hang with a text if something is wrong."""
+    """Raise Hang with ``text`` if ``wrong`` is true."""
     if wrong:
         raise Hang(text)

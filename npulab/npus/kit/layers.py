@@ -1,5 +1,6 @@
-"""Layers in the form that an NPU needs: of one type of code, as convolutions, with a border by
-name."""
+"""Layers in the form that an NPU needs: all codes of one type, a fully connected layer as a
+convolution, padding by name.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from npulab.quant.layers import PADDINGS, Conv2D, FullyConnected, QuantParams, p
 
 
 def of_type(layer: Any, dtype: str) -> Any:
-    """Return the layer with codes and zero points of ``dtype``, int8 or uint8."""
+    """Return the layer with all codes and zero points in ``dtype``, int8 or uint8: moved by 128 if
+    they are of the other type.
+    """
     by = SIGNED if dtype == "uint8" else -SIGNED
     tensors = []
     if layer.dtype != dtype:
@@ -29,7 +32,7 @@ def of_type(layer: Any, dtype: str) -> Any:
 
 
 def as_1x1(layer: FullyConnected) -> Conv2D:
-    """Return a fully connected layer as a convolution over one pixel."""
+    """Return a fully connected layer as a convolution with a 1x1 kernel over one pixel."""
     return Conv2D(
         layer.weights[:, None, None],
         layer.bias,
@@ -45,9 +48,10 @@ def as_1x1(layer: FullyConnected) -> Conv2D:
 
 
 def behind(size: int, outputs: int, kernel: int, stride: int, before: int, apart: int = 1) -> int:
-    """Return how far windows reach past an image of ``size``; the first begins ``before`` it.
+    """Return how many cells the last window reaches past the end of an axis of ``size`` cells; the
+    first window begins ``before`` cells before the axis.
 
-    The number is negative if the last cells of the image are in no window; ``apart`` is the
+    The number is negative if the last cells of the axis are in no window; ``apart`` is the
     dilation.
 
     >>> behind(8, 4, 3, 2, 0), behind(8, 3, 3, 2, 0)
@@ -57,7 +61,7 @@ def behind(size: int, outputs: int, kernel: int, stride: int, before: int, apart
 
 
 def padding_names(layer: Conv2D, names: Sequence[Any] = PADDINGS) -> list[str]:
-    """Return the names of paddings, in order, that give the layer's border."""
+    """Return those of ``names`` that are paddings and give the layer its border, in their order."""
     found = []
     for name in dict.fromkeys(names):
         if name in PADDINGS:

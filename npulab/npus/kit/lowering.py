@@ -1,4 +1,4 @@
-"""The common part of every ``lower``: check the arguments, make the capture."""
+"""The common part of every ``lower``: it checks the arguments and makes the capture."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ ADDRESS_BITS = 32
 
 
 def features_asked(features: Collection[str], known: Collection[str]) -> None:
-    """Raise LookupError for features that do not exist, naming the known features in order."""
+    """Raise LookupError if one of ``features`` is not ``known``; the error names the known features
+    in their order.
+    """
     _all_known("features", features, known)
 
 
@@ -23,10 +25,10 @@ def placed(
     align: int,
     bits: int = ADDRESS_BITS,
 ) -> dict[str, int]:
-    """Return the addresses of buffers by name: the given addresses, else the defaults.
+    """Return the addresses of buffers by name: those given, and for other buffers the defaults.
 
     Raises LookupError for a name that has no default, ValueError for an address that is not a
-    multiple of ``align`` within ``bits``.
+    multiple of ``align`` or does not fit into ``bits`` bits.
     """
     where = {**defaults, **(addresses or {})}
     _all_known("addresses", where, sorted(defaults))
@@ -54,7 +56,7 @@ def lowered(
     memory: tuple[Mapping[str, bytes], Mapping[str, int]],
     parameters: Mapping[str, Any],
 ) -> Capture:
-    """Return the capture of ``lower``: jobs, buffers and addresses for a chip, simulated.
+    """Return the capture that ``lower`` returns, with the chip's maps and provenance ``simulated``.
 
     ``memory`` are the bytes of the buffers and their addresses, by name.
     """

@@ -1,4 +1,6 @@
-"""Memory by address that knows which bytes were written, and the buffers of a capture in it."""
+"""A simulated memory by address, which knows which bytes were written and by whom; the buffers of a
+capture by address.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,10 @@ MOST_BYTES = PAGE * MOST_PAGES
 
 
 class Memory:
-    """Pages of bytes, made when something is written to them.
+    """The memory of a simulated device: pages of bytes, made when something is written to them.
 
-    Raises Hang for a byte that is read and was never written, and for pages of more than 64 MiB.
+    Raises Hang if a byte is read that was never written, and if the pages would take more than 64
+    MiB.
 
     >>> memory = Memory({"input": b"abc"}, {"input": 0x5000})
     >>> memory.write(0x5001, b"x", by="task 0")
@@ -35,11 +38,11 @@ class Memory:
 
     @classmethod
     def of(cls, capture: Capture) -> Memory:
-        """Return the memory of the buffers of a capture that have an address."""
+        """Return a memory that holds those buffers of a capture that have an address."""
         return cls(capture.buffers, capture.addresses)
 
     def write(self, start: int, data: bytes, by: str = "") -> None:
-        """Set the bytes at an address; ``by`` names the writer, for ``writer``."""
+        """Write bytes from an address on; ``by`` is the name that ``writer`` returns for them."""
         values, at = np.frombuffer(data, np.uint8), 0
         if by:
             self.writers.append((range(start, start + len(data)), by))
@@ -51,7 +54,9 @@ class Memory:
             at += len(part)
 
     def scatter(self, addresses: np.ndarray, values: np.ndarray, by: str = "") -> None:
-        """Set bytes one by one, in order; ``by`` names the writer, for ``writer``."""
+        """Write each of ``values`` at its address, the last one if an address occurs twice; ``by``
+        is the name that ``writer`` returns for them.
+        """
         if by:
             self.writers.append((addresses.copy(), by))
         for page, where in self._by_page(addresses):
@@ -59,7 +64,7 @@ class Memory:
             data[addresses[where] % PAGE], known[addresses[where] % PAGE] = values[where], True
 
     def gather(self, addresses: np.ndarray) -> np.ndarray:
-        """Return the bytes at addresses, ``uint8`` of the same shape."""
+        """Return the bytes at an array of addresses, as ``uint8`` of the same shape."""
         out = np.empty(addresses.shape, np.uint8)
         for page, where in self._by_page(addresses):
             data, known = self.pages.get(page, (None, None))
@@ -69,7 +74,7 @@ class Memory:
         return out
 
     def read(self, start: int, size: int, what: str = "") -> bytes:
-        """Return ``size`` bytes at an address; ``what`` names them in a refusal."""
+        """Return ``size`` bytes from an address on; ``what`` names the reader in the error."""
         data = self.stretch(start, size)
         if len(data) < size and what:
             raise Hang(f"{what}: reads {size} bytes at {start:#x}, which no buffer holds")
@@ -78,8 +83,9 @@ class Memory:
         return data
 
     def stretch(self, start: int, most: int = MOST_BYTES) -> bytes:
-        """Return the bytes at an address, up to the first byte that was never written, at most
-        ``most``."""
+        """Return the bytes from an address on, until the first byte that was never written; at most
+        ``most`` bytes.
+        """
         out, at, end = [], start, start + most
         while at < end and at // PAGE in self.pages:
             data, known = self.pages[at // PAGE]
@@ -94,30 +100,37 @@ class Memory:
         return b"".join(out)
 
     def writer(self, address: int) -> str:
-        """Return the last writer of the byte at an address; blank if no writer was named."""
+        """Return the name of the last writer of the byte at an address; empty if no writer has a
+        name.
+        """
         return next((by for where, by in reversed(self.writers) if address in where), "")
 
     @property
     def segments(self) -> dict[int, bytes]:
-        """The written bytes by the address of the first byte, in as few segments as possible, so
-        that words written one by one become buffers."""
+        """All written bytes as runs without a gap, by the address of the first byte.
+
+        Words written one by one thus become buffers.
+        """
         out: dict[int, bytes] = {}
         end = 0
         for page in sorted(self.pages):
             _, known = self.pages[page]
             starts = np.flatnonzero(known & ~np.concatenate(([False], known[:-1])))
             for start in (page * PAGE + starts).tolist():
-                if start >= end or not out:  # a segment may reach in from the page before
+                # else the bytes are a part of a segment from the page before
+                if start >= end or not out:
                     out[start] = self.stretch(start)
                     end = start + len(out[start])
         return out
 
     def tensor(self, start: int, layout: Layout) -> np.ndarray:
-        """Return the tensor at an address, in its layout."""
+        """Return the tensor that lies at an address in a layout."""
         return layout.unpack(self.read(start, layout.size))
 
     def _page(self, page: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return a page's bytes, and True for those that were written; Hang for a page too many."""
+        """Return the bytes of a page, and an array that is True for those that were written; raises
+        Hang if there would be too many pages.
+        """
         if page not in self.pages:
             if len(self.pages) == MOST_PAGES:
                 raise Hang(
@@ -127,7 +140,7 @@ class Memory:
         return self.pages[page]
 
     def _by_page(self, addresses: np.ndarray) -> list[tuple[int, np.ndarray]]:
-        """Return each page with the indices of the addresses in it."""
+        """Return (page, indices of the addresses that lie in it) for each page that has any."""
         pages = addresses // PAGE
         order = np.argsort(pages, kind="stable")
         numbers, first = np.unique(pages[order], return_index=True)
@@ -137,7 +150,9 @@ class Memory:
 
 
 def buffer_of(capture: Capture, name: str, size: int | None = None) -> bytes:
-    """Return a buffer by name; Unsupported without it, ValueError if its size is not ``size``."""
+    """Return a buffer of a capture; raises Unsupported if there is none of this name, ValueError if
+    it is not ``size`` bytes long.
+    """
     if name not in capture.buffers:
         raise Unsupported(
             f"capture {capture.name}: buffer {name!r} is missing, there are "
@@ -154,14 +169,18 @@ def buffer_of(capture: Capture, name: str, size: int | None = None) -> bytes:
 
 
 def address_of(capture: Capture, name: str, why: str) -> int:
-    """Return the address of a buffer by name; Unsupported without it, with its purpose ``why``."""
+    """Return the address of a capture's buffer; raises Unsupported if it is not known. ``why``
+    completes the error: "which says ...".
+    """
     if name not in capture.addresses:
         raise Unsupported(f"capture {capture.name}: address {name!r} is missing, which says {why}")
     return capture.addresses[name]
 
 
 def bytes_at(capture: Capture, name: str, address: int, size: int) -> bytes:
-    """Return ``size`` bytes of a buffer at an address; ValueError if it does not hold them all."""
+    """Return ``size`` bytes from an address on, out of the buffer ``name``; raises ValueError if
+    the buffer does not have all of them.
+    """
     data, base = buffer_of(capture, name), address_of(capture, name, "where the buffer lies")
     start = address - base
     if start < 0 or start + size > len(data) or size > MOST_BYTES:
@@ -173,5 +192,7 @@ def bytes_at(capture: Capture, name: str, address: int, size: int) -> bytes:
 
 
 def tensor_at(capture: Capture, name: str, address: int, layout: Layout) -> np.ndarray:
-    """Return the tensor at an address of a buffer, in its layout; raises as ``bytes_at``."""
+    """Return the tensor that lies in a layout at an address, out of the buffer ``name``; raises as
+    ``bytes_at``.
+    """
     return layout.unpack(bytes_at(capture, name, address, layout.size))

@@ -1,4 +1,6 @@
-"""Whole numbers as hardware has them: rounded up, cut to a number of bits, codes moved by 128."""
+"""Whole numbers as hardware has them: rounded up, cut to a number of bits, 8-bit codes moved by
+128.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ SIGNED = 128  # distance between the codes of int8 and of uint8
 
 
 def ceil_div(value: Number, by: int) -> Number:
-    """Return the quotient rounded up.
+    """Return ``value / by``, rounded up.
 
     >>> ceil_div(7, 2)
     4
@@ -21,7 +23,7 @@ def ceil_div(value: Number, by: int) -> Number:
 
 
 def up(size: int, align: int) -> int:
-    """Return the size rounded up to a multiple of ``align``.
+    """Return ``size`` rounded up to a multiple of ``align``.
 
     >>> up(33, 16), up(32, 16)
     (48, 32)
@@ -30,7 +32,7 @@ def up(size: int, align: int) -> int:
 
 
 def wrapped(value: Number, bits: int = 32) -> Number:
-    """Return whole numbers as a signed register of so many bits holds them.
+    """Return whole numbers as a signed register of ``bits`` bits holds them: higher bits are lost.
 
     >>> wrapped(200, 8), wrapped(2 ** 31)
     (-56, -2147483648)
@@ -41,7 +43,7 @@ def wrapped(value: Number, bits: int = 32) -> Number:
 
 @cache
 def half(bits: int) -> float:
-    """Return the number of the 16 bits of a float16.
+    """Return the real number that 16 bits are as a float16.
 
     >>> half(0x3C00)
     1.0
@@ -50,7 +52,8 @@ def half(bits: int) -> float:
 
 
 def as_codes(codes: np.ndarray, dtype: str) -> np.ndarray:
-    """Return 8-bit codes as ``dtype``, int8 or uint8: moved by 128 if they are of the other type.
+    """Return 8-bit codes as ``dtype``, int8 or uint8: moved by 128 if they are of the other type,
+    so that each keeps its meaning.
 
     >>> as_codes(np.array([0, 255], np.uint8), "int8")
     array([-128,  127], dtype=int8)

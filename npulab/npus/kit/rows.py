@@ -1,4 +1,6 @@
-"""Fields that follow from a subject by a table: a row says when it applies, and gives a number."""
+"""Fields of a job computed from a subject by a table: a row says when it applies, and where its
+number comes from.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,11 @@ from npulab.support.files import read_table
 
 
 class Row(NamedTuple):
-    """A row: it gives ``number`` (a number or a path of attributes) in units of ``unit``, if all
-    attributes in ``when`` are true."""
+    """A row of the table: if all attributes of the subject named in ``when`` are true, ``field`` is
+    ``number`` divided by ``unit``.
+
+    ``number`` is a number, or the name of an attribute of the subject (with dots).
+    """
 
     field: str
     when: tuple[str, ...]
@@ -22,7 +27,7 @@ class Row(NamedTuple):
 
 
 def read_rows(path: Path) -> tuple[Row, ...]:
-    """Read the rows of a table (when, field, number, unit, note)."""
+    """Read the rows of a table with the columns when, field, number, unit, note."""
     rows = []
     for row in read_table(path):
         number: int | str = row["number"]
@@ -34,7 +39,7 @@ def read_rows(path: Path) -> tuple[Row, ...]:
 
 
 def numbers_of(rows: tuple[Row, ...], subject: Any) -> Iterator[tuple[Row, int]]:
-    """Yield each row that applies to a subject, with its number.
+    """Yield (row, number divided by the row's unit) for each row that applies to a subject.
 
     Rows whose number is None, or not a multiple of the row's unit, are left out.
     """

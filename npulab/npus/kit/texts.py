@@ -1,4 +1,6 @@
-"""Texts that people paste: read with limits, and the lines that a reader skipped, as rows."""
+"""Texts that people paste: how they are read, with limits, and the lines that a reader skipped as
+rows.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +13,25 @@ from npulab.support.refuse import refuse_if
 
 MOST_BYTES = 2**26
 MOST_LINES = 2**21  # a line takes far more memory than its letters
-LOOK = 2**20  # bytes of a file that are searched for the sign of a format
-MOST_ROWS, MOST_SHOWN = 16, 60  # of skipped lines: rows, and letters of each
-NBSP = "\xa0"  # blogs write it for blanks
+LOOK = 2**20  # how many bytes of a file are searched for the sign of a format
+# the most rows of skipped lines, and the most letters of a row's text
+MOST_ROWS, MOST_SHOWN = 16, 60
+NBSP = "\xa0"  # the non-breaking space, which blogs have in place of blanks
 
 
 class Line(NamedTuple):
-    """A line of a text, counted from 1."""
+    """A line of a text, with its number, counted from 1."""
 
     number: int
     text: str
 
 
 def plain_text(data: bytes) -> str:
-    """Return UTF-8, or Latin-1 if it is not UTF-8 (a cut-off end counts as UTF-8), with plain
-    blanks."""
+    """Return bytes as text: UTF-8, or Latin-1 if they are not UTF-8; non-breaking spaces become
+    blanks.
+
+    A character that is cut off at the end does not make the bytes Latin-1.
+    """
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -37,7 +43,7 @@ def plain_text(data: bytes) -> str:
 
 
 def head_of(path: Path, size: int = LOOK) -> str:
-    """Return the beginning of a text; nothing if it holds a zero byte."""
+    """Return the first ``size`` bytes of a file as text; empty if a zero byte is among them."""
     head = first_bytes(path, size)
     if b"\0" in head:
         return ""
@@ -55,10 +61,11 @@ def lines_of(path: Path) -> list[Line]:
 
 
 def skipped_rows(lines: Iterable[Line]) -> list[dict[str, Any]]:
-    """Return lines that a reader skipped as rows of a capture's parameters.
+    """Return lines that a reader skipped, as rows for a capture's parameters: a row for each run of
+    consecutive lines.
 
-    A row has the first ``line`` of a run, the number of its ``lines``, and its first ``text``; the
-    last of at most 16 rows counts all further lines.  Empty lines are left out.
+    A row has the number of the first ``line`` of a run, how many ``lines`` it has, and the first
+    line's ``text``; the last of at most 16 rows counts all further lines. Empty lines are left out.
 
     >>> skipped_rows([Line(3, "boot"), Line(4, "more"), Line(9, "end")])
     [{'line': 3, 'lines': 2, 'text': 'boot'}, {'line': 9, 'lines': 1, 'text': 'end'}]
@@ -78,7 +85,9 @@ def skipped_rows(lines: Iterable[Line]) -> list[dict[str, Any]]:
 
 
 def skipped(lines: Sequence[Line]) -> dict[str, Any]:
-    """Return the parameter ``skipped`` of a capture, if lines were skipped."""
+    """Return the parameter ``skipped`` of a capture, as a dict to merge; empty if no line was
+    skipped.
+    """
     if rows := skipped_rows(lines):
         return {"skipped": rows}
     return {}

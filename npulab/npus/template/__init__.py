@@ -1,5 +1,6 @@
-"""A new target: a folder that loads and passes its tests, made from a map, words or register
-writes, or with an example of a row."""
+"""A new target: a folder that loads and passes its tests, made from a map, from words or register
+writes of a job, or from an example.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from npulab.support.text import plural
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 PLACEHOLDER, PACKAGE, LAST = "@NAME@", "@HERE@", "@LAST@"
 WORDS = 16
-SUFFIX = ".txt"  # so that no tool takes a template for the file that it becomes
+SUFFIX = ".txt"  # so that no tool treats a template as the file that it becomes
 MAPS = {known.suffix for known in FORMATS.values() if known.read}
 SOURCES = (
     "code,title,where\nguess,an idea of somebody,not checked\nunknown,no source,the bits exist\n"
@@ -50,7 +51,8 @@ class Start(NamedTuple):
     """The contents that a new target begins with.
 
     ``files`` replace those of the template; ``dense`` says that a block has a word at every offset;
-    ``guessed`` is the text of its page; ``words`` is the size of its parameter block.
+    ``guessed`` is a text for the target's page; ``words`` is the size of its parameter block in
+    words.
     """
 
     files: Mapping[str, str] = {}
@@ -110,8 +112,8 @@ def new_target(
 
 
 def _contents(name: str, where: Path, start: Start) -> dict[str, str]:
-    """Return the texts of a target's files by name."""
-    # a folder outside of npulab is a package without a name to import it by
+    """Return the text of each file of a new target, by file name."""
+    # a target outside of npulab imports its own modules from ``.``
     package = "."
     if where.resolve().parent == HERE:
         package = f"npulab.npus.{name}."
@@ -125,7 +127,7 @@ def _contents(name: str, where: Path, start: Start) -> dict[str, str]:
 
 
 def _refuse_name(name: str) -> None:
-    """Raise ValueError for the name of another target or of a module."""
+    """Raise ValueError for a name that another target or a Python module has."""
     if name in targets():
         raise ValueError(
             f"name: got {name!r}, which another target has; there are {', '.join(targets())}"
@@ -139,18 +141,20 @@ def _refuse_name(name: str) -> None:
 
 
 def _module_of(name: str) -> str:
-    """Return the module of Python, npulab or an installed package that has a name; "" without."""
+    """Return in words which module has a name, of Python, npulab or an installed package; "" if
+    none has.
+    """
     if name in sys.stdlib_module_names:
         return "a module of Python's own"
     try:
         found = find_spec(name)
     except (ImportError, ValueError):  # a loaded module without a spec
         return "a module that is loaded"
-    if found is None or found.origin is None:  # a plain folder is not a module
+    if found is None or found.origin is None:  # a folder without __init__.py is not a module
         return ""
     file = Path(found.origin).resolve()
     if not (name == "npulab" or is_installed(file) or file.is_relative_to(Path.cwd())):
-        return ""  # the path has its folder here, and may not have it elsewhere
+        return ""  # a module of another folder in sys.path, which elsewhere may not be there
     return f"the module {found.origin}"
 
 
@@ -162,8 +166,9 @@ def begin(
     define: Sequence[str] = (),
     include: Sequence[Path | str] = (),
 ) -> Start:
-    """Return the start that a map, words or register writes give a new target; raises as
-    ``new_target``."""
+    """Return the contents of a new target from ``source``, a file of a map, words or register
+    writes; raises as ``new_target``.
+    """
     need_file(source)
     is_words = source.suffix == ".bin"
     is_map = source.suffix in MAPS or (not is_words and format_of(first_bytes(source, HEAD)) != "")
@@ -188,7 +193,9 @@ def begin(
 
 
 def jobs_in(source: Path, words: int | None) -> tuple[int, int]:
-    """Return the words of a job and the number of jobs in a file; ValueError for parts of a job."""
+    """Return the number of words of a job, and the number of jobs in a file; raises ValueError if
+    the file is not whole jobs.
+    """
     size = source.stat().st_size
     if size % WORD_BYTES or not size:
         raise ValueError(f"{source}: got {plural(size, 'byte')}, allowed are words of {WORD_BYTES}")
@@ -225,7 +232,7 @@ def _of_writes(source: Path) -> Start:
 
 
 def _of_map(source: Path, name: str, define: Sequence[str], include: Sequence[Path | str]) -> Start:
-    # a table with arrays of registers is kept as it is
+    # the text of a table with arrays of registers is not changed
     arrays = source.suffix == ".csv" and shaped(read_table(source))
     with warnings.catch_warnings():
         if arrays:
@@ -262,7 +269,7 @@ def _of_map(source: Path, name: str, define: Sequence[str], include: Sequence[Pa
 
 
 def _chips(name: str, features: Mapping[str, int]) -> str:
-    """Return the table of the chip of a map with features: it has the features that go together."""
+    """Return the text of ``chips.csv`` with one chip, which has the features with value 1."""
     notes = {
         1: "the rows of registers.csv with this feature are read",
         0: "its rows overlap those of another feature",
@@ -274,7 +281,9 @@ def _chips(name: str, features: Mapping[str, int]) -> str:
 
 
 def _alternatives(made: Usable) -> list[str]:
-    """Return the sentences of a target's page on unions and features."""
+    """Return sentences for the target's page about blocks that are unions, and about features that
+    the chip does not have.
+    """
     texts = []
     for block, names in made.split.items():
         common = _quoted(shared(made.table, names)) or "no field"
@@ -299,7 +308,8 @@ def _quoted(names: Sequence[str]) -> str:
 def filled(
     text: str, name: str, package: str = ".", start: Start | None = None, folder: str = ""
 ) -> str:
-    """Return a template's text for a target of this name, its modules imported from ``package``.
+    """Return a text of the template with its marks replaced for a target ``name``, whose modules
+    import from ``package``.
 
     >>> filled("test_@NAME@.py", "mine")
     'test_mine.py'

@@ -1,5 +1,6 @@
-"""Alternatives of a map, the members of a C union: as blocks, or as features of a chip, which has
-the features that go together."""
+"""Alternatives in a map, such as the members of a C union: made into blocks, or into features of a
+chip, which has those that do not overlap.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +17,11 @@ Enums = Mapping[str, Any]
 
 
 class Usable(NamedTuple):
-    """A table of which every block can be used: the blocks made of alternatives, by the block they
-    were in, and the features that its chip has (1) or does not have (0)."""
+    """A table of which every block can be used.
+
+    ``split`` has, by name of a union, the names of the blocks made of its alternatives;
+    ``features`` says for each feature whether the chip has it (1) or not (0).
+    """
 
     table: RegisterTable
     split: Mapping[str, Sequence[str]]
@@ -25,10 +29,10 @@ class Usable(NamedTuple):
 
 
 def usable(table: RegisterTable) -> Usable:
-    """Return a table whose words round-trip.
+    """Return a table of whose blocks the words round-trip.
 
-    A block that is a union becomes a block for each of its alternatives; the chip has other
-    features, in their order, as far as they do not overlap.
+    A block that is a union becomes a block for each of its alternatives. Of all other features, in
+    their order, the chip has each that does not overlap those before it.
     """
     rows: list[dict[str, Any]] = []
     split: dict[str, list[str]] = {}
@@ -53,13 +57,15 @@ def usable(table: RegisterTable) -> Usable:
 
 
 def shared(table: RegisterTable, blocks: Sequence[str]) -> list[str]:
-    """Return the fields that blocks have in the same bits; one may say which block it is."""
+    """Return the names of the fields that all these blocks have in the same bits; such a field may
+    say which of the blocks a word is of.
+    """
     common = set.intersection(*(_field_places(table.blocks[block]) for block in blocks))
     return [field for *_, field in sorted(common) if field]
 
 
 def _field_places(rows: Rows) -> set[tuple[int, int, int, str]]:
-    """Return offset, lsb, width and name of each field of some rows."""
+    """Return (offset, lsb, width, name) of each field in some rows."""
     places = set()
     for row in rows:
         offset, lsb, width = int(row["offset"]), int(row["lsb"]), int(row["width"])
@@ -72,8 +78,9 @@ def _in_order(rows: Rows) -> list[str]:
 
 
 def _is_union(rows: Rows, enums: Enums) -> bool:
-    """True if the features of a block are alternatives of one union: each names its own fields, and
-    no two go together."""
+    """True if the features of a block are the alternatives of one union: each feature has fields
+    with its name in front, and any two overlap.
+    """
     for row in rows:
         if row.get("feature") and not str(row.get("field", "")).startswith(f"{row['feature']}."):
             return False
@@ -83,10 +90,10 @@ def _is_union(rows: Rows, enums: Enums) -> bool:
 
 
 def _of_alternative(rows: Rows, block: str, feature: str) -> list[dict[str, Any]]:
-    """Return the rows of an alternative as a block.
+    """Return the rows of one alternative of a union, as rows of a block.
 
-    Fields lose the alternative's name in front, unless they would then be alike with fields that
-    all alternatives have.
+    The alternative's name is taken off the front of its fields, unless a field that all
+    alternatives have would then have the same name.
     """
     front = f"{feature}."
     some = [row for row in rows if row.get("feature", "") in ("", feature)]
@@ -100,7 +107,7 @@ def _of_alternative(rows: Rows, block: str, feature: str) -> list[dict[str, Any]
         kept = {**row, "block": block, "field": field.removeprefix(front)}
         kept.pop("feature", None)
         made.append(kept)
-    # an alternative is as long as the union, also if it has no field in some of the words
+    # an alternative is as long as the union: words without a field get a row
     for offset in sorted(_offsets(rows) - _offsets(some)):
         made.append(
             {
@@ -120,7 +127,7 @@ def _offsets(rows: Rows) -> set[int]:
 
 
 def together(table: RegisterTable) -> dict[str, int]:
-    """Return 1 for each feature that overlaps no earlier feature of the chip, else 0."""
+    """Return for each feature 1 if it overlaps no feature before it that has 1, else 0."""
     chosen: list[str] = []
     blocks: dict[str, list[Rows]] = {}
     for rows in table.blocks.values():
@@ -134,7 +141,7 @@ def together(table: RegisterTable) -> dict[str, int]:
 
 
 def _overlap(rows: Rows, enums: Enums, features: Sequence[str]) -> bool:
-    """True if no map can be made of the rows of some features."""
+    """True if no register map can be made of rows with these features, because fields overlap."""
     some = [dict(row) for row in rows if row.get("feature", "") in ("", *features)]
     try:
         RegisterTable(tuple(some), enums).map(features)
