@@ -1,6 +1,5 @@
-"""The closed loop: plan layers, ask a source, learn laws, until nothing is open or the budget is
-used.
-"""
+"""The closed loop: plan layers, ask a source for them, learn laws, until nothing is open or the
+budget is used."""
 
 from npulab.analysis.explore.loop import Explored, explore
 

@@ -1,4 +1,5 @@
-"""Plan, predict, capture, learn: the loop between a source and the laws of its words."""
+"""Plan, predict, capture, learn: the loop between a source of captures and the laws of its
+words."""
 
 from __future__ import annotations
 
@@ -27,15 +28,18 @@ from npulab.support.refuse import need, shortly
 from npulab.support.text import plural
 
 FIRST = 24  # layers of the first sweep
-TWICE = 3  # layers of the first sweep that are asked again with other weights
+TWICE = 3  # layers of the first sweep that are asked for again with other weights
 LEAST_BATCH, MOST_BATCH = 8, 48
-GROWTH = 3  # a batch is a third of the captures, so that learning stays a part of the time
-# All laws are searched anew at so many times the captures of the last whole search, and at the end.
+# a batch has a third as many layers as there are captures, so that learning takes only a part of
+# the time
+GROWTH = 3
+# All laws are searched anew when there are so many times as many captures as at the last whole
+# search, and at the end.
 WHOLE = 2
 RANDOM = 4  # one layer in four is drawn, not planned
-POOL = 400  # layers that a batch is planned from
-BEYOND = 4  # a predicted observation is at most so many times the largest captured one
-MOST_REASONS = 3  # that are shown for layers without a capture
+POOL = 400  # random layers from which those of a batch are chosen
+BEYOND = 4  # a predicted size is limited to so many times the largest that was captured
+MOST_REASONS = 3  # most reasons that are given for layers without a capture
 NUMBER = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 BRACKETS = re.compile(r"\([^()]*\)")
 Progress = Callable[["Step"], None]
@@ -43,8 +47,8 @@ Progress = Callable[["Step"], None]
 
 @dataclass(frozen=True)
 class Step:
-    """The progress of an exploration: layers asked, the budget, the present work or the score of
-    the last batch in words, and the results after a batch."""
+    """The progress of an exploration: how many layers were asked for, the budget, a text on the
+    present work or on the last batch, and after a batch the results so far (``found``)."""
 
     asked: int
     budget: int
@@ -54,8 +58,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Reason:
-    """A reason for which layers gave no capture: their number, the outcome, and the source's
-    message for the first of them."""
+    """A reason why layers gave no capture: the number of these layers, the outcome, and the
+    source's message for the first of them."""
 
     layers: int
     outcome: str
@@ -69,8 +73,8 @@ class Reason:
 
 
 def reasons_of(outcomes: Iterable[tuple[str, str]]) -> tuple[Reason, ...]:
-    """The most frequent reasons among (outcome, text); texts that differ only in numbers, or in
-    brackets, such as a layer's parameters, are one reason.
+    """The most frequent reasons among pairs (outcome, message), at most three.  Messages that
+    differ only in numbers, or inside brackets, as in a layer's parameters, count as one reason.
 
     >>> outcomes = [("refused", "w 9 is too large"), ("hang", ""), ("refused", "w 12 is too large")]
     >>> print(*reasons_of(outcomes), sep="; ")
@@ -88,13 +92,16 @@ def reasons_of(outcomes: Iterable[tuple[str, str]]) -> tuple[Reason, ...]:
 class Explored:
     """The results of an exploration.
 
-    ``laws`` are made from all captures (None with fewer than two), ``sweep`` has the captures with
-    their parameters, ``batches`` a row for each batch that was predicted before it was captured:
-    batch, captures, cells, claimed, wrong, share, the same for the drawn layers alone (drawn_cells,
-    drawn_claimed, drawn_wrong, drawn_share), and the seconds of capturing and of learning.
+    ``laws`` are made from all captures (None with fewer than two).  ``sweep`` has the captures with
+    their parameters.  ``batches`` has a row for each batch that was predicted before it was
+    captured: batch, captures, cells (bits x captures that vary), how many of them the laws
+    ``claimed`` and how many claims were ``wrong``, the ``share`` that was right; the same counts
+    for randomly drawn layers alone (drawn_cells, drawn_claimed, drawn_wrong, drawn_share); and the
+    seconds of capturing and of learning.
+
     ``surprises`` has a row for each wrong prediction, ``outcomes`` a row for each layer that was
-    refused, failed or hung, ``rules`` the constraints learnt from refusals.  ``reasons`` says why
-    most layers gave no capture.
+    refused, failed or hung, and ``rules`` are the constraints learnt from refusals.  ``reasons``
+    says why most of those layers gave no capture.
     """
 
     laws: Laws | None
@@ -107,7 +114,7 @@ class Explored:
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """The most frequent reasons for which layers gave no capture, at most three."""
+        """The most frequent reasons why layers gave no capture, at most three."""
         if self.outcomes.empty:
             return ()
         return reasons_of(zip(self.outcomes["outcome"], self.outcomes["text"], strict=True))
@@ -143,16 +150,18 @@ def explore(
     progress: Progress | None = None,
     stop: Event | None = None,
 ) -> Explored:
-    """Find the laws of a source's words: a first sweep, then plan, predict, capture, learn, until
-    nothing is open or ``budget`` layers were asked.
+    """Find the laws of the words of a source: capture a first sweep, then plan, predict, capture
+    and learn in batches, until nothing is open or ``budget`` layers were asked for.
 
     ``ranges`` are those of ``npulab.captures.layers``; ``constraints`` and ``derived`` are those of
-    ``plan_sweep``.  Each batch is predicted by laws that were not made from it; one layer in four
-    is drawn at random, the rest are the layers whose capture would settle most.  Three layers are
-    asked twice with other weights: bits that differ are not functions of the parameters.
-    ``store`` is a folder that keeps every answer at once; the next call with it goes on.  An
-    interrupt, or ``stop``, ends it with the results so far.  Raises ValueError as ``plan_sweep``,
-    and for a store of another exploration.
+    ``plan_sweep``.  Each batch is predicted by laws that were made without it.  One layer in four
+    is drawn at random, the others are the layers whose captures would settle most.  Three layers
+    are asked for twice, with other weights: bits that differ between these captures are not
+    functions of the parameters.
+
+    ``store`` is a folder in which every answer is kept at once; the next call with the same folder
+    continues.  An interrupt, or the event ``stop``, ends the exploration with the results so far.
+    Raises ValueError as ``plan_sweep``, and for a store of another exploration.
     """
     need_source(source)
     need("explore: budget", budget, int, "is a whole number of layers")
@@ -174,7 +183,8 @@ def explore(
 
 
 def need_source(source: object) -> None:
-    """Raise TypeError for anything but a source of layers."""
+    """Raise TypeError unless the given value can be called and has a ``record``, as a source of
+    captures has."""
     if not callable(source) or not hasattr(source, "record"):
         raise TypeError(
             f"explore: source: got {shortly(source)}, allowed is a source, as "
@@ -184,7 +194,7 @@ def need_source(source: object) -> None:
 
 @dataclass
 class _Exploration:
-    """One exploration as it goes; all that it knows follows from the answers in its store."""
+    """One exploration while it runs; all that it knows follows from the answers in its store."""
 
     source: Source
     possible: Possible
@@ -195,8 +205,8 @@ class _Exploration:
     progress: Progress = lambda step: None
     stop: Event = field(default_factory=Event)
     laws: Laws | None = None
-    earlier: Laws | None = None  # the laws that the next laws are made from
-    searched: int = 0  # captures of the last whole search
+    earlier: Laws | None = None  # the laws of the batch before, from which a quick search begins
+    searched: int = 0  # how many captures the last whole search had
     batches: list[dict[str, Any]] = field(default_factory=list)
     surprises: list[dict[str, Any]] = field(default_factory=list)
 
@@ -245,7 +255,7 @@ class _Exploration:
         self.progress(Step(len(self.store.answers), self.budget, text, found))
 
     def _planned(self, number: int) -> list[tuple[str, pd.DataFrame, int]]:
-        """(why, layers, seed of the weights) of a batch."""
+        """Return the layers of a batch: (reason, layers, seed of the weights) for each reason."""
         seed = self.seed + number
         if self.laws is None:
             pool, count = self.possible.draw(POOL, seed), min(FIRST, self.budget)
@@ -259,14 +269,15 @@ class _Exploration:
         return [("random", drawn, 0), ("planned", planned, 0)]
 
     def _most_settling(self, pool: pd.DataFrame, n: int) -> pd.DataFrame:
-        """The layers of a pool whose capture would settle most; their observations are predicted
-        from the captures."""
+        """The ``n`` layers of a pool whose captures would settle most.  Sizes that are known only
+        after a capture are predicted for them from the captures so far."""
         assert self.laws is not None
         if n < 1:
             return pool.iloc[:0]
         known = self.laws.parameters
         seen = known[[name for name in known if name not in pool]]
-        # sizes and counts are about products of powers of the parameters
+        # sizes and counts are roughly products of powers of the parameters: so their logarithms are
+        # fitted
         layers, asked = _log(known[[*pool]]), _log(pool)
         layers = np.c_[layers, np.ones(len(layers))]
         asked = np.c_[asked, np.ones(len(asked))]
@@ -281,7 +292,8 @@ class _Exploration:
     def _judge(
         self, laws: Laws, number: int, new: list[Kept], learning: float, capturing: float
     ) -> str:
-        """Compare a batch with the predictions that the laws made for it."""
+        """Compare the captures of a batch with what the laws predicted for them, record the result,
+        and return it as a sentence."""
         width = laws.words.shape[1]
         kept = [answer for answer in new if answer.words is not None and len(answer.row) == width]
         every = self._score(laws, kept)
@@ -314,34 +326,36 @@ class _Exploration:
             warnings.simplefilter("ignore", UserWarning)
             return laws.score(words, frame)
 
-    # ---- what is known ----
+    # ---- the answers so far, and the laws made from them ----
 
     def _captured(self) -> list[Kept]:
-        """The answers with as many words as the first answer that has words."""
+        """The answers that have words, as many as the first answer with words has."""
         with_words = [kept for kept in self.store.answers if kept.words is not None]
         return [kept for kept in with_words if len(kept.row) == len(with_words[0].row)]
 
     def _asked(self) -> tuple[pd.DataFrame, np.ndarray]:
-        """Every layer that was asked for, and a mask of the layers without a capture: refused, or
-        the source failed or hung."""
+        """Return the parameters of every layer that was asked for, and a mask of the layers without
+        a capture (refused, failed or hung)."""
         frame = pd.DataFrame([kept.parameters for kept in self.store.answers])
         return frame, np.array([kept.outcome != "captured" for kept in self.store.answers])
 
     def _frame(self, kept: Sequence[Kept]) -> pd.DataFrame:
-        """The parameters of captures, with the observations that all of them have."""
+        """The parameters and observed sizes of these captures, one row each; only names that every
+        capture of the exploration has."""
         frame = pd.DataFrame([answer.parameters | answer.observed for answer in kept])
         names = self._names()
         return frame[[name for name in frame.columns if name in names]].fillna(0)
 
     def _names(self) -> set[str]:
-        """The parameters that every capture has."""
+        """The names of parameters and observed sizes that every capture has."""
         named = [{*answer.parameters, *answer.observed} for answer in self._captured()]
         if named:
             return set.intersection(*named)
         return set()
 
     def _nuisance(self) -> np.ndarray:
-        """Bits that differ between captures of the same layer with other weights."""
+        """A mask ``(W,) uint32`` of the bits that differ between two captures of one layer with
+        different weights."""
         captured = self._captured()
         mask = np.zeros(len(captured[0].row), np.uint32)
         first: dict[tuple[tuple[str, float], ...], Kept] = {}
@@ -358,7 +372,8 @@ class _Exploration:
         return mask
 
     def _learn(self, quick: bool = False) -> None:
-        """Look for laws; a ``quick`` search keeps the laws that new captures confirm."""
+        """Search for laws; a ``quick`` search keeps the earlier laws that the new captures confirm,
+        and searches only for the others."""
         captured = self._captured()
         self._say(f"learning from {len(captured)} captures")
         words, frame = np.stack([kept.row for kept in captured]), self._frame(captured)
@@ -374,7 +389,8 @@ class _Exploration:
             self.searched = len(captured)
 
     def _settled(self) -> bool:
-        """True if the last two batches were claimed whole and right."""
+        """True if, in the last two batches, the laws claimed every varying bit and every claim was
+        right."""
         last = self.batches[-2:]
         right = [row["cells"] == row["claimed"] > 0 == row["wrong"] for row in last]
         return len(last) == 2 and all(right)
@@ -415,5 +431,5 @@ class _Exploration:
 
 
 def _log(frame: pd.DataFrame) -> np.ndarray:
-    """Logarithms of a table's numbers, that of 0 being 0."""
+    """log(abs(x) + 1) of each number of a table."""
     return np.log(np.abs(frame.to_numpy(float)) + 1)

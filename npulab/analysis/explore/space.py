@@ -1,4 +1,4 @@
-"""The layers that a source can be asked for, with rules learnt from its refusals."""
+"""The layers for which a source can be asked, with rules learnt from its refusals."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from npulab.analysis.laws.planning import Space
 from npulab.captures.layers import TOGETHER
 from npulab.support.late import pd
 
-LEAST_REFUSED = 2  # layers that a rule has to refuse before it counts
+LEAST_REFUSED = 2  # fewest refused layers that a rule has to explain
 MOST_RULES = 12
-MOST_MODES = 3  # a parameter with at most so many values may be the mode of a rule
+MOST_MODES = 3  # a parameter can be the mode of a rule if it has at most so many values
 Mode = tuple[str, float] | None
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Layers that a source refuses: ``left`` (a parameter, or a product or difference of two) is on
-    one side of a limit; with a ``mode`` (name, value) only layers in that mode."""
+    """A rule on layers that a source refuses: those whose ``left`` (a parameter, or the product or
+    difference of two) is above, or below, a limit; with a ``mode`` (name, value), only layers in
+    which that parameter has that value."""
 
     left: str
     above: bool
@@ -31,7 +32,7 @@ class Rule:
     mode: Mode = None
 
     def refuses(self, frame: pd.DataFrame) -> np.ndarray:
-        """A mask of the rows that are refused."""
+        """A mask of the rows (layers) that the rule refuses."""
         values = dict(quantities(frame))[self.left]
         if self.above:
             beyond = values > self.limit
@@ -52,7 +53,8 @@ class Rule:
 
 
 def quantities(frame: pd.DataFrame) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the quantities of rules: each parameter, and the difference and product of any two."""
+    """Yield (name, values) of every quantity that a rule may limit: each parameter, and the
+    difference, absolute difference and product of any two."""
     columns = {str(name): frame[name].to_numpy(float) for name in frame}
     yield from columns.items()
     for (first, a), (second, b) in combinations(columns.items(), 2):
@@ -62,9 +64,10 @@ def quantities(frame: pd.DataFrame) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def learnt_rules(asked: pd.DataFrame, refused: np.ndarray) -> tuple[Rule, ...]:
-    """Rules that explain refusals: no rule refuses a captured layer.
+    """Rules that explain which layers were refused; no rule refuses a layer that was captured.
 
-    Each next rule refuses the most layers of those that are left; among equals it is the plainest.
+    Each further rule is the one that refuses most of the layers not explained yet; among equals it
+    is the simplest.  At most 12 rules are made, and each refuses at least 2 layers.
     """
     rules: list[Rule] = []
     rest = refused.copy()
@@ -90,7 +93,8 @@ def learnt_rules(asked: pd.DataFrame, refused: np.ndarray) -> tuple[Rule, ...]:
             below = (others < lowest[:, None]).sum(1)
             for is_above, limits, counts in ((True, highest, above), (False, lowest, below)):
                 most = int(counts.argmax())
-                if counts[most] > best + (mode is not None):  # a mode has to pay
+                # a rule with a mode must explain one layer more
+                if counts[most] > best + (mode is not None):
                     best = int(counts[most])
                     found = Rule(names[most], is_above, float(limits[most]), mode)
         if found is None:
@@ -102,7 +106,7 @@ def learnt_rules(asked: pd.DataFrame, refused: np.ndarray) -> tuple[Rule, ...]:
 
 @dataclass(frozen=True)
 class Possible:
-    """The layers within ranges that meet the constraints and that no learnt rule refuses."""
+    """The layers within given ranges that meet the constraints and that no learnt rule refuses."""
 
     ranges: Mapping[str, Any]
     constraints: Sequence[Callable[..., Any]] = ()
@@ -110,7 +114,8 @@ class Possible:
     rules: tuple[Rule, ...] = ()
 
     def draw(self, n: int, seed: int) -> pd.DataFrame:
-        """At least one and at most ``n`` possible layers, each parameter a column."""
+        """Random possible layers, at least one and at most ``n``: a row each, with a column for
+        each parameter."""
         count = n
         if self.rules:
             count = 2 * n

@@ -1,12 +1,12 @@
-"""The answers of an exploration on disk: a journal of answers and the captures next to it.
+"""The answers of an exploration on disk: a journal of answers, with the captures next to it.
 
-Each line of ``answers.jsonl`` is an answer, on the disk before the next layer is asked for; a
-capture lies in ``captures/<number>`` before its line says so.  A line that a crash cut off is
-dropped.
+Each line of ``answers.jsonl`` is an answer; it is on the disk before the next layer is asked for.
+A capture is saved in ``captures/<number>`` before its line is written.  A last line that a crash
+cut off is dropped.
 
-A store deletes nothing.  A folder that has captures and no ``answers.jsonl`` is not taken for a
+A store deletes nothing.  A folder that has captures and no ``answers.jsonl`` is not accepted as a
 store, and nothing is written over a link.  A file or folder in the place of a new capture is moved
-to ``set-aside``, which a UserWarning reports, unless it is this capture.
+to ``set-aside``, which a UserWarning reports, unless it is this very capture.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from npulab.support.refuse import refusing
 
 NAME, CAPTURES, ASIDE = "answers.jsonl", "captures", "set-aside"
 VERSION = 1
-# the parts of an answer that a line has besides its words
+# members of ``Kept`` that a line has besides the words
 STORED = ("number", "batch", "reason", "seed", "parameters", "outcome", "observed", "text")
-MOST_BYTES = 2**28  # of the answers; an answer has some kB
+MOST_BYTES = 2**28  # most bytes of the file of answers; an answer takes some kB
 
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """An answer in a store: the layer's parameters and seed, the batch and the reason of the
-    question ("first", "again", "planned" or "random"), the outcome, and the words."""
+    """An answer in a store: the parameters and the seed of the layer, the batch and the reason for
+    which it was asked ("first", "again", "planned" or "random"), the outcome, and the words."""
 
     number: int
     batch: int
@@ -55,16 +55,16 @@ class Kept:
 
     @property
     def row(self) -> np.ndarray:
-        """The words of an answer with a capture."""
+        """The words of an answer that has a capture."""
         assert self.words is not None
         return self.words
 
 
 class Store:
-    """The answers of an exploration, in memory and, with a folder, on disk.
+    """The answers of an exploration, in memory and, if a folder is given, on disk.
 
-    Raises ValueError for a folder of another exploration, a folder with links or with captures and
-    no answers, and a journal that is broken before its last line.
+    Raises ValueError for a folder of another exploration, for a folder that holds links, or
+    captures without ``answers.jsonl``, and for a journal with a broken line before its last.
     """
 
     @refusing()
@@ -87,7 +87,7 @@ class Store:
     def add(
         self, batch: int, reason: str, seed: int, parameters: Mapping[str, float], answer: Answer
     ) -> Kept:
-        """Keep an answer; it is on the disk when this returns."""
+        """Keep an answer and return it; it is on the disk when this returns."""
         words = None
         if answer.capture is not None:
             words = answer.capture.words
@@ -104,7 +104,8 @@ class Store:
         )
         if self.folder is not None:
             with locked(self._file.path):
-                self._file.alone()  # else a capture of another writer could be moved
+                # before anything is moved: it might be the capture of another writer
+                self._file.alone()
                 if answer.capture is not None:
                     _refuse_links(self.folder)
                     _keep(answer.capture, self.folder, f"{kept.number:05d}")
@@ -113,7 +114,8 @@ class Store:
         return kept
 
     def _take_up(self, path: Path, lines: list[bytes]) -> None:
-        """Read the answers of a file."""
+        """Read the answers of an existing file; raises ValueError if it is not of this exploration,
+        or broken."""
         head, *rest = [_entry(path, number, line) for number, line in enumerate(lines, 1)]
         known = head.get("npulab") == "exploration" and head.get("version") == VERSION
         if not known or not isinstance(head.get("about"), dict):
@@ -131,13 +133,14 @@ class Store:
 
 
 def _line(entry: Mapping[str, Any]) -> bytes:
-    """The line of an entry: its checksum and its JSON."""
+    """An entry as a line of bytes: the checksum of its JSON, then the JSON."""
     line = as_line(entry).encode()
     return b"%08x %s" % (zlib.crc32(line.rstrip(b"\n")), line)
 
 
 def _refuse_links(folder: Path) -> None:
-    """Raise ValueError for a link in the place of a store's file, which may lead anywhere."""
+    """Raise ValueError if a link lies in the place of one of the store's files or folders: it may
+    lead anywhere."""
     captures = folder / CAPTURES
     inside: list[Path] = []
     if captures.is_dir() and not captures.is_symlink():
@@ -151,8 +154,8 @@ def _refuse_links(folder: Path) -> None:
 
 
 def _refuse_others(folder: Path, torn: bytes, head: bytes) -> None:
-    """Raise ValueError for a folder that no exploration has begun, if it holds files that one would
-    write: ``torn`` is a part of a first line, which has to be the start of ``head``."""
+    """Raise ValueError for a folder that is no store, but holds files that a store would write.
+    ``torn`` is an unfinished first line, which must be the start of ``head``."""
     if not head.startswith(torn):
         raise ValueError(
             f"{folder / NAME}: got {len(torn)} bytes without a whole line, allowed is what an "
@@ -169,8 +172,8 @@ def _refuse_others(folder: Path, torn: bytes, head: bytes) -> None:
 def _keep(capture: Capture, folder: Path, name: str) -> None:
     """Save a capture in a store.
 
-    A run that was killed before it wrote the line may have left this capture, which then stays;
-    anything else in its place is moved.
+    If the place holds this very capture already, as after a run that was killed before it wrote the
+    line, it is kept; anything else there is moved to ``set-aside``.
     """
     where = folder / CAPTURES / name
     if where.exists():
@@ -181,7 +184,7 @@ def _keep(capture: Capture, folder: Path, name: str) -> None:
 
 
 def _holds(where: Path, files: Mapping[str, bytes]) -> bool:
-    """True if a folder holds these files and nothing else."""
+    """True if a folder holds these files with these contents, and nothing else."""
     if not where.is_dir() or {path.name for path in where.iterdir()} != {*files}:
         return False
     return all(_is_file_of(where / name, data) for name, data in files.items())
@@ -197,8 +200,8 @@ def _is_file_of(path: Path, data: bytes) -> bool:
 
 
 def _move_aside(where: Path, aside: Path) -> None:
-    """Move something that an exploration did not write, or not whole, to a free name, and report
-    it."""
+    """Move a file or folder that this exploration did not write, or not completely, to a free name
+    in ``aside``, and report it in a UserWarning."""
     aside.mkdir(exist_ok=True)
     place, count = aside / where.name, 1
     while place.exists() or place.is_symlink():
@@ -218,7 +221,7 @@ def _floats(numbers: Mapping[str, float]) -> dict[str, float]:
 
 
 def _entry_of(kept: Kept) -> dict[str, Any]:
-    """The line of an answer."""
+    """An answer as the dict that its line holds."""
     entry = {name: getattr(kept, name) for name in STORED}
     entry["words"] = ""
     if kept.words is not None:
