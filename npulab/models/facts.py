@@ -44,8 +44,8 @@ def _used(use: str) -> dict[str, tuple[int, int, str]]:
 
 # OPERATORS are those that layers are written as, TENSORS the other kinds of
 # npulab.quant.layers.operation; LISTED are part of no layer, but a listing shows their activation,
-# masks or graphs.  Any other operator is listed without options; so is one of TENSORS or LISTED whose
-# options have another number, as in some old files.
+# masks or graphs.  Any other operator is listed without options; so is one of TENSORS or LISTED if
+# its options have another number, as in some old files.
 OPERATORS, TENSORS, LISTED = _used("layer"), _used("tensors"), _used("listed")
 # Revision of each operator by the type of its first input; "hybrid" stands for float32 input with
 # int8 weights, "hybrid channels" if such weights have a scale for each channel.  A revision that

@@ -1,11 +1,12 @@
-"""The kind of each bit of a buffer, found by flipping many bits together and reading which outputs
-move.
+"""The kind of each bit of a buffer, found by flipping many bits at once and looking at which
+outputs change.
 
-A bit of a weight or a bias is ``data``.  A bit that moves outputs that no weight or bias could move
-is ``control``, or ``length`` if it moves only outputs of weights after it in the stream; ``hang``
-bits end the run.  Bits are ``dead`` as far as they were tried: each moved nothing alone, nor did
-all of them at once or random halves of them, with the inputs that were given and with all other
-bits as the buffer has them.
+A bit "moves" an output if the output changes when the bit is flipped.  A bit of a weight or a bias
+is ``data``.  A bit that moves outputs that no single weight or bias could move is ``control``, or
+``length`` if it moves only outputs of weights after it in the stream; a bit whose flip makes the
+run hang is ``hang``.  A ``dead`` bit moved nothing as far as it was tried: not alone, not with all
+dead bits at once, and not with random halves of them, with the given inputs and with all other bits
+as the buffer has them.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ __all__ = ["KINDS", "Device", "Probe", "Runner", "Scan", "impulses", "scan", "sc
 
 
 class Device(Protocol):
-    """A device that runs a capture."""
+    """An object that runs a capture and returns the run."""
 
     def run(self, capture: Capture) -> Run: ...
 
@@ -55,23 +56,26 @@ def scan(
     journal: Journal | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> Scan:
-    """The kind of each bit of ``data``, by ``run(data, given)``: the output array, or None for a
-    hang.
+    """Find the kind of each bit of ``data``, by calls of ``run(data, given)``, which returns the
+    array of outputs, or None for a hang.
 
-    ``inputs`` are given to ``run``, or are ``Probe``.  The first is used most: it should show as
-    many weights as possible, each in an output of its own (``impulses`` makes such images).  A bit
-    that moves nothing with them is called dead; another input may still show it.  ``layer`` gives
-    shapes, stride, padding and zero points: with it outputs are ``(H, W, C)``, inputs ``(H, W, C)``
-    arrays or probes with an image, and data bits are mapped to their weight.  Without it the last
-    axis of an output counts channels if it has several axes.
+    ``inputs`` are the values of ``given``, or each is a ``Probe``.  The first is used most: it
+    should show as many weights as possible, each in an output of its own (``impulses`` makes such
+    images).  A bit that moves nothing with any input is called dead; another input may still show
+    it.  ``layer`` states shapes, stride, padding and zero points: with it outputs are ``(H, W,
+    C)``, inputs are ``(H, W, C)`` arrays or probes with an image, and data bits are mapped to their
+    weight.  Without it the last axis of an output is taken for the channels, if there are several
+    axes.
 
-    ``hang_cost`` is the cost of a hang, in runs; after ``most_hangs`` the rest is not tried and is
-    ``unknown``.  ``votes`` repeats every run and takes the middle output.  ``checks`` runs at the
-    end flip one random data bit of every weight at once; then the dead bits are flipped all at once
-    with each input, and in random halves.  ``journal`` keeps every run: with the same journal, runs
-    that it has are not made again.  ``progress`` is called with (bits whose kind is known, bits).
-    The same seed and outputs give the same scan.  Raises ValueError for bad input, a buffer that
-    hangs as it is, a device that does not repeat itself, and a journal of another scan.
+    A hang costs as much as ``hang_cost`` runs; after ``most_hangs`` hangs the bits not tried yet
+    are ``unknown``.  ``votes`` is how often each run is made; the middle output counts.  The last
+    runs are ``checks`` runs that flip a random half of the bits of weights at once, and then runs
+    that flip all dead bits at once with each input, and random halves of them.  ``journal`` keeps
+    every run: runs that it already has are not made again.  ``progress`` is called with (bits whose
+    kind is known, bits).  Equal seeds and outputs give equal scans.
+
+    Raises ValueError for bad input, a buffer that hangs as it is, a device that does not repeat
+    itself, and a journal of another scan.
 
     >>> def run(data, x):
     ...     return np.array([data[0] % 16 + x])
@@ -116,17 +120,21 @@ def scan_capture(
     seed: int = 0,
     **options: Any,
 ) -> Scan:
-    """The kind of each bit of a buffer of a capture, or with ``buffer=None`` of the words of a job.
+    """Find the kind of each bit of a buffer of a capture, or with ``buffer=None`` of the words of
+    its job ``task``.
 
-    ``device.run(capture)`` runs a capture.  ``inputs`` are captures, or probes that are given a
-    capture, which differ from this one in their input and in words that are not scanned; ``layer``
-    then goes with them.  Left out, they are made from the layer that the capture lifts to: impulses
-    and a random image.  If a buffer is scanned, each goes through several output scales, from one
-    accumulator unit a step to a scale at which no output reaches the end of its type.  Only shapes,
-    stride, padding and zero points of the lifted layer are used, and every channel is taken to read
-    all input channels.  Words whose opcode names another block are not run and count as a hang.
-    ``options`` are those of ``scan``.  Raises ValueError for a missing buffer or task, and for a
-    layer that cannot be lifted or lowered.
+    ``device.run(capture)`` runs a capture.  ``inputs`` are captures, or probes whose ``given`` is a
+    capture; they differ from ``capture`` in their input, and in words that are not scanned;
+    ``layer`` is then the layer of these inputs.  Without ``inputs`` they are made from the layer
+    that the capture lifts to: impulses and a random image.  If a buffer is scanned, each of these
+    is run with several output scales, from one at which an output step is one accumulator unit to
+    one at which no output reaches the end of its type.  Only shapes, stride, padding and zero
+    points of the lifted layer are used, and every output channel is taken to read all input
+    channels.  Words whose opcode names another block are not run and count as a hang.  ``options``
+    are those of ``scan``.
+
+    Raises ValueError for a missing buffer or task, and for a layer that cannot be lifted or
+    lowered.
     """
     need("scan_capture", capture, Capture, "is a Capture, as npulab.load gives")
     if not callable(getattr(device, "run", None)):
@@ -162,7 +170,8 @@ def scan_capture(
 
 
 def _scanned(capture: Capture, buffer: str | None, task: int) -> bytes:
-    """The bytes of a buffer, or of the words of a job; raises ValueError if it is not there."""
+    """The bytes that are scanned: those of a buffer, or of the words of a job; raises ValueError if
+    the capture does not have it."""
     if buffer is None:
         if not 0 <= task < len(capture.jobs):
             raise ValueError(
@@ -193,7 +202,8 @@ def _count(name: str, value: Any, least: int) -> int:
 
 
 def _probes(inputs: Iterable[Any], layer: Conv2D | None) -> list[Probe]:
-    """Inputs as probes, with the image of an input that has the layer's shape."""
+    """The inputs as probes; an input with the shape of the layer's input becomes the image of its
+    probe.  Raises ValueError for an image or a step that does not fit, and for no input."""
     probes = []
     for given in inputs:
         probe = given

@@ -1,5 +1,5 @@
-"""Inputs that show weights alone (impulse images, and captures with them), and a reader of a
-capture's outputs."""
+"""Inputs that show each weight alone (impulse images, and captures that hold them), and a reader of
+a capture's outputs."""
 
 from __future__ import annotations
 
@@ -18,25 +18,28 @@ from npulab.captures.registry import target
 from npulab.quant.layers import Conv2D
 from npulab.quant.rules import QUANTIZED, QuantParams
 
-NEAR = 4  # output scales, each a quarter of the scale before it, that every input is run through
+# number of output scales with which every input is run; at each a step is 4 times as many
+# accumulator units as before
+NEAR = 4
 NOISE = 8  # the values of a random image reach an eighth of an impulse
 
 Reached = list[list[tuple[int, int]]]
 
 
 def impulses(layer: Conv2D, amplitude: int = 1) -> list[np.ndarray]:
-    """Images ``(H, W, C) int64`` against the input zero point, 0 but for impulses, that show every
-    weight alone.
+    """Images ``(H, W, C) int64`` that show every weight alone: 0 (the input zero point) but for
+    single pixels, the impulses.
 
-    Impulses lie so far apart that no output reads two of them; every weight that the layer can show
-    is read by an output of one of the images, and if there is room some outputs read the bias
-    alone.
+    Impulses lie so far apart that no output reads two of them.  Every weight that the layer can
+    show is read by an output of one of the images, and if there is room some outputs read no
+    impulse, so that they show the bias alone.
     """
     down, across = _reached(0, layer), _reached(1, layer)
     depth = layer.input_shape[2]
     rows = {row for row, _ in chain.from_iterable(down)}
     columns = {column for column, _ in chain.from_iterable(across)}
-    missing = [set(product(rows, columns)) for _ in range(depth)]  # taps by input channel
+    # taps that no image shows yet, by input channel
+    missing = [set(product(rows, columns)) for _ in range(depth)]
     images = []
     while any(missing):
         image = np.zeros(layer.input_shape, np.int64)
@@ -57,7 +60,8 @@ def impulses(layer: Conv2D, amplitude: int = 1) -> list[np.ndarray]:
 
 
 def _reached(axis: int, layer: Conv2D) -> Reached:
-    """(tap, output) pairs for each input row (axis 0) or column (axis 1)."""
+    """For each input row (axis 0) or column (axis 1) the pairs (kernel tap, output) in which it is
+    read."""
     size, outputs, taps = layer.input_shape[axis], layer.output_shape[axis], layer.kernel[axis]
     stride, spread, before = layer.stride[axis], layer.dilation[axis], layer.pads[axis][0]
     reached: Reached = [[] for _ in range(size)]
@@ -71,9 +75,9 @@ def _reached(axis: int, layer: Conv2D) -> Reached:
 def _best_place(
     down: Reached, across: Reached, missing: set[tuple[int, int]], taken: np.ndarray
 ) -> tuple[int, int] | None:
-    """(row, column) of the impulse that shows most of the missing taps in outputs that are free;
-    the first such place if there are several.  Only the first impulse of an image may take its last
-    free output."""
+    """(row, column) of the impulse that shows most of the missing taps in outputs that are still
+    free, the first if several do; None if there is none.  Only the first impulse of an image may
+    take the last free output."""
     best, most = None, 0
     used = np.count_nonzero(taken)
     for row, column in product(range(len(down)), range(len(across))):
@@ -88,10 +92,10 @@ def _best_place(
 
 
 def reader(capture: Capture) -> Callable[[bytes], np.ndarray]:
-    """A function that turns output bytes into ``(H, W, C)``.
+    """A function that turns the bytes of an output into an array ``(H, W, C)``.
 
-    It asks the target's ``lift`` once where each element lies; an output of another size stays
-    bytes.
+    At its first call it finds, with the ``lift`` of the target, where each element lies; an output
+    of another size is returned as bytes.
     """
     found: dict[int, tuple[np.dtype[Any], np.ndarray]] = {}
 
@@ -108,8 +112,8 @@ def reader(capture: Capture) -> Callable[[bytes], np.ndarray]:
 
 
 def _element_places(capture: Capture, size: int) -> tuple[np.dtype[Any], np.ndarray]:
-    """The type of an element and the places of its bytes: the target lifts an output whose bytes
-    are their own numbers, a digit of base 256 at a time."""
+    """Return the type of an element and the places of its bytes.  The places are found by lifting
+    outputs in which each byte holds its own number, one digit of base 256 at a time."""
     numbers, places, dtype = np.arange(size), np.zeros(1, np.int64), np.dtype(np.uint8)
     for digit in range(math.ceil(math.log(max(size, 2), 256))):
         code = (numbers // 256**digit % 256).astype(np.uint8).tobytes()
@@ -125,8 +129,8 @@ def _element_places(capture: Capture, size: int) -> tuple[np.dtype[Any], np.ndar
 
 
 def opened(layer: Conv2D) -> Conv2D:
-    """The layer with all the weights that an NPU may have made of it: dense, and with kernels of
-    2x2 or more that the stride divides (an NPU may take a stride apart)."""
+    """The layer with every weight that an NPU may have stored for it: dense, and with a kernel of
+    at least 2x2 whose sizes the stride divides (an NPU may split a stride into phases)."""
     sizes, added = [], []
     for kernel, stride, spread in zip(layer.kernel, layer.stride, layer.dilation, strict=True):
         size = max(-(-kernel // stride) * stride, 2)
@@ -145,12 +149,13 @@ def opened(layer: Conv2D) -> Conv2D:
 
 
 def probes_of(capture: Capture, layer: Conv2D, through: bool, seed: int) -> list[Probe]:
-    """Inputs for a lifted layer: impulses, zeros if no impulse image shows a bias alone, and noise.
+    """Inputs for scanning a lifted layer: impulses, zeros if not every impulse image shows a bias
+    alone, and a random image.
 
-    With ``through`` each input is run through several output scales, with an input zero point of 0:
-    then an input of 0 adds nothing, whether an NPU subtracts the zero point from the input or has
-    it in the bias.  Else the scales and the zero point are the capture's.  Raises ValueError for a
-    layer that is not a convolution of codes.
+    With ``through`` each input is run with several output scales, and with an input zero point of
+    0: then an input of 0 adds nothing, whether an NPU subtracts the zero point from the input or
+    has it in the bias.  Otherwise the scales and the zero point are those of the capture.  Raises
+    ValueError for a layer that is not a convolution of codes.
     """
     if not isinstance(layer, Conv2D) or layer.dtype not in QUANTIZED:
         raise ValueError(
@@ -173,7 +178,8 @@ def probes_of(capture: Capture, layer: Conv2D, through: bool, seed: int) -> list
     every = opened(layer)
     # the first image that shows a bias alone
     lone = next(i for i, image in enumerate(images) if np.any(readings(every, image)[0] == NO_TAP))
-    # An order is known if it moves an output by 4 steps or more, and not to the end of its type.
+    # The order of a bit can be read if the bit moves an output by at least 4 steps, and not to the
+    # end of its type.
     window = info.bits - 1
     steps = [(i, high * 4**power) for power, i in product(range(NEAR), range(len(images)))]
     for power in (0, window // 2, *range(window, ACCUMULATOR_BITS, window - 2)):
@@ -192,8 +198,8 @@ def probes_of(capture: Capture, layer: Conv2D, through: bool, seed: int) -> list
 
 
 def _images(layer: Conv2D, seed: int) -> tuple[list[np.ndarray], int]:
-    """Images against the input zero point, and the size of their impulses: the largest power of two
-    that the input's type holds."""
+    """Return images as differences from the input zero point, and the size of their impulses: the
+    largest power of two that the input's type holds."""
     info, zero = np.iinfo(layer.dtype), layer.input_q.zero_point
     up, down = int(info.max) - zero, zero - int(info.min)
     high = 2 ** (max(up, down).bit_length() - 1)
@@ -211,7 +217,8 @@ def _images(layer: Conv2D, seed: int) -> tuple[list[np.ndarray], int]:
 
 
 def _with_inputs(capture: Capture, other: Capture) -> Capture:
-    """The capture with the input of another, and with the tensors that its first jobs move."""
+    """The capture with the input of another capture, and with those buffers of that capture that
+    its first jobs move."""
     taken = {}
     for name, data in other.buffers.items():
         if name == "input" or (
@@ -222,8 +229,8 @@ def _with_inputs(capture: Capture, other: Capture) -> Capture:
 
 
 def _scaled(capture: Capture, layer: Conv2D, step: int, middle: int) -> Capture | None:
-    """The capture with the layer's input zero point, an output scale of ``step`` accumulator units,
-    its zero point in the middle and no activation; None if its target cannot state that."""
+    """The capture with the layer's input zero point, an output step of ``step`` accumulator units,
+    the output zero point ``middle`` and no activation; None if the target cannot state that."""
     known = target(capture.target)
     wanted = replace(layer, activation=None, output_q=QuantParams(float(step), middle))
     try:
@@ -246,6 +253,6 @@ def _scaled(capture: Capture, layer: Conv2D, step: int, middle: int) -> Capture 
 
 
 def _with_changes(capture: Capture, old: np.ndarray, new: np.ndarray, task: int) -> Capture:
-    """The capture with the bits in which two lowered jobs differ, as the new one has them."""
+    """The capture with the bits of a job in which two lowered jobs differ set as in the new one."""
     words, differs = capture.jobs[task].words, old ^ new
     return capture.with_words((words & ~differs) | (new & differs), task)

@@ -1,8 +1,8 @@
-"""The outputs that each bit moves: sets of bits are flipped, and sets that move something are split
-until every bit stands alone.
+"""The outputs that each bit moves: sets of bits are flipped, and a set that moves something is
+split until every bit stands alone.
 
-Sets that can only move different outputs share a run: each is judged by its own outputs.  A run
-flips bits of the buffer; it gives an output or a hang, and a journal keeps it.
+Sets that cannot move a common output share a run, in which each is judged by its own outputs.  A
+run flips bits of the buffer and gives an output or a hang; a journal keeps the runs.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from npulab.captures.journal import Journal, Trial
 from npulab.quant.layers import Conv2D
 from npulab.support.text import plural
 
-FEW = 16  # at most so many bits that all move one output are flipped one by one
+# if at most so many bits move one output and no other, they are flipped one by one, not halved
+FEW = 16
 Runner = Callable[[bytes, Any], "np.ndarray | None"]
 
 
 class Runs:
-    """Runs of a device, counted; runs that the journal has are not made again."""
+    """The runs of a device on a buffer, counted; runs that the journal has are not made again."""
 
     def __init__(
         self, data: bytes, run: Runner, probes: Sequence[Probe], votes: int, journal: Journal | None
@@ -39,11 +40,11 @@ class Runs:
         self.name = hashlib.sha256(data).hexdigest()[:16]
         self.run, self.probes, self.votes, self.journal = run, probes, votes, journal
         self.count = self.hangs = 0
-        self._first: dict[int, np.ndarray] = {}  # output with each input
+        self._first: dict[int, np.ndarray] = {}  # the first output of each input, by its index
 
     def ask(self, flips: np.ndarray, index: int, reason: str) -> np.ndarray | None:
-        """The output with bits flipped and an input: the middle of the votes of the most common
-        shape; None for a hang, if at least half of the votes are hangs."""
+        """The output with some bits flipped and with the input of this index: the middle of all
+        votes that have the most common shape.  None for a hang: at least half of the votes hung."""
         outputs = []
         for _ in range(self.votes):
             output = self._vote(flips, index, reason)
@@ -58,7 +59,8 @@ class Runs:
         return np.sort(same, axis=0)[(len(same) - 1) // 2]
 
     def _vote(self, flips: np.ndarray, index: int, reason: str) -> np.ndarray | None:
-        """The output of one run, from the journal if that has it."""
+        """The output of one run, which is taken from the journal if the journal has it; None for a
+        hang."""
         names = tuple(_names_of_bits(flips))
         if self.journal is not None and self.count < len(self.journal):
             output = self._kept(self.journal[self.count], names, index)
@@ -81,7 +83,8 @@ class Runs:
         return output
 
     def _kept(self, trial: Trial, names: tuple[str, ...], index: int) -> np.ndarray | None:
-        """The output that the journal has; raises ValueError if it is of another run."""
+        """The output that the journal has for this run; raises ValueError if its trial is another
+        run."""
         given, data = trial.more.get("input"), trial.more.get("data")
         if (trial.subset, given, data) != (names, index, self.name):
             raise ValueError(
@@ -108,7 +111,7 @@ class Runs:
 
 
 def _names_of_bits(bits: np.ndarray) -> Iterator[str]:
-    """Yield names for ranges of sorted bits.
+    """Yield names of sorted bit numbers; consecutive numbers are joined to a range.
 
     >>> list(_names_of_bits(np.array([3, 4, 5, 9])))
     ['3..5', '9']
@@ -123,7 +126,7 @@ def _names_of_bits(bits: np.ndarray) -> Iterator[str]:
 
 
 def _as_json(output: np.ndarray | None) -> dict[str, Any]:
-    """An output in a form that JSON holds."""
+    """An output as values that JSON can hold; an empty dict for a hang."""
     if output is None:
         return {}
     packed = base64.b64encode(zlib.compress(np.ascontiguousarray(output).tobytes())).decode()
@@ -131,7 +134,8 @@ def _as_json(output: np.ndarray | None) -> dict[str, Any]:
 
 
 def _from_json(trial: Trial) -> np.ndarray | None:
-    """The output that a trial keeps; raises ValueError if it keeps none."""
+    """The output that a trial of the journal keeps, None for a hang; raises ValueError if it keeps
+    none."""
     if trial.outcome == "hang":
         return None
     try:
@@ -145,20 +149,21 @@ def _from_json(trial: Trial) -> np.ndarray | None:
 
 @dataclass(eq=False)
 class Piece:
-    """Bits that are flipped together, the outputs that they can move, and the outputs that they
-    moved."""
+    """Bits that are flipped at once, with the outputs that they can move (``bound``) and those that
+    they moved (``moved``), each a set as the bits of an int."""
 
     bits: np.ndarray
     bound: int
     moved: int = 0
-    alike: bool = False  # the piece that it was split from moved the same outputs as both halves
+    alike: bool = False  # both halves of the piece around it moved the same outputs as that piece
 
 
 class Evidence:
-    """The evidence on each bit of a buffer, and the runs that give more of it.
+    """All that is known of each bit of a buffer, and the runs that find out more.
 
-    ``kinds`` are "" for a bit that may be flipped; ``effects`` are what a bit by itself moved under
-    views, ``unmoved`` the numbers of the views under which it moved nothing.
+    ``kinds`` are "" for a bit that may be flipped.  ``effects`` are, by bit, what the bit alone
+    moved under each view; ``unmoved`` are the numbers of the views under which it alone moved
+    nothing.
     """
 
     def __init__(
@@ -168,8 +173,9 @@ class Evidence:
         self.bits, self.count = runs.bits, len(runs.bits)
         self.kinds = np.full(self.count, "", "U7")
         self.certain = np.ones(self.count, bool)
-        self.together = np.zeros(self.count, bool)  # moved something with others, nothing alone
-        self.fragile = np.zeros(self.count, bool)  # hung with others, not alone
+        # bits that moved something with others, nothing alone
+        self.together = np.zeros(self.count, bool)
+        self.fragile = np.zeros(self.count, bool)  # bits that hung with others, not alone
         self.sets: list[tuple[int, ...]] = []  # bits that move something together and nothing alone
         self.hanging: list[tuple[int, ...]] = []  # bits that hang together and not alone
         # (view, bits) of sets that moved something while no part of them did
@@ -180,10 +186,10 @@ class Evidence:
         self.news: set[int] = set()  # bits with effects that Weights.place has not used yet
         self.notes: list[str] = []
 
-    # Runs
+    # ---- runs ----
 
     def ask(self, bits: np.ndarray, number: int, reason: str) -> np.ndarray | None:
-        """The output of a view with some bits flipped; None for a hang."""
+        """The output under a view with some more bits flipped; None for a hang."""
         view = self.views[number]
         return self._asked(np.setxor1d(bits, view.base), view.index, reason)
 
@@ -194,10 +200,10 @@ class Evidence:
         return output
 
     def look(self, index: int, base: np.ndarray | None = None) -> int:
-        """The number of a new view of the buffer, with some bits flipped for good, through an
-        input; it is run twice.
+        """Add a view: the buffer with the bits ``base`` flipped for good, run with an input; return
+        its number.  It is run twice.
 
-        Raises ValueError if it hangs or does not repeat itself.
+        Raises ValueError if it hangs, or if the second output is another.
         """
         if base is None:
             base = np.zeros(0, np.int64)
@@ -213,7 +219,7 @@ class Evidence:
         return len(self.views) - 1
 
     def repeat(self, view: View) -> None:
-        """Raise ValueError if the same buffer gives another output."""
+        """Run a view again; raise ValueError if the output is another."""
         again = self._asked(view.base, view.index, "does it repeat itself")
         how = "a hang"
         if again is not None:
@@ -228,25 +234,27 @@ class Evidence:
 
     @property
     def quiet(self) -> np.ndarray:
-        """Bits that may be flipped and have not moved anything yet."""
+        """The numbers of the bits that may be flipped and have not moved anything yet."""
         seen = np.zeros(self.count, bool)
         seen[list(self.effects)] = True
         return np.flatnonzero((self.kinds == "") & ~seen)
 
-    # What was seen
+    # ---- records ----
 
     def hung(self, bit: int) -> None:
         self.kinds[bit] = "hang"
         self.effects.pop(bit, None)
 
     def note(self, number: int, piece: Piece, output: np.ndarray) -> None:
-        """Write down what a piece moved within its bound; for a single bit also by how much."""
+        """Record which outputs within its bound a piece moved; for a single bit also by how
+        much."""
         view = self.views[number]
         piece.moved = as_set(view.moved(output)) & piece.bound
         bit = int(piece.bits[0])
         if len(piece.bits) > 1:
-            # The bits of a bias can cancel to a single step that a weight hides: a piece that moves
-            # more than half of a channel may move all of it.
+            # The bits of a bias can cancel each other but for one step, which a weight may hide in
+            # some outputs: so a piece that moves more than half of a channel is taken to move all
+            # of it.
             for outputs in view.channels:
                 if 2 * (piece.moved & outputs).bit_count() > outputs.bit_count():
                     piece.moved |= outputs
@@ -258,20 +266,21 @@ class Evidence:
             self.news |= {bit} & self.effects.keys()
 
     def forget(self, number: int, piece: Piece) -> None:
-        """Drop what the bits of a piece did by themselves in a view."""
+        """Remove what is recorded of each single bit of a piece under a view."""
         for bit in piece.bits.tolist():
             self.news.add(bit)
             kept = [effect for effect in self.effects.pop(bit, ()) if effect.view != number]
             if kept:
                 self.effects[bit] = kept
 
-    # Splitting
+    # ---- splitting ----
 
     def refine(self, number: int, pieces: Iterable[Piece]) -> None:
-        """Split pieces that moved something until every bit that moves something was flipped by
-        itself.
+        """Split pieces that moved something, until every bit that moves something was flipped
+        alone.
 
-        Bits that move something and whose parts move nothing are ``together``.
+        Bits of a piece that moves something, while its parts move nothing, are marked in
+        ``together``.
         """
         level = [piece for piece in pieces if piece.moved and len(piece.bits) > 1]
         apart: list[tuple[Piece, list[Piece]]] = []
@@ -302,15 +311,16 @@ class Evidence:
             self.joined(number, piece, singles)
 
     def joined(self, number: int, piece: Piece, parts: Iterable[Piece]) -> None:
-        """Write down that a piece moved something, if none of its parts did."""
+        """Record that a piece moved something only as a whole, if none of its parts moved
+        anything."""
         if any(part.moved for part in parts):
             return
         self.together[piece.bits] = True
         self.joint.append((number, piece.bits))
 
     def measure(self, number: int, pieces: Sequence[Piece]) -> list[Piece]:
-        """Find what each piece moves; pieces without a common output share a run.  Return the parts
-        of pieces that hung."""
+        """Find which outputs each piece moves; pieces without a common output share a run.  Return
+        the halves of pieces that hung."""
         return self._measure_packs(number, _packs(pieces))
 
     def _measure_packs(self, number: int, packs: Iterable[list[Piece]]) -> list[Piece]:
@@ -321,7 +331,8 @@ class Evidence:
         return parts
 
     def _measure_pack(self, number: int, pack: list[Piece]) -> list[Piece]:
-        """Find what each piece of a pack moves, in one run if no piece disturbs another."""
+        """Find which outputs each piece of a pack moves, in one run if no piece disturbs another;
+        return the halves of pieces that hung."""
         bits = np.sort(np.concatenate([piece.bits for piece in pack]))
         longest = max(len(piece.bits) for piece in pack)
         output = self.ask(bits, number, f"{plural(len(pack), 'piece')} of up to {longest} bits")
@@ -333,7 +344,7 @@ class Evidence:
             return halves + self._measure_packs(number, [[half] for half in halves])
         strays = 0
         if output is not None:
-            bound = sum(piece.bound for piece in pack)  # no two share an output
+            bound = sum(piece.bound for piece in pack)  # a union: no two pieces share an output
             strays = as_set(self.views[number].moved(output)) & ~bound
         if output is None or (strays and len(pack) > 1):
             middle = len(pack) // 2
@@ -341,8 +352,8 @@ class Evidence:
         for piece in pack:
             piece.bound |= strays
             self.note(number, piece, output)
-        # A control bit may move other outputs by itself than together with other bits: it must not
-        # share a run.
+        # A control bit may move other outputs alone than with other bits: so it must not share a
+        # run.
         loud = [piece for piece in pack if self._loud(number, piece)]
         if len(pack) == 1 or not loud:
             return []
@@ -352,7 +363,8 @@ class Evidence:
         return self._measure_packs(number, [*([piece] for piece in loud), rest])
 
     def _loud(self, number: int, piece: Piece) -> bool:
-        """True if a piece is one bit that moved in a view what no weight or bias moves."""
+        """True if a piece is a single bit that moved, under a view, outputs that no single weight
+        or bias moves."""
         if len(piece.bits) > 1:
             return False
         for effect in self.effects.get(int(piece.bits[0]), ()):
@@ -362,8 +374,8 @@ class Evidence:
 
 
 def _packs(pieces: Sequence[Piece]) -> list[list[Piece]]:
-    """Pieces in packs that share no output: each piece, widest first, goes to the first pack that
-    has room."""
+    """The pieces in packs, so that no two pieces of a pack share an output: each piece, widest
+    first, goes to the first pack that has room."""
     packs: list[list[Piece]] = []
     used: list[int] = []
     for piece in sorted(pieces, key=lambda piece: -piece.bound.bit_count()):
@@ -379,15 +391,16 @@ def _packs(pieces: Sequence[Piece]) -> list[list[Piece]]:
 
 
 def _halves(bits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Split sorted bit numbers near the middle, at the most aligned boundary."""
+    """Split sorted bit numbers near their middle, where the numbers on both sides are divided by
+    the highest power of two."""
     quarter = len(bits) // 4
     least, end = max(1, quarter), len(bits) - quarter + 1
     if len(bits) == 2:
         least, end = 1, 2
 
     def alignment(cut: int) -> tuple[int, int]:
-        """The highest bit in which the numbers at a cut differ: a multiple of so high a power of
-        two lies between them.  Among equals the cut nearest to the middle."""
+        """The rank of a cut: the highest bit in which the numbers on both sides differ, then how
+        near it is to the middle."""
         after = bits[min(cut, len(bits) - 1)]
         return int(bits[cut - 1] ^ after).bit_length(), -abs(2 * cut - len(bits))
 

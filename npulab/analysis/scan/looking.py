@@ -1,7 +1,7 @@
-"""The order in which bits are looked at.
+"""The order in which bits are flipped.
 
-First come groups that run, with few hangs for the bits that hang; then other inputs, other sets of
-flips, and biases changed so that an output can show more.
+First groups of bits are flipped, so that few runs hang for the bits that hang.  Then follow other
+inputs, other sets of bits, and biases that are changed so that outputs can show more.
 """
 
 from __future__ import annotations
@@ -18,28 +18,31 @@ from npulab.analysis.scan.evidence import Evidence, Piece
 from npulab.analysis.scan.sites import SEVERAL, Effect, View, as_set, from_set
 from npulab.analysis.scan.weights import Weights
 
-ALIKE_BITS = 8  # so many bits that move the same outputs evenly are taken for those of a bias
-MOST_HALVES = 64  # random halves of the bits that move nothing
-SATURATED = 1 / 4  # inputs with a larger share of outputs at the end of their type are used last
-AIMS = (0.0, 0.25, -0.25)  # share of the range of an output, from its middle, that biases aim at
-ROUNDED = 16  # units in the last place that a sum of changes of a real output may be off
-HALVES = 4  # random halves of the dead bits that are run at the end, after all of them at once
-MOST_SETS = 16  # sets of dead bits that act together
-LEAST_GROUP = 64  # bits of the widest group of flips, at least
-GROUPS = 16  # groups of ones, and of zeros, in a buffer, about
+# least number of bits that move the same outputs evenly, for these outputs to be taken as a channel
+ALIKE_BITS = 8
+MOST_HALVES = 64  # most random halves of the quiet bits that are flipped under one view
+# inputs with which a larger share of outputs is at the end of its type are used last
+SATURATED = 1 / 4
+# where biases shift the outputs to, one after the other: distance from the middle of the output's
+# range, as a share of it
+AIMS = (0.0, 0.25, -0.25)
+ROUNDED = 16  # most units in the last place by which a sum of changes of a real output may be off
+HALVES = 4  # number of random halves of the dead bits that are flipped at the end
+MOST_SETS = 16  # most sets of bits that act only together that are searched for
+LEAST_GROUP = 64  # the widest group of flips has at least so many bits
+GROUPS = 16  # about so many groups of ones, and as many of zeros, cover a buffer
 
 
 class Looks:
-    """Runs for the bits that have not moved anything yet, and for bits whose place is not known
-    yet."""
+    """The runs for bits that have not moved anything yet, and for bits whose weight or bias is not
+    known yet."""
 
     def __init__(self, known: Evidence, weights: Weights, seed: int) -> None:
         self.known, self.weights = known, weights
         self.rng = np.random.default_rng(seed)
 
     def again(self, number: int) -> None:
-        """Look at the bits that have not moved anything, through a view and with other sets of
-        flips."""
+        """Flip the bits that have not moved anything again, under a view and in other sets."""
         known = self.known
         seen, known.together = known.together, known.fragile.copy()
         if number:
@@ -49,7 +52,7 @@ class Looks:
                 parts = self._gaps(known.views[number])
                 known.refine(number, [*parts, *known.measure(number, parts)])
         for _ in range(MOST_HALVES):
-            # a change of less than an output step shows only together with others, or with
+            # a bit that changes less than an output step shows only with other bits, or with
             # another input
             quiet = known.quiet
             piece = self._tried(number, quiet[self.rng.random(len(quiet)) < 0.5])
@@ -62,8 +65,8 @@ class Looks:
         known.together |= seen
 
     def _tried(self, number: int, bits: np.ndarray) -> Piece:
-        """Run bits at once, and return them with what they moved; bits that hang together are left
-        out."""
+        """Flip bits at once; return them as a piece, with what they moved.  Bits that hang together
+        are left out of it."""
         known = self.known
         piece = Piece(bits[~known.together[bits]], known.views[number].everything)
         for _ in range(MOST_HALVES):
@@ -84,9 +87,9 @@ class Looks:
         return piece
 
     def _gaps(self, view: View) -> list[Piece]:
-        """The quiet bits in pieces by the channels of the bits around them, which they are likely
-        to move; a wrong guess costs runs.  Ones and zeros are apart, and a piece is at most as wide
-        as a group."""
+        """The bits that have not moved anything, as pieces that are expected to move only the
+        channels of the bits around them; a wrong guess only costs runs.  A piece holds only ones or
+        only zeros, and is at most as wide as a group."""
         self.weights.place()
         known, sites = self.known, self.weights.sites
         placed = sorted(bit for bit, site in sites.items() if site.role != "control")
@@ -107,11 +110,11 @@ class Looks:
         return pieces
 
     def around(self) -> None:
-        """Look at the bits that have not moved anything with the other inputs.
+        """Flip the bits that have not moved anything with the other inputs too.
 
-        Of views of one image the finest goes first, with known bits of a bias flipped if that keeps
-        outputs off the end of their type; the coarser views are left out after the first view
-        without an output at the end.
+        Among the views of one image the one with the finest steps goes first, with known bits of a
+        bias flipped if that keeps outputs off the end of their type.  After the first view in which
+        no output is at the end, coarser views are left out.
         """
         views = self.known.views
         images: dict[Any, list[int]] = {}
@@ -138,8 +141,8 @@ class Looks:
                     break
 
     def _recentred(self, number: int) -> int:
-        """The number of a view through the same input, with known bits of biases flipped so that
-        fewer outputs are at the end of their type."""
+        """The number of a view with the same input, in which known bits of biases are flipped so
+        that fewer outputs are at the end of their type; the same number if no flip helps."""
         view = self.known.views[number]
         full = np.unique(view.channel[~view.free & (view.reads != SEVERAL)])
         base = self.weights.towards(view, full)
@@ -150,8 +153,9 @@ class Looks:
     def tell(
         self, roles: tuple[str, ...] = ("weight", "bias", "either"), coarser: bool = False
     ) -> None:
-        """Find weight or bias and order of bits that moved something, by flipping them under more
-        inputs; with ``coarser`` only under inputs coarser than the first."""
+        """Find the weight or bias, and the order in it, of bits that moved something, by flipping
+        them alone with more inputs; if ``coarser``, only with inputs whose steps are coarser than
+        those of the first."""
         views = self.known.views
         self.weights.place()
         numbers = range(len(views))
@@ -160,8 +164,8 @@ class Looks:
                 self._tell(number, roles)
 
     def rest(self) -> None:
-        """Flip bits of biases so that outputs of weights come off the end of their type, and look
-        at these weights again."""
+        """Flip bits of biases so that outputs leave the end of their type, and flip the bits of the
+        weights that these outputs show again."""
         for view in self.known.views.copy():
             if not view.exact or not view.mapped or len(view.base) or view.step == 1:
                 continue
@@ -175,7 +179,8 @@ class Looks:
                     self._tell(number, ("weight", "either"))
 
     def _open_channels(self, view: View) -> set[int]:
-        """The channels in which a view shows a weight whose role or order is not known."""
+        """The channels in which a view shows a weight one of whose bits has an unknown role or
+        order."""
         channels = set()
         for bit, site in self.weights.sites.items():
             if site.tap < 0 or (site.role != "either" and len(self.weights.orders[bit]) < 2):
@@ -185,7 +190,8 @@ class Looks:
         return channels
 
     def _tell(self, number: int, roles: tuple[str, ...]) -> None:
-        """Flip, one by one, the bits of some roles of which a view can show more."""
+        """Flip alone, under a view, each bit of these roles of which the view can show more than is
+        known."""
         self.weights.place()
         pieces = []
         for bit, site in self.weights.sites.items():
@@ -197,10 +203,10 @@ class Looks:
         self.weights.place()
 
     def check(self, count: int) -> None:
-        """Flip random halves of the weights' bits: outputs must change by the sum of the changes
-        that the bits make alone.
+        """Flip random halves of the bits of weights: every output must change by the sum of the
+        changes that these bits make alone.
 
-        If an output changes otherwise, the bits that move it are not certain.
+        If an output changes by another amount, the bits that move it are no longer certain.
         """
         known, view = self.known, self.known.views[0]
         alone = self._alone()
@@ -226,7 +232,7 @@ class Looks:
                 )
 
     def _alone(self) -> dict[int, Effect]:
-        """The effects, in the first view, of the bits of weights that move at most half of a
+        """The effect in the first view, by bit, of the bits of weights that move at most half of a
         channel and no output to the end of its type."""
         channel, sites = self.known.views[0].channel, self.weights.sites
         alone = {}
@@ -241,7 +247,7 @@ class Looks:
 
     def together(self) -> None:
         """Flip all bits that moved nothing at once, with each input, then random halves of them;
-        sets of bits that move something only together become ``sets``."""
+        bits that move something only together become ``sets``."""
         known = self.known
         self._joint_sets()
         plain = [number for number, view in enumerate(known.views) if not len(view.base)]
@@ -253,7 +259,7 @@ class Looks:
             self._others_hanging(plain[0], bit)
 
     def _others_hanging(self, number: int, bit: int) -> None:
-        """Find the other bits that hang with a bit; all of them run without it."""
+        """Find further bits that hang together with this bit, until all others run with it."""
         known = self.known
         partners: set[int] = set()
         for members in known.hanging:
@@ -274,9 +280,10 @@ class Looks:
             rest = np.delete(rest, place - 1)
 
     def _joint_sets(self) -> None:
-        """Find the bits that act in the sets that moved something while no part of them did.
+        """Find which bits act in the sets that moved something while no part of them did.
 
-        Views with rounded outputs are left out: there low bits of weights make such sets.
+        Views in which outputs are rounded are left out, because there the low bits of weights make
+        such sets.
         """
         known = self.known
         for number, bits in known.joint[:MOST_SETS]:
@@ -288,15 +295,16 @@ class Looks:
             known.together[rest] = False
 
     def _found(self, number: int, bits: np.ndarray) -> np.ndarray:
-        """Find a set that acts together among bits, write it down and return its members."""
+        """Find, among these bits, a set that moves something only together; record it and return
+        its members."""
         members = self._members(number, bits)
         self.known.sets.append(tuple(members.tolist()))
         self.known.kinds[members], self.known.certain[members] = "control", False
         return members
 
     def _sets_of(self, number: int, halved: bool) -> None:
-        """Flip the bits that moved nothing, or half of them, until they contain no set that moves
-        something together."""
+        """Flip the bits that moved nothing, or a random half of them, at once, and take out sets
+        that move something together, until the rest moves nothing."""
         known = self.known
         quiet = known.quiet[~known.together[known.quiet]]
         bits = quiet
@@ -312,7 +320,7 @@ class Looks:
             bits = np.setdiff1d(piece.bits, self._found(number, piece.bits))
 
     def _members(self, number: int, bits: np.ndarray) -> np.ndarray:
-        """A few bits of a set that moves something, which move something without the rest."""
+        """A few of these bits that are enough to move something together."""
         found = bits[:0]
         while not len(found) or not self._moves(number, found):
             rest = np.setdiff1d(bits, found)
@@ -329,14 +337,14 @@ class Looks:
         return found
 
     def _moves(self, number: int, bits: np.ndarray) -> bool:
-        """True if bits that are flipped together move something, or hang."""
+        """True if these bits, flipped at once, move something or hang."""
         output = self.known.ask(bits, number, "which act together")
         return output is None or bool(self.known.views[number].moved(output).any())
 
 
 def find_channels(known: Evidence) -> None:
-    """Find the channels if no layer states them: sets of outputs that many single bits move evenly,
-    if together they are all outputs."""
+    """Find the channels if no layer states them: sets of outputs that many single bits move evenly.
+    They are used only if together they are all outputs."""
     counts: Counter[int] = Counter()
     for first, *_ in known.effects.values():
         if first.even and len(first.places) > 1:
@@ -356,12 +364,12 @@ def find_channels(known: Evidence) -> None:
 
 
 def find_hangs(known: Evidence, hang_cost: float, most_hangs: float) -> list[Piece]:
-    """Groups of bits that run, from one bit up to a share of the buffer; bits that hang are found
-    one by one.
+    """Groups of bits that can be flipped at once without a hang, from one bit up to a share of the
+    buffer; bits that hang are found one by one.
 
-    Ones and zeros are flipped in different groups: then all flips of a run push a weight the same
-    way and cannot cancel.  A group is twice as wide as the group before it if that ran; after a bit
-    that hangs the next group is one bit, because hanging bits lie together.
+    Ones and zeros are in different groups: then all flips of a run push a weight the same way and
+    cannot cancel.  A group is twice as wide as the group before it if that ran; after a bit that
+    hangs the next group is one bit, because bits that hang often lie together.
     """
     share = _prefix_share(hang_cost)
     widest = widest_group(known.count)
@@ -384,20 +392,20 @@ def find_hangs(known: Evidence, hang_cost: float, most_hangs: float) -> list[Pie
 
 
 def widest_group(count: int) -> int:
-    """The most bits of a group, for a buffer of as many bits."""
+    """The most bits of one group, for a buffer of ``count`` bits."""
     return max(LEAST_GROUP, 2 ** math.ceil(math.log2(max(count / GROUPS, 1))))
 
 
 def _prefix_share(hang_cost: float) -> float:
-    """The share of bits that hang together to try next, so that a run tells most for its cost with
-    that of the hang."""
+    """The share of bits that hang together to flip next, so that a run gives the most information
+    for its cost; the cost includes that of a hang."""
     share = np.linspace(0.02, 0.5, 97)
     bits = -share * np.log2(share) - (1 - share) * np.log2(1 - share)
     return float(share[np.argmin((1 + share * hang_cost) / bits)])
 
 
 def _runs_together(known: Evidence, groups: list[Piece], bits: np.ndarray) -> bool:
-    """True if bits run together; then they become a group."""
+    """True if these bits, flipped at once, do not hang; they are then added to the groups."""
     output = known.ask(bits, 0, "a group")
     if output is None:
         if len(bits) == 1:
@@ -416,7 +424,8 @@ def _first_hanging(
     share: float,
     most_hangs: float,
 ) -> np.ndarray:
-    """Find the first bit that hangs among bits that hang together; return the bits after it."""
+    """Find the first bit that hangs among bits that hang at once; return the bits after it, which
+    are not tried yet."""
     after, measured = [rest], True
     while len(bad) > 1 and known.runs.hangs < most_hangs:
         cut = min(max(1, round(share * len(bad))), len(bad) - 1)
@@ -434,8 +443,8 @@ def _first_hanging(
 
 
 def set_apart(known: Evidence, number: int, bits: np.ndarray) -> None:
-    """Make one of the bits that hang together ``fragile``: it stays out of later runs.  The bits
-    that hang with it are written down."""
+    """Mark one of the bits that hang together as ``fragile``, so that it stays out of later runs;
+    the bits that hang with it are recorded."""
     first = _shortest(known, number, bits, bits[:0])
     chosen, before = bits[first - 1], bits[: first - 1]
     second = _shortest(known, number, before, bits[first - 1 : first])
@@ -445,7 +454,8 @@ def set_apart(known: Evidence, number: int, bits: np.ndarray) -> None:
         if second > 1:  # else no bit lies before the partner, and the two hang alone
             members = _hanging(known, number, np.append(before[:second], chosen), members)
         known.hanging.append(tuple(sorted(members.tolist())))
-        # if the rest runs with the chosen bit, it is the partner that hangs with still other bits
+        # if the others run with the chosen bit, then the partner may hang with more bits: it is set
+        # apart
         rest = np.sort(np.append(np.delete(before, second - 1), chosen))
         if known.ask(rest, number, "which hang") is not None:
             chosen = partner
@@ -453,8 +463,7 @@ def set_apart(known: Evidence, number: int, bits: np.ndarray) -> None:
 
 
 def _hanging(known: Evidence, number: int, bits: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """A few of the bits that hang together, which hang without the rest; ``found`` are among
-    them."""
+    """A few of these bits that are enough to hang together; they include ``found``."""
     while len(found) < len(bits):
         if known.ask(np.sort(found), number, "which hang alone together") is None:
             break
@@ -464,8 +473,8 @@ def _hanging(known: Evidence, number: int, bits: np.ndarray, found: np.ndarray) 
 
 
 def _shortest(known: Evidence, number: int, bits: np.ndarray, beside: np.ndarray) -> int:
-    """The number of bits, from the first, that hang together with the bits ``beside`` them; all of
-    them do."""
+    """The least number of bits, counted from the first, that hang together with the bits
+    ``beside``; all of ``bits`` do."""
     least, most = 0, len(bits)
     while most - least > 1:
         middle = (least + most) // 2

@@ -1,4 +1,4 @@
-"""The inputs of a scan and its result."""
+"""The records of a scan: its inputs and its result."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ ROWS_SHOWN = 60
 class Probe:
     """An input to scan with.
 
-    ``run`` gets ``given``; ``image`` is the same as ``(H, W, C)`` minus the input's zero point,
-    ``step`` the units of the accumulator in an output step (None: not known), ``zero`` the output
-    for an accumulator of 0.
+    ``run`` is called with ``given``.  ``image`` is the input as ``(H, W, C)``, less its zero point;
+    ``step`` is how many units of the accumulator make one output step (None: not known), ``zero``
+    the output for an accumulator of 0.
     """
 
     given: Any
@@ -41,15 +41,19 @@ class Scan:
     """The kind and the place of each of N bits.  Bit i is bit ``i % 8``, counted from the lowest,
     of byte ``i // 8``.
 
-    ``kinds`` ``(N,)`` are names of ``KINDS``; ``certain`` ``(N,) bool`` says that the kind was
-    measured, not inferred.  A dead bit is never certain: ``tried`` says how far it was tried, with
-    how many ``inputs``.  ``together`` are sets of bits, by number, that move something together and
-    nothing alone, or hang together and not alone: "control", not certain.  ``roles`` ``(N,)`` are
-    "weight", "bias" or "".  ``places`` ``(N, 6) int`` are channel, row, column, input channel,
-    order (bit n of its weight or bias counts ``2**n``) and sign (of the output when the bit is set)
-    of data bits, -1 (sign: 0) if it is not known; a bias has row, column and input channel -1.
+    ``kinds`` ``(N,)`` are names of ``KINDS``; ``certain`` ``(N,) bool`` is True if the kind was
+    measured, not inferred.  A dead bit is never certain: ``tried`` says how far it was tried, and
+    with how many ``inputs``.  ``together`` are sets of bit numbers: the bits of a set move
+    something together and nothing alone, or hang together and not alone; their kind is "control",
+    not certain.
+
+    ``roles`` ``(N,)`` are "weight", "bias" or "".  ``places`` ``(N, 6) int`` are for data bits
+    channel, row, column, input channel, order (a bit of order n counts ``2**n`` in its weight or
+    bias) and sign (of the change of the output when the bit is set); -1 (sign: 0) stands for not
+    known.  A bias has -1 for row, column and input channel.
+
     ``runs`` and ``hangs`` count calls of the device, ``saturated`` is the share of outputs at the
-    end of their type, under all inputs, and ``notes`` are sentences on what is not known.
+    end of their type, over all inputs, and ``notes`` are sentences on what is not known.
     """
 
     kinds: np.ndarray
@@ -65,7 +69,8 @@ class Scan:
 
     @property
     def tried(self) -> str:
-        """How the dead bits were tried, and with how many inputs; "" if there are none."""
+        """A sentence that says how the dead bits were tried, and with how many inputs; "" if there
+        are none."""
         if not np.any(self.kinds == "dead"):
             return ""
         inputs = plural(self.inputs, "input")
@@ -80,7 +85,7 @@ class Scan:
 
     @property
     def mapped(self) -> float:
-        """Share of the data bits whose weight or bias, and order in it, is known."""
+        """The share (0 to 1) of the data bits whose weight or bias, and order in it, is known."""
         data = self.kinds == "data"
         if data.any():
             return float((self.places[data, ORDER] >= 0).mean())
@@ -88,16 +93,17 @@ class Scan:
 
     @property
     def map(self) -> pd.DataFrame:
-        """A row per data bit: bit, role, channel, row, column, input_channel, order, sign; <NA> if
-        not known."""
+        """One row per data bit: bit, role, channel, row, column, input_channel, order, sign; a
+        value that is not known is <NA>."""
         at = np.flatnonzero(self.kinds == "data")
         return self._known_places(at).assign(bit=at, role=self.roles[at])[["bit", "role", *PLACE]]
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row per run of bits of one kind, weight or bias: first (bit), bits, kind, role,
-        channel, row, column, input_channel, order (of its first bit), toward (+1 if the orders
-        rise, -1 if they fall, else 0), sign (of its first bit), certain."""
+        """One row per run of bits of one kind and one weight or bias: first (number of the first
+        bit), bits, kind, role, channel, row, column, input_channel, order (of the first bit),
+        toward (+1 if the orders rise, -1 if they fall, else 0), sign (of the first bit),
+        certain."""
         first, end, toward = np.array(list(self._stretches())).T
         frame = self._known_places(first).assign(
             first=first,
@@ -110,12 +116,13 @@ class Scan:
         return frame[list(COLUMNS)]
 
     def _known_places(self, bits: np.ndarray) -> pd.DataFrame:
-        """The places of bits, <NA> if not known."""
+        """The places of these bits as a DataFrame; a value that is not known is <NA>."""
         frame = pd.DataFrame(self.places[bits], columns=list(PLACE)).astype("Int64")
         return frame.mask(frame.lt(0) & (frame.columns != "sign"))
 
     def _stretches(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (first, end, toward) of bits that belong together."""
+        """Yield (first, end, toward) of each run of bits that form one row of ``table``; ``end`` is
+        not included."""
         order = self.places[:, ORDER]
         known = order >= 0
         parts = (self.kinds, self.roles, self.certain, known, *self.places[:, :ORDER].T)

@@ -1,4 +1,4 @@
-"""The scan that the evidence amounts to: a kind for every bit, a place for every bit of data."""
+"""The scan made from all evidence: a kind for every bit, a place for every data bit."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ from npulab.analysis.scan.records import CHANNEL, NO_PLACE, NOWHERE, ORDER, ROW,
 from npulab.analysis.scan.sites import SEVERAL, Effect, View
 from npulab.analysis.scan.weights import Weights
 
-# If more than this share of the data bits change their weight by no power of two, the step that was
-# given is doubted, and not the bits.
+# If more than this share of the data bits changes a weight by an amount that is no power of two,
+# then the step that was given is probably wrong, and not these bits.
 ODD = 1 / 10
 
 
 def result(known: Evidence, weights: Weights) -> Scan:
+<<<<<<< HEAD
     """Return the scan of all evidence."""
+=======
+    """The scan that follows from the evidence."""
+>>>>>>> 32f8d34 (scan: docstrings and comments that read in one pass)
     hanging = []
     for members in dict.fromkeys(known.hanging):
         if known.fragile[list(members)].any():
@@ -117,8 +121,13 @@ def _places_of_bits(known: Evidence, weights: Weights) -> tuple[np.ndarray, np.n
 
 
 def _relative(known: Evidence, weights: Weights) -> dict[int, int]:
+<<<<<<< HEAD
     """Return orders of the bits that views without a step show, against the smallest change that
     any weight, or any bias, shows."""
+=======
+    """The orders of bits that only views without a known step show: counted from the smallest
+    change that any weight (or any bias) makes."""
+>>>>>>> 32f8d34 (scan: docstrings and comments that read in one pass)
     orders: dict[int, int] = {}
     for role in ("weight", "bias"):
         sizes: dict[int, float] = {}
@@ -139,10 +148,16 @@ def _relative(known: Evidence, weights: Weights) -> dict[int, int]:
 
 
 def _largest_change(view: View, effect: Effect, role: str) -> float:
+<<<<<<< HEAD
     """Return the most that an output moved that is not at the end of its type, for an amplitude of
     1."""
     kept = ~effect.cut
     change = np.abs(effect.change[kept])
+=======
+    """The largest change of an output that is not at the end of its type; for a weight divided by
+    the input that it multiplies."""
+    change = np.abs(effect.change[~effect.cut])
+>>>>>>> 32f8d34 (scan: docstrings and comments that read in one pass)
     if role == "weight":
         amplitude = view.amplitude[effect.places][kept]
         change = change / np.abs(amplitude)
@@ -150,12 +165,19 @@ def _largest_change(view: View, effect: Effect, role: str) -> float:
 
 
 def _doubles(places: np.ndarray, roles: np.ndarray) -> list[int]:
+<<<<<<< HEAD
     """Return bits that duplicate a bit of a weight or bias but lie away from its other bits."""
     same_place = np.all(places[1:, :ORDER] == places[:-1, :ORDER], axis=1)
     alike = same_place & (roles[1:] == roles[:-1])
     neighbours = np.zeros(len(roles), int)
     neighbours[:-1] += alike
     neighbours[1:] += alike
+=======
+    """The bits that claim the same place in a weight or bias as another bit, but lie apart from its
+    other bits."""
+    alike = np.all(places[1:, :ORDER] == places[:-1, :ORDER], axis=1) & (roles[1:] == roles[:-1])
+    neighbours = np.append(alike, False).astype(int) + np.append(False, alike)
+>>>>>>> 32f8d34 (scan: docstrings and comments that read in one pass)
     claims: dict[tuple[Any, ...], list[int]] = {}
     for bit in np.flatnonzero(places[:, ORDER] >= 0).tolist():
         claim = (roles[bit], *places[bit, : ORDER + 1])
@@ -168,11 +190,11 @@ def _doubles(places: np.ndarray, roles: np.ndarray) -> list[int]:
 
 
 def _lengths(known: Evidence, kinds: np.ndarray, roles: np.ndarray) -> list[int]:
-    """The control bits that move the outputs of weights after them in the stream, and no output of
-    a weight before them, in the channels they move.
+    """The control bits that are ``length``: in the channels that they move, they move outputs of
+    weights after them in the stream, and no output of a weight before them.
 
-    If all weights of its channels lie after a bit, it must follow another such bit that moves these
-    channels too.
+    If all weights of its channels lie after a bit, it counts only if an earlier bit of that kind
+    moves these channels too.
     """
     # for each output of each view, the first and the last bit that moves it as a weight
     first = [np.full(view.output.size, known.count) for view in known.views]
@@ -183,7 +205,7 @@ def _lengths(known: Evidence, kinds: np.ndarray, roles: np.ndarray) -> list[int]
         for view, _, places, *_ in effects:
             first[view][places] = np.minimum(first[view][places], bit)
             last[view][places] = np.maximum(last[view][places], bit)
-    found: dict[int, set[int]] = {}  # the channels that each moves
+    found: dict[int, set[int]] = {}  # the channels that each length bit moves
     for bit in sorted(known.effects):
         if kinds[bit] != "control":
             continue

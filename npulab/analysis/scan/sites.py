@@ -1,5 +1,5 @@
-"""The outputs that a bit moves, and where it belongs by that: to a weight, a bias, or to nothing
-that a layer has.
+"""The outputs that a bit moves, and the place of the bit that follows from them: in a weight, in a
+bias, or in neither (control).
 
 A set of outputs is kept as the bits of an int.
 """
@@ -18,26 +18,31 @@ import numpy as np
 from npulab.analysis.scan.records import NOWHERE, Probe
 from npulab.quant.layers import Conv2D
 
-NO_TAP, SEVERAL = -1, -2  # an output reads no weight, more than one weight
+NO_TAP, SEVERAL = -1, -2  # in ``reads``: the output reads no weight, or more than one
 BIAS = -2  # the tap of a bias
-WIDE = 4  # bytes of a type so wide that outputs are likely to stop short of its end
-# Share of the outputs that one weight or bias moves at most, if nothing is known of the layer.
+WIDE = 4  # least bytes of a type whose end outputs are likely never to reach
+# The largest share of a channel that a weight is taken to move, if nothing is known of the layer.
 LOCAL = 1 / 8
 ACCUMULATOR_BITS = 32
 
 
 @dataclass(eq=False)
 class View:
-    """An input, the bits that stay flipped under it, and the output of the buffer with both."""
+    """An input, the bits that stay flipped under it (``base``), and the output of the buffer with
+    both."""
 
     index: int
     probe: Probe
     base: np.ndarray
     output: np.ndarray
-    channel: np.ndarray  # of each output
+    channel: np.ndarray  # the channel of each output
     reads: np.ndarray  # the tap that an output reads, NO_TAP, or SEVERAL
     amplitude: np.ndarray  # the input that this tap multiplies
+<<<<<<< HEAD
     mapped: bool  # the image says which input each output reads; else all reads are SEVERAL
+=======
+    mapped: bool  # an image gave ``reads``; else all are SEVERAL
+>>>>>>> 32f8d34 (scan: docstrings and comments that read in one pass)
 
     @property
     def step(self) -> float | None:
@@ -49,7 +54,7 @@ class View:
 
     @cached_property
     def channels(self) -> tuple[int, ...]:
-        """The outputs of each channel."""
+        """The set of the outputs of each channel, as the bits of an int."""
         return tuple(as_set(self.channel == number) for number in np.unique(self.channel))
 
     @cached_property
@@ -60,43 +65,45 @@ class View:
         return float(info.min), float(info.max)
 
     def cut(self, values: np.ndarray) -> np.ndarray:
-        """A mask of the outputs that are at the end of their type."""
+        """A mask of the values that are at the lowest or highest value of their type."""
         return (values <= self.span[0]) | (values >= self.span[1])
 
     @cached_property
     def free(self) -> np.ndarray:
-        """A mask of the outputs that are not at the end of their type."""
+        """A mask of the outputs that are not at the lowest or highest value of their type."""
         return ~self.cut(self.output.ravel())
 
     @cached_property
     def lone(self) -> np.ndarray:
-        """A mask of the free outputs that read no weight: they show the bias."""
+        """A mask of the free outputs that read no weight, so that they show the bias alone."""
         return self.free & (self.reads == NO_TAP)
 
     @property
     def saturated(self) -> float:
-        """The share of outputs at the end of their type."""
+        """The share (0 to 1) of outputs that are at the lowest or highest value of their type."""
         return float((~self.free).mean())
 
     @property
     def shown(self) -> int:
-        """The number of free outputs that read one weight alone."""
+        """The number of free outputs that read exactly one weight."""
         return int(np.count_nonzero((self.reads >= 0) & self.free))
 
     @cached_property
     def exact(self) -> bool:
-        """True if every weight's lowest bit moves an output by a whole number of steps."""
+        """True if the lowest bit of every weight that is read moves an output by a whole number of
+        steps."""
         return self.step is None or not np.any(self.amplitude % self.step)
 
     def moved(self, output: np.ndarray) -> np.ndarray:
-        """A mask of the outputs that differ; all of them if the shape does."""
+        """A mask of the outputs that differ from this view's; all are True if the shape differs."""
         if output.shape != self.output.shape:
             return np.ones(self.output.size, bool)
         both_nan = (output != output) & (self.output != self.output)
         return ((output != self.output) & ~both_nan).ravel()
 
     def effect(self, number: int, moved: int, output: np.ndarray) -> Effect:
-        """The effect of a bit that moved some outputs of this view, which has a number."""
+        """The effect of a bit that moved the set ``moved`` of outputs under this view, whose number
+        is given."""
         places = np.flatnonzero(from_set(moved, self.output.size))
         if output.shape != self.output.shape:
             unknown = np.full(len(places), np.nan)
@@ -104,7 +111,8 @@ class View:
         before, after = self.output.ravel()[places], output.ravel()[places]
         cut = self.cut(before) | self.cut(after)
         if output.dtype.itemsize >= WIDE:
-            # outputs that differed and became equal stop short of the end of their type
+            # outputs that differed and became equal were limited, although not at the end of their
+            # type
             for value in np.unique(after):
                 cut |= (after == value) & (np.ptp(before[after == value]) > 0)
         change = after.astype(np.float64) - before.astype(np.float64)
@@ -112,7 +120,8 @@ class View:
 
 
 class Effect(NamedTuple):
-    """The effect of flipping one bit in one view: the outputs that moved, and their changes."""
+    """The effect of flipping one bit under one view: the set of outputs that moved, their places in
+    the flat output, and their changes."""
 
     view: int
     moved: int
@@ -122,8 +131,8 @@ class Effect(NamedTuple):
 
     @property
     def even(self) -> bool:
-        """True if all free outputs moved by as much, up to rounding.  The sign does not count,
-        because an accumulator that wraps around moves the other way."""
+        """True if all free outputs moved by the same amount, up to rounding.  The sign does not
+        count, because an accumulator that wraps around moves the other way."""
         free = np.abs(self.change[~self.cut])
         if len(free):
             return bool(np.ptp(free) <= 1)
@@ -133,7 +142,7 @@ class Effect(NamedTuple):
 def view_of(
     index: int, probe: Probe, layer: Conv2D | None, base: np.ndarray, output: np.ndarray
 ) -> View:
-    """The view of an output; raises ValueError if its shape is not that of the layer's output."""
+    """The view of an output; raises ValueError if the output has another shape than the layer's."""
     if layer is not None and output.shape != layer.output_shape:
         raise ValueError(
             f"run: got an output of shape {output.shape}, allowed is that of the layer, "
@@ -150,26 +159,27 @@ def view_of(
 
 
 def as_set(mask: np.ndarray) -> int:
-    """A set of outputs as the bits of one number."""
+    """A mask of outputs as a set: the bits of one int."""
     return int.from_bytes(np.packbits(mask.ravel(), bitorder="little").tobytes(), "little")
 
 
 def from_set(outputs: int, size: int) -> np.ndarray:
-    """A set of outputs as a mask ``(size,) bool``."""
+    """A set of outputs, the bits of an int, as a mask ``(size,) bool``."""
     raw = np.frombuffer(outputs.to_bytes((size + 7) // 8, "little"), np.uint8)
     return np.unpackbits(raw, count=size, bitorder="little").astype(bool)
 
 
 def readings(layer: Conv2D, image: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(taps, amplitudes) by output, both flat: the only tap of (row, column, input channel) that
-    reads an input other than 0, NO_TAP or SEVERAL, and that input."""
+    """Return two flat arrays with an entry for each output: the number of the only tap (row,
+    column, input channel) that reads an input other than 0, or NO_TAP or SEVERAL; and the input
+    that this tap reads."""
     height, width, channels = layer.output_shape
     depth = layer.input_shape[2]
     padded = np.pad(image, (*layer.pads, (0, 0)))
     count = np.zeros(layer.output_shape, int)
     taps = np.full(layer.output_shape, NO_TAP)
     amplitude = np.zeros(layer.output_shape)
-    # the input channels that output channels read, one at a time
+    # for each output channel the input channel that it reads; one such array at a time
     if layer.depthwise:
         planes = [np.arange(channels) * depth // channels]
     else:
@@ -187,24 +197,25 @@ def readings(layer: Conv2D, image: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Site(NamedTuple):
-    """The place in a layer where a bit belongs, as far as an effect shows it."""
+    """The place of a bit in the layer, as far as effects show it."""
 
     role: str  # "weight", "bias", "either" or "control"
     channel: int = NOWHERE
     tap: int = NOWHERE
-    # Outputs moved by one step at most: rounding may move a part of a channel so.
+    # True if outputs moved by at most one step: by rounding, a bias may move only a part of its
+    # channel so.
     weak: bool = False
 
 
 def site_of(view: View, effect: Effect) -> Site:
-    """The site of a bit by one effect."""
+    """The site of a bit that one effect shows."""
     channels, taps = view.channel[effect.places], view.reads[effect.places]
     channel, tap = int(channels[0]), int(taps[0])
     if (channels != channel).any():
         return Site("control")
     mine = view.channel == channel
     if not view.mapped:
-        # a weight moves a few outputs, a bias all outputs of its channel by as much
+        # a weight moves a few outputs, a bias moves all outputs of its channel by the same amount
         few = len(effect.places) <= max(1, LOCAL * mine.size)
         whole = effect.even and len(effect.places) == mine.size
         if few or whole or not mine.all():
@@ -212,7 +223,7 @@ def site_of(view: View, effect: Effect) -> Site:
         return Site("control", channel)
     if (taps == SEVERAL).any():
         return Site("either", channel)
-    # a bias too moves only one output, by one step, if the rest round the other way
+    # a bias too may move only one output, by one step, if the others are not rounded up
     weak = bool(np.abs(effect.change).max() < 2) and view.step not in (None, 1)
     if tap != NO_TAP and (taps == tap).all():
         unread = mine & (view.reads != tap) & view.free
@@ -227,7 +238,8 @@ def site_of(view: View, effect: Effect) -> Site:
 
 
 def joined(sites: Sequence[Site]) -> Site:
-    """The site that several effects agree on; an effect that is not weak outweighs weak effects."""
+    """The site on which several effects of a bit agree; effects that are not weak outweigh weak
+    ones."""
     if any(site.role == "control" for site in sites) or len({site.channel for site in sites}) > 1:
         return Site("control")
     for weak in (False, True):

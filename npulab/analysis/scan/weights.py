@@ -1,4 +1,5 @@
-"""The weight or bias that each bit belongs to, and its order there: the power of two it counts."""
+"""The weight or bias to which each bit belongs, and the order of the bit in it: the exponent of the
+power of two that it counts."""
 
 from __future__ import annotations
 
@@ -20,9 +21,10 @@ from npulab.analysis.scan.sites import (
 
 
 class Weights:
-    """Sites and orders of the bits that moved something, as far as the evidence goes.
+    """The sites and the orders of the bits that moved something, as far as they are known.
 
-    ``orders`` are the orders that a bit can have: bit n of a weight or a bias counts ``2**n``.
+    ``orders`` are, by bit, the orders that the bit can have: a bit of order n counts ``2**n`` in
+    its weight or bias.
     """
 
     def __init__(self, known: Evidence) -> None:
@@ -33,7 +35,7 @@ class Weights:
         self._ties: dict[tuple[int, int], bool] = {}
 
     def place(self) -> None:
-        """Find the site and the orders of the bits that have shown something new."""
+        """Update the site and the orders of the bits for which there is new evidence."""
         known = self.known
         self._ties.clear()
         for bit in sorted(known.news):
@@ -50,8 +52,8 @@ class Weights:
         known.news.clear()
 
     def _no_bias(self, bit: int, channel: int) -> bool:
-        """True if a bit moved an output by so much that it would move, if it were a bit of a bias,
-        outputs of a view that it leaves alone."""
+        """True if a bit cannot belong to a bias: it moved an output by so much that, in a bias, it
+        would also have moved outputs of a view under which it moved nothing."""
         most = max(self._size(effect, 1) for effect in self.known.effects[bit])
         for number in self.known.unmoved.get(bit, ()):
             view = self.known.views[number]
@@ -60,16 +62,16 @@ class Weights:
         return False
 
     def _size(self, effect: Effect, rounded: int = 0) -> float:
-        """The most that a bit moved an output by, in units of the accumulator, less ``rounded``
-        steps."""
+        """The largest change of an output by a bit, less ``rounded`` steps, in units of the
+        accumulator."""
         step = self.known.views[effect.view].step or 1.0
         return float(np.abs(effect.change).max() - rounded) * step
 
-    # Orders
+    # ---- orders ----
 
     def worth(self, number: int, bit: int) -> int:
-        """The outputs of a view that can show more of a bit than is known; 0 if there are none, or
-        if the view has shown the bit alone."""
+        """The set of outputs of a view that can show more of a bit than is known; 0 if there are
+        none, or if the bit was flipped alone under that view already."""
         view, site, effects = self.known.views[number], self.sites[bit], self.known.effects[bit]
         if site.role == "control" or not view.mapped or view.step is None:
             return 0
@@ -82,7 +84,7 @@ class Weights:
             outputs = mine & (view.reads == site.tap)
         clear = outputs & view.free
         if not clear.any():
-            # outputs that read no weight show whether it is a bias
+            # outputs that read no weight show whether the bit belongs to a bias
             if site.role == "either" and (mine & view.lone).any():
                 return as_set(mine)
             return 0
@@ -96,14 +98,15 @@ class Weights:
         return 0
 
     def _unit(self, view: View, places: np.ndarray, site: Site) -> float:
-        """The output steps that the lowest bit moves."""
+        """How many output steps the bit of order 0 of a weight or bias moves."""
         assert view.step is not None
         if site.tap < 0:
             return 1 / view.step
         return float(np.abs(view.amplitude[places]).max()) / view.step
 
     def _order(self, bit: int) -> Sequence[int]:
-        """The orders that a bit can have by what it moved; all orders if no step is known."""
+        """The orders that a bit can have, from how much it moved; all orders if no step is
+        known."""
         site = self.sites[bit]
         if site.role == "control":
             return ()
@@ -124,10 +127,10 @@ class Weights:
         return orders
 
     def _slack(self, number: int, site: Site) -> float:
-        """The steps by which a change of the output can differ from that of the accumulator.
+        """The most steps by which a change of an output may differ from that of the accumulator.
 
-        Rounding makes up to one step, and ties to even a whole step.  It makes none if all outputs
-        are rounded by the same amount, and that is not half a step.
+        Rounding makes a difference of up to one step; so do ties, which some NPUs round to even.
+        There is none if all outputs are rounded by the same amount, and that is not half a step.
         """
         view = self.known.views[number]
         if view.step == 1:
@@ -137,7 +140,8 @@ class Weights:
         return 1.0
 
     def _tied(self, number: int, channel: int) -> bool:
-        """True if a channel's bias is known to lie halfway between two outputs of a view."""
+        """True if the bias of a channel is known, and lies halfway between two output values of a
+        view."""
         if (number, channel) not in self._ties:
             view, bias, tied = self.known.views[number], self._bias(channel), False
             if bias is not None and view.step is not None:
@@ -147,7 +151,8 @@ class Weights:
         return self._ties[number, channel]
 
     def sign(self, bit: int) -> int:
-        """The sign of the change of outputs when a bit is set, for a positive input."""
+        """The sign of the change of outputs when a bit is set to 1 (for a weight: with a positive
+        input); 0 if it is not clear."""
         if bit not in self._signs:
             site, total = self.sites[bit], 0.0
             for effect in self.known.effects[bit]:
@@ -162,11 +167,11 @@ class Weights:
             self._signs[bit] = int(np.sign(total))
         return self._signs[bit]
 
-    # Biases
+    # ---- biases ----
 
     def towards(self, view: View, channels: Iterable[int], aim: float = 0.0) -> np.ndarray:
-        """Bits of biases that bring the outputs of channels which read nothing ``aim`` steps from
-        their middle."""
+        """The bits of biases to flip so that outputs of these channels that read no weight come to
+        lie ``aim`` steps from the middle of their range."""
         out: list[int] = []
         if not view.mapped or view.step is None:
             return np.zeros(0, np.int64)
@@ -180,7 +185,7 @@ class Weights:
             signed_flips, signed_rest = self._as_number(bits, bias - goal, goal)
             if abs(signed_rest) < abs(rest):
                 flips, rest = signed_flips, signed_rest
-            # no ties, which an NPU rounds one way or the other
+            # avoid ties, which an NPU may round either way
             tied = 2 * ((rest + goal) % view.step) == view.step
             if bits and tied and 2.0 ** (self.orders[bits[-1]][0] + 1) < view.step:
                 flips = list({*flips} ^ {bits[-1]})
@@ -188,7 +193,8 @@ class Weights:
         return np.sort(np.array(out, np.int64))
 
     def _bias(self, channel: int) -> float | None:
-        """The bias of a channel, from the finest view that shows it."""
+        """The bias of a channel, in units of the accumulator, from the view with the finest step
+        that shows it; None if no view does."""
         finest, step, output = None, np.inf, 0.0
         for view in self.known.views:
             lone = view.lone & (view.channel == channel)
@@ -200,17 +206,17 @@ class Weights:
         return (output - finest.probe.zero) * step - self._flipped(finest, channel)
 
     def _flipped(self, view: View, channel: int) -> float:
-        """The sum that the flips of a view add to a channel's bias."""
+        """The sum that the flipped bits of a view add to a channel's bias."""
         mine = [bit for bit in view.base.tolist() if self.sites[bit].channel == channel]
         return sum(map(self._flip, mine))
 
     def _flip(self, bit: int) -> float:
-        """The change of a bias if a bit of it is flipped."""
+        """The change of its bias if this bit is flipped."""
         return self.sign(bit) * (1 - 2 * int(self.known.bits[bit])) * 2.0 ** self.orders[bit][0]
 
     def _bias_bits(self, channel: int) -> list[int]:
-        """The bits of a channel's bias whose order is known, highest first; of two bits of the same
-        order, the bit that lies next to other bits of the bias."""
+        """The bits of a channel's bias whose order is known, highest order first; of two bits of
+        one order only the bit that lies next to other bits of the bias."""
         bits = []
         for bit, site in self.sites.items():
             if site.role == "bias" and site.channel == channel:
@@ -220,8 +226,8 @@ class Weights:
         return [by_order[order] for order in sorted(by_order, reverse=True)]
 
     def _nearer(self, bits: list[int], rest: float) -> tuple[list[int], float]:
-        """Bits of a bias, highest first, that each bring ``rest`` nearer to 0, and the rest
-        then."""
+        """Return the bits of a bias, tried from the highest order, whose flips each bring ``rest``
+        nearer to 0, and the rest after them."""
         flips = []
         for bit in bits:
             flipped = rest + self._flip(bit)
@@ -231,8 +237,8 @@ class Weights:
         return flips, rest
 
     def _as_number(self, bits: list[int], rest: float, goal: float) -> tuple[list[int], float]:
-        """The same for a bias that is a number in two's complement and shall become ``goal``: its
-        sign may change."""
+        """Return bits and rest as ``_nearer`` does, but for a bias that is a number in two's
+        complement and shall become ``goal``: its sign may change."""
         wanted = int(goal) % 2**ACCUMULATOR_BITS
         flips, half = [], 2.0 ** (ACCUMULATOR_BITS - 1)
         for bit in bits:
