@@ -19,11 +19,7 @@ ODD = 1 / 10
 
 
 def result(known: Evidence, weights: Weights) -> Scan:
-<<<<<<< HEAD
-    """Return the scan of all evidence."""
-=======
-    """The scan that follows from the evidence."""
->>>>>>> 32f8d34 (scan: docstrings and comments that read in one pass)
+    """Return the scan that follows from the evidence."""
     hanging = []
     for members in dict.fromkeys(known.hanging):
         if known.fragile[list(members)].any():
@@ -121,13 +117,8 @@ def _places_of_bits(known: Evidence, weights: Weights) -> tuple[np.ndarray, np.n
 
 
 def _relative(known: Evidence, weights: Weights) -> dict[int, int]:
-<<<<<<< HEAD
     """Return orders of the bits that views without a step show, against the smallest change that
     any weight, or any bias, shows."""
-=======
-    """The orders of bits that only views without a known step show: counted from the smallest
-    change that any weight (or any bias) makes."""
->>>>>>> 32f8d34 (scan: docstrings and comments that read in one pass)
     orders: dict[int, int] = {}
     for role in ("weight", "bias"):
         sizes: dict[int, float] = {}
@@ -148,16 +139,10 @@ def _relative(known: Evidence, weights: Weights) -> dict[int, int]:
 
 
 def _largest_change(view: View, effect: Effect, role: str) -> float:
-<<<<<<< HEAD
     """Return the most that an output moved that is not at the end of its type, for an amplitude of
     1."""
     kept = ~effect.cut
     change = np.abs(effect.change[kept])
-=======
-    """The largest change of an output that is not at the end of its type; for a weight divided by
-    the input that it multiplies."""
-    change = np.abs(effect.change[~effect.cut])
->>>>>>> 32f8d34 (scan: docstrings and comments that read in one pass)
     if role == "weight":
         amplitude = view.amplitude[effect.places][kept]
         change = change / np.abs(amplitude)
@@ -165,19 +150,12 @@ def _largest_change(view: View, effect: Effect, role: str) -> float:
 
 
 def _doubles(places: np.ndarray, roles: np.ndarray) -> list[int]:
-<<<<<<< HEAD
     """Return bits that duplicate a bit of a weight or bias but lie away from its other bits."""
     same_place = np.all(places[1:, :ORDER] == places[:-1, :ORDER], axis=1)
     alike = same_place & (roles[1:] == roles[:-1])
     neighbours = np.zeros(len(roles), int)
     neighbours[:-1] += alike
     neighbours[1:] += alike
-=======
-    """The bits that claim the same place in a weight or bias as another bit, but lie apart from its
-    other bits."""
-    alike = np.all(places[1:, :ORDER] == places[:-1, :ORDER], axis=1) & (roles[1:] == roles[:-1])
-    neighbours = np.append(alike, False).astype(int) + np.append(False, alike)
->>>>>>> 32f8d34 (scan: docstrings and comments that read in one pass)
     claims: dict[tuple[Any, ...], list[int]] = {}
     for bit in np.flatnonzero(places[:, ORDER] >= 0).tolist():
         claim = (roles[bit], *places[bit, : ORDER + 1])

@@ -38,11 +38,7 @@ class View:
     channel: np.ndarray  # the channel of each output
     reads: np.ndarray  # the tap that an output reads, NO_TAP, or SEVERAL
     amplitude: np.ndarray  # the input that this tap multiplies
-<<<<<<< HEAD
-    mapped: bool  # the image says which input each output reads; else all reads are SEVERAL
-=======
     mapped: bool  # an image gave ``reads``; else all are SEVERAL
->>>>>>> 32f8d34 (scan: docstrings and comments that read in one pass)
 
     @property
     def step(self) -> float | None:
