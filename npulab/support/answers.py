@@ -1,4 +1,5 @@
-"""Answers as people see them: sentences and tables, plain, as HTML, or for a terminal."""
+"""Answers in the form that people see: sentences and tables, as plain text, as HTML, or for a
+terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any
 
 from npulab.support.text import cell, in_columns
 
-# the tone of a value for the reader, by column
+# the tone of a value, which chooses its colour, by column
 _VERDICTS = {
     "equal": "good",
     "differs": "bad",
@@ -43,7 +44,8 @@ TINTS = {
 
 
 def tone(column: str, value: Any) -> str:
-    """ "good", "bad", "open", "quiet", or nothing for a value that speaks for itself.
+    """The tone of a value in a column, for its colour: "good", "bad", "open" or "quiet"; "" for a
+    value without a tone.
 
     >>> tone("verdict", "differs"), tone("case", "differs")
     ('bad', '')
@@ -55,7 +57,7 @@ def tone(column: str, value: Any) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Rows under the names of their columns; a table without rows is not shown."""
+    """Rows and the names of their columns; a table without rows is not shown in an answer."""
 
     rows: Sequence[Mapping[str, Any]]
     names: Sequence[str]
@@ -76,7 +78,7 @@ Part = str | Table
 
 
 class Answer:
-    """A result that is shown: ``parts`` are its lines and tables in order."""
+    """A result that is shown to people; ``parts`` are its lines and tables from top to bottom."""
 
     @property
     def parts(self) -> Sequence[Part]:
@@ -96,7 +98,7 @@ class Answer:
 
 
 def shown(parts: Sequence[Part]) -> list[Part]:
-    """The parts, without empty tables."""
+    """The parts of an answer without its empty tables."""
     return [part for part in parts if isinstance(part, str) or part.rows]
 
 
@@ -109,8 +111,7 @@ def _html(name: str, value: Any) -> str:
 
 
 def attended() -> bool:
-    """True if a person sits at the notebook that runs: without a person it may not ask for
-    input."""
+    """True if a person sits at the notebook that runs; without a person it cannot ask for input."""
     shell = None
     if "IPython" in sys.modules:
         shell = sys.modules["IPython"].get_ipython()

@@ -1,9 +1,9 @@
-"""Texts in the cells of a table that is written as CSV, where a spreadsheet may open it.
+"""Texts in the cells of a CSV table, guarded for the case that a spreadsheet opens it.
 
 A spreadsheet runs a cell that begins with ``=``, ``+``, ``-`` or ``@`` as a formula, whoever wrote
-the text.  Such a text is written after an apostrophe, which is removed when it is read; a number is
-written without.  In some countries spreadsheets cut a line at its semicolons, or at tabs, without
-regard to quotes: so a part of a text after one of these, or on a line of its own, gets an
+the text.  So an apostrophe is written before such a text, and is removed when the text is read;
+numbers get none.  In some countries spreadsheets cut a line at its semicolons, or at tabs, without
+regard to quotes: so a part of a text that follows one of these, or is on a line of its own, gets an
 apostrophe too.
 """
 
@@ -13,18 +13,19 @@ import re
 from collections.abc import Callable
 
 APOSTROPHE = "'"
-# the last four are wide forms, which some spreadsheets treat like the first four
+# the last four are full-width forms, which some spreadsheets treat like the first four
 SIGNS = "=+\\-@\uff1d\uff0b\uff0d\uff20"
 FORMULA = re.compile(rf"'*(?:\s*[{SIGNS}]|[\t\r\n])")
 NUMBER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]+|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
 CUT = re.compile(r"([;\t\r\n])")
 CUT_COMMENT = re.compile(r"([,;\t])")
-# a quote may open a cell
+# a sign at the start of a part that was cut off; blanks and quotes may come before it
 INSIDE = re.compile(rf"""'*[\s"]*[{SIGNS}]""")
 
 
 def guarded(text: str) -> str:
-    """The text of a cell, guarded so that it is not a formula.
+    """The text to write into a cell, with apostrophes so that no spreadsheet takes it for a
+    formula.
 
     >>> guarded("=1+1"), guarded("'=1"), guarded("-1"), guarded("a=1"), guarded("a;=1")
     ("'=1+1", "''=1", '-1', 'a=1', "a;'=1")
@@ -36,7 +37,7 @@ def guarded(text: str) -> str:
 
 
 def unguarded(cell: str) -> str:
-    """The text that a cell was written for.
+    """The text that a cell stands for: the reverse of ``guarded``.
 
     >>> unguarded("'=1+1"), unguarded("'a'"), unguarded("a;'=1")
     ('=1+1', "'a'", 'a;=1')
@@ -48,21 +49,22 @@ def unguarded(cell: str) -> str:
 
 
 def guarded_comment(line: str) -> str:
-    """A comment's line, guarded so that no cut of a spreadsheet makes it a formula.
+    r"""The line to write for a comment, with apostrophes so that no part of it becomes a formula,
+    wherever a spreadsheet cuts it.
 
     >>> guarded_comment('a,"=1",-b;=2')
-    'a,\\'"=1",\\'-b;\\'=2'
+    'a,\'"=1",\'-b;\'=2'
     """
     return _parts(line, CUT_COMMENT, _guarded_part)
 
 
 def unguarded_comment(line: str) -> str:
-    """The line that ``guarded_comment`` was given."""
+    """The line of a comment that was written: the reverse of ``guarded_comment``."""
     return _parts(line, CUT_COMMENT, _unguarded_part)
 
 
 def _parts(text: str, cut: re.Pattern[str], change: Callable[[str], str]) -> str:
-    """A text with every part after the first changed."""
+    """The text, cut at the separators, with ``change`` applied to every part after the first."""
     parts = cut.split(text)  # every second part is a separator
     for number in range(2, len(parts), 2):
         parts[number] = change(parts[number])

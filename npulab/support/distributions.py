@@ -1,8 +1,8 @@
-"""The metadata of the distributions in Python's path.
+"""The metadata of the distributions (installed packages) in Python's path.
 
-Python looks for distributions in the working folder too, where a stranger's may lie.  So their
-files are checked before they are read: a pipe would wait for ever, and a file that is not UTF-8
-would be refused without its name.
+Python looks for distributions in the working folder too, where those of a stranger may lie.  So
+their files are checked before they are read: a pipe would wait for ever, and a file that is not
+UTF-8 would raise an error without its name.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from typing import NamedTuple
 
 from npulab.support.files import read_bounded, text_of
 
-MOST_BYTES = 2**20  # of a file of a distribution
+MOST_BYTES = 2**20  # most bytes of a file of a distribution
 POINTS = "entry_points.txt"
 VERSION = re.compile(r"^Version:\s*(\S+)", re.MULTILINE)
 NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
-# the value of an entry point: module, object, extras
+# the value of an entry point: a module, and perhaps an object in it and extras
 VALUE = re.compile(rf"{NAME}\s*(?::\s*{NAME}\s*)?(?:\[.*\]\s*)?")
 
 
 class Stated(NamedTuple):
-    """An entry point as a distribution states it; ``wrong`` is the error if it is broken."""
+    """An entry point in the form in which a distribution states it; ``wrong`` is the error text if
+    it is broken, else ""."""
 
     dist: Distribution
     name: str
@@ -33,8 +34,8 @@ class Stated(NamedTuple):
 
 
 def stated_points(group: str) -> Iterator[Stated]:
-    """Yield the entry points of a group; if two distributions have one name, those of the first in
-    Python's path."""
+    """Yield the entry points of a group; of two distributions with the same name only the first in
+    Python's path counts."""
     seen: set[str] = set()
     for dist in distributions():
         folder = _folder(dist)
@@ -48,7 +49,7 @@ def stated_points(group: str) -> Iterator[Stated]:
 
 
 def version_of(name: str) -> str:
-    """The version of a distribution; "unknown" if none of that name states it."""
+    """The version of a distribution; "unknown" if no distribution of this name states one."""
     for dist in distributions(name=name):
         folder = _folder(dist)
         if folder is None:
@@ -56,7 +57,8 @@ def version_of(name: str) -> str:
         for file in (folder / "METADATA", folder / "PKG-INFO"):
             try:
                 found = VERSION.search(text_of(read_bounded(file, MOST_BYTES), file))
-            except (OSError, ValueError):  # another distribution of this name may be whole
+            # go on: another distribution of this name may be readable
+            except (OSError, ValueError):
                 continue
             if found:
                 return found[1]
@@ -64,7 +66,7 @@ def version_of(name: str) -> str:
 
 
 def _folder(dist: Distribution) -> Path | None:
-    """The folder of a distribution's files; None if they lie in an archive."""
+    """The folder that holds the metadata of a distribution; None if it is in an archive."""
     folder = getattr(dist, "_path", None)
     if isinstance(folder, Path):
         return folder
@@ -72,14 +74,15 @@ def _folder(dist: Distribution) -> Path | None:
 
 
 def _points_of_finder(dist: Distribution, group: str) -> Iterator[Stated]:
-    """Yield the entry points of a distribution that has a finder of its own."""
+    """Yield the entry points of a distribution that has no folder, from its own finder."""
     for point in dist.entry_points:
         if point.group == group:
             yield Stated(dist, point.name, point.value)
 
 
 def _points_in_file(dist: Distribution, file: Path, group: str) -> Iterator[Stated]:
-    """Yield the entry points in a distribution's file."""
+    """Yield the entry points in the file of a distribution; for a file or a line that is broken one
+    with an error text."""
     try:
         if not file.exists():
             return
@@ -102,7 +105,8 @@ def _points_in_file(dist: Distribution, file: Path, group: str) -> Iterator[Stat
 
 
 def _lines(text: str, group: str) -> Iterator[tuple[int, str]]:
-    """Yield the number and text of each line of a group that is not blank or a comment."""
+    """Yield (number, text) of each line in the section of a group, without blank lines and
+    comments."""
     section = ""
     for number, whole in enumerate(text.splitlines(), 1):
         line = whole.strip()

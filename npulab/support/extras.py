@@ -1,5 +1,5 @@
-"""Packages that may be missing: they are imported here, so that the error names the install that
-brings the package."""
+"""Packages that may be missing: they are imported here, so that the error names the install command
+that brings the package."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from typing import Any
 from npulab.support.files import read_table
 
 PACKAGES = Path(__file__).with_name("packages.csv")
-MISSING = re.compile(r"No module named '?([A-Za-z_]\w*)")  # Python's message
+# in Python's message about a missing module
+MISSING = re.compile(r"No module named '?([A-Za-z_]\w*)")
 
 
 class MissingPackage(ImportError):
-    """A package that a call needs is not installed, or cannot be loaded; the text is one sentence
-    with the install that brings it."""
+    """Raised if a package that a call needs is not installed or cannot be loaded; the text is one
+    sentence with the install command."""
 
 
 def needed(module: str, purpose: str) -> Any:
-    """A module of another package; raises MissingPackage if it cannot be loaded.  ``purpose`` is
-    the work that needs it.
+    """A module of another package, loaded; raises MissingPackage if it cannot be loaded.
+    ``purpose`` is what needs the module, the start of the error text.
 
     >>> needed("math", "counting").factorial(3)
     6
@@ -29,12 +30,13 @@ def needed(module: str, purpose: str) -> Any:
     try:
         importlib.import_module(_top(module))
         return importlib.import_module(module)
-    except (ImportError, OSError) as error:  # OSError: of a shared library in it
+    # OSError: a shared library of the package does not load
+    except (ImportError, OSError) as error:
         raise MissingPackage(f"{purpose} needs {lacking(module, error)}") from None
 
 
 def installed(module: str) -> bool:
-    """True if a module of another package can be loaded."""
+    """True if a module of another package can be loaded; it is loaded."""
     try:
         needed(module, "this")
     except MissingPackage:
@@ -43,8 +45,8 @@ def installed(module: str) -> bool:
 
 
 def lacking(module: str, error: Exception | None = None) -> str:
-    """The name of a missing package, and the install that brings it; ``error`` is the error of its
-    import.
+    """The name of a missing package with the install command that brings it, to follow "needs";
+    ``error`` is the error that its import raised.
 
     >>> lacking("clang.cindex")
     "libclang, which is not installed: pip install 'npulab[maps]'"
@@ -65,14 +67,14 @@ def _top(module: str) -> str:
 
 
 def _install(row: dict[str, str]) -> str:
-    """The command that brings a package."""
+    """The install command that brings the package of a row of packages.csv."""
     if row["extra"]:
         return f"pip install 'npulab[{row['extra']}]'"
     return f"pip install {row['package']}"
 
 
 def told(error: ImportError) -> str:
-    """A failed import in one sentence.
+    """The error of a failed import as one sentence.
 
     >>> told(ModuleNotFoundError("No module named 'mine'", name="mine"))
     'this needs mine, which is not installed, and which no install of npulab brings'
@@ -83,7 +85,8 @@ def told(error: ImportError) -> str:
 
 
 def lacking_in(text: str) -> str:
-    """The package that a program in Python lacks, by its last words; "" if it lacks none.
+    """The package that a Python program lacks, found in the last words that it printed; "" if it
+    names none.
 
     >>> lacking_in("python: No module named numba.core"), lacking_in("no such layer")
     ("numba, which is not installed: pip install 'npulab[fast]'", '')

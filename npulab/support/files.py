@@ -1,4 +1,4 @@
-"""Files read with bounds; files and folders written whole or not at all."""
+"""Files read up to a size limit; files and folders that are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ except ImportError:  # a system without these locks
     fcntl = None  # type: ignore[assignment]
 
 Got = TypeVar("Got")
-MOST_JSON = 2**24  # bytes of a description of something
-MOST_TABLE = 2**26  # bytes of a table
-MOST_REPLACED = 2**31  # bytes of a file that is replaced
+MOST_JSON = 2**24  # most bytes of a JSON file
+MOST_TABLE = 2**26  # most bytes of a CSV table
+MOST_REPLACED = 2**31  # most bytes of a file that is replaced
 BLOCK = 2**16  # bytes read at once from a file that grows
-HIDDEN, PART = ".npulab-", ".part"  # start and end of the name of a file that is not whole yet
+HIDDEN, PART = ".npulab-", ".part"  # start and end of the name of an unfinished file
 OURS = re.compile(rf"{re.escape(HIDDEN)}\w+{re.escape(PART)}")
-LEFT = 24 * 3600.0  # seconds; a killed program left a hidden file that is older
-PATIENCE = 10.0  # seconds; a writer holds a folder for milliseconds
+LEFT = 24 * 3600.0  # seconds; a hidden file that is older was left by a killed program
+PATIENCE = 10.0  # most seconds to wait for a folder; a writer holds it for milliseconds
 _held = threading.local()  # the folders that this thread holds
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 NO_LINKS = {
@@ -46,12 +46,13 @@ NO_LINKS = {
     errno.EXDEV,
     errno.EMLINK,
 }
-# neither opening nor reading a file waits for a writer
+# with these flags neither opening nor reading a file waits for a writer
 AT_ONCE = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 def need_file(path: Path) -> None:
-    """Raise FileNotFoundError if there is nothing, ValueError for a folder, a pipe or a device."""
+    """Raise FileNotFoundError if nothing is at a path, and ValueError if it is a folder, a pipe or
+    a device."""
     if path.is_file():
         return
     if not path.exists():
@@ -63,20 +64,22 @@ def need_file(path: Path) -> None:
 
 
 def opened(path: Path) -> io.BufferedReader:
-    """A plain file, opened to be read; raises as ``need_file``.
+    """A plain file, opened for reading; raises as ``need_file``.
 
-    Reading raises ValueError if it would wait for bytes, as for a log of the kernel.
+    A read raises ValueError if it would have to wait for bytes, as with a log of the kernel.
     """
     need_file(path)
     plain = _Plain(os.open(path, AT_ONCE), path)
-    if not stat.S_ISREG(os.fstat(plain.fileno()).st_mode):  # it was replaced since
+    # the file was replaced since ``need_file`` looked at it
+    if not stat.S_ISREG(os.fstat(plain.fileno()).st_mode):
         plain.close()
         raise ValueError(f"{path}: got what is no file, allowed is a file")
     return io.BufferedReader(plain)
 
 
 class _Plain(io.FileIO):
-    """A file whose bytes are there: a read that would have to wait is refused."""
+    """A file that is read without waiting: a read raises ValueError if the bytes are not there
+    yet."""
 
     def __init__(self, handle: int, path: Path) -> None:
         super().__init__(handle)
@@ -94,7 +97,7 @@ class _Plain(io.FileIO):
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Put the file's name into the system's error."""
+        """A context that puts the name of the file into an OSError raised in it."""
         try:
             yield
         except OSError as error:
@@ -109,7 +112,8 @@ class _Plain(io.FileIO):
 
 
 def read_table(path: Path | str) -> list[dict[str, str]]:
-    """Rows of a CSV table; blank lines and lines that begin with # are left out."""
+    """The rows of a CSV table as dicts; blank lines and lines that begin with # are left out, and
+    guards (``cells``) are removed."""
     lines = io.StringIO(read_bounded(Path(path), MOST_TABLE).decode("utf-8-sig"), newline="")
     rows = list(csv.DictReader(line for line in lines if line.strip() and line[0] != "#"))
     for row in rows:
@@ -118,7 +122,7 @@ def read_table(path: Path | str) -> list[dict[str, str]]:
 
 
 def bare_row(row: dict[str, str]) -> None:
-    """Remove the guards from the cells of a row that csv has read."""
+    """Remove the guards (``cells``) from the texts of a row, in place."""
     for name, cell in row.items():
         if isinstance(cell, str) and APOSTROPHE in cell:
             row[name] = unguarded(cell)
@@ -133,15 +137,16 @@ def read_bounded(path: Path, most: int) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if size > most:
             raise ValueError(f"{path}: got {size} bytes, allowed are {most}")
-        data = file.read(size + 1)  # the whole file, if its size is as stated
+        # one byte more than its size: if there is none, this is the whole file
+        data = file.read(size + 1)
         if len(data) <= size:
             return data
         return _grown(file, data, path, most)
 
 
 def _grown(file: io.BufferedReader, data: bytes, path: Path, most: int) -> bytes:
-    """The bytes of a file that has more than its size says: it grows, or the system makes it while
-    it is read."""
+    """The bytes of a file that holds more than its stated size: it grows, or the system makes it
+    while it is read.  ``data`` was read already."""
     grown = bytearray(data)
     while len(grown) <= most:
         more = file.read(min(BLOCK, most + 1 - len(grown)))
@@ -152,9 +157,10 @@ def _grown(file: io.BufferedReader, data: bytes, path: Path, most: int) -> bytes
 
 
 def text_of(data: bytes, where: Path | str, encoding: str = "utf-8-sig") -> str:
-    """The text in a file's bytes; raises ValueError with the first byte that is not UTF-8.
+    r"""The text in the bytes of a file; raises ValueError that shows the first byte that is not
+    UTF-8.
 
-    >>> text_of("\\ufeffa".encode(), "x.csv")
+    >>> text_of("\ufeffa".encode(), "x.csv")
     'a'
     """
     try:
@@ -167,13 +173,13 @@ def text_of(data: bytes, where: Path | str, encoding: str = "utf-8-sig") -> str:
 
 
 def read_json(path: Path) -> Any:
-    """The value in a file of JSON; raises ValueError with the file, line and column for a broken
-    file, and for values that are more than 100 deep."""
+    """The value in a JSON file; raises ValueError, with file, line and column, for a broken file
+    and for values nested more than 100 deep."""
     return json_of(read_bounded(path, MOST_JSON), path, most_deep=MOST_DEEP)
 
 
 def first_bytes(path: Path, count: int) -> bytes:
-    """The first bytes of a file; none if there is no file, or not a plain file."""
+    """The first bytes of a file, at most ``count``; b"" if the path is no plain file."""
     if not path.is_file():
         return b""
     with opened(path) as file:
@@ -181,10 +187,10 @@ def first_bytes(path: Path, count: int) -> bytes:
 
 
 class Lines:
-    """A file that grows by whole lines, of at most ``most`` bytes when it is read.
+    """A file to which whole lines are added; when it is opened it may have at most ``most`` bytes.
 
-    A line stays once ``add`` has returned, even if the program is killed.  ``torn`` is the part of
-    a last line that a crash left: it stays until the next line takes its place.
+    Once ``add`` has returned, its line is kept even if the program is killed.  ``torn`` is the
+    unfinished last line that a crash left: it remains until the next line replaces it.
     """
 
     def __init__(self, path: Path, most: int) -> None:
@@ -197,7 +203,8 @@ class Lines:
         self._size = len(self.whole)
 
     def alone(self) -> None:
-        """Raise ValueError if something else has written to the file since."""
+        """Raise ValueError if another writer has changed the size of the file since it was
+        opened."""
         size, known = 0, self._size + len(self.torn)
         if self.path.exists():
             size = self.path.stat().st_size
@@ -208,9 +215,9 @@ class Lines:
             )
 
     def add(self, line: bytes) -> None:
-        """Write a line, in one write, and down to the disk.
+        """Write a line in one write, and wait until it is on the disk.
 
-        Raises as ``alone``, and OSError; then the file is unchanged.
+        Raises as ``alone``, and OSError; after either error the file is unchanged.
         """
         with locked(self.path), _as(self.path):
             self.alone()
@@ -230,11 +237,12 @@ class Lines:
 
 @contextmanager
 def locked(*paths: Path) -> Iterator[None]:
-    """Keep other writers out of the folders in which files lie, in this process and in others.
+    """A context that keeps other writers, in this process and in others, out of the folders in
+    which these files lie.
 
-    The lock is the system's, on the folder itself: it ends with the program that holds it and
-    leaves no file.  A holder may ask for its folder again.  A UserWarning reports a file system
-    without locks.  Raises TimeoutError if another writer holds a folder for 10 seconds.
+    The lock is one of the system, on the folder itself: it ends with the program that holds it and
+    leaves no file.  A thread that holds a folder may lock it again.  A UserWarning reports a file
+    system without locks.  Raises TimeoutError if another writer holds a folder for 10 seconds.
     """
     mine: set[Path] = _held.__dict__.setdefault("folders", set())
     wanted = {path.resolve().parent for path in paths} - mine
@@ -271,11 +279,12 @@ def _lock(folder: Path, held: ExitStack) -> bool:
 
 
 def write_folders(contents: Mapping[Path, Mapping[str, bytes]]) -> list[Path]:
-    """Write folders of files by name, all of them or none.
+    """Write folders, each given by the contents of its files by name: all of them or none.  Return
+    their paths.
 
-    Each folder is filled next to its place under a hidden name, synced, and then renamed.  Several
-    folders in one new folder appear with it in one step.  Raises FileExistsError if a folder exists
-    already.
+    Each folder is filled next to its place under a hidden name, synced to the disk, and then
+    renamed.  Several folders in one new folder appear together with it in one step.  Raises
+    FileExistsError if a folder exists already.
     """
     _refuse_taken(contents)
     wanted = dict(contents)
@@ -309,21 +318,25 @@ def write_folders(contents: Mapping[Path, Mapping[str, bytes]]) -> list[Path]:
 
 
 def write_file(path: Path, data: bytes) -> Path:
-    """Write a file, whole or not at all; raises FileExistsError if it exists already."""
+    """Write a new file, whole or not at all, and return its path; raises FileExistsError if it
+    exists already."""
     return write_files({path: data})[0]
 
 
 def write_files(contents: Mapping[Path, bytes]) -> list[Path]:
-    """Write files, all of them or none, the first file last, so that it never exists without the
-    files that go with it.  Raises FileExistsError if a file exists already."""
+    """Write new files, all of them or none, and return their paths; raises FileExistsError if one
+    exists already.
+
+    The first file is written last, so that it never exists without the files that belong to it.
+    """
     _refuse_taken(contents)
     replace_files({}, dict(reversed([*contents.items()])))
     return [*contents]
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a file whole, or replace it: its mode and the links to it stay; it is on the disk when
-    this returns."""
+    """Write a file whole, in place of an older one if there is one; mode and symbolic links to it
+    are kept.  It is on the disk when this returns."""
     where = path
     if path.is_symlink():
         where = path.resolve()
@@ -334,12 +347,13 @@ def replace_file(path: Path, data: bytes) -> None:
 def replace_files(
     before: Mapping[Path, bytes | None], after: Mapping[Path, bytes], advice: str = ""
 ) -> list[Path]:
-    """Write files, in the order of ``after``, all of them or none, if the files of ``before`` still
-    have the contents stated there (None: no file); they are on the disk when this returns.
+    """Write files in the order of ``after``, all of them or none, and return their paths; they are
+    on the disk when this returns.
 
-    No other writer can come between the check of a file and its replacement.  Raises ValueError,
-    with ``advice``, for a file with other contents, FileExistsError for a file that exists and is
-    not in ``before``.
+    They are written only if each file of ``before`` still has the contents stated there (None: no
+    file); no other writer can come between this check and the replacement.  Raises ValueError, with
+    ``advice`` at its end, for a file with other contents, FileExistsError for a file that exists
+    and is not in ``before``.
     """
     parts: dict[Path, Path] = {}
     with locked(*before, *after), ExitStack() as undo:
@@ -366,14 +380,14 @@ def replace_files(
 
 
 def _content(path: Path) -> bytes | None:
-    """The bytes of a file that may be replaced; None if there is none."""
+    """The bytes of a file that may be replaced; None if there is no file."""
     if path.is_file():
         return read_bounded(path, MOST_REPLACED)
     return None
 
 
 def _put_back(path: Path, data: bytes | None) -> None:
-    """Restore a file's earlier contents; remove it if there was none."""
+    """Write the earlier contents of a file again; remove the file if there was none (None)."""
     if data is None:
         path.unlink(missing_ok=True)
     else:
@@ -381,16 +395,18 @@ def _put_back(path: Path, data: bytes | None) -> None:
 
 
 def _give_name(part: Path, path: Path) -> None:
-    """Give a file its name; raises FileExistsError if another file has it, however recent.
+    """Give a written hidden file its name; raises FileExistsError if a file has the name, even if
+    it was made just now.
 
-    If links cannot be made the file is renamed, so that its name never belongs to a part of it.
+    It is done with a link; where links cannot be made, the file is renamed.  So the name never
+    belongs to an unfinished file.
     """
     try:
         path.hardlink_to(part)
     except OSError as error:
         if error.errno not in NO_LINKS:
             raise
-        _refuse_taken([path])  # other writers of npulab are kept out by the lock
+        _refuse_taken([path])  # the lock keeps other writers of npulab from taking the name now
         part.rename(path)
         return
     part.unlink()
@@ -403,8 +419,8 @@ def _refuse_taken(paths: Iterable[Path]) -> None:
 
 
 def _hidden_file(path: Path, data: bytes) -> Path:
-    """A hidden file with these bytes, on the disk, in the folder of a file, with the file's mode if
-    it exists already."""
+    """Write a hidden file with these bytes to the disk, in the folder of ``path``, and return its
+    path; it gets the mode that ``path`` has, if that exists."""
     real = path.resolve()
     _clear(real.parent)
     handle, name = tempfile.mkstemp(PART, HIDDEN, real.parent)
@@ -435,7 +451,7 @@ def _set_mode(path: Path, mode: int) -> None:
 
 
 def _sync_folders(paths: Iterable[Path]) -> None:
-    """Write the names of files down to the disk, if the system allows that."""
+    """Write the entries of the folders of these paths to the disk, if the system allows that."""
     for folder in {path.parent for path in paths}:
         with suppress(OSError), ExitStack() as opened:
             handle = os.open(folder, os.O_RDONLY)
@@ -444,11 +460,12 @@ def _sync_folders(paths: Iterable[Path]) -> None:
 
 
 def _clear(folder: Path) -> None:
-    """Remove the hidden parts that a killed program left here more than a day ago."""
+    """Remove from a folder the hidden files and folders that a killed program left more than a day
+    ago."""
     now = time.time()
     for part in folder.iterdir():
         if OURS.fullmatch(part.name):
-            with suppress(FileNotFoundError):  # another writer has renamed it meanwhile
+            with suppress(FileNotFoundError):  # another writer may have renamed the part meanwhile
                 if now - part.lstat().st_mtime > LEFT:
                     if part.is_dir() and not part.is_symlink():
                         shutil.rmtree(part, ignore_errors=True)
@@ -458,7 +475,7 @@ def _clear(folder: Path) -> None:
 
 @contextmanager
 def _as(path: Path) -> Iterator[None]:
-    """Put the path that the caller named into an OSError of the file system."""
+    """A context that puts the path that the caller named into an OSError raised in it."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""JSON that people and programs write, read with the line and the column of each error."""
+"""JSON written by people or programs, read so that each error has a line and a column."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any
 STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 BRACKET = re.compile(r"[][{}]")
 NUMBER = re.compile(r"-?[0-9]+")
-DIGITS = "integer string conversion"  # in Python's message on a number with too many digits
+# words in Python's message about a number with too many digits
+DIGITS = "integer string conversion"
 END = "the end of the text"
-MOST_DEEP = 100  # values in a description, one within the other
-# Python's messages on a text that is not JSON, and what JSON allows there
+MOST_DEEP = 100  # most lists and objects within each other in a file
+# Python's messages about a text that is not JSON, and what JSON would allow at that place
 ALLOWED = {
     "Expecting value": "is a value",
     "Expecting ',' delimiter": "is a comma or a closing bracket",
@@ -30,11 +31,11 @@ ALLOWED = {
 def json_of(
     data: bytes | str, where: object, first: int = 1, most_deep: int = 0, **hooks: Any
 ) -> Any:
-    """The value in a text of JSON, whose first line has the number ``first``.
+    """The value in a JSON text, whose first line has the number ``first`` in error texts.
 
-    ``hooks`` are those of ``json.loads``.  An object with a name twice is refused, and with
-    ``most_deep`` a value in more brackets than that.  Raises ValueError with ``where``, line,
-    column, and the error there.
+    ``hooks`` are those of ``json.loads``.  An object with a name twice is refused; with
+    ``most_deep`` also values that are nested deeper.  Raises ValueError with ``where``, line,
+    column, and the error at that place.
 
     >>> json_of('{"npu": zeta}', "job.json")
     Traceback (most recent call last):
@@ -55,7 +56,7 @@ def json_of(
     except RecursionError:
         at, depth = _deepest(text)
         wrong = f"got values {depth} deep, allowed are {most_deep or 'fewer'}"
-    except ValueError as error:  # of a hook, or a number with too many digits
+    except ValueError as error:  # raised by a hook, or for a number with too many digits
         at, wrong = _refused_place(text, hooks), str(error)
         if DIGITS in wrong:
             numbers = NUMBER.finditer(STRING.sub(_blank, text))
@@ -68,7 +69,7 @@ def json_of(
 
 
 def _deeper(value: Any, most: int) -> bool:
-    """True if a value has more than ``most`` values within each other."""
+    """True if lists and dicts are nested more than ``most`` deep in a value."""
     level = [value]
     for _ in range(most + 1):
         inner: list[Any] = []
@@ -82,7 +83,7 @@ def _deeper(value: Any, most: int) -> bool:
 
 
 def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of names and values; raises ValueError for a name that occurs twice.
+    """The pairs of a JSON object as a dict; raises ValueError for a name that occurs twice.
 
     >>> once([("a", 1), ("b", 2)])
     {'a': 1, 'b': 2}
@@ -108,9 +109,10 @@ def _decoded(data: bytes, where: object, first: int) -> str:
 
 
 def _syntax(text: str, error: json.JSONDecodeError) -> tuple[int, str]:
-    """The place where a text stops being JSON, and the error there."""
+    """Return the place at which a text stops being JSON, and the error there in words."""
     at = error.pos
-    if not text[at:].strip():  # the error is at the end of the text, not after its last line
+    # the error is at the end of the text; blanks and lines after that do not count
+    if not text[at:].strip():
         at = len(text.rstrip())
     got = END
     if at < len(text.rstrip()):
@@ -121,7 +123,7 @@ def _syntax(text: str, error: json.JSONDecodeError) -> tuple[int, str]:
 
 
 def _deepest(text: str) -> tuple[int, int]:
-    """The place of the innermost bracket, and its depth."""
+    """Return the place of the first bracket at the greatest depth of a text, and that depth."""
     deepest, place, depth = 0, 0, 0
     bare = STRING.sub(_blank, text)
     for found in BRACKET.finditer(bare):
@@ -135,13 +137,13 @@ def _deepest(text: str) -> tuple[int, int]:
 
 
 def _blank(found: re.Match[str]) -> str:
-    """Blanks in place of a text in quotes, so that places stay the same."""
+    """As many blanks as a match has characters, so that all other characters keep their places."""
     return " " * len(found[0])
 
 
 def _refused_place(text: str, hooks: dict[str, Any]) -> int:
-    """The place of the object in which a hook or a number is refused; the text's start if there is
-    none."""
+    """The place of the innermost object that was being read when a hook or a number was refused; 0
+    if nothing is refused."""
     decoder: Any = json.JSONDecoder(**hooks)
     plain, begun = decoder.parse_object, [0]
 
@@ -161,6 +163,7 @@ def _refused_place(text: str, hooks: dict[str, Any]) -> int:
 
 
 def _line_and_column(text: str, at: int, first: int) -> str:
-    """Line and column, from 1, of a place in a text."""
+    """The line and the column of a place in a text, as words; columns are counted from 1, lines
+    from ``first``."""
     line = text.count("\n", 0, at) + first
     return f"line {line}, column {at - text.rfind(chr(10), 0, at)}"

@@ -1,8 +1,9 @@
-"""The kind of a file by its first bytes, for files that are often mistaken for dumps."""
+"""The kind of a file by its first bytes; the kinds are those of files that are often mistaken for
+dumps."""
 
 from __future__ import annotations
 
-# the first bytes of files
+# kinds of files by their first bytes
 KINDS = {
     b"\x89PNG": "a PNG picture",
     b"\xff\xd8\xff": "a JPEG picture",
@@ -23,7 +24,8 @@ TEXT, EMPTY = "text", "empty"
 
 
 def kind_of(head: bytes) -> str:
-    """The kind of a file with these first bytes, to follow "is"; "" for no known kind.
+    """The kind of a file with these first bytes, as words to follow "is"; "" if the kind is not
+    known.
 
     >>> kind_of(b"%PDF-1.7"), kind_of(b"roses"), kind_of(b""), kind_of(bytes(4))
     ('a PDF document', 'text', 'empty', '')
@@ -42,7 +44,8 @@ def _is_text(head: bytes) -> bool:
     try:
         text = head.decode("utf-8")
     except UnicodeDecodeError as error:
-        if error.reason != "unexpected end of data":  # the last letter may be cut
+        # only the last character is incomplete, because the head ends there
+        if error.reason != "unexpected end of data":
             return False
         text = head[: error.start].decode("utf-8")
     return not any(ord(letter) < 32 and letter not in "\t\n\r\f\x1b" for letter in text)

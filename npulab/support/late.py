@@ -1,5 +1,5 @@
 """Libraries that take long to load, under their usual names: each is loaded when it is first used,
-so that ``import npulab`` stays quick."""
+so that ``import npulab`` is quick."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["pd"]
 
 
 class Late:
-    """A module that is loaded when one of its names is asked for.
+    """A stand-in for a module, which is loaded when one of its names is used.
 
     >>> Late("math").factorial(3)
     6

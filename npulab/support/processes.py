@@ -21,7 +21,7 @@ from typing import TypeVar
 Result = TypeVar("Result")
 Program = str | Sequence[str | os.PathLike[str]]
 
-LAST = 4096  # bytes of a program's errors that are kept
+LAST = 4096  # most bytes of a program's errors that are kept
 LINES = 5
 READ = 2**16  # bytes read at once, as many as a pipe usually holds
 POLL = 0.05  # seconds between two looks at a program that prints nothing
@@ -29,17 +29,18 @@ GRACE = 0.5  # seconds from asking a program to end to killing it
 
 
 class NotRun(OSError):
-    """A program could not be started, or could not do what it was started for."""
+    """Raised if a program could not be started, or reports that it could not do its work."""
 
 
 class Stopped(Exception):
-    """Somebody ended the wait for a program."""
+    """Raised if somebody ended the wait for a program."""
 
 
 @dataclass(frozen=True)
 class End:
-    """The end of a program: its status (a signal is negative, None if its ``seconds`` were over),
-    the last lines that it printed, and whether it could be killed."""
+    """How a program ended: its status (negative for a signal, None if the time limit of ``seconds``
+    passed), the last lines that it printed as errors, and ``killed``, which is False if it could
+    not be killed."""
 
     status: int | None
     seconds: float
@@ -61,10 +62,10 @@ class End:
 
 
 def arguments(name: str, program: Program, shell: bool = False) -> str | tuple[str, ...]:
-    """A program's arguments, a text split as a shell would; if a ``shell`` reads it, the text
-    itself.
+    """The arguments of a program: a text is split as a shell would; with ``shell`` it is returned
+    whole, for a shell to read.
 
-    Raises ValueError, beginning with ``name``.
+    Raises ValueError, which begins with ``name``, for anything but a program and its arguments.
 
     >>> arguments("program", "ssh board 'a b'")
     ('ssh', 'board', 'a b')
@@ -92,9 +93,10 @@ def arguments(name: str, program: Program, shell: bool = False) -> str | tuple[s
 
 
 def undisturbed(work: Callable[[threading.Event], Result]) -> Result:
-    """Do work in a thread, where no interrupt cuts it short.
+    """Do work in a thread, where an interrupt (Ctrl-C) cannot cut it short, and return its result.
 
-    An interrupt sets the event that the work is given, and is raised when the work is over.
+    After an interrupt the event that the work was given is set; the interrupt is raised once the
+    work is over.
 
     >>> undisturbed(lambda over: over.is_set())
     False
@@ -108,7 +110,7 @@ def undisturbed(work: Callable[[threading.Event], Result]) -> Result:
 
 
 def _not_started(program: str | tuple[str, ...], error: OSError) -> str:
-    """The reason why a program cannot be started, and what mends it."""
+    """The reason why a program cannot be started, with what to do about it."""
     if isinstance(program, str) or not program:
         return f"got {program!r}, which cannot be started: {error.strerror or error}"
     first, here = program[0], Path(program[0])
@@ -129,12 +131,12 @@ def _not_started(program: str | tuple[str, ...], error: OSError) -> str:
 def execute(
     name: str, program: str | tuple[str, ...], timeout: float, *stops: threading.Event
 ) -> End:
-    """Run a program; a text is read by a shell.
+    """Run a program and return how it ended; a program that is a text is read by a shell.
 
-    It gets no input, its output is thrown away, the last lines of its errors are kept.  It runs in
-    a process group of its own, which is killed when the program ends, when ``timeout`` seconds are
-    over, and when one of ``stops`` is set.  Raises NotRun, beginning with ``name``, if the program
-    cannot be started; Stopped.
+    It gets no input, its output is thrown away, and the last lines of its errors are kept.  It runs
+    in a process group of its own, which is killed when the program ends, when ``timeout`` seconds
+    are over, and when one of the events ``stops`` is set.  Raises NotRun, which begins with
+    ``name``, if the program cannot be started, and Stopped after ``stops``.
 
     >>> print(execute("program", ("false",), timeout=10))
     status 1
@@ -181,7 +183,8 @@ def _go_on(stops: tuple[threading.Event, ...]) -> None:
 
 
 def _listen(pipe: int, said: bytearray) -> bool:
-    """Read once, keeping the last bytes; False at the end of the pipe or if nothing is there."""
+    """Read once from a pipe and keep the last bytes in ``said``; False at the end of the pipe, or
+    if no bytes are there."""
     try:
         new = os.read(pipe, READ)
     except BlockingIOError:
@@ -192,10 +195,10 @@ def _listen(pipe: int, said: bytearray) -> bool:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> bool:
-    """End a program and the rest of its process group; True if the program has ended.
+    """End a program and all of its process group; True if the program has ended.
 
-    The waits are short, because a program that waits for a driver ends only when the driver lets
-    it.
+    The waits for it are short, because a program that waits for a driver ends only when the driver
+    lets it.
     """
     try:
         if process.poll() is None and _sent(process, signal.SIGTERM):
@@ -210,7 +213,7 @@ def _kill(process: subprocess.Popen[bytes]) -> bool:
 
 
 def _sent(process: subprocess.Popen[bytes], number: int) -> bool:
-    """Send a signal to a program's process group; False if there is none."""
+    """Send a signal to a program's process group; False if there is no such group."""
     try:
         os.killpg(process.pid, number)
     except (ProcessLookupError, PermissionError):
@@ -224,7 +227,8 @@ def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
 
 
 def _last_lines(said: bytearray) -> str:
-    """The last lines joined, with blanks for characters that would control a terminal."""
+    """The last five lines of these bytes that are not blank, joined; characters that would control
+    a terminal are replaced by blanks."""
     lines = []
     for line in said.decode("utf-8", "replace").splitlines():
         plain = re.sub(r".", _blank_if_control, line).strip()

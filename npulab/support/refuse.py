@@ -1,4 +1,4 @@
-"""Refusals in one form: the subject, what was got, what is allowed."""
+"""Error texts in one form: the subject, what was got, what is allowed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Name = TypeVar("Name")
 
 
 class FormatError(ValueError):
-    """A file or a text is broken: where, what, got, allowed, on one line.
+    """Raised for a broken file or text; its text says where, what, got and allowed, on one line.
 
     Control characters are escaped, and quotes from the input are cut to 80 characters.
     """
@@ -26,8 +26,11 @@ class FormatError(ValueError):
 
 @contextmanager
 def refusing(where: object = "") -> Iterator[None]:
-    """Turn the refusal of a reader into a FormatError that begins with ``where``, also if input
-    breaks the interpreter's own limits."""
+    """A context that turns a reader's errors into FormatErrors whose text begins with ``where``.
+
+    The errors are ValueError, OverflowError, and RecursionError, which input can cause by its size
+    or depth.
+    """
     try:
         yield
     except (ValueError, OverflowError, RecursionError) as error:
@@ -38,7 +41,8 @@ def refusing(where: object = "") -> Iterator[None]:
 
 
 def named(where: object, text: str) -> str:
-    """A refusal with its place before it, if it does not begin with that already.
+    """The text of an error with its place ``where`` in front, unless it begins with that place
+    already.
 
     >>> named("c", "chip: got 3"), named("c", "c, line 3: got 4"), named("c", "c/x.bin: got 5")
     ('c: chip: got 3', 'c, line 3: got 4', 'c/x.bin: got 5')
@@ -50,7 +54,7 @@ def named(where: object, text: str) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """The message of an error, readable for a person.
+    """The text of an error in a form that a person can read.
 
     >>> reason(OSError(5, "Input/output error", "a.bin")), reason(KeyError("stride"))
     ('a.bin: Input/output error', 'stride')
@@ -63,13 +67,14 @@ def reason(error: BaseException) -> str:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
     if isinstance(
         error, FileNotFoundError
-    ):  # without a name: the system cannot find its own folder
+    ):  # an error without a file name: the working folder itself does not exist
         return "the working folder was removed; go to another one"
     return error.strerror
 
 
 def positive(name: str, given: Any) -> float:
-    """A finite number above 0; raises ValueError naming it for any other value."""
+    """The value as a float, if it is finite and above 0; raises ValueError, which begins with
+    ``name``, for any other value."""
     try:
         number = float(given)
     except (TypeError, ValueError):
@@ -80,7 +85,8 @@ def positive(name: str, given: Any) -> float:
 
 
 def one_of(name: str, given: Name, allowed: Collection[str]) -> Name:
-    """One of the allowed words; raises LookupError with these for any other value.
+    """The value, if it is one of the allowed words; raises LookupError that lists these for any
+    other value.
 
     >>> one_of("unit", "NPU", ("NPU", "CPU"))
     'NPU'
@@ -97,7 +103,8 @@ def refuse_if(
     allowed: str,
     error: Callable[[str], Exception] = ValueError,
 ) -> None:
-    """Raise ``error`` if something is wrong, in one sentence; ``allowed`` begins with is or are.
+    """Raise ``error`` with a sentence of what, got and allowed, if ``wrong`` is true; ``allowed``
+    begins with "is" or "are".
 
     >>> refuse_if(7 > 4, "lanes", 7, "is 1 to 4")
     Traceback (most recent call last):
@@ -108,7 +115,8 @@ def refuse_if(
 
 
 def shortly(value: Any) -> str:
-    """A value in a refusal: its type, and a number or a text itself.
+    """A short text for a value in an error: its type, with the value of a number or a text, or the
+    length of a collection.
 
     >>> shortly(5), shortly("a"), shortly([1, 2]), shortly(None)
     ('int 5', "str 'a'", 'list of 2', 'None')
@@ -124,7 +132,8 @@ def shortly(value: Any) -> str:
 
 
 def need(what: str, given: object, kinds: type | tuple[type, ...], allowed: str) -> None:
-    """Raise TypeError for a value of another type; ``allowed`` says what makes the right value.
+    """Raise TypeError if a value is of none of these types; ``allowed`` says how to get the right
+    value, and begins with "is" or "are".
 
     >>> need("check", 5, str, "is a Capture, as npulab.load gives")
     Traceback (most recent call last):
@@ -135,19 +144,20 @@ def need(what: str, given: object, kinds: type | tuple[type, ...], allowed: str)
 
 
 def need_path(what: str, given: object) -> None:
-    """Raise TypeError for anything but a path."""
+    """Raise TypeError unless the value is a path: a text or a pathlib.Path."""
     need(what, given, (str, os.PathLike), "is a path, a text or a pathlib.Path")
 
 
 def need_whole(what: str, given: object, allowed: str = "is a whole number") -> None:
-    """Raise TypeError for anything but a whole number, of Python's or of numpy's."""
+    """Raise TypeError unless the value is a whole number of Python or numpy."""
     if not hasattr(given, "__index__") or getattr(given, "ndim", 0) != 0:
         raise TypeError(f"{what}: got {shortly(given)}, allowed {allowed}")
 
 
 def need_all(what: str, given: object, kinds: type | tuple[type, ...], allowed: str) -> list[Any]:
-    """The members of a sequence, all of some types; raises TypeError for a single text and for
-    anything else; ``allowed`` says what makes the right value.
+    """The members of a sequence as a list, if all are of these types; raises TypeError for other
+    members, for a single text, and for a value that is not iterable.  ``allowed`` is that of
+    ``need``.
 
     >>> need_all("features", "nn_v7", str, "are names in a list")
     Traceback (most recent call last):
@@ -157,19 +167,20 @@ def need_all(what: str, given: object, kinds: type | tuple[type, ...], allowed: 
         need(what, given, (), allowed)
     need(what, given, Iterable, allowed)
     out = [*given]  # type: ignore[misc]  # need says that it can be gone over
-    # there may be many members, but of few types
+    # compare types, not members: there may be many members, but they have few types
     odd = {kind for kind in set(map(type, out)) if not issubclass(kind, kinds)}
     if odd:
         need(what, next(member for member in out if type(member) in odd), kinds, allowed)
     return out
 
 
-LIKE = 0.7  # if the letters of two names agree so far in order, one may be a misspelling
+# names whose letters agree to this share (difflib), or more, may be misspellings of each other
+LIKE = 0.7
 
 
 def near(pattern: str, names: Iterable[str], most: int = 4) -> str:
-    """The end of a refusal: the names that a misspelt name or glob may mean, nearest first; "" if
-    there are none.
+    """The end of an error text: the known names that a misspelt name or glob may mean, at most
+    ``most``, nearest first; "" if there are none.
 
     >>> near("kernal*", ["input_w", "kernel_x_size", "kernel_y_size"]), near("kernal*", ["stride"])
     ('; near are kernel_x_size, kernel_y_size', '')

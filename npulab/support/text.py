@@ -1,4 +1,4 @@
-"""Rows and values as text, and as JSON takes them."""
+"""Rows and values as text, and in the form that JSON needs."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ Row = dict[str, Any]
 # characters that move a terminal's cursor, set its title, or change the direction of the text
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 QUOTED = re.compile(r"(?<!\w)(['\"])((?:\\.|(?!\1)[^\\]){81,})\1(?!\w)", re.DOTALL)
-# a long number, or a run without blanks that is longer than a file's name
+# a hexadecimal number of 79 digits or more, or 161 characters or more without a blank or slash
 RUN = re.compile(r"((?:0x)?[0-9a-f]{75}|[^\s/]{157})[^\s/]{4,}")
-MOST_LETTERS = 1500  # of a sentence that refuses something
+MOST_LETTERS = 1500  # most characters of an error text
 
 
 def visible(text: str) -> str:
-    """A text without control characters: they are escaped; ends of lines and tabs stay.
+    r"""A text with its control characters escaped; ends of lines and tabs are kept.
 
-    >>> visible("a\\x1b[2J")
-    'a\\\\u001b[2J'
+    >>> visible("a\x1b[2J")
+    'a\\u001b[2J'
     """
     return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def one_line(text: str) -> str:
-    """A sentence on one line: control characters escaped, quoted texts cut to 80 characters, which
-    include the last 30: the name at the end of a path.
+    r"""A sentence on one line, with control characters escaped.  Quoted texts are cut to 80
+    characters, which include their last 30, where the name at the end of a path stands.
 
-    >>> one_line(f"got {'x' * 200 + 'y' * 30!r},\\nallowed is less")
+    >>> one_line(f"got {'x' * 200 + 'y' * 30!r},\nallowed is less")
     "got 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...yyyyyyyyyyyyyyyyyyyyyyyyyyyyyy', allowed is less"
     """  # noqa: E501 - a line of a doctest
     quoted = QUOTED.sub(lambda found: f"{found[1]}{_cut_middle(found[2])}{found[1]}", text)
@@ -44,7 +44,8 @@ def _cut_middle(text: str) -> str:
 
 
 def in_columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-    """Rows in columns under a line of the columns' names; no line if there is no row.
+    """The lines of a table in aligned columns, below a line with the names of the columns; an empty
+    list if there is no row.
 
     >>> in_columns([{"case": "a", "jobs": 1}, {"case": "bcdef", "jobs": None}], ["case", "jobs"])
     ['case   jobs', 'a      1', 'bcdef  -']
@@ -63,7 +64,7 @@ def in_columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[
 
 
 def cell(value: Any) -> str:
-    """A value in a table.
+    """The text of a value in a table: "-" for None, the members of a list or a dict joined.
 
     >>> cell({"h": 1, "w": [2, None]})
     'h 1, w 2 -'
@@ -78,7 +79,7 @@ def cell(value: Any) -> str:
 
 
 def plural(number: int, name: str) -> str:
-    """A number of things.
+    """A count with its noun, to which "s" is added unless the count is 1.
 
     >>> plural(1, "model"), plural(2, "model")
     ('1 model', '2 models')
@@ -89,7 +90,8 @@ def plural(number: int, name: str) -> str:
 
 
 def as_address(value: Any) -> Any:
-    """An address, or a list of addresses, in hexadecimal; any other value as it is.
+    """An address, or each of a list of addresses, as a hexadecimal text of at least 8 digits; any
+    other value unchanged.
 
     >>> as_address([4096, None])
     ['0x00001000', None]
@@ -102,12 +104,12 @@ def as_address(value: Any) -> Any:
 
 
 def rows_of(frame: Any) -> list[Row]:
-    """The rows of a DataFrame."""
+    """The rows of a DataFrame as a list of dicts."""
     return frame.to_dict("records")
 
 
 def known(row: Row) -> Row:
-    """A row of a DataFrame without its missing values."""
+    """A row without its missing values (NaN)."""
     return {name: value for name, value in row.items() if not _is_nan(value)}
 
 
@@ -116,7 +118,7 @@ def _is_nan(value: Any) -> bool:
 
 
 def brief(rows: Sequence[Row]) -> list[Row]:
-    """Rows with six digits of each real number."""
+    """The rows with each real number as a text of six digits."""
     short = []
     for row in rows:
         reals = {name: six_digits(value) for name, value in row.items() if isinstance(value, float)}
@@ -125,7 +127,7 @@ def brief(rows: Sequence[Row]) -> list[Row]:
 
 
 def six_digits(value: Any) -> str:
-    """A value as text, a real number with six digits.
+    """A value as text; a real number is rounded to six digits.
 
     >>> six_digits(0.1234567), six_digits(12345678)
     ('0.123457', '12345678')
@@ -136,5 +138,5 @@ def six_digits(value: Any) -> str:
 
 
 def indented(lines: Sequence[str]) -> list[str]:
-    """Lines two places further in."""
+    """The lines with two blanks before each."""
     return [f"  {line}" for line in lines]
