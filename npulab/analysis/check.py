@@ -1,7 +1,9 @@
-"""Checks of a capture against our understanding of it, and diffs of captures by field and buffer.
+"""Checks of a capture against our understanding of its NPU, and diffs of captures by field and
+buffer.
 
-``check`` decodes and encodes again what was recorded and emulates the output; ``explain`` lists a
-coefficient buffer bit by bit; ``diff`` and ``diff_buffers`` compare two sides.
+``check`` decodes what was recorded, encodes it again, and compares the emulated output with the
+recorded one; ``explain`` lists a coefficient buffer bit by bit; ``diff`` and ``diff_buffers``
+compare two sides.
 """
 
 from __future__ import annotations
@@ -51,36 +53,43 @@ if TYPE_CHECKING:
 
 Key = tuple[int, str, str, str]
 SETS = ("task", "block", "register", "field", "differs", "constant", "a", "b", "address")
-MOST_SHOWN = 5  # values of a side, and names of an order
-ONE_VALUE = "one value"  # a verdict: what is equal is what memory may hold before a job runs
+# most values of a field on a side, and most registers in an order of writes, that are shown
+MOST_SHOWN = 5
+# a verdict: outputs are equal, but memory may hold this one value before a job runs
+ONE_VALUE = "one value"
 NOT_EXECUTED = "not executed"  # a verdict: every output is what memory held before the job ran
-# stand for a field if only the way differs in which a state is written
+# names in place of a field, for jobs whose register writes leave the same state in another way
 WRITES, ORDER = "(writes)", "(order)"
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """How a capture agrees with our understanding of it.
+    """How far a capture agrees with our understanding of its NPU.
 
-    ``words`` and ``coefficients`` are true if decoding and encoding gives the same bytes (None if
-    there are none); ``refused`` says that the coefficients were not decoded at all.
+    ``words`` and ``coefficients`` are True if decoding and encoding again gives the same bytes
+    (None if there are none); ``refused`` is True if the coefficients could not be decoded at all.
 
-    ``verdict`` is about the output: ``equal`` if all that was recorded of it was compared and
-    nothing differs, ``partly compared`` if the compared part is equal and ``left`` names the rest,
-    ``one value`` if every output is the same number that memory may hold before a job runs,
-    ``differs``, ``not executed``, ``nothing to compare``, ``claims agree`` if only claims could be
-    compared.  Of ``outputs`` elements ``compared`` were compared and ``mismatches`` differ;
-    ``first`` (row, column, channel) is the first that differs, ``max`` the largest difference in
-    units of ``unit``: "code", or "ulp" for real numbers (how many representable numbers apart; +0
-    and -0 are equal, and so are two NaN).
+    ``verdict`` is about the output:
 
-    ``predicted`` and ``captured`` are ``(H, W, C)``, of a fully connected layer
-    ``(batches, 1, C)``, or None; ``reason`` says in words what is wrong; ``layer`` is what was
-    lifted, ``rule`` the rounding rule it was emulated with, ``x`` the input.  ``hypotheses`` finds
-    another explanation that would make it equal.  ``claims`` is what sources other than the
-    capture say of its fields; if no output was compared, the verdict says if they agree.
-    ``before_run`` says that the output was recorded before the job ran.  ``fill`` is how many bytes
-    lie inside the output, hold no element of it and are not all the same.
+    - ``equal``: all that was recorded of it was compared, and nothing differs.
+    - ``partly compared``: the compared part is equal; ``left`` names the rest.
+    - ``one value``: every output is the same number, which memory may hold before a job runs.
+    - ``differs``, ``not executed``, ``nothing to compare``.
+    - ``claims agree``: only claims could be compared.
+
+    ``outputs`` is the number of output elements; ``compared`` of them were compared and
+    ``mismatches`` differ.  ``first`` (row, column, channel) is the first that differs, ``max`` the
+    largest difference in units of ``unit``: "code", or "ulp" for real numbers (by how
+    many representable numbers they are apart; +0 and -0 are equal, and so are two NaN).
+
+    ``predicted`` and ``captured`` are ``(H, W, C)``, for a fully connected layer ``(batches, 1,
+    C)``, or None.  ``reason`` says in words what is wrong.  ``layer`` is the lifted layer, ``rule``
+    the rounding rule it was emulated with, ``x`` the input; ``hypotheses`` searches for other rules
+    or layers that would make the output equal.  ``claims`` are statements of other sources about
+    the fields of the capture; if no output was compared, the verdict says if they agree.
+    ``before_run`` is True if the output was recorded before the job ran.  ``fill`` is the number of
+    bytes that lie inside the output and hold no element of it, if they are not all the same, else
+    0.
     """
 
     case: str
@@ -115,27 +124,27 @@ class Comparison:
 
     @property
     def claims_wrong(self) -> int:
-        """How many claims do not agree."""
+        """The number of claims that do not agree."""
         return sum(not claim.agrees for claim in self.claims)
 
     @property
     def ok(self) -> bool:
-        """True if nothing differs; an output that was recorded before the run, and says so, need
-        not be equal."""
+        """True if nothing differs.  An output that was never written counts as a difference, unless
+        the capture says that it was recorded before the run."""
         sound = self.words and self.coefficients is not False
         unwritten = self.verdict == NOT_EXECUTED and not self.before_run
         return sound and self.verdict != "differs" and not unwritten and not self.claims_wrong
 
     @property
     def largest(self) -> str:
-        """The largest difference, with its unit if that is not codes."""
+        """The largest difference as text, with its unit unless that is "code"."""
         if self.unit == "code":
             return str(self.max)
         return f"{self.max} {self.unit}"
 
     @property
     def shown(self) -> str:
-        """The first predicted bytes in hexadecimal, if nothing ran; else blank."""
+        """The first predicted bytes in hexadecimal if the job was not executed, else ""."""
         if self.predicted is None or self.verdict != NOT_EXECUTED:
             return ""
         return in_hex(self.predicted)
@@ -200,8 +209,8 @@ class Comparison:
 
 
 def check(capture: Capture) -> Comparison:
-    """Decode words and coefficients and encode them again, and compare the output with the one
-    emulated by the target's own rule.
+    """Decode the words and coefficients of a capture and encode them again, and compare its output
+    with the output that is emulated by the rule of the target.
 
     A capture that the target cannot read counts as a difference, with the reason; ``compared`` is 0
     then.
@@ -250,8 +259,8 @@ def check(capture: Capture) -> Comparison:
 
 
 def _stream(of: Target, capture: Capture) -> Held:
-    """Compare the recorded command stream with the jobs; it agrees if none was recorded, or if the
-    target reads none."""
+    """Compare the recorded command stream with the jobs; an empty result if none was recorded, or
+    if the target cannot read streams."""
     data = capture.buffers.get(COMMANDS)
     if data is None:
         return Held()
@@ -264,8 +273,8 @@ def _stream(of: Target, capture: Capture) -> Held:
 
 
 def _with_reasons(result: Comparison, reasons: Sequence[str]) -> Comparison:
-    """Return the comparison with all its reasons, and with a verdict that says no more than was
-    compared."""
+    """Return the comparison with all its reasons as one text, and with a verdict that says no more
+    than was compared."""
     wrong = []
     if not result.words:
         wrong.append("words")
@@ -282,8 +291,8 @@ def _with_reasons(result: Comparison, reasons: Sequence[str]) -> Comparison:
 
 
 def _not_lifted(result: Comparison, of: Target, capture: Capture, error: Exception) -> Comparison:
-    """Return the comparison of a capture that is refused: it differs if it would be read without
-    its outputs."""
+    """Return the comparison of a capture that cannot be lifted: the verdict is "differs" if it can
+    be lifted without its outputs, for then they are wrong."""
     verdict = "differs"
     if isinstance(error, Unsupported):
         verdict = "nothing to compare"
@@ -308,7 +317,7 @@ def _not_lifted(result: Comparison, of: Target, capture: Capture, error: Excepti
 
 
 def _lifted(of: Target, capture: Capture) -> Lifted | None:
-    """Lift a capture; None if that is refused."""
+    """Lift a capture; None if the target refuses it."""
     try:
         return of.lift(capture)
     except (ValueError, LookupError):
@@ -332,8 +341,8 @@ def _equality(equal: bool | None) -> str:
 def _replayed(
     result: Comparison, of: Target, capture: Capture, ranges: Sequence[Range]
 ) -> Comparison:
-    """Return the comparison of memory after a run; if only a CRC was kept, no difference of a byte
-    is known."""
+    """Return the comparison of ranges of memory with their bytes after a run; for a range of which
+    only a CRC was kept, all bytes differ or none."""
     known: list[Range] = []
     wrong: list[Range] = []
     left = []
@@ -355,7 +364,7 @@ def _replayed(
         cut = cut_of(of, capture, lifted)
         left += left_of(of, capture, lifted, named)
         values = sum(len(memory.predicted) for memory in known if memory.name == OUTPUT)
-        # only values without the fill around them leave fill to count
+        # if the range holds only elements, the fill between them is counted
         if lifted.output is not None and values == lifted.output.nbytes:
             result = replace(result, fill=fill_of(of, capture, lifted))
     elif OUTPUT in capture.buffers:
@@ -390,8 +399,8 @@ def _replayed(
 
 
 def _claimed(result: Comparison) -> Comparison:
-    """Return the comparison with the claims counted in its reason; they decide the verdict if
-    nothing else does."""
+    """Return the comparison with a count of the claims in its reason; the claims decide the verdict
+    if no output was compared."""
     claims, undecided = result.claims, result.verdict == "nothing to compare"
     wrong = [claim for claim in claims if not claim.agrees]
     if not claims or not (undecided or wrong):
@@ -421,8 +430,8 @@ def _refuse(value: Any, what: str, *kinds: type) -> None:
 def _with_coefficients(
     result: Comparison, of: Target, capture: Capture
 ) -> tuple[Comparison, list[str]]:
-    """Return the comparison of the coefficient buffer with itself, decoded and encoded again, and
-    the reasons why that is not possible."""
+    """Return the comparison with the result of decoding the coefficient buffer and encoding it
+    again, and the reasons if that is not possible."""
     if "coefficients" not in capture.buffers:
         return result, []
     try:
@@ -446,7 +455,8 @@ def _same_words(job: Job, capture: Capture) -> bool:
 
 
 def _compared(result: Comparison, of: Target, capture: Capture) -> Comparison:
-    """Return the comparison of the output, and of captured layers, if there are any."""
+    """Return the comparison with the result for the output, and for captured outputs of the layers
+    within a network."""
     lifted = of.lift(capture)
     layer, x, output = lifted
     result = replace(result, layer=layer, rule=_rule(of, capture))
@@ -487,10 +497,11 @@ def _compared(result: Comparison, of: Target, capture: Capture) -> Comparison:
 
 
 def _of_output(result: Comparison, output: np.ndarray, of: Target, capture: Capture) -> Comparison:
-    """Return the comparison of the recorded output with that of the lifted layer."""
+    """Return the comparison with the result for the recorded output, against the emulated output of
+    the lifted layer."""
     layer = cast("Layer", result.layer)
     predicted = emulate(layer, result.x, result.rule)
-    before = result.compared  # outputs of captured layers
+    before = result.compared  # outputs of captured layers that were compared already
     unlike = ""
     if predicted.shape != output.shape:
         unlike = f"predicted shape {predicted.shape}, captured {output.shape}"
@@ -523,7 +534,7 @@ def _of_output(result: Comparison, output: np.ndarray, of: Target, capture: Capt
 
 
 def _zero_point(layer: Layer | Network) -> int:
-    """Return the code that stands for 0 in a layer's output."""
+    """Return the code that stands for 0 in the output of a layer."""
     q = layer.output_q
     if q is None:
         return 0
@@ -531,15 +542,15 @@ def _zero_point(layer: Layer | Network) -> int:
 
 
 def _fresh_code(capture: Capture, layer: Layer | Network) -> int | None:
-    """Return the code that a layer's output may hold before it is written; None if it surely was
-    written."""
+    """Return the code that the output of a layer may hold before a job writes it; None if a job
+    surely wrote it."""
     if surely_written(capture):
         return None
     return _zero_point(layer)
 
 
 def _captured_layers(capture: Capture) -> list[int]:
-    """Return the numbers N of the layers with a buffer ``output:N``."""
+    """Return, sorted, the numbers N for which the capture has a buffer ``output:N``."""
     numbers = []
     for name in capture.buffers:
         number = name.removeprefix(STEP)
@@ -551,9 +562,10 @@ def _captured_layers(capture: Capture) -> list[int]:
 def _layer_by_layer(
     result: Comparison, of: Target, capture: Capture, x: Any, numbers: Sequence[int]
 ) -> Comparison:
-    """Return the comparison of a network's captured layers, up to the first that differs.
+    """Return the comparison with the result for the captured layers of a network, up to the first
+    layer that differs.
 
-    Raises ValueError for a layer that the network does not have.
+    Raises ValueError if a buffer is of a layer that the network does not have.
     """
     network = cast("Network", result.layer)
     if numbers[-1] >= len(network.layers):
@@ -591,7 +603,8 @@ def _layer_by_layer(
 
 
 def _inputs_of(sources: Sequence[int], x: Any, every: Sequence[np.ndarray]) -> Any:
-    """Return the inputs of a layer: outputs of layers, or (negative) the network's inputs."""
+    """Return the input tensors of a layer by their ``sources``: numbers of layers whose output they
+    are, or -1 - n for input n of the network; one tensor, or a tuple of several."""
     if not isinstance(x, tuple | list):
         x = (x,)
     taken = []
@@ -606,7 +619,8 @@ def _inputs_of(sources: Sequence[int], x: Any, every: Sequence[np.ndarray]) -> A
 
 
 def _tensor(of: Target, name: str, like: np.ndarray, capture: Capture) -> np.ndarray:
-    """Return what a capture's buffer of a layer holds."""
+    """Return the tensor in the buffer ``name`` of a capture, in the shape of ``like``; the capture
+    is the last argument so that ``partial`` can fix the others."""
     return of.tensor(capture, name, like)
 
 
@@ -617,10 +631,10 @@ def with_outputs(
     unwritten: Sequence[np.ndarray] = (),
     zero_point: int | None = None,
 ) -> Comparison:
-    """Return a comparison with two outputs of one shape, element by element.
+    """Return the comparison with the result for two outputs of one shape, element by element.
 
-    Equal outputs are also compared with memory that no job wrote: with ``unwritten`` outputs, and
-    with the ``zero_point`` if given.
+    If they are equal, the output is also compared with memory that no job wrote: with the
+    ``unwritten`` outputs, and with the ``zero_point`` if it is given.
     """
     difference = np.abs(steps(predicted, captured))
     wrong = np.argwhere(difference)
@@ -648,8 +662,8 @@ def with_outputs(
 
 
 def _image(output: np.ndarray) -> np.ndarray:
-    """Return an output of any number of axes as ``(H, W, C)``; batches of a fully connected layer
-    are rows."""
+    """Return an output of any number of axes as ``(H, W, C)``; a fully connected layer has its
+    batches as H, and W is 1."""
     *rows, channels = output.shape
     width = 1
     if len(rows) > 1:
@@ -658,12 +672,13 @@ def _image(output: np.ndarray) -> np.ndarray:
 
 
 def explain(capture: Capture, byte: int | None = None) -> pd.DataFrame:
-    """Return every run of bits of the coefficient buffer, in order: byte, bit (of that byte, 0 the
-    lowest), bits, kind, core, channel, plane, row, column, value, weights (how many the item stands
-    for).
+    """Return a row for every run of bits of the coefficient buffer, by place: byte, bit (in that
+    byte, 0 is the lowest), bits, kind, core, channel, plane, row, column, value, weights (how many
+    weights the run stands for).
 
-    With ``byte`` only items that have a bit of that byte, or begin there without a bit.  Raises
-    ValueError if a byte cannot be explained, and for a byte that is not in the buffer.
+    With ``byte`` there are only runs that have a bit in that byte, or that begin there and have no
+    bits.  Raises ValueError if a byte cannot be explained, and for a ``byte`` outside of the
+    buffer.
     """
     from npulab.registers.shown import Table
 
@@ -682,7 +697,8 @@ def explain(capture: Capture, byte: int | None = None) -> pd.DataFrame:
 
 
 def _touches(item: Item, first: int) -> bool:
-    """True if an item begins in the byte of a first bit, or began before and reaches into it."""
+    """True if an item begins in the byte whose first bit is ``first``, or begins before that byte
+    and reaches into it."""
     return first <= item.bit < first + 8 or item.bit < first < item.bit + item.bits
 
 
@@ -690,21 +706,24 @@ def diff(a: Any, b: Any, *, never: bool = False, tasks: Sequence[int] = ()) -> p
     """Return the fields that differ between two captures: task, block, register, field, a, b,
     address.
 
-    A field that one side does not have is None there; ``address`` says that it points into memory.
-    Register writes that leave the same state in another way (a register written twice, another
-    order) differ too, in the fields ``(writes)`` of a register and ``(order)`` of a block.
+    A field that one side does not have is None there; ``address`` is True if the field points into
+    memory.  Register writes that leave the same state in another way (a register is written twice,
+    or in another order) differ too, in the fields ``(writes)`` of a register and ``(order)`` of a
+    block.
 
-    Buffers are compared by ``diff_buffers``.  ``tasks``, a number for each side, compares these two
-    jobs alone, as task 0; ``a`` and ``b`` may be the same capture.
+    Buffers are compared by ``diff_buffers``.  With ``tasks``, a number for each side, only these
+    two jobs are compared, as task 0; ``a`` and ``b`` may then be the same capture.
 
     For two CaptureSets or two Sweeps the columns are task, block, register, field, differs
-    (``always``: no value is common to both; ``sometimes``), constant (within a and within b, but
-    different between them), a, b (the values seen, at most five) and address; the order of register
-    writes is not looked at.  Two Sweeps of the same parameters, row by row, also have ``pairs``: in
-    how many rows the field differs.  Where the words of a sweep have no map, its fields are runs of
-    bits.  Fields that differ ``never`` are left out unless ``never`` asks for them.  Raises
-    ValueError for captures of different targets, sweeps of different blocks, and ``never`` of two
-    captures.
+    (``always``: no value occurs on both sides; ``sometimes``), constant (True if each side has one
+    value and they differ), a, b (the values that occur, at most five) and address; the order of
+    register writes is not compared.  Two Sweeps with equal parameters in each row also have
+    ``pairs``: the number of rows in which the field differs.  If the words of a sweep have no map,
+    its fields are runs of bits.  Fields that ``never`` differ are left out, unless ``never`` is
+    True.
+
+    Raises ValueError for captures of different targets, sweeps of different blocks, and ``never``
+    with two captures.
     """
     from npulab.registers.shown import Table
 
@@ -741,9 +760,10 @@ def _captures_of(side: Any) -> list[Capture]:
 
 
 def jobs_apart(a: Any, b: Any, tasks: Sequence[int]) -> tuple[Capture, Capture]:
-    """Return two captures with one job each, the jobs of two tasks, with names that say so.
+    """Return two captures with one job each: the jobs of the two ``tasks``, one from each side;
+    their names state the task.
 
-    Raises TypeError for a side that is not a capture, LookupError for a task that is not there.
+    Raises TypeError for a side that is not a capture, LookupError for a task that it does not have.
     """
     refuse_if(len(tasks) != 2, "tasks", len(tasks), "are two, one of each side")
     apart: list[Capture] = []
@@ -760,10 +780,11 @@ def jobs_apart(a: Any, b: Any, tasks: Sequence[int]) -> tuple[Capture, Capture]:
 
 
 def diff_buffers(a: Capture, b: Capture) -> pd.DataFrame:
-    """Return the buffers that differ: buffer, first (byte), bytes (that differ), a, b (lengths;
-    None without a buffer).
+    """Return the buffers that differ: buffer, first (the first byte that differs), bytes (how many
+    differ), a, b (lengths in bytes; None if a side lacks the buffer).
 
-    The command stream is left out: its register writes are fields, which ``diff`` compares.
+    The command stream is left out if jobs have its register writes: these are fields, which
+    ``diff`` compares.
     """
     from npulab.registers.shown import Table
 
@@ -780,7 +801,8 @@ def diff_buffers(a: Capture, b: Capture) -> pd.DataFrame:
 
 
 def _bytes_apart(a: bytes, b: bytes) -> tuple[int, int]:
-    """Return the first byte that differs and how many do; bytes of one side alone differ."""
+    """Return the place of the first byte that differs, and how many differ; a byte that only one
+    side has differs."""
     both = min(len(a), len(b))
     wrong = np.flatnonzero(np.frombuffer(a, np.uint8, both) != np.frombuffer(b, np.uint8, both))
     count = len(wrong) + abs(len(a) - len(b))
@@ -794,7 +816,8 @@ def _size(data: bytes | None) -> int | None:
 
 
 class Difference(NamedTuple):
-    """A field that differs between two captures, as meant; None on a side that does not have it."""
+    """A field that differs between two captures, with its values ``a`` and ``b`` in the form that
+    people read; None on a side that does not have the field."""
 
     task: int
     block: str
@@ -810,7 +833,7 @@ class Difference(NamedTuple):
 
     @property
     def texts(self) -> tuple[Any, Any]:
-        """Both values as people read them: addresses in hexadecimal."""
+        """The two values; addresses are hexadecimal texts."""
         if self.address:
             return as_address(self.a), as_address(self.b)
         return self.a, self.b
@@ -827,7 +850,7 @@ def differences(a: Capture, b: Capture) -> list[Difference]:
 
 
 def raw_fields(capture: Capture) -> dict[Key, tuple[Field, int]]:
-    """Return every field of a capture with its raw value, by task, block, register and name."""
+    """Return every field of a capture and its raw value, by (task, block, register, field)."""
     fields: dict[Key, tuple[Field, int]] = {}
     for task, job in enumerate(capture.jobs):
         for block, item, raw in job.values(capture.maps):
@@ -835,8 +858,8 @@ def raw_fields(capture: Capture) -> dict[Key, tuple[Field, int]]:
     return fields
 
 
-# The raw values of a field on one side, each with a field that says what it means; None and None
-# stand for a capture that does not have the field
+# The raw values of a field that occur on one side, each with the Field that decodes it; a capture
+# that does not have the field adds None with None
 Seen = Mapping[int | None, Field | None]
 ONLY_ABSENT: Seen = {None: None}
 
@@ -845,10 +868,10 @@ def _pairs(
     a: Sequence[Mapping[Key, tuple[Field, int]]],
     b: Sequence[Mapping[Key, tuple[Field, int]]],
 ) -> Iterator[tuple[Key, Seen, Seen]]:
-    """Yield each field of two sides' captures, and what is seen of it on both.
+    """Yield (key, values on side a, values on side b) for each field of the captures of two sides.
 
-    A field that differs only in that its register was not written is left out: such a register is
-    described by its named fields and by the bits that are set in it.
+    A field without a name is left out if its values are only 0 and "register not written", and its
+    register has named fields: these describe it already.
     """
     fields: dict[Key, Field] = {}
     named = set()
@@ -876,7 +899,7 @@ def _seen(side: Sequence[Mapping[Key, tuple[Field, int]]], key: Key) -> Seen:
 
 
 def _meant(seen: Seen) -> list[Any]:
-    """Return the values of a side as meant, at most ``MOST_SHOWN``."""
+    """Return the values of a side in the form that people read, at most ``MOST_SHOWN``."""
     values: list[Any] = []
     for raw, item in islice(seen.items(), MOST_SHOWN):
         if item is None or raw is None:
@@ -891,7 +914,8 @@ def _address(left: Seen, right: Seen) -> bool:
 
 
 def _written_differently(a: Capture, b: Capture) -> list[Difference]:
-    """Return how jobs of register writes leave the same state in another way."""
+    """Return differences between jobs of register writes that leave the same state: a register
+    written more often, or another order."""
     rows: list[Difference] = []
     for task, (in_a, in_b) in enumerate(zip(a.jobs, b.jobs, strict=False)):
         for job, other in zip(_with_starts(in_a), _with_starts(in_b), strict=False):
@@ -914,7 +938,8 @@ def _written_differently(a: Capture, b: Capture) -> list[Difference]:
 
 
 def _values_written(job: Job) -> dict[int, list[int]]:
-    """Return the values that a job writes by offset, in the order of the first writes."""
+    """Return the values that a job writes to each offset, with the offsets in the order of their
+    first writes."""
     values: dict[int, list[int]] = {}
     for offset, value in job.writes:
         values.setdefault(offset, []).append(value)
@@ -922,7 +947,8 @@ def _values_written(job: Job) -> dict[int, list[int]]:
 
 
 def _names_from(names: Sequence[str], first: int) -> str:
-    """Return a few names of an order, beginning at number ``first``."""
+    """Return a few names as text, from index ``first`` on; "..." stands for the names that are left
+    out."""
     end = first + MOST_SHOWN
     shown = list(names[first:end])
     if first:
@@ -933,7 +959,7 @@ def _names_from(names: Sequence[str], first: int) -> str:
 
 
 def _with_starts(job: Job) -> list[Job]:
-    """Return a job, the job that starts it, and so on."""
+    """Return a list of a job, the job that starts it, the job that starts that, and so on."""
     jobs = [job]
     while jobs[-1].start:
         jobs.append(jobs[-1].start)
@@ -941,7 +967,7 @@ def _with_starts(job: Job) -> list[Job]:
 
 
 def _row(key: Key, left: Seen, right: Seen) -> tuple[Any, ...]:
-    """Return the row of a field of two sets or sweeps, as ``SETS`` has it."""
+    """Return a row of the diff of two sets or sweeps, with the columns ``SETS``."""
     differs = "sometimes"
     if not left.keys() & right.keys():
         differs = "always"
@@ -989,8 +1015,8 @@ def _diff_sweeps(a: Sweep, b: Sweep, never: bool) -> pd.DataFrame:
 
 
 def _fields_of_sweep(of: Sweep, other: Sweep) -> dict[Key, tuple[Field, np.ndarray]]:
-    """Return the fields of a sweep with their raw values ``(N,)``, read with its map or, without
-    one, with that of the other side."""
+    """Return the fields of a sweep with their raw values ``(N,)``.  They are read with its map or,
+    if it has none, with the map of the other sweep; else they are runs of bits."""
     registers = of.registers or other.registers or _runs_of_bits(of, other)
     fields: dict[Key, tuple[Field, np.ndarray]] = {}
     for item in registers:
@@ -999,8 +1025,8 @@ def _fields_of_sweep(of: Sweep, other: Sweep) -> dict[Key, tuple[Field, np.ndarr
 
 
 def _runs_of_bits(a: Sweep, b: Sweep) -> RegisterMap:
-    """Return a map without names: runs of bits that vary, that differ between the sweeps, or
-    neither."""
+    """Return a map of fields without names: runs of bits that vary, runs that are constant but
+    differ between the sweeps, and runs of the other bits."""
     places = np.arange(WORD_BITS, dtype=np.uint32)
     varying = (a.varying | b.varying)[:, None] >> places & np.uint32(1)
     differing = (a.words[0] ^ b.words[0])[:, None] >> places & np.uint32(1)

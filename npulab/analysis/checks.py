@@ -1,4 +1,5 @@
-"""The check of many captures: a line for each, how many differ, and the reasons if asked for."""
+"""The check of many captures: a line for each, a count of those that differ, and explanations if
+asked for."""
 
 from __future__ import annotations
 
@@ -28,9 +29,10 @@ COLUMNS = (
 
 @dataclass(frozen=True, eq=False)
 class Checks(Answer):
-    """Captures that were checked, and how many could not be read.
+    """The results of checks, and how many captures could not be read.
 
-    ``explanations``, if asked for, are what ``nearby`` gives, by the number of a result.
+    ``explanations`` are, by the number of the result, what ``nearby`` returned; None if they were
+    not asked for.
     """
 
     results: Sequence[Comparison]
@@ -39,12 +41,12 @@ class Checks(Answer):
 
     @property
     def ok(self) -> bool:
-        """True if nothing differs."""
+        """True if no result differs."""
         return all(result.ok for result in self.results)
 
     @property
     def empty(self) -> bool:
-        """True if outputs were recorded, and none was compared in any capture."""
+        """True if some capture has recorded outputs, but no output of any capture was compared."""
         recorded = any(result.left for result in self.results)
         return recorded and not any(result.compared for result in self.results)
 
@@ -96,7 +98,8 @@ class Checks(Answer):
 
 
 def nearby(result: Comparison, progress: Callable[[Any], Iterable[Any]]) -> pd.DataFrame | str:
-    """Return the hypotheses on what differs, or a sentence that says why there are none."""
+    """Return a table of other explanations of a difference, or a sentence that says why none is
+    tried."""
     try:
         return hypotheses(result, progress=progress)
     except ValueError as error:
@@ -104,7 +107,8 @@ def nearby(result: Comparison, progress: Callable[[Any], Iterable[Any]]) -> pd.D
 
 
 def explained(result: Comparison, near: pd.DataFrame | str | None) -> list[str]:
-    """Return a comparison in lines, a blank line first, with what ``nearby`` gave."""
+    """Return a result as lines, after a blank line, with the explanations that ``nearby`` returned
+    for it."""
     lines: list[str] = []
     if isinstance(near, str):
         lines = [near]
@@ -114,7 +118,7 @@ def explained(result: Comparison, near: pd.DataFrame | str | None) -> list[str]:
 
 
 def _outcome(result: Comparison) -> str:
-    """Return what a line says besides the counts: the first predicted bytes, or the reason."""
+    """Return the last column of a result: the first predicted bytes, or the reason."""
     wrong = result.verdict == "differs"
     if not result.compared:
         if wrong and not result.claims_wrong:
@@ -122,7 +126,7 @@ def _outcome(result: Comparison) -> str:
         return result.reason
     if not wrong:
         return result.shown or result.reason
-    # the counts say why it differs, unless no output does
+    # if outputs differ, the counts say so already; else the reason is needed
     if result.claims_wrong or result.captured is None or not result.mismatches:
         return result.reason
     return ""

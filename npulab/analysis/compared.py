@@ -1,4 +1,5 @@
-"""How much of a recorded output is compared, and what equal outputs prove."""
+"""How much of a recorded output was compared, and how far equal outputs prove that a job wrote
+them."""
 
 from __future__ import annotations
 
@@ -19,16 +20,19 @@ if TYPE_CHECKING:
     from npulab.captures.target import Lifted, Target
 
 OUTPUT = "output"
-STEP = "output:"  # with the number of a layer: the buffer of that layer's output
-OF_OUTPUTS = re.compile(r"output(?:[._-]?\d+|:.*)?", re.DOTALL)  # names of buffers of outputs
-MOST_NAMED = 4  # tasks, in a sentence
-FRESH = (0, 0xFF)  # bytes of memory that nobody wrote
-MOST_ALIGNED = 64  # bytes that tensors are aligned to, at most, if a target does not say
-PAGE = 4096  # bytes that drivers allocate at once
+STEP = "output:"  # start of a buffer's name; the number of the layer whose output it holds follows
+# names of buffers that hold outputs
+OF_OUTPUTS = re.compile(r"output(?:[._-]?\d+|:.*)?", re.DOTALL)
+MOST_NAMED = 4  # most numbers of tasks in a sentence
+FRESH = (0, 0xFF)  # values of the bytes in memory that nobody wrote
+# bytes; the largest alignment of tensors that is assumed, if the target states none
+MOST_ALIGNED = 64
+PAGE = 4096  # bytes; drivers allocate memory in multiples of this
 
 
 def outputs_of(capture: Capture) -> list[str]:
-    """Return the names of the buffers that hold outputs."""
+    """Return the names of the buffers that hold outputs: ``output``, ``output:3``, ``output_1``,
+    ..."""
     return [name for name in capture.buffers if OF_OUTPUTS.fullmatch(name)]
 
 
@@ -39,7 +43,7 @@ def without_outputs(capture: Capture) -> dict[str, bytes]:
 
 
 def bytes_unseen(capture: Capture) -> str:
-    """Return a sentence that nothing of the recorded outputs was compared; "" if none are
+    """Return a sentence that none of the recorded outputs was compared; "" if no output is
     recorded."""
     names = outputs_of(capture)
     size = sum(len(capture.buffers[name]) for name in names)
@@ -49,7 +53,7 @@ def bytes_unseen(capture: Capture) -> str:
 
 
 def count_of(lifted: Lifted) -> int:
-    """Return how many outputs a layer gives, or a network with all its outputs."""
+    """Return the number of output elements of a layer, or of all outputs of a network."""
     layer = lifted.layer
     if isinstance(layer, Network):
         return sum(math.prod(layer.layers[number].output_shape) for number in layer.outputs)
@@ -57,10 +61,12 @@ def count_of(lifted: Lifted) -> int:
 
 
 def extent_of(of: Target, capture: Capture, lifted: Lifted) -> range:
-    """Return the bytes of the buffer ``output`` that the words say.
+    """Return the range of bytes of the buffer ``output`` that the words of the capture say the job
+    writes.
 
-    The target states them, or else they are the bytes that ``lift`` reads and the fill after them,
-    which is at most as long as the fill between them or as alignment needs.
+    The target states it; if it does not, the range is that of the bytes that ``lift`` reads, and
+    the fill after them.  This fill is at most as long as the longest fill between elements, or as
+    alignment needs.
     """
     if of.extent is not None:
         return of.extent(capture, lifted)
@@ -77,8 +83,12 @@ def extent_of(of: Target, capture: Capture, lifted: Lifted) -> range:
 
 
 def _places_read(of: Target, capture: Capture, output: np.ndarray) -> np.ndarray | None:
-    """Return the bytes of the buffer ``output`` that are lifted, in ascending order: each byte of
-    the buffer is set to its own number, digit by digit, and lifted.  None if that is not clear."""
+    """Return, ascending, the places of the bytes of the buffer ``output`` that ``lift`` reads; None
+    if they cannot be told.
+
+    They are found by lifting outputs in which each byte holds its own number, one digit of base 256
+    at a time.
+    """
     size = len(capture.buffers[OUTPUT])
     numbers, places = np.arange(size), np.zeros(output.nbytes, np.int64)
     try:
@@ -95,7 +105,8 @@ def _places_read(of: Target, capture: Capture, output: np.ndarray) -> np.ndarray
 
 
 def _lifted_bytes(of: Target, capture: Capture, data: np.ndarray) -> np.ndarray:
-    """Return the bytes of the output that is lifted from other bytes of its buffer."""
+    """Return the bytes of the output that is lifted if the buffer ``output`` holds the bytes
+    ``data``."""
     lifted = of.lift(replace(capture, buffers={**capture.buffers, OUTPUT: data.tobytes()})).output
     if lifted is None:
         raise ValueError(f"capture {capture.name}: got no output, allowed is one as before")
@@ -103,8 +114,7 @@ def _lifted_bytes(of: Target, capture: Capture, data: np.ndarray) -> np.ndarray:
 
 
 def cut_of(of: Target, capture: Capture, lifted: Lifted) -> str:
-    """Return a sentence on what is missing at the end of the buffer ``output``; "" if it is
-    whole."""
+    """Return a sentence that the buffer ``output`` ends too early; "" if it does not."""
     data = capture.buffers.get(OUTPUT)
     if data is None or lifted.output is None:
         return ""
@@ -115,8 +125,11 @@ def cut_of(of: Target, capture: Capture, lifted: Lifted) -> str:
 
 
 def fill_of(of: Target, capture: Capture, lifted: Lifted) -> int:
-    """Return how many bytes inside the output's extent hold no element of it and are not all the
-    same: something lies there, and it is not compared.  0 if the layout is not clear."""
+    """Return the number of bytes inside the extent of the output that hold no element of it, if
+    they are not all the same: then something lies there that is not compared.
+
+    0 if they are all the same, or if their places are not known.
+    """
     data, output = capture.buffers.get(OUTPUT), lifted.output
     if data is None or output is None:
         return 0
@@ -137,10 +150,9 @@ def fill_of(of: Target, capture: Capture, lifted: Lifted) -> int:
 
 
 def left_of(of: Target, capture: Capture, lifted: Lifted, compared: Collection[str]) -> list[str]:
-    """Return a sentence for everything that was recorded of outputs, or of jobs, and is not
-    compared.
+    """Return sentences on all that was recorded, of outputs and of jobs, and is not compared.
 
-    ``compared`` are the buffers that are compared.
+    ``compared`` are the names of the buffers that are compared.
     """
     out: list[str] = []
     data = capture.buffers.get(OUTPUT)
@@ -164,7 +176,7 @@ def left_of(of: Target, capture: Capture, lifted: Lifted, compared: Collection[s
 
 
 def numbered(tasks: Sequence[int]) -> str:
-    """Return a few numbers of tasks, for a sentence."""
+    """Return a few numbers of tasks as text, for a sentence."""
     few = [str(task) for task in tasks[:MOST_NAMED]]
     if len(tasks) > MOST_NAMED:
         few.append("...")
@@ -172,8 +184,8 @@ def numbered(tasks: Sequence[int]) -> str:
 
 
 def rest_left(capture: Capture, end: int) -> int:
-    """Return how many bytes of the buffer ``output`` follow its first ``end`` bytes; the rest of a
-    driver's page does not count."""
+    """Return the number of bytes of the buffer ``output`` after its first ``end`` bytes; 0 if they
+    are only the rest of a driver's page."""
     rest = max(len(capture.buffers[OUTPUT]) - end, 0)
     if rest and _fills_page(capture, end):
         return 0
@@ -181,8 +193,9 @@ def rest_left(capture: Capture, end: int) -> int:
 
 
 def _fills_page(capture: Capture, end: int) -> bool:
-    """True if what follows the first ``end`` bytes of the buffer ``output`` is the rest of a page
-    that a driver allocated: the buffer ends with a page, and the bytes of the rest are the same."""
+    """True if the bytes after the first ``end`` bytes of the buffer ``output`` are only the rest of
+    a page that a driver allocated: the buffer ends with a page, and these bytes are all the
+    same."""
     data = capture.buffers[OUTPUT]
     last = capture.addresses.get(OUTPUT, 0) + len(data)
     whole = last % PAGE == 0 or len(data) % PAGE == 0
@@ -190,7 +203,7 @@ def _fills_page(capture: Capture, end: int) -> bool:
 
 
 def layers_left(network: Network, numbers: Sequence[int]) -> str:
-    """Return a sentence on the outputs of a network whose layers are not compared; "" if none."""
+    """Return a sentence on the outputs of a network that were not compared; "" if all were."""
     absent = [str(number) for number in network.outputs if number not in numbers]
     if absent:
         return f"the network's output, of layer {' and '.join(absent)}, was not compared"
@@ -198,17 +211,19 @@ def layers_left(network: Network, numbers: Sequence[int]) -> str:
 
 
 def surely_written(capture: Capture) -> bool:
-    """True if npulab's own device wrote the output, and nobody changed the capture since."""
+    """True if the output was written by npulab's simulated device, and the capture was not changed
+    since."""
     return capture.simulated and capture.tool == SIMULATED_DEVICE
 
 
 def as_unwritten(
     capture: Capture, name: str, captured: np.ndarray, read: Callable[[Capture], np.ndarray | None]
 ) -> list[np.ndarray]:
-    """Return what ``read`` makes of a buffer that no job wrote: full of each byte of ``FRESH``.
+    """Return the arrays that ``read`` returns if no job wrote the buffer, and it holds one byte of
+    ``FRESH`` throughout.
 
-    Nothing if it is known that a job wrote the buffer, or if the ``captured`` elements differ:
-    those of such a buffer are alike.
+    The list is empty if it is known that a job wrote the buffer, or if the ``captured`` elements
+    are not all alike, as they would be in such a buffer.
     """
     if surely_written(capture) or not _alike(captured):
         return []
@@ -234,8 +249,8 @@ def _alike(values: np.ndarray) -> bool:
 def one_value(
     captured: np.ndarray, unwritten: Sequence[np.ndarray], zero_point: int | None
 ) -> bool:
-    """True if outputs are what memory may hold that no job wrote: bit for bit one of ``unwritten``,
-    or the zero point in each element."""
+    """True if the outputs are such as memory may hold that no job wrote: equal in every bit to one
+    of ``unwritten``, or the zero point in every element."""
     if not captured.size:
         return False
     if zero_point is not None and np.all(captured == zero_point):
@@ -245,5 +260,5 @@ def one_value(
 
 
 def never_written(data: bytes) -> bool:
-    """True if all bytes are the same byte of ``FRESH``, as in memory that no job wrote."""
+    """True if all bytes are equal to one byte of ``FRESH``, as in memory that no job wrote."""
     return len(set(data)) == 1 and data[0] in FRESH

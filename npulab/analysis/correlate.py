@@ -1,13 +1,13 @@
-"""Which parameter moves which bit: correlation of fields with layer parameters, and the bits that
+"""Which parameter changes which bit: correlation of fields with layer parameters, and the bits that
 flip over a sweep.
 
-These figures say where to look; a high figure is not a law.  Mutual information is in bits, of
-binned columns: a column with no more values than bins has a bin for each value, every other column
-has bins of equal counts with equal values kept together.  There are as many bins as leave
-``PER_CELL`` captures for each pair of bins, 2 to ``MOST_BINS``.  What chance alone would give is
-subtracted after Miller and Madow ((occupied cells - 1) / 2N nats added to each entropy), and the
-result is limited to 0 and the smaller of the two entropies.  A column that never changes has 0
-everywhere.
+These figures say where to look; a high figure is not a law.  Mutual information is in bits, and is
+computed from binned columns.  A column with no more values than bins has a bin for each value;
+every other column has bins with equal numbers of captures, but equal values stay in one bin.  The
+number of bins, 2 to ``MOST_BINS``, is such that each pair of bins has ``PER_CELL`` captures on
+average.  The information that chance alone would give is subtracted after Miller and Madow
+((occupied cells - 1) / 2N nats are added to each entropy), and the result is limited to the range
+from 0 to the smaller of the two entropies.  A column that never changes has 0 everywhere.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from npulab.registers.names import automatic_name
 from npulab.support.refuse import refuse_if
 from npulab.support.text import plural
 
-PER_CELL = 5  # captures for each pair of bins
+PER_CELL = 5  # captures for each pair of bins, on average
 MOST_BINS = 64
 TEXT = "U"  # kind of the columns that hold texts
 Columns = dict[str, np.ndarray]  # the values of each parameter, a row a capture
@@ -40,20 +40,22 @@ def correlate(
     registers: RegisterMap | None = None,
     laws: Any = None,
 ) -> pd.DataFrame:
-    """Return how each field goes with each parameter: a row per pair, most mutual information
-    first.
+    """Return how far each field depends on each parameter: a row for each pair, most mutual
+    information first.
 
-    ``words`` are ``(N, W) uint32``, or a sweep, which has its parameters; ``parameters`` a
-    DataFrame or a mapping of columns, N rows.  The fields are those of ``registers``; or else those
-    of ``laws``, if given, and the longest runs of other bits that vary.
+    ``words`` are ``(N, W) uint32``, or a sweep, which has its parameters; ``parameters`` is a
+    DataFrame or a mapping of columns, N rows.  The fields are those of ``registers``.  Without it
+    they are the fields of ``laws``, if given, and the longest runs of other bits that vary.
 
-    Columns: ``field``, ``word`` and ``lsb`` of its lowest piece, ``width``, ``parameter``;
-    ``pearson`` and ``spearman`` (-1 to 1, equal values share their mean rank, 0 for a parameter of
-    texts) of the value as meant; ``mutual_information`` in bits; ``law``: the field is the
-    parameter in every capture, as a number or as the pattern of a float32, or its law in ``laws``
-    names the parameter.  Its ``attrs["simulated"]`` is true if the sweep or the laws are simulated.
-    Raises ValueError for fewer than two captures, numbers that are not finite and arrays that do
-    not fit.
+    Columns: ``field``; ``word`` and ``lsb`` of its lowest piece; ``width``; ``parameter``;
+    ``pearson`` and ``spearman`` of the scaled value (-1 to 1; equal values share their mean rank; 0
+    for a parameter of texts); ``mutual_information`` in bits; ``law``, which is True if the field
+    is equal to the parameter in every capture, as a number or as the bit pattern of a float32, or
+    if the law of the field in ``laws`` names the parameter.  ``attrs["simulated"]`` of the table is
+    True if the sweep or the laws are simulated.
+
+    Raises ValueError for fewer than two captures, numbers that are not finite, and arrays of
+    different lengths.
 
     >>> words = np.arange(64, dtype=np.uint32)[:, None]
     >>> correlate(words, {"height": np.arange(64)})[["field", "parameter", "law"]].values.tolist()
@@ -123,12 +125,12 @@ def _figures(fields: Sequence[Field], words: np.ndarray, columns: Columns) -> di
 
 
 def flips(words: Any, parameters: Any = None, sort: str | None = None) -> np.ndarray:
-    """Return the share of neighbouring captures in which each bit flips: ``(W, 32)`` float, 0 to 1,
-    bit 0 first.
+    """Return, for each bit, the share of neighbouring pairs of captures in which it flips: ``(W,
+    32)`` float, 0 to 1, bit 0 first.
 
-    Captures are neighbours in the order given, or sorted by the parameter ``sort`` (equal captures
-    stay in order): then a bit that follows the parameter flips rarely.  Raises ValueError as
-    ``correlate``, LookupError for an unknown parameter.
+    Captures are neighbours in the order in which they are given, or sorted by the parameter
+    ``sort`` (captures with equal values keep their order): then a bit that follows the parameter
+    flips rarely.  Raises ValueError as ``correlate``, LookupError for an unknown parameter.
 
     >>> flips(np.array([[0], [1], [2]], np.uint32))[0, :3].tolist()
     [1.0, 0.5, 0.0]
@@ -151,9 +153,9 @@ def flips(words: Any, parameters: Any = None, sort: str | None = None) -> np.nda
 
 def bit_effects(words: Any, parameters: Any = None) -> np.ndarray:
     """Return the mutual information of every bit with every parameter: ``(W, 32, P)`` float, 0 to 1
-    bits, bit 0 first.
+    (bits of information), bit 0 first.
 
-    Arguments and errors as of ``correlate``.
+    Arguments and errors are those of ``correlate``.
 
     >>> bit_effects(np.array([[0], [1]] * 8, np.uint32), {"relu": [0, 1] * 8})[0, :2, 0].tolist()
     [1.0, 0.0]
@@ -169,12 +171,12 @@ def bit_effects(words: Any, parameters: Any = None) -> np.ndarray:
 
 
 def best_related(bit: Any, parameters: Any, n: int = 3) -> Any:
-    """Return the parameters that say most about a bit: at most ``n`` pairs (name, bits of mutual
-    information).
+    """Return the parameters that tell most about a bit: at most ``n`` pairs (name, mutual
+    information in bits).
 
-    ``bit`` is ``(N,)`` of 0 and 1; for ``(N, K)`` there is a list of pairs for each of the K, which
-    is quicker than to ask for one at a time.  Parameters that say nothing are left out, so that a
-    bit that never changes has none. Raises ValueError as ``correlate``, and for a bit that is
+    ``bit`` is ``(N,)`` of 0 and 1; for ``(N, K)`` a list with the pairs of each of the K bits is
+    returned, which is quicker than K calls.  Parameters that tell nothing are left out, so that a
+    bit that never changes has none.  Raises ValueError as ``correlate``, and for a value that is
     neither 0 nor 1.
 
     >>> best_related([0, 1] * 8, {"height": [3, 3] * 8, "relu": [0, 1] * 8})
@@ -194,10 +196,10 @@ def best_related(bit: Any, parameters: Any, n: int = 3) -> Any:
 
 
 def related(values: Any, parameters: Any, n: int = 3) -> list[tuple[str, float]]:
-    """Return the parameters that say most about values ``(N,)`` of a field: at most ``n`` pairs
-    (name, mutual information).
+    """Return the parameters that tell most about the values ``(N,)`` of a field: at most ``n``
+    pairs (name, mutual information in bits).
 
-    Parameters that say nothing are left out.  Errors as of ``correlate``.
+    Parameters that tell nothing are left out.  Errors are those of ``correlate``.
 
     >>> related([5, 7] * 8, {"height": [1, 2] * 8, "width": [8] * 16})
     [('height', 1.0)]
@@ -281,14 +283,14 @@ def _arrays(words: Any, parameters: Any) -> tuple[np.ndarray, Columns]:
 
 
 def _varying(words: np.ndarray) -> np.ndarray:
-    """Return the bits of each word that are not the same in all captures, ``(W, 32) bool``."""
+    """Return a mask ``(W, 32) bool`` of the bits that are not the same in all captures."""
     masks = np.bitwise_or.reduce(words ^ words[0], axis=0)
     return _bits_at(masks[:, None], np.arange(WORD_BITS)).astype(bool)
 
 
 def _fields(words: np.ndarray, laws: Any, known: RegisterMap | None) -> list[Field]:
-    """Return the fields of laws and the runs of other bits that vary, called by their place in the
-    map of the words."""
+    """Return the fields of the laws, and the runs of other bits that vary, with names made of the
+    names of their words."""
     names = tuple(f"w{word}" for word in range(words.shape[1]))
     if known is not None and len(known) == len(names):
         names = known.word_names
@@ -315,8 +317,8 @@ def _fields(words: np.ndarray, laws: Any, known: RegisterMap | None) -> list[Fie
 def _same_numbers(
     stored: Sequence[np.ndarray], meant: Sequence[np.ndarray], columns: Columns
 ) -> np.ndarray:
-    """Return ``(F, P)`` bool: the field varies and is the parameter, as stored, as meant or as the
-    pattern of a float32."""
+    """Return ``(F, P) bool``: True if the field varies and its raw value, its scaled value, or its
+    raw value read as a float32 is equal to the parameter in every capture."""
     out = np.zeros((len(stored), len(columns)), bool)
     for row, raw, value in zip(out, stored, meant, strict=True):
         if np.all(raw == raw[0]):
@@ -359,11 +361,12 @@ def _named(fields: Sequence[Field], columns: Columns, laws: Any) -> np.ndarray:
     return out
 
 
-# ---- figures ----
+# ---- ranks, bins, correlation, information ----
 
 
 def _bins(rows: int, levels: int) -> int:
-    """Return the bins of a column against one of ``levels`` values, 1 if both are binned alike."""
+    """Return the number of bins for a column that is compared with a column of ``levels`` values;
+    with ``levels`` 1 both columns get this number of bins."""
     if levels == 1:
         fit = math.isqrt(rows // PER_CELL)
     else:
@@ -379,11 +382,13 @@ def _stack(columns: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def _ranked(columns: Iterable[np.ndarray], bins: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean ranks ``(N, K)`` float of columns, and their bins ``(N, K)`` from 0."""
+    """Return the mean ranks ``(N, K)`` float of K columns, and the numbers ``(N, K)``, from 0, of
+    the bins of their values."""
     ranks, codes = [], []
     for column in columns:
         _, place, counts = np.unique(column, return_inverse=True, return_counts=True)
-        # how many captures lie below the middle of those with this value
+        # for each value: how many captures have a smaller value, plus half of those that have this
+        # value
         middle = np.cumsum(counts) - counts / 2
         binned = np.arange(len(counts))
         if len(counts) > bins:
@@ -418,8 +423,8 @@ def _unit(columns: np.ndarray) -> np.ndarray:
 
 
 def _information(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    """Return ``(F, P)`` bits of mutual information of bins ``(N, F)`` and ``(N, P)``, corrected as
-    the module says."""
+    """Return the mutual information ``(F, P)``, in bits, of the bins ``(N, F)`` with the bins ``(N,
+    P)``, corrected for chance as the docstring of the module says."""
     rows, count = theirs.shape
     out = np.zeros((ours.shape[1], count))
     if not ours.size:
@@ -445,8 +450,8 @@ def _information(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
 
 
 def _entropy(counts: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bits of entropy ``(K,)`` of counts ``(K, levels)`` out of ``rows``, and how many
-    counts are not 0."""
+    """Return the entropy ``(K,)``, in bits, of each row of counts ``(K, levels)``, which sum up to
+    ``rows``, and the number of counts in it that are not 0."""
     table = np.arange(rows + 1) / rows
     table[1:] *= -np.log2(table[1:])
     table[0] = 0

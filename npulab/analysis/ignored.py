@@ -1,4 +1,4 @@
-"""Which fields could change without ``lift`` noticing: those that a target does not look at yet."""
+"""The fields that could change without ``lift`` noticing: a target does not look at them yet."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ def ignored_fields(
 ) -> pd.DataFrame:
     """Return the fields of a capture that can change without ``lift``, or ``replay``, noticing.
 
-    Each field in turn gets other values: its lowest and its highest bit turned, all of them turned,
-    0, and the codes of its enum.  A change is noticed if the target refuses the capture, or gives
-    another layer, input, output or rounding rule; a target that lifts nothing of the capture but
-    replays it notices a change if it predicts other bytes.
+    Each field in turn gets other values: its lowest bit inverted, its highest bit inverted, all
+    bits inverted, 0, and the codes of its enum.  A change is noticed if the target refuses the
+    capture, or returns another layer, input, output or rounding rule.  If the target cannot lift
+    the capture, but replays it, a change is noticed if other bytes are predicted.
 
-    There is a row for each field with a change that went unnoticed: task, block, register, field,
-    raw, how many values were ``tried``, the values that went ``unread``, ``all`` if every value
-    did, their ``effect``, evidence, and ``address`` if the field is one.  The effect is what
-    ``simulate`` says of these values: "other output" or "hang" if any has it, else "same output",
-    or blank if the target does not simulate the capture. ``progress`` is called with the fields and
-    gives them one by one.
+    There is a row for each field with a change that was not noticed: task, block, register, field,
+    raw, ``tried`` (the number of values), ``unread`` (the values that were not noticed), ``all``
+    (True if no value was noticed), ``effect``, evidence, and ``address`` (True if the field is
+    one).  The effect is what ``simulate`` returns for the unread values: "other output" or "hang"
+    if any of them causes it, else "same output", or blank if the target does not simulate the
+    capture.  ``progress`` is called with the list of fields and yields them one by one.
 
     A field that is ignored and has an effect is a mistake of ``lift`` that no capture shows yet; a
-    field without an effect in the simulation may have one in the hardware.
-    Raises ValueError for a capture that cannot be lifted as it is.
+    field without an effect in the simulation may have one in the hardware.  Raises ValueError for a
+    capture that cannot be lifted as it is.
     """
     if not isinstance(capture, Capture):
         raise TypeError(
@@ -95,7 +95,8 @@ def ignored_fields(
 
 
 def _meaning(of: Target, capture: Capture) -> tuple[Callable[[Capture], bytes], bytes]:
-    """Return a function that says how the target reads a capture, and what it says of this one."""
+    """Return a function that gives a digest of how the target reads a capture, and the digest of
+    this capture."""
 
     def lifted(changed: Capture) -> bytes:
         rule: Any = of.rule
@@ -119,8 +120,8 @@ def _meaning(of: Target, capture: Capture) -> tuple[Callable[[Capture], bytes], 
 def _read_as(
     meaning: Callable[[Capture], bytes], changed: Callable[[int], Capture], value: int
 ) -> bytes | None:
-    """Return what the target makes of a changed capture; None if it is refused, as by an opcode
-    that names another block."""
+    """Return the digest of how the target reads the capture with another value; None if the target
+    refuses it, for example because the opcode names another block."""
     try:
         return meaning(changed(value))
     except (ValueError, LookupError, Hang):
@@ -128,7 +129,8 @@ def _read_as(
 
 
 def _simulated(of: Target, capture: Capture) -> bytes | str | None:
-    """Return what a simulated device gives: bytes, "hang", or None if it cannot run the capture."""
+    """Return the output bytes of the simulated device, "hang", or None if it cannot run the
+    capture."""
     try:
         return of.simulate(capture)
     except Hang:
@@ -151,7 +153,8 @@ def _effect(of: Target, usual: bytes | str | None, captures: Iterable[Capture]) 
 
 
 class _FieldOfJob(NamedTuple):
-    """A field of a job, its raw value, and a function that gives the job with another value."""
+    """A field of a job, its raw value, and a function that returns the job with another raw
+    value."""
 
     block: str
     item: Field
@@ -162,8 +165,8 @@ class _FieldOfJob(NamedTuple):
 def _changeable(
     capture: Capture,
 ) -> Iterator[tuple[int, str, Field, int, Callable[[int], Capture]]]:
-    """Yield task, block, field and raw of every field, and a function that gives the capture with
-    another raw value."""
+    """Yield (task, block, field, raw, function) for every field; the function returns the capture
+    with another raw value."""
     for task, job in enumerate(capture.jobs):
         for block, item, raw, changed in _of_job(job, capture.maps):
             yield task, block, item, raw, partial(_with_job, capture, task, changed)
@@ -197,13 +200,14 @@ def _with_field(job: Job, item: Field, registers: RegisterMap, raw: int) -> Job:
 
 
 def _with_write(job: Job, item: Field, registers: RegisterMap, raw: int) -> Job:
-    """Return the job with another value in a register that the map does not have."""
+    """Return the job with another value in a register that the map does not have, by its register
+    writes."""
     names = {registers.unmapped(job.block, offset).register: offset for offset in job.state}
     return job.with_writes({names[item.register]: raw}, registers)
 
 
 def _other_values(item: Field, raw: int) -> list[int]:
-    """Return other raw values that the field can hold."""
+    """Return the raw values to try instead of ``raw``."""
     held = sum((2**piece.width - 1) * 2**piece.at for piece in item.pieces)
     lowest, highest = held & -held, 2 ** (held.bit_length() - 1)
     codes = [code for code, _ in item.names if not code & ~held]
@@ -213,7 +217,7 @@ def _other_values(item: Field, raw: int) -> list[int]:
 
 
 def _digest(value: Any) -> bytes:
-    """Return a hash of nested values, the same for equal values."""
+    """Return a hash of nested values; equal values have equal hashes."""
     sums = hashlib.sha256()
 
     def add(part: Any) -> None:

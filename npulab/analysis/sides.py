@@ -1,4 +1,5 @@
-"""Two sides of a diff, and the fields and buffers that differ between them and are wanted."""
+"""The two sides of a diff, and the fields and buffers that differ between them and pass a
+filter."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from npulab.registers.fields import Field
 from npulab.support.answers import Answer, Part, Table
 from npulab.support.text import Row, as_address, plural, rows_of
 
-SOME = ("differs", "constant", "pairs")  # columns that only sets have
+SOME = ("differs", "constant", "pairs")  # columns that only diffs of sets and sweeps have
 
 SidePath = str | os.PathLike[str]
 
@@ -26,11 +27,11 @@ SidePath = str | os.PathLike[str]
 def load_sides(
     a: SidePath, b: SidePath | None = None, tasks: Sequence[int] = ()
 ) -> tuple[Any, Any]:
-    """Return what two paths hold: captures, sets of them or sweeps.
+    """Return the two sides of a diff that two paths hold: captures, sets of captures or sweeps.
 
-    Without ``b`` these are the two cases of a dump or, for two ``tasks``, the one capture on both
-    sides.  Raises as ``load_all`` and ``load_sweep``; ValueError for a side without a capture, and
-    if ``a`` alone does not have two.
+    Without ``b`` the sides are the two cases of the dump ``a``; if there are two ``tasks``, ``a``
+    may also hold one capture, which is then both sides.  Raises as ``load_all`` and ``load_sweep``;
+    ValueError for a side without a capture, and if ``a`` alone does not hold two.
     """
     if b is None:
         return _sides_of_one(a, bool(tasks))
@@ -60,7 +61,7 @@ def _sides_of_one(path: SidePath, tasks: bool) -> tuple[Capture, Capture]:
 
 @dataclass(frozen=True, eq=False)
 class Differing(Answer):
-    """The rows of ``diff`` and ``diff_buffers`` that are wanted."""
+    """The rows of ``diff`` and ``diff_buffers`` that pass the filter."""
 
     a: Capture | CaptureSet | Sweep
     b: Capture | CaptureSet | Sweep
@@ -115,10 +116,10 @@ class Differing(Answer):
 
 
 def differing(a: Any, b: Any, wanted: Wanted = ALL, tasks: Sequence[int] = ()) -> Differing:
-    """Return what ``diff`` and ``diff_buffers`` find between two sides, or a task of each, as far
-    as it is wanted.
+    """Return the rows of ``diff`` and ``diff_buffers`` for two sides that pass the filter
+    ``wanted``; with two ``tasks`` only one job of each side is compared.
 
-    Raises as ``diff``; LookupError if no field of either side has a name that is wanted.
+    Raises as ``diff``; LookupError if no field of either side has a name that the filter asks for.
     """
     if tasks:
         a, b = jobs_apart(a, b, tasks)
@@ -157,7 +158,7 @@ def _declared_names(side: Sweep) -> set[FieldNames]:
 
 
 def _items(side: Capture | CaptureSet) -> dict[FieldNames, Field]:
-    """Return the fields of all captures of a side by name."""
+    """Return the fields of all captures of a side, by block, register and name."""
     if isinstance(side, Capture):
         side = CaptureSet((side,))
     items: dict[FieldNames, Field] = {}
@@ -168,7 +169,8 @@ def _items(side: Capture | CaptureSet) -> dict[FieldNames, Field]:
 
 
 def jobs_of(*sides: Any) -> Sequence[Job]:
-    """Return the jobs of the captures among some sides, by task."""
+    """Return jobs by their number: those of the first capture among the sides, and further ones if
+    another capture has more."""
     jobs: tuple[Job, ...] = ()
     for side in sides:
         if isinstance(side, Capture):

@@ -95,9 +95,9 @@ class Explored:
     ``laws`` are made from all captures (None with fewer than two).  ``sweep`` has the captures with
     their parameters.  ``batches`` has a row for each batch that was predicted before it was
     captured: batch, captures, cells (bits x captures that vary), how many of them the laws
-    ``claimed`` and how many claims were ``wrong``, the ``share`` that was right; the same counts
-    for randomly drawn layers alone (drawn_cells, drawn_claimed, drawn_wrong, drawn_share); and the
-    seconds of capturing and of learning.
+    ``claimed``, how many claims were ``wrong``, and the ``share`` of the cells that were claimed
+    and right; the same for randomly drawn layers alone (drawn_cells, drawn_claimed, drawn_wrong,
+    drawn_share); and the seconds of capturing and of learning.
 
     ``surprises`` has a row for each wrong prediction, ``outcomes`` a row for each layer that was
     refused, failed or hung, and ``rules`` are the constraints learnt from refusals.  ``reasons``
