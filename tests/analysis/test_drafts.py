@@ -6,6 +6,7 @@ import csv
 import json
 import random
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +14,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import CAPTURES, shared
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from conftest import CAPTURES, ROOT, shared
+from hypothesis import given, settings, strategies as st
+from round_trip import read
 
 import npulab
+import npulab.analysis.draft
 import npulab.captures.target
+import npulab.notebook.widgets
 from npulab.analysis.draft import EDITS, Draft, draft
 from npulab.analysis.draft.sheet import Sheet
 from npulab.captures.capture import Capture, CaptureSet, Job
@@ -1599,3 +1602,126 @@ def test_where_blocks_lie_stays_as_it_is(tmp_path: Path) -> None:
     assert [line.rstrip(",") for line in path.read_text().splitlines()] == [
         line.rstrip(",") for line in lines
     ]
+
+
+SEED = "seeds/001_8829da847375e5fe.txt"
+
+
+SAID_OTHERWISE = {
+    "op_type": "layer_type",
+    "kernel_x_size": "kernel_xy_size",
+    "enable_relu": "relu",
+    "kernel_z_size2": "kernel_z_size",
+    "out_image_y_size2": "out_image_y_stride",
+    "image_end_address": "image_cache_end_address",
+    "in_image_stride": "in_image_x_stride",
+    "in_image_y_size2": "in_image_y_stride",
+    "out_image_stride": "out_image_x_stride",
+}
+
+
+def test_the_struct_of_the_seed_pasted_linted_and_corrected(tmp_path: Path) -> None:
+    (tmp_path / "blog.txt").write_text(shared(SEED).read_text())
+    table, told = read(tmp_path / "blog.txt")
+    assert len(told) == 1
+    assert "word 20 bits 31:27, word 23 bits 31:6" in told[0]
+    members = re.findall(r"^uint32_t (\w+)", shared(SEED).read_text(), re.M)
+    assert [row["field"] for row in table.rows if "field" in row] == members
+    shipped = {
+        (row.word, row.lsb, row.width): row.field
+        for row in npulab.target("vivante").maps("vipnano-qi-a311d")["NN"].fields.itertuples()
+        if not re.match(r"w\d+_", row.field)
+    }
+    named = {(word, lsb + n) for word, lsb, width in shipped for n in range(width)}
+    draft = npulab.draft(table)
+    assert [str(one) for one in draft.map.lint()] == [
+        "hole at word 20 bit 27 (5 bits)",
+        "hole at word 23 bit 6 (26 bits)",
+    ]
+
+    def disagree() -> list[str]:
+        """What both name and lies otherwise, or is called otherwise."""
+        wrong = []
+        for row in draft.map.fields.itertuples():
+            ours = not re.fullmatch(r"(zero|unused|unk)\d+|w(\d+|0x\w+)_\d+_\d+", row.field)
+            both = ours and any((row.word, row.lsb + n) in named for n in range(row.width))
+            name = re.sub(r"_bit_[\d_]+$", "", SAID_OTHERWISE.get(row.field, row.field))
+            if both and shipped.get((row.word, row.lsb, row.width)) != name:
+                wrong.append(row.field)
+        return wrong
+
+    wrong = [disagree()]
+    for edit in (
+        lambda: draft.resize("unused7", 5, shift=True),
+        lambda: draft.shift("kernel_data_type_bit_2", 1, out_of="unused4"),
+        lambda: draft.split("post_shift", widths=[1, 5], names=["post_multiplier", "post_shift"]),
+    ):
+        edit()
+        wrong.append(disagree())
+    assert {"coef_zero_point", "out_zero_point", "post_shift"} <= {*wrong[0]}
+    assert [len(one) for one in wrong] == sorted((len(one) for one in wrong), reverse=True)
+    assert wrong[-1] == []
+    assert len(draft.map) == 34
+    assert len(draft.steps) == 3
+    assert all(
+        field in step
+        for field, step in zip(
+            ("unused7", "kernel_data_type_bit_2", "post_shift"), draft.steps, strict=True
+        )
+    )
+    for _ in range(3):
+        draft.undo()
+    assert (disagree(), draft.table.rows) == (wrong[0], table.rows)
+
+
+@pytest.fixture
+def nn(tmp_path: Path) -> Path:
+    for name in ("nn.csv", "enums.csv"):
+        shutil.copy(ROOT / "npulab/npus/vivante" / name, tmp_path)
+    return tmp_path / "nn.csv"
+
+
+NAMED_EDITS: dict[
+    str, tuple[Callable[[npulab.analysis.draft.Draft], None], int, int]
+] = {  # and how many lines go and come
+    "rename": (lambda one: one.rename("relu", "clamp_below"), 1, 1),
+    "rename split": (lambda one: one.rename("kernel_z_size", "depth"), 2, 2),
+    "note": (lambda one: one.set_note("brick_mode", 'tiles, "<b>"'), 1, 1),
+    "evidence": (lambda one: one.set_evidence("brick_mode", "C:update4-vendor"), 1, 1),
+    "retype": (lambda one: one.retype("kernels_per_core", "raw+1"), 1, 1),
+    "split": (lambda one: one.split("further3", widths=[8, 24], names=["low", "high"]), 1, 2),
+    "join": (lambda one: one.join("in_image_x_size", "in_image_y_size", "size"), 2, 1),
+    "remove": (lambda one: one.remove("prelu"), 1, 1),
+    "add": (lambda one: one.rename("w26_0_32", "counter"), 1, 1),
+}
+
+
+@pytest.mark.parametrize("name", NAMED_EDITS)
+def test_each_edit_is_a_named_step_of_few_lines_with_undo(name: str, nn: Path) -> None:
+    make, gone, new = NAMED_EDITS[name]
+    before = nn.read_bytes()
+    draft = npulab.draft(nn, features=["nn_v7"])
+    seen: list[npulab.analysis.draft.Draft] = []
+    draft.observe(seen.append)
+    make(draft)
+    assert (len(draft.steps), len(seen)) == (1, 1)
+    changed = [line for line in draft.diff().splitlines() if re.match(r"[-+](?![-+])", line)]
+    assert (
+        [sum(line[0] == sign for line in changed) for sign in "-+"] == [gone, new]
+        if name != "remove"
+        else len(changed) <= 2
+    )
+    draft.save()
+    after = npulab.draft(nn, features=["nn_v7"])
+    assert after.table.rows == draft.table.rows
+    kept = set(before.splitlines()) & set(nn.read_bytes().splitlines())
+    assert len(kept) >= len(set(before.splitlines())) - gone
+    assert (nn.parent / "enums.csv").read_bytes() == (
+        ROOT / "npulab/npus/vivante/enums.csv"
+    ).read_bytes()
+    step = draft.steps[0]
+    assert draft.undo() == step
+    assert draft.undo() == ""
+    draft.save()
+    assert nn.read_bytes() == before
+    assert draft.redo() == step

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from blank_page import BlankPage
 from conftest import CAPTURES
+from hostile_maps import EVIL, NASTY, nasty_table
 from playwright.sync_api import Browser
-from test_maps_contract import EVIL, NASTY, folder, hostile, nasty_table  # noqa: F401
 from test_views_browser import drawn
+from told_session import folder, hostile  # noqa: F401
 
 import npulab
 import npulab.notebook.widgets

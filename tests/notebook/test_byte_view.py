@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import struct
 from dataclasses import replace
 from typing import Any
@@ -13,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import CAPTURES
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from refusals import refused
 
 import npulab
+import npulab.notebook.widgets
 from npulab.captures.target import Item
 from npulab.layout import find_layout, hwc, kernel_groups, nc1hwc2, planar
 from npulab.notebook.widgets import ByteModel, ByteView
@@ -719,3 +720,44 @@ def test_writing_keeps_the_reference_and_the_axis() -> None:
     assert "element (0, 1, 0) = 0" in view.about["line"]
     assert bytes(view.data)[4] == 0
     assert view.capture is None
+
+
+STRUCT_CODES = {
+    "u8": "B",
+    "u16": "H",
+    "u32": "I",
+    "u64": "Q",
+    "i8": "b",
+    "i16": "h",
+    "i32": "i",
+    "i64": "q",
+    "f16": "e",
+    "f32": "f",
+    "f64": "d",
+}
+
+
+@pytest.mark.parametrize("element", STRUCT_CODES)
+def test_a_value_is_found_wherever_it_stands(element: str) -> None:
+    draw = random.Random(element)
+    data = bytearray(draw.choice(b"\0\1\xff") for _ in range(5000))
+    for order in "<>":
+        value = struct.unpack(
+            order + STRUCT_CODES[element],
+            struct.pack(order + STRUCT_CODES[element], 1.5 if element[0] == "f" else 7),
+        )[0]
+        packed = struct.pack(order + STRUCT_CODES[element], value)
+        for at in (0, 333, 334 + len(packed), 5000 - len(packed)):
+            data[at : at + len(packed)] = packed
+        view = npulab.notebook.widgets.ByteView(bytes(data))
+        view.element, view.big_endian, view.query = element, order == ">", str(value)
+        want = [at for at in range(len(data)) if data[at : at + len(packed)] == packed]
+        assert view.found == len(want) >= 4
+        places = []
+        for _ in want:
+            view.seek(1)
+            places.append(view.selection[0])
+        assert sorted(places) == want
+        view.cursor = 333
+        assert dict(view.about["values"])[element] == str(value)
+    assert {*view.elements} - {"bytes", "text"} == {*STRUCT_CODES}

@@ -4,6 +4,7 @@ of it.
 
 from __future__ import annotations
 
+import fnmatch
 import json
 from fnmatch import fnmatchcase
 from typing import Any
@@ -14,6 +15,7 @@ from conftest import CAPTURES
 from refusals import refused
 
 import npulab
+import npulab.notebook.widgets
 from npulab.captures.capture import Capture, CaptureSet, Job
 from npulab.notebook.widgets import DiffModel, DiffView
 from npulab.registers.map import RegisterMap
@@ -320,3 +322,24 @@ def test_repr_and_the_face_without_a_kernel() -> None:
         for at, name in enumerate("ab")
     ]
     assert "… 142 more" in DiffModel(*sides)._repr_html_()
+
+
+def test_differences_filter_as_asked() -> None:
+    a, b = (npulab.load(CAPTURES / "vivante" / name) for name in ("sim-3x3-same", "sim-5x5-same"))
+    b = b.with_fields(kernel_address=0x5000_0000, w2_6_1=1)
+    found = npulab.diff(a, b)
+    view = npulab.notebook.widgets.DiffView(a, b)
+
+    def names() -> list[str]:
+        return [view.rows[n]["cells"][1] for n in view.shown]
+
+    view.addresses = True
+    assert names() == found["field"].tolist()
+    assert "kernel_address" in names()
+    view.addresses = False
+    assert names() == found["field"][~found["address"]].tolist()
+    view.query = "in_image_*_size"
+    assert names() == [name for name in found["field"] if fnmatch.fnmatch(name, "in_image_*_size")]
+    view.query, view.unknown = "", True
+    assert names() == ["w2_6_1"]
+    assert "w2_6_1" in view.to_markdown()

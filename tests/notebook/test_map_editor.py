@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 from conftest import CAPTURES
+from test_drafts import nn  # noqa: F401
 
 import npulab
+import npulab.analysis.draft
+import npulab.notebook.widgets
 from npulab.analysis.draft import Draft, draft
 from npulab.captures.capture import Capture, Job
 from npulab.notebook.widgets import MapEditor, MapModel, RegisterModel, RegisterView
@@ -484,3 +487,29 @@ def test_a_field_is_added_in_the_register_of_another() -> None:
         "add extra in CFG at bits 2 to 3",
         "0[3:2]",
     )
+
+
+def test_what_is_on_screen_decodes_anew(nn: Path) -> None:
+    capture = npulab.load(CAPTURES / "vivante/sim-3x3-stride2-relu")
+    draft = npulab.draft(nn, features=["nn_v7"])
+    editor, registers = (
+        npulab.notebook.widgets.MapEditor(draft, capture),
+        npulab.RegisterView(capture, draft=draft),
+    )
+    again: list[str] = []
+    editor.observe(lambda change: again.append(change.name), ["rows", "steps"])
+    registers.observe(lambda change: again.append(change.name), ["places", "values"])
+    word = int(capture.words[1])
+    draft.split("in_image_x_size", widths=[3, 10], names=["low", "high"])
+    assert {"rows", "steps", "values", "places"} <= {*again}
+    decoded = draft.decode(capture).fields.set_index("field")["raw"]
+    assert (decoded["low"], decoded["high"]) == (word // 2**6 % 8, word // 2**9 % 2**10)
+    assert {"low", "high"} <= {*registers.fields}
+    assert (
+        sum(
+            "low" in map(str, row.values() if isinstance(row, dict) else row) for row in editor.rows
+        )
+        == 1
+    )
+    draft.undo()
+    assert "in_image_x_size" in registers.fields

@@ -5,16 +5,17 @@ keeps of it.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import CAPTURES
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from refusals import refused
 
 import npulab
+import npulab.notebook.widgets
 from npulab.analysis.check import Comparison
 from npulab.notebook.widgets import OutputModel, OutputView
 from npulab.quant.floats import steps
@@ -274,3 +275,33 @@ def test_the_pointer_tells_and_small_pictures_have_numbers() -> None:
     assert reals.numbers(0)[0][:2] == ["0", "0.286"]
     large = np.zeros((21, 3, 1), np.uint8)
     assert OutputModel(compared(large, large)).numbers(0) == []
+
+
+def test_outputs_are_compared_channel_by_channel() -> None:
+    draw = np.random.default_rng(3)
+    found = npulab.check(npulab.load(CAPTURES / "vivante/sim-3x3-same"))
+    captured = found.predicted.copy()
+    for place in draw.integers(0, 100, 25):
+        captured[place // 10, place % 10, place % 5 + 2] ^= 5
+    view = npulab.notebook.widgets.OutputView(replace(found, captured=captured, verdict="differs"))
+    wrong = [
+        (int(row), int(column), int(channel))
+        for channel in range(captured.shape[2])
+        for row, column in np.argwhere(captured[..., channel] != found.predicted[..., channel])
+    ]
+    assert tuple(view.place) == min(wrong)
+    assert f"{len(wrong)} of 1200" in view.summary
+    seen = {tuple(view.place)}
+    for _ in wrong:
+        view.seek(1)
+        seen.add(tuple(view.place))
+    assert seen == {*wrong}
+    row, column, channel = wrong[0]
+    view.place = wrong[0]
+    assert (
+        f"predicted {found.predicted[row, column, channel]}, captured {captured[row, column, channel]}"
+        in view.about
+    )
+    for of in {channel for _, _, channel in wrong}:
+        _, _, difference = view.model.pictures(of)
+        assert np.array_equal(difference != 128, captured[..., of] != found.predicted[..., of])

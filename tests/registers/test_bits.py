@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import shared
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import npulab
 from npulab.registers.fields import Field
@@ -815,4 +814,41 @@ def test_unknown_value_word_is_refused() -> None:
                     "value": "__import__('os')",
                 }
             ]
+
+
+def test_status_counts_every_bit_once(captures: npulab.CaptureSet) -> None:
+    map_ = npulab.target("vivante").maps("vipnano-qi-a311d")["NN"]
+    words = np.stack(
+        [one.words for one in captures if one.words is not None and len(one.words) == len(map_)]
+    )
+    moves = np.bitwise_or.reduce(words ^ words[0], axis=0)
+    counts = {
+        kind: np.zeros(len(map_), int)
+        for kind in ("explained", "guessed", "open", "constant", "never exercised")
+    }
+    for row in map_.fields.itertuples():
+        blank = bool(re.match(r"w\d+_\d+_\d+$", row.field))
+        for bit in range(row.lsb, row.lsb + row.width):
+            moving = int(moves[row.word]) // 2**bit % 2
+            kind = (
+                (
+                    "open"
+                    if blank
+                    else "guessed"
+                    if row.evidence in ("guess", "unknown")
+                    else "explained"
+                )
+                if moving
+                else "constant"
+                if blank
+                else "never exercised"
+            )
+            counts[kind][row.word] += 1
+    status = map_.status(words)
+    for kind, mine in counts.items():
+        assert status[kind].tolist() == mine.tolist(), kind
+    assert (status[[*counts]].sum(axis=1) == 32).all()
+    for kind in counts:
+        assert (
+            f"{100 * counts[kind].sum() / (32 * len(map_)):.0f} % {kind}" in status.attrs["summary"]
         )

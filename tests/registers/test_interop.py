@@ -13,8 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import shared
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pace import limit
 from refusals import refused
 from test_cli import run  # noqa: F401 - a fixture
@@ -26,10 +25,10 @@ from npulab.registers.formats import (
     read_csv,
     read_map,
     read_rnndb,
+    rnndb as module,
     rnndb_text,
     xml,
 )
-from npulab.registers.formats import rnndb as module
 from npulab.registers.map import RegisterMap
 
 TARGETS = Path(module.__file__).parents[2] / "npus"

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 from c_structs import HEAD, STRICT, compiled, places, struct
 from conftest import shared
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from refusals import refused
 
 from npulab.registers.formats import RegisterTable, of_chip, read_csv, read_rnndb

@@ -30,11 +30,11 @@ from npulab.registers.formats import (
     read_csv,
     read_rnndb,
     rnndb_text,
+    svd as svd_module,
     svd_names,
+    systemrdl as rdl_module,
     xml,
 )
-from npulab.registers.formats import svd as svd_module
-from npulab.registers.formats import systemrdl as rdl_module
 from npulab.registers.formats.imhex import imhex_text
 from npulab.registers.formats.markdown import markdown_text
 from npulab.registers.formats.naming import Identifiers

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import ROOT
 
 import npulab
 from npulab.captures.registry import trust
@@ -493,3 +494,44 @@ def test_a_folder_of_captures_is_no_module(tmp_path: Path, monkeypatch: pytest.M
     Path("quokka").mkdir()
     Path("quokka/words.bin").touch()
     assert new_target("quokka")
+
+
+def test_a_new_target_is_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other.txt").write_text("stays")
+    package = {path: path.stat().st_mtime_ns for path in (ROOT / "npulab").rglob("*.py")}
+    assert main(["new", "wren"]) == 0
+    touched = {
+        path.parent.relative_to(tmp_path)
+        for path in tmp_path.rglob("*")
+        if path.is_file() and path.name != "other.txt"
+    }
+    assert {place.parts[:2] for place in touched} == {("npulab_targets", "wren")}
+    assert {path: path.stat().st_mtime_ns for path in (ROOT / "npulab").rglob("*.py")} == package
+    assert "wren" in npulab.targets()
+    target = npulab.target("wren")
+    fields = target.registers.fields
+    assert (~fields["field"].str.fullmatch(r"(\w+\.)?w\d+_\d+_\d+")).sum() == 1, "one worked field"
+    words = np.random.default_rng(0).integers(
+        0, 2**32, (10, len(target.registers)), dtype=np.uint32
+    )
+    assert np.array_equal(target.registers.encode(target.registers.decode(words)), words)
+    for name in ("wren", "../wren", "a/b", "", "Wren", "1x", "class", "vivante;x"):
+        assert main(["new", name]) == 2
+    assert {
+        path.name for path in (tmp_path / "npulab_targets").iterdir() if path.name != "__pycache__"
+    } == {"wren"}
+
+
+@pytest.mark.long
+def test_a_new_target_passes_its_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "wren"]) == 0
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "npulab_targets/wren"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout[-1000:]

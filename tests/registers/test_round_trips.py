@@ -1,0 +1,176 @@
+"""Every map comes back from each format that npulab writes and reads."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, shared
+from round_trip import READ, TABLES, places, read, there_and_back
+
+import npulab
+from npulab.registers.formats import FORMATS, RegisterTable
+
+# These are of the same kinds as the others, and larger.
+LARGE = (
+    "tp",
+    "update4",
+    "h11",
+    "h13",
+    "h14",
+    "h15",
+    "h16",
+    "h17",
+    "h18",
+    "full",
+    "small",
+    "registers",
+)
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=pytest.mark.long if path.stem in LARGE else (), id=path.stem)
+        for path in TABLES
+    ],
+)
+def test_every_shipped_map_comes_back_from_each_format(path: Path, tmp_path: Path) -> None:
+    table = npulab.read_map(path)
+    assert (
+        sum(row["width"] for row in table.rows if "field" in row)
+        == sum(map(len, places(table).values()))
+        > 50
+    )
+    for to in READ:
+        assert places(there_and_back(table, to, tmp_path)) == places(table)
+
+
+def test_the_public_database_comes_back_from_each_format(tmp_path: Path) -> None:
+    path = shared("data/rknpu/registers.xml")
+    table, _ = read(path)
+    space = "{http://nouveau.freedesktop.org/}"
+    fields = [
+        (int(one.get("low", one.get("pos"))), int(one.get("high", one.get("pos"))))
+        for one in ET.parse(path).iter(f"{space}bitfield")
+    ]
+    assert sum(high - low + 1 for low, high in fields) == sum(row["width"] for row in table.rows)
+    for to in READ:
+        there_and_back(table, to, tmp_path)
+
+
+def test_a_map_goes_through_all_formats_in_turn(tmp_path: Path) -> None:
+    table = start = npulab.read_map(ROOT / "npulab/npus/vivante/nn.csv")
+    for to in (*READ, "csv"):
+        path = tmp_path / to / f"nn{FORMATS[to].suffix}"
+        path.parent.mkdir()
+        npulab.write_map(table, path, to=to)
+        table = read(path)[0]
+    assert (table.rows, table.enums) == (start.rows, start.enums)
+
+
+def test_maps_without_blocks_and_with_enums_in_pieces_come_back(tmp_path: Path) -> None:
+    table = RegisterTable.of(
+        [
+            {
+                "offset": 0,
+                "register": "R",
+                "field": "split",
+                "lsb": 0,
+                "width": 2,
+                "at": 0,
+                "value": "enum:e",
+            },
+            {
+                "offset": 4,
+                "register": "S",
+                "field": "split",
+                "lsb": 5,
+                "width": 2,
+                "at": 2,
+                "value": "enum:e",
+            },
+            {
+                "offset": 8,
+                "register": "T",
+                "field": "plain",
+                "lsb": 0,
+                "width": 4,
+                "value": "enum:e",
+            },
+            {"block": "B", "offset": 0, "register": "R", "field": "f", "lsb": 0, "width": 3},
+        ],
+        {"e": {0: "a", 9: "b"}},
+    )
+    for to in READ:
+        there_and_back(table, to, tmp_path)
+
+
+def two_words(
+    field: str, low: int, high: int, register: str = "W", at: int = 0, **more: str
+) -> list[dict[str, Any]]:
+    """Rows of a field that goes over two words of a register."""
+    return [
+        {
+            "block": "B",
+            "offset": at,
+            "register": register,
+            "field": field,
+            "lsb": low,
+            "width": 32 - low,
+            "at": 0,
+            **more,
+        },
+        {
+            "block": "B",
+            "offset": at + 4,
+            "register": register,
+            "field": field,
+            "lsb": 0,
+            "width": high,
+            "at": 32 - low,
+            **more,
+        },
+    ]
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize(
+    "rows",
+    [
+        two_words("W", 0, 32),
+        two_words("W", 4, 16),
+        two_words("other", 4, 16),
+        two_words("W.in", 4, 16),
+        [
+            *two_words("W", 4, 16),
+            {"block": "B", "offset": 4, "register": "W", "field": "X", "lsb": 20, "width": 3},
+        ],
+        [
+            *two_words("W.in", 4, 16),
+            {"block": "B", "offset": 0, "register": "W", "field": "X", "lsb": 0, "width": 3},
+        ],
+        [*two_words("W", 0, 8, feature="a"), *two_words("W", 0, 12, feature="b")],
+        [row for n in range(3) for row in two_words(f"W[{n}]", 0, 20, f"W[{n}]", 8 * n)],
+        [{"block": "B", "offset": 0, "register": "W", "field": "W", "lsb": 4, "width": 20}],
+        [
+            {
+                "block": "B",
+                "offset": 0,
+                "register": "W",
+                "field": "W",
+                "lsb": 9,
+                "width": 1,
+                "value": "signed",
+            }
+        ],
+    ],
+    ids=lambda rows: "-".join(dict.fromkeys(f"{row['field']}{row['lsb']}" for row in rows)),
+)
+def test_fields_of_two_words_come_back(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    table = RegisterTable.of(rows)
+    for to in READ:
+        there_and_back(table, to, tmp_path)
