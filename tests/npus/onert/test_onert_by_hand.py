@@ -1,7 +1,7 @@
 """onert against a reference written by hand (``onert_by_hand``): packed weights, hybrid layers and
 the cache.
 
-The notes are a page on the development of Samsung ONE (``NOTES``); shapes here are others."""
+The notes are a page on the development of Samsung ONE; shapes here are others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ from npulab import FullyConnected, QuantParams, cli
 from npulab.captures.target import Hang, Unsupported
 from npulab.npus.onert import cache, layouts
 
-NOTES = "seeds/003_78f469e58df80a91.txt"
 SHAPES = [(1, 1, 1), (3, 15, 2), (4, 16, 4), (5, 17, 3), (8, 4, 1), (9, 33, 5)]
 LONG_SHAPES = [
     (16, 32, 8),
