@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import shared
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import npulab
 from npulab.registers.fields import Field
@@ -814,6 +815,7 @@ def test_unknown_value_word_is_refused() -> None:
                     "value": "__import__('os')",
                 }
             ]
+        )
 
 
 def test_status_counts_every_bit_once(captures: npulab.CaptureSet) -> None:
