@@ -1,4 +1,4 @@
-"""The shell commands."""
+"""The commands of the shell: each reads arguments, calls one function and prints its result."""
 
 from __future__ import annotations
 

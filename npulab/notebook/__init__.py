@@ -1,1 +1,1 @@
-"""What people look at: pictures, widgets and sessions."""
+"""Pictures, widgets and sessions: the ways in which people look at captures and answers."""

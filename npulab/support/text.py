@@ -30,7 +30,8 @@ def one_line(text: str) -> str:
     characters, which include their last 30, where the name at the end of a path stands.
 
     >>> one_line(f"got {'x' * 200 + 'y' * 30!r},\nallowed is less")
-    "got 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...yyyyyyyyyyyyyyyyyyyyyyyyyyyyyy', allowed is less"
+    "got 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...yyyyyyyyyyyyyyyyyyyyyyyyyyyyyy', allowed
+    is less"
     """  # noqa: E501 - a line of a doctest
     quoted = QUOTED.sub(lambda found: f"{found[1]}{_cut_middle(found[2])}{found[1]}", text)
     short = RUN.sub(r"\1...", quoted)

@@ -325,7 +325,7 @@ def test_model_second_job() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((1, 2), r"^words: got 2, allowed is 3$"),
+        ((1, 2), r"^words: got 2 words, allowed is 3$"),
         ((1, 2, 2**32), r"^words: got 4294967296 as word 2, allowed is 0 to 4294967295$"),
         ((1, -1, 2), r"^words: got -1 as word 1, allowed is 0 to 4294967295$"),
         ((1, 2, 0.5), r"^words: got \(1, 2, 0.5\), allowed are 3 whole numbers$"),
@@ -368,7 +368,7 @@ def test_captures_wrong(mesa: Capture) -> None:
         RegisterModel(small((1, 2)))
     with pytest.raises(
         ValueError,
-        match=r"^words: got 3, allowed is 34 \(block NN\)$|^reference: got 3, allowed is 34$",
+        match=r"^words: got 3, allowed is 34 \(block NN\)$|^reference: got 3 words, allowed is 34$",
     ):
         RegisterModel(mesa, small())
     with pytest.raises(

@@ -19,8 +19,7 @@ import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from conftest import CAPTURES
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import npulab
 import npulab.analysis.laws

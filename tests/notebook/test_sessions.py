@@ -15,8 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import CAPTURES, ROOT
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 import npulab
 import npulab.captures.sweep
@@ -577,8 +576,8 @@ def test_steps_that_are_in_the_file_now(folder: Path) -> None:
         other = npulab.session(folder / "x.json")
     with pytest.raises(
         LookupError,
-        match=r"^map.csv: the steps that the session keeps are not of the file as it is now \(edit 1: got "
-        r"field 'a'.*; use_map takes the file, or a draft of it, as it is$",
+        match=r"^map.csv: the session's unsaved steps do not fit the file as it is now \(edit 1: got "
+        r"field 'a'.*; use_map takes the file, or a draft of it, without these steps$",
     ):
         _ = other.draft
     (folder / "map.csv").write_text("block,offset,field,lsb,width\nNN,0,a,0,32\n")

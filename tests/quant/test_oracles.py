@@ -31,8 +31,7 @@ from tqdm import tqdm
 
 import npulab
 from npulab.models import single_op_model
-from npulab.quant.emulate import ENGINES as NAMES
-from npulab.quant.emulate import prepare
+from npulab.quant.emulate import ENGINES as NAMES, prepare
 from npulab.quant.layers import Add, Conv2D, FullyConnected, Layer, Pool2D
 from npulab.quant.rules import QuantParams, rule
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import shared
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import npulab
 from npulab.registers.fields import Field

@@ -264,9 +264,8 @@ class _Nodes:
         self.left, self.right = np.zeros(1024, np.int32), np.zeros(1024, np.int32)
         self.cost = np.zeros(1024)
         self.uses = np.zeros(1024, np.uint64)  # a bit for each field
-        self.kept = np.zeros(
-            1024, bool
-        )  # the first node with these values: only such nodes become laws
+        # the first node with these values: only such nodes become laws
+        self.kept = np.zeros(1024, bool)
         self.key = np.zeros(1024, np.uint64)  # a hash of the values; 0 if they are not compared
         self._row = np.zeros(1024, np.int32)
         self._rows: Array = np.zeros((256, captures), np.int64)

@@ -13,9 +13,8 @@ from npulab.analysis.laws.predicates import Predicates
 from npulab.analysis.laws.prior import BUDGET, PRIOR
 
 BLOCK = BUDGET.list_block
-TABLE = (
-    2**13
-)  # uint64 numbers (of 64 laws each) of the table that are made at once: a cache's worth
+# uint64 numbers (of 64 laws each) of the table that are made at once: a cache's worth
+TABLE = 2**13
 Path = tuple[tuple[int, int], ...]  # (number of the predicate, number of the law) of each step
 
 

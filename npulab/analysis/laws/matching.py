@@ -177,12 +177,10 @@ def runs(
     left, rows, out = masks, np.arange(len(filled)), [np.zeros((0, 5), np.int64)]
     while len(rows):
         low = left & -left
-        run = filled & ~(
-            filled + low
-        )  # adding the lowest bit carries through all adjacent set bits, which are the run
-        above = (
-            first[word[rows]] & -2 * low
-        )  # the starts of fields above the run's first bit, where the run must end
+        # adding the lowest bit carries through all adjacent set bits, which are the run
+        run = filled & ~(filled + low)
+        # the starts of fields above the run's first bit, where the run must end
+        above = first[word[rows]] & -2 * low
         run &= (above & -above) - 1
         lsb, end = (np.frexp(bits)[1] for bits in (low, left & run))
         out.append(

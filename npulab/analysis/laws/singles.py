@@ -74,9 +74,8 @@ def explain_singly(
                 library.laws.uses[piece.run.law]
             ):
                 state = state.accept(_solved(state, piece, library, matches))
-        pieces = [
-            piece for piece in pieces if piece not in sure
-        ]  # a law that was accepted may make the other pieces sure
+        # a law that was accepted may make the other pieces sure
+        pieces = [piece for piece in pieces if piece not in sure]
     return state
 
 

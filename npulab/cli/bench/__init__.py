@@ -1,5 +1,5 @@
-"""Benchmarks: npulab's speed next to that of other libraries; both times of a ratio are from one
-run, in one thread, on this machine.
+"""Benchmarks: npulab's times next to those of other libraries, from one run, in one thread, on this
+machine.
 
     python -m npulab.cli.bench emulate 12   # 12 turns in this process, JSON
 

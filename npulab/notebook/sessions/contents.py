@@ -215,8 +215,8 @@ class Contents:
             out.replay(list(self.map.steps))
         except (ValueError, LookupError) as error:
             raise type(error)(
-                f"{self.map.path}: the steps that the session keeps are not of the file as it is "
-                f"now ({error}); use_map takes the file, or a draft of it, as it is"
+                f"{self.map.path}: the session's unsaved steps do not fit the file as it is now "
+                f"({error}); use_map takes the file, or a draft of it, without these steps"
             ) from None
         return out
 

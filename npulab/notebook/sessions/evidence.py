@@ -1,5 +1,5 @@
-"""The evidence at a place: values and bytes that the captures of a session have there, the map's
-words about it, and commands that show it again.
+"""The evidence at a place: the values and bytes that a session's captures have there, the map's
+description of it, and commands that show it again.
 """
 
 from __future__ import annotations
@@ -188,9 +188,7 @@ def _field_glob(anchor: Anchor, item: Field) -> str:
 
 
 def origin(held: Any) -> str:
-    """Return the provenance of a capture or sweep as text, which also says whether its words were
-    changed.
-    """
+    """Return the provenance of a capture or sweep as text; it says so if the record was changed."""
     return str(getattr(held, "origin", getattr(held, "provenance", "")))
 
 

@@ -23,8 +23,8 @@
 
 Notes, bookmarks, laws and figures have an id as key, captures and journals their path from the
 file's folder, views a name. The blank lines of the notes are a ruler: notes that two people add
-come between different lines of it, so that git can merge them.  Names that a newer version added
-stay where they are.
+come between different lines of it, so that git can merge them.  Names that only a newer version of
+npulab knows are kept.
 
 An item that is added to a large session is appended as a line after the object,
 ``{"notes": {"1c40f5e1a9b2": {...}}}``, until the file is written anew with all items inside.  A
@@ -61,7 +61,7 @@ BY_ID = ("bookmarks", "figures", "laws", "notes")
 MARKS = "conflict"  # the key, in an item, of the ids of items that contradict it
 RULER = tuple("0123456789abcdef~")
 MOST_BYTES = 2**22
-MOST_PARTS = 2**17  # values of the JSON, so that a small file never takes much memory
+MOST_PARTS = 2**17  # the most values in its JSON, as even a small file can take much memory
 DEEPEST = 24
 WIDTH = 110
 MOST_LINES = 500  # a longer text is kept as one string, not as a list of lines

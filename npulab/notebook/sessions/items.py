@@ -207,8 +207,9 @@ class Figure(Item):
 
 @dataclass(frozen=True)
 class Attached:
-    """A capture, dump or sweep by its path from the session's folder, with the sha256 of its
-    description or of the file."""
+    """A capture, dump or sweep by its path from the session's folder; the sha256 is that of the
+    file, or of the description in a case folder.
+    """
 
     path: str
     sha256: str

@@ -475,7 +475,7 @@ def _bisections(session: Contents, known: Evidence) -> Iterator[Piece]:
             if path.is_file() and path.stat().st_size > MOST_BYTES:
                 size = path.stat().st_size
                 raise ValueError(f"{held.path}: got {size} bytes, allowed are {MOST_BYTES}")
-            journal = Journal.read(path)  # which refuses a path without a file
+            journal = Journal.read(path)  # it raises an error for a path without a file
         except (ValueError, OSError) as error:
             yield Text(f"the journal cannot be read: {error}", look=True)
             continue
@@ -503,7 +503,7 @@ def _bisection(held: Bisected, journal: Journal, known: Evidence) -> Iterator[Pi
     for number, trial in enumerate(journal):
         rows.append((str(number), trial.outcome, _first_names(trial.subset), trial.reason))
     yield TextTable(("trial", "outcome", "changed", "why"), tuple(rows))
-    # a journal knows its captures by their names
+    # commands with captures of other names than the journal's would fail
     for name, capture in (("good", good), ("bad", bad)):
         if capture is None or journal.about.get(name) != capture.name:
             return

@@ -322,7 +322,9 @@ class BisectModel(Model):
 
     def _allow(self, act: str) -> None:
         if self._retired:
-            raise ValueError(f"{act}: got it where {self._retired}")
+            raise ValueError(
+                f"{act}: got a view that has ended, allowed is the newer view; {self._retired}"
+            )
         refused = act not in self.allowed
         if act == "run":  # run may bring an oracle, and does nothing if all is done
             refused = self.state in RUNNING

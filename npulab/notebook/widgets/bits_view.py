@@ -50,7 +50,8 @@ class Words(TraitType[tuple[int, ...], Any]):
                 f"{self.name}: got {value!r}, allowed are {obj.count} whole numbers"
             ) from None
         if len(words) != obj.count:
-            raise ValueError(f"{self.name}: got {len(words)}, allowed is {obj.count}")
+            got = plural(len(words), "word")
+            raise ValueError(f"{self.name}: got {got}, allowed is {obj.count}")
         for index, word in enumerate(words):
             if not 0 <= word <= LARGEST:
                 raise ValueError(

@@ -303,7 +303,7 @@ def meaning(items: Any, data: ndarray) -> Meaning:
     if isinstance(items, Found):
         items = items.layout
     if isinstance(items, Layout | Table):
-        # such elements share bytes, or lie in swapped words: their bits are items
+        # elements that share bytes, or lie in swapped words, are shown as items of bits
         in_bytes = items.bits >= BYTE_BITS and not items.swap
         if in_bytes or items.size > len(data):
             return OfLayout(items, data)

@@ -44,28 +44,28 @@ STATUS_STEP = 32  # a byte's class is its status times this, plus its kind
 class ByteModel(Model):
     """The bytes of a buffer, with a cursor, a selection and a search; it needs no browser.
 
-    ``data`` is bytes, a uint8 array of one axis, or a Capture, whose buffer ``buffer`` is shown
-    (by default the coefficients, or else the first).  ``items`` give the meaning of the bytes:
-    items of a stream as ``Target.explain`` returns them, the table of ``npulab.explain``, a layout,
-    or a register map or draft for the words; by default the target explains the coefficients of a
-    capture; () is no meaning.  ``reference`` is compared with the bytes: another capture or buffer,
-    or several in a list or CaptureSet.  A buffer has 1 byte to 64 MiB.
+    ``data`` is bytes, a uint8 array of one axis, or a Capture, whose buffer ``buffer`` is shown (by
+    default the coefficients, or else the first buffer). ``items`` give the bytes a meaning: items
+    of a stream as ``Target.explain`` returns them, the table of ``npulab.explain``, a layout, or a
+    register map or draft for the words; by default the target explains the coefficients of a
+    capture; () gives no meaning. The bytes are compared with ``reference``: another capture or
+    buffer, or several in a list or CaptureSet. A buffer has 1 byte to 64 MiB.
 
-    Can be set and observed: ``cursor`` (byte; setting it selects that byte), ``selection`` (offset,
-    size; setting it moves the cursor to the first byte), ``ends`` (the byte where a selection
-    began, the cursor), ``pointed`` (a byte that is described in the cursor's stead, -1 none),
-    ``colour`` ("kind" or "status"), ``query`` with ``element`` (one of ``ELEMENTS``) and
-    ``big_endian``, and ``axis`` (if the bytes hold a layout: the axis of the tensor whose index is
-    the kind of an element, -1 none). These follow: ``found`` (number of matches), ``ordinal`` (the
-    number of the match at the cursor, from 1; 0 none), ``about`` (the byte described in texts) and
-    ``note`` (an error in what was asked). ``counts`` and ``kind_counts`` are the numbers of bytes
-    of each status and each kind.
+    Can be set and observed: ``cursor`` (a byte; setting it selects that byte), ``selection``
+    (offset, size; setting it moves the cursor to the first byte), ``ends`` (the byte where a
+    selection began, and the cursor), ``pointed`` (a byte to describe instead of the byte at the
+    cursor, -1 if there is none), ``colour`` ("kind" or "status"), ``query`` with ``element`` (one
+    of ``ELEMENTS``) and ``big_endian``, and ``axis`` (if the bytes hold a layout: the axis of the
+    tensor along which an element's index is its kind, -1 if two kinds alternate). These follow:
+    ``found`` (number of matches), ``ordinal`` (the number of the match at the cursor, from 1; 0 if
+    there is none), ``about`` (texts about the byte) and ``note`` (an error in a request).
+    ``counts`` and ``kind_counts`` are the numbers of bytes of each status and each kind.
 
     A byte's status is the first of these that holds: "changed" if it differs from a reference or
-    lies after a reference's end; "fill" if items say so or, for bytes without a meaning, in a run
-    of 16 or more equal bytes; "zero"; "constant" if it equals several references; "unchanged" if it
-    equals a single reference; "plain". Raises LookupError for an unknown buffer, ValueError for no
-    bytes or too many and for a place outside.
+    lies after a reference's end; "fill" if ``items`` say so or, for bytes without a meaning, in a
+    run of 16 or more equal bytes; "zero"; "constant" if it equals several references; "unchanged"
+    if it equals a single reference; "plain". Raises LookupError for an unknown buffer, ValueError
+    for no bytes or too many and for a place outside.
 
     >>> model = ByteModel(bytes(range(64)), reference=bytes(range(63)))
     >>> model.query = "0a 0b"

@@ -203,12 +203,11 @@ class DiffModel(Model):
 
 class DiffView(View):
     """The fields that differ between two captures, bit by bit, addresses last: arrows step through
-    them, / filters by name, u leaves the fields that nobody named, a takes addresses in or out, c
+    them, / filters by name, u shows only fields that nobody named, a shows or hides addresses, c
     copies the table as Markdown.
 
     ``query``, ``unknown``, ``addresses`` and ``selected`` are the model's and can be set and
-    observed; ``shown``, ``summary`` and ``selection`` follow them.  Everything else is on
-    ``model``.
+    observed; ``shown``, ``summary`` and ``selection`` follow them. Everything else is on ``model``.
     """
 
     _esm, _css = assets("diff_view")

@@ -182,7 +182,7 @@ def usual_parameter(own: list[str], laws: Any, values: ndarray) -> str:
     """Return the parameter to draw a field against: the one most related to the values, of the
     law's own parameters, or of all if the law has none.
     """
-    # a mode decides the step, so its curve is flat; a size moves the value within the step
+    # a parameter of two values mostly decides the step, so that a curve over it is flat
     counts = laws.parameters[own].nunique(dropna=False)
     sizes = counts.index[counts > 2].tolist()
     names = sizes or own or laws.parameters.columns.tolist()

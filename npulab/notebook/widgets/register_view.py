@@ -146,8 +146,8 @@ class RegisterModel(BitsModel):
         return self._put(self.rows.fields[self.rows.names.index(field)], field, value)
 
     def press(self, message: Any) -> None:
-        """Act on a message of the page and report the result in ``status``; a refused message
-        raises nothing.
+        """Act on a message of the page and report the result in ``status``, also if the message is
+        refused; this never raises.
 
         The message's ``do`` is one of ``ACTS``; with ``type`` it has ``text`` (the value) and
         either ``field`` (an index) or ``run`` (word, lsb, width).

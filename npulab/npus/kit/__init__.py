@@ -1,5 +1,6 @@
-"""Helpers for the folder of every NPU: tables, values by name, memory by address, lowering; and the
-names of the rooms below that a folder uses, in one place to import from."""
+"""Helpers for the folder of every NPU (tables, values by name, memory by address, lowering), and
+the names of lower rooms that such a folder uses, to import from one place.
+"""
 
 from npulab.captures.capture import COMMANDS, PROVENANCES, Capture, Job
 from npulab.captures.target import Hang, Importer, Item, Lifted, Range, Unsupported

@@ -94,7 +94,7 @@ def new_target(
             define or include,
             "define, include",
             "no source",
-            "are they with a C header or rnndb XML",
+            "is a C header or rnndb XML as source",
         )
         start = Start(guessed=WORKED, words=WORDS if words is None else words)
     refuse_if(not 2 <= start.words <= MOST_WORDS, "words", start.words, f"are 2 to {MOST_WORDS}")
@@ -175,8 +175,8 @@ def begin(
     refuse_if(
         (define or include) and not is_map,
         source,
-        "define or include with it",
-        "are they with a C header or rnndb",
+        "define or include",
+        "are these with a C header or rnndb XML only",
     )
     if is_words:
         return _of_words(source, words)

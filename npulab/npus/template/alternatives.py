@@ -29,7 +29,7 @@ class Usable(NamedTuple):
 
 
 def usable(table: RegisterTable) -> Usable:
-    """Return a table of whose blocks the words round-trip.
+    """Return a table in which the words of every block round-trip.
 
     A block that is a union becomes a block for each of its alternatives. Of all other features, in
     their order, the chip has each that does not overlap those before it.

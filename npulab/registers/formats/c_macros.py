@@ -453,7 +453,9 @@ def _add_flags(roles: Roles, register: Register, key: str, names: Sequence[str])
 
 
 def _name_attributes(roles: Roles) -> None:
-    """Record, for registers and fields without better evidence, attributes such as a reset value."""
+    """Record, for registers and fields without better evidence, attributes such as a reset
+    value.
+    """
     heads = roles.fields.keys() | roles.registers.keys()
     for register in roles.registers.values():
         heads.update(register.heads)

@@ -194,7 +194,9 @@ def _may_be_offset(facts: Facts, name: str) -> bool:
 
 
 def _flags(facts: Facts, offsets: Mapping[str, int], roles: Mapping[str, str]) -> list[str]:
-    """Return the numbers that are single bits of one register, as other bits of it are not offsets."""
+    """Return the numbers that are single bits of one register, as other bits of it are not
+    offsets.
+    """
     nest = Longest(offsets)
     numbers: dict[str, list[int]] = {}
     for name in facts.plain:

@@ -134,7 +134,9 @@ def _defines(name: str, values: Mapping[int, str], names: Identifiers) -> Iterat
 
 
 def _own(row: Row, spelled: str, known: Mapping[str, Any]) -> str:
-    """Return the comments of a row: its note, and an annotation with columns that C cannot express."""
+    """Return the comments of a row: its note, and an annotation with columns that C cannot
+    express.
+    """
     note = note_comment(row.get("note", ""))
     said = {}
     if row.get("field", "") != spelled:

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ane_writers import allocated, strides, unpack_columns
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from npulab.npus.ane import memory
 from npulab.npus.ane.training import blobs

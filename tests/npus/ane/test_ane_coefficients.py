@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 from ane_writers import decode_constants, encode_constants, matvec
 from conftest import shared
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from npulab.npus.ane import coefficients
 from npulab.npus.ane.coefficients import Kernel

@@ -25,8 +25,7 @@ from ane_streams import (
     written,
 )
 from conftest import shared
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from refusals import refused
 
 import npulab

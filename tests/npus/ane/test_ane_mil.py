@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from npulab.npus.ane.training import blobs, mil
 from npulab.npus.ane.training.mil import File, Function, Operation, Program, Type, Value, reading

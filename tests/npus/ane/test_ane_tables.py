@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 from ane_table_loops import evaluate_reference
 from conftest import shared
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from npulab.captures.target import Unsupported
 from npulab.npus.ane.facts import HERE

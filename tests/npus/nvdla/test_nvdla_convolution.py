@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import shared
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nvdla_convolution_plain import (
     converted_plain,
     convolve_plain,

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import shared
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pace import limit
 from refusals import refused
 

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import shared
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pace import limit
 from test_cli import run  # noqa: F401 - a fixture
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import nvdla_units_plain as plain
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from npulab.captures.target import Hang, Unsupported
 from npulab.npus.nvdla import layouts

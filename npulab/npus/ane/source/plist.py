@@ -61,8 +61,8 @@ def read_plist(source: bytes | str | os.PathLike[str]) -> Plist:
     name or index that leads nowhere; FileNotFoundError.
 
     >>> read_plist(b"<plist/>")
-    Traceback (most recent call last):
-    npulab.support.refuse.FormatError: net.plist: got no value, allowed is a dictionary with Networks
+    Traceback (most recent call last): npulab.support.refuse.FormatError: net.plist: got no value,
+    allowed is a dictionary with Networks
     """  # noqa: E501
     if isinstance(source, bytes):
         return _parsed(source, "net.plist")
