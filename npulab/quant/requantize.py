@@ -11,9 +11,8 @@ import numpy as np
 
 from npulab.quant.rules import Float, Rule, rule
 
-MAGIC = np.float32(
-    1.5 * 2**23
-)  # float32 + MAGIC is that float32 rounded half to even, in the low bits
+# float32 + MAGIC is that float32 rounded half to even, in the low bits
+MAGIC = np.float32(1.5 * 2**23)
 MAGIC_BYTES = np.float32(1.5 * 2**15)  # the same, with 8 bits of fraction kept
 BUNCH = 16_384  # elements recomputed at a time
 NOTHING = np.empty(0, np.int64), np.empty(0, np.float32)

@@ -10,10 +10,11 @@ import numpy as np
 
 from npulab.support.refuse import refusing
 
+# value, stored
 FLOATS: dict[str, tuple[Any, Any]] = {
     "f16": (np.float16, np.uint16),
     "f32": (np.float32, np.uint32),
-}  # value, stored
+}
 MOST_BITS = 64  # of a number beside an operation
 FLOAT_BITS = 53  # whole numbers that float64 holds exactly
 

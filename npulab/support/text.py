@@ -32,7 +32,7 @@ def one_line(text: str) -> str:
     >>> one_line(f"got {'x' * 200 + 'y' * 30!r},\nallowed is less")
     "got 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...yyyyyyyyyyyyyyyyyyyyyyyyyyyyyy', allowed
     is less"
-    """  # noqa: E501 - a line of a doctest
+    """
     quoted = QUOTED.sub(lambda found: f"{found[1]}{_cut_middle(found[2])}{found[1]}", text)
     short = RUN.sub(r"\1...", quoted)
     if len(short) > MOST_LETTERS:

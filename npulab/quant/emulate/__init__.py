@@ -136,9 +136,8 @@ def prepare(
     _refuse(layer)
     if fast:
         needed("numba", "prepare with fast")
-    weighted = isinstance(
-        layer, Conv2D | Conv1D | FullyConnected
-    )  # the others have no loop to compile
+    # the others have no loop to compile
+    weighted = isinstance(layer, Conv2D | Conv1D | FullyConnected)
     return Prepared(
         layer, rule, keep=True, fast=weighted and (compiles() if fast is None else fast)
     )
@@ -165,9 +164,8 @@ class Prepared:
         saturation: Saturation | None = None,
     ) -> None:
         if not isinstance(rule, str) or rule not in real.NAMED:
-            parts(
-                rule, "conv", "int8", "tensor", 1
-            )  # an unknown name is refused before anything is made
+            # an unknown name is refused before anything is made
+            parts(rule, "conv", "int8", "tensor", 1)
         self.layer, self.rule, self.keep, self.fast, self.saturation = (
             layer,
             rule,

@@ -46,9 +46,8 @@ BODIES = {
     ("tflite-builtin", "uint8"): Body(DoubleRounding("body", ties="floor"), 8, 16),
     ("tflite-builtin", "int16"): Body(SingleRounding("body"), 16, 32),
 }
-BODIES |= {
-    ("xnnpack", dtype): body for (_, dtype), body in BODIES.items()
-}  # where nothing is delegated
+# where nothing is delegated
+BODIES |= {("xnnpack", dtype): body for (_, dtype), body in BODIES.items()}
 RULED = ("tflite-reference", "tflite-builtin", "xnnpack", "tflite-micro", "gemmlowp")
 HEAVIEST = 255  # weight of the input with the larger scale, where a sum is a convolution
 

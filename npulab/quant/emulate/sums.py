@@ -325,9 +325,8 @@ class Depthwise:
             into = total
             if j:
                 into = scratch.take("part", shape, self.float)
-            np.einsum(
-                "ijnxk,ijk->nxk", taps, ready.values[:, j :: self.period], out=into
-            )  # one pass over the rows for each tap
+            # one pass over the rows for each tap
+            np.einsum("ijnxk,ijk->nxk", taps, ready.values[:, j :: self.period], out=into)
             if j:
                 total += into
         return total.reshape(-1, self.channels)

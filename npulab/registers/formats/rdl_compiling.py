@@ -17,15 +17,15 @@ from typing import Any
 
 OWN = "npulab_"  # of the properties of our own
 CHIP = "has_"  # of the parameters that stand for a feature, in files of our own
+# properties of PeakRDL's, and their types
 KEPT = {
     "is_signed": bool,
     "intwidth": int,
     "fracwidth": int,
-}  # properties of PeakRDL's, and their types
+}
 EFFECTS = ("onread", "onwrite")
-MOST_USES = (
-    2**16
-)  # of macros, those inside others counted: each use of one that doubles doubles them
+# of macros, those inside others counted: each use of one that doubles doubles them
+MOST_USES = 2**16
 MOST_TEXT = 2**21  # characters that macros become, at each level
 
 
@@ -114,9 +114,8 @@ def _bound_macros() -> None:
     from systemrdl.preprocessor.verilog_preprocessor import VerilogPreprocessor
 
     made: Any = VerilogPreprocessor
-    plain = getattr(
-        made.__init__, "plain", made.__init__
-    )  # each compilation of a file counts from 0
+    # each compilation of a file counts from 0
+    plain = getattr(made.__init__, "plain", made.__init__)
     uses = size = 0
 
     def bounded(self: Any, env: Any, text: str, *given: Any, **named: Any) -> None:

@@ -63,7 +63,7 @@ def read_plist(source: bytes | str | os.PathLike[str]) -> Plist:
     >>> read_plist(b"<plist/>")
     Traceback (most recent call last): npulab.support.refuse.FormatError: net.plist: got no value,
     allowed is a dictionary with Networks
-    """  # noqa: E501
+    """
     if isinstance(source, bytes):
         return _parsed(source, "net.plist")
     return _parsed(read_bounded(Path(source), MOST_BYTES), str(source))
