@@ -16,6 +16,7 @@ from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.analysis.compared import (
     OUTPUT,
@@ -102,8 +103,8 @@ class Comparison:
     mismatches: int = 0
     first: tuple[int, ...] | None = None
     max: int = 0
-    predicted: np.ndarray | None = None
-    captured: np.ndarray | None = None
+    predicted: Array | None = None
+    captured: Array | None = None
     reason: str = ""
     layer: Layer | Network | None = None
     rule: str = ""
@@ -496,7 +497,7 @@ def _compared(result: Comparison, of: Target, capture: Capture) -> Comparison:
     )
 
 
-def _of_output(result: Comparison, output: np.ndarray, of: Target, capture: Capture) -> Comparison:
+def _of_output(result: Comparison, output: Array, of: Target, capture: Capture) -> Comparison:
     """Return the comparison with the result for the recorded output, against the emulated output of
     the lifted layer."""
     layer = cast("Layer", result.layer)
@@ -602,7 +603,7 @@ def _layer_by_layer(
     return replace(found, verdict=verdict, compared=compared, outputs=compared, reason=reason)
 
 
-def _inputs_of(sources: Sequence[int], x: Any, every: Sequence[np.ndarray]) -> Any:
+def _inputs_of(sources: Sequence[int], x: Any, every: Sequence[Array]) -> Any:
     """Return the input tensors of a layer by their ``sources``: numbers of layers whose output they
     are, or -1 - n for input n of the network; one tensor, or a tuple of several."""
     if not isinstance(x, tuple | list):
@@ -618,7 +619,7 @@ def _inputs_of(sources: Sequence[int], x: Any, every: Sequence[np.ndarray]) -> A
     return tuple(taken)
 
 
-def _tensor(of: Target, name: str, like: np.ndarray, capture: Capture) -> np.ndarray:
+def _tensor(of: Target, name: str, like: Array, capture: Capture) -> Array:
     """Return the tensor in the buffer ``name`` of a capture, in the shape of ``like``; the capture
     is the last argument so that ``partial`` can fix the others."""
     return of.tensor(capture, name, like)
@@ -626,9 +627,9 @@ def _tensor(of: Target, name: str, like: np.ndarray, capture: Capture) -> np.nda
 
 def with_outputs(
     result: Comparison,
-    predicted: np.ndarray,
-    captured: np.ndarray,
-    unwritten: Sequence[np.ndarray] = (),
+    predicted: Array,
+    captured: Array,
+    unwritten: Sequence[Array] = (),
     zero_point: int | None = None,
 ) -> Comparison:
     """Return the comparison with the result for two outputs of one shape, element by element.
@@ -661,7 +662,7 @@ def with_outputs(
     )
 
 
-def _image(output: np.ndarray) -> np.ndarray:
+def _image(output: Array) -> Array:
     """Return an output of any number of axes as ``(H, W, C)``; a fully connected layer has its
     batches as H, and W is 1."""
     *rows, channels = output.shape
@@ -1014,11 +1015,11 @@ def _diff_sweeps(a: Sweep, b: Sweep, never: bool) -> pd.DataFrame:
     return frame.drop(columns="pairs")
 
 
-def _fields_of_sweep(of: Sweep, other: Sweep) -> dict[Key, tuple[Field, np.ndarray]]:
+def _fields_of_sweep(of: Sweep, other: Sweep) -> dict[Key, tuple[Field, Array]]:
     """Return the fields of a sweep with their raw values ``(N,)``.  They are read with its map or,
     if it has none, with the map of the other sweep; else they are runs of bits."""
     registers = of.registers or other.registers or _runs_of_bits(of, other)
-    fields: dict[Key, tuple[Field, np.ndarray]] = {}
+    fields: dict[Key, tuple[Field, Array]] = {}
     for item in registers:
         fields[0, item.block, item.register, item.name] = (item, item.extract(of.words))
     return fields

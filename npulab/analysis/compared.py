@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.captures.devices import SIMULATED_DEVICE
 from npulab.quant.layers import Network
@@ -70,7 +71,7 @@ def extent_of(of: Target, capture: Capture, lifted: Lifted) -> range:
     """
     if of.extent is not None:
         return of.extent(capture, lifted)
-    data, output = capture.buffers[OUTPUT], cast("np.ndarray", lifted.output)
+    data, output = capture.buffers[OUTPUT], cast("Array", lifted.output)
     if len(data) == output.nbytes:
         return range(len(data))
     places = _places_read(of, capture, output)
@@ -82,7 +83,7 @@ def extent_of(of: Target, capture: Capture, lifted: Lifted) -> range:
     return range(min(len(data), int(places[-1]) + 1 + fill))
 
 
-def _places_read(of: Target, capture: Capture, output: np.ndarray) -> np.ndarray | None:
+def _places_read(of: Target, capture: Capture, output: Array) -> Array | None:
     """Return, ascending, the places of the bytes of the buffer ``output`` that ``lift`` reads; None
     if they cannot be told.
 
@@ -104,7 +105,7 @@ def _places_read(of: Target, capture: Capture, output: np.ndarray) -> np.ndarray
     return None
 
 
-def _lifted_bytes(of: Target, capture: Capture, data: np.ndarray) -> np.ndarray:
+def _lifted_bytes(of: Target, capture: Capture, data: Array) -> Array:
     """Return the bytes of the output that is lifted if the buffer ``output`` holds the bytes
     ``data``."""
     lifted = of.lift(replace(capture, buffers={**capture.buffers, OUTPUT: data.tobytes()})).output
@@ -217,8 +218,8 @@ def surely_written(capture: Capture) -> bool:
 
 
 def as_unwritten(
-    capture: Capture, name: str, captured: np.ndarray, read: Callable[[Capture], np.ndarray | None]
-) -> list[np.ndarray]:
+    capture: Capture, name: str, captured: Array, read: Callable[[Capture], Array | None]
+) -> list[Array]:
     """Return the arrays that ``read`` returns if no job wrote the buffer, and it holds one byte of
     ``FRESH`` throughout.
 
@@ -240,15 +241,13 @@ def as_unwritten(
     return out
 
 
-def _alike(values: np.ndarray) -> bool:
+def _alike(values: Array) -> bool:
     """True if all elements have the same bits."""
     data = values.tobytes()
     return values.size > 0 and data == data[: values.itemsize] * values.size
 
 
-def one_value(
-    captured: np.ndarray, unwritten: Sequence[np.ndarray], zero_point: int | None
-) -> bool:
+def one_value(captured: Array, unwritten: Sequence[Array], zero_point: int | None) -> bool:
     """True if the outputs are such as memory may hold that no job wrote: equal in every bit to one
     of ``unwritten``, or the zero point in every element."""
     if not captured.size:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy import ndarray as Array
 
 from npulab.captures.sweep import no_captures, words_of
 from npulab.registers.fields import WORD_BITS, Field, Piece
@@ -31,7 +32,7 @@ from npulab.support.text import plural
 PER_CELL = 5  # captures for each pair of bins, on average
 MOST_BINS = 64
 TEXT = "U"  # kind of the columns that hold texts
-Columns = dict[str, np.ndarray]  # the values of each parameter, a row a capture
+Columns = dict[str, Array]  # the values of each parameter, a row a capture
 
 
 def correlate(
@@ -93,7 +94,7 @@ def correlate(
     return table
 
 
-def _figures(fields: Sequence[Field], words: np.ndarray, columns: Columns) -> dict[str, np.ndarray]:
+def _figures(fields: Sequence[Field], words: Array, columns: Columns) -> dict[str, Array]:
     """Return the figures ``(F, P)`` of fields and parameters by column of the table."""
     stored = []
     meant = []
@@ -124,7 +125,7 @@ def _figures(fields: Sequence[Field], words: np.ndarray, columns: Columns) -> di
     }
 
 
-def flips(words: Any, parameters: Any = None, sort: str | None = None) -> np.ndarray:
+def flips(words: Any, parameters: Any = None, sort: str | None = None) -> Array:
     """Return, for each bit, the share of neighbouring pairs of captures in which it flips: ``(W,
     32)`` float, 0 to 1, bit 0 first.
 
@@ -151,7 +152,7 @@ def flips(words: Any, parameters: Any = None, sort: str | None = None) -> np.nda
     return out
 
 
-def bit_effects(words: Any, parameters: Any = None) -> np.ndarray:
+def bit_effects(words: Any, parameters: Any = None) -> Array:
     """Return the mutual information of every bit with every parameter: ``(W, 32, P)`` float, 0 to 1
     (bits of information), bit 0 first.
 
@@ -211,7 +212,7 @@ def related(values: Any, parameters: Any, n: int = 3) -> list[tuple[str, float]]
     return best
 
 
-def _best(codes: np.ndarray, parameters: Any, n: int, levels: int) -> list[list[tuple[str, float]]]:
+def _best(codes: Array, parameters: Any, n: int, levels: int) -> list[list[tuple[str, float]]]:
     refuse_if(n < 1, "n", n, "is at least 1")
     rows = _enough(len(codes))
     columns = _columns(parameters, rows)
@@ -225,7 +226,7 @@ def _best(codes: np.ndarray, parameters: Any, n: int, levels: int) -> list[list[
     return found
 
 
-def _bits_at(words: np.ndarray, bits: Any) -> np.ndarray:
+def _bits_at(words: Array, bits: Any) -> Array:
     """Return the bits of words at a place, or at an array of places, as 0 and 1."""
     return words >> np.asarray(bits, np.uint32) & np.uint32(1)
 
@@ -252,7 +253,7 @@ def _columns(parameters: Any, rows: int) -> Columns:
     return out
 
 
-def _column(name: str, values: Any, rows: int) -> np.ndarray:
+def _column(name: str, values: Any, rows: int) -> Array:
     column = np.asarray(values)
     if column.shape != (rows,):
         got = f"shape {column.shape} in {name!r}"
@@ -271,7 +272,7 @@ def _column(name: str, values: Any, rows: int) -> np.ndarray:
     return column.astype(dtype)
 
 
-def _arrays(words: Any, parameters: Any) -> tuple[np.ndarray, Columns]:
+def _arrays(words: Any, parameters: Any) -> tuple[Array, Columns]:
     if parameters is None:
         parameters = getattr(words, "parameters", None)
     words = words_of(getattr(words, "words", words))
@@ -282,13 +283,13 @@ def _arrays(words: Any, parameters: Any) -> tuple[np.ndarray, Columns]:
 # ---- fields ----
 
 
-def _varying(words: np.ndarray) -> np.ndarray:
+def _varying(words: Array) -> Array:
     """Return a mask ``(W, 32) bool`` of the bits that are not the same in all captures."""
     masks = np.bitwise_or.reduce(words ^ words[0], axis=0)
     return _bits_at(masks[:, None], np.arange(WORD_BITS)).astype(bool)
 
 
-def _fields(words: np.ndarray, laws: Any, known: RegisterMap | None) -> list[Field]:
+def _fields(words: Array, laws: Any, known: RegisterMap | None) -> list[Field]:
     """Return the fields of the laws, and the runs of other bits that vary, with names made of the
     names of their words."""
     names = tuple(f"w{word}" for word in range(words.shape[1]))
@@ -314,9 +315,7 @@ def _fields(words: np.ndarray, laws: Any, known: RegisterMap | None) -> list[Fie
     return fields
 
 
-def _same_numbers(
-    stored: Sequence[np.ndarray], meant: Sequence[np.ndarray], columns: Columns
-) -> np.ndarray:
+def _same_numbers(stored: Sequence[Array], meant: Sequence[Array], columns: Columns) -> Array:
     """Return ``(F, P) bool``: True if the field varies and its raw value, its scaled value, or its
     raw value read as a float32 is equal to the parameter in every capture."""
     out = np.zeros((len(stored), len(columns)), bool)
@@ -332,13 +331,13 @@ def _same_numbers(
     return out
 
 
-def _is_column(values: np.ndarray, column: np.ndarray) -> bool:
+def _is_column(values: Array, column: Array) -> bool:
     if values.dtype == np.float32:
         column = column.astype(np.float32)
     return np.array_equal(values, column)
 
 
-def _named(fields: Sequence[Field], columns: Columns, laws: Any) -> np.ndarray:
+def _named(fields: Sequence[Field], columns: Columns, laws: Any) -> Array:
     """Return ``(F, P)`` bool: a law of some of the field's bits names the parameter."""
     out = np.zeros((len(fields), len(columns)), bool)
     if laws is None:
@@ -374,14 +373,14 @@ def _bins(rows: int, levels: int) -> int:
     return min(max(fit, 2), MOST_BINS)
 
 
-def _stack(columns: Iterable[np.ndarray]) -> np.ndarray:
+def _stack(columns: Iterable[Array]) -> Array:
     columns = list(columns)
     if columns:
         return np.stack(columns, axis=1).astype(np.float64)
     return np.zeros((0, 0))
 
 
-def _ranked(columns: Iterable[np.ndarray], bins: int) -> tuple[np.ndarray, np.ndarray]:
+def _ranked(columns: Iterable[Array], bins: int) -> tuple[Array, Array]:
     """Return the mean ranks ``(N, K)`` float of K columns, and the numbers ``(N, K)``, from 0, of
     the bins of their values."""
     ranks, codes = [], []
@@ -399,7 +398,7 @@ def _ranked(columns: Iterable[np.ndarray], bins: int) -> tuple[np.ndarray, np.nd
     return _stack(ranks), _stack(codes).astype(np.intp)
 
 
-def _pearson(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+def _pearson(ours: Array, theirs: Array) -> Array:
     """Return ``(F, P)`` for columns ``(N, F)`` and ``(N, P)``; 0 for a column that never
     changes."""
     if not ours.size:
@@ -408,7 +407,7 @@ def _pearson(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
     return np.clip(product, -1, 1)
 
 
-def _unit(columns: np.ndarray) -> np.ndarray:
+def _unit(columns: Array) -> Array:
     """Return columns with mean 0 and length 1; 0 for a column that never changes."""
     moves = np.any(columns != columns[:1], axis=0)
     centred = columns - columns.mean(axis=0)
@@ -422,7 +421,7 @@ def _unit(columns: np.ndarray) -> np.ndarray:
     return columns / length
 
 
-def _information(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+def _information(ours: Array, theirs: Array) -> Array:
     """Return the mutual information ``(F, P)``, in bits, of the bins ``(N, F)`` with the bins ``(N,
     P)``, corrected for chance as the docstring of the module says."""
     rows, count = theirs.shape
@@ -449,7 +448,7 @@ def _information(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
     return out
 
 
-def _entropy(counts: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
+def _entropy(counts: Array, rows: int) -> tuple[Array, Array]:
     """Return the entropy ``(K,)``, in bits, of each row of counts ``(K, levels)``, which sum up to
     ``rows``, and the number of counts in it that are not 0."""
     table = np.arange(rows + 1) / rows

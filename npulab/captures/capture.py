@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.captures.streams import rewritten
 from npulab.captures.writes import place_of_write
@@ -56,7 +57,7 @@ class Job:
     """
 
     block: str
-    words: np.ndarray
+    words: Array
     writes: Writes = ()
     start: Job | None = None
     before: Writes = ()
@@ -368,11 +369,11 @@ class Capture:
         return 0
 
     @property
-    def words(self) -> np.ndarray:
+    def words(self) -> Array:
         """``(W,) uint32`` of the main job's parameter block."""
         return self.jobs[self.main].words
 
-    def words_of(self, block: str) -> np.ndarray:
+    def words_of(self, block: str) -> Array:
         """``(J, W) uint32`` of the J jobs of a block; raises LookupError if there is none."""
         return CaptureSet((self,)).words_of(block)
 
@@ -449,7 +450,7 @@ class Capture:
             item.insert(words, raw)
         return self.with_words(words, task)
 
-    def with_buffers(self, **buffers: bytes | np.ndarray) -> Capture:
+    def with_buffers(self, **buffers: bytes | Array) -> Capture:
         """The same capture with other contents in the named buffers; the new capture counts as
         changed.
 
@@ -547,7 +548,7 @@ class CaptureSet:
         return [capture.name for capture in self.captures]
 
     @property
-    def words(self) -> np.ndarray:
+    def words(self) -> Array:
         """``(N, W) uint32`` of the main jobs; raises ValueError if they differ in block or
         length."""
         kinds = {(c.target, c.jobs[c.main].block, len(c.words)) for c in self.captures}
@@ -557,7 +558,7 @@ class CaptureSet:
             )
         return np.stack([capture.words for capture in self.captures])
 
-    def words_of(self, block: str) -> np.ndarray:
+    def words_of(self, block: str) -> Array:
         """``(N, W) uint32`` of every job of a block: the jobs of the first capture, then those of
         the next.
 
@@ -646,12 +647,12 @@ def _bytes_of(name: str, data: object) -> bytes:
     TypeError for anything else."""
     if isinstance(data, bytes):
         return data
-    if isinstance(data, np.ndarray) and data.dtype.kind in "iu" and data.itemsize == 1:
+    if isinstance(data, Array) and data.dtype.kind in "iu" and data.itemsize == 1:
         return data.tobytes()
     if isinstance(data, bytearray | memoryview):
         return bytes(data)
     got = shortly(data)
-    if isinstance(data, np.ndarray):
+    if isinstance(data, Array):
         got = f"an array of {data.dtype}"
     raise TypeError(f"buffer {name}: got {got}, allowed are bytes, or an array of uint8 or int8")
 
@@ -707,7 +708,7 @@ def _resolved(
 def _as_json(value: Any, where: str, depth: int = 1) -> Any:
     """A value in the form that it has after it was saved as JSON and loaded; raises ValueError for
     values that lie more than 64 deep in each other."""
-    if isinstance(value, np.generic | np.ndarray):
+    if isinstance(value, np.generic | Array):
         value = value.tolist()
     if not isinstance(value, Mapping | list | tuple):
         return value

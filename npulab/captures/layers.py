@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.quant.layers import UNIT, Add, Conv2D, FullyConnected, Layer, Pool2D
 from npulab.quant.rules import QuantParams
@@ -156,7 +157,7 @@ def _limits(name: str) -> tuple[float, float, str]:
 
 def made(
     parameters: Mapping[str, float], seed: int = 0, dtype: str = "uint8"
-) -> tuple[Layer, np.ndarray]:
+) -> tuple[Layer, Array]:
     """Return (layer, input) with the given parameters; parameters that are left out are 0.
 
     Weights, bias and input are random numbers that depend only on the parameters and the seed.
@@ -205,7 +206,7 @@ class _Draw:
     random: np.random.Generator
     dtype: str
 
-    def codes(self, *shape: int) -> np.ndarray:
+    def codes(self, *shape: int) -> Array:
         """A tensor of random codes, each code of the type as likely as any other; for float16
         random multiples of 1/16 from -8 to below 8."""
         if np.prod(shape, dtype=float) > MOST_WEIGHTS:
@@ -215,7 +216,7 @@ class _Draw:
         info = np.iinfo(self.dtype)
         return self.random.integers(info.min, info.max + 1, shape).astype(self.dtype)
 
-    def bias(self, outputs: int) -> np.ndarray:
+    def bias(self, outputs: int) -> Array:
         return self.random.integers(-1000, 1000, outputs)
 
 

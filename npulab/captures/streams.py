@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 if TYPE_CHECKING:
     from npulab.captures.capture import Job
@@ -76,7 +77,7 @@ class Held(NamedTuple):
     absent: tuple[int, ...] = ()
 
 
-def held_against(jobs: Sequence[Job], data: bytes, writes: Callable[[np.ndarray], Writes]) -> Held:
+def held_against(jobs: Sequence[Job], data: bytes, writes: Callable[[Array], Writes]) -> Held:
     """Compare a command stream with the jobs that were recorded with it.
 
     ``writes`` returns the register writes (offset, value) in the words of a stream.  The stream
@@ -156,7 +157,7 @@ def _equal_start(own: Writes, found: Writes) -> int:
     return count
 
 
-def _end_of(words: np.ndarray, writes: Callable[[np.ndarray], Writes], count: int) -> int:
+def _end_of(words: Array, writes: Callable[[Array], Writes], count: int) -> int:
     """The offset in bytes at which the first ``count`` writes of a stream end."""
     low, high = 0, len(words)
     while low < high:
@@ -168,7 +169,7 @@ def _end_of(words: np.ndarray, writes: Callable[[np.ndarray], Writes], count: in
     return WORD_BYTES * low
 
 
-def _count(words: np.ndarray, writes: Callable[[np.ndarray], Writes]) -> int:
+def _count(words: Array, writes: Callable[[Array], Writes]) -> int:
     """The number of whole writes in a stream whose end may lie inside a command."""
     for end in range(len(words), 0, -1):
         try:

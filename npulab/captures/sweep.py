@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.captures.capture import CHANGED, PROVENANCES, TEXTS, Capture, CaptureSet, is_records
 from npulab.captures.folders import is_hidden
@@ -73,7 +74,7 @@ class Sweep:
     Sweep(two: 2 captures of 2 words, 1 bit varies, 1 parameter)
     """
 
-    words: np.ndarray
+    words: Array
     parameters: pd.DataFrame
     name: str = ""
     target: str = ""
@@ -123,7 +124,7 @@ class Sweep:
         return {name: getattr(self, name) for name in SWEEP_TEXTS}
 
     @cached_property
-    def varying(self) -> np.ndarray:
+    def varying(self) -> Array:
         """``(W,) uint32``: in each word a 1 for every bit that is not the same in all captures."""
         changes = self.words ^ self.words[:1]
         return np.bitwise_or.reduce(changes, axis=0, initial=0).astype(np.uint32)
@@ -403,7 +404,7 @@ def no_captures(what: str, given: object) -> None:
         )
 
 
-def words_of(table: Any) -> np.ndarray:
+def words_of(table: Any) -> Array:
     """The words as a new array ``(N, W) uint32``; raises ValueError for a table of another shape or
     with other numbers."""
     try:
@@ -459,7 +460,7 @@ def _refuse_many(count: int) -> None:
     refuse_if(count > MOST_PARAMETERS, "parameters", f"{count} columns", f"are {MOST_PARAMETERS}")
 
 
-def _as_numbers(name: str, values: list[Any]) -> np.ndarray:
+def _as_numbers(name: str, values: list[Any]) -> Array:
     """The values of a column as int64 if all are whole numbers of 64 bits, else as float64; raises
     ValueError for anything but finite numbers."""
     whole = True
@@ -517,7 +518,7 @@ def _read_npz(path: Path) -> Sweep:
         return _sweep_of_arrays(path.stem, **arrays)
 
 
-def _members(data: bytes) -> dict[str, np.ndarray]:
+def _members(data: bytes) -> dict[str, Array]:
     """The arrays of an npz file by name; the checksum of each is compared.
 
     Raises ValueError, before anything is unpacked, for bytes that are not an npz file, an array
@@ -549,7 +550,7 @@ def _members(data: bytes) -> dict[str, np.ndarray]:
         ) from None
 
 
-def _array(name: str, data: bytes) -> np.ndarray:
+def _array(name: str, data: bytes) -> Array:
     """The array in the bytes of an npy file; raises ValueError if they are not an npy file, or if
     any byte is left over."""
     member = io.BytesIO(data)
@@ -586,7 +587,7 @@ def _array(name: str, data: bytes) -> np.ndarray:
     return array.reshape(shape)
 
 
-def _refuse_letters(name: str, texts: np.ndarray) -> None:
+def _refuse_letters(name: str, texts: Array) -> None:
     """Raise ValueError for texts that hold numbers which are no letters of Unicode; numpy does not
     check this."""
     letters = texts.view(np.dtype(np.uint32).newbyteorder(texts.dtype.byteorder))
@@ -599,7 +600,7 @@ def _refuse_letters(name: str, texts: np.ndarray) -> None:
         )
 
 
-def _sum(arrays: Mapping[str, np.ndarray]) -> str:
+def _sum(arrays: Mapping[str, Array]) -> str:
     """The sha256 over the name, type, shape and values of every array of a file."""
     sums = hashlib.sha256()
     for name in sorted(arrays):
@@ -609,7 +610,7 @@ def _sum(arrays: Mapping[str, np.ndarray]) -> str:
 
 
 def _sweep_of_arrays(
-    name: str, words: np.ndarray, parameters: np.ndarray, names: np.ndarray, **texts: np.ndarray
+    name: str, words: Array, parameters: Array, names: Array, **texts: Array
 ) -> Sweep:
     if words.dtype.newbyteorder("=") != np.uint32 or words.ndim != 2 or 0 in words.shape:
         raise ValueError(
@@ -717,7 +718,7 @@ def _refuse_kinds(name: str, values: list[Any], cases: list[str]) -> None:
 
 
 def _columns_of_lists(
-    name: str, arrays: list[np.ndarray], cases: list[str]
+    name: str, arrays: list[Array], cases: list[str]
 ) -> Iterator[tuple[str, list[Any]]]:
     """Yield (name, numbers) for each place in the lists, if they are short and of one shape; longer
     lists are tensors and give no column."""
@@ -747,7 +748,7 @@ def _kind(value: Any) -> str:
     return "something else"
 
 
-def _list(value: list[Any]) -> np.ndarray:
+def _list(value: list[Any]) -> Array:
     """A list as an array; a list of lists of different lengths gives an array that is too long to
     become columns."""
     try:

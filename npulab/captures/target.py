@@ -15,6 +15,7 @@ from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.layout.items import Item as Item
 from npulab.quant.layers import ACTIVATIONS
@@ -67,7 +68,7 @@ class Lifted(NamedTuple):
 
     layer: Any
     x: Any
-    output: np.ndarray | None
+    output: Array | None
 
 
 class Claim(NamedTuple):
@@ -146,7 +147,7 @@ class Range:
         a, b = self._both()
         return int((np.maximum(a, b) - np.minimum(a, b)).max(initial=0))
 
-    def _both(self) -> tuple[np.ndarray, np.ndarray]:
+    def _both(self) -> tuple[Array, Array]:
         """The predicted and the captured bytes, ``(n,) uint8`` each, as far as both reach."""
         captured = self.captured or b""
         both = min(len(self.predicted), len(captured))
@@ -218,7 +219,7 @@ def _not_yet(what: str) -> Callable[..., Any]:
     return refuse
 
 
-def _in_order(capture: Capture, name: str, like: np.ndarray) -> np.ndarray:
+def _in_order(capture: Capture, name: str, like: Array) -> Array:
     """The bytes of a buffer as an array of the type and shape of ``like``, last axis fastest;
     raises ValueError if their number is another."""
     data = capture.buffers[name]
@@ -284,7 +285,7 @@ class Target:
     explain: Callable[[Capture], list[Item]] = field(
         default_factory=lambda: _not_yet("explain coefficients")
     )
-    writes: Callable[[np.ndarray], Sequence[tuple[int, int]]] = field(
+    writes: Callable[[Array], Sequence[tuple[int, int]]] = field(
         default_factory=lambda: _not_yet("read command streams")
     )
     outline: Callable[[Capture | Layer], Mapping[str, Any]] = field(
@@ -295,9 +296,7 @@ class Target:
     split: Callable[[Capture], Sequence[Capture]] = field(
         default_factory=lambda: lambda capture: (capture,)
     )
-    tensor: Callable[[Capture, str, np.ndarray], np.ndarray] = field(
-        default_factory=lambda: _in_order
-    )
+    tensor: Callable[[Capture, str, Array], Array] = field(default_factory=lambda: _in_order)
     extent: Callable[[Capture, Lifted], range] | None = None
     covers: Callable[[Capture], Collection[int]] = field(default_factory=lambda: _every_task)
     rule_of: Callable[[Capture], str] | None = None
@@ -414,7 +413,7 @@ def _in_words(error: BaseException, folder: str) -> bool:
 
 def _subject(value: Any) -> str:
     """A short name for the argument of a step, for an error text."""
-    if isinstance(value, np.ndarray):
+    if isinstance(value, Array):
         return f"{value.size} words"
     if hasattr(value, "jobs"):
         return f"capture {value.name}"

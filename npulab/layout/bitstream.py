@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy import ndarray as Array
 
 
-def put_bits(values: np.ndarray, positions: np.ndarray, bits: int) -> bytes:
+def put_bits(values: Array, positions: Array, bits: int) -> bytes:
     """Return the bytes of a string of ``bits`` bits with ``values`` at ``positions`` and 0
     elsewhere.
 
@@ -26,7 +27,7 @@ def put_bits(values: np.ndarray, positions: np.ndarray, bits: int) -> bytes:
     return out.astype("<u4").tobytes()[: (bits + 7) // 8]
 
 
-def bits_at(data: bytes, positions: np.ndarray, width: int) -> np.ndarray:
+def bits_at(data: bytes, positions: Array, width: int) -> Array:
     """The ``width`` bits from each of ``positions``, as uint32 (up to 25 bits) or uint64 (up to
     57).
 
@@ -36,7 +37,7 @@ def bits_at(data: bytes, positions: np.ndarray, width: int) -> np.ndarray:
     [2, 0, 3]
     """
     wide = np.dtype("<u4" if width <= 25 else "<u8")
-    windows = np.ndarray(len(data) + 1, wide, data + bytes(wide.itemsize), strides=(1,))
+    windows = Array(len(data) + 1, wide, data + bytes(wide.itemsize), strides=(1,))
     # to take from a copy is quicker, unless there is little to take
     if len(data) < 8 * positions.size:
         found = windows.take(positions >> 3, mode="clip")

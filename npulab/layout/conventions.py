@@ -18,6 +18,7 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
+from numpy import ndarray as Array
 
 GROUP = re.compile(r"\(([A-Z]+)\)|([A-Z1])")
 # the spelling that orders with C * M channels are read as
@@ -45,7 +46,7 @@ CONVENTIONS = {
 }
 
 
-def convert_axes(tensor: np.ndarray, source: str, to: str, **sizes: int) -> np.ndarray:
+def convert_axes(tensor: Array, source: str, to: str, **sizes: int) -> Array:
     """A tensor with its axes moved from the order ``source`` to the order ``to``, in C order.
 
     ``sizes`` are the sizes of letters that share an axis and are apart in the other order; one of
@@ -87,8 +88,8 @@ def convert_axes(tensor: np.ndarray, source: str, to: str, **sizes: int) -> np.n
 
 
 def dense_weights(
-    weights: np.ndarray, source: str, groups: int, fill: float = 0, to: str = "OHWI"
-) -> np.ndarray:
+    weights: Array, source: str, groups: int, fill: float = 0, to: str = "OHWI"
+) -> Array:
     """Weights of a convolution in groups, or a depthwise one, as weights of a convolution that
     takes every input channel.
 

@@ -10,6 +10,7 @@ from itertools import compress, islice, product
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.layout.candidates import candidates
 from npulab.layout.found import FEW, Found, accounted, agreeing, unexplained
@@ -56,7 +57,7 @@ class _Trial:
     """A layout, the elements that agree with it, and where they are by their own values."""
 
     layout: Layout | Table
-    agree: np.ndarray
+    agree: Array
     seen: Seen | None
     pairs: Pairs
 
@@ -72,7 +73,7 @@ class _Trial:
 
 
 def find_layout(
-    tensors: np.ndarray | Sequence[np.ndarray],
+    tensors: Array | Sequence[Array],
     buffers: Buffer | Sequence[Buffer],
     *,
     dtype: str = "",
@@ -179,7 +180,7 @@ def _convincing(trial: _Trial, pairs: Pairs) -> bool:
 
 def _pairs(tensors: Any, buffers: Any, dtype: str) -> Pairs:
     single = isinstance(buffers, bytes | bytearray | memoryview) or (
-        isinstance(buffers, np.ndarray) and buffers.ndim == 1
+        isinstance(buffers, Array) and buffers.ndim == 1
     )
     if single:
         tensors = [tensors]
@@ -478,9 +479,7 @@ def _share(layout: Layout, pairs: Pairs, count: int) -> float:
     return float(_alike(layout, pairs, chosen, at[inside]).mean())
 
 
-def _alike(
-    layout: Layout, pairs: Pairs, index: tuple[np.ndarray, ...], at: np.ndarray
-) -> np.ndarray:
+def _alike(layout: Layout, pairs: Pairs, index: tuple[Array, ...], at: Array) -> Array:
     """True for the elements that are at these places in every buffer."""
     change = Change(layout.xor, layout.add)
     good = np.ones(at.shape, bool)
@@ -490,7 +489,7 @@ def _alike(
 
 
 @cache
-def _random_parts(axes: int, count: int) -> tuple[np.ndarray, ...]:
+def _random_parts(axes: int, count: int) -> tuple[Array, ...]:
     return tuple(np.random.default_rng(count).integers(0, PARTS, (axes, count)))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.layout.nest import Layout
 from npulab.layout.parts import SUM_BYTES, Constant, Part, Sums, sums
@@ -51,7 +52,7 @@ class Found:
     layout: Layout | Table
     own: int
     shared: int
-    missing: np.ndarray
+    missing: Array
     past_end: int
     outside: int
     elsewhere: int
@@ -85,17 +86,17 @@ class Found:
             and not self.unexplained
         )
 
-    def index_map(self) -> np.ndarray:
+    def index_map(self) -> Array:
         """Byte offset of each element ``(*shape) int64``, -1 if it is not in the buffer."""
         out = self.layout.index_map()
         out[tuple(self.missing.T)] = -1
         return out
 
-    def pack(self, tensor: np.ndarray) -> bytes:
+    def pack(self, tensor: Array) -> bytes:
         """The buffer of a tensor, as ``Layout.pack``."""
         return self.layout.pack(tensor)
 
-    def unpack(self, buffer: Buffer) -> np.ndarray:
+    def unpack(self, buffer: Buffer) -> Array:
         """The tensor of a buffer, as ``Layout.unpack``."""
         return self.layout.unpack(buffer)
 
@@ -154,7 +155,7 @@ def _listed(items: Sequence[object]) -> str:
     return text
 
 
-def agreeing(layout: Layout | Table, pairs: Pairs) -> np.ndarray:
+def agreeing(layout: Layout | Table, pairs: Pairs) -> Array:
     """True for elements ``(*shape)`` that are at their place, and at their copies' places, in all
     captures."""
     places = layout.index_map().reshape(-1)
@@ -174,7 +175,7 @@ def agreeing(layout: Layout | Table, pairs: Pairs) -> np.ndarray:
     return out.reshape(pairs.shape)
 
 
-def accounted(layout: Layout | Table, pairs: Pairs) -> tuple[Layout | Table, int, np.ndarray]:
+def accounted(layout: Layout | Table, pairs: Pairs) -> tuple[Layout | Table, int, Array]:
     """(the layout with the fill and parts that the places between the elements show, how many of
     these are fill, where they are unexplained ``(size,) bool``)."""
     gaps, first, end = _gaps(layout, pairs)
@@ -207,7 +208,7 @@ def accounted(layout: Layout | Table, pairs: Pairs) -> tuple[Layout | Table, int
     return replace(layout, parts=tuple(parts)), filled, rest
 
 
-def _gaps(layout: Layout | Table, pairs: Pairs) -> tuple[np.ndarray, int, int]:
+def _gaps(layout: Layout | Table, pairs: Pairs) -> tuple[Array, int, int]:
     """Return the places without elements ``(size,) bool``, the first element, and the end of the
     elements.
 
@@ -229,20 +230,20 @@ def _gaps(layout: Layout | Table, pairs: Pairs) -> tuple[np.ndarray, int, int]:
     return gaps, first, end
 
 
-def _take(part: slice, gaps: np.ndarray, rest: np.ndarray) -> int:
+def _take(part: slice, gaps: Array, rest: Array) -> int:
     """Mark the places of a part as explained; returns how many of them counted as fill."""
     filled = int(np.count_nonzero(gaps[part] & ~rest[part]))
     rest[part] = False
     return filled
 
 
-def _constant(offset: int, data: np.ndarray) -> Constant:
+def _constant(offset: int, data: Array) -> Constant:
     if len(data) > UNIFORM and np.all(data == data[0]):
         return Constant(offset, data[:1].tobytes(), len(data))
     return Constant(offset, data.tobytes())
 
 
-def unexplained(rest: np.ndarray, pairs: Pairs) -> tuple[Run, ...]:
+def unexplained(rest: Array, pairs: Pairs) -> tuple[Run, ...]:
     """Runs of recorded bytes that have a place of ``rest``."""
     per_byte = max(8 // pairs.bits, 1)
     bytes_left = swap_words(np.any(rest.reshape(-1, per_byte), axis=1), pairs.swap)
@@ -254,7 +255,7 @@ def unexplained(rest: np.ndarray, pairs: Pairs) -> tuple[Run, ...]:
     return tuple(runs)
 
 
-def _usual(where: np.ndarray, layout: Layout | Table, pairs: Pairs) -> int:
+def _usual(where: Array, layout: Layout | Table, pairs: Pairs) -> int:
     """The most frequent of the whole elements in some bytes; 0 if there is none."""
     width = pairs.itemsize
     first = layout.first % width
@@ -270,7 +271,7 @@ def _usual(where: np.ndarray, layout: Layout | Table, pairs: Pairs) -> int:
     return int(values[counts.argmax()])
 
 
-def _sums(layout: Layout, pairs: Pairs, rest: np.ndarray, gaps: np.ndarray) -> Sums | None:
+def _sums(layout: Layout, pairs: Pairs, rest: Array, gaps: Array) -> Sums | None:
     """Sums of the elements at each index of an axis, in bytes that nothing else explains."""
     first = int(rest.argmax())
     # low bytes of the first sum may look like fill
@@ -290,7 +291,7 @@ def _sums(layout: Layout, pairs: Pairs, rest: np.ndarray, gaps: np.ndarray) -> S
     return None
 
 
-def _sums_at(layout: Layout, part: Sums, values: np.ndarray, have: np.ndarray) -> Sums | None:
+def _sums_at(layout: Layout, part: Sums, values: Array, have: Array) -> Sums | None:
     """The part with the fill that it counts, and all its sums; None if they are not there.
 
     ``values`` are the sums of the elements, ``have`` the int32 in the buffers, both ``(buffers,
@@ -329,6 +330,6 @@ def _sums_at(layout: Layout, part: Sums, values: np.ndarray, have: np.ndarray) -
     return replace(part, count=end, fills=fills, depth=depth)
 
 
-def runs_of(where: np.ndarray) -> list[tuple[int, int]]:
+def runs_of(where: Array) -> list[tuple[int, int]]:
     edges = np.flatnonzero(np.diff(np.concatenate([[False], where, [False]]).astype(np.int8)))
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))

@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.layout.parts import Sums
 
@@ -34,7 +35,7 @@ class Item(NamedTuple):
 
 
 def items_of(
-    layout: Stored, tensor: np.ndarray, data: np.ndarray, kind: str, axes: dict[str, int]
+    layout: Stored, tensor: Array, data: Array, kind: str, axes: dict[str, int]
 ) -> list[Item]:
     """Each element of a tensor, its copies, and the runs between them, in the order of a buffer.
 
@@ -74,7 +75,7 @@ def items_of(
     return sorted(out, key=itemgetter(0))
 
 
-def _beside(layout: Stored, data: np.ndarray, bits: np.ndarray) -> Iterator[Item]:
+def _beside(layout: Stored, data: Array, bits: Array) -> Iterator[Item]:
     """The runs of bits between the elements, which begin at ``bits``."""
     step = layout.place_bits
     differs = np.unpackbits(data ^ layout.blank(layout.size), bitorder="little")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.layout.places import Change, Pairs, halved
 
@@ -23,8 +24,8 @@ class Window(NamedTuple):
     buffer, and the two rarest of the values.
     """
 
-    values: list[np.ndarray]
-    places: list[np.ndarray]
+    values: list[Array]
+    places: list[Array]
     rare: tuple[int, int]
 
 
@@ -51,7 +52,7 @@ def lags(pairs: Pairs, axis: int) -> list[int]:
     return []
 
 
-def _windows(lines: list[np.ndarray], ordered: np.ndarray, order: np.ndarray) -> Iterator[Window]:
+def _windows(lines: list[Array], ordered: Array, order: Array) -> Iterator[Window]:
     """Windows with the rarest values, each as short as chance allows."""
     length = lines[0].shape[1]
     values, inverse = np.unique(lines[0], return_inverse=True)
@@ -80,7 +81,7 @@ def _windows(lines: list[np.ndarray], ordered: np.ndarray, order: np.ndarray) ->
                 break
 
 
-def _distances(window: Window, cells: list[np.ndarray]) -> set[int]:
+def _distances(window: Window, cells: list[Array]) -> set[int]:
     """Distances at which all values of a window stand."""
     a, b = window.rare
     apart = window.places[b][None] - window.places[a][:, None]

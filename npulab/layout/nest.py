@@ -12,6 +12,7 @@ from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 from numpy.lib.stride_tricks import as_strided
 
 from npulab.layout.stored import LISTED, MOST_ELEMENTS, Shape, Stored
@@ -201,7 +202,7 @@ class Layout(Stored):
             raise ValueError(f"loops: got two elements at one place in {self}")
         return low, high
 
-    def _line(self, axis: int, n: int) -> np.ndarray:
+    def _line(self, axis: int, n: int) -> Array:
         """The bytes from index 0 of an axis to each of its indices, if every loop has a stride."""
         left = np.arange(self.starts[axis], n)
         out = np.zeros(len(left), np.int64)
@@ -232,7 +233,7 @@ class Layout(Stored):
             reach += whole
         return True
 
-    def _apart(self, places: np.ndarray, low: int, high: int) -> bool:
+    def _apart(self, places: Array, low: int, high: int) -> bool:
         if high - low > MOST_ELEMENTS:
             raise ValueError(
                 f"loops: got bytes {low} to {high}, allowed are strides that do not interleave "
@@ -243,7 +244,7 @@ class Layout(Stored):
             taken[places + (at - low)] = True
         return int(np.count_nonzero(taken)) == places.size * self.itemsize
 
-    def _write(self, out: np.ndarray, stored: np.ndarray) -> None:
+    def _write(self, out: Array, stored: Array) -> None:
         if not self._strided:
             super()._write(out, stored)
             return
@@ -251,7 +252,7 @@ class Layout(Stored):
             for there, elements in self._views(out, self._joined(stored), copy):
                 there[...] = elements
 
-    def _read(self, data: np.ndarray) -> list[np.ndarray]:
+    def _read(self, data: Array) -> list[Array]:
         if not self._strided:
             return super()._read(data)
         read, data = [], np.ascontiguousarray(data)
@@ -314,13 +315,13 @@ class Layout(Stored):
             return tuple(map(add, self.starts, extents))
         return extents
 
-    def _joined(self, tensor: np.ndarray) -> np.ndarray:
+    def _joined(self, tensor: Array) -> Array:
         """A tensor of the window with each group of joined axes as one axis."""
         if self.join:
             return tensor.transpose(self._order).reshape(self._joined_extents)
         return tensor
 
-    def _split(self, tensor: np.ndarray) -> np.ndarray:
+    def _split(self, tensor: Array) -> Array:
         """The tensor with joined axes apart again: the inverse of ``_joined``."""
         if not self.join:
             return tensor
@@ -330,10 +331,10 @@ class Layout(Stored):
 
     def _views(
         self,
-        buffer: np.ndarray,
-        tensor: np.ndarray,
+        buffer: Array,
+        tensor: Array,
         copy: int,
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    ) -> Iterator[tuple[Array, Array]]:
         """Yield pairs of views, of a buffer and of the tensor, that hold the same elements; each
         has an axis for each loop.
         """
@@ -347,7 +348,7 @@ class Layout(Stored):
             stretches = self._stretches(0, self._joined_extents)
         for place, first, counts, steps in stretches:
             start = tensor[tuple(slice(at, None) for at in first)]
-            view = np.ndarray(counts, stored, buffer, self.offset + copy + place, steps)
+            view = Array(counts, stored, buffer, self.offset + copy + place, steps)
             yield view, as_strided(start, counts, strides)
 
     def _strided_stretches(self) -> Iterator[Stretch]:
@@ -420,7 +421,7 @@ class Layout(Stored):
     def extents(self) -> Shape:
         return tuple(stop - start for start, stop in self.window)
 
-    def places_before_swap(self) -> np.ndarray:
+    def places_before_swap(self) -> Array:
         """Place of each element ``(*shape) int64`` before words are swapped, -1 if it is not in the
         buffer."""
         out = np.full(self.shape, -1, np.int64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy import ndarray as Array
 
 SUM_BYTES = 4
 SHOWN = 8  # bytes of a constant part that its text shows
@@ -33,7 +34,7 @@ class Sums:
     def __str__(self) -> str:
         return f"{self.count} sums over axis {self.axis} at byte {self.offset}"
 
-    def data(self, stored: np.ndarray, fill: int, bits: int = 0) -> np.ndarray:
+    def data(self, stored: Array, fill: int, bits: int = 0) -> Array:
         """The part's bytes ``(size,) uint8`` for the stored elements that are in the buffer, read
         as unsigned."""
         bits = bits or 8 * stored.itemsize
@@ -68,7 +69,7 @@ class Constant:
 Part = Sums | Constant
 
 
-def sums(stored: np.ndarray, axis: int, signed: bool, bits: int) -> np.ndarray:
+def sums(stored: Array, axis: int, signed: bool, bits: int) -> Array:
     """The sum ``(n,) int64`` of the elements at each index of an axis.
 
     Elements are stored as unsigned; they are summed as signed numbers if ``signed``.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.layout.stored import BITS, Shape, joined, opened, store, swap_words
 
@@ -28,8 +29,8 @@ class Pairs:
     below 8 bits are in a byte each (the first from the highest bits with ``high_first``).
     """
 
-    raw: tuple[np.ndarray, ...]
-    buffers: tuple[np.ndarray, ...]
+    raw: tuple[Array, ...]
+    buffers: tuple[Array, ...]
     dtype: str
     swap: int = 0
     high_first: bool = False
@@ -68,7 +69,7 @@ class Pairs:
             ),
         )
 
-    def recorded(self, buffer: np.ndarray) -> np.ndarray:
+    def recorded(self, buffer: Array) -> Array:
         """The inverse of ``opened``."""
         return swap_words(joined(buffer, self.bits, self.high_first), self.swap)
 
@@ -80,7 +81,7 @@ class Change(NamedTuple):
     add: int = 0
     big_endian: bool = False
 
-    def of(self, raw: np.ndarray) -> np.ndarray:
+    def of(self, raw: Array) -> Array:
         """The elements that a little-endian reader of the buffer sees."""
         out = store(raw, self.xor, self.add)
         if self.big_endian:
@@ -107,9 +108,9 @@ class Seen:
     its signature is not in the buffer), the number of places (uint8), and if elements share it;
     ``copies`` are distances at which all elements seem to be stored again."""
 
-    place: np.ndarray
-    count: np.ndarray
-    shared: np.ndarray
+    place: Array
+    count: Array
+    shared: Array
     copies: tuple[int, ...]
 
 
@@ -129,7 +130,7 @@ class Sought:
         self.low = np.uint64(2**self.bits - 1)
         self.sorted = self._numbered(self._buffer_columns(places), places)
 
-    def share(self, change: Change, sample: Sequence[np.ndarray] | None = None) -> float:
+    def share(self, change: Change, sample: Sequence[Array] | None = None) -> float:
         """The share of some elements whose signature is in the buffer."""
         columns = [change.of(column) for column in (self.sample() if sample is None else sample)]
         if not len(self.sorted) or not columns or not len(columns[0]):
@@ -137,7 +138,7 @@ class Sought:
         first, end = self._range(self._keys(columns, len(columns[0])) * np.uint64(2**self.bits))
         return float(np.mean(end > first))
 
-    def often(self, name: str, sample: Sequence[np.ndarray]) -> np.ndarray:
+    def often(self, name: str, sample: Sequence[Array]) -> Array:
         """The number of some elements that are found in the buffer if all are changed by a number,
         for each number ``(2 ** bits,)``.
         """
@@ -152,7 +153,7 @@ class Sought:
             out += end > first
         return out
 
-    def sample(self, count: int = SAMPLE) -> list[np.ndarray]:
+    def sample(self, count: int = SAMPLE) -> list[Array]:
         """Values of some elements, a column for each that is in the signature."""
         shape = self._window_shape()
         size = int(np.prod(shape))
@@ -185,14 +186,12 @@ class Sought:
             Seen(place.reshape(shape), count.reshape(shape), shared.reshape(shape), copies)
         )
 
-    def _range(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _range(self, keys: Array) -> tuple[Array, Array]:
         return np.searchsorted(self.sorted, keys), np.searchsorted(
             self.sorted, keys | self.low, "right"
         )
 
-    def _copies(
-        self, numbered: np.ndarray, count: np.ndarray, shared: np.ndarray
-    ) -> tuple[int, ...]:
+    def _copies(self, numbered: Array, count: Array, shared: Array) -> tuple[int, ...]:
         """Distances from the first place to further places that some elements have in common, if
         most elements have several places."""
         alone = count[~shared & (count > 0)]
@@ -232,7 +231,7 @@ class Sought:
             for axis, n in enumerate(self.pairs.shape)
         )
 
-    def _tensor_columns(self, change: Change) -> Iterator[np.ndarray]:
+    def _tensor_columns(self, change: Change) -> Iterator[Array]:
         length = self._window_shape()[self.signature.axis]
         for raw in self.pairs.raw:
             changed = change.of(raw)
@@ -241,7 +240,7 @@ class Sought:
                     (slice(None),) * self.signature.axis + (slice(at, at + length),)
                 ].ravel()
 
-    def _buffer_columns(self, places: int) -> Iterator[np.ndarray]:
+    def _buffer_columns(self, places: int) -> Iterator[Array]:
         itemsize, first, step = self.pairs.itemsize, self.signature.first, self.signature.step
         for buffer in self.pairs.buffers:
             for at in range(self.signature.count):
@@ -254,7 +253,7 @@ class Sought:
                     out[:, byte] = buffer[start + byte :: step][:places]
                 yield out.view(f"<u{itemsize}")[:, 0]
 
-    def _keys(self, columns: Iterable[np.ndarray], size: int) -> np.ndarray:
+    def _keys(self, columns: Iterable[Array], size: int) -> Array:
         """A number for each place: the values themselves if they fit next to the number of a place,
         else a hash."""
         width = self.pairs.bits
@@ -272,7 +271,7 @@ class Sought:
             return out
         return out >> np.uint64(self.bits)
 
-    def _numbered(self, columns: Iterable[np.ndarray], size: int) -> np.ndarray:
+    def _numbered(self, columns: Iterable[Array], size: int) -> Array:
         out = self._keys(columns, size)
         out *= np.uint64(2**self.bits)
         for start in range(0, size, CHUNK):
@@ -283,7 +282,7 @@ class Sought:
         return out
 
 
-def known(seen: Seen) -> np.ndarray:
+def known(seen: Seen) -> Array:
     """True for elements that have a place of their own, or as many as there are copies."""
     return ~seen.shared & (seen.count == len(seen.copies) + 1)
 

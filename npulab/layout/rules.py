@@ -13,6 +13,7 @@ from itertools import pairwise, permutations, product
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.layout.nest import Layout, Loop
 from npulab.layout.stored import Shape
@@ -50,7 +51,7 @@ class AxisDigit(NamedTuple):
         return Loop(self.axis, self.tile, self.stride)
 
 
-def layouts(places: np.ndarray, deep: bool = False, **stored: Any) -> Iterator[Layout]:
+def layouts(places: Array, deep: bool = False, **stored: Any) -> Iterator[Layout]:
     """Nests that places ``(*shape) int64`` may follow, -1 if unknown, the plainest first.
 
     A few places may be missing or wrong; whether a nest holds is for the caller to see.  ``deep``
@@ -78,7 +79,7 @@ def layouts(places: np.ndarray, deep: bool = False, **stored: Any) -> Iterator[L
         yield from _nests(places.shape, window, steps, offset, stored)
 
 
-def _window(places: np.ndarray) -> tuple[tuple[int, int], ...]:
+def _window(places: Array) -> tuple[tuple[int, int], ...]:
     """(start, stop) of each axis around the indices that have places; empty if none has."""
     known = places >= 0
     window = []
@@ -100,7 +101,7 @@ def _slices(window: Sequence[tuple[int, int]]) -> tuple[slice, ...]:
     return tuple(slice(start, stop) for start, stop in window)
 
 
-def _plain_readings(places: np.ndarray) -> list[list[AxisDigit]]:
+def _plain_readings(places: Array) -> list[list[AxisDigit]]:
     """The digits of all axes as one line or many lines show them, then with tiles moved a
     little."""
     readings: list[list[AxisDigit]] = []
@@ -114,7 +115,7 @@ def _plain_readings(places: np.ndarray) -> list[list[AxisDigit]]:
     return readings + moved
 
 
-def _steps(places: np.ndarray, lines: int, corners: bool) -> list[AxisDigit] | None:
+def _steps(places: Array, lines: int, corners: bool) -> list[AxisDigit] | None:
     """The digits of all axes, as lines near the origin have them; None if a line is not made of
     digits.
 
@@ -138,7 +139,7 @@ def _steps(places: np.ndarray, lines: int, corners: bool) -> list[AxisDigit] | N
     return steps
 
 
-def _line(places: np.ndarray, axis: int, lines: int) -> tuple[np.ndarray, np.ndarray]:
+def _line(places: Array, axis: int, lines: int) -> tuple[Array, Array]:
     """Distances ``(n,)`` from the first index along an axis, and where they are known.
 
     A distance is what most of some lines near the origin have: tiles are full there.
@@ -159,14 +160,14 @@ def _line(places: np.ndarray, axis: int, lines: int) -> tuple[np.ndarray, np.nda
     return middle[0], 2 * agree > counts
 
 
-def _middle(values: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
+def _middle(values: Array, axis: int) -> tuple[Array, Array]:
     """(the middle of the known values along an axis, which is kept; how many are known)."""
     counts = np.count_nonzero(values != UNKNOWN, axis=axis)
     at = np.expand_dims(np.maximum(counts - 1, 0) // 2, axis)
     return np.take_along_axis(np.sort(values, axis), at, axis), counts
 
 
-def _digits(line: np.ndarray, known: np.ndarray) -> list[Digit] | None:
+def _digits(line: Array, known: Array) -> list[Digit] | None:
     """The digits that distances along an axis are made of, from the lowest; None if they are not
     made of digits."""
     have = np.flatnonzero(known)
@@ -197,7 +198,7 @@ def _digits(line: np.ndarray, known: np.ndarray) -> list[Digit] | None:
     return None
 
 
-def _blocks(line: np.ndarray, known: np.ndarray, tile: int) -> tuple[np.ndarray, Any] | None:
+def _blocks(line: Array, known: Array, tile: int) -> tuple[Array, Any] | None:
     """(distance of each block of ``tile`` indices, where it is known); None if too many indices
     have another distance than most of their block."""
     short = -len(line) % tile
@@ -226,7 +227,7 @@ def _near(steps: list[AxisDigit]) -> Iterator[list[AxisDigit]]:
                 yield [*steps[:place], AxisDigit(step.axis, tile, stride), *steps[place + 1 :]]
 
 
-def _origin(places: np.ndarray, steps: list[AxisDigit], starts: Sequence[int] = ()) -> int:
+def _origin(places: Array, steps: list[AxisDigit], starts: Sequence[int] = ()) -> int:
     """Where the first element lies, at the start of its tiles: the middle of what the elements
     near it say."""
     near = places[(slice(max(int(LINES ** (1 / places.ndim)), 2)),) * places.ndim]
@@ -330,7 +331,7 @@ def _layout(
     return layout
 
 
-def _deeper(places: np.ndarray) -> Iterator[tuple[dict[str, Any], list[AxisDigit]]]:
+def _deeper(places: Array) -> Iterator[tuple[dict[str, Any], list[AxisDigit]]]:
     """Fields of ``Layout`` and steps: axis by axis first, then with axes joined."""
     axes = [axis for axis, n in enumerate(places.shape) if n > 1]
     joins: list[tuple[int, ...]] = [()]
@@ -354,7 +355,7 @@ def _deeper(places: np.ndarray) -> Iterator[tuple[dict[str, Any], list[AxisDigit
             yield fields, steps
 
 
-def _joined(places: np.ndarray, join: tuple[int, ...]) -> np.ndarray:
+def _joined(places: Array, join: tuple[int, ...]) -> Array:
     """Places with the axes of a join as one axis, at the first of them; the others become 1."""
     if not join:
         return places
@@ -370,7 +371,7 @@ def _joined(places: np.ndarray, join: tuple[int, ...]) -> np.ndarray:
 
 
 def _deep_steps(
-    joined: np.ndarray, join: tuple[int, ...], shape: Shape, lines: int
+    joined: Array, join: tuple[int, ...], shape: Shape, lines: int
 ) -> tuple[tuple[int, ...], list[AxisDigit]] | None:
     """(place of its first tile at which each axis begins, digits of all axes); None if an axis is
     not made of digits, or joined axes are apart as well."""
@@ -402,9 +403,7 @@ def _together(digits: Sequence[Digit], start: int, shape: Shape, join: Sequence[
     return True
 
 
-def _any_digits(
-    line: np.ndarray, known: np.ndarray, joint: bool
-) -> tuple[int, Sequence[Digit] | None]:
+def _any_digits(line: Array, known: Array, joint: bool) -> tuple[int, Sequence[Digit] | None]:
     """(place of its first tile at which an axis begins, its digits).
 
     The highest digit may be a list of the distances, except with joint axes.

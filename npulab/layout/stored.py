@@ -8,6 +8,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.layout.items import Item, items_of
 from npulab.layout.parts import Part, Sums
@@ -34,7 +35,7 @@ MOST_ELEMENTS = 2**26
 MOST_BYTES = 2**31
 LISTED = 4  # parts that a text lists
 Shape = tuple[int, ...]
-Buffer = bytes | bytearray | memoryview | np.ndarray
+Buffer = bytes | bytearray | memoryview | Array
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,11 @@ class Stored(ABC):
     swap: int = 0
 
     @abstractmethod
-    def places_before_swap(self) -> np.ndarray:
+    def places_before_swap(self) -> Array:
         """Place of each element ``(*shape) int64`` before words are swapped, -1 if it is not in the
         buffer."""
 
-    def index_map(self) -> np.ndarray:
+    def index_map(self) -> Array:
         """Byte offset of each element ``(*shape) int64`` (below 8 bits its number), -1 if it is
         not in the buffer."""
         return self.swapped(self.places_before_swap())
@@ -106,7 +107,7 @@ class Stored(ABC):
         """Elements in a byte; 1 if an element has 8 bits or more."""
         return 8 // self.place_bits
 
-    def stored(self, tensor: np.ndarray) -> np.ndarray:
+    def stored(self, tensor: Array) -> Array:
         """Elements as the buffer holds them, unsigned, the shape of the tensor.
 
         Raises ValueError for another shape or dtype.
@@ -119,7 +120,7 @@ class Stored(ABC):
             )
         return store(raw_of(tensor, self.dtype), self.xor, self.add)
 
-    def pack(self, tensor: np.ndarray) -> bytes:
+    def pack(self, tensor: Array) -> bytes:
         """The buffer, ``size`` bytes, of a tensor of ``shape`` and ``dtype``.
 
         Raises ValueError for another shape or dtype.
@@ -137,7 +138,7 @@ class Stored(ABC):
                 )
         return swap_words(out, self.swap).tobytes()
 
-    def unpack(self, buffer: Buffer) -> np.ndarray:
+    def unpack(self, buffer: Buffer) -> Array:
         """The tensor of a buffer of ``size`` bytes; elements that are not in it are 0.
 
         Raises ValueError for a buffer of another size, and for copies of an element that differ.
@@ -179,18 +180,18 @@ class Stored(ABC):
         """
         return items_of(self, self.unpack(buffer), bytes_in(buffer, "buffer"), kind, axes)
 
-    def opened(self, data: np.ndarray) -> np.ndarray:
+    def opened(self, data: Array) -> Array:
         """A buffer with its words swapped back, elements below 8 bits in a byte each."""
         return opened(data, self.bits, self.swap, self.big_endian)
 
-    def _write(self, out: np.ndarray, stored: np.ndarray) -> None:
+    def _write(self, out: Array, stored: Array) -> None:
         """Put elements, unsigned as stored, and their copies into a buffer, place by place."""
         places, pieces = self.places_before_swap()[self.inside], bytes_of(stored, self.big_endian)
         for copy in (0, *self.copies):
             for at in range(self.itemsize):
                 out[places + (copy + at)] = pieces[..., at]
 
-    def _read(self, data: np.ndarray) -> list[np.ndarray]:
+    def _read(self, data: Array) -> list[Array]:
         """Elements of a buffer, unsigned as stored, and each copy of them, place by place."""
         places = self.places_before_swap()[self.inside]
         return [
@@ -198,13 +199,13 @@ class Stored(ABC):
             for copy in (0, *self.copies)
         ]
 
-    def blank(self, size: int) -> np.ndarray:
+    def blank(self, size: int) -> Array:
         """A buffer of fill alone, ``(size,) uint8``, in step with the elements."""
         return swap_words(
             joined(self.blank_places(size * self.per_byte), self.bits, self.big_endian), self.swap
         )
 
-    def blank_places(self, size: int) -> np.ndarray:
+    def blank_places(self, size: int) -> Array:
         """Fill values in step with the elements, ``(size,) uint8``, before words are swapped."""
         one = bytes_of(np.array([self.fill], f"u{self.itemsize}"), self.big_endian)[0]
         return np.tile(np.roll(one, self.first % self.itemsize), -(-size // self.itemsize))[:size]
@@ -318,7 +319,7 @@ class Table(Stored):
     Raises ValueError for places outside of the buffer.
     """
 
-    places: np.ndarray
+    places: Array
 
     def __post_init__(self) -> None:
         self._check_stored()
@@ -330,7 +331,7 @@ class Table(Stored):
         if have.size:
             self._check_ends(int(have.min()), int(have.max()) + self.itemsize)
 
-    def places_before_swap(self) -> np.ndarray:
+    def places_before_swap(self) -> Array:
         return np.array(self.swapped(self.places))
 
     @property
@@ -356,7 +357,7 @@ def held_as(dtype: str) -> np.dtype[Any]:
     return np.dtype(dtype if BITS[dtype] >= 8 else dtype.rstrip("124") + "8")
 
 
-def raw_of(tensor: np.ndarray, dtype: str) -> np.ndarray:
+def raw_of(tensor: Array, dtype: str) -> Array:
     """The bits of elements, unsigned; raises ValueError for a value beyond the type's bits."""
     raw, bits = np.ascontiguousarray(tensor).view(f"u{tensor.itemsize}"), BITS[dtype]
     if bits >= 8:
@@ -368,7 +369,7 @@ def raw_of(tensor: np.ndarray, dtype: str) -> np.ndarray:
     return raw
 
 
-def values_of(raw: np.ndarray, dtype: str) -> np.ndarray:
+def values_of(raw: Array, dtype: str) -> Array:
     """Elements of their unsigned bits."""
     if BITS[dtype] >= 8 or not dtype.startswith("int"):
         return raw.view(held_as(dtype))
@@ -376,14 +377,14 @@ def values_of(raw: np.ndarray, dtype: str) -> np.ndarray:
     return (raw ^ half).view(np.int8) - np.int8(half)
 
 
-def swap_words(data: np.ndarray, swap: int) -> np.ndarray:
+def swap_words(data: Array, swap: int) -> Array:
     """Bytes ``(n,)`` with the bytes of each word of ``swap`` bytes reversed; 0 leaves them."""
     if swap:
         return np.ascontiguousarray(data.reshape(-1, swap)[:, ::-1]).reshape(-1)
     return data
 
 
-def opened(data: np.ndarray, bits: int, swap: int, high_first: bool) -> np.ndarray:
+def opened(data: Array, bits: int, swap: int, high_first: bool) -> Array:
     """A buffer with its words swapped back, elements below 8 bits in a byte each."""
     data = swap_words(data, swap)
     if bits < 8:
@@ -391,19 +392,19 @@ def opened(data: np.ndarray, bits: int, swap: int, high_first: bool) -> np.ndarr
     return data
 
 
-def joined(places: np.ndarray, bits: int, high_first: bool) -> np.ndarray:
+def joined(places: Array, bits: int, high_first: bool) -> Array:
     """Bytes of elements below 8 bits, from an element in each byte; other elements stay."""
     if bits >= 8:
         return places
     return (places.reshape(-1, 8 // bits) * _steps(bits, high_first)).sum(1, dtype=np.uint8)
 
 
-def _steps(bits: int, high_first: bool) -> np.ndarray:
+def _steps(bits: int, high_first: bool) -> Array:
     steps = 2 ** np.arange(0, 8, bits)
     return (steps[::-1] if high_first else steps).astype(np.uint8)
 
 
-def store(raw: np.ndarray, xor: int, add: int) -> np.ndarray:
+def store(raw: Array, xor: int, add: int) -> Array:
     """Unsigned elements as stored."""
     out = raw
     if xor:
@@ -413,7 +414,7 @@ def store(raw: np.ndarray, xor: int, add: int) -> np.ndarray:
     return out
 
 
-def restore(stored: np.ndarray, xor: int, add: int) -> np.ndarray:
+def restore(stored: Array, xor: int, add: int) -> Array:
     """The inverse of ``store``."""
     out = stored
     if add:
@@ -423,15 +424,13 @@ def restore(stored: np.ndarray, xor: int, add: int) -> np.ndarray:
     return out
 
 
-def bytes_of(elements: np.ndarray, big_endian: bool) -> np.ndarray:
+def bytes_of(elements: Array, big_endian: bool) -> Array:
     """Bytes ``(..., itemsize) uint8`` of unsigned elements."""
     ordered = elements.astype(elements.dtype.newbyteorder(">" if big_endian else "<"), copy=False)
     return np.ascontiguousarray(ordered).view(np.uint8).reshape(*elements.shape, elements.itemsize)
 
 
-def elements_at(
-    data: np.ndarray, places: np.ndarray, itemsize: int, big_endian: bool
-) -> np.ndarray:
+def elements_at(data: Array, places: Array, itemsize: int, big_endian: bool) -> Array:
     """Unsigned elements of a buffer ``(n,) uint8`` at byte offsets."""
     if itemsize == 1:
         return data[places]
@@ -443,9 +442,9 @@ def elements_at(
     )
 
 
-def bytes_in(buffer: Buffer, name: str) -> np.ndarray:
+def bytes_in(buffer: Buffer, name: str) -> Array:
     """A buffer ``(n,) uint8`` without a copy; raises ValueError if it is not bytes."""
-    if isinstance(buffer, np.ndarray):
+    if isinstance(buffer, Array):
         if buffer.dtype != np.uint8 or buffer.ndim != 1:
             raise ValueError(
                 f"{name}: got {buffer.dtype} {buffer.shape}, allowed are bytes or uint8 of one axis"

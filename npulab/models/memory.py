@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.models.graph import Graph, Operator
 from npulab.models.listing import memory_text
@@ -47,12 +48,12 @@ class Memory:
     names: tuple[str, ...]
     operators: tuple[str, ...]
     kinds: tuple[str, ...]
-    bytes: np.ndarray = field(repr=False)
-    first: np.ndarray = field(repr=False)
-    last: np.ndarray = field(repr=False)
-    offsets: np.ndarray = field(repr=False)
-    live: np.ndarray = field(repr=False)
-    packed: np.ndarray = field(repr=False)
+    bytes: Array = field(repr=False)
+    first: Array = field(repr=False)
+    last: Array = field(repr=False)
+    offsets: Array = field(repr=False)
+    live: Array = field(repr=False)
+    packed: Array = field(repr=False)
     constants: int
     spare: int
     planner: str
@@ -225,9 +226,7 @@ def model_memory(
     )
 
 
-def place(
-    sizes: np.ndarray, first: np.ndarray, last: np.ndarray, planner: str = "wic"
-) -> np.ndarray:
+def place(sizes: Array, first: Array, last: Array, planner: str = "wic") -> Array:
     """The offsets ``(N,) int64`` that a planner gives to blocks that live from operator ``first``
     to operator ``last``, both included.
 
@@ -260,7 +259,7 @@ def place(
     return out
 
 
-def _gap(starts: np.ndarray, ends: np.ndarray, size: int) -> int:
+def _gap(starts: Array, ends: Array, size: int) -> int:
     """The lowest offset at which ``size`` bytes are free between blocks that are sorted by their
     starts."""
     reached = np.maximum.accumulate(ends)
@@ -274,7 +273,7 @@ def _gap(starts: np.ndarray, ends: np.ndarray, size: int) -> int:
     return 0
 
 
-def _alive(first: np.ndarray, last: np.ndarray, sizes: np.ndarray, count: int) -> np.ndarray:
+def _alive(first: Array, last: Array, sizes: Array, count: int) -> Array:
     """The sum ``(count,) int64`` of the sizes of all tensors that live at each operator."""
     change = np.zeros(count + 1, np.int64)
     np.add.at(change, first, sizes)
@@ -282,7 +281,7 @@ def _alive(first: np.ndarray, last: np.ndarray, sizes: np.ndarray, count: int) -
     return np.cumsum(change)[:-1]
 
 
-def _lives(model: Graph) -> tuple[list[str], np.ndarray, np.ndarray]:
+def _lives(model: Graph) -> tuple[list[str], Array, Array]:
     """Return the kind of every tensor, and the first and the last operator of its life,
     ``(tensors,) int64`` each."""
     end = max(len(model.operators) - 1, 0)
@@ -322,7 +321,7 @@ def _lives(model: Graph) -> tuple[list[str], np.ndarray, np.ndarray]:
 
 def _packed_copies(
     model: Graph, packed: Packed, widest: int | None, packs: Collection[str]
-) -> tuple[np.ndarray, int]:
+) -> tuple[Array, int]:
     """Return the bytes ``(tensors,) int64`` of the packed copy of each tensor, and the bytes of the
     constants that no operator takes once they are packed."""
     copies = np.zeros(len(model.tensors), np.int64)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.models.facts import PADDINGS
 from npulab.models.read import read_model
@@ -88,7 +89,7 @@ class Sweep:
         """One row per model, with the parameters of its layer."""
         return pd.DataFrame([layer.parameters for layer in self.layers])
 
-    def inputs(self, number: int) -> tuple[np.ndarray, ...]:
+    def inputs(self, number: int) -> tuple[Array, ...]:
         """The input tensors of the model with this number: one, two for an ``Add``; every call
         returns equal values."""
         return random_input(self.layers[number], np.random.default_rng([self.seed, number, 1]))
@@ -139,7 +140,7 @@ def _values_of(values: Any) -> list[Any]:
     """The values under a name of a grid, as a list; a single value becomes a list of one."""
     if isinstance(values, list | tuple | range | set):
         return list(values)
-    if isinstance(values, np.ndarray) and values.ndim == 1:
+    if isinstance(values, Array) and values.ndim == 1:
         return values.tolist()
     return [values]
 
@@ -214,7 +215,7 @@ def write_sweep(
     return found
 
 
-def _tensors(layer: Layer, inputs: tuple[np.ndarray, ...], rule: str | Rule) -> dict[str, bytes]:
+def _tensors(layer: Layer, inputs: tuple[Array, ...], rule: str | Rule) -> dict[str, bytes]:
     """The inputs of a layer and its expected output as little-endian bytes, by name."""
     if isinstance(layer, Add):
         expected = emulate(layer, inputs, rule)
@@ -331,7 +332,7 @@ def _output_channels(point: Mapping[str, Any]) -> int:
     return 8
 
 
-def _random_weights(point: Mapping[str, Any], random: np.random.Generator) -> np.ndarray:
+def _random_weights(point: Mapping[str, Any], random: np.random.Generator) -> Array:
     """Random weights of a convolution or a fully connected layer, with the number of bits that the
     point states."""
     dtype = WEIGHTS.get(point["dtype"], point["dtype"])
@@ -351,7 +352,7 @@ def _random_weights(point: Mapping[str, Any], random: np.random.Generator) -> np
 
 
 def _random_constants(
-    point: Mapping[str, Any], weights: np.ndarray, output_scale: float, random: np.random.Generator
+    point: Mapping[str, Any], weights: Array, output_scale: float, random: np.random.Generator
 ) -> dict[str, Any]:
     """The bias and the quantization of input and weights, drawn so that outputs spread over their
     range."""
@@ -383,7 +384,7 @@ def _random_constants(
     return {"bias": bias, "input_q": input_q, "weight_q": weight_q}
 
 
-def random_input(layer: Layer, random: np.random.Generator) -> tuple[np.ndarray, ...]:
+def random_input(layer: Layer, random: np.random.Generator) -> tuple[Array, ...]:
     """The random input tensors of a layer, with a batch of one: one tensor, two for an ``Add``.
 
     float16 numbers are multiples of 1/8, so that a sum of them does not depend on the order.
@@ -394,7 +395,7 @@ def random_input(layer: Layer, random: np.random.Generator) -> tuple[np.ndarray,
     return (first,)
 
 
-def _random_codes(dtype: str, shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
+def _random_codes(dtype: str, shape: tuple[int, ...], random: np.random.Generator) -> Array:
     """A random tensor: each code of a quantized type is as likely as any other; other types get
     real numbers around 0."""
     if dtype in QUANTIZED:

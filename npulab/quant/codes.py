@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.quant.requantize import within
 from npulab.quant.rules import RULES, Rule, ratio_of_scales, rule
@@ -54,11 +55,11 @@ def codes_by_rule(
     return pd.DataFrame(codes, [by.name for by in candidates], [int(one) for one in sums])
 
 
-def same_codes(codes: pd.DataFrame) -> list[tuple[tuple[str, ...], np.ndarray]]:
+def same_codes(codes: pd.DataFrame) -> list[tuple[tuple[str, ...], Array]]:
     """Return, for rows of ``codes_by_rule`` that are equal, the names of their rules and their
     codes.
     """
-    found: dict[bytes, tuple[list[str], np.ndarray]] = {}
+    found: dict[bytes, tuple[list[str], Array]] = {}
     for name, row in zip(codes.index, codes.to_numpy(), strict=True):
         found.setdefault(row.tobytes(), ([], row))[0].append(name)
     return [(tuple(names), row) for names, row in found.values()]
@@ -76,6 +77,6 @@ def three(scales: Scales) -> tuple[Any, Any, Any]:
     return scales[0], scales[1], scales[2]
 
 
-def real_values(accumulators: Any, scales: Scales) -> np.ndarray:
+def real_values(accumulators: Any, scales: Scales) -> Array:
     """Accumulators in output units, float64; the ratio is formed in double."""
     return np.asarray(accumulators, np.float64) * ratio_of_scales(*three(scales), "D")

@@ -7,6 +7,7 @@ gemmlowp/fixedpoint/fixedpoint.h.
 from __future__ import annotations
 
 import numpy as np
+from numpy import ndarray as Array
 
 LOW, HIGH = -(2**31), 2**31 - 1
 # exp(-2**n) with no integer bits, by n
@@ -23,7 +24,7 @@ EXP_EIGHTH, THIRD = 1895147668, 715827883  # exp(-1/8) and 1/3 with no integer b
 START, SLOPE = 1515870810, -1010580540  # 48/17 and -32/17 with 2 integer bits
 
 
-def product(a: np.ndarray, b: np.ndarray | int, bits: int = 31) -> np.ndarray:
+def product(a: Array, b: Array | int, bits: int = 31) -> Array:
     """``a * b / 2**bits``, half away from zero for positive and half up for negative products,
     saturated: the doubling high product of registers of ``bits + 1`` bits."""
     whole = np.asarray(a, np.int64) * b
@@ -31,19 +32,19 @@ def product(a: np.ndarray, b: np.ndarray | int, bits: int = 31) -> np.ndarray:
     return np.minimum(np.sign(nudged) * (np.abs(nudged) >> bits), 2**bits - 1)
 
 
-def shifted_right(values: np.ndarray, by: np.ndarray | int) -> np.ndarray:
+def shifted_right(values: Array, by: Array | int) -> Array:
     """``values / 2**by`` rounded half away from zero."""
     values = np.asarray(values, np.int64)
     mask = np.left_shift(np.int64(1), np.asarray(by, np.int64)) - 1
     return (values >> by) + ((values & mask) > (mask >> 1) + (values < 0))
 
 
-def shifted_left(values: np.ndarray, by: int) -> np.ndarray:
+def shifted_left(values: Array, by: int) -> Array:
     """``values * 2**by``, saturated to int32."""
     return np.clip(np.asarray(values, np.int64) * 2**by, LOW, HIGH)
 
 
-def exponential(values: np.ndarray, integer_bits: int) -> np.ndarray:
+def exponential(values: Array, integer_bits: int) -> Array:
     """``exp(values)`` with no integer bits, of values at most 0 that have ``integer_bits``."""
     values = np.asarray(values, np.int64)
     fraction_bits = 31 - integer_bits
@@ -59,7 +60,7 @@ def exponential(values: np.ndarray, integer_bits: int) -> np.ndarray:
     return np.where(values == 0, HIGH, out)
 
 
-def _exponential_of_quarter(values: np.ndarray) -> np.ndarray:
+def _exponential_of_quarter(values: Array) -> Array:
     """The same of values from -1/4 to 0 that have no integer bits: a Taylor series about -1/8."""
     x = values + 2**28
     square = product(x, x)
@@ -68,7 +69,7 @@ def _exponential_of_quarter(values: np.ndarray) -> np.ndarray:
     return np.minimum(EXP_EIGHTH + product(x + series, EXP_EIGHTH), HIGH)
 
 
-def inverse_of_one_plus(values: np.ndarray) -> np.ndarray:
+def inverse_of_one_plus(values: Array) -> Array:
     """``1 / (1 + values)`` of values from 0 to 1, none with integer bits: three steps of Newton."""
     total = np.asarray(values, np.int64) + HIGH
     half = np.sign(total) * ((np.abs(total) + 1) // 2)
@@ -78,7 +79,7 @@ def inverse_of_one_plus(values: np.ndarray) -> np.ndarray:
     return shifted_left(x, 1)
 
 
-def reciprocal(values: np.ndarray, integer_bits: int) -> tuple[np.ndarray, np.ndarray]:
+def reciprocal(values: Array, integer_bits: int) -> tuple[Array, Array]:
     """(raw, bits): ``1 / values`` is ``raw / 2**(31 + bits)``, of positive values that have
     ``integer_bits``."""
     values = np.asarray(values, np.int64)

@@ -8,11 +8,12 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 SAME_SIZE: dict[str, type[np.int16] | type[np.int32]] = {"float16": np.int16, "float32": np.int32}
 
 
-def ulps(a: Any, b: Any) -> np.ndarray:
+def ulps(a: Any, b: Any) -> Array:
     """The distance of two tensors of float16, or of float32, in representable numbers: int64
     ``(...)``.
 
@@ -31,7 +32,7 @@ def ulps(a: Any, b: Any) -> np.ndarray:
     return np.abs(steps(a, b))
 
 
-def steps(a: Any, b: Any) -> np.ndarray:
+def steps(a: Any, b: Any) -> Array:
     """The steps that lead from ``b`` up to ``a``, int64 ``(...)``: the difference of codes, or ulps
     with a sign.
 
@@ -63,7 +64,7 @@ def unit(dtype: Any) -> str:
     return "code"
 
 
-def _place(values: np.ndarray) -> np.ndarray:
+def _place(values: Array) -> Array:
     """Return the place of each number in the sorted numbers of its type, int64; both zeros have
     place 0.
     """
@@ -84,9 +85,9 @@ class Near(NamedTuple):
     float32 numbers have no tail: the errors of their roundings are lost.
     """
 
-    values: np.ndarray
-    tail: np.ndarray | float = 0.0
-    error: np.ndarray | float = 0.0
+    values: Array
+    tail: Array | float = 0.0
+    error: Array | float = 0.0
 
     def __mul__(self, by: Any) -> Near:
         """The product with numbers of the same type."""
@@ -107,10 +108,10 @@ class Near(NamedTuple):
 
     def _next(
         self,
-        values: np.ndarray,
-        lost: np.ndarray,
-        tail: np.ndarray | float,
-        error: np.ndarray | float,
+        values: Array,
+        lost: Array,
+        tail: Array | float,
+        error: Array | float,
     ) -> Near:
         lost = np.where(np.isfinite(values), lost, 0.0)  # infinities and NaN have no tail
         if not np.any(tail) and not np.any(error):
@@ -124,21 +125,21 @@ class Near(NamedTuple):
         )
 
 
-def _split(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _split(values: Array) -> tuple[Array, Array]:
     """Split numbers into two halves of 26 bits."""
     raised = values * (2.0**27 + 1)
     high = raised - (raised - values)
     return high, values - high
 
 
-def _sum(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _sum(a: Array, b: Array) -> tuple[Array, Array]:
     """(the sum, the error of its rounding); either number may be larger."""
     total = a + b
     back = total - a
     return total, (a - (total - back)) + (b - back)
 
 
-def odd(near: Near) -> np.ndarray:
+def odd(near: Near) -> Array:
     """Numbers with their tails as float64 that are rounded to odd: rounded again to fewer bits they
     are the exact numbers rounded once (Boldo and Melquiond, 2008)."""
     total, rest = _sum(near.values, np.asarray(near.tail))
@@ -157,7 +158,7 @@ def nearest_half(value: Fraction) -> np.float16:
         return np.float16(_odd(np.asarray(near), (value > near) - (value < near)))
 
 
-def _odd(values: np.ndarray, side: Any) -> np.ndarray:
+def _odd(values: Array, side: Any) -> Array:
     """float64 numbers that round to float16 as numbers less than a step above (side 1), below (-1)
     or at (0) the values do.
 
@@ -174,13 +175,13 @@ def halves(
     near: Near,
     exact: Callable[[tuple[int, ...]], np.float16],
     bounds: tuple[float, float] = (-np.inf, np.inf),
-) -> np.ndarray:
+) -> Array:
     """Numbers clamped and rounded once to float16; every NaN becomes 0x7E00.
 
     ``exact`` gives the number at a place whose error leaves two answers.  A lower bound of 0 is +0.
     """
 
-    def rounded(some: np.ndarray) -> np.ndarray:
+    def rounded(some: Array) -> Array:
         return (some.clip(*bounds) + (0.0 if bounds[0] == 0 else -0.0)).astype(np.float16)
 
     with np.errstate(over="ignore", invalid="ignore"):

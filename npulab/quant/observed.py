@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.quant.emulate import clamp_range
 from npulab.quant.emulate.engines import EXACT, REAL, Parts, parts
@@ -53,10 +54,10 @@ class Stage:
 class Mismatches(NamedTuple):
     """Outputs that a candidate does not predict: each array is ``(mismatches,)``."""
 
-    differences: np.ndarray  # output minus prediction
-    tie: np.ndarray
-    negative: np.ndarray
-    saturated: np.ndarray
+    differences: Array  # output minus prediction
+    tie: Array
+    negative: Array
+    saturated: Array
 
 
 class Witness(NamedTuple):
@@ -64,7 +65,7 @@ class Witness(NamedTuple):
 
     accumulator: int
     channel: int
-    outputs: np.ndarray
+    outputs: Array
 
 
 @dataclass(frozen=True)
@@ -90,10 +91,10 @@ class Observed:
     """Accumulators and outputs ``(N, C)``, and everything but the rule that leads from one to the
     other."""
 
-    accumulators: np.ndarray
-    outputs: np.ndarray
+    accumulators: Array
+    outputs: Array
     scales: tuple[Any, Any, Any]  # of input, weights, output
-    bias: np.ndarray  # (C,), added to real outputs
+    bias: Array  # (C,), added to real outputs
     stage: Stage
     bounds: tuple[float, float]
 
@@ -110,7 +111,7 @@ class Observed:
         return self.outputs.shape[1]
 
     @property
-    def saturated(self) -> np.ndarray:
+    def saturated(self) -> Array:
         """True for outputs at a bound of the clamp."""
         return np.isin(self.outputs, self.bounds)
 
@@ -153,9 +154,9 @@ class Observed:
     def predict(
         self,
         candidate: Candidate,
-        accumulators: np.ndarray | None = None,
+        accumulators: Array | None = None,
         channels: range | None = None,
-    ) -> np.ndarray:
+    ) -> Array:
         """Outputs ``(N, channels)``; raises ValueError if a rule cannot say the scales or hold the
         accumulators."""
         if accumulators is None:
@@ -171,9 +172,7 @@ class Observed:
                 predicted.append(self._by_rule(by, sums, first, candidate.bounds))
         return np.concatenate(predicted, axis=1)
 
-    def _by_rule(
-        self, by: Rule, sums: np.ndarray, first: int, bounds: tuple[float, float]
-    ) -> np.ndarray:
+    def _by_rule(self, by: Rule, sums: Array, first: int, bounds: tuple[float, float]) -> Array:
         """Outputs of one rule, for the channels from ``first``."""
         low, high = bounds
         channels = slice(first, first + sums.shape[1])
@@ -264,7 +263,7 @@ def observe(accumulators: Any, outputs: Any, given: Given) -> Observed:
     )
 
 
-def array_of(name: str, values: Any) -> np.ndarray:
+def array_of(name: str, values: Any) -> Array:
     """An array in this machine's byte order."""
     try:
         array = np.asarray(values)
@@ -275,7 +274,7 @@ def array_of(name: str, values: Any) -> np.ndarray:
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
-def _refuse_arrays(accumulators: np.ndarray, outputs: np.ndarray) -> None:
+def _refuse_arrays(accumulators: Array, outputs: Array) -> None:
     """Raise TypeError or ValueError for arrays that are not accumulators and their outputs."""
     if accumulators.dtype.kind not in "iu":
         raise TypeError(f"accumulators: got {accumulators.dtype}, allowed are whole numbers")
@@ -292,7 +291,7 @@ def _refuse_arrays(accumulators: np.ndarray, outputs: np.ndarray) -> None:
         )
 
 
-def _scale(name: str, q: Any, channels: int) -> np.ndarray:
+def _scale(name: str, q: Any, channels: int) -> Array:
     """The scale of input, weights or output: a float32 number as float64, or one per channel."""
     if not isinstance(q, QuantParams):
         raise ValueError(
@@ -309,13 +308,13 @@ def _scale(name: str, q: Any, channels: int) -> np.ndarray:
         return np.asarray(q.scale, np.float32).astype(np.float64)
 
 
-def near_boundaries(ratio: float, codes: np.ndarray) -> np.ndarray:
+def near_boundaries(ratio: float, codes: Array) -> Array:
     """Accumulators within int32 next to where outputs change, rounding to nearest or down."""
     boundaries = np.rint(np.concatenate([codes, codes + 0.5]) / ratio)
     sums = boundaries[:, None] + np.arange(-NEAR, NEAR + 1)
     return np.unique(sums[np.abs(sums) < 2**31]).astype(np.int64)
 
 
-def distinct(codes: np.ndarray) -> np.ndarray:
+def distinct(codes: Array) -> Array:
     """How many different codes each column has."""
     return 1 + np.count_nonzero(np.diff(np.sort(codes, axis=0), axis=0), axis=0)

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.quant.emulate.engines import EXACT
 from npulab.quant.functions import Function, function_of, functions
@@ -70,18 +71,18 @@ class Probes:
         return self.layers[0]
 
     @property
-    def accumulators(self) -> np.ndarray:
+    def accumulators(self) -> Array:
         """``(P,)`` int64."""
         return np.concatenate([layer.bias for layer in self.layers]).astype(np.int64)
 
     @property
-    def scales(self) -> np.ndarray:
+    def scales(self) -> Array:
         """Weight scales ``(P,)`` float64."""
         scales = [np.broadcast_to(layer.weight_q.scale, layer.bias.shape) for layer in self.layers]
         return np.concatenate(scales)
 
     @property
-    def x(self) -> np.ndarray:
+    def x(self) -> Array:
         """The input of ``layer``, zeros; each of ``layers`` takes zeros of its own
         ``input_shape``."""
         return np.zeros(self.layer.input_shape, self.layer.dtype)
@@ -118,13 +119,13 @@ class Probes:
             engines = [name for name in engines if name in fit]
         return replace(found, engines=tuple(engines))
 
-    def _observed(self, codes: np.ndarray) -> Observed:
+    def _observed(self, codes: Array) -> Observed:
         first = self.layers[0]
         weight_q = QuantParams(tuple(self.scales))
         given = Given(input_q=first.input_q, weight_q=weight_q, output_q=first.output_q)
         return observe(self.accumulators, codes, given)
 
-    def _codes(self, outputs: Any) -> np.ndarray:
+    def _codes(self, outputs: Any) -> Array:
         """The codes ``(P,)``; raises ValueError if the outputs are not P codes of the type."""
         dtype = self.layers[0].dtype
         size = len(self.accumulators)
@@ -228,10 +229,10 @@ def _asked(rules: Iterable[str | Rule] | str | Rule | None, dtype: str) -> list[
 class Pool:
     """Candidates for probes: each array has a column per candidate."""
 
-    scales: np.ndarray  # of the weights (K,)
-    sums: np.ndarray  # accumulators (K,)
-    codes: np.ndarray  # outputs (rules, K)
-    ties: np.ndarray  # sign and parity of a tie, 0 to 3; -1 if the accumulator is not a tie (K,)
+    scales: Array  # of the weights (K,)
+    sums: Array  # accumulators (K,)
+    codes: Array  # outputs (rules, K)
+    ties: Array  # sign and parity of a tie, 0 to 3; -1 if the accumulator is not a tie (K,)
     input_scale: float
 
     def only(self, picks: list[int]) -> Pool:
@@ -295,8 +296,8 @@ def _input_scale(rules: Sequence[Rule], zero_point: int) -> float:
 
 
 def _codes_at(
-    rules: Sequence[Rule], sums: np.ndarray, scales: tuple[float, float, float], zero_point: int
-) -> np.ndarray:
+    rules: Sequence[Rule], sums: Array, scales: tuple[float, float, float], zero_point: int
+) -> Array:
     """Outputs ``(rules, N)`` before the clamp; raises ValueError if a rule cannot say the
     scales."""
     codes = []
@@ -306,7 +307,7 @@ def _codes_at(
     return np.array(codes)
 
 
-def _alike(codes: np.ndarray) -> np.ndarray:
+def _alike(codes: Array) -> Array:
     """For every row and column the first row with the same code in that column."""
     return np.array([(codes == row).argmax(0) for row in codes])
 
@@ -314,7 +315,7 @@ def _alike(codes: np.ndarray) -> np.ndarray:
 class Choice(NamedTuple):
     """Some candidates, and how they separate rules: equal labels are not separated."""
 
-    labels: np.ndarray  # (rules,)
+    labels: Array  # (rules,)
     separated: int  # different labels
     scales: int  # different scales, if these are spared
     picks: tuple[int, ...]
@@ -407,7 +408,7 @@ def _layer_ranges(probes: Pool, per_channel: bool) -> list[tuple[int, int]]:
     return list(zip(starts, [*starts[1:], len(probes.scales)], strict=True))
 
 
-def _layer(op: str, dtype: str, bias: np.ndarray, scale: Any, input_scale: float) -> Layer:
+def _layer(op: str, dtype: str, bias: Array, scale: Any, input_scale: float) -> Layer:
     """A layer of weights 0, so that the bias is the accumulator."""
     count = len(bias)
     kind = np.int8

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.quant.rules import Float, Rule, rule
 
@@ -19,14 +20,14 @@ NOTHING = np.empty(0, np.int64), np.empty(0, np.float32)
 
 
 def requantize(
-    accumulators: np.ndarray,
+    accumulators: Array,
     by: str | Rule,
     multiplier: Any,
     right_shift: Any,
     zero_point: int,
     low: int,
     high: int,
-) -> np.ndarray:
+) -> Array:
     """Outputs ``(..., C)`` int64 of accumulators: scale by the rule, add the zero point, clamp.
 
     Raises ValueError for a multiplier, right shift or accumulator that the rule does not take.
@@ -40,7 +41,7 @@ def requantize(
     return by.fast(accumulators, multiplier, right_shift, zero_point, low, high)
 
 
-def within(accumulators: np.ndarray, by: Rule, channel: int = 0) -> np.ndarray:
+def within(accumulators: Array, by: Rule, channel: int = 0) -> Array:
     """Accumulators ``(..., C)`` int64 as the rule's register holds them: wrapped if it wraps.
 
     ``channel`` is the number of the first channel.  Raises ValueError naming the channel of an
@@ -76,13 +77,13 @@ class Requantizer:
     """
 
     parts: tuple[tuple[Rule, int, int], ...]
-    multiplier: np.ndarray
-    right_shift: np.ndarray
+    multiplier: Array
+    right_shift: Array
     zero_point: int
     low: int
     high: int
     repeat: int = 1
-    factor: np.ndarray = field(init=False)
+    factor: Array = field(init=False)
     limit: Any = field(init=False)
     bytewise: bool = field(init=False)
 
@@ -135,9 +136,7 @@ class Requantizer:
             len(self.parts) == 1 and type(by) is Float and by.ties == "half-even" and reach < 2**21
         )
 
-    def __call__(
-        self, accumulators: np.ndarray, out: np.ndarray, scratch: Scratch
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def __call__(self, accumulators: Array, out: Array, scratch: Scratch) -> tuple[Array, Array]:
         """Write the outputs of accumulators ``(n, repeat * C)``, float32 or float64 whole numbers,
         to ``out``.
 
@@ -158,7 +157,7 @@ class Requantizer:
         at = np.flatnonzero(near(scaled, out, scratch))
         return at, accumulators.ravel()[at]
 
-    def _plain(self, scaled: np.ndarray, out: np.ndarray) -> None:
+    def _plain(self, scaled: Array, out: Array) -> None:
         by, zero = self.parts[0][0], np.float32(self.zero_point)
         first = isinstance(by, Float) and by.zero_point_first
         if first:
@@ -176,7 +175,7 @@ class Requantizer:
         else:
             np.subtract(whole, MAGIC.view(np.int32) - np.int32(shift), out=out, casting="unsafe")
 
-    def _bytes(self, scaled: np.ndarray, out: np.ndarray, scratch: Scratch) -> np.ndarray:
+    def _bytes(self, scaled: Array, out: Array, scratch: Scratch) -> Array:
         """Write estimates of 8 bits; return where they are near a boundary.
 
         A value plus MAGIC_BYTES has its whole part in one byte and eight bits of fraction in the
@@ -193,7 +192,7 @@ class Requantizer:
         np.copyto(out, both, casting="unsafe")
         return np.equal(part, 0, out=scratch.take("near", scaled.shape, np.bool_))
 
-    def _near(self, scaled: np.ndarray, out: np.ndarray, scratch: Scratch) -> np.ndarray:
+    def _near(self, scaled: Array, out: Array, scratch: Scratch) -> Array:
         """Write estimates; return where they are near a boundary."""
         direction, zero = self.parts[0][0].rounding_direction, np.float32(self.zero_point)
         whole = scratch.take("whole", scaled.shape, np.float32)
@@ -212,7 +211,7 @@ class Requantizer:
         np.copyto(out, whole, casting="unsafe")
         return near
 
-    def recompute(self, at: np.ndarray, accumulators: np.ndarray, out: np.ndarray) -> None:
+    def recompute(self, at: Array, accumulators: Array, out: Array) -> None:
         """Ask the rule about places ``at`` (flat, in ``out``), whose accumulators are given."""
         channels = len(self.multiplier)
         columns = out.shape[-1]
@@ -231,7 +230,7 @@ class Requantizer:
             else:
                 out[np.divmod(places, columns)] = answer
 
-    def _ask(self, by: Rule, accumulators: np.ndarray, channel: np.ndarray) -> np.ndarray:
+    def _ask(self, by: Rule, accumulators: Array, channel: Array) -> Array:
         codes = by.exact(
             accumulators, self.multiplier[channel], self.right_shift[channel], self.zero_point
         )
@@ -242,10 +241,10 @@ class Scratch:
     """Arrays that a layer uses again for every block."""
 
     def __init__(self) -> None:
-        self._held: dict[str, np.ndarray] = {}
-        self._views: dict[tuple[str, tuple[int, ...]], np.ndarray] = {}
+        self._held: dict[str, Array] = {}
+        self._views: dict[tuple[str, tuple[int, ...]], Array] = {}
 
-    def take(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    def take(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
         """An array of this name; its content is left over from its last use."""
         view = self._views.get((name, shape))
         if view is not None and view.dtype == dtype:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.support.refuse import one_of
 
@@ -31,7 +32,7 @@ EXACT_FLOAT32, EXACT_FLOAT64 = 2**24, 2**53
 QUANTIZED = ("int8", "uint8", "int16")  # types of codes
 FORMER = {"toward": "rounding_direction", "stray": "max_deviation"}  # earlier names, which warn
 HALVES = np.array([0, *(2**n for n in range(62))])  # half of 2**shift, whole
-Factors = tuple[np.ndarray, np.ndarray]  # multiplier and right shift, by channel
+Factors = tuple[Array, Array]  # multiplier and right shift, by channel
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class QuantParams:
         object.__setattr__(self, "zero_point", whole)
 
 
-def shift_right(values: np.ndarray, shift: Any, rounding: str) -> np.ndarray:
+def shift_right(values: Array, shift: Any, rounding: str) -> Array:
     """``values / 2**shift`` rounded as named; int64, ``|values| < 2**62``, shift >= 0.
 
     >>> [int(shift_right(np.int64(-5), 1, r)) for r in ROUNDINGS]
@@ -90,7 +91,7 @@ def shift_right(values: np.ndarray, shift: Any, rounding: str) -> np.ndarray:
     return up - ((values & (2 * half - 1) == half) & (up & 1 == 1))  # a tie goes to the even number
 
 
-def divided(values: np.ndarray, by: Any, rounding: str) -> np.ndarray:
+def divided(values: Array, by: Any, rounding: str) -> Array:
     """``values / by`` rounded as named; whole numbers, ``by`` at least 1.
 
     >>> [int(divided(np.int64(-10), 4, r)) for r in ROUNDINGS]
@@ -108,9 +109,7 @@ def divided(values: np.ndarray, by: Any, rounding: str) -> np.ndarray:
     return down + (2 * rest > by) + (tie if rounding == "half-up" else tie & (down & 1 == 1))
 
 
-def ratio_of_scales(
-    input_scale: Any, weight_scale: Any, output_scale: Any, order: str
-) -> np.ndarray:
+def ratio_of_scales(input_scale: Any, weight_scale: Any, output_scale: Any, order: str) -> Array:
     """``input_scale * weight_scale / output_scale``, float64 like ``weight_scale``.
 
     The scales are float32 numbers.  Order "D": product and quotient in float64; "P": the product is
@@ -201,7 +200,7 @@ class Rule:
         """
         return self.of_ratio(ratio_of_scales(input_scale, weight_scale, output_scale, self.order))
 
-    def of_ratio(self, ratio: np.ndarray) -> Factors:
+    def of_ratio(self, ratio: Array) -> Factors:
         """(multiplier, right_shift) of a ratio of scales, float64."""
         fraction, exponent = np.frexp(ratio)
         whole = np.floor(fraction * 2.0**31 + 0.5).astype(np.int64)
@@ -213,26 +212,26 @@ class Rule:
         return np.where(tiny, 0, whole), -np.where(tiny, 0, exponent)
 
     def exact(
-        self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0
-    ) -> np.ndarray:
+        self, accumulators: Array, multiplier: Any, right_shift: Any, zero_point: int = 0
+    ) -> Array:
         """Output codes ``(..., C)`` int64 before the clamp, of accumulators ``(..., C)`` int64; the
         definition."""
         raise NotImplementedError
 
-    def max_deviation(self, right_shift: np.ndarray) -> Any:
+    def max_deviation(self, right_shift: Array) -> Any:
         """The maximum deviation of ``exact`` from the rounded real-valued result, in output
         units: how near to a rounding boundary it may decide otherwise."""
         return 0.0
 
     def fast(
         self,
-        accumulators: np.ndarray,
+        accumulators: Array,
         multiplier: Any,
         right_shift: Any,
         zero_point: int,
         low: int,
         high: int,
-    ) -> np.ndarray:
+    ) -> Array:
         """``clip(exact(...), low, high)``, int64, most of it decided in float32."""
         accumulators = np.asarray(accumulators, np.int64)
         channels = 1
@@ -247,7 +246,7 @@ class Rule:
         ready.recompute(*ready(flat.astype(np.float64), out, Scratch()), out)
         return out.reshape(accumulators.shape)
 
-    def real(self, multiplier: Any, right_shift: Any) -> np.ndarray:
+    def real(self, multiplier: Any, right_shift: Any) -> Array:
         """The ratio of scales that a multiplier and a right shift say, float64."""
         return np.asarray(multiplier) * 2.0 ** -(
             np.asarray(right_shift) + float(self.fraction_bits)
@@ -266,7 +265,7 @@ class Rule:
                     f"{name}: got {got[wrong].flat[0]}, allowed with {self.name} is {low} to {high}"
                 )
 
-    def _at_most(self, ratio: np.ndarray, fits: np.ndarray, allowed: str) -> None:
+    def _at_most(self, ratio: Array, fits: Array, allowed: str) -> None:
         if not np.all(fits):
             got = np.asarray(ratio)[~fits].flat[0]
             raise ValueError(
@@ -286,8 +285,8 @@ class DoubleRounding(Rule):
     ties: str = "half-away"
 
     def exact(
-        self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0
-    ) -> np.ndarray:
+        self, accumulators: Array, multiplier: Any, right_shift: Any, zero_point: int = 0
+    ) -> Array:
         accumulators, right_shift = (
             np.asarray(accumulators, np.int64),
             np.asarray(right_shift, np.int64),
@@ -305,7 +304,7 @@ class DoubleRounding(Rule):
             + zero_point
         )
 
-    def max_deviation(self, right_shift: np.ndarray) -> Any:
+    def max_deviation(self, right_shift: Array) -> Any:
         # the first rounding moves the value by half a unit of the last shift; a register that was
         # shifted left may have wrapped, to any value
         right_shift = np.asarray(right_shift, np.float64)
@@ -325,7 +324,7 @@ class Float32Bits(DoubleRounding):
     multipliers: ClassVar[tuple[float, float]] = (2**30, 2**31 - 1)
     right_shifts: ClassVar[tuple[int, int]] = (0, 31)
 
-    def of_ratio(self, ratio: np.ndarray) -> Factors:
+    def of_ratio(self, ratio: Array) -> Factors:
         """(multiplier, right_shift); raises ValueError outside of 2**-32 <= ratio < 1, as QNNPACK
         does."""
         self._at_most(ratio, (ratio < 1) & (ratio >= 2.0**-32), "2**-32 up to 1, 1 excluded")
@@ -343,8 +342,8 @@ class SingleRounding(Rule):
     ties: str = "half-up"
 
     def exact(
-        self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0
-    ) -> np.ndarray:
+        self, accumulators: Array, multiplier: Any, right_shift: Any, zero_point: int = 0
+    ) -> Array:
         product = np.asarray(accumulators, np.int64) * multiplier
         return shift_right(product, 31 + np.asarray(right_shift, np.int64), self.ties) + zero_point
 
@@ -391,7 +390,7 @@ class Mantissa(Rule):
             return self.ties
         return "nearest"
 
-    def of_ratio(self, ratio: np.ndarray) -> Factors:
+    def of_ratio(self, ratio: Array) -> Factors:
         """(multiplier, right_shift), int64 like ``ratio``."""
         pattern = np.asarray(ratio, np.float32).view(np.uint32).astype(np.int64)
         exponent, mantissa = pattern >> 23, pattern & 0x7FFFFF
@@ -404,8 +403,8 @@ class Mantissa(Rule):
         return 2**self.bits + (mantissa >> 23 - self.bits), right
 
     def exact(
-        self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0
-    ) -> np.ndarray:
+        self, accumulators: Array, multiplier: Any, right_shift: Any, zero_point: int = 0
+    ) -> Array:
         product = np.asarray(accumulators, np.int64) * multiplier
         left = np.maximum(-np.asarray(right_shift, np.int64), 0)
         return shift_right(product * 2**left, np.maximum(right_shift, 0), self.ties) + zero_point
@@ -424,7 +423,7 @@ class SignedMultiplier(Rule):
     multipliers: ClassVar[tuple[float, float]] = (-(2**15), 2**15 - 1)
     right_shifts: ClassVar[tuple[int, int]] = (0, 63)
 
-    def of_ratio(self, ratio: np.ndarray) -> Factors:
+    def of_ratio(self, ratio: Array) -> Factors:
         """(multiplier, right_shift), int64 like ``ratio``."""
         exponent = np.frexp(ratio)[1]
         self._at_most(ratio, exponent <= 15, "below 2**15")
@@ -432,8 +431,8 @@ class SignedMultiplier(Rule):
         return np.minimum(np.rint(ratio * 2.0**right), 2**15 - 1).astype(np.int64), right
 
     def exact(
-        self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0
-    ) -> np.ndarray:
+        self, accumulators: Array, multiplier: Any, right_shift: Any, zero_point: int = 0
+    ) -> Array:
         product = np.asarray(accumulators, np.int64) * multiplier
         return (
             np.clip(shift_right(product, right_shift, "half-away"), -(2**16), 2**16 - 1)
@@ -460,7 +459,7 @@ class LeadingBits(Rule):
     right_shifts: ClassVar[tuple[int, int]] = (0, 140)
     types: ClassVar[tuple[str, ...]] = ("int8", "uint8")
 
-    def of_ratio(self, ratio: np.ndarray) -> Factors:
+    def of_ratio(self, ratio: Array) -> Factors:
         """(multiplier, right_shift), int64 like ``ratio``."""
         pattern = np.asarray(ratio, np.float32).view(np.uint32).astype(np.int64)
         exponent, multiplier = pattern >> 23, (pattern >> 9 & 0x7FFF) + 1
@@ -468,8 +467,8 @@ class LeadingBits(Rule):
         return np.where(multiplier < 2**14, multiplier | 2**14, multiplier), 141 - exponent
 
     def exact(
-        self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0
-    ) -> np.ndarray:
+        self, accumulators: Array, multiplier: Any, right_shift: Any, zero_point: int = 0
+    ) -> Array:
         return (
             shift_right(np.asarray(accumulators, np.int64) * multiplier, right_shift, "half-even")
             + zero_point
@@ -501,12 +500,12 @@ class TwoSteps(Rule):
         scale = np.asarray(weight_scale, np.float32)
         return self._formed(ratio, scale / scale.max())
 
-    def of_ratio(self, ratio: np.ndarray) -> Factors:
+    def of_ratio(self, ratio: Array) -> Factors:
         """(share * 2**16 + multiplier of all, right_shift), int64 like ``ratio``."""
         ratio = np.asarray(ratio)
         return self._formed(ratio, (ratio / ratio.max(initial=0)).astype(np.float32))
 
-    def _formed(self, ratio: np.ndarray, part: np.ndarray) -> Factors:
+    def _formed(self, ratio: Array, part: Array) -> Factors:
         most = ratio.max()
         fraction, exponent = math.frexp(most)
         right = 15 - exponent - (fraction * 2**15 > 2**15 - 1)
@@ -521,18 +520,18 @@ class TwoSteps(Rule):
         share, of_all = np.divmod(np.asarray(multiplier, np.int64), 2**16)
         return share, of_all
 
-    def real(self, multiplier: Any, right_shift: Any) -> np.ndarray:
+    def real(self, multiplier: Any, right_shift: Any) -> Array:
         share, of_all = self.split(multiplier)
         return share * of_all * 2.0 ** -(np.asarray(right_shift) + float(self.share_bits))
 
     def exact(
-        self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0
-    ) -> np.ndarray:
+        self, accumulators: Array, multiplier: Any, right_shift: Any, zero_point: int = 0
+    ) -> Array:
         share, of_all = self.split(multiplier)
         once = shift_right(np.asarray(accumulators, np.int64) * share, self.share_bits, "half-even")
         return shift_right(once * of_all, right_shift, "half-even") + zero_point
 
-    def max_deviation(self, right_shift: np.ndarray) -> Any:
+    def max_deviation(self, right_shift: Array) -> Any:
         # the first step moves a value by half a unit, which the multiplier of all, below 2**15,
         # carries on
         return np.minimum(2.0 ** (14 - np.asarray(right_shift, np.float64)), 0.5)
@@ -551,14 +550,14 @@ class Short(Rule):
     right_shifts: ClassVar[tuple[int, int]] = (-7, 31)
     types: ClassVar[tuple[str, ...]] = ("int16",)
 
-    def of_ratio(self, ratio: np.ndarray) -> Factors:
+    def of_ratio(self, ratio: Array) -> Factors:
         """(multiplier of 15 bits, right_shift), int64 like ``ratio``."""
         long, right = super().of_ratio(ratio)
         return np.where(long < 0x7FFF0000, (long + 2**15) >> 16, 0x7FFF), right
 
     def exact(
-        self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0
-    ) -> np.ndarray:
+        self, accumulators: Array, multiplier: Any, right_shift: Any, zero_point: int = 0
+    ) -> Array:
         product = np.asarray(accumulators, np.int64) * multiplier
         return shift_right(product, 15 + np.asarray(right_shift, np.int64), "half-up") + zero_point
 
@@ -579,14 +578,14 @@ class Float(Rule):
     multipliers: ClassVar[tuple[float, float]] = (2.0**-149, 2.0**64)
     right_shifts: ClassVar[tuple[int, int]] = (0, 0)
 
-    def of_ratio(self, ratio: np.ndarray) -> Factors:
+    def of_ratio(self, ratio: Array) -> Factors:
         """(ratio, 0), float64."""
         self._at_most(ratio, ratio <= self.multipliers[1], "up to 2**64")
         return ratio, np.zeros(ratio.shape, np.int64)
 
     def exact(
-        self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0
-    ) -> np.ndarray:
+        self, accumulators: Array, multiplier: Any, right_shift: Any, zero_point: int = 0
+    ) -> Array:
         scaled = np.asarray(accumulators, np.int64).astype(np.float32) * np.asarray(
             multiplier, np.float32
         )
@@ -605,8 +604,8 @@ class Double(Float):
     multipliers: ClassVar[tuple[float, float]] = (5e-324, 2.0**64)
 
     def exact(
-        self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0
-    ) -> np.ndarray:
+        self, accumulators: Array, multiplier: Any, right_shift: Any, zero_point: int = 0
+    ) -> Array:
         return whole(half_away(np.asarray(accumulators, np.float64) * multiplier)) + zero_point
 
 
@@ -617,8 +616,8 @@ class Half(Float):
     types: ClassVar[tuple[str, ...]] = ("int8", "uint8", "float16")
 
     def exact(
-        self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0
-    ) -> np.ndarray:
+        self, accumulators: Array, multiplier: Any, right_shift: Any, zero_point: int = 0
+    ) -> Array:
         scaled = np.asarray(accumulators, np.int64).astype(np.float32) * np.asarray(
             multiplier, np.float32
         )
@@ -627,7 +626,7 @@ class Half(Float):
             np.rint(np.clip(scaled, -most, most).astype(np.float16)).astype(np.int64) + zero_point
         )
 
-    def max_deviation(self, right_shift: np.ndarray) -> Any:
+    def max_deviation(self, right_shift: Array) -> Any:
         return 0.5  # float16 is coarser than any window
 
 
@@ -652,21 +651,21 @@ class Hybrid(Float):
         return super().multiplier(input_scale, weight_scale, 1.0)
 
     def exact(
-        self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0
-    ) -> np.ndarray:
+        self, accumulators: Array, multiplier: Any, right_shift: Any, zero_point: int = 0
+    ) -> Array:
         return np.asarray(accumulators, np.int64).astype(np.float32) * np.asarray(
             multiplier, np.float32
         )
 
     def fast(
         self,
-        accumulators: np.ndarray,
+        accumulators: Array,
         multiplier: Any,
         right_shift: Any,
         zero_point: int = 0,
         low: float = -np.inf,
         high: float = np.inf,
-    ) -> np.ndarray:
+    ) -> Array:
         return np.clip(
             self.exact(accumulators, multiplier, right_shift), np.float32(low), np.float32(high)
         )
@@ -815,19 +814,19 @@ class Leaky(Rule):
         return self.by.multiplier(input_scale, weight_scale, output_scale)
 
     def exact(
-        self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0
-    ) -> np.ndarray:
+        self, accumulators: Array, multiplier: Any, right_shift: Any, zero_point: int = 0
+    ) -> Array:
         out = self.by.exact(accumulators, multiplier, right_shift, zero_point) - zero_point
         return np.where(out < 0, out >> self.shift, out) + zero_point
 
-    def max_deviation(self, right_shift: np.ndarray) -> Any:
+    def max_deviation(self, right_shift: Array) -> Any:
         return 1.0  # no rounding of the real-valued result: every output is asked for
 
-    def real(self, multiplier: Any, right_shift: Any) -> np.ndarray:
+    def real(self, multiplier: Any, right_shift: Any) -> Array:
         return self.by.real(multiplier, right_shift)
 
 
-def half_away(values: Any) -> np.ndarray:
+def half_away(values: Any) -> Array:
     """Real numbers rounded to whole numbers, ties away from zero; float64, exact for float32 and
     float64."""
     values = np.asarray(values, np.float64)
@@ -835,6 +834,6 @@ def half_away(values: Any) -> np.ndarray:
     return whole + np.where(np.abs(values - whole) >= 0.5, np.sign(values), 0.0)
 
 
-def whole(values: np.ndarray) -> np.ndarray:
+def whole(values: Array) -> Array:
     """Whole real numbers as int64, cut off at 2**62."""
     return values.clip(-(2.0**62), 2.0**62).astype(np.int64)

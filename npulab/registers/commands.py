@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.registers.expansion import BYTE_BITS, Repeat
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field
@@ -32,7 +33,7 @@ _OPCODES: dict[tuple[tuple[str, RegisterMap], ...], dict[str, Field]] = {}
 
 def read_commands(
     data: bytes, maps: Mapping[str, RegisterMap], opcode: str
-) -> list[tuple[str, np.ndarray]]:
+) -> list[tuple[str, Array]]:
     """Return the block and the words ``(W,) uint32`` of each command of a stream, in order; bits
     after a command that ends inside a word are 0.
 
@@ -62,14 +63,12 @@ def read_commands(
     return out
 
 
-def _words_at(data: bytes, at: int, size: int) -> np.ndarray:
+def _words_at(data: bytes, at: int, size: int) -> Array:
     """The words of so many bytes of a stream; bytes after its end are 0."""
     return np.frombuffer(data[at : at + size].ljust(size, b"\0"), "<u4")
 
 
-def write_commands(
-    commands: Iterable[tuple[str, np.ndarray]], maps: Mapping[str, RegisterMap]
-) -> bytes:
+def write_commands(commands: Iterable[tuple[str, Array]], maps: Mapping[str, RegisterMap]) -> bytes:
     """Return the stream of commands; raises ValueError for bits after the end of a command."""
     out = []
     for number, (block, words) in enumerate(commands):
@@ -111,7 +110,7 @@ def _opcodes_of(maps: Mapping[str, RegisterMap]) -> dict[str, Field]:
     return {}
 
 
-def contradiction(block: str, words: np.ndarray, maps: Mapping[str, RegisterMap]) -> str:
+def contradiction(block: str, words: Array, maps: Mapping[str, RegisterMap]) -> str:
     """Return why words cannot be a command of a block, since their opcode names another; "" if
     they can."""
     item = opcodes(maps).get(block)
@@ -131,7 +130,7 @@ def contradiction(block: str, words: np.ndarray, maps: Mapping[str, RegisterMap]
     )
 
 
-def command_bytes(registers: RegisterMap, block: str, words: np.ndarray) -> int:
+def command_bytes(registers: RegisterMap, block: str, words: Array) -> int:
     """Return the length in bytes of a command of a block with these words."""
     repeat = registers.repeats.get(block, Repeat())
     bits = repeat.bits or WORD_BITS * len(registers)

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.registers.meaning import Meaning
 from npulab.support.refuse import one_of
@@ -96,7 +97,7 @@ class Field:
             for p in self.pieces
         )
 
-    def extract(self, words: np.ndarray) -> np.ndarray:
+    def extract(self, words: Array) -> Array:
         """Return raw values ``(...)`` of words ``(..., W) uint32``; uint64 for a field wider
         than a word."""
         wide = self.stored_type
@@ -106,7 +107,7 @@ class Field:
             out |= run.astype(wide) << wide(piece.at)
         return out
 
-    def insert(self, words: np.ndarray, raw: Any) -> None:
+    def insert(self, words: Array, raw: Any) -> None:
         """Put raw values ``(...)`` into words ``(..., W) uint32`` in place.
 
         Raises ValueError for a raw value that does not fit, with register, field, got and
@@ -118,7 +119,7 @@ class Field:
             words[..., piece.word] &= ~(mask(piece.width) << np.uint32(piece.lsb))
             words[..., piece.word] |= run << np.uint32(piece.lsb)
 
-    def stored(self, raw: Any) -> np.ndarray:
+    def stored(self, raw: Any) -> Array:
         """Return raw values that the field holds, as unsigned integers (uint64 only for a field
         wider than a word).
 
@@ -168,7 +169,7 @@ class Field:
             return np.where(self._fitting(raw, -half) < 0, raw + 2 * half, raw)
         return raw
 
-    def _fitting(self, raw: np.ndarray, low: int) -> np.ndarray:
+    def _fitting(self, raw: Array, low: int) -> Array:
         high = low + 2**self.width
         if (
             raw.size

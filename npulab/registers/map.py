@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.registers.expansion import Place, Repeat, expanded, repeats, sparse_blocks
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field, Piece, mask
@@ -63,8 +64,8 @@ class Coverage(NamedTuple):
     """Masks ``(W,) uint32`` of bits that have a name and of bits with an automatic name; the
     counts of both."""
 
-    named: np.ndarray
-    automatic: np.ndarray
+    named: Array
+    automatic: Array
 
     @property
     def bits(self) -> tuple[int, int]:
@@ -329,7 +330,7 @@ class RegisterMap:
                     out[n] = np.asarray(value).item()
         return dict(zip(self._spelled, out, strict=True))
 
-    def encode(self, values: Mapping[str, Any], *, raw: bool = False) -> np.ndarray:
+    def encode(self, values: Mapping[str, Any], *, raw: bool = False) -> Array:
         """Words ``(..., W) uint32`` of values that broadcast to ``(...)``; absent fields are 0.
 
         Raises LookupError for an unknown name, ValueError for a value that does not fit.
@@ -352,7 +353,7 @@ class RegisterMap:
             rows[n] = np.broadcast_to(array, shape).reshape(-1)
         return self._insert(rows, math.prod(shape)).reshape(*shape, len(self))
 
-    def _encode_one(self, bits: Mapping[int, int]) -> np.ndarray:
+    def _encode_one(self, bits: Mapping[int, int]) -> Array:
         """``_insert`` for the words of one capture; Python's integers are faster than arrays of
         one.
         """
@@ -378,7 +379,7 @@ class RegisterMap:
         pieces = [(n, piece) for n, item in enumerate(self._fields) for piece in item.pieces]
         return sorted(pieces, key=itemgetter(1))
 
-    def _extract(self, rows: np.ndarray) -> list[np.ndarray]:
+    def _extract(self, rows: Array) -> list[Array]:
         """Raw values ``(N,)`` of every field of words ``(N, W)``."""
         out = _arrays([item.stored_type for item in self._fields], len(rows))
         steps, seen = [], set[int]()
@@ -406,7 +407,7 @@ class RegisterMap:
                     into[...] = run
         return out
 
-    def _insert(self, bits: Mapping[int, np.ndarray], count: int) -> np.ndarray:
+    def _insert(self, bits: Mapping[int, Array], count: int) -> Array:
         """Words ``(count, W)`` of raw values ``(count,)`` that fit, by the number of their
         field; other bits are 0."""
         words = np.empty((count, len(self)), np.uint32)
@@ -443,7 +444,7 @@ class RegisterMap:
             _turn(columns, words[some].T)
         return words
 
-    def _words(self, words: Any) -> np.ndarray:
+    def _words(self, words: Any) -> Array:
         words = np.asarray(words)
         if words.dtype != np.uint32:
             if words.dtype.kind not in "iu" or np.any((words < 0) | (words > 0xFFFFFFFF)):
@@ -464,7 +465,7 @@ class RegisterMap:
         return Coverage(explained | guessed, free)
 
     @cached_property
-    def _masks(self) -> np.ndarray:
+    def _masks(self) -> Array:
         """Masks ``(3, W)`` of the bits that are explained, guessed and open (``status``)."""
         masks = np.zeros((3, len(self)), np.uint32)
         for item in self._fields:
@@ -635,7 +636,7 @@ class RegisterMap:
         need_whole("holds", address, "is an address, a whole number")
         return address - address % WORD_BYTES in self._places
 
-    def state(self, writes: Iterable[tuple[int, int]]) -> np.ndarray:
+    def state(self, writes: Iterable[tuple[int, int]]) -> Array:
         """Return the words ``(W,) uint32`` that register writes (offset, value) leave; other
         words are 0."""
         words = np.zeros(len(self), np.uint32)
@@ -666,9 +667,9 @@ def pairs_of(what: str, writes: object, most: int = 3) -> list[Any]:
     return out
 
 
-def _arrays(types: Sequence[Any], count: int) -> list[np.ndarray]:
+def _arrays(types: Sequence[Any], count: int) -> list[Array]:
     """An unfilled array ``(count,)`` of each type; arrays of one type share memory."""
-    out: dict[int, np.ndarray] = {}
+    out: dict[int, Array] = {}
     for kind in dict.fromkeys(types):
         same = [n for n, other in enumerate(types) if other is kind]
         most = max(1, SHARED_BYTES // max(1, count * kind().itemsize))
@@ -678,7 +679,7 @@ def _arrays(types: Sequence[Any], count: int) -> list[np.ndarray]:
     return [out[n] for n in range(len(types))]
 
 
-def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, Array, Array]]:
     """Yield the blocks of words ``(N, W)`` in turn: the slice of its rows, room for them
     ``(W, n)`` and a scratch row ``(n,)``."""
     count, words = shape
@@ -690,7 +691,7 @@ def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, np.ndarray, np.ndar
         yield slice(start, start + some), columns[:, :some], scratch[:some]
 
 
-def _turn(source: np.ndarray, target: np.ndarray) -> None:
+def _turn(source: Array, target: Array) -> None:
     """Copy ``(W, n)``; one of the two is a transposed view, so the copy goes by tiles that fit
     into the cache."""
     step = 64 + TILE_WORDS // max(1, len(source))

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy import ndarray as Array
 
 EXPECTED = 3.0  # coupled pairs, once something hung
 LIKELIEST = 0.2  # probability of a coupled pair before the first trial, at most
@@ -40,8 +41,8 @@ class Couplings:
         self._chance = -np.log1p(-max(flake, LEAST))
         self._pairs = np.triu_indices(n + 1, 1)
         self._cleared = np.zeros(len(self._pairs[0]))  # trials that ran and split the pair
-        self._split: list[np.ndarray] = []  # (pairs,) of each trial that hung
-        self._messages: list[np.ndarray] = []  # log odds that each of those adds to each pair
+        self._split: list[Array] = []  # (pairs,) of each trial that hung
+        self._messages: list[Array] = []  # log odds that each of those adds to each pair
         count = len(self._cleared)
         self._prior = np.full(count, np.log(min(EXPECTED / count, LIKELIEST)))
         label = np.arange(n + 1)
@@ -60,7 +61,7 @@ class Couplings:
     def hangs(self) -> int:
         return len(self._split)
 
-    def tell(self, subset: np.ndarray, hung: bool) -> None:
+    def tell(self, subset: Array, hung: bool) -> None:
         """Take in one more trial ``(n,) bool`` and whether it hung."""
         i, j = self._pairs
         wide = np.append(subset, False)
@@ -111,18 +112,18 @@ class Couplings:
                 self.suspect[np.ix_(unit, unit)] = WHOLE
         np.fill_diagonal(self.suspect, 0.0)
 
-    def rates(self, sets: np.ndarray) -> np.ndarray:
+    def rates(self, sets: Array) -> Array:
         """Return ``-log(1 - chance of a hang)`` of sets ``(Q, n) bool``."""
         i, j = np.nonzero(np.triu(self.suspect > IGNORED))
         wide = np.concatenate([sets, np.zeros((len(sets), 1), bool)], axis=1)
         split = (wide[:, i] != wide[:, j]).astype(float)
         return np.einsum("qp,p->q", split, -np.log1p(-self.suspect[i, j]))
 
-    def chance(self, subset: np.ndarray) -> float:
+    def chance(self, subset: Array) -> float:
         """Return the probability that a set hangs; 0 as long as nothing did."""
         return float(-np.expm1(-self.rates(subset[None])[0]))
 
-    def tied(self, units: bool = False) -> list[np.ndarray]:
+    def tied(self, units: bool = False) -> list[Array]:
         """Return the groups of items that are moved together, in the order of their first items;
         items that always hang are left out.
 

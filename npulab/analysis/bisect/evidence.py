@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.analysis.bisect.kinds import Groups
 
@@ -27,14 +28,14 @@ class Evidence:
     set is not asked twice, and a set inside one that passed passes too.
     """
 
-    changed: np.ndarray
+    changed: Array
     outcomes: tuple[str, ...]
     symptom: str
     flake: float = 0.0
 
     @classmethod
     def of(
-        cls, trials: Iterable[tuple[np.ndarray, str]], n: int, symptom: str, flake: float = 0.0
+        cls, trials: Iterable[tuple[Array, str]], n: int, symptom: str, flake: float = 0.0
     ) -> Evidence:
         """Return the evidence of trials of ``n`` items, for a symptom."""
         subsets = []
@@ -46,22 +47,22 @@ class Evidence:
         return cls(changed, tuple(outcomes), symptom, flake)
 
     @property
-    def passed(self) -> np.ndarray:
+    def passed(self) -> Array:
         """The trials that passed, ``(T,) bool``."""
         return np.array([outcome == "pass" for outcome in self.outcomes], bool)
 
     @property
-    def broke(self) -> np.ndarray:
+    def broke(self) -> Array:
         """The trials that showed the symptom, ``(T,) bool``."""
         return np.array([outcome == self.symptom for outcome in self.outcomes], bool)
 
-    def seen(self, subset: np.ndarray) -> list[str]:
+    def seen(self, subset: Array) -> list[str]:
         """Return the outcomes of the trials of exactly this set ``(n,) bool``: the symptom, "pass"
         or ``HIDDEN``."""
         same = np.flatnonzero((self.changed == subset).all(axis=1))
         return [self.named(self.outcomes[number]) for number in same]
 
-    def says(self, subset: np.ndarray) -> str | None:
+    def says(self, subset: Array) -> str | None:
         """Return the outcome of a set ``(n,) bool``: the symptom, "pass", ``HIDDEN``, or None if
         that is not known yet."""
         seen = self.seen(subset)
@@ -98,7 +99,7 @@ class Evidence:
         against = (self.passed & expected) | (self.broke & ~expected)
         return np.flatnonzero(against).tolist()
 
-    def expected(self, groups: Groups) -> np.ndarray:
+    def expected(self, groups: Groups) -> Array:
         """Return the trials in which the answer expects the symptom, ``(T,) bool``."""
         expected = np.zeros(len(self.outcomes), bool)
         for group in groups:
@@ -118,12 +119,12 @@ class Evidence:
             fewer += math.exp(ways + m * errs + (trials - m) * right)
         return 1 - fewer < limit
 
-    def mostly(self, subset: np.ndarray, outcomes: Collection[str]) -> bool:
+    def mostly(self, subset: Array, outcomes: Collection[str]) -> bool:
         """True if this exact set was tried and most of its trials had one of these outcomes."""
         seen = self.seen(subset)
         return 2 * sum(outcome in outcomes for outcome in seen) > len(seen)
 
-    def hides(self, subset: np.ndarray) -> bool:
+    def hides(self, subset: Array) -> bool:
         """True if this exact set ``(n,) bool`` was tried and most of its trials ended in the other
         way, which hides the symptom.
         """
@@ -175,7 +176,7 @@ def lead(seen: Sequence[str], outcome: str) -> int:
     return 2 * seen.count(outcome) - len(seen)
 
 
-def subset_of(items: Collection[int], n: int) -> np.ndarray:
+def subset_of(items: Collection[int], n: int) -> Array:
     """Return the set ``(n,) bool`` that changes these items."""
     subset = np.zeros(n, bool)
     subset[list(items)] = True

@@ -16,9 +16,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 Groups = tuple[tuple[int, ...], ...]
-Trials = list[tuple[np.ndarray, bool]]
+Trials = list[tuple[Array, bool]]
 
 LISTED = 6_000_000  # explanations of one kind that are listed, at most: a byte each
 # Contradictions are counted in bytes.  INVALID marks what is not an explanation: it is larger than
@@ -53,19 +54,19 @@ class Cells(NamedTuple):
     unchanged items.  -1 stands for no item; an explanation that is ``never`` so expects no failure.
     """
 
-    needs: np.ndarray  # (H, A) int
-    ones: np.ndarray  # (H, B) int
-    dual: np.ndarray  # (H,) bool
-    never: np.ndarray  # (H,) bool
-    weights: np.ndarray  # (H,) float
+    needs: Array  # (H, A) int
+    ones: Array  # (H, B) int
+    dual: Array  # (H,) bool
+    never: Array  # (H,) bool
+    weights: Array  # (H,) float
 
     @classmethod
     def of(
         cls,
-        needs: np.ndarray,
-        weights: np.ndarray,
+        needs: Array,
+        weights: Array,
         *,
-        ones: np.ndarray | None = None,
+        ones: Array | None = None,
         dual: bool = False,
     ) -> Cells:
         count = len(needs)
@@ -85,7 +86,7 @@ class Cells(NamedTuple):
         return tuple(sorted(tuple(sorted([*ones, item])) for item in needs))
 
 
-def _items_of(row: np.ndarray) -> list[int]:
+def _items_of(row: Array) -> list[int]:
     return np.sort(row[row >= 0]).tolist()
 
 
@@ -95,7 +96,7 @@ def join(parts: Sequence[Cells]) -> Cells:
     return Cells(_padded(needs), _padded(ones), *map(np.concatenate, (dual, never, weights)))
 
 
-def _padded(arrays: Sequence[np.ndarray]) -> np.ndarray:
+def _padded(arrays: Sequence[Array]) -> Array:
     """Return the rows of arrays of several widths as one array; missing places are -1."""
     width = max(array.shape[1] for array in arrays)
     out = np.full((sum(map(len, arrays)), width), -1)
@@ -124,11 +125,11 @@ class Ends:
     def __init__(self) -> None:
         self.counts = [0, 0]
 
-    def tell(self, trials: Trials, log_weights: Callable[[int], np.ndarray]) -> None:
+    def tell(self, trials: Trials, log_weights: Callable[[int], Array]) -> None:
         _, failed = trials[-1]
         self.counts[not failed] += 1
 
-    def levels(self, log_weights: np.ndarray, floor: float) -> list[Level]:
+    def levels(self, log_weights: Array, floor: float) -> list[Level]:
         # if both have the same number of contradictions they are one level, drawn together
         ends: dict[int, list[float]] = {}
         for level, prior in zip(self.counts, self.PRIOR, strict=True):
@@ -145,18 +146,18 @@ class Ends:
         none = np.full((len(which), 1), -1)
         return Cells(none, none, np.zeros(len(which), bool), which == 0, mass * share / share.sum())
 
-    def thin(self, log_weights: np.ndarray, floor: float) -> None:
+    def thin(self, log_weights: Array, floor: float) -> None:
         """Drop nothing: both explanations stay."""
 
 
 @lru_cache(maxsize=8)
-def pairs(n: int) -> tuple[np.ndarray, np.ndarray]:
+def pairs(n: int) -> tuple[Array, Array]:
     """Return the indices of all pairs i < j."""
     return np.triu_indices(n, 1)
 
 
 @lru_cache(maxsize=4)
-def blank(shape: str, n: int) -> np.ndarray:
+def blank(shape: str, n: int) -> Array:
     """Return the table (pair, third item) of an explanation's shape before the first trial.
 
     Entries are 0, or INVALID if pair and item do not make an explanation.
@@ -192,7 +193,7 @@ class Listed:
         self.n, self.shape, self.dual, self.size = n, shape, dual, size(shape, n)
         self.few = shape in ("one", "two")
         self.log_prior = math.log(prior / self.size)
-        self.items: np.ndarray | None = None  # (H, A) of the list; None while there is a table
+        self.items: Array | None = None  # (H, A) of the list; None while there is a table
         self.counts = np.zeros(self.size, np.uint8)
         if shape == "one":
             self.items = np.arange(n)[:, None]
@@ -201,7 +202,7 @@ class Listed:
         else:
             self.counts = blank(shape, n).copy()
 
-    def tell(self, trials: Trials, log_weights: Callable[[int], np.ndarray]) -> None:
+    def tell(self, trials: Trials, log_weights: Callable[[int], Array]) -> None:
         changed, failed = trials[-1]
         x = changed
         if self.dual:
@@ -225,7 +226,7 @@ class Listed:
             self.counts[~valid] = INVALID
             np.minimum(self.counts, INVALID - SETTLE - 1, out=self.counts, where=valid)
 
-    def levels(self, log_weights: np.ndarray, floor: float) -> list[Level]:
+    def levels(self, log_weights: Array, floor: float) -> list[Level]:
         out = []
         if self.items is not None:
             found = np.bincount(self.counts)[: len(log_weights)]
@@ -242,10 +243,10 @@ class Listed:
                 open_ -= count
         return out
 
-    def _level(self, level: int, count: int, log_weights: np.ndarray) -> Level:
+    def _level(self, level: int, count: int, log_weights: Array) -> Level:
         return Level(level, count, float(self.log_prior + log_weights[level] + math.log(count)))
 
-    def thin(self, log_weights: np.ndarray, floor: float) -> None:
+    def thin(self, log_weights: Array, floor: float) -> None:
         if self.few:
             return
         light = self.log_prior + log_weights + math.log(self.size) < floor
@@ -274,7 +275,7 @@ class Listed:
             return Cells.of(items[:, :2], weights, ones=items[:, 2:], dual=self.dual)
         return Cells.of(items, weights, dual=self.dual)
 
-    def _from_table(self, level: int, wanted: int, rng: np.random.Generator) -> np.ndarray:
+    def _from_table(self, level: int, wanted: int, rng: np.random.Generator) -> Array:
         # every step-th row of a full table holds enough
         share = np.count_nonzero(self.counts[::SHORT] == level) / max(1, self.counts[::SHORT].size)
         step = max(1, int(share * self.counts.size / (4 * wanted)))
@@ -286,7 +287,7 @@ class Listed:
             found = rng.choice(found, wanted, replace=False)
         return self._triples(found, start, step)
 
-    def _triples(self, places: np.ndarray, start: int = 0, step: int = 1) -> np.ndarray:
+    def _triples(self, places: Array, start: int = 0, step: int = 1) -> Array:
         """Return the items at places of the table, or of every step-th row of it."""
         pair, third = np.divmod(places, self.n)
         row = start + step * pair
@@ -328,7 +329,7 @@ class Many:
         self.seen = 0
         self.light = False
 
-    def tell(self, trials: Trials, log_weights: Callable[[int], np.ndarray]) -> None:
+    def tell(self, trials: Trials, log_weights: Callable[[int], Array]) -> None:
         if self.light and len(trials) - self.seen < PATIENCE:
             return
         x = np.ones((len(trials), self.n + 1), bool)
@@ -343,12 +344,12 @@ class Many:
         self._move(x, y, after)
         self.seen = len(trials)
 
-    def _resample(self, weights: np.ndarray) -> None:
+    def _resample(self, weights: Array) -> None:
         places = (np.arange(PARTICLES) + self.rng.random()) / PARTICLES * weights.sum()
         chosen = np.minimum(np.searchsorted(np.cumsum(weights), places), PARTICLES - 1)
         self.items, self.counts = self.items[chosen], self.counts[chosen]
 
-    def _move(self, x: np.ndarray, y: np.ndarray, log_weights: np.ndarray) -> None:
+    def _move(self, x: Array, y: Array, log_weights: Array) -> None:
         rows = np.arange(PARTICLES)
         # a trial contradicts an explanation if it passed although all items were changed, or failed
         # although not; 64 trials a word
@@ -376,7 +377,7 @@ class Many:
             self.items[:, place] = chosen
             self.counts = contradicted[rows, chosen]
 
-    def levels(self, log_weights: np.ndarray, floor: float) -> list[Level]:
+    def levels(self, log_weights: Array, floor: float) -> list[Level]:
         if self.log_evidence < floor:
             return []
         sets = np.sort(self.items, axis=1)
@@ -387,7 +388,7 @@ class Many:
             levels.append(Level(level, len(np.unique(of_level, axis=0)), log_mass))
         return levels
 
-    def thin(self, log_weights: np.ndarray, floor: float) -> None:
+    def thin(self, log_weights: Array, floor: float) -> None:
         self.light = self.log_evidence < floor + math.log(LIGHT)
 
     def draw(self, level: int, wanted: int, mass: float, rng: np.random.Generator) -> Cells:
@@ -397,14 +398,14 @@ class Many:
         return Cells.of(items, mass * times / times.sum(), dual=self.dual)
 
 
-def _bits_in_words(bits: np.ndarray) -> np.ndarray:
+def _bits_in_words(bits: Array) -> Array:
     """Return rows of bits ``(R, T)`` packed into words ``(R, W) uint64``."""
     wide = np.zeros((len(bits), -(-bits.shape[1] // 64) * 64), bool)
     wide[:, : bits.shape[1]] = bits
     return np.packbits(wide, axis=1).view(np.uint64)
 
 
-def _bits_in_common(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _bits_in_common(a: Array, b: Array) -> Array:
     """Return how many bits each row of a ``(P, W)`` has in common with each of b ``(C, W)``."""
     common = np.zeros((len(a), len(b)), int)
     for word in range(a.shape[1]):

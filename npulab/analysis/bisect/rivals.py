@@ -13,6 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.analysis.bisect.evidence import Evidence, subset_of
 from npulab.analysis.bisect.kinds import Groups
@@ -32,9 +33,9 @@ class Rivals:
     """
 
     groups: tuple[frozenset[int], ...]
-    narrower: np.ndarray
-    smaller: np.ndarray
-    more: np.ndarray
+    narrower: Array
+    smaller: Array
+    more: Array
     nothing: float
 
     @classmethod
@@ -68,7 +69,7 @@ class Rivals:
         weights = self.narrower.sum() + self.smaller.sum() + self.more.sum() + self.nothing
         return 1 / (1 + float(weights))
 
-    def wanted(self, evidence: Evidence, untried: Collection[int] = ()) -> np.ndarray | None:
+    def wanted(self, evidence: Evidence, untried: Collection[int] = ()) -> Array | None:
         """Return the set of items ``(n,) bool`` that would end differently with most of the
         rivals; None if each set that would distinguish them ends in another way."""
         n = len(self.more)
@@ -99,14 +100,12 @@ class _Trials:
     outcome.
     """
 
-    changed: np.ndarray
-    against: np.ndarray
+    changed: Array
+    against: Array
     odds: float
 
 
-def _narrower(
-    trials: _Trials, group: frozenset[int], others: np.ndarray, members: np.ndarray
-) -> np.ndarray:
+def _narrower(trials: _Trials, group: frozenset[int], others: Array, members: Array) -> Array:
     """Return the weights ``(n, n)`` of pairs of items, if a group needs one of the two;
     ``others (T,) bool`` are trials in which another group shows the symptom anyway."""
     only = trials.changed[:, list(group)].all(axis=1) & ~others
@@ -116,9 +115,7 @@ def _narrower(
     return prior * _weights(lacking, -trials.against[only], trials.odds)
 
 
-def _smaller(
-    trials: _Trials, group: frozenset[int], expected: np.ndarray, evidence: Evidence
-) -> np.ndarray:
+def _smaller(trials: _Trials, group: frozenset[int], expected: Array, evidence: Evidence) -> Array:
     """Return the weights ``(n,)`` of the items that a group does not need; ``expected (T,)`` are
     the trials in which the answer expects the symptom.
 
@@ -141,9 +138,9 @@ def _smaller(
 def _more(
     trials: _Trials,
     groups: Collection[frozenset[int]],
-    expected: np.ndarray,
+    expected: Array,
     untried: Collection[int],
-) -> np.ndarray:
+) -> Array:
     """Return the weights ``(n, n)`` of pairs of items that are a group too."""
     n = trials.changed.shape[1]
     alone: list[int] = []
@@ -173,7 +170,7 @@ def _rests(
 
 def _decidable(
     evidence: Evidence, groups: Collection[frozenset[int]], untried: Collection[int]
-) -> np.ndarray:
+) -> Array:
     """Return the pairs of items ``(n, n) bool`` that are together in a set that does not end in
     another way: no trial can decide the other pairs."""
     n = evidence.changed.shape[1]
@@ -185,7 +182,7 @@ def _decidable(
     return decided
 
 
-def _prior(singles: np.ndarray, pairs: np.ndarray, members: np.ndarray) -> np.ndarray:
+def _prior(singles: Array, pairs: Array, members: Array) -> Array:
     """Return the prior probabilities of single items (on the diagonal) and pairs (above it).
 
     ``singles (n,) bool`` and ``pairs (n, n) bool`` are possible. Singles, pairs of two ``members``
@@ -193,7 +190,7 @@ def _prior(singles: np.ndarray, pairs: np.ndarray, members: np.ndarray) -> np.nd
     """
     of_members = members[:, None].astype(int) + members
     possible = np.triu(pairs, 1)
-    kinds: list[np.ndarray] = [np.diag(singles)]
+    kinds: list[Array] = [np.diag(singles)]
     for count in range(3):
         kinds.append(possible & (of_members == count))
     prior = np.zeros(pairs.shape)
@@ -203,7 +200,7 @@ def _prior(singles: np.ndarray, pairs: np.ndarray, members: np.ndarray) -> np.nd
     return prior
 
 
-def _weights(changed: np.ndarray, against: np.ndarray, odds: float) -> np.ndarray:
+def _weights(changed: Array, against: Array, odds: float) -> Array:
     """Return by how much trials change the odds of each pair of items ``(n, n)``; on the diagonal,
     of each item.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.analysis.bisect import suspects
 from npulab.analysis.bisect.couplings import TIED, Couplings
@@ -70,7 +71,7 @@ FOUND, PASSES, OTHER, GOOD_FAILS, CONFLICT, GONE, STATE, MORE, UNEXPLAINED, UNSU
 class Question:
     """What to change ``(n,) bool``, and why."""
 
-    subset: np.ndarray
+    subset: Array
     reason: str
 
 
@@ -119,7 +120,7 @@ class Search:
         self.n, self.flake_rate, self.certainty, self.seed = n, flake_rate, certainty, seed
         self.units = [tuple(sorted(unit)) for unit in units]
         self.given = symptom
-        self.history: list[tuple[np.ndarray, str]] = []
+        self.history: list[tuple[Array, str]] = []
         self._restart()
 
     def _restart(self) -> None:
@@ -174,7 +175,7 @@ class Search:
         self.couplings = Couplings(len(self.parts), flake, units)
         # sets of parts that need not be asked again, of a device that never errs
         self._tried: set[bytes] = set()
-        self._of_stage: list[tuple[np.ndarray, str]] = []  # the trials of this stage, in parts
+        self._of_stage: list[tuple[Array, str]] = []  # the trials of this stage, in parts
         self._question: Question | None = None
         self._silent = False  # no question distinguishes the explanations that are left
         self._stages += 1
@@ -191,12 +192,12 @@ class Search:
         return None
 
     @property
-    def _none(self) -> np.ndarray:
+    def _none(self) -> Array:
         """The set of the good job."""
         return np.zeros(self.n, bool)
 
     @property
-    def _all(self) -> np.ndarray:
+    def _all(self) -> Array:
         """The set of the bad job."""
         return np.ones(self.n, bool)
 
@@ -378,7 +379,7 @@ class Search:
         """Return the answers that resemble an answer of the stage, of a device that errs."""
         return Rivals.of(self._in_parts, groups, self.suspects.flake, self._hiding())
 
-    def _changing(self, chosen: np.ndarray, reason: str) -> Question:
+    def _changing(self, chosen: Array, reason: str) -> Question:
         return Question(np.append(chosen, False)[self._part], reason)
 
     def _explained(self, question: suspects.Question) -> Question:
@@ -467,7 +468,7 @@ class Search:
             return Wanted(everything, BAD_ITSELF)
         return None
 
-    def _breaking(self) -> np.ndarray:
+    def _breaking(self) -> Array:
         """Return a set that breaks it if a smaller set did: everything, without as many items as it
         takes to be a set that was not tried."""
         evidence = self.evidence
@@ -485,7 +486,7 @@ class Search:
     # ------------------------------------------------------------------------------------------
     # telling
 
-    def tell(self, subset: np.ndarray, outcome: str) -> None:
+    def tell(self, subset: Array, outcome: str) -> None:
         """Take in the outcome of a set of items ``(n,) bool``.
 
         Raises ValueError for an outcome other than pass, fail and hang.
@@ -550,7 +551,7 @@ class Search:
                 self._prover = None
         return True
 
-    def _stage_takes(self, subset: np.ndarray, outcome: str) -> None:
+    def _stage_takes(self, subset: Array, outcome: str) -> None:
         """Take in an outcome, if it says something of the parts of this stage."""
         if self._question is None and self._prover is None and self.suspects.bits < LATE:
             # replaying a journal: the stage may have ended because no useful question was left
@@ -573,7 +574,7 @@ class Search:
         if not hung or self._always_hangs(changed):
             self.suspects.tell(changed, failed)
 
-    def _always_hangs(self, changed: np.ndarray) -> bool:
+    def _always_hangs(self, changed: Array) -> bool:
         """True if a set is one part that hung in each trial: such a part is not one that fails
         alone.
 
@@ -702,10 +703,10 @@ class Search:
                     return True
         return False
 
-    def _outcomes_of(self, subset: np.ndarray) -> list[str]:
+    def _outcomes_of(self, subset: Array) -> list[str]:
         return [self.history[number][1] for number in self._numbers_of(subset)]
 
-    def _numbers_of(self, subset: np.ndarray) -> tuple[int, ...]:
+    def _numbers_of(self, subset: Array) -> tuple[int, ...]:
         """Return the numbers of the trials of exactly this set."""
         numbers = []
         for number, (tried, _) in enumerate(self.history):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.analysis.bisect.couplings import Couplings
 from npulab.analysis.bisect.kinds import (
@@ -105,7 +106,7 @@ class Question(NamedTuple):
     """A set of items to change ``(n,) bool``: the probabilities of a failure and of a hang, and
     how many bits the outcome says."""
 
-    subset: np.ndarray
+    subset: Array
     fails: float
     bits: float
     hangs: float = 0.0
@@ -154,7 +155,7 @@ class Suspects:
     def trials(self) -> int:
         return len(self.history)
 
-    def tell(self, subset: np.ndarray, failed: bool) -> None:
+    def tell(self, subset: Array, failed: bool) -> None:
         """Take in one more trial: which items it changed ``(n,) bool``, and if it failed."""
         self.history.append((np.array(subset, bool), bool(failed)))
         for kind in self.kinds:
@@ -189,7 +190,7 @@ class Suspects:
         return best
 
     def _ask_coupled(
-        self, search: _Search, couplings: Couplings, items: np.ndarray
+        self, search: _Search, couplings: Couplings, items: Array
     ) -> list[tuple[float, Question]]:
         """Return what to ask if items belong together: these are moved together or, if that says
         little, item by item."""
@@ -247,14 +248,14 @@ class Suspects:
             fewer += ways * self.flake**m * (1 - self.flake) ** (self.trials - m)
         return 1 - fewer > UNEXPLAINED
 
-    def _log_shares(self, level: np.ndarray, trials: int) -> np.ndarray:
+    def _log_shares(self, level: Array, trials: int) -> Array:
         """Return the log probability of so many contradictions in so many trials, ``(levels,
         flake rates)``."""
         wrong = level[:, None]
-        errors: np.ndarray = wrong * np.log(self._flakes)
+        errors: Array = wrong * np.log(self._flakes)
         return errors + (trials - wrong) * np.log1p(-self._flakes) + np.log(self._flake_prior)
 
-    def _log_weights(self, trials: int) -> np.ndarray:
+    def _log_weights(self, trials: int) -> Array:
         """Return the log weight of an explanation by its contradictions, ``(trials + 1,)``."""
         return np.logaddexp.reduce(self._log_shares(np.arange(trials + 1), trials), axis=1)
 
@@ -328,10 +329,10 @@ class _Sets(NamedTuple):
     """Sets made of whole groups: which groups ``(Q, G) bool``, which items ``(Q, n) bool``, and
     how the sample sees them (``_Scorer``): ``lacks`` and ``has`` ``(H, Q)``."""
 
-    groups: np.ndarray
-    items: np.ndarray
-    lacks: np.ndarray
-    has: np.ndarray
+    groups: Array
+    items: Array
+    lacks: Array
+    has: Array
 
     def only(self, at: int) -> _Sets:
         """Return set number ``at`` as the only one."""
@@ -350,7 +351,7 @@ class _Search:
     tried: Collection[bytes]
     rng: np.random.Generator
 
-    def best(self, groups: np.ndarray, drawn: np.ndarray) -> tuple[float, Question]:
+    def best(self, groups: Array, drawn: Array) -> tuple[float, Question]:
         """Return the best question that changes whole ``groups`` ``(G, n) bool``, after its worth.
 
         Random sets of the groups ``drawn`` (each made of ``groups``) are bettered group by group.
@@ -370,7 +371,7 @@ class _Search:
             bits = float(_outcome_bits(np.array(fails), self.flake))
         return best, Question(subset, fails, bits, hangs)
 
-    def _candidates(self, scorer: _Scorer, drawn: np.ndarray) -> tuple[_Sets, int]:
+    def _candidates(self, scorer: _Scorer, drawn: Array) -> tuple[_Sets, int]:
         """Return the sets to start from: what the likely explanations name and all but that,
         which are counted, then everything, nothing and random sets."""
         groups = scorer.groups
@@ -385,7 +386,7 @@ class _Search:
         ends = np.array([[True], [False]]).repeat(len(groups), axis=1)
         return scorer.sets(np.concatenate([named, ~named, ends, chosen])), 2 * len(named)
 
-    def _climb(self, scorer: _Scorer, sets: _Sets, worth: np.ndarray) -> tuple[float, _Sets]:
+    def _climb(self, scorer: _Scorer, sets: _Sets, worth: Array) -> tuple[float, _Sets]:
         """Return the best set that changes of one group at a time lead to, after its worth."""
         at = self._first(worth, sets.items)
         best, here = float(worth[at]), sets.only(at)
@@ -404,7 +405,7 @@ class _Search:
             best, here = float(worth[at]), moved.only(at)
         return best, here
 
-    def _worth(self, scorer: _Scorer, sets: _Sets) -> np.ndarray:
+    def _worth(self, scorer: _Scorer, sets: _Sets) -> Array:
         """Return the bits that each set says for the runs that it costs, ``(Q,)``."""
         hangs = np.array(0.0)
         if self.couplings:
@@ -414,7 +415,7 @@ class _Search:
         gain = _outcome_bits(scorer.fails(sets), self.flake) * says / (1 + HANG_COST * hangs)
         return np.round(gain, DIGITS)
 
-    def _first(self, worth: np.ndarray, items: np.ndarray) -> int:
+    def _first(self, worth: Array, items: Array) -> int:
         """Return the best of the sets that was not tried; sets that were tried lose their
         worth."""
         while True:
@@ -433,7 +434,7 @@ class _Scorer:
     are so small that a BLAS with several threads would spend its time on waking them.
     """
 
-    def __init__(self, cells: Cells, groups: np.ndarray) -> None:
+    def __init__(self, cells: Cells, groups: Array) -> None:
         n = groups.shape[1]
         self.cells = cells
         self.groups = groups
@@ -445,7 +446,7 @@ class _Scorer:
         self.needs = self._count_in_groups(label[cells.needs])
         self.ones = self._count_in_groups(label[cells.ones])
 
-    def _count_in_groups(self, labels: np.ndarray) -> np.ndarray:
+    def _count_in_groups(self, labels: Array) -> Array:
         """Return how many of an explanation's items ``(H, A)`` each group holds, ``(H, G)``,
         negative for a dual one."""
         rows = np.arange(len(labels))
@@ -455,7 +456,7 @@ class _Scorer:
             counts[rows, column] += turn
         return counts[:, :-1]
 
-    def sets(self, groups: np.ndarray) -> _Sets:
+    def sets(self, groups: Array) -> _Sets:
         """Return the sets that change these groups ``(Q, G) bool``."""
         items = groups @ self.groups
         nothing = np.zeros((len(items), 1), bool)
@@ -480,19 +481,19 @@ class _Scorer:
             of.has + self.ones * step,
         )
 
-    def fails(self, sets: _Sets) -> np.ndarray:
+    def fails(self, sets: _Sets) -> Array:
         """Return the probability that each set fails, ``(Q,)``."""
         failed = ((sets.lacks == 0) | (sets.has > 0)) ^ self.cells.dual[:, None]
         return np.einsum("h,hq->q", self.weights, failed.astype(float))
 
 
-def entropy(p: np.ndarray) -> np.ndarray:
+def entropy(p: Array) -> Array:
     """Return the bits of a yes or no of probability p, elementwise."""
     p = np.clip(p, 1e-12, 1 - 1e-12)
     return -(p * np.log2(p) + (1 - p) * np.log2(1 - p))
 
 
-def _outcome_bits(fails: np.ndarray, flake: float) -> np.ndarray:
+def _outcome_bits(fails: Array, flake: float) -> Array:
     """Return the bits that an outcome says of the explanations if a failure has this
     probability."""
     return entropy(fails * (1 - 2 * flake) + flake) - entropy(np.array(flake))

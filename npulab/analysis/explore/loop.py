@@ -14,6 +14,7 @@ from threading import Event
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.analysis.explore.space import Possible, Rule, learnt_rules
 from npulab.analysis.explore.storing import Kept, Store
@@ -333,7 +334,7 @@ class _Exploration:
         with_words = [kept for kept in self.store.answers if kept.words is not None]
         return [kept for kept in with_words if len(kept.row) == len(with_words[0].row)]
 
-    def _asked(self) -> tuple[pd.DataFrame, np.ndarray]:
+    def _asked(self) -> tuple[pd.DataFrame, Array]:
         """Return the parameters of every layer that was asked for, and a mask of the layers without
         a capture (refused, failed or hung)."""
         frame = pd.DataFrame([kept.parameters for kept in self.store.answers])
@@ -353,7 +354,7 @@ class _Exploration:
             return set.intersection(*named)
         return set()
 
-    def _nuisance(self) -> np.ndarray:
+    def _nuisance(self) -> Array:
         """A mask ``(W,) uint32`` of the bits that differ between two captures of one layer with
         different weights."""
         captured = self._captured()
@@ -430,6 +431,6 @@ class _Exploration:
         )
 
 
-def _log(frame: pd.DataFrame) -> np.ndarray:
+def _log(frame: pd.DataFrame) -> Array:
     """log(abs(x) + 1) of each number of a table."""
     return np.log(np.abs(frame.to_numpy(float)) + 1)

@@ -9,6 +9,7 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.analysis.laws.planning import Space
 from npulab.captures.layers import TOGETHER
@@ -31,7 +32,7 @@ class Rule:
     limit: float
     mode: Mode = None
 
-    def refuses(self, frame: pd.DataFrame) -> np.ndarray:
+    def refuses(self, frame: pd.DataFrame) -> Array:
         """A mask of the rows (layers) that the rule refuses."""
         values = dict(quantities(frame))[self.left]
         if self.above:
@@ -52,7 +53,7 @@ class Rule:
         return f"{text} where {self.mode[0]} == {self.mode[1]:g}"
 
 
-def quantities(frame: pd.DataFrame) -> Iterator[tuple[str, np.ndarray]]:
+def quantities(frame: pd.DataFrame) -> Iterator[tuple[str, Array]]:
     """Yield (name, values) of every quantity that a rule may limit: each parameter, and the
     difference, absolute difference and product of any two."""
     columns = {str(name): frame[name].to_numpy(float) for name in frame}
@@ -63,7 +64,7 @@ def quantities(frame: pd.DataFrame) -> Iterator[tuple[str, np.ndarray]]:
         yield f"{first} * {second}", a * b
 
 
-def learnt_rules(asked: pd.DataFrame, refused: np.ndarray) -> tuple[Rule, ...]:
+def learnt_rules(asked: pd.DataFrame, refused: Array) -> tuple[Rule, ...]:
     """Rules that explain which layers were refused; no rule refuses a layer that was captured.
 
     Each further rule is the one that refuses most of the layers not explained yet; among equals it

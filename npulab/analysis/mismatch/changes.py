@@ -13,6 +13,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.analysis.mismatch.predicting import (
     CodeLimits,
@@ -46,7 +47,7 @@ class Change(NamedTuple):
     part: str
 
 
-def changes_of(start: Hypothesis, output: np.ndarray) -> list[Change]:
+def changes_of(start: Hypothesis, output: Array) -> list[Change]:
     """Return all changes of an explanation of a captured output, the plainest of a kind first."""
     found = []
     for kind, table in CHANGES:
@@ -55,7 +56,7 @@ def changes_of(start: Hypothesis, output: np.ndarray) -> list[Change]:
     return found
 
 
-def varied(output: np.ndarray) -> int:
+def varied(output: Array) -> int:
     """Return how many outputs are not the most frequent code."""
     _, counts = np.unique(output, return_counts=True)
     return int(output.size - counts.max())
@@ -78,7 +79,7 @@ def _before(of: Hypothesis, change: TensorChange) -> Hypothesis:
 # Rules, zero points, activations
 
 
-def _rules(start: Hypothesis, output: np.ndarray) -> Changes:
+def _rules(start: Hypothesis, output: Array) -> Changes:
     present = start.rule_name
     base, _, _ = present.rpartition(":")
     if present in RULES:
@@ -96,7 +97,7 @@ def _rules(start: Hypothesis, output: np.ndarray) -> Changes:
             yield f"rounding rule {name}", "rule", change
 
 
-def _zero_points(start: Hypothesis, output: np.ndarray) -> Changes:
+def _zero_points(start: Hypothesis, output: Array) -> Changes:
     layer = start.layer
     params = {"input": layer.input_q, "weight": layer.weight_q, "output": layer.output_q}
     changes = []
@@ -114,7 +115,7 @@ def _zero_points(start: Hypothesis, output: np.ndarray) -> Changes:
         yield f"{part} {words}", part, change
 
 
-def _clamps(start: Hypothesis, output: np.ndarray) -> Changes:
+def _clamps(start: Hypothesis, output: Array) -> Changes:
     for activation in ACTIVATIONS:
         if activation == start.layer.activation:
             continue
@@ -177,7 +178,7 @@ CLAMPS: dict[str, Callable[[Codes, CodeLimits], Codes]] = {
 }
 
 
-def _flipped_sign(out: np.ndarray) -> np.ndarray:
+def _flipped_sign(out: Array) -> Array:
     flipped = out.view(np.uint8) ^ np.uint8(0x80)
     return flipped.view(out.dtype)
 
@@ -185,27 +186,27 @@ def _flipped_sign(out: np.ndarray) -> np.ndarray:
 # Accumulators
 
 
-def _biases(start: Hypothesis, output: np.ndarray) -> Changes:
+def _biases(start: Hypothesis, output: Array) -> Changes:
     bias = start.layer.bias
     if np.any(bias):
         change = partial(with_layer, bias=np.zeros_like(bias))
         yield "bias left out", "bias", change
 
 
-def _accumulators(start: Hypothesis, output: np.ndarray) -> Changes:
+def _accumulators(start: Hypothesis, output: Array) -> Changes:
     yield "wrapped at 16 bits", "accumulator", partial(replace, sums=_wrapped_sums)
     yield "saturated at 16 bits", "accumulator", partial(replace, sums=_saturated_sums)
 
 
-def _wrapped_sums(sums: np.ndarray) -> np.ndarray:
+def _wrapped_sums(sums: Array) -> Array:
     return sums.astype(np.int16).astype(np.int64)
 
 
-def _saturated_sums(sums: np.ndarray) -> np.ndarray:
+def _saturated_sums(sums: Array) -> Array:
     return sums.clip(-(2**15), 2**15 - 1)
 
 
-def _saturations(start: Hypothesis, output: np.ndarray) -> Changes:
+def _saturations(start: Hypothesis, output: Array) -> Changes:
     """Yield the ways to add products that are right for at least half of a sample of the wrong
     outputs."""
     layer, x = start.layer, start.x
@@ -259,7 +260,7 @@ def _ways_to_saturate(layer: Weighted) -> Iterator[Saturation]:
 # Windows: padding, stride, dilation
 
 
-def _paddings(start: Hypothesis, output: np.ndarray) -> Changes:
+def _paddings(start: Hypothesis, output: Array) -> Changes:
     layer = start.layer
     if not isinstance(layer, Conv2D):
         return
@@ -351,7 +352,7 @@ def _bordered(of: Hypothesis, **how: Any) -> Hypothesis:
     return with_layer(replace(of, x=x), input_shape=x.shape[-3:], padding="valid")
 
 
-def _phases(start: Hypothesis, output: np.ndarray) -> Changes:
+def _phases(start: Hypothesis, output: Array) -> Changes:
     if not isinstance(start.layer, Conv2D):
         return
     down, across = start.layer.stride
@@ -374,7 +375,7 @@ def _sampled(of: Hypothesis, down: int, across: int) -> Hypothesis:
     return _with_pads(of, _moved(of.layer.pads, down, across))
 
 
-def _refitted(of: Hypothesis, output: np.ndarray, **changed: Any) -> Hypothesis:
+def _refitted(of: Hypothesis, output: Array, **changed: Any) -> Hypothesis:
     """Return a changed layer with the same border if that gives the output's shape, or else with
     the border that the shape needs."""
     layer = of.layer
@@ -401,7 +402,7 @@ def _refitted(of: Hypothesis, output: np.ndarray, **changed: Any) -> Hypothesis:
 # Orders of elements
 
 
-def _orders(start: Hypothesis, output: np.ndarray) -> Changes:
+def _orders(start: Hypothesis, output: Array) -> Changes:
     image = isinstance(start.layer, Conv2D)
     for words, change in _reorders(output.shape, image):
         yield f"output {words}", "output order", partial(after, change=change)
@@ -449,18 +450,18 @@ def _reorders(shape: tuple[int, ...], image: bool) -> Iterator[tuple[str, Tensor
         yield "stored pixel by pixel", _read_as_pixels
 
 
-def _read_as_planes(tensor: np.ndarray) -> np.ndarray:
+def _read_as_planes(tensor: Array) -> Array:
     planes = np.moveaxis(tensor, -1, -3)
     return planes.reshape(tensor.shape)
 
 
-def _read_as_pixels(tensor: np.ndarray) -> np.ndarray:
+def _read_as_pixels(tensor: Array) -> Array:
     *outer, height, width, count = tensor.shape
     planes = tensor.reshape(*outer, count, height, width)
     return np.moveaxis(planes, -3, -1)
 
 
-def _kernels(start: Hypothesis, output: np.ndarray) -> Changes:
+def _kernels(start: Hypothesis, output: Array) -> Changes:
     layer = start.layer
     weights = layer.weights
     if not isinstance(layer, Conv2D) or layer.kernel == (1, 1):
@@ -488,7 +489,7 @@ def _kernels(start: Hypothesis, output: np.ndarray) -> Changes:
             yield f"dilation {down}x{across}", "window", change
 
 
-CHANGES: tuple[tuple[str, Callable[[Hypothesis, np.ndarray], Changes]], ...] = (
+CHANGES: tuple[tuple[str, Callable[[Hypothesis, Array], Changes]], ...] = (
     ("rule", _rules),
     ("zero point", _zero_points),
     ("clamp", _clamps),

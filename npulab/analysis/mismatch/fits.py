@@ -9,6 +9,7 @@ import math
 from functools import partial
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.analysis.mismatch.changes import Change, after, with_layer
 from npulab.analysis.mismatch.predicting import Hypothesis, Sums
@@ -25,7 +26,7 @@ SHOWN = 8  # channels or runs of them that a change names
 BIASES_SHOWN = 4
 
 
-def unwritten(start: Hypothesis, predicted: np.ndarray, output: np.ndarray) -> list[Change]:
+def unwritten(start: Hypothesis, predicted: Array, output: Array) -> list[Change]:
     """Return the channels, else rows, that hold 0 or the zero point everywhere, and should not:
     the device did not write them."""
     if predicted.shape != output.shape:
@@ -52,20 +53,20 @@ def unwritten(start: Hypothesis, predicted: np.ndarray, output: np.ndarray) -> l
     return found
 
 
-def _runs_of_true(flags: np.ndarray, least: int) -> list[np.ndarray]:
+def _runs_of_true(flags: Array, least: int) -> list[Array]:
     """Return the places of each run of at least so many true flags."""
     starts = np.flatnonzero(np.diff(flags)) + 1
     runs = np.split(np.arange(len(flags)), starts)
     return [run for run in runs if flags[run[0]] and len(run) >= least]
 
 
-def _filled(out: np.ndarray, axis: int, code: int, places: np.ndarray) -> np.ndarray:
+def _filled(out: Array, axis: int, code: int, places: Array) -> Array:
     out = out.copy()
     np.moveaxis(out, axis, 0)[places] = code
     return out
 
 
-def _spans(name: str, runs: list[np.ndarray]) -> str:
+def _spans(name: str, runs: list[Array]) -> str:
     """Return runs in words: ``channels 3, 5 and 6, 8 to 12``."""
     spans = []
     for run in runs[:SHOWN]:
@@ -80,9 +81,7 @@ def _spans(name: str, runs: list[np.ndarray]) -> str:
     return f"{name} {', '.join(spans)}"
 
 
-def permutation(
-    start: Hypothesis, predicted: np.ndarray, output: np.ndarray, sums: Sums
-) -> list[Change]:
+def permutation(start: Hypothesis, predicted: Array, output: Array, sums: Sums) -> list[Change]:
     """Return the order of channels that makes each captured channel a predicted one, if any."""
     places: dict[bytes, list[int]] = {}
     for channel, column in enumerate(_channels(predicted)):
@@ -108,14 +107,12 @@ def permutation(
     return [Change("channel order", words, change, "output order")]
 
 
-def _channels(tensor: np.ndarray) -> list[bytes]:
+def _channels(tensor: Array) -> list[bytes]:
     columns = tensor.reshape(-1, tensor.shape[-1]).T
     return [column.tobytes() for column in columns]
 
 
-def other_bias(
-    start: Hypothesis, predicted: np.ndarray, output: np.ndarray, sums: Sums
-) -> list[Change]:
+def other_bias(start: Hypothesis, predicted: Array, output: Array, sums: Sums) -> list[Change]:
     """Return the biases that explain every output of their channel, if any: what rounds to an
     output is an interval of accumulators, and the intervals of a channel must meet."""
     layer = start.layer
@@ -154,7 +151,7 @@ def other_bias(
     return [Change("bias", f"bias off by {words}", change, "bias")]
 
 
-def _rounding_span(direction: str, real: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _rounding_span(direction: str, real: Array) -> tuple[Array, Array]:
     """Return how far below and above a whole number a real number may lie that is rounded to
     it."""
     if direction == "nearest":

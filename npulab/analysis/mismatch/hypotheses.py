@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.analysis.mismatch.changes import ENOUGH, Change, changes_of, varied
 from npulab.analysis.mismatch.fits import UNWRITTEN, other_bias, permutation, unwritten
@@ -28,7 +29,7 @@ PRESENT = "present"
 FIRST = 6  # of the nearest single changes, how many are tried with every other change
 WORK = 2 * 10**10  # products that trying pairs may take: about a second
 Progress = Callable[[list[Change]], Iterable[Change]]
-Fit = Callable[[Hypothesis, np.ndarray, np.ndarray, Sums], list[Change]]
+Fit = Callable[[Hypothesis, Array, Array, Sums], list[Change]]
 
 
 class Tried(NamedTuple):
@@ -153,7 +154,7 @@ class _Search:
     """The search among changes of an explanation ``start`` of a captured ``output``."""
 
     start: Hypothesis
-    output: np.ndarray
+    output: Array
     progress: Progress
     sums: Sums = field(default_factory=Sums)
 
@@ -181,7 +182,7 @@ class _Search:
                 found += self._fitted(other_bias, predicted, count)
         return [present, *sorted(found)]
 
-    def _fitted(self, fit: Fit, predicted: np.ndarray, number: int) -> list[Tried]:
+    def _fitted(self, fit: Fit, predicted: Array, number: int) -> list[Tried]:
         """Return what a fit makes of the outputs, sorted after the changes by its number."""
         if predicted.shape != self.output.shape:
             return []
@@ -245,7 +246,7 @@ def _nearer(few: int, many: int) -> bool:
     return few == 0 < many or many - few > 4 * (many / 64 + 1) ** 0.5
 
 
-def _mismatches(predicted: np.ndarray, output: np.ndarray) -> int:
+def _mismatches(predicted: Array, output: Array) -> int:
     if predicted.shape == output.shape:
         return int(np.count_nonzero(predicted != output))
     return output.size

@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.captures.capture import Capture
 from npulab.captures.registry import target
@@ -92,7 +93,7 @@ def same_value(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-def _alignments(weights: np.ndarray) -> list[list[int]]:
+def _alignments(weights: Array) -> list[list[int]]:
     """Return for each row the columns that it has in the heaviest matchings that keep the order of
     rows and columns."""
     before = _heaviest(weights)
@@ -102,7 +103,7 @@ def _alignments(weights: np.ndarray) -> list[list[int]]:
     return [np.flatnonzero(row).tolist() for row in on_path]
 
 
-def _heaviest(weights: np.ndarray) -> np.ndarray:
+def _heaviest(weights: Array) -> Array:
     """Return the weight of the heaviest matching of the first rows and columns, by how many there
     are."""
     rows, columns = weights.shape
@@ -133,7 +134,7 @@ def _histogram(layer: Layer | None) -> tuple[int, ...] | None:
     return tuple(counts.tolist())
 
 
-def stored_weights(layer: Conv2D | FullyConnected) -> tuple[np.ndarray, int]:
+def stored_weights(layer: Conv2D | FullyConnected) -> tuple[Array, int]:
     """Return weights and their zero point as uint8 codes, in whole numbers; real weights as they
     are."""
     weights = layer.weights

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.quant.emulate import Saturation, accumulate, clamp_range
 from npulab.quant.emulate.engines import activation_codes, multipliers, parts_of, saturation_of
@@ -14,9 +15,9 @@ from npulab.quant.layers import Conv2D, FullyConnected
 from npulab.quant.requantize import within
 from npulab.quant.rules import Rule
 
-Codes = np.ndarray
+Codes = Array
 Weighted = Conv2D | FullyConnected
-TensorChange = Callable[[np.ndarray], np.ndarray]
+TensorChange = Callable[[Array], Array]
 
 
 class CodeLimits(NamedTuple):
@@ -47,7 +48,7 @@ class Hypothesis:
     """
 
     layer: Weighted
-    x: np.ndarray
+    x: Array
     rule: str | Rule
     saturation: Saturation | None = None
     sums: TensorChange | None = None
@@ -66,11 +67,9 @@ class Sums:
     share."""
 
     def __init__(self) -> None:
-        self._held: dict[tuple[Any, ...], tuple[Any, np.ndarray]] = {}
+        self._held: dict[tuple[Any, ...], tuple[Any, Array]] = {}
 
-    def of(
-        self, layer: Weighted, x: np.ndarray, saturation: Saturation | None = None
-    ) -> np.ndarray:
+    def of(self, layer: Weighted, x: Array, saturation: Saturation | None = None) -> Array:
         """Return accumulators ``(..., C)`` int64 with the bias; a new array."""
         window: tuple[Any, ...] = ()
         if isinstance(layer, Conv2D):
@@ -92,7 +91,7 @@ class Sums:
         return self._held[key][1] + layer.bias
 
 
-def predict(of: Hypothesis, sums: Sums, shape: tuple[int, ...] | None = None) -> np.ndarray:
+def predict(of: Hypothesis, sums: Sums, shape: tuple[int, ...] | None = None) -> Array:
     """Return the output of a hypothesis; raises ValueError if it would not have the shape."""
     layer = of.layer
     if shape is not None and layer.output_shape != shape[-len(layer.output_shape) :]:
@@ -101,7 +100,7 @@ def predict(of: Hypothesis, sums: Sums, shape: tuple[int, ...] | None = None) ->
     return codes_of(of, sums.of(layer, of.x, saturation))
 
 
-def codes_of(of: Hypothesis, total: np.ndarray) -> np.ndarray:
+def codes_of(of: Hypothesis, total: Array) -> Array:
     """Return the outputs of a hypothesis for accumulators ``(..., C)``."""
     layer, dtype = of.layer, of.x.dtype
     if of.sums is not None:

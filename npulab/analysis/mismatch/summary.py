@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.quant.floats import steps, unit
 from npulab.support.late import pd
@@ -34,8 +35,8 @@ class Mismatches:
     by_difference: pd.DataFrame
     by_channel: pd.DataFrame
     by_place: pd.DataFrame
-    worst: np.ndarray
-    border: np.ndarray
+    worst: Array
+    border: Array
     unit: str = "code"
 
     @property
@@ -123,7 +124,7 @@ def mismatches(found: Comparison) -> Mismatches:
     )
 
 
-def touches_padding(layer: Any, size: tuple[int, ...]) -> np.ndarray:
+def touches_padding(layer: Any, size: tuple[int, ...]) -> Array:
     """Return the outputs ``(H, W) bool`` whose window reaches into the padding; none if there is no
     padding.
 
@@ -146,7 +147,7 @@ def touches_padding(layer: Any, size: tuple[int, ...]) -> np.ndarray:
     return rows[:, None] | columns
 
 
-def in_hex(tensor: np.ndarray) -> str:
+def in_hex(tensor: Array) -> str:
     """Return the first bytes of a tensor, real numbers little-endian, as two digits each.
 
     >>> in_hex(np.array([-1, 16]))
@@ -162,7 +163,7 @@ def in_hex(tensor: np.ndarray) -> str:
     return text
 
 
-def window(predicted: np.ndarray, captured: np.ndarray) -> list[str]:
+def window(predicted: Array, captured: Array) -> list[str]:
     """Return both outputs around their first difference, in hexadecimal, and a line that marks what
     differs."""
     wrong = steps(predicted, captured).ravel() != 0
@@ -189,7 +190,7 @@ def window(predicted: np.ndarray, captured: np.ndarray) -> list[str]:
     ]
 
 
-def _codes_in_hex(codes: np.ndarray) -> str:
+def _codes_in_hex(codes: Array) -> str:
     """Return codes, or real numbers as they are stored, with all their digits."""
     size = codes.dtype.itemsize
     if codes.dtype.kind == "f":

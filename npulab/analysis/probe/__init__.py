@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy import ndarray as Array
 
 from npulab.analysis.probe.calls import (
     NOTHING,
@@ -99,7 +100,7 @@ def held_bits(words: int, base: Any, keep: Any) -> HeldBits:
     return held
 
 
-def _codes(count: int, length: int, rng: np.random.Generator) -> np.ndarray:
+def _codes(count: int, length: int, rng: np.random.Generator) -> Array:
     """Draw different codes with half of their digits 1 ``(length, count)``, a column each."""
     codes = np.zeros((0, length), np.uint8)
     while len(codes) < count:
@@ -112,7 +113,7 @@ def _codes(count: int, length: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def probed_with(
-    decode: Decode, patterns: np.ndarray, names: Sequence[str], held: HeldBits
+    decode: Decode, patterns: Array, names: Sequence[str], held: HeldBits
 ) -> ProbedLayout:
     """Call the decoder with each pattern ``(calls, n)`` of the free bits and read what it prints;
     raises ValueError if too few calls are answered."""
@@ -155,8 +156,8 @@ class ProbedLayout:
     readings: tuple[Reading, ...]
     unread: tuple[tuple[str, str], ...]
     calls: int
-    base: np.ndarray
-    keep: np.ndarray
+    base: Array
+    keep: Array
     raised: tuple[tuple[str, str], ...] = ()
 
     @property

@@ -8,8 +8,9 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
-Decode = Callable[[np.ndarray], Mapping[str, Any]]
+Decode = Callable[[Array], Mapping[str, Any]]
 SHOWN = 80  # characters of an error or a text
 
 
@@ -27,14 +28,14 @@ NOTHING = Other("nothing", "nothing")  # of a field that a call does not print
 class HeldBits:
     """The bits ``keep`` of ``base``, both ``(W,) uint32``, stay; the bits ``free`` change."""
 
-    base: np.ndarray
-    keep: np.ndarray
+    base: Array
+    keep: Array
 
     @cached_property
-    def free(self) -> np.ndarray:
+    def free(self) -> Array:
         return np.flatnonzero(bits_of(self.keep) == 0)
 
-    def filled(self, pattern: np.ndarray) -> np.ndarray:
+    def filled(self, pattern: Array) -> Array:
         """Return all bits ``(32 * W,)``, with a pattern in the free ones."""
         bits = bits_of(self.base)
         bits[self.free] = pattern
@@ -42,7 +43,7 @@ class HeldBits:
 
 
 def ask(
-    decode: Decode, patterns: np.ndarray, names: Sequence[str], held: HeldBits
+    decode: Decode, patterns: Array, names: Sequence[str], held: HeldBits
 ) -> tuple[dict[int, dict[str, Any]], list[tuple[str, str]]]:
     """Return the printed values of each call by its number, and (call, error) of those that
     raised."""
@@ -75,7 +76,7 @@ def _plain_value(value: Any) -> Any:
     return Other(type(value).__name__, short(value))
 
 
-def checked_words(values: Any, count: int, name: str) -> np.ndarray:
+def checked_words(values: Any, count: int, name: str) -> Array:
     """Return words ``(count,) uint32``; raises ValueError for another shape or range."""
     words = np.asarray(values)
     fits = words.shape == (count,) and words.dtype.kind in "iu"
@@ -87,7 +88,7 @@ def checked_words(values: Any, count: int, name: str) -> np.ndarray:
     return words.astype(np.uint32)
 
 
-def bits_of(words: np.ndarray) -> np.ndarray:
+def bits_of(words: Array) -> Array:
     """Return the bits of words, ``(32 * W,)`` of 0 and 1, bit 0 of word 0 first."""
     return np.unpackbits(words.astype("<u4").view(np.uint8), bitorder="little")
 

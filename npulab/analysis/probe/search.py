@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.analysis.probe.calls import NOTHING, Other, is_number, same, short
 from npulab.analysis.probe.reading import BitSource, Reading, bit_range
@@ -22,12 +23,12 @@ class Codes:
     ``zero`` is true if the first call is that with all bits 0.
     """
 
-    patterns: np.ndarray
-    places: np.ndarray
+    patterns: Array
+    places: Array
     zero: bool
     books: dict[bytes, dict[bytes, int | None]] = field(default_factory=dict)  # by the calls used
 
-    def spelled(self, columns: np.ndarray, used: np.ndarray) -> list[int | None]:
+    def spelled(self, columns: Array, used: Array) -> list[int | None]:
         """Return the bit whose code each column ``(calls, m)`` is, None for none or several;
         ``used`` are the calls ``(calls,) bool`` to look at."""
         key = used.tobytes()
@@ -43,7 +44,7 @@ class Codes:
         codes = _columns_as_bytes(columns[used])
         return list(map(self.books[key].get, codes))
 
-    def bits(self, call: int) -> np.ndarray:
+    def bits(self, call: int) -> Array:
         """Return the bits of a call, 0 for those that were kept."""
         size = int(self.places[-1]) + 1
         out = np.zeros(size, np.uint8)
@@ -75,12 +76,12 @@ class Codes:
         return f"; changes only while {bit_range(place)} is {state}"
 
     @cached_property
-    def opens(self) -> tuple[np.ndarray, np.ndarray]:
+    def opens(self) -> tuple[Array, Array]:
         """The calls, packed, in which each bit is 1, and in which it is 0."""
         return np.packbits(self.patterns.T, axis=1), np.packbits(1 - self.patterns.T, axis=1)
 
 
-def _columns_as_bytes(columns: np.ndarray) -> list[bytes]:
+def _columns_as_bytes(columns: Array) -> list[bytes]:
     packed = np.packbits(np.ascontiguousarray(columns.T), axis=1)
     if packed.size:
         return packed.view(f"V{packed.shape[1]}").ravel().tolist()
@@ -93,7 +94,7 @@ class _View(NamedTuple):
 
     reading: Reading
     ints: Sequence[int]
-    known: np.ndarray
+    known: Array
 
 
 def read_field(name: str, values: Sequence[Any], codes: Codes) -> Reading | str:
@@ -259,7 +260,7 @@ def _copies(view: _View, codes: Codes) -> Reading | str:
     return replace(found, false_positive_probability=luck)
 
 
-def _bit_columns(ints: Sequence[int]) -> np.ndarray:
+def _bit_columns(ints: Sequence[int]) -> Array:
     """Return the bits of numbers in two's complement, ``(calls, width)``, as wide as they need."""
     longest = max(map(int.bit_length, ints))
     size = longest // 8 + 1

@@ -10,6 +10,7 @@ from itertools import chain, product
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.analysis.scan.records import Probe
 from npulab.analysis.scan.sites import ACCUMULATOR_BITS, NO_TAP, readings
@@ -26,7 +27,7 @@ NOISE = 8  # the values of a random image reach an eighth of an impulse
 Reached = list[list[tuple[int, int]]]
 
 
-def impulses(layer: Conv2D, amplitude: int = 1) -> list[np.ndarray]:
+def impulses(layer: Conv2D, amplitude: int = 1) -> list[Array]:
     """Images ``(H, W, C) int64`` that show every weight alone: 0 (the input zero point) but for
     single pixels, the impulses.
 
@@ -73,7 +74,7 @@ def _reached(axis: int, layer: Conv2D) -> Reached:
 
 
 def _best_place(
-    down: Reached, across: Reached, missing: set[tuple[int, int]], taken: np.ndarray
+    down: Reached, across: Reached, missing: set[tuple[int, int]], taken: Array
 ) -> tuple[int, int] | None:
     """(row, column) of the impulse that shows most of the missing taps in outputs that are still
     free, the first if several do; None if there is none.  Only the first impulse of an image may
@@ -91,15 +92,15 @@ def _best_place(
     return best
 
 
-def reader(capture: Capture) -> Callable[[bytes], np.ndarray]:
+def reader(capture: Capture) -> Callable[[bytes], Array]:
     """A function that turns the bytes of an output into an array ``(H, W, C)``.
 
     At its first call it finds, with the ``lift`` of the target, where each element lies; an output
     of another size is returned as bytes.
     """
-    found: dict[int, tuple[np.dtype[Any], np.ndarray]] = {}
+    found: dict[int, tuple[np.dtype[Any], Array]] = {}
 
-    def read(output: bytes) -> np.ndarray:
+    def read(output: bytes) -> Array:
         size, raw = len(output), np.frombuffer(output, np.uint8)
         if not found:
             found[size] = _element_places(capture, size)
@@ -111,7 +112,7 @@ def reader(capture: Capture) -> Callable[[bytes], np.ndarray]:
     return read
 
 
-def _element_places(capture: Capture, size: int) -> tuple[np.dtype[Any], np.ndarray]:
+def _element_places(capture: Capture, size: int) -> tuple[np.dtype[Any], Array]:
     """Return the type of an element and the places of its bytes.  The places are found by lifting
     outputs in which each byte holds its own number, one digit of base 256 at a time."""
     numbers, places, dtype = np.arange(size), np.zeros(1, np.int64), np.dtype(np.uint8)
@@ -197,7 +198,7 @@ def probes_of(capture: Capture, layer: Conv2D, through: bool, seed: int) -> list
     return probes
 
 
-def _images(layer: Conv2D, seed: int) -> tuple[list[np.ndarray], int]:
+def _images(layer: Conv2D, seed: int) -> tuple[list[Array], int]:
     """Return images as differences from the input zero point, and the size of their impulses: the
     largest power of two that the input's type holds."""
     info, zero = np.iinfo(layer.dtype), layer.input_q.zero_point
@@ -252,7 +253,7 @@ def _scaled(capture: Capture, layer: Conv2D, step: int, middle: int) -> Capture 
     return None
 
 
-def _with_changes(capture: Capture, old: np.ndarray, new: np.ndarray, task: int) -> Capture:
+def _with_changes(capture: Capture, old: Array, new: Array, task: int) -> Capture:
     """The capture with the bits of a job in which two lowered jobs differ set as in the new one."""
     words, differs = capture.jobs[task].words, old ^ new
     return capture.with_words((words & ~differs) | (new & differs), task)

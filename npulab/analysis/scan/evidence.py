@@ -18,6 +18,7 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.analysis.scan.records import Probe
 from npulab.analysis.scan.sites import Effect, View, as_set, site_of, view_of
@@ -27,7 +28,7 @@ from npulab.support.text import plural
 
 # if at most so many bits move one output and no other, they are flipped one by one, not halved
 FEW = 16
-Runner = Callable[[bytes, Any], "np.ndarray | None"]
+Runner = Callable[[bytes, Any], "Array | None"]
 
 
 class Runs:
@@ -40,9 +41,9 @@ class Runs:
         self.name = hashlib.sha256(data).hexdigest()[:16]
         self.run, self.probes, self.votes, self.journal = run, probes, votes, journal
         self.count = self.hangs = 0
-        self._first: dict[int, np.ndarray] = {}  # the first output of each input, by its index
+        self._first: dict[int, Array] = {}  # the first output of each input, by its index
 
-    def ask(self, flips: np.ndarray, index: int, reason: str) -> np.ndarray | None:
+    def ask(self, flips: Array, index: int, reason: str) -> Array | None:
         """The output with some bits flipped and with the input of this index: the middle of all
         votes that have the most common shape.  None for a hang: at least half of the votes hung."""
         outputs = []
@@ -58,7 +59,7 @@ class Runs:
             return same[0]
         return np.sort(same, axis=0)[(len(same) - 1) // 2]
 
-    def _vote(self, flips: np.ndarray, index: int, reason: str) -> np.ndarray | None:
+    def _vote(self, flips: Array, index: int, reason: str) -> Array | None:
         """The output of one run, which is taken from the journal if the journal has it; None for a
         hang."""
         names = tuple(_names_of_bits(flips))
@@ -82,7 +83,7 @@ class Runs:
         self.hangs += output is None
         return output
 
-    def _kept(self, trial: Trial, names: tuple[str, ...], index: int) -> np.ndarray | None:
+    def _kept(self, trial: Trial, names: tuple[str, ...], index: int) -> Array | None:
         """The output that the journal has for this run; raises ValueError if its trial is another
         run."""
         given, data = trial.more.get("input"), trial.more.get("data")
@@ -94,7 +95,7 @@ class Runs:
             )
         return _from_json(trial)
 
-    def _run_device(self, flips: np.ndarray, index: int) -> np.ndarray | None:
+    def _run_device(self, flips: Array, index: int) -> Array | None:
         changed = self.bits.copy()
         changed[flips] ^= 1
         data = np.packbits(changed, bitorder="little").tobytes()
@@ -110,7 +111,7 @@ class Runs:
         return output
 
 
-def _names_of_bits(bits: np.ndarray) -> Iterator[str]:
+def _names_of_bits(bits: Array) -> Iterator[str]:
     """Yield names of sorted bit numbers; consecutive numbers are joined to a range.
 
     >>> list(_names_of_bits(np.array([3, 4, 5, 9])))
@@ -125,7 +126,7 @@ def _names_of_bits(bits: np.ndarray) -> Iterator[str]:
             yield str(run[0])
 
 
-def _as_json(output: np.ndarray | None) -> dict[str, Any]:
+def _as_json(output: Array | None) -> dict[str, Any]:
     """An output as values that JSON can hold; an empty dict for a hang."""
     if output is None:
         return {}
@@ -133,7 +134,7 @@ def _as_json(output: np.ndarray | None) -> dict[str, Any]:
     return {"dtype": output.dtype.str, "shape": list(output.shape), "output": packed}
 
 
-def _from_json(trial: Trial) -> np.ndarray | None:
+def _from_json(trial: Trial) -> Array | None:
     """The output that a trial of the journal keeps, None for a hang; raises ValueError if it keeps
     none."""
     if trial.outcome == "hang":
@@ -152,7 +153,7 @@ class Piece:
     """Bits that are flipped at once, with the outputs that they can move (``bound``) and those that
     they moved (``moved``), each a set as the bits of an int."""
 
-    bits: np.ndarray
+    bits: Array
     bound: int
     moved: int = 0
     alike: bool = False  # both halves of the piece around it moved the same outputs as that piece
@@ -179,7 +180,7 @@ class Evidence:
         self.sets: list[tuple[int, ...]] = []  # bits that move something together and nothing alone
         self.hanging: list[tuple[int, ...]] = []  # bits that hang together and not alone
         # (view, bits) of sets that moved something while no part of them did
-        self.joint: list[tuple[int, np.ndarray]] = []
+        self.joint: list[tuple[int, Array]] = []
         self.views: list[View] = []
         self.effects: dict[int, list[Effect]] = {}
         self.unmoved: dict[int, set[int]] = {}
@@ -188,18 +189,18 @@ class Evidence:
 
     # ---- runs ----
 
-    def ask(self, bits: np.ndarray, number: int, reason: str) -> np.ndarray | None:
+    def ask(self, bits: Array, number: int, reason: str) -> Array | None:
         """The output under a view with some more bits flipped; None for a hang."""
         view = self.views[number]
         return self._asked(np.setxor1d(bits, view.base), view.index, reason)
 
-    def _asked(self, flips: np.ndarray, index: int, reason: str) -> np.ndarray | None:
+    def _asked(self, flips: Array, index: int, reason: str) -> Array | None:
         output = self.runs.ask(flips, index, reason)
         if self.progress is not None:
             self.progress(self.count - len(self.quiet), self.count)
         return output
 
-    def look(self, index: int, base: np.ndarray | None = None) -> int:
+    def look(self, index: int, base: Array | None = None) -> int:
         """Add a view: the buffer with the bits ``base`` flipped for good, run with an input; return
         its number.  It is run twice.
 
@@ -233,7 +234,7 @@ class Evidence:
         )
 
     @property
-    def quiet(self) -> np.ndarray:
+    def quiet(self) -> Array:
         """The numbers of the bits that may be flipped and have not moved anything yet."""
         seen = np.zeros(self.count, bool)
         seen[list(self.effects)] = True
@@ -245,7 +246,7 @@ class Evidence:
         self.kinds[bit] = "hang"
         self.effects.pop(bit, None)
 
-    def note(self, number: int, piece: Piece, output: np.ndarray) -> None:
+    def note(self, number: int, piece: Piece, output: Array) -> None:
         """Record which outputs within its bound a piece moved; for a single bit also by how
         much."""
         view = self.views[number]
@@ -390,7 +391,7 @@ def _packs(pieces: Sequence[Piece]) -> list[list[Piece]]:
     return packs
 
 
-def _halves(bits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _halves(bits: Array) -> tuple[Array, Array]:
     """Split sorted bit numbers near their middle, where the numbers on both sides are divided by
     the highest power of two."""
     quarter = len(bits) // 4

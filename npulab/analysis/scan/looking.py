@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.analysis.scan.evidence import Evidence, Piece
 from npulab.analysis.scan.sites import SEVERAL, Effect, View, as_set, from_set
@@ -64,7 +65,7 @@ class Looks:
                 known.together[piece.bits] = True
         known.together |= seen
 
-    def _tried(self, number: int, bits: np.ndarray) -> Piece:
+    def _tried(self, number: int, bits: Array) -> Piece:
         """Flip bits at once; return them as a piece, with what they moved.  Bits that hang together
         are left out of it."""
         known = self.known
@@ -294,7 +295,7 @@ class Looks:
                 rest = np.setdiff1d(rest, self._found(number, rest))
             known.together[rest] = False
 
-    def _found(self, number: int, bits: np.ndarray) -> np.ndarray:
+    def _found(self, number: int, bits: Array) -> Array:
         """Find, among these bits, a set that moves something only together; record it and return
         its members."""
         members = self._members(number, bits)
@@ -319,7 +320,7 @@ class Looks:
                 return
             bits = np.setdiff1d(piece.bits, self._found(number, piece.bits))
 
-    def _members(self, number: int, bits: np.ndarray) -> np.ndarray:
+    def _members(self, number: int, bits: Array) -> Array:
         """A few of these bits that are enough to move something together."""
         found = bits[:0]
         while not len(found) or not self._moves(number, found):
@@ -336,7 +337,7 @@ class Looks:
                 break
         return found
 
-    def _moves(self, number: int, bits: np.ndarray) -> bool:
+    def _moves(self, number: int, bits: Array) -> bool:
         """True if these bits, flipped at once, move something or hang."""
         output = self.known.ask(bits, number, "which act together")
         return output is None or bool(self.known.views[number].moved(output).any())
@@ -404,7 +405,7 @@ def _prefix_share(hang_cost: float) -> float:
     return float(share[np.argmin((1 + share * hang_cost) / bits)])
 
 
-def _runs_together(known: Evidence, groups: list[Piece], bits: np.ndarray) -> bool:
+def _runs_together(known: Evidence, groups: list[Piece], bits: Array) -> bool:
     """True if these bits, flipped at once, do not hang; they are then added to the groups."""
     output = known.ask(bits, 0, "a group")
     if output is None:
@@ -419,11 +420,11 @@ def _runs_together(known: Evidence, groups: list[Piece], bits: np.ndarray) -> bo
 def _first_hanging(
     known: Evidence,
     groups: list[Piece],
-    bad: np.ndarray,
-    rest: np.ndarray,
+    bad: Array,
+    rest: Array,
     share: float,
     most_hangs: float,
-) -> np.ndarray:
+) -> Array:
     """Find the first bit that hangs among bits that hang at once; return the bits after it, which
     are not tried yet."""
     after, measured = [rest], True
@@ -442,7 +443,7 @@ def _first_hanging(
     return np.concatenate(after[::-1])
 
 
-def set_apart(known: Evidence, number: int, bits: np.ndarray) -> None:
+def set_apart(known: Evidence, number: int, bits: Array) -> None:
     """Mark one of the bits that hang together as ``fragile``, so that it stays out of later runs;
     the bits that hang with it are recorded."""
     first = _shortest(known, number, bits, bits[:0])
@@ -462,7 +463,7 @@ def set_apart(known: Evidence, number: int, bits: np.ndarray) -> None:
     known.together[chosen] = known.fragile[chosen] = True
 
 
-def _hanging(known: Evidence, number: int, bits: np.ndarray, found: np.ndarray) -> np.ndarray:
+def _hanging(known: Evidence, number: int, bits: Array, found: Array) -> Array:
     """A few of these bits that are enough to hang together; they include ``found``."""
     while len(found) < len(bits):
         if known.ask(np.sort(found), number, "which hang alone together") is None:
@@ -472,7 +473,7 @@ def _hanging(known: Evidence, number: int, bits: np.ndarray, found: np.ndarray) 
     return found
 
 
-def _shortest(known: Evidence, number: int, bits: np.ndarray, beside: np.ndarray) -> int:
+def _shortest(known: Evidence, number: int, bits: Array, beside: Array) -> int:
     """The least number of bits, counted from the first, that hang together with the bits
     ``beside``; all of ``bits`` do."""
     least, most = 0, len(bits)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy import ndarray as Array
 
 from npulab.support.text import plural
 
@@ -31,7 +32,7 @@ class Probe:
     """
 
     given: Any
-    image: np.ndarray | None = None
+    image: Array | None = None
     step: float | None = None
     zero: float = 0.0
 
@@ -56,10 +57,10 @@ class Scan:
     end of their type, over all inputs, and ``notes`` are sentences on what is not known.
     """
 
-    kinds: np.ndarray
-    certain: np.ndarray
-    roles: np.ndarray
-    places: np.ndarray
+    kinds: Array
+    certain: Array
+    roles: Array
+    places: Array
     runs: int
     hangs: int
     saturated: float = 0.0
@@ -115,7 +116,7 @@ class Scan:
         )
         return frame[list(COLUMNS)]
 
-    def _known_places(self, bits: np.ndarray) -> pd.DataFrame:
+    def _known_places(self, bits: Array) -> pd.DataFrame:
         """The places of these bits as a DataFrame; a value that is not known is <NA>."""
         frame = pd.DataFrame(self.places[bits], columns=list(PLACE)).astype("Int64")
         return frame.mask(frame.lt(0) & (frame.columns != "sign"))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.analysis.scan.evidence import Evidence
 from npulab.analysis.scan.records import CHANNEL, NO_PLACE, NOWHERE, ORDER, ROW, SIGN, Scan
@@ -91,7 +92,7 @@ def _notes(known: Evidence, hanging: Sequence[tuple[int, ...]]) -> list[str]:
     return notes
 
 
-def _places_of_bits(known: Evidence, weights: Weights) -> tuple[np.ndarray, np.ndarray]:
+def _places_of_bits(known: Evidence, weights: Weights) -> tuple[Array, Array]:
     """Return roles ``(N,)`` and places ``(N, 6)`` of all bits, as ``Scan`` has them."""
     roles = np.full(known.count, "", "U6")
     places = np.tile(np.array(NO_PLACE), (known.count, 1))
@@ -149,7 +150,7 @@ def _largest_change(view: View, effect: Effect, role: str) -> float:
     return float(np.max(change, initial=0.0))
 
 
-def _doubles(places: np.ndarray, roles: np.ndarray) -> list[int]:
+def _doubles(places: Array, roles: Array) -> list[int]:
     """Return bits that duplicate a bit of a weight or bias but lie away from its other bits."""
     same_place = np.all(places[1:, :ORDER] == places[:-1, :ORDER], axis=1)
     alike = same_place & (roles[1:] == roles[:-1])
@@ -167,7 +168,7 @@ def _doubles(places: np.ndarray, roles: np.ndarray) -> list[int]:
     return doubles
 
 
-def _lengths(known: Evidence, kinds: np.ndarray, roles: np.ndarray) -> list[int]:
+def _lengths(known: Evidence, kinds: Array, roles: Array) -> list[int]:
     """The control bits that are ``length``: in the channels that they move, they move outputs of
     weights after them in the stream, and no output of a weight before them.
 

@@ -14,6 +14,7 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.analysis.scan.records import NOWHERE, Probe
 from npulab.quant.layers import Conv2D
@@ -33,11 +34,11 @@ class View:
 
     index: int
     probe: Probe
-    base: np.ndarray
-    output: np.ndarray
-    channel: np.ndarray  # the channel of each output
-    reads: np.ndarray  # the tap that an output reads, NO_TAP, or SEVERAL
-    amplitude: np.ndarray  # the input that this tap multiplies
+    base: Array
+    output: Array
+    channel: Array  # the channel of each output
+    reads: Array  # the tap that an output reads, NO_TAP, or SEVERAL
+    amplitude: Array  # the input that this tap multiplies
     mapped: bool  # an image gave ``reads``; else all are SEVERAL
 
     @property
@@ -60,17 +61,17 @@ class View:
         info = np.iinfo(self.output.dtype)
         return float(info.min), float(info.max)
 
-    def cut(self, values: np.ndarray) -> np.ndarray:
+    def cut(self, values: Array) -> Array:
         """A mask of the values that are at the lowest or highest value of their type."""
         return (values <= self.span[0]) | (values >= self.span[1])
 
     @cached_property
-    def free(self) -> np.ndarray:
+    def free(self) -> Array:
         """A mask of the outputs that are not at the lowest or highest value of their type."""
         return ~self.cut(self.output.ravel())
 
     @cached_property
-    def lone(self) -> np.ndarray:
+    def lone(self) -> Array:
         """A mask of the free outputs that read no weight, so that they show the bias alone."""
         return self.free & (self.reads == NO_TAP)
 
@@ -90,14 +91,14 @@ class View:
         steps."""
         return self.step is None or not np.any(self.amplitude % self.step)
 
-    def moved(self, output: np.ndarray) -> np.ndarray:
+    def moved(self, output: Array) -> Array:
         """A mask of the outputs that differ from this view's; all are True if the shape differs."""
         if output.shape != self.output.shape:
             return np.ones(self.output.size, bool)
         both_nan = (output != output) & (self.output != self.output)
         return ((output != self.output) & ~both_nan).ravel()
 
-    def effect(self, number: int, moved: int, output: np.ndarray) -> Effect:
+    def effect(self, number: int, moved: int, output: Array) -> Effect:
         """The effect of a bit that moved the set ``moved`` of outputs under this view, whose number
         is given."""
         places = np.flatnonzero(from_set(moved, self.output.size))
@@ -121,9 +122,9 @@ class Effect(NamedTuple):
 
     view: int
     moved: int
-    places: np.ndarray
-    change: np.ndarray
-    cut: np.ndarray  # True for an output at the end of its type, before or after
+    places: Array
+    change: Array
+    cut: Array  # True for an output at the end of its type, before or after
 
     @property
     def even(self) -> bool:
@@ -135,9 +136,7 @@ class Effect(NamedTuple):
         return not np.isnan(self.change).any()
 
 
-def view_of(
-    index: int, probe: Probe, layer: Conv2D | None, base: np.ndarray, output: np.ndarray
-) -> View:
+def view_of(index: int, probe: Probe, layer: Conv2D | None, base: Array, output: Array) -> View:
     """The view of an output; raises ValueError if the output has another shape than the layer's."""
     if layer is not None and output.shape != layer.output_shape:
         raise ValueError(
@@ -154,18 +153,18 @@ def view_of(
     return View(index, probe, base, output, channel, reads, amplitude, mapped)
 
 
-def as_set(mask: np.ndarray) -> int:
+def as_set(mask: Array) -> int:
     """A mask of outputs as a set: the bits of one int."""
     return int.from_bytes(np.packbits(mask.ravel(), bitorder="little").tobytes(), "little")
 
 
-def from_set(outputs: int, size: int) -> np.ndarray:
+def from_set(outputs: int, size: int) -> Array:
     """A set of outputs, the bits of an int, as a mask ``(size,) bool``."""
     raw = np.frombuffer(outputs.to_bytes((size + 7) // 8, "little"), np.uint8)
     return np.unpackbits(raw, count=size, bitorder="little").astype(bool)
 
 
-def readings(layer: Conv2D, image: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def readings(layer: Conv2D, image: Array) -> tuple[Array, Array]:
     """Return two flat arrays with an entry for each output: the number of the only tap (row,
     column, input channel) that reads an input other than 0, or NO_TAP or SEVERAL; and the input
     that this tap reads."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import construct
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.cli.bench.turns import child, least
 from npulab.registers.fields import WORD_BITS, WORD_BYTES
@@ -50,7 +51,7 @@ class Codec(NamedTuple):
     data: Callable[[Any], bytes]
 
 
-Make = Callable[[list[Member], np.ndarray, Any], Codec]
+Make = Callable[[list[Member], Array, Any], Codec]
 
 
 def struct(seed: int = 0) -> list[Member]:
@@ -136,7 +137,7 @@ def measure(rounds: int, captures: int = CAPTURES) -> dict[str, Any]:
     return {"rates": rates, "wrong": wrong, "missing": missing, "limits": limits}
 
 
-def _codecs(members: list[Member], words: np.ndarray) -> tuple[dict[str, Codec], list[str]]:
+def _codecs(members: list[Member], words: Array) -> tuple[dict[str, Codec], list[str]]:
     """Return the libraries at work, and the names of those that are not installed."""
     codecs: dict[str, Codec] = {}
     missing = []
@@ -148,7 +149,7 @@ def _codecs(members: list[Member], words: np.ndarray) -> tuple[dict[str, Codec],
     return codecs, missing
 
 
-def _differing(got: Any, want: np.ndarray, captures: int) -> int:
+def _differing(got: Any, want: Array, captures: int) -> int:
     """Return how many numbers differ, plus how many captures are missing."""
     rows = np.asarray(got)
     wanted = want[: len(rows)]
@@ -160,7 +161,7 @@ def _differing(got: Any, want: np.ndarray, captures: int) -> int:
 # Libraries that take many captures at a time
 
 
-def _npulab(members: list[Member], words: np.ndarray, _: Any) -> Codec:
+def _npulab(members: list[Member], words: Array, _: Any) -> Codec:
     rows = []
     for m in members:
         offset = m.word * WORD_BYTES
@@ -168,11 +169,11 @@ def _npulab(members: list[Member], words: np.ndarray, _: Any) -> Codec:
     registers = RegisterMap(rows)
     decode = partial(registers.decode, words, raw=True)
     encode = partial(registers.encode, raw=True)
-    return Codec(len(words), decode, encode, _columns, np.ndarray.tobytes)
+    return Codec(len(words), decode, encode, _columns, Array.tobytes)
 
 
-def _by_hand(members: list[Member], words: np.ndarray, _: Any) -> Codec:
-    def encode(decoded: Mapping[str, np.ndarray]) -> np.ndarray:
+def _by_hand(members: list[Member], words: Array, _: Any) -> Codec:
+    def encode(decoded: Mapping[str, Array]) -> Array:
         out = np.zeros((len(words), WORDS), np.uint32)
         for m in members:
             factor = np.uint32(2**m.lsb)
@@ -180,10 +181,10 @@ def _by_hand(members: list[Member], words: np.ndarray, _: Any) -> Codec:
         return out
 
     decode = partial(_members_of, members, words)
-    return Codec(len(words), decode, encode, _columns, np.ndarray.tobytes)
+    return Codec(len(words), decode, encode, _columns, Array.tobytes)
 
 
-def _members_of(members: list[Member], words: np.ndarray) -> dict[str, np.ndarray]:
+def _members_of(members: list[Member], words: Array) -> dict[str, Array]:
     found = {}
     for m in members:
         mask = 2**m.width - 1
@@ -191,7 +192,7 @@ def _members_of(members: list[Member], words: np.ndarray) -> dict[str, np.ndarra
     return found
 
 
-def _columns(decoded: Mapping[str, np.ndarray]) -> np.ndarray:
+def _columns(decoded: Mapping[str, Array]) -> Array:
     columns = list(decoded.values())
     return np.stack(columns, axis=1)
 
@@ -216,12 +217,12 @@ def _single(
     )
 
 
-def _captures(words: np.ndarray, most: int) -> list[bytes]:
+def _captures(words: Array, most: int) -> list[bytes]:
     rows = words[:most].astype("<u4")
     return [row.tobytes() for row in rows]
 
 
-def _ctypes(members: list[Member], words: np.ndarray, _: Any) -> Codec:
+def _ctypes(members: list[Member], words: Array, _: Any) -> Codec:
     data = words[:5000].astype("<u4").tobytes()
     names = [m.name for m in members]
     fields = [(m.name, ctypes.c_uint32, m.width) for m in members]
@@ -244,7 +245,7 @@ def _ctypes(members: list[Member], words: np.ndarray, _: Any) -> Codec:
 
 
 def _construct(compiled: bool) -> Make:
-    def make(members: list[Member], words: np.ndarray, _: Any) -> Codec:
+    def make(members: list[Member], words: Array, _: Any) -> Codec:
         bits: list[list[Any]] = [[] for _ in range(WORDS)]
         # construct reads from the highest bit
         for m in reversed(members):
@@ -268,7 +269,7 @@ def _construct(compiled: bool) -> Make:
 
 
 def _bitstruct(most: int, named: bool) -> Make:
-    def make(members: list[Member], words: np.ndarray, module: Any) -> Codec:
+    def make(members: list[Member], words: Array, module: Any) -> Codec:
         # bitstruct reads from the highest bit, so the words are byte-swapped, outside of the
         # measured time
         captures = _captures(words.byteswap(), most)
@@ -294,7 +295,7 @@ def _swapped(encoded: list[bytes]) -> bytes:
     return words.byteswap().tobytes()
 
 
-def _cantools(members: list[Member], words: np.ndarray, module: Any) -> Codec:
+def _cantools(members: list[Member], words: Array, module: Any) -> Codec:
     signals = []
     for m in members:
         first = m.word * WORD_BITS + m.lsb

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.cli.bench.turns import child, least
 from npulab.models import single_op_model
@@ -96,7 +97,7 @@ class LayerShape:
     depthwise: bool = False
 
 
-def mobilenet(seed: int = 0) -> dict[str, tuple[Conv2D | FullyConnected, np.ndarray]]:
+def mobilenet(seed: int = 0) -> dict[str, tuple[Conv2D | FullyConnected, Array]]:
     """Return the 28 layers of MobileNetV1 1.0 at 224x224 by name, each with an input: int8, a scale
     per channel, random weights.
     """
@@ -117,7 +118,7 @@ def _shapes() -> list[LayerShape]:
 
 def _layer(
     shape: LayerShape, random: np.random.RandomState
-) -> tuple[Conv2D | FullyConnected, np.ndarray]:
+) -> tuple[Conv2D | FullyConnected, Array]:
     of_weights = shape.outputs, shape.kernel, shape.kernel, shape.channels
     taps = shape.kernel * shape.kernel * shape.channels
     if shape.depthwise:
@@ -161,7 +162,7 @@ def measure(rounds: int) -> dict[str, Any]:
     if compiles():
         kinds["numba"] = True
     for name, (layer, x) in mobilenet().items():
-        runs, answers = dict[str, Callable[[], Any]](), dict[str, np.ndarray]()
+        runs, answers = dict[str, Callable[[], Any]](), dict[str, Array]()
         for engine in engines:
             runs[engine], answers[engine] = litert(single_op_model(layer), x, engine)
         for kind, fast in kinds.items():
@@ -203,7 +204,7 @@ def limits() -> dict[str, float]:
     }
 
 
-def litert(model: bytes, x: np.ndarray, engine: str) -> tuple[Callable[[], Any], np.ndarray]:
+def litert(model: bytes, x: Array, engine: str) -> tuple[Callable[[], Any], Array]:
     """Run a model in TensorFlow Lite; return a function that runs it once more, and the output."""
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 

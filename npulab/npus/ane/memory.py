@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.layout import Layout, planar
 from npulab.npus.kit import one_of, refuse_if, up
@@ -64,7 +65,7 @@ class Surface(NamedTuple):
         return self.bytes - self.row + HALF * self.width
 
 
-def pack(tensor: np.ndarray, rows: bool = True) -> bytes:
+def pack(tensor: Array, rows: bool = True) -> bytes:
     """Return a tensor ``(H, W, C)``, or ``(C, S)`` of an IOSurface, as memory holds it: planes of
     rows of fp16 (rounded half to even, infinite beyond 65504), zeros after each row; little-endian.
 
@@ -93,7 +94,7 @@ def pack(tensor: np.ndarray, rows: bool = True) -> bytes:
         return surface.layout.pack(array.astype("<f2"))
 
 
-def unpack(data: bytes, surface: Surface, what: str = "tensor") -> np.ndarray:
+def unpack(data: bytes, surface: Surface, what: str = "tensor") -> Array:
     """Return the tensor ``(H, W, C) float16`` of bytes; bytes between rows are left alone.
 
     Bytes after the last element may be missing, and bytes after the last plane are left alone.
@@ -108,7 +109,7 @@ def unpack(data: bytes, surface: Surface, what: str = "tensor") -> np.ndarray:
     return surface.layout.unpack(data[: surface.bytes].ljust(surface.bytes, b"\0"))
 
 
-def join(tensors: Sequence[np.ndarray], axis: str = "columns") -> np.ndarray:
+def join(tensors: Sequence[Array], axis: str = "columns") -> Array:
     """Return several arrays ``(C, S)`` as one input: side by side along the ``columns``, or one
     after the other along the ``channels``.
 
@@ -132,7 +133,7 @@ def join(tensors: Sequence[np.ndarray], axis: str = "columns") -> np.ndarray:
     return np.concatenate(arrays, along)
 
 
-def split(tensor: np.ndarray, sizes: Sequence[int], axis: str = "columns") -> list[np.ndarray]:
+def split(tensor: Array, sizes: Sequence[int], axis: str = "columns") -> list[Array]:
     """Return the arrays that ``join`` put together, by their sizes along the axis.
 
     Raises ValueError if the sizes do not add up to the array's.

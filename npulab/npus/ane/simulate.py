@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import product
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.npus.ane import tables
 from npulab.npus.ane.facts import ENGINES, EXPECTED, SIZES, TENSORS
@@ -42,12 +43,12 @@ class Memory:
 
     given: dict[int, bytes]
     names: dict[int, str]  # of the buffers that a capture has for the base addresses
-    written: dict[int, np.ndarray] = field(default_factory=dict)
-    resident: dict[int, np.ndarray] = field(default_factory=dict)  # by address in L2
-    chained: np.ndarray | None = None
+    written: dict[int, Array] = field(default_factory=dict)
+    resident: dict[int, Array] = field(default_factory=dict)  # by address in L2
+    chained: Array | None = None
     last: int = -1  # the base that was written last
 
-    def read(self, bar: int, places: np.ndarray) -> np.ndarray:
+    def read(self, bar: int, places: Array) -> Array:
         """Return float16 at bytes of a base; raises Hang for bytes that nothing has written."""
         content = self.written.get(bar, self.given.get(bar))
         if content is None:
@@ -60,7 +61,7 @@ class Memory:
             raise Hang(f"base {bar} is read at byte {int(places.max()):#x}, it has {len(data):#x}")
         return data[: len(data) // 2 * 2].view(HALF)[places // 2]
 
-    def write(self, bar: int, places: np.ndarray, values: np.ndarray) -> None:
+    def write(self, bar: int, places: Array, values: Array) -> None:
         """Set float16 at bytes of a base; bytes between them that are new become 0."""
         end = int(places.max(initial=0)) + HALF.itemsize
         old = self.written.get(bar, np.zeros(0, np.uint8))
@@ -142,7 +143,7 @@ def _sizes(v: Values, tensor: str) -> tuple[int, ...]:
     return tuple(v[TENSORS[tensor][size]] for size in SIZES)
 
 
-def _source(v: Values, memory: Memory) -> np.ndarray:
+def _source(v: Values, memory: Memory) -> Array:
     """Return the first source ``(groups, C, H, W)``."""
     kind = v["L2.SourceCfg.SourceType"]
     if kind == CHAINED:
@@ -155,13 +156,13 @@ def _source(v: Values, memory: Memory) -> np.ndarray:
     return memory.read(_base(v, "source"), _places(v, "source", _sizes(v, "source")))
 
 
-def _second(v: Values, memory: Memory) -> np.ndarray:
+def _second(v: Values, memory: Memory) -> Array:
     if not v["Header.Header[8].RBE1"]:
         return _left(memory, v["L2.Src2Base.Addr"], v["Common.PECfg.Src2Broadcast"])
     return memory.read(_base(v, "source 2"), _places(v, "source 2", _sizes(v, "source 2")))
 
 
-def _left(memory: Memory, place: int, broadcast: int) -> np.ndarray:
+def _left(memory: Memory, place: int, broadcast: int) -> Array:
     """Return the tensor that a task left in L2.
 
     A tensor that is broadcast has a number for each row, as a reduction by rows leaves it.
@@ -183,7 +184,7 @@ def _base(v: Values, tensor: str) -> int:
     return v[fields["bar"]]
 
 
-def _places(v: Values, tensor: str, shape: tuple[int, ...]) -> np.ndarray:
+def _places(v: Values, tensor: str, shape: tuple[int, ...]) -> Array:
     """Return the bytes of the elements of a tensor (groups, C, H, W) from its base address."""
     _refuse_large(shape)
     fields = TENSORS[tensor]
@@ -202,7 +203,7 @@ def _refuse_large(shape: tuple[int, ...]) -> None:
 # The neural engine
 
 
-def _neural(v: Values, x: np.ndarray, memory: Memory) -> np.ndarray:
+def _neural(v: Values, x: Array, memory: Memory) -> Array:
     """Return ``(groups, C, H, W)`` float64 of the neural engine, before it is rounded."""
     _understood(v, "device neural")
     mode, engines = v["NE.MACCfg.OpMode"], 2 ** v["Common.Cfg.ActiveNE"]
@@ -226,7 +227,7 @@ def _neural(v: Values, x: np.ndarray, memory: Memory) -> np.ndarray:
     return out
 
 
-def _convolution(v: Values, x: np.ndarray, kernel: bytes) -> np.ndarray:
+def _convolution(v: Values, x: Array, kernel: bytes) -> Array:
     groups, channels, height, width = _sizes(v, "result")
     kernel_h, kernel_w = v["Common.ConvCfg.Kh"], v["Common.ConvCfg.Kw"]
     step_h, step_w = v["Common.ConvCfg.Sy"], v["Common.ConvCfg.Sx"]
@@ -262,7 +263,7 @@ def _convolution(v: Values, x: np.ndarray, kernel: bytes) -> np.ndarray:
 # The planar engine
 
 
-def _planar(v: Values, a: np.ndarray, memory: Memory) -> np.ndarray:
+def _planar(v: Values, a: Array, memory: Memory) -> Array:
     """Return ``(groups, C, H, W)`` float64 of the planar engine, before it is rounded."""
     kind, shape = v["Common.Cfg.TaskType"], _sizes(v, "result")
     _understood(v, "device planar")
@@ -303,7 +304,7 @@ def _planar(v: Values, a: np.ndarray, memory: Memory) -> np.ndarray:
 # Where results go
 
 
-def _result(v: Values, memory: Memory, out: np.ndarray) -> None:
+def _result(v: Values, memory: Memory, out: Array) -> None:
     kind = v["L2.ResultCfg.ResultType"]
     memory.chained = None
     if kind == CHAINED:

@@ -22,6 +22,7 @@ from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.npus.ane.facts import CHIPS, HEADER, TABLES
 from npulab.npus.kit import WORD_BYTES, refuse_if
@@ -148,7 +149,7 @@ def split(
         at += 1 + count
 
 
-def first_broken(words: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> int | None:
+def first_broken(words: Array, starts: Array, ends: Array) -> int | None:
     """Return the first of many runs of compact records that ``split`` would refuse, or None.
 
     All runs advance by a record at a time.  ``words`` are those of the section ``(n,) uint32``; a
@@ -467,7 +468,7 @@ def read_h14(text: bytes, header_words: int = 8) -> list[Task]:
     return whole(tasks, words, header_words)
 
 
-def whole(tasks: Sequence[Task], words: np.ndarray, header_words: int) -> list[Task]:
+def whole(tasks: Sequence[Task], words: Array, header_words: int) -> list[Task]:
     """Return the tasks of a section's words with their DTID words counted, as ``checked`` does for
     one task."""
     starts = np.array([task.offset for task in tasks], np.int64) // WORD_BYTES
@@ -502,7 +503,7 @@ def checked(task: Task, header_words: int, what: str) -> Task:
     return replace(task, header_words=held)
 
 
-def next_nonzero(words: np.ndarray, at: int) -> int:
+def next_nonzero(words: Array, at: int) -> int:
     """Return the byte of the first word at or after byte ``at`` that is not 0, or the end."""
     step = 64  # words looked at at once; longer steps for long runs of zeros
     start = at // WORD_BYTES

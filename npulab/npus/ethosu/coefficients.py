@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.npus.ethosu.facts import FACTS
 from npulab.npus.ethosu.operations import Operation, Words, operations, origin
@@ -28,9 +29,9 @@ CORES = ("", "1")  # the number of a core in the names of its registers
 class Records(NamedTuple):
     """Bias, multiplier and right shift of each output channel ``(n,)`` int64."""
 
-    bias: np.ndarray
-    multiplier: np.ndarray
-    right_shift: np.ndarray
+    bias: Array
+    multiplier: Array
+    right_shift: Array
 
     @classmethod
     def of(cls, data: bytes) -> Records:
@@ -111,7 +112,7 @@ def _core_place(
     return slice(at, at + size), moved
 
 
-def weights_and_records(capture: Capture, operation: Operation) -> tuple[np.ndarray, Records]:
+def weights_and_records(capture: Capture, operation: Operation) -> tuple[Array, Records]:
     """Return the weights ``OHWI int16`` (depthwise ``1HWC``), less their zero point, and the
     records of a convolution's output channels.
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.npus.ethosu.coefficients import parts_of, weights_and_records
 from npulab.npus.ethosu.operations import ADD, POOLS, Operation, Shape3, Tensor, Words, operations
@@ -503,7 +504,7 @@ def _sum_scales(v: Words, asked: float) -> tuple[float, float, float]:
     raise _unsupported("a sum whose multipliers no scales have", "are those of some")
 
 
-def _single(values: np.ndarray) -> np.ndarray:
+def _single(values: Array) -> Array:
     """Round to float32."""
     return values.astype(np.float32).astype(np.float64)
 
@@ -514,7 +515,7 @@ def _unsupported(got: str, allowed: str) -> Unsupported:
 
 def _buffer(
     capture: Capture, name: str, shapes: Sequence[tuple[int, ...]], dtype: str
-) -> np.ndarray | None:
+) -> Array | None:
     """Return the tensor in a buffer, None if there are several or the capture has none; raise
     ValueError if it has another size."""
     if name not in capture.buffers or len(shapes) != 1:

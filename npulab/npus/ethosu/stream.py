@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.npus.ethosu.facts import DMA, FACTS, REGISTERS
 from npulab.npus.kit import Job, RegisterMap
@@ -34,7 +35,7 @@ class Payload(NamedTuple):
     """A driver's payload: the words of its command stream, and the part that they were made for, ""
     if the payload does not say."""
 
-    words: np.ndarray
+    words: Array
     chip: str
 
 
@@ -84,7 +85,7 @@ def _chip(config: int) -> str:
     return f"ethos-{PRODUCTS.get(product, product)}-{macs}"
 
 
-def commands(words: np.ndarray, where: str) -> Iterator[tuple[int, int, int | None]]:
+def commands(words: Array, where: str) -> Iterator[tuple[int, int, int | None]]:
     """Yield (opcode, parameter, data) of each command; data is None for a command of a single word.
 
     Raises ValueError for a stream that ends inside a command.
@@ -105,7 +106,7 @@ def commands(words: np.ndarray, where: str) -> Iterator[tuple[int, int, int | No
         at += 1
 
 
-def writes(words: np.ndarray, where: str = "command stream") -> Iterator[list[tuple[int, int]]]:
+def writes(words: Array, where: str = "command stream") -> Iterator[list[tuple[int, int]]]:
     """Yield the register writes (offset, value) up to each operation; the last starts it."""
     starts = {CODES[name] for name in STARTS}
     part: list[tuple[int, int]] = []
@@ -123,7 +124,7 @@ def writes(words: np.ndarray, where: str = "command stream") -> Iterator[list[tu
             part = []
 
 
-def jobs(words: np.ndarray, maps: Mapping[str, RegisterMap], where: str) -> tuple[Job, ...]:
+def jobs(words: Array, maps: Mapping[str, RegisterMap], where: str) -> tuple[Job, ...]:
     """Return a job for each operation, of block ``DMA`` if it moves data.
 
     Registers keep their values from operation to operation, so a job's writes begin with the

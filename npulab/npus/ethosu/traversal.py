@@ -7,6 +7,7 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.npus.kit import up
 
@@ -28,7 +29,7 @@ class Order(NamedTuple):
     small: tuple[int, int] = (8, 8)
     dilation: tuple[int, int] = (1, 1)
 
-    def places(self, shape: tuple[int, int, int, int]) -> np.ndarray:
+    def places(self, shape: tuple[int, int, int, int]) -> Array:
         """Return the flat places ``(n,) int64`` of a job's weights OHWI (depthwise OHW1) in the
         order in which they are read; -1 is fill.
 
@@ -77,7 +78,7 @@ class Order(NamedTuple):
             found.append(flat.ravel())
         return np.concatenate(found)
 
-    def unpack(self, stream: np.ndarray, shape: tuple[int, int, int, int]) -> np.ndarray:
+    def unpack(self, stream: Array, shape: tuple[int, int, int, int]) -> Array:
         """Return the weights ``shape`` that a stream holds; raise ValueError if these are more or
         fewer."""
         places = self.places(shape)
@@ -90,7 +91,7 @@ class Order(NamedTuple):
         weights.ravel()[places[used]] = stream[used]
         return weights
 
-    def pack(self, weights: np.ndarray) -> np.ndarray:
+    def pack(self, weights: Array) -> Array:
         """Return the weights in the order of a stream, with zeros as fill."""
         places = self.places(weights.shape)  # type: ignore[arg-type]
         return np.where(places < 0, 0, weights.ravel()[places])

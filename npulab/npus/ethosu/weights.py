@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.layout.bitstream import BitReader, bits_at, put_bits
 
@@ -56,8 +57,8 @@ class Slice:
     and before the first too ``(n + 1,)`` if the slice brings a palette; None without runs.  The
     other fields are its header."""
 
-    indices: np.ndarray
-    runs: np.ndarray | None
+    indices: Array
+    runs: Array | None
     palette: Palette
     new: bool
     wdiv: int
@@ -80,7 +81,7 @@ class Slice:
         return CODES
 
     @property
-    def weights(self) -> np.ndarray:
+    def weights(self) -> Array:
         """The weights ``(m,) int16`` with the zeros between them."""
         entries = np.asarray(self.palette.entries, np.int64)
         size = len(entries)
@@ -99,7 +100,7 @@ class Slice:
         return weights
 
 
-def decode(data: bytes) -> np.ndarray:
+def decode(data: bytes) -> Array:
     """Return the weights ``(n,) int16`` of a stream, fill among them; raise as ``slices``."""
     weights = [part.weights for part in slices(data)]
     return np.concatenate([np.empty(0, np.int16), *weights])
@@ -238,23 +239,23 @@ class _Chunks:
         runs = bits_at(data, self.places("runs", header.zdiv), header.zdiv)
         return replace(header, indices=indices, runs=runs + quotients * 2**header.zdiv)
 
-    def values(self, kind: str) -> np.ndarray:
+    def values(self, kind: str) -> Array:
         """Return the codes of a kind."""
         return np.array([value for _, value in self.codes[kind]], np.int64)
 
-    def places(self, kind: str, width: int) -> np.ndarray:
+    def places(self, kind: str, width: int) -> Array:
         """Return the bit of each remainder."""
         starts, counts = np.array(self.remainders[kind], np.int64).reshape(-1, 2).T
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         return np.repeat(starts, counts) + within * width
 
 
-def _bits_of_words(words: np.ndarray, width: int) -> np.ndarray:
+def _bits_of_words(words: Array, width: int) -> Array:
     """Return the bits ``(n, width)`` of words, the lowest first."""
     return words[:, None] // 2 ** ORDER[:width] % 2
 
 
-def _quotients(low: np.ndarray, high: np.ndarray, trunc: bool) -> np.ndarray:
+def _quotients(low: Array, high: Array, trunc: bool) -> Array:
     """Return the quotients of codes 0, 1 and 2: a 1 in ``low`` adds the next bit of ``high``; after
     a 2 the next code goes on, unless quotients are cut off at 2 (``trunc``)."""
     first = _bits_of_words(low, CODES)
@@ -305,7 +306,7 @@ def encode_slices(parts: Iterable[Slice]) -> bytes:
     return data + bytes([FILL] * (-len(data) % ALIGN))
 
 
-def _remainders(chunks: _Chunks, kind: str, numbers: np.ndarray, width: int) -> Iterator[Item]:
+def _remainders(chunks: _Chunks, kind: str, numbers: Array, width: int) -> Iterator[Item]:
     """Return (bit, value) of the remainders of weights or runs."""
     places = chunks.places(kind, width).tolist()
     return zip(places, (numbers % 2**width).tolist(), strict=True)
@@ -334,7 +335,7 @@ def _taken(part: Slice) -> Callable[[str, int, int], int]:
     return take
 
 
-def encode(weights: np.ndarray) -> bytes:
+def encode(weights: Array) -> bytes:
     """Return a stream of weights ``(n,)`` of -255 to 255 without palette, quotients and runs; raise
     ValueError for no weights and for other numbers."""
     weights = np.asarray(weights, np.int64)

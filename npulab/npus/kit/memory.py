@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.captures.capture import Capture
 from npulab.captures.target import Hang, Unsupported
@@ -30,8 +31,8 @@ class Memory:
     """
 
     def __init__(self, buffers: Mapping[str, bytes], addresses: Mapping[str, int]) -> None:
-        self.pages: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        self.writers: list[tuple[range | np.ndarray, str]] = []
+        self.pages: dict[int, tuple[Array, Array]] = {}
+        self.writers: list[tuple[range | Array, str]] = []
         for name, data in buffers.items():
             if name in addresses:
                 self.write(addresses[name], data, name)
@@ -53,7 +54,7 @@ class Memory:
             stored[first : first + len(part)], known[first : first + len(part)] = part, True
             at += len(part)
 
-    def scatter(self, addresses: np.ndarray, values: np.ndarray, by: str = "") -> None:
+    def scatter(self, addresses: Array, values: Array, by: str = "") -> None:
         """Write each of ``values`` at its address, the last one if an address occurs twice; ``by``
         is the name that ``writer`` returns for them.
         """
@@ -63,7 +64,7 @@ class Memory:
             data, known = self._page(page)
             data[addresses[where] % PAGE], known[addresses[where] % PAGE] = values[where], True
 
-    def gather(self, addresses: np.ndarray) -> np.ndarray:
+    def gather(self, addresses: Array) -> Array:
         """Return the bytes at an array of addresses, as ``uint8`` of the same shape."""
         out = np.empty(addresses.shape, np.uint8)
         for page, where in self._by_page(addresses):
@@ -123,11 +124,11 @@ class Memory:
                     end = start + len(out[start])
         return out
 
-    def tensor(self, start: int, layout: Layout) -> np.ndarray:
+    def tensor(self, start: int, layout: Layout) -> Array:
         """Return the tensor that lies at an address in a layout."""
         return layout.unpack(self.read(start, layout.size))
 
-    def _page(self, page: int) -> tuple[np.ndarray, np.ndarray]:
+    def _page(self, page: int) -> tuple[Array, Array]:
         """Return the bytes of a page, and an array that is True for those that were written; raises
         Hang if there would be too many pages.
         """
@@ -139,7 +140,7 @@ class Memory:
             self.pages[page] = np.zeros(PAGE, np.uint8), np.zeros(PAGE, bool)
         return self.pages[page]
 
-    def _by_page(self, addresses: np.ndarray) -> list[tuple[int, np.ndarray]]:
+    def _by_page(self, addresses: Array) -> list[tuple[int, Array]]:
         """Return (page, indices of the addresses that lie in it) for each page that has any."""
         pages = addresses // PAGE
         order = np.argsort(pages, kind="stable")
@@ -191,7 +192,7 @@ def bytes_at(capture: Capture, name: str, address: int, size: int) -> bytes:
     return data[start : start + size]
 
 
-def tensor_at(capture: Capture, name: str, address: int, layout: Layout) -> np.ndarray:
+def tensor_at(capture: Capture, name: str, address: int, layout: Layout) -> Array:
     """Return the tensor that lies in a layout at an address, out of the buffer ``name``; raises as
     ``bytes_at``.
     """

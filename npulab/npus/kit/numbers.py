@@ -8,8 +8,9 @@ from functools import cache
 from typing import TypeVar
 
 import numpy as np
+from numpy import ndarray as Array
 
-Number = TypeVar("Number", int, np.ndarray)
+Number = TypeVar("Number", int, Array)
 SIGNED = 128  # distance between the codes of int8 and of uint8
 
 
@@ -51,7 +52,7 @@ def half(bits: int) -> float:
     return float(np.uint16(bits).view(np.float16))
 
 
-def as_codes(codes: np.ndarray, dtype: str) -> np.ndarray:
+def as_codes(codes: Array, dtype: str) -> Array:
     """Return 8-bit codes as ``dtype``, int8 or uint8: moved by 128 if they are of the other type,
     so that each keeps its meaning.
 

@@ -21,6 +21,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.captures.target import Features, Unsupported
 from npulab.npus.kit import Raw, refuse_if, up, wrapped
@@ -50,9 +51,7 @@ FLOATS = {1: "f4", 2: "f8"}  # the type that elements are multiplied in, by thei
 assert SHARE * 2**14 <= EXACT_FLOAT32
 
 
-def handed_over(
-    sums: np.ndarray, truncate: int, itemsize: int = 1, rules: Rules = RULES
-) -> np.ndarray:
+def handed_over(sums: Array, truncate: int, itemsize: int = 1, rules: Rules = RULES) -> Array:
     """Return accumulators int32 of sums, whole numbers of any type of at most 2**53 in size.
 
     A sum is saturated to 34 bits (48 for elements of 2 bytes), divided by ``2**truncate`` and
@@ -117,13 +116,13 @@ def shares(taps: int, channels: int) -> Iterator[Share]:
 
 
 def convolve(
-    x: np.ndarray,
-    weights: np.ndarray,
+    x: Array,
+    weights: Array,
     window: Window,
     truncate: int = 0,
     lanes: int = 0,
     rules: Rules = RULES,
-) -> np.ndarray:
+) -> Array:
     """Return the accumulators ``(height, width, lanes) int32`` of a convolution, as CACC hands them
     over.
 
@@ -158,12 +157,12 @@ def convolve(
 
 
 def _windows(
-    x: np.ndarray,
+    x: Array,
     across: int,
     window: Window,
     share: Share,
-    outputs: np.ndarray,
-) -> np.ndarray:
+    outputs: Array,
+) -> Array:
     """Return the elements that a share's taps read for outputs counted by rows, ``(outputs,
     products)``; kernels are ``across`` taps wide."""
     row, column = np.divmod(outputs[:, None], window.output[1])
@@ -177,7 +176,7 @@ def _windows(
     return read.reshape(len(outputs), -1)
 
 
-def _refuse_operands(x: np.ndarray, weights: np.ndarray, window: Window, lanes: int) -> None:
+def _refuse_operands(x: Array, weights: Array, window: Window, lanes: int) -> None:
     if x.dtype not in (np.int8, np.int16) or weights.dtype != x.dtype:
         raise ValueError(
             f"x, weights: got {x.dtype}, {weights.dtype}, allowed is int8 or int16 for both"
@@ -197,7 +196,7 @@ def _refuse_operands(x: np.ndarray, weights: np.ndarray, window: Window, lanes: 
     refuse_if(lanes and lanes < len(weights), "lanes", lanes, f"is {len(weights)} or more")
 
 
-def run(values: Raw, features: Features, memory: Memory, rules: Rules = RULES) -> np.ndarray:
+def run(values: Raw, features: Features, memory: Memory, rules: Rules = RULES) -> Array:
     """Return the accumulators ``(height, width, lanes) int32`` of the job that the registers
     describe.
 
@@ -253,7 +252,7 @@ def window_of(values: Raw, itemsize: int = 1, rules: Rules = RULES) -> Window:
     )
 
 
-def _by_pixels(weights: np.ndarray, channels: int) -> np.ndarray:
+def _by_pixels(weights: Array, channels: int) -> Array:
     """Return an image's weights ``(K, R, 1, S * channels)`` as ``(K, R, S, channels)``; if they end
     within a pixel, the rest of it counts as 0."""
     kernels, height, _, depth = weights.shape

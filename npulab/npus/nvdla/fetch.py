@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.npus.kit import Hang, Unsupported, read_table, refuse_if, wrapped
 from npulab.npus.nvdla.facts import MEMORIES, Pair
@@ -60,7 +61,7 @@ class Format:
     channels: tuple[Pair, ...]
     evidence: str = ""
 
-    def unpack(self, rows: np.ndarray, rows_uv: np.ndarray | None = None) -> np.ndarray:
+    def unpack(self, rows: Array, rows_uv: Array | None = None) -> Array:
         """Return channels ``(height, width, channels)``, uint8 or uint16, of rows of pixels
         ``(height, bytes) uint8``.
 
@@ -115,13 +116,13 @@ FORMATS = {
 
 
 def converted(
-    values: np.ndarray,
+    values: Array,
     offsets: Sequence[int] | int,
     scale: int,
     truncate: int,
     bits: int,
     rules: Rules = RULES,
-) -> np.ndarray:
+) -> Array:
     """Return ``(value - offset) * scale / 2**truncate`` rounded half away from zero, of ``bits`` (8
     or 16): int8 or int16.
 
@@ -204,7 +205,7 @@ def weights_of(fields: Fields, itemsize: int, image: bool = False) -> Weights:
     return out
 
 
-def read_features(fields: Fields, memory: Memory, itemsize: int, rules: Rules) -> np.ndarray:
+def read_features(fields: Fields, memory: Memory, itemsize: int, rules: Rules) -> Array:
     """Return the features ``(height, width, channels)`` of ``itemsize`` bytes, converted if the job
     asks for it.
 
@@ -218,7 +219,7 @@ def read_features(fields: Fields, memory: Memory, itemsize: int, rules: Rules) -
     return _converted(fields, x, offsets, itemsize, rules)
 
 
-def read_image(fields: Fields, memory: Memory, itemsize: int, rules: Rules) -> np.ndarray:
+def read_image(fields: Fields, memory: Memory, itemsize: int, rules: Rules) -> Array:
     """Return the image ``(height, width, channels)`` of ``itemsize`` bytes, converted, with the
     padding to its left and right.
 
@@ -260,7 +261,7 @@ def weights_at(fields: Fields) -> tuple[str, int]:
     return MEMORIES[fields["CDMA.D_WEIGHT_RAM_TYPE.WEIGHT_RAM_TYPE"]], fields.address(WEIGHT)
 
 
-def read_weights(fields: Fields, memory: Memory, stored: Weights, rules: Rules) -> np.ndarray:
+def read_weights(fields: Fields, memory: Memory, stored: Weights, rules: Rules) -> Array:
     """Return the weights ``(kernels, height, width, channels)``, int8 or int16."""
     data = memory.read(*weights_at(fields), stored.used)
     if rules.weight_order == "plain":
@@ -292,7 +293,7 @@ def format_of(fields: Fields) -> Format:
     return form
 
 
-def _pixels(fields: Fields, memory: Memory, form: Format, rows: Pair, width: int) -> np.ndarray:
+def _pixels(fields: Fields, memory: Memory, form: Format, rows: Pair, width: int) -> Array:
     """Return some rows of an image as they are stored."""
     skipped = fields["CDMA.D_PIXEL_OFFSET.PIXEL_X_OFFSET"]
     atom = fields.features["memory_atom"]
@@ -313,8 +314,8 @@ def _pixels(fields: Fields, memory: Memory, form: Format, rows: Pair, width: int
 
 
 def _converted(
-    fields: Fields, x: np.ndarray, offsets: Sequence[int], itemsize: int, rules: Rules
-) -> np.ndarray:
+    fields: Fields, x: Array, offsets: Sequence[int], itemsize: int, rules: Rules
+) -> Array:
     """Return elements in the type that is multiplied."""
     if not fields["CDMA.D_CVT_CFG.CVT_EN"]:
         if x.itemsize != itemsize:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.support.files import opened
 
@@ -52,7 +53,7 @@ LINE = re.compile(rb"[ \t]*+(" + BYTES + rb"++)\r?\n?")
 STARTS = re.compile(rb"[ \t]*+0x")
 
 # Offsets (n,) int64, sizes (n,) int64, and the bytes of all records uint8.
-Records = tuple[np.ndarray, np.ndarray, np.ndarray]
+Records = tuple[Array, Array, Array]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +68,7 @@ class Image:
 
     name: str
     data: bytes
-    runs: np.ndarray
+    runs: Array
     packed: bool = False
 
     @property
@@ -279,7 +280,7 @@ def _placed(path: Path, parts: Sequence[Records], text: int) -> Image:
     return Image(_stem(path), data.tobytes(), runs, packed)
 
 
-def merged(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+def merged(starts: Array, sizes: Array) -> Array:
     """Return runs ``(n, 2)`` (start, size) that hold the same places, in order and apart.
 
     >>> merged(np.array([8, 0, 4]), np.array([4, 4, 2])).tolist()

@@ -13,6 +13,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.layout import Layout, Loop, nc1hwc2
 from npulab.npus.kit import refuse_if
@@ -142,7 +143,7 @@ class Cube:
 
     def read(
         self, memory: Memory, surfaces: slice | None = None, rows: slice | None = None
-    ) -> np.ndarray:
+    ) -> Array:
         """Return the cube, or a block of it, ``(surfaces, rows, width, lanes)``, int8 or int16.
 
         Raises as ``memory.read``.
@@ -156,7 +157,7 @@ class Cube:
         elements = np.frombuffer(data, TYPES[self.itemsize])
         return elements.reshape(-1, rows.stop - rows.start, self.width, self.lanes)
 
-    def write(self, memory: Memory, surfaces: slice, rows: slice, block: np.ndarray) -> None:
+    def write(self, memory: Memory, surfaces: slice, rows: slice, block: Array) -> None:
         """Write a block of values that the element type holds; gaps between rows and surfaces keep
         their bytes."""
         data = np.ascontiguousarray(block, TYPES[self.itemsize]).reshape(-1).view(np.uint8)
@@ -165,7 +166,7 @@ class Cube:
             memory.write(self.memory, address, data[at : at + size].tobytes())
             at += size
 
-    def unpack(self, data: bytes | bytearray | memoryview) -> np.ndarray:
+    def unpack(self, data: bytes | bytearray | memoryview) -> Array:
         """Return the tensor ``(height, width, lanes)``, int8 or int16, in the bytes of memory that
         begin at the cube's start.
 
@@ -178,14 +179,14 @@ class Cube:
             )
         shape = self.surfaces, self.height, self.width, self.lanes
         pitches = self.plane_pitch, self.row_pitch, self.atom, self.itemsize
-        return self.tensor(np.ndarray(shape, TYPES[self.itemsize], data, 0, pitches))
+        return self.tensor(Array(shape, TYPES[self.itemsize], data, 0, pitches))
 
-    def tensor(self, stored: np.ndarray) -> np.ndarray:
+    def tensor(self, stored: Array) -> Array:
         """Return the tensor ``(height, width, lanes)`` of stored elements ``(surfaces, height,
         width, lanes)``."""
         return np.ascontiguousarray(stored.transpose(1, 2, 0, 3)).reshape(self.shape)
 
-    def pack(self, tensor: np.ndarray) -> bytes:
+    def pack(self, tensor: Array) -> bytes:
         """Return the bytes of a tensor ``(height, width, lanes)``, or ``(height, width,
         channels)``: the lanes after the channels are then 0; gaps are 0 too.
 
@@ -277,7 +278,7 @@ class Weights:
         """Bytes of all weights, the end rounded up."""
         return -(-self.used // WEIGHT_ALIGN) * WEIGHT_ALIGN
 
-    def unpack(self, data: bytes | bytearray | memoryview) -> np.ndarray:
+    def unpack(self, data: bytes | bytearray | memoryview) -> Array:
         """Return the tensor ``(kernels, height, width, channels)``, int8 or int16; bytes after it
         are ignored.
 
@@ -289,7 +290,7 @@ class Weights:
             )
         return self.layout(self.used).unpack(memoryview(data)[: self.used])
 
-    def pack(self, tensor: np.ndarray) -> bytes:
+    def pack(self, tensor: Array) -> bytes:
         """Return the bytes of a tensor ``(kernels, height, width, channels)``; ValueError for
         another shape or type."""
         refuse_if(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.captures.target import Hang, Item, Lifted, Unsupported
 from npulab.layout import Layout
@@ -146,7 +147,7 @@ def _refuse_cut(capture: Capture, address: int, size: int) -> None:
             )
 
 
-def _tensor(capture: Capture, memory: Memory, cube: Cube) -> np.ndarray | None:
+def _tensor(capture: Capture, memory: Memory, cube: Cube) -> Array | None:
     """Return the tensor of a cube; None if nobody recorded it."""
     if not memory.holds(cube.memory, cube.base, cube.size):
         _refuse_cut(capture, cube.base, cube.size)
@@ -155,7 +156,7 @@ def _tensor(capture: Capture, memory: Memory, cube: Cube) -> np.ndarray | None:
     return cube.unpack(data)[..., : cube.channels]
 
 
-def _output(capture: Capture, v: Fields, unit: str, shape: Shape) -> np.ndarray | None:
+def _output(capture: Capture, v: Fields, unit: str, shape: Shape) -> Array | None:
     """Return the output that a unit wrote; None if nobody recorded it."""
     data = capture.buffers.get("output")
     if data is None:
@@ -181,11 +182,11 @@ def extent(capture: Capture, lifted: Lifted) -> range:
 
 def _operands(
     capture: Capture, v: Fields, memory: Memory, shape: Shape
-) -> Callable[[str, str], np.ndarray]:
+) -> Callable[[str, str], Array]:
     """Return the function of a stage and part to its operands: ``(C,)``, or ``(H, W, C)`` per
     element."""
 
-    def operand(name: str, part: str) -> np.ndarray:
+    def operand(name: str, part: str) -> Array:
         stage = Stage(v, name, shape, v.features["memory_atom"])
         if part not in stage.from_memory:
             return np.full(shape[2], stage.registers[part], np.int64)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.npus.kit import Capture, Range, Unsupported, refuse_if
 from npulab.npus.nvdla.facts import ANY_MEMORY, Pair
@@ -30,7 +31,7 @@ class Memory:
     ``pri_mem`` and ``sec_mem`` are two memories; ranges of ``any_mem`` belong to both.
     """
 
-    ranges: tuple[tuple[str, int, np.ndarray], ...]
+    ranges: tuple[tuple[str, int, Array], ...]
 
     @classmethod
     def of(cls, capture: Capture, most: int | None = None) -> Memory:
@@ -83,7 +84,7 @@ class Memory:
             into[start : start + size] = data[first : first + size]
             at += size
 
-    def view(self, memory: str, address: int, size: int) -> np.ndarray:
+    def view(self, memory: str, address: int, size: int) -> Array:
         """Return the bytes ``(size,) uint8`` of memory itself: a write to them is in memory.
 
         Raises ``Outside`` naming address and ranges if they are in no range.
@@ -126,7 +127,7 @@ class Memory:
         refuse_if(data.dtype.itemsize != 1, "memory", data.dtype, "are bytes, uint8 or int8")
         self.view(memory, address, data.size)[:] = data.reshape(-1).view(np.uint8)
 
-    def _range(self, memory: str, start: int, end: int) -> tuple[int, np.ndarray] | None:
+    def _range(self, memory: str, start: int, end: int) -> tuple[int, Array] | None:
         """Return the range that holds bytes, as (start, bytes), or None."""
         for name, at, data in self.ranges:
             if at <= start and end <= at + len(data) and _same_memory(name, memory):

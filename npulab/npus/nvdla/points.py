@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.npus.kit import WORD_BYTES, Job, Raw, Unsupported, offsets_of, refuse_if, up, wrapped
 from npulab.npus.nvdla.facts import ALU, BOTH, ENABLE, LETTERS, MUL, POINTER, SUM, FieldValues, Pair
@@ -27,7 +28,7 @@ PAST_CODES = 2**9
 STARTED = ("PDP", "PDP_RDMA", "SDP", "SDP_RDMA", "CACC", "CMAC_B", "CMAC_A", "CSC", "CDMA")
 MOST_BITS = 15  # of a multiplier
 # Returns operands by stage and part ("BS", "ALU"): (C,), or (H, W, C) if each element has one.
-Operand = Callable[[str, str], np.ndarray]
+Operand = Callable[[str, str], Array]
 
 
 def program(values: Raw, block: str, registers: RegisterMap) -> Job:
@@ -65,8 +66,8 @@ class Operands:
     """The operands that a stage takes from memory, per channel ``(C,)``; None is not taken.  The
     ALU's lies first (assumed)."""
 
-    alu: np.ndarray | None = None
-    mul: np.ndarray | None = None
+    alu: Array | None = None
+    mul: Array | None = None
 
     @property
     def size(self) -> int:
@@ -77,7 +78,7 @@ class Operands:
         return 1
 
     @property
-    def parts(self) -> list[np.ndarray]:
+    def parts(self) -> list[Array]:
         """The operands that are taken."""
         return [part for part in (self.alu, self.mul) if part is not None]
 
@@ -107,12 +108,12 @@ class Points:
 
 
 def scaled(
-    bias: np.ndarray,
-    multiplier: np.ndarray,
-    right_shift: np.ndarray,
+    bias: Array,
+    multiplier: Array,
+    right_shift: Array,
     zero_point: int,
     relu: bool,
-    reach: np.ndarray,
+    reach: Array,
 ) -> Points:
     """Return points of ``round((sum + bias) * multiplier / 2**right_shift) + zero_point``, bias and
     multiplier ``(C,)``.
@@ -164,7 +165,7 @@ def scaled(
     return Points(values, _from_memory({"BS": adds, "BN": scales}))
 
 
-def _needed(operand: np.ndarray, neutral: int) -> np.ndarray | None:
+def _needed(operand: Array, neutral: int) -> Array | None:
     """Return an operand, None if it changes nothing."""
     if np.all(operand == neutral):
         return None
@@ -215,7 +216,7 @@ def reading(
     return out
 
 
-def _split(bias: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+def _split(bias: Array) -> tuple[Array, Array, int]:
     """Return (first part, second part in units of 2**16, left shift of the first) of a bias."""
     none = np.zeros_like(bias)
     for moved in range(17):
@@ -229,11 +230,11 @@ def _split(bias: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
 
 
 def _one_shift(
-    multiplier: np.ndarray,
-    right_shift: np.ndarray,
-    reach: np.ndarray,
+    multiplier: Array,
+    right_shift: Array,
+    reach: Array,
     halves: bool,
-) -> tuple[np.ndarray, np.ndarray, int]:
+) -> tuple[Array, Array, int]:
     """Return (multiplier of X2, power of two that X1 multiplies by, shift of X2) of per-channel
     factors."""
     low = multiplier & -multiplier  # the lowest bit that is set: what cancels
@@ -305,19 +306,19 @@ class Scaling:
     ``(C,)``; ``other`` is a tensor or None, ``relu`` a clamp at the zero point.  ``reach`` is the
     most that ``x`` comes to."""
 
-    reach: np.ndarray
-    bias: np.ndarray
-    multiplier: np.ndarray
+    reach: Array
+    bias: Array
+    multiplier: Array
     shift: int = 0
     zero_point: int = 0
     relu: bool = False
-    other: np.ndarray | None = field(default=None, repr=False)
+    other: Array | None = field(default=None, repr=False)
 
     @property
     def rounded(self) -> bool:
         return self.shift > 0
 
-    def add(self, operand: np.ndarray, what: str) -> Scaling:
+    def add(self, operand: Array, what: str) -> Scaling:
         """Return the scaling with a number (or a tensor) added after its steps."""
         if operand.ndim == 3:
             steps = self.rounded or self.zero_point or self.relu or np.any(self.multiplier != 1)
@@ -346,7 +347,7 @@ class Scaling:
             )
         return replace(self, bias=self.bias + operand // self.multiplier)
 
-    def scale(self, operand: np.ndarray, shift: int, what: str) -> Scaling:
+    def scale(self, operand: Array, shift: int, what: str) -> Scaling:
         """Return the scaling multiplied and shifted right with rounding after its steps."""
         if np.all(operand == 1) and not shift:
             return self
@@ -366,7 +367,7 @@ class Scaling:
         return replace(self, multiplier=self.multiplier * operand, shift=shift)
 
     @property
-    def most(self) -> np.ndarray:
+    def most(self) -> Array:
         """The most that a sum and its bias come to."""
         return self.reach + np.abs(self.bias)
 

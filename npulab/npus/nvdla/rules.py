@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.npus.kit import read_table
 from npulab.npus.nvdla.facts import HERE
@@ -83,7 +84,7 @@ for _row in read_table(HERE / "mutations.csv"):
 MUTATIONS: Mapping[str, Rules] = MappingProxyType(_mutations)
 
 
-def saturated(values: Any, bits: int) -> np.ndarray:
+def saturated(values: Any, bits: int) -> Array:
     """Return values saturated to signed ``bits``.
 
     >>> saturated(np.array([-200, 5, 200]), 8)
@@ -92,7 +93,7 @@ def saturated(values: Any, bits: int) -> np.ndarray:
     return np.minimum(np.maximum(values, -(2 ** (bits - 1))), 2 ** (bits - 1) - 1)
 
 
-def shifted(values: np.ndarray, shift: int, rounding: str) -> np.ndarray:
+def shifted(values: Array, shift: int, rounding: str) -> Array:
     """Return ``values / 2**shift`` rounded as named: int64, ``|values| <= 2**62``, a shift of 0 or
     more.
 
@@ -108,7 +109,7 @@ def shifted(values: np.ndarray, shift: int, rounding: str) -> np.ndarray:
     return shift_right(values, shift, rounding)
 
 
-def shifted_either_way(values: np.ndarray, shift: int, bits: int, rounding: str) -> np.ndarray:
+def shifted_either_way(values: Array, shift: int, bits: int, rounding: str) -> Array:
     """Return values as ``shifted`` does, multiplied by a negative shift; saturated to ``bits``, at
     most 46.
 
@@ -120,7 +121,7 @@ def shifted_either_way(values: np.ndarray, shift: int, bits: int, rounding: str)
     return saturated(saturated(values, bits) * 2 ** min(-shift, 16), bits)
 
 
-def shifted_left(values: Any, shift: int, bits: int) -> np.ndarray:
+def shifted_left(values: Any, shift: int, bits: int) -> Array:
     """Return 16-bit values times ``2**shift``, saturated to ``bits``, at most 46.
 
     >>> shifted_left(np.array([-3, 0, 3]), 63, 32)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.npus.kit import Capture, Lifted, refuse_if
 from npulab.npus.onert.memory import RHS, codes_of, numbers, zero_point
@@ -91,7 +92,7 @@ def _check_requantizing(capture: Capture, v: Values, layer: FullyConnected, coun
     )
 
 
-def _input(capture: Capture, v: Values, dtype: str) -> np.ndarray | None:
+def _input(capture: Capture, v: Values, dtype: str) -> Array | None:
     """Return the input ``(batches, input_size)``, checked against the packed rows; None for float32
     if only packed rows were recorded."""
     packed = None
@@ -114,9 +115,7 @@ def _input(capture: Capture, v: Values, dtype: str) -> np.ndarray | None:
     return x
 
 
-def _refuse_difference(
-    capture: Capture, name: str, got: np.ndarray | None, right: np.ndarray
-) -> None:
+def _refuse_difference(capture: Capture, name: str, got: Array | None, right: Array) -> None:
     """Refuse a recorded buffer that differs from the one that follows from the input."""
     if got is None or np.array_equal(got, right):
         return

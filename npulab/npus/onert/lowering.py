@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.npus.kit import SIGNED, Capture, Job, features_asked, lowered, up
 from npulab.npus.onert import layouts
@@ -106,7 +107,7 @@ def _check_layer(layer: Any, quirks: set[str]) -> None:
             )
 
 
-def _checked_input(layer: FullyConnected, x: Any) -> np.ndarray:
+def _checked_input(layer: FullyConnected, x: Any) -> Array:
     """Return the input as an array; raise ValueError if it does not fit the layer."""
     x = np.asarray(x)
     size = layer.input_shape[0]
@@ -131,7 +132,7 @@ def _checked_input(layer: FullyConnected, x: Any) -> np.ndarray:
     return x
 
 
-def _values(layer: FullyConnected, chip: str, rows: np.ndarray | None, quirks: set[str]) -> Values:
+def _values(layer: FullyConnected, chip: str, rows: Array | None, quirks: set[str]) -> Values:
     """Return the fields of the call."""
     facts = FACTS.chips[chip]
     units, depth = layer.weights.shape
@@ -222,7 +223,7 @@ def _constants(layer: FullyConnected, chip: str, v: Values) -> dict[str, bytes]:
     return buffers
 
 
-def _input_buffers(rows: np.ndarray, chip: str, v: Values) -> dict[str, bytes]:
+def _input_buffers(rows: Array, chip: str, v: Values) -> dict[str, bytes]:
     """Return the input, and its rows as they are packed."""
     little = rows.astype(rows.dtype.newbyteorder("<"))
     buffers = {"input": little.tobytes()}
@@ -233,6 +234,6 @@ def _input_buffers(rows: np.ndarray, chip: str, v: Values) -> dict[str, bytes]:
     return buffers
 
 
-def _packed_side(codes: np.ndarray, chip: str, v: Values, side: str) -> bytes:
+def _packed_side(codes: Array, chip: str, v: Values, side: str) -> bytes:
     columns = np.ascontiguousarray(codes.T)
     return layout_of(v, side, chip).pack(columns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.npus.kit import Capture
 from npulab.npus.onert.facts import CHIPS
@@ -34,7 +35,7 @@ def rule_name(chip: str, channels: bool) -> str:
     return f"{name}:{ORDERS[channels]}"
 
 
-def quantized_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def quantized_rows(x: Array) -> tuple[Array, Array]:
     """Return (codes int8, a float32 scale for each row) of rows ``(batches, n)`` float32; the
     largest size of a row becomes 127.
 
@@ -54,7 +55,7 @@ def quantized_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return symmetric(x)
 
 
-def multipliers(layer: FullyConnected, chip: str) -> tuple[np.ndarray, np.ndarray]:
+def multipliers(layer: FullyConnected, chip: str) -> tuple[Array, Array]:
     """Return (fixed-point multipliers, exponents) int64, a single pair or one for each channel:
     ``multiplier * 2**(exponent - 31)``.
 

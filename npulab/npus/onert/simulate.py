@@ -13,6 +13,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.npus.kit import Capture, Hang, as_codes, buffer_of, hang_if, known, only_job, wrapped
 from npulab.npus.onert.facts import BLOCK, CHIPS, EXPECTED, MOST_BYTES
@@ -170,13 +171,13 @@ def _quantized(capture: Capture, v: Values, one_rounding: bool) -> bytes:
     return out.tobytes()
 
 
-def _once(total: np.ndarray, multiplier: int, exponent: int) -> np.ndarray:
+def _once(total: Array, multiplier: int, exponent: int) -> Array:
     """The product shifted right once, ties up."""
     shift = 31 - exponent
     return (total * multiplier + 2**shift // 2) // 2**shift
 
 
-def _twice(total: np.ndarray, multiplier: int, exponent: int) -> np.ndarray:
+def _twice(total: Array, multiplier: int, exponent: int) -> Array:
     """The high half of the doubled product, then the shift that is left; ties up in both."""
     shifted = wrapped(total * 2 ** max(exponent, 0))
     high = (shifted * multiplier + 2**30) // 2**31
@@ -184,7 +185,7 @@ def _twice(total: np.ndarray, multiplier: int, exponent: int) -> np.ndarray:
     return (high + unit // 2) // unit
 
 
-def _fused(total: np.ndarray, scale: np.ndarray, bias: np.float32) -> np.ndarray:
+def _fused(total: Array, scale: Array, bias: np.float32) -> Array:
     """``total * scale + bias`` rounded once.
 
     The sum is formed in float64 and made odd if it is not exact, so that the rounding to float32
@@ -203,7 +204,7 @@ def _fused(total: np.ndarray, scale: np.ndarray, bias: np.float32) -> np.ndarray
     return np.where(inexact & even, odd, whole).astype(F)
 
 
-def _products(capture: Capture, v: Values, rows: np.ndarray, rhs_zero: int) -> Iterator[np.ndarray]:
+def _products(capture: Capture, v: Values, rows: Array, rhs_zero: int) -> Iterator[Array]:
     """Yield the sums ``(batches,) int64`` of each unit, less the part of zero points, strip of
     columns by strip."""
     units, batches, step = v["units"], v["batches"], v["rhs_kernel_columns"]
@@ -228,7 +229,7 @@ def _products(capture: Capture, v: Values, rows: np.ndarray, rhs_zero: int) -> I
             yield dots[place] + from_zeros - of_zero
 
 
-def _strip(capture: Capture, column: int, matrix: PackedMatrix) -> np.ndarray:
+def _strip(capture: Capture, column: int, matrix: PackedMatrix) -> Array:
     """Return the strip of columns that begins with a column, ``(kernel_columns, rows) int64``."""
     high, wide = matrix.kernel_rows, matrix.kernel_columns
     shape = (matrix.rows // high, wide, high)
@@ -241,7 +242,7 @@ def _strip(capture: Capture, column: int, matrix: PackedMatrix) -> np.ndarray:
     return blocks.swapaxes(0, 1).reshape(wide, matrix.rows).astype(np.int64)
 
 
-def _prepacked(capture: Capture, v: Values) -> np.ndarray:
+def _prepacked(capture: Capture, v: Values) -> Array:
     """Return the packed input rows, ``(rhs_columns, rhs_rows) int8``."""
     matrix = PackedMatrix.of(v, "rhs")
     wide = matrix.kernel_columns
@@ -251,7 +252,7 @@ def _prepacked(capture: Capture, v: Values) -> np.ndarray:
     return rows
 
 
-def _measured(capture: Capture, v: Values) -> tuple[np.ndarray, np.ndarray, bool]:
+def _measured(capture: Capture, v: Values) -> tuple[Array, Array, bool]:
     """Quantize the float32 input: rows of codes, a scale for each, true if all of it is 0."""
     batches, size = v["batches"], v["input_size"]
     x = _numbers_at(capture, "input", "<f4", batches, size)
@@ -280,7 +281,7 @@ def _measured(capture: Capture, v: Values) -> tuple[np.ndarray, np.ndarray, bool
     return rows, scales, not x.any()
 
 
-def _read_codes(capture: Capture, v: Values) -> np.ndarray:
+def _read_codes(capture: Capture, v: Values) -> Array:
     """Return rows of codes as the call packs them, ``(rhs_columns, rhs_rows) int8``."""
     dtype = TYPES[v["rhs_type"]].str
     codes = _numbers_at(capture, "input", dtype, v["batches"], v["input_size"])
@@ -290,24 +291,24 @@ def _read_codes(capture: Capture, v: Values) -> np.ndarray:
     return rows
 
 
-def _filled(v: Values) -> np.ndarray:
+def _filled(v: Values) -> Array:
     """Return packed input rows full of their zero point."""
     zero = v["rhs_zero_point"]
     hang_if(not -128 <= zero <= 127, f"rhs_zero_point is {zero}, a packed byte holds -128 to 127")
     return np.full((v["rhs_columns"], v["rhs_rows"]), zero, np.int8)
 
 
-def _result(v: Values, dtype: np.dtype[Any]) -> np.ndarray:
+def _result(v: Values, dtype: np.dtype[Any]) -> Array:
     before = (v["batches"] - 1) * v["dst_stride"]
     return np.zeros(before + v["units"], dtype)
 
 
-def _clamped(values: np.ndarray, v: Values) -> np.ndarray:
+def _clamped(values: Array, v: Values) -> Array:
     # If the bounds cross, the lower bound wins; np.clip would give the upper.
     return np.maximum(np.minimum(values, v["clamp_max"]), v["clamp_min"])
 
 
-def _numbers_at(capture: Capture, name: str, dtype: str, *shape: int, start: int = 0) -> np.ndarray:
+def _numbers_at(capture: Capture, name: str, dtype: str, *shape: int, start: int = 0) -> Array:
     """Return little-endian numbers of a buffer that start at a byte; raise Hang if it ends before
     them."""
     data = buffer_of(capture, name)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.npus.kit import Job, ceil_div, up
 from npulab.npus.rockchip.facts import OWNERS, RANGE, REGISTERS, TABLES, TARGETS
@@ -71,8 +72,8 @@ class Block(NamedTuple):
     """A task and its words ``(n,)``; the words of the block's end are apart."""
 
     task: Task | None
-    words: np.ndarray
-    end: np.ndarray
+    words: Array
+    end: Array
 
     @property
     def job(self) -> Job:
@@ -86,7 +87,7 @@ class Block(NamedTuple):
         return replace(Job.from_writes(REGISTERS, writes_of(self.words), registers), start=start)
 
 
-def commands(data: bytes, where: str = "commands") -> np.ndarray:
+def commands(data: bytes, where: str = "commands") -> Array:
     """Return the command words ``(n,)`` in bytes: ``target``, ``value``, ``register``; raise
     ValueError for bytes that are left over."""
     rest = len(data) % WORDS.itemsize
@@ -103,7 +104,7 @@ def stream(words: Iterable[Command]) -> bytes:
     return b"".join(command.bytes for command in words)
 
 
-def known(words: np.ndarray) -> np.ndarray:
+def known(words: Array) -> Array:
     """Return for each word ``(n,)`` whether it names a register of the unit that is its target,
     with or without ``WRITE``."""
     owners = OWNERS[words["register"] // RANGE]
@@ -111,13 +112,13 @@ def known(words: np.ndarray) -> np.ndarray:
     return (owners != 0) & of_unit & (words["register"] % 4 == 0)
 
 
-def written(words: np.ndarray) -> np.ndarray:
+def written(words: Array) -> Array:
     """Return for each word ``(n,)`` whether it writes a register."""
     enables = (words["target"] == ENABLE) & (words["register"] == OPERATION_ENABLE)
     return (known(words) & (words["target"] % 2 == WRITE)) | enables
 
 
-def writes(words: np.ndarray) -> list[tuple[int, int]]:
+def writes(words: Array) -> list[tuple[int, int]]:
     """Return (register, value) of every register that a command stream ``(n,) uint32`` writes, in
     order; an odd word at its end does not belong to a command.
 
@@ -131,20 +132,20 @@ def writes(words: np.ndarray) -> list[tuple[int, int]]:
     return writes_of(every)
 
 
-def flagged(words: np.ndarray) -> np.ndarray:
+def flagged(words: Array) -> Array:
     """Return the words ``(n,)`` with the flag of a write in each that names a register."""
     out = words.copy()
     out["target"][known(words)] |= WRITE
     return out
 
 
-def writes_of(words: np.ndarray) -> list[tuple[int, int]]:
+def writes_of(words: Array) -> list[tuple[int, int]]:
     """Return (register, value) of every command word ``(n,)`` that writes a register."""
     words = words[written(words)]
     return list(zip(words["register"].tolist(), words["value"].tolist(), strict=True))
 
 
-def ends(words: np.ndarray) -> np.ndarray:
+def ends(words: Array) -> Array:
     """Return for each word ``(n,)`` whether the end of a block begins there."""
     found = np.zeros(len(words), bool)
     count = len(words) - END_WORDS + 1
@@ -158,7 +159,7 @@ def ends(words: np.ndarray) -> np.ndarray:
     return found
 
 
-def split(words: np.ndarray, file: Path | str) -> list[Block]:
+def split(words: Array, file: Path | str) -> list[Block]:
     """Return the blocks of words that no record counts: each ends with the words of a block's end,
     or with the last word."""
     blocks = []
@@ -184,7 +185,7 @@ def split(words: np.ndarray, file: Path | str) -> list[Block]:
     return [block for block in blocks if written(block.words).any() or written(block.end).any()]
 
 
-def broken(words: np.ndarray, at: int) -> str:
+def broken(words: Array, at: int) -> str:
     """Return the sentence about a word that is not a command."""
     return (
         f"command at byte {WORDS.itemsize * at:#x}: got target {words['target'][at]:#06x} and "
@@ -193,7 +194,7 @@ def broken(words: np.ndarray, at: int) -> str:
 
 
 def blocks_of(
-    words: np.ndarray,
+    words: Array,
     listed: Sequence[Task],
     base: int | None = None,
 ) -> list[Block] | None:
@@ -250,5 +251,5 @@ def next_amount(words: int) -> int:
     return up(ceil_div(words - END_WORDS, 2), 2)
 
 
-def _is(words: np.ndarray, target: int, register: int) -> np.ndarray:
+def _is(words: Array, target: int, register: int) -> Array:
     return (words["target"] == target) & (words["register"] == register)

@@ -15,6 +15,7 @@ from os.path import commonprefix
 from pathlib import Path
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.npus.kit import (
     COMMANDS,
@@ -113,7 +114,7 @@ def read(path: Path) -> dict[str, Capture]:
 
 
 def _records_of(
-    words: np.ndarray, listed: Mapping[Path, Sequence[Task]]
+    words: Array, listed: Mapping[Path, Sequence[Task]]
 ) -> tuple[Path, list[Block]] | None:
     """Return the file of records whose blocks are in some words, and these blocks."""
     for file, file_tasks in listed.items():
@@ -192,7 +193,7 @@ def _capture(
     )
 
 
-def _of_listing(path: Path, words: np.ndarray, rest: Sequence[Line]) -> Capture:
+def _of_listing(path: Path, words: Array, rest: Sequence[Line]) -> Capture:
     """Return the capture in a listing of commands."""
     jobs = listings.jobs_of(words, path)
     capture = _capture(_stem(path), jobs, {COMMANDS: words.tobytes()}, {}, path.name)
@@ -224,7 +225,7 @@ def _of_gems(path: Path, gems: Sequence[Gem]) -> Capture:
     )
 
 
-def _blocks_in(words: np.ndarray, listed: Sequence[Task]) -> tuple[int, list[Block]]:
+def _blocks_in(words: Array, listed: Sequence[Task]) -> tuple[int, list[Block]]:
     """Return (address, blocks) of a buffer that begins at a page; no blocks if the tasks' commands
     are not in it."""
     first = _first_address(listed) // PAGE * PAGE
@@ -239,7 +240,7 @@ def _blocks_in(words: np.ndarray, listed: Sequence[Task]) -> tuple[int, list[Blo
 
 
 def _check_streams(
-    path: Path, streams: Mapping[Gem, np.ndarray], records: Gem, listed: Sequence[Task]
+    path: Path, streams: Mapping[Gem, Array], records: Gem, listed: Sequence[Task]
 ) -> None:
     """Raise ValueError with the line of the first word that is not a command, in the buffer that
     holds most commands, as if that began at the page of the first block."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.captures.target import Lifted, Range, Unsupported
 from npulab.layout import Layout, hwc
@@ -249,7 +250,7 @@ def _joined_rows(jobs: Sequence[Raw], pitch: int) -> tuple[int, int]:
     return rows, height
 
 
-def _operands(capture: Capture, v: Raw, outputs: int) -> tuple[np.ndarray, int, np.ndarray]:
+def _operands(capture: Capture, v: Raw, outputs: int) -> tuple[Array, int, Array]:
     """Return (biases that the unit adds, zero point of weights, shares) of the output channels."""
     whole = np.full(outputs, 2**TwoSteps.share_bits)
     zero = -v["DPU.BS_OW_OP.OW_OP"]
@@ -275,7 +276,7 @@ def _operands(capture: Capture, v: Raw, outputs: int) -> tuple[np.ndarray, int, 
     return biases, int(zeros[0]), shares
 
 
-def _scales(v: Raw, shares: np.ndarray) -> float | tuple[float, ...]:
+def _scales(v: Raw, shares: Array) -> float | tuple[float, ...]:
     """Return the ratio of scales that gives these words again, per channel if the shares differ."""
     multiplier, shift = v["DPU.OUT_CVT_SCALE.OUT_CVT_SCALE"], v["DPU.OUT_CVT_SHIFT.OUT_CVT_SHIFT"]
     by_channel = words.applies(v, "MUL")
@@ -304,7 +305,7 @@ def _scales(v: Raw, shares: np.ndarray) -> float | tuple[float, ...]:
     return scales
 
 
-def _input(capture: Capture, v: Raw, layer: Conv2D, pitch: int) -> np.ndarray | None:
+def _input(capture: Capture, v: Raw, layer: Conv2D, pitch: int) -> Array | None:
     """Return the input's int8 codes ``(H, W, C)``, None if they were not recorded."""
     if "input" not in capture.buffers:
         return None
@@ -323,7 +324,7 @@ def _input(capture: Capture, v: Raw, layer: Conv2D, pitch: int) -> np.ndarray | 
     return as_codes(tensor_at(capture, "input", v[INPUT_AT], layout), "int8")
 
 
-def _output(capture: Capture, v: Raw, layer: Conv2D) -> np.ndarray | None:
+def _output(capture: Capture, v: Raw, layer: Conv2D) -> Array | None:
     """Return the captured output ``(H, W, C)``, None if it was not recorded."""
     if "output" not in capture.buffers:
         return None
@@ -350,7 +351,7 @@ def _sums_layout(v: Raw, shape: tuple[int, int, int]) -> Layout:
 
 
 def _as_known(
-    known: Mapping[str, Any], layer: Conv2D, v: Raw, x: np.ndarray | None, output: np.ndarray | None
+    known: Mapping[str, Any], layer: Conv2D, v: Raw, x: Array | None, output: Array | None
 ) -> Lifted:
     """Return the layer with scales, padding name and type as known, if they give the same words."""
     names = padding_names(layer, (known.get("padding"), *PADDINGS))

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.npus.kit import Job, Line, lines_of, read_table, refuse_if, refusing
 from npulab.npus.rockchip.commands import (
@@ -89,7 +90,7 @@ def is_hex(head: str) -> bool:
     return len(used) > 1 and KNOWN_SHARE * int(known(used).sum()) >= len(used)
 
 
-def read_listing(path: Path) -> tuple[np.ndarray, list[Line]]:
+def read_listing(path: Path) -> tuple[Array, list[Line]]:
     """Return the command words ``(n,)`` of a listing, and the lines that were skipped.
 
     Raises ValueError naming file and line for a register or field without a name here, a value that
@@ -135,7 +136,7 @@ def read_listing(path: Path) -> tuple[np.ndarray, list[Line]]:
     return np.array([word[::-1] for word in words], WORDS), rest
 
 
-def read_hex(path: Path) -> tuple[np.ndarray, list[Line]]:
+def read_hex(path: Path) -> tuple[Array, list[Line]]:
     """Return the command words ``(n,)`` in rows of hexadecimal words, and the lines that were
     skipped.
 
@@ -153,7 +154,7 @@ def read_hex(path: Path) -> tuple[np.ndarray, list[Line]]:
     return words, rest
 
 
-def blocks(words: np.ndarray, path: Path) -> list[Block]:
+def blocks(words: Array, path: Path) -> list[Block]:
     """Return the blocks of a listing: each ends with the words of a block's end, or, if there are
     none, after the write that starts the units."""
     if ends(words).any():
@@ -286,7 +287,7 @@ def _triple(text: str) -> Command | None:
     return None
 
 
-def _hex_words(lines: Iterable[Line]) -> tuple[np.ndarray, list[Line], int]:
+def _hex_words(lines: Iterable[Line]) -> tuple[Array, list[Line], int]:
     """Return the words of rows, the other lines, and the last row's line if a half is missing."""
     halves: list[int] = []
     rest: list[Line] = []
@@ -314,7 +315,7 @@ def _hex_words(lines: Iterable[Line]) -> tuple[np.ndarray, list[Line], int]:
     return np.array(halves, "<u4").view(WORDS), rest, odd
 
 
-def jobs_of(words: np.ndarray, path: Path) -> Sequence[Job]:
+def jobs_of(words: Array, path: Path) -> Sequence[Job]:
     """Return the jobs of a listing's commands; raise ValueError if none writes a register."""
     jobs = [block.job for block in blocks(words, path)]
     if not jobs:

@@ -12,6 +12,7 @@ from itertools import product, zip_longest
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.npus.kit import COMMANDS, Capture, Hang, Memory, Unsupported, address_of
 from npulab.npus.kit.fields import DEVICE, Raw, expect, hang_if, known, values_of
@@ -179,7 +180,7 @@ def places(
         yield from product(rows, columns, together, block)
 
 
-def window(v: Raw, memory: Memory, kind: np.dtype[Any], out_h: int, out_w: int) -> np.ndarray:
+def window(v: Raw, memory: Memory, kind: np.dtype[Any], out_h: int, out_w: int) -> Array:
     """Return the input with all padding that windows reach, ``(channels, rows, columns)``, fill
     lanes included."""
     rows, stored = v["CNA.DATA_SIZE0.DATAIN_HEIGHT"], v["CNA.DATA_SIZE1.DATAIN_CHANNEL"]
@@ -215,7 +216,7 @@ def read_planes(
     memory: Memory,
     base: int,
     pitches: tuple[int, int],
-    out: np.ndarray,
+    out: Array,
     kind: np.dtype[Any],
     what: str,
 ) -> None:
@@ -247,7 +248,7 @@ def _fits(what: str, shape: tuple[int, int, int]) -> None:
         )
 
 
-def single(codes: np.ndarray, v: Raw) -> np.ndarray:
+def single(codes: Array, v: Raw) -> Array:
     """Return a row of a single channel after the converter."""
     if v["CNA.CVT_CON0.CVT_BYPASS"]:
         return codes
@@ -256,7 +257,7 @@ def single(codes: np.ndarray, v: Raw) -> np.ndarray:
     return _away(scaled, v["CNA.CVT_CON0.CVT_TRUNCATE_0"])
 
 
-def _away(values: np.ndarray, shift: int) -> np.ndarray:
+def _away(values: Array, shift: int) -> Array:
     """Return ``values / 2**shift`` rounded to nearest, ties away from 0."""
     unit = 2**shift
     return np.sign(values) * ((np.abs(values) + unit // 2) // unit)
@@ -289,7 +290,7 @@ def operands(
     return offsets, biases, shares
 
 
-def finished(sums: np.ndarray, bias: int, share: int, v: Raw) -> np.ndarray:
+def finished(sums: Array, bias: int, share: int, v: Raw) -> Array:
     """Return the sums of one channel in the type of the output, by whole numbers if it has
     these."""
     kind = _precision(v, "DPU.DATA_FORMAT.OUT_PRECISION")
@@ -308,7 +309,7 @@ def finished(sums: np.ndarray, bias: int, share: int, v: Raw) -> np.ndarray:
     return sums.clip(limits.min, limits.max).astype(kind)
 
 
-def _even(values: np.ndarray, shift: int) -> np.ndarray:
+def _even(values: Array, shift: int) -> Array:
     """Return ``values / 2**shift`` rounded to nearest, ties to even; no value reaches 2**61."""
     unit = 2 ** min(shift, 62)
     whole, rest = np.divmod(values, unit)
@@ -331,7 +332,7 @@ def elements(v: Raw, memory: Memory) -> None:
     store(v, memory, arithmetic(values, v).astype(np.float16))
 
 
-def arithmetic(values: np.ndarray, v: Raw) -> np.ndarray:
+def arithmetic(values: Array, v: Raw) -> Array:
     """Return float32 numbers after the first unit's addition and multiplication of a number that a
     register holds."""
     if v["DPU.BS_CFG.BS_BYPASS"]:
@@ -348,7 +349,7 @@ def arithmetic(values: np.ndarray, v: Raw) -> np.ndarray:
     return np.maximum(values, 0)
 
 
-def store(v: Raw, memory: Memory, planes: np.ndarray) -> None:
+def store(v: Raw, memory: Memory, planes: Array) -> None:
     """Write ``(channels, rows, columns)`` in planes of 16-byte pixels."""
     channels, height, width = planes.shape
     lanes = ATOM // planes.itemsize

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import construct
 import numpy as np
+from numpy import ndarray as Array
 
 LOAD_STATE = 1
 HEADER = construct.ByteSwapped(
@@ -29,7 +30,7 @@ FLUSH = ((0x380C, 0xC23), (0x380C, 0xC23))
 States = list[tuple[int, int]]
 
 
-def loads(words: np.ndarray) -> Iterator[tuple[int, int, int]]:
+def loads(words: Array) -> Iterator[tuple[int, int, int]]:
     """Yield (word index, first offset, count) of every LOAD_STATE in a command stream ``(n,)
     uint32``.
 
@@ -50,7 +51,7 @@ def loads(words: np.ndarray) -> Iterator[tuple[int, int, int]]:
         at += (2 + count) // 2 * 2
 
 
-def writes(words: np.ndarray) -> States:
+def writes(words: Array) -> States:
     """Return (offset, value) of every state that a command stream ``(n,) uint32`` loads, in
     order."""
     out: States = []
@@ -60,7 +61,7 @@ def writes(words: np.ndarray) -> States:
     return out
 
 
-def commands(states: Iterable[tuple[int, int]]) -> np.ndarray:
+def commands(states: Iterable[tuple[int, int]]) -> Array:
     """Return a command stream that loads states (offset, value) one by one; the inverse of
     ``writes``."""
     words = []
@@ -93,7 +94,7 @@ def tp_states(addresses: Sequence[int], pads: bool = False) -> list[States]:
     return out
 
 
-def stream_of(jobs: Sequence[States]) -> np.ndarray:
+def stream_of(jobs: Sequence[States]) -> Array:
     """Return the command stream that runs jobs in order, as Mesa sends it.
 
     ``jobs`` hold the states of each job: the first has the start-up's, the last the flush.

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.captures.target import Features, Item, Lifted, Unsupported
 from npulab.npus.kit import SIGNED, Capture, buffer_of, ceil_div, expect
@@ -260,7 +261,7 @@ def _refuse_offsets(content: Coefficients, geometry: Geometry) -> None:
         )
 
 
-def _planes_read(capture: Capture, values: Values) -> np.ndarray:
+def _planes_read(capture: Capture, values: Values) -> Array:
     """Return the planes that the unit reads, ``(planes, rows, columns)``."""
     shape = values["kernel_z_size"], values["in_image_y_stride"], values["in_image_x_stride"]
     planes = tensor_of(capture, "input", shape)
@@ -277,7 +278,7 @@ def _is_known(name: str, value: Any) -> bool:
     return isinstance(value, kind) and bool(value >= least)
 
 
-def _bias(content: Coefficients, geometry: Geometry, zero: int) -> np.ndarray:
+def _bias(content: Coefficients, geometry: Geometry, zero: int) -> Array:
     """Return the layer's bias: drivers take the input zero point's share off the stored bias."""
     weights = content.weights[: geometry.channels].astype(np.int64)
     sums = (weights - geometry.zero_point).sum((1, 2, 3))
@@ -285,7 +286,7 @@ def _bias(content: Coefficients, geometry: Geometry, zero: int) -> np.ndarray:
     return bias.astype(np.int32)
 
 
-def _input(planes: np.ndarray, candidate: Candidate) -> np.ndarray:
+def _input(planes: Array, candidate: Candidate) -> Array:
     """Return the layer's input ``(H, W, C)`` from the planes that the unit reads."""
     layer = candidate.layer
     height, width, _ = layer.input_shape
@@ -334,7 +335,7 @@ def _quirks(layer: Conv2D, r: Reading, content: Coefficients) -> frozenset[str]:
     return frozenset(quirks)
 
 
-def _of_int8_model(weights: np.ndarray, symbols: tuple[int, ...]) -> bool:
+def _of_int8_model(weights: Array, symbols: tuple[int, ...]) -> bool:
     """True if a symbol map is the map for an int8 model and not the map for uint8."""
     if not symbols or symbols == coefficients.choose_symbols(weights):
         return False
@@ -375,7 +376,7 @@ def _refuse_other_moves(capture: Capture, layer: Conv2D, facts: Features) -> Non
         raise ValueError(f"lift for vivante: task {task} is a TP job that {layer} does not need")
 
 
-def _output(capture: Capture, values: Values, moved: Moved) -> np.ndarray | None:
+def _output(capture: Capture, values: Values, moved: Moved) -> Array | None:
     """Return the captured output ``(H, W, C)``, None if there is none."""
     if "output" not in capture.buffers:
         return None

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.captures.capture import COMMANDS, Capture, Job
 from npulab.captures.target import Features
@@ -272,7 +273,7 @@ def _refuse_unsupported(layer: Conv2D, facts: Features, widest: int) -> None:
         )
 
 
-def _planar(layer: Layer, conv: Conv2D, x: Any) -> np.ndarray:
+def _planar(layer: Layer, conv: Conv2D, x: Any) -> Array:
     """Return the input as codes of the unit, in planes ``(C, H, W)`` of the convolution that the
     layer becomes."""
     tensors = [np.asarray(x)]
@@ -296,7 +297,7 @@ def _planar(layer: Layer, conv: Conv2D, x: Any) -> np.ndarray:
     return np.concatenate(flat).reshape(channels, height, width)
 
 
-def _fits(tensor: np.ndarray, layer: Layer) -> bool:
+def _fits(tensor: Array, layer: Layer) -> bool:
     """True for a tensor of the layer's type and shape; only the size of a fully connected layer's
     input counts."""
     shape = tensor.shape
@@ -305,9 +306,7 @@ def _fits(tensor: np.ndarray, layer: Layer) -> bool:
     return tensor.dtype == layer.dtype and shape == layer.input_shape
 
 
-def _tensors(
-    planar: np.ndarray, conv: Conv2D, low: Lowered, moves: Sequence[Move]
-) -> dict[str, bytes]:
+def _tensors(planar: Array, conv: Conv2D, low: Lowered, moves: Sequence[Move]) -> dict[str, bytes]:
     """Return the tensors in memory before the jobs run: the layer's input before its moves, and the
     image that the NN job reads."""
     zero, out = conv.input_q.zero_point, {}

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.npus.kit import COMMANDS, Capture, Job, refusing
 from npulab.npus.vivante.commands import NN_INST_ADDR, TP_INST_ADDR, writes
@@ -78,7 +79,7 @@ class Operation:
 
     number: int
     block: str
-    blocks: tuple[np.ndarray, ...]
+    blocks: tuple[Array, ...]
     values: Values
     files: Mapping[str, Path]
 
@@ -170,7 +171,7 @@ def _operation(path: Path, number: int, files: Mapping[Key, Path]) -> Operation:
     return Operation(number, block, words, maps(USUAL_CHIP)[block].decode(words[0]), others)
 
 
-def _words(file: Path, count: int | None = None) -> np.ndarray:
+def _words(file: Path, count: int | None = None) -> Array:
     """Return the first words of a file, or all of them; ValueError if it is too short."""
     size = file.stat().st_size
     if size % WORD_BYTES or (count and size < WORD_BYTES * count):
@@ -257,7 +258,7 @@ def _capture(
     )
 
 
-def _starts(operation: Operation, words: np.ndarray) -> list[list[tuple[int, int]]]:
+def _starts(operation: Operation, words: Array) -> list[list[tuple[int, int]]]:
     """Return the register writes that start each part of a job, from one command stream; the last
     part has those after its start too."""
     file = operation.files["cmd"]
@@ -295,7 +296,7 @@ def _as_sent(data: bytes) -> bytes:
     return data
 
 
-def _plain_cores(sizes: np.ndarray) -> int:
+def _plain_cores(sizes: Array) -> int:
     """Return the number of cores in the header of a plain coefficient buffer; 0 for another
     header."""
     used = int(np.count_nonzero(sizes))

@@ -7,6 +7,7 @@ from collections.abc import Set
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.captures.target import Features
 from npulab.npus.kit import ceil_div
@@ -39,7 +40,7 @@ class Lowered:
     the unit runs it as depthwise; ``runs``: the driver tries to code runs of zero points.
     """
 
-    weights: np.ndarray
+    weights: Array
     planes: int
     rows: int
     columns: int
@@ -221,7 +222,7 @@ def _is_split(layer: Conv2D, facts: Features) -> bool:
     return not pointwise and (not layer.depthwise or width in NARROW_DEPTHWISE)
 
 
-def split_planes(planes: np.ndarray, fill: int) -> np.ndarray:
+def split_planes(planes: Array, fill: int) -> Array:
     """Return ``(..., C, H, W)`` as ``(..., 4 C, ceil(H/2), ceil(W/2))``, odd sizes filled at their
     end.
 
@@ -236,7 +237,7 @@ def split_planes(planes: np.ndarray, fill: int) -> np.ndarray:
     return np.moveaxis(cells, (-3, -1), (-4, -3)).reshape(*front, 4 * channels, rows, columns)
 
 
-def join_planes(planes: np.ndarray) -> np.ndarray:
+def join_planes(planes: Array) -> Array:
     """Undo ``split_planes`` for even sizes."""
     *front, channels, rows, columns = planes.shape
     cells = planes.reshape(*front, channels // 4, 2, 2, rows, columns)
@@ -244,7 +245,7 @@ def join_planes(planes: np.ndarray) -> np.ndarray:
     return joined.reshape(*front, channels // 4, 2 * rows, 2 * columns)
 
 
-def split_image(planar: np.ndarray, low: Lowered, fill: int) -> np.ndarray:
+def split_image(planar: Array, low: Lowered, fill: int) -> Array:
     """Return planes ``(C, H, W)`` as the unit reads them for a stride 2 layer: split, with their
     border."""
     (top, left), height, width = low.border, 2 * low.rows, 2 * low.columns

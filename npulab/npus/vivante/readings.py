@@ -14,6 +14,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.captures.target import Features
 from npulab.npus.kit import behind, ceil_div, padding_names
@@ -42,9 +43,9 @@ class Reading:
     facts: Features
     moved: Moved
     known: Values
-    weights: np.ndarray
-    bias: np.ndarray
-    planes: np.ndarray | None
+    weights: Array
+    bias: Array
+    planes: Array | None
 
     @property
     def zero(self) -> int:
@@ -66,7 +67,7 @@ class Reading:
 
     def layer(
         self,
-        weights: np.ndarray,
+        weights: Array,
         shape: Size,
         stride: int,
         border: Sides,
@@ -191,7 +192,7 @@ def _same_tile(low: Lowered, r: Reading) -> bool:
     return False
 
 
-def _only_fill_around(planes: np.ndarray, layer: Conv2D, before: Size) -> bool:
+def _only_fill_around(planes: Array, layer: Conv2D, before: Size) -> bool:
     """True if joined planes hold the input's zero point wherever the layer's image does not lie."""
     height, width, _ = layer.input_shape
     top, left = before
@@ -284,7 +285,7 @@ def _split(r: Reading) -> Iterator[Candidate]:
                     yield Candidate(named, (top, left))
 
 
-def _kernel_sizes(joined: np.ndarray, axis: int, known: int | None, zero: int) -> list[int]:
+def _kernel_sizes(joined: Array, axis: int, known: int | None, zero: int) -> list[int]:
     """Return the rows or columns that a joined kernel may have, the likeliest first.
 
     That is as many as recorded, one less than there are (the kernel was odd), or all of them; what

@@ -11,6 +11,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.captures.target import Features
 from npulab.layout.bitstream import BitReader
@@ -100,10 +101,10 @@ def _run(v: Values, data: bytes, buffer: bytes, chip: Features) -> bytes:
 
 def _plain_sums(
     buffer: bytes,
-    image: np.ndarray,
+    image: Array,
     v: Values,
     chip: Features,
-) -> Iterator[tuple[int, np.ndarray, int]]:
+) -> Iterator[tuple[int, Array, int]]:
     """Yield (channel, accumulators, output offset) of each kernel, core by core."""
     streams = _streams(buffer, v, chip["nn_cores"])
     for core, (reader, size) in enumerate(streams):
@@ -118,10 +119,10 @@ def _plain_sums(
 
 def _huffman_sums(
     buffer: bytes,
-    image: np.ndarray,
+    image: Array,
     v: Values,
     chip: Features,
-) -> Iterator[tuple[int, np.ndarray, int]]:
+) -> Iterator[tuple[int, Array, int]]:
     """Yield the same on V8, which works on codes less 128 and places outputs by their channel."""
     height, width = v["out_image_y_size"], v["out_image_x_size"]
     for channel, bias, weights in device_v8.kernels(buffer, v, chip["nn_cores"]):
@@ -159,7 +160,7 @@ def _step(v: Values) -> int:
     return 1
 
 
-def _image(v: Values, data: bytes) -> np.ndarray:
+def _image(v: Values, data: bytes) -> Array:
     """Return the planes with the border that the windows reach, ``(planes, rows, columns)
     int64``."""
     planes, pitch_rows, pitch = v["kernel_z_size"], v["in_image_y_stride"], v["in_image_x_stride"]
@@ -203,12 +204,12 @@ def _kernels(
     reader: BitReader,
     core: int,
     used: int,
-    image: np.ndarray,
+    image: Array,
     v: Values,
     widest_run: int,
-) -> list[tuple[int, np.ndarray, int]]:
+) -> list[tuple[int, Array, int]]:
     """Return (channel, accumulators, output offset) of each kernel in one core's stream."""
-    out: list[tuple[int, np.ndarray, int]] = []
+    out: list[tuple[int, Array, int]] = []
     try:
         run_bits, kernels = reader.read(8), reader.read(16)
         if run_bits > widest_run:
@@ -231,9 +232,9 @@ def _superblock(
     run_bits: int,
     share: int,
     last: bool,
-    image: np.ndarray,
+    image: Array,
     v: Values,
-) -> list[tuple[np.ndarray, int]]:
+) -> list[tuple[Array, int]]:
     """Return (accumulators, output offset) of the kernels that are resident together.
 
     Each weight is read once and used for the whole output.
@@ -307,7 +308,7 @@ class _Weights:
         hang_if(self.held, "a run of zero points goes past the end of its kernel")
 
 
-def requantized(accumulators: np.ndarray, v: Values, bits: int = 15) -> np.ndarray:
+def requantized(accumulators: Array, v: Values, bits: int = 15) -> Array:
     """Return output codes of accumulators, value by value in whole numbers.
 
     The multiplier has ``bits`` after its leading 1.  V7 counts them in the shift, V8 does not.
@@ -330,7 +331,7 @@ def requantized(accumulators: np.ndarray, v: Values, bits: int = 15) -> np.ndarr
     return out
 
 
-def _store(flat: np.ndarray, tile: np.ndarray, offset: int, v: Values) -> None:
+def _store(flat: Array, tile: Array, offset: int, v: Values) -> None:
     """Write an output plane at its offset."""
     step = _step(v)
     kept, pitch = tile[::step, ::step], v["out_image_x_stride"]
@@ -386,7 +387,7 @@ def _window(t: Values, axis: str) -> tuple[int, int, int]:
     return start, length, size
 
 
-def _written(t: Values, numbers: np.ndarray) -> np.ndarray:
+def _written(t: Values, numbers: Array) -> Array:
     """Return the address to which each element is written, by its number."""
     out = np.full(numbers.shape, t["out_image_base_address"], np.int64)
     for loop in range(LOOPS):

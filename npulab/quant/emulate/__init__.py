@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.quant.emulate import elements, operations, quantized, real
 from npulab.quant.emulate.addition import Addition
@@ -91,7 +92,7 @@ def outputs(
     x: Any,
     rule: str | Rule = "tflite-reference",
     saturation: Saturation | None = None,
-) -> list[np.ndarray]:
+) -> list[Array]:
     """The output of every layer of a network; ``x`` is the input, or the tuple of several
     inputs."""
     network = _network(network)
@@ -106,7 +107,7 @@ def outputs(
         given = x
     else:
         given = (x,)
-    done: list[np.ndarray] = []
+    done: list[Array] = []
     for layer, sources in zip(network.layers, network.inputs, strict=True):
         taken = tuple(given[-1 - source] if source < 0 else done[source] for source in sources)
         done.append(emulate(layer, taken if len(taken) > 1 else taken[0], rule, saturation))
@@ -177,7 +178,7 @@ class Prepared:
         self._made: dict[np.dtype, Any] = {}
         self._image: Prepared | None = None  # of a convolution in one dimension
 
-    def __call__(self, x: Any) -> np.ndarray:
+    def __call__(self, x: Any) -> Array:
         """The output, in the type of the input; sums are int32."""
         layer = self.layer
         if isinstance(layer, Operation):
@@ -233,8 +234,8 @@ class Prepared:
 
 
 def accumulate(
-    layer: Conv2D | Conv1D | FullyConnected, x: np.ndarray, saturation: Saturation | None = None
-) -> np.ndarray:
+    layer: Conv2D | Conv1D | FullyConnected, x: Array, saturation: Saturation | None = None
+) -> Array:
     """Accumulators ``(..., C)`` int64 of a quantized layer: ``bias + sum (x - input zero) * (w -
     weight zero)``.
 
@@ -282,7 +283,7 @@ def _words(layer: Layer) -> str:
     return " or ".join(map(str, _types(layer)))
 
 
-def _tensors(layer: Add | Elementwise | Activation | Concat, x: Any) -> tuple[np.ndarray, ...]:
+def _tensors(layer: Add | Elementwise | Activation | Concat, x: Any) -> tuple[Array, ...]:
     """The tensors that a layer takes; raises ValueError if they do not fit the layer or each
     other."""
     shapes = input_shapes(layer)
@@ -313,7 +314,7 @@ def _tensors(layer: Add | Elementwise | Activation | Concat, x: Any) -> tuple[np
     return tensors
 
 
-def _signal(layer: Conv1D, x: Any) -> np.ndarray:
+def _signal(layer: Conv1D, x: Any) -> Array:
     """Return the input of a 1-D convolution as an image of one row; raises ValueError if it does
     not fit.
     """
@@ -326,7 +327,7 @@ def _signal(layer: Conv1D, x: Any) -> np.ndarray:
     return x
 
 
-def _input(layer: Conv2D | FullyConnected | Pool2D, x: Any) -> tuple[np.ndarray, tuple[int, ...]]:
+def _input(layer: Conv2D | FullyConnected | Pool2D, x: Any) -> tuple[Array, tuple[int, ...]]:
     """Return the checked input and the shape of the output; raises ValueError for an input that
     does not fit.
     """
@@ -352,7 +353,7 @@ def _input(layer: Conv2D | FullyConnected | Pool2D, x: Any) -> tuple[np.ndarray,
     return x, (*x.shape[:-axes], *layer.output_shape)
 
 
-def _images(layer: Conv2D | FullyConnected | Pool2D, x: np.ndarray) -> np.ndarray:
+def _images(layer: Conv2D | FullyConnected | Pool2D, x: Array) -> Array:
     """The input as (N, H, W, C); rows of a fully connected layer are pixels."""
     if isinstance(layer, FullyConnected):
         shape = 1, -1, 1, *layer.input_shape

@@ -7,6 +7,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 import npulab.quant.rules as known
 from npulab.quant.emulate.engines import clamp_range, delegated, output_ratios
@@ -135,7 +136,7 @@ class Addition:
                 GEMMLOWP, self.factors, layer.output_q.zero_point, limits, 1
             )
 
-    def __call__(self, pair: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    def __call__(self, pair: tuple[Array, Array]) -> Array:
         """The sums, in the type of the inputs."""
         a, b = (one.reshape(-1) for one in pair)
         out = np.empty(a.shape, self.dtype)
@@ -159,7 +160,7 @@ class Addition:
                     out[first:last] = self._scaled(a[first:last], b[first:last], body)
         return out.reshape(pair[0].shape)
 
-    def _tables(self, rule: Rule) -> tuple[np.ndarray, np.ndarray]:
+    def _tables(self, rule: Rule) -> tuple[Array, Array]:
         """For each input, the value on the common scale of every code, int64, from the lowest code
         up.
         """
@@ -169,7 +170,7 @@ class Addition:
             for q in (self.layer.input_q, self.layer.other_q)
         )
 
-    def _scaled(self, a: np.ndarray, b: np.ndarray, body: Body | None) -> np.ndarray:
+    def _scaled(self, a: Array, b: Array, body: Body | None) -> Array:
         one, other = self.stages[body.rule if body else GEMMLOWP]
         sums = one[a.astype(np.intp) - self.first] + other[b.astype(np.intp) - self.first]
         if body is not None and body.bits == 16:
@@ -179,7 +180,7 @@ class Addition:
         self.ready.recompute(*self.ready(sums.astype(np.float64)[:, None], out, Scratch()), out)
         return out[:, 0]
 
-    def _weighted(self, a: np.ndarray, b: np.ndarray, rule: Rule) -> np.ndarray:
+    def _weighted(self, a: Array, b: Array, rule: Rule) -> Array:
         zero, weights = self.layer.input_q.zero_point, self.weights
         sums = (
             (a.astype(np.int64) - zero) * weights.one
@@ -190,7 +191,7 @@ class Addition:
             sums, rule, *self.factors, self.layer.output_q.zero_point, self.low, self.high
         )
 
-    def _fixed(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    def _fixed(self, a: Array, b: Array) -> Array:
         assert self.fixed is not None
         one, other, shift = self.fixed
         layer = self.layer
@@ -209,16 +210,14 @@ def common_scale(layer: Add) -> float:
     return 2 * max(single(layer.input_q), single(layer.other_q))
 
 
-def scaled_input(
-    codes: np.ndarray, q: QuantParams, layer: Add, dtype: np.dtype, rule: Rule
-) -> np.ndarray:
+def scaled_input(codes: Array, q: QuantParams, layer: Add, dtype: np.dtype, rule: Rule) -> Array:
     """Return the codes of one input on the common scale, int64."""
     multiplier, right_shift = rule.of_ratio(np.asarray(single(q) / common_scale(layer)))
     moved = (codes - q.zero_point) * 2 ** LEFT[dtype.name]
     return rule.exact(moved.astype(np.int32), multiplier, right_shift)
 
 
-def output_multiplier(layer: Add, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+def output_multiplier(layer: Add, dtype: np.dtype) -> tuple[Array, Array]:
     """(multiplier, right_shift) from the common scale to the output's; raises ValueError if their
     ratio reaches 1."""
     left = LEFT[dtype.name]
@@ -240,6 +239,6 @@ def fixed_point(layer: Add) -> tuple[int, int, int]:
     return one, other, shift
 
 
-def wrapped16(values: np.ndarray) -> np.ndarray:
+def wrapped16(values: Array) -> Array:
     """Return whole numbers modulo 2**16, as a signed 16-bit register holds them."""
     return values.astype(np.int16).astype(np.int64)

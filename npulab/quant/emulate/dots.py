@@ -23,6 +23,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.quant.emulate.jit import compiled, numba
 from npulab.support.extras import needed
@@ -55,14 +56,14 @@ def available() -> bool:
 class Products:
     """Weights ``(depth, columns)`` int8 and a bias, made ready to be multiplied by codes."""
 
-    def __init__(self, weights: np.ndarray, bias: np.ndarray | int = 0) -> None:
+    def __init__(self, weights: Array, bias: Array | int = 0) -> None:
         self.depth, self.columns = weights.shape
         self.packed = pack(weights)
         self.first = np.zeros(len(self.packed) * LANES, np.int32)
         added = 128 * weights.sum(0, dtype=np.int64)
         self.first[: self.columns] = np.asarray(bias).astype(np.int64) - added
 
-    def __call__(self, codes: np.ndarray, out: np.ndarray) -> np.ndarray:
+    def __call__(self, codes: Array, out: Array) -> Array:
         """Write ``bias + codes @ weights`` to ``out``, int32.
 
         ``codes`` are int8 ``(n, depth)``.  Raises ValueError if either does not fit.
@@ -86,7 +87,7 @@ class Products:
         return out
 
 
-def pack(weights: np.ndarray) -> np.ndarray:
+def pack(weights: Array) -> Array:
     """Weights ``(depth, columns)`` as ``(panels, steps, 16, 4)``, zero past the columns.
 
     The last step reads the last four codes of a row, some of them a second time: the weights of

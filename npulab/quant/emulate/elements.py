@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.quant.emulate.engines import REAL
 from npulab.quant.floats import Near, halves, nearest_half
@@ -25,7 +26,7 @@ from npulab.quant.layers import Activation, Concat, Elementwise
 BLOCK = 65_536  # elements at a time
 
 
-def elementwise(layer: Elementwise, tensors: tuple[np.ndarray, ...], exact: bool) -> np.ndarray:
+def elementwise(layer: Elementwise, tensors: tuple[Array, ...], exact: bool) -> Array:
     """Output float16 ``(..., C)`` of one tensor or two, with the same leading axes; every NaN is
     0x7E00."""
     shape = np.broadcast_shapes(*(tensor.shape for tensor in tensors))
@@ -41,7 +42,7 @@ def elementwise(layer: Elementwise, tensors: tuple[np.ndarray, ...], exact: bool
         with np.errstate(over="ignore", invalid="ignore"):
             near = _formula(layer, [Near(block.astype(kind)) for block in blocks])
 
-        def again(place: tuple[int, ...], blocks: list[np.ndarray] = blocks) -> np.float16:
+        def again(place: tuple[int, ...], blocks: list[Array] = blocks) -> np.float16:
             return element(layer, tuple(block[place] for block in blocks), place[-1])
 
         out[start : start + height] = halves(near, again, REAL[layer.activation])
@@ -58,7 +59,7 @@ def _formula(layer: Elementwise, sources: list[Near]) -> Near:
     return near + np.where(np.equal(layer.bias, 0), -0.0, layer.bias)
 
 
-def _times(near: Near, by: np.ndarray | float) -> Near:
+def _times(near: Near, by: Array | float) -> Near:
     if np.all(np.equal(by, 1)):
         return near
     return near * by
@@ -90,7 +91,7 @@ def _operated(kind: str, near: Near, others: list[Near]) -> Near:
     return Near(np.where(first, a, b), np.where(first, near.tail, 0.0))
 
 
-def activation(layer: Activation, x: np.ndarray, exact: bool) -> np.ndarray:
+def activation(layer: Activation, x: Array, exact: bool) -> Array:
     """Output float16 ``(..., C)``: the number that the table holds for each code, NaNs too; a
     prescale makes every NaN 0x7E00."""
     if np.any(layer.prescale != 1):
@@ -99,7 +100,7 @@ def activation(layer: Activation, x: np.ndarray, exact: bool) -> np.ndarray:
     return layer.outputs[np.ascontiguousarray(x).view(np.uint16)]
 
 
-def concat(layer: Concat, tensors: tuple[np.ndarray, ...]) -> np.ndarray:
+def concat(layer: Concat, tensors: tuple[Array, ...]) -> Array:
     """The tensors next to each other along an axis, bit for bit."""
     return np.concatenate(tensors, layer.axis - len(layer.output_shape))
 

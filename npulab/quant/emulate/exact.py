@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.quant.emulate.pooling import counts, taken
 from npulab.quant.emulate.sliding import windows
@@ -25,7 +26,7 @@ MOST = 2**22  # elements of a window whose sum, in UNITS, 64 bits hold
 Bounds = tuple[float, float]
 
 
-def summed(layer: Weighted | Pool2D, given: np.ndarray, bounds: Bounds) -> np.ndarray:
+def summed(layer: Weighted | Pool2D, given: Array, bounds: Bounds) -> Array:
     """Output ``(N, H, W, C)`` float16 of images ``(N, H, W, C)`` float16, of a layer with weights
     or an average.
 
@@ -49,7 +50,7 @@ def summed(layer: Weighted | Pool2D, given: np.ndarray, bounds: Bounds) -> np.nd
     return np.concatenate(out).reshape(len(given), *layer.output_shape)
 
 
-def columns(layer: Conv2D, image: np.ndarray) -> Iterator[np.ndarray]:
+def columns(layer: Conv2D, image: Array) -> Iterator[Array]:
     """Yield the windows of an image ``(H, W, C)`` as rows ``(positions, kernel_h * kernel_w * C)``,
     block by block.
     """
@@ -65,7 +66,7 @@ class HalfWeights:
     rows.
     """
 
-    def __init__(self, weights: np.ndarray, bias: np.ndarray) -> None:
+    def __init__(self, weights: Array, bias: Array) -> None:
         self.half_weights = weights
         self.half_bias = bias
         self.weights = weights.astype(np.float64)
@@ -77,11 +78,11 @@ class HalfWeights:
         self.bias_unit = _unit(bias) * UNITS
 
 
-def dense(rows: np.ndarray, ready: HalfWeights, bounds: Bounds) -> np.ndarray:
+def dense(rows: Array, ready: HalfWeights, bounds: Bounds) -> Array:
     """Sums ``(rows, O)`` float16 of rows ``(rows, K)`` times weights, plus bias, within bounds."""
     x = rows.astype(np.float64)
     total = x @ ready.weights + ready.bias
-    error: np.ndarray | float = 0.0
+    error: Array | float = 0.0
     # every partial sum is a multiple of the unit, and at most this many units large
     unit = min(_unit(rows) * ready.unit, ready.bias_unit) / UNITS**2
     finite = np.where(np.isfinite(x), np.abs(x), 0)
@@ -97,9 +98,7 @@ def dense(rows: np.ndarray, ready: HalfWeights, bounds: Bounds) -> np.ndarray:
     return halves(Near(total + 0.0, 0.0, error), again, bounds)
 
 
-def depthwise(
-    every: np.ndarray, weights: np.ndarray, bias: np.ndarray, bounds: Bounds
-) -> np.ndarray:
+def depthwise(every: Array, weights: Array, bias: Array, bounds: Bounds) -> Array:
     """Sums ``(H, W, O)`` float16 of windows ``(H, W, C, kernel_h, kernel_w)`` times weights
     ``(kernel_h, kernel_w, O)``, plus bias, within bounds."""
     height, width, channels = every.shape[:3]
@@ -132,7 +131,7 @@ def in_whole_numbers(
     return nearest_half(total)
 
 
-def average(layer: Pool2D, images: np.ndarray, bounds: Bounds) -> np.ndarray:
+def average(layer: Pool2D, images: Array, bounds: Bounds) -> Array:
     """Means ``(N, H, W, C)`` float16 of the elements of each window that lie in the image."""
     if math.prod(layer.kernel) > MOST:
         raise ValueError(
@@ -142,7 +141,7 @@ def average(layer: Pool2D, images: np.ndarray, bounds: Bounds) -> np.ndarray:
     return np.stack([halves(Near(_mean(layer, image)), _never, bounds) for image in images])
 
 
-def _mean(layer: Pool2D, image: np.ndarray) -> np.ndarray:
+def _mean(layer: Pool2D, image: Array) -> Array:
     """Return means as float64 that round to float16 as the exact means do."""
     count = counts(layer)
     finite = np.isfinite(image)
@@ -165,7 +164,7 @@ def _never(place: tuple[int, ...]) -> np.float16:
     raise AssertionError(place)
 
 
-def _unit(values: np.ndarray) -> int:
+def _unit(values: Array) -> int:
     """Return the lowest set bit of any of the numbers, in 1 / UNITS; that of 2**16 if all are 0."""
     whole = (np.where(np.isfinite(values), values, 0).astype(np.float64) * UNITS).astype(np.int64)
     every = int(np.bitwise_or.reduce(whole, axis=None)) or 2**40

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.quant.requantize import MAGIC, Requantizer
 from npulab.quant.rules import (
@@ -43,8 +44,8 @@ def compiled(loop: Any) -> Any:
 class Scaling(NamedTuple):
     """The float32 arithmetic of a row: ``(sum + bias) * factor``, then clamped to codes."""
 
-    bias: np.ndarray
-    factor: np.ndarray
+    bias: Array
+    factor: Array
     zero: np.int32
     low: int
     high: int
@@ -57,15 +58,15 @@ class Direction(NamedTuple):
 
     down: np.float32
     inward: np.float32
-    limit: np.ndarray
+    limit: Array
 
 
 class Shifts(NamedTuple):
     """A rule in whole numbers, by channel: a product and two rounding right shifts."""
 
-    multiplier: np.ndarray
-    first: np.ndarray
-    second: np.ndarray
+    multiplier: Array
+    first: Array
+    second: Array
     first_mode: int
     second_mode: int
 
@@ -77,7 +78,7 @@ class Rows:
     ``usable`` is False for rules that no loop here computes.
     """
 
-    def __init__(self, ready: Requantizer, bias: np.ndarray) -> None:
+    def __init__(self, ready: Requantizer, bias: Array) -> None:
         by = ready.parts[0][0]
         self.scaling = Scaling(
             bias, ready.factor, np.int32(ready.zero_point), ready.low, ready.high
@@ -92,7 +93,7 @@ class Rows:
         limit = np.ascontiguousarray(np.broadcast_to(ready.limit, ready.factor.shape))
         self.direction = Direction(down, inward, limit)
 
-    def __call__(self, sums: np.ndarray, out: np.ndarray) -> None:
+    def __call__(self, sums: Array, out: Array) -> None:
         """Write the codes of sums ``(n, repeat * C)`` to ``out``."""
         if self.shifts is None:
             _plain_rows(sums, *self.scaling, self.zero_point_first, out)

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.quant import fixed
 from npulab.quant.emulate.engines import REAL
@@ -20,14 +21,14 @@ from npulab.quant.layers.operation import RULED, Operation, Placeholder
 from npulab.quant.rules import QUANTIZED, RULES, Rule, half_away, shift_right
 
 GEMMLOWP = RULES["gemmlowp"]
-Tensors = Sequence[np.ndarray]
+Tensors = Sequence[Array]
 SOFTMAX_BITS = 5  # integer bits of a difference
 SUM_BITS = 12  # integer bits of a sum of exponentials
 LEFT = {"int8": 20, "uint8": 20, "int16": 15}  # bits that codes are moved up before they are scaled
 RESIZE = 2**10  # parts of a pixel
 
 
-def batches(layer: Operation, x: Any, rule: str | Rule) -> np.ndarray:
+def batches(layer: Operation, x: Any, rule: str | Rule) -> Array:
     """The output for tensors in the shapes that the layer states.
 
     If all of them state a batch of 1, the tensors may have another batch or none, and the output
@@ -77,16 +78,16 @@ def _images(given: Tensors, stated: Sequence[Placeholder], single: bool) -> list
     return list(zip(*images, strict=True))
 
 
-def _lacks_batch(x: np.ndarray, part: Placeholder) -> bool:
+def _lacks_batch(x: Array, part: Placeholder) -> bool:
     return x.shape == part.shape[1:]
 
 
-def _with_constants(layer: Operation, moving: Tensors) -> list[np.ndarray]:
+def _with_constants(layer: Operation, moving: Tensors) -> list[Array]:
     tensors = dict(zip(layer.moving, moving, strict=True)) | dict(layer.constants)
     return [tensors[place] for place in range(len(layer.inputs))]
 
 
-def operate(layer: Operation, tensors: Tensors) -> np.ndarray:
+def operate(layer: Operation, tensors: Tensors) -> Array:
     """The output, of tensors in the shapes that the layer states, constants among them."""
     output = np.ascontiguousarray(KERNELS[layer.kind](layer, tensors))
     return output.reshape(layer.output.shape).astype(layer.output.dtype, copy=False)
@@ -102,15 +103,15 @@ def _codes_of(dtype: str) -> tuple[int, int]:
     return int(info.min), int(info.max)
 
 
-def _as_codes(values: np.ndarray, layer: Operation) -> np.ndarray:
+def _as_codes(values: Array, layer: Operation) -> Array:
     """Whole numbers of output units as codes, clamped to the type of the output."""
     low, high = _codes_of(layer.dtype)
     return (values + layer.output.q.zero_point).clip(low, high)
 
 
 def _requantized(
-    values: np.ndarray, ratio: np.floating | float, layer: Operation, activation: str | None
-) -> np.ndarray:
+    values: Array, ratio: np.floating | float, layer: Operation, activation: str | None
+) -> Array:
     """Codes of whole numbers times a ratio, clamped to the type and to an activation."""
     codes = _times(values, ratio, layer.output.q.zero_point)
     low, high = _codes_of(layer.dtype)
@@ -124,7 +125,7 @@ def _requantized(
     return codes.clip(low, high)
 
 
-def _clamped(values: np.ndarray, layer: Operation, activation: str | None) -> np.ndarray:
+def _clamped(values: Array, layer: Operation, activation: str | None) -> Array:
     """Real numbers clamped to an activation; whole numbers that are not codes have none."""
     low, high = REAL[activation]
     if layer.dtype != "float32":
@@ -132,7 +133,7 @@ def _clamped(values: np.ndarray, layer: Operation, activation: str | None) -> np
     return np.clip(values, np.float32(low), np.float32(high))
 
 
-def _times(values: np.ndarray, ratio: np.floating | float, zero_point: int = 0) -> np.ndarray:
+def _times(values: Array, ratio: np.floating | float, zero_point: int = 0) -> Array:
     """Whole numbers times a ratio of scales, as a multiplier of 31 bits has it."""
     multiplier, right_shift = _multiplier(ratio)
     return GEMMLOWP.exact(values, multiplier, right_shift, zero_point)
@@ -144,11 +145,11 @@ def _multiplier(ratio: np.floating | float) -> tuple[int, int]:
     return int(multiplier), int(right_shift)
 
 
-def _centred(x: np.ndarray, part: Placeholder) -> np.ndarray:
+def _centred(x: Array, part: Placeholder) -> Array:
     return x.astype(np.int64) - part.q.zero_point
 
 
-def _whole_numbers(constant: np.ndarray) -> list[int]:
+def _whole_numbers(constant: Array) -> list[int]:
     """A constant tensor of axes, sizes or places as a plain list."""
     return np.asarray(constant).ravel().tolist()
 
@@ -156,7 +157,7 @@ def _whole_numbers(constant: np.ndarray) -> list[int]:
 # ---- element by element ----
 
 
-def _sum(layer: Operation, tensors: Tensors) -> np.ndarray:
+def _sum(layer: Operation, tensors: Tensors) -> Array:
     a, b = tensors
     activation = layer.options["activation"]
     subtract = layer.kind == "SUB"
@@ -174,7 +175,7 @@ def _sum(layer: Operation, tensors: Tensors) -> np.ndarray:
     return _requantized(moved + other, ratio, layer, activation)
 
 
-def _product(layer: Operation, tensors: Tensors) -> np.ndarray:
+def _product(layer: Operation, tensors: Tensors) -> Array:
     a, b = tensors
     activation = layer.options["activation"]
     if layer.dtype not in QUANTIZED:
@@ -185,15 +186,15 @@ def _product(layer: Operation, tensors: Tensors) -> np.ndarray:
     return _requantized(products, ratio, layer, activation)
 
 
-def _maximum(layer: Operation, tensors: Tensors) -> np.ndarray:
+def _maximum(layer: Operation, tensors: Tensors) -> Array:
     return np.maximum(*tensors)
 
 
-def _minimum(layer: Operation, tensors: Tensors) -> np.ndarray:
+def _minimum(layer: Operation, tensors: Tensors) -> Array:
     return np.minimum(*tensors)
 
 
-def _rectified(layer: Operation, tensors: Tensors) -> np.ndarray:
+def _rectified(layer: Operation, tensors: Tensors) -> Array:
     (x,) = tensors
     activation = layer.kind.lower()
     if layer.dtype not in QUANTIZED:
@@ -203,7 +204,7 @@ def _rectified(layer: Operation, tensors: Tensors) -> np.ndarray:
     return _requantized(_centred(x, part), ratio, layer, activation)
 
 
-def _leaky(layer: Operation, tensors: Tensors) -> np.ndarray:
+def _leaky(layer: Operation, tensors: Tensors) -> Array:
     (x,) = tensors
     part = layer.inputs[0]
     alpha = np.float32(layer.options["alpha"])
@@ -220,17 +221,15 @@ def _leaky(layer: Operation, tensors: Tensors) -> np.ndarray:
     return _as_codes(np.where(values >= 0, above, below), layer)
 
 
-def _logistic(layer: Operation, tensors: Tensors) -> np.ndarray:
+def _logistic(layer: Operation, tensors: Tensors) -> Array:
     return _curve(layer, tensors[0], _logistic_of)
 
 
-def _tanh(layer: Operation, tensors: Tensors) -> np.ndarray:
+def _tanh(layer: Operation, tensors: Tensors) -> Array:
     return _curve(layer, tensors[0], _tanh_of)
 
 
-def _curve(
-    layer: Operation, x: np.ndarray, function: Callable[[np.ndarray], np.ndarray]
-) -> np.ndarray:
+def _curve(layer: Operation, x: Array, function: Callable[[Array], Array]) -> Array:
     """A function of one number; codes of 8 bits go through a table of all of them."""
     _refuse_int16(layer)
     part = layer.inputs[0]
@@ -253,20 +252,20 @@ def _refuse_int16(layer: Operation) -> None:
         )
 
 
-def _logistic_of(values: np.ndarray) -> np.ndarray:
+def _logistic_of(values: Array) -> Array:
     return np.float32(1) / (np.float32(1) + _exponential(-values))
 
 
-def _exponential(values: np.ndarray) -> np.ndarray:
+def _exponential(values: Array) -> Array:
     """The exponential of float32 numbers: that of float64, rounded."""
     return np.exp(values.astype(np.float64)).astype(np.float32)
 
 
-def _tanh_of(values: np.ndarray) -> np.ndarray:
+def _tanh_of(values: Array) -> Array:
     return np.tanh(values.astype(np.float64)).astype(np.float32)
 
 
-def _hard_swish(layer: Operation, tensors: Tensors) -> np.ndarray:
+def _hard_swish(layer: Operation, tensors: Tensors) -> Array:
     (x,) = tensors
     part = layer.inputs[0]
     if layer.dtype == "float32":
@@ -277,7 +276,7 @@ def _hard_swish(layer: Operation, tensors: Tensors) -> np.ndarray:
     relu, relu_shift = _short(fine / np.float32(3 / 32768))
     values = _centred(x, part) * 2**7
     outputs = fixed.product(values, multiplier, 15)
-    slope: np.ndarray = values
+    slope: Array = values
     # a left shift comes in two saturated steps: all but one bit, and one after the multiplication
     if relu_shift > 0:
         slope = _saturated16(slope * 2 ** (relu_shift - 1))
@@ -296,11 +295,11 @@ def _short(ratio: np.floating) -> tuple[int, int]:
     return min((multiplier + 2**15) >> 16, 2**15 - 1), -right_shift
 
 
-def _saturated16(values: np.ndarray) -> np.ndarray:
+def _saturated16(values: Array) -> Array:
     return np.clip(values, -(2**15), 2**15 - 1)
 
 
-def _softmax(layer: Operation, tensors: Tensors) -> np.ndarray:
+def _softmax(layer: Operation, tensors: Tensors) -> Array:
     (x,) = tensors
     _refuse_int16(layer)
     beta = np.float32(layer.options["beta"])
@@ -325,7 +324,7 @@ def _softmax(layer: Operation, tensors: Tensors) -> np.ndarray:
     return np.where(counts, codes.clip(low, high), low)
 
 
-def _quantize(layer: Operation, tensors: Tensors) -> np.ndarray:
+def _quantize(layer: Operation, tensors: Tensors) -> Array:
     (x,) = tensors
     part = layer.inputs[0]
     if x.dtype.kind == "f":
@@ -337,7 +336,7 @@ def _quantize(layer: Operation, tensors: Tensors) -> np.ndarray:
     return _as_codes(_times(_centred(x, part), ratio), layer)
 
 
-def _dequantize(layer: Operation, tensors: Tensors) -> np.ndarray:
+def _dequantize(layer: Operation, tensors: Tensors) -> Array:
     part = layer.inputs[0]
     return (float(_scale(part)) * _centred(tensors[0], part)).astype(np.float32)
 
@@ -345,19 +344,19 @@ def _dequantize(layer: Operation, tensors: Tensors) -> np.ndarray:
 # ---- moves of elements ----
 
 
-def _same(layer: Operation, tensors: Tensors) -> np.ndarray:
+def _same(layer: Operation, tensors: Tensors) -> Array:
     return tensors[0]
 
 
-def _transpose(layer: Operation, tensors: Tensors) -> np.ndarray:
+def _transpose(layer: Operation, tensors: Tensors) -> Array:
     return tensors[0].transpose(_whole_numbers(tensors[1]))
 
 
-def _pack(layer: Operation, tensors: Tensors) -> np.ndarray:
+def _pack(layer: Operation, tensors: Tensors) -> Array:
     return np.stack(tensors, layer.options["axis"])
 
 
-def _concatenation(layer: Operation, tensors: Tensors) -> np.ndarray:
+def _concatenation(layer: Operation, tensors: Tensors) -> Array:
     output = layer.output
     parts = []
     for x, part in zip(tensors, layer.inputs, strict=True):
@@ -370,11 +369,11 @@ def _concatenation(layer: Operation, tensors: Tensors) -> np.ndarray:
     return np.concatenate(parts, layer.options["axis"])
 
 
-def _unpack(layer: Operation, tensors: Tensors) -> np.ndarray:
+def _unpack(layer: Operation, tensors: Tensors) -> Array:
     return np.take(tensors[0], layer.part, layer.options["axis"])
 
 
-def _split(layer: Operation, tensors: Tensors) -> np.ndarray:
+def _split(layer: Operation, tensors: Tensors) -> Array:
     """Return one of several equal parts of a tensor."""
     axis = _whole_numbers(tensors[0])[0]
     size = layer.output.shape[axis]
@@ -382,7 +381,7 @@ def _split(layer: Operation, tensors: Tensors) -> np.ndarray:
     return np.take(tensors[1], range(first, first + size), axis)
 
 
-def _split_by_sizes(layer: Operation, tensors: Tensors) -> np.ndarray:
+def _split_by_sizes(layer: Operation, tensors: Tensors) -> Array:
     """Return one of several parts of given sizes; the size -1 stands for all that is left."""
     x = tensors[0]
     sizes = _whole_numbers(tensors[1])
@@ -393,7 +392,7 @@ def _split_by_sizes(layer: Operation, tensors: Tensors) -> np.ndarray:
     return np.take(x, range(first, first + sizes[layer.part]), axis)
 
 
-def _slice(layer: Operation, tensors: Tensors) -> np.ndarray:
+def _slice(layer: Operation, tensors: Tensors) -> Array:
     begins, sizes = map(_whole_numbers, tensors[1:3])
     places = []
     for begin, size in zip(begins, sizes, strict=True):
@@ -404,7 +403,7 @@ def _slice(layer: Operation, tensors: Tensors) -> np.ndarray:
     return tensors[0][tuple(places)]
 
 
-def _strided_slice(layer: Operation, tensors: Tensors) -> np.ndarray:
+def _strided_slice(layer: Operation, tensors: Tensors) -> Array:
     """Return every n-th element of a range of each axis; bit i of a mask belongs to axis i."""
     options = layer.options
     begins, ends, strides = map(_whole_numbers, tensors[1:4])
@@ -430,7 +429,7 @@ def _strided_slice(layer: Operation, tensors: Tensors) -> np.ndarray:
     return tensors[0][tuple(places)]
 
 
-def _pad(layer: Operation, tensors: Tensors) -> np.ndarray:
+def _pad(layer: Operation, tensors: Tensors) -> Array:
     value = layer.output.q.zero_point
     if len(tensors) > 2:
         value = _whole_numbers(tensors[2])[0]
@@ -440,7 +439,7 @@ def _pad(layer: Operation, tensors: Tensors) -> np.ndarray:
 # ---- sums and neighbours ----
 
 
-def _mean(layer: Operation, tensors: Tensors) -> np.ndarray:
+def _mean(layer: Operation, tensors: Tensors) -> Array:
     x = tensors[0]
     part = layer.inputs[0]
     axes = tuple({axis % x.ndim for axis in _whole_numbers(tensors[1])})
@@ -455,7 +454,7 @@ def _mean(layer: Operation, tensors: Tensors) -> np.ndarray:
     return _as_codes(GEMMLOWP.exact(sums, divided, right_shift + shift), layer)
 
 
-def _place_of_largest(layer: Operation, tensors: Tensors) -> np.ndarray:
+def _place_of_largest(layer: Operation, tensors: Tensors) -> Array:
     return np.argmax(tensors[0], _whole_numbers(tensors[1])[0])
 
 
@@ -478,9 +477,9 @@ class Axis(NamedTuple):
 class Neighbours(NamedTuple):
     """For each pixel of the output, the two pixels of the input that it lies between."""
 
-    lower: np.ndarray
-    upper: np.ndarray
-    part: np.ndarray  # the way from the lower one, in parts of a pixel
+    lower: Array
+    upper: Array
+    part: Array  # the way from the lower one, in parts of a pixel
 
 
 def _axes(layer: Operation) -> Iterator[Axis]:
@@ -491,12 +490,12 @@ def _axes(layer: Operation) -> Iterator[Axis]:
         yield Axis(layer.inputs[0].shape[place], layer.output.shape[place], align, centred)
 
 
-def _nearest(layer: Operation, tensors: Tensors) -> np.ndarray:
+def _nearest(layer: Operation, tensors: Tensors) -> Array:
     rows, columns = map(_nearest_pixels, _axes(layer))
     return tensors[0][:, rows][:, :, columns]
 
 
-def _nearest_pixels(axis: Axis) -> np.ndarray:
+def _nearest_pixels(axis: Axis) -> Array:
     at = np.arange(axis.outputs).astype(np.float32)
     if axis.centred:
         at += np.float32(0.5)
@@ -505,7 +504,7 @@ def _nearest_pixels(axis: Axis) -> np.ndarray:
     return pixels.astype(np.int64).clip(0, axis.inputs - 1)
 
 
-def _bilinear(layer: Operation, tensors: Tensors) -> np.ndarray:
+def _bilinear(layer: Operation, tensors: Tensors) -> Array:
     image = tensors[0]
     if layer.dtype in ("int8", "int16"):
         rows, columns = map(_fixed_neighbours, _axes(layer))
@@ -519,7 +518,7 @@ def _bilinear(layer: Operation, tensors: Tensors) -> np.ndarray:
     return np.floor(total + np.float32(0.5))
 
 
-def _interpolated(image: np.ndarray, rows: Neighbours, columns: Neighbours, whole: Any) -> Any:
+def _interpolated(image: Array, rows: Neighbours, columns: Neighbours, whole: Any) -> Any:
     """Return the sum of the four neighbours of each output, weighted by how near they are.
 
     ``whole`` is the number of parts that make a pixel.
@@ -563,7 +562,7 @@ def _real_neighbours(axis: Axis) -> Neighbours:
     return Neighbours(lower, np.maximum(upper, 0), (at - lower).astype(np.float32))
 
 
-KERNELS: Mapping[str, Callable[[Operation, Tensors], np.ndarray]] = MappingProxyType(
+KERNELS: Mapping[str, Callable[[Operation, Tensors], Array]] = MappingProxyType(
     {
         "ADD": _sum,
         "SUB": _sum,

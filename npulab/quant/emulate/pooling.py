@@ -9,6 +9,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.quant.emulate.engines import clamp_range
 from npulab.quant.emulate.sums import Border
@@ -18,7 +19,7 @@ from npulab.quant.rules import Rule, divided
 TAKE = {"max": np.maximum, "min": np.minimum, "average": np.add}
 
 
-def pool(layer: Pool2D, images: np.ndarray, rule: str | Rule) -> np.ndarray:
+def pool(layer: Pool2D, images: Array, rule: str | Rule) -> Array:
     """Output ``(N, H, W, C)`` of images ``(N, H, W, C)`` of codes; averages are rounded as the
     layer says."""
     rounding, _, centre = layer.rounding.partition(":")
@@ -37,7 +38,7 @@ def pool(layer: Pool2D, images: np.ndarray, rule: str | Rule) -> np.ndarray:
     return out.clip(low, high).astype(images.dtype)
 
 
-def real_pool(layer: Pool2D, images: np.ndarray, low: float, high: float) -> np.ndarray:
+def real_pool(layer: Pool2D, images: Array, low: float, high: float) -> Array:
     """``pool`` of real numbers, float32; a sum is taken tap by tap."""
     out = np.stack([taken(layer, image, np.float32) for image in images])
     if layer.kind == "average":
@@ -45,7 +46,7 @@ def real_pool(layer: Pool2D, images: np.ndarray, low: float, high: float) -> np.
     return out.clip(np.float32(low), np.float32(high))
 
 
-def counts(layer: Pool2D) -> np.ndarray:
+def counts(layer: Pool2D) -> Array:
     """The number of elements of the input in each window, ``(H, W, 1)``."""
     axes = []
     for size, kernel, step, (before, _), out in zip(
@@ -56,7 +57,7 @@ def counts(layer: Pool2D) -> np.ndarray:
     return (axes[0][:, None, None] * axes[1][None, :, None]).astype(np.int64)
 
 
-def taken(layer: Pool2D, image: np.ndarray, dtype: Any) -> np.ndarray:
+def taken(layer: Pool2D, image: Array, dtype: Any) -> Array:
     """Return the sum, maximum or minimum of every window."""
     (height, width, depth), (down, right) = layer.output_shape, layer.stride
     border = Border(layer, _idle(layer.kind, image.dtype))
@@ -64,7 +65,7 @@ def taken(layer: Pool2D, image: np.ndarray, dtype: Any) -> np.ndarray:
     within, left, after = border.columns()
     bordered = np.full((lines, border.across, depth), border.zero, image.dtype)
     bordered[inside, within] = image[first:end, left:after]
-    out: np.ndarray | None = None
+    out: Array | None = None
     for i, j in product(*map(range, border.kernel)):
         tap = bordered[
             i : i + (height - 1) * down + 1 : down, j : j + (width - 1) * right + 1 : right

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.quant.emulate.engines import clamp_range, multipliers, parts_of, saturation_of
 from npulab.quant.emulate.saturating import Saturation, excess
@@ -34,10 +35,10 @@ class Sums:
 
     def blocks(
         self,
-        images: np.ndarray,
+        images: Array,
         out_shape: tuple[int, ...],
         scratch: Scratch,
-    ) -> Iterator[tuple[int, Group, Group, Weights, np.ndarray]]:
+    ) -> Iterator[tuple[int, Group, Group, Weights, Array]]:
         """(image, channels, output rows, weights, sums ``(positions, channels)``), exact.
 
         The sums may lack the bias, and are overwritten by the next block.
@@ -86,14 +87,12 @@ class Quantized:
         self.fast = fast and self.saturation is None
         self.sums = Sums(layer, dtype, keep, self.fast)
         self._made: dict[tuple[Group, int], Requantizer] = {}
-        self._compiled: dict[
-            tuple[Group, int], Callable[[np.ndarray, np.ndarray], None] | None
-        ] = {}
+        self._compiled: dict[tuple[Group, int], Callable[[Array, Array], None] | None] = {}
 
-    def run(self, images: np.ndarray, out: np.ndarray, scratch: Scratch) -> None:
+    def run(self, images: Array, out: Array, scratch: Scratch) -> None:
         """Write the output codes ``(N, H, W, C)`` of images ``(N, H, W, C)``."""
         channels = out.shape[-1]
-        left: dict[Group, list[tuple[np.ndarray, np.ndarray]]] = {
+        left: dict[Group, list[tuple[Array, Array]]] = {
             group: [] for group in self.sums.work.groups
         }
         rows = out.reshape(-1, channels)
@@ -128,7 +127,7 @@ class Quantized:
                     at, near, rows[:, slice(*group)]
                 )
 
-    def _run_saturating(self, images: np.ndarray, out: np.ndarray, scratch: Scratch) -> None:
+    def _run_saturating(self, images: Array, out: Array, scratch: Scratch) -> None:
         """Write the output codes from accumulators that saturation has changed."""
         assert self.saturation is not None
         everything = 0, out.shape[-1]
@@ -162,7 +161,7 @@ class Quantized:
 
     def _fast(
         self, group: Group, run: int, ready: Weights
-    ) -> Callable[[np.ndarray, np.ndarray], None] | None:
+    ) -> Callable[[Array, Array], None] | None:
         """The compiled loop, None if the rule has none."""
         if (group, run) not in self._compiled:
             from npulab.quant.emulate import jit
@@ -181,8 +180,8 @@ class Quantized:
 
 def accumulate(
     layer: Weighted,
-    images: np.ndarray,
-    out: np.ndarray,
+    images: Array,
+    out: Array,
     saturation: Saturation | None = None,
 ) -> None:
     """Write the accumulators ``(N, H, W, C)`` int64 of images ``(N, H, W, C)``, true or
@@ -200,10 +199,10 @@ def accumulate(
 
 def summed(
     layer: Weighted,
-    images: np.ndarray,
+    images: Array,
     rule: str | Rule,
     saturation: Saturation | None = None,
-) -> np.ndarray:
+) -> Array:
     """The accumulators ``(N, H, W, C)`` int32 of images ``(N, H, W, C)``, for a layer that gives
     sums.
 
@@ -246,7 +245,7 @@ def upright(layer: Weighted) -> Weighted:
     )
 
 
-def _biased(sums: np.ndarray, ready: Weights, scratch: Scratch) -> np.ndarray:
+def _biased(sums: Array, ready: Weights, scratch: Scratch) -> Array:
     """Return the sums plus their bias: accumulators, in float32 or float64."""
     if ready.products is not None:
         out = scratch.take("biased", sums.shape, np.float64)

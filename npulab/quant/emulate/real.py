@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.quant.emulate.elements import activation, elementwise
 from npulab.quant.emulate.engines import REAL
@@ -48,7 +49,7 @@ FUSED, PORTABLE = NAMED = ("hybrid-float32:fused", "hybrid-float32:portable")
 SEQUENTIAL = ("tflite-reference", "tflite-micro")
 
 
-def hybrid(layer: Weighted, images: np.ndarray, rule: str | Rule) -> np.ndarray:
+def hybrid(layer: Weighted, images: Array, rule: str | Rule) -> Array:
     """Output ``(N, H, W, C)`` float32 of images ``(N, H, W, C)`` float32.
 
     Every image, or row of a fully connected layer, has a scale of its own: symmetric codes if the
@@ -87,7 +88,7 @@ def _refuse_rule(layer: Layer, rule: Any, allowed: tuple[str, ...], dtype: str) 
         )
 
 
-def _separate(layer: Weighted, rows: np.ndarray, rule: str) -> np.ndarray:
+def _separate(layer: Weighted, rows: Array, rule: str) -> Array:
     """TensorFlow Lite's kernels: every operation is rounded by itself."""
     weight = np.asarray(layer.weight_q.scale, F)
     flat = isinstance(layer, FullyConnected)
@@ -119,7 +120,7 @@ def _separate(layer: Weighted, rows: np.ndarray, rule: str) -> np.ndarray:
     return scaled + layer.bias
 
 
-def symmetric(rows: np.ndarray, portable: bool = False) -> tuple[np.ndarray, np.ndarray]:
+def symmetric(rows: Array, portable: bool = False) -> tuple[Array, Array]:
     """(codes int8, scales float32) of rows ``(N, ...)``: the largest size becomes 127.
 
     ``portable`` rounds every value half away; vectors round 0.5 - 2**-25 up, and that value alone
@@ -134,7 +135,7 @@ def symmetric(rows: np.ndarray, portable: bool = False) -> tuple[np.ndarray, np.
     return codes.reshape(rows.shape), np.where(none, F(1), most / F(127))
 
 
-def asymmetric(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def asymmetric(rows: Array) -> tuple[Array, Array, Array]:
     """(codes int8, scales float32, zero points) of rows ``(N, ...)``: the range and 0 become 255
     steps."""
     flat, low, high = _ranges(rows)
@@ -151,7 +152,7 @@ def asymmetric(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return codes.astype(np.int8).reshape(rows.shape), single, zeros
 
 
-def _rounded(values: np.ndarray) -> np.ndarray:
+def _rounded(values: Array) -> Array:
     """Float32 values ``(rows, n)`` rounded half away: whole vectors add a half in float32, the rest
     is exact."""
     body = values.shape[1] // VECTOR * VECTOR
@@ -160,7 +161,7 @@ def _rounded(values: np.ndarray) -> np.ndarray:
     return out
 
 
-def _fused(layer: Weighted, rows: np.ndarray) -> np.ndarray:
+def _fused(layer: Weighted, rows: Array) -> Array:
     """XNNPACK's operators: one fused multiply-add from the scaled sum to the output."""
     pointwise = isinstance(layer, Conv2D) and layer.kernel == layer.stride == (1, 1)
     if isinstance(layer, Conv2D) and pointwise and layer.weights.size > 1:
@@ -185,7 +186,7 @@ def _fused(layer: Weighted, rows: np.ndarray) -> np.ndarray:
     return multiply_add(scaled, np.asarray(layer.weight_q.scale, F), layer.bias)
 
 
-def multiply_add(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+def multiply_add(a: Array, b: Array, c: Array) -> Array:
     """``a * b + c`` of float32 numbers, rounded once.
 
     >>> a, b, c = np.float32([1 + 2 ** -23]), np.float32([1 - 2 ** -24]), np.float32([-1])
@@ -203,7 +204,7 @@ def multiply_add(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     return np.where((lost != 0) & even, odd, total).astype(F)
 
 
-def _divided(number: int, sizes: np.ndarray) -> np.ndarray:
+def _divided(number: int, sizes: Array) -> Array:
     """``number / sizes`` ``(rows,)`` float32; raises ValueError if a quotient overflows: C++ leaves
     open what kernels do then."""
     with np.errstate(over="ignore", divide="ignore"):
@@ -219,13 +220,13 @@ def _divided(number: int, sizes: np.ndarray) -> np.ndarray:
     return quotients
 
 
-def _ranges(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _ranges(rows: Array) -> tuple[Array, Array, Array]:
     """(rows ``(N, n)``, the lowest and the highest number of each, or 0)."""
     flat = rows.reshape(len(rows), -1)
     return flat, np.minimum(F(0), flat.min(1)), np.maximum(F(0), flat.max(1))
 
 
-def _sums(layer: Weighted, codes: np.ndarray, zeros: np.ndarray) -> np.ndarray:
+def _sums(layer: Weighted, codes: Array, zeros: Array) -> Array:
     """``sum (code - zero) * w`` of rows of codes with a zero point each, float32."""
     no_bias = np.zeros(len(layer.bias), int)
     plain = replace(layer, dtype="int8", bias=no_bias, weight_q=QuantParams(1.0))
@@ -241,12 +242,12 @@ def _sums(layer: Weighted, codes: np.ndarray, zeros: np.ndarray) -> np.ndarray:
     return sums.astype(F)
 
 
-def _column(scale: np.ndarray, sums: np.ndarray) -> np.ndarray:
+def _column(scale: Array, sums: Array) -> Array:
     """Return a number for each row, shaped to multiply the sums."""
     return np.expand_dims(scale, tuple(range(1, sums.ndim)))
 
 
-def _clamped(layer: Any, out: np.ndarray) -> np.ndarray:
+def _clamped(layer: Any, out: Array) -> Array:
     low, high = REAL[layer.activation]
     out = out.clip(F(low), F(high))
     # a lower bound of 0 makes +0 of -0
@@ -255,7 +256,7 @@ def _clamped(layer: Any, out: np.ndarray) -> np.ndarray:
     return out
 
 
-def half(layer: Layer, given: Any, rule: str | Rule) -> np.ndarray:
+def half(layer: Layer, given: Any, rule: str | Rule) -> Array:
     """Output ``(N, H, W, C)`` float16 of images ``(N, H, W, C)`` float16, or of the tuple of
     tensors of a layer that takes several."""
     exact = rule == "fp16"
@@ -302,7 +303,7 @@ def _groups(layer: Conv2D) -> Iterator[tuple[Conv2D, slice]]:
         yield group, slice(number * inputs, (number + 1) * inputs)
 
 
-def _sequential(layer: Add | Pool2D | Weighted, given: Any) -> np.ndarray:
+def _sequential(layer: Add | Pool2D | Weighted, given: Any) -> Array:
     """Output float32, not clamped: each product is added after the one before it."""
     if isinstance(layer, Add):
         return given[0].astype(F) + given[1].astype(F)
@@ -314,7 +315,7 @@ def _sequential(layer: Add | Pool2D | Weighted, given: Any) -> np.ndarray:
     return np.stack([_convolved(layer, image) for image in given])
 
 
-def _convolved(layer: Conv2D, image: np.ndarray) -> np.ndarray:
+def _convolved(layer: Conv2D, image: Array) -> Array:
     """Sums ``(H, W, O)`` float32."""
     if layer.depthwise:
         every = windows(layer, image.astype(F))  # (H, W, C, kernel_h, kernel_w)
@@ -329,7 +330,7 @@ def _convolved(layer: Conv2D, image: np.ndarray) -> np.ndarray:
     return total.reshape(layer.output_shape) + layer.bias.astype(F)
 
 
-def _products(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def _products(rows: Array, weights: Array) -> Array:
     """Sums of products ``(rows, O)`` float32, one product after the other."""
     total = np.zeros((len(rows), weights.shape[1]), F)
     for column, row in zip(rows.astype(F).T, weights.astype(F), strict=True):

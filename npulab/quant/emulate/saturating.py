@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.quant.emulate.sliding import windows
 from npulab.quant.layers import Conv2D, FullyConnected, Weighted
@@ -64,7 +65,7 @@ class Saturation:
         return text
 
 
-def excess(layer: Weighted, x: np.ndarray, saturation: Saturation) -> np.ndarray:
+def excess(layer: Weighted, x: Array, saturation: Saturation) -> Array:
     """True minus saturated accumulators: ``(..., C)`` int64.
 
     ``x`` are images ``(N, H, W, C)`` of a convolution, rows ``(..., I)`` of a fully connected
@@ -88,14 +89,14 @@ def excess(layer: Weighted, x: np.ndarray, saturation: Saturation) -> np.ndarray
 
 def of_outputs(
     layer: Weighted,
-    x: np.ndarray,
+    x: Array,
     saturation: Saturation,
-    positions: np.ndarray,
-) -> np.ndarray:
+    positions: Array,
+) -> Array:
     """``excess`` of some outputs only, ``(P, C)``: ``positions`` count images, rows and columns in
     one number."""
     if isinstance(layer, FullyConnected):
-        images: np.ndarray = x.reshape(-1, layer.weights.shape[1])
+        images: Array = x.reshape(-1, layer.weights.shape[1])
     else:
         images = x.reshape(-1, *layer.input_shape)
     seen, weights = _windows(layer, images, saturation)
@@ -103,9 +104,7 @@ def of_outputs(
     return _of_windows(layer, chosen, weights, saturation)
 
 
-def _windows(
-    layer: Weighted, x: np.ndarray, saturation: Saturation
-) -> tuple[np.ndarray, np.ndarray]:
+def _windows(layer: Weighted, x: Array, saturation: Saturation) -> tuple[Array, Array]:
     """The factors of the products, int32: windows ``(N, H, W, C, kernel_h, kernel_w)`` and weights
     OHWI or 1HWC.
 
@@ -125,10 +124,10 @@ def _windows(
 
 def _of_windows(
     layer: Weighted,
-    seen: np.ndarray,
-    weights: np.ndarray,
+    seen: Array,
+    weights: Array,
     saturation: Saturation,
-) -> np.ndarray:
+) -> Array:
     """``excess`` ``(P, channels)`` of windows ``(P, C, kernel_h, kernel_w)``."""
     axes = [1 + "CHW".index(axis) for axis in saturation.order]
     rows = seen.transpose(0, *axes)
@@ -149,7 +148,7 @@ def _of_windows(
     return np.concatenate(parts, axis=1)
 
 
-def _matrix_excess(rows: np.ndarray, weights: np.ndarray, saturation: Saturation) -> np.ndarray:
+def _matrix_excess(rows: Array, weights: Array, saturation: Saturation) -> Array:
     """True minus saturated sums ``(M, N)`` int64 of rows ``(M, K)`` times weights ``(K, N)``.
 
     A group of weights is multiplied out only if the largest and smallest codes of its columns of

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.quant.layers import Conv2D, Pool2D, Weighted
 from npulab.quant.requantize import Scratch
@@ -43,7 +44,7 @@ class Codes:
         """The largest size of a code, the border's included."""
         return max(2**15 if self.dtype == np.int16 else 2**7, abs(self.zero))
 
-    def of(self, x: np.ndarray) -> np.ndarray:
+    def of(self, x: Array) -> Array:
         """The input as int8 or int16."""
         if self.dtype == np.uint8:
             return (x ^ np.uint8(0x80)).view(np.int8)
@@ -62,14 +63,14 @@ class Weights:
     the bias: ``values`` then have no rows and ``bias_row`` is 0.
     """
 
-    values: np.ndarray
+    values: Array
     shares: tuple[Range, ...]
-    bias: np.ndarray
+    bias: Array
     most: float
     repeat: int = 1
-    products: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
+    products: Callable[[Array, Array], Array] | None = None
     single: bool = field(init=False)
-    bias_row: np.ndarray = field(init=False)
+    bias_row: Array = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(
@@ -173,7 +174,7 @@ class Dense:
         most = float((self.codes.reach * sizes.sum(0) + np.abs(bias)).max())
         return Weights(values, shares, bias, most, self.across if len(self.groups) == 1 else 1)
 
-    def sums(self, ready: Weights, image: np.ndarray, rows: Range, scratch: Scratch) -> np.ndarray:
+    def sums(self, ready: Weights, image: Array, rows: Range, scratch: Scratch) -> Array:
         """Sums ``(positions, channels)`` of output rows, exact: float32 or float64 without bias, or
         int32 with it."""
         columns = self._columns(image, rows, scratch)
@@ -196,7 +197,7 @@ class Dense:
                     np.copyto(joined, made)
             return joined
 
-    def _columns(self, image: np.ndarray, rows: Range, scratch: Scratch) -> np.ndarray:
+    def _columns(self, image: Array, rows: Range, scratch: Scratch) -> Array:
         if self.windows is not None:
             return self.windows.columns(image, rows, scratch)
         codes = image[slice(*rows)].reshape(-1, self.depth)
@@ -217,7 +218,7 @@ class Windows:
         self.span = border.kernel[0] * border.kernel[1] * border.depth
         self.pointwise = border.kernel == (1, 1) and not any(map(any, layer.pads))
 
-    def columns(self, image: np.ndarray, rows: Range, scratch: Scratch) -> np.ndarray:
+    def columns(self, image: Array, rows: Range, scratch: Scratch) -> Array:
         """Windows ``(positions, kernel_h * kernel_w * C)`` of output rows."""
         border, (first, end) = self.border, rows
         down, right, depth = border.down, border.right, border.depth
@@ -250,7 +251,7 @@ class Windows:
             run, count = depth, kernel_w
         for i, j in product(range(kernel_h), range(count)):
             at = i * spread_h * per_row + j * spread_w * per_column
-            tap = np.ndarray((end - first, self.out_w, run), self.dtype, bordered, at, strides)
+            tap = Array((end - first, self.out_w, run), self.dtype, bordered, at, strides)
             np.copyto(taps[:, :, i, j * run : (j + 1) * run], tap)
         return out.reshape(-1, self.span)
 
@@ -294,7 +295,7 @@ class Depthwise:
         """The weights, of all channels."""
         return self._ready
 
-    def sums(self, ready: Weights, image: np.ndarray, rows: Range, scratch: Scratch) -> np.ndarray:
+    def sums(self, ready: Weights, image: Array, rows: Range, scratch: Scratch) -> Array:
         """Accumulators ``(positions, channels)`` without bias, of output rows; float32 or float64,
         exact."""
         down, (first, end) = self.layer.stride[0], rows
@@ -315,7 +316,7 @@ class Depthwise:
         apart = spread_w * self.period // self.border.right * self.channels * per_value
         for j in range(min(self.period, kernel_w)):
             at, phase = divmod(j * spread_w, self.border.right)
-            taps = np.ndarray(
+            taps = Array(
                 (kernel_h, len(range(j, kernel_w, self.period)), *shape),
                 self.float,
                 phases,
@@ -331,7 +332,7 @@ class Depthwise:
                 total += into
         return total.reshape(-1, self.channels)
 
-    def _phases(self, image: np.ndarray, rows: Range, scratch: Scratch) -> np.ndarray:
+    def _phases(self, image: Array, rows: Range, scratch: Scratch) -> Array:
         """Bordered input ``(lines, phase, columns * C)`` that output rows need."""
         right = self.border.right
         lines, inside, a, b = self.border.lines(rows)
@@ -421,7 +422,7 @@ def _inside(start: int, count: int, size: int) -> tuple[int, slice, int, int]:
     return count, slice(first, first + b - a), a, b
 
 
-def _sizes(values: np.ndarray) -> np.ndarray:
+def _sizes(values: Array) -> Array:
     """Return ``sum |w|`` of every column, float64, over a range of rows at a time."""
     step = max(1, SHARE // values.shape[1])
     parts = [

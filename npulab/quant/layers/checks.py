@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.quant.rules import QUANTIZED, QuantParams
 
@@ -78,7 +79,7 @@ def per_channel(scale: float | tuple[float, ...]) -> bool:
     return isinstance(scale, tuple)
 
 
-def checked_weights(weights: Any, axes: int) -> np.ndarray:
+def checked_weights(weights: Any, axes: int) -> Array:
     weights = np.asarray(weights)
     if weights.ndim != axes or weights.dtype.name not in TYPES or 0 in weights.shape:
         raise ValueError(
@@ -97,7 +98,7 @@ def checked_shape(given: Any) -> Shape3:
     return shape[0], shape[1], shape[2]
 
 
-def checked_dtype(given: str, weights: np.ndarray) -> str:
+def checked_dtype(given: str, weights: Array) -> str:
     allowed = TYPES[weights.dtype.name]
     if given and given not in allowed:
         raise ValueError(
@@ -106,7 +107,7 @@ def checked_dtype(given: str, weights: np.ndarray) -> str:
     return given or allowed[0]
 
 
-def checked_groups(given: Any, weights: np.ndarray, input_shape: Shape3, depthwise: bool) -> int:
+def checked_groups(given: Any, weights: Array, input_shape: Shape3, depthwise: bool) -> int:
     try:
         groups = operator.index(given)
     except TypeError:
@@ -128,7 +129,7 @@ def check_type(dtype: str) -> None:
         raise ValueError(f"dtype: got {dtype!r}, allowed is {', '.join(QUANTIZED)} or float16")
 
 
-def checked_bias(bias: Any, outputs: int, dtype: str) -> np.ndarray:
+def checked_bias(bias: Any, outputs: int, dtype: str) -> Array:
     bias = np.asarray(bias)
     if dtype not in QUANTIZED:
         if (
@@ -227,7 +228,7 @@ def check_output(layer: Any, dtype: str) -> None:
         )
 
 
-def checked_bits(bits: Any, weights: np.ndarray) -> int:
+def checked_bits(bits: Any, weights: Array) -> int:
     """The width of a weight: 1, 2, 4 or 8 bits, two's complement for int8; weights of 1 bit may
     also be -1 and 1.
 

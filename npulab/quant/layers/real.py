@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.quant.layers.checks import (
     ACTIVATIONS,
@@ -157,7 +158,7 @@ class Activation:
     """
 
     input_shape: Shape
-    outputs: np.ndarray = field(repr=False)
+    outputs: Array = field(repr=False)
     name: str = ""
     prescale: Any = 1.0
     dtype: str = "float16"
@@ -322,7 +323,7 @@ def _few(shape: Shape) -> None:
         )
 
 
-def _constant(name: str, given: Any, channels: int) -> float | np.ndarray:
+def _constant(name: str, given: Any, channels: int) -> float | Array:
     """A number, or float64 numbers ``(channels,)``."""
     try:
         values = np.asarray(given)
@@ -350,13 +351,13 @@ def _named(shape: Shape) -> dict[str, int]:
     return dict(zip(names, shape, strict=True))
 
 
-def _plain(value: float | np.ndarray) -> float | tuple[float, ...]:
-    if isinstance(value, np.ndarray):
+def _plain(value: float | Array) -> float | tuple[float, ...]:
+    if isinstance(value, Array):
         return tuple(value.tolist())
     return value
 
 
-def _told(value: float | np.ndarray) -> str:
-    if isinstance(value, np.ndarray):
+def _told(value: float | Array) -> str:
+    if isinstance(value, Array):
         return "by channel"
     return f"{value:g}"

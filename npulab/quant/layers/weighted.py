@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from typing import Any, TypeVar
 
-import numpy as np
+from numpy import ndarray as Array
 
 from npulab.quant.layers.checks import (
     PADDINGS,
@@ -93,8 +93,8 @@ class Conv2D:
     Raises ValueError naming the parameter if shapes or values do not go together.
     """
 
-    weights: np.ndarray
-    bias: np.ndarray
+    weights: Array
+    bias: Array
     input_shape: Shape3
     stride: Pair = (1, 1)
     padding: Any = "valid"
@@ -212,8 +212,8 @@ class FullyConnected:
     or values do not go together.
     """
 
-    weights: np.ndarray
-    bias: np.ndarray
+    weights: Array
+    bias: Array
     activation: str | None = None
     input_q: QuantParams = UNIT
     weight_q: QuantParams = UNIT
@@ -280,8 +280,8 @@ class Conv1D:
     (6, 4)
     """
 
-    weights: np.ndarray
-    bias: np.ndarray
+    weights: Array
+    bias: Array
     input_shape: Pair
     stride: int = 1
     padding: Any = "valid"

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.npus.ane.coefficients import fast
 from npulab.npus.ane.coefficients.items import explain
@@ -32,9 +33,7 @@ __all__ = [
 ]
 
 
-def encode(
-    kernel: Kernel, weights: np.ndarray, bias: np.ndarray | None = None, table: bytes = b""
-) -> bytes:
+def encode(kernel: Kernel, weights: Array, bias: Array | None = None, table: bytes = b"") -> bytes:
     """Return the buffers of a kernel's engines, one after another, each filled with zeros up to a
     multiple of 64 bytes.
 
@@ -60,9 +59,7 @@ def encode(
     return bytes(out)
 
 
-def decode(
-    kernel: Kernel, data: bytes, at: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray | None]:
+def decode(kernel: Kernel, data: bytes, at: Array | None = None) -> tuple[Array, Array | None]:
     """Return weights (float16 of ``kernel.shape``) and bias (outputs,) or None; the inverse of
     ``encode``.
 
@@ -87,7 +84,7 @@ def decode(
     return weights, bias
 
 
-def table_of(kernel: Kernel, data: bytes, at: np.ndarray | None = None) -> bytes:
+def table_of(kernel: Kernel, data: bytes, at: Array | None = None) -> bytes:
     """Return the activation table of a kernel that has one, 128 bytes, the same in every engine's
     buffer; otherwise b"".
 
@@ -108,7 +105,7 @@ def table_of(kernel: Kernel, data: bytes, at: np.ndarray | None = None) -> bytes
     return tables[0]
 
 
-def engines(kernel: Kernel, weights: np.ndarray | None = None) -> np.ndarray:
+def engines(kernel: Kernel, weights: Array | None = None) -> Array:
     """Return (E, 2) int64: offset and size in bytes of each engine's buffer.
 
     Those of a sparse kernel depend on its weights. Raises ValueError for a sparse kernel without

@@ -11,6 +11,7 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 from numpy.lib.stride_tricks import sliding_window_view
 
 from npulab.npus.ane.coefficients.kernel import (
@@ -29,7 +30,7 @@ MASK_STEPS = [1 + HALF * mask.bit_count() for mask in range(2**MASK_BITS)]
 STEP = np.array(MASK_STEPS)  # bytes of a mask and its weights
 MAGNITUDE = 0x7FFF  # of float16: weights of +0 and of -0 are left out
 # weights or their halfwords, and biases if the kernel has them
-Tensors = tuple[np.ndarray, np.ndarray | None]
+Tensors = tuple[Array, Array | None]
 BYTES = 1 + HALF * MASK_BITS  # a mask with all of its weights
 
 
@@ -47,7 +48,7 @@ def halves_of(kernel: Kernel, weights: Any, bias: Any) -> Tensors:
     return _stored(kernel, rows), _bias_halves(kernel, bias)
 
 
-def _halves(name: str, values: Any, shape: tuple[int, ...]) -> np.ndarray:
+def _halves(name: str, values: Any, shape: tuple[int, ...]) -> Array:
     """Return the bits of float16 values of this shape."""
     values = np.asarray(values)
     wrong = values.dtype != np.float16 or values.shape != shape
@@ -61,7 +62,7 @@ def _axis_of_channels(kernel: Kernel) -> int:
     return int(not kernel.depthwise)
 
 
-def _bias_halves(kernel: Kernel, bias: Any) -> np.ndarray | None:
+def _bias_halves(kernel: Kernel, bias: Any) -> Array | None:
     if bias is None:
         refuse_if(kernel.bias, "coefficients: bias", "none", "with this kernel is one")
         return None
@@ -70,7 +71,7 @@ def _bias_halves(kernel: Kernel, bias: Any) -> np.ndarray | None:
     return np.repeat(halves[:, None], kernel.bias_rows, 1)
 
 
-def _stored(kernel: Kernel, rows: np.ndarray) -> np.ndarray:
+def _stored(kernel: Kernel, rows: Array) -> Array:
     """Return (outputs, depth, taps) in the order of the buffer, with zeros for absent taps."""
     if kernel.stride == (1, 1):
         return rows
@@ -80,7 +81,7 @@ def _stored(kernel: Kernel, rows: np.ndarray) -> np.ndarray:
     return extended[..., kernel.taps()]
 
 
-def tensors_of(kernel: Kernel, halves: np.ndarray, bias: np.ndarray | None) -> Tensors:
+def tensors_of(kernel: Kernel, halves: Array, bias: Array | None) -> Tensors:
     """Return weights and bias; the inverse of ``halves_of``.
 
     Raises ValueError for a halfword that is set where the kernel has no tap, and for copies of a
@@ -101,7 +102,7 @@ def tensors_of(kernel: Kernel, halves: np.ndarray, bias: np.ndarray | None) -> T
     return weights, biases.view(np.float16)
 
 
-def _present_taps(kernel: Kernel, halves: np.ndarray) -> np.ndarray:
+def _present_taps(kernel: Kernel, halves: Array) -> Array:
     """Return (outputs, depth, taps) in the order of the tensor; the inverse of ``_stored``."""
     taps = kernel.taps()
     present = taps >= 0
@@ -112,7 +113,7 @@ def _present_taps(kernel: Kernel, halves: np.ndarray) -> np.ndarray:
     return rows
 
 
-def _refuse_others(kernel: Kernel, got: np.ndarray, allowed: np.ndarray, first: int) -> None:
+def _refuse_others(kernel: Kernel, got: Array, allowed: Array, first: int) -> None:
     """Raise ValueError for the first halfword that differs; each row begins with step ``first``."""
     got = got.reshape(kernel.outputs, -1)
     allowed = allowed.reshape(kernel.outputs, -1)
@@ -150,7 +151,7 @@ def at_byte(engine: int, byte: int) -> str:
 # Sections and engines
 
 
-def gathered(data: bytes, at: np.ndarray | None) -> bytes:
+def gathered(data: bytes, at: Array | None) -> bytes:
     """Return the engines' buffers one after another, out of a section and their (offset, size).
 
     Raises ValueError for places outside of the section, and for more bytes than it has.
@@ -174,12 +175,12 @@ def gathered(data: bytes, at: np.ndarray | None) -> bytes:
     return b"".join(data[offset : offset + size] for offset, size in spans)
 
 
-def spans_of(at: np.ndarray) -> np.ndarray:
+def spans_of(at: Array) -> Array:
     """Return offset and size of each engine's buffer, (E, 2) int64."""
     return np.asarray(at, np.int64).reshape(-1, 2)
 
 
-def refuse_places(at: np.ndarray | None, engines: np.ndarray) -> None:
+def refuse_places(at: Array | None, engines: Array) -> None:
     """Raise ValueError if registers give other engines or sizes than the kernel asks for."""
     if at is None:
         return
@@ -199,8 +200,8 @@ class Alike(NamedTuple):
     """The planes that have ``lanes`` lanes: their numbers (P,), and channels (P, lanes)."""
 
     lanes: int
-    planes: np.ndarray
-    channels: np.ndarray
+    planes: Array
+    channels: Array
 
 
 def alike(table: Planes) -> Iterator[Alike]:
@@ -211,7 +212,7 @@ def alike(table: Planes) -> Iterator[Alike]:
         yield Alike(lanes, chosen, channels)
 
 
-def write(kernel: Kernel, weights: np.ndarray, bias: np.ndarray | None) -> bytes:
+def write(kernel: Kernel, weights: Array, bias: Array | None) -> bytes:
     """Return the buffer of (outputs, depth, slots) halfwords and (outputs, bias_rows) biases."""
     if kernel.sparse:
         return _write_sparse(kernel, weights, bias)
@@ -251,8 +252,8 @@ def _refuse_size(data: bytes, size: int) -> None:
 
 
 def _windows(
-    kernel: Kernel, table: Planes, where: Places, halves: np.ndarray
-) -> Iterator[tuple[Alike, np.ndarray, np.ndarray]]:
+    kernel: Kernel, table: Planes, where: Places, halves: Array
+) -> Iterator[tuple[Alike, Array, Array]]:
     """Yield planes of equally many lanes, a view of every run of halfwords that is as long as such
     a plane, and the numbers of the runs that are these planes."""
     starts = where.start // HALF
@@ -263,7 +264,7 @@ def _windows(
         yield same, windows, starts[same.planes]
 
 
-def labels(kernel: Kernel) -> np.ndarray:
+def labels(kernel: Kernel) -> Array:
     """Return (N,) int64: a number for each halfword of a buffer that is not sparse.
 
     It is 1 + ``channel * steps + step``, a channel's steps being its biases and then its weights;
@@ -274,7 +275,7 @@ def labels(kernel: Kernel) -> np.ndarray:
     return _interleaved(kernel, rows)
 
 
-def _interleaved(kernel: Kernel, rows: np.ndarray) -> np.ndarray:
+def _interleaved(kernel: Kernel, rows: Array) -> Array:
     """Return the halfwords of a buffer that is not sparse, from channels (outputs, steps)."""
     table = planes(kernel)
     where = places(kernel, table)
@@ -288,9 +289,9 @@ def _interleaved(kernel: Kernel, rows: np.ndarray) -> np.ndarray:
 class Fills(NamedTuple):
     """The fill after each run of planes: byte, number of bytes, and engine, (R,) each."""
 
-    byte: np.ndarray
-    size: np.ndarray
-    engine: np.ndarray
+    byte: Array
+    size: Array
+    engine: Array
 
 
 def fills(table: Planes, where: Places) -> Fills:
@@ -327,9 +328,9 @@ class Masks(NamedTuple):
     without that follow each of them, ``used`` (M, 8) says which of their bits are for weights.
     """
 
-    numbers: np.ndarray
-    gaps: np.ndarray
-    used: np.ndarray
+    numbers: Array
+    gaps: Array
+    used: Array
 
 
 def masks_of(kernel: Kernel, lanes: int) -> Masks:
@@ -344,12 +345,12 @@ def masks_of(kernel: Kernel, lanes: int) -> Masks:
     return Masks(numbers, gaps, used[0, numbers])
 
 
-def _no_bits(kernel: Kernel, count: int, lanes: int, dtype: str = "u1") -> np.ndarray:
+def _no_bits(kernel: Kernel, count: int, lanes: int, dtype: str = "u1") -> Array:
     """Return (count, bytes, 8) zeros, one for each mask bit of so many planes."""
     return np.zeros((count, kernel.mask_bytes(lanes), MASK_BITS), dtype)
 
 
-def _cells(kernel: Kernel, lanes: int, bits: np.ndarray) -> np.ndarray:
+def _cells(kernel: Kernel, lanes: int, bits: Array) -> Array:
     """Return the view (P, depth, slots, width) of values (P, bytes, 8) for each mask bit."""
     width = kernel.mask_width(lanes)
     size = kernel.depth * kernel.slots * width
@@ -358,7 +359,7 @@ def _cells(kernel: Kernel, lanes: int, bits: np.ndarray) -> np.ndarray:
     return used.reshape(-1, kernel.depth, kernel.slots, width)
 
 
-def _write_sparse(kernel: Kernel, weights: np.ndarray, bias: np.ndarray | None) -> bytes:
+def _write_sparse(kernel: Kernel, weights: Array, bias: Array | None) -> bytes:
     table = planes(kernel)
     bodies: list[bytes] = [b""] * len(table.first)
     stored = np.zeros(len(table.first), np.int64)
@@ -398,14 +399,14 @@ def _heads(table: Planes, where: Places) -> Iterator[tuple[int, slice]]:
     return zip(where.start.tolist(), map(slice, table.first, ends), strict=True)
 
 
-def _room(bits: np.ndarray, masks: Masks) -> np.ndarray:
+def _room(bits: Array, masks: Masks) -> Array:
     """Return room (P, M, bytes) for each mask, all of its weights, and the masks without bits for
     weights that follow it."""
     size = BYTES + int(masks.gaps.max())
     return np.zeros((*bits.shape[:2], size), np.uint8)
 
 
-def _kept(bits: np.ndarray, masks: Masks) -> np.ndarray:
+def _kept(bits: Array, masks: Masks) -> Array:
     """Return True for the bytes of that room that a buffer stores if these bits are set."""
     kept = _room(bits, masks) == 0
     weight_bytes = np.repeat(bits, HALF, -1)
@@ -435,7 +436,7 @@ def _read_sparse(kernel: Kernel, data: bytes) -> Tensors:
     return weights, bias
 
 
-def _stored_weights(kernel: Kernel, walked: Walked, same: Alike, masks: Masks) -> np.ndarray:
+def _stored_weights(kernel: Kernel, walked: Walked, same: Alike, masks: Masks) -> Array:
     """Return the halfword (P, M, 8) of each mask bit, 0 for a bit that is not set."""
     numbers = same.planes.tolist()
     stacked = np.stack([walked.masks[number] for number in numbers])
@@ -459,7 +460,7 @@ def _stored_weights(kernel: Kernel, walked: Walked, same: Alike, masks: Masks) -
     return block
 
 
-def bits_of(masks: np.ndarray) -> np.ndarray:
+def bits_of(masks: Array) -> Array:
     """Return the bits (..., 8) of mask bytes, lowest first."""
     bits = np.unpackbits(masks[..., None], -1, bitorder="little")
     return bits.view(bool)
@@ -470,7 +471,7 @@ def _head(kernel: Kernel, lanes: int) -> int:
     return HALF * lanes * kernel.bias + COUNT_BYTES
 
 
-def _refuse_stored(engine: int, at: int, room: np.ndarray, masks: Masks) -> None:
+def _refuse_stored(engine: int, at: int, room: Array, masks: Masks) -> None:
     """Raise ValueError for the first bit of a plane that is not for a weight other than 0.
 
     ``at`` is the byte at which the plane's masks begin.
@@ -507,7 +508,7 @@ class Walked(NamedTuple):
 
     table: Planes
     where: Places
-    masks: list[np.ndarray]
+    masks: list[Array]
     bodies: list[bytes]
 
 
@@ -527,7 +528,7 @@ def walk(kernel: Kernel, data: bytes) -> Walked:
     for same in alike(table):
         gaps = masks_of(kernel, same.lanes).gaps
         gaps_by_lanes[same.lanes] = gaps.tolist()
-    masks: list[np.ndarray] = []
+    masks: list[Array] = []
     bodies: list[bytes] = []
     stored: list[int] = []
     at, base, before = 0, 0, -1
@@ -559,7 +560,7 @@ def walk(kernel: Kernel, data: bytes) -> Walked:
     return Walked(table, where, masks, bodies)
 
 
-def _masks_in(body: bytes, gaps: list[int], place: str) -> np.ndarray:
+def _masks_in(body: bytes, gaps: list[int], place: str) -> Array:
     """Return the masks of a body that have bits for weights; ``place`` says where its count lies.
 
     The place of a mask follows from the mask before it, so many masks cannot be read at a time.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.npus.ane.coefficients.fast import (
     STEP,
@@ -41,7 +42,7 @@ NONE = -1  # a coordinate that an item does not have
 ITEMS = np.dtype([(name, np.int64) for name in Item._fields])
 
 
-def explain(kernel: Kernel, data: bytes, at: np.ndarray | None = None) -> list[Item]:
+def explain(kernel: Kernel, data: bytes, at: Array | None = None) -> list[Item]:
     """Return every bit of the engines' buffers as items in the order of the section.
 
     Kinds: ``bias``, ``weight`` and ``table`` (value: the 16 bits), ``fill``; of sparse kernels also
@@ -74,7 +75,7 @@ def explain(kernel: Kernel, data: bytes, at: np.ndarray | None = None) -> list[I
     return _as_items(rows[order])
 
 
-def _as_items(rows: np.ndarray) -> list[Item]:
+def _as_items(rows: Array) -> list[Item]:
     columns = {}
     for name in Item._fields:
         column = rows[name]
@@ -86,7 +87,7 @@ def _as_items(rows: np.ndarray) -> list[Item]:
     return list(map(Item, *columns.values()))
 
 
-def _item_rows(kind: str, byte: np.ndarray, **columns: np.ndarray | int) -> np.ndarray:
+def _item_rows(kind: str, byte: Array, **columns: Array | int) -> Array:
     """Return rows of one kind, by the byte at which each begins.
 
     Rows have 16 bits, value 0, no weight and no coordinate if the columns do not say otherwise.
@@ -102,7 +103,7 @@ def _item_rows(kind: str, byte: np.ndarray, **columns: np.ndarray | int) -> np.n
     return rows
 
 
-def _dense(kernel: Kernel, where: Places, data: bytes) -> np.ndarray:
+def _dense(kernel: Kernel, where: Places, data: bytes) -> Array:
     """Return a row for each halfword that belongs to a channel: bias, weight or absent tap."""
     numbers = labels(kernel)
     at = np.flatnonzero(numbers)
@@ -133,7 +134,7 @@ def _dense(kernel: Kernel, where: Places, data: bytes) -> np.ndarray:
     return rows
 
 
-def _sparse(kernel: Kernel, walked: Walked, data: bytes) -> Iterator[np.ndarray]:
+def _sparse(kernel: Kernel, walked: Walked, data: bytes) -> Iterator[Array]:
     table = walked.table
     starts = walked.where.start
     count_at = starts + HALF * kernel.bias * table.lanes
@@ -153,8 +154,8 @@ def _sparse(kernel: Kernel, walked: Walked, data: bytes) -> Iterator[np.ndarray]
 
 
 def _masks_and_weights(
-    kernel: Kernel, walked: Walked, same: Alike, start: np.ndarray, data: bytes
-) -> Iterator[np.ndarray]:
+    kernel: Kernel, walked: Walked, same: Alike, start: Array, data: bytes
+) -> Iterator[Array]:
     """Yield rows of planes of equally many lanes; the masks of a plane begin at byte ``start``."""
     masks = masks_of(kernel, same.lanes)
     engine = walked.table.engine[same.planes]
@@ -196,7 +197,7 @@ def _masks_and_weights(
     yield rows
 
 
-def _tables(kernel: Kernel, data: bytes, where: Places) -> np.ndarray:
+def _tables(kernel: Kernel, data: bytes, where: Places) -> Array:
     halves = kernel.table_bytes // HALF
     offsets = where.engines[:, :1]
     places_of_halves = offsets + HALF * np.arange(halves)
@@ -205,12 +206,12 @@ def _tables(kernel: Kernel, data: bytes, where: Places) -> np.ndarray:
     return _item_rows("table", byte, core=engine, value=_halves(data, byte))
 
 
-def _fill(table: Planes, where: Places) -> np.ndarray:
+def _fill(table: Planes, where: Places) -> Array:
     fill = fills(table, where)
     return _item_rows("fill", fill.byte, bits=8 * fill.size, core=fill.engine)
 
 
-def _halves(data: bytes, byte: np.ndarray) -> np.ndarray:
+def _halves(data: bytes, byte: Array) -> Array:
     """Return the 16 bits at bytes, which in sparse buffers need not be even."""
     array = np.frombuffer(data, np.uint8)
     high = array[byte + 1].astype(np.int64)

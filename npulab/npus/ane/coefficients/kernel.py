@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.npus.ane.facts import ENGINES, EXPECTED
 from npulab.npus.ane.memory import (
@@ -226,7 +227,7 @@ class Kernel:
         """Bytes of the masks of a plane."""
         return ceil_div(self.depth * self.slots * self.mask_width(lanes), MASK_BITS)
 
-    def taps(self) -> np.ndarray:
+    def taps(self) -> Array:
         """(slots,) int64: the tap ``row * kernel_w + column`` in each slot, -1 if it is absent.
 
         Slots go phase by phase of the stride, rows of phases first; within a phase row by row; then
@@ -253,10 +254,10 @@ class Planes(NamedTuple):
     what is filled up to 64 bytes: an engine's buffer, in a grouped kernel a group's share of it.
     """
 
-    engine: np.ndarray
-    first: np.ndarray
-    lanes: np.ndarray
-    run: np.ndarray
+    engine: Array
+    first: Array
+    lanes: Array
+    run: Array
 
 
 def planes(kernel: Kernel) -> Planes:
@@ -313,16 +314,16 @@ class Places(NamedTuple):
     """Bytes: ``start`` and ``size`` of each plane (P,), offset and length of each engine's buffer
     (E, 2)."""
 
-    start: np.ndarray
-    size: np.ndarray
-    engines: np.ndarray
+    start: Array
+    size: Array
+    engines: Array
 
     @property
     def total(self) -> int:
         """Bytes of all buffers."""
         return int(self.engines[-1].sum())
 
-    def engine_of(self, byte: np.ndarray) -> np.ndarray:
+    def engine_of(self, byte: Array) -> Array:
         """Return the engine in whose buffer each byte lies."""
         return np.searchsorted(self.engines[:, 0], byte, "right") - 1
 
@@ -332,7 +333,7 @@ class Places(NamedTuple):
         return engine, byte - int(self.engines[engine, 0])
 
 
-def places(kernel: Kernel, table: Planes, nonzero: np.ndarray | int = 0) -> Places:
+def places(kernel: Kernel, table: Planes, nonzero: Array | int = 0) -> Places:
     """Return where planes and engines lie; ``nonzero`` is the number of weights that each plane of
     a sparse kernel stores."""
     size = HALF * kernel.steps * table.lanes
@@ -434,7 +435,7 @@ def from_registers(values: Values) -> Kernel:
     )
 
 
-def places_of(values: Values) -> np.ndarray:
+def places_of(values: Values) -> Array:
     """(E, 2) int64: byte from the kernel base and bytes of the buffer of each engine that is on.
 
     Fields are raw, in units of 64 bytes.  Raises ValueError for an engine that is on after an

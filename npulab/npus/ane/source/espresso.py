@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.npus.ane.source.network import Network, Unit
 from npulab.npus.ane.source.parameters import Shape, kernel_of, shapes
@@ -33,8 +34,8 @@ class Entry(NamedTuple):
 class SourceWeights(NamedTuple):
     """A unit's weights OHWI and bias, float16; bias is None if nothing adds one."""
 
-    weights: np.ndarray
-    bias: np.ndarray | None
+    weights: Array
+    bias: Array | None
 
 
 @refusing()
@@ -118,7 +119,7 @@ def _source(
 
 def _array(
     network: Network, unit: Unit, what: str, count: int, files: Mapping[str, bytes]
-) -> np.ndarray:
+) -> Array:
     """Return ``(count,) float16`` from the place that a unit's keys give."""
     keys = unit.scalars
     kind = keys.get(f"{what}Type", "Float16")

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.npus.ane.tables.entries import (
     KNOTS,
@@ -30,7 +31,7 @@ __all__ = ["Table", "decode", "evaluate", "outputs", "values"]
 CODES = 2**16  # number of inputs
 
 
-def evaluate(table: Table, x: Any) -> np.ndarray:
+def evaluate(table: Table, x: Any) -> Array:
     """Return the outputs ``float16`` of inputs of any shape, exact: interpolated without error,
     then rounded once.
 
@@ -46,7 +47,7 @@ def evaluate(table: Table, x: Any) -> np.ndarray:
     return halves(values(table, x))[()]
 
 
-def values(table: Table, x: Any) -> np.ndarray:
+def values(table: Table, x: Any) -> Array:
     """Return the values float64 that ``evaluate`` rounds to fp16: rounded to odd, so that rounding
     again has the effect of rounding once."""
     refuse_unknown(table)
@@ -73,7 +74,7 @@ def values(table: Table, x: Any) -> np.ndarray:
 
 
 @lru_cache(16)
-def outputs(table: Table) -> np.ndarray:
+def outputs(table: Table) -> Array:
     """Return the output ``(65536,) float16`` of every input, by the code of the input; raises as
     ``evaluate``.
 
@@ -87,9 +88,7 @@ def outputs(table: Table) -> np.ndarray:
     return out
 
 
-def _unreduced(
-    table: Table, x: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _unreduced(table: Table, x: Array) -> tuple[Array, Array, Array, Array]:
     """Return base, rise, t and power of two so that the value is ``(base + rise * t) * 2**power``;
     float64, exact."""
     if table.step_exponent == NO_STEP:
@@ -109,7 +108,7 @@ def _unreduced(
     return base, rise, t, np.zeros(x.shape, int)
 
 
-def _reduced(table: Table, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _reduced(table: Table, x: Array) -> tuple[Array, Array, Array, Array]:
     kind = table.kind_name
     has = (x > 0) | (kind == "exp2")
     x = np.where(has, x, 1.0)
@@ -136,7 +135,7 @@ def _reduced(table: Table, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nd
     return base, rise, t, np.clip(scale, -200, 200)
 
 
-def _between(table: Table, place: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _between(table: Table, place: Array) -> tuple[Array, Array, Array]:
     """Return the knot before each place, the difference to the next knot, and the way toward it;
     places are in steps from the first knot."""
     knots = table.knots.astype(np.float64)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.npus.ane.facts import enum
 from npulab.npus.kit import Unsupported, refuse_if
@@ -61,7 +62,7 @@ class Table:
     x_high: Half
     y_low: Half
     y_high: Half
-    knots: np.ndarray
+    knots: Array
     left_slope: Half = 0.0
     left_intercept: Half = 0.0
     right_slope: Half = 0.0
@@ -70,7 +71,7 @@ class Table:
     kind: int = 0
     symmetry: int = 0
     flags: int = 0
-    rest: np.ndarray = field(default_factory=lambda: np.zeros(21, np.uint16))
+    rest: Array = field(default_factory=lambda: np.zeros(21, np.uint16))
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kind", _code("kind", self.kind, KINDS))
@@ -117,7 +118,7 @@ class Table:
         return _name(self.symmetry, SYMMETRIES)
 
     @property
-    def positions(self) -> np.ndarray:
+    def positions(self) -> Array:
         """``(33,) float64``: the (reduced) x of each knot; empty for a table without knots.
 
         Raises ``Unsupported`` as ``evaluate`` does.
@@ -156,7 +157,7 @@ class Table:
 _SCALARS = [name for name in SLOTS.names or () if SLOTS[name] == np.float16]
 
 
-def halves(values: Any) -> np.ndarray:
+def halves(values: Any) -> Array:
     """Return values as float16, half to even; larger values become infinite, a NaN that is float16
     keeps its bits."""
     with np.errstate(over="ignore", invalid="ignore"):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.npus.ane.tables import CODES, evaluate, values
 from npulab.npus.ane.tables.entries import KINDS, KNOTS, PLAIN, REDUCED, Table, halves
@@ -76,7 +77,7 @@ def _fits() -> Mapping[Any, Mapping[str, Any]]:
 FITS = _fits()
 
 
-def true(function: str | Function, x: Any) -> np.ndarray:
+def true(function: str | Function, x: Any) -> Array:
     """Return the float64 values of a function or of a name in ``FUNCTIONS``; NaN outside its
     domain.
 
@@ -226,7 +227,7 @@ def errors(
     return pd.DataFrame(rows, columns=columns).set_index("measure")
 
 
-def _distances(y: np.ndarray, right: np.ndarray) -> np.ndarray:
+def _distances(y: Array, right: Array) -> Array:
     """Return the absolute errors; infinite for an infinity or NaN that is not the rounded value."""
     with np.errstate(invalid="ignore"):
         distances = np.abs(y - right)
@@ -275,7 +276,7 @@ def identify(table: Table) -> str | None:
     return None
 
 
-def last_place(values: Any) -> np.ndarray:
+def last_place(values: Any) -> Array:
     """Return the worth (float64) of the last bit of an fp16 number of each value's size.
 
     >>> last_place([1.0, 0.75, 0.0]).tolist()
@@ -288,7 +289,7 @@ def last_place(values: Any) -> np.ndarray:
     return np.ldexp(1.0, exponent - 11)
 
 
-def _finite_inputs() -> np.ndarray:
+def _finite_inputs() -> Array:
     codes = np.arange(CODES, dtype=np.uint16)
     x = codes.view(np.float16)
     return x[np.isfinite(x)]
@@ -310,7 +311,7 @@ def _step_exponent(kind: str, low: float, high: float) -> int:
     return math.floor(math.log2(finest))
 
 
-def _finite(function: Function, x: np.ndarray, where: Any = True) -> np.ndarray:
+def _finite(function: Function, x: Array, where: Any = True) -> Array:
     """Return the function's values, 0 elsewhere; raises ValueError for a value beyond fp16."""
     values = np.where(where, true(function, x), 0.0)
     lost = ~(np.abs(values) < TO_INFINITY)

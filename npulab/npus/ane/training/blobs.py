@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.layout.bitstream import bits_at, put_bits
 from npulab.npus.ane.structures import STRUCTURES
@@ -69,7 +70,7 @@ class Record:
     def elements(self) -> int:
         return (8 * self.size - self.padding_bits) // STORED[self.dtype].bits
 
-    def values(self, shape: Sequence[int] | None = None, dtype: str = "") -> np.ndarray:
+    def values(self, shape: Sequence[int] | None = None, dtype: str = "") -> Array:
         """Return the elements, flat or of a ``shape``; ``dtype`` overrules the record's own.
 
         fp16 and fp32 come as floats, bf16 and fp8 as their bits, types below a byte as one element
@@ -239,7 +240,7 @@ def file_at(files: Mapping[str, bytes] | bytes | None, path: str) -> bytes | Non
     return files
 
 
-def packed(values: np.ndarray, dtype: str) -> bytes:
+def packed(values: Array, dtype: str) -> bytes:
     """Return elements as bytes of the file; types below a byte lie one after the other, the lowest
     bits first.
 
@@ -254,7 +255,7 @@ def packed(values: np.ndarray, dtype: str) -> bytes:
     return put_bits(codes, kind.bits * np.arange(len(flat)), kind.bits * len(flat))
 
 
-def unpacked(raw: np.ndarray, count: int, dtype: str) -> np.ndarray:
+def unpacked(raw: Array, count: int, dtype: str) -> Array:
     """Return ``count`` elements of bytes ``(n,) uint8``: the inverse of ``packed``.
 
     >>> unpacked(np.array([0x21, 0x03], np.uint8), 3, "uint4").tolist()
@@ -270,7 +271,7 @@ def unpacked(raw: np.ndarray, count: int, dtype: str) -> np.ndarray:
     return out
 
 
-def _packed_weight(name: str, array: np.ndarray, dtype: str) -> bytes:
+def _packed_weight(name: str, array: Array, dtype: str) -> bytes:
     """Return the bytes of a weight; raise ValueError if its type cannot hold the values."""
     bits = STORED[one_of("dtype", dtype, STORED)].bits
     numpy = np.dtype(STORED[dtype].numpy)
@@ -305,7 +306,7 @@ def _at_least(data: bytes, end: int, what: str, at: int) -> None:
         )
 
 
-def _record(data: bytes, at: int, name: str, starts: np.ndarray, warnings: list[str]) -> Record:
+def _record(data: bytes, at: int, name: str, starts: Array, warnings: list[str]) -> Record:
     """Return the record at a byte, and add warnings for its odd fields."""
     _at_least(data, at + ALIGN, "record", at)
     raw = RECORD.parse(data[at : at + ALIGN])
@@ -371,7 +372,7 @@ def _refuse_place(data: bytes, at: int, start: int, size: int) -> None:
         )
 
 
-def _sentinels(data: bytes) -> np.ndarray:
+def _sentinels(data: bytes) -> Array:
     """Return the places of the sentinel at multiples of 64 bytes, after the header."""
     words = np.frombuffer(data, "<u4", count=len(data) // 4)[ALIGN // 4 :: ALIGN // 4]
     return ALIGN * (np.flatnonzero(words == SENTINEL) + 1)

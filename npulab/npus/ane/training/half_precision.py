@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.npus.ane.training.gradients import example, given_to, train
 from npulab.npus.ane.training.kernels import (
@@ -195,7 +196,7 @@ def _both(
     return dict(exact), wide
 
 
-def _effect(plan: Kernel, step: Step, exact: Values, name: str, alone: np.ndarray) -> float:
+def _effect(plan: Kernel, step: Step, exact: Values, name: str, alone: Array) -> float:
     """Return the largest relative RMS error of an output or tap if tensor ``name`` has the values
     ``alone`` and every other operation is float64."""
     values: Values = {**exact, name: alone}
@@ -221,7 +222,7 @@ def _worst_rms(plan: Kernel, names: Iterable[str], exact: Values, got: Values) -
     return worst
 
 
-def _measured(plan: Kernel, name: str, array: np.ndarray) -> np.ndarray:
+def _measured(plan: Kernel, name: str, array: Array) -> Array:
     """Return the elements of a tensor that count, flat: of scores, those whose key is not after
     the query."""
     if plan.axes(name)[-2:] != "st":
@@ -230,7 +231,7 @@ def _measured(plan: Kernel, name: str, array: np.ndarray) -> np.ndarray:
     return array[..., before].ravel()
 
 
-def _errors(prefix: str, exact: np.ndarray, got: np.ndarray, dtype: str) -> dict[str, float]:
+def _errors(prefix: str, exact: Array, got: Array, dtype: str) -> dict[str, float]:
     """Return the errors max, rms and ulps; the names begin with ``prefix``."""
     with np.errstate(all="ignore"):
         error = np.abs(got - exact)
@@ -245,7 +246,7 @@ def _errors(prefix: str, exact: np.ndarray, got: np.ndarray, dtype: str) -> dict
     }
 
 
-def _rms(exact: np.ndarray, got: np.ndarray) -> float:
+def _rms(exact: Array, got: Array) -> float:
     """Return the norm of the error divided by the norm of the exact tensor; infinite if some number
     is not finite."""
     if not np.isfinite(got).all():
@@ -259,7 +260,7 @@ def _rms(exact: np.ndarray, got: np.ndarray) -> float:
     return float(error / size)
 
 
-def _ulp(exact: np.ndarray, dtype: str) -> np.ndarray:
+def _ulp(exact: Array, dtype: str) -> Array:
     """Return the distance between neighbouring numbers of a type around each number."""
     limits = np.finfo(dtype)
     exponent = np.frexp(exact)[1] - 1
@@ -267,7 +268,7 @@ def _ulp(exact: np.ndarray, dtype: str) -> np.ndarray:
     return np.ldexp(1.0, exponent - limits.nmant)
 
 
-def _lost(exact: np.ndarray, got: np.ndarray, dtype: str) -> Row:
+def _lost(exact: Array, got: Array, dtype: str) -> Row:
     """Count the numbers that overflow, underflow and are subnormal, and all cells."""
     tiny = np.finfo(dtype).smallest_normal
     size = np.abs(got)
@@ -280,7 +281,7 @@ def _lost(exact: np.ndarray, got: np.ndarray, dtype: str) -> Row:
     }
 
 
-def _shares(effects: np.ndarray) -> np.ndarray:
+def _shares(effects: Array) -> Array:
     """Return each effect's share of all, by squares; infinite effects share it equally."""
     squares = effects**2
     endless = np.isinf(squares)

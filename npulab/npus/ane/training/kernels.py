@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.npus.kit import one_of, read_table, refuse_if
 
@@ -90,13 +91,13 @@ class Step:
 HERE = Path(__file__).parent
 PRODUCTS = ("linear", "matmul")  # of a weight and a tensor; of two tensors
 REDUCTIONS = ("sum", "max")
-UNARY: Mapping[str, Callable[..., np.ndarray]] = {
+UNARY: Mapping[str, Callable[..., Array]] = {
     "exp": np.exp,
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "rsqrt": lambda x: 1 / np.sqrt(x),
 }
 BINARY = {"mul": np.multiply, "add": np.add, "sub": np.subtract, "div": np.divide}
-ELEMENTWISE: Mapping[str, Callable[..., np.ndarray]] = {**BINARY, **UNARY}
+ELEMENTWISE: Mapping[str, Callable[..., Array]] = {**BINARY, **UNARY}
 OPERATIONS = (*PRODUCTS, *REDUCTIONS, *ELEMENTWISE)
 EPSILON = 1e-5
 MASKED = -65504.0  # added to the scores of later positions: the lowest float16
@@ -336,7 +337,7 @@ def kernel_of(kernel: str | Kernel) -> Kernel:
 
 TYPES = ("float16", "float32", "float64")
 MOST_ELEMENTS = 2**28  # of a tensor that is run: 2 GiB of float64
-Values = dict[str, np.ndarray]
+Values = dict[str, Array]
 
 
 @dataclass(frozen=True, eq=False)
@@ -345,9 +346,9 @@ class Run:
     name, the given tensors too."""
 
     kernel: Kernel = field(repr=False)
-    outputs: Mapping[str, np.ndarray] = field(repr=False)
-    taps: Mapping[str, np.ndarray] = field(repr=False)
-    values: Mapping[str, np.ndarray] = field(repr=False)
+    outputs: Mapping[str, Array] = field(repr=False)
+    taps: Mapping[str, Array] = field(repr=False)
+    values: Mapping[str, Array] = field(repr=False)
 
     def __repr__(self) -> str:
         shown = {**self.outputs, **self.taps}
@@ -391,7 +392,7 @@ def run(
     return Run(plan, outputs, taps, values)
 
 
-def causal_mask(seq: int) -> np.ndarray:
+def causal_mask(seq: int) -> Array:
     """Return the addend of scores ``(query, key)``: 0, or the lowest float16 for keys that come
     after the query.
 
@@ -455,10 +456,10 @@ def evaluate(
 def result(
     operation: Operation,
     step: Step,
-    values: Mapping[str, np.ndarray],
+    values: Mapping[str, Array],
     dtype: str,
     accumulate: str | None = None,
-) -> np.ndarray:
+) -> Array:
     """Return the result of one operation, rounded to ``dtype``, in the shape in which it is kept.
 
     An elementwise operation is computed in float64 and rounded once more.  Products, quotients,
@@ -485,7 +486,7 @@ def result(
     return rounded(made, dtype).reshape(step.shape(operation.axes))
 
 
-def _reduced(kind: str, array: np.ndarray, have: str, axes: str, sums: str) -> np.ndarray:
+def _reduced(kind: str, array: Array, have: str, axes: str, sums: str) -> Array:
     """Return the sums, or the largest numbers, over the axes that the result does not have."""
     over = tuple(at for at, letter in enumerate(have) if letter not in axes)
     if kind == "max":
@@ -493,7 +494,7 @@ def _reduced(kind: str, array: np.ndarray, have: str, axes: str, sums: str) -> n
     return _sum(array, over, sums)
 
 
-def rounded(array: np.ndarray, dtype: str) -> np.ndarray:
+def rounded(array: Array, dtype: str) -> Array:
     """Return an array in a type, rounded half to even; complex numbers, which carry derivatives,
     are not rounded."""
     with np.errstate(over="ignore", under="ignore"):
@@ -502,13 +503,13 @@ def rounded(array: np.ndarray, dtype: str) -> np.ndarray:
         return array.astype(dtype)
 
 
-def _viewed(operand: Operand, step: Step, values: Mapping[str, np.ndarray]) -> np.ndarray:
+def _viewed(operand: Operand, step: Step, values: Mapping[str, Array]) -> Array:
     return values[operand.name].reshape(step.axes(operand.axes))
 
 
 def _operands(
-    operation: Operation, step: Step, values: Mapping[str, np.ndarray], dtype: str
-) -> list[np.ndarray]:
+    operation: Operation, step: Step, values: Mapping[str, Array], dtype: str
+) -> list[Array]:
     """Return the operands of an elementwise operation, in the type in which it is computed, and
     with axes that numpy repeats."""
     arrays = []
@@ -531,7 +532,7 @@ def _operands(
     return spread
 
 
-def _spread(array: np.ndarray, have: str, axes: str) -> np.ndarray:
+def _spread(array: Array, have: str, axes: str) -> Array:
     """Return an array with an axis for each of ``axes``, of size 1 for an axis that it does not
     have."""
     order = [have.index(letter) for letter in axes if letter in have]
@@ -540,8 +541,8 @@ def _spread(array: np.ndarray, have: str, axes: str) -> np.ndarray:
 
 
 def contract(
-    left: np.ndarray, left_axes: str, right: np.ndarray, right_axes: str, axes: str, sums: str
-) -> np.ndarray:
+    left: Array, left_axes: str, right: Array, right_axes: str, axes: str, sums: str
+) -> Array:
     """Return ``sum left * right`` over the axes that the result does not have, in the type
     ``sums``.
 
@@ -567,7 +568,7 @@ def contract(
     return made.reshape([sizes[letter] for letter in have]).transpose(order)
 
 
-def _grouped(array: np.ndarray, have: str, *groups: list[str]) -> np.ndarray:
+def _grouped(array: Array, have: str, *groups: list[str]) -> Array:
     """Return an array with one axis for each group of its axes."""
     order: list[int] = []
     shape = []
@@ -578,7 +579,7 @@ def _grouped(array: np.ndarray, have: str, *groups: list[str]) -> np.ndarray:
     return array.transpose(order).reshape(shape)
 
 
-def _one_by_one(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+def _one_by_one(rows: Array, columns: Array) -> Array:
     """Add products one after the other; each sum is rounded to float16, each product is exact."""
     wide, tall = rows.astype(np.float64), columns.astype(np.float64)
     total = np.zeros((rows.shape[0], rows.shape[1], columns.shape[2]), np.float16)
@@ -588,7 +589,7 @@ def _one_by_one(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     return total
 
 
-def _sum(array: np.ndarray, over: tuple[int, ...], sums: str) -> np.ndarray:
+def _sum(array: Array, over: tuple[int, ...], sums: str) -> Array:
     if np.iscomplexobj(array):
         return array.sum(over)
     if sums != "float16":

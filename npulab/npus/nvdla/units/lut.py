@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.npus.kit import Unsupported, refuse_if, wrapped
 from npulab.npus.nvdla.facts import Lut
@@ -25,8 +26,8 @@ MOST_BIAS = 40  # powers of two above it are beyond every value
 class Tables(NamedTuple):
     """Entries as written: ``le`` (65,) and ``lo`` (257,) int16; ValueError for other shapes."""
 
-    le: np.ndarray
-    lo: np.ndarray
+    le: Array
+    lo: Array
 
     @classmethod
     def of(cls, pair: Lut | None) -> Tables:
@@ -142,15 +143,13 @@ class Lookup:
 class Entered(NamedTuple):
     """The entries and fractions of values in a table, and masks of values under or over it."""
 
-    entry: np.ndarray
-    fraction: np.ndarray
-    under: np.ndarray
-    over: np.ndarray
+    entry: Array
+    fraction: Array
+    under: Array
+    over: Array
 
 
-def looked_up(
-    values: np.ndarray, tables: Tables, how: Lookup, rounding: str = "half-away"
-) -> np.ndarray:
+def looked_up(values: Array, tables: Tables, how: Lookup, rounding: str = "half-away") -> Array:
     """Return the tables' results for int64 values, of 32 bits in the SDP and 38 in CDP: int64, of
     32 bits or 16."""
     le = entered(values, how.le, LE_ENTRIES, how.fraction_bits)
@@ -167,7 +166,7 @@ def looked_up(
     )
 
 
-def entered(values: np.ndarray, table: Index, entries: int, fraction_bits: int) -> Entered:
+def entered(values: Array, table: Index, entries: int, fraction_bits: int) -> Entered:
     """Return indices 0 to ``entries - 2`` and fractions of ``fraction_bits``, truncated; 0 for
     values outside."""
     far = values - table.start
@@ -193,13 +192,13 @@ def entered(values: np.ndarray, table: Index, entries: int, fraction_bits: int) 
 
 
 def read_out(
-    values: np.ndarray,
-    entries: np.ndarray,
+    values: Array,
+    entries: Array,
     table: Index,
     at: Entered,
     how: Lookup,
     rounding: str,
-) -> np.ndarray:
+) -> Array:
     """Return the value between two entries, or along the slope from the end entry."""
     first, following = entries[at.entry], entries[at.entry + 1]
     step = (following - first) * at.fraction

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.captures.target import Features
 from npulab.npus.kit import Raw, Unsupported, wrapped
@@ -46,13 +47,13 @@ class Axis:
                 f"{self.size} elements there, covered is one or more"
             )
 
-    def padded(self) -> np.ndarray:
+    def padded(self) -> Array:
         """Return the padded taps of each output ``(out,)``."""
         first = np.arange(self.out) * self.stride - self.before
         inside = np.minimum(first + self.kernel, self.size) - np.maximum(first, 0)
         return self.kernel - np.maximum(inside, 0)
 
-    def pooled(self, x: np.ndarray, axis: int, method: int, times: int = 1) -> np.ndarray:
+    def pooled(self, x: Array, axis: int, method: int, times: int = 1) -> Array:
         """Return the windows of int64 ``x`` along an axis; for averages their sum, in which the
         pads count ``times``."""
         shape = [1] * x.ndim
@@ -88,7 +89,7 @@ def run(
     values: Raw,
     features: Features,
     memory: Memory,
-    x: np.ndarray | None = None,
+    x: Array | None = None,
     rules: Rules = RULES,
 ) -> None:
     """Run one PDP job from raw register values by full name (``PDP.*``, ``PDP_RDMA.*``) on a chip's
@@ -125,7 +126,7 @@ def run(
         output.write(memory, surfaces, lines, y)
 
 
-def _handed_over(x: np.ndarray | None, shape: tuple[int, ...], itemsize: int) -> np.ndarray:
+def _handed_over(x: Array | None, shape: tuple[int, ...], itemsize: int) -> Array:
     """Return the result of SDP in the job's rows; ValueError for other elements than the job's."""
     got: object = "none"
     if x is not None:
@@ -161,9 +162,7 @@ def axes(fields: Fields, shape: tuple[int, ...], out: tuple[int, ...]) -> tuple[
     return rows, columns
 
 
-def pooled(
-    fields: Fields, x: np.ndarray, rows: Axis, columns: Axis, rules: Rules = RULES
-) -> np.ndarray:
+def pooled(fields: Fields, x: Array, rows: Axis, columns: Axis, rules: Rules = RULES) -> Array:
     """Return the windows of int64 ``(surfaces, height, width, lanes)``.
 
     An average is the sum of the taps inside the input and the pad values of the taps outside, times

@@ -13,6 +13,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.captures.target import Features
 from npulab.npus.kit import Hang, Raw, Unsupported, ceil_div, wrapped
@@ -43,9 +44,9 @@ def run(
     features: Features,
     memory: Memory,
     lut: Lut | None = None,
-    accumulators: np.ndarray | None = None,
+    accumulators: Array | None = None,
     rules: Rules = RULES,
-) -> np.ndarray | None:
+) -> Array | None:
     """Run one SDP job from raw register values by full name (``SDP.*``, ``SDP_RDMA.*``) on a chip's
     features.
 
@@ -100,7 +101,7 @@ def run(
     return handed
 
 
-def _incoming(fields: Fields, shape: Shape, accumulators: np.ndarray | None) -> Cube | np.ndarray:
+def _incoming(fields: Fields, shape: Shape, accumulators: Array | None) -> Cube | Array:
     """Return the cube that SDP_RDMA reads, or the accumulators in the job's rows; ValueError if the
     job takes accumulators and there are not as many."""
     height, width, _ = shape
@@ -120,13 +121,13 @@ def _incoming(fields: Fields, shape: Shape, accumulators: np.ndarray | None) -> 
 
 
 def _block(
-    incoming: Cube | np.ndarray, memory: Memory, surfaces: slice, rows: slice, lanes: int
-) -> np.ndarray:
+    incoming: Cube | Array, memory: Memory, surfaces: slice, rows: slice, lanes: int
+) -> Array:
     """Return a block ``(surfaces, rows, width, lanes)`` int64 of a cube or of accumulators.
 
     If the cube has other lanes, the surfaces have to be all of a row.
     """
-    if isinstance(incoming, np.ndarray):
+    if isinstance(incoming, Array):
         return lanes_of(incoming, surfaces, rows, lanes)
     if incoming.lanes == lanes:
         return incoming.read(memory, surfaces, rows).astype(np.int64)
@@ -153,7 +154,7 @@ def compares(fields: Fields) -> bool:
     )
 
 
-def lanes_of(accumulators: np.ndarray, surfaces: slice, rows: slice, lanes: int) -> np.ndarray:
+def lanes_of(accumulators: Array, surfaces: slice, rows: slice, lanes: int) -> Array:
     """Return a block ``(surfaces, rows, width, lanes)`` int64 of ``(height, width, kernels)``;
     missing kernels are 0."""
     part = accumulators[rows, :, surfaces.start * lanes : surfaces.stop * lanes]
@@ -163,7 +164,7 @@ def lanes_of(accumulators: np.ndarray, surfaces: slice, rows: slice, lanes: int)
     return block.reshape(*part.shape[:2], count, lanes).transpose(2, 0, 1, 3)
 
 
-def regrouped(block: np.ndarray, surfaces: int, lanes: int) -> np.ndarray:
+def regrouped(block: Array, surfaces: int, lanes: int) -> Array:
     """Return a block of every surface ``(surfaces, rows, width, lanes)`` with its channels in atoms
     of other lanes.
 
@@ -256,9 +257,7 @@ class Stage:
         return Operands(operands["ALU"], operands["MUL"])
 
 
-def converted(
-    fields: Fields, part: str, operand: np.ndarray, rounding: str = "half-away"
-) -> np.ndarray:
+def converted(fields: Fields, part: str, operand: Array, rounding: str = "half-away") -> Array:
     """Return Y's operand from memory, 8 or 16 bits, after its converter: 32 bits."""
     name = f"EW_{part}_CVT_"
     if fields[f"SDP.D_DP_EW_{part}_CFG.{name}BYPASS"]:
@@ -271,12 +270,12 @@ def converted(
 
 def processed(
     fields: Fields,
-    x: np.ndarray,
+    x: Array,
     operands: Mapping[str, Operands],
     tables: Tables | None,
     how: Lookup,
     rules: Rules,
-) -> np.ndarray:
+) -> Array:
     """Return values of the output's element type from int64 values of 32 bits; the stages with
     operands run in order."""
     for stage, given in operands.items():
@@ -292,9 +291,7 @@ def processed(
     return saturated(y, 8 * fields.precision("SDP.D_DATA_FORMAT.OUT_PRECISION"))
 
 
-def stage_x(
-    fields: Fields, stage: str, x: np.ndarray, operands: Operands, rules: Rules
-) -> np.ndarray:
+def stage_x(fields: Fields, stage: str, x: Array, operands: Operands, rules: Rules) -> Array:
     """Return values of 32 bits after X1 ("BS") or X2 ("BN"): ALU, multiplier, shift, ReLU.
 
     The shift belongs to the multiplier and happens even if the multiplier is bypassed.  As PReLU,
@@ -325,12 +322,12 @@ def stage_x(
 
 def stage_y(
     fields: Fields,
-    x: np.ndarray,
+    x: Array,
     operands: Operands,
     tables: Tables | None,
     how: Lookup,
     rules: Rules,
-) -> np.ndarray:
+) -> Array:
     """Return values of 32 bits after Y (EW): the multiplier with its truncation, which comes first
     here, then ALU and tables."""
     x = saturated(x, STAGE_BITS)
@@ -347,7 +344,7 @@ def stage_y(
     return x
 
 
-def combined(algorithm: int, x: np.ndarray, operand: Any) -> np.ndarray:
+def combined(algorithm: int, x: Array, operand: Any) -> Array:
     """Return what an ALU makes of values and an operand."""
     if algorithm == MAX:
         return np.maximum(x, operand)

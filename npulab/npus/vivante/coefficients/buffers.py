@@ -8,6 +8,7 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.layout.bitstream import BitReader
 from npulab.npus.kit import Item, Unsupported, ceil_div, refuse_if, up
@@ -47,7 +48,7 @@ class Superblock(NamedTuple):
     step: int = 1
 
     @property
-    def channels(self) -> np.ndarray:
+    def channels(self) -> Array:
         return self.first + self.step * np.arange(self.kernels)
 
 
@@ -253,9 +254,9 @@ class Coefficients:
     the header's bytes for zero runs, if they are used.
     """
 
-    weights: np.ndarray
-    bias: np.ndarray
-    offsets: np.ndarray
+    weights: Array
+    bias: Array
+    offsets: Array
     zrl: tuple[int, ...] = ()
     size: int = 0
     symbols: tuple[int, ...] = ()
@@ -310,7 +311,7 @@ def refuse_content(content: Coefficients, geometry: Geometry) -> None:
         )
 
 
-def words_of(data: bytes) -> np.ndarray:
+def words_of(data: bytes) -> Array:
     """Return the bytes as 32-bit words, and a word of zeros after them, for compiled loops."""
     return np.frombuffer(data + bytes(-len(data) % 4 + 4), "<u4").astype(np.uint32)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.layout.bitstream import bits_at
 from npulab.npus.vivante.coefficients.plain import WEIGHT_BITS
@@ -30,11 +31,11 @@ class Segments(NamedTuple):
 
     lengths: list[int]
     gaps: list[int]
-    ahead: np.ndarray
+    ahead: Array
     most: int
 
 
-def segments_of(lengths: np.ndarray, gaps: np.ndarray, zrl: int) -> list[Segments]:
+def segments_of(lengths: Array, gaps: Array, zrl: int) -> list[Segments]:
     """Return groups of segments of ``lengths`` weights with ``gaps`` bits after each: alternately
     of few and of many weights."""
     width, out = zrl + WEIGHT_BITS, []
@@ -107,7 +108,7 @@ def _count_short(data: bytes, at: int, part: Segments, zrl: int) -> tuple[list[i
     return out, at
 
 
-def _runs(data: bytes, bits: int, zrl: int) -> np.ndarray:
+def _runs(data: bytes, bits: int, zrl: int) -> Array:
     """Return the zero run of an item at each of the first ``bits``; after the end of ``data`` all
     bits are 0."""
     room = (bits + zrl) // 8 + 1
@@ -121,7 +122,7 @@ def _runs(data: bytes, bits: int, zrl: int) -> np.ndarray:
 
 
 def _by_count(
-    runs: np.ndarray,
+    runs: Array,
     bits: int,
     at: int,
     lengths: list[int],
@@ -161,7 +162,7 @@ def _by_count(
 
 
 def _by_leaps(
-    runs: np.ndarray,
+    runs: Array,
     bits: int,
     at: int,
     lengths: list[int],

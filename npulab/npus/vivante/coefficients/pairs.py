@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.layout.bitstream import BitReader, bits_at, put_bits
 from npulab.npus.kit import ceil_div
@@ -88,15 +89,15 @@ class _Tables(NamedTuple):
     are (value, width) by byte.
     """
 
-    before: np.ndarray
-    step: np.ndarray
-    both: np.ndarray
-    ways: np.ndarray
-    widths: np.ndarray
-    bytes: np.ndarray
-    code: np.ndarray
-    escape: np.ndarray
-    payload: np.ndarray
+    before: Array
+    step: Array
+    both: Array
+    ways: Array
+    widths: Array
+    bytes: Array
+    code: Array
+    escape: Array
+    payload: Array
 
 
 @lru_cache(8)
@@ -140,7 +141,7 @@ def _tables(symbols: tuple[int, ...]) -> _Tables:
 
 def _bytes(
     data: bytes, bits: int, header: huffman.Header, geometry: Geometry, core: int, fast: bool
-) -> np.ndarray | None:
+) -> Array | None:
     """Return the bytes of a stream of ``bits``, or None if it does not end there."""
     pairs, tables = huffman.pairs_of(geometry, core), _tables(header.symbols)
     if 2 * CODE_BITS * (pairs + DELAY) > bits:
@@ -178,7 +179,7 @@ def _bytes(
     return out.reshape(-1)
 
 
-def _steps(data: bytes, bits: int, table: np.ndarray, steps: int) -> np.ndarray | None:
+def _steps(data: bytes, bits: int, table: Array, steps: int) -> Array | None:
     """Return the bit where each step begins, or None if the last does not end at ``bits``."""
     advance, found, at = table.data, array("q", [0]), 2 * CODE_BITS
     codes, escapes = PAIR_CODES - 1, PAIR_CODES * (PAIR_ESCAPES - 1)
@@ -203,11 +204,11 @@ def _steps(data: bytes, bits: int, table: np.ndarray, steps: int) -> np.ndarray 
 
 
 def _parts(
-    stream: np.ndarray,
-    weights: np.ndarray,
+    stream: Array,
+    weights: Array,
     g: Geometry,
     core: int,
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+) -> Iterator[tuple[Array, Array]]:
     """Yield, superblock by superblock, the bytes of the stream ``(kernels, blocks, weights of a
     block)`` and the weights ``(kernels, kernel_size)``, both as views."""
     flat, at = weights.reshape(g.slots, g.kernel_size), COUNT_BYTES
@@ -219,7 +220,7 @@ def _parts(
         at += len(part)
 
 
-def _take(stream: np.ndarray, geometry: Geometry, core: int, weights: np.ndarray) -> bool:
+def _take(stream: Array, geometry: Geometry, core: int, weights: Array) -> bool:
     """Put a stream's bytes in their places; False if it has another number of kernels, or a block's
     completion is not 0."""
     g, end = geometry, huffman.bytes_of(geometry, core)
@@ -244,7 +245,7 @@ def encode(coefficients: Coefficients, geometry: Geometry, fast: bool = False) -
     return huffman.join(streams, c, g)
 
 
-def _stream(c: Coefficients, g: Geometry, core: int) -> np.ndarray:
+def _stream(c: Coefficients, g: Geometry, core: int) -> Array:
     """Return the bytes of a core's stream, the last pair completed."""
     out = np.zeros(2 * huffman.pairs_of(g, core), np.uint8)
     out[:COUNT_BYTES] = np.frombuffer(g.kernels(core).to_bytes(COUNT_BYTES, "little"), np.uint8)
@@ -255,7 +256,7 @@ def _stream(c: Coefficients, g: Geometry, core: int) -> np.ndarray:
     return out
 
 
-def _written(stream: np.ndarray, tables: _Tables, flush: int) -> tuple[int, bytes]:
+def _written(stream: Array, tables: _Tables, flush: int) -> tuple[int, bytes]:
     """Return (bits, bytes) of the steps that write the bytes of a stream."""
     codes, code_bits = _joined(stream, tables.code)
     escapes, escape_bits = _joined(stream, tables.escape)
@@ -270,7 +271,7 @@ def _written(stream: np.ndarray, tables: _Tables, flush: int) -> tuple[int, byte
     return int(ends[-1]), put_bits(values, ends - widths, int(ends[-1]))
 
 
-def _written_fast(stream: np.ndarray, tables: _Tables, flush: int) -> tuple[int, bytes]:
+def _written_fast(stream: Array, tables: _Tables, flush: int) -> tuple[int, bytes]:
     """Return the same, by a compiled loop."""
     from npulab.npus.vivante.coefficients import loops
 
@@ -281,14 +282,14 @@ def _written_fast(stream: np.ndarray, tables: _Tables, flush: int) -> tuple[int,
     return bits, out.astype("<u4").tobytes()[: ceil_div(bits, 8)]
 
 
-def _joined(stream: np.ndarray, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _joined(stream: Array, table: Array) -> tuple[Array, Array]:
     """Return (values, widths) of pairs of bytes, by a table of (value, width) of bytes."""
     first, first_bits = table[stream[::2]].T
     second, second_bits = table[stream[1::2]].T
     return first | np.left_shift(second, first_bits), first_bits + second_bits
 
 
-def choose_symbols(weights: np.ndarray) -> tuple[int, ...]:
+def choose_symbols(weights: Array) -> tuple[int, ...]:
     """Return the symbol map that the driver picks for ``weights``, uint8 or int8 as in the model:
     bit lengths by falling count, in the order that its fixed comparisons leave.
 

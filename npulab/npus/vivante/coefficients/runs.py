@@ -11,6 +11,7 @@ from itertools import pairwise, takewhile
 from operator import sub
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.layout.bitstream import BitReader, bits_at, put_bits
 from npulab.npus.kit import ceil_div
@@ -22,7 +23,7 @@ from npulab.npus.vivante.coefficients.plain import WEIGHT_BITS, WORD_BITS
 HEAD_BITS = ZRL_BITS + buffers.COUNT_BITS
 WORD_BYTES = WORD_BITS // 8
 TOGETHER = 20_000  # weights of small streams that are read at once
-Streams = list[tuple[np.ndarray, np.ndarray]]  # weights and words of each stream
+Streams = list[tuple[Array, Array]]  # weights and words of each stream
 SPARSE = 32  # most weights in a byte of a stream for which an array is made before it is read
 
 
@@ -71,23 +72,23 @@ class Order:
         self.singles = np.diff(bounds) - 1
         self.skips = np.diff(np.append(0, np.cumsum(self.gaps))[np.append(0, bounds[1:])])
 
-    def channels(self, core: int) -> np.ndarray:
+    def channels(self, core: int) -> Array:
         return np.concatenate([block.channels for block in self.blocks[core]])
 
-    def weight_bytes(self) -> np.ndarray:
+    def weight_bytes(self) -> Array:
         """Return the mask of the bytes of a stream without zero runs that hold weights."""
         out = np.ones(HEAD_BITS // 8 + self.length + WORD_BYTES * len(self.places), bool)
         out[: HEAD_BITS // 8] = False
         out[self.word_bytes()] = False
         return out
 
-    def word_bytes(self) -> np.ndarray:
+    def word_bytes(self) -> Array:
         """Return the bytes of a stream without zero runs that hold biases and offsets, ``(words,
         4)``."""
         first = HEAD_BITS // 8 + self.places + WORD_BYTES * np.arange(len(self.places))
         return first[:, None] + np.arange(WORD_BYTES)
 
-    def take(self, weights: np.ndarray, core: int) -> np.ndarray:
+    def take(self, weights: Array, core: int) -> Array:
         """Return a core's weights in stream order, ``(length,)``."""
         flat, parts = weights.reshape(len(weights), self.geometry.planes, -1), []
         for block in self.blocks[core]:
@@ -97,7 +98,7 @@ class Order:
             parts += [part.reshape(-1) for part in self._parts(kernels)]
         return np.concatenate(parts)
 
-    def put(self, stream: np.ndarray, core: int, weights: np.ndarray) -> None:
+    def put(self, stream: Array, core: int, weights: Array) -> None:
         """Undo ``take``: put a core's stream into ``weights``."""
         flat, at = weights.reshape(len(weights), self.geometry.planes, -1), 0
         for block in self.blocks[core]:
@@ -110,7 +111,7 @@ class Order:
             if not self.plain:
                 into[:, :, self.cells] = kernels
 
-    def _parts(self, kernels: np.ndarray) -> list[np.ndarray]:
+    def _parts(self, kernels: Array) -> list[Array]:
         """Return views of a superblock ``(kernels, planes, cells)`` in stream order: whole groups
         of planes, the rest."""
         (count, planes, cells), group = kernels.shape, self.geometry.group
@@ -139,7 +140,7 @@ def _head(order: Order, zrl: int) -> bytes:
     return bytes([zrl]) + order.geometry.per_core.to_bytes(buffers.COUNT_BITS // 8, "little")
 
 
-def _without_runs(weights: np.ndarray, words: np.ndarray, order: Order) -> bytes:
+def _without_runs(weights: Array, words: Array, order: Order) -> bytes:
     out = np.empty(HEAD_BITS // 8 + len(weights) + WORD_BYTES * len(words), np.uint8)
     out[: HEAD_BITS // 8] = np.frombuffer(_head(order, 0), np.uint8)
     out[order.weight_bytes()] = weights
@@ -147,7 +148,7 @@ def _without_runs(weights: np.ndarray, words: np.ndarray, order: Order) -> bytes
     return out.tobytes()
 
 
-def _with_runs(weights: np.ndarray, words: np.ndarray, order: Order, zrl: int) -> bytes:
+def _with_runs(weights: Array, words: Array, order: Order, zrl: int) -> bytes:
     ends, gaps = _gaps(weights, order)
     longest, literals = 2**zrl, weights[ends]
     runs = gaps - 1
@@ -174,7 +175,7 @@ def _with_runs(weights: np.ndarray, words: np.ndarray, order: Order, zrl: int) -
     return put_bits(values, stops - widths, int(stops[-1]))
 
 
-def _gaps(weights: np.ndarray, order: Order) -> tuple[np.ndarray, np.ndarray]:
+def _gaps(weights: Array, order: Order) -> tuple[Array, Array]:
     """Return the weights at which an item must end whatever the zero-run width, and the weights
     since the end before."""
     stop = weights != order.geometry.zero_point
@@ -314,9 +315,7 @@ def _ends(data: bytes, end: int, stop: int) -> bool:
     return end <= 8 * stop < end + 8 * ALIGN and not BitReader(data, end).read(8 * stop - end)
 
 
-def _weights(
-    data: bytes, starts: np.ndarray, items: np.ndarray, order: Order, zrl: int
-) -> np.ndarray | None:
+def _weights(data: bytes, starts: Array, items: Array, order: Order, zrl: int) -> Array | None:
     """Return the weights of streams from bits ``starts (streams, 1)``, or None if a run goes past
     its segment.
 
@@ -337,7 +336,7 @@ def _weights(
     return out
 
 
-def _expand(data: bytes, counts: np.ndarray, weights: np.ndarray, order: Order) -> bool:
+def _expand(data: bytes, counts: Array, weights: Array, order: Order) -> bool:
     """Set the items of each segment of a stream and its weights, by a compiled loop; return False
     if the stream does not follow the format."""
     from npulab.npus.vivante.coefficients import loops

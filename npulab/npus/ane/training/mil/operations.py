@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.npus.ane.training.mil.values import DTYPES, MOST_AXES, File, Operation, Type, Value
 from npulab.npus.kit import ceil_div, refuse_if
@@ -263,7 +264,7 @@ def _blocks(call: Call, name: str, shape: Shape) -> None:
         call.refuse(name, list(whole), f"sizes that divide those of {list(shape)}")
 
 
-def _repeated(array: np.ndarray, shape: Shape) -> np.ndarray:
+def _repeated(array: Array, shape: Shape) -> Array:
     """Repeat each element of the first axes for the block that it stands for."""
     for axis, size in enumerate(shape):
         array = np.repeat(array, size // array.shape[axis], axis)
@@ -455,19 +456,19 @@ def _convolution_values(call: Call, x: Arrays) -> Any:
 # Elementwise operations, reductions and softmax
 
 
-def sigmoid(x: np.ndarray) -> np.ndarray:
+def sigmoid(x: Array) -> Array:
     """``1 / (1 + exp(-x))``, without overflow."""
     small = np.exp(-np.abs(x))
     return np.where(x >= 0, 1, small) / (1 + small)
 
 
-def softmax(x: np.ndarray, axis: int) -> np.ndarray:
+def softmax(x: Array, axis: int) -> Array:
     """``exp(x) / sum(exp(x))`` along an axis; the largest is subtracted before."""
     powers = np.exp(x - x.max(axis, keepdims=True))
     return powers / powers.sum(axis, keepdims=True)
 
 
-UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+UNARY: dict[str, Callable[[Array], Array]] = {
     "exp": np.exp,
     "exp2": np.exp2,
     "log": np.log,

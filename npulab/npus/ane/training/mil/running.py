@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.npus.ane.training import blobs as weight_files
 from npulab.npus.ane.training.mil.operations import OPERATIONS, Call, Known, known, numpy_type
@@ -184,7 +185,7 @@ def run(
     float64: bool = False,
     function: str = "main",
     trace: bool = False,
-) -> dict[str, np.ndarray]:
+) -> dict[str, Array]:
     """Return the outputs of a function by name, from its inputs by name.
 
     ``blobs`` are the bytes of the weight file, or of each file by its path in the program.  Every
@@ -218,7 +219,7 @@ def run(
     _refuse_unknown_output(main, values)
     shown = {}
     for name, array in values.items():
-        if isinstance(array, np.ndarray) and (trace or name in main.outputs):
+        if isinstance(array, Array) and (trace or name in main.outputs):
             shown[name] = array
     return shown
 
@@ -251,7 +252,7 @@ def _computed(call: Call, values: Mapping[str, Any], blobs: Blobs, float64: bool
             array = values[operand.source]
         else:
             array = _constant(call, operand.source, blobs, float64)
-        if isinstance(array, np.ndarray) and array.dtype.kind == "f":
+        if isinstance(array, Array) and array.dtype.kind == "f":
             return array.astype(np.float64)
         return array
 
@@ -284,7 +285,7 @@ def _constant(call: Call, value: Value | None, blobs: Blobs, float64: bool) -> A
     return _rounded(array, kind.dtype, float64)
 
 
-def _weights(operation: Operation, file: File, kind: Type, blobs: Blobs) -> np.ndarray:
+def _weights(operation: Operation, file: File, kind: Type, blobs: Blobs) -> Array:
     """Return the weights of a BLOBFILE."""
     data = weight_files.file_at(blobs, file.path)
     if data is None:
@@ -313,7 +314,7 @@ def _weights(operation: Operation, file: File, kind: Type, blobs: Blobs) -> np.n
 
 
 def _rounded(array: Any, dtype: str, float64: bool) -> Any:
-    if not isinstance(array, np.ndarray | np.generic):
+    if not isinstance(array, Array | np.generic):
         return array
     if DTYPES[dtype][0] == "f" and float64:
         return np.asarray(array, np.float64)

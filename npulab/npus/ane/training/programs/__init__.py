@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.npus.ane import memory
 from npulab.npus.ane.training import blobs as weight_files
@@ -90,7 +91,7 @@ class Kernel(NamedTuple):
         shapes = f"{_shapes_text(self.inputs)} -> {_shapes_text(self.outputs)}"
         return f"Kernel({shapes}, {self.program!r}, {files} of {size} B)"
 
-    def join(self, name: str, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    def join(self, name: str, arrays: Mapping[str, Array]) -> Array:
         """Return an input (1, C, 1, S) made of its parts ``(channels, S)`` by name.
 
         Raises LookupError for parts that are missing, ValueError for parts that do not fit.
@@ -112,7 +113,7 @@ class Kernel(NamedTuple):
             pieces.append(piece)
         return memory.join(pieces, "channels")[None, :, None]
 
-    def split(self, name: str, tensor: np.ndarray) -> dict[str, np.ndarray]:
+    def split(self, name: str, tensor: Array) -> dict[str, Array]:
         """Return the parts ``(channels, S)`` by name of an input or output (1, C, 1, S)."""
         sizes = dict(self.parts[name])
         rows = np.asarray(tensor)[0, :, 0]
@@ -209,7 +210,7 @@ def _stored(name: str, dims: Dims, weights: Weights) -> dict[str, Any]:
 
 
 def convolution(
-    weights: np.ndarray,
+    weights: Array,
     columns: int,
     rows: int = 1,
     *,
@@ -395,7 +396,7 @@ class Body:
         """Return the bytes of each weight file, by path."""
         if self.weights is None:
             return {}
-        files: dict[str, dict[str, np.ndarray]] = {}
+        files: dict[str, dict[str, Array]] = {}
         for name, (path, shape) in self.placed.items():
             if name not in self.weights:
                 got = ", ".join(self.weights) or "none"
