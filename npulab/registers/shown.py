@@ -7,12 +7,11 @@ from typing import Any
 import pandas as pd
 
 MOST_ROWS = 60  # that are shown
-ADDRESSES = (
-    "addresses"  # key of ``attrs``: (block, register, field) of fields that point into memory
-)
+# the key of ``attrs`` that has (block, register, field) of fields that point into memory
+ADDRESSES = "addresses"
 FIELD = ["block", "register", "field"]
-VALUES = {"raw", "value", "a", "b", "good", "bad"}  # the columns that hold them
-NONE = "–"  # where a row has no value
+VALUES = {"raw", "value", "a", "b", "good", "bad"}  # columns that may hold addresses
+NONE = "–"  # shown for a missing value
 LEFT = " style='text-align:left'"
 
 
@@ -36,19 +35,19 @@ class Table(pd.DataFrame):  # type: ignore[misc]  # pandas has no types here
         frame, columns = pd.DataFrame(self).copy(), set(self.columns)
         if "address" in columns:
             rows = [value is True or value == 1 for value in frame["address"]]
+        elif "field" in columns:
+            keys = [name for name in FIELD if name in columns]
+            columns_of = [FIELD.index(name) for name in keys]
+            known = {tuple(place[n] for n in columns_of) for place in self.attrs.get(ADDRESSES, ())}
+            rows = [place in known for place in frame[keys].itertuples(index=False, name=None)]
         else:
-            told = [name for name in FIELD if name in columns]
-            known = {
-                tuple(place[FIELD.index(name)] for name in told)
-                for place in self.attrs.get(ADDRESSES, ())
-                if "field" in told
-            }
-            rows = [place in known for place in frame[told].itertuples(index=False, name=None)]
-        for name in sorted(VALUES & columns):
-            texts = [
-                _hex(value) if row else value for value, row in zip(frame[name], rows, strict=True)
-            ]
-            if any(rows):
+            rows = []
+        if any(rows):
+            for name in sorted(VALUES & columns):
+                texts = [*frame[name]]
+                for n, is_address in enumerate(rows):
+                    if is_address:
+                        texts[n] = _hex(texts[n])
                 frame[name] = pd.Series(texts, frame.index, object)
         for at, (_, column) in enumerate(frame.items()):
             if column.dtype.kind in "Oi" and column.isna().any():
@@ -81,13 +80,12 @@ def _aligned(row: str, texts: list[bool]) -> str:
     >>> _aligned("><td>a</td><td>1</td></tr>", [True, False])
     "><td style='text-align:left'>a</td><td>1</td></tr>"
     """
-    if "<td>" in row:
-        tag = "<td"
-    else:
-        tag = "<th"
+    tag = "<td" if "<td>" in row else "<th"
     before, *cells = row.split(f"{tag}>")
     first = len(cells) - len(texts)  # names of rows
     if first < 0:
         return row
-    left = [LEFT * (at >= first and texts[at - first]) for at in range(len(cells))]
-    return before + "".join(f"{tag}{style}>{cell}" for style, cell in zip(left, cells, strict=True))
+    for cell, is_left in zip(cells, [False] * first + texts, strict=True):
+        style = LEFT if is_left else ""
+        before += f"{tag}{style}>{cell}"
+    return before

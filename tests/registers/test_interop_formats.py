@@ -951,7 +951,7 @@ def test_svd_as_makers_write_it(tmp_path: Path) -> None:
         table = read_svd(path)
     assert [str(one.message) for one in told] == [
         f"{path}: not carried over (1 register): {path}, line 3: register LOW at 0x4, where WORD lies; {path}, line 2: field ALL of "
-        f"register R, of whose bits another has some; {path}, line 1: the reset value of R, which is no number"
+        f"register R, which shares bits with another field; {path}, line 1: the reset value of R, which is not a number"
     ]
     assert [
         (row["register"], row["field"], row["offset"], row["lsb"], row["width"])

@@ -56,12 +56,12 @@ class MacroRegisters:
 
 
 class PlacedRegister(NamedTuple):
-    """Where a register lies, or an element of an array of registers."""
+    """A register, or an element of an array of registers, and its place."""
 
     register: Register
     offset: int
     name: str
-    block: str
+    block: str = ""
 
 
 class Member(NamedTuple):
@@ -340,15 +340,7 @@ def _are_offsets(macros: Mapping[str, Macro], numbers: Mapping[str, int]) -> boo
 # places
 
 
-class Element(NamedTuple):
-    """A register, or an element of an array of registers."""
-
-    register: Register
-    offset: int
-    name: str
-
-
-def _elements(roles: Roles, lost: list[Lost]) -> list[Element]:
+def _elements(roles: Roles, lost: list[Lost]) -> list[PlacedRegister]:
     """The registers of the file in its order, arrays element by element."""
     out = []
     own = roles.facts.source.own
@@ -374,16 +366,18 @@ def _elements(roles: Roles, lost: list[Lost]) -> list[Element]:
             for count, (_, stride) in zip(counts[::-1], register.lengths[::-1], strict=True):
                 rest, step = divmod(rest, count)
                 offset += step * stride
-            out.append(Element(register, offset, register.name + index(n, counts)))
+            out.append(PlacedRegister(register, offset, register.name + index(n, counts)))
     return out
 
 
-def _places(elements: Sequence[Element], block: str, lost: list[Lost]) -> Iterator[PlacedRegister]:
+def _places(
+    elements: Sequence[PlacedRegister], block: str, lost: list[Lost]
+) -> Iterator[PlacedRegister]:
     """Yield the place of each register: in the block, or in a block by the first words of its name
     if offsets repeat."""
     words = _block_words(elements)
     taken: dict[tuple[str, int], str] = {}
-    for register, offset, name in elements:
+    for register, offset, name, _ in elements:
         plain = where = _first_words(name, words) or block
         first = taken.setdefault((where, offset), name)
         n = 1
@@ -396,7 +390,7 @@ def _places(elements: Sequence[Element], block: str, lost: list[Lost]) -> Iterat
         yield PlacedRegister(register, offset, name, where)
 
 
-def _block_words(elements: Sequence[Element]) -> int:
+def _block_words(elements: Sequence[PlacedRegister]) -> int:
     """How many first words of the registers' names part the blocks; 0 for one block."""
     clash = _clashes(elements, 0)
     if clash < max(FEWEST, len(elements) // 20):  # a few registers stand in a block of their own
@@ -410,7 +404,7 @@ def _block_words(elements: Sequence[Element]) -> int:
     return 0
 
 
-def _clashes(elements: Sequence[Element], words: int) -> int:
+def _clashes(elements: Sequence[PlacedRegister], words: int) -> int:
     """How many registers lie where another register of their block lies."""
     places = {(_first_words(element.name, words), element.offset) for element in elements}
     return len(elements) - len(places)
@@ -492,13 +486,8 @@ class RowWriter:
 
     def _row(self, place: PlacedRegister, block: str, lsb: int, width: int) -> dict[str, Any]:
         """The columns of a run of bits that say where it lies."""
-        return {
-            "block": block,
-            "offset": place.offset,
-            "register": place.name,
-            "lsb": lsb,
-            "width": width,
-        }
+        row = {"block": block, "offset": place.offset, "register": place.name}
+        return {**row, "lsb": lsb, "width": width}
 
     def _field_rows(
         self, bits: Bits, place: PlacedRegister, level: int

@@ -62,14 +62,16 @@ def read_map(
         else:
             got = what
         raise ValueError(f"{path}: got {got}, allowed is one of {', '.join(allowed)}")
-    given = {"define": define, "include": [Path(one) for one in include]}
-    given = {name: some for name, some in given.items() if some}
+    given: dict[str, Any] = {}
+    if define:
+        given["define"] = define
+    if include:
+        given["include"] = [*map(Path, include)]
     taken = {"xml": ("include",), "struct": ("define", "include")}.get(known, ())
     if given.keys() - {*taken}:
         raise ValueError(
             f"{path}: got define or include for {FORMATS[known].what}, allowed are they for a C "
-            "header, "
-            "and include for rnndb XML"
+            "header, and include for rnndb XML"
         )
     reader, collects = _function(FORMATS[known].read), gc.isenabled()
     gc.disable()  # the garbage collector would pass again and again over rows that stay
@@ -114,9 +116,9 @@ def write_map(
     """Write a register map into new files, all of them or none, and return them.
 
     The format follows from the path's suffix or ``to``, one of FORMATS; with ``features`` the
-    files hold the map of a chip that has these, as ``of_chip`` makes it. A file of enums next to
-    a table stays if it has the same text. Raises ValueError for a format or a map that cannot be
-    written, FileExistsError if a file exists already.
+    files hold the map of a chip that has these features, as ``of_chip`` makes it. A file of
+    enums next to a table stays if it has the same text. Raises ValueError for a format or a map
+    that cannot be written, FileExistsError if a file exists already.
 
     >>> import npulab
     >>> table = npulab.read_map("registers.svd")  # doctest: +SKIP
@@ -126,14 +128,13 @@ def write_map(
     need_path("write_map: path", path)
     need("write_map: to", to, str, f"is one of {', '.join(FORMATS)}")
     path = Path(path)
-    files = map_files(table if features is None else of_chip(table, features), path, to)
-    return write_files(
-        {
-            file: data
-            for file, data in files.items()
-            if file == path or not file.is_file() or file.read_bytes() != data
-        }
-    )
+    if features is not None:
+        table = of_chip(table, features)
+    files = map_files(table, path, to)
+    for file in {*files} - {path}:
+        if file.is_file() and file.read_bytes() == files[file]:
+            del files[file]
+    return write_files(files)
 
 
 def of_chip(table: RegisterTable, features: Iterable[str]) -> RegisterTable:
@@ -148,11 +149,7 @@ def of_chip(table: RegisterTable, features: Iterable[str]) -> RegisterTable:
         raise ValueError(
             f"feature: got {unknown[0]!r}, allowed is one of {', '.join(table.features) or 'none'}"
         )
-    rows = [
-        {name: value for name, value in row.items() if name != "feature"}
-        for row in table.rows
-        if row.get("feature", "") in ("", *wanted)
-    ]
+    rows = [{**row, "feature": ""} for row in table.rows if row.get("feature", "") in ("", *wanted)]
     out = RegisterTable.of(rows, table.enums, table.copyright, table.by_address)
     out.check()
     return out
@@ -166,10 +163,8 @@ def of_blocks(table: RegisterTable, blocks: Iterable[str]) -> RegisterTable:
     if unknown:
         raise ValueError(f"block: got {unknown[0]!r}, allowed is one of {', '.join(known)}")
     rows = [row for row in table.rows if row.get("block", "") in wanted]
-    used = {
-        word.removeprefix("enum:") for row in rows for word in str(row.get("value", "")).split()
-    }
-    enums = {name: codes for name, codes in table.enums.items() if name in used}
+    used = " ".join(str(row.get("value", "")) for row in rows).split()
+    enums = {name: codes for name, codes in table.enums.items() if f"enum:{name}" in used}
     return RegisterTable.of(rows, enums, table.copyright, table.by_address)
 
 
@@ -180,26 +175,7 @@ def map_files(table: RegisterTable, path: Path, to: str = "") -> dict[Path, byte
     The format follows from the path's suffix or from ``to``, one of FORMATS or a suffix with or
     without its dot. Raises ValueError for a format that cannot be written.
     """
-    known = FORMATS.get(to) or next(
-        (
-            one
-            for one in FORMATS.values()
-            if one.suffix == (f".{to.removeprefix('.')}" if to else path.suffix)
-        ),
-        None,
-    )
-    if known is None:
-        allowed = ", ".join(
-            f"{one.suffix} ({one.what})"
-            if name == one.suffix[1:]
-            else f"{name} ({one.what}, {one.suffix})"
-            for name, one in FORMATS.items()
-        )
-        if to:
-            got = f"--to: got {to}"
-        else:
-            got = f"{path}: got {path.suffix or 'no suffix'}"
-        raise ValueError(f"{got}, allowed is {allowed}")
+    known = _written_format(path, to)
     refuse_if(not table.rows, path, "a map without a field", "is one that has some")
     table.check()
     if known.write:
@@ -208,13 +184,31 @@ def map_files(table: RegisterTable, path: Path, to: str = "") -> dict[Path, byte
     enums, shared = table.enums_csv().encode(), path.parent / ENUMS
     if path == shared and enums:
         raise ValueError(
-            f"{path}: got the name of the table of enums that goes beside it, allowed is another"
+            f"{path}: got the name of the table of enums that lies next to it, allowed is another"
         )
     if shared.is_file() and shared.read_bytes() != enums and shared != path:
         return {**out, own_enums(path): enums or table_text(ENUM_COLUMNS, []).encode()}
     if enums:
         return {**out, shared: enums}
     return out
+
+
+def _written_format(path: Path, to: str) -> Format:
+    """The format that a name or suffix asks for, by default the suffix of the path."""
+    if to in FORMATS:
+        return FORMATS[to]
+    suffix, got = path.suffix, f"{path}: got {path.suffix or 'no suffix'}"
+    if to:
+        suffix, got = f".{to.removeprefix('.')}", f"--to: got {to}"
+    allowed = []
+    for name, known in FORMATS.items():
+        if known.suffix == suffix:
+            return known
+        if name == known.suffix[1:]:
+            allowed.append(f"{known.suffix} ({known.what})")
+        else:
+            allowed.append(f"{name} ({known.what}, {known.suffix})")
+    raise ValueError(f"{got}, allowed is {', '.join(allowed)}")
 
 
 def _function(name: str) -> Any:
@@ -224,6 +218,7 @@ def _function(name: str) -> Any:
 
 
 def _is_table(head: bytes) -> bool:
+    """True if the first line that is not a comment has the columns of a table."""
     lines = head.decode("utf-8-sig", "replace").splitlines()
     first = next((line for line in lines if line.strip() and not line.startswith(COMMENT)), "")
     return {*REQUIRED} <= {name.strip().strip('"') for name in first.split(",")}

@@ -125,7 +125,7 @@ def _mask(row: Row) -> int:
 
 
 def _both(have: Mapping[str, Any], feature: str) -> list[Any]:
-    """The values that a chip with this feature has too; those of all chips if it is blank."""
+    """The values that a chip with this feature has too; the values of all chips if it is blank."""
     if not feature:
         return [*have.values()]
     return [have[name] for name in (feature, "") if name in have]
@@ -253,17 +253,9 @@ def _fields(
         rows = []
         for n, (word, lsb, width, at) in enumerate(pieces(low, high - low + 1)):
             index = register.offset // WORD_BYTES + word
-            row = {
-                "block": register.block,
-                "offset": WORD_BYTES * index,
-                "register": names.get((register.block, index), register.name),
-                "field": name,
-                "lsb": lsb,
-                "width": width,
-                "feature": "",
-                **found.row,
-                "note": note,
-            }
+            row = {"block": register.block, "offset": WORD_BYTES * index, "feature": ""}
+            row["register"] = names.get((register.block, index), register.name)
+            row |= {"field": name, "lsb": lsb, "width": width, **found.row, "note": note}
             if high - low >= MOST_FIELD_BITS:
                 row |= {"field": f"{name}[{n}]", "value": ""}
             elif crosses:

@@ -39,6 +39,7 @@ from npulab.registers.formats.svd_names import (
     View,
     declare,
     elements,
+    name_of,
     parsed,
     view_of,
 )
@@ -178,7 +179,7 @@ def _registers(root: View, device: Device) -> Iterator[Register]:
             if device.is_own:
                 raise
             count = sum(inner.tag == "register" for registers in peripheral for inner in registers)
-            device.lose(peripheral.where, f"the peripheral {_name(peripheral)}", error, count)
+            device.lose(peripheral.where, f"the peripheral {name_of(peripheral)}", error, count)
             continue
         for block, about, register in blocks:
             unique = f"{register.name}_{register.offset:#x}"
@@ -205,7 +206,7 @@ def _peripheral(
     if empty:
         device.losses.lose(
             peripheral.where,
-            f"where the peripheral {_name(peripheral)} lies: its baseAddress is empty",
+            f"where the peripheral {name_of(peripheral)} lies: its baseAddress is empty",
         )
     for place in elements(view, "baseAddress", device, 0 if empty else None):
         block = _own_name(device, "block", view.path, place.name)
@@ -216,10 +217,6 @@ def _peripheral(
             for register in _inside(some, RegisterPlace(block, "", 0), around.of(view), device):
                 yield block, about, register
                 about = ""
-
-
-def _name(element: Element) -> str:
-    return next((inner.text for inner in element if inner.tag == "name"), "")
 
 
 def _inside(
@@ -310,7 +307,7 @@ def _fits(found: Found, fields: list[Found], register: str, size: int, device: D
         device.losses.lose(found.where, f"{what}, {reason}")
         return False
     if any(found.low <= other.high and other.low <= found.high for other in fields):
-        device.losses.lose(found.where, f"{what}, of whose bits another has some")
+        device.losses.lose(found.where, f"{what}, which shares bits with another field")
         return False
     return True
 
@@ -329,7 +326,7 @@ def _reset(view: View, name: str, around: Around, device: Device) -> list[str]:
         if around.mask:
             reset &= parsed(view.where, f"register {name}", "resetMask", around.mask)
     except ValueError:
-        device.losses.lose(view.where, f"the reset value of {name}, which is no number")
+        device.losses.lose(view.where, f"the reset value of {name}, which is not a number")
         return []
     if view.text("resetValue") or reset:
         return [f"reset {reset:#x}"]
@@ -367,7 +364,7 @@ def _enum(view: View, block: str, name: str, width: int, device: Device) -> str:
     if not some:
         return ""
     element, seen = some[0], 0
-    label = _name(element)
+    label = name_of(element)
     while not any(inner.tag == "enumeratedValue" for inner in element) and (
         source := element.get("derivedFrom")
     ):
@@ -378,7 +375,7 @@ def _enum(view: View, block: str, name: str, width: int, device: Device) -> str:
                 f"{element.where}: enumeratedValues of {name}: got derivedFrom {source!r}, "
                 "allowed is the name of others in the file, not derived from these"
             )
-        element, label = base, label or _name(base)
+        element, label = base, label or name_of(base)
     values = _values(element, name, width, device)
     if not values:
         return ""

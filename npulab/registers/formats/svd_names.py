@@ -141,61 +141,65 @@ def parsed(where: str, what: str, tag: str, text: str) -> int:
 
 
 def declare(around: Element, path: str, device: Device) -> None:
-    """Record the elements that others may be derived from, and npulab's own extensions."""
+    """Record the elements that other elements may be derived from, and npulab's own extensions."""
     for child in around:
         if child.tag in ("peripherals", "registers", "fields"):
             declare(child, path, device)
         elif child.tag in DERIVED:
-            name = next((inner.text for inner in child if inner.tag == "name"), "")
+            name, known = name_of(child), device.places
             own = ".".join(filter(None, (path, name)))
             device.scopes[id(child)] = path
-            (device.enum_elements if child.tag == "enumeratedValues" else device.places).setdefault(
-                own, child
-            )
-            if child.tag == "enumeratedValues" and name:
-                device.enum_elements.setdefault(name, child)
+            if child.tag == "enumeratedValues":
+                known = device.enum_elements
+                if name:
+                    known.setdefault(name, child)
+            known.setdefault(own, child)
             declare(child, own, device)
         elif child.tag == "vendorExtensions":
-            maps = [some for some in child if some.tag == f"{NPULAB} map"]
-            if maps:
-                device.own["map", ""] = child
-            for inner in (inner for some in maps for inner in some):
-                tag = inner.tag.removeprefix(f"{NPULAB} ")
-                device.own[tag, inner.get("name")] = inner
-                if tag == "enum":
-                    device.enums.own(inner.get("name")).update(
-                        {
-                            parsed(value.where, "value", "raw", value.get("raw")): value.get("name")
-                            for value in inner
-                        }
-                    )
+            for extension in child:
+                if extension.tag == f"{NPULAB} map":
+                    device.own["map", ""] = child
+                    _declare_own(extension, device)
+
+
+def _declare_own(extension: Element, device: Device) -> None:
+    """Record what npulab's own extension says of registers, fields and enums."""
+    for inner in extension:
+        tag, name = inner.tag.removeprefix(f"{NPULAB} "), inner.get("name")
+        device.own[tag, name] = inner
+        if tag == "enum":
+            names = device.enums.own(name)
+            for value in inner:
+                raw = parsed(value.where, "value", "raw", value.get("raw"))
+                names[raw] = value.get("name")
+
+
+def name_of(*chain: Element) -> str:
+    """Return the name of an element, or of the first in a chain that has one; blank for none."""
+    for element in chain:
+        for inner in element:
+            if inner.tag == "name":
+                return inner.text
+    return ""
 
 
 def view_of(element: Element, device: Device) -> View:
     """Return an element and the elements it is derived from, which are named as seen from the
     element that names them."""
-    name = next((inner.text for inner in element if inner.tag == "name"), "")
     path = device.scopes[id(element)]
     chain, scope = [element], path
     while source := chain[-1].get("derivedFrom"):
-        base = next(
-            (device.places[some] for some in _seen_from(scope, source) if some in device.places),
-            None,
-        )
-        if (
-            base is None
-            or base.tag != element.tag
-            or len(chain) > MOST_DERIVED
-            or any(base is some for some in chain)
-        ):
+        places = filter(None, map(device.places.get, _seen_from(scope, source)))
+        base = next(places, None)
+        again = any(base is earlier for earlier in chain)
+        if base is None or again or base.tag != element.tag or len(chain) > MOST_DERIVED:
             raise ValueError(
-                f"{element.where}: {element.tag} {name}: got derivedFrom {source!r}, allowed is "
-                f"another {element.tag} of the file, not derived from this one"
+                f"{element.where}: {element.tag} {name_of(element)}: got derivedFrom {source!r}, "
+                f"allowed is another {element.tag} of the file, not derived from this one"
             )
         scope = device.scopes[id(base)]
         chain.append(base)
-    name = name or next((inner.text for some in chain for inner in some if inner.tag == "name"), "")
-    return View(tuple(chain), ".".join(filter(None, (path, name))))
+    return View(tuple(chain), ".".join(filter(None, (path, name_of(*chain)))))
 
 
 def dim_of(view: View) -> int:
@@ -234,9 +238,10 @@ def elements(
     step = view.number("dimIncrement")
     for n, word in enumerate(_index(view, count, what)):
         device.step(view.where, what)
-        yield ArrayElement(
-            name.replace("%s", word) if "%s" in name else f"{name}[{word}]", begin + step * n
-        )
+        numbered = f"{name}[{word}]"
+        if "%s" in name:
+            numbered = name.replace("%s", word)
+        yield ArrayElement(numbered, begin + step * n)
 
 
 def _index(view: View, count: int, what: str) -> list[str]:
