@@ -122,6 +122,7 @@ def repeats(rows: Iterable[Row], features: Iterable[str]) -> dict[str, Repeat]:
         base = _number(row, "offset", where) or 0
         counted, step = str(row.get("count") or "").strip(), 0
         counts, strides = tuple[int, ...](), tuple[int, ...]()
+        # a name in place of a number: the field that counts the items of a command
         if counted.isidentifier():
             step = _number(row, "stride", where) or 0
         else:

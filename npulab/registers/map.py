@@ -390,6 +390,7 @@ class RegisterMap:
             _turn(rows[some].T, columns)
             for word, lsb, width, at, values, first in steps:
                 run, into = columns[word], values[some]
+                # the first piece is cut in the place of its values, which saves a copy
                 room = scratch
                 if first and into.itemsize == WORD_BYTES:
                     room = into

@@ -220,6 +220,7 @@ class Layout:
         """Return a struct or union laid out; raises NotUnderstoodError."""
         place = cursor.location.offset
         if place not in self.laid:
+            # a record that is asked for again while it is laid out holds itself
             self.laid[place] = NotUnderstoodError("it holds itself")
             try:
                 self.laid[place] = self._record(cursor)
@@ -324,6 +325,7 @@ class Layout:
             return -(-at // natural) * natural
         start = -(-at // max(asked, 1)) * max(asked, 1)
         first, last = start // natural, (start + width - 1) // natural
+        # without packing, a bit-field that would cross the unit of its type begins the next unit
         if not most and first != last and last - first + 1 > size // natural:
             start = -(-start // natural) * natural
         return start
@@ -453,6 +455,7 @@ def _rename(tops: dict[int, tuple[Any, str]], kind: Any, name: str, worse: str =
 def alternatives(members: Sequence[MemberRuns]) -> list[Run]:
     """Return the runs of a union: of its members that are more than plain words, as features if
     they overlap, and the bits of longer members after them."""
+    # a member of plain words only is another view of the bits that the other members name
     chosen = [member for member in members if not member.plain] or [*members[:1]]
     owners: list[tuple[int, int, int]] = []
     runs: list[Run] = []
@@ -464,6 +467,7 @@ def alternatives(members: Sequence[MemberRuns]) -> list[Run]:
     for start, end, n in sorted(owners):
         clash |= start < last[0] and n != last[1]
         last = max(last, (end, n))
+    # holes of a single member stay; several members may fill each other's holes
     if len(chosen) == 1:
         runs = [*chosen[0].runs]
     if clash:

@@ -38,6 +38,7 @@ def c_text(table: RegisterTable) -> str:
     lines += _enums(table, names, macros)
     for block, rows in table.blocks.items():
         offsets = [row["offset"] for row in rows]
+        # a struct of so far registers would be reserved words for the most part
         if (max(offsets) - min(offsets)) // WORD_BYTES >= MOST_WORDS:
             name = c_name(block or "registers")
             lines += [
@@ -104,6 +105,7 @@ def _said(table: RegisterTable) -> Iterator[str]:
 
 def _enums(table: RegisterTable, names: Identifiers, macros: Identifiers) -> Iterator[str]:
     for name, values in table.enums.items():
+        # an enumerator of C is an int
         if max(values, default=0) > INT_MOST:
             yield from _defines(name, values, macros)
             continue

@@ -32,7 +32,7 @@ class Format(NamedTuple):
 FORMATS = {
     row.pop("format"): Format(**row) for row in read_table(Path(__file__).with_name("formats.csv"))
 }
-HEAD = 2**16
+HEAD = 2**16  # bytes of a file by which its format is found
 ROOTS = {"database": "xml", "device": "svd"}
 
 

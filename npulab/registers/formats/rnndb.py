@@ -56,9 +56,9 @@ from npulab.support.refuse import refuse_if
 NAMESPACE = "http://nouveau.freedesktop.org/"
 # the namespace of npulab's attributes: at, value, address, align, evidence, nameless, addresses
 NPULAB = "urn:npulab:registers"
-FILES = 64
+FILES = 64  # of a database, imports of imports counted too
 FOLDERS_ABOVE = 3  # how many folders above a file may have its imports
-MOST_ELEMENTS = 2**18
+MOST_ELEMENTS = 2**18  # of a file
 PLAIN = ("", "uint", "hex", "boolean", "bitfield", "address", "waddress")
 POINTERS = ("address", "waddress")
 SIZES = {"reg8": 8, "reg16": 16, "reg32": WORD_BITS, "reg64": 2 * WORD_BITS}

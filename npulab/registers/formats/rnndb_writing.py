@@ -187,6 +187,7 @@ def _arrays(
             shapes.add(
                 tuple(reg._replace(offset=reg.offset - begin, name=tail) for reg, tail in element)
             )
+        # an array for readers: elements 0 to n of one shape, evenly apart
         if len(shapes) == 1 and sorted(elements) == [*range(len(elements))] and stride >= 0:
             first = [register._replace(name=tail) for register, tail in elements[0]]
             arrays[members[0]] = name, offset, stride, len(elements), first

@@ -191,6 +191,7 @@ def view_of(element: Element, device: Device) -> View:
     while source := chain[-1].get("derivedFrom"):
         places = filter(None, map(device.places.get, _seen_from(scope, source)))
         base = next(places, None)
+        # a chain that comes back to an element of its own has no end
         again = any(base is earlier for earlier in chain)
         if base is None or again or base.tag != element.tag or len(chain) > MOST_DERIVED:
             raise ValueError(

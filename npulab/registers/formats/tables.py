@@ -254,6 +254,7 @@ def read_csv(path: Path) -> RegisterTable:
         refuse_if(name not in known, where, f"column {name!r}", f"are {', '.join(COLUMNS)}")
     plain: list[Row] = []
     blocks: Sequence[Row] = ()
+    # rows that are expanded have no line of their own, so the error names the file alone
     if shaped(row for _, row in rows):
         with refusing(path):
             words, blocks = expanded(row for _, row in rows)
