@@ -95,7 +95,8 @@ def correlate(
 
 
 def _figures(fields: Sequence[Field], words: Array, columns: Columns) -> dict[str, Array]:
-    """Return the figures ``(F, P)`` of fields and parameters by column of the table."""
+    """Return the figures of F fields and P parameters, ``(F, P)`` each, by the name of the column
+    of the table."""
     stored = []
     meant = []
     for item in fields:
@@ -231,7 +232,7 @@ def _bits_at(words: Array, bits: Any) -> Array:
     return words >> np.asarray(bits, np.uint32) & np.uint32(1)
 
 
-# ---- arguments ----
+# ---- arguments as arrays ----
 
 
 def _enough(rows: int) -> int:
@@ -240,7 +241,8 @@ def _enough(rows: int) -> int:
 
 
 def _columns(parameters: Any, rows: int) -> Columns:
-    """Return each parameter as int64, float64 or text, none missing."""
+    """Return each parameter as an array of int64, float64 or text; raises ValueError if there are
+    none, or if a value is missing."""
     if not hasattr(parameters, "keys"):
         got = type(parameters).__name__
         allowed = "a DataFrame or a mapping of columns"
@@ -338,7 +340,7 @@ def _is_column(values: Array, column: Array) -> bool:
 
 
 def _named(fields: Sequence[Field], columns: Columns, laws: Any) -> Array:
-    """Return ``(F, P)`` bool: a law of some of the field's bits names the parameter."""
+    """Return ``(F, P) bool``: True if the law of any bit of the field names the parameter."""
     out = np.zeros((len(fields), len(columns)), bool)
     if laws is None:
         return out
@@ -399,8 +401,8 @@ def _ranked(columns: Iterable[Array], bins: int) -> tuple[Array, Array]:
 
 
 def _pearson(ours: Array, theirs: Array) -> Array:
-    """Return ``(F, P)`` for columns ``(N, F)`` and ``(N, P)``; 0 for a column that never
-    changes."""
+    """Return the correlation ``(F, P)`` of columns ``(N, F)`` with columns ``(N, P)``; 0 for a
+    column that never changes."""
     if not ours.size:
         return np.zeros((0, theirs.shape[1]))
     product = _unit(ours).T @ _unit(theirs)
@@ -408,11 +410,13 @@ def _pearson(ours: Array, theirs: Array) -> Array:
 
 
 def _unit(columns: Array) -> Array:
-    """Return columns with mean 0 and length 1; 0 for a column that never changes."""
+    """Return the columns shifted to mean 0 and scaled to length 1; zeros for a column that never
+    changes."""
     moves = np.any(columns != columns[:1], axis=0)
     centred = columns - columns.mean(axis=0)
     columns = np.where(moves, centred, 0.0)
-    # the squares of very large and very small numbers would not be finite, or be 0
+    # scale first, because squares of very large numbers would be infinite, those of very small ones
+    # 0
     size = np.abs(columns).max(axis=0, initial=0)
     size[size == 0] = 1
     columns = columns / size
