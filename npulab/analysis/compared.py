@@ -162,8 +162,8 @@ def left_of(of: Target, capture: Capture, lifted: Lifted, compared: Collection[s
         rest = min(extent.start, len(data)) + rest_left(capture, extent.stop)
         if rest:
             out.append(
-                f"{rest} of {len(data)} bytes of buffer {OUTPUT!r} are of no output that the jobs "
-                "say"
+                f"{rest} of {len(data)} bytes of buffer {OUTPUT!r} belong to no output that the "
+                "jobs say"
             )
     for name in outputs_of(capture):
         if name not in compared:

@@ -554,7 +554,7 @@ class CaptureSet:
         kinds = {(c.target, c.jobs[c.main].block, len(c.words)) for c in self.captures}
         if len(kinds) != 1:
             raise ValueError(
-                f"words: got first jobs of {len(kinds)} kinds {sorted(kinds)}, allowed is one"
+                f"words: got main jobs of {len(kinds)} kinds {sorted(kinds)}, allowed is one"
             )
         return np.stack([capture.words for capture in self.captures])
 

@@ -287,7 +287,7 @@ class Command:
 
     def _wait(self) -> None:
         if self.stop.wait(self.cooldown):
-            raise Stopped("it was stopped")
+            raise Stopped("the run was stopped during its cooldown")
 
 
 def _with_folder(program: Any, folder: Path) -> str | tuple[str, ...]:

@@ -266,5 +266,8 @@ def _trial(entry: Mapping[str, Any], number: int) -> Trial:
         raise ValueError(f"outcome: got {outcome!r}, allowed is {', '.join(OUTCOMES)}")
     texts = isinstance(reason, str) and isinstance(time, str)
     if not texts or not isinstance(seconds, int | float):
-        raise ValueError("reason, seconds, time: got something that is no text, number, text")
+        raise ValueError(
+            "reason, seconds, time: got values of other types, allowed are a text, a number and a "
+            "text"
+        )
     return Trial(tuple(subset), reason, outcome, float(seconds), time, entry)

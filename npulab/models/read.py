@@ -396,8 +396,8 @@ class _LayerParts:
             back = self.neighbour(self.users, output, complement.name)
             if back is None or activation or kind == "average":
                 raise ValueError(
-                    f"input: got what {complement.name} gives, allowed where a maximum without "
-                    "activation goes into another"
+                    f"input: got the output of {complement.name}, allowed only for a maximum "
+                    f"without activation whose output goes into another {complement.name}"
                 )
             kind, x = "min", complement.inputs[0]
             output, activation = self.activated(back.outputs[0])

@@ -57,7 +57,7 @@ def need_file(path: Path) -> None:
         return
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such file")
-    got = "what is no file"
+    got = "something that is no plain file"
     if path.is_dir():
         got = "a folder"
     raise ValueError(f"{path}: got {got}, allowed is a file")
@@ -73,7 +73,7 @@ def opened(path: Path) -> io.BufferedReader:
     # the file was replaced since ``need_file`` looked at it
     if not stat.S_ISREG(os.fstat(plain.fileno()).st_mode):
         plain.close()
-        raise ValueError(f"{path}: got what is no file, allowed is a file")
+        raise ValueError(f"{path}: got something that is no plain file, allowed is a file")
     return io.BufferedReader(plain)
 
 

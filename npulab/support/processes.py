@@ -179,7 +179,7 @@ def execute(
 
 def _go_on(stops: tuple[threading.Event, ...]) -> None:
     if any(stop.is_set() for stop in stops):
-        raise Stopped("it was stopped")
+        raise Stopped("the run was stopped")
 
 
 def _listen(pipe: int, said: bytearray) -> bool:

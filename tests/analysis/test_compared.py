@@ -388,7 +388,7 @@ def test_the_rest_of_a_page_is_no_output_and_junk_is_said(
         )
         assert (
             found.reason
-            == f"{len(more)} of {1200 + len(more)} bytes of buffer 'output' are of no output that the jobs say"
+            == f"{len(more)} of {1200 + len(more)} bytes of buffer 'output' belong to no output that the jobs say"
         )
     npulab.save(
         replace(capture.with_buffers(output=output + bytes(1000)), name="longer"),

@@ -281,7 +281,7 @@ def test_what_lies_where_a_capture_goes_is_moved_aside(tmp_path: Path) -> None:
     (tmp_path / "s/set-aside/00003").mkdir(parents=True)
     with pytest.warns(
         UserWarning,
-        match=r"captures/0000\d: is no capture .* it was moved to .*set-aside/0000\d(-2)?, nothing",
+        match=r"captures/0000\d: is not a capture .* it was moved to .*set-aside/0000\d(-2)?, nothing",
     ) as said:
         explore(Toy(), RANGES, budget=6, store=tmp_path / "s")
     assert len([one for one in said if "was moved to" in str(one.message)]) == 3

@@ -146,7 +146,7 @@ def test_a_description_that_is_no_file_is_told_as_that(
     text = str(told.value).replace(repr(description), "'capture.json'")
     # where something is at the end of the link, a capture is refused as it is read
     refused_as_read = text.startswith(
-        (f"{file}: got a folder, allowed", f"{file}: got what is no file, allowed")
+        (f"{file}: got a folder, allowed", f"{file}: got something that is no plain file, allowed")
     )
     assert f"{file} {why}" in text or refused_as_read
     assert "echo" not in text

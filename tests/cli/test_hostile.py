@@ -184,7 +184,7 @@ def test_a_case_leads_nowhere(tmp_path: Path, name: str) -> None:
     (folder / name).unlink()
     (folder / name).symlink_to("/dev/zero")
     with pytest.raises(
-        ValueError, match=r"is no file, allowed is a file$|is a link, allowed is a file"
+        ValueError, match=r"is no plain file, allowed is a file$|is a link, allowed is a file"
     ):
         npulab.load(folder)
 
@@ -202,7 +202,8 @@ def test_pipes_and_devices_are_not_waited_for(tmp_path: Path) -> None:
             begin,
         ):
             with pytest.raises(
-                npulab.FormatError, match=r"^\S+: got what is no file, allowed is a file$"
+                npulab.FormatError,
+                match=r"^\S+: got something that is no plain file, allowed is a file$",
             ):
                 read(path)
 
@@ -244,7 +245,9 @@ def test_a_recorders_folder_says_objects(tmp_path: Path, change: dict[str, Any])
 def test_a_pipe_in_a_recorders_folder_is_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text('{"npu": "mine"}')
     os.mkfifo(tmp_path / "input.bin")
-    with pytest.raises(ValueError, match=r"input\.bin: got what is no file, allowed is a file$"):
+    with pytest.raises(
+        ValueError, match=r"input\.bin: got something that is no plain file, allowed is a file$"
+    ):
         folder_importer(
             "mine",
             {"c": {}},

@@ -91,7 +91,7 @@ class Interrupted(Slow):
     def __call__(self, capture: Capture) -> str:
         self.asked.release()
         assert self.stop.wait(SOON)
-        raise Stopped("it was stopped")
+        raise Stopped("the run was stopped")
 
 
 # ---- the model ----

@@ -92,7 +92,7 @@ def test_a_pipe_is_not_waited_for(folder: Path, name: str) -> None:
         os.mkfifo(made / file)
     with pytest.warns(
         UserWarning,
-        match=r"entry_points.txt: got what is no file, allowed is a file; its entry points are left out$",
+        match=r"entry_points.txt: got something that is no plain file, allowed is a file; its entry points are left out$",
     ):
         assert "vivante" in npulab.targets()
 

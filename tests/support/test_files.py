@@ -35,7 +35,9 @@ def test_reading_is_bounded(tmp_path: Path) -> None:
 def test_what_has_no_end_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):
-        with pytest.raises(ValueError, match=r": got what is no file, allowed is a file$"):
+        with pytest.raises(
+            ValueError, match=r": got something that is no plain file, allowed is a file$"
+        ):
             read_bounded(path, 4)
 
 
@@ -98,7 +100,9 @@ def test_what_became_a_pipe_is_not_read(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(
         "npulab.support.files.need_file", lambda path: None
     )  # a file when it was looked at
-    with pytest.raises(ValueError, match=r"pipe: got what is no file, allowed is a file$"):
+    with pytest.raises(
+        ValueError, match=r"pipe: got something that is no plain file, allowed is a file$"
+    ):
         read_bounded(tmp_path / "pipe", 10)
 
 

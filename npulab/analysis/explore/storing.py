@@ -126,8 +126,8 @@ class Store:
             got, allowed = head["about"].get(name), self.about.get(name)
             if got != allowed:
                 raise ValueError(
-                    f"{path}: got an exploration with {name} {str(got)[:60]}, allowed is this "
-                    f"one's, {str(allowed)[:60]}; give another folder"
+                    f"{path}: got an exploration with {name} {str(got)[:60]}, allowed is "
+                    f"that of this exploration, {str(allowed)[:60]}; give another folder"
                 )
         self.answers = [_kept(path, number, entry) for number, entry in enumerate(rest, 2)]
 
@@ -237,7 +237,7 @@ def _entry(path: Path, number: int, line: bytes) -> dict[str, Any]:
         entry = json.loads(text)
     except (ValueError, RecursionError):
         raise ValueError(
-            f"{path}, line {number}: got a line whose checksum is not its own, allowed is what an "
+            f"{path}, line {number}: got a line with a wrong checksum, allowed is what an "
             "exploration wrote"
         ) from None
     if not isinstance(entry, dict):

@@ -41,7 +41,7 @@ def result(known: Evidence, weights: Weights) -> Scan:
     if len(odd) > ODD * data:
         odd = []
         known.notes.append(
-            "data bits change their weight by what is no power of two: is the step right?"
+            "data bits change a weight by amounts that are no powers of two: is the step right?"
         )
     odd += _doubles(places, roles)
     kinds[odd] = "control"
