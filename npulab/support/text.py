@@ -29,9 +29,8 @@ def one_line(text: str) -> str:
     r"""A sentence on one line, with control characters escaped.  Quoted texts are cut to 80
     characters, which include their last 30, where the name at the end of a path stands.
 
-    >>> one_line(f"got {'x' * 200 + 'y' * 30!r},\nallowed is less")
-    "got 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...yyyyyyyyyyyyyyyyyyyyyyyyyyyyyy', allowed
-    is less"
+    >>> one_line(f"got\n{'x' * 200 + 'y' * 30!r}")
+    "got 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...yyyyyyyyyyyyyyyyyyyyyyyyyyyyyy'"
     """
     quoted = QUOTED.sub(lambda found: f"{found[1]}{_cut_middle(found[2])}{found[1]}", text)
     short = RUN.sub(r"\1...", quoted)

@@ -67,7 +67,7 @@ def result(known: Evidence, weights: Weights) -> Scan:
 
 
 def _notes(known: Evidence, hanging: Sequence[tuple[int, ...]]) -> list[str]:
-    """Sentences on what the runs could not show of the bits that moved nothing alone."""
+    """Return sentences on what the runs could not show of the bits that moved nothing alone."""
     notes = []
     quiet = known.quiet
     fragile = known.fragile[quiet]
@@ -118,8 +118,8 @@ def _places_of_bits(known: Evidence, weights: Weights) -> tuple[Array, Array]:
 
 
 def _relative(known: Evidence, weights: Weights) -> dict[int, int]:
-    """The orders of bits that only views without a known step show: counted from the smallest
-    change that any weight (or any bias) makes."""
+    """Return the orders of bits that only views without a known step show: counted from the
+    smallest change that any weight (or any bias) makes."""
     orders: dict[int, int] = {}
     for role in ("weight", "bias"):
         sizes: dict[int, float] = {}
@@ -140,8 +140,8 @@ def _relative(known: Evidence, weights: Weights) -> dict[int, int]:
 
 
 def _largest_change(view: View, effect: Effect, role: str) -> float:
-    """The largest change of an output that is not at the end of its type; for a weight divided by
-    the input that it multiplies."""
+    """Return the largest change of an output that is not at the end of its type; for a weight
+    divided by the input that it multiplies."""
     kept = ~effect.cut
     change = np.abs(effect.change[kept])
     if role == "weight":
@@ -151,8 +151,8 @@ def _largest_change(view: View, effect: Effect, role: str) -> float:
 
 
 def _doubles(places: Array, roles: Array) -> list[int]:
-    """The bits that claim the same place in a weight or bias as another bit, but lie apart from its
-    other bits."""
+    """Return the bits that claim the same place in a weight or bias as another bit, but lie apart
+    from its other bits."""
     same_place = np.all(places[1:, :ORDER] == places[:-1, :ORDER], axis=1)
     alike = same_place & (roles[1:] == roles[:-1])
     neighbours = np.zeros(len(roles), int)
