@@ -1,6 +1,6 @@
 """npulab: a workbench for people who find out how an undocumented NPU works.
 
-The public names stand in ``__init__.pyi``, where readers and type checkers see them.  Each is
+The public names stand in ``__init__.pyi``, where readers and type checkers see them. Each is
 loaded when it is first used, so that ``import npulab`` loads neither numpy nor pandas.
 
 >>> import npulab

@@ -79,16 +79,16 @@ class Comparison:
     - ``claims agree``: only claims could be compared.
 
     ``outputs`` is the number of output elements; ``compared`` of them were compared and
-    ``mismatches`` differ.  ``first`` (row, column, channel) is the first that differs, ``max`` the
+    ``mismatches`` differ. ``first`` (row, column, channel) is the first that differs, ``max`` the
     largest difference in units of ``unit``: "code", or "ulp" for real numbers (by how
     many representable numbers they are apart; +0 and -0 are equal, and so are two NaN).
 
     ``predicted`` and ``captured`` are ``(H, W, C)``, for a fully connected layer ``(batches, 1,
-    C)``, or None.  ``reason`` says in words what is wrong.  ``layer`` is the lifted layer, ``rule``
+    C)``, or None. ``reason`` says in words what is wrong. ``layer`` is the lifted layer, ``rule``
     the rounding rule it was emulated with, ``x`` the input; ``hypotheses`` searches for other rules
-    or layers that would make the output equal.  ``claims`` are statements of other sources about
+    or layers that would make the output equal. ``claims`` are statements of other sources about
     the fields of the capture; if no output was compared, the verdict says if they agree.
-    ``before_run`` is True if the output was recorded before the job ran.  ``fill`` is the number of
+    ``before_run`` is True if the output was recorded before the job ran. ``fill`` is the number of
     bytes that lie inside the output and hold no element of it, if they are not all the same, else
     0.
     """
@@ -130,7 +130,7 @@ class Comparison:
 
     @property
     def ok(self) -> bool:
-        """True if nothing differs.  An output that was never written counts as a difference, unless
+        """True if nothing differs. An output that was never written counts as a difference, unless
         the capture says that it was recorded before the run."""
         sound = self.words and self.coefficients is not False
         unwritten = self.verdict == NOT_EXECUTED and not self.before_run
@@ -678,7 +678,7 @@ def explain(capture: Capture, byte: int | None = None) -> pd.DataFrame:
     weights the run stands for).
 
     With ``byte`` there are only runs that have a bit in that byte, or that begin there and have no
-    bits.  Raises ValueError if a byte cannot be explained, and for a ``byte`` outside of the
+    bits. Raises ValueError if a byte cannot be explained, and for a ``byte`` outside of the
     buffer.
     """
     from npulab.registers.shown import Table
@@ -708,19 +708,19 @@ def diff(a: Any, b: Any, *, never: bool = False, tasks: Sequence[int] = ()) -> p
     address.
 
     A field that one side does not have is None there; ``address`` is True if the field points into
-    memory.  Register writes that leave the same state in another way (a register is written twice,
+    memory. Register writes that leave the same state in another way (a register is written twice,
     or in another order) differ too, in the fields ``(writes)`` of a register and ``(order)`` of a
     block.
 
-    Buffers are compared by ``diff_buffers``.  With ``tasks``, a number for each side, only these
+    Buffers are compared by ``diff_buffers``. With ``tasks``, a number for each side, only these
     two jobs are compared, as task 0; ``a`` and ``b`` may then be the same capture.
 
     For two CaptureSets or two Sweeps the columns are task, block, register, field, differs
     (``always``: no value occurs on both sides; ``sometimes``), constant (True if each side has one
     value and they differ), a, b (the values that occur, at most five) and address; the order of
-    register writes is not compared.  Two Sweeps with equal parameters in each row also have
-    ``pairs``: the number of rows in which the field differs.  If the words of a sweep have no map,
-    its fields are runs of bits.  Fields that ``never`` differ are left out, unless ``never`` is
+    register writes is not compared. Two Sweeps with equal parameters in each row also have
+    ``pairs``: the number of rows in which the field differs. If the words of a sweep have no map,
+    its fields are runs of bits. Fields that ``never`` differ are left out, unless ``never`` is
     True.
 
     Raises ValueError for captures of different targets, sweeps of different blocks, and ``never``
@@ -1016,7 +1016,7 @@ def _diff_sweeps(a: Sweep, b: Sweep, never: bool) -> pd.DataFrame:
 
 
 def _fields_of_sweep(of: Sweep, other: Sweep) -> dict[Key, tuple[Field, Array]]:
-    """Return the fields of a sweep with their raw values ``(N,)``.  They are read with its map or,
+    """Return the fields of a sweep with their raw values ``(N,)``. They are read with its map or,
     if it has none, with the map of the other sweep; else they are runs of bits."""
     registers = of.registers or other.registers or _runs_of_bits(of, other)
     fields: dict[Key, tuple[Field, Array]] = {}

@@ -66,7 +66,7 @@ def extent_of(of: Target, capture: Capture, lifted: Lifted) -> range:
     writes.
 
     The target states it; if it does not, the range is that of the bytes that ``lift`` reads, and
-    the fill after them.  This fill is at most as long as the longest fill between elements, or as
+    the fill after them. This fill is at most as long as the longest fill between elements, or as
     alignment needs.
     """
     if of.extent is not None:

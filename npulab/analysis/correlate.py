@@ -1,13 +1,13 @@
 """Which parameter changes which bit: correlation of fields with layer parameters, and the bits that
 flip over a sweep.
 
-These figures say where to look; a high figure is not a law.  Mutual information is in bits, and is
-computed from binned columns.  A column with no more values than bins has a bin for each value;
-every other column has bins with equal numbers of captures, but equal values stay in one bin.  The
+These figures say where to look; a high figure is not a law. Mutual information is in bits, and is
+computed from binned columns. A column with no more values than bins has a bin for each value;
+every other column has bins with equal numbers of captures, but equal values stay in one bin. The
 number of bins, 2 to ``MOST_BINS``, is such that each pair of bins has ``PER_CELL`` captures on
-average.  The information that chance alone would give is subtracted after Miller and Madow
+average. The information that chance alone would give is subtracted after Miller and Madow
 ((occupied cells - 1) / 2N nats are added to each entropy), and the result is limited to the range
-from 0 to the smaller of the two entropies.  A column that never changes has 0 everywhere.
+from 0 to the smaller of the two entropies. A column that never changes has 0 everywhere.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def correlate(
     information first.
 
     ``words`` are ``(N, W) uint32``, or a sweep, which has its parameters; ``parameters`` is a
-    DataFrame or a mapping of columns, N rows.  The fields are those of ``registers``.  Without it
+    DataFrame or a mapping of columns, N rows. The fields are those of ``registers``. Without it
     they are the fields of ``laws``, if given, and the longest runs of other bits that vary.
 
     Columns: ``field``; ``word`` and ``lsb`` of its lowest piece; ``width``; ``parameter``;
     ``pearson`` and ``spearman`` of the scaled value (-1 to 1; equal values share their mean rank; 0
     for a parameter of texts); ``mutual_information`` in bits; ``law``, which is True if the field
     is equal to the parameter in every capture, as a number or as the bit pattern of a float32, or
-    if the law of the field in ``laws`` names the parameter.  ``attrs["simulated"]`` of the table is
+    if the law of the field in ``laws`` names the parameter. ``attrs["simulated"]`` of the table is
     True if the sweep or the laws are simulated.
 
     Raises ValueError for fewer than two captures, numbers that are not finite, and arrays of
@@ -132,7 +132,7 @@ def flips(words: Any, parameters: Any = None, sort: str | None = None) -> Array:
 
     Captures are neighbours in the order in which they are given, or sorted by the parameter
     ``sort`` (captures with equal values keep their order): then a bit that follows the parameter
-    flips rarely.  Raises ValueError as ``correlate``, LookupError for an unknown parameter.
+    flips rarely. Raises ValueError as ``correlate``, LookupError for an unknown parameter.
 
     >>> flips(np.array([[0], [1], [2]], np.uint32))[0, :3].tolist()
     [1.0, 0.5, 0.0]
@@ -177,8 +177,8 @@ def best_related(bit: Any, parameters: Any, n: int = 3) -> Any:
     information in bits).
 
     ``bit`` is ``(N,)`` of 0 and 1; for ``(N, K)`` a list with the pairs of each of the K bits is
-    returned, which is quicker than K calls.  Parameters that tell nothing are left out, so that a
-    bit that never changes has none.  Raises ValueError as ``correlate``, and for a value that is
+    returned, which is quicker than K calls. Parameters that tell nothing are left out, so that a
+    bit that never changes has none. Raises ValueError as ``correlate``, and for a value that is
     neither 0 nor 1.
 
     >>> best_related([0, 1] * 8, {"height": [3, 3] * 8, "relu": [0, 1] * 8})
@@ -201,7 +201,7 @@ def related(values: Any, parameters: Any, n: int = 3) -> list[tuple[str, float]]
     """Return the parameters that tell most about the values ``(N,)`` of a field: at most ``n``
     pairs (name, mutual information in bits).
 
-    Parameters that tell nothing are left out.  Errors are those of ``correlate``.
+    Parameters that tell nothing are left out. Errors are those of ``correlate``.
 
     >>> related([5, 7] * 8, {"height": [1, 2] * 8, "width": [8] * 16})
     [('height', 1.0)]

@@ -40,19 +40,19 @@ def ignored_fields(
     """Return the fields of a capture that can change without ``lift``, or ``replay``, noticing.
 
     Each field in turn gets other values: its lowest bit inverted, its highest bit inverted, all
-    bits inverted, 0, and the codes of its enum.  A change is noticed if the target refuses the
-    capture, or returns another layer, input, output or rounding rule.  If the target cannot lift
+    bits inverted, 0, and the codes of its enum. A change is noticed if the target refuses the
+    capture, or returns another layer, input, output or rounding rule. If the target cannot lift
     the capture, but replays it, a change is noticed if other bytes are predicted.
 
     There is a row for each field with a change that was not noticed: task, block, register, field,
     raw, ``tried`` (the number of values), ``unread`` (the values that were not noticed), ``all``
     (True if no value was noticed), ``effect``, evidence, and ``address`` (True if the field is
-    one).  The effect is what ``simulate`` returns for the unread values: "other output" or "hang"
+    one). The effect is what ``simulate`` returns for the unread values: "other output" or "hang"
     if any of them causes it, else "same output", or blank if the target does not simulate the
-    capture.  ``progress`` is called with the list of fields and yields them one by one.
+    capture. ``progress`` is called with the list of fields and yields them one by one.
 
     A field that is ignored and has an effect is a mistake of ``lift`` that no capture shows yet; a
-    field without an effect in the simulation may have one in the hardware.  Raises ValueError for a
+    field without an effect in the simulation may have one in the hardware. Raises ValueError for a
     capture that cannot be lifted as it is.
     """
     if not isinstance(capture, Capture):

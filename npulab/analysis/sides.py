@@ -30,7 +30,7 @@ def load_sides(
     """Return the two sides of a diff that two paths hold: captures, sets of captures or sweeps.
 
     Without ``b`` the sides are the two cases of the dump ``a``; if there are two ``tasks``, ``a``
-    may also hold one capture, which is then both sides.  Raises as ``load_all`` and ``load_sweep``;
+    may also hold one capture, which is then both sides. Raises as ``load_all`` and ``load_sweep``;
     ValueError for a side without a capture, and if ``a`` alone does not hold two.
     """
     if b is None:

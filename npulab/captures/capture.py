@@ -19,7 +19,7 @@ from npulab.registers.map import RegisterMap, pairs_of
 from npulab.support.late import pd
 from npulab.support.refuse import need, need_all, need_whole, refuse_if, shortly
 
-# Texts of capture.json that say where a capture comes from.  Each is a field of Capture and of
+# Texts of capture.json that say where a capture comes from. Each is a field of Capture and of
 # captures.sweep.Sweep; dumps, folders, sweeps and listings read the names here.
 TEXTS = ("provenance", "source", "tool", "date")
 PROVENANCES = ("board", "vendor driver", "open driver", "RTL simulation", "compiler", "simulated")
@@ -44,7 +44,7 @@ Writes = tuple[tuple[int, int], ...]
 class Job:
     """One piece of work given to an NPU.
 
-    ``words`` is the parameter block ``(W,) uint32``.  If the block is programmed by register
+    ``words`` is the parameter block ``(W,) uint32``. If the block is programmed by register
     writes, ``writes`` are (offset, value that the register then holds) in the order in which they
     were made, and ``words`` is the state that they leave in the registers of the block's map.
     ``start`` holds the writes that hand a parameter block to the NPU; it counts as part of the same
@@ -52,7 +52,7 @@ class Job:
 
     ``before`` is (offset, value) of registers that still hold the value of an earlier job.
     ``masks`` is, for each write that changes only some bits, the mask of these bits by the number
-    of the write.  ``unit`` names the copy of the block that does the work and ``label`` the work:
+    of the write. ``unit`` names the copy of the block that does the work and ``label`` the work:
     jobs of one label are shown together.
     """
 
@@ -98,7 +98,7 @@ class Job:
         changes only the bits of the mask.
 
         A write that sets bits is (offset, bits, bits), a write that clears bits (offset, 0, bits).
-        Registers that are not written hold the values that the job ``after`` left, else 0.  Raises
+        Registers that are not written hold the values that the job ``after`` left, else 0. Raises
         ValueError for an offset of more than 64 bits and for a value or mask of more than 32.
         """
         need("Job.from_writes: registers", registers, RegisterMap, A_MAP)
@@ -127,9 +127,9 @@ class Job:
         """Return the jobs that writes to addresses make, and the writes that reach no block.
 
         There is one job for each copy of a block that is written to, in the order of their first
-        writes.  Writes have the form that ``from_writes`` takes.  ``maps`` are by block, or one map
-        of one block.  A job has the unit and the label that the block's dimensions give to its
-        copy.  A job begins with the state that the last job of ``after`` of the same copy left; if
+        writes. Writes have the form that ``from_writes`` takes. ``maps`` are by block, or one map
+        of one block. A job has the unit and the label that the block's dimensions give to its
+        copy. A job begins with the state that the last job of ``after`` of the same copy left; if
         dimensions give no name, that of the last job of the block.
         """
         if isinstance(maps, RegisterMap):
@@ -198,7 +198,7 @@ class Job:
     def with_writes(self, values: Mapping[int, int], registers: RegisterMap) -> Job:
         """The same job, but after it the registers at the given offsets hold the given values.
 
-        The last write to such an offset changes.  A register without a write gets one before the
+        The last write to such an offset changes. A register without a write gets one before the
         write that starts its unit, else at the end.
         """
         need("with_writes: values", values, Mapping, "are values by offset")
@@ -249,7 +249,7 @@ class Job:
         """(block, field, raw) of every field of the job; the fields of the job that starts it come
         last.
 
-        In a job of register writes only fields of registers that were written are included.  Raises
+        In a job of register writes only fields of registers that were written are included. Raises
         LookupError if no map is known for the block.
         """
         need_maps("values", maps)
@@ -280,7 +280,7 @@ class Capture:
     record comes from.
 
     ``buffers`` are bytes by name (``coefficients``, ``input``, ``output``, ...), ``addresses`` ints
-    by the same names, ``parameters`` the known parameters of the layer.  ``provenance`` is one of
+    by the same names, ``parameters`` the known parameters of the layer. ``provenance`` is one of
     ``PROVENANCES``; ``maps`` are the register maps, by block, that the words are read with;
     ``folder`` is the case folder that holds the capture, None if it was changed or is not saved.
 
@@ -361,7 +361,7 @@ class Capture:
     @property
     def main(self) -> int:
         """The number of the main job, whose words stand for the capture: the first job of the first
-        block of the maps, else job 0.  Jobs that move tensors may come before it."""
+        block of the maps, else job 0. Jobs that move tensors may come before it."""
         first = next(iter(self.maps), None)
         blocks = [job.block for job in self.jobs]
         if first in blocks:
@@ -404,7 +404,7 @@ class Capture:
         """The same capture with another job in place of the job of a task; the new capture counts
         as changed.
 
-        If the register writes changed, a recorded command stream is left out.  A buffer that holds
+        If the register writes changed, a recorded command stream is left out. A buffer that holds
         the words of all jobs is rewritten, so that a device that runs the buffer runs this job.
         Raises LookupError for a task that the capture does not have.
         """
@@ -418,7 +418,7 @@ class Capture:
 
     def with_words(self, words: Any, task: int | None = None) -> Capture:
         """The same capture with other words in one job, by default the main job; the new capture
-        counts as changed.  Raises as ``with_job`` and ``Job.with_words``."""
+        counts as changed. Raises as ``with_job`` and ``Job.with_words``."""
         task = self.task_of(task)
         job = self.jobs[task]
         return self.with_job(job.with_words(words, self.maps[job.block]), task)

@@ -114,25 +114,25 @@ class Command:
     """A program that runs a capture, for example over ssh on a board; an oracle.
 
     ``program`` is a sequence of arguments, or a text that is split into arguments; no shell is
-    involved unless ``shell`` asks for one.  The capture lies in a temporary folder named
-    ``capture``, whose path replaces ``{capture}`` in the arguments, or is added at their end.  A
-    run is done if the program ends with status 0.  It is a hang if the program has not ended after
-    ``timeout`` seconds, or ends with ``hang_status``.  The statuses in ``retry_on`` (a signal is
+    involved unless ``shell`` asks for one. The capture lies in a temporary folder named
+    ``capture``, whose path replaces ``{capture}`` in the arguments, or is added at their end. A
+    run is done if the program ends with status 0. It is a hang if the program has not ended after
+    ``timeout`` seconds, or ends with ``hang_status``. The statuses in ``retry_on`` (a signal is
     negative) say that nothing was run; by default they are those of a shell and of ssh, and signals
-    that people send.  With any other status the run has failed.  If a job makes the board reboot,
+    that people send. With any other status the run has failed. If a job makes the board reboot,
     ssh ends with 255 too: ``hang_status=255`` calls that a hang.
 
     A run that is done passes if the program left the ``expected`` bytes (by default the capture's
-    own ``output``) in the file ``output`` of the folder, which holds no output before.  If no bytes
+    own ``output``) in the file ``output`` of the folder, which holds no output before. If no bytes
     are expected, or with ``output=None``, the status alone decides.
 
     After a hang the program ``reset`` runs, then ``cooldown`` seconds pass; a reset that failed is
-    tried again before the next run.  A run that did not start is tried up to ``retries`` times
-    more, ``cooldown`` seconds apart.  Setting the event ``stop`` ends every wait, and ends the
-    running program with its process group.  ``provenance`` says what the program is for a
+    tried again before the next run. A run that did not start is tried up to ``retries`` times
+    more, ``cooldown`` seconds apart. Setting the event ``stop`` ends every wait, and ends the
+    running program with its process group. ``provenance`` says what the program is for a
     ``Recorder`` that keeps its runs.
 
-    Raises ValueError for a parameter that is not allowed.  A run raises NotRun (an OSError) if the
+    Raises ValueError for a parameter that is not allowed. A run raises NotRun (an OSError) if the
     program or the reset could not be run, and Stopped after ``stop``.
 
     >>> Command("ssh board 'run it' {capture}", timeout=30)
@@ -314,7 +314,7 @@ class Manual:
     ``print`` are.
 
     With a ``folder`` each trial's capture is written there, without its output, for the person to
-    run.  If the input ends (EOFError) or the person presses Ctrl-C, the caller gets that exception.
+    run. If the input ends (EOFError) or the person presses Ctrl-C, the caller gets that exception.
     """
 
     ask: Callable[[str], str] = _ask
@@ -340,7 +340,7 @@ class Recorder:
     ``trial-0000`` and so on, after the trials that are there already.
 
     The buffer ``output`` is the output of the trial's run, and is missing if that is not known; the
-    parameters gain ``outcome``, ``trial_of`` (the capture's name) and ``reason``.  ``provenance``
+    parameters gain ``outcome``, ``trial_of`` (the capture's name) and ``reason``. ``provenance``
     says what the device is, if the device does not say it itself; raises ValueError if neither says
     it, or if they differ.
     """
@@ -409,7 +409,7 @@ def device(
     """The device that a text names: ``simulated``, ``command:PROGRAM ARGUMENTS``, ``manual`` or
     ``manual:FOLDER``.
 
-    ``options`` are those of ``Command``; other devices ignore them.  Raises ValueError for any
+    ``options`` are those of ``Command``; other devices ignore them. Raises ValueError for any
     other text.
 
     >>> device("command:ssh board run", timeout=5).program

@@ -44,20 +44,20 @@ def folder_importer(
 ) -> Importer:
     """The importer of a target's dumps that are folders, and of folders that hold such folders.
 
-    Every ``.bin`` is a buffer of that name.  ``job.json`` has at least ``npu``, the target's name::
+    Every ``.bin`` is a buffer of that name. ``job.json`` has at least ``npu``, the target's name::
 
         {"npu": "mine", "chip": "mine2", "provenance": "board", "source": "who, with what",
          "date": "2026-01-31", "addresses": {"input": "0x10000000"}, "parameters": {"kernel_h": 3},
          "big_endian": {"words": 4}}
 
     ``big_endian`` names the buffers that are big-endian, with the size of their words in bytes;
-    their bytes are swapped.  Any other key is refused.  With ``jobs``, a reader of your own, a dump
+    their bytes are swapped. Any other key is refused. With ``jobs``, a reader of your own, a dump
     may have other keys, and only a key that looks like a misspelling is refused.
 
-    ``jobs(path, buffers, maps)`` gives the jobs, with the maps of the chip.  Without it they are
+    ``jobs(path, buffers, maps)`` gives the jobs, with the maps of the chip. Without it they are
     read from ``writes.txt``, in the format of ``read_writes``, or from ``words.bin``, the words of
-    the first block.  It gives a ``Recorded`` if buffers have other names than their files, or if
-    the jobs state the addresses.  The importer's ``read`` raises ValueError with file, what, got
+    the first block. It gives a ``Recorded`` if buffers have other names than their files, or if
+    the jobs state the addresses. The importer's ``read`` raises ValueError with file, what, got
     and allowed.
     """
     reader = _DumpReader(target, chips, tables, guarded(jobs or _jobs, target, "jobs"), not jobs)

@@ -9,8 +9,8 @@
      "..."}}
 
 A job is ``words`` (little-endian) or ``writes`` ((offset, value) pairs of words); ``commands`` is a
-command stream that the target reads the writes from.  ``writes64`` are pairs of 64-bit words, for
-offsets that need them.  A job may have ``before`` (pairs that an earlier job wrote) and ``masks``
+command stream that the target reads the writes from. ``writes64`` are pairs of 64-bit words, for
+offsets that need them. A job may have ``before`` (pairs that an earlier job wrote) and ``masks``
 ((number of a write, bits that it changes) pairs), which make it format 2; ``label`` and ``unit``
 are texts.
 """
@@ -40,7 +40,7 @@ def capture_files(capture: Capture, target: Callable[[str], Target]) -> dict[str
     """The files of a capture's folder, as bytes by name, with ``capture.json`` last.
 
     ``target`` is a function that gives the target of a name; it is called only if the capture holds
-    a command stream.  Raises ValueError if the capture cannot be written.
+    a command stream. Raises ValueError if the capture cannot be written.
     """
     files: dict[str, bytes] = {}
     buffers = {name: f"{name.replace(':', '-')}.bin" for name in capture.buffers}

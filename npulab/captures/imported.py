@@ -1,11 +1,11 @@
 """Modules in the working folder that trusted code imports: each of them needs trust of its own.
 
 In a notebook and with ``python -m`` Python looks for modules in the working folder, and in the
-folders that ``PYTHONPATH`` names.  Trusted code may import a module from there that was not trusted
-with it; that would run whatever somebody has put there since.  So if trusted code imports a module,
+folders that ``PYTHONPATH`` names. Trusted code may import a module from there that was not trusted
+with it; that would run whatever somebody has put there since. So if trusted code imports a module,
 while it loads or in a later call, and the module lies in the working folder, the module is looked
-up in the record of trust.  If the record does not have its present contents, the import is refused
-in one sentence.  Imports by the notebook itself are not checked.
+up in the record of trust. If the record does not have its present contents, the import is refused
+in one sentence. Imports by the notebook itself are not checked.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Guard:
         """The spec of a module in the working folder that trusted code imports; it is always loaded
         from its source, never from a compiled copy.
 
-        None for any other import.  Raises ImportError for a module that nobody trusts.
+        None for any other import. Raises ImportError for a module that nobody trusts.
         """
         if not _asked_by_trusted(sys._getframe(1)):
             return None

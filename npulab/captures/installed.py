@@ -1,7 +1,7 @@
 """The place of an entry point's code, and whether somebody installed that code.
 
 Python looks for distributions in every folder of its path; in a notebook and with ``python -m``
-that includes the working folder, which may hold code of somebody else.  A folder that PYTHONPATH
+that includes the working folder, which may hold code of somebody else. A folder that PYTHONPATH
 names by an absolute path outside the working folder was chosen by the user and counts as installed.
 A relative path, such as ``..``, may lead to anybody's folder.
 """

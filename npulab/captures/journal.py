@@ -1,7 +1,7 @@
 """A journal of trials: one line of JSON for each trial, written before the next trial begins.
 
 The first line says what the trials are about, so that a journal is never continued for another
-task.  Every other line is a trial, ``{"trial": 0, "subset": [...], "reason": ..., "outcome": ...,
+task. Every other line is a trial, ``{"trial": 0, "subset": [...], "reason": ..., "outcome": ...,
 "seconds": ..., "time": ...}``, or ``{"undo": 2}`` if the last two trials were taken back: no line
 is ever changed.
 """
@@ -58,8 +58,8 @@ class Journal:
     """Trials in the order in which they were made, in memory or in a file; an existing file is
     continued at its end.
 
-    ``about`` says what the trials are about, as JSON has it.  A last line that a crash cut off is
-    dropped; every other broken line is refused.  Raises ValueError for a file that is not a
+    ``about`` says what the trials are about, as JSON has it. A last line that a crash cut off is
+    dropped; every other broken line is refused. Raises ValueError for a file that is not a
     journal, or is a journal about something else.
 
     >>> journal = Journal(about={"good": "a", "bad": "b"})
@@ -207,7 +207,7 @@ def repair(path: str | os.PathLike[str], into: str | os.PathLike[str]) -> tuple[
     """Copy the trials of a broken journal to a new file; return the new journal, and a sentence for
     each line that was dropped.
 
-    Trials are numbered anew, so a trial is kept if another writer used its number too.  Raises
+    Trials are numbered anew, so a trial is kept if another writer used its number too. Raises
     ValueError if the first line is not the head of a journal, FileExistsError if ``into`` exists.
     """
     text = read_bounded(Path(path), MOST_BYTES).decode("utf-8", "replace")
@@ -238,7 +238,7 @@ def _with_line(error: Exception, path: object, number: int) -> str:
 
 
 def as_line(entry: Mapping[str, Any]) -> str:
-    """An entry as one line of JSON, with the end of the line.  Half of a surrogate pair, which a
+    """An entry as one line of JSON, with the end of the line. Half of a surrogate pair, which a
     broken file name may have, is written as an escape."""
     text = json.dumps(entry, ensure_ascii=False)
     return text.encode("utf-8", "backslashreplace").decode() + "\n"

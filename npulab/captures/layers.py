@@ -54,7 +54,7 @@ MOST_WEIGHTS = 2**21  # most elements of a tensor that is made
 
 def complete_ranges(ranges: Mapping[str, Any]) -> dict[str, Any]:
     """The range of every parameter of a layer: those that are given, and the usual ranges of the
-    others.  ``kernel`` and ``stride`` stand for both of their axes, and are kept under that name.
+    others. ``kernel`` and ``stride`` stand for both of their axes, and are kept under that name.
 
     Raises ValueError for a name that no layer has, for a range that is neither (low, high) nor a
     list of numbers that such a parameter may have, and for an operator that is not known.

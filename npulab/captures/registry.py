@@ -1,14 +1,14 @@
 """The NPUs that npulab knows, each in a folder of its own, found by name.
 
 A target is a folder in ``npus``, a folder in ``npulab_targets/`` of the working folder, or an entry
-point of the group ``npulab.targets``.  Each has a ``TARGET``.  A target of the working folder is
+point of the group ``npulab.targets``. Each has a ``TARGET``. A target of the working folder is
 loaded again when one of its files has changed, as happens while its map is made.
 
-Loading a target runs its code.  Code in the working folder, also that of an entry point, is run
-only if it is trusted in its present state, or if a person asked for the target by name.  It is not
+Loading a target runs its code. Code in the working folder, also that of an entry point, is run
+only if it is trusted in its present state, or if a person asked for the target by name. It is not
 enough that a file names the target, because whoever made the file may have made the folder.
 ``npulab new`` trusts the folder that it makes, ``npulab trust`` the path that it is given: both
-record it for the user, with the sums of its code (``trusted``).  The environment variable
+record it for the user, with the sums of its code (``trusted``). The environment variable
 ``NPULAB_TARGETS`` names folders of targets that are trusted with any contents (several are
 separated as in PATH); then targets of the working folder are found only there, and ``none`` names
 no folder.
@@ -83,7 +83,7 @@ def asked_target(name: str) -> Target:
     """The target whose name a person gave; raises LookupError, which lists the known names, for an
     unknown name.
 
-    Asking by name runs the code of the target in its present state.  If its folder is not trusted,
+    Asking by name runs the code of the target in its present state. If its folder is not trusted,
     an ImportWarning, which the shell shows, reports that.
     """
     return _target(name, asked=True)

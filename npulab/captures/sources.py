@@ -34,7 +34,7 @@ class Answer:
     """The answer of a source for one layer.
 
     ``outcome`` is "captured", or says why there is no capture: "refused" (the layer is not
-    supported), "failed" (the source does not work), "hang".  ``parameters`` are sizes that follow
+    supported), "failed" (the source does not work), "hang". ``parameters`` are sizes that follow
     from the layer, or were observed in the capture; ``text`` is the message of the source.
     """
 
@@ -100,13 +100,13 @@ class Compiler:
     """A source that is a program, which compiles a model of one layer.
 
     ``command`` is a sequence of arguments, or a text that is split into arguments; no shell is
-    involved.  ``{model}`` in it is replaced by the path of the ``.tflite`` file, ``{out}`` by the
-    path of a new folder.  After the run ``read`` is given that folder and returns the capture (by
-    default, the capture that a target's importer recognises).  ``version`` is a command that prints
+    involved. ``{model}`` in it is replaced by the path of the ``.tflite`` file, ``{out}`` by the
+    path of a new folder. After the run ``read`` is given that folder and returns the capture (by
+    default, the capture that a target's importer recognises). ``version`` is a command that prints
     the program's version in its first line.
 
     The outcome is "hang" if the program has not ended after ``timeout`` seconds (it is then ended
-    with its process group), and "refused" if it ends with another status than 0.  It is "failed" if
+    with its process group), and "refused" if it ends with another status than 0. It is "failed" if
     the program lacks a package, or leaves nothing that can be read.
 
     Raises ValueError for a command without ``{model}``.
@@ -198,7 +198,7 @@ def reader_of(name: str) -> Callable[[Path], Capture]:
     """A function that reads a folder and returns the first capture that the importers of a target
     find in it.
 
-    The folder is a dump, or holds dumps.  Raises LookupError for an unknown target.
+    The folder is a dump, or holds dumps. Raises LookupError for an unknown target.
     """
     known = target(name)
 
@@ -284,7 +284,7 @@ def ask_all(
 
 def _observed(capture: Capture) -> dict[str, float]:
     """Sizes that a capture shows besides its words: the bytes of each buffer, and the number of
-    jobs of each block.  Input, output and a recorded stream of commands are left out."""
+    jobs of each block. Input, output and a recorded stream of commands are left out."""
     observed = {}
     for name, data in capture.buffers.items():
         if name not in ("input", "output", "stream"):

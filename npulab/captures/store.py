@@ -182,7 +182,7 @@ def case_readers(path: str | os.PathLike[str]) -> dict[str, Callable[[], Capture
     ValueError, and can be sent to another process.
 
     For a folder that no target recognises they are the readers of the files in it, named ``file``
-    or, if a file has several cases, ``file/case``.  Raises as ``load_all`` for an error that
+    or, if a file has several cases, ``file/case``. Raises as ``load_all`` for an error that
     concerns every case.
     """
     path = Path(path)

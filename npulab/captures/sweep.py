@@ -62,9 +62,9 @@ class Sweep:
 
     ``words`` are ``(N, W) uint32``: the words of the main job of each of the N captures.
     ``parameters`` is a DataFrame of N rows, or a mapping of columns, with int64 for columns of
-    whole numbers and float64 for the others.  ``target``, ``chip`` and ``block`` say what the words
+    whole numbers and float64 for the others. ``target``, ``chip`` and ``block`` say what the words
     belong to, as far as that is known, and ``registers`` is the map of that block, or None.
-    ``provenance`` is one of ``capture.PROVENANCES`` or empty.  ``sweep[:100]``, or an index or mask
+    ``provenance`` is one of ``capture.PROVENANCES`` or empty. ``sweep[:100]``, or an index or mask
     of rows, is a sweep of those captures.
 
     Raises ValueError (what, got, allowed) if words and parameters have different numbers of rows,
@@ -212,9 +212,9 @@ def load_sweep(
     (``sweep_of``).
 
     The file has ``words`` ``(N, W) uint32``, ``parameters`` ``(N, P)`` and ``names`` ``(P,)``, and
-    may have the texts target, chip, block, provenance, source, tool and date.  No code in the file
-    is run.  If a folder holds captures of several chips or targets, ``chip`` and ``target`` choose
-    which are taken.  Raises FileNotFoundError; ValueError (file, what, got, allowed) for a file or
+    may have the texts target, chip, block, provenance, source, tool and date. No code in the file
+    is run. If a folder holds captures of several chips or targets, ``chip`` and ``target`` choose
+    which are taken. Raises FileNotFoundError; ValueError (file, what, got, allowed) for a file or
     folder that is not a sweep.
     """
     need_path("load_sweep", path)
@@ -326,9 +326,9 @@ def sweep_of(captures: CaptureSet | Iterable[Capture], name: str = "") -> Sweep:
     numbers.
 
     A mapping inside a parameter becomes columns ``name_inner``; a list becomes ``name_0``,
-    ``name_1``, ..., or ``stride_h`` and ``stride_w`` if its axes are known.  A list of more than 16
+    ``name_1``, ..., or ``stride_h`` and ``stride_w`` if its axes are known. A list of more than 16
     numbers, or of different lengths in different captures (scales per channel), is a tensor and
-    left out; so is a list of records, which describes tensors.  A text becomes a column of 0 and 1
+    left out; so is a list of records, which describes tensors. A text becomes a column of 0 and 1
     for each of its values but one (``activation_relu``, 0 if there is no activation;
     ``padding_same``, 0 for "valid"); a text that is the same in all captures is left out.
 

@@ -106,7 +106,7 @@ class Range:
     """A range of memory that a recorded run checked.
 
     ``predicted`` are the bytes that the target's arithmetic leaves there, ``captured`` the bytes of
-    the run; ``crc`` is the CRC-32 of these if only that was kept.  Raises ValueError for a member
+    the run; ``crc`` is the CRC-32 of these if only that was kept. Raises ValueError for a member
     of another type.
     """
 
@@ -242,7 +242,7 @@ class Target:
 
     ``chips`` maps a chip to its features (name to number), the first chip being the usual one;
     ``tables`` are the register maps by block, the first map that of the parameter block; ``rule``
-    is the rounding rule that outputs usually follow, ``rule_of`` gives the rule of a capture.  The
+    is the rounding rule that outputs usually follow, ``rule_of`` gives the rule of a capture. The
     steps are:
 
     - ``lift`` gives a ``Lifted``, ``lower`` a capture, ``simulate`` the output bytes from words and
@@ -260,8 +260,8 @@ class Target:
     - ``covers`` gives the tasks that ``lift`` makes its layer of (left out: all).
 
     ``rules`` are rounding rules of its own, named ``<target>:...``: they are known wherever a rule
-    is named.  ``variants`` are those of ``VARIANTS`` that ``lower`` heeds: a layer with another
-    variant is refused before.  If a function of the target fails other than by raising a sentence,
+    is named. ``variants`` are those of ``VARIANTS`` that ``lower`` heeds: a layer with another
+    variant is refused before. If a function of the target fails other than by raising a sentence,
     the error becomes a ValueError with the question, file and line.
     """
 

@@ -1,10 +1,10 @@
 """The code that the user trusts: the record of its contents, and the loading of such code.
 
-A trusted place is a folder or the file of a module.  For each, the record has the sha256 of every
+A trusted place is a folder or the file of a module. For each, the record has the sha256 of every
 file in the folder that may be code; for a file also the sums of the modules and packages next to
-it, which it can import.  Tables and texts are data, which may change; any other change needs trust
-again.  Code is compiled from its source each time, because nobody has looked at a compiled copy
-next to it.  A module of the working folder that trusted code imports from outside its place needs
+it, which it can import. Tables and texts are data, which may change; any other change needs trust
+again. Code is compiled from its source each time, because nobody has looked at a compiled copy
+next to it. A module of the working folder that trusted code imports from outside its place needs
 trust of its own (``imported``).
 """
 
@@ -43,7 +43,7 @@ Sums = dict[str, str]  # sha256 by the file's path relative to its place
 def trust(given: Path) -> Path:
     """Record that code may run as it is now, and return the path of the record.
 
-    The code is that of a target's folder, of every target in a folder, or of a module.  Raises
+    The code is that of a target's folder, of every target in a folder, or of a module. Raises
     ValueError for a folder without a target and for code that cannot be read whole; OSError if the
     record cannot be written.
     """
@@ -139,7 +139,7 @@ def _inside(place: Path) -> Iterator[Path]:
 
 
 def _next_to(file: Path) -> Iterator[Path]:
-    """Yield the other modules in a file's folder, and the modules of the packages in it.  Links to
+    """Yield the other modules in a file's folder, and the modules of the packages in it. Links to
     folders are not followed, so that trust never covers files elsewhere."""
     for count, (folder, folders, names) in enumerate(os.walk(file.parent, onerror=_fail), 1):
         folders[:] = sorted(name for name in folders if name.isidentifier() and name != COMPILED)

@@ -24,7 +24,7 @@ def read_writes(path: Path | str) -> list[tuple[int, ...]]:
     mask).
 
     Each line has two or three numbers as ``0x...`` and any words between them; a comment begins
-    with ``#``, ``//`` or ``;``.  Raises ValueError with file and line for another line, for a file
+    with ``#``, ``//`` or ``;``. Raises ValueError with file and line for another line, for a file
     without a write, and for an address that is not a multiple of 4.
     """
     path, out = Path(path), []

@@ -22,7 +22,7 @@ def candidates(shape: Shape, size: int, **stored: Any) -> Iterator[tuple[Layout,
     tiles, with tiles completed or short.
 
     They may begin at the start of the buffer, end at its end (with the last element or the last
-    completed tile), or follow a header of a round size.  ``stored`` are further fields of
+    completed tile), or follow a header of a round size. ``stored`` are further fields of
     ``Layout``.
     """
     seen = set()

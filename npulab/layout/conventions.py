@@ -1,13 +1,13 @@
 """Orders of axes in which frameworks state convolutions, and tensors moved between them.
 
-An order is a text with a letter for each axis: ``OHWI``.  Letters in brackets are one axis, the
+An order is a text with a letter for each axis: ``OHWI``. Letters in brackets are one axis, the
 first the slowest: ``1HW(CM)`` has at its last place C * M channels, of which number ``c * M + m``
 is output ``m`` of input channel ``c``; ``1`` is an axis of one index.
 
 Whatever the order, a convolution is the sum over the window and over the input channels, and a
-depthwise one the sum over the window alone.  With padding "SAME" there are ``ceil(n / stride)``
+depthwise one the sum over the window alone. With padding "SAME" there are ``ceil(n / stride)``
 outputs; the padding that windows need beyond the n inputs, ``max((outputs - 1) * stride + (kernel -
-1) * dilation + 1 - n, 0)``, is put half before, rounded down, and the rest after.  "VALID" adds
+1) * dilation + 1 - n, 0)``, is put half before, rounded down, and the rest after. "VALID" adds
 nothing.
 """
 
@@ -50,8 +50,8 @@ def convert_axes(tensor: Array, source: str, to: str, **sizes: int) -> Array:
     """A tensor with its axes moved from the order ``source`` to the order ``to``, in C order.
 
     ``sizes`` are the sizes of letters that share an axis and are apart in the other order; one of
-    them may be left out.  A
-    text ``1HWC`` is read as ``1HW(CM)``, ``C1HW`` as ``(CM)1HW``.  Values and type stay. Raises
+    them may be left out. A
+    text ``1HWC`` is read as ``1HW(CM)``, ``C1HW`` as ``(CM)1HW``. Values and type stay. Raises
     ValueError for orders that do not go together or do not fit the tensor.
 
     >>> weights = np.arange(8, dtype=np.int8).reshape(1, 1, 2, 4)
@@ -94,9 +94,9 @@ def dense_weights(
     takes every input channel.
 
     Each group of output channels, in order, is made of its own input channels; the weights of all
-    other input channels are ``fill``, the zero point.  ``source`` is an order with O and I (I are
+    other input channels are ``fill``, the zero point. ``source`` is an order with O and I (I are
     the channels of a group), or with C and M, where ``groups`` are the input channels C.  The
-    result takes ``groups`` times the memory of the input.  Raises ValueError for groups that do not
+    result takes ``groups`` times the memory of the input. Raises ValueError for groups that do not
     divide the output channels, a fill that the type does not hold, and as ``convert_axes`` does.
 
     >>> dense_weights(np.array([7, 8, 9, 10]).reshape(4, 1, 1, 1), "OIHW", 2)[..., 0, 0, :]

@@ -82,13 +82,13 @@ def find_layout(
     own buffer.
 
     Tensors have 1, 2 or 4 bytes an element, buffers are bytes of one size; ``dtype`` names elements
-    below 8 bits, which tensors hold in a byte each.  ``markers`` makes tensors whose values
-    identify every element; with other tensors the values of neighbours help.  The result says what
-    stays open: elements ``shared`` and ``missing``, ``rivals``, ``unexplained`` bytes.  The search
+    below 8 bits, which tensors hold in a byte each. ``markers`` makes tensors whose values
+    identify every element; with other tensors the values of neighbours help. The result says what
+    stays open: elements ``shared`` and ``missing``, ``rivals``, ``unexplained`` bytes. The search
     finds order, tiles (completed or short, over joint axes, begun inside), strides or the bytes to
     each index, offset, fill, a window, copies, words whose bytes are reversed, elements that are
-    big-endian or changed by an xor or a sum, the sums of an axis, constant bytes.  If no nest of
-    loops gives the places, the layout is a ``Table`` of them.  Raises ValueError for pairs that do
+    big-endian or changed by an xor or a sum, the sums of an axis, constant bytes. If no nest of
+    loops gives the places, the layout is a ``Table`` of them. Raises ValueError for pairs that do
     not go together, and if no element has a place.
 
     >>> from npulab.layout import markers, nc1hwc2
@@ -428,7 +428,7 @@ def _left(layout: Layout | Table, pairs: Pairs) -> int:
 
 def _plainest(pairs: Pairs, best: _Trial | None) -> _Trial | None:
     """The candidate that explains most bytes, if all elements agree with it; the plainest of
-    equals.  None if no candidate explains more bytes than the best layout so far."""
+    equals. None if no candidate explains more bytes than the best layout so far."""
     least = None
     seen = Change()
     if best is not None:

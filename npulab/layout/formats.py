@@ -1,7 +1,7 @@
 """Memory formats: the order of a tensor's axes stays, its strides say how it lies in memory.
 
-A format is named as PyTorch names it.  Shapes and strides are in logical order, ``(N, C, H, W)`` or
-``(N, C, D, H, W)``; strides count elements.  Source: c10/core/MemoryFormat.h,
+A format is named as PyTorch names it. Shapes and strides are in logical order, ``(N, C, H, W)`` or
+``(N, C, D, H, W)``; strides count elements. Source: c10/core/MemoryFormat.h,
 c10/core/Contiguity.h.
 """
 
@@ -47,7 +47,7 @@ def is_format(shape: Shape, strides: tuple[int, ...], name: str) -> bool:
     ``tensor.is_contiguous(memory_format=...)`` decides it.
 
     Strides of axes with one index do not matter, so that several formats may fit; a format with
-    another number of axes never does.  Raises ValueError for an unknown format, and strides that do
+    another number of axes never does. Raises ValueError for an unknown format, and strides that do
     not go with the shape.
     """
     sizes, steps = _pair(shape, strides)
@@ -68,7 +68,7 @@ def memory_format(shape: Shape, strides: tuple[int, ...]) -> str:
     """The format that PyTorch assigns to strides, as ``tensor.suggest_memory_format()`` does.
 
     Channels last if strides grow in that order, also with gaps; all other strides are
-    "contiguous", and ``is_format`` says if they are.  If sizes of 1 leave it open, the strides of
+    "contiguous", and ``is_format`` says if they are. If sizes of 1 leave it open, the strides of
     these axes decide; if these say nothing (N, 1, 1, 1 with one stride) it is "contiguous".
     Raises ValueError for strides that do not go with the shape.
 
@@ -85,7 +85,7 @@ def memory_format(shape: Shape, strides: tuple[int, ...]) -> str:
 def format_layout(shape: Shape, name: str, *, dtype: str = "uint8", **stored: Any) -> Layout:
     """Where each element of a tensor of ``shape``, in logical order, lies in memory, as bytes.
 
-    ``stored`` are further fields of ``Layout``.  Raises ValueError as ``format_strides`` and
+    ``stored`` are further fields of ``Layout``. Raises ValueError as ``format_strides`` and
     ``Layout`` do.
 
     >>> format_layout((1, 3, 1, 2), "channels_last").index_map()[0, :, 0]
@@ -102,7 +102,7 @@ def strides_layout(
     """Where each element of a tensor lies, as bytes, by the strides of its axes, which count
     elements.
 
-    Axes are ordered by their strides; among equals an axis of one index is last.  Raises ValueError
+    Axes are ordered by their strides; among equals an axis of one index is last. Raises ValueError
     for strides that do not go with the shape, and as ``Layout`` does: for two elements at one
     place, an empty axis.
     """

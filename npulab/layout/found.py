@@ -42,10 +42,10 @@ class Found:
     at the place that the layout says; ``shared`` agree with the layout, but their values occur
     elsewhere as well; the rest are ``missing``, indices ``(m, axes)``: ``past_end`` of them would
     lie past the end of the buffer, ``outside`` are left out by the layout, and at the place of the
-    others is another value.  ``elsewhere`` elements have values of their own at another place than
-    the layout says; ``chance`` elements would be found in as many random bytes.  ``filled`` bytes
+    others is another value. ``elsewhere`` elements have values of their own at another place than
+    the layout says; ``chance`` elements would be found in as many random bytes. ``filled`` bytes
     between the elements hold the fill; ``unexplained`` are the bytes that are neither elements nor
-    fill nor parts.  ``rivals`` are the layouts, of ``tried`` layouts, that agree with every value
+    fill nor parts. ``rivals`` are the layouts, of ``tried`` layouts, that agree with every value
     too and explain as many bytes, the plainest first; ``more_rivals`` if there are more.
     """
 
@@ -316,7 +316,7 @@ def _sums_at(layout: Layout, part: Sums, values: Array, have: Array) -> Sums | N
     elif excess:
         return None
     depth = layout.elements // count + fills
-    # Sums past the end of the axis are sums of fill.  If fill is 0 they look like any zeros, and
+    # Sums past the end of the axis are sums of fill. If fill is 0 they look like any zeros, and
     # are taken up to the end of the last tile.
     if not fill:
         tiles = [loop.tile for loop in layout.loops if loop.axis == part.axis]

@@ -39,7 +39,7 @@ def items_of(
 ) -> list[Item]:
     """Each element of a tensor, its copies, and the runs between them, in the order of a buffer.
 
-    ``axes`` are the axis of each coordinate of the elements that the tensor has.  Raises ValueError
+    ``axes`` are the axis of each coordinate of the elements that the tensor has. Raises ValueError
     for a name or an axis that does not exist.
     """
     for name, axis in axes.items():

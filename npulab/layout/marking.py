@@ -26,10 +26,10 @@ def markers(
     """Tensors of ``shape`` and ``dtype`` that together give every element its own values.
 
     They are two or more, as few as it takes, or ``captures``: three of one byte for a million
-    elements.  ``avoid`` are values that a device treats specially, like a zero point; of floats
-    only positive normal numbers are used.  No element has the same value in all tensors, so that
-    none looks like fill.  At most half of the possible combinations are used, over the whole range,
-    so that changed values show.  Raises ValueError if there are too few values.
+    elements. ``avoid`` are values that a device treats specially, like a zero point; of floats
+    only positive normal numbers are used. No element has the same value in all tensors, so that
+    none looks like fill. At most half of the possible combinations are used, over the whole range,
+    so that changed values show. Raises ValueError if there are too few values.
 
     >>> [one.tolist() for one in markers((4,), avoid=[0])]
     [[158, 60, 217, 119], [1, 1, 1, 1]]

@@ -63,16 +63,16 @@ class Layout(Stored):
     """Where each element of a tensor of ``shape`` lies: loops from the outermost to the innermost.
 
     The element at an index lies at ``offset`` plus, for each loop, the stride times the number of
-    its block.  A loop over an axis divides the block of the loop over the same axis before it.
+    its block. A loop over an axis divides the block of the loop over the same axis before it.
     ``dtype`` is the numpy name of the elements, ``size`` the bytes of the buffer (by default up to
     the last element), ``window`` the (start, stop) of each axis if only a part of the tensor is in
-    the buffer.  The stored element is ``(raw ^ xor) + add``, modulo its range, little-endian unless
+    the buffer. The stored element is ``(raw ^ xor) + add``, modulo its range, little-endian unless
     ``big_endian``, and again ``copies`` bytes away; the other bytes hold ``fill`` (an unsigned
-    element) or the ``parts``.  ``starts`` are the places in its first tile at which each axis
-    begins.  The axes of each tuple of ``join`` are one axis for the loops, the last the fastest,
-    named by the first of them.  The bytes of each word of ``swap`` bytes are reversed in the
-    buffer; offsets of parts are offsets before that.  For elements below 8 bits offset, strides,
-    copies and places count elements, not bytes.  Raises ValueError for loops that leave out
+    element) or the ``parts``. ``starts`` are the places in its first tile at which each axis
+    begins. The axes of each tuple of ``join`` are one axis for the loops, the last the fastest,
+    named by the first of them. The bytes of each word of ``swap`` bytes are reversed in the
+    buffer; offsets of parts are offsets before that. For elements below 8 bits offset, strides,
+    copies and places count elements, not bytes. Raises ValueError for loops that leave out
     indices, and for places that are outside of the buffer or taken twice.
 
     >>> rows = Layout((2, 3), (Loop(0, stride=4), Loop(1, stride=1)), size=8)

@@ -17,7 +17,7 @@ class Sums:
     ``axis``.
 
     Each sum counts ``fills`` elements of the fill value as well; the sums past the end of the axis
-    are sums of ``depth`` fill values.  Elements are read as ``signed`` or unsigned.
+    are sums of ``depth`` fill values. Elements are read as ``signed`` or unsigned.
     """
 
     offset: int

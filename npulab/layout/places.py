@@ -92,7 +92,7 @@ class Change(NamedTuple):
 @dataclass(frozen=True)
 class Signature:
     """The values that identify an element: its own in all captures, and the values of the ``count -
-    1`` elements after it along ``axis``, which lie ``lag`` bytes apart.  Only places ``first + n *
+    1`` elements after it along ``axis``, which lie ``lag`` bytes apart. Only places ``first + n *
     step`` are searched."""
 
     first: int

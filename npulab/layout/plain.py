@@ -20,7 +20,7 @@ def hwc(shape: Shape, *, dtype: str = "uint8", row_pitch: int = 0, **stored: Any
     by rows.
 
     ``row_pitch`` is the bytes from one row to the next, in ``(..., H, W, C)`` and in a matrix; by
-    default there are no gaps.  Raises ValueError for a pitch smaller than a row.
+    default there are no gaps. Raises ValueError for a pitch smaller than a row.
 
     >>> hwc((1, 2, 3), row_pitch=8).index_map()
     array([[[0, 1, 2],
@@ -48,7 +48,7 @@ def planar(
     """A plane of rows for each channel of a tensor ``(..., H, W, C)``: CHW, NCHW.
 
     Pitches are bytes from one row or plane to the next; by default the size of a row or plane,
-    rounded up to its ``align``.  The buffer ends a pitch after the start of its last plane.
+    rounded up to its ``align``. The buffer ends a pitch after the start of its last plane.
     Raises ValueError for a pitch smaller than a row or plane.
 
     >>> planar((2, 3, 2), dtype="float16", row_align=64).index_map()[1, 2]
@@ -76,9 +76,9 @@ def nc1hwc2(
     """Channels of a tensor ``(..., H, W, C)`` in tiles of ``c2``: a plane of pixels for each tile,
     each pixel with the ``c2`` channels of the tile.
 
-    A last tile that the channels do not fill is completed with fill.  On NPUs whose memory has
-    atoms ``c2`` is the elements of an atom.  Pitches are bytes from one row or plane (surface) to
-    the next.  Raises ValueError for a pitch smaller than a row or plane.
+    A last tile that the channels do not fill is completed with fill. On NPUs whose memory has
+    atoms ``c2`` is the elements of an atom. Pitches are bytes from one row or plane (surface) to
+    the next. Raises ValueError for a pitch smaller than a row or plane.
 
     >>> nc1hwc2((1, 2, 3), 2).index_map()
     array([[[0, 1, 4],
@@ -118,7 +118,7 @@ def kernel_groups(
     blocks that are not full are short, without fill.
 
     A block has its rows outermost, then columns, the kernels of the group, the channels of the
-    block.  The end of the buffer is rounded up to ``align`` bytes.
+    block. The end of the buffer is rounded up to ``align`` bytes.
 
     >>> print(kernel_groups((20, 3, 3, 12), 16, 8, align=128))
     O1I1HWO2I2, O2=16, I2=8, packed: (20, 3, 3, 12) uint8, 2176 bytes
@@ -144,9 +144,9 @@ def packed_blocks(
     **stored: Any,
 ) -> Layout:
     """A matrix ``(R, C)`` in blocks of ``rows`` times ``columns``: blocks down a strip of columns,
-    then the next strip.  A block is stored column by column.
+    then the next strip. A block is stored column by column.
 
-    Blocks are completed with ``fill`` (as stored).  With ``sums`` the sum of each column follows as
+    Blocks are completed with ``fill`` (as stored). With ``sums`` the sum of each column follows as
     an int32, fill included.
 
     >>> packed_blocks((2, 3), 2, 2).index_map()
@@ -195,7 +195,7 @@ def strided(
     """Axes in an ``order`` from the outermost to the innermost.
 
     ``pitches`` are bytes from one index of an axis to the next; 0 or no pitch is the size of what
-    lies inside.  Raises ValueError for an order that is not a permutation, and for a pitch that is
+    lies inside. Raises ValueError for an order that is not a permutation, and for a pitch that is
     too small.
     """
     if sorted(order) != list(range(len(shape))):

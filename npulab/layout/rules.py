@@ -2,7 +2,7 @@
 
 Along an axis the bytes from the first index to index ``n`` are a sum over digits of ``n``, if the
 axis lies in tiles: the number of the block times the stride, then the rest within the block by
-smaller tiles.  Lines of places along each axis show the digits; a nest has a loop for each digit
+smaller tiles. Lines of places along each axis show the digits; a nest has a loop for each digit
 of each axis.
 """
 
@@ -54,9 +54,9 @@ class AxisDigit(NamedTuple):
 def layouts(places: Array, deep: bool = False, **stored: Any) -> Iterator[Layout]:
     """Nests that places ``(*shape) int64`` may follow, -1 if unknown, the plainest first.
 
-    A few places may be missing or wrong; whether a nest holds is for the caller to see.  ``deep``
+    A few places may be missing or wrong; whether a nest holds is for the caller to see. ``deep``
     gives instead the nests that begin inside of a tile, have tiles of two axes together, or a list
-    of the bytes to each index.  ``stored`` are further fields of ``Layout``; its size grows if the
+    of the bytes to each index. ``stored`` are further fields of ``Layout``; its size grows if the
     nest needs more.
     """
     window = _window(places)

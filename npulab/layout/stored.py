@@ -171,7 +171,7 @@ class Stored(ABC):
         buffer of ``size`` bytes, as ``Target.explain`` gives them.
 
         ``axes`` are the axis of ``core``, ``channel``, ``plane``, ``row``, ``column`` as far as the
-        tensor has them.  Values are the tensor's; of floats their bits.  Raises ValueError as
+        tensor has them. Values are the tensor's; of floats their bits. Raises ValueError as
         ``unpack`` does, and for names and axes that there are not.
 
         >>> from npulab.layout import hwc

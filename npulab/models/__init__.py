@@ -4,13 +4,13 @@ models.
 ``facts`` has the numbers of the format, ``flat`` its encoding; ``file`` reads and writes the bytes;
 ``graph`` holds the contents of a file, and ``listing`` shows them as text; ``write`` makes graphs
 from layers, ``read`` finds the layers in a graph; ``sweeps`` writes many models for a board,
-``memory`` counts the memory that a model needs.  ``.circle`` files, which share the layout, are
+``memory`` counts the memory that a model needs. ``.circle`` files, which share the layout, are
 read and written alike.
 
-TensorFlow Lite has no minimum pooling and no float16 arithmetic.  Here a minimum is written as the
+TensorFlow Lite has no minimum pooling and no float16 arithmetic. Here a minimum is written as the
 complement of the maximum of complements, and a float16 layer computes in float32 between a
 DEQUANTIZE and a CAST, so that it rounds once. uint8 weights with a scale per channel are written
-for other runtimes: LiteRT does not load them.  A layer that LiteRT would silently run as another
+for other runtimes: LiteRT does not load them. A layer that LiteRT would silently run as another
 layer is refused.
 """
 

@@ -1,8 +1,8 @@
 """The numbers of the ``.tflite`` format, and of ``.circle``, which adds to it.
 
-Source: tensorflow/compiler/mlir/lite/schema/schema.fbs; some fields have shorter names here.  The
+Source: tensorflow/compiler/mlir/lite/schema/schema.fbs; some fields have shorter names here. The
 revisions of operators are those of tensorflow/lite/tools/versioning/op_version.cc; for 16-bit
-convolutions, of tensorflow/lite/core/kernels/register.cc.  Circle:
+convolutions, of tensorflow/lite/core/kernels/register.cc. Circle:
 Samsung/ONE:res/CircleSchema/0.10/circle_schema.fbs.
 """
 
@@ -18,9 +18,9 @@ ALIGNMENT = 16  # bytes; the data of a buffer begins at a multiple of this
 HERE = Path(__file__).parent
 
 
-# Fields of each table in the order of their slots, as name:type=default.  A type is a letter of
+# Fields of each table in the order of their slots, as name:type=default. A type is a letter of
 # struct, s for a text, the name of a table, or * for a table whose kind the field before it states;
-# [x] is a vector of x.  The height and width in ResizeBilinearOptions are deprecated: there the
+# [x] is a vector of x. The height and width in ResizeBilinearOptions are deprecated: there the
 # size is a tensor.
 TABLES = {row["table"]: row["fields"] for row in read_table(HERE / "tables.csv")}
 
@@ -44,11 +44,11 @@ def _used(use: str) -> dict[str, tuple[int, int, str]]:
 
 # OPERATORS are those that layers are written as, TENSORS the other kinds of
 # npulab.quant.layers.operation; LISTED are part of no layer, but a listing shows their activation,
-# masks or graphs.  Any other operator is listed without options; so is one of TENSORS or LISTED if
+# masks or graphs. Any other operator is listed without options; so is one of TENSORS or LISTED if
 # its options have another number, as in some old files.
 OPERATORS, TENSORS, LISTED = _used("layer"), _used("tensors"), _used("listed")
 # Revision of each operator by the type of its first input; "hybrid" stands for float32 input with
-# int8 weights, "hybrid channels" if such weights have a scale for each channel.  A revision that
+# int8 weights, "hybrid channels" if such weights have a scale for each channel. A revision that
 # the table does not have is 1.
 REVISIONS: dict[str, dict[str, int]] = {}
 for _row in _OPERATORS:
@@ -59,7 +59,7 @@ for _row in _OPERATORS:
 CUSTOM = "CUSTOM"  # the operator that has a name of its own in the file
 GREATER = 127  # the older field of an operator code, a byte, has this for every larger number
 
-# Types by number from 0; circle's own types are numbered from -1 downwards.  BITS has the bits of
+# Types by number from 0; circle's own types are numbered from -1 downwards. BITS has the bits of
 # 32 elements of each type that numpy does not have; some types store blocks of 32 with a scale, of
 # 16 bits in ggml (ggerganov/ggml:src/ggml-common.h), of 8 bits in MX (OCP Microscaling Formats
 # 1.0).

@@ -1,6 +1,6 @@
 """The bytes of a ``.tflite`` or ``.circle`` file, packed and unpacked.
 
-The encoding is that of FlatBuffers (see ``flat``).  Packing uses the package flatbuffers; unpacking
+The encoding is that of FlatBuffers (see ``flat``). Packing uses the package flatbuffers; unpacking
 needs no package.
 """
 
@@ -63,8 +63,8 @@ NUMBERS = {
 KNOWN = OPERATORS | LISTED | TENSORS
 Fields = Mapping[str, Any]  # the fields of a table by name
 MOST_AXES = 8  # most axes of a tensor that is read
-# Names by number, for each form.  Each of circle's own operators has two numbers: its first files
-# stored the number as a byte without a sign.  The newer number comes last here, so that it is the
+# Names by number, for each form. Each of circle's own operators has two numbers: its first files
+# stored the number as a byte without a sign. The newer number comes last here, so that it is the
 # number that is written.
 OPERATOR_NAMES = {"tflite": dict(enumerate(NAMES)), "circle": dict(enumerate(NAMES))}
 TENSOR_TYPES = {"tflite": dict(enumerate(TYPES)), "circle": dict(enumerate(TYPES))}
@@ -77,7 +77,7 @@ for _index, _circle in enumerate(CIRCLE_TYPES):
 def pack(graph: Graph) -> bytes:
     """The bytes of a file that holds a graph; equal graphs give equal bytes.
 
-    The options of an operator are written if their kind is known.  Raises ValueError if the form of
+    The options of an operator are written if their kind is known. Raises ValueError if the form of
     the graph has no number for a type or an operator; MissingPackage if flatbuffers is not
     installed.
     """
@@ -321,8 +321,8 @@ class _Reader:
         return Operator(name, inputs, outputs, self.options(what, name, stored), code["version"])
 
     def name(self, code: Fields) -> str:
-        """An operator's name by its number.  The number is in a newer or an older field, whichever
-        is larger: the newer is 0 in old files.  Circle's own numbers are negative, and then the
+        """An operator's name by its number. The number is in a newer or an older field, whichever
+        is larger: the newer is 0 in old files. Circle's own numbers are negative, and then the
         smaller counts."""
         number = min(code["code"], code["old_code"])
         if number >= 0:

@@ -1,6 +1,6 @@
 """Tables in the encoding of FlatBuffers, read without a package.
 
-A table is found by its offset.  Each table has a list of slots, before or after it in the file,
+A table is found by its offset. Each table has a list of slots, before or after it in the file,
 which gives the place of each of its fields.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from npulab.support.text import plural
 
-# The values of a file may take LEAST_MEMORY bytes, and MEMORY_PER_BYTE for each of its bytes.  A
+# The values of a file may take LEAST_MEMORY bytes, and MEMORY_PER_BYTE for each of its bytes. A
 # table and an element of a vector take about TABLE_MEMORY and ELEMENT_MEMORY bytes, with their
 # lines in a listing.
 LEAST_MEMORY, MEMORY_PER_BYTE, TABLE_MEMORY, ELEMENT_MEMORY = 2**25, 16, 400, 40
@@ -40,7 +40,7 @@ Schema = Mapping[str, Sequence[Field]]
 class Flat:
     """Bytes in the encoding of FlatBuffers; every read is checked to lie in the file.
 
-    A broken file can point to the same bytes again and again, which a sound file hardly does.  So
+    A broken file can point to the same bytes again and again, which a sound file hardly does. So
     the memory that the values take is counted, and more than a limit raises ValueError.
     """
 
@@ -50,7 +50,7 @@ class Flat:
 
     def take(self, at: int, size: int, what: str, memory: int = 1) -> bytes:
         """The ``size`` bytes at an offset; ``memory`` is the bytes of memory that will be taken for
-        each of them.  Raises ValueError outside the file."""
+        each of them. Raises ValueError outside the file."""
         if not 0 <= at <= len(self.data) - size:
             raise ValueError(
                 f"{what}: got {plural(size, 'byte')} at offset {at}, allowed is inside the file of "

@@ -46,11 +46,11 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator: the numbers of the tensors that it takes and gives, and its options by name.  An
+    """An operator: the numbers of the tensors that it takes and gives, and its options by name. An
     input that is left out is -1.
 
     ``name`` is ``CUSTOM(name)`` for an operator that the format does not define; for an operator
-    without a name it is the number.  ``options`` are empty if their kind is not known.
+    without a name it is the number. ``options`` are empty if their kind is not known.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Graph:
     first of which is empty.
 
     A file may hold several graphs: this one, which is run, calls the ``others``, which share its
-    buffers.  ``form`` is "tflite" or "circle".
+    buffers. ``form`` is "tflite" or "circle".
     """
 
     tensors: tuple[Tensor, ...]
@@ -114,8 +114,8 @@ class Graph:
 
         ``form`` is one of two forms of Samsung/ONE:tools/tflitefile_tool: "earlier", with eight
         spaces instead of a tab, or "later", which marks operators #, tensors % and buffers & and
-        prints constants of up to four elements.  Memory includes tensors of every type; the tool
-        knows only some types.  Raises ValueError for another form.
+        prints constants of up to four elements. Memory includes tensors of every type; the tool
+        knows only some types. Raises ValueError for another form.
         """
         return listing.listed(self, form)
 
@@ -132,7 +132,7 @@ class Graph:
         return listing.rows(self)
 
     def quantization(self) -> str:
-        """A text with one line for each tensor that has a scale: its scale and zero point.  If
+        """A text with one line for each tensor that has a scale: its scale and zero point. If
         there are several of them, it has their range; ``tensors`` has the numbers."""
         return "\n".join(listing.quantization(self))
 

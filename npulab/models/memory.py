@@ -1,10 +1,10 @@
 """The memory that a model needs, computed from its file alone: when each tensor lives, the block
 that a planner needs, and the copies that packing adds.
 
-A tensor lives from the operator that makes it to the last operator that takes it.  An input lives
+A tensor lives from the operator that makes it to the last operator that takes it. An input lives
 from the start, an output to the end; constants and states (tensors that are taken, but made by no
-operator) live all the time.  The inputs and outputs of an operator live at once, even if it could
-work in place.  The memory that a kernel takes for itself is not in a file, and not counted.
+operator) live all the time. The inputs and outputs of an operator live at once, even if it could
+work in place. The memory that a kernel takes for itself is not in a file, and not counted.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Memory:
     of weights.
 
     ``live`` ``(operators,) int64`` are the bytes that live while an operator runs, without
-    constants.  ``constants`` are the bytes of all constants, each buffer counted once; ``spare``
+    constants. ``constants`` are the bytes of all constants, each buffer counted once; ``spare``
     the bytes of weights that no operator takes once they are packed.
     """
 
@@ -175,15 +175,15 @@ def model_memory(
 ) -> Memory:
     """The memory of a model that ``read_model`` returned.
 
-    ``planner`` gives tensors their places in one block.  ``"bump"`` places one after the other.
+    ``planner`` gives tensors their places in one block. ``"bump"`` places one after the other.
     ``"first-fit"`` takes them in the order in which they begin to live, and gives each the lowest
-    place that is free.  ``"wic"`` (weighted interval colouring) takes the largest first, and gives
-    each the lowest place that is free during its life.  Places are multiples of ``align`` bytes.
+    place that is free. ``"wic"`` (weighted interval colouring) takes the largest first, and gives
+    each the lowest place that is free during its life. Places are multiples of ``align`` bytes.
 
     ``packed(rows, columns)`` is the size in bytes of a packed matrix of weights: rows are summed
-    over, columns are the outputs; without it nothing is packed.  Constant weights of the operators
+    over, columns are the outputs; without it nothing is packed. Constant weights of the operators
     named in ``packs`` (FULLY_CONNECTED, CONV_2D) are packed, with ``widest`` only if the other
-    matrix has at most so many columns (batches, pixels).  Weights that are used twice are packed
+    matrix has at most so many columns (batches, pixels). Weights that are used twice are packed
     once.
 
     Raises ValueError for anything but a model, an unknown planner or operator, an alignment or
@@ -231,7 +231,7 @@ def place(sizes: Array, first: Array, last: Array, planner: str = "wic") -> Arra
     to operator ``last``, both included.
 
     Blocks are placed in the order of ``first``, and of their numbers if that is equal; "wic" takes
-    the largest first, and uses this order for blocks of equal size.  Blocks of 0 bytes are at 0.
+    the largest first, and uses this order for blocks of equal size. Blocks of 0 bytes are at 0.
 
     >>> place(np.array([4, 8, 4, 8]), np.array([0, 0, 1, 2]), np.array([0, 1, 2, 2])).tolist()
     [8, 0, 8, 0]

@@ -48,9 +48,9 @@ MAIN = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "AVERAGE_POOL_2D", "M
 def read_model(data: bytes | bytearray | memoryview | str | os.PathLike[str]) -> Model:
     """The model in the bytes of a ``.tflite`` or ``.circle`` file, or in the file at a path.
 
-    ``print`` shows its listing, ``quantization()`` returns its scales and zero points as text.  If
-    there are several graphs, ``layers`` are those of the first; ``graphs`` has all.  Needs no
-    package.  Raises ValueError (what, got, allowed, where) for bytes that are not a model, and for
+    ``print`` shows its listing, ``quantization()`` returns its scales and zero points as text. If
+    there are several graphs, ``layers`` are those of the first; ``graphs`` has all. Needs no
+    package. Raises ValueError (what, got, allowed, where) for bytes that are not a model, and for
     a broken model; FileNotFoundError.
     """
     if isinstance(data, bytes | bytearray | memoryview):
@@ -77,7 +77,7 @@ class Model(Graph):
     def layers(self) -> tuple[Layer, ...]:
         """The layers in the order in which they run; scales are float32, as the file holds them.
 
-        Explicit padding that is equal to "same" or "valid" reads back as that name.  Raises
+        Explicit padding that is equal to "same" or "valid" reads back as that name. Raises
         ValueError, with the operator and the reason, if an operator is part of no layer.
         """
         return tuple(found.layer for found in self._every_layer())
@@ -85,7 +85,7 @@ class Model(Graph):
     @property
     def by_operator(self) -> dict[int, Layer | str]:
         """By the number of each operator in the file: the layer of which it is the main operator,
-        or, if it is part of no layer, the reason as a sentence.  Operators that only belong to the
+        or, if it is part of no layer, the reason as a sentence. Operators that only belong to the
         layer of another are left out."""
         layers, problems = self._found
         every: dict[int, Layer | str] = {found.number: found.layer for found in layers}
@@ -106,7 +106,7 @@ class Model(Graph):
         that is part of no layer.
 
         That part is all layers that need no output of such an operator; its outputs are those that
-        no other layer takes.  The problem is "" if every operator is read; the network is None if
+        no other layer takes. The problem is "" if every operator is read; the network is None if
         there is not even one such layer.
         """
         layers, problems = self._found
@@ -436,7 +436,7 @@ class _LayerParts:
         return self.graph.tensors[tensor].shape[1:]
 
     def q(self, tensor: int, axis: int = -1) -> QuantParams:
-        """Scale and zero point of a tensor.  Several scales are allowed only along ``axis``; raises
+        """Scale and zero point of a tensor. Several scales are allowed only along ``axis``; raises
         ValueError for others."""
         stored = self.graph.tensors[tensor]
         scales, zeros = stored.scale, set(stored.zero_point) or {0}

@@ -102,10 +102,10 @@ def sweep(grid: Mapping[str, Any], make: Make | None = None, seed: int = 0) -> S
     Names are op (conv2d, fully_connected, average_pool, max_pool, min_pool, add), input_h, input_w,
     input_channels, output_channels, kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w,
     padding, depthwise, activation, dtype, per_channel and weight_bits; ``input``, ``kernel``,
-    ``stride`` and ``dilation`` set both axes.  A value that is not a list counts as a list of one;
-    a name that is left out has its value in ``npulab.models.sweeps.DEFAULTS``.  ``make(point,
-    random)`` returns the layer of a point; by default it is ``random_layer``.  A point that no
-    layer or file can state is skipped.  Raises ValueError for an unknown name or value.
+    ``stride`` and ``dilation`` set both axes. A value that is not a list counts as a list of one;
+    a name that is left out has its value in ``npulab.models.sweeps.DEFAULTS``. ``make(point,
+    random)`` returns the layer of a point; by default it is ``random_layer``. A point that no
+    layer or file can state is skipped. Raises ValueError for an unknown name or value.
     """
     if not isinstance(grid, Mapping):
         raise ValueError(
@@ -167,7 +167,7 @@ def write_sweep(
     """Write a sweep for a board, whole or not at all: models, inputs and expected outputs as raw
     bytes.
 
-    ``grid`` is values by name, and every combination of them is a model.  Names are op (conv2d,
+    ``grid`` is values by name, and every combination of them is a model. Names are op (conv2d,
     fully_connected, average_pool, max_pool, min_pool, add), input_h, input_w, input_channels,
     output_channels, kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, padding,
     depthwise, activation, dtype, per_channel and weight_bits; input, kernel, stride and dilation
@@ -175,8 +175,8 @@ def write_sweep(
 
     Files are ``000.tflite``, ``000-input.bin`` (and ``000-other.bin`` of an ``Add``),
     ``000-expected.bin``, ... and ``parameters.csv``, one row per model with the files' sha256 and
-    the rule of the expected outputs.  The outputs of the board go next to them as
-    ``000-output.bin``, ..., and ``check_sweep(folder)`` compares them.  Raises FileExistsError if
+    the rule of the expected outputs. The outputs of the board go next to them as
+    ``000-output.bin``, ..., and ``check_sweep(folder)`` compares them. Raises FileExistsError if
     the folder exists; ValueError as ``sweep``, and if every point of the grid is skipped.
 
     >>> import tempfile
@@ -232,8 +232,8 @@ def check_sweep(
     model, compared, mismatches, first, verdict.
 
     ``outputs`` is the folder with ``000-output.bin``, ..., raw bytes like the expected outputs; by
-    default it is the folder of the sweep.  ``first`` is the place (row, column, channel) of the
-    first difference, or None; the verdict is ``equal``, ``differs`` or ``missing``.  Raises
+    default it is the folder of the sweep. ``first`` is the place (row, column, channel) of the
+    first difference, or None; the verdict is ``equal``, ``differs`` or ``missing``. Raises
     FileNotFoundError for a folder that is not a sweep; ValueError (what, got, allowed) for an
     output of another size.
     """

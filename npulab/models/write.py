@@ -45,12 +45,12 @@ def single_op_model(
 ) -> bytes:
     """The bytes of a ``.tflite`` file that holds one layer; equal layers give equal bytes.
 
-    Input and output are ``(batch, ...)``; an ``Add`` has two inputs.  For a fully connected layer
+    Input and output are ``(batch, ...)``; an ``Add`` has two inputs. For a fully connected layer
     ``batch`` may be up to three leading axes: with (4, 2) the input is ``(4, 2, I)`` and the output
-    ``(8, O)``.  ``names`` are new names for tensors, by their names here: "input", "weights",
+    ``(8, O)``. ``names`` are new names for tensors, by their names here: "input", "weights",
     "bias", "output", .... With ``weights_as="uint8"`` the file calls the int8 weights of a fully
-    connected layer of float32 uint8, as older converters did: runtimes read them as int8.  ``form``
-    is "tflite" or "circle".  Raises ValueError, with the name of the parameter, for a layer that
+    connected layer of float32 uint8, as older converters did: runtimes read them as int8. ``form``
+    is "tflite" or "circle". Raises ValueError, with the name of the parameter, for a layer that
     the format cannot state; MissingPackage if flatbuffers is not installed.
     """
     if not isinstance(layer, MODELLED):
@@ -70,7 +70,7 @@ def write_model(network: Network | Sequence[Layer], batch: int = 1, form: str = 
     """The bytes of a ``.tflite`` or ``.circle`` file that holds a network; the last layer gives the
     output.
 
-    In a list of layers, each layer takes the output of the layer before it.  Raises as
+    In a list of layers, each layer takes the output of the layer before it. Raises as
     ``single_op_model``.
     """
     if isinstance(network, list | tuple):
@@ -92,7 +92,7 @@ def lowest(dtype: str) -> float:
 
 def _lead(batch: Any, several: bool = False) -> tuple[int, ...]:
     """The leading axes of input and output from ``batch``; only if ``several``, there may be more
-    than one.  Raises ValueError for other sizes."""
+    than one. Raises ValueError for other sizes."""
     several = several and isinstance(batch, list | tuple)
     axes = (batch,)
     if several:
@@ -135,7 +135,7 @@ def _renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
 
 
 def _graph(layers: Sequence[Any], inputs: Sequence[Sequence[int]], lead: tuple[int, ...]) -> Graph:
-    """The graph of layers.  ``inputs`` has, for each layer, the numbers of the layers whose outputs
+    """The graph of layers. ``inputs`` has, for each layer, the numbers of the layers whose outputs
     it takes; -1 is the graph's first input, -2 its second."""
     for number, layer in enumerate(layers):
         if not isinstance(layer, MODELLED):

@@ -24,8 +24,8 @@ def codes_by_rule(
 ) -> pd.DataFrame:
     """Output codes before the clamp, a row per rule and a column per accumulator, ascending.
 
-    ``scales`` are the scales of input, weights and output, or their ratio.  ``rules`` are names or
-    rules, by default all rules of 8-bit outputs.  Raises LookupError for an unknown rule,
+    ``scales`` are the scales of input, weights and output, or their ratio. ``rules`` are names or
+    rules, by default all rules of 8-bit outputs. Raises LookupError for an unknown rule,
     ValueError for a ratio or an accumulator that a rule does not take.
 
     >>> codes_by_rule([-2, 2], 0.25, rules=["vivante-v7:half-up", "vivante-v7:half-away"])

@@ -1,6 +1,6 @@
 """Fixed-point arithmetic of gemmlowp on int64 arrays that hold int32 registers.
 
-A number with ``n`` integer bits is ``raw / 2**(31 - n)``.  Source:
+A number with ``n`` integer bits is ``raw / 2**(31 - n)``. Source:
 gemmlowp/fixedpoint/fixedpoint.h.
 """
 

@@ -17,9 +17,9 @@ def ulps(a: Any, b: Any) -> Array:
     """The distance of two tensors of float16, or of float32, in representable numbers: int64
     ``(...)``.
 
-    +0 and -0 are one number, and infinity follows the largest number.  The distance of NaN is 0
+    +0 and -0 are one number, and infinity follows the largest number. The distance of NaN is 0
     from NaN; from any number it is one more than the distance of the infinities, the largest of
-    the type.  Raises ValueError for tensors of other types or of different types.
+    the type. Raises ValueError for tensors of other types or of different types.
 
     >>> ulps(np.float16([1, -0.0, 65504]), np.float16([1.001, 0, np.inf])).tolist()
     [1, 0, 1]
@@ -36,7 +36,7 @@ def steps(a: Any, b: Any) -> Array:
     """The steps that lead from ``b`` up to ``a``, int64 ``(...)``: the difference of codes, or ulps
     with a sign.
 
-    A NaN on one side only is the largest number of steps, always up.  Raises ValueError for a
+    A NaN on one side only is the largest number of steps, always up. Raises ValueError for a
     number and a code, and for types that are neither codes nor float16 or float32.
 
     >>> steps(np.uint8([3, 3]), np.uint8([5, 3])).tolist()
@@ -178,7 +178,7 @@ def halves(
 ) -> Array:
     """Numbers clamped and rounded once to float16; every NaN becomes 0x7E00.
 
-    ``exact`` gives the number at a place whose error leaves two answers.  A lower bound of 0 is +0.
+    ``exact`` gives the number at a place whose error leaves two answers. A lower bound of 0 is +0.
     """
 
     def rounded(some: Array) -> Array:

@@ -47,10 +47,10 @@ class Identification:
 
     ``table`` has a row per rule, fewest mismatches first: rule, mismatches, compared, fits, the
     first mismatch (accumulator, channel, got, predicted) and ``reason``, why a rule does not
-    apply.  ``fits`` are the rules without a mismatch.  ``groups`` are fitting rules that are one
-    function, or that these accumulators cannot separate.  If nothing fits, ``closest`` are the
+    apply. ``fits`` are the rules without a mismatch. ``groups`` are fitting rules that are one
+    function, or that these accumulators cannot separate. If nothing fits, ``closest`` are the
     rules with the fewest mismatches, and ``by_channel`` (first, end, rules) says which rules fit
-    ranges of channels, if every channel has one.  ``engines`` are the engines of
+    ranges of channels, if every channel has one. ``engines`` are the engines of
     ``npulab.ENGINES`` that round these accumulators, true sums, without a mismatch; none if no
     layer was given.
     """
@@ -111,10 +111,10 @@ def identify_rounding(
 
     ``accumulators`` are ``(..., C)`` true sums with the bias, as ``emulate.accumulate`` gives them;
     ``outputs`` of the same shape are int8, uint8 or int16; or float32, with sums without the bias
-    and ``input_q.scale`` that of the row.  Scales, zero point and activation are the layer's, or
-    those given by keyword.  ``rules`` are names or rules; by default all rules that have this type
-    of output, each in its usual order of scales.  With a layer they may be engines of
-    ``npulab.ENGINES`` too, whose rule depends on it.  Raises ValueError or TypeError naming what
+    and ``input_q.scale`` that of the row. Scales, zero point and activation are the layer's, or
+    those given by keyword. ``rules`` are names or rules; by default all rules that have this type
+    of output, each in its usual order of scales. With a layer they may be engines of
+    ``npulab.ENGINES`` too, whose rule depends on it. Raises ValueError or TypeError naming what
     does not go together; LookupError for an unknown rule.
     """
     observed = observe(accumulators, outputs, Given(layer, input_q, weight_q, output_q, activation))

@@ -1,6 +1,6 @@
 """The fewest accumulators whose outputs tell rounding rules apart.
 
-Candidates are accumulators next to where outputs change, at ratios of scales of several sizes.  A
+Candidates are accumulators next to where outputs change, at ratios of scales of several sizes. A
 search takes the fewest of them that separate all rules that any candidate separates.
 """
 
@@ -50,9 +50,9 @@ class Probes:
     """Accumulators, each with a scale of its own, whose outputs tell ``rules`` apart.
 
     ``layers`` are to be run on the unknown engine (``single_op_model(layer)`` of each), with zeros
-    as input: weights 0, one output channel per probe, the accumulators as biases.  There is one,
+    as input: weights 0, one output channel per probe, the accumulators as biases. There is one,
     ``layer``, whose input is ``x``; or one for each scale, if an engine takes only one scale per
-    layer.  ``name`` takes their outputs.  ``groups`` are the rules that have the same expected
+    layer. ``name`` takes their outputs. ``groups`` are the rules that have the same expected
     outputs, and why.
     """
 
@@ -169,15 +169,15 @@ def rounding_probes(
 ) -> Probes:
     """The fewest probes found that tell rules of an output type apart.
 
-    ``dtype`` is int8, uint8 or int16; ``rules`` as for ``identify_rounding``.  Without
+    ``dtype`` is int8, uint8 or int16; ``rules`` as for ``identify_rounding``. Without
     ``per_channel`` every scale has a layer of its own, for engines that take one scale per tensor.
     ``op`` is "conv" (1x1), "depthwise" or "fully_connected": a runtime may round each in its own
-    way.  A kernel that rounds its last channels otherwise shows that on an ordinary layer only.
+    way. A kernel that rounds its last channels otherwise shows that on an ordinary layer only.
     The same arguments give the same probes.
 
     The fewest are chosen for the rules asked and no other, so that a rule nobody listed often fits
-    wherever a listed rule fits.  A ``count``, say 16, adds ties of both signs and parities, then
-    the probes that separate most pairs a second time: fewer rules are named falsely.  Raises
+    wherever a listed rule fits. A ``count``, say 16, adds ties of both signs and parities, then
+    the probes that separate most pairs a second time: fewer rules are named falsely. Raises
     LookupError for an unknown rule, ValueError if a rule does not have this type or ``count`` is
     not between the fewest probes and all candidates.
 
@@ -250,7 +250,7 @@ def _pool(dtype: str, rules: Sequence[Rule], seed: int) -> Pool:
     info = np.iinfo(dtype)
     zero_point = ZERO_POINTS[dtype]
     input_scale = _input_scale(rules, zero_point)
-    # At the smallest ratio the largest code needs an accumulator of 31 bits.  Close above it
+    # At the smallest ratio the largest code needs an accumulator of 31 bits. Close above it
     # accumulators are so large that float32 cuts them, and a multiplier of 31 bits shows.
     smallest = info.bits - 31
     wholes = [2.0**-shift for shift in TIES if -shift >= smallest]

@@ -44,7 +44,7 @@ def requantize(
 def within(accumulators: Array, by: Rule, channel: int = 0) -> Array:
     """Accumulators ``(..., C)`` int64 as the rule's register holds them: wrapped if it wraps.
 
-    ``channel`` is the number of the first channel.  Raises ValueError naming the channel of an
+    ``channel`` is the number of the first channel. Raises ValueError naming the channel of an
     accumulator that does not fit, if the register does not wrap.
     """
     accumulators = np.asarray(accumulators, np.int64)
@@ -68,12 +68,12 @@ class Requantizer:
     """A rule made ready for rows of accumulators of one layer.
 
     ``parts`` are (rule, first channel, end channel): a kernel may follow one rule in its vector
-    body and another in its tail.  Multiplier and right shift are per channel ``(C,)``; ``factor``
+    body and another in its tail. Multiplier and right shift are per channel ``(C,)``; ``factor``
     is their float32 value, repeated for every position of a row.
 
     A product of float32 numbers is within 2**-22 of its size, so inside the clamp range an estimate
     equals the rule's answer if it is further from a rounding boundary than that and the rule's
-    maximum deviation together.  The rule recomputes all other outputs.
+    maximum deviation together. The rule recomputes all other outputs.
     """
 
     parts: tuple[tuple[Rule, int, int], ...]

@@ -1,6 +1,6 @@
 """Quantized numbers and the rules that turn an accumulator into an output.
 
-``real = scale * (q - zero_point)``.  A rule forms a multiplier and a right shift from the three
+``real = scale * (q - zero_point)``. A rule forms a multiplier and a right shift from the three
 scales of a layer (``multiplier / 2**right_shift`` is their ratio, as near as the rule can say it)
 and applies them to accumulators with a stated rounding; adding the zero point and clamping come
 after it.
@@ -112,7 +112,7 @@ def divided(values: Array, by: Any, rounding: str) -> Array:
 def ratio_of_scales(input_scale: Any, weight_scale: Any, output_scale: Any, order: str) -> Array:
     """``input_scale * weight_scale / output_scale``, float64 like ``weight_scale``.
 
-    The scales are float32 numbers.  Order "D": product and quotient in float64; "P": the product is
+    The scales are float32 numbers. Order "D": product and quotient in float64; "P": the product is
     rounded to float32, the quotient is float64; "S": both are rounded to float32.
     Raises ValueError if a scale or the ratio is not positive and finite in float32.
     """
@@ -158,7 +158,7 @@ class Rule:
     ``multiplier / 2**(fraction_bits + right_shift)`` is the ratio of scales as the rule forms it.
     A rule of your own is a subclass with ``of_ratio`` and ``exact``; ``rounding_direction`` says
     what ``exact`` approximates ("nearest", "floor", "toward-zero") and ``max_deviation`` is its
-    maximum deviation from that rounding of the real-valued result, in output units.  Accumulators
+    maximum deviation from that rounding of the real-valued result, in output units. Accumulators
     that ``register`` bits cannot hold wrap if ``wraps`` is set, and are refused otherwise.
     ``types`` are the output types that the rule is used with.
     """
@@ -277,7 +277,7 @@ class Rule:
 class DoubleRounding(Rule):
     """A doubling high product with 31 bits, ties up, then a rounding right shift of its own.
 
-    A right shift below 0 shifts the accumulator left first, in a register of 32 bits.  Ties of the
+    A right shift below 0 shifts the accumulator left first, in a register of 32 bits. Ties of the
     last shift go as ``ties`` says: "half-away" in gemmlowp (fixedpoint/fixedpoint.h), "half-up" in
     ruy's x86 kernels (ruy/kernel_avx2_fma.cc).
     """
@@ -446,8 +446,8 @@ class LeadingBits(Rule):
     ties to even.
 
     A mantissa whose bits are all 1 gives 2**15 if the exponent is odd; if it is even the driver
-    computes 2**14.  How ties go is not in the driver: to even is taken from a chip of the same
-    family.  Source: Mesa's rocket driver, rkt_regcmd.c.
+    computes 2**14. How ties go is not in the driver: to even is taken from a chip of the same
+    family. Source: Mesa's rocket driver, rkt_regcmd.c.
 
     >>> [int(n) for n in LeadingBits("14 bits").multiplier(1.0, 0.0053937435, 1.0)]
     [22624, 22]
@@ -567,7 +567,7 @@ class Float(Rule):
     """The accumulator as float32 times the float32 ratio, rounded to a whole number.
 
     Ties "half-even" or "half-away"; with ``zero_point_first`` the zero point is added in float32
-    before the rounding, which sends ties the other way if it is odd.  Source: XNNPACK
+    before the rounding, which sends ties the other way if it is odd. Source: XNNPACK
     (src/qs8-requantization), QNNPACK's fp32 variants.
     """
 
@@ -736,7 +736,7 @@ def rule(name: str | Rule) -> Rule:
     """The rule of a name; a rule is returned unchanged.
 
     ``name:P`` is the rule with its ratio of scales formed in another order ("D", "P", "S");
-    ``<target>:...`` is a rule that a target states.  Raises LookupError with the known names.
+    ``<target>:...`` is a rule that a target states. Raises LookupError with the known names.
     """
     if isinstance(name, Rule):
         if type(name).exact is Rule.exact:

@@ -1,11 +1,11 @@
 """The rows of a register map: read, checked, and made into fields.
 
-A word is 32 little-endian bits, bit 0 lowest.  A map is a table, one row per run of bits::
+A word is 32 little-endian bits, bit 0 lowest. A map is a table, one row per run of bits::
 
     block, offset, register, field, lsb, width, at, value, feature, address, align, evidence, note
 
 Rows of one block that share a field name and fill in ``at`` are pieces of one split field; ``at``
-is the place of the piece inside the value.  A row without a field name, and every bit without a
+is the place of the piece inside the value. A row without a field name, and every bit without a
 row, gets an automatic name (``w18_27_2``: word 18, lsb 27, 2 bits; ``r3930_7_1`` where registers
 have addresses; ``registers.names`` has the rule), so that all words round-trip.
 

@@ -146,7 +146,7 @@ def read_bounded(path: Path, most: int) -> bytes:
 
 def _grown(file: io.BufferedReader, data: bytes, path: Path, most: int) -> bytes:
     """The bytes of a file that holds more than its stated size: it grows, or the system makes it
-    while it is read.  ``data`` was read already."""
+    while it is read. ``data`` was read already."""
     grown = bytearray(data)
     while len(grown) <= most:
         more = file.read(min(BLOCK, most + 1 - len(grown)))
@@ -189,7 +189,7 @@ def first_bytes(path: Path, count: int) -> bytes:
 class Lines:
     """A file to which whole lines are added; when it is opened it may have at most ``most`` bytes.
 
-    Once ``add`` has returned, its line is kept even if the program is killed.  ``torn`` is the
+    Once ``add`` has returned, its line is kept even if the program is killed. ``torn`` is the
     unfinished last line that a crash left: it remains until the next line replaces it.
     """
 
@@ -241,8 +241,8 @@ def locked(*paths: Path) -> Iterator[None]:
     which these files lie.
 
     The lock is one of the system, on the folder itself: it ends with the program that holds it and
-    leaves no file.  A thread that holds a folder may lock it again.  A UserWarning reports a file
-    system without locks.  Raises TimeoutError if another writer holds a folder for 10 seconds.
+    leaves no file. A thread that holds a folder may lock it again. A UserWarning reports a file
+    system without locks. Raises TimeoutError if another writer holds a folder for 10 seconds.
     """
     mine: set[Path] = _held.__dict__.setdefault("folders", set())
     wanted = {path.resolve().parent for path in paths} - mine
@@ -279,11 +279,11 @@ def _lock(folder: Path, held: ExitStack) -> bool:
 
 
 def write_folders(contents: Mapping[Path, Mapping[str, bytes]]) -> list[Path]:
-    """Write folders, each given by the contents of its files by name: all of them or none.  Return
+    """Write folders, each given by the contents of its files by name: all of them or none. Return
     their paths.
 
     Each folder is filled next to its place under a hidden name, synced to the disk, and then
-    renamed.  Several folders in one new folder appear together with it in one step.  Raises
+    renamed. Several folders in one new folder appear together with it in one step. Raises
     FileExistsError if a folder exists already.
     """
     _refuse_taken(contents)
@@ -336,7 +336,7 @@ def write_files(contents: Mapping[Path, bytes]) -> list[Path]:
 
 def replace_file(path: Path, data: bytes) -> None:
     """Write a file whole, in place of an older one if there is one; mode and symbolic links to it
-    are kept.  It is on the disk when this returns."""
+    are kept. It is on the disk when this returns."""
     where = path
     if path.is_symlink():
         where = path.resolve()
@@ -351,7 +351,7 @@ def replace_files(
     on the disk when this returns.
 
     They are written only if each file of ``before`` still has the contents stated there (None: no
-    file); no other writer can come between this check and the replacement.  Raises ValueError, with
+    file); no other writer can come between this check and the replacement. Raises ValueError, with
     ``advice`` at its end, for a file with other contents, FileExistsError for a file that exists
     and is not in ``before``.
     """
@@ -398,7 +398,7 @@ def _give_name(part: Path, path: Path) -> None:
     """Give a written hidden file its name; raises FileExistsError if a file has the name, even if
     it was made just now.
 
-    It is done with a link; where links cannot be made, the file is renamed.  So the name never
+    It is done with a link; where links cannot be made, the file is renamed. So the name never
     belongs to an unfinished file.
     """
     try:

@@ -33,8 +33,8 @@ def json_of(
 ) -> Any:
     """The value in a JSON text, whose first line has the number ``first`` in error texts.
 
-    ``hooks`` are those of ``json.loads``.  An object with a name twice is refused; with
-    ``most_deep`` also values that are nested deeper.  Raises ValueError with ``where``, line,
+    ``hooks`` are those of ``json.loads``. An object with a name twice is refused; with
+    ``most_deep`` also values that are nested deeper. Raises ValueError with ``where``, line,
     column, and the error at that place.
 
     >>> json_of('{"npu": zeta}', "job.json")

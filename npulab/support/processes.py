@@ -133,9 +133,9 @@ def execute(
 ) -> End:
     """Run a program and return how it ended; a program that is a text is read by a shell.
 
-    It gets no input, its output is thrown away, and the last lines of its errors are kept.  It runs
+    It gets no input, its output is thrown away, and the last lines of its errors are kept. It runs
     in a process group of its own, which is killed when the program ends, when ``timeout`` seconds
-    are over, and when one of the events ``stops`` is set.  Raises NotRun, which begins with
+    are over, and when one of the events ``stops`` is set. Raises NotRun, which begins with
     ``name``, if the program cannot be started, and Stopped after ``stops``.
 
     >>> print(execute("program", ("false",), timeout=10))

@@ -156,7 +156,7 @@ def need_whole(what: str, given: object, allowed: str = "is a whole number") -> 
 
 def need_all(what: str, given: object, kinds: type | tuple[type, ...], allowed: str) -> list[Any]:
     """The members of a sequence as a list, if all are of these types; raises TypeError for other
-    members, for a single text, and for a value that is not iterable.  ``allowed`` is that of
+    members, for a single text, and for a value that is not iterable. ``allowed`` is that of
     ``need``.
 
     >>> need_all("features", "nn_v7", str, "are names in a list")

@@ -26,7 +26,7 @@ def visible(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    r"""A sentence on one line, with control characters escaped.  Quoted texts are cut to 80
+    r"""A sentence on one line, with control characters escaped. Quoted texts are cut to 80
     characters, which include their last 30, where the name at the end of a path stands.
 
     >>> one_line(f"got\n{'x' * 200 + 'y' * 30!r}")

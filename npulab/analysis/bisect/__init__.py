@@ -95,7 +95,7 @@ class Bisected(Answer):
     found", or says that BAD passes, and names a trial that contradicts an answer.
 
     ``culprits`` are (task, block, register, field); ``groups`` says which of them break it
-    together: all fields of one group do.  If nothing was found they are what the trials suggest.
+    together: all fields of one group do. If nothing was found they are what the trials suggest.
     ``certainty`` is the probability of exactly these groups, None if trials contradict them;
     ``queries`` counts the runs, ``hangs`` the runs that hung, ``flake_rate`` is the rate given or
     inferred.
@@ -188,14 +188,14 @@ class Bisection:
 
     ``good`` passes, ``bad`` does not; trials are ``good`` with some fields as ``bad`` has them.
     ``flake_rate`` is how often an outcome is wrong, None if that is not known; the search ends at
-    ``certainty``.  ``units`` lists fields that are changed together as long as that says something,
+    ``certainty``. ``units`` lists fields that are changed together as long as that says something,
     by name (``relu``, ``w3.relu`` or ``0/NN/w3/relu``); the rest are units of their own, and None
     takes the units from the names of the fields (``families``).
 
     Fields that point into memory are left as they are unless ``addresses``; buffers that differ are
-    parts like fields, unless ``buffers`` is false.  ``symptom`` is what the bad job does, "fail" or
+    parts like fields, unless ``buffers`` is false. ``symptom`` is what the bad job does, "fail" or
     "hang", if that is known: then the bad job is run first, and if it does something else that is
-    the answer.  ``journal`` is a path or a Journal: the trials that it holds are not run again.
+    the answer. ``journal`` is a path or a Journal: the trials that it holds are not run again.
     ``warning`` is a sentence about captures of two layers, and stands before the reason of the
     first trial.
 
@@ -468,9 +468,9 @@ def bisect_fields(
 ) -> Bisected:
     """Find the fields of ``bad`` that break ``good``, with few runs of ``oracle``.
 
-    ``oracle(capture)`` says "pass", "fail" or "hang".  ``asking`` is called before every trial,
+    ``oracle(capture)`` says "pass", "fail" or "hang". ``asking`` is called before every trial,
     ``progress`` after it, ``stop`` is asked before each: if it says so, or if ``max_hangs`` trials
-    hung, what is known is returned. ``options`` are those of ``Bisection``.  Raises ValueError for
+    hung, what is known is returned. ``options`` are those of ``Bisection``. Raises ValueError for
     captures of two layers unless ``different_layers``, since their fields differ anyway.
 
     >>> from npulab.bits import RegisterMap

@@ -22,9 +22,9 @@ IMPROBABLE = 1e-3
 class Evidence:
     """Trials in order: the items that each one changed ``(T, n) bool``, and its outcome.
 
-    ``symptom`` is the outcome that is searched for, "fail" or "hang".  The other of the two is
+    ``symptom`` is the outcome that is searched for, "fail" or "hang". The other of the two is
     ``HIDDEN``: a job that hangs does not show whether it would have failed, and one that is refused
-    does not show whether it would have hung.  ``flake`` is how often an outcome is wrong; at 0 a
+    does not show whether it would have hung. ``flake`` is how often an outcome is wrong; at 0 a
     set is not asked twice, and a set inside one that passed passes too.
     """
 

@@ -1,7 +1,7 @@
 """The explanations of a failure, by kind, each with the number of trials that contradict it.
 
 An explanation says which sets of changed items fail: one item alone, two or three together, any of
-two or three, one alone or two together, one together with either of two.  Each kind has a **dual**:
+two or three, one alone or two together, one together with either of two. Each kind has a **dual**:
 an explanation f of the changed items, and not f of the unchanged items, are the same arithmetic
 with the outcome inverted, so "any of three" is "all three together" seen from the other side.
 
@@ -22,7 +22,7 @@ Groups = tuple[tuple[int, ...], ...]
 Trials = list[tuple[Array, bool]]
 
 LISTED = 6_000_000  # explanations of one kind that are listed, at most: a byte each
-# Contradictions are counted in bytes.  INVALID marks what is not an explanation: it is larger than
+# Contradictions are counted in bytes. INVALID marks what is not an explanation: it is larger than
 # any count, and every SETTLE trials it is set again, so that counting on does not wrap around.
 INVALID = 190
 SETTLE = 64

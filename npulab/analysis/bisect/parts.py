@@ -145,8 +145,8 @@ def families(parts: Sequence[Difference]) -> list[list[int]]:
 def mix(good: Capture, bad: Capture, keys: Collection[Key]) -> Capture:
     """Return the good capture with some fields as the bad one has them; it counts as changed.
 
-    ``keys`` are (task, block, register, field).  A register that only one side writes is written,
-    at its place there, as long as a field of it is taken from, or left to, that side.  Raises
+    ``keys`` are (task, block, register, field). A register that only one side writes is written,
+    at its place there, as long as a field of it is taken from, or left to, that side. Raises
     LookupError for a field that neither has, ValueError for captures of different targets or with
     different jobs.
     """

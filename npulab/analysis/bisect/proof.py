@@ -1,7 +1,7 @@
 """The trials that prove an answer before it is reported, and the search that goes on if a trial
 contradicts it.
 
-An answer is a list of groups: the symptom shows if all items of one group are changed.  It is
+An answer is a list of groups: the symptom shows if all items of one group are changed. It is
 exact, for a device that never errs and whose symptom more changes never mend, if these trials agree
 with it:
 
@@ -11,7 +11,7 @@ with it:
 - each item of a group of several was tried alone, so that a cause by itself is not called joint.
 
 Items that make the job end in another way (that hang it if a failure is searched for) are left out
-of the second trial.  Unknown items of this kind are found in the same way.
+of the second trial. Unknown items of this kind are found in the same way.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Prover:
     """The proof of proposed groups over ``n`` items: ``wanted`` is the set to try next.
 
     ``follow`` takes in the trials so far; ``proof`` is None until all sets that it needs were
-    tried.  ``hiding`` are items that are suspect of another outcome.
+    tried. ``hiding`` are items that are suspect of another outcome.
 
     >>> trials = [(subset_of({3}, 5), "fail")]
     >>> prover = Prover(5, [(3,)])
@@ -278,7 +278,7 @@ class _Steps:
 
         All of these items are kept, which is enough if the symptom shows before they hide it, as in
         BAD.  If that takes few trials, one of them at a time is kept too, since it may hide one
-        group and not another.  At most ``MOST_HIDES`` trials end in the other way for this.
+        group and not another. At most ``MOST_HIDES`` trials end in the other way for this.
         """
         hidden = 0
         leaving_out = ways(groups) or []

@@ -91,8 +91,8 @@ class Search:
     """The search for the items, of ``n``, that break a job; ``units`` (lists of items) are kept
     whole as long as that says something.
 
-    ``tell`` takes the outcome of any set of items: "pass", "fail" or "hang".  The search is for
-    ``symptom``: what the bad job itself does.  If that is given, all items are tried first; if it
+    ``tell`` takes the outcome of any set of items: "pass", "fail" or "hang". The search is for
+    ``symptom``: what the bad job itself does. If that is given, all items are tried first; if it
     is not, it is "fail" until something hangs, which makes ``ask`` ask for all items at once.
     Raises ValueError for options out of their range.
 

@@ -1,7 +1,7 @@
 """Which of n items break it: Bayesian group testing over every simple explanation.
 
 Each trial that contradicts an explanation (see ``kinds``) makes it less probable; the next trial
-changes the set of items whose outcome is least certain.  Nothing here knows what an item is.
+changes the set of items whose outcome is least certain. Nothing here knows what an item is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from npulab.analysis.bisect.kinds import (
     size,
 )
 
-# How probable each kind (shape, dual) is before the first trial.  A single item at 0.46 costs 1.1
+# How probable each kind (shape, dual) is before the first trial. A single item at 0.46 costs 1.1
 # bits more than a search that knows that it is a single item.
 PRIOR = {
     ("one", False): 0.46,
@@ -52,7 +52,7 @@ NEVER = 5e-4
 FLAKES = {5e-4: 0.4, 0.005: 0.12, 0.01: 0.12, 0.02: 0.12, 0.05: 0.12, 0.1: 0.07, 0.2: 0.05}
 # Levels with a smaller share of the probability are dropped: together they change no answer.
 NEGLIGIBLE = 1e-6
-# Errors do not explain a number of contradictions that is less probable than this.  It is small
+# Errors do not explain a number of contradictions that is less probable than this. It is small
 # because it is looked at after every trial, not once.
 UNEXPLAINED = 1e-4
 # Explanations that stand for all when a question is weighed: more are slower, fewer are coarser.
@@ -65,7 +65,7 @@ CANDIDATES = 24
 DENSITIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.5, 0.6, 0.7, 0.8, 0.9)
 CLOSE = 0.01  # bits below the most that a trial can say: a better set is not worth the time
 STEPS = 12  # groups that a set is bettered by, at most: limits the time of a question
-# Decimals of a bit.  Rounded, equally good sets stay equal on every machine, in whatever order it
+# Decimals of a bit. Rounded, equally good sets stay equal on every machine, in whatever order it
 # adds, and the first of them is asked everywhere.
 DIGITS = 9
 RISE = 1e-9  # a step must gain more than the rounding
@@ -116,7 +116,7 @@ class Suspects:
     """The explanations over n items, weighed by the trials so far, and the set to try next.
 
     ``flake_rate`` is how often an outcome is wrong; None means that it is not known, and then it
-    is inferred too.  The questions depend on ``seed`` and the trials alone.  Raises ValueError
+    is inferred too. The questions depend on ``seed`` and the trials alone. Raises ValueError
     for no items or a rate outside 0 to 0.5.
 
     >>> suspects = Suspects(8, seed=1)
@@ -430,7 +430,7 @@ class _Scorer:
 
     ``lacks`` is how many needed items a set leaves out, ``has`` how many items it holds that
     suffice alone; a dual explanation counts unchanged items, so that a change of a group takes
-    from its counts what it would give to those of another.  There are no matrix products: they
+    from its counts what it would give to those of another. There are no matrix products: they
     are so small that a BLAS with several threads would spend its time on waking them.
     """
 

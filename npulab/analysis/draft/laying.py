@@ -30,7 +30,7 @@ def split(table: MapTable, field: str, widths: Sequence[int], names: Sequence[st
     """Cut a field, from the low end of its value, into parts of these widths.
 
     Without ``names`` the lowest part keeps the name and the rest has none; a blank name leaves a
-    part without one.  Parts are plain numbers, with the field's evidence.
+    part without one. Parts are plain numbers, with the field's evidence.
     """
     label, item = labelled_field(table, field)
     what = f"split {label}"
@@ -178,7 +178,7 @@ def resize(table: MapTable, field: str, width: int, shift: bool = False) -> Edit
 
     With ``shift`` the field and everything after it in its block is laid out anew, as C lays out
     bit-fields: one after the other, and in the next word if it does not fit into the rest of the
-    current one.  What follows a gap that C would not have made stays, unless something is pushed
+    current one. What follows a gap that C would not have made stays, unless something is pushed
     onto it.
     """
     label, item = labelled_field(table, field)

@@ -166,7 +166,7 @@ def bits_of(
     """Return bits of a register, and its name.
 
     ``register`` is the number of its word, its name (of an array the name in its row), or
-    block.name.  Raises LookupError with the names that there are.
+    block.name. Raises LookupError with the names that there are.
     """
     found = []
     for (block, offset), name in table.arrays.items():

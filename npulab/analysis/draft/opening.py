@@ -45,9 +45,9 @@ def draft(
     its main job).
 
     ``features`` are those of the chip that is looked at; a map has its own, and its rows no longer
-    need any.  ``dense`` is that of ``RegisterMap``; by default a file is dense, a table of
-    ``registers.formats`` and a file of another format sparse, and a map stays as it is.  What is
-    said of a field of an array is said of all its copies.  Raises ValueError with file and line for
+    need any. ``dense`` is that of ``RegisterMap``; by default a file is dense, a table of
+    ``registers.formats`` and a file of another format sparse, and a map stays as it is. What is
+    said of a field of an array is said of all its copies. Raises ValueError with file and line for
     a table that is broken, FileNotFoundError if there is no file.
 
     >>> draft(34, block="NN")

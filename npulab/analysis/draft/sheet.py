@@ -36,7 +36,7 @@ class Line:
     """A record (one line of the file, or more if a quoted cell holds line ends), or a comment or a
     blank line.
 
-    ``text`` is that of the file, with its line end; ``row`` is true for a record.  ``was`` is the
+    ``text`` is that of the file, with its line end; ``row`` is true for a record. ``was`` is the
     text that was read, None for a new line; ``key`` stays the same as long as the line does.
     """
 
@@ -195,7 +195,7 @@ class Sheet:
 def spelled(text: str, quoted: bool = False, first: bool = False) -> str:
     """Return a cell as a table writes it, so that no spreadsheet takes it for a formula.
 
-    ``first`` is true for a cell that begins a line, where # would make a comment.  Raises
+    ``first`` is true for a cell that begins a line, where # would make a comment. Raises
     ValueError for a text that no line can hold.
 
     >>> spelled('one, "two"')

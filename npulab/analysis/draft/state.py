@@ -47,8 +47,8 @@ class Draft:
     """A register map being made.
 
     Every edit is a named step with undo and redo; an edit after which the table is not a map is
-    refused with the map's own sentence (ValueError or LookupError) and nothing changes.  ``map``
-    follows each step, and ``observe`` calls back those who show it.  Bits without a name can be
+    refused with the map's own sentence (ValueError or LookupError) and nothing changes. ``map``
+    follows each step, and ``observe`` calls back those who show it. Bits without a name can be
     named and split by their automatic name.
 
     >>> import npulab
@@ -170,7 +170,7 @@ class Draft:
         of these ``widths``.
 
         Without ``names`` the lowest part keeps the name and the rest has none; a blank name leaves
-        a part without one.  Parts are plain numbers, with the field's evidence.
+        a part without one. Parts are plain numbers, with the field's evidence.
         """
         if isinstance(at, NUMBERS):
             at = [at]
@@ -253,7 +253,7 @@ class Draft:
 
         With ``shift`` the field and everything after it in its block is laid out anew, as C lays
         out bit-fields: one after the other, and in the next word if it does not fit into the rest
-        of the current one.  What follows a gap that C would not have made stays, unless something
+        of the current one. What follows a gap that C would not have made stays, unless something
         is pushed onto it.
         """
         self.edit("resize", field=field, width=width, shift=shift)
@@ -355,7 +355,7 @@ class Draft:
 
         The map takes the place of that of ``block``; without one, of each block that it has a map
         of by name, else of the map that shares most registers with it, else of the only block that
-        the capture has.  Register writes leave the words of the registers that the map has.  Raises
+        the capture has. Register writes leave the words of the registers that the map has. Raises
         LookupError for a capture without such a block, ValueError for words that are more or fewer
         than the map's.
         """
@@ -388,7 +388,7 @@ class Draft:
         """Write the table, and its enums beside it, all or none; lines that say the same keep their
         bytes.
 
-        Without a path it is written where it was opened.  Raises ValueError where no path is known,
+        Without a path it is written where it was opened. Raises ValueError where no path is known,
         for another suffix than ``.csv``, and where a file was changed on the disk since,
         FileExistsError for a new path where something is.
         """

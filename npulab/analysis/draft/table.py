@@ -267,7 +267,7 @@ class MapTable:
     ) -> MapTable:
         """Return the table with a field's rows, from the low end of its value, at other runs.
 
-        A row that stays in its register keeps its line; the other rows are removed and added.  All
+        A row that stays in its register keeps its line; the other rows are removed and added. All
         have the ``values``; new rows also have the other cells of the ``model``, by default the
         first row, and no note.
         """

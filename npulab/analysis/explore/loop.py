@@ -74,7 +74,7 @@ class Reason:
 
 
 def reasons_of(outcomes: Iterable[tuple[str, str]]) -> tuple[Reason, ...]:
-    """The most frequent reasons among pairs (outcome, message), at most three.  Messages that
+    """The most frequent reasons among pairs (outcome, message), at most three. Messages that
     differ only in numbers, or inside brackets, as in a layer's parameters, count as one reason.
 
     >>> outcomes = [("refused", "w 9 is too large"), ("hang", ""), ("refused", "w 12 is too large")]
@@ -93,15 +93,15 @@ def reasons_of(outcomes: Iterable[tuple[str, str]]) -> tuple[Reason, ...]:
 class Explored:
     """The results of an exploration.
 
-    ``laws`` are made from all captures (None with fewer than two).  ``sweep`` has the captures with
-    their parameters.  ``batches`` has a row for each batch that was predicted before it was
+    ``laws`` are made from all captures (None with fewer than two). ``sweep`` has the captures with
+    their parameters. ``batches`` has a row for each batch that was predicted before it was
     captured: batch, captures, cells (bits x captures that vary), how many of them the laws
     ``claimed``, how many claims were ``wrong``, and the ``share`` of the cells that were claimed
     and right; the same for randomly drawn layers alone (drawn_cells, drawn_claimed, drawn_wrong,
     drawn_share); and the seconds of capturing and of learning.
 
     ``surprises`` has a row for each wrong prediction, ``outcomes`` a row for each layer that was
-    refused, failed or hung, and ``rules`` are the constraints learnt from refusals.  ``reasons``
+    refused, failed or hung, and ``rules`` are the constraints learnt from refusals. ``reasons``
     says why most of those layers gave no capture.
     """
 
@@ -155,13 +155,13 @@ def explore(
     and learn in batches, until nothing is open or ``budget`` layers were asked for.
 
     ``ranges`` are those of ``npulab.captures.layers``; ``constraints`` and ``derived`` are those of
-    ``plan_sweep``.  Each batch is predicted by laws that were made without it.  One layer in four
-    is drawn at random, the others are the layers whose captures would settle most.  Three layers
+    ``plan_sweep``. Each batch is predicted by laws that were made without it. One layer in four
+    is drawn at random, the others are the layers whose captures would settle most. Three layers
     are asked for twice, with other weights: bits that differ between these captures are not
     functions of the parameters.
 
     ``store`` is a folder in which every answer is kept at once; the next call with the same folder
-    continues.  An interrupt, or the event ``stop``, ends the exploration with the results so far.
+    continues. An interrupt, or the event ``stop``, ends the exploration with the results so far.
     Raises ValueError as ``plan_sweep``, and for a store of another exploration.
     """
     need_source(source)
@@ -270,7 +270,7 @@ class _Exploration:
         return [("random", drawn, 0), ("planned", planned, 0)]
 
     def _most_settling(self, pool: pd.DataFrame, n: int) -> pd.DataFrame:
-        """The ``n`` layers of a pool whose captures would settle most.  Sizes that are known only
+        """The ``n`` layers of a pool whose captures would settle most. Sizes that are known only
         after a capture are predicted for them from the captures so far."""
         assert self.laws is not None
         if n < 1:

@@ -68,7 +68,7 @@ def learnt_rules(asked: pd.DataFrame, refused: Array) -> tuple[Rule, ...]:
     """Rules that explain which layers were refused; no rule refuses a layer that was captured.
 
     Each further rule is the one that refuses most of the layers not explained yet; among equals it
-    is the simplest.  At most 12 rules are made, and each refuses at least 2 layers.
+    is the simplest. At most 12 rules are made, and each refuses at least 2 layers.
     """
     rules: list[Rule] = []
     rest = refused.copy()

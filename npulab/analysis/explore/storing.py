@@ -1,11 +1,11 @@
 """The answers of an exploration on disk: a journal of answers, with the captures next to it.
 
 Each line of ``answers.jsonl`` is an answer; it is on the disk before the next layer is asked for.
-A capture is saved in ``captures/<number>`` before its line is written.  A last line that a crash
+A capture is saved in ``captures/<number>`` before its line is written. A last line that a crash
 cut off is dropped.
 
-A store deletes nothing.  A folder that has captures and no ``answers.jsonl`` is not accepted as a
-store, and nothing is written over a link.  A file or folder in the place of a new capture is moved
+A store deletes nothing. A folder that has captures and no ``answers.jsonl`` is not accepted as a
+store, and nothing is written over a link. A file or folder in the place of a new capture is moved
 to ``set-aside``, which a UserWarning reports, unless it is this very capture.
 """
 

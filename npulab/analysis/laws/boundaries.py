@@ -67,7 +67,7 @@ def _gains(
 ) -> Iterator[tuple[int, float]]:
     """Yield (width, gain) for the widths of a field from bit 0 of ``values (N,)``.
 
-    The gain is what the best law saves on the captures where it holds.  ``weights`` is ``(N,
+    The gain is what the best law saves on the captures where it holds. ``weights`` is ``(N,
     bits)``, ``low`` the two lowest bits of the laws on the first captures.
     """
     few = values[: BUDGET.boundary_sample]

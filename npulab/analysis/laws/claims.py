@@ -79,9 +79,9 @@ def fill(fields: Sequence[Solved], columns: Columns) -> dict[str, Array]:
 class Findings:
     """The result of a search: the fields with laws, and the captures that prove them.
 
-    ``ready`` fields come after those they read; ``stuck`` fields read an open one.  ``captured``
+    ``ready`` fields come after those they read; ``stuck`` fields read an open one. ``captured``
     has the values of the ready fields, ``words (N, W) uint32`` are those of the captures, ``moved
-    (W,) uint32`` are the bits to explain.  Alternatives count up to an extra cost of ``within``
+    (W,) uint32`` are the bits to explain. Alternatives count up to an extra cost of ``within``
     bits.
     """
 
@@ -161,7 +161,7 @@ class Findings:
         occur.
 
         Modes depend on each other if far fewer combinations occur than if any value went with any
-        other.  The second part is true if hardly any combination was captured only once.
+        other. The second part is true if hardly any combination was captured only once.
         """
         out = {}
         for names in (
@@ -227,7 +227,7 @@ class Findings:
     def unseen_values(self, solved: Solved, asked: Columns) -> Array:
         """``(N,) bool``: rows on which a field reads a value that no capture had.
 
-        Rows whose law the captures of other values prove are left out.  Each capture shows anew
+        Rows whose law the captures of other values prove are left out. Each capture shows anew
         that a bit follows a flag; only captures of other numbers show what becomes of a number.
         """
         walked = {leaf for part in solved.parts for leaf in part.walk()}
@@ -299,7 +299,7 @@ class Findings:
         """``(N,) bool``: rows on which a field may be part of a larger field with another law.
 
         The neighbouring bits continue the law on most captures but not on all, or have no law
-        because the law is rounded.  Rows are left out if laws of these bits say that they are not
+        because the law is rounded. Rows are left out if laws of these bits say that they are not
         affected.
         """
         out = np.full(asked.n, solved.name in self._above_open)
@@ -367,7 +367,7 @@ class Findings:
         """``(N,) bool`` for laws of all captures, lists and narrow lists: rows with unseen modes.
 
         A row counts if its combination of modes was never captured, because the field may depend on
-        a mode that its captures did not show.  For laws of all captures these are modes that go
+        a mode that its captures did not show. For laws of all captures these are modes that go
         together, for lists any two modes or those that go together, for narrow lists all modes.
         """
         kept = [names for names, few in self.together.items() if few]

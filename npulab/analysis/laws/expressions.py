@@ -31,7 +31,7 @@ def _wide(x: Array) -> Array:
     return np.asarray(x, np.float64)
 
 
-# symbol: (how it is computed, how it is written).  Division is by at least 1, so that every row has
+# symbol: (how it is computed, how it is written). Division is by at least 1, so that every row has
 # a value.
 INTEGER: dict[str, tuple[Callable[..., Any], str]] = {
     "+": (np.add, "{0} + {1}"),

@@ -57,22 +57,22 @@ def find_laws(
     """The laws that give fields of ``words (N, W) uint32`` from the captures' ``parameters``.
 
     ``parameters`` is a DataFrame (or columns by name) with a row for each capture; whole-valued
-    columns are integers, others float32.  A ``Sweep`` as the only argument holds both. ``nuisance``
+    columns are integers, others float32. A ``Sweep`` as the only argument holds both. ``nuisance``
     ``(W,) uint32`` masks the bits that say nothing (addresses, time stamps); without it they are
-    found where captures repeat their parameters.  ``laws`` are laws of your own, a function of the
+    found where captures repeat their parameters. ``laws`` are laws of your own, a function of the
     parameters by its text; a law of one field of ``registers`` ends where it ends
-    (``sweep.registers`` is the map of its target).  ``progress`` is called with a line at each
+    (``sweep.registers`` is the map of its target). ``progress`` is called with a line at each
     step; left out, a notebook that somebody sits at shows the laws so far while they are looked
     for. ``earlier`` are laws of some of these captures: those that all captures prove are kept,
     what was open stays open until captures have doubled, and for the other bits only the quick part
     of the search is made.
 
     An interrupt (Ctrl-C, the notebook's stop button) ends the search with the laws that it has, of
-    which those stay that every capture proves; they are ``stopped``.  Where there are none yet it
+    which those stay that every capture proves; they are ``stopped``. Where there are none yet it
     raises KeyboardInterrupt.
 
     Raises ValueError for words that are not ``(N, W)``, fewer than two rows, rows that are all the
-    same; parameters that are no finite numbers, or of which none varies.  A parameter that never
+    same; parameters that are no finite numbers, or of which none varies. A parameter that never
     varies is a warning.
 
     >>> width = np.arange(8, 72)
@@ -187,7 +187,7 @@ def _search(
 ) -> State:
     """The fields whose laws hold on all captures; the search sees a sample of them.
 
-    ``begin`` gives the first state of a search on some captures.  Fields in ``kept`` stay as they
+    ``begin`` gives the first state of a search on some captures. Fields in ``kept`` stay as they
     are; runs of bits in ``open_ (W,) uint32`` are not searched.
     """
     rows = _sample(words, table)
@@ -279,7 +279,7 @@ class FieldLaw(Place):
 
     ``rivals`` are laws or conditions that the captures cannot tell from these, ``extrapolated`` the
     bits of the field that no capture moved, ``bits`` the length of its description and
-    ``explained`` that of the bits it explains.  ``follows`` are fields that it reads; a field that
+    ``explained`` that of the bits it explains. ``follows`` are fields that it reads; a field that
     reads one without a law has ``open`` set and predicts nothing.
     """
 
@@ -317,7 +317,7 @@ class FieldLaw(Place):
         """The formula for the field's raw value with nothing left to cut off.
 
         ``check_stated`` compares this text with captures: ``(width) % 16`` if a law of four bits
-        gave more in these captures.  It is the plain text if the field reads a field without a law.
+        gave more in these captures. It is the plain text if the field reads a field without a law.
         """
         if self.open:
             return self.text
@@ -375,8 +375,8 @@ class Laws:
 
     ``.table`` has a row for each step of each field, ``.predict`` the words of other layers and
     what of them is proved, ``.open`` the bits without a law and why, ``.status`` what is known of
-    each bit, ``.next_captures`` the layers to capture next.  ``.captured_for`` says which numbers
-    the captured layers keep to; of layers of others nothing is proved.  ``.stopped`` says that the
+    each bit, ``.next_captures`` the layers to capture next. ``.captured_for`` says which numbers
+    the captured layers keep to; of layers of others nothing is proved. ``.stopped`` says that the
     search was interrupted.
     """
 
@@ -552,7 +552,7 @@ class Laws:
         """A row for each step of each field: word, lsb, width, when, law, support (captures that
         the step decides), field (its number), rivals (laws that the captures cannot tell from it),
         extrapolated (bits that no capture moved), bits (length of the field's description),
-        probability (of the step, on the next layer).  It shows whole formulas, however long."""
+        probability (of the step, on the next layer). It shows whole formulas, however long."""
         from npulab.registers.shown import Table as Shown
 
         rows = []
@@ -601,8 +601,8 @@ class Laws:
         A bit is in the mask of a row where its field has a law and nothing that fits the captures
         as well gives another value there: no rival law or condition, no limit moved within the gap
         between two captures, no number one less or more, no combination of modes that was never
-        captured, of any two or of those that go together.  Nothing is proved of a row with a number
-        outside of the groups in ``captured_for``, also where no law reads it.  Other bits are as
+        captured, of any two or of those that go together. Nothing is proved of a row with a number
+        outside of the groups in ``captured_for``, also where no law reads it. Other bits are as
         the best law has them, or as in the first capture.
         """
         out, doubt = doubts(self._findings, self._columns(parameters))
@@ -760,8 +760,8 @@ class Laws:
     ) -> list[dict[str, Any]]:
         """The fields as rows of a register table, one discovery a row: what ``RegisterMap`` reads.
 
-        ``names`` gives the field of an automatic name another one.  Blocks, offsets and registers
-        are those of the words' map, where there is one.  The law is the note, with its rivals, by
+        ``names`` gives the field of an automatic name another one. Blocks, offsets and registers
+        are those of the words' map, where there is one. The law is the note, with its rivals, by
         the names that the rows have; evidence is ``guess`` where there are any, else ``C:sweep``.
         Bits without a law that a law reads have a row too, so that each name in a note has one.
         """

@@ -57,7 +57,7 @@ class Group:
 def captured_for(groups: Sequence[Group]) -> str:
     """The groups of the captured layers in words: ``for c in groups of 8, stride = 1``.
 
-    Blank without a group.  Parameters of several numbers come first; the number of names is
+    Blank without a group. Parameters of several numbers come first; the number of names is
     limited.
     """
     several = sorted(groups, key=lambda group: group.step == 0)
@@ -89,7 +89,7 @@ def groups_of(parameters: Mapping[str, Array]) -> tuple[Group, ...]:
 def group_of(name: str, values: Array) -> Group | None:
     """The group that the numbers ``(N,)`` of layers keep to; None if they keep to none.
 
-    The step of a group divides all differences of the numbers.  A larger step is taken if the
+    The step of a group divides all differences of the numbers. A larger step is taken if the
     numbers keep to at most half of its groups, except for some single numbers, and if naming these
     exceptions takes fewer bits than the group saves.
     """

@@ -93,7 +93,7 @@ def checked_parameters(
 ) -> Table:
     """Parameters from a DataFrame or a mapping of columns.
 
-    With ``like``, the columns of another table and their types are required.  Raises ValueError for
+    With ``like``, the columns of another table and their types are required. Raises ValueError for
     columns that are not numbers, not finite or not ``rows`` long, and if no column varies.
     """
     import pandas as pd

@@ -151,7 +151,7 @@ class Library:
     that are solved for, in int64:
 
     ``linear``: x + k y of sizes and products; ``areas``: (a + k - 1) (b + l - 1), aligned, the
-    input that a tile of the output needs; ``products`` of up to four sizes, for limits.  ``leaves``
+    input that a tile of the output needs; ``products`` of up to four sizes, for limits. ``leaves``
     are the plain columns that are sizes, ``sample`` the laws on the captures ``sample_rows``.
     """
 

@@ -126,7 +126,7 @@ def _bytes(rows: Array) -> Array:
 class Exact:
     """A table that finds the first of some laws that is right on all of some captures.
 
-    ``right (L, K) uint8`` has a bit for each capture.  For each eight captures the table has, for
+    ``right (L, K) uint8`` has a bit for each capture. For each eight captures the table has, for
     each of their 256 subsets, the laws that are right on the whole subset, 64 laws in a number.
     """
 

@@ -19,7 +19,7 @@ from npulab.registers.fields import WORD_BITS as WORD
 class Matches:
     """What laws give on every capture: bits to explain that are alike have one number, ``of_bit
     (W, 32)``, which ``of_law (L, 32)`` says of each bit of a law that equals them; -1 for the
-    others.  ``order`` are the bits of laws, 32 law + bit, by number, which begin at ``ends``."""
+    others. ``order`` are the bits of laws, 32 law + bit, by number, which begin at ``ends``."""
 
     of_bit: Array
     of_law: Array

@@ -1,6 +1,6 @@
 """The names of bits in laws: those of the map of the words, if there is a map.
 
-The search itself names bits by their word, ``w3_0_7``.  Its answers use the names that ``show`` and
+The search itself names bits by their word, ``w3_0_7``. Its answers use the names that ``show`` and
 the formats have (``registers.names``): ``r1010_0_7`` if registers have addresses, ``GEMM.w3_0_7``
 if the map has several blocks.
 """

@@ -15,7 +15,7 @@ def exceptions(law: Expression, right: Array, conditions: Predicates) -> str:
     """A law that is right on most captures, and the plainest condition that the others share, as
     text.
 
-    ``right (N,) bool`` says on which captures the law is right.  The condition counts only if
+    ``right (N,) bool`` says on which captures the law is right. The condition counts only if
     hardly any other capture meets it.
 
     >>> width = np.arange(8)

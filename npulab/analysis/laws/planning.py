@@ -42,7 +42,7 @@ def plan_sweep(
 
     ``ranges`` gives (low, high) or a list of values by parameter; (low, high) of whole numbers
     gives whole numbers. ``constraints`` are functions of the DataFrame that give True for each row
-    that can be captured, ``derived`` columns by name functions of it.  In place of them,
+    that can be captured, ``derived`` columns by name functions of it. In place of them,
     ``candidates`` are the rows to choose from (a DataFrame of parameters, whose index is kept).
     Raises ValueError for a range that is empty, and where hardly any row meets the constraints.
 

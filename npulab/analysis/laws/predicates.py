@@ -122,7 +122,7 @@ class _Literals:
 class Predicates:
     """Conditions with ``masks (P, N) bool`` of the captures they select, by rising ``cost``.
 
-    Conditions with equal masks are merged.  Number 0 always holds.  ``all_masks`` (packed) and
+    Conditions with equal masks are merged. Number 0 always holds. ``all_masks`` (packed) and
     ``all_costs`` are those of every condition, rivals included; ``condition(i)`` and
     ``any_condition(i)`` give the conditions themselves.
     """

@@ -119,7 +119,7 @@ def solve(
 ) -> Solved | None:
     """The cheapest decision list for some bits that also holds on captures it was not made from.
 
-    None if there is no such list.  With ``partly``, a list may leave captures without a law.
+    None if there is no such list. With ``partly``, a list may leave captures without a law.
     """
     captures, library = state.captures, round_.library
     weights = captures.information[:, place.word, place.lsb : place.end].sum(1)

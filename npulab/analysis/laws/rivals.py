@@ -83,7 +83,7 @@ def gap_rivals(solved: Solved, columns: Columns, inner: bool = False) -> Iterato
     """The lists with each threshold moved to the ends of the gap between the captured values around
     it.
 
-    With ``inner`` also to the middle of the gap.  A capture that the step and later steps give
+    With ``inner`` also to the middle of the gap. A capture that the step and later steps give
     alike does not locate the threshold.
     """
     free, values_so = np.ones(columns.n, bool), solved.values(columns)
@@ -168,8 +168,8 @@ def clamp_rivals(
 ) -> Iterator[Rival]:
     """The lists with a constant as the limit of the law of another step.
 
-    The captures of that step are all beyond the constant.  A limit may hold for more rows than its
-    captures show: its step may come first, or have a wider condition.  The limit may also be cut in
+    The captures of that step are all beyond the constant. A limit may hold for more rows than its
+    captures show: its step may come first, or have a wider condition. The limit may also be cut in
     two with the field of ``fields`` next to this one.
     """
     decided, values = solved.decide(columns), solved.values(columns)
@@ -268,7 +268,7 @@ def hidden_changes(solved: Solved, captured: Columns, asked: Columns, values: Ar
     """``(N,)``: the bits of the field that change if the budget of a ``share`` takes any allowed
     value.
 
-    A budget is a hidden number that each capture only bounds.  It is assumed to be one number, or
+    A budget is a hidden number that each capture only bounds. It is assumed to be one number, or
     to move in one direction with the column that it follows; each number between the bounds of the
     captures around a row is as likely as the law.
     """
@@ -352,7 +352,7 @@ class Twins:
     def apart(self, solved: Solved, asked: Columns) -> Array:
         """``(N,) bool``: rows that break a relation that held on all captures.
 
-        The field reads a parameter of that relation.  No capture shows which other parameter the
+        The field reads a parameter of that relation. No capture shows which other parameter the
         field reads; that one twin gives the value of the other proves nothing.
         """
         parts = dict.fromkeys(part for whole in solved.parts for part in whole.walk())

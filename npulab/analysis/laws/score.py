@@ -22,7 +22,7 @@ class Score:
     """Cells (bits x captures, of bits that vary among all that is known), those that the laws claim
     and those of the claimed that are wrong.
 
-    ``by_bit`` has a row for each bit that varies: word, bit, cells, claimed, wrong.  ``mistakes``
+    ``by_bit`` has a row for each bit that varies: word, bit, cells, claimed, wrong. ``mistakes``
     are (row, word, mask of wrong bits, claimed value of the word, its real value).
     """
 

@@ -42,7 +42,7 @@ def status_html(watch: Watch, text: str, seconds: float, naming: Naming | None =
 def notebook_progress(watch: Watch, naming: Naming | None = None) -> Iterator[None]:
     """Show the laws so far below the cell, in place, if somebody sits at the notebook.
 
-    The last line stays.  Nothing is shown elsewhere, or for a search of less than a second.
+    The last line stays. Nothing is shown elsewhere, or for a search of less than a second.
     """
     if not attended():
         yield

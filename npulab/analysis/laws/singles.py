@@ -37,8 +37,8 @@ def explain_singly(
     """Explain bits by one law for all captures.
 
     Unless ``lonely``, a single bit counts only with a plain law, as a limit looks like the high bit
-    of many laws.  A narrow run counts only if single laws explain all varying bits around it, as a
-    part of a larger field often follows some law by chance.  With ``wide`` only wide runs count.
+    of many laws. A narrow run counts only if single laws explain all varying bits around it, as a
+    part of a larger field often follows some law by chance. With ``wide`` only wide runs count.
     ``derived`` are the fields that the library has.
     """
     matches = match(state.captures.words, library, state.todo)

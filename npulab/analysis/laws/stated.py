@@ -51,7 +51,7 @@ AGREES, CONTRADICTED, SAME, NOTHING = "agrees", "contradicted", "not varied", "n
 class Stated:
     """A named law that gives the recorded numbers; ``laws`` has one law, or one for each index.
 
-    A law of cases says nothing if none of its cases holds.  ``places`` are ways to the recorded
+    A law of cases says nothing if none of its cases holds. ``places`` are ways to the recorded
     numbers; the first one whose names a capture has is taken.
     """
 
@@ -107,10 +107,10 @@ def check_stated(stated: Iterable[Stated], captures: Any, parameters: Any = None
 
     ``captures`` is a ``Sweep``; words ``(N, W) uint32``, with a row of ``parameters`` for each; or
     captures by name, each a pair: its words ``(W,)`` or its raw numbers by field, and its
-    parameters.  A capture that lacks a name that a law reads is not asked.
+    parameters. A capture that lacks a name that a law reads is not asked.
 
     ``verdict`` is agrees; contradicted; not varied (it agrees, and what is recorded is the same in
-    all); or nothing to compare.  ``status`` says it in words: what agrees is called found from
+    all); or nothing to compare. ``status`` says it in words: what agrees is called found from
     eight different captures on.
 
     >>> law = Stated.parse("width", "width * 2", "w0_0_8")
@@ -130,8 +130,8 @@ def check_rows(
     columns are kept.
 
     ``fields`` is what lies there, put together from decoded fields, for captures that are given as
-    raw numbers by field; offset and type say the same for words.  Rows are named by offset and
-    type.  Raises as ``parse_law``.
+    raw numbers by field; offset and type say the same for words. Rows are named by offset and
+    type. Raises as ``parse_law``.
     """
     listed = [dict(row) for row in table]
     found = check_stated([_of_row(row) for row in listed], captures, parameters)

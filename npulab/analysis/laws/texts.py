@@ -3,7 +3,7 @@
 The text is that of ``expressions``: parameters and fields by name, whole numbers, ``+ - * // % ^``,
 comparisons and ``and``, ``ceil(x / y)``, ``align(x, y)``, ``share(x, y)``, ``min``, ``max``,
 ``ceil(log2(x))``, ``floor(log2(x))``, and ``float32(...)``, inside of which ``*`` and ``/`` are
-those of real numbers.  A law may have cases: ``when stride == 2: a; else: b``.  Nothing is run.
+those of real numbers. A law may have cases: ``when stride == 2: a; else: b``. Nothing is run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def parse_law(text: str, index: int | None = None) -> Expression:
     """A law of one case, read from its text; ``w3_4_8`` (word, lowest bit, width) or a dotted name
     is a field.
 
-    With ``index``, the name ``i`` is that number, also within brackets (``Size[i]``).  Raises
+    With ``index``, the name ``i`` is that number, also within brackets (``Size[i]``). Raises
     ValueError (text, place, got, allowed).
 
     >>> parse_law("0xa000 + kernel_h * 0x20 + kernel_w")

@@ -58,8 +58,8 @@ def hypotheses(
     ``emulate`` has them, of one type; in place of all four a ``Comparison`` that differs.
 
     The first row is the present explanation, and the only row if it holds; the rest is sorted by
-    mismatches, then as the table of changes has them, the plainest first.  Changes that cannot be
-    (a rule that cannot say the ratio, a padding with another output shape) have no row.  If no
+    mismatches, then as the table of changes has them, the plainest first. Changes that cannot be
+    (a rule that cannot say the ratio, a padding with another output shape) have no row. If no
     single change makes the outputs equal and they are enough to tell, these follow until one does:
     a permutation of the output channels, the nearest changes with every other one as far as that is
     quick (their kind reads ``rule + padding``), other biases. ``progress`` is put around the

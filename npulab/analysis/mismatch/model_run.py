@@ -84,9 +84,9 @@ def check_run(
     own captured input.
 
     ``captures`` are the jobs in the order they ran, as ``npulab.load_all`` gives them for a
-    recording; ``run`` maps, as a pool of processes does.  Jobs are matched to operators by order
+    recording; ``run`` maps, as a pool of processes does. Jobs are matched to operators by order
     and by what their words say of outputs, zero points and scale; if that leaves several, by their
-    weights.  An operator differs if its output is not what the target's rule gives for its input,
+    weights. An operator differs if its output is not what the target's rule gives for its input,
     or if its job is not what the model says. Raises ValueError for no capture, captures of several
     targets, and a file that is not a model.
     """

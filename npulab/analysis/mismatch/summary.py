@@ -25,8 +25,8 @@ class Mismatches:
 
     ``by_difference`` has a row for every ``captured - predicted`` that occurs, 0 too, in units of
     ``unit`` ("code", or "ulp" of real numbers): difference, outputs. ``by_channel``: channel,
-    outputs, differ, largest.  ``by_place``: place, outputs, differ, share; ``border`` are the
-    outputs whose window touches the padding, ``interior`` the rest.  ``worst`` is the largest
+    outputs, differ, largest. ``by_place``: place, outputs, differ, share; ``border`` are the
+    outputs whose window touches the padding, ``interior`` the rest. ``worst`` is the largest
     difference, whatever its sign, over the channels of each pixel, ``(H, W)`` int64; ``border``
     ``(H, W)`` bool.
     """

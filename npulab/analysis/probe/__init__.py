@@ -1,7 +1,7 @@
 """Which bits a decoder's printed values come from, if all that we have is the decoder.
 
 Every bit of the words gets a code of its own, one digit a call, so that each bit of a printed value
-spells the code of the bit that it copies.  All codes have the same number of ones, so none lies
+spells the code of the bit that it copies. All codes have the same number of ones, so none lies
 inside another: a value bit that is the AND or the OR of several bits spells no code.
 
 ``calls`` asks the decoder, ``search`` finds a reading for each field, ``reading`` is the arithmetic
@@ -57,13 +57,13 @@ def probe_layout(
     calls.
 
     ``decode`` gets ``(W,) uint32`` words and returns values by name: whole numbers, bools, floats
-    or texts.  It is called once with all n bits 0, once with all 1, and then with a digit of every
-    bit's code; ``checks`` (3 to 32) are the digits beyond those that distinguish n bits.  It finds
+    or texts. It is called once with all n bits 0, once with all 1, and then with a digit of every
+    bit's code; ``checks`` (3 to 32) are the digits beyond those that distinguish n bits. It finds
     copies of bits in any order, inverted, signed, ``raw * a + b``, float32 patterns, fixed point
     and texts of two kinds; every other field is listed with a reason.
 
     Bits of the mask ``keep`` stay as in ``base`` (both ``(W,) uint32``, 0 if left out) and the n
-    bits are the rest: so gates are held open, and checks of the decoder satisfied.  A call in
+    bits are the rest: so gates are held open, and checks of the decoder satisfied. A call in
     which the decoder raises is lost; a decoder that may hang needs a time limit of its own.
     Raises ValueError for numbers out of range, and if too few calls were answered.
 
@@ -148,8 +148,8 @@ class ProbedLayout:
     """Which bits each printed field comes from.
 
     ``readings`` predict what was printed in every call, ``unread`` are (field, reason) of the
-    fields that have none.  ``raised`` are (call, error) of calls without an answer; ``calls``
-    counts all.  The bits ``keep`` ``(W,) uint32`` stayed as in ``base`` throughout, so nothing is
+    fields that have none. ``raised`` are (call, error) of calls without an answer; ``calls``
+    counts all. The bits ``keep`` ``(W,) uint32`` stayed as in ``base`` throughout, so nothing is
     known of them.
     """
 
@@ -225,7 +225,7 @@ class ProbedLayout:
         fields it cannot hold.
 
         If fields share bits it has the narrow ones, unless their false positive probability is
-        above 0.01.  A text is an enum, decoded as 0 or 1.
+        above 0.01. A text is an enum, decoded as 0 or 1.
         """
         rows = []
         for row in self._mapped.rows:

@@ -26,12 +26,12 @@ class BitSource(NamedTuple):
 class Reading:
     """How a printed field follows from the words.
 
-    The sources make up a raw number, two's complement if ``signed``.  The value is ``raw * factor
+    The sources make up a raw number, two's complement if ``signed``. The value is ``raw * factor
     + offset``, divided by ``2 ** right_shift``; or the float32 of that pattern if ``f32``; or one
     of two ``names`` if it is a text.
 
     ``false_positive_probability`` is at most the chance that an XOR of bits reads like this, nan
-    for a constant; an AND or OR never does if every call was answered.  A value that mostly is a
+    for a constant; an AND or OR never does if every call was answered. A value that mostly is a
     copy, or a constant, reads as one until a call shows that it is not.
     """
 

@@ -1,10 +1,10 @@
 """The kind of each bit of a buffer, found by flipping many bits at once and looking at which
 outputs change.
 
-A bit "moves" an output if the output changes when the bit is flipped.  A bit of a weight or a bias
-is ``data``.  A bit that moves outputs that no single weight or bias could move is ``control``, or
+A bit "moves" an output if the output changes when the bit is flipped. A bit of a weight or a bias
+is ``data``. A bit that moves outputs that no single weight or bias could move is ``control``, or
 ``length`` if it moves only outputs of weights after it in the stream; a bit whose flip makes the
-run hang is ``hang``.  A ``dead`` bit moved nothing as far as it was tried: not alone, not with all
+run hang is ``hang``. A ``dead`` bit moved nothing as far as it was tried: not alone, not with all
 dead bits at once, and not with random halves of them, with the given inputs and with all other bits
 as the buffer has them.
 """
@@ -59,20 +59,20 @@ def scan(
     """Find the kind of each bit of ``data``, by calls of ``run(data, given)``, which returns the
     array of outputs, or None for a hang.
 
-    ``inputs`` are the values of ``given``, or each is a ``Probe``.  The first is used most: it
+    ``inputs`` are the values of ``given``, or each is a ``Probe``. The first is used most: it
     should show as many weights as possible, each in an output of its own (``impulses`` makes such
-    images).  A bit that moves nothing with any input is called dead; another input may still show
-    it.  ``layer`` states shapes, stride, padding and zero points: with it outputs are ``(H, W,
+    images). A bit that moves nothing with any input is called dead; another input may still show
+    it. ``layer`` states shapes, stride, padding and zero points: with it outputs are ``(H, W,
     C)``, inputs are ``(H, W, C)`` arrays or probes with an image, and data bits are mapped to their
-    weight.  Without it the last axis of an output is taken for the channels, if there are several
+    weight. Without it the last axis of an output is taken for the channels, if there are several
     axes.
 
     A hang costs as much as ``hang_cost`` runs; after ``most_hangs`` hangs the bits not tried yet
-    are ``unknown``.  ``votes`` is how often each run is made; the middle output counts.  The last
+    are ``unknown``. ``votes`` is how often each run is made; the middle output counts. The last
     runs are ``checks`` runs that flip a random half of the bits of weights at once, and then runs
-    that flip all dead bits at once with each input, and random halves of them.  ``journal`` keeps
-    every run: runs that it already has are not made again.  ``progress`` is called with (bits whose
-    kind is known, bits).  Equal seeds and outputs give equal scans.
+    that flip all dead bits at once with each input, and random halves of them. ``journal`` keeps
+    every run: runs that it already has are not made again. ``progress`` is called with (bits whose
+    kind is known, bits). Equal seeds and outputs give equal scans.
 
     Raises ValueError for bad input, a buffer that hangs as it is, a device that does not repeat
     itself, and a journal of another scan.
@@ -123,14 +123,14 @@ def scan_capture(
     """Find the kind of each bit of a buffer of a capture, or with ``buffer=None`` of the words of
     its job ``task``.
 
-    ``device.run(capture)`` runs a capture.  ``inputs`` are captures, or probes whose ``given`` is a
+    ``device.run(capture)`` runs a capture. ``inputs`` are captures, or probes whose ``given`` is a
     capture; they differ from ``capture`` in their input, and in words that are not scanned;
-    ``layer`` is then the layer of these inputs.  Without ``inputs`` they are made from the layer
-    that the capture lifts to: impulses and a random image.  If a buffer is scanned, each of these
+    ``layer`` is then the layer of these inputs. Without ``inputs`` they are made from the layer
+    that the capture lifts to: impulses and a random image. If a buffer is scanned, each of these
     is run with several output scales, from one at which an output step is one accumulator unit to
-    one at which no output reaches the end of its type.  Only shapes, stride, padding and zero
+    one at which no output reaches the end of its type. Only shapes, stride, padding and zero
     points of the lifted layer are used, and every output channel is taken to read all input
-    channels.  Words whose opcode names another block are not run and count as a hang.  ``options``
+    channels. Words whose opcode names another block are not run and count as a hang. ``options``
     are those of ``scan``.
 
     Raises ValueError for a missing buffer or task, and for a layer that cannot be lifted or
@@ -203,7 +203,7 @@ def _count(name: str, value: Any, least: int) -> int:
 
 def _probes(inputs: Iterable[Any], layer: Conv2D | None) -> list[Probe]:
     """The inputs as probes; an input with the shape of the layer's input becomes the image of its
-    probe.  Raises ValueError for an image or a step that does not fit, and for no input."""
+    probe. Raises ValueError for an image or a step that does not fit, and for no input."""
     probes = []
     for given in inputs:
         probe = given

@@ -31,7 +31,7 @@ def impulses(layer: Conv2D, amplitude: int = 1) -> list[Array]:
     """Images ``(H, W, C) int64`` that show every weight alone: 0 (the input zero point) but for
     single pixels, the impulses.
 
-    Impulses lie so far apart that no output reads two of them.  Every weight that the layer can
+    Impulses lie so far apart that no output reads two of them. Every weight that the layer can
     show is read by an output of one of the images, and if there is room some outputs read no
     impulse, so that they show the bias alone.
     """
@@ -77,7 +77,7 @@ def _best_place(
     down: Reached, across: Reached, missing: set[tuple[int, int]], taken: Array
 ) -> tuple[int, int] | None:
     """(row, column) of the impulse that shows most of the missing taps in outputs that are still
-    free, the first if several do; None if there is none.  Only the first impulse of an image may
+    free, the first if several do; None if there is none. Only the first impulse of an image may
     take the last free output."""
     best, most = None, 0
     used = np.count_nonzero(taken)
@@ -113,7 +113,7 @@ def reader(capture: Capture) -> Callable[[bytes], Array]:
 
 
 def _element_places(capture: Capture, size: int) -> tuple[np.dtype[Any], Array]:
-    """Return the type of an element and the places of its bytes.  The places are found by lifting
+    """Return the type of an element and the places of its bytes. The places are found by lifting
     outputs in which each byte holds its own number, one digit of base 256 at a time."""
     numbers, places, dtype = np.arange(size), np.zeros(1, np.int64), np.dtype(np.uint8)
     for digit in range(math.ceil(math.log(max(size, 2), 256))):
@@ -155,7 +155,7 @@ def probes_of(capture: Capture, layer: Conv2D, through: bool, seed: int) -> list
 
     With ``through`` each input is run with several output scales, and with an input zero point of
     0: then an input of 0 adds nothing, whether an NPU subtracts the zero point from the input or
-    has it in the bias.  Otherwise the scales and the zero point are those of the capture.  Raises
+    has it in the bias. Otherwise the scales and the zero point are those of the capture. Raises
     ValueError for a layer that is not a convolution of codes.
     """
     if not isinstance(layer, Conv2D) or layer.dtype not in QUANTIZED:

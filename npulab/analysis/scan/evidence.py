@@ -1,7 +1,7 @@
 """The outputs that each bit moves: sets of bits are flipped, and a set that moves something is
 split until every bit stands alone.
 
-Sets that cannot move a common output share a run, in which each is judged by its own outputs.  A
+Sets that cannot move a common output share a run, in which each is judged by its own outputs. A
 run flips bits of the buffer and gives an output or a hang; a journal keeps the runs.
 """
 
@@ -45,7 +45,7 @@ class Runs:
 
     def ask(self, flips: Array, index: int, reason: str) -> Array | None:
         """The output with some bits flipped and with the input of this index: the middle of all
-        votes that have the most common shape.  None for a hang: at least half of the votes hung."""
+        votes that have the most common shape. None for a hang: at least half of the votes hung."""
         outputs = []
         for _ in range(self.votes):
             output = self._vote(flips, index, reason)
@@ -162,7 +162,7 @@ class Piece:
 class Evidence:
     """All that is known of each bit of a buffer, and the runs that find out more.
 
-    ``kinds`` are "" for a bit that may be flipped.  ``effects`` are, by bit, what the bit alone
+    ``kinds`` are "" for a bit that may be flipped. ``effects`` are, by bit, what the bit alone
     moved under each view; ``unmoved`` are the numbers of the views under which it alone moved
     nothing.
     """
@@ -202,7 +202,7 @@ class Evidence:
 
     def look(self, index: int, base: Array | None = None) -> int:
         """Add a view: the buffer with the bits ``base`` flipped for good, run with an input; return
-        its number.  It is run twice.
+        its number. It is run twice.
 
         Raises ValueError if it hangs, or if the second output is another.
         """
@@ -320,7 +320,7 @@ class Evidence:
         self.joint.append((number, piece.bits))
 
     def measure(self, number: int, pieces: Sequence[Piece]) -> list[Piece]:
-        """Find which outputs each piece moves; pieces without a common output share a run.  Return
+        """Find which outputs each piece moves; pieces without a common output share a run. Return
         the halves of pieces that hung."""
         return self._measure_packs(number, _packs(pieces))
 

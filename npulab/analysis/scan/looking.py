@@ -1,6 +1,6 @@
 """The order in which bits are flipped.
 
-First groups of bits are flipped, so that few runs hang for the bits that hang.  Then follow other
+First groups of bits are flipped, so that few runs hang for the bits that hang. Then follow other
 inputs, other sets of bits, and biases that are changed so that outputs can show more.
 """
 
@@ -66,7 +66,7 @@ class Looks:
         known.together |= seen
 
     def _tried(self, number: int, bits: Array) -> Piece:
-        """Flip bits at once; return them as a piece, with what they moved.  Bits that hang together
+        """Flip bits at once; return them as a piece, with what they moved. Bits that hang together
         are left out of it."""
         known = self.known
         piece = Piece(bits[~known.together[bits]], known.views[number].everything)
@@ -89,7 +89,7 @@ class Looks:
 
     def _gaps(self, view: View) -> list[Piece]:
         """The bits that have not moved anything, as pieces that are expected to move only the
-        channels of the bits around them; a wrong guess only costs runs.  A piece holds only ones or
+        channels of the bits around them; a wrong guess only costs runs. A piece holds only ones or
         only zeros, and is at most as wide as a group."""
         self.weights.place()
         known, sites = self.known, self.weights.sites
@@ -114,7 +114,7 @@ class Looks:
         """Flip the bits that have not moved anything with the other inputs too.
 
         Among the views of one image the one with the finest steps goes first, with known bits of a
-        bias flipped if that keeps outputs off the end of their type.  After the first view in which
+        bias flipped if that keeps outputs off the end of their type. After the first view in which
         no output is at the end, coarser views are left out.
         """
         views = self.known.views
@@ -369,7 +369,7 @@ def find_hangs(known: Evidence, hang_cost: float, most_hangs: float) -> list[Pie
     buffer; bits that hang are found one by one.
 
     Ones and zeros are in different groups: then all flips of a run push a weight the same way and
-    cannot cancel.  A group is twice as wide as the group before it if that ran; after a bit that
+    cannot cancel. A group is twice as wide as the group before it if that ran; after a bit that
     hangs the next group is one bit, because bits that hang often lie together.
     """
     share = _prefix_share(hang_cost)

@@ -26,7 +26,7 @@ ROWS_SHOWN = 60
 class Probe:
     """An input to scan with.
 
-    ``run`` is called with ``given``.  ``image`` is the input as ``(H, W, C)``, less its zero point;
+    ``run`` is called with ``given``. ``image`` is the input as ``(H, W, C)``, less its zero point;
     ``step`` is how many units of the accumulator make one output step (None: not known), ``zero``
     the output for an accumulator of 0.
     """
@@ -39,19 +39,19 @@ class Probe:
 
 @dataclass(frozen=True, eq=False)
 class Scan:
-    """The kind and the place of each of N bits.  Bit i is bit ``i % 8``, counted from the lowest,
+    """The kind and the place of each of N bits. Bit i is bit ``i % 8``, counted from the lowest,
     of byte ``i // 8``.
 
     ``kinds`` ``(N,)`` are names of ``KINDS``; ``certain`` ``(N,) bool`` is True if the kind was
-    measured, not inferred.  A dead bit is never certain: ``tried`` says how far it was tried, and
-    with how many ``inputs``.  ``together`` are sets of bit numbers: the bits of a set move
+    measured, not inferred. A dead bit is never certain: ``tried`` says how far it was tried, and
+    with how many ``inputs``. ``together`` are sets of bit numbers: the bits of a set move
     something together and nothing alone, or hang together and not alone; their kind is "control",
     not certain.
 
-    ``roles`` ``(N,)`` are "weight", "bias" or "".  ``places`` ``(N, 6) int`` are for data bits
+    ``roles`` ``(N,)`` are "weight", "bias" or "". ``places`` ``(N, 6) int`` are for data bits
     channel, row, column, input channel, order (a bit of order n counts ``2**n`` in its weight or
     bias) and sign (of the change of the output when the bit is set); -1 (sign: 0) stands for not
-    known.  A bias has -1 for row, column and input channel.
+    known. A bias has -1 for row, column and input channel.
 
     ``runs`` and ``hangs`` count calls of the device, ``saturated`` is the share of outputs at the
     end of their type, over all inputs, and ``notes`` are sentences on what is not known.

@@ -128,7 +128,7 @@ class Effect(NamedTuple):
 
     @property
     def even(self) -> bool:
-        """True if all free outputs moved by the same amount, up to rounding.  The sign does not
+        """True if all free outputs moved by the same amount, up to rounding. The sign does not
         count, because an accumulator that wraps around moves the other way."""
         free = np.abs(self.change[~self.cut])
         if len(free):

@@ -19,7 +19,7 @@ def function_error(x: Any, y: Any, true: Any, name: str = "") -> Picture:
     """Draw a function and its approximation: above, the true values and ``y`` over ``x``; below,
     the error ``y - true`` with its largest value marked.
 
-    The three arrays have one shape; points may come in any order.  A point is drawn if x, y and
+    The three arrays have one shape; points may come in any order. A point is drawn if x, y and
     true are finite there; points where only one of y and true is finite are counted in the text.
     Raises ValueError for different shapes, and if no point can be drawn.
     """

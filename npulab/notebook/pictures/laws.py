@@ -188,7 +188,7 @@ def law_scatter(laws: Any, field: Any, parameter: str | None = None) -> Picture:
     for each step.
 
     ``field`` is one of ``laws.fields``, its index or name; or any run of bits as ``(word, lsb,
-    width)`` or ``"w3_6_13"``.  ``parameter`` is by default the one most related to the field.
+    width)`` or ``"w3_6_13"``. ``parameter`` is by default the one most related to the field.
     Values are raw, unsigned. Raises LookupError for an unknown field or parameter.
     """
     item = _field(laws, field)

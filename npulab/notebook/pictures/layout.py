@@ -29,7 +29,7 @@ def layout_map(layout: Found | Layout | Table, width: int = 0) -> Picture:
     number of the element (last axis fastest) that each byte belongs to.
 
     Bytes of fill are white, bytes of sums and constants grey, elements that are not in the buffer
-    red.  Of a large tensor or buffer the first rows and columns are drawn; numbers are written if
+    red. Of a large tensor or buffer the first rows and columns are drawn; numbers are written if
     there is room. Raises ValueError for a width below 0; 0 leaves the width to the picture.
     """
     if isinstance(layout, Found):

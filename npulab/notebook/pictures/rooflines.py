@@ -82,8 +82,8 @@ def roofline(
     r"""Draw kernels under their roof, both axes logarithmic: operations per byte across, TFLOPS up.
 
     ``points`` is a DataFrame, or what makes one, with a row per kernel: name, flops, bytes and, if
-    there are times, ms (NaN if one is missing).  ``peak`` is in TFLOPS, or several by name: the
-    first is the roof, the rest are dashed; ``bandwidth`` is in GB/s (1e9 bytes).  A kernel with a
+    there are times, ms (NaN if one is missing). ``peak`` is in TFLOPS, or several by name: the
+    first is the roof, the rest are dashed; ``bandwidth`` is in GB/s (1e9 bytes). A kernel with a
     time is a filled point with a line up to the roof, one without a time is a hollow point on the
     roof; a point above the roof, where something must be wrong, is a cross. At the right stands a
     row of numbers for each of the first 40 kernels: FLOP per byte, TFLOPS that the roof allows

@@ -45,10 +45,10 @@ EMPTY = -1  # index of the last colour, white, for cells after the end of the bu
 def stream_map(capture: Capture, first: int = 0, rows: int = PANEL * PANELS) -> Picture:
     """Draw what each bit of the coefficient buffer is for, as ``explain`` says.
 
-    A row has 64 bytes, from byte ``first``; the lowest bit of each byte is on the left.  Lines and
-    labels mark where the stream of a core begins; cells after the end are white.  If there are few
-    rows, bytes have their hexadecimal digits.  If there are many, each byte has the colour of the
-    kind that most of its bits have; at most 2048 rows are drawn.  The text counts the bytes of each
+    A row has 64 bytes, from byte ``first``; the lowest bit of each byte is on the left. Lines and
+    labels mark where the stream of a core begins; cells after the end are white. If there are few
+    rows, bytes have their hexadecimal digits. If there are many, each byte has the colour of the
+    kind that most of its bits have; at most 2048 rows are drawn. The text counts the bytes of each
     kind over the whole buffer; ``run and weight`` is an item that stands for several weights.
     Raises ValueError if no row begins at ``first``, for rows below 1, and as ``explain`` does.
     """

@@ -2,8 +2,8 @@
 a report.
 
 ``state`` has the session that people hold: ``contents`` (its items, which ``items`` declares) and
-the functions that change them.  ``file`` reads, checks (by ``session.schema.json``) and writes its
-file, ``merging`` merges two sessions, ``views`` keeps the state of views.  ``report`` fills its two
+the functions that change them. ``file`` reads, checks (by ``session.schema.json``) and writes its
+file, ``merging`` merges two sessions, ``views`` keeps the state of views. ``report`` fills its two
 templates from the ``evidence``; ``markdown`` reads the notes.
 
 Git merges two people's sessions with ``*.session.json merge=npulab`` in ``.gitattributes`` and,

@@ -23,11 +23,11 @@
 
 Notes, bookmarks, laws and figures have an id as key, captures and journals their path from the
 file's folder, views a name. The blank lines of the notes are a ruler: notes that two people add
-come between different lines of it, so that git can merge them.  Names that only a newer version of
+come between different lines of it, so that git can merge them. Names that only a newer version of
 npulab knows are kept.
 
 An item that is added to a large session is appended as a line after the object,
-``{"notes": {"1c40f5e1a9b2": {...}}}``, until the file is written anew with all items inside.  A
+``{"notes": {"1c40f5e1a9b2": {...}}}``, until the file is written anew with all items inside. A
 last line without its end is the rest of a line that a crash cut off, and not part of the session.
 """
 

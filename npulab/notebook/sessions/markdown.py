@@ -1,7 +1,7 @@
 """The Markdown of notes, read by mistune and written as HTML or as Markdown.
 
 Allowed are paragraphs, lists, headings, tables, fences, ``code``, **bold**, and links to http,
-https and ``#``, whose address is shown.  Everything else, HTML above all, is plain text.  Reading
+https and ``#``, whose address is shown. Everything else, HTML above all, is plain text. Reading
 takes time in proportion to the length of the text.
 """
 

@@ -1,7 +1,7 @@
 """A session's report in a file: the captures, the notes, and the commands that show each claim
 again.
 
-HTML is one page that needs no other file, no script and no network, light and dark.  Markdown has
+HTML is one page that needs no other file, no script and no network, light and dark. Markdown has
 its figures in a folder next to it.
 """
 

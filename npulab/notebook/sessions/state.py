@@ -660,7 +660,7 @@ def merge_sessions(base: Any, ours: Any, theirs: Any) -> Session:
     since ``base``, and ``conflicts`` to look at.
 
     Each is a path or a Session; ``base`` may be None or an empty file if the two have nothing in
-    common.  The result is in memory; ``save`` writes it.  Raises ValueError with file and place for
+    common. The result is in memory; ``save`` writes it. Raises ValueError with file and place for
     a file that is not a session.
     """
     start = _document_of(base, may_be_empty=True)

@@ -544,7 +544,7 @@ class ByteView(View):
     """The bytes of a buffer: arrows move, / looks for a value, g goes to an offset, Shift selects,
     e writes, u and U undo and redo.
 
-    The arguments are those of ``ByteModel``.  ``cursor``, ``selection``, ``colour``, ``query``,
+    The arguments are those of ``ByteModel``. ``cursor``, ``selection``, ``colour``, ``query``,
     ``element``, ``big_endian`` and ``axis`` are the model's and can be set and observed; ``about``,
     ``found`` and ``note`` follow them; ``capture`` has the present bytes. Everything else is on
     ``model``.

@@ -284,7 +284,7 @@ class MapEditor(BitsView):
     a cell, a adds a field, s splits, j joins, x takes a name away, u and U undo and redo, /
     filters.
 
-    With a ``capture`` a column has its values as the map reads them now.  ``rows``, ``steps`` and
+    With a ``capture`` a column has its values as the map reads them now. ``rows``, ``steps`` and
     ``status`` are the model's; everything else is on ``model`` and on ``draft``, which also saves.
     """
 

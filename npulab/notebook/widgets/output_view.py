@@ -274,7 +274,7 @@ class OutputView(View):
     output, arrows move, [ and ] change the channel, d goes to the next difference.
 
     ``place``, (row, column, channel), is the model's and can be set and observed; ``about`` follows
-    it.  Everything else is on ``model``.
+    it. Everything else is on ``model``.
     """
 
     _esm, _css = assets("rows", "output_view")

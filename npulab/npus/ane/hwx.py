@@ -1,9 +1,9 @@
 """Read the compiled file (hwx): a 64-bit little-endian Mach-O with a magic of its own.
 
 Segments hold the tasks (``__TEXT,__text``), their coefficients and tables (``__TEXT,__const``) and
-the places of the tensors (``__FVMLIB``, no bytes).  Thread commands name the program, with the
-table of its base addresses (BAR), and the tensors.  The order of the segments, every address, and
-the BAR of each tensor are taken from the file; none of them is fixed.  Source: files of the
+the places of the tensors (``__FVMLIB``, no bytes). Thread commands name the program, with the
+table of its base addresses (BAR), and the tensors. The order of the segments, every address, and
+the BAR of each tensor are taken from the file; none of them is fixed. Source: files of the
 compilers 4.2.1, 5.4.1, 7.6.4 and 9.509.0.
 """
 

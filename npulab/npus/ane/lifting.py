@@ -2,7 +2,7 @@
 where results lie.
 
 Tensors are found by base address and offset, or in L2 if a task leaves its result there for the
-next task. Copies of tensors into parts of one tensor are a concatenation.  A field that changes the
+next task. Copies of tensors into parts of one tensor are a concatenation. A field that changes the
 arithmetic in a way that no layer expresses is refused.
 """
 
@@ -169,7 +169,7 @@ def lift(capture: Capture) -> Lifted:
 
     Several tasks give a ``Network``, copies into one tensor a ``Concat``; the inputs are those of
     the capture's tensors in their order, without tensors those of the lowest base addresses first,
-    and several inputs make ``x`` a tuple.  Tensors come from the buffers ``input``, ``input1``, ...
+    and several inputs make ``x`` a tuple. Tensors come from the buffers ``input``, ``input1``, ...
     and ``output``, None if a buffer is missing. Raises ``Unsupported`` naming task, field, got and
     covered; ValueError for impossible coefficients, and for tensors that are cut short.
     """

@@ -154,10 +154,10 @@ def lower(
     """Return a layer as a compiler would write it: jobs, words, coefficients, tensors, the compiled
     file and, with ``x``, the inputs.
 
-    A ``Network`` of a convolution and an activation after it is one task.  ``x`` is ``(H, W, C)
-    float16``, a tuple of them for layers of several inputs.  ``compiler`` is one of
+    A ``Network`` of a convolution and an activation after it is one task. ``x`` is ``(H, W, C)
+    float16``, a tuple of them for layers of several inputs. ``compiler`` is one of
     ``words.HABITS``, the differences between versions. ``table`` are the 128 bytes of an
-    activation, by default those of the layer, or of the function that has its name.  ``names`` are
+    activation, by default those of the layer, or of the function that has its name. ``names`` are
     those of the input tensors and the output. Raises ValueError naming the property that no file
     shows: quantized types, dilation, broadcasting, constants that are not fp16, more work than one
     task takes, unknown chips and compilers.

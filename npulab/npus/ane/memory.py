@@ -1,6 +1,6 @@
 """Tensors between arrays and memory: rows of fp16 filled up to 64 bytes, a plane for each channel.
 
-An IOSurface of a MIL program holds a tensor [1, C, 1, S] of fp16: one row for each channel.  If S
+An IOSurface of a MIL program holds a tensor [1, C, 1, S] of fp16: one row for each channel. If S
 is a multiple of 32 there are no gaps, and the bytes are those of the array (C, S). Source: tensor
 commands and stabs of hwx files of four compiler versions; maderix/ANE (io_write_fp16_at, io_copy).
 """
@@ -70,7 +70,7 @@ def pack(tensor: Array, rows: bool = True) -> bytes:
     rows of fp16 (rounded half to even, infinite beyond 65504), zeros after each row; little-endian.
 
     ``rows=False`` leaves out the gaps after rows, as maderix/ANE copies and allocates (C * S * 2
-    bytes), which is the same if S is a multiple of 32.  Raises ValueError for another rank.
+    bytes), which is the same if S is a multiple of 32. Raises ValueError for another rank.
 
     >>> pack(np.full((1, 1, 2), 2, np.float16))[64:66].hex()
     '0040'
@@ -114,7 +114,7 @@ def join(tensors: Sequence[Array], axis: str = "columns") -> Array:
     after the other along the ``channels``.
 
     maderix/ANE gives a backward kernel its taps along the channels (``concat`` of axis 1), and
-    activations with their weights along the columns.  Raises ValueError for arrays that differ
+    activations with their weights along the columns. Raises ValueError for arrays that differ
     along the other axis.
 
     >>> join([np.zeros((4, 2)), np.ones((4, 3))]).shape

@@ -51,7 +51,7 @@ def explain(capture: Capture) -> list[Item]:
     """Return an item for every run of bits of the coefficient buffer, in order.
 
     Kinds are those of ``coefficients.explain`` (bias, weight, count, mask, fill), and for an
-    activation table limit, knot, line, step and mode; bytes that no task reads are fill.  Raises as
+    activation table limit, knot, line, step and mode; bytes that no task reads are fill. Raises as
     ``recode``.
     """
     items: list[Item] = []

@@ -1,7 +1,7 @@
 """The simulated device: from words and bytes to output bytes, task by task.
 
 It shares only the tables and the kit with lift and emulation, so that its agreement with them
-means something.  Sums are taken in float64 and rounded to float16 once, as the result leaves the
+means something. Sums are taken in float64 and rounded to float16 once, as the result leaves the
 unit; the order and width in which the hardware sums are not known.
 """
 
@@ -75,7 +75,7 @@ def simulate(capture: Capture) -> bytes:
     """Run the capture's tasks in order and return the bytes of the output.
 
     Inputs are the buffers ``input``, ``input1``, ... in the order of the capture's tensors; without
-    tensors, in the order of the bases that tasks read and no task writes.  Raises Hang with the
+    tensors, in the order of the bases that tasks read and no task writes. Raises Hang with the
     reason for reads of bytes that nothing has written and for sizes that do not go together,
     Unsupported for fields that are not understood.
     """
@@ -347,7 +347,7 @@ def _understood(v: Values, case: str) -> None:
 def _kernels(v: Values, data: bytes) -> Iterator[tuple[int, int, float, list[Weight]]]:
     """Yield group, output channel, bias and weights of every output channel of a convolution task.
 
-    ``data`` are the bytes at the kernel base.  Raises Hang for streams that are off or end too
+    ``data`` are the bytes at the kernel base. Raises Hang for streams that are off or end too
     early, Unsupported for forms that are not known.
     """
     _understood(v, "device kernel")

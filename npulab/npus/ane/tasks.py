@@ -1,14 +1,14 @@
 """Tasks, which are header words and then records of register writes; in linked lists up to H13, in
 streams for H14 and later.
 
-A record is a word that names the registers, and then their values.  H14 and later (``compact``): a
+A record is a word that names the registers, and then their values. H14 and later (``compact``): a
 record is dense (consecutive registers, and perhaps a base of the program that is added to the
 values) or sparse (a first register, and those of the next 16 that a mask names); registers are
-counted in words.  Up to H13 all records are dense and count bytes.
+counted in words. Up to H13 all records are dense and count bytes.
 
 A classic task of H13 has seven records, a compact task leaves out records that it does not need, an
-extended task has one more header word (DTID, announced by TDE).  Registers keep their value from
-task to task, so a missing write is not a write of zero.  Sources: files of four compilers; the
+extended task has one more header word (DTID, announced by TDE). Registers keep their value from
+task to task, so a missing write is not a write of zero. Sources: files of four compilers; the
 printer's record headers (tinygrad ane/aneregs); JW (record words of 2251 H14 tasks and some hundred
 of H15 to H18), FT; AG for H11, whose addresses nobody states.
 """
@@ -58,7 +58,7 @@ class Record(NamedTuple):
     order.
 
     ``mask`` is None for a dense record; otherwise bit i says that the register ``1 + i`` words
-    after the first register is written too.  ``selector`` are the upper bits of a dense record of
+    after the first register is written too. ``selector`` are the upper bits of a dense record of
     H14 and later.
 
     >>> Record(0x504, (1, 2), mask=0b100).writes
@@ -152,7 +152,7 @@ def split(
 def first_broken(words: Array, starts: Array, ends: Array) -> int | None:
     """Return the first of many runs of compact records that ``split`` would refuse, or None.
 
-    All runs advance by a record at a time.  ``words`` are those of the section ``(n,) uint32``; a
+    All runs advance by a record at a time. ``words`` are those of the section ``(n,) uint32``; a
     run goes from word ``starts[i]`` to ``ends[i]``, excluded.
     """
     run, at = np.flatnonzero(starts < ends), starts[starts < ends].astype(np.int64)
@@ -186,7 +186,7 @@ class Form(NamedTuple):
     that of the next task's place, bits (lsb, width) of the next task's size.
 
     ``size`` are the words of a task without DTID if nothing states its size (0: it ends with its
-    records).  ``known`` are the addresses of registers; without them the list is in order, with
+    records). ``known`` are the addresses of registers; without them the list is in order, with
     zeros between its tasks.
     """
 
@@ -263,7 +263,7 @@ def read_list(
 ) -> list[Task]:
     """Return the tasks of a section, which begin at byte ``first`` and link to each other.
 
-    ``words`` is the size of the first task; without it the form states it.  Raises ValueError
+    ``words`` is the size of the first task; without it the form states it. Raises ValueError
     naming ``where``, the task and its byte offset for a list that is cut short, loops or overlaps,
     and for records that do not fill their task or write no register.
     """
@@ -368,7 +368,7 @@ def make(header: Sequence[int], records: Sequence[Record], form: Form = H13) -> 
 def records(writes: Sequence[tuple[int, int]], offset: int = 0) -> Task:
     """Return the task at a byte of its section from its writes, as ``Task.job_writes`` gives them.
 
-    Neighbouring registers go into one record.  Raises ValueError if the header's words are not all
+    Neighbouring registers go into one record. Raises ValueError if the header's words are not all
     there and in order.
     """
     header = [write for write in writes if write[0] >= HEADER]
@@ -414,7 +414,7 @@ def is_task(data: bytes) -> bool:
     return cut(first, OLD_PLACE) == KERNEL and 0 < cut(first, OLD_COUNT) < 2 ** OLD_COUNT[1] - 1
 
 
-# Streams of H14 and later, one task after the other without a list.  The header's first word
+# Streams of H14 and later, one task after the other without a list. The header's first word
 # counts the words of the task; tasks lie on multiples of 16 bytes after a preamble of 16 bytes,
 # zeros between them. Sources: JW (2251 tasks of H14, some hundred of H15 to H18), FT; see the
 # tables.

@@ -3,7 +3,7 @@
 The rows of ``tasks.csv`` name work units, patches and tiles, and places in L2, which are computed
 here. Evidence: files of compiler 4.2.1 (conv_twos, conv_bias, gemm64, relu16, sigmoid77, sum64,
 concat16), bare tasks of a compiler like 5.4.1 (1600 x 2560), mul of 5.4.1 and 9.509, and words of
-9.x that joshuaswarren/mil-hwx-compiler states under research/oracles/h13.  A rule that fits all of
+9.x that joshuaswarren/mil-hwx-compiler states under research/oracles/h13. A rule that fits all of
 these, and that no other file tests, is called a guess.
 """
 
@@ -39,9 +39,9 @@ class TaskStep:
     """The work of one task: ``engine`` computes ``result`` from one or two ``sources``.
 
     ``bars`` are the base addresses of the sources, ``target`` that of the result, which begins
-    ``offset`` bytes after it and is a part of ``whole``.  ``kernel`` is that of a convolution,
+    ``offset`` bytes after it and is a part of ``whole``. ``kernel`` is that of a convolution,
     ``pads`` the padding above and to the left. ``engines`` are (offset, bytes) of each coefficient
-    buffer.  ``fields`` are raw values of fields that the arithmetic sets.
+    buffer. ``fields`` are raw values of fields that the arithmetic sets.
     """
 
     engine: str
@@ -117,7 +117,7 @@ def work_unit(step: TaskStep, habits: Habits) -> tuple[int, int, int]:
     """Return the codes of the preferred, least and most shape of a work unit.
 
     A convolution has the shape that takes fewest units; of several such shapes the narrowest that
-    holds a row.  The order of the codes, and wider rows than 64, are a guess.
+    holds a row. The order of the codes, and wider rows than 64, are a guess.
     """
     if step.kernel.small:
         return SMALL, SMALL, SMALL

@@ -1,7 +1,7 @@
 """A compiled file (hwx) written from a capture, in the layout of compiler 4.2.1.
 
 Header, load commands, symbols, their names, relocations; then, at a multiple of 0x4000, the task
-list; then, aligned to 64 bytes, the coefficients.  Source: the bytes of eight files of that
+list; then, aligned to 64 bytes, the coefficients. Source: the bytes of eight files of that
 compiler.
 """
 
@@ -114,7 +114,7 @@ def hwx_bytes(capture: Capture, identity: str = "", label: str = "") -> bytes:
     relocations and symbols.
 
     ``capture.parameters["tensors"]`` names the tensors as the importer gives them,
-    ``capture.addresses`` places them, the task list (``text``) and the coefficients.  ``identity``
+    ``capture.addresses`` places them, the task list (``text``) and the coefficients. ``identity``
     is the text of the file's identity command, ``label`` the name of the coefficients in the symbol
     table: in the compiler's files a hash of something unknown, here SHA-256 of their bytes.
     ``npulab.load`` of the bytes gives the same jobs, coefficients, tensors and addresses. Raises

@@ -1,8 +1,8 @@
 """Weights, biases and multipliers of a capture's convolutions, decoded and encoded again.
 
 A job reads a stream of weights and, for each output channel, a record of 10 bytes: the bias of 40
-bits, the multiplier of 32, the right shift of 6.  A part with two cores gives each core every
-second output channel, with a stream and records of its own.  Source: V (``sources.csv``).
+bits, the multiplier of 32, the right shift of 6. A part with two cores gives each core every
+second output channel, with a stream and records of its own. Source: V (``sources.csv``).
 """
 
 from __future__ import annotations

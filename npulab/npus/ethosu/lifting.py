@@ -42,7 +42,7 @@ class Node(NamedTuple):
     """An operation, its tasks and its place in the network.
 
     ``sources`` are the nodes that it reads, -1 - n for the n-th input of the network; ``shape`` is
-    that of the first.  ``bounds``, ``zero`` (point) and ``dtype`` are those of its output.
+    that of the first. ``bounds``, ``zero`` (point) and ``dtype`` are those of its output.
     """
 
     operation: Operation
@@ -58,7 +58,7 @@ def lift(capture: Capture) -> Lifted:
     """Return the layer or the network of a capture's jobs, its input and output.
 
     Scales are known but for a common factor: a tensor's scale is 1 if nothing else follows, and
-    weights have the ratio.  The buffers ``input`` and ``output`` hold rows of columns of channels.
+    weights have the ratio. The buffers ``input`` and ``output`` hold rows of columns of channels.
     Raises Unsupported for jobs that are not lifted yet, ValueError for words or streams that are
     not a layer's.
     """
@@ -173,7 +173,7 @@ def _weights_outline(layer: Conv2D | FullyConnected) -> Properties:
 def nodes(capture: Capture) -> list[Node]:
     """Return the operations of a capture and the tensors that each reads.
 
-    An operation that only clamps its input is part of the node before it.  Raises Unsupported for
+    An operation that only clamps its input is part of the node before it. Raises Unsupported for
     an operation that reads parts of tensors, or a tensor in a ring of rows.
     """
     found: list[Node] = []
@@ -275,7 +275,7 @@ def _bounds(operation: Operation) -> Pair:
 
 def _uncut(operation: Operation, read: Tensor, whole: Shape3) -> Shape3:
     """Return the shape of an input with the rows and columns that a stride never reaches, which
-    jobs leave out.  The shape of a sum is that of the tensor it reads, as jobs fold rows and
+    jobs leave out. The shape of a sum is that of the tensor it reads, as jobs fold rows and
     columns."""
     if operation.first.command == "elementwise":
         if math.prod(whole) == math.prod(read.shape):

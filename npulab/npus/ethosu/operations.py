@@ -1,4 +1,4 @@
-"""Jobs joined to operations: the jobs of a layer compute slices of its output channels.  Also the
+"""Jobs joined to operations: the jobs of a layer compute slices of its output channels. Also the
 tensors in memory that they read and write, and the origin of weights that were moved."""
 
 from __future__ import annotations

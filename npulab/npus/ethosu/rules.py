@@ -15,7 +15,7 @@ class Written(DoubleRounding):
     """Double rounding by a multiplier of 31 bits that scales of float32 need not reach.
 
     A channel's record holds the multiplier, so the scales of a lifted layer are numbers of float64
-    whose ratio is that multiplier.  Source: V (``ROUND_MODE_DBL``).
+    whose ratio is that multiplier. Source: V (``ROUND_MODE_DBL``).
     """
 
     def multiplier(

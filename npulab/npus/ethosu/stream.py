@@ -2,9 +2,9 @@
 them.
 
 A command is one word, opcode in bits 0 to 9 and a parameter in bits 16 to 31; if bit 14 is set, a
-second word follows, its data.  A register lies at 4 times its opcode, a register with data at 0x800
-and 8 times its opcode, data first.  A payload begins with ``COP1``; its actions are words with a
-number in bits 0 to 7.  Source: V (``sources.csv``).
+second word follows, its data. A register lies at 4 times its opcode, a register with data at 0x800
+and 8 times its opcode, data first. A payload begins with ``COP1``; its actions are words with a
+number in bits 0 to 7. Source: V (``sources.csv``).
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def jobs(words: Array, maps: Mapping[str, RegisterMap], where: str) -> tuple[Job
     """Return a job for each operation, of block ``DMA`` if it moves data.
 
     Registers keep their values from operation to operation, so a job's writes begin with the
-    values of its block that the jobs before it left.  Raises ValueError for a stream without an
+    values of its block that the jobs before it left. Raises ValueError for a stream without an
     operation.
     """
     found: list[Job] = []

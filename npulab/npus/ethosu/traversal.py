@@ -1,5 +1,5 @@
 """The order in which a job reads its weights: blocks of outputs, blocks of inputs, parts of the
-kernel, small blocks.  Source: V (``sources.csv``)."""
+kernel, small blocks. Source: V (``sources.csv``)."""
 
 from __future__ import annotations
 

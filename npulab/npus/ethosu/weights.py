@@ -1,11 +1,11 @@
 """Weight streams: slices of Golomb-Rice codes of palette indices, with runs of zeros between them.
 
-A stream is a string of bits, the lowest of a byte first.  A slice begins with a header
-(``HEADER``); if it brings a palette, ``PALETTE`` and the entries follow.  Each index is a quotient,
+A stream is a string of bits, the lowest of a byte first. A slice begins with a header
+(``HEADER``); if it brings a palette, ``PALETTE`` and the entries follow. Each index is a quotient,
 coded in unary, and a remainder of ``wdiv`` bits; each run of zeros likewise, with ``zdiv`` bits.
 They come in chunks: up to 12 codes of quotients of weights, the codes of runs, then the remainders
-of the chunk before.  An index below the palette's size is an entry of the palette, a larger index
-counts on from ``offset``; its value is a sign in bit 0 and a size above.  Source: M
+of the chunk before. An index below the palette's size is an entry of the palette, a larger index
+counts on from ``offset``; its value is a sign in bit 0 and a size above. Source: M
 (``sources.csv``).
 """
 
@@ -54,7 +54,7 @@ class Palette(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class Slice:
     """The indices ``(n,)`` of a slice's weights, and the runs of zeros: after each weight ``(n,)``,
-    and before the first too ``(n + 1,)`` if the slice brings a palette; None without runs.  The
+    and before the first too ``(n + 1,)`` if the slice brings a palette; None without runs. The
     other fields are its header."""
 
     indices: Array

@@ -13,7 +13,7 @@
 ``check_nothing(event);``                           an event without a check
 =================================================== ==========================================
 
-``mem`` is ``pri_mem`` or ``sec_mem``, or 1 or 0 as RAM_TYPE fields have it.  Source: the traces of
+``mem`` is ``pri_mem`` or ``sec_mem``, or 1 or 0 as RAM_TYPE fields have it. Source: the traces of
 nvdla/hw, its verification guide.
 """
 

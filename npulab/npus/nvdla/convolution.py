@@ -2,14 +2,14 @@
 over to the next unit.
 
 CDMA reads features or an image and the weights, CSC moves windows over them, CMAC multiplies, CACC
-adds up and rounds.  Other registers are ignored: banks, entries, packing, releases, the padding on
-the right and below, and operands of disabled steps hold anything in captures.  Data that is kept
+adds up and rounds. Other registers are ignored: banks, entries, packing, releases, the padding on
+the right and below, and operands of disabled steps hold anything in captures. Data that is kept
 from the job before (DATA_REUSE, WEIGHT_REUSE) is read again from where the registers say.
 
 Elements and weights are multiplied in floating point, in shares of a sum so short that no partial
 sum, in whatever order, leaves the whole numbers that the type holds: 1024 products of int8 reach
 2**24 in float32, and 2**23 products of int16 reach 2**53 in float64, in which the shares are
-joined.  Source: the int8 and int16 traces of nvdla/hw for rounding and the accumulator's 32 bits;
+joined. Source: the int8 and int16 traces of nvdla/hw for rounding and the accumulator's 32 bits;
 nvdla/hw cmod/cacc for the width of a sum.
 """
 
@@ -56,7 +56,7 @@ def handed_over(sums: Array, truncate: int, itemsize: int = 1, rules: Rules = RU
 
     A sum is saturated to 34 bits (48 for elements of 2 bytes), divided by ``2**truncate`` and
     rounded half away from zero, and saturated to 32 bits; under ``rules`` that do not saturate the
-    accumulators are int64.  Raises ValueError for a truncate outside 0 to 31.
+    accumulators are int64. Raises ValueError for a truncate outside 0 to 31.
 
     >>> handed_over(np.array([5, -5, 2 ** 33]), 1)
     array([         3,         -3, 2147483647], dtype=int32)
@@ -75,7 +75,7 @@ class Window:
     as (height, width).
 
     ``before`` is the padding above and to the left; taps outside the input, on any side, read
-    ``pad_value``.  Raises ValueError for a size, stride or dilation below 1 and a padding below 0.
+    ``pad_value``. Raises ValueError for a size, stride or dilation below 1 and a padding below 0.
     """
 
     output: Pair
@@ -126,8 +126,8 @@ def convolve(
     """Return the accumulators ``(height, width, lanes) int32`` of a convolution, as CACC hands them
     over.
 
-    ``x`` is ``(H, W, C)``, ``weights`` ``(K, R, S, C)``, both int8 or both int16.  With ``lanes``
-    in all, lanes past the kernels are 0.  ``rules`` are those of the accumulator.
+    ``x`` is ``(H, W, C)``, ``weights`` ``(K, R, S, C)``, both int8 or both int16. With ``lanes``
+    in all, lanes past the kernels are 0. ``rules`` are those of the accumulator.
     Raises ValueError for other types and shapes, and for more than 2**23 products of a sum.
     """
     _refuse_operands(x, weights, window, lanes)
@@ -201,8 +201,8 @@ def run(values: Raw, features: Features, memory: Memory, rules: Rules = RULES) -
     describe.
 
     ``features`` are a chip's (``atomic_c``, ``atomic_k``, ``atomic_k_int16`` if it differs,
-    ``memory_atom``, ``int16``).  The lanes are the kernels, and accumulators of 0 up to a whole
-    atom of memory.  Raises Unsupported, naming register and value, for Winograd, batches,
+    ``memory_atom``, ``int16``). The lanes are the kernels, and accumulators of 0 up to a whole
+    atom of memory. Raises Unsupported, naming register and value, for Winograd, batches,
     compressed weights, fp16, int16 on a chip without it, pixel formats that no source states, and
     jobs too large to be simulated; Hang for registers that contradict each other; and the errors of
     ``memory``.

@@ -1,8 +1,8 @@
 """CDMA's reads for a convolution: features, images and weights, from registers and memory.
 
 Registers are raw values by full name, ``CDMA.D_DATAIN_SIZE_0.DATAIN_WIDTH``; a name that is missing
-is 0, as after reset.  Pixels of every format become channels of int8 or int16;
-``pixels.csv`` says where the channels of a pixel lie.  Source: nvdla/hw cmod/cdma; the traces of
+is 0, as after reset. Pixels of every format become channels of int8 or int16;
+``pixels.csv`` says where the channels of a pixel lie. Source: nvdla/hw cmod/cdma; the traces of
 nvdla/hw agree for features and for the ten orders of four 8-bit channels (evidence T).
 """
 
@@ -47,9 +47,9 @@ class Format:
     """A pixel format: elements of ``element`` bytes, pixels of ``pixel`` bytes in the first plane
     and ``pixel_uv`` in the second, if there is a second.
 
-    ``channels`` are (first, width) of each channel in the order of the convolution.  If the width
+    ``channels`` are (first, width) of each channel in the order of the convolution. If the width
     is 0, the channel is the element ``first`` of the pixel; the second plane's elements follow the
-    first's.  Else the pixel is a word with the channel in ``width`` bits from bit ``first``, which
+    first's. Else the pixel is a word with the channel in ``width`` bits from bit ``first``, which
     are moved up to the top of 16 bits.
     """
 
@@ -127,7 +127,7 @@ def converted(
     or 16): int8 or int16.
 
     ``values`` are whole numbers ``(..., C)`` of at most 17 bits, ``offsets`` 16 bits signed, one or
-    one per channel, ``scale`` 16 bits signed.  The result is saturated to 17 bits, then ``bits``.
+    one per channel, ``scale`` 16 bits signed. The result is saturated to 17 bits, then ``bits``.
     Raises ValueError for a truncate outside 0 to 63.
 
     >>> converted(np.array([3, 5, 255]), 0, 1, 1, 8)

@@ -62,7 +62,7 @@ class Image:
 
     ``data`` begins at the image's start and is zero between the records; ``runs`` ``(n, 2) int64``
     are (offset, size) of the bytes that the file states, in ascending order, with gaps between
-    them.  The ``data`` of a ``packed`` image are the bytes of the runs only, one run after the
+    them. The ``data`` of a ``packed`` image are the bytes of the runs only, one run after the
     other.
     """
 

@@ -56,7 +56,7 @@ def readers(path: Path) -> dict[str, Callable[[], Capture]]:
     """Return the reader of each trace, by the name of its case, in the order of their names.
 
     A case has the name of its folder (of its file, if other traces lie next to it), and
-    ``<chip>-<case>`` if several have one name.  The names of the folders say the chip.  A reader
+    ``<chip>-<case>`` if several have one name. The names of the folders say the chip. A reader
     raises as ``read_trace``.
     """
     traces = [(file, _case(file), chip_of(file)) for file in _traces(path)]

@@ -1,7 +1,7 @@
 """Layouts of features and weights in memory: bytes to tensors and tensors to bytes.
 
 A feature cube is stored in surfaces of as many channels as an atom of memory holds, weights in
-groups of kernels and blocks of channels; the last of each may be short.  Source: nvdla/doc
+groups of kernels and blocks of channels; the last of each may be short. Source: nvdla/doc
 doc/hw/format.rst; the int8 and int16 traces of nvdla/hw agree.
 """
 
@@ -35,8 +35,8 @@ class Cube:
     The element (y, x, c) of the tensor ``(height, width, lanes)`` lies ``c // e * plane_pitch + y *
     row_pitch + x * atom + c % e * itemsize`` bytes from the start, where ``e = atom // itemsize``.
     The lanes are the channels and the fill of the last atom, which the hardware reads, computes and
-    writes like channels.  A pitch that is never stepped over, with one row or one surface, may be
-    any number.  A cube that is read or written starts at ``base`` of ``memory``.  Raises ValueError
+    writes like channels. A pitch that is never stepped over, with one row or one surface, may be
+    any number. A cube that is read or written starts at ``base`` of ``memory``. Raises ValueError
     for sizes below 1, an itemsize other than 1 and 2, and an atom that is not a multiple of it.
 
     >>> Cube(1, 2, 3, atom=2, row_pitch=4, plane_pitch=8).layout().index_map()
@@ -228,9 +228,9 @@ class Weights:
     ``group`` kernels and blocks of ``block`` channels; elements of 1 or 2 bytes.
 
     The order is group, block, row, column, kernel, channel, without fill; the size of all weights
-    is rounded up to 128 bytes with zeros.  With ``lines`` of 2 or 4, of an image, as many rows of a
+    is rounded up to 128 bytes with zeros. With ``lines`` of 2 or 4, of an image, as many rows of a
     kernel lie next to each other, fewer at the kernel's end, and all channels are one block (the
-    source says so, no trace shows it).  Raises ValueError for sizes below 1, an itemsize other than
+    source says so, no trace shows it). Raises ValueError for sizes below 1, an itemsize other than
     1 and 2, and lines that do not fit in a block.
 
     >>> Weights(3, 1, 2, 1, group=2, block=8).layout().index_map()[:, 0, :, 0]

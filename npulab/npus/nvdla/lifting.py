@@ -38,9 +38,9 @@ def lift(capture: Capture) -> Lifted:
     pooling, or an addition.
 
     Input and output scales are 1 and the weight scales say the multipliers, because words do not
-    distinguish them; the zero points of two inputs that are added are known by their sum only.  The
+    distinguish them; the zero points of two inputs that are added are known by their sum only. The
     input is read from memory, the output from the buffer of that name; a tensor that nobody
-    recorded is None.  Raises Unsupported naming what no layer says: other units, tables, PReLU, two
+    recorded is None. Raises Unsupported naming what no layer says: other units, tables, PReLU, two
     roundings, fp16 and int16, an output that is cut; ``Cut`` naming a buffer that the job reads and
     that is shorter than the words say.
     """

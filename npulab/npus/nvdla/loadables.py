@@ -1,7 +1,7 @@
 """Lists and checks loadables, which NVDLA's compiler writes and its runtime hands to the driver.
 
-The file is in FlatBuffers' encoding (``loadable.csv`` has its tables).  Its tasks, memories,
-addresses, events, blobs and tensors are listed.  The blobs of descriptors (the operations of the
+The file is in FlatBuffers' encoding (``loadable.csv`` has its tables). Its tasks, memories,
+addresses, events, blobs and tensors are listed. The blobs of descriptors (the operations of the
 firmware) are not read: the driver makes register writes of them on the board.
 """
 
@@ -86,7 +86,7 @@ def list_loadable(path: Path) -> Document:
     """Return a loadable as a document: its tasks, memories, addresses, events, blobs and tensors,
     and findings.
 
-    A number of a memory, address or event that does not exist is an error.  Raises ValueError with
+    A number of a memory, address or event that does not exist is an error. Raises ValueError with
     the byte for a file that is cut short.
     """
     file = Flat(read_bounded(path, MOST_BYTES), SCHEMA)

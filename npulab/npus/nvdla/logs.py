@@ -9,9 +9,9 @@ the player of the Verilator simulation.
     [  219.1] nvdla_reg_write offset=0xb010 value=0x1
     (164) write to nvdla: addr 00002c04, data 00000001
 
-Addresses are byte addresses; only the last form counts words.  The high bits that most addresses
-share are the address of the device; some logs leave them out.  Other lines, and accesses to
-addresses without a register, are skipped and counted.  Sources: nvdla/vp's documentation,
+Addresses are byte addresses; only the last form counts words. The high bits that most addresses
+share are the address of the device; some logs leave them out. Other lines, and accesses to
+addresses without a register, are skipped and counted. Sources: nvdla/vp's documentation,
 nvdla/hw's C model and ``nvdla.cpp``, and prints that people put into ``nvdla_core_callbacks.c``.
 """
 
@@ -91,7 +91,7 @@ def recognises(path: Path) -> bool:
 def read(path: Path) -> dict[str, Capture]:
     """Return the capture of a log, by the file's name.
 
-    The chip has the map that names most of the addresses.  Raises ValueError naming file and line
+    The chip has the map that names most of the addresses. Raises ValueError naming file and line
     for an access that is not one word, and if nothing was written.
     """
     accesses, rest = _accesses(path)

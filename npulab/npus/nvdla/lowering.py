@@ -59,9 +59,9 @@ def lower(
     Covered are convolutions of int8 with symmetric weights, one scale or one per channel, no
     activation or ReLU; max, min and average pooling whose averages the unit rounds as the layer
     does; additions of two int8 tensors of one scale, if the output's is that times a power of two.
-    ``x`` is ``(H, W, C)`` int8, for additions a pair.  The whole input and a group of kernels have
-    to fit into the convolution buffer: nothing is cut into several jobs.  The hardware takes biases
-    of two bytes, and pairs of bias and multiplier, but no trace checks them.  Raises
+    ``x`` is ``(H, W, C)`` int8, for additions a pair. The whole input and a group of kernels have
+    to fit into the convolution buffer: nothing is cut into several jobs. The hardware takes biases
+    of two bytes, and pairs of bias and multiplier, but no trace checks them. Raises
     ValueError for a layer that is not covered, Unsupported for an unknown chip, LookupError for an
     unknown address.
     """

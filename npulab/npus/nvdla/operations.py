@@ -2,9 +2,9 @@
 of their groups.
 
 Most units have two groups of registers (``D_...``): writes go to the group that
-``S_POINTER.PRODUCER`` names, and enabling starts the unit with it.  ``S_...`` registers and lookup
-tables exist once.  Units are one operation if data flow between them: the convolution's units into
-an SDP on the fly, SDP into PDP if that is its destination, and each unit with its reader.  An
+``S_POINTER.PRODUCER`` names, and enabling starts the unit with it. ``S_...`` registers and lookup
+tables exist once. Units are one operation if data flow between them: the convolution's units into
+an SDP on the fly, SDP into PDP if that is its destination, and each unit with its reader. An
 operation inherits the registers that it does not write anew from earlier writes to the same groups;
 inherited writes stand first in its job.
 """
@@ -205,7 +205,7 @@ def operations(
     how many come before it.
 
     An operation whose units were all enabled ends at the next event that is not a register write,
-    or when one of its units is enabled again.  Raises ValueError naming the line that enables units
+    or when one of its units is enabled again. Raises ValueError naming the line that enables units
     which make no operation.
     """
     device = _Device(registers)

@@ -36,7 +36,7 @@ def program(values: Raw, block: str, registers: RegisterMap) -> Job:
     of all units to the group, the registers by offset, and the writes that start the units.
 
     A field that is not given is 0 if another field of its register is given; a register without
-    given fields is not written.  Raises ValueError, with register and field, for a value that does
+    given fields is not written. Raises ValueError, with register and field, for a value that does
     not fit; LookupError for an unknown field.
     """
     words = np.zeros(len(registers), np.uint32)
@@ -63,7 +63,7 @@ def halves(where: int) -> Pair:
 
 @dataclass(frozen=True)
 class Operands:
-    """The operands that a stage takes from memory, per channel ``(C,)``; None is not taken.  The
+    """The operands that a stage takes from memory, per channel ``(C,)``; None is not taken. The
     ALU's lies first (assumed)."""
 
     alu: Array | None = None
@@ -119,9 +119,9 @@ def scaled(
     multiplier ``(C,)``.
 
     The output converter scales if there is one multiplier and no zero point; else X2 scales and the
-    converter adds.  All channels have one shift: if theirs differ by more than the multipliers
-    hold, X1 multiplies first.  A bias past 16 bits that no shift makes shorter is added in two
-    parts.  ``reach`` ``(C,)`` is the most that a sum comes to.  Raises ValueError for a bias or
+    converter adds. All channels have one shift: if theirs differ by more than the multipliers
+    hold, X1 multiplies first. A bias past 16 bits that no shift makes shorter is added in two
+    parts. ``reach`` ``(C,)`` is the most that a sum comes to. Raises ValueError for a bias or
     scales that the registers cannot say.
     """
     first, second, moved = _split(bias)
@@ -303,7 +303,7 @@ def _converter(offset: int, scale: int, shift: int) -> FieldValues:
 @dataclass(frozen=True)
 class Scaling:
     """``clamp(round((x + other + bias) * multiplier / 2**shift) + zero_point)``, per channel
-    ``(C,)``; ``other`` is a tensor or None, ``relu`` a clamp at the zero point.  ``reach`` is the
+    ``(C,)``; ``other`` is a tensor or None, ``relu`` a clamp at the zero point. ``reach`` is the
     most that ``x`` comes to."""
 
     reach: Array

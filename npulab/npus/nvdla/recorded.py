@@ -1,7 +1,7 @@
 """Captures out of a trace's events, or out of register accesses alone.
 
 ``jobs`` are its operations; ``buffers`` its images by file stem, zero where no record says, with
-their addresses by the same names.  ``parameters`` holds the rest that a run needs:
+their addresses by the same names. ``parameters`` holds the rest that a run needs:
 
 * ``memory``: the loads of memory in order: ``task`` (how many operations run before), ``memory``,
   ``address``, ``size``, ``line``, the ``buffer`` that is put there ("": it is zeroed), and ``runs``
@@ -16,7 +16,7 @@ their addresses by the same names.  ``parameters`` holds the rest that a run nee
 
 Register accesses alone, as in logs of drivers and simulators, have neither memory nor checks of it.
 If the text does not hold whole operations, a single job has all writes and
-``parameters["undivided"]`` says why.  A read of a register that was written before is a row of
+``parameters["undivided"]`` says why. A read of a register that was written before is a row of
 ``parameters["register_checks"]``: the ``line``, the ``register``, ``mask`` and ``value`` and how
 many ``writes`` came before; the buffer ``writes`` has all writes in order as (offset, value) words.
 """

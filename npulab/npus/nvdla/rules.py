@@ -26,13 +26,13 @@ class Rules:
 
     ``rounding`` is used for every right shift of the accumulator, the SDP's first two stages, its
     output converter and the averages, ``table_rounding`` for the third stage and the tables,
-    ``cdp_rounding`` for CDP's converters.  ``shift_while_bypassed``: a stage shifts even if its
-    multiplier is bypassed.  ``padding_lanes``: SDP writes lanes past the channels as computed, else
-    as 0.  ``pad_value``: taps of a convolution outside the input read the pad value, else 0.
-    ``saturate_converter``: 17 bits after the output converter's shift.  ``saturate_stages``: 32
+    ``cdp_rounding`` for CDP's converters. ``shift_while_bypassed``: a stage shifts even if its
+    multiplier is bypassed. ``padding_lanes``: SDP writes lanes past the channels as computed, else
+    as 0. ``pad_value``: taps of a convolution outside the input read the pad value, else 0.
+    ``saturate_converter``: 17 bits after the output converter's shift. ``saturate_stages``: 32
     bits from stage to stage of SDP.  ``saturate_cdp``: 9 bits (17 for elements of two bytes) after
-    CDP's input converter.  ``priorities``: the tables' priority bits are heeded, else LE wins.
-    ``fraction_bits``: bits of the way between entries of the SDP's tables.  ``weight_order``:
+    CDP's input converter. ``priorities``: the tables' priority bits are heeded, else LE wins.
+    ``fraction_bits``: bits of the way between entries of the SDP's tables. ``weight_order``:
     "grouped" in groups of kernels and blocks of channels, or "plain"; ``transposed``: rows and
     columns of kernels swapped. Raises ValueError for a rounding or an order that is not known.
     """

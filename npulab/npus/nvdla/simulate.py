@@ -1,5 +1,5 @@
 """The simulated device: refuses jobs that would hang, and runs the units of others on registers and
-memory.  ``replay`` runs a recorded trace again: its operations in order, then its checks of memory.
+memory. ``replay`` runs a recorded trace again: its operations in order, then its checks of memory.
 
 The device shares registers and memory with lift and lower, and no arithmetic with the emulation, so
 that it is independent evidence if both agree.
@@ -31,7 +31,7 @@ def simulate(capture: Capture) -> bytes:
     """Return the bytes that the capture's last job writes, from its base address to the end of its
     last atom.
 
-    Gaps between rows and surfaces hold what memory had.  Raises Hang, with the reason, if the
+    Gaps between rows and surfaces hold what memory had. Raises Hang, with the reason, if the
     hardware would hang: units wait for one another, sizes disagree, an address is off its
     alignment, nobody wrote memory that is read; Unsupported for fp16, Winograd, compressed weights,
     batches, RUBIK and BDMA.
@@ -151,7 +151,7 @@ def replay(capture: Capture, rules: Rules = RULES) -> tuple[Range, ...]:
     operations run.
 
     The checks are those of ``parameters["checks"]``; without checks nothing runs, and the registers
-    that were read are compared with the registers that were written.  Raises Unsupported, with
+    that were read are compared with the registers that were written. Raises Unsupported, with
     register and value, for jobs that the units do not cover; ValueError if an operation would hang
     or reaches memory that the trace does not set aside, with its number counted from 0 and the line
     that enabled it.

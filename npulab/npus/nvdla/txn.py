@@ -9,8 +9,8 @@
 ``dump_mem address size file``         memory that has to equal the image
 ====================================== ==================================================
 
-An address below 0xffff0000 is a byte address.  No command says which memory it means: addresses of
-both differ.  Source: the traces of nvdla/hw, branch nvdlav1; for ``until`` the traces that are made
+An address below 0xffff0000 is a byte address. No command says which memory it means: addresses of
+both differ. Source: the traces of nvdla/hw, branch nvdlav1; for ``until`` the traces that are made
 of logs (nvdla_vp_util, gem5-NVDLA).
 """
 

@@ -1,6 +1,6 @@
 """Refuses jobs that would wait forever: sizes disagree, operands or memory are missing.
 
-Each function looks at the registers and at the memory that exists, and computes nothing.  All raise
+Each function looks at the registers and at the memory that exists, and computes nothing. All raise
 Hang, with the reason, for a job that would never end, and Unsupported for a job that the simulated
 device does not cover.
 """

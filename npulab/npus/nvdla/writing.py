@@ -1,6 +1,6 @@
 """Writes a capture as the trace that a player of the open hardware's simulation runs.
 
-A trace is a ``.cfg`` file and its ``.dat`` images.  ``cfg`` describes the grammar and reads every
+A trace is a ``.cfg`` file and its ``.dat`` images. ``cfg`` describes the grammar and reads every
 file that is written here.
 """
 
@@ -38,9 +38,9 @@ def trace_files(capture: Capture) -> dict[str, bytes]:
     """Return the files by name: the jobs' register writes, the memory before them and the checks of
     memory after them.
 
-    Memory and checks are those of ``parameters``, as a trace has them.  In a capture without them,
-    every buffer lies at its address and the output is checked by its CRC-32.  A comment says the
-    provenance, which ``cfg`` reads again.  Raises ValueError for a capture without output, or whose
+    Memory and checks are those of ``parameters``, as a trace has them. In a capture without them,
+    every buffer lies at its address and the output is checked by its CRC-32. A comment says the
+    provenance, which ``cfg`` reads again. Raises ValueError for a capture without output, or whose
     rows do not name their memory, as those of ``.txn`` traces.
     """
     memory = capture.parameters.get("memory")

@@ -1,14 +1,14 @@
 """A model of ruy's cache of packed matrices, which finds them by an address whose memory may have
 been freed.
 
-A layer of ONE multiplies by its weights with ruy, which packs them first.  The cache keeps the
-packed weights and finds them by the address of the weights, not by their contents.  ONE frees
-weights after they were packed, so that memory holds them only once.  Two things then go wrong:
+A layer of ONE multiplies by its weights with ruy, which packs them first. The cache keeps the
+packed weights and finds them by the address of the weights, not by their contents. ONE frees
+weights after they were packed, so that memory holds them only once. Two things then go wrong:
 packed weights that the cache does not find are packed again from freed memory, and other weights
 that come to the address find the packed weights of the first.
 
-There are two forms of the cache.  That of 2020 (google/ruy:ruy/dispatch.h and prepacked_cache.cc,
-policies kNoCache, the default, and kCacheLHSOnNarrowMul) finds by kernel function and address.  The
+There are two forms of the cache. That of 2020 (google/ruy:ruy/dispatch.h and prepacked_cache.cc,
+policies kNoCache, the default, and kCacheLHSOnNarrowMul) finds by kernel function and address. The
 present one (ruy/prepare_packed_matrices.cc, prepacked_cache.h) finds by address, packed layout and
 zero point; ONE now uses it with kAlwaysCache for weights (compute/cker: NeonCpuBackendGemm).
 Clocks are assumed exact: no two entries have the same time.
@@ -47,7 +47,7 @@ class Layer:
     """A fully connected layer as ruy sees it.
 
     ``address`` is that of its weights ``(units, depth)``, None if it is unknown (and nothing is
-    ever freed there); ``columns`` are those of the other side, the batches.  ``block`` is rows and
+    ever freed there); ``columns`` are those of the other side, the batches. ``block`` is rows and
     columns of the kernel on the side of the weights, ``other`` its columns on the other side;
     ``kernel`` names the kernel's function.
     """
@@ -129,7 +129,7 @@ class Outcome(NamedTuple):
 
     ``at`` is the data at the address then ("freed" if there is none any more), ``packed`` the data
     of which the multiplied weights were packed, ``ejected`` the weights whose entries made room,
-    ``entries`` and ``bytes`` the contents of the cache afterwards.  ``fault`` is true if numbers
+    ``entries`` and ``bytes`` the contents of the cache afterwards. ``fault`` is true if numbers
     are wrong or the program ends.
     """
 
@@ -167,7 +167,7 @@ def caches(policy: str, layer: Layer) -> bool:
     """Return true if a policy keeps the packed weights of a layer.
 
     kCacheIfLargeSpeedup does if the other side is not wider than a kernel,
-    kCacheIfSignificantSpeedup if it is not wider than four.  Raises ValueError for an unknown
+    kCacheIfSignificantSpeedup if it is not wider than four. Raises ValueError for an unknown
     policy.
 
     >>> wide = Layer("wide", 0, columns=8)
@@ -199,9 +199,9 @@ def replay(
     A run ends as "zeros" (nothing is multiplied), "hit" (packed before), "packed" (now, and kept),
     "packed once" (now, and not kept), or with a fault: "stale hit" (the packed weights are of other
     data that was at that address), "use after free" (packed from freed memory, or from data that
-    came there since), "segmentation fault" (packed from memory that is no longer mapped).  A free
-    ends as "freed", or with the fault "double free".  The cache holds ``limit`` bytes: the entry
-    that was not used for longest goes first; an entry larger than the limit is kept alone.  Raises
+    came there since), "segmentation fault" (packed from memory that is no longer mapped). A free
+    ends as "freed", or with the fault "double free". The cache holds ``limit`` bytes: the entry
+    that was not used for longest goes first; an entry larger than the limit is kept alone. Raises
     ValueError with the event for an address allocated twice and for a layer that was not prepared
     or has nothing at its address, ValueError for an unknown policy and for a limit below 0.
 

@@ -2,9 +2,9 @@
 reader and its replay.
 
 A line is a function, the address of the layer, and an event: ``void onert::backend::cpu::ops::
-FullyConnectedLayer::prepare() 0x752570 cached:  0x754a28``.  ``prepare`` logs the address by which
+FullyConnectedLayer::prepare() 0x752570 cached:  0x754a28``. ``prepare`` logs the address by which
 the cache finds the weights of a layer ("batch_size > 4": not cached), ``fullyConnectedHybrid`` each
-run: its beginning, its end, and the fate of the weights ("tensor->ref is 0" frees them).  Lines of
+run: its beginning, its end, and the fate of the weights ("tensor->ref is 0" frees them). Lines of
 other functions are passed over.
 """
 
@@ -97,7 +97,7 @@ class Log:
         """Return the events of the log, for ``cache.replay``.
 
         With ``zeros`` the input of each layer's first run was zeros; with ``renewed`` there is
-        another context when a layer runs for the second time.  The log shows neither.
+        another context when a layer runs for the second time. The log shows neither.
         """
         found: list[Event] = []
         weights: dict[int, int | None] = {}
@@ -200,7 +200,7 @@ def readings(log: Log) -> pd.DataFrame:
     """Return the replay of a log by each reading, a row each.
 
     Columns: reading; policy; ends (how the replay ends); faults (how many); agrees (true if it ends
-    at the same run as the log, or if neither ends); why.  A reading that agrees is possible; the
+    at the same run as the log, or if neither ends); why. A reading that agrees is possible; the
     log does not prove it.
     """
     runs = sum(entry.what == "multiplies" for entry in log.lines)

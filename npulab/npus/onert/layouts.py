@@ -27,9 +27,9 @@ def packed(
 
     ``side`` is "lhs" (weights, their columns are output channels) or "rhs" (input rows as columns).
     ``dtype`` is the type of the source, int8, or uint8, which is stored as int8 by XOR 0x80.
-    ``zero_point`` is that of the source; it is also the fill, which the sums count.  ``stride`` is
-    the number of elements from column to column, 0 for the number of rows.  Source: google/ruy
-    ruy/mat.h, kernel_arm.h, kernel_x86.h.  Raises ValueError for a zero point that is not a code,
+    ``zero_point`` is that of the source; it is also the fill, which the sums count. ``stride`` is
+    the number of elements from column to column, 0 for the number of rows. Source: google/ruy
+    ruy/mat.h, kernel_arm.h, kernel_x86.h. Raises ValueError for a zero point that is not a code,
     LookupError for an unknown path, side or type.
 
     >>> packed((3, 2), "avx2").at(2, 1)
@@ -56,7 +56,7 @@ def packed_float(
     """Return the layout of a packed float32 matrix ``(depth, columns)`` of a path: blocks of a
     single row, filled with 0, without sums.
 
-    ``side`` and ``stride`` are as in ``packed``.  Raises LookupError for an unknown path or side.
+    ``side`` and ``stride`` are as in ``packed``. Raises LookupError for an unknown path or side.
 
     >>> packed_float((2, 9), "avx2").size
     128

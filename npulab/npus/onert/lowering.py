@@ -37,17 +37,17 @@ def lower(
     """Return the multiplication of a fully connected layer: the words of the call, packed weights
     and, with ``x``, the input and its packed rows.
 
-    ``chip`` is a path of ruy.  ``x`` is ``(..., I)`` or ``(..., H, W, C)`` of I elements, every row
+    ``chip`` is a path of ruy. ``x`` is ``(..., I)`` or ``(..., H, W, C)`` of I elements, every row
     a batch; float32 for a hybrid layer (``dtype`` "float32"), int8 or uint8 for a quantized layer.
     Buffers: ``coefficients`` (packed weights, then sums), ``weight_scales`` (float32) and
     ``biases`` (float32; int32 in units of both scales), of a quantized layer ``multipliers`` and
     ``exponents`` (int32); ``input``, ``input_rows`` (packed, then sums) and, of a hybrid layer,
-    ``input_scales`` (float32, one a row).  Without ``x`` there is one batch.
+    ``input_scales`` (float32, one a row). Without ``x`` there is one batch.
 
     ``features`` are ``cached-weights`` (they came out of the prepacked cache),
     ``fused-multiply-add`` (of a hybrid layer) and ``avoid-aliasing`` (ruy of 2020: columns whose
-    depth is whole KiB lie 64 bytes further apart).  The runtime uses ruy if the units are a
-    multiple of 4; this is not checked here.  Raises ValueError for a layer or input that is not
+    depth is whole KiB lie 64 bytes further apart). The runtime uses ruy if the units are a
+    multiple of 4; this is not checked here. Raises ValueError for a layer or input that is not
     supported, Unsupported for an unknown chip, LookupError for an unknown feature.
     """
     FACTS.features(chip)

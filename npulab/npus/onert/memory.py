@@ -110,7 +110,7 @@ def explain(capture: Capture) -> list[Item]:
     """Return every byte of the packed weights in order, then the sum of each column.
 
     A weight has its output channel and, as ``row``, the input by which it is multiplied; its value
-    is the model's code.  Raises as ``recode``.
+    is the model's code. Raises as ``recode``.
     """
     v = values_of(capture)
     data = packed_bytes(capture, v, "lhs")

@@ -53,7 +53,7 @@ def simulate(capture: Capture) -> bytes:
     """Return the output buffer after the capture's call ran: float32 of a hybrid layer, else codes,
     batch by batch.
 
-    Rows that are not prepacked are quantized and packed from ``input``.  Raises Hang, with the
+    Rows that are not prepacked are quantized and packed from ``input``. Raises Hang, with the
     reason, for a call that would fault (sizes of 0, blocks that do not fill their matrix, reads
     past the end of a buffer), Unsupported for other jobs and for buffers that are missing.
     """

@@ -1,7 +1,7 @@
 """Command words: 64 bits that write a register of a unit, ``target << 48 | value << 16 |
 register``, little-endian.
 
-A target is a unit's id with ``WRITE``.  A block of commands ends with four words: the address and
+A target is a unit's id with ``WRITE``. A block of commands ends with four words: the address and
 the amount of the next block (a word of zeros and an amount of 0 if it is the last), ``SYNC``, and
 ``ENABLE`` with the units that run. Source: PH, WT (the captures); M for the amount.
 """

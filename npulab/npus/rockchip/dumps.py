@@ -1,8 +1,8 @@
 """Importer of the files that recorders of the kernel driver write (texts of GEM buffers, files of
 commands, of task records), and of listings of commands.
 
-A task is a job: the registers that its block of commands writes, in order.  Its ``start`` is the
-writes to PC at the block's end, then the task's record.  Files are distinguished by their bytes,
+A task is a job: the registers that its block of commands writes, in order. Its ``start`` is the
+writes to PC at the block's end, then the task's record. Files are distinguished by their bytes,
 not by their names.
 """
 
@@ -73,7 +73,7 @@ def read(path: Path) -> dict[str, Capture]:
     """Return a capture per text or per file of commands, by the file's name; task records join the
     commands that have their blocks.
 
-    A file of records without commands is a capture of its own.  Raises ValueError with the line of
+    A file of records without commands is a capture of its own. Raises ValueError with the line of
     a text or the byte of another file that is broken.
     """
     files = _kinds(path)
@@ -333,7 +333,7 @@ def _by_use(v: Raw, buffers: Mapping[int, bytes]) -> dict[str, Place]:
     int8 convolution.
 
     A buffer fits a tensor if its last byte that is not 0 is among the tensor's last, and the three
-    are made in this order (PH, WT).  The result is empty if there is no way or several, and for
+    are made in this order (PH, WT). The result is empty if there is no way or several, and for
     other tasks.
     """
     if len(buffers) > MOST_BUFFERS:

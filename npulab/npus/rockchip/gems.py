@@ -5,7 +5,7 @@ it::
     Gem <id>
     [<hex offset>] = <up to four hex words of 32 bits>
 
-Other lines, before, between and after buffers, do not hold bytes.  The text is plain or gzip.
+Other lines, before, between and after buffers, do not hold bytes. The text is plain or gzip.
 """
 
 from __future__ import annotations

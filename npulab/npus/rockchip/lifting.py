@@ -44,7 +44,7 @@ def lift(capture: Capture) -> Lifted:
     int8 convolutions come back as they were lowered: as uint8 if ``capture.parameters`` say so,
     else with the int8 codes in memory; a matrix multiplication to int32 as a 1x1 layer over one
     column whose output is sums; fp16 captures as a convolution and the elements that follow it, as
-    far as task records or the output show that they ran.  Raises ValueError if words or bytes are
+    far as task records or the output show that they ran. Raises ValueError if words or bytes are
     not a layer's, Unsupported without registers, weights or addresses.
     """
     jobs, first = _tasks(capture)

@@ -7,10 +7,10 @@
     800 3030 0
     0xffffa0210000: 0x0201000000480104   0x0101000000140014
 
-A field's macro takes the bits as they are stored.  Decoders print a register without a name as
-three bare hexadecimal numbers: target, register, value.  Words of a hexadecimal row have 64 bits,
-or 32 with the lower half first; gdb prints an address before them.  Every other line is skipped and
-counted.  Source: Mesa's rocket driver and its decoder; WT.
+A field's macro takes the bits as they are stored. Decoders print a register without a name as
+three bare hexadecimal numbers: target, register, value. Words of a hexadecimal row have 64 bits,
+or 32 with the lower half first; gdb prints an address before them. Every other line is skipped and
+counted. Source: Mesa's rocket driver and its decoder; WT.
 """
 
 from __future__ import annotations

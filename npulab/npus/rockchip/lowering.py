@@ -59,14 +59,14 @@ def lower(
     weights, biases, commands and, with ``x``, the input.
 
     ``x`` is ``(H, W, C)`` in the type of the layer; uint8 codes are moved down by 128 as the driver
-    does.  The feature ``int32-output`` (a driver quirk of a lifted layer too) asks for a matrix
+    does. The feature ``int32-output`` (a driver quirk of a lifted layer too) asks for a matrix
     multiplication that gives its sums: a 1x1 layer over one column, ``x`` is ``(M, 1, K)`` or ``(M,
-    K)``, for a ``FullyConnected`` also ``(K,)``.  Chips that round twice have the arithmetic
+    K)``, for a ``FullyConnected`` also ``(K,)``. Chips that round twice have the arithmetic
     registers and bias blocks of open-rknpu; geometry and weights are those of RK3588.
 
     It departs from Mesa in three places: weights of more than 16 and less than 32 channels, which
     Mesa packs without their fill; rows after the first task of a one-channel input; and ReLU, which
-    Mesa leaves to the type's range.  Raises ValueError for a layer that is not covered, Unsupported
+    Mesa leaves to the type's range. Raises ValueError for a layer that is not covered, Unsupported
     for an unknown chip, LookupError for an unknown feature or address.
     """
     facts = FACTS.features(chip)
@@ -101,7 +101,7 @@ def biases(conv: Conv2D, by_channel: bool) -> bytes:
     zero point, which is part of every sum.
 
     With ``by_channel`` they are in blocks of four channels: biases, then int16 zero points of
-    weights, negated, then uint16 shares of the largest scale.  Raises ValueError if a bias leaves
+    weights, negated, then uint16 shares of the largest scale. Raises ValueError if a bias leaves
     int32.
     """
     centred = conv.weights.astype(np.int64) - conv.weight_q.zero_point
@@ -175,7 +175,7 @@ def _linked(
     registers: RegisterMap,
 ) -> tuple[list[Job], bytes]:
     """Return the jobs with the writes that end their blocks, and the blocks one after the other,
-    the first at address ``at``.  Each is filled up to ``BLOCK_ALIGN`` and names the next."""
+    the first at address ``at``. Each is filled up to ``BLOCK_ALIGN`` and names the next."""
     ended = []
     data = b""
     sizes = [len(job.writes) + END_WORDS for job in jobs]

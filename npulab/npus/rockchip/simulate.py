@@ -39,8 +39,8 @@ def simulate(capture: Capture) -> bytes:
     """Return the output buffer after the capture's tasks ran in order; if task records say which
     tasks ended, after those ran.
 
-    Buffers lie at their addresses.  Lanes of the output past ORIG_CHANNEL are 0 (C:dump-+2, which
-    adds 2 to one of 8).  Raises Hang, with the reason, for sizes of 0, memory that no buffer holds
+    Buffers lie at their addresses. Lanes of the output past ORIG_CHANNEL are 0 (C:dump-+2, which
+    adds 2 to one of 8). Raises Hang, with the reason, for sizes of 0, memory that no buffer holds
     and windows that no output fits, Unsupported for units and modes that the simulated device does
     not have.
     """
@@ -63,8 +63,8 @@ def ran(jobs: Sequence[Raw]) -> list[Raw]:
     """Return the tasks that ran: all, unless a record says that a task ended.
 
     Then a program ran if a record says so of one of its tasks, or if it runs on other cores next to
-    such a program; it ran up to the last task that ended or that names cores.  The tasks of cores
-    go side by side.  A program is a chain of tasks that name the next, for as many cores as its
+    such a program; it ran up to the last task that ended or that names cores. The tasks of cores
+    go side by side. A program is a chain of tasks that name the next, for as many cores as its
     first task says (less one).
     """
     if not _any_ended(jobs):

@@ -72,13 +72,13 @@ def new_target(
     """Write the folder of a new target, below ``folder`` (by default ``npulab_targets`` here), and
     return its files.
 
-    ``words`` is the size of its parameter block.  ``source`` is what is known of it: a map in a
+    ``words`` is the size of its parameter block. ``source`` is what is known of it: a map in a
     format that ``read_map`` knows (a C header, CMSIS-SVD, SystemRDL, rnndb XML, a table); words of
     one or several jobs as a ``.bin``, little-endian; or register writes as ``read_writes`` reads
-    them.  ``define`` and ``include`` are those of ``read_map``.  Raises ValueError for a name that
+    them. ``define`` and ``include`` are those of ``read_map``. Raises ValueError for a name that
     no module can have, or that a module or another target has, for a broken source, and for another
     number of words than the source has; FileExistsError if the folder exists; nothing is
-    half-written.  The folder is trusted from then on; a UserWarning says if this cannot be
+    half-written. The folder is trusted from then on; a UserWarning says if this cannot be
     recorded.
     """
     refuse_if(

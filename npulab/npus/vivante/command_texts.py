@@ -6,10 +6,10 @@
     0x00000c23, /*   GL.FLUSH_CACHE := DEPTH=1,COLOR=1 */
     cmd 00000000: 08010e03 00000c23 08010e02 00000701
 
-etna_viv's tools print the first form, the kernel driver's dump of a hang the second.  Commands that
-load no state, and lines of neither form, are skipped and counted.  A LOAD_STATE with fewer states
+etna_viv's tools print the first form, the kernel driver's dump of a hang the second. Commands that
+load no state, and lines of neither form, are skipped and counted. A LOAD_STATE with fewer states
 than it says is cut short: its states are read, and the missing ones are a row of
-``parameters["missing"]``.  Source: etna_viv's ``tools/show_egl2_log.py``, etnaviv's
+``parameters["missing"]``. Source: etna_viv's ``tools/show_egl2_log.py``, etnaviv's
 ``etnaviv_gpu.c``.
 """
 

@@ -34,7 +34,7 @@ def loads(words: Array) -> Iterator[tuple[int, int, int]]:
     """Yield (word index, first offset, count) of every LOAD_STATE in a command stream ``(n,)
     uint32``.
 
-    Commands are aligned to two words.  Raises ValueError for a command that runs past the end.
+    Commands are aligned to two words. Raises ValueError for a command that runs past the end.
     """
     at = 0
     while at < len(words):

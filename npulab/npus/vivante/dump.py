@@ -1,7 +1,7 @@
 """Imports a text that prints the command stream, the NN fields and three buffers of one job.
 
-The text is one job's, or a ``diff -u`` of two stacks, which holds two captures.  Blogs turn its
-blanks into non-breaking spaces.  The buffers are printed when the job is submitted, so the output
+The text is one job's, or a ``diff -u`` of two stacks, which holds two captures. Blogs turn its
+blanks into non-breaking spaces. The buffers are printed when the job is submitted, so the output
 is the memory before the job ran.
 """
 

@@ -21,7 +21,7 @@ from npulab.npus.vivante.quirks import HWC_TENSORS, INT8_MODEL, NN_ALONE, ODD_ST
 from npulab.npus.vivante.readings import REFUSED, SCALES, Candidate, Reading, chosen, output_size
 from npulab.quant.layers import Add, Conv2D, FullyConnected, Layer, per_channel
 
-# Rounding by rounding_mode.  Every capture has 1; that 0 is toward zero is a guess from the
+# Rounding by rounding_mode. Every capture has 1; that 0 is toward zero is a guess from the
 # vendor's API.
 ROUNDING = {1: words.MULTIPLIERS["nn_v7"].ties, 0: "toward-zero"}
 # The type and the least value of each recorded parameter that a lift uses.
@@ -41,10 +41,10 @@ STORED_UP = {"uint8": 0, "int8": 128}
 def lift(capture: Capture) -> Lifted:
     """Return the unlowered layer of an NN job and the TP jobs around it, its input and output.
 
-    Words and TP jobs fix the arithmetic.  If they leave several readings (stride 2 with padding
+    Words and TP jobs fix the arithmetic. If they leave several readings (stride 2 with padding
     whose TP jobs were not recorded, 1x1 on one channel), ``capture.parameters`` decide; without
     them it is the plainest layer that lowers to the same words (``readings.py``).  int8 models come
-    back as uint8, fully connected layers and additions as the convolution that ran.  Raises
+    back as uint8, fully connected layers and additions as the convolution that ran. Raises
     ValueError if words or coefficients make no layer, Unsupported without coefficients.
     """
     facts = coded_chip(capture.chip)
@@ -156,7 +156,7 @@ def outline(subject: Capture | Layer) -> Values:
     """Return outputs (their count), channels, zero points and scale (input * weights / output).
 
     Empty for a capture without an NN job or of an unknown chip, and for layers that drivers make no
-    NN job of.  A scale per channel is left out.  So are all but outputs and their zero point of an
+    NN job of. A scale per channel is left out. So are all but outputs and their zero point of an
     addition: drivers recut it and choose its weights.
     """
     if isinstance(subject, Capture):

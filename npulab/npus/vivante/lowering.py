@@ -39,8 +39,8 @@ from npulab.npus.vivante.words import (
 from npulab.quant.layers import Add, Conv2D, FullyConnected
 
 Layer = Conv2D | FullyConnected | Add
-# Where buffers lie.  `tensor` is the layer's input before the first TP job; `planes` and `padded`
-# lie between two TP jobs; `output-planes` is the NN job's output if a TP job follows.  Parameter
+# Where buffers lie. `tensor` is the layer's input before the first TP job; `planes` and `padded`
+# lie between two TP jobs; `output-planes` is the NN job's output if a TP job follows. Parameter
 # blocks of TP jobs follow one another from `tp`.
 ADDRESSES = {
     "nn": 0x50000000,
@@ -80,15 +80,15 @@ def lower(
     around the NN job), words, commands, coefficients and, with ``x``, the input.
 
     ``x`` is ``(H, W, C)`` in the type of the weights, I elements for ``FullyConnected``, a pair for
-    ``Add``.  int8 tensors are moved up by 128 as the driver does.  ``features`` are quirks of a
-    driver (``quirks.FEATURES``); ``layer.driver_quirks`` count too.  For a chip whose coefficient
+    ``Add``.  int8 tensors are moved up by 128 as the driver does. ``features`` are quirks of a
+    driver (``quirks.FEATURES``); ``layer.driver_quirks`` count too. For a chip whose coefficient
     format is not known the capture has no coefficients, and the kernel cache of its words is sized
     for weights that are not coded.
 
     The capture departs from Mesa for images that are not square (x is always the columns), for
     kernels larger than 5x5 and stride 2 layers whose padding Mesa has wrong, for TP jobs that would
     read past the image, and in the weight order of fully connected layers, which is that of the
-    convolution.  Raises ValueError for a layer or chip that is not covered, LookupError for an
+    convolution. Raises ValueError for a layer or chip that is not covered, LookupError for an
     unknown feature or address.
     """
     facts = FACTS.features(chip)

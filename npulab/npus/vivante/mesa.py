@@ -1,9 +1,9 @@
 """Imports the folder that Mesa's etnaviv driver writes with
 ``ETNA_MESA_DEBUG=dump_shaders,npu_no_batching``.
 
-A file is ``mesa-KIND-NNN-JJJ.bin``.  NNN counts the jobs that the driver made of a model, in the
+A file is ``mesa-KIND-NNN-JJJ.bin``. NNN counts the jobs that the driver made of a model, in the
 order they run, from 0: an operator is one job of the NN unit and jobs of the tensor processor that
-move tensors around it.  JJJ is the core of the tensor processor (``tp``, ``lut``), 0 elsewhere.
+move tensors around it. JJJ is the core of the tensor processor (``tp``, ``lut``), 0 elsewhere.
 
 =============== ====================================================================
 ``nn``, ``tp``  the buffer with the parameter block: 34 or 31 words, and the rest of
@@ -17,9 +17,9 @@ move tensors around it.  JJJ is the core of the tensor processor (``tp``, ``lut`
 =============== ====================================================================
 
 Older drivers dump tensors from the start of their buffer, newer drivers from where the tensor lies
-in it; the buffers that several files show distinguish the two.  Older drivers count from 0 in each
+in it; the buffers that several files show distinguish the two. Older drivers count from 0 in each
 part of a model that runs by itself and in each inference, and overwrite earlier files; newer
-drivers count on.  Source: Mesa, etnaviv_ml.c of 2024 and of 2025.
+drivers count on. Source: Mesa, etnaviv_ml.c of 2024 and of 2025.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def read(
     """Return a capture for each job of the run, in order, named by its number and its unit
     (``000-tp``, ``001-nn``).
 
-    Without ``chip``, words, cores and coefficient headers decide.  A UserWarning says if they leave
-    several chips, if jobs are missing between others and if no output was recorded.  Raises
+    Without ``chip``, words, cores and coefficient headers decide. A UserWarning says if they leave
+    several chips, if jobs are missing between others and if no output was recorded. Raises
     ValueError naming the file that is cut short or does not go with the others; LookupError for an
     unknown chip.
     """

@@ -1,8 +1,8 @@
 """Moves of tensors around an NN job: jobs of the tensor processor (TP) written and read back.
 
 A job reads its window tile by tile (columns, then rows, then planes) and hands each element to
-nested output loops: loop 0 is the innermost, loop 6 counts on without an end.  The work of a move
-is split over the processor's cores, a job each.  Addresses are in bytes; cells outside the image
+nested output loops: loop 0 is the innermost, loop 6 counts on without an end. The work of a move
+is split over the processor's cores, a job each. Addresses are in bytes; cells outside the image
 are the zero point.
 """
 
@@ -174,7 +174,7 @@ class Share(NamedTuple):
 def shares(outputs: int, inputs: int, step: int, before: int, cores: int) -> Iterator[Share]:
     """Yield the share of each core: the rest of ``outputs`` divided by the cores that are left.
 
-    An output takes ``step`` inputs.  The first ``before`` inputs are border, and no share has more
+    An output takes ``step`` inputs. The first ``before`` inputs are border, and no share has more
     inputs than there are.
     """
     read = written = 0

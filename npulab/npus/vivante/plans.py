@@ -33,9 +33,9 @@ class Lowered:
 
     ``weights`` are ``(O, planes, kernel_h, kernel_w) uint8``, of a native depthwise layer ``(C, 1,
     kernel_h, kernel_w)``; ``planes``, ``rows`` and ``columns`` are the sizes of the image that the
-    unit reads.  ``pad`` is the (top, left) border that the unit adds; ``border`` is the border that
-    the planes already hold, in rows and columns of the layer's input.  ``output`` are the (rows,
-    columns) that leave the unit, ``stride`` is the layer's.  ``pooled``: only the first pixel of
+    unit reads. ``pad`` is the (top, left) border that the unit adds; ``border`` is the border that
+    the planes already hold, in rows and columns of the layer's input. ``output`` are the (rows,
+    columns) that leave the unit, ``stride`` is the layer's. ``pooled``: only the first pixel of
     each 2x2 leaves it; ``split``: the planes are a stride 2 image's, four of each; ``depthwise``:
     the unit runs it as depthwise; ``runs``: the driver tries to code runs of zero points.
     """
@@ -227,7 +227,7 @@ def split_planes(planes: Array, fill: int) -> Array:
     end.
 
     Plane ``4 c + 2 dy + dx`` holds rows dy, dy + 2, ... and columns dx, dx + 2, ... of ``c``, for
-    kernels and images alike.  Source: arXiv 1712.02502, figure 3.
+    kernels and images alike. Source: arXiv 1712.02502, figure 3.
     """
     *front, channels, height, width = planes.shape
     missing = [(0, 0)] * (len(front) + 1) + [(0, height % 2), (0, width % 2)]

@@ -13,7 +13,7 @@ HWC_TENSORS = "hwc-tensors"
 # A border that is not "same" is made by a job of its own (Mesa: a model has a PAD operator there).
 PAD_JOB = "pad-job"
 # Mesa 25.0.7 gives "same" layers other windows than theirs, if they are stride 2 depthwise layers
-# of an odd width other than 5 (and some narrow ones) or have kernels larger than 6.  Wrong results.
+# of an odd width other than 5 (and some narrow ones) or have kernels larger than 6. Wrong results.
 MESA_OFFSETS = "mesa-offsets"
 # Mesa 25.0.7 splits the kernel of V7 stride 2 depthwise layers 6 and 7 wide, but not their input.
 # Wrong results.

@@ -164,7 +164,7 @@ def _agreement(candidate: Candidate, r: Reading) -> tuple[bool, bool]:
     """Return if a candidate lowers to the words of the job, and if it agrees with its planes.
 
     Unsplit planes are cut to the words' sizes when the layer is made, so they agree if the lowered
-    layer does not split them either.  Split planes have to be of the words' sizes.
+    layer does not split them either. Split planes have to be of the words' sizes.
     """
     layer = candidate.layer
     low = plan(layer, r.facts)
@@ -337,7 +337,7 @@ def _images(r: Reading, kernel: Size) -> Iterator[SplitImage]:
 def _as_depthwise(layer: Conv2D, r: Reading, pooled: bool) -> Conv2D:
     """Return the depthwise layer that a dense one stands for, if it does.
 
-    All kernels off the diagonal have to be empty.  Then the recorded parameters decide; without
+    All kernels off the diagonal have to be empty. Then the recorded parameters decide; without
     them a pooled layer is depthwise, and so is a layer with no empty kernel on the diagonal.
     """
     outputs, _, _, planes = layer.weights.shape
@@ -363,7 +363,7 @@ def _reached(
 ) -> tuple[Size, Sides]:
     """Return (H, W) and the border of the image that windows reach.
 
-    The first window begins ``before`` the image and there are ``out`` windows an axis.  Cells that
+    The first window begins ``before`` the image and there are ``out`` windows an axis. Cells that
     no window can reach are cut off; cells that windows reach past the image are border.
     """
     shape = []

@@ -33,7 +33,7 @@ def simulate(capture: Capture) -> bytes:
     """Return the output buffer after the capture's NN and TP jobs ran in order.
 
     A single NN job reads the buffers by their names; several jobs read and write memory, in which
-    each buffer lies at its address.  Raises Hang, with the reason, if the hardware would hang: a
+    each buffer lies at its address. Raises Hang, with the reason, if the hardware would hang: a
     size is 0, an address is off its alignment, a core size is not a multiple of 64 or not the size
     of its stream, the chip does not have a zero-run width, a stream overruns, an output lies
     outside its buffer, or nobody wrote memory that is read.
@@ -311,7 +311,7 @@ class _Weights:
 def requantized(accumulators: Array, v: Values, bits: int = 15) -> Array:
     """Return output codes of accumulators, value by value in whole numbers.
 
-    The multiplier has ``bits`` after its leading 1.  V7 counts them in the shift, V8 does not.
+    The multiplier has ``bits`` after its leading 1. V7 counts them in the shift, V8 does not.
     """
     multiplier, shift = 2**bits + v["post_multiplier"], v["post_shift"]
     if bits > 15:

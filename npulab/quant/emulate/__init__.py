@@ -63,16 +63,16 @@ def emulate(
     ``(..., H, W, C)`` of I elements, else ``(..., I)``; for ``Add`` and an ``Elementwise`` of
     two a pair, for ``Concat`` the tuple of its tensors, with the same leading axes, any
     number of them; for an ``Operation`` its tensors with the batch that it states or, if that is
-    1, with another batch or none; for a network of several inputs the tuple of them.  A network
-    of several outputs gives a tuple.  A layer of float16 takes every number: infinities and NaN
+    1, with another batch or none; for a network of several inputs the tuple of them. A network
+    of several outputs gives a tuple. A layer of float16 takes every number: infinities and NaN
     go through as IEEE 754 has them.
 
     ``rule`` is one of ``npulab.RULES``, or an engine of ``npulab.ENGINES``
     ("tflite-reference", "tflite-builtin", "xnnpack", "onnxruntime", "onnxruntime:avx2", ...), which
     selects rules by operator and type, and the way in which products are added; ``npulab.ENGINES``
-    says on which processors each was measured.  A target's own rule is ``target.rule``.
+    says on which processors each was measured. A target's own rule is ``target.rule``.
     ``saturation`` says how the products of a quantized layer with weights are added, in place of
-    the engine's own way.  A fully connected layer of float32 has two variants of its own,
+    the engine's own way. A fully connected layer of float32 has two variants of its own,
     "hybrid-float32:fused" and "hybrid-float32:portable". Raises ValueError if ``x`` does not
     fit, or an accumulator leaves the rule's register (of sums: int32); LookupError for an unknown
     rule.
@@ -131,7 +131,7 @@ def prepare(
     """A layer made ready to run many times: ``emulate`` with the weights unpacked once.
 
     ``fast`` uses numba's loops (the extra ``npulab[fast]``), by default if it is installed; they
-    are compiled on first use, once for a machine.  The numbers are the same.  Raises MissingPackage
+    are compiled on first use, once for a machine. The numbers are the same. Raises MissingPackage
     for ``fast`` without it.
     """
     _refuse(layer)

@@ -2,8 +2,8 @@
 
 ``vpdpbusd`` adds four products of uint8 and int8 to each of 16 int32 sums, without saturation.
 Codes are int8: each gets 128 added on the way (its top bit flips), and the bias that the sums
-start from takes the 128 off again.  The weights lie in panels of 16 columns, packed in the order
-in which the instruction reads them.  One block of the product, ``tall`` rows by ``wide`` panels:
+start from takes the 128 off again. The weights lie in panels of 16 columns, packed in the order
+in which the instruction reads them. One block of the product, ``tall`` rows by ``wide`` panels:
 
     for each panel:  sums[every row][panel] = bias of the panel's 16 columns
     for each step:                          # four products deep
@@ -14,7 +14,7 @@ in which the instruction reads them.  One block of the product, ``tall`` rows by
             for each panel:  sums[row][panel] = vpdpbusd(sums[row][panel], codes, weights[panel])
     for each row, panel:  store sums[row][panel], without the lanes past the last column
 
-``_product`` cuts a matrix into such blocks, in plain numba.  A block is LLVM IR, because numba
+``_product`` cuts a matrix into such blocks, in plain numba. A block is LLVM IR, because numba
 neither emits the instruction nor keeps 24 vectors of sums in registers over a loop.
 """
 
@@ -37,7 +37,7 @@ extending = needed("numba.extending", PURPOSE)
 
 LANES = 16  # sums of one instruction
 DEEP = 4  # products that one instruction adds to each sum
-# Rows of a block: with 4 panels, 24 registers of sums, 4 of weights and 1 of codes.  More rows
+# Rows of a block: with 4 panels, 24 registers of sums, 4 of weights and 1 of codes. More rows
 # lack registers for their addresses.
 TALL = 6
 INT32 = ir.IntType(32)
@@ -66,7 +66,7 @@ class Products:
     def __call__(self, codes: Array, out: Array) -> Array:
         """Write ``bias + codes @ weights`` to ``out``, int32.
 
-        ``codes`` are int8 ``(n, depth)``.  Raises ValueError if either does not fit.
+        ``codes`` are int8 ``(n, depth)``. Raises ValueError if either does not fit.
         """
         if codes.dtype != np.int8 or codes.shape[1:] != (self.depth,):
             raise ValueError(
@@ -195,7 +195,7 @@ class _Block:
         """Emit the loop over the depth; gives the sums after it, by row and panel.
 
         LLVM keeps a value of a loop in a register if it is a phi: what it is on the way in (from
-        ``entry``) and after each turn (from ``loop``).  The step and every vector of sums are.
+        ``entry``) and after each turn (from ``loop``). The step and every vector of sums are.
         """
         builder = self.builder
         row_pitch, _ = cgutils.unpack_tuple(builder, self.codes.strides, 2)

@@ -1,7 +1,7 @@
 """float16 layers without sums over windows: element by element, by table, or concatenated.
 
 Under rule "fp16" an element is computed exactly and rounded once; under the rules of TensorFlow
-Lite's kernels every operation is one of float32, and the last result is rounded to float16.  NaN
+Lite's kernels every operation is one of float32, and the last result is rounded to float16. NaN
 and infinities go through as IEEE 754 has them: infinity less infinity, and 0 times infinity, are
 NaN; a maximum or minimum with a NaN is NaN, and +0 is more than -0 for it; every NaN that comes out
 is 0x7E00.

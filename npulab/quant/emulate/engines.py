@@ -40,7 +40,7 @@ class Row(NamedTuple):
     vector: int = 1
 
 
-# The first row that fits holds.  The letter is the order of scales.
+# The first row that fits holds. The letter is the order of scales.
 TABLE = tuple(
     Row(
         row["engine"],

@@ -1,7 +1,7 @@
 """float16 sums over windows that are taken exactly and rounded once: rule "fp16".
 
-float64 holds most sums exactly.  If it may not hold a sum, the sum has a bound of its error, and
-the few outputs that the bound leaves open are computed again in whole numbers.  A sum that is
+float64 holds most sums exactly. If it may not hold a sum, the sum has a bound of its error, and
+the few outputs that the bound leaves open are computed again in whole numbers. A sum that is
 exactly zero is +0; NaN and infinities go through as IEEE 754 has them.
 """
 

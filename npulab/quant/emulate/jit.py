@@ -1,7 +1,7 @@
 """Loops compiled by numba (the extra ``npulab[fast]``): one pass where numpy takes many.
 
 They give the numbers that ``quant.Requantizer`` and ``sums.Depthwise`` give; the tests compare
-them.  What travels together is a named tuple, which numba takes as a record.  The machine code
+them. What travels together is a named tuple, which numba takes as a record. The machine code
 that numba keeps on disk holds the constants of ``quant``, and is only made anew when this file
 changes.
 """
@@ -124,7 +124,7 @@ def _shifts(ready: Requantizer) -> Shifts | None:
 
 
 # 8 and 15 parameters: records from Python made the 28 layers of a MobileNet 6 % slower, since numba
-# takes each apart at every call.  The loops that these two call take records.
+# takes each apart at every call. The loops that these two call take records.
 @compiled
 def _plain_rows(sums, bias, factor, zero, low, high, zero_point_first, out):  # type: ignore[no-untyped-def]
     """Codes if float32 arithmetic is the rule itself."""

@@ -1,7 +1,7 @@
 """Operators without weights as TensorFlow Lite's reference kernels compute them.
 
 Codes go through tables, or through gemmlowp's fixed-point arithmetic; float32 values through
-float32 arithmetic.  Sources: tensorflow/lite/kernels/internal/reference and the Prepare functions
+float32 arithmetic. Sources: tensorflow/lite/kernels/internal/reference and the Prepare functions
 of tensorflow/lite/kernels, of the release that ``npulab.ENGINES`` names.
 """
 
@@ -32,7 +32,7 @@ def batches(layer: Operation, x: Any, rule: str | Rule) -> Array:
     """The output for tensors in the shapes that the layer states.
 
     If all of them state a batch of 1, the tensors may have another batch or none, and the output
-    has the same.  Raises LookupError for a rule that the operator is not known under, ValueError
+    has the same. Raises LookupError for a rule that the operator is not known under, ValueError
     for tensors that do not fit.
     """
     known = RULED[layer.kind]

@@ -207,7 +207,7 @@ def summed(
     sums.
 
     An accumulator that int32 cannot hold wraps if the rule's register wraps, and is refused with
-    ValueError otherwise.  Raises as ``parts_of``.
+    ValueError otherwise. Raises as ``parts_of``.
     """
     by = parts_of(layer, images.dtype, rule)[0][0]
     if isinstance(layer, Conv2D):

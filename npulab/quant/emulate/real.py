@@ -3,7 +3,7 @@
 Hybrid: the input is quantized when it arrives, the products are summed in whole numbers, and the
 sums are scaled in float32, every operation rounded by itself; ``NAMED`` are the variants of that
 for a fully connected layer.  float16: the rule says how the sum is taken, in float32 one product
-after the other, or exactly with one rounding at the end (``exact``).  NaN and infinities go through
+after the other, or exactly with one rounding at the end (``exact``). NaN and infinities go through
 as IEEE 754 has them, and every NaN that comes out is 0x7E00.
 """
 
@@ -42,8 +42,8 @@ F = np.float32
 VECTOR = 8  # values that the vector body of a quantizing loop takes at a time
 GROUP = 4  # channels that the vector body of the builtin depthwise kernel takes at a time
 HYBRID = ("hybrid-float32", "tflite-reference", "tflite-builtin", "xnnpack")
-# Variants of a fully connected layer.  Fused: the last product and the bias's sum are rounded once,
-# as a compiler for AArch64 may do it.  Portable: inputs are rounded exactly half away, as portable
+# Variants of a fully connected layer. Fused: the last product and the bias's sum are rounded once,
+# as a compiler for AArch64 may do it. Portable: inputs are rounded exactly half away, as portable
 # loops do it, also where a vector adds a half in float32.
 FUSED, PORTABLE = NAMED = ("hybrid-float32:fused", "hybrid-float32:portable")
 SEQUENTIAL = ("tflite-reference", "tflite-micro")
@@ -53,10 +53,10 @@ def hybrid(layer: Weighted, images: Array, rule: str | Rule) -> Array:
     """Output ``(N, H, W, C)`` float32 of images ``(N, H, W, C)`` float32.
 
     Every image, or row of a fully connected layer, has a scale of its own: symmetric codes if the
-    weights have one scale, asymmetric codes if they have several.  Source:
+    weights have one scale, asymmetric codes if they have several. Source:
     tensorflow/lite/kernels/{conv,depthwise_conv,fully_connected}.cc, XNNPACK qd8 operators,
     measured; Samsung/ONE:compute/cker/include/cker/{NeonTensorUtils,PortableTensorUtils}.h for the
-    variants of one layer.  Raises LookupError for another rule, ValueError for an image or row
+    variants of one layer. Raises LookupError for another rule, ValueError for an image or row
     whose scale has no reciprocal in float32.
     """
     flat = isinstance(layer, FullyConnected)

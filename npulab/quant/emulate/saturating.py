@@ -2,8 +2,8 @@
 
 The x86 instruction VPMADDUBSW multiplies uint8 by int8 and adds the products in pairs, each sum
 saturated to int16 (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2,
-PMADDUBSW).  Processors without VNNI have nothing quicker for 8-bit codes; narrow NPUs with 16-bit
-registers after their multipliers saturate likewise.  The difference from the true sum is computed
+PMADDUBSW). Processors without VNNI have nothing quicker for 8-bit codes; narrow NPUs with 16-bit
+registers after their multipliers saturate likewise. The difference from the true sum is computed
 only for groups that can saturate at all.
 """
 
@@ -28,11 +28,11 @@ class Saturation:
     """Products are added ``group`` at a time, and each group's sum saturates to ``bits`` bits,
     signed.
 
-    Groups run along K, the products of one output, filled with zeros to a whole group.  ``order``
+    Groups run along K, the products of one output, filled with zeros to a whole group. ``order``
     names the axes of K from the slowest to the fastest: "HWC" is kernel row, kernel column,
-    channel.  A depthwise convolution has one channel in its K.  ``stored``: the stored codes are
+    channel. A depthwise convolution has one channel in its K.  ``stored``: the stored codes are
     multiplied and zero points are taken off the sums; otherwise zero points are taken off before
-    the products are formed.  Padding enters as the input's zero point.  Raises ValueError for a
+    the products are formed. Padding enters as the input's zero point. Raises ValueError for a
     group below 2, a width outside 2 to 32 and an unknown order.
 
     >>> str(Saturation())

@@ -1,9 +1,9 @@
 """Accumulators, fast: matrix products in floating point, guarded so that each is exact.
 
 Input codes of 8 bits times weights are whole numbers, and so is every partial sum in any order:
-float32 holds each exactly while none can reach 2**24, with or without fused multiply-add.  The
+float32 holds each exactly while none can reach 2**24, with or without fused multiply-add. The
 largest possible sum is computed from the weights, the largest code times ``sum |w|`` per channel,
-which allows far deeper layers than the worst case of all weights.  Past it a matrix product is
+which allows far deeper layers than the worst case of all weights. Past it a matrix product is
 split into shares that pass, joined in float64; a depthwise sum is float64 as a whole, and so is a
 matrix product of int16 codes.
 """
@@ -59,7 +59,7 @@ class Weights:
     the stretches of a sum that stay exact in their type, ``bias`` float64 with the input's zero
     point folded in, ``most`` the largest size that an accumulator can have. ``single``: their own
     type holds every accumulator, bias and all; ``bias_row`` is then the bias in that type, repeated
-    along a row.  ``products``, if not None, gives accumulators of int8 codes in int32, with
+    along a row. ``products``, if not None, gives accumulators of int8 codes in int32, with
     the bias: ``values`` then have no rows and ``bias_row`` is 0.
     """
 
@@ -83,8 +83,8 @@ class Weights:
 class Dense:
     """Convolution and fully connected layers, as matrix products over windows laid out in rows.
 
-    ``groups`` are ranges of output channels.  Without ``keep``, and if the weights are much more
-    than the outputs, each group is made ready at its turn and forgotten after it.  ``fast``
+    ``groups`` are ranges of output channels. Without ``keep``, and if the weights are much more
+    than the outputs, each group is made ready at its turn and forgotten after it. ``fast``
     multiplies codes as int8, if the processor can and the sums fit.
     """
 
@@ -260,7 +260,7 @@ class Depthwise:
     """Depthwise convolution: whole rows times a tap, added up.
 
     Weights are repeated along a row if there are rows enough, and at a stride past 1 the columns
-    are sorted by phase, so that every tap reads one run of memory.  ``fast`` takes numba's loop,
+    are sorted by phase, so that every tap reads one run of memory. ``fast`` takes numba's loop,
     which reads the codes as int8.
     """
 

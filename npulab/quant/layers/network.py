@@ -30,11 +30,11 @@ class Network:
     """Layers in the order they run; ``inputs[i]`` says where layer i takes its input from.
 
     A source is the number of an earlier layer, or -1 for the network's first input, -2 for its
-    second and so on; a layer takes as many as it has input tensors.  By default the first layer
-    takes the network's inputs and every other layer the output of the layer before it.  A network
+    second and so on; a layer takes as many as it has input tensors. By default the first layer
+    takes the network's inputs and every other layer the output of the layer before it. A network
     in the place of a layer counts as one layer, for NPUs that pool and convolve in one go; it has
-    one output.  ``outputs`` are the numbers of the layers that give the outputs, by default the
-    last.  Raises ValueError naming the layer if a source does not fit.
+    one output. ``outputs`` are the numbers of the layers that give the outputs, by default the
+    last. Raises ValueError naming the layer if a source does not fit.
     """
 
     layers: tuple[Layer | Network, ...]

@@ -32,7 +32,7 @@ _ROWS = read_table(Path(__file__).with_name("operations.csv"))
 OPERATIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {row["kind"]: _options(row["options"]) for row in _ROWS}
 )
-# Rules by operator.  An operator without rules only moves elements, the same under every rule.
+# Rules by operator. An operator without rules only moves elements, the same under every rule.
 # "tflite-builtin" stands with operators whose builtin kernels gave the reference's numbers on every
 # random operator (tests/quant/test_operations.py).
 RULED = MappingProxyType({row["kind"]: tuple(row["rules"].split()) for row in _ROWS})
@@ -55,8 +55,8 @@ class Operation:
     """An operator without weights on whole tensors, one of ``OPERATIONS``.
 
     ``inputs`` are all the tensors that it takes, ``constants`` the values of constant tensors, by
-    their place; ``output`` is one output, number ``part`` if the operator has several.  Shapes have
-    the batch of the model.  Raises ValueError naming what does not fit.
+    their place; ``output`` is one output, number ``part`` if the operator has several. Shapes have
+    the batch of the model. Raises ValueError naming what does not fit.
     """
 
     kind: str

@@ -38,7 +38,7 @@ class Pool2D:
     ``dtype`` is "int8", "uint8", "int16" or "float16"; output scale and zero point are the input's.
     ``rounding`` is the rounding of an average of codes, one of ``npulab.quant.rules.ROUNDINGS``: it
     rounds the mean of the codes; with ":centred" after it ("toward-zero:centred") the mean of the
-    codes minus the zero point, which is added afterwards.  Raises ValueError naming the parameter
+    codes minus the zero point, which is added afterwards. Raises ValueError naming the parameter
     if values do not go together.
     """
 

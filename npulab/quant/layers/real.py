@@ -36,12 +36,12 @@ class Elementwise:
     """``(prescale * a op b) * scale + bias``, element by element, of one tensor or of two.
 
     ``kind`` is "add", "subtract", "multiply", "maximum" or "minimum" of two tensors, and the input
-    is the pair of them; or "abs" or "copy" of one tensor.  ``input_shape`` is the shape of the
+    is the pair of them; or "abs" or "copy" of one tensor. ``input_shape`` is the shape of the
     first tensor, ``other_shape`` of the second, by default the same; a size of 1 is repeated as
-    often as the other tensor needs.  ``prescale`` (of the first tensor), ``scale`` and ``bias`` are
+    often as the other tensor needs. ``prescale`` (of the first tensor), ``scale`` and ``bias`` are
     real numbers, or a number for each output channel ``(C,)``; a scale of 1 and a bias of 0 are not
-    computed, so that the sign of a zero stays.  The activation comes last.  ``dtype`` is
-    "float16".  Raises ValueError naming the parameter if values do not go together.
+    computed, so that the sign of a zero stays. The activation comes last. ``dtype`` is
+    "float16". Raises ValueError naming the parameter if values do not go together.
 
     >>> Elementwise("subtract", (4, 4, 8), other_shape=(4, 1, 8), scale=0.5)
     Elementwise(subtract 4x4x8 and 4x1x8 -> 4x4x8, scale 0.5, float16)
@@ -149,8 +149,8 @@ class Activation:
     ``(65536,)`` float16.
 
     The input is multiplied by ``prescale``, a real number or a number for each channel ``(C,)``,
-    and rounded to float16 first; a prescale of 1 is not computed.  ``name`` is for people.
-    ``dtype`` is "float16".  Raises ValueError naming the parameter if values do not go together.
+    and rounded to float16 first; a prescale of 1 is not computed. ``name`` is for people.
+    ``dtype`` is "float16". Raises ValueError naming the parameter if values do not go together.
 
     >>> codes = np.arange(65536, dtype=np.uint16).view(np.float16)
     >>> Activation((4, 4, 8), np.abs(codes), "size")
@@ -214,8 +214,8 @@ class Concat:
     """Tensors one after the other along an axis, unchanged: the input is the tuple of them.
 
     ``axis`` counts the axes of ``input_shapes``, from the end if it is negative; all other sizes
-    are the same.  ``dtype`` is "int8", "uint8", "int16" or "float16"; ``input_q`` is the
-    quantization of inputs and output.  Raises ValueError naming the parameter if values do not go
+    are the same. ``dtype`` is "int8", "uint8", "int16" or "float16"; ``input_q`` is the
+    quantization of inputs and output. Raises ValueError naming the parameter if values do not go
     together.
 
     >>> Concat([(4, 4, 8), (4, 4, 3)])

@@ -77,7 +77,7 @@ class Conv2D:
 
     ``weights`` are OHWI, depthwise 1HWC with ``C = multiplier * input channels``; uint8, int8 or
     float16. ``bias`` is ``(O,)`` whole numbers in units of input scale * weight scale, within int32
-    (2**52 if the input is int16); real numbers if the input is real.  ``input_shape`` is (H, W, C),
+    (2**52 if the input is int16); real numbers if the input is real. ``input_shape`` is (H, W, C),
     ``stride`` and ``dilation`` (h, w), ``padding`` "same", "valid" or ((top, bottom), (left,
     right)). ``dtype`` is the type of input and output: by default that of the weights, "int16"
     (int16 activations, int8 weights) or "float32" (hybrid: the input is quantized when it arrives).
@@ -87,7 +87,7 @@ class Conv2D:
     change the arithmetic, so that ``lower`` can repeat them. Besides its names ``activation`` may
     be "leaky>>N" if outputs are codes: codes below the zero point are shifted right by N bits,
     rounded down, before the clamp. ``output`` "sums" of a layer of 8 bits gives its accumulators as
-    int32, with or without ReLU: they do not depend on the output scale.  ``weight_bits`` is the
+    int32, with or without ReLU: they do not depend on the output scale. ``weight_bits`` is the
     width of a stored weight: 1, 2, 4 or 8; it does not change the arithmetic.
 
     Raises ValueError naming the parameter if shapes or values do not go together.
@@ -207,8 +207,8 @@ class Conv2D:
 class FullyConnected:
     """A quantized fully connected layer: ``weights`` are ``(O, I)``, ``bias`` ``(O,)``.
 
-    Types, bias, ``dtype``, ``output`` and ``weight_bits`` as in ``Conv2D``.  The input is
-    ``(..., I)`` or ``(H, W, C)`` of I elements.  Raises ValueError naming the parameter if shapes
+    Types, bias, ``dtype``, ``output`` and ``weight_bits`` as in ``Conv2D``. The input is
+    ``(..., I)`` or ``(H, W, C)`` of I elements. Raises ValueError naming the parameter if shapes
     or values do not go together.
     """
 
@@ -273,8 +273,8 @@ class Conv1D:
     input is ``(L, C)``.
 
     ``stride`` and ``dilation`` are whole numbers, ``padding`` is "same", "valid" or (before,
-    after); the rest is as in ``Conv2D``.  ``image`` is the convolution over one row that gives the
-    same numbers.  Raises ValueError naming the parameter if shapes or values do not go together.
+    after); the rest is as in ``Conv2D``. ``image`` is the convolution over one row that gives the
+    same numbers. Raises ValueError naming the parameter if shapes or values do not go together.
 
     >>> Conv1D(np.zeros((4, 3, 2), np.int8), np.zeros(4, int), (8, 2)).output_shape
     (6, 4)

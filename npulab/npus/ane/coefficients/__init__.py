@@ -38,7 +38,7 @@ def encode(kernel: Kernel, weights: Array, bias: Array | None = None, table: byt
     multiple of 64 bytes.
 
     ``weights`` are float16 of ``kernel.shape`` (OHWI, depthwise 1HWC), ``bias`` (outputs,) float16
-    if the kernel has a bias, ``table`` 128 bytes if it has an activation table.  Nothing is
+    if the kernel has a bias, ``table`` 128 bytes if it has an activation table. Nothing is
     rounded; a sparse kernel leaves out -0.0 too, which reads back as 0. Raises ValueError for
     another shape, type or size.
 
@@ -65,7 +65,7 @@ def decode(kernel: Kernel, data: bytes, at: Array | None = None) -> tuple[Array,
 
     ``data`` are the buffers one after another or, with ``at``, a section that has them at these
     places: (offset, size) of each engine in bytes, as ``places_of`` reads them from registers; the
-    rest of the section (other kernels, tables of other tasks) is left alone.  ``table_of`` gives
+    rest of the section (other kernels, tables of other tasks) is left alone. ``table_of`` gives
     the activation table. Raises ValueError with engine and byte for sizes, fill, counts and masks
     that do not go with the kernel, for taps that it does not have, and for weights of 0 in a sparse
     kernel.

@@ -1,7 +1,7 @@
 """Kernel buffers written and read, whole planes at a time.
 
 A channel's halfwords are its biases and then its weights, in the order in which a lane of a plane
-stores them.  Planes of equally many lanes are handled together.
+stores them. Planes of equally many lanes are handled together.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What fixes a kernel buffer of H13: sizes, and which channels lie in which engine, plane and lane.
 
-Sixteen engines read a buffer each.  A buffer is a row of planes.  A plane holds some output
+Sixteen engines read a buffer each. A buffer is a row of planes. A plane holds some output
 channels, its lanes, interleaved halfword by halfword: a row of biases, then a row for each step of
 the reduction.
 
@@ -52,9 +52,9 @@ class Kernel:
     """All that the layout of a kernel buffer depends on, as registers or a ``Conv2D`` say it.
 
     ``outputs`` and ``inputs`` are the channels of all ``groups`` together; a kernel with as many
-    groups as inputs and as outputs is depthwise.  ``stride`` is (h, w); ``bias`` is True if the
-    kernel has a bias.  ``sparse`` kernels leave out weights of zero and have mask bits instead;
-    ``small`` says that the output is at most 8 x 8.  ``lanes`` is the most channels of a plane, a
+    groups as inputs and as outputs is depthwise. ``stride`` is (h, w); ``bias`` is True if the
+    kernel has a bias. ``sparse`` kernels leave out weights of zero and have mask bits instead;
+    ``small`` says that the output is at most 8 x 8. ``lanes`` is the most channels of a plane, a
     power of two (``2 ** ConvCfg.OCGSize``); 0 means the compiler's choice: 32 for small outputs and
     else 16, in both cases at most a sixteenth of a group's channels, rounded down to a power of
     two. ``columns`` are the output columns that are computed at a time (``ConvCfg.Ox``): then
@@ -438,7 +438,7 @@ def from_registers(values: Values) -> Kernel:
 def places_of(values: Values) -> Array:
     """(E, 2) int64: byte from the kernel base and bytes of the buffer of each engine that is on.
 
-    Fields are raw, in units of 64 bytes.  Raises ValueError for an engine that is on after an
+    Fields are raw, in units of 64 bytes. Raises ValueError for an engine that is on after an
     engine that is off.
     """
     on = [i for i in range(ENGINES) if values.get(f"KernelDMASrc.CoeffDMAConfig[{i}].En", 0)]

@@ -42,7 +42,7 @@ def claims(network: Network) -> list[Claim]:
     engines, activation.
 
     A network of a kind that no public file has claims nothing: with two main units, views or
-    broadcasts, or batches.  Raises ValueError for shapes that do not go together.
+    broadcasts, or batches. Raises ValueError for shapes that do not go together.
     """
     work = chain_of(network)
     batched = any(shape.batch > 1 for shape in shapes(network).values())

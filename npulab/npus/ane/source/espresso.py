@@ -2,7 +2,7 @@
 
 A ``model.espresso.weights`` begins with a u64 count and as many pairs of u64: number and bytes of a
 payload; the payloads follow in that order without gaps (little-endian; four entries of 56, 32, 32
-and 24 bytes put the last at byte 192, which is the offset that the network's file gives).  Other
+and 24 bytes put the last at byte 192, which is the offset that the network's file gives). Other
 files, such as ``net.additional.weights``, are raw.
 """
 
@@ -84,8 +84,8 @@ def source_weights(network: Network, files: Mapping[str, bytes]) -> dict[str, So
     nearest, ties to even).
 
     ``files`` are the bytes of the network's weights by name without path, as
-    ``plist.weights_files`` gives them.  The bias is that of the unit after the convolution, if no
-    other unit reads its output.  Weights lie in the file as [output, input, row, column].  Raises
+    ``plist.weights_files`` gives them. The bias is that of the unit after the convolution, if no
+    other unit reads its output. Weights lie in the file as [output, input, row, column]. Raises
     ValueError (unit, key, got, allowed) for a file that is missing, and for an offset or a size
     past its end.
     """

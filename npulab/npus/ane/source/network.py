@@ -67,7 +67,7 @@ class Network:
     """Inputs, units and outputs in the order of the file.
 
     ``weights`` are paths as written, of which only the last part means something on another
-    machine; None if the file has no such list.  ``other`` are all other keys, ``order`` is the
+    machine; None if the file has no such list. ``other`` are all other keys, ``order`` is the
     order of the keys in the file.
     """
 

@@ -289,11 +289,11 @@ def parameters(network: Network, task: int = 0) -> dict[str, int]:
     """Return the numbers of a network's main unit by the names of ``parameters.csv``: sizes,
     strides in bytes, codes of types, kernel.
 
-    Strides that the file leaves out are derived.  A concatenation has a task for each of its
+    Strides that the file leaves out are derived. A concatenation has a task for each of its
     inputs; the numbers are those of one task: what it reads, and as ``OutputChannels`` what it adds
-    to the output.  ``Unit`` and ``Neuron`` are the compiler's numbers, -1 for names without one
-    here.  ``BiasScalar`` and ``ScaleScalar`` (the 16 bits of a float16) are given if the file says
-    them, ``UsedEngines`` and ``EngineBytes`` if they follow.  Raises ValueError for shapes that do
+    to the output. ``Unit`` and ``Neuron`` are the compiler's numbers, -1 for names without one
+    here. ``BiasScalar`` and ``ScaleScalar`` (the 16 bits of a float16) are given if the file says
+    them, ``UsedEngines`` and ``EngineBytes`` if they follow. Raises ValueError for shapes that do
     not go together and a type without a code.
     """
     last = tasks_of(network) - 1
@@ -433,7 +433,7 @@ def strides(keys: Mapping[str, Any], side: str, shape: Shape) -> Strides:
     say, else derived.
 
     A row is a multiple of 64 bytes, a plane all rows, a batch all planes, a depth all batches (in
-    networks of several batches the depth's stride is the larger one).  Interleaved channels share a
+    networks of several batches the depth's stride is the larger one). Interleaved channels share a
     row, which no file shows.
     """
     length = shape.width * shape.interleave * WIDTHS.get(shape.type, 2)

@@ -1,7 +1,7 @@
 """A compiler's source network, ``net.plist``: read and checked.
 
-The file is a property list.  Its top names the networks; a network lists its ``Inputs``, ``Units``,
-``Outputs`` and files of ``Weights``, and has a dictionary for each of these names.  Keys keep
+The file is a property list. Its top names the networks; a network lists its ``Inputs``, ``Units``,
+``Outputs`` and files of ``Weights``, and has a dictionary for each of these names. Keys keep
 Apple's spelling.
 """
 
@@ -55,7 +55,7 @@ class Plist:
 def read_plist(source: bytes | str | os.PathLike[str]) -> Plist:
     """Read the networks in the bytes of a ``net.plist``, XML or binary, or in the file of a path.
 
-    Keys without a meaning here are kept.  Raises ValueError (file, path of keys, got, allowed) for
+    Keys without a meaning here are kept. Raises ValueError (file, path of keys, got, allowed) for
     a file that is not a property list, declares entities, or is past 16 MiB, 131072 values, 1 MiB
     of text between two tags or 32 levels, for a key of another kind than it should be, and for a
     name or index that leads nowhere; FileNotFoundError.

@@ -2,7 +2,7 @@
 
 ``seed.csv`` has a row for each line of the notes: byte offset and type in a task of 0x274 bytes,
 the register fields that lie there, the line as written (column ``seed``), its law over
-``parameters``, and the verdict of real files.  Rows of source ``refined`` state the law that holds
+``parameters``, and the verdict of real files. Rows of source ``refined`` state the law that holds
 instead. ``laws.stated.check_rows(ROWS, captures_of(networks, files))`` checks the rows with files.
 """
 

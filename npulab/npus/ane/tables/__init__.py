@@ -2,8 +2,8 @@
 
 A table is evaluated in this order: an odd table takes ``|x|`` and puts the sign back; up to
 ``x_low`` it gives ``y_low``, at ``x_high`` and above ``y_high``; between its first and last knot it
-interpolates, left and right of them it is a line.  Kinds that are named after a function reduce
-``x`` to a mantissa or a fraction first.  The value is rounded once, to fp16, half to even.  The
+interpolates, left and right of them it is a line. Kinds that are named after a function reduce
+``x`` to a mantissa or a fraction first. The value is rounded once, to fp16, half to even. The
 tanh table gives captured outputs of a device bit for bit.
 """
 
@@ -35,9 +35,9 @@ def evaluate(table: Table, x: Any) -> Array:
     """Return the outputs ``float16`` of inputs of any shape, exact: interpolated without error,
     then rounded once.
 
-    Inputs are rounded to fp16.  Every input has an output: NaN gives NaN (0x7e00), and so does an
+    Inputs are rounded to fp16. Every input has an output: NaN gives NaN (0x7e00), and so does an
     input that is neither caught by ``x_low`` or ``x_high`` nor covered by knots or lines (logarithm
-    and roots below 0).  A computed value of 0 is +0; a value that rounds to 0 keeps its sign, and a
+    and roots below 0). A computed value of 0 is +0; a value that rounds to 0 keeps its sign, and a
     result of an odd table gets the sign of x. Raises ``Unsupported`` with slot and byte offset for
     an unknown kind, symmetry or flag.
     """

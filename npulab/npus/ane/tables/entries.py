@@ -51,8 +51,8 @@ Half = np.float16 | float
 class Table:
     """An activation table as its 64 slots hold it; tables are equal if their bytes are.
 
-    Numbers are rounded to fp16.  ``knots`` are ``(33,) float16``; neighbours lie
-    ``2**-step_exponent`` apart (64: no knots, only the two lines).  ``kind`` and ``symmetry`` are
+    Numbers are rounded to fp16. ``knots`` are ``(33,) float16``; neighbours lie
+    ``2**-step_exponent`` apart (64: no knots, only the two lines). ``kind`` and ``symmetry`` are
     codes or their names in ``KINDS`` and ``SYMMETRIES``; ``flags`` are the bits above them,
     ``rest`` the 21 slots after the mode, both 0 in every table seen. Raises ValueError naming the
     value that its slot cannot hold.

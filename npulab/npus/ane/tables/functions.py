@@ -72,7 +72,7 @@ def _fits() -> Mapping[Any, Mapping[str, Any]]:
     return fits
 
 
-# Limits, lines and steps are those of the tables that compilers 4.2.1 and later wrote for H13.  So
+# Limits, lines and steps are those of the tables that compilers 4.2.1 and later wrote for H13. So
 # are the knots, except for gelu and selu, where the compilers chose others.
 FITS = _fits()
 
@@ -111,9 +111,9 @@ def fit(
     that is known by name.
 
     ``low`` and ``high`` are where ``y_low`` and ``y_high`` begin (by default nowhere, and the
-    function's values there).  The step is the finest with which the knots reach all finite limits,
-    if no ``step_exponent`` is given.  ``left`` and ``right`` are (slope, intercept) of the lines
-    beyond the knots, by default toward the limit, or to the function one step further.  ``further``
+    function's values there). The step is the finest with which the knots reach all finite limits,
+    if no ``step_exponent`` is given. ``left`` and ``right`` are (slope, intercept) of the lines
+    beyond the knots, by default toward the limit, or to the function one step further. ``further``
     are these and ``symmetry``; arguments left out are taken from ``FITS``. Raises ValueError naming
     the argument that is missing, or that a table cannot hold.
 
@@ -189,8 +189,8 @@ def errors(
 
     A row each for the absolute error, the relative error (if the true value is a normal fp16) and
     the error in units of the true value's last place in fp16; columns ``largest``, ``mean``, ``x``,
-    ``y`` and ``true`` of the largest, and how many ``inputs``.  An infinity is not an error if the
-    true value rounds to it; every other infinity and NaN is an infinite error.  Without
+    ``y`` and ``true`` of the largest, and how many ``inputs``. An infinity is not an error if the
+    true value rounds to it; every other infinity and NaN is an infinite error. Without
     ``rounded``, y is the value before it is rounded to fp16. Raises ValueError if no input is left.
     """
     x = _finite_inputs()

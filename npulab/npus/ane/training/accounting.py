@@ -1,7 +1,7 @@
 """Operations and bytes of a training step, kernel by kernel, and the rates that follow from a time.
 
 What people publish as the FLOPs of a step on an NPU is a convention: products with weights, forward
-and back, and the matrix products of the attention on the way back.  The rows here say for each
+and back, and the matrix products of the attention on the way back. The rows here say for each
 operation whether the published count includes it, and if not why.
 """
 
@@ -32,7 +32,7 @@ def operations(step: Step, kernels: Iterable[str | Kernel] = tuple(KERNELS)) -> 
 
     Columns: kernel; unit (NPU or CPU); operation (its result); kind; size (the axes it runs over);
     times (runs a step); flops (of all runs); counted (true if the published count includes it);
-    left_out (else the reason).  The optimizer does not run every step and is not listed.
+    left_out (else the reason). The optimizer does not run every step and is not listed.
 
     Matrix products are two operations for each product and sum; see ``Operation.flops``.
     Raises LookupError for an unknown kernel.
@@ -120,10 +120,10 @@ def traffic(
     Columns: kernel, unit, times; weights, inputs, outputs, taps; bytes (their sum); between (the
     results that stay inside, if each were kept whole); flops; intensity, which is flops / bytes.
 
-    Elements are ``itemsize`` bytes (2: float16; at least 4 on the CPU).  For the NPU's kernels,
+    Elements are ``itemsize`` bytes (2: float16; at least 4 on the CPU). For the NPU's kernels,
     rows of activations (the positions of one channel) begin at multiples of ``row_align`` bytes,
-    and weights, which are packed, at multiples of ``weight_align``.  Every count is of ``times``
-    runs.  Raises ValueError for a size that is not 1 to 65536.
+    and weights, which are packed, at multiples of ``weight_align``. Every count is of ``times``
+    runs. Raises ValueError for a size that is not 1 to 65536.
 
     >>> traffic(Step(768, 2048, 512, 12), ["qkv_backward"])[["weights", "inputs", "outputs"]].values.tolist()
     [[3538944, 2359296, 786432]]
@@ -198,7 +198,7 @@ def roofline_points(step: Step, ms: Mapping[str, float] | None = None) -> pd.Dat
     """Return the NPU's kernels as points of a roofline.
 
     Columns: name, flops, bytes (as in ``traffic``), and ms, the time if ``ms`` has it for the
-    kernel.  Raises LookupError for a time of a kernel that the NPU does not run.
+    kernel. Raises LookupError for a time of a kernel that the NPU does not run.
     """
     times = ms or {}
     table = traffic(step).query("unit == 'NPU'")

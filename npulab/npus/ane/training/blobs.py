@@ -1,8 +1,8 @@
 """Weight files, into which the BLOBFILE constants of a MIL program point: a header, then records
 and their data.
 
-Everything is little-endian and starts at multiples of 64 bytes.  The offset of a BLOBFILE is that
-of the record; the record holds the place of its data, counted from the start of the file.  Source:
+Everything is little-endian and starts at multiples of 64 bytes. The offset of a BLOBFILE is that
+of the record; the record holds the place of its data, counted from the start of the file. Source:
 Apple's MILBlob of coremltools (BlobDataType.hpp, StorageFormat.hpp); the odd files as maderix/ANE
 writes them.
 """
@@ -74,7 +74,7 @@ class Record:
         """Return the elements, flat or of a ``shape``; ``dtype`` overrules the record's own.
 
         fp16 and fp32 come as floats, bf16 and fp8 as their bits, types below a byte as one element
-        a byte.  Raises ValueError if the bytes are not that many elements, LookupError for an
+        a byte. Raises ValueError if the bytes are not that many elements, LookupError for an
         unknown type.
         """
         dtype = dtype or self.dtype
@@ -135,8 +135,8 @@ def write(
     """Return a weight file of arrays by name, in their order.
 
     The type is that of the array unless ``dtypes`` has another type of the same bits (``bf16`` of
-    uint16, ``uint4`` of uint8, one element a byte, ...).  ``count`` is the number in the header, by
-    default that of the weights, as Apple writes it; maderix/ANE always writes 1.  Raises ValueError
+    uint16, ``uint4`` of uint8, one element a byte, ...). ``count`` is the number in the header, by
+    default that of the weights, as Apple writes it; maderix/ANE always writes 1. Raises ValueError
     for values that the type cannot hold, LookupError for an unknown type.
 
     >>> data, offsets = write({"a": np.zeros(3, np.float16), "b": np.ones((2, 2), np.float32)})
@@ -171,7 +171,7 @@ def read(data: bytes, names: Mapping[int, str] | None = None) -> WeightFile:
     """Return every record of a weight file, with ``names`` by offset (else ``0x40`` and so on).
 
     Records follow each other: the next is at the first multiple of 64 bytes after the data, or
-    right after it.  Odd files are read with warnings: a header count that is not that of the
+    right after it. Odd files are read with warnings: a header count that is not that of the
     records; a data offset of 0, read as the byte after the record; a size that then does not reach
     the next record, read as the distance to it; a size that is not a whole number of elements.
     Raises ValueError with the byte for another version, an unknown dtype, and data that overlaps,

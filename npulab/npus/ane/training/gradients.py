@@ -32,8 +32,8 @@ def example(step: Step, seed: int = 0, gradient: float | None = None) -> Values:
     """Return the tensors with which a step begins, float64.
 
     Activations have spread 1, weights ``(outputs, inputs)`` spread ``1 / sqrt(inputs)``, norm
-    weights are near 1.  The gradient ``dy`` of the layer's output has spread ``gradient``, by
-    default ``2 / (seq dim)``: that of a mean of squared differences of spread 1.  Equal seeds give
+    weights are near 1. The gradient ``dy`` of the layer's output has spread ``gradient``, by
+    default ``2 / (seq dim)``: that of a mean of squared differences of spread 1. Equal seeds give
     equal numbers.
 
     >>> example(Step(4, 6, 3, 2))["w2"].shape
@@ -60,11 +60,11 @@ def train(
     """Return one training step of a layer, forward and back: the NPU's kernels in ``dtype``, the
     CPU's in float32 (float64 if dtype is float64).
 
-    ``tensors`` are as in ``example``.  The result holds them; ``attention`` and ``ffn`` (the
+    ``tensors`` are as in ``example``. The result holds them; ``attention`` and ``ffn`` (the
     addends of the residual), ``x2``, ``y``; the taps (``xn1``, ``q``, ``k``, ``v``, ``attended``;
     ``xn2``, ``h1``, ``h3``, ``gate``); the gradients ``dxn2``, ``dh1``, ``dh3``, ``dx2``, ``dv``,
     ``probs``, ``dp``, ``dq``, ``dk``, ``dxn1``, ``dx``, of every weight (``dwq`` ... ``drms1``) and
-    of the norms (``dnorm1``, ``dnorm2``).  Raises ValueError with the name of a tensor that is
+    of the norms (``dnorm1``, ``dnorm2``). Raises ValueError with the name of a tensor that is
     missing or of another shape.
     """
     given = Kernel("train", "CPU", GIVEN, {}, (), ())

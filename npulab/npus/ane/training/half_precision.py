@@ -51,11 +51,11 @@ def precision(
     underflow and subnormal: how many ``cells`` then became infinite (or not a number), became 0
     because they were too small (not by cancelling), and were too small for all bits.  max is the
     largest |error| / |exact|, rms the norm of the error divided by that of the exact tensor, ulps
-    the largest error in units of the last place.  Scores of keys after the query do not count.
+    the largest error in units of the last place. Scores of keys after the query do not count.
 
     ``tensors`` are as in ``run``; by default ``train`` makes them in float64 from ``example(step,
-    seed, gradient)``.  Gradients among them (names that begin with d) are multiplied by
-    ``loss_scale``.  Raises as ``run`` does, LookupError unless dtype is float16 or float32, and
+    seed, gradient)``. Gradients among them (names that begin with d) are multiplied by
+    ``loss_scale``. Raises as ``run`` does, LookupError unless dtype is float16 or float32, and
     ValueError for a loss scale that is not positive and finite.
 
     >>> table = precision("qkv_backward", Step(16, 24, 8, 2)).set_index("operation")
@@ -146,8 +146,8 @@ def loss_scales(
     """Return the gain and the cost of each loss scale: a row per scale and backward kernel.
 
     Columns: loss_scale; kernel; overflow, underflow and subnormal, how many of all ``cells``
-    (inputs too) are lost in these ways; rms, the error of the worst output.  Only kernels of the
-    NPU are listed.  ``gradient`` is the spread of ``dy`` before scaling, as in ``example``.
+    (inputs too) are lost in these ways; rms, the error of the worst output. Only kernels of the
+    NPU are listed. ``gradient`` is the spread of ``dy`` before scaling, as in ``example``.
 
     >>> table = loss_scales(Step(16, 24, 8, 2), [1, 1024], gradient=1e-6)
     >>> bool(table["underflow"][:4].sum() > 100 * table["underflow"][4:].sum())

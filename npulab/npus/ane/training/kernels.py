@@ -1,10 +1,10 @@
 """The kernels of a training step, and the run of a kernel on tensors.
 
 A kernel is a row of ``kernels.csv``; each of its operations is a row of ``operations.csv`` and
-gives one result, which is rounded.  An operation is ``name axes operation operands``.  Axes are the
-letters of ``Step.size``, ``-`` for a single number.  An operand is a tensor, a constant, or
+gives one result, which is rounded. An operation is ``name axes operation operands``. Axes are the
+letters of ``Step.size``, ``-`` for a single number. An operand is a tensor, a constant, or
 ``name:axes``, a tensor seen by other axes of the same elements in the same order (``q:hds``: the
-channels of ``q`` by head).  Tensors are channel first, ``(channels, positions)``.
+channels of ``q`` by head). Tensors are channel first, ``(channels, positions)``.
 """
 
 from __future__ import annotations
@@ -368,11 +368,11 @@ def run(
     half to even.
 
     Tensors are channel first, ``(channels, positions)``, weights ``(outputs, inputs)``; scores
-    ``(heads, seq, seq)``, the key along the last axis.  ``mask`` may be left out: ``causal_mask``
-    is taken.  Sums, of contractions too, are made in ``accumulate``: "float64" and "float32" in
+    ``(heads, seq, seq)``, the key along the last axis. ``mask`` may be left out: ``causal_mask``
+    is taken. Sums, of contractions too, are made in ``accumulate``: "float64" and "float32" in
     numpy's order, "float16" one product after the other, each sum rounded once; the default is
-    float32, or float64 if dtype is float64.  A number too large for float16 becomes infinite, a
-    number too small for a subnormal becomes 0.  Raises LookupError for an unknown kernel or type,
+    float32, or float64 if dtype is float64. A number too large for float16 becomes infinite, a
+    number too small for a subnormal becomes 0. Raises LookupError for an unknown kernel or type,
     ValueError with the name of a tensor that is missing, unknown, not an array of real numbers, of
     another shape, or of more than 2**28 elements.
 
@@ -462,8 +462,8 @@ def result(
 ) -> Array:
     """Return the result of one operation, rounded to ``dtype``, in the shape in which it is kept.
 
-    An elementwise operation is computed in float64 and rounded once more.  Products, quotients,
-    sums and differences of float16 numbers are taken in float32, which gives the same.  Complex
+    An elementwise operation is computed in float64 and rounded once more. Products, quotients,
+    sums and differences of float16 numbers are taken in float32, which gives the same. Complex
     operands stay complex.
     """
     sums = accumulate

@@ -33,7 +33,7 @@ def run(
     """Run one CDP job from raw register values by full name (``CDP.*``, ``CDP_RDMA.*``) on a chip's
     features.
 
-    ``lut``: the tables (65,) and (257,) int16.  The output is written to ``memory``. Raises
+    ``lut``: the tables (65,) and (257,) int16. The output is written to ``memory``. Raises
     Unsupported, with register and value, for fp16 and compression, and if no tables are given.
     """
     fields = Fields(values, features)

@@ -28,7 +28,7 @@ CONFIG, PADS = "PDP.D_POOLING_KERNEL_CFG.KERNEL_", "PDP.D_POOLING_PADDING_CFG.PA
 class Axis:
     """A window along one axis: input and output size, kernel, stride, padding before.
 
-    ``pads[n]`` is the sum of n padded taps.  Raises Unsupported if an output has no tap inside the
+    ``pads[n]`` is the sum of n padded taps. Raises Unsupported if an output has no tap inside the
     input.
     """
 
@@ -96,8 +96,8 @@ def run(
     features.
 
     ``x``: the result of SDP, ``(surfaces, height, width, lanes)``, if the job takes it on the fly.
-    The output is written to ``memory``.  Splitting the width changes how lines are buffered and no
-    result.  Raises Unsupported, with register and value, for fp16 and windows that lie
+    The output is written to ``memory``. Splitting the width changes how lines are buffered and no
+    result. Raises Unsupported, with register and value, for fp16 and windows that lie
     outside the input.
     """
     fields = Fields(values, features)
@@ -166,8 +166,8 @@ def pooled(fields: Fields, x: Array, rows: Axis, columns: Axis, rules: Rules = R
     """Return the windows of int64 ``(surfaces, height, width, lanes)``.
 
     An average is the sum of the taps inside the input and the pad values of the taps outside, times
-    the reciprocals of width and height, rounded after each, and saturated to the element.  Padded
-    rows count once for each column of the kernel.  The C model truncates; no trace distinguishes
+    the reciprocals of width and height, rounded after each, and saturated to the element. Padded
+    rows count once for each column of the kernel. The C model truncates; no trace distinguishes
     the two.
     """
     method = fields["PDP.D_OPERATION_MODE_CFG.POOLING_METHOD"]

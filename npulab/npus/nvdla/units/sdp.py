@@ -1,7 +1,7 @@
 """SDP: single-point processing of accumulators or of a cube in memory, fast on whole blocks.
 
 Three stages, X1 (BS), X2 (BN) and Y (EW with the tables), each of which can be bypassed, and an
-output converter.  Source: the int8 and int16 traces of nvdla/hw; nvdla/hw cmod/hls/sdp for widths
+output converter. Source: the int8 and int16 traces of nvdla/hw; nvdla/hw cmod/hls/sdp for widths
 that no trace shows.
 """
 
@@ -51,10 +51,10 @@ def run(
     features.
 
     ``accumulators``: ``(height, width, kernels)`` int32, or as many positions in other rows, if the
-    job takes them on the fly; missing kernels, which are 0, fill the last atom.  ``lut``: the
-    tables (65,) and (257,) int16.  The output is written to ``memory``; a job that hands it to PDP
+    job takes them on the fly; missing kernels, which are 0, fill the last atom. ``lut``: the
+    tables (65,) and (257,) int16. The output is written to ``memory``; a job that hands it to PDP
     returns it, ``(surfaces, height, width, lanes)`` int8 or int16; a job that compares (EQL) writes
-    nothing.  Raises Unsupported, with register and value, for batches, Winograd and fp16; Hang for
+    nothing. Raises Unsupported, with register and value, for batches, Winograd and fp16; Hang for
     operands that nobody reads.
     """
     fields = Fields(values, features)
@@ -183,7 +183,7 @@ class Stage:
     """The source of a stage's operands: registers, or memory by channel or by element.
 
     ``from_memory`` are the parts, ALU or MUL, that are taken from ``cube``; ``held`` are the parts
-    that it holds.  Raises Hang if nobody reads the parts from memory.
+    that it holds. Raises Hang if nobody reads the parts from memory.
     """
 
     def __init__(self, fields: Fields, name: str, shape: Shape, lanes: int) -> None:
@@ -294,8 +294,8 @@ def processed(
 def stage_x(fields: Fields, stage: str, x: Array, operands: Operands, rules: Rules) -> Array:
     """Return values of 32 bits after X1 ("BS") or X2 ("BN"): ALU, multiplier, shift, ReLU.
 
-    The shift belongs to the multiplier and happens even if the multiplier is bypassed.  As PReLU,
-    values of 0 or more skip both.  A sum past 32 bits is saturated here; the RTL truncates it, and
+    The shift belongs to the multiplier and happens even if the multiplier is bypassed. As PReLU,
+    values of 0 or more skip both. A sum past 32 bits is saturated here; the RTL truncates it, and
     no trace distinguishes the two.
     """
     bits = WIDE_BITS

@@ -59,7 +59,7 @@ class Geometry:
 
     ``huffman`` says which format it is (V8), ``depthwise`` that a kernel reads one plane; in the
     plain format (V7), where depthwise kernels are stored dense, it only changes the order of one
-    wide kernel's cells.  Raises ValueError for superblocks that leave the last one empty.
+    wide kernel's cells. Raises ValueError for superblocks that leave the last one empty.
     """
 
     cores: int
@@ -247,9 +247,9 @@ class Coefficients:
     """A coefficient buffer's content, by output channel.
 
     ``weights`` are ``(slots, planes, kernel_h, kernel_w) uint8``, ``bias`` ``(slots,) int32`` as
-    stored, ``size`` the buffer's bytes (when encoding, the least).  The plain format (V7) has
+    stored, ``size`` the buffer's bytes (when encoding, the least). The plain format (V7) has
     ``offsets`` ``(slots,) uint32`` and ``zrl``, the zero-run width of each used core; slots past
-    the last channel fill up a core's share.  The Huffman format (V8) has ``symbols``, the bit
+    the last channel fill up a core's share. The Huffman format (V8) has ``symbols``, the bit
     length of each of the 8 symbols, one plane of weights if the layer is depthwise, and ``runs``,
     the header's bytes for zero runs, if they are used.
     """

@@ -1,7 +1,7 @@
 """Counts the items of each segment of a V7 stream with zero runs; the counts say where every bit
 lies.
 
-Where a segment begins depends on the items of all segments before it.  So tables are made that say,
+Where a segment begins depends on the items of all segments before it. So tables are made that say,
 for all bits at once, what the items from that bit stand for; only the way from segment to segment
 is walked step by step.
 """

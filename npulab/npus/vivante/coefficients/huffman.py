@@ -1,8 +1,8 @@
 """The V8 coefficient buffer: a header, a Huffman coded bit string per core, then all biases.
 
-A byte is a symbol, which stands for a bit length, and a payload of so many bits.  Bytes go in
+A byte is a symbol, which stands for a bit length, and a payload of so many bits. Bytes go in
 pairs: a step has the 3-bit codes of a pair, the 2-bit escapes of the pair one step before and the
-payloads of the pair two steps before.  A stream is two bytes with its number of kernels, then
+payloads of the pair two steps before. A stream is two bytes with its number of kernels, then
 weights less their zero point.
 
 Here everything is read and written bit by bit; ``pairs`` does the same with whole arrays.

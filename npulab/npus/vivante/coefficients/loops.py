@@ -31,7 +31,7 @@ def runs(words, at, end, zrl, lengths, gaps, zero, counts, out):  # type: ignore
     """Expand the zero runs of a stream from bit ``at`` of ``words`` (uint32).
 
     Segment by segment of ``lengths`` weights, the weights go to ``out`` and the count of items to
-    ``counts``; ``gaps`` are the bits after each segment.  Returns False if a run goes past its
+    ``counts``; ``gaps`` are the bits after each segment. Returns False if a run goes past its
     segment or the stream past ``end``.
     """
     width, longest, place = zrl + 8, 2**zrl - 1, 0
@@ -61,7 +61,7 @@ def decode_pairs(words, at, end, steps, flush, table, values, out):  # type: ign
     """Decode Huffman steps from bit ``at`` of ``words`` (uint32) to ``out (steps - 2, 2)``.
 
     Returns the bit after them, or -1 if they go past ``end`` or the last codes are not ``flush``.
-    ``table`` is indexed by two codes and the 4 bits that may be their escapes.  An entry has 4 bits
+    ``table`` is indexed by two codes and the 4 bits that may be their escapes. An entry has 4 bits
     each for the bits of codes and escapes, the widths of both payloads, the ways of both bytes.
     ``values`` is indexed by way and payload.
     """

@@ -52,7 +52,7 @@ PAIR_CODES, PAIR_ESCAPES = 2 ** (2 * CODE_BITS), 2 ** (2 * ESCAPE_BITS)
 def decode(buffer: bytes, geometry: Geometry, fast: bool = False) -> Coefficients | None:
     """Return weights, biases and symbols of a buffer, or None if it does not follow the format.
 
-    ``fast`` runs compiled loops (``npulab[fast]``).  Zero runs are understood only after the last
+    ``fast`` runs compiled loops (``npulab[fast]``). Zero runs are understood only after the last
     weight.
     """
     header = huffman.read_header(buffer, geometry)
@@ -81,11 +81,11 @@ def decode(buffer: bytes, geometry: Geometry, fast: bool = False) -> Coefficient
 class _Tables(NamedTuple):
     """Lookup tables of a symbol map.
 
-    A way is an entry of ``READ``: a code and its escape.  Indexed by two codes: ``before``, the
-    bits of a step before its payloads, if the step before had these codes.  Indexed by two codes
+    A way is an entry of ``READ``: a code and its escape. Indexed by two codes: ``before``, the
+    bits of a step before its payloads, if the step before had these codes. Indexed by two codes
     and the 4 bits that may be their escapes: ``step``, the same bits times ``ROOM`` plus the bits
     of the payloads; ``ways`` of both bytes and ``widths`` of their payloads; ``both``, all of that
-    in 4 bits each.  ``bytes`` is indexed by way and payload; ``code``, ``escape`` and ``payload``
+    in 4 bits each. ``bytes`` is indexed by way and payload; ``code``, ``escape`` and ``payload``
     are (value, width) by byte.
     """
 

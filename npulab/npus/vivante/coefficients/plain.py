@@ -1,7 +1,7 @@
 """The V7 coefficient buffer: a header with one stream size per core, then a bit string per core.
 
 A stream is 8 bits zero-run width, 16 bits kernels per core, then weights in the driver's order.
-The bias follows the first weight of a kernel, the output offset its last.  With a zero-run width, a
+The bias follows the first weight of a kernel, the output offset its last. With a zero-run width, a
 weight item is a run of zero points and the literal after it.
 """
 

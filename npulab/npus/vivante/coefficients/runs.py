@@ -1,7 +1,7 @@
 """The plain format (V7) with whole arrays: the same bytes and content as ``plain``, which explains
 each bit.
 
-All cores have streams of the same order.  A segment lies between two places where pending runs are
+All cores have streams of the same order. A segment lies between two places where pending runs are
 flushed; its items have one width, so the count of items in each segment says where every bit lies.
 """
 
@@ -30,10 +30,10 @@ SPARSE = 32  # most weights in a byte of a stream for which an array is made bef
 class Order:
     """The order of a core's stream: where things lie, in weights from its start.
 
-    ``length`` counts the weights in all, ``blocks`` are the superblocks by core.  A word is a bias
+    ``length`` counts the weights in all, ``blocks`` are the superblocks by core. A word is a bias
     or an offset: ``places (2 * kernels,)`` of the words in stream order; ``biases`` and
-    ``offsets`` are the words of each kernel.  Segments end at ``breaks``, have ``lengths`` weights
-    and ``gaps`` bits after each.  ``several`` are the segments of more than one weight; before each
+    ``offsets`` are the words of each kernel. Segments end at ``breaks``, have ``lengths`` weights
+    and ``gaps`` bits after each. ``several`` are the segments of more than one weight; before each
     of them (and at the end) lie ``singles`` segments of one weight, and ``skips`` bits of gaps.
     """
 

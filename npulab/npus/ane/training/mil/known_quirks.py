@@ -1,5 +1,5 @@
 """Warnings for MIL programs that are known to go wrong on the ANE, found in a program and its
-weight files.  ``quirks.csv`` says what each quirk does and where it was seen."""
+weight files. ``quirks.csv`` says what each quirk does and where it was seen."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Quirk(NamedTuple):
 def quirks(program: Program, blobs: Mapping[str, bytes] | bytes | None = None) -> list[Quirk]:
     """Return warnings for the known effects of the ANE and its compiler on a program, in its order.
 
-    Each names where it was seen.  Other builds and chips may differ, and a quirk does not by itself
-    make a program wrong.  With ``blobs`` (a weight file, or files by path) the records of constants
+    Each names where it was seen. Other builds and chips may differ, and a quirk does not by itself
+    make a program wrong. With ``blobs`` (a weight file, or files by path) the records of constants
     are looked at too.
     """
     found: list[Quirk] = []

@@ -2,8 +2,8 @@
 that they give, and the values.
 
 An operation is a ``Rule`` in ``OPERATIONS``, at the end: one function refuses wrong arguments and
-infers, one computes.  Names, arguments and defaults are those of Core ML's MIL operations
-(coremltools documentation, MIL Ops).  Sums and products are taken in the type of the given arrays,
+infers, one computes. Names, arguments and defaults are those of Core ML's MIL operations
+(coremltools documentation, MIL Ops). Sums and products are taken in the type of the given arrays,
 which the caller chooses.
 """
 

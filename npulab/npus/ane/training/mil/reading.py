@@ -51,7 +51,7 @@ def read(text: str) -> Program:
     """Return the program of a MIL text of any version; ``check`` judges names, types and shapes.
 
     Constants may be written flat or in nested brackets, floats in decimal or hexadecimal; comments
-    start with ``//``.  Raises ValueError with line and column for text that is not MIL, blocks
+    start with ``//``. Raises ValueError with line and column for text that is not MIL, blocks
     inside of operations, texts of more than 8 MiB, 524,288 tokens or as many elements of constants,
     and brackets more than 16 deep.
 

@@ -30,8 +30,8 @@ WORDS = ("dtype", "pad_type")  # arguments that are strings
 def check(program: Program) -> list[str]:
     """Refuse unknown and repeated names, and types and shapes that do not go together.
 
-    Returns the operations that are not understood.  Their outputs are taken as declared, as are
-    those of operations that depend on sizes which are not known.  Raises ValueError with the line
+    Returns the operations that are not understood. Their outputs are taken as declared, as are
+    those of operations that depend on sizes which are not known. Raises ValueError with the line
     and the operation.
 
     >>> x = Type("fp16", (1, 4, 1, 32))
@@ -188,11 +188,11 @@ def run(
 ) -> dict[str, Array]:
     """Return the outputs of a function by name, from its inputs by name.
 
-    ``blobs`` are the bytes of the weight file, or of each file by its path in the program.  Every
+    ``blobs`` are the bytes of the weight file, or of each file by its path in the program. Every
     operation is computed in float64 and its result rounded to its declared type, half to even,
     infinite beyond the range; with ``float64`` neither results nor constants are rounded.
-    ``trace`` gives every result, not only the outputs.  How the ANE rounds inside of an operation
-    is not known.  Raises ValueError with line and operation for a program that ``check`` refuses
+    ``trace`` gives every result, not only the outputs. How the ANE rounds inside of an operation
+    is not known. Raises ValueError with line and operation for a program that ``check`` refuses
     and for weights that are not in the file, LookupError for an operation that is not understood
     and inputs that are missing or too many.
 

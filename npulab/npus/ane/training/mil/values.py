@@ -25,7 +25,7 @@ MOST_AXES = 32
 
 @dataclass(frozen=True)
 class Type:
-    """An element type and a shape; a size that is not known is None.  ``plain`` is ``fp16`` rather
+    """An element type and a shape; a size that is not known is None. ``plain`` is ``fp16`` rather
     than ``tensor<fp16, []>``, which programs of version 1.0 write.
 
     Raises ValueError for a size below 0 and a plain type with a shape, LookupError for an element
@@ -141,8 +141,8 @@ class Value:
     """A constant: a number, bool or string, the tuple of a tensor's elements (the last axis
     fastest), or a File.
 
-    An array or list gives its elements.  Without a type it is a bare literal.  Numbers of a float
-    type are kept in full, not rounded to the type.  Raises ValueError for another number of
+    An array or list gives its elements. Without a type it is a bare literal. Numbers of a float
+    type are kept in full, not rounded to the type. Raises ValueError for another number of
     elements than the shape says, and for elements that the type cannot hold.
 
     >>> Value(Type("int32", (2,)), (1, 1)).data

@@ -3,14 +3,14 @@ training step of one transformer layer runs.
 
 The operations of each program are rows of ``operations.csv``, whose sizes are texts ("2*dim").
 
-Single operations: a convolution, and matrix products of inputs.  Source: maderix/ANE,
+Single operations: a convolution, and matrix products of inputs. Source: maderix/ANE,
 training/ane_mil_gen.h (mil_gen_conv, mil_gen_matmul) and m5_performance_suite.m.
 
 Kernels, forward: RMSNorm as sum, power and product, then attention with a causal mask, or the FFN
 with SwiGLU.  Backward: from the gradient of an output to the gradient of the input; the CPU
-computes the gradients of weights and of RMSNorm, and the residual sums.  Tensors are [1, C, 1, S].
+computes the gradients of weights and of RMSNorm, and the residual sums. Tensors are [1, C, 1, S].
 A kernel has one output; the tensors that it hands to another kernel ("taps") lie one after the
-other along the channels of that output.  Source: maderix/ANE@f213c8d, training/train_large.m; later
+other along the channels of that output. Source: maderix/ANE@f213c8d, training/train_large.m; later
 training/stories_mil.h.
 """
 
@@ -130,7 +130,7 @@ class Dims:
     """The sizes of a layer: channels, channels inside the FFN, heads, columns (the sequence).
 
     With ``printed``, constants have the six decimals of C's ``%f`` that maderix/ANE prints: 1/768
-    is 0.001302.  Raises ValueError as ``Step`` does.
+    is 0.001302. Raises ValueError as ``Step`` does.
     """
 
     dim: int = 768
@@ -165,8 +165,8 @@ def kernel(name: str, dims: Dims, weights: Weights | None = None, file: str = ""
     kFwdFFN, kFFNBwd, kSdpaBwd1, kSdpaBwd2, kQKVb.
 
     ``weights`` are Wq, Wk, Wv, Wo (dim, dim), W1, W3 (hidden, dim), W2 (dim, hidden), rms1, rms2
-    (dim,), as far as the kernel has them.  They are rounded to fp16 and transposed for the backward
-    kernels; the causal mask is made here.  Without ``weights`` there are no weight files.  Each
+    (dim,), as far as the kernel has them. They are rounded to fp16 and transposed for the backward
+    kernels; the causal mask is made here. Without ``weights`` there are no weight files. Each
     weight has a file of its own, as in maderix/ANE, or with ``file`` all are records of that file.
     Raises LookupError for an unknown name and for weights that are missing, ValueError for shapes
     that do not fit.
@@ -226,7 +226,7 @@ def convolution(
     kernel_w)``, fp16 inside.
 
     ``pad`` is (top, bottom, left, right); input and output are of the ``boundary`` type, fp32 or
-    fp16 (M1 and M2 do not compile casts).  Raises ValueError for shapes that do not fit,
+    fp16 (M1 and M2 do not compile casts). Raises ValueError for shapes that do not fit,
     LookupError for another type or version.
 
     >>> convolution(np.ones((2, 3, 1, 1)), 32).outputs
