@@ -151,11 +151,12 @@ class Layout(Stored):
 
     def _check_loops(self) -> None:
         left = list(self._ends_of_axes)
+        inner = self._inner_axes
         packed = False
         for loop in self.loops:
             if not 0 <= loop.axis < len(left):
                 raise ValueError(f"{loop}: got axis {loop.axis}, allowed is 0 to {len(left) - 1}")
-            if loop.axis in self._inner_axes:
+            if loop.axis in inner:
                 raise ValueError(
                     f"{loop}: got an axis that is joined to another, allowed is the first of "
                     f"{self.join}"

@@ -4,7 +4,7 @@ the rule.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -139,16 +139,25 @@ class Observed:
             clamp_range(stage, dtype, name),
         )
 
-    def engines(self) -> Iterator[str]:
-        """Names of the engines without a mismatch; none if no layer was given."""
+    def engines(self, known: Mapping[Function, int]) -> Iterator[str]:
+        """Names of the engines without a mismatch; none if no layer was given.
+
+        ``known`` are mismatches by function: most engines compute what a rule does, and asking
+        each again made an identification 1.4 times slower.
+        """
         if self.real or self.stage.op not in OPS:
             return
         for name in EXACT:
             try:
-                predicted = self.predict(self.of_engine(name))
+                candidate = self.of_engine(name)
+                wrong = None
+                if candidate.bounds == self.bounds:
+                    wrong = known.get(candidate.function(self.zero_point))
+                if wrong is None:
+                    wrong = int(np.count_nonzero(self.predict(candidate) != self.outputs))
             except (ValueError, LookupError):
                 continue
-            if np.array_equal(predicted, self.outputs):
+            if not wrong:
                 yield name
 
     def predict(
@@ -170,6 +179,8 @@ class Observed:
             if first < end:
                 sums = accumulators[:, first - channels.start : end - channels.start]
                 predicted.append(self._by_rule(by, sums, first, candidate.bounds))
+        if len(predicted) == 1:
+            return predicted[0]
         return np.concatenate(predicted, axis=1)
 
     def _by_rule(self, by: Rule, sums: Array, first: int, bounds: tuple[float, float]) -> Array:

@@ -115,7 +115,7 @@ class Probes:
         engines = list(EXACT)
         for layer, share in zip(self.layers, np.split(codes, ends[:-1]), strict=True):
             observed = observe(layer.bias.astype(np.int64), share, Given(layer))
-            fit = set(observed.engines())
+            fit = set(observed.engines({}))
             engines = [name for name in engines if name in fit]
         return replace(found, engines=tuple(engines))
 
