@@ -37,6 +37,8 @@ def bits_at(data: bytes, positions: Array, width: int) -> Array:
     [2, 0, 3]
     """
     wide = np.dtype("<u4" if width <= 25 else "<u8")
+    # a number begins at every byte, so that one read serves any position; the shift below costs up
+    # to 7 of its bits, hence the limits of 25 and 57
     windows = Array(len(data) + 1, wide, data + bytes(wide.itemsize), strides=(1,))
     # to take from a copy is quicker, unless there is little to take
     if len(data) < 8 * positions.size:

@@ -30,6 +30,8 @@ def candidates(shape: Shape, size: int, **stored: Any) -> Iterator[tuple[Layout,
         if loops in seen:
             continue
         seen.add(loops)
+        # most nests are far too large, and the outermost loop shows that without the work of making
+        # a layout
         if loops and loops[0].reach((shape[loops[0].axis] - 1) // loops[0].tile) >= size:
             continue
         try:

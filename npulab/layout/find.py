@@ -109,6 +109,8 @@ def find_layout(
     signature = _in_step(pairs)
     places, best, most = _first_trials(pairs, signature)
     searches = [_by_neighbours]
+    # other readings of values alone are worth their time only if some elements have values of their
+    # own; else neighbours have to tell
     if PROVEN * most >= pairs.raw[0].size:
         searches.insert(0, _read_otherwise)
     for search in searches:
@@ -234,6 +236,8 @@ def _in_step(pairs: Pairs) -> Signature:
         shares.append(Sought(pairs, Signature(first, width)).share(Change()))
         if shares[-1] == 1:
             return Signature(first, width)
+    # a search at every byte looks at more places and so finds more by chance: it has to find
+    # clearly more than the best of those in step
     anywhere = Sought(pairs, Signature(0, 1)).share(Change())
     if anywhere > max(shares) + WORTH:
         return Signature(0, 1)
@@ -243,6 +247,8 @@ def _in_step(pairs: Pairs) -> Signature:
 def _by_value(pairs: Pairs, signature: Signature) -> Iterator[tuple[Seen, Change]]:
     """Places by the values of each element alone."""
     yield Sought(pairs, signature).look_up(Change()), Change()
+    # values that say less than an element's number recur in many places: with enough of them any
+    # change of elements would seem to fit
     if _entropy(pairs) < np.log2(pairs.raw[0].size) - 2:
         return
     width = pairs.itemsize
@@ -370,6 +376,8 @@ def _trial(
         trial = _Trial(layout, agreeing(layout, pairs), None, pairs)
         if alone:
             trial = replace(trial, seen=seen)
+        # a nest that reaches past the buffer claims that the buffer was cut off: a few elements
+        # that agree by chance must not be enough for that
         if layout.size > pairs.bytes and not _proven(trial):
             continue
         best = _better(best, trial)
@@ -573,6 +581,8 @@ def _report(signature: Signature, best: _Trial) -> Found:
     rivals: list[Layout] = []
     counter = [0]
     if shared:
+        # while elements are missing, a layout that all elements agree with has to be told, whatever
+        # it leaves unexplained
         most = int(np.count_nonzero(rest))
         if len(missing):
             most = pairs.size
@@ -603,6 +613,8 @@ def _rivals(
 ) -> Iterator[Layout]:
     """Other layouts that all elements agree with, and that leave at most ``most`` places
     unexplained."""
+    # candidates with other loops may have the same places; hashes tell, since all the maps would
+    # take too much memory
     maps = {hash(layout.index_map().tobytes())}
     for rival in _agreeing_candidates(pairs, _stored(layout), counter):
         key = hash(rival.index_map().tobytes())

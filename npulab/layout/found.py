@@ -301,6 +301,7 @@ def _sums_at(layout: Layout, part: Sums, values: Array, have: Array) -> Sums | N
     room = have.shape[1]
     if room < count:
         return None
+    # the hardware's sums wrap at 32 bits, so that the difference is taken in the range of int32 too
     over = (have[:, :count] - values + 2**31) % 2**32 - 2**31
     excess = int(over[0, 0])
     fill = layout.fill

@@ -70,6 +70,8 @@ def _windows(lines: list[Array], ordered: Array, order: Array) -> Iterator[Windo
             )
             inside = (row, slice(start, start + count))
             share = often[inside] / len(ordered)
+            # a window has as many chances as there are pairs of a first place and a distance, about
+            # the square of the buffer
             if count <= length and float(np.prod(share)) * len(ordered) ** 2 <= LIKELY:
                 a, b = sorted(np.argsort(share, kind="stable")[:2].tolist())
                 if 0 < int(often[inside][a]) * int(often[inside][b]) <= MOST_PAIRS:
@@ -91,6 +93,7 @@ def _distances(window: Window, cells: list[Array]) -> set[int]:
     last = begin + (len(window.places) - 1) * lag
     fits = (np.minimum(begin, last) >= 0) & (np.maximum(begin, last) < len(cells[0]))
     lag, begin = lag[fits], begin[fits]
+    # the rarest values refuse most distances, so that the rest is compared at few places
     for at in sorted(range(len(window.places)), key=lambda at: len(window.places[at])):
         good = np.logical_and.reduce(
             [

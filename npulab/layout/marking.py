@@ -78,6 +78,8 @@ def _values(dtype: str, avoid: Iterable[float]) -> np.ndarray:
         values = values_of(np.arange(min(2**bits, 2**16)).astype(f"u{kind.itemsize}"), dtype)
     left = values[~np.isin(values, np.array(list(avoid), np.float64))]
     step = int(GOLDEN * len(left))
+    # a step that shares a divisor with the count would come back to the same values and leave
+    # others out
     while math.gcd(step, len(left)) > 1:
         step += 1
     return left[np.arange(len(left)) * step % max(len(left), 1)]

@@ -193,6 +193,8 @@ class Layout(Stored):
                 line = self._line(axis, n)
                 low += int(line.min())
                 high += int(line.max())
+            # the quick test also fails for strides that interleave and never meet, so that its "no"
+            # is checked place by place
             apart = self._nested() or self._apart(self.places_before_swap()[self.inside], low, high)
         else:
             places = self.places_before_swap()[self.inside]
@@ -235,6 +237,8 @@ class Layout(Stored):
         return True
 
     def _apart(self, places: Array, low: int, high: int) -> bool:
+        # a mark is made for each byte between: without a limit two huge strides would fill the
+        # memory
         if high - low > MOST_ELEMENTS:
             raise ValueError(
                 f"loops: got bytes {low} to {high}, allowed are strides that do not interleave "
@@ -404,6 +408,8 @@ class Layout(Stored):
         loop = self.loops[depth]
         tile = loop.tile
         whole = range(-(-start // tile), end // tile)
+        # a start and an end inside of one block are two keys of one piece, which must not count
+        # twice
         blocks = {at // tile: 1 for at in (start, end) if at % tile}
         if whole:
             blocks[whole[0]] = len(whole)
@@ -468,6 +474,8 @@ class Layout(Stored):
             block = left[loop.axis] // loop.tile
             term = loop.reach(block)
             if loop.stride is None:
+                # the blocks before this one are full along its own axis; along the other axes they
+                # are as short as the block around them
                 step: Any = self.itemsize * min(loop.tile, whole[loop.axis])
                 for axis, extent in enumerate(extents):
                     if axis != loop.axis:
@@ -476,6 +484,8 @@ class Layout(Stored):
             terms[np.shape(term)] = terms.get(np.shape(term), 0) + term
             left[loop.axis] = left[loop.axis] - block * loop.tile
             short = np.minimum(loop.tile, extents[loop.axis] - block * loop.tile)
+            # one number in place of an array keeps the products of the inner loops from growing to
+            # the size of the tensor
             if short.size and (short == short.flat[0]).all():
                 extents[loop.axis] = int(short.flat[0])
             else:

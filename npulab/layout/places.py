@@ -171,6 +171,8 @@ class Sought:
         shared = np.zeros(size, bool)
         for start in range(0, size, CHUNK):
             part = numbered[start : start + CHUNK]
+            # one number more than the chunk, or equal keys on both sides of its end would pass for
+            # unique
             pair = numbered[start : start + CHUNK + 1]
             same = (pair[1:] ^ pair[:-1]) <= self.low
             shared[pair[1:][same] & self.low] = True
@@ -216,6 +218,8 @@ class Sought:
         place, count = np.full(shape, -1, np.int32), np.zeros(shape, np.uint8)
         shared = np.zeros(shape, bool)
         sure = known(seen)
+        # an element's own signature is written last, because it counts more than what those of its
+        # neighbours say of it
         for at in reversed(range(self.signature.count)):
             window = tuple(
                 slice(at, at + n) if other == axis else slice(None)
@@ -264,6 +268,8 @@ class Sought:
                 out *= np.uint64(2**width)
                 out += column
             else:
+                # a product carries bits upwards only; without the shift the high bits of a column
+                # would never reach the low bits of the hash
                 out ^= column
                 out *= MIX
                 out ^= out >> np.uint64(29)
@@ -303,6 +309,8 @@ def changes(sought: Sought) -> list[tuple[float, Change]]:
     if 8 <= bits <= 16 and sample:
         for name in ("add", "xor"):
             often = sought.often(name, sample)
+            # no change and half of the range are tried already, and would take two of the few
+            # places in the list
             often[[0, half]] = 0
             best = np.argsort(-often, kind="stable")[:MOST_CHANGES]
             tried += [

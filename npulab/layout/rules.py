@@ -163,6 +163,8 @@ def _line(places: Array, axis: int, lines: int) -> tuple[Array, Array]:
 def _middle(values: Array, axis: int) -> tuple[Array, Array]:
     """(the middle of the known values along an axis, which is kept; how many are known)."""
     counts = np.count_nonzero(values != UNKNOWN, axis=axis)
+    # UNKNOWN is larger than any distance and sorts behind them, so that the middle is counted among
+    # the known values
     at = np.expand_dims(np.maximum(counts - 1, 0) // 2, axis)
     return np.take_along_axis(np.sort(values, axis), at, axis), counts
 
@@ -347,6 +349,8 @@ def _deeper(places: Array) -> Iterator[tuple[dict[str, Any], list[AxisDigit]]]:
         for step in steps:
             if isinstance(step.stride, tuple):
                 listed = max(listed, len(step.stride))
+        # a list of bytes can follow any places: it is a rule only if several elements agree with
+        # each of its entries
         if LISTED * listed <= places.size:
             fields: dict[str, Any] = {"starts": starts, "join": ()}
             fields["offset"] = _origin(joined, steps, starts)
