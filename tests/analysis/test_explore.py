@@ -360,6 +360,8 @@ explore(Slow(), RANGES, budget={budget}, store={store!r}, progress=lambda step: 
 """
 
 
+# a kill between a capture and its line leaves a capture that the next run moves aside
+@pytest.mark.filterwarnings("ignore:.*set-aside:UserWarning")
 @pytest.mark.parametrize(
     ("kills", "budget"), [(3, 27), pytest.param(50, 200, marks=pytest.mark.long)]
 )

@@ -141,12 +141,13 @@ def rows(a: Capture | CaptureSet, b: Capture | CaptureSet) -> tuple[tuple[DiffRo
     place = _sort_key(a, b, every)
     found.sort(key=lambda row: place(row.key))
     records = []
-    for number, row in enumerate(found):
+    for row in found:
         names = {"task": row.task, "block": row.block, "register": row.register, "field": row.field}
-        records.append({**names, "row": number})
+        # jobs are folded if the texts of their rows are equal, which leave out the task
+        records.append({**names, "row": row})
     folded_rows = []
     for record in folded(records, jobs_of(a, b)):
-        folded_rows.append(replace(found[record["row"]], job=str(record["task"])))
+        folded_rows.append(replace(record["row"], job=str(record["task"])))
     equal = every.keys() - {row.key for row in found}
     return tuple(folded_rows), len(equal)
 

@@ -167,6 +167,7 @@ class Conv2D:
     def output_shape(self) -> Shape3:
         """(H, W, C) of the output.
 
+        >>> import numpy as np
         >>> weights = np.zeros((4, 3, 3, 1), np.uint8)
         >>> Conv2D(weights, np.zeros(4, int), (8, 8, 1), stride=(2, 2)).output_shape
         (3, 3, 4)
@@ -276,6 +277,7 @@ class Conv1D:
     after); the rest is as in ``Conv2D``. ``image`` is the convolution over one row that gives the
     same numbers. Raises ValueError naming the parameter if shapes or values do not go together.
 
+    >>> import numpy as np
     >>> Conv1D(np.zeros((4, 3, 2), np.int8), np.zeros(4, int), (8, 2)).output_shape
     (6, 4)
     """

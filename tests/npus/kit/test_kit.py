@@ -321,7 +321,7 @@ def test_facts_of_a_folder(tmp_path: Path) -> None:
     assert [len(table) for table in facts.maps("snow").values()] == [1, 4, 1]
     with pytest.raises(Unsupported, match=r"^chip: got 'fog', allowed is one of barn, snow$"):
         facts.features("fog")
-    capture = lowered(facts, "n", "snow", [], {"input": b"1"}, {"input": 4}, {"k": 1})
+    capture = lowered(facts, "n", "snow", [], ({"input": b"1"}, {"input": 4}), {"k": 1})
     assert (capture.target, capture.provenance, capture.tool) == (
         "owl",
         "simulated",
