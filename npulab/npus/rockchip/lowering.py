@@ -80,6 +80,8 @@ def lower(
         conv = _product(conv, layer, x)
     zero = conv.weight_q.zero_point
     buffers = {"coefficients": layouts.pack_weights(conv.weights, conv.depthwise, zero)}
+    if not sums:
+        buffers["biases"] = biases(conv, bool(facts.get(TWICE)))
     if x is not None:
         codes = _codes(layer, conv.input_shape, x)
         buffers["input"] = packed_input(codes, conv, sums)
@@ -89,8 +91,6 @@ def lower(
     if sums:
         units = UNITS["sums"]
         parameters[ACCUMULATORS] = True
-    else:
-        buffers["biases"] = biases(conv, bool(facts.get(TWICE)))
     jobs, buffers[COMMANDS] = _linked(jobs, where["commands"], units, registers)
     used = {name: at for name, at in where.items() if name in buffers or name == "output"}
     return lowered(FACTS, name, chip, jobs, (buffers, used), parameters)
