@@ -170,8 +170,9 @@ class Job:
         return dict([*self.before, *self.writes])
 
     def read_with(self, registers: RegisterMap) -> Job:
-        """The job with the same register writes, and with ``words`` as the state that they leave in
-        the registers of another map."""
+        """The same job read with another map: its register writes stay, and ``words`` are what
+        these leave in the registers of that map.
+        """
         need("read_with", registers, RegisterMap, A_MAP)
         return replace(self, words=registers.state([*self.before, *self.writes]))
 

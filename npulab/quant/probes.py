@@ -298,8 +298,9 @@ def _input_scale(rules: Sequence[Rule], zero_point: int) -> float:
 def _codes_at(
     rules: Sequence[Rule], sums: Array, scales: tuple[float, float, float], zero_point: int
 ) -> Array:
-    """Outputs ``(rules, N)`` before the clamp; raises ValueError if a rule cannot say the
-    scales."""
+    """Outputs ``(rules, N)`` before the clamp; raises ValueError if a rule has no multiplier for
+    the ratio of these scales.
+    """
     codes = []
     for by in rules:
         multiplier, right_shift = by.multiplier(*scales)

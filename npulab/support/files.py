@@ -113,7 +113,8 @@ class _Plain(io.FileIO):
 
 def read_table(path: Path | str) -> list[dict[str, str]]:
     """The rows of a CSV table as dicts; blank lines and lines that begin with # are left out, and
-    guards (``cells``) are removed."""
+    the apostrophes that guard cells from spreadsheets (module ``cells``) are removed.
+    """
     lines = io.StringIO(read_bounded(Path(path), MOST_TABLE).decode("utf-8-sig"), newline="")
     rows = list(csv.DictReader(line for line in lines if line.strip() and line[0] != "#"))
     for row in rows:

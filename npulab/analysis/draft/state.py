@@ -26,7 +26,7 @@ from npulab.support.refuse import need, need_all, need_path
 from npulab.support.text import plural
 
 NAME = "registers.csv"
-NUMBERS = (int, float, np.integer)  # the edits say which of them a bit may be
+NUMBERS = (int, float, np.integer)  # taken as a bit; the edit refuses 2.5 itself
 SUFFIX = ".csv"
 AGAIN = (
     ", allowed is a file as it was read; save to another path, or open it again and replay the "

@@ -261,8 +261,10 @@ class _Evidence:
         return len(seen)
 
     def column(self, name: str, kinds: Sequence[str]) -> tuple[Array, Array] | None:
-        """(numbers (N,), which captures have it (N,)) of a name, from the first kind of source that
-        has it."""
+        """The numbers ``(N,)`` of a name and which captures have it ``(N,)``: from the first of
+        ``kinds`` (parameter, field) that knows the name, else from the bits that the name
+        states; None if it states none.
+        """
         for kind in kinds:
             if Expression(kind, (name,)) in self.columns:
                 return self.columns[Expression(kind, (name,))]

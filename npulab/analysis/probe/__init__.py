@@ -221,11 +221,12 @@ class ProbedLayout:
         )
 
     def register_map(self, block: str = "printed", *, evidence: str = "guess") -> RegisterMap:
-        """Return a map of the W words that decodes as the printer does; ``left_out`` are the
-        fields it cannot hold.
+        """Return a map of the W words that decodes as the printer does; ``left_out`` are the fields
+        it cannot hold.
 
-        If fields share bits it has the narrow ones, unless their false positive probability is
-        above 0.01. A text is an enum, decoded as 0 or 1.
+        Of fields that share bits it has the narrow ones, unless their false positive probability is
+        above 0.01. A field that the printer shows as one of two texts is an enum of the values 0
+        and 1.
         """
         rows = []
         for row in self._mapped.rows:

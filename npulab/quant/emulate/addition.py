@@ -47,7 +47,7 @@ BODIES = {
     ("tflite-builtin", "uint8"): Body(DoubleRounding("body", ties="floor"), 8, 16),
     ("tflite-builtin", "int16"): Body(SingleRounding("body"), 16, 32),
 }
-# where nothing is delegated
+# an addition that XNNPACK does not take over runs in TFLite's own kernels
 BODIES |= {("xnnpack", dtype): body for (_, dtype), body in BODIES.items()}
 RULED = ("tflite-reference", "tflite-builtin", "xnnpack", "tflite-micro", "gemmlowp")
 HEAVIEST = 255  # weight of the input with the larger scale, where a sum is a convolution

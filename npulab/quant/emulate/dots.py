@@ -185,8 +185,8 @@ class _Block:
         """The whole block, as the pseudo-code at the top has it."""
         panel_pitch = cgutils.unpack_tuple(self.builder, self.packed.strides)[0]
         panel_starts = self._starts(panel, self.wide, panel_pitch)
-        # bytes from the first column to each panel's, the same in the first sums and in a row of
-        # the output: both are int32
+        # where each panel's columns begin, in bytes; one list serves the first sums and a row of
+        # the output, as both are int32
         column_starts = self._starts(panel, self.wide, INT64(VECTOR_BYTES))
         sums = self._loop(row, panel_starts, column_starts)
         self._store(row, column_starts, sums)

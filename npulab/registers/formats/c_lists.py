@@ -36,7 +36,7 @@ class Open:
     lone: list[str]
     children: Mapping[str, list[str]]  # by the register that their names begin with
     hexadecimal: Set[str]  # those that are written as offsets are
-    marks: set[str]  # those that are named as registers are, if most are
+    marks: set[str]  # those with a register's name (NAMED); empty if these are not most
     by_macro: Mapping[str, str]
 
 

@@ -55,14 +55,15 @@ def is_c(head: bytes) -> bool:
 
 
 def read_c(path: Path, define: Sequence[str] = (), include: Sequence[Path] = ()) -> RegisterTable:
-    """Return the registers that a C file says in structs, in macros, or in both; ``reading`` of the
-    table says what is lost.
+    """Return the registers that a C file says in structs, in macros, or in both; the table's
+    ``reading`` says what is lost.
 
     ``define`` holds ``NAME=VALUE`` of names that other headers have; files of ``include`` are read
-    before this file. Nothing is run, and no other file is opened. A UserWarning names what is
-    lost, silent holes of a struct (word, bits) and names of an enum that were left out. Raises
-    ValueError with file and line for a file that says no register, MissingPackage without
-    libclang (extra ``maps``).
+    before this file. Nothing is run, and no other file is opened.
+
+    A UserWarning names what is lost, the enum names that were left out, and the silent holes: bits
+    inside a struct that no member has. Raises ValueError with file and line for a file that says no
+    register, MissingPackage without libclang (extra ``maps``).
     """
     path = Path(path)
     source = read_source(path, define, [*map(Path, include)])

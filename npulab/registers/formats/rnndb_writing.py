@@ -106,8 +106,9 @@ def _registers(rows: Sequence[Row]) -> list[WrittenRegister]:
 
 
 def _joined(fields: Sequence[dict[str, Any]], register: str) -> Iterator[dict[str, Any]]:
-    """Yield the fields; the two halves of a 64-bit field are joined if readers will give the
-    joined field the same name."""
+    """Yield the fields; the two halves of a 64-bit field become one, if its name after reading the
+    file is the one that the halves have.
+    """
     lower: dict[Any, dict[str, Any]] = {}
     upper: dict[Any, dict[str, Any]] = {}
     for field in fields:

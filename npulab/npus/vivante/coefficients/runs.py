@@ -274,7 +274,9 @@ def _split(data: bytes, stops: list[int], order: Order) -> Streams | None:
 
 
 def _split_runs(data: bytes, stops: list[int], order: Order, fast: bool) -> Streams | None:
-    """Return the same of streams with runs, all of one width."""
+    """Return weights and words as ``_split`` does, but of streams with runs, whose counts of zeros
+    are all of one width.
+    """
     zrl = data[0]
     width, streams = zrl + WEIGHT_BITS, [data[start:stop] for start, stop in pairwise(stops)]
     if any(2**zrl * (8 * len(stream) // width) < order.length for stream in streams):
