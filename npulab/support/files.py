@@ -231,6 +231,7 @@ class Lines:
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                     os.fsync(file.fileno())
                 except BaseException:
+                    # a write that failed may have left the beginning of the line
                     os.truncate(self.path, self._size)
                     raise
         self._size += len(line)
@@ -248,6 +249,8 @@ def locked(*paths: Path) -> Iterator[None]:
     mine: set[Path] = _held.__dict__.setdefault("folders", set())
     wanted = {path.resolve().parent for path in paths} - mine
     with ExitStack() as held:
+        # all writers lock folders in one order, so that two of them never hold what the other waits
+        # for
         for folder in sorted(wanted):
             folder.mkdir(parents=True, exist_ok=True)
             if fcntl is None or not _lock(folder, held):
@@ -260,6 +263,8 @@ def locked(*paths: Path) -> Iterator[None]:
 
 
 def _lock(folder: Path, held: ExitStack) -> bool:
+    # flock belongs to the opened folder and not to the process, so that threads exclude each other
+    # too
     handle = os.open(folder, os.O_RDONLY)
     held.callback(os.close, handle)
     end = time.monotonic() + PATIENCE
@@ -364,6 +369,8 @@ def replace_files(
                 if known is None:
                     what = "is there now and was not"
                 raise ValueError(f"{path}: {what} since it was opened{advice}")
+        # all bytes are on the disk before the first file changes, so that a full disk changes
+        # nothing
         for path, data in after.items():
             with _as(path):
                 parts[path] = _hidden_file(path, data)
@@ -375,6 +382,7 @@ def replace_files(
                 else:
                     part.replace(path.resolve())
             undo.callback(_put_back, path, before.get(path))
+        # every file has its new contents, and none may be put back from here on
         undo.pop_all()
     _sync_folders(path.resolve() for path in after)
     return list(after)
@@ -453,6 +461,7 @@ def _set_mode(path: Path, mode: int) -> None:
 
 def _sync_folders(paths: Iterable[Path]) -> None:
     """Write the entries of the folders of these paths to the disk, if the system allows that."""
+    # a new name survives a crash of the system only once its folder is on the disk as well
     for folder in {path.parent for path in paths}:
         with suppress(OSError), ExitStack() as opened:
             handle = os.open(folder, os.O_RDONLY)

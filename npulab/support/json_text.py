@@ -70,6 +70,7 @@ def json_of(
 
 def _deeper(value: Any, most: int) -> bool:
     """True if lists and dicts are nested more than ``most`` deep in a value."""
+    # values are looked at level by level, as a recursion would meet Python's own limit
     level = [value]
     for _ in range(most + 1):
         inner: list[Any] = []
@@ -154,6 +155,7 @@ def _refused_place(text: str, hooks: dict[str, Any]) -> int:
         return value
 
     decoder.parse_object = parse_object
+    # the scanner in C does not call a parse_object that was replaced, the one in Python does
     decoder.scan_once = json.scanner.py_make_scanner(decoder)  # type: ignore[attr-defined]
     try:
         decoder.decode(text)

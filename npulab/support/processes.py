@@ -151,6 +151,7 @@ def execute(
                 bufsize=0,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
+                # a group of its own lets one signal end the program's children as well
                 start_new_session=True,
             )
         except OSError as error:
@@ -159,6 +160,8 @@ def execute(
         assert process.stderr is not None
         with process.stderr as errors:
             try:
+                # a child may keep the pipe open without writing, and a read that waits would miss
+                # the time limit
                 os.set_blocking(errors.fileno(), False)
                 ready.register(errors, selectors.EVENT_READ)
                 while process.poll() is None and time.monotonic() < until:
@@ -207,6 +210,7 @@ def _kill(process: subprocess.Popen[bytes]) -> bool:
         if _sent(process, signal.SIGKILL):
             _wait(process, GRACE)
             until = time.monotonic() + GRACE
+            # signal 0 ends nothing: it only tells whether a process of the group is left
             while _sent(process, 0) and time.monotonic() < until:
                 time.sleep(POLL / 50)
     return process.poll() is not None
