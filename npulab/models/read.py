@@ -256,6 +256,7 @@ def _find(graph: Graph) -> tuple[list[_Found], dict[int, str]]:
         makers |= dict.fromkeys(operator.outputs, number)
         for tensor in operator.inputs:
             users.setdefault(tensor, []).append(number)
+    # a tensor that several operators take cannot be hidden inside of a layer
     lone = {tensor: numbers[0] for tensor, numbers in users.items() if len(numbers) == 1}
     for number, operator in enumerate(graph.operators):
         if number in taken or operator.name not in MAIN:
@@ -263,6 +264,8 @@ def _find(graph: Graph) -> tuple[list[_Found], dict[int, str]]:
         part = _LayerParts(graph, makers, lone, number)
         try:
             layers.append(part.read())
+            # only a layer that could be read takes operators, so that those beside a refused one
+            # are reported
             taken |= part.taken
         except ValueError as error:
             problems[number] = f"operator {number}, {operator.name}: {error}"
@@ -417,6 +420,8 @@ class _LayerParts:
         _at(operator.inputs, 0), _at(operator.outputs, 0)
         if operator.name == "BITWISE_XOR":
             mask = self.graph.data(_at(operator.inputs, 1)).tobytes()
+            # an xor that leaves some bits does not reverse the order of values, as a complement
+            # does
             if mask.strip(b"\xff"):
                 return None
         self.taken.add(number)
@@ -528,6 +533,7 @@ class _LayerParts:
         # for other shapes the border is left out: the layer itself refuses them
         shaped = padding in PADDINGS and min(stride) > 0 and len(shape) == 3 and len(kernel) == 2
         if shaped and np.any(border):
+            # the file's padding counts from the image that has the border already
             padded = (np.array(shape[:2]) + border.sum(axis=1)).tolist()
             border = border + np.array(pads(padding, tuple(padded), kernel, stride, dilation))
             padding = tuple(map(tuple, border.tolist()))

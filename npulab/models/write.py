@@ -175,6 +175,7 @@ class _Draft:
     def __init__(self) -> None:
         self.tensors: list[Tensor] = []
         self.operators: list[Operator] = []
+        # TensorFlow Lite's schema keeps buffer 0 empty: a tensor without a constant names it
         self.buffers = [b""]
         self.prefix = ""
 
