@@ -161,6 +161,8 @@ def _convolution(
     weights = Weights(count, *layer.kernel, channels, *atoms)
     entries, banks = _buffered(Cube.packed(*layer.input_shape, chip["memory_atom"]), weights, chip)
     zero, wide = layer.input_q.zero_point, layer.weights.astype(np.int64)
+    # The unit multiplies codes with their zero point in them, which the bias takes off; the padding
+    # has that zero point as its value, so that this holds at the border too.
     bias = layer.bias.astype(np.int64) - zero * wide.sum((1, 2, 3))
     scales = np.broadcast_to(layer.weight_q.scale, (count,))
     multiplier, shift = RULE.multiplier(layer.input_q.scale, scales, layer.output_q.scale)
@@ -217,6 +219,8 @@ def _buffered(cube: Cube, weights: Weights, chip: Features) -> Pair:
     full, rest = divmod(cube.surfaces, atoms)
     entries = full * cube.width
     if rest:
+        # Surfaces that fill no whole entry take a power of two of its atoms, and the other atoms
+        # hold further pixels.
         entries += ceil_div(cube.width, atoms // 2 ** (rest - 1).bit_length())
     banks = ceil_div(entries * cube.height, chip["cbuf_entries"])
     group = min(weights.kernels, weights.group) * weights.used // weights.kernels
@@ -287,6 +291,8 @@ def _pooling(layer: Pool2D, quantities: Quantities) -> FieldValues:
             layer.pads,
             "with averages is none: the unit divides by the whole window",
         )
+        # The unit rounds after each reciprocal: with the first worth exactly 1, only the second
+        # rounding can change a value.
         reciprocals = RECIPROCAL, (RECIPROCAL + taps // 2) // taps
         refuse_if(
             not averages(taps, *reciprocals),

@@ -89,6 +89,8 @@ def _event(line: int, words: Sequence[str], folder: Path, names: dict[int, str])
     if what == "read_reg":
         mask = number(arguments[1], WORDS, "mask")
     value = number(arguments[-1], WORDS, "value")
+    # A poll of the interrupt status until a bit is set waits for the end of a job, as ``wait``
+    # does.
     if names[offset] == INTERRUPTS:
         if mask & value:
             return Done(line)

@@ -73,6 +73,8 @@ def for_convolution(v: Fields, memory: Memory) -> Shape:
     image = bool(v["CDMA.D_DATAIN_FORMAT.DATAIN_FORMAT"])
     stored = fetch.stored_weights(v, size, image)
     rows, columns = v.pair("CSC.D_DATAOUT_SIZE_0.DATAOUT_{}")
+    # Registers can state a product of sizes that no simulation ends with, so that the sizes are
+    # bounded before memory is looked at.
     _few(stored.kernels * rows * columns, "the accumulators")
     _few(prod(stored.shape[1:]), "the weights of a kernel", MOST_TAPS)
     _few(prod(stored.shape) * rows * columns, "the products", MOST_PRODUCTS)

@@ -156,6 +156,8 @@ def looked_up(values: Array, tables: Tables, how: Lookup, rounding: str = "half-
     lo = entered(values, how.lo, LO_ENTRIES, how.fraction_bits)
     le_hit = ~(le.under | le.over)
     lo_hit = ~(lo.under | lo.over)
+    # The later lines win. A value that both tables hit, or miss on different sides, is left to the
+    # hybrid priority.
     wins_lo = np.where(le_hit == lo_hit, how.hybrid_lo, lo_hit)
     wins_lo = np.where(le.over & lo.over, how.over_lo, wins_lo)
     wins_lo = np.where(le.under & lo.under, how.under_lo, wins_lo)
@@ -171,6 +173,7 @@ def entered(values: Array, table: Index, entries: int, fraction_bits: int) -> En
     values outside."""
     far = values - table.start
     under = far <= 0
+    # Values under the table are replaced later; until then 1 keeps the powers of two in range.
     far = np.maximum(far, 1)
     if table.exponent:
         # frexp is exact: distances have fewer bits than a double.
@@ -182,6 +185,7 @@ def entered(values: Array, table: Index, entries: int, fraction_bits: int) -> En
     elif table.select < 0:
         index, fraction = far * 2 ** min(-table.select, 20), np.zeros_like(far)
     else:
+        # The register allows shifts that int64 does not; 62 already moves every bit out.
         select = min(table.select, 62)
         index, rest = far >> select, far & (2**select - 1)
         fraction = rest * 2 ** max(fraction_bits - select, 0)

@@ -174,6 +174,7 @@ def pooled(fields: Fields, x: Array, rows: Axis, columns: Axis, rules: Rules = R
     y = rows.pooled(columns.pooled(x, 2, method), 1, method, times=columns.kernel)
     if method != AVERAGE:
         return y
+    # Each reciprocal has its own rounding, so that the other order would give other averages.
     for name in ("WIDTH", "HEIGHT"):
         reciprocal = fields[f"PDP.D_RECIP_KERNEL_{name}.RECIP_KERNEL_{name}"]
         y = shifted(y * reciprocal, RECIPROCAL_BITS, rules.rounding)
