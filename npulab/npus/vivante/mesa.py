@@ -244,6 +244,7 @@ def _capture(
             buffers["coefficients"] = _as_sent(buffers["coefficients"])
         for job in jobs:
             if job.start:
+                # The six low bits of the register are the number of the slot (states.csv).
                 addresses["nn"] = dict(job.start.writes)[STARTS["NN"]] // ALIGN * ALIGN
     return Capture(
         name,
@@ -343,6 +344,8 @@ def _signs(operation: Operation) -> Iterator[tuple[str, int]]:
     used = _plain_cores(np.frombuffer(data, "<u4"))
     if used:
         yield "plain_coefficients", 1
+        # A job of no more channels than it uses cores may leave cores idle, and does not tell how
+        # many the chip has.
         if operation.values["out_image_z_size"] > used:
             yield "nn_cores", used
     elif data[0] // 16 == HUFFMAN_VERSION:

@@ -115,6 +115,7 @@ def _addition(layer: Add, facts: Features) -> Conv2D:
         kernel[0, 0, 0] = weights
         plane = height * width
         columns = _divisor(plane, WIDEST_ADDITION)
+        # The widest length that divides a plane has to win, and is assigned last.
         for usual in reversed(ADDITION_WIDTHS):
             if plane % usual == 0:
                 columns = usual

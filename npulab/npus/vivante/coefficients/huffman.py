@@ -382,6 +382,7 @@ def join(streams: list[tuple[int, bytes]], coefficients: Coefficients, geometry:
     """Return header, (bits, bytes) of each stream, biases, and zeros up to the size."""
     c, g = coefficients, geometry
     packed = 0
+    # The first symbol lies in the lowest bits of the word, so that it is put in last.
     for length in reversed(c.symbols):
         packed = packed * 2**LENGTH_BITS + length
     head = layout(g.cores).build(

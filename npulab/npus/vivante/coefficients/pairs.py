@@ -187,6 +187,7 @@ def _steps(data: bytes, bits: int, table: Array, steps: int) -> Array | None:
     while len(found) < steps and at < bits:
         base = at // 8
         size = min(8 * CHUNK, bits - 8 * base)
+        # A window that begins in the chunk may end up to a few bytes after it.
         windows = bits_at(data[base : base + CHUNK + 4], np.arange(size), 10).astype(np.uint16).data
         at -= 8 * base
         for _ in range(steps - len(found)):
@@ -263,6 +264,8 @@ def _written(stream: Array, tables: _Tables, flush: int) -> tuple[int, bytes]:
     payloads, payload_bits = _joined(stream, tables.payload)
     values = np.concatenate([codes, np.full(DELAY, flush, np.uint32)])
     widths = np.concatenate([code_bits, np.full(DELAY, 2 * CODE_BITS, np.uint32)])
+    # The escapes of a pair stand one step after its codes and its payloads two steps after, hence
+    # the shifted slices.
     values[1:-1] |= np.left_shift(escapes, widths[1:-1])
     widths[1:-1] += escape_bits
     values[2:] |= np.left_shift(payloads, widths[2:])
@@ -301,6 +304,8 @@ def choose_symbols(weights: Array) -> tuple[int, ...]:
     lengths = [max(min(byte, 255 - byte).bit_length(), byte // 255) for byte in range(256)]
     histogram = np.bincount(lengths, counts, buffers.SYMBOLS).tolist()
     out = list(range(buffers.SYMBOLS))
+    # A stable sort would order equal counts in another way than the driver, and the bytes of the
+    # buffer would differ from its bytes.
     for a, b in NETWORK:
         if histogram[out[a]] < histogram[out[b]]:
             out[a], out[b] = out[b], out[a]
