@@ -101,6 +101,8 @@ def expanded(rows: Iterable[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
         if row["bits"]:
             start, end = row["offset"], row["offset"] + row["bits"] // BYTE_BITS
             for word in range(start // WORD_BYTES, -(-end // WORD_BYTES)):
+                # a dict keeps each register once and in the table's order, from which the word gets
+                # its name
                 words.setdefault((row.get("block"), word), {})[row["register"]] = None
     names = Counter((row.get("block"), row.get("field")) for row in single)
     return [*chain.from_iterable(_word_rows(row, words, names) for row in single)], blocks
@@ -122,7 +124,8 @@ def repeats(rows: Iterable[Row], features: Iterable[str]) -> dict[str, Repeat]:
         base = _number(row, "offset", where) or 0
         counted, step = str(row.get("count") or "").strip(), 0
         counts, strides = tuple[int, ...](), tuple[int, ...]()
-        # a name in place of a number: the field that counts the items of a command
+        # a count that is a name is the field of a command that says its length, and no number of
+        # copies
         if counted.isidentifier():
             step = _number(row, "stride", where) or 0
         else:
@@ -228,6 +231,7 @@ def _word_rows(
         repeated = crosses and names[row.get("block"), row.get("field")] > 1
         if repeated or any(len(register) > 1 for register in registers):
             name = f"{row['register']}.{name}"
+        # without a place in the value the pieces in different words would be fields of their own
         if crosses:
             split = 0
     for part, register in zip(parts, registers, strict=True):
@@ -241,6 +245,7 @@ def _word_rows(
 def _shape(row: Row, where: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The counts and strides of a row."""
     counts, strides = _numbers(row, "count", where), _numbers(row, "stride", where)
+    # two negative counts would otherwise have a product that looks sound
     total = math.prod(max(count, 0) for count in counts)
     if len(counts) != len(strides) or not 1 <= total <= MOST_COPIES or min(strides, default=1) <= 0:
         raise ValueError(

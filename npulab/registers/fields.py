@@ -76,6 +76,7 @@ class Field:
     @cached_property
     def stored_below(self) -> tuple[int, int]:
         """Integers from 0 to below these are stored as they are: values, and raw values."""
+        # where bits of the value have no piece, no integer may skip the check of those bits
         if self.gaps:
             end = 0
         else:
@@ -163,6 +164,7 @@ class Field:
                 f"register {self.register} field {self.name}: got {value!r}, which {error}"
             ) from None
         if self.meaning.kind == "signed":
+            # 2**64 does not fit into int64, and the cast wraps a negative number to the same bits
             if self.width == 64:
                 return raw.astype(np.uint64)
             half = 2 ** (self.width - 1)
@@ -171,6 +173,7 @@ class Field:
 
     def _fitting(self, raw: Array, low: int) -> Array:
         high = low + 2**self.width
+        # the extremes alone show that all values fit, without a mask as large as the array
         if (
             raw.size
             and raw.dtype.kind in "iu"

@@ -246,6 +246,8 @@ class RegisterMap:
         return isinstance(name, str) and name in self._keys
 
     def __getattr__(self, name: str) -> Field:
+        # copy and pickle ask a map without attributes for private names: to look these up in _keys
+        # would ask for _keys again, without end
         if name.startswith("_") or name not in self._keys:
             raise AttributeError(f"register map has no field or attribute {name!r}")
         return self._keys[name]
@@ -390,7 +392,8 @@ class RegisterMap:
             _turn(rows[some].T, columns)
             for word, lsb, width, at, values, first in steps:
                 run, into = columns[word], values[some]
-                # the first piece is cut in the place of its values, which saves a copy
+                # the first piece of a field of one word is cut where its values belong, which saves
+                # a copy
                 room = scratch
                 if first and into.itemsize == WORD_BYTES:
                     room = into
@@ -398,6 +401,8 @@ class RegisterMap:
                     run = np.right_shift(run, lsb, room)
                 if lsb + width < WORD_BITS:
                     run = np.bitwise_and(run, 2**width - 1, room)
+                # a piece that ends above bit 32 of its value would lose bits if it were shifted as
+                # uint32
                 if at and at + width <= WORD_BITS:
                     run = np.left_shift(run, at, room)
                 elif at:
@@ -576,6 +581,8 @@ class RegisterMap:
         for block, offset, _ in self.registers:
             offsets.setdefault(block, []).append(offset)
         repeat = {block: self.repeats.get(block, Repeat()) for block in offsets}
+        # places are counted before one is made, as a few cells of a table can state millions of
+        # copies
         count = sum(len(offsets[block]) * math.prod(repeat[block].counts) for block in offsets)
         if count > MOST_PLACES:
             raise ValueError(

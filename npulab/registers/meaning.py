@@ -99,6 +99,8 @@ class Meaning:
                 reach = max(reach, bits) + 1
             elif operation == "*":
                 reach = reach + bits
+            # a shift divides in float64: what that cannot hold exactly gets a reach that is refused
+            # below
             elif reach <= FLOAT_BITS:
                 reach = reach
             else:
@@ -142,6 +144,7 @@ class Meaning:
             raise ValueError("is not a number of at most 64 bits")
         if self.kind in FLOATS:
             real, stored = FLOATS[self.kind]
+            # numpy would turn a number that is too large for the type into infinity
             if np.any(np.isfinite(out) & (np.abs(out) > np.finfo(real).max)):
                 raise ValueError(f"is out of the range of {np.dtype(real)}")
             return out.astype(real).view(stored).astype(np.int64)
@@ -150,6 +153,7 @@ class Meaning:
         if out.dtype.kind != "f":
             if out.dtype.kind in "iu" and not self.kind and not self.steps:
                 return out
+            # the cast to int64 would make such a number negative
             if out.dtype == np.uint64 and np.any(out > np.uint64(2**63 - 1)):
                 raise ValueError("is too large")
             out = out.astype(np.int64)

@@ -114,6 +114,7 @@ def _spread(facts: Facts, macro: Macro) -> Spread | None:
             elements = len(chosen)
     elif f"{name}[0]" in values:
         first = values[f"{name}[0]"]
+        # any two elements are evenly apart: only the third tells whether the macro is an array
         second, third = values.get(f"{name}[1]", -1), values.get(f"{name}[2]", -1)
         strides, linear = [second - first], third - second == second - first
     elif f"{name}[0,0]" in values:

@@ -349,6 +349,8 @@ def _elements(roles: Roles, lost: list[Lost]) -> list[PlacedRegister]:
     for register in registers:
         if register.macro in roles.facts.members:
             continue
+        # headers included for their macros would add all of their registers; those count whose
+        # fields this file says, or all of them if the file itself has none
         included = register.position < own and mine
         if included and not any(bits.position >= own for bits in register.fields):
             continue
@@ -469,6 +471,8 @@ class RowWriter:
             if mask <= 0:
                 self.lost.append(Lost("field", bits.name, bits.position, "nothing says its bits"))
                 continue
+            # a map refuses overlapping fields, so that each goes to the first block that has its
+            # bits free
             level = 0
             while level < len(taken) and taken[level] & mask:
                 level += 1
@@ -576,6 +580,7 @@ def _meanings(source: Source) -> dict[str, str]:
         words = []
         if kind == "int32_t" or "(int32_t)" in body:
             words.append("signed")
+        # only a power of two is a place of the binary point, which >> states
         if factor and int(factor[1]).bit_count() == 1:
             words.append(f"raw>>{int(factor[1]).bit_length() - 1}")
         elif shift and 0 < int(shift[1]) < WORD_BITS:

@@ -220,7 +220,8 @@ class Layout:
         """Return a struct or union laid out; raises NotUnderstoodError."""
         place = cursor.location.offset
         if place not in self.laid:
-            # a record that is asked for again while it is laid out holds itself
+            # the refusal stands here until the record is laid out: a record that holds itself meets
+            # it instead of an endless recursion
             self.laid[place] = NotUnderstoodError("it holds itself")
             try:
                 self.laid[place] = self._record(cursor)
@@ -284,6 +285,8 @@ class Layout:
         if not self.aligns:
             return False
         if place not in self.odd:
+            # an answer has to be there before the members are asked, one of which may hold this
+            # record
             self.odd[place] = False
             self.odd[place] = any(map(self._has_odd, cursor.type.get_fields()))
         return self.odd[place]
@@ -465,6 +468,8 @@ def alternatives(members: Sequence[MemberRuns]) -> list[Run]:
         runs += named
     clash, last = False, (0, -1)
     for start, end, n in sorted(owners):
+        # in the order of their starts a run overlaps an earlier one if it begins before the
+        # furthest end
         clash |= start < last[0] and n != last[1]
         last = max(last, (end, n))
     # holes of a single member stay; several members may fill each other's holes

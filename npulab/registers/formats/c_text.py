@@ -367,6 +367,8 @@ def _holding(
         word = match[1]
         if word not in CONDITIONS and (n not in made or made[n][1] not in asked):
             continue
+        # __has_include would make the compiler look for files, and its answer would depend on the
+        # machine
         rest = re.sub(r"\b__has_\w+\s*(\([^()]*\))?", "0", match[2].replace("\\\n", " "))
         if word in CONDITIONS:
             depth += {"if": 1, "ifdef": 1, "ifndef": 1, "endif": -1}.get(word, 0)
@@ -375,9 +377,11 @@ def _holding(
                 continue
             if len(rest) > MOST_MEMBER or _depth(rest) > MOST_DEPTH:
                 rest = " 0"
+            # the compiler reports this declaration only if it reads the text after the directive
             lines += [f"#{word} {rest}", f"extern int npulab_{n};"]
         elif made[n][1] not in growing and len(rest) < MOST_MEMBER:
             lines.append(f"#{word} {rest}")
+    # the compiler would not accept a condition that the file leaves open
     lines += ["#endif"] * depth
     unit = _parsed("\n".join(lines), source.path)
     declared = {cursor.spelling for cursor in unit.cursor.get_children()}
@@ -400,6 +404,7 @@ def _growing(macros: Mapping[str, Macro]) -> set[str]:
     """
     sizes: dict[str, int] = {}
     for first in macros:
+        # a stack of its own, since chains of macros may be longer than Python's recursion goes
         stack = [first]
         while stack:
             name = stack[-1]
@@ -614,6 +619,8 @@ def _reason(text: str, macros: Container[str]) -> str:
 
 def _body(source: Source, spans: Sequence[tuple[int, int]], macros: Iterable[Macro]) -> str:
     """The text with each declaration and macro at its position."""
+    # what is left out stays as blanks, so that positions that the compiler reports need no
+    # translation
     out = bytearray(blank(source.code), "ascii")
     for start, end in spans:
         out[start:end] = source.code[start:end].encode()
@@ -624,6 +631,7 @@ def _body(source: Source, spans: Sequence[tuple[int, int]], macros: Iterable[Mac
             if macro.parameters is not None:
                 head += f"({','.join(macro.parameters)})"
             text = f"#define {head} {' '.join(macro.body.split())}"
+            # a longer text would overwrite what stands behind the macro
             directives.append((macro.position, text[: macro.end - macro.position]))
     for start, text in directives:
         out[start : start + len(text)] = text.encode()
@@ -658,6 +666,7 @@ def declarations(source: Source, wrong: dict[int, Wrong]) -> Iterator[tuple[int,
             words.append(name)
     head = re.compile(HEAD.format(words="|".join(words)))
     code, at = source.code, 0
+    # behind the last such word a search can only run to the end of the file in vain
     last = max(code.rfind(word) for word in words)
     while at <= last and (match := head.search(code, at)):
         depth, most, end = 0, 0, -1

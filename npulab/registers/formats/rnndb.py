@@ -95,6 +95,7 @@ def read_rnndb(path: Path, include: Sequence[Path] = ()) -> RegisterTable:
     folders += [*own.parents][:FOLDERS_ABOVE]
     tops = [*_tops(path, folders, {path.resolve()})]
     names = Names()
+    # a type may be used before its declaration, or in another file: all names come first
     for top in tops:
         declare(top, names)
     domains = [top for top in tops if top.tag == "domain"]
@@ -193,6 +194,8 @@ def _tops(path: Path, folders: Sequence[Path], seen: set[Path]) -> Iterator[Elem
                 raise ValueError(
                     f"{top.where}: import: got more than {FILES} files, at most {FILES} are allowed"
                 )
+            # a file counts as seen before its own imports are read, because two files may import
+            # each other
             seen.add(real)
             yield from _tops(real, folders, seen)
 
@@ -203,6 +206,7 @@ def _imported(element: Element, folders: Sequence[Path]) -> Path:
     if not file.is_absolute() and ".." not in file.parts:
         for folder in folders:
             real = (folder / file).resolve()
+            # a symbolic link in the folder may lead out of it
             if real.is_file() and real.is_relative_to(folder):
                 return real
     raise ValueError(

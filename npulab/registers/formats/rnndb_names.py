@@ -180,6 +180,7 @@ def parsed(element: Element, attribute: str, text: str) -> int:
     wrong = not NUMBER.fullmatch(text.strip())
     got = f"{attribute} {text!r}"
     refuse_if(wrong, _where(element), got, "is a whole number, decimal or 0x")
+    # base 0 of Python refuses decimal numbers with zeros in front, which these files may have
     return int(text, 16 if "x" in text.lower() else 10)
 
 

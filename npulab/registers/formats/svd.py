@@ -165,6 +165,7 @@ def _in_bytes(registers: Iterator[Register], root: View, device: Device) -> Iter
 def _registers(root: View, device: Device) -> Iterator[Register]:
     around = Around().of(root)
     peripherals = root.inner("peripherals")
+    # arrays in arrays multiply, so that a small file could ask for more registers than memory holds
     Counting(device).refuse(child for child in peripherals if child.tag == "peripheral")
     seen = set[tuple[str, str]]()
     for peripheral in peripherals:

@@ -64,6 +64,7 @@ def read_xml(path: Path, namespace: str, most: int) -> Element:
     try:
         parser.Parse(data, True)
     except (expat.ExpatError, LookupError, ValueError) as error:
+        # expat passes on the errors of the builder's handlers, which name the place already
         if str(error).startswith(f"{path}, line "):
             raise
         reason = str(error)
@@ -86,10 +87,13 @@ class Builder:
         self._count = 0
         self._in_text = False
         self.parser = expat.ParserCreate(namespace_separator=" ")
+        # without a buffer expat hands over the text of an element line by line
         self.parser.buffer_text = True
         self.parser.StartElementHandler = self._start
         self.parser.EndElementHandler = self._end
         self.parser.CharacterDataHandler = self._add_text
+        # entities that are made of entities grow without bound, and external ones would open other
+        # files
         self.parser.StartDoctypeDeclHandler = self._refuse
         self.parser.EntityDeclHandler = self._refuse
         self.parser.ExternalEntityRefHandler = self._refuse
@@ -103,6 +107,7 @@ class Builder:
                 f"{self._path}, line {line}: got more than {self._most} elements, at most "
                 f"{self._most} and {MOST_DEPTH} within each other are allowed"
             )
+        # a file has many elements of few names, which are kept once
         name = sys.intern(tag.removeprefix(self._namespace))
         element = Element(name, attributes or NOTHING, self._path, line)
         siblings = self.roots
