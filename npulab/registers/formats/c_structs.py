@@ -258,10 +258,10 @@ class Layout:
                 inner, plain, length = self._member(member, name, position, start)
             except NotUnderstoodError as error:
                 raise NotUnderstoodError(str(error), position) from None
-            # a bit-field of width 0 ends where the next member begins
-            end = start
             if member.spelling or length:
                 end = max(end, start + length)
+            else:  # a bit-field of width 0 ends where the next member begins
+                end = start
             if not union:
                 begin = end
             members.append(MemberRuns(inner, plain, name, position))
