@@ -20,6 +20,7 @@ import pandas as pd
 import pytest
 from conftest import CAPTURES
 from onert_by_hand import ARM, PATHS
+from test_models_by_hand import lines, long
 
 import npulab
 import npulab.analysis.mismatch.summary
@@ -27,7 +28,7 @@ import npulab.captures.target
 import npulab.layout
 import npulab.models
 import npulab.notebook.pictures
-from npulab import FullyConnected, QuantParams, cli
+from npulab import FullyConnected, QuantParams
 from npulab.captures.target import Hang, Unsupported
 from npulab.npus.onert import cache, layouts
 
@@ -43,20 +44,6 @@ LONG_SHAPES = [
     (17, 65, 33),
 ]
 KINDS = ["hybrid", "hybrid channels", "int8", "int8 channels", "uint8"]
-
-
-def long(*values: Any) -> list[Any]:
-    return [pytest.param(value, marks=pytest.mark.long) for value in values]
-
-
-def lines(capsys: pytest.CaptureFixture[str], *arguments: Any) -> tuple[int, str, str]:
-    """Exit status, output, and what was said beside it."""
-    try:
-        status = cli.main([str(one) for one in arguments])
-    except SystemExit as gone:
-        status = int(gone.code or 0)
-    told = capsys.readouterr()
-    return status, told.out, told.err
 
 
 def a_layer(
