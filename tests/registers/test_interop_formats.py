@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import time
+import tracemalloc
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -1228,6 +1229,16 @@ def test_arrays_in_arrays_are_counted_before_they_are_made(
     monkeypatch.setattr(svd_module, "_register", made)
     path = written(tmp_path, text, "x.svd")
     assert "dim 0" not in refused(lambda: read_svd(path), said)
+
+
+def test_a_register_of_a_thousand_million_bits_takes_no_memory(tmp_path: Path) -> None:
+    text = TOY.replace("<size>16</size>", "<size>1194871247</size>")
+    assert text != TOY
+    path = written(tmp_path, text, "x.svd")
+    tracemalloc.start()
+    refused(lambda: read_svd(path), "register H: got 1194871247 bits at offset 0x32")
+    assert tracemalloc.get_traced_memory()[1] < 2**24
+    tracemalloc.stop()
 
 
 @pytest.mark.parametrize("count", [150, pytest.param(5000, marks=pytest.mark.long)])

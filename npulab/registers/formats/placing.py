@@ -149,6 +149,9 @@ def placed(
     twice, for a value that no field of its width holds and for more than MOST_ROWS fields.
     """
     everything = [*_apart(registers, losses)]
+    # before their words are counted: a file may say a register of a thousand million bits
+    for register in everything:
+        _refuse_register(register)
     names = _shared(everything)
     rows: list[dict[str, Any]] = []
     occupancy = Occupancy()
@@ -199,6 +202,16 @@ def _apart(registers: Iterable[Register], losses: Losses) -> Iterator[Register]:
         yield register
 
 
+def _refuse_register(register: Register) -> None:
+    if register.size in SIZES and register.name and 0 <= register.offset < 2**WORD_BITS:
+        return
+    raise ValueError(
+        f"{register.where}: register {register.name or 'without a name'}: got {register.size} "
+        f"bits at offset {register.offset:#x}, allowed is a name, a size of {SIZES[0]} to "
+        f"{SIZES[-1]} bits, a power of two, and an offset below 2**32"
+    )
+
+
 def _of_words(register: Register) -> bool:
     return register.size >= WORD_BITS and not register.offset % WORD_BYTES
 
@@ -222,12 +235,6 @@ def _fields(
     names: Mapping[tuple[str, int], str],
 ) -> Iterator[tuple[Found, list[dict[str, Any]]]]:
     """Yield each field of a register with a row for each run of its bits."""
-    if register.size not in SIZES or not register.name or not 0 <= register.offset < 2**WORD_BITS:
-        raise ValueError(
-            f"{register.where}: register {register.name or 'without a name'}: got {register.size} "
-            f"bits at offset {register.offset:#x}, allowed is a name, a size of {SIZES[0]} to "
-            f"{SIZES[-1]} bits, a power of two, and an offset below 2**32"
-        )
     shift = 8 * (register.offset % WORD_BYTES)
     whole = Found("", 0, register.size - 1, register.where)
     fields = sorted(register.fields, key=lambda found: found.low) or [whole]
