@@ -420,7 +420,7 @@ def as_folder(name: str) -> Callable[[Path], None]:
             beside("mesa-compressed-000-000.bin"),
             "mesa-compressed-000-000.bin: goes with no job of the tensor processor",
         ),
-        (as_folder("mesa-output-001-000.bin"), "mesa-output-001-000.bin: is no file"),
+        (as_folder("mesa-output-001-000.bin"), "mesa-output-001-000.bin: is not a file"),
     ],
 )
 def test_broken_folders_say_which_file(
