@@ -107,8 +107,9 @@ def test_the_notebook_of_traces_runs_on_those_of_ones_own(monkeypatch: pytest.Mo
     said = "".join(
         output.get("text", "") for cell in ran.cells for output in cell.get("outputs", [])
     )
-    assert "32 of 32 equal, 974608 bytes compared" in said
-    assert "32 of 32 traces equal; 13 of 18 changed rules noticed" in said
+    # of one trace a range is 0 throughout, which is one value and not equal
+    assert "31 of 32 equal, 974608 bytes compared" in said
+    assert "31 of 32 traces equal; 13 of 18 changed rules noticed" in said
 
 
 def test_the_start_notebook_opens_on_a_picture_and_says_what_it_found() -> None:

@@ -119,7 +119,10 @@ def proved(seeds: range) -> int:
         assert same(layer, found), seed
         assert np.array_equal(given, x), seed
         result = npulab.check(capture)
-        assert (result.verdict, result.words) == ("equal", True), (seed, result.reason)
+        # outputs that are all 0 or all 0xFF are what memory may hold before a job ran
+        stored = set(result.captured.tobytes())
+        verdict = "one value" if stored in ({0}, {0xFF}) else "equal"
+        assert (result.verdict, result.words) == (verdict, True), (seed, result.reason)
         assert result.coefficients in (True, None), seed
         compared += result.compared
     return compared
