@@ -461,7 +461,9 @@ def test_gradients_are_those_of_central_differences(step: Step) -> None:
     table = check_gradients(step, seed=step.dim)
     assert table["relative"].max() < 1e-6
     assert {"forward_attention", "forward_ffn"} <= set(table["forward"])
-    assert (table["largest"] > 0).all()
+    # the weight of a single position is 1 whatever its score, so no gradient reaches the score
+    still = {"dq", "dk", "dwq", "dwk"} if step.seq == 1 else set()
+    assert set(table["gradient"][table["largest"] == 0]) == still
     assert set(table["kernel"]) == {name for name in KERNELS if "backward" in name} | {
         "weight_gradients",
         "loss",
