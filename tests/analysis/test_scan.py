@@ -569,7 +569,7 @@ def test_bits_that_hang_only_together_are_named_together(seed: int, count: int) 
     assert found.together == (tuple(sorted(hidden.tolist())),)
     assert set(found.kinds[hidden]) == {"control"}
     assert not found.certain[hidden].any()
-    assert any("hang together and not alone" in note for note in found.notes)
+    assert any("hang the device together and not alone" in note for note in found.notes)
     assert found.counts == {"data": 16, "control": count, "dead": 48 - count}
     assert found.hangs <= 40
 

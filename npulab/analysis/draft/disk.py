@@ -1,4 +1,4 @@
-"""A draft's files as they are read."""
+"""Reading a draft's files from the disk."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ def read(path: Path) -> bytes | None:
 
 
 def text_of(path: Path, data: bytes) -> str:
-    """Return the text of a table, its byte order mark kept; raises ValueError if it is not UTF-8
-    text or has too many lines."""
+    """Return the text of a table, with its byte order mark if it has one; raises ValueError if it
+    is not UTF-8 text or has too many lines.
+    """
     text = files.text_of(data, path, "utf-8")
     lines = data.count(b"\n") + data.count(b"\r")
     if lines > 4 * MOST_ROWS:

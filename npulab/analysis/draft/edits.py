@@ -1,4 +1,4 @@
-"""The edits of a draft by name, and checks of their arguments as JSON has them."""
+"""The edits of a draft by name, and checks of their arguments, which come from JSON."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import numpy as np
 from npulab.analysis.draft import laying, naming
 from npulab.analysis.draft.table import Edited, MapTable
 
-TEXT = 4096  # letters of an argument
-MOST = 256  # parts, names
-SHOWN = 80  # letters of what is refused
+TEXT = 4096  # the most letters of a text argument
+MOST = 256  # the most items of a list argument (widths, names)
+SHOWN = 80  # the most letters of a refused argument that an error text shows
 EDITS: dict[str, Callable[..., Edited]] = {
     "rename": naming.rename,
     "rename_register": naming.rename_register,
@@ -79,7 +79,7 @@ def _checked_names(value: Any) -> dict[int, str]:
         raise ValueError("names by raw, a whole number as text") from None
 
 
-# the check of a value from JSON for a parameter of an edit, by the annotation of the parameter
+# checks of an edit's arguments, by the annotation of the parameter
 CHECKS: dict[str, Callable[[Any], Any]] = {
     "str": _checked_text,
     "int": _checked_number,
@@ -93,10 +93,10 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
 
 
 def edited(table: MapTable, edit: Mapping[str, Any]) -> tuple[MapTable, str, dict[str, Any]]:
-    """Return the table after an edit, its sentence, and the edit without arguments that change
-    nothing.
+    """Return the edited table, the sentence of the edit, and the edit without arguments that have
+    their default.
 
-    Raises ValueError for an unknown edit or for arguments that the edit does not take; LookupError
+    Raises ValueError for an unknown edit and for arguments that the edit does not take; LookupError
     for an unknown field.
     """
     do: Any = edit
@@ -120,7 +120,9 @@ def edited(table: MapTable, edit: Mapping[str, Any]) -> tuple[MapTable, str, dic
             ) from None
     for parameter in parameters:
         if parameter.default is Parameter.empty and parameter.name not in arguments:
-            raise ValueError(f"{do}: got no {parameter.name}, allowed are {', '.join(takes)}")
+            raise ValueError(
+                f"{do}: got no argument {parameter.name!r}, allowed are {', '.join(takes)}"
+            )
     table, sentence = EDITS[do](table, **arguments)
     plain = {"do": do}
     for name, value in arguments.items():

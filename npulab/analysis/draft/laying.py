@@ -1,7 +1,7 @@
 """Edits that lay bits out anew: split, join, add, move, resize, shift.
 
-Each takes a table and returns the table after it and its sentence; whether the table is still a
-map is checked after the edit.
+Each edit takes a table and returns the edited table and a sentence that says what was done. The
+draft then checks whether the edited table still makes a map.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ NOT_SPLIT = {"value": "", "address": "", "align": None}
 def split(table: MapTable, field: str, widths: Sequence[int], names: Sequence[str] = ()) -> Edited:
     """Cut a field, from the low end of its value, into parts of these widths.
 
-    Without ``names`` the lowest part keeps the name and the rest has none; a blank name leaves a
-    part without one. Parts are plain numbers, with the field's evidence.
+    Without ``names`` the lowest part keeps the field's name and the other parts have no name; a
+    blank name leaves its part without a name. All parts are plain numbers and keep the field's
+    evidence.
     """
     label, item = labelled_field(table, field)
     what = f"split {label}"
@@ -58,7 +59,10 @@ def split(table: MapTable, field: str, widths: Sequence[int], names: Sequence[st
                 begun.append(key)
         if not part:
             bits = f"bits {low} to {end - 1}"
-            raise ValueError(f"{what}: got a part of {bits}, which no run holds")
+            allowed = "parts that have a bit of a run"
+            raise ValueError(
+                f"{what}: got a part of {bits}, where no run is, allowed are {allowed}"
+            )
         contiguous = len(part) == 1 and not part[0].at
         if contiguous or not name:
             part = [run._replace(at=None) for run in part]
@@ -69,10 +73,11 @@ def split(table: MapTable, field: str, widths: Sequence[int], names: Sequence[st
 
 
 def join(table: MapTable, low: str, high: str, name: str = "") -> Edited:
-    """Make one field of two, the bits of ``high`` above those of ``low``; two neighbouring runs of
-    a register, named in either order, are one run.
+    """Make one field of two, the bits of ``high`` above those of ``low``. Two runs that are
+    neighbours in a register, named in either order, become one run.
 
-    Without a name the field is called as the lower one or, if that has none, as the other.
+    Without ``name`` the joined field has the name of the lower field or, if that has none, of the
+    other field.
     """
     low, a = labelled_field(table, low)
     high, b = labelled_field(table, high)
@@ -127,9 +132,10 @@ def add(
     evidence: str = "guess",
     note: str = "",
 ) -> Edited:
-    """Name bits that have no name; with an ``offset`` in a register that is new, by its name (of
-    the first block) or block.name."""
-    # the parameters are those of the edit in a stored draft, so they stay apart
+    """Name bits that have no name. With an ``offset`` they are in a new register, and ``register``
+    is its name (in the first block) or block.name.
+    """
+    # stored drafts call this edit by these parameter names, so they are not grouped into one
     name = plain_name(name, "add", str(register))
     evidence = evidence.strip() or "unknown"
     values = {"field": name, "value": value.strip(), "evidence": evidence, "note": note.strip()}
@@ -147,13 +153,15 @@ def add(
 
 
 def move(table: MapTable, field: str, register: str | int, lsb: int, width: int = 0) -> Edited:
-    """Put a field of one run where no field is, with its own width or with ``width``; its bits
-    have automatic names again."""
+    """Move a field of one run to bits without a name, with its own width or with ``width``; the
+    bits that it leaves have automatic names again.
+    """
     label, item = labelled_field(table, field)
     run = _one_run(table, item, f"move {label}")
     [key] = table.keys_of(item)
     if width and width != run.width:
-        # the field has its smaller width when it moves: both places need not hold more
+        # The field moves at the smaller of both widths, so that neither place must have room for
+        # more bits than the field has there.
         if width < run.width:
             table, first = resize(table, field, width)
             table, second = move(table, field, register, lsb)
@@ -173,13 +181,13 @@ def move(table: MapTable, field: str, register: str | int, lsb: int, width: int 
 
 
 def resize(table: MapTable, field: str, width: int, shift: bool = False) -> Edited:
-    """Give a field of one run another width, its lowest bit staying; the bits that it gains must
-    have no name.
+    """Give a field of one run another width; its lowest bit stays where it is, and the bits that it
+    gains must have no name.
 
     With ``shift`` the field and everything after it in its block is laid out anew, as C lays out
-    bit-fields: one after the other, and in the next word if it does not fit into the rest of the
-    current one. What follows a gap that C would not have made stays, unless something is pushed
-    onto it.
+    bit-fields: one after the other, and in the next word if the bits left in the current word are
+    too few. A field after a gap that C would not have made keeps its place, unless an earlier field
+    is pushed onto it.
     """
     label, item = labelled_field(table, field)
     what = f"resize {label}"
@@ -197,10 +205,11 @@ def resize(table: MapTable, field: str, width: int, shift: bool = False) -> Edit
 
 
 def shift(table: MapTable, field: str, by: int, out_of: str = "") -> Edited:
-    """Move a field and those after it by so many bits (up; down if negative), up to the run that
-    gives its bits: ``out_of``, or else the next bits without a name.
+    """Move a field, and the fields between it and a giving run, by ``by`` bits in their register
+    (down if negative).
 
-    The bits that get free on the other side have no name.
+    The giving run loses as many bits: it is ``out_of``, or else the next run without a name that
+    has enough bits. The bits that get free on the other side have no name.
     """
     label, item = labelled_field(table, field)
     what = f"shift {label}"
@@ -220,8 +229,8 @@ def shift(table: MapTable, field: str, by: int, out_of: str = "") -> Edited:
         got = f"{by} bits"
         if out_of:
             got += f" out of {out_of}"
-        allowed = f"a run {side} it in its register that has more bits than that"
-        raise ValueError(f"{what}: got {got}, allowed is {allowed}")
+        allowed = f"1 or more bits that a run {side} it in its register can give"
+        raise ValueError(f"{what}: got {got}, allowed are {allowed}")
     before = table.map
     keys = {near[:3]: key for key, near in table.runs.items()}
     last = item
@@ -254,8 +263,11 @@ def shift(table: MapTable, field: str, by: int, out_of: str = "") -> Edited:
 def _place_of_giver(
     table: MapTable, beyond: Sequence[tuple[BitRun, Field]], bits: int, out_of: str
 ) -> int | None:
-    """Return the number of the run that can give so many bits: the first of ``out_of``, which
-    keeps a bit if it has a name, or else the first run without a name that has them."""
+    """Return the index in ``beyond`` of the run that gives ``bits`` bits; None if no run can.
+
+    With ``out_of`` it is the first run of that field, which must keep a bit if it has a name; else
+    it is the first run without a name that has enough bits.
+    """
     wanted = None
     if out_of:
         wanted = table.map[out_of]
@@ -289,7 +301,9 @@ def _names_of_parts(item: Field, label: str, count: int, names: Sequence[str]) -
 
 
 def _lies_below(first: Sequence[BitRun], second: Sequence[BitRun]) -> bool:
-    """True if both are one run, and the first ends where the second begins in a register."""
+    """True if each list has one run, and the first run ends where the second begins in the same
+    register.
+    """
     if len(first) != 1 or len(second) != 1:
         return False
     [lower], [upper] = first, second
@@ -297,8 +311,9 @@ def _lies_below(first: Sequence[BitRun], second: Sequence[BitRun]) -> bool:
 
 
 def _common_cells(lower: Mapping[str, str], upper: Mapping[str, str]) -> dict[str, str]:
-    """Return the value, address and alignment of a joined field: what one says and the other does
-    not contradict."""
+    """Return the cells value, address and align of a joined field: each is the cell of both rows,
+    or of one row if the other's is blank; blank if the rows contradict each other.
+    """
     kept = {}
     for column in ("value", "address", "align"):
         cells = {lower.get(column, ""), upper.get(column, "")} - {""}
@@ -312,7 +327,9 @@ def _common_cells(lower: Mapping[str, str], upper: Mapping[str, str]) -> dict[st
 
 
 def _new_register(table: MapTable, register: str, offset: int) -> tuple[str, str]:
-    """Return block and name of a register that a field is added to, by its name or block.name."""
+    """Return block and name of a register that a field is added to; ``register`` is its name or
+    block.name.
+    """
     blocks = [block for block, _, _ in table.map.registers]
     block, _, name = register.rpartition(".")
     if block not in blocks:
@@ -320,13 +337,14 @@ def _new_register(table: MapTable, register: str, offset: int) -> tuple[str, str
     known = table.register(BitRun(block, offset, 0, 0))
     if known not in ("", name):
         got = f"register {name!r} at offset {offset:#x}"
-        raise ValueError(f"add: got {got}, where {known} is, allowed is that name")
+        raise ValueError(f"add: got {got}, allowed is {known!r}, the register that is there")
     return block, plain_name(name, "add", "a register")
 
 
 def _one_run(table: MapTable, item: Field, what: str, named: bool = True) -> BitRun:
-    """Return the run of a field; raises ValueError for more runs and, if it must be ``named``, for
-    bits without a name."""
+    """Return the only run of a field; raises ValueError if it has more runs and, if it must be
+    ``named``, for bits without a name.
+    """
     runs = table.runs_of(item)
     got = ""
     if len(runs) > 1:
@@ -339,16 +357,20 @@ def _one_run(table: MapTable, item: Field, what: str, named: bool = True) -> Bit
 
 
 def _refuse_other_pieces(table: MapTable, item: Field, what: str) -> None:
-    """Refuse to move the pieces of a split field if chips with other features have more of them."""
+    """Raise ValueError if a split field has further pieces on chips with features that the draft
+    does not have.
+    """
     others = elsewhere(table, item)
     if others:
         feature = table.rows[others[0]]["feature"]
-        got = f"{item.name}, of which chips with {feature} have another piece"
-        raise ValueError(f"{what}: got {got}, allowed is a draft with that feature")
+        allowed = f"a draft with it, because it adds a piece to {item.name}"
+        raise ValueError(f"{what}: got a draft without feature {feature}, allowed is {allowed}")
 
 
 def _cut(run: BitRun, low: int, end: int) -> BitRun:
-    """Return the bits of a run that lie in the bits ``low`` to ``end - 1`` of the value."""
+    """Return the piece of a run that has the bits ``low`` to ``end - 1`` of the field's value; its
+    ``at`` counts from ``low``.
+    """
     at = run.at or 0
     first = max(at, low)
     last = min(at + run.width, end)
@@ -356,7 +378,9 @@ def _cut(run: BitRun, low: int, end: int) -> BitRun:
 
 
 def _merged(runs: Sequence[BitRun]) -> list[BitRun]:
-    """Return the runs, those that follow one another in value and register as one."""
+    """Return the runs; two runs become one if the second goes on where the first ends, both in the
+    register and in the value.
+    """
     out = [runs[0]]
     for run in runs[1:]:
         last = out[-1]
@@ -370,7 +394,9 @@ def _merged(runs: Sequence[BitRun]) -> list[BitRun]:
 
 
 def _evidence(a: Field, b: Field) -> str:
-    """Return how sure two fields are as one: the weaker evidence, if both have a name."""
+    """Return the evidence for two fields joined into one: the weaker of the two if both have a
+    name; that of bits without a name does not count.
+    """
     if a.automatic:
         return b.evidence
     if not b.automatic:
@@ -381,22 +407,25 @@ def _evidence(a: Field, b: Field) -> str:
 
 
 def _carried(table: MapTable, key: int, target: BitRun) -> MapTable:
-    """Return the table with a row in another register, its note with it."""
+    """Return the table with a row moved to a run in another register; the note and the other cells
+    move with it.
+    """
     row = cells_without_place(table.rows[key])
     table, _ = table.added(target, row)
     return table.without(key)
 
 
 def _laid_anew(table: MapTable, key: int, width: int, label: str) -> MapTable:
-    """Return the table with a row of another width, and those after it in its block laid out
-    anew."""
+    """Return the table with another width for one row; this row and all rows after it in its block
+    are laid out anew.
+    """
     block = table.runs[key].block
     order = sorted((run, near) for near, run in table.runs.items() if run.block == block)
     keys = [near for _, near in order]
     rows = {near: row for near, row in table.rows.items() if row.get("block", "") == block}
     if rows.keys() != set(keys) or shaped(rows.values()):
         got = "a block with arrays or rows of other features"
-        raise ValueError(f"resize {label}: got {got}, allowed with shift is one without")
+        raise ValueError(f"resize {label}: got {got}, allowed with shift is a block without them")
     start = keys.index(key)
     old = 0
     if start:
@@ -406,7 +435,7 @@ def _laid_anew(table: MapTable, key: int, width: int, label: str) -> MapTable:
     for run, near in order[start:]:
         end = _end(run)
         first = end - run.width
-        # C goes on to the next word if the rest of this one does not suffice
+        # C begins a field in the next word if the bits left in this word are too few
         rest = -old % WORD_BITS
         packed = first == old or (rest and first - old == rest < run.width)
         if not packed:

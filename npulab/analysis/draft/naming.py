@@ -1,7 +1,7 @@
 """Edits that leave the bits where they are: names, values, evidence, notes.
 
-Each takes a table and returns the table after it and its sentence; whether the table is still a
-map is checked after the edit.
+Each edit takes a table and returns the edited table and a sentence that says what was done. The
+draft then checks whether the edited table still makes a map.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from npulab.registers.names import FIELD
 from npulab.support.refuse import refuse_if
 
 PLAIN = "a plain number"
-NEAR = 12  # names of registers that a refusal lists
-# what a row of bits without a name says
+NEAR = 12  # the most names of registers that an error text lists
+# the cells of a row whose bits have no name
 NAMELESS = {
     "field": "",
     "at": None,
@@ -28,7 +28,7 @@ NAMELESS = {
 
 
 def rename(table: MapTable, field: str, name: str) -> Edited:
-    """Give a field, or bits that have none, a name."""
+    """Give a name to a field or to bits without a name."""
     label, item = labelled_field(table, field)
     name = plain_name(name, "rename", label)
     table, keys = rows_of(table, item)
@@ -61,14 +61,17 @@ def rename_register(table: MapTable, register: str | int, name: str) -> Edited:
 def retype(
     table: MapTable, field: str, value: str = "", names: Mapping[int, str] | None = None
 ) -> Edited:
-    """Say how raw becomes value; ``names`` go into the enum, and a blank name takes one away."""
+    """Set how raw becomes a field's value. ``names`` (by raw) go into the enum that the value
+    names; a blank name removes the name of its raw.
+    """
     label, item = labelled_field(table, field)
     what = f"retype {label}"
     value = value.strip()
     if names and not value:
         value = f"enum:{item.name}"
     if names and not value.startswith("enum:"):
-        raise ValueError(f"{what}: got names for value {value!r}, allowed are names for an enum")
+        allowed = "allowed with names is enum:NAME or no value"
+        raise ValueError(f"{what}: got value {value!r} with names, {allowed}")
     table, keys = rows_of(table, item)
     table = table.all_changed(keys[1:], {"value": ""})
     table = table.changed(keys[0], {"value": value})
@@ -88,7 +91,7 @@ def retype(
 
 
 def set_evidence(table: MapTable, field: str, evidence: str) -> Edited:
-    """Say how sure a field is, in all its rows."""
+    """Write the evidence of a field into all its rows; blank text counts as unknown."""
     label, item = labelled_field(table, field)
     evidence = evidence.strip() or "unknown"
     table, keys = rows_of(table, item)
@@ -100,7 +103,7 @@ def set_evidence(table: MapTable, field: str, evidence: str) -> Edited:
 
 
 def set_note(table: MapTable, field: str, note: str) -> Edited:
-    """Say what is known of a field, in the row of its low end."""
+    """Write a note on a field into the row of its lowest bits."""
     label, item = labelled_field(table, field)
     table, keys = rows_of(table, item)
     note = note.strip()
@@ -109,7 +112,7 @@ def set_note(table: MapTable, field: str, note: str) -> Edited:
 
 
 def set_address(table: MapTable, field: str, address: bool = True) -> Edited:
-    """Say that a field points into memory, or that it does not, in all rows of it."""
+    """Mark a field in all its rows as an address in memory, or as no address."""
     label, item = labelled_field(table, field)
     table, keys = rows_of(table, item)
     cell, words = "", "no address"
@@ -133,14 +136,17 @@ def remove(table: MapTable, field: str) -> Edited:
 
 
 def labelled_field(table: MapTable, field: str) -> tuple[str, Field]:
-    """Return the shortest name of a field, and the field; raises LookupError with names that are
-    near."""
+    """Return the shortest name of a field, and the field; raises LookupError with similar names if
+    the map has no such field.
+    """
     item = table.map[field]
     return table.map.key(item), item
 
 
 def rows_of(table: MapTable, item: Field) -> tuple[MapTable, list[int]]:
-    """Return the rows of a field from the low end of its value; bits without a row get one."""
+    """Return the table and the keys of a field's rows, from the low end of its value; bits without
+    a row get a new row.
+    """
     if item.declared:
         return table, table.keys_of(item)
     run = table.runs_of(item)[0]
@@ -149,7 +155,9 @@ def rows_of(table: MapTable, item: Field) -> tuple[MapTable, list[int]]:
 
 
 def elsewhere(table: MapTable, item: Field) -> list[int]:
-    """Return the rows of a split field that only chips with other features have."""
+    """Return the keys of those rows of a split field that need a feature which the draft does not
+    have; none for other fields.
+    """
     if item.automatic or table.runs_of(item)[0].at is None:
         return []
     keys = []
@@ -163,10 +171,11 @@ def elsewhere(table: MapTable, item: Field) -> list[int]:
 def bits_of(
     table: MapTable, register: str | int, lsb: int = 0, width: int = 1
 ) -> tuple[BitRun, str]:
-    """Return bits of a register, and its name.
+    """Return the run of bits ``lsb`` to ``lsb + width - 1`` of a register, and the register's name.
 
-    ``register`` is the number of its word, its name (of an array the name in its row), or
-    block.name. Raises LookupError with the names that there are.
+    ``register`` is the number of its word, its name, or block.name; an array has the name that its
+    row has. Raises LookupError with names of the map if no register, or more than one, is so
+    called.
     """
     found = []
     for (block, offset), name in table.arrays.items():
@@ -192,13 +201,14 @@ def bits_of(
 
 
 def plain_name(name: str, what: str, of: str) -> str:
-    """Return a name without blanks around it; raises ValueError for a blank name or an automatic
-    one."""
+    """Return a name without blanks around it; raises ValueError for a blank name and for a name
+    that looks automatic (w18_27_2).
+    """
     name = name.strip()
     refuse_if(
         not name or FIELD.fullmatch(name),
         f"{what} {of}",
         f"{name!r}",
-        "is a name, and none like w18_27_2 that bits get by themselves",
+        "is a name that is neither blank nor automatic (like w18_27_2)",
     )
     return name

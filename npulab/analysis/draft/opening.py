@@ -1,4 +1,4 @@
-"""New drafts of a file, a map, a table, a capture, or words that nobody named."""
+"""New drafts, made from a file, a map, a table, a capture, or from words without names."""
 
 from __future__ import annotations
 
@@ -39,16 +39,17 @@ def draft(
 ) -> Draft:
     """Return a draft of a register map.
 
-    ``source`` is a path of a table; a map; a table; a count of words that nobody named, of
-    ``block``; rows of a table, as mappings; writes (offset, value), for the registers that they
-    set; or a capture, for the registers that the jobs of ``block`` have (by default the block of
-    its main job).
+    ``source`` is a path of a table; a map; a table; the number of words of ``block``, none of which
+    has a name yet; rows of a table, as mappings; writes (offset, value), for the registers that
+    they set; or a capture, for the registers of the jobs of ``block`` (by default the block of its
+    main job).
 
-    ``features`` are those of the chip that is looked at; a map has its own, and its rows no longer
-    need any. ``dense`` is that of ``RegisterMap``; by default a file is dense, a table of
-    ``registers.formats`` and a file of another format sparse, and a map stays as it is. What is
-    said of a field of an array is said of all its copies. Raises ValueError with file and line for
-    a table that is broken, FileNotFoundError if there is no file.
+    ``features`` are the features of the chip that the draft describes; a draft of a map has the
+    map's features, and its rows need none. ``dense`` is as for ``RegisterMap``; by default a draft
+    of a ``.csv`` file or of a number of words is dense, a draft of a map is as dense as the map,
+    and all other drafts are sparse. An edit of a field of an array changes the field in all copies
+    of the register. Raises ValueError with file and line for a broken table, FileNotFoundError if
+    there is no file.
 
     >>> draft(34, block="NN")
     Draft(NN: 34 words, 0 steps, not saved)
@@ -151,7 +152,7 @@ def _of_file(path: Path, data: bytes, features: frozenset[str], dense: bool | No
             raise ValueError(f"{file}, {error}") from None
         double = [name for place, name in enumerate(sheet.names) if name in sheet.names[:place]]
         if double:
-            raise ValueError(f"{file}: got column {double[0]!r} twice, allowed is each once")
+            raise ValueError(f"{file}: got column {double[0]!r} twice, allowed is each column once")
     try:
         return Draft(
             MapTable(sheets[path], sheets[beside], features, dense is not False), path, files
@@ -161,11 +162,12 @@ def _of_file(path: Path, data: bytes, features: frozenset[str], dense: bool | No
 
 
 def _rows_of_map(registers: RegisterMap) -> list[dict[str, Any]]:
-    """Return rows that make the same map for a reader that knows neither its features, nor if it
-    is dense, nor which of its blocks have addresses.
+    """Return rows that make the same map for a reader that knows neither its features, nor if it is
+    dense, nor which of its blocks have addresses.
 
-    They are the rows that the map was made of, and one without a name for each word that has none.
-    Names by place are left blank if the reader gives the same names.
+    They are the rows that the map was made of, and one row without a name for each word that none
+    of these rows has bits in. An automatic name is left blank if the reader gives the bits the same
+    name.
     """
     own = set()
     for item in registers:
@@ -192,5 +194,5 @@ def _rows_of_map(registers: RegisterMap) -> list[dict[str, Any]]:
 
 
 def _by_place(row: Mapping[str, Any]) -> bool:
-    """True if a row of a map has the name of its place."""
+    """True if a row of a map has only the automatic name of its place, such as w18_27_2."""
     return run_of(row["field"]) == (row["offset"], row["lsb"], row["width"])

@@ -16,15 +16,17 @@ from npulab.support.cells import guarded, unguarded
 BOM = "\ufeff"
 LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 ENDS = "\r\n"
-# quotes that are not closed hold the rest of the text
+# a cell whose quote is not closed runs to the end of the text
 CELL = re.compile(r'(?:"([^"]*(?:""[^"]*)*)(?:"|\Z))?([^,\r\n]*)')
 RECORD = re.compile(rf"{CELL.pattern}(?:,{CELL.pattern})*(?:\r\n|\r|\n|\Z)")
-MOST_CELLS = 64  # of a record
+MOST_CELLS = 64  # the most cells of a record
 UNWRITABLE = ("Cc", "Cs", "Zl", "Zp")  # Unicode's controls, lone surrogates and line ends
 
 
 class Cell(NamedTuple):
-    """A cell of a line: where its text begins and ends there, and what it says."""
+    """A cell of a line: the positions in the line where its text begins and ends, and the text
+    without quotes.
+    """
 
     start: int
     end: int
@@ -33,11 +35,12 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Line:
-    """A record (one line of the file, or more if a quoted cell holds line ends), or a comment or a
-    blank line.
+    """A record (one line of the file, or more if a quoted cell has line ends in it), or a comment
+    or a blank line.
 
-    ``text`` is that of the file, with its line end; ``row`` is true for a record. ``was`` is the
-    text that was read, None for a new line; ``key`` stays the same as long as the line does.
+    ``text`` is the text in the file, with its line end; ``row`` is true for a record. ``was`` is
+    the text that was read, None for a new line; ``key`` is a number that a line keeps through all
+    edits.
     """
 
     key: int
@@ -47,7 +50,7 @@ class Line:
 
     @property
     def end(self) -> str:
-        """Its line end; blank if it is the last line and has none."""
+        """The characters that end the line; blank if it is the last line and has none."""
         return self.text[len(self.text.rstrip(ENDS)) :]
 
     @property
@@ -56,17 +59,17 @@ class Line:
 
     @cached_property
     def texts(self) -> tuple[str, ...]:
-        """The texts of its cells, without blanks around them."""
+        """The texts of the line's cells, without blanks around them."""
         return tuple(cell.text.strip() for cell in self.cells)
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """The lines of a table; its edits give another sheet and leave this one as it is.
+    r"""The lines of a table; an edit returns another sheet and leaves this sheet as it is.
 
-    >>> sheet = Sheet.parse('field,lsb\\n"a", 0x4\\n')
+    >>> sheet = Sheet.parse('field,lsb\n"a", 0x4\n')
     >>> sheet.changed(1, {"field": "b,c"}).text
-    'field,lsb\\n"b,c", 0x4\\n'
+    'field,lsb\n"b,c", 0x4\n'
     """
 
     lines: tuple[Line, ...]
@@ -89,7 +92,9 @@ class Sheet:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The columns, as the first record has them; none in an empty sheet."""
+        """The names of the columns, which are the cells of the first record; none in an empty
+        sheet.
+        """
         for line in self.lines:
             if line.row:
                 return tuple(cell.text for cell in line.cells)
@@ -97,15 +102,16 @@ class Sheet:
 
     @property
     def records(self) -> int:
-        """How many records follow the first."""
+        """The number of records after the first, which has the names of the columns."""
         return max(0, sum(line.row for line in self.lines) - 1)
 
     @cached_property
     def rows(self) -> dict[int, dict[str, str]]:
-        """The records after the first by the key of their line: column to text, without blanks
-        around it.
+        """The records after the first by the key of their line; each maps a column to its text,
+        without blanks around the text.
 
-        Raises ValueError with its line for a record that has other columns than the first.
+        Raises ValueError with the line for a record that has more or fewer cells than there are
+        columns.
         """
         out: dict[int, dict[str, str]] = {}
         number, head = 1, True
@@ -126,16 +132,17 @@ class Sheet:
         return {line.key: place for place, line in enumerate(self.lines)}
 
     def place(self, key: int) -> int:
-        """Return how many lines stand before a line."""
+        """Return the number of lines before the line with this key."""
         return self._places[key]
 
     def changed(self, key: int, values: Mapping[str, str]) -> Sheet:
-        """Return the sheet with other cells in one record, the rest as written; a record that says
-        again what it said when it was read gets that text back."""
+        """Return the sheet with new texts in some cells of a record; the other cells keep their
+        bytes. A record whose cells are again as they were read gets back the text that was read.
+        """
         place = self.place(key)
         line = self.lines[place]
         text, held = line.text, line.cells
-        # from the last cell to the first, so that the places of the rest stay
+        # the last cell is changed first, so that the positions of the cells before it stay right
         for column in reversed(range(len(self.names))):
             wanted = values.get(self.names[column])
             cell = held[column]
@@ -148,8 +155,9 @@ class Sheet:
         return self._with(place, replace(line, text=text))
 
     def inserted(self, place: int, values: Mapping[str, str], like: int) -> tuple[Sheet, int]:
-        """Return the sheet with a new record before the line of a place, quoted as the record with
-        the key ``like``; and the key of the record."""
+        """Return the sheet with a new record before the line at ``place`` (an index), and the key
+        of the new record; its cells are quoted if those of the record with the key ``like`` are.
+        """
         model = self.lines[self.place(like)]
         written: list[str] = []
         for name, cell in zip(self.names, model.cells, strict=True):
@@ -178,7 +186,7 @@ class Sheet:
         new = [name for name in names if name not in self.names]
         if not new:
             return self
-        added = new  # the first record names the columns, the rest are blank
+        added = new  # cells to add: names in the first record, blanks in all other records
         lines = []
         for line in self.lines:
             if line.row:
@@ -224,8 +232,9 @@ def unified(name: str, before: str, after: str) -> str:
 
 
 def cells(text: str) -> list[Cell]:
-    """Return the cells of a record, as npulab's reader has them; at most one more than
-    ``MOST_CELLS``."""
+    """Return the cells of a record, split as npulab's reader of tables splits them; at most one
+    cell more than ``MOST_CELLS``.
+    """
     out: list[Cell] = []
     start = 0
     while start <= len(text) and len(out) <= MOST_CELLS:
@@ -238,7 +247,9 @@ def cells(text: str) -> list[Cell]:
 
 
 def _records(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield (text, if it is a record) for each line; lines that a quoted cell runs over are one."""
+    """Yield (text, True for a record) for each line; lines that a quoted cell runs over are yielded
+    as one text.
+    """
     at = 0
     while found := LINE.match(text, at):
         row = bool(found[0].strip()) and not found[0].startswith(COMMENT)

@@ -35,8 +35,9 @@ AGAIN = (
 
 
 class EditStep(NamedTuple):
-    """An edit that was made: its arguments, as JSON has them, its sentence, and the table after
-    it."""
+    """An edit that was made: its arguments, of types that JSON has, its sentence, and the edited
+    table.
+    """
 
     edit: Mapping[str, Any]
     sentence: str
@@ -46,10 +47,10 @@ class EditStep(NamedTuple):
 class Draft:
     """A register map being made.
 
-    Every edit is a named step with undo and redo; an edit after which the table is not a map is
-    refused with the map's own sentence (ValueError or LookupError) and nothing changes. ``map``
-    follows each step, and ``observe`` calls back those who show it. Bits without a name can be
-    named and split by their automatic name.
+    Every edit is a named step with undo and redo. An edit after which the table makes no map is
+    refused with the map's own sentence (ValueError or LookupError), and nothing changes. ``map`` is
+    the map after the last step; callbacks given to ``observe`` are called after each step. Bits
+    without a name can be named and split by their automatic name.
 
     >>> import npulab
     >>> made = npulab.draft(1, block="NN")
@@ -93,7 +94,7 @@ class Draft:
 
     @property
     def table(self) -> RegisterTable:
-        """The table as it is now, as ``npulab.registers.formats`` has it, rows of all features."""
+        """The table as it is now, with the rows of all features, as a ``RegisterTable``."""
         return self._table.register_table
 
     @property
@@ -108,12 +109,12 @@ class Draft:
 
     @property
     def edits(self) -> list[dict[str, Any]]:
-        """The edits of ``steps`` as JSON has them, for ``replay``."""
+        """The edits of ``steps`` as dicts of types that JSON has; ``replay`` takes them."""
         return [dict(step.edit) for step in self._past]
 
     @property
     def name(self) -> str:
-        """The path of its file, or its blocks if it has none."""
+        """The path of the draft's file, or the names of its blocks if it has no file."""
         if self.path:
             return self.path.as_posix()
         blocks = dict.fromkeys(block for block, _, _ in self.map.registers if block)
@@ -121,16 +122,20 @@ class Draft:
 
     @property
     def saved(self) -> bool:
-        """True if its files hold the same as the draft."""
+        """True if the draft's files, as they were last read or saved, have the text that the draft
+        has now.
+        """
         return self.path is not None and all(
             self._files[path] == data for path, data in self._contents().items()
         )
 
     @property
     def unsaved(self) -> list[dict[str, Any]]:
-        """The edits that its file, as it is now, does not have, for ``replay``.
+        """The last edits, which the draft's file on the disk does not have yet; ``replay`` takes
+        them.
 
-        Raises ValueError without a file, and if the file is not what one of the steps left.
+        Raises ValueError if the draft has no file, or if none of its steps left the file as it is
+        now.
         """
         if self.path is None:
             raise ValueError(
@@ -144,14 +149,14 @@ class Draft:
             if same and (not table.enums.lines or table.enums.text.encode() == now[1]):
                 return self.edits[count:]
         raise ValueError(
-            f"{self.path}: the draft's steps do not lead from the file to it, allowed is a draft "
-            "of the file as it is"
+            f"{self.path}: got a file that no step of the draft left, allowed is the file as it "
+            "was opened or as a step left it"
         )
 
     # ---- edits ----
 
     def rename(self, field: str, name: str) -> None:
-        """Give a field, or bits that have none, a name."""
+        """Give a name to a field or to bits without a name."""
         self.edit("rename", field=field, name=name)
 
     def rename_register(self, register: str, name: str) -> None:
@@ -191,25 +196,27 @@ class Draft:
         self.edit("join", low=low, high=high, name=name)
 
     def retype(self, field: str, value: str = "", names: Mapping[int, str] | None = None) -> None:
-        """Say how raw becomes value, as the column ``value`` has it, blank for a plain number.
+        """Set how raw becomes value, as the column ``value`` writes it; blank for a plain number.
 
-        ``names`` by raw go into the enum of ``enum:NAME`` (without a value, into one that is called
-        as the field); a blank name takes a name away.
+        ``names`` by raw go into the enum of ``enum:NAME`` (without a value, into an enum with the
+        name of the field); a blank name removes the name of its raw.
         """
         need(f"retype {field}: names", names, (Mapping, type(None)), "are names by raw")
         texts = {str(raw): name for raw, name in (names or {}).items()}
         self.edit("retype", field=field, value=value, names=texts)
 
     def set_evidence(self, field: str, evidence: str) -> None:
-        """Say how sure a field is: a source's code, ``C:<case>``, ``guess`` or ``unknown``."""
+        """Set the evidence of a field: the code of a source, ``C:<case>``, ``guess`` or
+        ``unknown``.
+        """
         self.edit("set_evidence", field=field, evidence=evidence)
 
     def set_note(self, field: str, note: str) -> None:
-        """Say in one line what is known of a field."""
+        """Set the note of a field: one line that says what is known of it."""
         self.edit("set_note", field=field, note=note)
 
     def set_address(self, field: str, address: bool = True) -> None:
-        """Say if a field points into memory: a diff lists such fields apart."""
+        """Mark a field as an address in memory, or as no address; a diff lists addresses apart."""
         self.edit("set_address", field=field, address=address)
 
     def add(
@@ -224,8 +231,9 @@ class Draft:
         evidence: str = "guess",
         note: str = "",
     ) -> None:
-        """Name bits that have no name, of a register by its name or word; with an ``offset`` the
-        register is new."""
+        """Name bits that have no name. ``register`` is the name or the word of their register; with
+        an ``offset`` it is the name of a new register.
+        """
         self.edit(
             "add",
             name=name,
@@ -244,37 +252,43 @@ class Draft:
         self.edit("remove", field=field)
 
     def move(self, field: str, register: str | int, lsb: int, width: int = 0) -> None:
-        """Put a field of one run of bits where no field is, with its own width or with
-        ``width``."""
+        """Move a field of one run of bits to bits without a name, with its own width or with
+        ``width``.
+        """
         self.edit("move", field=field, register=register, lsb=lsb, width=width)
 
     def resize(self, field: str, width: int, *, shift: bool = False) -> None:
-        """Give a field of one run of bits another width, its lowest bit staying.
+        """Give a field of one run of bits another width; its lowest bit stays where it is.
 
         With ``shift`` the field and everything after it in its block is laid out anew, as C lays
-        out bit-fields: one after the other, and in the next word if it does not fit into the rest
-        of the current one. What follows a gap that C would not have made stays, unless something
-        is pushed onto it.
+        out bit-fields: one after the other, and in the next word if the bits left in the current
+        word are too few. A field after a gap that C would not have made keeps its place, unless an
+        earlier field is pushed onto it.
         """
         self.edit("resize", field=field, width=width, shift=shift)
 
     def shift(self, field: str, by: int, out_of: str = "") -> None:
-        """Move a field and those after it in its register by so many bits, up or (negative) down,
-        as far as the run that gives its bits: ``out_of``, or else the next bits without a name."""
+        """Move a field, and the fields between it and a giving run, by ``by`` bits in their
+        register (down if negative).
+
+        The giving run loses as many bits: it is ``out_of``, or else the next run without a name
+        that has enough bits.
+        """
         self.edit("shift", field=field, by=by, out_of=out_of)
 
     def edit(self, do: str, **arguments: Any) -> None:
-        """Make an edit by its name, with arguments as JSON has them.
+        """Make an edit by its name, with arguments of types that JSON has.
 
-        Raises ValueError or LookupError if the edit is unknown or its result is not a map; then
-        nothing changes.
+        Raises ValueError or LookupError if the edit is unknown or the edited table makes no map;
+        then nothing changes.
         """
         self._make([self._step(self._table, {"do": do, **arguments})])
 
     def replay(self, edits: Iterable[Mapping[str, Any]]) -> None:
-        """Make edits as ``edits`` gives them, all or none.
+        """Make a list of edits, each a dict as in the property ``edits``; if one is refused, none
+        is made.
 
-        Raises as ``edit``, with the number of the edit.
+        Raises the error of ``edit``, with the number of the edit in front.
         """
         table, steps = self._table, []
         edits = need_all("replay", edits, object, "are edits, as draft.edits has them")
@@ -287,7 +301,7 @@ class Draft:
         self._make(steps)
 
     def undo(self) -> str:
-        """Take the last edit back and return its sentence, blank if there was none."""
+        """Take back the last edit and return its sentence; blank if there was no edit."""
         if not self._past:
             return ""
         step = self._past.pop()
@@ -296,8 +310,9 @@ class Draft:
         return self._future[-1].sentence
 
     def redo(self) -> str:
-        """Make the edit again that was taken back last and return its sentence, blank if there was
-        none."""
+        """Make the edit again that was taken back last; return its sentence, blank if there was no
+        such edit.
+        """
         if not self._future:
             return ""
         self._put([self._future.pop()])
@@ -321,28 +336,29 @@ class Draft:
             self._tell()
 
     def _put(self, steps: Sequence[EditStep]) -> None:
-        """Add steps; only the table after the last one keeps its map in memory."""
+        """Add steps; of their tables, only the last keeps its map in memory."""
         if self._past:
             self._past[-1] = self._past[-1]._replace(table=self._past[-1].table.bare)
         self._first = self._first.bare
         self._past += [*(step._replace(table=step.table.bare) for step in steps[:-1]), steps[-1]]
 
     def _check(self, table: MapTable) -> None:
-        """Raise an error if the table is not a map, for the draft's features and for each feature
-        that had a map at the beginning."""
+        """Raise an error if the table makes no map: for the draft's features, or for one of the
+        features that made a map when the draft was opened.
+        """
         _ = table.map
         for features in self._valid[1:]:
             table.select(features)
 
-    # ---- who follows ----
+    # ---- callbacks and captures ----
 
     def observe(self, callback: Callable[[Draft], object]) -> None:
-        """Call back with the draft after each edit, undo and redo, and when it is saved."""
+        """Call ``callback`` with the draft after each edit, undo, redo and save."""
         if callback not in self._observers:
             self._observers.append(callback)
 
     def unobserve(self, callback: Callable[[Draft], object]) -> None:
-        """Stop calling back; nothing happens if the callback is not known."""
+        """Stop calling ``callback``; nothing happens if it was not given to ``observe``."""
         if callback in self._observers:
             self._observers.remove(callback)
 
@@ -351,13 +367,13 @@ class Draft:
             callback(self)
 
     def decode(self, capture: Capture, block: str = "") -> Capture:
-        """Return the same capture read with the map as it is now.
+        """Return the same capture, read with the map as it is now.
 
-        The map takes the place of that of ``block``; without one, of each block that it has a map
-        of by name, else of the map that shares most registers with it, else of the only block that
-        the capture has. Register writes leave the words of the registers that the map has. Raises
-        LookupError for a capture without such a block, ValueError for words that are more or fewer
-        than the map's.
+        The map replaces the capture's map of ``block``. Without ``block`` it replaces the maps of
+        all blocks that it has by name; if there are none, the map that shares most registers with
+        it; else the map of the capture's only block. For a job of register writes, the words become
+        the state that the writes leave in the map's registers. Raises LookupError for a capture
+        without such a block, ValueError if the capture has more or fewer words than the map.
         """
         need("decode", capture, Capture, "is a Capture, as npulab.load gives")
         need("decode: block", block, str, "is the name of a block")
@@ -385,12 +401,12 @@ class Draft:
         return "".join(out)
 
     def save(self, path: str | os.PathLike[str] | None = None) -> Path:
-        """Write the table, and its enums beside it, all or none; lines that say the same keep their
-        bytes.
+        """Write the table, and its enums next to it; if one of the files cannot be written, neither
+        is. Lines whose cells are unchanged keep their bytes.
 
-        Without a path it is written where it was opened. Raises ValueError where no path is known,
-        for another suffix than ``.csv``, and where a file was changed on the disk since,
-        FileExistsError for a new path where something is.
+        Without ``path`` the draft's own file is written. Raises ValueError if there is neither a
+        path nor a file, for a suffix other than ``.csv``, and if a file was changed on the disk
+        since it was read; FileExistsError if something is at a new path already.
         """
         if path is not None:
             need_path("save", path)
@@ -398,7 +414,7 @@ class Draft:
             self._save_as(Path(path))
             return Path(path)
         if self.path is None:
-            raise ValueError("save: got no path, allowed is one where no file is")
+            raise ValueError("save: got no path, allowed is a path where no file is")
         after = {each: data for each, data in self._contents().items() if data != self._files[each]}
         replace_files(self._files, self._ordered(after), AGAIN)
         self._files.update(after)
@@ -408,8 +424,8 @@ class Draft:
     def _save_as(self, path: Path) -> None:
         if path.name == ENUMS:
             raise ValueError(
-                f"{path}: got the name of the table of enums that goes beside it, allowed is "
-                "another"
+                f"{path}: got the name of the table of enums, which is saved next to it, allowed "
+                "is another name"
             )
         if path.suffix != SUFFIX:
             raise ValueError(
@@ -427,8 +443,9 @@ class Draft:
         self._tell()
 
     def _ordered(self, after: dict[Path, bytes]) -> dict[Path, bytes]:
-        """Return the files in an order in which the table on the disk has its enums at every
-        moment: the enums first, unless they lose a line."""
+        """Return the files in the order in which to write them, so that the table on the disk has
+        its enums at every moment: the enums first, unless they lose a line.
+        """
         *_, (path, data) = after.items() or [(self.path or Path(NAME), b"")]
         lost = {*(self._files[path] or b"").splitlines()} - {*data.splitlines()}
         if path == self.path or lost:
@@ -436,7 +453,9 @@ class Draft:
         return dict(reversed(after.items()))
 
     def _contents(self) -> dict[Path, bytes]:
-        """Return what the files should hold; a file of enums only if there are enums."""
+        """Return the bytes that the draft's files should have, by path; the file of enums is left
+        out if there are no enums and no such file.
+        """
         path = self.path or Path(NAME)
         beside = enums_beside(path) or path.parent / ENUMS
         self._files.setdefault(path, None)
@@ -472,11 +491,11 @@ def _makes_map(table: MapTable, features: Iterable[str]) -> bool:
 
 
 def read_with(registers: RegisterMap, capture: Capture, block: str) -> Capture:
-    """Return the same capture with another map for a block; register writes leave the words of its
-    registers.
+    """Return the same capture with another map for one block; the words of a job of register writes
+    become the state of the map's registers.
 
-    Raises LookupError for a block that the capture does not have, ValueError for words that are
-    more or fewer than the map's.
+    Raises LookupError for a block that the capture does not have, ValueError if a job has more or
+    fewer words than the map.
     """
     if block not in capture.maps and block not in {job.block for job in capture.jobs}:
         raise LookupError(
@@ -501,8 +520,8 @@ def read_with(registers: RegisterMap, capture: Capture, block: str) -> Capture:
 
 
 def blocks_of(registers: RegisterMap, capture: Capture) -> list[str]:
-    """Return the blocks of a capture that a map is for: the blocks that it has by name, else the
-    block whose map shares most registers with it, else the only block.
+    """Return the blocks of a capture for which a map is meant: the blocks that the map has by name,
+    else the block whose map shares most registers with it, else the only block.
 
     Raises LookupError if there is no such block.
     """
@@ -524,6 +543,6 @@ def blocks_of(registers: RegisterMap, capture: Capture) -> list[str]:
     if len(of_jobs) == 1:
         return [capture.jobs[0].block]
     raise LookupError(
-        f"capture {capture.name}: got blocks {', '.join(known)}, allowed is one that the map has "
-        f"({', '.join(map(repr, blocks))}), or block= says which"
+        f"capture {capture.name}: got blocks {', '.join(known)}, allowed is one of the map's "
+        f"blocks ({', '.join(map(repr, blocks))}); block= says which block the map is for"
     )

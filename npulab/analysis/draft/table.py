@@ -18,7 +18,7 @@ from npulab.registers.names import REGISTER, run_of
 from npulab.support.cells import unguarded_comment
 
 HEAD = ",".join(ENUM_COLUMNS) + "\n"
-NEW_CELLS = {"offset": "0x00"}  # how numbers are spelled in a table without rows
+NEW_CELLS = {"offset": "0x00"}  # an example of how a number is spelled, for a table without rows
 
 
 class BitRun(NamedTuple):
@@ -35,9 +35,9 @@ class BitRun(NamedTuple):
 
 @dataclass(frozen=True)
 class MapTable:
-    """A register map as a sheet of rows and a sheet of enums, for some features.
+    """A register map as a sheet of rows and a sheet of enums, for a chip with some features.
 
-    Its edits give another table; whether that makes a map is known when ``map`` is asked for.
+    An edit returns another table; if that makes no map, the error comes when its ``map`` is read.
     """
 
     sheet: Sheet
@@ -56,14 +56,16 @@ class MapTable:
         return replace(self, sheet=replace(self.sheet), enums=replace(self.enums))
 
     def select(self, features: Iterable[str]) -> RegisterMap:
-        """Return the map of a chip with other features."""
+        """Return the map of a chip with these features."""
         return RegisterMap(
             self.sheet.rows.values(), features=features, enums=self.names, dense=self.dense
         )
 
     @cached_property
     def names(self) -> dict[str, dict[int, str]]:
-        """Names by raw of each enum; raises ValueError with the line for a bad row."""
+        """The names of each enum by raw, by the enum's name; raises ValueError with the line for a
+        bad row.
+        """
         out: dict[str, dict[int, str]] = {}
         for key, row in self.enums.rows.items():
             names = out.setdefault(row.get("enum", ""), {})
@@ -81,17 +83,19 @@ class MapTable:
 
     @cached_property
     def rows(self) -> dict[int, dict[str, str]]:
-        """The rows of fields by key, without the rows that say where blocks lie."""
+        """The rows of fields by key, without the rows that state where blocks lie."""
         return {key: row for key, row in self.sheet.rows.items() if not is_block(row)}
 
     @cached_property
     def wanted(self) -> list[str]:
-        """Every feature that a row needs, sorted."""
+        """All features that rows name in their column ``feature``, sorted."""
         return sorted({row["feature"] for row in self.sheet.rows.values() if row.get("feature")})
 
     @property
     def register_table(self) -> RegisterTable:
-        """The table as a value of ``npulab.registers.formats``."""
+        """The table as a ``RegisterTable`` of ``npulab.registers.formats``, with the comments at
+        its head.
+        """
         head = []
         for line in self.sheet.lines:
             if not line.text.startswith(COMMENT):
@@ -105,7 +109,9 @@ class MapTable:
 
     @cached_property
     def runs(self) -> dict[int, BitRun]:
-        """The run of each row that counts for the features, by key."""
+        """The run of bits of each row, by key, without rows that need a feature which this table
+        does not have.
+        """
         runs = {}
         for key, row in self.rows.items():
             if not row.get("feature") or row["feature"] in self.features:
@@ -117,7 +123,9 @@ class MapTable:
 
     @cached_property
     def _keys(self) -> dict[tuple[str, int, int], int]:
-        """The row of each run of bits by block, offset of the word and lowest bit."""
+        """The key of a row by block, offset of a word, and lowest bit in it; the row of an array
+        stands under each word of the array.
+        """
         keys = {}
         for key in self.runs:
             for part in expanded([self.rows[key]])[0]:
@@ -126,7 +134,7 @@ class MapTable:
 
     @cached_property
     def arrays(self) -> dict[tuple[str, int], str]:
-        """The names of registers that are arrays or not one word, by block and offset."""
+        """The names of registers that are arrays or not exactly one word, by block and offset."""
         names = {}
         for key, run in self.runs.items():
             if shaped([self.rows[key]]):
@@ -135,8 +143,9 @@ class MapTable:
 
     @cached_property
     def _parts(self) -> dict[tuple[str, int], list[tuple[int, int, BitRun]]]:
-        """By block and offset of a word: its bits (lowest, end) that belong to registers of
-        ``arrays``, and the first of these bits in its register."""
+        """By block and offset of a word: the runs (lowest bit, end) of the word that belong to
+        registers of ``arrays``, each with the place of its lowest bit in that register.
+        """
         out: dict[tuple[str, int], list[tuple[int, int, BitRun]]] = {}
         for key, run in self.runs.items():
             if run[:2] in self.arrays:
@@ -149,7 +158,9 @@ class MapTable:
         return out
 
     def home(self, run: BitRun) -> BitRun:
-        """Return the run of bits of a word in the register that the word belongs to."""
+        """Return a run of bits of a word as a run of the register in ``arrays`` to which the bits
+        belong; a run in another register is returned as it is.
+        """
         for lsb, end, first in self._parts.get(run[:2], ()):
             if lsb <= run.lsb and run.lsb + run.width <= end:
                 return first._replace(lsb=first.lsb + run.lsb - lsb, width=run.width)
@@ -172,15 +183,18 @@ class MapTable:
         return runs
 
     def keys_of(self, item: Field) -> list[int]:
-        """Return the rows of a field from the low end of its value; none for bits without a row."""
+        """Return the keys of a field's rows, from the low end of its value; none for bits without a
+        row.
+        """
         places = [(*self.place(piece.word), piece.lsb) for piece in item.pieces if item.declared]
         return [*dict.fromkeys(map(self._keys.__getitem__, places))]
 
     # ---- changing rows ----
 
     def changed(self, key: int, values: Mapping[str, Any]) -> MapTable:
-        """Return the table with other values in a row; numbers are spelled as the row has them, and
-        a missing column is added."""
+        """Return the table with new values in a row; a number is spelled as the cell was before
+        (base 16 or 10), and a missing column is added.
+        """
         row = self.rows[key]
         if automatic(row) and not {"lsb", "width"}.isdisjoint(values):
             values = {"field": "", **values}
@@ -200,8 +214,9 @@ class MapTable:
         return replace(self, sheet=self.sheet.without(key))
 
     def added(self, run: BitRun, values: Mapping[str, Any]) -> tuple[MapTable, int]:
-        """Return the table with a new row next to its neighbours, its numbers spelled as
-        theirs, and the key of the row."""
+        """Return the table with a new row, and its key; the row goes next to the rows of its
+        neighbours, and its numbers are spelled like theirs.
+        """
         values = {"evidence": "unknown", **values, **run._asdict()}
         values["register"] = self.register(run) or values.get("register", "")
         values |= dict.fromkeys(SHAPE, "")
@@ -216,7 +231,7 @@ class MapTable:
         return replace(self, sheet=sheet), key
 
     def register(self, run: BitRun) -> str:
-        """Return the name that a row gives the register of a run, blank if none does."""
+        """Return the name that a row gives to the register of a run, blank if no row does."""
         for row in self.rows.values():
             if row.get("register") and self.place_of(row) == (run.block, run.offset):
                 return row["register"]
@@ -235,7 +250,7 @@ class MapTable:
             places[key] = BitRun(block, offset, number(row, "lsb") or 0, 0)
         if not places:
             return len(self.sheet.lines), next(line.key for line in self.sheet.lines if line.row)
-        falling = 0  # how many more neighbours have the higher bits first
+        falling = 0  # pairs of neighbouring rows with the higher bits first, less the other pairs
         for before, place in pairwise(places.values()):
             if before[:2] == place[:2]:
                 falling += (before.lsb > place.lsb) - (before.lsb < place.lsb)
@@ -265,11 +280,12 @@ class MapTable:
         values: Mapping[str, Any],
         model: Mapping[str, str] | None = None,
     ) -> MapTable:
-        """Return the table with a field's rows, from the low end of its value, at other runs.
+        """Return the table with a field's rows moved to other runs; ``keys`` and ``runs`` begin at
+        the low end of the field's value.
 
-        A row that stays in its register keeps its line; the other rows are removed and added. All
-        have the ``values``; new rows also have the other cells of the ``model``, by default the
-        first row, and no note.
+        A row with a new run in its own register keeps its line; further runs get new rows, and rows
+        that are left over are removed. All these rows have the ``values``; new rows also have the
+        other cells of the ``model``, by default the field's first row, and no note.
         """
         table, left = self, [*keys]
         if model is None:
@@ -293,8 +309,9 @@ class MapTable:
         return table
 
     def cleared(self, run: BitRun) -> tuple[MapTable, str]:
-        """Return the table with the rows without a name cut where they lie in a run, so that the
-        bits of the run are free; and the feature of these rows."""
+        """Return the table with the rows without a name cut so that none of them overlaps a run,
+        and the feature of the rows that were cut (blank if they have none).
+        """
         table, feature = self, ""
         for key, other in self.runs.items():
             row = self.rows[key]
@@ -311,8 +328,9 @@ class MapTable:
         return table, feature
 
     def kept(self, before: RegisterMap) -> MapTable:
-        """Return the table with a row without a name for each register that a map has and
-        these rows would lose."""
+        """Return the table with a new row, without a name for its bits, for each register of the
+        map ``before`` in which the table has no row any more.
+        """
         have = {place[:2] for place in self._keys}
         last = {block: offset for block, offset, _ in before.registers}
         table = self
@@ -347,7 +365,8 @@ class MapTable:
                 else:
                     sheet = sheet.without(keys[raw])
             elif name:
-                # after the next lower raw value, else before the lowest; a new enum at the end
+                # A name goes after that of the next lower raw value of its enum, or before the
+                # lowest; the first name of a new enum goes to the end.
                 text = str(raw)
                 if keys:
                     lower = max((known for known in keys if known < raw), default=min(keys))
@@ -365,19 +384,21 @@ Edited = tuple[MapTable, str]  # the table after an edit, and its sentence
 
 
 def automatic(row: Mapping[str, str]) -> bool:
-    """True if a row has no name of its own: none, or that of its place."""
+    """True if a row has no name, or only the automatic name of its place, such as w18_27_2."""
     place = number(row, "offset") or 0, number(row, "lsb") or 0, number(row, "width") or 0
     return not row.get("field") or run_of(row["field"]) == place
 
 
 def cells_without_place(row: Mapping[str, str]) -> dict[str, str]:
-    """Return the cells of a row that do not say where its bits are."""
+    """Return the cells of a row, without those that state where its bits are."""
     placed = {*BitRun._fields, "word", "register", *SHAPE}
     return {name: text for name, text in row.items() if name not in placed}
 
 
 def _cells(sheet: Sheet, values: Mapping[str, Any], model: Mapping[str, str]) -> dict[str, str]:
-    """Return the cells of values in the columns of a sheet, spelled as those of a row."""
+    """Return the texts of ``values`` for the columns that a sheet has; numbers are spelled as in
+    the row ``model``.
+    """
     cells = {}
     for name, value in values.items():
         if name in sheet.names:
@@ -386,7 +407,9 @@ def _cells(sheet: Sheet, values: Mapping[str, Any], model: Mapping[str, str]) ->
 
 
 def _filled(values: Mapping[str, Any]) -> list[str]:
-    """Return the columns that these values need: those that say more than a missing column."""
+    """Return the columns that ``values`` need; a blank value, evidence unknown and offset 0 need no
+    column, because a missing column says the same.
+    """
     names = []
     for name, value in values.items():
         usual = (name, value) in (("evidence", "unknown"), ("offset", 0))
@@ -396,7 +419,7 @@ def _filled(values: Mapping[str, Any]) -> list[str]:
 
 
 def number(row: Mapping[str, Any], name: str) -> int | None:
-    """Return a whole number of a row, None if it is blank."""
+    """Return the whole number in a cell of a row, None if the cell is blank."""
     if row.get(name):
         return int(str(row[name]), 0)
     return None
@@ -410,7 +433,9 @@ def _whole_number(text: str) -> int:
 
 
 def _spelled(value: Any, before: str) -> str:
-    """Return a cell's text; a number in base 16, with as many digits, if it was so before."""
+    """Return the text of a cell; a number is written in base 16, with as many digits as before, if
+    the text ``before`` was in base 16.
+    """
     if value is None:
         return ""
     if isinstance(value, int) and before[:2].lower() == "0x":

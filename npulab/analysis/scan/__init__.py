@@ -170,8 +170,9 @@ def scan_capture(
 
 
 def _scanned(capture: Capture, buffer: str | None, task: int) -> bytes:
-    """The bytes that are scanned: those of a buffer, or of the words of a job; raises ValueError if
-    the capture does not have it."""
+    """The bytes to scan: those of a buffer or, without a buffer, of the words of a job; raises
+    ValueError if the capture does not have it.
+    """
     if buffer is None:
         if not 0 <= task < len(capture.jobs):
             raise ValueError(

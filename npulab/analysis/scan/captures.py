@@ -121,8 +121,8 @@ def _element_places(capture: Capture, size: int) -> tuple[np.dtype[Any], Array]:
         lifted = target(capture.target).lift(capture.with_buffers(output=code)).output
         if lifted is None:
             raise ValueError(
-                f"capture {capture.name}: got no output of what the device gave, allowed is one "
-                "that the target lifts"
+                f"capture {capture.name}: got an output that the target does not lift, allowed "
+                "is one that it lifts"
             )
         dtype, raw = lifted.dtype, np.ascontiguousarray(lifted)[..., None].view(np.uint8)
         places = places + raw.astype(np.int64) * 256**digit
@@ -192,8 +192,8 @@ def probes_of(capture: Capture, layer: Conv2D, through: bool, seed: int) -> list
             probes.append(Probe(given, images[i], float(step), float(middle)))
     if not probes:
         raise ValueError(
-            f"capture {capture.name}: its target cannot say other output scales, allowed are then "
-            "inputs of your own"
+            f"capture {capture.name}: got a target that cannot lower other output scales, allowed "
+            "is one that can, or inputs of your own"
         )
     return probes
 
@@ -218,8 +218,9 @@ def _images(layer: Conv2D, seed: int) -> tuple[list[Array], int]:
 
 
 def _with_inputs(capture: Capture, other: Capture) -> Capture:
-    """The capture with the input of another capture, and with those buffers of that capture that
-    its first jobs move."""
+    """The capture with the buffer ``input`` of another capture, and with the other buffers that
+    both have, but commands, coefficients and output.
+    """
     taken = {}
     for name, data in other.buffers.items():
         if name == "input" or (
@@ -254,6 +255,8 @@ def _scaled(capture: Capture, layer: Conv2D, step: int, middle: int) -> Capture 
 
 
 def _with_changes(capture: Capture, old: Array, new: Array, task: int) -> Capture:
-    """The capture with the bits of a job in which two lowered jobs differ set as in the new one."""
+    """The capture with some bits of a job changed: where the words ``old`` and ``new`` of two
+    lowered jobs differ, a bit is set as in ``new``.
+    """
     words, differs = capture.jobs[task].words, old ^ new
     return capture.with_words((words & ~differs) | (new & differs), task)

@@ -26,13 +26,16 @@ from npulab.captures.journal import Journal, Trial
 from npulab.quant.layers import Conv2D
 from npulab.support.text import plural
 
-# if at most so many bits move one output and no other, they are flipped one by one, not halved
+# A set of at most so many bits that moves exactly one output is split into single bits at once, not
+# into halves.
 FEW = 16
 Runner = Callable[[bytes, Any], "Array | None"]
 
 
 class Runs:
-    """The runs of a device on a buffer, counted; runs that the journal has are not made again."""
+    """Runs of a device with changed copies of a buffer, counted; a run that the journal has is
+    taken from it and not made again.
+    """
 
     def __init__(
         self, data: bytes, run: Runner, probes: Sequence[Probe], votes: int, journal: Journal | None
@@ -144,7 +147,8 @@ def _from_json(trial: Trial) -> Array | None:
         return np.frombuffer(raw, trial.more["dtype"]).reshape(trial.more["shape"])
     except (KeyError, TypeError, ValueError, zlib.error) as error:
         raise ValueError(
-            f"journal: got a run without its output ({error}), allowed is a journal of a scan"
+            f"journal: got a run without its output ({error}), allowed is a run with it, as a "
+            "scan keeps runs"
         ) from None
 
 
@@ -156,15 +160,17 @@ class Piece:
     bits: Array
     bound: int
     moved: int = 0
-    alike: bool = False  # both halves of the piece around it moved the same outputs as that piece
+    alike: bool = (
+        False  # the piece that this one is a half of moved the same outputs as each of its halves
+    )
 
 
 class Evidence:
     """All that is known of each bit of a buffer, and the runs that find out more.
 
-    ``kinds`` are "" for a bit that may be flipped. ``effects`` are, by bit, what the bit alone
-    moved under each view; ``unmoved`` are the numbers of the views under which it alone moved
-    nothing.
+    ``kinds`` are by bit; "" stands for a bit that may be flipped. ``effects`` are by bit the
+    effects of flipping it alone, one for each view under which it moved an output; ``unmoved`` are
+    by bit the numbers of the views under which the bit alone moved nothing.
     """
 
     def __init__(
@@ -174,11 +180,17 @@ class Evidence:
         self.bits, self.count = runs.bits, len(runs.bits)
         self.kinds = np.full(self.count, "", "U7")
         self.certain = np.ones(self.count, bool)
-        # bits that moved something with others, nothing alone
+        # bits that moved an output together with other bits, and none alone
         self.together = np.zeros(self.count, bool)
-        self.fragile = np.zeros(self.count, bool)  # bits that hung with others, not alone
-        self.sets: list[tuple[int, ...]] = []  # bits that move something together and nothing alone
-        self.hanging: list[tuple[int, ...]] = []  # bits that hang together and not alone
+        self.fragile = np.zeros(
+            self.count, bool
+        )  # bits that hung the device together with other bits, not alone
+        self.sets: list[
+            tuple[int, ...]
+        ] = []  # sets of bits that move an output at once, and none of them alone
+        self.hanging: list[
+            tuple[int, ...]
+        ] = []  # sets of bits that hang the device at once, and none of them alone
         # (view, bits) of sets that moved something while no part of them did
         self.joint: list[tuple[int, Array]] = []
         self.views: list[View] = []
@@ -201,10 +213,10 @@ class Evidence:
         return output
 
     def look(self, index: int, base: Array | None = None) -> int:
-        """Add a view: the buffer with the bits ``base`` flipped for good, run with an input; return
-        its number. It is run twice.
+        """Add a view, which is the buffer with the bits ``base`` flipped for good, run with an
+        input; return the number of the view. It is run twice.
 
-        Raises ValueError if it hangs, or if the second output is another.
+        Raises ValueError if it hangs, or if the second run gives another output.
         """
         if base is None:
             base = np.zeros(0, np.int64)
@@ -220,7 +232,9 @@ class Evidence:
         return len(self.views) - 1
 
     def repeat(self, view: View) -> None:
-        """Run a view again; raise ValueError if the output is another."""
+        """Run a view again; raise ValueError if the run hangs or its output is not that of the
+        view.
+        """
         again = self._asked(view.base, view.index, "does it repeat itself")
         how = "a hang"
         if again is not None:
@@ -253,9 +267,9 @@ class Evidence:
         piece.moved = as_set(view.moved(output)) & piece.bound
         bit = int(piece.bits[0])
         if len(piece.bits) > 1:
-            # The bits of a bias can cancel each other but for one step, which a weight may hide in
-            # some outputs: so a piece that moves more than half of a channel is taken to move all
-            # of it.
+            # Flipped at once, the bits of a bias can cancel each other to a change of one step, and
+            # the bits of a weight may hide that step in some outputs. So a piece that moves more
+            # than half of a channel is taken to move all of it.
             for outputs in view.channels:
                 if 2 * (piece.moved & outputs).bit_count() > outputs.bit_count():
                     piece.moved |= outputs
@@ -280,8 +294,7 @@ class Evidence:
         """Split pieces that moved something, until every bit that moves something was flipped
         alone.
 
-        Bits of a piece that moves something, while its parts move nothing, are marked in
-        ``together``.
+        If a piece moves something and none of its parts does, its bits are marked in ``together``.
         """
         level = [piece for piece in pieces if piece.moved and len(piece.bits) > 1]
         apart: list[tuple[Piece, list[Piece]]] = []
@@ -305,8 +318,8 @@ class Evidence:
                 level += [half for half in (first, second) if half.moved]
                 self.joined(number, piece, [first, second])
             level = [piece for piece in level if piece.moved and len(piece.bits) > 1]
-        # The bits of a bias share all outputs of their channel, so no two of them share a run:
-        # measured last, they share the runs of all other single bits.
+        # All bits of a bias move the same outputs, those of its channel, so each needs a run of its
+        # own. They are measured last, so that these runs can flip all other single bits too.
         self.measure(number, list(chain.from_iterable(singles for _, singles in apart)))
         for piece, singles in apart:
             self.joined(number, piece, singles)

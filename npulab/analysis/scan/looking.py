@@ -1,7 +1,8 @@
 """The order in which bits are flipped.
 
-First groups of bits are flipped, so that few runs hang for the bits that hang. Then follow other
-inputs, other sets of bits, and biases that are changed so that outputs can show more.
+First groups of bits are flipped, so that bits that hang the device cost few hangs. Then bits are
+flipped with other inputs, in other sets, and with biases that are changed so that outputs can show
+more.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ ALIKE_BITS = 8
 MOST_HALVES = 64  # most random halves of the quiet bits that are flipped under one view
 # inputs with which a larger share of outputs is at the end of its type are used last
 SATURATED = 1 / 4
-# where biases shift the outputs to, one after the other: distance from the middle of the output's
-# range, as a share of it
+# The targets to which biases shift the outputs, tried one after the other: each is a distance from
+# the middle of the output's range, as a share of that range.
 AIMS = (0.0, 0.25, -0.25)
 ROUNDED = 16  # most units in the last place by which a sum of changes of a real output may be off
 HALVES = 4  # number of random halves of the dead bits that are flipped at the end
-MOST_SETS = 16  # most sets of bits that act only together that are searched for
+MOST_SETS = 16  # a scan looks for at most so many sets of bits that act only together
 LEAST_GROUP = 64  # the widest group of flips has at least so many bits
 GROUPS = 16  # about so many groups of ones, and as many of zeros, cover a buffer
 
@@ -66,8 +67,9 @@ class Looks:
         known.together |= seen
 
     def _tried(self, number: int, bits: Array) -> Piece:
-        """Flip bits at once; return them as a piece, with what they moved. Bits that hang together
-        are left out of it."""
+        """Flip bits at once; return them as a piece, with the outputs that they moved. Bits that
+        hang the device only together are left out of the piece.
+        """
         known = self.known
         piece = Piece(bits[~known.together[bits]], known.views[number].everything)
         for _ in range(MOST_HALVES):
@@ -165,8 +167,9 @@ class Looks:
                 self._tell(number, roles)
 
     def rest(self) -> None:
-        """Flip bits of biases so that outputs leave the end of their type, and flip the bits of the
-        weights that these outputs show again."""
+        """Flip bits of biases so that outputs leave the end of their type; then flip again the bits
+        of the weights that these outputs show.
+        """
         for view in self.known.views.copy():
             if not view.exact or not view.mapped or len(view.base) or view.step == 1:
                 continue
@@ -191,8 +194,9 @@ class Looks:
         return channels
 
     def _tell(self, number: int, roles: tuple[str, ...]) -> None:
-        """Flip alone, under a view, each bit of these roles of which the view can show more than is
-        known."""
+        """Flip alone, under a view, each bit with one of these roles whose role or order the view
+        can narrow down.
+        """
         self.weights.place()
         pieces = []
         for bit, site in self.weights.sites.items():
@@ -260,7 +264,7 @@ class Looks:
             self._others_hanging(plain[0], bit)
 
     def _others_hanging(self, number: int, bit: int) -> None:
-        """Find further bits that hang together with this bit, until all others run with it."""
+        """Find all further bits that hang the device if flipped together with this bit."""
         known = self.known
         partners: set[int] = set()
         for members in known.hanging:
@@ -304,8 +308,9 @@ class Looks:
         return members
 
     def _sets_of(self, number: int, halved: bool) -> None:
-        """Flip the bits that moved nothing, or a random half of them, at once, and take out sets
-        that move something together, until the rest moves nothing."""
+        """Flip the bits that moved nothing, or a random half of them, at once, and take out sets of
+        bits that move something together, until the other bits move nothing.
+        """
         known = self.known
         quiet = known.quiet[~known.together[known.quiet]]
         bits = quiet
@@ -321,7 +326,9 @@ class Looks:
             bits = np.setdiff1d(piece.bits, self._found(number, piece.bits))
 
     def _members(self, number: int, bits: Array) -> Array:
-        """A few of these bits that are enough to move something together."""
+        """A few of these bits, enough to move something (or hang the device) when they are flipped
+        at once.
+        """
         found = bits[:0]
         while not len(found) or not self._moves(number, found):
             rest = np.setdiff1d(bits, found)
@@ -366,11 +373,11 @@ def find_channels(known: Evidence) -> None:
 
 def find_hangs(known: Evidence, hang_cost: float, most_hangs: float) -> list[Piece]:
     """Groups of bits that can be flipped at once without a hang, from one bit up to a share of the
-    buffer; bits that hang are found one by one.
+    buffer; bits that hang the device are found one by one.
 
     Ones and zeros are in different groups: then all flips of a run push a weight the same way and
-    cannot cancel. A group is twice as wide as the group before it if that ran; after a bit that
-    hangs the next group is one bit, because bits that hang often lie together.
+    cannot cancel. After a group that ran, the next group is twice as wide; after a bit that hangs,
+    the next group is one bit, because bits that hang often lie together.
     """
     share = _prefix_share(hang_cost)
     widest = widest_group(known.count)
@@ -398,8 +405,9 @@ def widest_group(count: int) -> int:
 
 
 def _prefix_share(hang_cost: float) -> float:
-    """The share of bits that hang together to flip next, so that a run gives the most information
-    for its cost; the cost includes that of a hang."""
+    """The share of a set of bits that hangs the device to flip next, so that a run gives the most
+    information for its cost, which includes the cost of a hang.
+    """
     share = np.linspace(0.02, 0.5, 97)
     bits = -share * np.log2(share) - (1 - share) * np.log2(1 - share)
     return float(share[np.argmin((1 + share * hang_cost) / bits)])
@@ -425,8 +433,9 @@ def _first_hanging(
     share: float,
     most_hangs: float,
 ) -> Array:
-    """Find the first bit that hangs among bits that hang at once; return the bits after it, which
-    are not tried yet."""
+    """Find, in bits that hang the device when flipped at once, the first bit that hangs it; return
+    the bits after that bit, which are not tried yet.
+    """
     after, measured = [rest], True
     while len(bad) > 1 and known.runs.hangs < most_hangs:
         cut = min(max(1, round(share * len(bad))), len(bad) - 1)
@@ -444,19 +453,22 @@ def _first_hanging(
 
 
 def set_apart(known: Evidence, number: int, bits: Array) -> None:
-    """Mark one of the bits that hang together as ``fragile``, so that it stays out of later runs;
-    the bits that hang with it are recorded."""
+    """Find bits that hang the device only together, mark one of them as ``fragile``, so that it
+    stays out of later runs, and record them as a set.
+    """
     first = _shortest(known, number, bits, bits[:0])
     chosen, before = bits[first - 1], bits[: first - 1]
     second = _shortest(known, number, before, bits[first - 1 : first])
     if second:
         partner = before[second - 1]
         members = np.array([chosen, partner])
-        if second > 1:  # else no bit lies before the partner, and the two hang alone
+        if (
+            second > 1
+        ):  # otherwise no bit lies before the partner: the two hang the device without further bits
             members = _hanging(known, number, np.append(before[:second], chosen), members)
         known.hanging.append(tuple(sorted(members.tolist())))
-        # if the others run with the chosen bit, then the partner may hang with more bits: it is set
-        # apart
+        # If all bits but the partner run, the partner is set apart instead, because it may hang the
+        # device with more bits than the chosen one.
         rest = np.sort(np.append(np.delete(before, second - 1), chosen))
         if known.ask(rest, number, "which hang") is not None:
             chosen = partner
@@ -464,7 +476,9 @@ def set_apart(known: Evidence, number: int, bits: Array) -> None:
 
 
 def _hanging(known: Evidence, number: int, bits: Array, found: Array) -> Array:
-    """A few of these bits that are enough to hang together; they include ``found``."""
+    """A few of these bits, ``found`` among them, enough to hang the device when they are flipped at
+    once.
+    """
     while len(found) < len(bits):
         if known.ask(np.sort(found), number, "which hang alone together") is None:
             break
@@ -474,8 +488,9 @@ def _hanging(known: Evidence, number: int, bits: Array, found: Array) -> Array:
 
 
 def _shortest(known: Evidence, number: int, bits: Array, beside: Array) -> int:
-    """The least number of bits, counted from the first, that hang together with the bits
-    ``beside``; all of ``bits`` do."""
+    """The least n so that the first n of ``bits``, flipped together with the bits ``beside``, hang
+    the device; all of ``bits`` together with ``beside`` must hang it.
+    """
     least, most = 0, len(bits)
     while most - least > 1:
         middle = (least + most) // 2

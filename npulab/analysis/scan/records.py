@@ -39,14 +39,14 @@ class Probe:
 
 @dataclass(frozen=True, eq=False)
 class Scan:
-    """The kind and the place of each of N bits. Bit i is bit ``i % 8``, counted from the lowest,
-    of byte ``i // 8``.
+    """The kind and the place of each of N bits. Bit i is bit ``i % 8``, counted from the lowest, of
+    byte ``i // 8``.
 
     ``kinds`` ``(N,)`` are names of ``KINDS``; ``certain`` ``(N,) bool`` is True if the kind was
     measured, not inferred. A dead bit is never certain: ``tried`` says how far it was tried, and
-    with how many ``inputs``. ``together`` are sets of bit numbers: the bits of a set move
-    something together and nothing alone, or hang together and not alone; their kind is "control",
-    not certain.
+    with how many ``inputs``. ``together`` are sets of bit numbers: flipped at once, the bits of a
+    set move an output or hang the device; flipped alone, none of them does. Their kind is
+    "control", not certain.
 
     ``roles`` ``(N,)`` are "weight", "bias" or "". ``places`` ``(N, 6) int`` are for data bits
     channel, row, column, input channel, order (a bit of order n counts ``2**n`` in its weight or

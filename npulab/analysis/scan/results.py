@@ -81,11 +81,11 @@ def _notes(known: Evidence, hanging: Sequence[tuple[int, ...]]) -> list[str]:
         notes.append("dead bits were looked at with one input only")
     if all(view.saturated for view in known.views):
         notes.append(
-            "under every input some outputs are at the end of their type: what moves those alone "
-            "looks dead"
+            "under every input some outputs are at the end of their type: a bit that moves "
+            "only these outputs looks dead"
         )
     for members in hanging:
-        notes.append(f"bits {', '.join(map(str, members))} hang together and not alone")
+        notes.append(f"bits {', '.join(map(str, members))} hang the device together and not alone")
     for members in known.sets:
         bits = ", ".join(map(str, members))
         notes.append(f"bits {bits} move something together and nothing alone")
@@ -118,8 +118,9 @@ def _places_of_bits(known: Evidence, weights: Weights) -> tuple[Array, Array]:
 
 
 def _relative(known: Evidence, weights: Weights) -> dict[int, int]:
-    """Return the orders of bits that only views without a known step show: counted from the
-    smallest change that any weight (or any bias) makes."""
+    """Return orders by bit, for bits that were seen in views without a known step: order 0 is the
+    smallest change that any weight (or any bias) makes.
+    """
     orders: dict[int, int] = {}
     for role in ("weight", "bias"):
         sizes: dict[int, float] = {}
@@ -173,8 +174,8 @@ def _lengths(known: Evidence, kinds: Array, roles: Array) -> list[int]:
     """The control bits that are ``length``: in the channels that they move, they move outputs of
     weights after them in the stream, and no output of a weight before them.
 
-    If all weights of its channels lie after a bit, it counts only if an earlier bit of that kind
-    moves these channels too.
+    A control bit that lies before all weights of its channels is ``length`` only if an earlier
+    ``length`` bit moves these channels too.
     """
     # for each output of each view, the first and the last bit that moves it as a weight
     first = [np.full(view.output.size, known.count) for view in known.views]

@@ -154,7 +154,7 @@ def view_of(index: int, probe: Probe, layer: Conv2D | None, base: Array, output:
 
 
 def as_set(mask: Array) -> int:
-    """A mask of outputs as a set: the bits of one int."""
+    """A set of outputs from their mask: an int whose bit i stands for output i."""
     return int.from_bytes(np.packbits(mask.ravel(), bitorder="little").tobytes(), "little")
 
 
@@ -192,7 +192,7 @@ def readings(layer: Conv2D, image: Array) -> tuple[Array, Array]:
 
 
 class Site(NamedTuple):
-    """The place of a bit in the layer, as far as effects show it."""
+    """The place of a bit in the layer, as far as its effects on outputs show it."""
 
     role: str  # "weight", "bias", "either" or "control"
     channel: int = NOWHERE
