@@ -1,5 +1,5 @@
-"""Where fields begin and end if no single law holds on all captures: the cut that saves most
-bits.
+"""Where fields begin and end if no single law holds on all captures: the division of a word into
+fields that saves most bits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from npulab.registers.fields import WORD_BITS
 
 
 def entropy(share: Array) -> Array:
-    """The bits of information of a yes that has this probability."""
+    """The bits of information in a yes or no, if yes has the probability ``share``."""
     share = np.clip(share, 1e-9, 1 - 1e-9)
     return -(share * np.log2(share) + (1 - share) * np.log2(1 - share))
 
@@ -32,11 +32,11 @@ def information(bits: Array) -> Array:
 
 
 def places(words: Array, weights: Array, library: Library, todo: Array) -> list[Place]:
-    """The best cover of the open bits by fields, over all words, by falling gain."""
+    """The fields that together cover open bits best, of all words, by falling gain."""
     out: list[tuple[float, Place]] = []
     known: dict[
         tuple[Any, ...], list[tuple[int, float]]
-    ] = {}  # by a word's values, as drivers write the same number to several words
+    ] = {}  # gains by the values of a word, because drivers write the same number to several words
     laws = library.laws.of(slice(BUDGET.boundary_laws))
     low = _lowest(laws.values[:, : BUDGET.boundary_sample])
     for word in np.flatnonzero(todo.any(1)).tolist():
@@ -58,7 +58,9 @@ def places(words: Array, weights: Array, library: Library, todo: Array) -> list[
 
 
 def _lowest(values: Array) -> list[Array]:
-    """The two lowest bits of values ``(..., N)``, packed."""
+    """The lowest bit and the second lowest bit of values ``(..., N)``, each packed to eight
+    captures in a number.
+    """
     return [np.packbits(values & np.uint32(bit) != 0, axis=-1, bitorder="little") for bit in (1, 2)]
 
 
@@ -67,8 +69,8 @@ def _gains(
 ) -> Iterator[tuple[int, float]]:
     """Yield (width, gain) for the widths of a field from bit 0 of ``values (N,)``.
 
-    The gain is what the best law saves on the captures where it holds. ``weights`` is ``(N,
-    bits)``, ``low`` the two lowest bits of the laws on the first captures.
+    The gain is how many bits the best law saves on the captures where it holds. ``weights`` is
+    ``(N, bits)``, ``low`` the two lowest bits of the laws on the first captures.
     """
     few = values[: BUDGET.boundary_sample]
     apart = [bits ^ bit for bits, bit in zip(low, _lowest(few), strict=True)][: widths[-1]]
@@ -87,13 +89,17 @@ def _gains(
 
 
 def _gain(agree: Array, weights: Array) -> Array:
-    """The bits that the captures ``(L, K) uint8`` of a law save, less the cost of naming them."""
+    """The bits that laws save on the captures where they hold, less the bits that it takes to name
+    these captures. ``agree (L, K) uint8`` has a bit for each capture.
+    """
     n = len(weights)
     return weighed_octets(agree, weights) - n * entropy(np.bitwise_count(agree).sum(1) / n)
 
 
 def _cover(word: int, gains: dict[Place, float]) -> list[tuple[float, Place]]:
-    """The fields of one word that do not overlap and gain most, with their gains."""
+    """The fields of one word, with their gains, that do not overlap and whose gains sum to the
+    most.
+    """
     best: list[tuple[float, list[tuple[float, Place]]]] = [(0.0, [])]
     for end in range(1, WORD_BITS + 1):
         best.append(best[-1])

@@ -31,8 +31,8 @@ def _wide(x: Array) -> Array:
     return np.asarray(x, np.float64)
 
 
-# symbol: (how it is computed, how it is written). Division is by at least 1, so that every row has
-# a value.
+# Operators of whole numbers by symbol: the function, and the text that is written for it. A divisor
+# below 1 counts as 1, so that every row has a value.
 INTEGER: dict[str, tuple[Callable[..., Any], str]] = {
     "+": (np.add, "{0} + {1}"),
     "-": (np.subtract, "{0} - {1}"),
@@ -71,7 +71,8 @@ CONDITIONS: dict[str, tuple[Callable[..., Any], str]] = {
 OPPOSITE = {"==": "!=", "<=": ">", "<": ">=", "divides": "leaves"}
 OPPOSITE |= {other: op for op, other in OPPOSITE.items()}
 OPERATORS = {**INTEGER, **REAL, **CONDITIONS}
-# how tightly an operator binds; the texts of other operators bring their own brackets
+# how tightly an operator binds; operators that are not listed are written with brackets of their
+# own
 BINDING = {
     "and": 0,
     **dict.fromkeys(CONDITIONS.keys() - {"and"}, 1),
@@ -90,8 +91,8 @@ BINDING = {
 
 @dataclass(frozen=True)
 class Expression:
-    """A parameter, a field, a constant, a law of the user's, or an operator on other
-    expressions.
+    """A law, as a tree: a parameter, a field, a constant, a law that the user gave, or an operator
+    on other expressions.
     """
 
     op: str
@@ -136,7 +137,9 @@ class Expression:
         return out
 
     def names(self, op: str = PARAMETER) -> frozenset[str]:
-        """Names of the parameters (or fields) that it reads."""
+        """The names of the parameters (with another ``op``: fields, or laws that the user gave)
+        that the expression reads.
+        """
         return self._names.get(op, frozenset())
 
     def walk(self) -> Iterator[Expression]:
@@ -180,7 +183,7 @@ def shifted(law: Expression, bits: int) -> Expression:
 
 
 class Columns:
-    """The parameters of some captures as columns, with the values computed from them."""
+    """The parameters of some captures as columns, and the values that were computed from them."""
 
     def __init__(
         self, columns: Mapping[str, Array], given: Mapping[str, Array] | None = None
@@ -194,10 +197,10 @@ class Columns:
         self.n = len(next(iter(columns.values())))
 
     def __getitem__(self, expression: Expression) -> Array:
-        """The values of a name, ``(N,) int64`` (float64 for a real number, before it becomes a
-        float32).
+        """The values of an expression, ``(N,) int64`` (float64 for a real number before it becomes
+        a float32).
 
-        Raises KeyError for an unknown name.
+        Raises KeyError for a name that is not among the columns.
         """
         values = self.values.get(expression)
         if values is None:
@@ -213,7 +216,7 @@ class Columns:
         return values
 
     def rows(self, rows: Array) -> Columns:
-        """The parameters and fields of some of the rows."""
+        """The columns of parameters, fields and given laws for some of the rows."""
         out = object.__new__(Columns)
         out.values = {
             leaf: values[rows]
@@ -224,6 +227,6 @@ class Columns:
         return out
 
     def add(self, name: str, values: Array) -> Expression:
-        """A field's values as one more column."""
+        """Add the values of a field as a column; return the field as an expression."""
         self.values[field(name)] = values
         return field(name)

@@ -1,4 +1,4 @@
-"""The groups that the numbers of captured layers keep to, as multiples of eight.
+"""The groups to which the numbers of captured layers keep, as multiples of eight.
 
 A layer with a number outside these groups is unlike any capture.
 """
@@ -19,16 +19,22 @@ from npulab.support.text import plural
 if TYPE_CHECKING:
     import pandas as pd
 
-TIMES = (2, 4, 8, 16, 32)  # the steps that units and drivers round numbers to
-MOST_LISTED = 4  # numbers, or parameters, that a text names
+TIMES = (
+    2,
+    4,
+    8,
+    16,
+    32,
+)  # the powers of two to which units and drivers round numbers, as factors of a smaller step
+MOST_LISTED = 4  # the most numbers, or parameters, that a text names
 
 
 @dataclass(frozen=True)
 class Group:
-    """The captured numbers of a parameter: all leave ``left`` when divided by ``step``, or are
-    ``alone``.
+    """The group to which the captured numbers of a parameter keep: divided by ``step`` they leave
+    one of ``left``, or they are among ``alone``.
 
-    A step of 0 says that the parameter has no numbers but those that are alone.
+    With a step of 0, the parameter has no numbers but those in ``alone``.
     """
 
     name: str
@@ -57,8 +63,8 @@ class Group:
 def captured_for(groups: Sequence[Group]) -> str:
     """The groups of the captured layers in words: ``for c in groups of 8, stride = 1``.
 
-    Blank without a group. Parameters of several numbers come first; the number of names is
-    limited.
+    Blank without a group. Parameters with several numbers come first; only the first few parameters
+    are named.
     """
     several = sorted(groups, key=lambda group: group.step == 0)
     shown = [str(group) for group in several[:MOST_LISTED]]
@@ -70,7 +76,9 @@ def captured_for(groups: Sequence[Group]) -> str:
 
 
 def groups_in(layers: pd.DataFrame) -> tuple[Group, ...]:
-    """The groups that the parameters of captures keep to."""
+    """The groups to which the parameters of captures keep, one group for each parameter that has
+    any.
+    """
     distinct = layers.drop_duplicates()
     columns = {}
     for name in distinct:
@@ -81,7 +89,9 @@ def groups_in(layers: pd.DataFrame) -> tuple[Group, ...]:
 
 
 def groups_of(parameters: Mapping[str, Array]) -> tuple[Group, ...]:
-    """The groups that parameters keep to, of columns ``(N,)`` by name with a row for each layer."""
+    """The groups to which parameters keep; ``parameters`` are columns ``(N,)`` by name, with a row
+    for each layer.
+    """
     found = (group_of(name, values) for name, values in parameters.items())
     return tuple(group for group in found if group is not None)
 
@@ -113,9 +123,11 @@ def group_of(name: str, values: Array) -> Group | None:
 
 
 def _larger(name: str, values: Array, step: int) -> Group | None:
-    """The groups of a step that hold at least two numbers, and the single numbers outside of them.
+    """A group of a larger step: remainders that at least two numbers leave, and as ``alone`` the
+    numbers that leave any other remainder.
 
-    None if a single number was captured in one layer only, as the next layer may bring another one.
+    None if a number in ``alone`` was captured in one layer only, because the next layer may bring a
+    further such number.
     """
     numbers, layers = np.unique(values, return_counts=True)
     rests, of, counts = np.unique(numbers % step, return_inverse=True, return_counts=True)
@@ -126,10 +138,10 @@ def _larger(name: str, values: Array, step: int) -> Group | None:
 
 
 def _saved(group: Group, numbers: int, times: int) -> float:
-    """The bits saved by naming the groups first.
+    """The bits saved by naming the group before the numbers.
 
-    That is, which of ``times`` groups the ``numbers`` keep to, and which numbers do not keep to
-    them.
+    A number then needs fewer bits; the group itself takes the bits that name its remainders (of
+    ``times``) and the numbers that do not keep to it.
     """
     groups, alone = len(group.left), len(group.alone)
     saved = (numbers - alone) * math.log2(times / groups)

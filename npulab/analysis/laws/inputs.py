@@ -1,4 +1,4 @@
-"""Check words and parameters as users give them; an error is one sentence."""
+"""Checks of the words and parameters that users give; an error is one sentence."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ class Table:
 
 
 def checked_words(words: Any) -> Array:
-    """Words as ``(N, W) uint32``; raises ValueError for anything else."""
+    """Words as ``(N, W) uint32``; raises ValueError for rows of different length and for numbers
+    that are not 32-bit.
+    """
     try:
         array = np.asarray(words)
     except ValueError:
@@ -72,7 +74,8 @@ def checked_words(words: Any) -> Array:
 def checked_sweep(words: Any) -> Array:
     """Words as ``(N, W) uint32``.
 
-    Raises ValueError for anything else, for fewer than two rows, and if all rows are the same.
+    Raises as ``checked_words``, and ValueError for fewer than two rows and if all rows are the
+    same.
     """
     array = checked_words(words)
     if len(array) < 2 or array.shape[1] < 1:
@@ -93,8 +96,9 @@ def checked_parameters(
 ) -> Table:
     """Parameters from a DataFrame or a mapping of columns.
 
-    With ``like``, the columns of another table and their types are required. Raises ValueError for
-    columns that are not numbers, not finite or not ``rows`` long, and if no column varies.
+    With ``like``, the columns must be those of another table and get the types that they have
+    there. Raises ValueError for columns that are not numbers, not finite or not ``rows`` long, and
+    without ``like`` if no column varies.
     """
     import pandas as pd
 
@@ -130,7 +134,7 @@ def checked_parameters(
 
 
 def _like(frame: pd.DataFrame, like: Table) -> Table:
-    """The columns of another table, with the types that they have there."""
+    """The columns of ``frame`` that the table ``like`` has, with the types that they have there."""
     integers, reals = {}, {}
     names = ", ".join((*like.integers, *like.reals))
     for name in (*like.integers, *like.reals):
@@ -186,7 +190,9 @@ def _typed(frame: pd.DataFrame) -> Table:
 
 
 def checked_numbers(values: Any, name: str) -> Array:
-    """``(N,) float64``; raises ValueError for values that are not finite, or past 2**53."""
+    """``values`` as ``(N,) float64``; raises ValueError for values that are no numbers, not finite,
+    or beyond 2**53.
+    """
     try:
         column = np.asarray(values, np.float64)
     except (TypeError, ValueError):
@@ -203,7 +209,9 @@ def checked_numbers(values: Any, name: str) -> Array:
 
 
 def given_columns(laws: GivenLaws, parameters: Any, rows: int) -> dict[str, Array]:
-    """The values of a user's laws for these parameters, checked."""
+    """The values ``(N,) int64`` of a user's laws for these parameters, by text; raises ValueError
+    if a law is not a function or gives anything but a whole number for each row.
+    """
     allowed = (
         "allowed are functions of the parameters by text, each with a whole number for each row"
     )
@@ -260,10 +268,10 @@ def named_bits(
 
 
 def field_bits(globs: Sequence[str], registers: RegisterMap | None) -> Array:
-    """``(W,) uint32``: the bits of fields by name, as globs; register or block may stand before the
-    name.
+    """``(W,) uint32``: the bits of all fields whose names match one of the globs; a glob may have
+    the register or the block before the name.
 
-    Raises LookupError for a glob that no field matches, or without a map.
+    Raises LookupError for a glob that no field matches, and if there is no map.
     """
     fields = []
     if registers is not None:
@@ -293,10 +301,11 @@ def field_starts(registers: RegisterMap | None, width: int) -> list[int]:
 
 
 def candidate_layers(path: str, sweep: Sweep) -> pd.DataFrame:
-    """Layers to choose from, from a table or a sweep, with the parameters in the order of
+    """Layers to choose from, read from a .csv table or a sweep, with the parameters in the order of
     ``sweep``.
 
-    Raises ValueError for a file that is neither, without one of these columns, or without a row.
+    Raises ValueError for a file that is neither, that lacks a parameter of ``sweep``, or that has
+    no row.
     """
     import pandas as pd
 

@@ -1,4 +1,4 @@
-"""Sets of captures as rows of bits, 64 captures in a number."""
+"""Sets of captures as rows of bits, packed so that a uint64 number holds 64 captures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from npulab.analysis.laws.expressions import Array
 
 
 def packed(rows: Array) -> Array:
-    """Pack ``(R, N) bool`` into ``(R, K) uint64``, 64 captures in a number."""
+    """Pack ``(R, N) bool`` into ``(R, K) uint64``, with 64 captures in each number."""
     data = np.packbits(rows, axis=1, bitorder="little")
     out = np.zeros((len(rows), -(-rows.shape[1] // 64) * 8), np.uint8)
     out[:, : data.shape[1]] = data
@@ -16,7 +16,7 @@ def packed(rows: Array) -> Array:
 
 
 def unpacked(rows: Array, n: int) -> Array:
-    """``(R, N) bool`` of ``packed`` rows."""
+    """The ``(R, N) bool`` from which ``packed`` made the rows; ``n`` is N."""
     return np.unpackbits(rows.view(np.uint8), axis=1, count=n, bitorder="little").view(bool)
 
 
@@ -26,7 +26,7 @@ def counted(rows: Array) -> Array:
 
 
 def distinct(rows: Array) -> Array:
-    """The first row of each kind of ``(R, K) uint64`` rows, by rising number."""
+    """The indices of ``(R, K) uint64`` rows, rising, without rows that are equal to an earlier row."""
     weights = (
         np.random.default_rng(2).integers(1, 2**62, rows.shape[1]).astype(np.uint64) * np.uint64(2)
         + 1
@@ -43,10 +43,10 @@ def weighed(rows: Array, weights: Array) -> Array:
 
 
 def weighed_octets(rows: Array, weights: Array) -> Array:
-    """``weighed`` for packed rows ``(R, K) uint8``.
+    """``weighed`` for rows ``(R, K) uint8`` that hold eight captures in a number.
 
-    Eight captures at a time are looked up in a table of their sums, which is quicker than a product
-    of matrices and takes one thread.
+    For each eight captures the sums of all 256 subsets are looked up in a table, which is quicker
+    than a product of matrices and takes one thread.
     """
     octets = np.zeros((rows.shape[1], 8))
     octets.ravel()[: len(weights)] = weights

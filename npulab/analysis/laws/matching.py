@@ -1,4 +1,6 @@
-"""Laws of all captures by exact matching of bit columns: a field ends where a match ends."""
+"""Laws that hold on all captures, found by exact matching of bit columns; a field ends where its
+match with a law ends.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,13 @@ from npulab.registers.fields import WORD_BITS as WORD
 
 @dataclass(frozen=True, eq=False)
 class Matches:
-    """What laws give on every capture: bits to explain that are alike have one number, ``of_bit
-    (W, 32)``, which ``of_law (L, 32)`` says of each bit of a law that equals them; -1 for the
-    others. ``order`` are the bits of laws, 32 law + bit, by number, which begin at ``ends``."""
+    """The bits of laws that equal bits of words on every capture.
+
+    Equal bits have the same number: ``of_bit (W, 32)`` is the number of each bit to explain,
+    ``of_law (L, 32)`` that of each bit of a law; -1 for a bit without an equal. ``order`` are the
+    bits of laws, each as 32 law + bit, sorted by number; the bits with number i begin in it at
+    ``ends[i]``.
+    """
 
     of_bit: Array
     of_law: Array
@@ -27,11 +33,13 @@ class Matches:
     ends: Array
 
     def giving(self, positions: Sequence[tuple[int, int]]) -> tuple[Array, Array]:
-        """The laws that give bits of one word, with the lowest such bit of each law."""
+        """The laws that give bits at some positions of one word, and the bit of each law that gives
+        the first of them.
+        """
         wanted = []
         for position in positions:
             wanted.append((int(self.of_bit[position]), position[1] - positions[0][1]))
-        # the bit that fewest laws give comes first
+        # the bit that the fewest laws give is looked up first, so that few laws are left to check
         wanted.sort(key=lambda one: int(self.ends[one[0] + 1] - self.ends[one[0]]))
         (number, up), *others = wanted
         law, bit = np.divmod(self.order[self.ends[number] : self.ends[number + 1]], WORD)
@@ -58,8 +66,8 @@ def bits_of(words: Array) -> Array:
 
 
 def _keys(values: Array) -> Array:
-    """``(32, L) uint64``: for each bit of each row of values ``(L, N)``, its column as one
-    number.
+    """``(32, L) uint64``: for each row of values ``(L, N)`` and each bit, a key of the bit's column
+    over the captures; equal columns have equal keys.
     """
     out = np.zeros((WORD, len(values)), np.uint64)
     more = np.random.default_rng(5).integers(2**62, size=-(-values.shape[1] // WORD)) * 2 + 1
@@ -75,8 +83,9 @@ def _keys(values: Array) -> Array:
 
 
 def _transpose(square: Array) -> None:
-    """Bit i of row j of ``(32, L) uint32`` and bit j of row i change places: halves, quarters, ...
-    at a time."""
+    """Transpose 32 x 32 bits in place, for all L at once: bit i of row j of ``(32, L) uint32`` and
+    bit j of row i change places.
+    """
     step = WORD // 2
     low = np.uint32(2**step - 1)
     while step:
@@ -93,7 +102,9 @@ def _transpose(square: Array) -> None:
 
 
 def match(words: Array, library: Library, todo: Array) -> Matches:
-    """Where laws equal bits on every capture; ``todo (W, 32) bool`` are the bits to explain."""
+    """Find the bits of laws that equal bits of words on every capture; ``todo (W, 32) bool`` are
+    the bits to explain.
+    """
     of_bit, of_law = np.full(todo.shape, -1), np.full((len(library), WORD), -1, np.int32)
     kinds, of_bit[todo] = np.unique(_keys(words.T).T[todo], return_inverse=True)
     likely = np.zeros(2**16, bool)
@@ -113,7 +124,9 @@ def _folded(keys: Array) -> Array:
 
 
 def _sorted(numbers: Array, kinds: int) -> tuple[Array, Array]:
-    """The places of the numbers other than -1, sorted by number, and where each number begins."""
+    """The flat indices of all numbers but -1, sorted by number, and for each number the place in
+    them at which it begins.
+    """
     places = np.flatnonzero(numbers >= 0)
     which = numbers.ravel()[places]
     return places[np.argsort(which, kind="stable")], np.bincount(
@@ -122,13 +135,14 @@ def _sorted(numbers: Array, kinds: int) -> tuple[Array, Array]:
 
 
 def _spans(first: Array, counts: Array) -> Array:
-    """For each first number and its count: first, first + 1, ..."""
+    """The ranges that begin at ``first`` and have ``counts`` numbers each, one after the other."""
     return np.repeat(first - counts.cumsum() + counts, counts) + np.arange(counts.sum())
 
 
 def _placed(matches: Matches, laws: Array) -> tuple[Array, Array, Array, Array]:
-    """Where laws lie, ``(M,)`` each: in a word the bits of a mask are those of a law (its number in
-    ``laws``), ``offset`` bits further up in it."""
+    """Where laws lie, as four arrays ``(M,)``: word, law (its index in ``laws``), offset of the law
+    in the word, and a mask of the word's bits that equal the law's bits there.
+    """
     order, ends = _sorted(matches.of_bit, len(matches.ends) - 1)
     law, shift = np.nonzero(matches.of_law[laws] >= 0)
     number = matches.of_law[laws[law], shift]
@@ -148,7 +162,9 @@ def runs(
     words: Array, library: Library, matches: Matches, constant: Array, starts: Sequence[int]
 ) -> Array:
     """``(R, 5)``: word, lowest bit, width, law and the law's own lowest bit of each maximal run of
-    matched bits, inside of fields; a bit in between may be constant where the law's is, too."""
+    matched bits, within fields. A constant bit may lie inside a run if the law's bit there has
+    the same constant value.
+    """
     laws = np.flatnonzero((matches.of_law >= 0).any(1))
     given = (matches.of_law[laws] >= 0) @ 2 ** np.arange(WORD)
     values = library.laws.values[laws]
@@ -166,7 +182,8 @@ def runs(
     laws, level, moves = laws[different], level[different], moves[different]
     word, law, offset, masks = _placed(matches, laws)
     up, down = np.maximum(offset, 0), np.maximum(-offset, 0)
-    # the law's masks, shifted to its place in the word
+    # masks of the law (its bits, the bits that vary, their values), shifted to the law's place in
+    # the word
     inside, moves, level = (
         (mask >> up) * 2**down for mask in (2**WORD - 1, moves[law], level[law])
     )

@@ -46,7 +46,7 @@ class Naming:
 
     @classmethod
     def of(cls, width: int, registers: RegisterMap | None = None) -> Naming:
-        """The names of so many words, those of a map that has as many."""
+        """The names of ``width`` words: those of a map with as many words, else ``w0``, ``w1``, ..."""
         if registers is not None and len(registers) == width:
             return cls(registers.word_names, registers)
         return cls(tuple(f"w{word}" for word in range(width)))
@@ -60,12 +60,12 @@ class Naming:
         return all(name == f"w{word}" for word, name in enumerate(self.words))
 
     def name(self, word: int, lsb: int, width: int) -> str:
-        """What bits are called."""
+        """The name of bits by their place: word, lowest bit, width."""
         return automatic_name(self.words[word], lsb, width)
 
     @cached_property
     def _fields(self) -> Mapping[tuple[int, int, int], str]:
-        """The fields with a name of their own that have exactly one run of bits."""
+        """The names of fields that have exactly one run of bits, by the place of the run."""
         registers = self.registers
         if registers is None:
             return {}
@@ -76,11 +76,11 @@ class Naming:
         return found
 
     def called(self, word: int, lsb: int, width: int) -> str:
-        """The name of the map's field that has exactly these bits, else the name of the place."""
+        """The name of the map's field that has exactly these bits, else their name by place."""
         return self._fields.get((word, lsb, width)) or self.name(word, lsb, width)
 
     def word(self, name: str) -> int | None:
-        """The number of a word of this name."""
+        """The number of the word with this name; None if there is none."""
         return self._numbers.get(name)
 
     def place(self, name: str) -> tuple[int, int, int] | None:
@@ -97,13 +97,15 @@ class Naming:
         return None
 
     def said(self, text: str) -> str:
-        """A text of the search with the names that bits have in the map."""
+        """A text of the search, with each ``w3_0_7`` replaced by the name that the bits have in the
+        map.
+        """
         if self._plain:
             return text
         return PLACE.sub(self._named, text)
 
     def all_said(self, texts: Sequence[str]) -> tuple[str, ...]:
-        """Several texts with the names that bits have in the map."""
+        """Several texts of the search, each as ``said`` gives it."""
         return tuple(map(self.said, texts))
 
     def _named(self, found: re.Match[str]) -> str:
@@ -114,7 +116,7 @@ class Naming:
 
 
 def naming_of(laws: Any) -> Naming:
-    """The names of the words of laws, also for laws that do not state any."""
+    """The names of the words of laws; ``w0``, ``w1``, ... if the laws have no names."""
     known = getattr(laws, "naming", None)
     if isinstance(known, Naming):
         return known

@@ -16,7 +16,8 @@ def parity(target: Array, columns: Columns, leaves: Sequence[Expression]) -> lis
     """The exclusive ors of two or three bits of ``leaves`` that give ``target (N,) bool`` or its
     complement.
 
-    No two bits of one exclusive or say the same, as they would cancel.
+    No two bits of one exclusive or are equal or opposite on all captures, because they would
+    cancel.
     """
     bits, laws = [], []
     for leaf in leaves:

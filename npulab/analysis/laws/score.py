@@ -1,5 +1,5 @@
-"""How much of captures that they were not made from the laws claim, and how much of that is
-wrong.
+"""How much of new captures (from which no law was made) the laws claim, and how much of the claimed
+is wrong.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Score:
-    """Cells (bits x captures, of bits that vary among all that is known), those that the laws claim
-    and those of the claimed that are wrong.
+    """Counts of cells; a cell is one bit in one capture, of the bits that vary in any capture.
+    ``claimed`` cells are those that the laws claim, ``wrong`` are claimed cells with the wrong
+    value.
 
     ``by_bit`` has a row for each bit that varies: word, bit, cells, claimed, wrong. ``mistakes``
     are (row, word, mask of wrong bits, claimed value of the word, its real value).

@@ -20,7 +20,7 @@ LATEST = 8  # the most fields that are shown, the latest first
 def status_html(watch: Watch, text: str, seconds: float, naming: Naming | None = None) -> str:
     """The laws so far as HTML: how many bits they explain, the latest laws, and the current step.
 
-    Bits have the names of the map.
+    With ``naming``, bits have the names that they have in the map.
     """
     state = watch.state
     if state is None:

@@ -11,7 +11,8 @@ import numpy as np
 
 from npulab.analysis.laws.expressions import ALWAYS, FIELD, PARAMETER, Array, Columns, Expression
 
-# (when, law) in order; unless the last ``when`` always holds, some captures have no law
+# A decision list: (when, law) pairs, of which the first whose ``when`` holds decides. Captures on
+# which no ``when`` holds have no law.
 Steps = tuple[tuple[Expression, Expression], ...]
 
 
@@ -27,7 +28,7 @@ def names_in(parts: Iterable[Expression | None], op: str = PARAMETER) -> set[str
 
 @dataclass(frozen=True)
 class Place:
-    """Bits of one word that may be a field."""
+    """A run of bits of one word that may be a field."""
 
     word: int
     lsb: int
@@ -52,20 +53,20 @@ class Place:
 
     @property
     def positions(self) -> list[tuple[int, int]]:
-        """(word, bit) of each of its bits."""
+        """(word, bit) of each bit of the place."""
         return [(self.word, bit) for bit in range(self.lsb, self.end)]
 
     @property
     def mask(self) -> int:
-        """Its bits in the word."""
+        """A mask of the place's bits in the word."""
         return (2**self.width - 1) * 2**self.lsb
 
     def raw(self, words: Array) -> Array:
-        """Its bits in ``(N, W) uint32``, as captured: ``(N,) uint32``."""
+        """The raw value of the place in each of ``(N, W) uint32`` words: ``(N,) uint32``."""
         return (words[:, self.word] >> np.uint32(self.lsb)) & np.uint32(2**self.width - 1)
 
     def placed(self, values: Array) -> Array:
-        """Raw values ``(N,)`` where they lie in the word, uint32."""
+        """Raw values ``(N,)`` shifted to the place's bits in the word, uint32."""
         return (values * 2**self.lsb).astype(np.uint32)
 
     def adjoins(self, other: Place) -> bool:
@@ -83,10 +84,10 @@ def covered(fields: Iterable[Place], words: int) -> Array:
 
 @dataclass(frozen=True)
 class Rival:
-    """An alternative to a step that the captures cannot distinguish: a law, a condition or a whole
-    list.
+    """An alternative to a step of a decision list, or to the whole list, that the captures cannot
+    distinguish from it: a law, a condition or a list.
 
-    ``extra_cost`` is in bits.
+    ``extra_cost`` is the bits that the alternative costs more.
     """
 
     extra_cost: float
@@ -97,7 +98,7 @@ class Rival:
 
     @property
     def reads(self) -> set[str]:
-        """The names of the fields that it reads."""
+        """The names of the fields that the rival reads."""
         return names_in((self.law, self.when, *itertools.chain(*self.steps)), FIELD)
 
     def __str__(self) -> str:
@@ -112,29 +113,34 @@ class Rival:
 
 @dataclass(frozen=True, eq=False)
 class Solved(Place):
-    """Bits of one word that a decision list explains on every capture that it decides; ``cost`` and
-    ``explained`` in bits."""
+    """A field with a decision list that gives its bits on every capture that the list decides;
+    ``cost`` (of the list) and ``explained`` (information in the bits) are in bits.
+    """
 
     steps: Steps
     support: tuple[int, ...]  # the number of captures that each step decides
     cost: float
     explained: float
     rivals: tuple[Rival, ...] = ()
-    missed: Array | None = None  # the captures, as a mask, that lists made without them get wrong
+    missed: Array | None = (
+        None  # a mask of the captures that are given wrongly by lists made without them
+    )
 
     @property
     def parts(self) -> tuple[Expression, ...]:
-        """Every condition and law."""
+        """All conditions and laws of the steps."""
         return tuple(itertools.chain(*self.steps))
 
     @cached_property
     def reads(self) -> frozenset[str]:
-        """Names of the fields that it follows from."""
+        """The names of the fields that conditions and laws read."""
         return frozenset(names_in(self.parts, FIELD))
 
     @property
     def partial(self) -> bool:
-        """True if no step decides some captures."""
+        """True if there may be captures that no step decides, because the last step has a
+        condition.
+        """
         return self.steps[-1][0] != ALWAYS
 
     def decide(self, columns: Columns, steps: Steps = ()) -> Array:
@@ -145,7 +151,9 @@ class Solved(Place):
         return out
 
     def uncut(self, columns: Columns, steps: Steps = ()) -> Array:
-        """The values of the laws, ``(N,) int64``; the field holds their low bits."""
+        """The full values of the laws, ``(N,) int64``; the field has only their low bits. 0 on rows
+        that no step decides.
+        """
         steps = steps or self.steps
         decided = self.decide(columns, steps)
         out = np.zeros(columns.n, np.int64)
@@ -166,7 +174,7 @@ class Solved(Place):
         return (self.values(columns, steps) != self.raw(words)) & (self.decide(columns, steps) >= 0)
 
     def alternative(self, rival: Rival) -> Steps:
-        """The steps with a rival in its place."""
+        """The steps after a rival takes the place of its step, or of the whole list."""
         if rival.steps:
             return rival.steps
         when, law = self.steps[rival.step]

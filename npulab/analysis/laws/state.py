@@ -28,9 +28,12 @@ class Watch:
 
 @dataclass(frozen=True, eq=False)
 class Captures:
-    """Captures ``words (N, W) uint32`` with their ``columns``; ``varies (W, 32) bool`` are bits
-    that move, ``information (N, W, 32)`` their code length; ``starts (W,)`` masks of the bits
-    at which a field is known to begin; ``watch`` follows the search."""
+    """The captures of a search: ``words (N, W) uint32`` and their parameters as ``columns``.
+
+    ``varies (W, 32) bool`` are the bits that are not constant, ``information (N, W, 32)`` is the
+    code length of each bit; ``starts (W,)`` are masks of the bits at which a field is known to
+    begin; ``watch`` observes the search.
+    """
 
     words: Array
     columns: Columns
@@ -47,11 +50,11 @@ class Captures:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """The fields explained so far and the bits left.
+    """The fields explained so far, and the bits that are still to be explained.
 
     ``todo (W, 32) bool`` are the bits to explain, ``solved`` the explained fields, ``follows`` the
-    names of the fields that each field reads, directly or not; ``nearly`` is a law that nearly fits
-    an open place, as text.
+    names of the fields that each field reads, directly or not; ``nearly`` is, by open place, a law
+    that nearly fits it, as text.
     """
 
     captures: Captures
@@ -61,7 +64,7 @@ class State:
     nearly: Mapping[Place, str] = field(default_factory=dict)
 
     def accept(self, solved: Solved, instead_of: Collection[Solved] = ()) -> State:
-        """The state with one more field, which may replace others."""
+        """The state with one more field; the fields ``instead_of`` are taken out."""
         reads = solved.reads.union(*(self.follows.get(name, frozenset()) for name in solved.reads))
         # a field that read these bits while they were open now reads, through the new field, what
         # its law reads
@@ -80,19 +83,19 @@ class State:
         return state
 
     def but(self, places: Iterable[Place]) -> State:
-        """The state without some places to explain."""
+        """The state in which the bits of some places are no longer to be explained."""
         todo = self.todo.copy()
         for place in places:
             todo[place.word, place.lsb : place.end] = False
         return replace(self, todo=todo)
 
     def is_read(self, *fields: Solved) -> bool:
-        """True if a field reads any of these."""
+        """True if any field reads one of these fields."""
         names = {solved.name for solved in fields}
         return any(names & follows for follows in self.follows.values())
 
     def is_open(self, place: Place) -> bool:
-        """True if a place has a bit to explain and no explained bit."""
+        """True if a place has a bit to explain and no bit that is explained already."""
         here = slice(place.lsb, place.end)
         todo, varies = self.todo[place.word, here], self.captures.varies[place.word, here]
         return bool(todo.any() and (todo | ~varies).all())
@@ -109,7 +112,9 @@ class State:
         return out
 
     def circular(self, place: Place, derived: Collection[str]) -> set[str]:
-        """The ``derived`` fields that a place must not read: itself, and fields that read it."""
+        """The names of ``derived`` fields that the law of a place must not read: the place itself,
+        and fields that read it.
+        """
         there = {name: Place.named(name) for name in derived}
         names = {place.name} | {
             name

@@ -1,4 +1,4 @@
-"""Laws that somebody states in their own words, compared with captures."""
+"""Laws that somebody states as text, compared with captures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from npulab.registers.fields import WORD_BITS
 if TYPE_CHECKING:
     import pandas as pd
 
-ENOUGH = 8  # so many different captures must agree before a law is called found
+ENOUGH = 8  # a law is called found if at least so many different captures support it
 TYPE = re.compile(r"u(8|16|32)(?:\[([0-9]+)\])?")
 WORD_BYTES = WORD_BITS // 8
 SHOWN = 20  # the most names of captures in a row of the table
@@ -49,10 +49,11 @@ AGREES, CONTRADICTED, SAME, NOTHING = "agrees", "contradicted", "not varied", "n
 
 @dataclass(frozen=True)
 class Stated:
-    """A named law that gives the recorded numbers; ``laws`` has one law, or one for each index.
+    """A named law for recorded numbers; ``laws`` has one law, or one for each index.
 
-    A law of cases says nothing if none of its cases holds. ``places`` are ways to the recorded
-    numbers; the first one whose names a capture has is taken.
+    A law of cases states nothing for a capture if none of its cases holds. ``places`` are
+    alternative ways to find the recorded numbers; the first place whose names a capture has is
+    taken for it.
     """
 
     name: str
@@ -103,15 +104,16 @@ def word_fields(offset: int, kind: str) -> list[str]:
 
 
 def check_stated(stated: Iterable[Stated], captures: Any, parameters: Any = None) -> pd.DataFrame:
-    """Laws held against captures, a row each: which captures support it, and which contradict it.
+    """Compare laws with captures: a row for each law says which captures support it and which
+    contradict it.
 
     ``captures`` is a ``Sweep``; words ``(N, W) uint32``, with a row of ``parameters`` for each; or
     captures by name, each a pair: its words ``(W,)`` or its raw numbers by field, and its
-    parameters. A capture that lacks a name that a law reads is not asked.
+    parameters. A capture without a name that a law reads is not counted for that law.
 
-    ``verdict`` is agrees; contradicted; not varied (it agrees, and what is recorded is the same in
-    all); or nothing to compare. ``status`` says it in words: what agrees is called found from
-    eight different captures on.
+    ``verdict`` is agrees; contradicted; not varied (the law agrees, and the recorded number is the
+    same in all captures); or nothing to compare. ``status`` says it in words: a law that agrees is
+    called found if at least eight different captures support it.
 
     >>> law = Stated.parse("width", "width * 2", "w0_0_8")
     >>> check_stated([law], [[2], [8]], {"width": [1, 3]})["status"][0]
@@ -126,12 +128,12 @@ def check_stated(stated: Iterable[Stated], captures: Any, parameters: Any = None
 def check_rows(
     table: Iterable[Mapping[str, str]], captures: Any, parameters: Any = None
 ) -> pd.DataFrame:
-    """As ``check_stated``, for the rows of a table: offset (of bytes), type, fields, law; other
+    """As ``check_stated``, for the rows of a table: offset (in bytes), type, fields, law; other
     columns are kept.
 
-    ``fields`` is what lies there, put together from decoded fields, for captures that are given as
-    raw numbers by field; offset and type say the same for words. Rows are named by offset and
-    type. Raises as ``parse_law``.
+    ``fields`` is an expression of decoded fields that gives the number at this offset, for captures
+    given as raw numbers by field; for words, offset and type say where the number is. Rows are
+    named by offset and type. Raises as ``parse_law``.
     """
     listed = [dict(row) for row in table]
     found = check_stated([_of_row(row) for row in listed], captures, parameters)
@@ -155,7 +157,9 @@ def _of_row(row: Mapping[str, str]) -> Stated:
 
 @dataclass(frozen=True, eq=False)
 class _Evidence:
-    """Captures as columns: of each name the numbers ``(N,)``, and which captures have it."""
+    """Captures as columns: for each name the numbers ``(N,)``, and ``(N,) bool``: which captures
+    have a number.
+    """
 
     names: tuple[str, ...]
     words: Array  # (N, W), with zeros after a capture's own words
@@ -244,7 +248,7 @@ class _Evidence:
         return cls(tuple(map(str, captures)), words, lengths, columns, Naming.of(words.shape[1]))
 
     def different(self, rows: Array) -> int:
-        """The number of different captures among some, counted up to what is enough."""
+        """The number of different captures in ``rows``, at most ``ENOUGH``."""
         seen = set()
         for row in rows:
             seen.add(
@@ -279,8 +283,9 @@ class _Evidence:
         parts: Iterable[Expression],
         kinds: Sequence[str],
     ) -> tuple[dict[Expression, Array], Array, list[str]]:
-        """The columns that expressions read, the captures that have all of them, and names that
-        none has."""
+        """The columns that expressions read, ``(N,) bool`` for captures that have all of them, and
+        the names that no capture has.
+        """
         columns: dict[Expression, Array] = {}
         have, missing = np.ones(len(self.names), bool), []
         for leaf in dict.fromkeys(
@@ -400,7 +405,9 @@ def _values(steps: Steps, columns: Columns) -> tuple[Array, Array]:
 
 
 def _whole(values: Array) -> Array:
-    """The values as int64; a value that is not a whole number becomes one that no field holds."""
+    """The values as int64; a value that is not a whole number becomes ``NO_NUMBER``, which no field
+    can have.
+    """
     if values.dtype.kind != "f":
         return values.astype(np.int64)
     fits = (values == np.round(values)) & (np.abs(values) <= LARGEST)

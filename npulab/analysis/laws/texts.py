@@ -1,9 +1,10 @@
 """Laws read from text.
 
-The text is that of ``expressions``: parameters and fields by name, whole numbers, ``+ - * // % ^``,
-comparisons and ``and``, ``ceil(x / y)``, ``align(x, y)``, ``share(x, y)``, ``min``, ``max``,
-``ceil(log2(x))``, ``floor(log2(x))``, and ``float32(...)``, inside of which ``*`` and ``/`` are
-those of real numbers. A law may have cases: ``when stride == 2: a; else: b``. Nothing is run.
+A text is written as ``expressions`` writes laws: parameters and fields by name, whole numbers, ``+
+- * // % ^``, comparisons and ``and``, ``ceil(x / y)``, ``align(x, y)``, ``share(x, y)``, ``min``,
+``max``, ``ceil(log2(x))``, ``floor(log2(x))``, and ``float32(...)``, in which ``*`` and ``/`` are
+of real numbers. A law may have cases: ``when stride == 2: a; else: b``. No part of a text is
+evaluated as Python.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def parse_steps(text: str, index: int | None = None) -> Steps:
 
 
 class _Reader:
-    """Reads the tokens of a text from left to right; ``real`` inside ``float32``."""
+    """Reads the tokens of a text from left to right; ``real`` is true within ``float32(...)``."""
 
     def __init__(self, text: str, index: int | None) -> None:
         self.text, self.index, self.next, self.real, self.depth = text, index, 0, False, 0
