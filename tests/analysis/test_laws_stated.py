@@ -248,7 +248,7 @@ def test_where_no_case_holds_nothing_is_said() -> None:
     assert (found["supports"], found["contradict"]) == ("0, 2", 0)
     assert (
         checked("when stride == 5: width", [1, 2], width=[1, 2], stride=[1, 1])["status"]
-        == "no capture is one that it speaks of"
+        == "the law applies to no capture"
     )
     # of two engines one is the same in all, and the other is not used by all
     used, sizes = np.array([1, 2, 2]), np.array([[7, 1], [7, 7], [7, 7]])
@@ -315,7 +315,9 @@ def test_captures_by_name_are_asked_for_what_they_have() -> None:
         ValueError, match="captures: got int for 'a', allowed is a pair: words or values by field"
     ):
         check_stated([], {"a": 3})
-    with pytest.raises(ValueError, match="parameters: got some beside captures by name"):
+    with pytest.raises(
+        ValueError, match="parameters: got an argument of their own with captures by name"
+    ):
         check_stated([], captures, {"width": [1]})
 
 

@@ -1,5 +1,5 @@
-"""The bits that the captures prove: a bit is claimed only if nothing that fits as well changes
-it.
+"""The bits that the captures prove: a bit is claimed only if no alternative that fits the captures
+as well changes it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from npulab.analysis.laws.rivals import ORDERED, Twins, hidden_changes, rival_gr
 from npulab.analysis.laws.solved import Place, Solved, Steps, covered, names_in
 from npulab.registers.fields import WORD_BITS
 
-# a law with one of these may bend between two captured numbers
+# operators at which a law may bend between two captured numbers
 BENT = {
     "//",
     "ceil",
@@ -47,10 +47,10 @@ def in_order(
     fields: Sequence[Solved],
     follows: Mapping[str, frozenset[str]],
 ) -> tuple[tuple[Solved, ...], tuple[Solved, ...]]:
-    """Return the fields that can be computed, each after those it reads, and the fields that read
-    an open one.
+    """Return the fields that can be computed, each after the fields it reads, and the fields that
+    read a field without a law.
 
-    Rivals that read an open field are left out, as their values are unknown.
+    Rivals that read a field without a law are left out, as their values are unknown.
     """
     ready: list[Solved] = []
     names: set[str] = set()
@@ -79,10 +79,10 @@ def fill(fields: Sequence[Solved], columns: Columns) -> dict[str, Array]:
 class Findings:
     """The result of a search: the fields with laws, and the captures that prove them.
 
-    ``ready`` fields come after those they read; ``stuck`` fields read an open one. ``captured``
-    has the values of the ready fields, ``words (N, W) uint32`` are those of the captures, ``moved
-    (W,) uint32`` are the bits to explain. Alternatives count up to an extra cost of ``within``
-    bits.
+    ``ready`` fields come after the fields they read; ``stuck`` fields read a field without a law.
+    ``captured`` has the values of the ready fields, ``words (N, W) uint32`` are those of the
+    captures, ``moved (W,) uint32`` masks the bits to explain. Alternatives count if they cost at
+    most ``within`` bits more.
     """
 
     ready: tuple[Solved, ...]
@@ -123,7 +123,7 @@ class Findings:
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
-        """The groups that the numbers of the captured layers keep to."""
+        """The groups to which the numbers of the captured layers keep."""
         leaves = [leaf for leaf in self.captured.values if leaf.op == PARAMETER]
         return groups_of({leaf.args[0]: self.captured[leaf][self.layers] for leaf in leaves})
 
@@ -140,9 +140,8 @@ class Findings:
 
     @cached_property
     def modes(self) -> list[str]:
-        """The parameters of few values that decide the regimes of any field.
-
-        These are the parameters that its conditions and laws read, and fields that it reads.
+        """The names of parameters with few values that decide regimes: fields with several steps
+        read them, in a condition, in a law, or through another field.
         """
         lists = [solved.name for solved in self.ready if len(solved.steps) > 1]
         read = {*lists}.union(*(self.follows[name] for name in lists))
@@ -157,11 +156,11 @@ class Findings:
 
     @cached_property
     def together(self) -> dict[tuple[str, ...], bool]:
-        """The sets of two or three modes that depend on each other, and whether few combinations
-        occur.
+        """The sets of two or three modes that depend on each other; True for a set if hardly any of
+        its combinations was captured only once.
 
         Modes depend on each other if far fewer combinations occur than if any value went with any
-        other. The second part is true if hardly any combination was captured only once.
+        other.
         """
         out = {}
         for names in (
@@ -175,15 +174,15 @@ class Findings:
         return out
 
     def is_narrow(self, solved: Solved) -> bool:
-        """True if a field has so few values that a wrong regime is easily overlooked."""
+        """True if a field has so few different values that a wrong regime is easily overlooked."""
         return (
             solved.explained < 3.5 * self.captured.n
             or len(np.unique(solved.values(self.captured))) < 8
         )
 
     def information(self, solved: Solved, rows: Array | None = None) -> float:
-        """The bits of information in a field's values: which captures (of ``rows``) have which
-        value.
+        """The bits of information in a field's values on the captures ``rows`` (by default all):
+        which values there are, and which captures have them.
 
         Bits that always move together count as one bit.
         """
@@ -204,11 +203,10 @@ class Findings:
         )
 
     def is_weak(self, solved: Solved, rows: Array | None = None) -> bool:
-        """True if a law explains hardly more bits than it costs; ``rows`` are the captures that
-        count.
+        """True if a law explains hardly more bits than it costs; only the captures ``rows`` count.
 
-        A single limit between two numbers needs less than other lists, because its gap is doubted
-        anyway.
+        A list of one limit between two constants may explain less than other lists, because the gap
+        around its limit is doubted anyway.
         """
         if len(solved.steps) == 1 and not solved.partial:
             needed = PRIOR.claim
@@ -225,10 +223,10 @@ class Findings:
         return self.information(solved, rows) - solved.cost < needed
 
     def unseen_values(self, solved: Solved, asked: Columns) -> Array:
-        """``(N,) bool``: rows on which a field reads a value that no capture had.
+        """``(N,) bool``: rows on which a field reads a combination of values that no capture had.
 
-        Rows whose law the captures of other values prove are left out. Each capture shows anew
-        that a bit follows a flag; only captures of other numbers show what becomes of a number.
+        All are False if the law is strong with one capture of each combination counted: captures
+        that repeat a combination do not show what the law does with other numbers.
         """
         walked = {leaf for part in solved.parts for leaf in part.walk()}
         leaves = sorted((leaf for leaf in walked if leaf.op in (PARAMETER, FIELD, GIVEN)), key=str)
@@ -255,8 +253,8 @@ class Findings:
 
     @cached_property
     def _hardly_needed(self) -> dict[str, list[Steps]]:
-        """For each field, the shortened lists that fewer than ``part_for_claim`` layers
-        contradict.
+        """For each field, by name, the shortened lists that fewer than ``part_for_claim`` captured
+        layers contradict.
         """
         out: dict[str, list[Steps]] = {}
         enough = min(BUDGET.part_for_claim, len(self.layers))
@@ -268,11 +266,14 @@ class Findings:
         return out
 
     def hardly_proved(self, solved: Solved, asked: Columns, values: Array) -> Array:
-        """``(N,) bool``: rows that change with a part of a law that only few captures need."""
+        """``(N,) bool``: rows on which the value depends on a part of a law that only few captured
+        layers need.
+        """
         out = np.zeros(asked.n, bool)
         for steps in self._hardly_needed.get(solved.name, ()):
             out |= solved.values(asked, steps) != values
-            # a limit that few captures need may be a limit on any other number
+            # A limit that few captures need may be a limit on another number: so all rows that its
+            # step decides without the limit count.
             for number, ((when, _), (wider, _)) in enumerate(zip(solved.steps, steps, strict=True)):
                 if any(literal.op in ORDERED for literal in {*literals(when)} - {*literals(wider)}):
                     out |= solved.decide(asked, steps) == number
@@ -298,9 +299,9 @@ class Findings:
     def cut_off(self, solved: Solved, asked: Columns) -> Array:
         """``(N,) bool``: rows on which a field may be part of a larger field with another law.
 
-        The neighbouring bits continue the law on most captures but not on all, or have no law
-        because the law is rounded. Rows are left out if laws of these bits say that they are not
-        affected.
+        The bits next to the field continue its law on most captures but not on all, or they have no
+        law and the field's own law is rounded. Rows are left out if laws of these bits say that
+        they are not affected.
         """
         out = np.full(asked.n, solved.name in self._above_open)
         if out.all() or len(solved.steps) > 1 or solved.partial:
@@ -328,7 +329,8 @@ class Findings:
         return out
 
     def _where(self, place: Place, rows: Array, asked: Columns) -> Array:
-        """``(N,) bool``: rows in the regimes of the captures ``rows``, by the laws of a place.
+        """``(N,) bool``: rows that the same steps decide as the captures ``rows``, by the laws of
+        the fields in a place.
 
         All rows, if a bit of the place that moved has no law.
         """
@@ -346,11 +348,12 @@ class Findings:
         )
 
     def outside(self, solved: Solved, asked: Columns) -> Array:
-        """``(N,) bool``: rows that a law leads to numbers that its captures do not cover.
+        """``(N,) bool``: rows with a number that the captures do not cover, if a law may bend at
+        that number.
 
-        If the captures have few numbers, these are all other numbers, else the numbers outside
-        their groups: if all captured sizes are even, a half rounded up and one rounded down are the
-        same.
+        If the captures have few different numbers, all other numbers count, else the numbers
+        outside their group: if all captured sizes are even, half a size is the same rounded up and
+        rounded down.
         """
         out = np.zeros(asked.n, bool)
         names = names_in(part for _, law in solved.steps for part in law.walk() if part.op in BENT)
@@ -364,11 +367,12 @@ class Findings:
         return out
 
     def unseen_rows(self, asked: Columns) -> list[Array]:
-        """``(N,) bool`` for laws of all captures, lists and narrow lists: rows with unseen modes.
+        """Three arrays ``(N,) bool``, for laws of all captures, for lists, and for narrow lists:
+        rows with a combination of modes that was never captured.
 
-        A row counts if its combination of modes was never captured, because the field may depend on
-        a mode that its captures did not show. For laws of all captures these are modes that go
-        together, for lists any two modes or those that go together, for narrow lists all modes.
+        Such a row counts because the field may depend on a mode that its captures did not show. For
+        laws of all captures only modes that depend on each other are combined, for lists also any
+        two modes, for narrow lists all modes.
         """
         kept = [names for names, few in self.together.items() if few]
         pairs = itertools.combinations(self.modes, min(2, len(self.modes)))
@@ -390,8 +394,10 @@ class Findings:
         return found
 
     def uncut_changes(self, solved: Solved, asked: Columns, values: Array) -> list[Array]:
-        """The bits of ``values`` that change if the fields it reads keep bits that no capture
-        moved."""
+        """The bits of ``values`` that change if fields that ``solved`` reads are read with their
+        full values, not cut to their widths; only for fields where that changes nothing on the
+        captures.
+        """
         longer = {name: self.by_name[name].uncut(asked) for name in sorted(solved.reads)}
         cut = [name for name, uncut in longer.items() if (uncut != asked[field(name)]).any()]
         changes = []
@@ -411,20 +417,25 @@ class Findings:
         values: Array,
         unseen: Sequence[Array],
     ) -> Iterator[tuple[str, str, float, Array]]:
-        """Yield (reason, text, weight in a plan, ``(N,) bool`` of rows) for what the captures leave
-        open.
+        """Yield (reason, text, weight in a plan, ``(N,) bool`` of rows) for each reason why
+        captures prove nothing.
 
-        On these rows the ``values`` of a field are not proved, whatever its rivals say; ``unseen``
+        On these rows the ``values`` of a field are not proved, whatever its rivals give; ``unseen``
         comes from ``unseen_rows``.
         """
         every = np.ones(asked.n, bool)
         several = len(solved.steps) > 1 or solved.partial
         yield "rivals", "another law between the numbers captured", 1.0, self.outside(solved, asked)
-        yield "rivals", "what always agreed", 1.0, self.twins.apart(solved, asked)
+        yield (
+            "rivals",
+            "parameters that agree on all captures",
+            1.0,
+            self.twins.apart(solved, asked),
+        )
         yield "few rows", "numbers that no capture has", 1.0, self.unseen_values(solved, asked)
         yield (
             "few rows",
-            "a part of the law that hardly any capture needs",
+            "a part of the law that few captured layers need",
             1.0,
             self.hardly_proved(solved, asked, values),
         )
@@ -439,9 +450,19 @@ class Findings:
                 f"{self.information(solved):.0f} bits of captures for a law of {solved.cost:.0f}"
             )
             yield "few rows", detail, 0.3, every
-        yield "few rows", "the law fails in the bits beside it", 0.3, self.cut_off(solved, asked)
+        yield (
+            "few rows",
+            "the law fails in the bits next to the field",
+            0.3,
+            self.cut_off(solved, asked),
+        )
         if solved.partial:
-            yield "no law", "layers that no law speaks of", 0.3, solved.decide(asked) < 0
+            yield (
+                "no law",
+                "layers to which no step of the law applies",
+                0.3,
+                solved.decide(asked) < 0,
+            )
         # the rivals of a rare step say which layers it decides; other steps keep what many captures
         # prove
         thin = []
@@ -459,7 +480,7 @@ def _table(leaves: Sequence[Expression], columns: Columns) -> Array:
 
 
 def _first(rows: Array) -> Array:
-    """The first row of each kind."""
+    """The indices of the rows that no earlier row equals."""
     return np.unique(rows, axis=0, return_index=True)[1]
 
 
@@ -468,10 +489,10 @@ def _alone_and_together(names: list[str]) -> list[list[str]]:
 
 
 def doubts(findings: Findings, asked: Columns) -> tuple[Array, Array]:
-    """(words, doubt), each ``(N, W) uint32``: the words by the laws, and the bits that are
-    doubtful.
+    """(words, doubt), each ``(N, W) uint32``: the words that the laws give, and masks of their
+    doubtful bits.
 
-    A bit is doubtful if something that fits the captures as well would change it.
+    A bit is doubtful if an alternative that fits the captures as well would change it.
     """
     ready, captured = findings.ready, findings.captured
     values = fill(ready, asked)
@@ -511,7 +532,7 @@ def doubts(findings: Findings, asked: Columns) -> tuple[Array, Array]:
 
 
 def _upwards(changed: Array, width: int) -> Array:
-    """The changed bits and all bits above the lowest of them, which are right by chance only."""
+    """Masks of the lowest changed bit and all bits above it, which can be right only by chance."""
     return np.where(changed != 0, -(changed & -changed), 0) & (2**width - 1)
 
 
@@ -521,8 +542,8 @@ def _from_doubted(
     values: Mapping[str, Array],
     bits: Mapping[str, Array],
 ) -> Iterable[Array]:
-    """The bits of a field that change if all doubted bits that it reads are clear, or all are
-    set.
+    """Yield the bits of a field that change if all doubted bits of the fields that it reads are
+    clear, and if all are set.
     """
     for names in _alone_and_together([name for name in sorted(solved.reads) if bits[name].any()]):
         rows = np.flatnonzero(np.any([bits[name] != 0 for name in names], axis=0))

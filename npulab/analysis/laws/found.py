@@ -1,4 +1,6 @@
-"""The result of a search for laws: their table, what they predict and prove, and what is open."""
+"""The result of a search for laws: a table of laws, the words that they predict and prove, and the
+bits that are open.
+"""
 
 from __future__ import annotations
 
@@ -58,22 +60,22 @@ def find_laws(
 
     ``parameters`` is a DataFrame (or columns by name) with a row for each capture; whole-valued
     columns are integers, others float32. A ``Sweep`` as the only argument holds both. ``nuisance``
-    ``(W,) uint32`` masks the bits that say nothing (addresses, time stamps); without it they are
-    found where captures repeat their parameters. ``laws`` are laws of your own, a function of the
-    parameters by its text; a law of one field of ``registers`` ends where it ends
-    (``sweep.registers`` is the map of its target). ``progress`` is called with a line at each
-    step; left out, a notebook that somebody sits at shows the laws so far while they are looked
-    for. ``earlier`` are laws of some of these captures: those that all captures prove are kept,
-    what was open stays open until captures have doubled, and for the other bits only the quick part
-    of the search is made.
+    ``(W,) uint32`` masks bits without meaning (addresses, time stamps); without it they are the
+    bits that differ between captures with equal parameters. ``laws`` are laws of your own:
+    functions of the parameters, by their text. ``registers`` is a map of the words
+    (``sweep.registers`` is the map of its target): a law of one of its fields ends where the field
+    ends. ``progress`` is called with a line at each step; without it, a notebook that somebody sits
+    at shows the laws found so far. ``earlier`` are laws of some of these captures: laws that hold
+    on all captures are kept, bits that were open stay open until there are twice as many captures,
+    and for other bits only the quick part of the search is made.
 
-    An interrupt (Ctrl-C, the notebook's stop button) ends the search with the laws that it has, of
-    which those stay that every capture proves; they are ``stopped``. Where there are none yet it
-    raises KeyboardInterrupt.
+    An interrupt (Ctrl-C, the notebook's stop button) ends the search with the laws that it has so
+    far; laws that a capture disproves are left out, and the result has ``stopped`` set. If there
+    are no laws yet, it raises KeyboardInterrupt.
 
-    Raises ValueError for words that are not ``(N, W)``, fewer than two rows, rows that are all the
-    same; parameters that are no finite numbers, or of which none varies. A parameter that never
-    varies is a warning.
+    Raises ValueError for words that are not ``(N, W)``, fewer than two rows, or rows that are all
+    the same; and for parameters that are not finite numbers, or none of which varies. A parameter
+    that never varies gives a warning.
 
     >>> width = np.arange(8, 72)
     >>> laws = find_laws((width[:, None] * 2 + 1).astype(np.uint32) * 4, {"width": width})
@@ -98,7 +100,7 @@ def find_laws(
             len(registers) != words.shape[1],
             "find_laws: registers",
             f"a map of {len(registers)} words",
-            f"is one of {words.shape[1]}, as each capture has",
+            f"is a map of {words.shape[1]} words, as many as each capture has",
         )
     table = checked_parameters({} if parameters is None else parameters, len(words))
     given = given_columns({} if laws is None else laws, _frame(parameters), len(words))
@@ -140,7 +142,9 @@ def find_laws(
 
 
 def _told(progress: Progress | None, naming: Naming) -> Progress:
-    """The function that is called with each line of progress, in the names that bits have."""
+    """The function to call with each line of progress; it gives bits the names that they have in
+    the map.
+    """
     if progress is None:
         return lambda text: None
     return lambda text: progress(naming.said(text))
@@ -157,8 +161,9 @@ def _frame(parameters: Any) -> pd.DataFrame:
 
 
 def _nuisance(words: Array, table: Table, given: Any) -> Array:
-    """``(W,) uint32``: the given mask, or the bits that differ between captures of equal
-    parameters."""
+    """``(W,) uint32``: the given mask, or a mask of the bits that differ between captures with
+    equal parameters.
+    """
     if given is not None:
         mask = np.asarray(given)
         if (
@@ -185,7 +190,8 @@ def _search(
     kept: tuple[Solved, ...] = (),
     open_: Array | None = None,
 ) -> State:
-    """The fields whose laws hold on all captures; the search sees a sample of them.
+    """The state with fields whose laws hold on all captures; the search itself sees only a sample
+    of the captures.
 
     ``begin`` gives the first state of a search on some captures. Fields in ``kept`` stay as they
     are; runs of bits in ``open_ (W,) uint32`` are not searched.
@@ -218,7 +224,7 @@ def _search(
 
 
 def _without(state: State, wrong: Mapping[str, Array]) -> State:
-    """The state without some fields and without the fields that read them."""
+    """The state without the fields in ``wrong`` and without the fields that read them."""
     return replace(
         state,
         solved=tuple(
@@ -230,9 +236,10 @@ def _without(state: State, wrong: Mapping[str, Array]) -> State:
 
 
 def _sample(words: Array, table: Table) -> Array:
-    """The captures to search: all, if there are few.
+    """The captures to search: all captures, if they are few.
 
-    Else the ends of each parameter, one capture of each combination of modes, and any others.
+    Otherwise the captures with the lowest and the highest value of each parameter, one capture of
+    each combination of modes, and further captures at random.
     """
     n = len(words)
     if n <= BUDGET.searched:
@@ -274,13 +281,13 @@ def _disproved(words: Array, columns: Columns, state: State) -> dict[str, Array]
 
 @dataclass(frozen=True, eq=False)
 class FieldLaw(Place):
-    """A field that its captures explain: ``steps`` (when, law) as text, with the captures that each
-    decides.
+    """A field that its captures explain: ``steps`` (when, law) as text; ``support`` is how many
+    captures each step decides.
 
-    ``rivals`` are laws or conditions that the captures cannot tell from these, ``extrapolated`` the
-    bits of the field that no capture moved, ``bits`` the length of its description and
+    ``rivals`` are laws or conditions that the captures cannot tell from these, ``extrapolated`` is
+    the number of the field's bits that no capture moved, ``bits`` the length of its description and
     ``explained`` that of the bits it explains. ``follows`` are fields that it reads; a field that
-    reads one without a law has ``open`` set and predicts nothing.
+    reads a field without a law has ``open`` set and predicts nothing.
     """
 
     steps: tuple[tuple[str, str], ...]
@@ -301,11 +308,11 @@ class FieldLaw(Place):
 
     @property
     def probability(self) -> tuple[float, ...]:
-        """The probability that each step is right on the next layer that it decides.
+        """The probability, for each step, that it is right on the next layer that it decides.
 
         It is (n + 1) / (n + 2) for n distinct captured layers (Laplace's rule of succession), if
-        the fields that the step reads are right; 0 for a field that reads an open one, which
-        predicts nothing.
+        the fields that the step reads are right; 0 if the field reads a field without a law,
+        because it then predicts nothing.
         """
         if self.open:
             return (0.0,) * len(self.steps)
@@ -314,10 +321,12 @@ class FieldLaw(Place):
 
     @property
     def stated(self) -> str:
-        """The formula for the field's raw value with nothing left to cut off.
+        """The law as text, with ``% 2**width`` at each step whose law gave more than the field's
+        bits.
 
-        ``check_stated`` compares this text with captures: ``(width) % 16`` if a law of four bits
-        gave more in these captures. It is the plain text if the field reads a field without a law.
+        ``check_stated`` compares this text with captures: ``(width) % 16`` if the law of a field of
+        four bits gave more in these captures. It is the plain text if the field reads a field
+        without a law.
         """
         if self.open:
             return self.text
@@ -335,14 +344,14 @@ class FieldLaw(Place):
 
     @property
     def name(self) -> str:
-        """The name of its bits by their place, as laws that read the field have it."""
+        """The name of the field's bits by their place; laws that read the field use it."""
         return self._of.naming.name(self.word, self.lsb, self.width)
 
     @property
     def called(self) -> str:
-        """The name of these bits in the map of the words, as ``show`` and the views print it.
+        """The name of the field's bits in the map of the words, as ``show`` and the views print it.
 
-        It is the name of a field of the map, else the name of the place.
+        If no field of the map has exactly these bits, it is their name by place.
         """
         return self._of.naming.called(self.word, self.lsb, self.width)
 
@@ -355,8 +364,9 @@ class FieldLaw(Place):
         return self._solved.decide(self._of._asked(parameters))
 
     def rival_values(self, parameters: Any) -> dict[str, Array]:
-        """The field's raw value by each of its rivals, by text, ``(N,) int64`` a row of
-        parameters."""
+        """The field's raw values by each of its rivals: ``(N,) int64`` for the rows of parameters,
+        by the rival's text.
+        """
         columns = self._of._asked(parameters)
         found: dict[str, Array] = {}
         for rival in self._rivals:
@@ -373,11 +383,11 @@ class FieldLaw(Place):
 class Laws:
     """The laws of a sweep: ``words (N, W) uint32`` explained from ``parameters``.
 
-    ``.table`` has a row for each step of each field, ``.predict`` the words of other layers and
-    what of them is proved, ``.open`` the bits without a law and why, ``.status`` what is known of
-    each bit, ``.next_captures`` the layers to capture next. ``.captured_for`` says which numbers
-    the captured layers keep to; of layers of others nothing is proved. ``.stopped`` says that the
-    search was interrupted.
+    ``.table`` has a row for each step of each field, ``.predict`` gives the words of other layers
+    and which of their bits are proved, ``.open`` has the bits without a law and why, ``.status``
+    the status of each bit, ``.next_captures`` the layers to capture next. ``.captured_for`` says to
+    which numbers the captured layers keep; nothing is proved of layers with other numbers.
+    ``.stopped`` is true if the search was interrupted.
     """
 
     words: Array
@@ -394,7 +404,7 @@ class Laws:
 
     @cached_property
     def naming(self) -> Naming:
-        """What bits are called, as in the map of the words."""
+        """The names of bits, as the map of the words has them."""
         return Naming.of(self.words.shape[1], self.registers)
 
     @cached_property
@@ -407,14 +417,16 @@ class Laws:
 
     @property
     def captured_for(self) -> str:
-        """The groups that the numbers of the captured layers keep to, as text.
+        """The groups to which the numbers of the captured layers keep, as text.
 
-        ``for c in groups of 8, stride = 1``; blank if they keep to none.
+        ``for c in groups of 8, stride = 1``; blank if they keep to no group.
         """
         return captured_for(self._findings.groups)
 
     def _asked(self, parameters: Any) -> Columns:
-        """The columns of layers, with the values of all fields."""
+        """The columns of layers: their parameters, and the values of all fields that can be
+        computed.
+        """
         columns = self._columns(parameters)
         fill(self._findings.ready, columns)
         return columns
@@ -424,10 +436,11 @@ class Laws:
         return table.columns(given_columns(self._laws, _frame(parameters), table.n))
 
     def _proved(self, words: Array, columns: Columns, table: Table) -> tuple[Solved, ...]:
-        """The fields whose laws hold on other captures too, with the rivals that do.
+        """The fields whose laws hold on other captures too, each with the rivals that hold there
+        too.
 
-        A field next to a bit that moves for the first time is left out, as it may be a part of a
-        larger one.
+        A field next to a bit that moves for the first time is left out, because it may be a part of
+        a larger field.
         """
         if (
             table.integers.keys() != self._table.integers.keys()
@@ -473,7 +486,9 @@ class Laws:
 
     @cached_property
     def _ranges(self) -> dict[str, Any]:
-        """What the captures cover of each parameter: all values if they are few, else the ends."""
+        """The captured values of each parameter: a list of all values if they are few, else
+        (lowest, highest).
+        """
         out: dict[str, Any] = {}
         for name in (*self._table.integers, *self._table.reals):
             values = np.unique(self.parameters[name].to_numpy())
@@ -498,7 +513,7 @@ class Laws:
 
     @cached_property
     def fields(self) -> tuple[FieldLaw, ...]:
-        """Every field that has a law, by its place."""
+        """All fields that have a law, sorted by their place."""
         findings, probes = self._findings, self._asked(self._probes)
         rivals = {
             solved.name: tuple(
@@ -595,15 +610,16 @@ class Laws:
         )
 
     def predict(self, parameters: Any) -> tuple[Array, Array]:
-        """(words, mask), each ``(N, W) uint32``: the words of layers, and the bits of them that are
-        proved.
+        """(words, mask), each ``(N, W) uint32``: the words of layers, and a mask of the bits in
+        them that are proved.
 
-        A bit is in the mask of a row where its field has a law and nothing that fits the captures
-        as well gives another value there: no rival law or condition, no limit moved within the gap
-        between two captures, no number one less or more, no combination of modes that was never
-        captured, of any two or of those that go together. Nothing is proved of a row with a number
-        outside of the groups in ``captured_for``, also where no law reads it. Other bits are as
-        the best law has them, or as in the first capture.
+        A bit is in the mask of a row if its field has a law and no alternative that fits the
+        captures as well gives the bit another value there. Alternatives are rival laws and
+        conditions, limits moved within the gap between two captures, and numbers one less or more.
+        A field is not proved on a row with a combination of modes that was never captured, if the
+        field may depend on it. Nothing is proved of a row with a number outside of the groups in
+        ``captured_for``, even if no law reads that number. Bits outside the mask are as the best
+        law has them, or as in the first capture.
         """
         out, doubt = doubts(self._findings, self._columns(parameters))
         explained = covered(self._findings.ready, self.words.shape[1])
@@ -758,12 +774,14 @@ class Laws:
     def register_rows(
         self, block: str = "", names: Mapping[str, str] | None = None
     ) -> list[dict[str, Any]]:
-        """The fields as rows of a register table, one discovery a row: what ``RegisterMap`` reads.
+        """The fields with laws as rows of a register table, as ``RegisterMap`` reads them; each row
+        is one discovery.
 
-        ``names`` gives the field of an automatic name another one. Blocks, offsets and registers
-        are those of the words' map, where there is one. The law is the note, with its rivals, by
-        the names that the rows have; evidence is ``guess`` where there are any, else ``C:sweep``.
-        Bits without a law that a law reads have a row too, so that each name in a note has one.
+        ``names`` gives fields other names, by their automatic names. Blocks, offsets and registers
+        are those of the words' map, if there is one. The note of a row is the law with its rivals,
+        in the names that the rows have; the evidence is ``guess`` if there are rivals, else
+        ``C:sweep``. Bits without a law that a law reads have a row too, so that each name in a note
+        has a row.
         """
         rows = []
         for law in self.fields:

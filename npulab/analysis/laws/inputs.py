@@ -48,8 +48,8 @@ class Table:
 
 
 def checked_words(words: Any) -> Array:
-    """Words as ``(N, W) uint32``; raises ValueError for rows of different length and for numbers
-    that are not 32-bit.
+    """Words as ``(N, W) uint32``; raises ValueError for rows of different length, and for anything
+    but whole numbers of 0 to 0xffffffff.
     """
     try:
         array = np.asarray(words)
@@ -116,8 +116,8 @@ def checked_parameters(
     for name in frame.columns:
         if FIELD_NAME.fullmatch(name):
             raise ValueError(
-                f"parameters: got a column {name!r}, allowed is any name but a field's (word, "
-                "lowest bit, width)"
+                f"parameters: got a column {name!r}, allowed is a name unlike those of bits "
+                "(w3_0_7: word, lowest bit, width)"
             )
     if rows is not None and len(frame) != rows:
         raise ValueError(
@@ -125,7 +125,7 @@ def checked_parameters(
         )
     if not frame.columns.is_unique:
         twice = frame.columns[frame.columns.duplicated()][0]
-        raise ValueError(f"parameters: got column {twice!r} twice, allowed is once")
+        raise ValueError(f"parameters: got column {twice!r} twice, allowed is each name once")
     if not len(frame.columns):
         raise ValueError("parameters: got no columns, allowed is at least one")
     if like is None:
@@ -177,7 +177,7 @@ def _typed(frame: pd.DataFrame) -> Table:
     if not integers and not reals:
         names = ", ".join(constant)
         raise ValueError(
-            f"parameters: got {names} of one value each, allowed is at least one that varies"
+            f"parameters: got {names} with one value each, allowed is at least one that varies"
         )
     if constant:
         warnings.warn(
@@ -196,7 +196,7 @@ def checked_numbers(values: Any, name: str) -> Array:
     try:
         column = np.asarray(values, np.float64)
     except (TypeError, ValueError):
-        got = getattr(values, "dtype", "something else")
+        got = getattr(values, "dtype", "values that are not numbers")
         raise ValueError(f"parameters: got {got} in {name!r}, allowed are numbers") from None
     wrong = ~np.isfinite(column) | (np.abs(column) > LARGEST)
     if wrong.any():

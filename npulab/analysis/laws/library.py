@@ -1,6 +1,6 @@
-"""The law library: general shapes over the parameters, cheapest first.
+"""The law library: laws of general shapes over the parameters, cheapest first.
 
-Shapes with equal columns are rivals.
+Of laws with equal columns, only the first is in the library; the others are its rivals.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ TILES = (1, 2, 4, 8, 16)
 AREA_ALIGNMENTS = (1, 8, 16, 32, 64)
 BIASES = range(90, 180)  # exponent biases tried for float32 scales
 MANTISSA = 2**23
-USUALLY = 0.5  # columns count as sizes of a window if they fit on this share of the captures
-# Shapes are (operator, constants tried, cost in addition to the constant's); these are applied to
-# one column,
+USUALLY = 0.5  # least share of captures on which columns must fit to count as sizes of windows
+# Shapes of laws: (operator, constants that are tried with it, cost in addition to the constant's).
+# OF_COLUMN has the shapes that are applied to one column.
 Shapes = tuple[tuple[str, tuple[int | None, ...], float], ...]
 OF_COLUMN: Shapes = (
     ("+", (-1,), 0),
@@ -58,7 +58,7 @@ OF_COLUMN: Shapes = (
     ("*", (2, 3, 4, 5, 7, 8, 16, 32, 64), 2),
     ("%", (4, 8, 16), 4),
 )
-# these to the result of a pair of columns,
+# the shapes that are applied to the result of combining two columns
 OF_PAIR: Shapes = (
     ("+", (-1,), 0),
     ("+", (1,), 0.5),
@@ -68,7 +68,7 @@ OF_PAIR: Shapes = (
     ("min", (1, 2, 3, 4, 8, 15, 16, 31, 32, 63, 64, 127, 128), 3),
     ("*", (2, 3, 4, 8), 2),
 )
-# and these to a product of three or four columns
+# the shapes that are applied to a product of three or four columns
 OF_PRODUCT: Shapes = (
     ("+", (-1,), 0),
     ("+", (1,), 0.5),
@@ -137,7 +137,9 @@ class Family:
 
 @dataclass(frozen=True, eq=False)
 class Leaf:
-    """A plain column; ``uses`` has the bit of the field that it is."""
+    """A column that is a parameter, a field or a user's law; ``uses`` is the bit of the field, 0 if
+    it is no field.
+    """
 
     law: Expression
     values: Array
@@ -147,12 +149,13 @@ class Leaf:
 
 @dataclass(frozen=True, eq=False)
 class Library:
-    """Laws with ``uint32`` columns by rising cost, equal ones merged; beside them, for constants
-    that are solved for, in int64:
+    """Laws with ``uint32`` columns by rising cost, without laws whose column another law has; and
+    columns in int64 for which a search solves constants.
 
-    ``linear``: x + k y of sizes and products; ``areas``: (a + k - 1) (b + l - 1), aligned, the
-    input that a tile of the output needs; ``products`` of up to four sizes, for limits. ``leaves``
-    are the plain columns that are sizes, ``sample`` the laws on the captures ``sample_rows``.
+    ``linear`` is x + k y of sizes and products; ``areas`` is (a + k - 1) (b + l - 1), aligned: the
+    input that a tile of the output needs; ``products`` are of up to four sizes, for limits.
+    ``leaves`` are the plain columns that are sizes, ``sample`` has the values of the laws on the
+    captures ``sample_rows``.
     """
 
     laws: Family
@@ -173,7 +176,7 @@ class Library:
         return len(self.laws)
 
     def without(self, uses: int) -> Library:
-        """The library without the laws that use any of these fields."""
+        """The library without the laws that read any of the fields whose bits are in ``uses``."""
         if not uses:
             return self
         return replace(
@@ -195,19 +198,18 @@ class Library:
 
     @cached_property
     def limited(self) -> tuple[Family, Array, Array]:
-        """The laws that limits are searched on, with their values ``(N, L)``.
-
-        The third part, ``(L,) bool``, is true for laws without negative numbers.
+        """The laws for which limits are searched, their values ``(N, L)``, and ``(L,) bool``: true
+        for laws without negative numbers.
         """
         laws = self.laws.of(slice(BUDGET.limit_laws))
         return laws, np.ascontiguousarray(laws.values.T), laws.values.max(1) < 2**31
 
     @cached_property
     def inner(self) -> tuple[tuple[Family, Family], Array, Array, dict[int, tuple[Array, Array]]]:
-        """The areas and the first laws, of which products are searched: laws, values, costs, and a
-        cache.
+        """The areas and the first laws, which a search tries as factors of products: the laws,
+        their values, their costs, and a cache.
 
-        The cache has, for captures asked for so far, the laws sorted by their values, and these
+        The cache has, by the number of a capture, the laws sorted by their values there, and these
         values.
         """
         both = self.areas, self.laws.of(slice(BUDGET.scaled_columns))
@@ -220,7 +222,7 @@ class Library:
         )
 
     def leaf_pairs(self) -> Iterator[tuple[Leaf, Leaf]]:
-        """(x, z) of plain columns: x is nothing or a field, z is any size but x."""
+        """Yield pairs (x, z) of plain columns: x is the constant 0 or a field, z any size but x."""
         nothing = Leaf(constant(0), np.zeros(self.n, np.int64), 0.0, 0)
         for x in [nothing, *(leaf for leaf in self.leaves if leaf.uses)]:
             for z in self.leaves:
@@ -228,7 +230,9 @@ class Library:
                     yield x, z
 
     def rivals(self, index: int, within: float) -> list[tuple[float, Expression]]:
-        """Other shapes of the same column, with their extra cost of at most ``within`` bits."""
+        """Other laws with the same column as law ``index``, each with the bits that it costs more:
+        at most ``within``.
+        """
         node, costs = int(self.laws.parts[index, 0]), self.nodes.cost
         twins = []
         for twin in self.nodes.twins(node):
@@ -246,15 +250,19 @@ def make_library(columns: Columns, names: Names, most: int = BUDGET.laws) -> Lib
 
 
 def is_size(values: Array) -> bool:
-    """True if a column is a size rather than a flag."""
+    """True if a column may be a size rather than a flag: it has more than two values, or all its
+    values are above 0.
+    """
     kinds = np.unique(values)
     return len(kinds) > 2 or bool(kinds[0] > 0)
 
 
 class _Nodes:
-    """The recipes of columns as arrays, and the values of the columns that others are made of.
+    """How each column is computed, as arrays with an entry for each node (a column), and the values
+    of the columns that are operands of other columns.
 
-    Node i is ``op`` on ``left`` and ``right`` (``right`` is -1 for one operand), or leaf ``left``.
+    Node i applies ``op[i]`` to the nodes ``left[i]`` and ``right[i]`` (-1 if there is only one
+    operand); a leaf has its number in ``left[i]``.
     """
 
     def __init__(self, captures: int) -> None:
@@ -264,7 +272,7 @@ class _Nodes:
         self.left, self.right = np.zeros(1024, np.int32), np.zeros(1024, np.int32)
         self.cost = np.zeros(1024)
         self.uses = np.zeros(1024, np.uint64)  # a bit for each field
-        # the first node with these values: only such nodes become laws
+        # true for the first node with its values: only such nodes become laws
         self.kept = np.zeros(1024, bool)
         self.key = np.zeros(1024, np.uint64)  # a hash of the values; 0 if they are not compared
         self._row = np.zeros(1024, np.int32)
@@ -338,7 +346,7 @@ class _Nodes:
         )
 
     def base(self, node: int) -> int:
-        """The column that a unary shape is made of."""
+        """The column in a node that combines one column with a constant; a leaf is its own base."""
         if self.is_leaf(node):
             return node
         return int(self.right[node] if self.is_constant(self.left[node]) else self.left[node])
@@ -384,7 +392,7 @@ class _Nodes:
         return nodes, self.key[nodes]
 
     def twins(self, node: int) -> list[int]:
-        """Other nodes of the same values, the first ones of them."""
+        """The first few other nodes that have the same values as a node."""
         nodes, keys = self._by_key
         first, end = (
             int(np.searchsorted(keys, self.key[node], side)) for side in ("left", "right")
@@ -397,7 +405,7 @@ class _Nodes:
 
 
 class _Growth:
-    """A library in the making: ``_kept`` are (nodes, values uint32) of the new columns."""
+    """Makes a library; ``_kept`` are (nodes, values as uint32) of the columns that become laws."""
 
     def __init__(self, columns: Columns, names: Names) -> None:
         self.columns, self.n = columns, columns.n
@@ -408,7 +416,7 @@ class _Growth:
         self._seen: set[int] = set()
         self._kept: list[tuple[Array, Array]] = []
         self._constants: dict[int, int] = {}
-        # fields after the 64th share one bit of ``uses``
+        # the 64th field and all later fields share the last bit of ``uses``
         self.field_bits = {name: 2 ** min(i, 63) for i, name in enumerate(names.fields)}
         self._grow(names)
         self._first_real = self.nodes.n
@@ -434,7 +442,7 @@ class _Growth:
         return self._constants[value]
 
     def _new(self, nodes: Sequence[int]) -> list[int]:
-        """The nodes whose columns no other node has."""
+        """Those of the nodes that were the first with their column."""
         return [node for node in nodes if self.nodes.kept[node]]
 
     def _cheapest(self, nodes: Iterable[int], most: int) -> list[int]:
@@ -443,8 +451,9 @@ class _Growth:
     def _apply(
         self, op: str, left: Sequence[int] | Array, right: Any, costs: Array, keep: bool
     ) -> list[int]:
-        """New columns ``left op right``; ``right`` is None, a constant or a node for each of
-        ``left``."""
+        """Make the columns ``left op right`` and return the new ones; ``right`` is None, a
+        constant, or a node for each of ``left``.
+        """
         fresh: list[int] = []
         function = OPERATORS[op][0]
         step = max(BUDGET.block_values // self.n, 1)
@@ -466,9 +475,10 @@ class _Growth:
         return fresh
 
     def _enter(self, nodes: Array, values: Array) -> Array:
-        """Which of the columns are new.
+        """Enter columns as laws; return the indices of those that vary and that no earlier node
+        has.
 
-        Each other column is a rival of the first column with the same values.
+        A column that an earlier node has is a rival of that node.
         """
         keys = values.view(np.uint64) @ self._key
         varies = np.flatnonzero(keys != values[:, 0].view(np.uint64) * self._key.sum())
@@ -503,7 +513,7 @@ class _Growth:
         return found
 
     def _negated(self, nodes: Sequence[int]) -> list[int]:
-        """constant - column."""
+        """Make the columns ``constant - column`` and return the new ones."""
         found: list[int] = []
         for value in MINUENDS:
             for node in self._apply(
@@ -517,7 +527,7 @@ class _Growth:
         return found
 
     def _make(self, candidates: Array, keep: bool) -> list[int]:
-        """Make candidates, by rising cost within each operator."""
+        """Make the columns of candidates, cheap ones first, and return the new ones."""
         fresh: list[int] = []
         order = np.argsort(candidates["cost"], kind="stable")
         # slices of rising cost, so that the first of several equal columns is a cheap one
@@ -605,8 +615,9 @@ class _Growth:
         return np.concatenate([either[makes], ordered.ravel()])
 
     def _conv_sizes(self, plain: list[int], small: set[int]) -> None:
-        """(size + 2 padding - kernel) // stride + 1, the output size of a convolution, for fitting
-        columns."""
+        """Make (size + 2 padding - kernel) // stride + 1, the output size of a convolution, of all
+        columns that may be these sizes.
+        """
         sizes = [node for node in plain if node not in small]
         least = {node: self.nodes.values(node).min() for node in plain}
         counts = sorted(node for node in small if node in least and least[node] >= 1)
@@ -624,10 +635,10 @@ class _Growth:
                 self._windows(output, size, kernel, stride)
 
     def _windows(self, output: int, size: int, kernel: int, stride: int) -> None:
-        """The part of an input that windows reach, and the padding that they need: before, after,
-        in all.
+        """Make columns of the part of an input that windows reach, and of the padding that the
+        windows need: before, after, in all.
 
-        The columns are tried as the sizes of a window.
+        Nothing is made if the four columns do not fit as the sizes of windows.
         """
         reach = (self.nodes.values(output) - 1) * self.nodes.values(stride) + self.nodes.values(
             kernel
@@ -657,7 +668,9 @@ class _Growth:
             self._enter(np.array([node]), self.nodes.values([node]))
 
     def _products(self, sizes: list[int]) -> list[int]:
-        """Products of three and four columns, and the shapes that usually follow a product."""
+        """Make products of two to four columns, and the shapes that usually follow a product;
+        return the new products.
+        """
         few = self._cheapest(sizes, BUDGET.factors)
         grown: dict[tuple[int, ...], int] = {(node,): node for node in few}
         entered: list[int] = []
@@ -683,7 +696,7 @@ class _Growth:
         self.nodes.store(nodes, values)
         return nodes.tolist()
 
-    # -- columns beside the library
+    # -- columns for solved constants
 
     def _linear(self, sizes: list[int], products: list[int]) -> Family:
         pairs = [(node, 0, node) for node in products]
@@ -776,8 +789,9 @@ class _Growth:
     # -- real numbers
 
     def _reals(self, names: Sequence[str]) -> None:
-        """float32 bit patterns of scales, their products and ratios, in pieces; exponents with a
-        bias."""
+        """Make columns of the float32 bit patterns of scales, of their products and ratios: the
+        whole pattern, and its exponent less a bias or subtracted from a bias.
+        """
         shapes: list[tuple[Expression, float]] = []
         leaf = {name: parameter(name) for name in names}
         for a in names:
@@ -813,13 +827,14 @@ class _Growth:
         costs = self.nodes.cost[nodes].astype(np.float32)
         order = np.argsort(costs, kind="stable")
         keep = np.arange(len(order)) < most
-        # a tenth of the places is kept for real numbers, or integer shapes would fill all
+        # a tenth of the places is reserved for laws of real numbers, because integer shapes would
+        # fill all
         keep[np.flatnonzero(nodes[order] >= self._first_real)[: most // 10]] = True
         order = order[keep]
         nodes = nodes[order]
         row = np.full(self.nodes.n, len(nodes))
         row[nodes] = np.arange(len(nodes))
-        # the last row is a dump for the laws that are left out
+        # the last row takes the values of the laws that are left out
         values = np.empty((len(nodes) + 1, self.n), np.uint32)
         for of, kept in self._kept:
             values[row[of]] = kept

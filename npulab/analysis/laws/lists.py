@@ -13,7 +13,8 @@ from npulab.analysis.laws.predicates import Predicates
 from npulab.analysis.laws.prior import BUDGET, PRIOR
 
 BLOCK = BUDGET.list_block
-# uint64 numbers (of 64 laws each) of the table that are made at once: a cache's worth
+# the most uint64 numbers of the table (64 laws each) that are made at once, so that they fit a
+# cache
 TABLE = 2**13
 Path = tuple[tuple[int, int], ...]  # (number of the predicate, number of the law) of each step
 
@@ -95,10 +96,10 @@ def decision_lists(
 
 
 class _State:
-    """The captures left to decide, as packed rows of the predicates, and the laws that can be
-    cheapest.
+    """The captures that earlier steps left to decide, and the laws to choose from; ``inside`` are
+    the packed rows of the predicates on these captures.
 
-    A law is dropped if a cheaper one is right on all captures where it is right.
+    A law is dropped if a cheaper law is right on all captures on which it is right.
     """
 
     def __init__(self, inside: Array, right: Array, price: Array, n: int) -> None:
@@ -111,7 +112,9 @@ class _State:
         self.laws, self.exact = order[first], Exact(right[first])
 
     def law(self, inside: Array) -> Array:
-        """The cheapest law that is exact on each row of captures ``(B, K)``, or -1."""
+        """For each row of captures ``(B, K)``, the cheapest law that is right on all of them; -1 if
+        there is none.
+        """
         first = self.exact.first(inside)
         if len(self.laws):
             return np.where(first < 0, -1, self.laws[first])
@@ -119,15 +122,16 @@ class _State:
 
 
 def _bytes(rows: Array) -> Array:
-    """``packed`` rows as bytes, 8 captures each."""
+    """The rows as ``packed`` gives them, but as bytes of 8 captures each."""
     return packed(rows).view(np.uint8)
 
 
 class Exact:
-    """A table that finds the first of some laws that is right on all of some captures.
+    """A table that finds the first law that is right on all of some captures.
 
-    ``right (L, K) uint8`` has a bit for each capture. For each eight captures the table has, for
-    each of their 256 subsets, the laws that are right on the whole subset, 64 laws in a number.
+    ``right (L, K) uint8`` has a bit for each capture. For each group of eight captures the table
+    has, for each of their 256 subsets, the laws that are right on the whole subset, 64 laws in a
+    number.
     """
 
     def __init__(self, right: Array) -> None:
@@ -141,7 +145,9 @@ class Exact:
             self.tables[:, size : 2 * size] = self.tables[:, :size] & laws[:, bit, None]
 
     def first(self, inside: Array) -> Array:
-        """The number of the law for each row of captures ``(A, K) uint8``, or -1."""
+        """For each row of captures ``(A, K) uint8``, the number of the first law that is right on
+        all of them; -1 if there is none.
+        """
         out = np.full(len(inside), -1)
         needed = np.flatnonzero(inside.any(0))
         block = TABLE // max(self.tables.shape[2], 1)
@@ -158,7 +164,9 @@ class Exact:
 
 
 def _halves(state: _State, prices: Array, rows: Array) -> list[tuple[float, Path]]:
-    """The best ends of a list with one condition and its else: (bits, steps), larger side first."""
+    """The best ways to end a list with one condition and an else, as (bits, steps); the law for the
+    larger side is found first.
+    """
     asked = np.flatnonzero(
         (state.count >= BUDGET.in_step) & (state.count <= state.n - BUDGET.in_step)
     )
@@ -188,9 +196,10 @@ def _halves(state: _State, prices: Array, rows: Array) -> list[tuple[float, Path
 
 
 def _steps(state: _State, prices: Array, explained: Array) -> list[tuple[float, int, int]]:
-    """The best (gain, predicate, law) steps for the captures left, with the cheapest exact law.
+    """The best next steps (gain, predicate, law) for the captures left, each with the cheapest law
+    that is right on all captures that it decides.
 
-    Predicates come by falling limit of their gain, so that most need not be tried.
+    Predicates are tried by falling upper limit of their gain, so that most need not be tried.
     """
     limit = explained - prices - state.price.min() - PRIOR.step
     limit[(state.count < BUDGET.in_step) | (state.count == state.n)] = -np.inf

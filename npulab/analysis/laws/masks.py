@@ -16,7 +16,7 @@ def packed(rows: Array) -> Array:
 
 
 def unpacked(rows: Array, n: int) -> Array:
-    """The ``(R, N) bool`` from which ``packed`` made the rows; ``n`` is N."""
+    """The ``(R, N) bool`` from which ``packed`` made these rows; ``n`` is N."""
     return np.unpackbits(rows.view(np.uint8), axis=1, count=n, bitorder="little").view(bool)
 
 
@@ -26,7 +26,7 @@ def counted(rows: Array) -> Array:
 
 
 def distinct(rows: Array) -> Array:
-    """The indices of ``(R, K) uint64`` rows, rising, without rows that are equal to an earlier row."""
+    """The rising indices of ``(R, K) uint64`` rows, without rows that equal an earlier row."""
     weights = (
         np.random.default_rng(2).integers(1, 2**62, rows.shape[1]).astype(np.uint64) * np.uint64(2)
         + 1

@@ -46,7 +46,7 @@ class Naming:
 
     @classmethod
     def of(cls, width: int, registers: RegisterMap | None = None) -> Naming:
-        """The names of ``width`` words: those of a map with as many words, else ``w0``, ``w1``, ..."""
+        """The names of ``width`` words: those of a map with as many words, else w0, w1, ..."""
         if registers is not None and len(registers) == width:
             return cls(registers.word_names, registers)
         return cls(tuple(f"w{word}" for word in range(width)))
@@ -116,7 +116,7 @@ class Naming:
 
 
 def naming_of(laws: Any) -> Naming:
-    """The names of the words of laws; ``w0``, ``w1``, ... if the laws have no names."""
+    """The names of the words of laws; ``w0``, ``w1``, ... if the laws state no names."""
     known = getattr(laws, "naming", None)
     if isinstance(known, Naming):
         return known

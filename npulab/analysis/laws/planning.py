@@ -1,5 +1,6 @@
 """The layers to capture: a first sweep that varies parameters independently, and layers that settle
-what is open."""
+open questions.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +38,15 @@ def plan_sweep(
     candidates: Any = None,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """``n`` layers to capture first: every mode, sizes just below and above powers of two, no two
-    parameters alike.
+    """``n`` layers to capture first: with every mode, with sizes just below and above powers of
+    two, and with no two parameters that vary alike.
 
     ``ranges`` gives (low, high) or a list of values by parameter; (low, high) of whole numbers
     gives whole numbers. ``constraints`` are functions of the DataFrame that give True for each row
-    that can be captured, ``derived`` columns by name functions of it. In place of them,
-    ``candidates`` are the rows to choose from (a DataFrame of parameters, whose index is kept).
-    Raises ValueError for a range that is empty, and where hardly any row meets the constraints.
+    that can be captured, ``derived`` are columns by name, each a function of the DataFrame. In
+    place of these three, ``candidates`` are the rows to choose from (a DataFrame of parameters,
+    whose index is kept). Raises ValueError for a range that is empty, and if hardly any row meets
+    the constraints.
 
     >>> plan_sweep({"width": (1, 64), "stride": [1, 2]}, n=4)["stride"].tolist().count(2)
     2
@@ -56,7 +58,8 @@ def plan_sweep(
         return layers.iloc[_most_new(features(layers), n)].reset_index(drop=True)
     if ranges is not None or derived is not None or constraints != ():
         raise ValueError(
-            "candidates: got ranges, constraints or derived columns with them, allowed is either"
+            "candidates: got ranges, constraints or derived columns with candidates, allowed "
+            "are candidates alone"
         )
     layers = given_rows(candidates)
     layers = layers.iloc[np.random.default_rng(seed).permutation(len(layers))]
@@ -64,7 +67,9 @@ def plan_sweep(
 
 
 def _most_new(shown: Array, n: int) -> list[int]:
-    """The rows that show most; a feature that was shown least often counts most."""
+    """The indices of the ``n`` rows that show most new features; a feature that was shown least
+    often counts most.
+    """
     chosen: list[int] = []
     seen = np.zeros(shown.shape[1])
     for _ in range(min(n, len(shown))):
@@ -76,7 +81,7 @@ def _most_new(shown: Array, n: int) -> list[int]:
 
 
 def given_rows(rows: Any) -> pd.DataFrame:
-    """The given candidates, at least one."""
+    """The given candidates; raises ValueError if there is none."""
     import pandas as pd
 
     if isinstance(rows, pd.DataFrame):
@@ -133,9 +138,8 @@ class Space:
             count += int(keep.sum())
         if count == 0:
             raise ValueError(
-                f"constraints: got no row of {BUDGET.tries * n} that meets them, allowed are "
-                "constraints "
-                "that some layers meet"
+                f"constraints: got constraints that none of {BUDGET.tries * n} drawn layers meets, "
+                "allowed are constraints that some layers meet"
             )
         return pd.concat(parts, ignore_index=True).iloc[:n]
 
@@ -245,8 +249,9 @@ def features(layers: pd.DataFrame) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Doubt:
-    """An alternative that fits a field's captures as well; ``rows`` are the layers that would
-    distinguish it."""
+    """An alternative that fits a field's captures as well; ``rows`` are the layers on which it
+    differs from the law.
+    """
 
     solved: Solved
     reason: str

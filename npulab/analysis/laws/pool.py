@@ -1,6 +1,4 @@
-"""Laws that hold for a field on a part of the captures: from the library, or with solved
-constants.
-"""
+"""Laws that give a field on some of the captures: from the library, or with solved constants."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from npulab.analysis.laws.prior import BUDGET, PRIOR, constant_cost, roundest
 
 POWERS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 BUDGETS = (4, 8, 16, 32, 64, 128)
-# the shares of the captures for which one constant is sought
+# for each of these shares of the captures, one constant is sought that fits so many captures
 CEIL_SHARES = (
     0.12,
     0.2,
@@ -42,11 +40,11 @@ Group = tuple[Callable[[int], Expression], Any, Array]
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """``agree (L, N) bool``: the captures on which each law gives the field; ``cost`` in bits,
-    rising.
+    """Candidate laws for a field, by rising ``cost`` in bits; ``agree (L, N) bool`` says on which
+    captures each law gives the field.
 
-    ``kept`` are the laws that a list is made of: one for each pattern of agreement, the most useful
-    ones.
+    ``kept`` are the laws that a list is made of: one law for each pattern of agreement, and only
+    the most useful patterns.
     """
 
     make: tuple[Callable[[int], Expression], ...]
@@ -62,8 +60,9 @@ class Pool:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """A field to explain: ``raw (N,) uint32`` of ``width`` bits, ``weights (N,)`` its bits of
-    information per capture, and the laws that it may follow."""
+    """A field to explain: ``raw (N,) uint32`` of ``width`` bits, ``weights (N,)`` the bits of
+    information in the value of each capture, and the library of laws to choose from.
+    """
 
     raw: Array
     width: int
@@ -84,7 +83,7 @@ class Target:
 
 
 def make_pool(target: Target, deep: bool = False) -> Pool:
-    """The laws for a field; with ``deep`` also laws of four columns."""
+    """The candidate laws for a field; with ``deep`` also laws of four columns."""
     many = target.n >= BUDGET.for_derived
     finders: list[Callable[[Target], Iterator[Group]]] = [_of_library, _constants]
     if target.width >= 3:
@@ -408,10 +407,14 @@ def _clamped_law(law: Expression, c: int, divisor: int, limits: dict[str, int]) 
 
 
 def _shares(target: Target) -> Iterator[Group]:
-    """share(x, c) and share(x, c // ceil(y / d)): the fewest even parts of x within a budget."""
+    """Laws share(x, c) and share(x, c // ceil(y / d)): the size of a part if x is cut into the
+    fewest even parts of at most c.
+    """
     values, laws = target.raw, target.library.laws
     columns = laws.values[: BUDGET.share_columns].astype(np.int64)
-    whole = (columns == values).mean(1)  # x stays whole if it is not cut
+    whole = (columns == values).mean(
+        1
+    )  # the share of the captures on which x is not cut: the field is x itself
     bases = np.flatnonzero(
         (columns >= values).all(1) & (columns < 2**16).all(1) & (whole > 0.1) & (whole < 1)
     )
@@ -520,9 +523,10 @@ def _scaled_law(
 
 
 def _kept(agree: Array, cost: Array, weights: Array) -> Array:
-    """One law for each pattern of agreement.
+    """The indices of the laws to keep, one for each pattern of agreement.
 
-    Kept are the best law over all captures, the best where that one fails, and all cheap laws.
+    Kept are the laws that are best over all captures, those that are best where the very best law
+    fails, and all cheap laws.
     """
     first = distinct(packed(agree))
     score = weighed(agree[first], weights) - cost[first]

@@ -34,7 +34,7 @@ def opposite(condition: Expression) -> Expression:
 
 
 def literals(condition: Expression) -> list[Expression]:
-    """The conditions that an ``and`` joins."""
+    """The single conditions that a condition joins by ``and``; none for ``ALWAYS``."""
     if condition.op == "and":
         found: list[Expression] = []
         for part in condition.args:
@@ -47,7 +47,7 @@ def literals(condition: Expression) -> list[Expression]:
 
 
 def both(*conditions: Expression) -> Expression:
-    """The conjunction of all conditions."""
+    """All conditions joined by ``and``."""
     out = ALWAYS
     for condition in conditions:
         if out == ALWAYS:
@@ -61,7 +61,7 @@ def both(*conditions: Expression) -> Expression:
 
 def threshold(column: Expression, low: int, high: int) -> Priced:
     """``column <= t`` for the roundest t between two captured values, and the cost of t."""
-    t = roundest(low, high)  # the limit is "<= t", or "< t" if t is the upper value
+    t = roundest(low, high)  # written as "<= t", or as "< t" if t is the upper captured value
     # a power of two is usually an exclusive limit
     below = t == high or (low + 1 <= t and t.bit_count() == 1)
     return term("<" if below else "<=", column, t), constant_cost(t)
@@ -96,11 +96,13 @@ class _Literals:
         return number
 
     def known(self, conditions: Iterable[Expression]) -> list[int]:
-        """The numbers of conditions; -2 for a condition that is not here."""
+        """The numbers of conditions; -2 for a condition that has no number yet."""
         return [self._number.get(condition, -2) for condition in conditions]
 
     def masks(self) -> Array:
-        """``(L + 1, K) uint64``, packed; the last one, number ``NONE``, selects every capture."""
+        """``(L + 1, K) uint64``: for each condition the captures that it selects, packed; the last
+        row, number ``NONE``, selects every capture.
+        """
         if self._masks:
             self._packed.append(packed(np.array(self._masks)))
             self._masks.clear()
@@ -112,7 +114,9 @@ class _Literals:
         return parts, np.array([cost for _, cost in priced], float)
 
     def codes(self, parts: Array) -> Array:
-        """A number for each set of literals."""
+        """A number for each row of literals; rows with the same literals in another order have the
+        same number.
+        """
         first, second, third = np.sort(parts, 1).T + 2
         base = len(self.conditions) + 2
         return (first * base + second) * base + third
@@ -132,7 +136,7 @@ class Predicates:
     all_masks: Array
     all_costs: Array
     _all_parts: Array
-    _first: Array  # the indices, among all conditions, of conditions 1 and up
+    _first: Array  # for conditions 1 and up: the index of each among all conditions
     _literals: _Literals
 
     def __len__(self) -> int:
@@ -149,14 +153,13 @@ class Predicates:
         return self.any_condition(int(self._first[index - 1]))
 
     def up_to(self, cost: float) -> Predicates:
-        """The conditions of at most a cost."""
+        """The conditions whose cost is at most ``cost``."""
         few = int(np.searchsorted(self.cost, cost, "right"))
         return replace(self, masks=self.masks[:few], cost=self.cost[:few])
 
     def cheaper(self, used: set[Expression]) -> Predicates:
-        """These conditions, with those that decide other fields made cheap.
-
-        Fields usually share their regimes.
+        """The same conditions, but conditions that decide other fields already are made cheap,
+        because fields usually share their regimes.
         """
         price = 2 + math.log2(max(len(used), 1))
         known = [self._literals.known(literals(condition)) for condition in used]
@@ -304,7 +307,7 @@ def _merged(
 ) -> Predicates:
     """These conditions merged with those of a ``base``.
 
-    The last ones, ``protected`` of them, stay however many others are cheaper.
+    The last ``protected`` conditions stay, however many others are cheaper.
     """
     n = table.columns.n
     parts, costs = (np.concatenate(arrays) for arrays in zip(*groups, strict=True))

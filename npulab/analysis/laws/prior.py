@@ -22,14 +22,14 @@ class Prior:
     given: float = 4.0
     # the cost of saying where a law lies
     place: float = 5.0  # the place of a run of bits in the words
-    middle: float = 4.0  # more, if the run does not start at the law's bit 0
+    middle: float = 4.0  # added if the run does not start at the law's bit 0
     boundary: float = 4.0  # one more field in a word
-    law_again: float = 3.0  # a law that another run of bits has already
+    law_again: float = 3.0  # naming a law that another run of bits has already
     shared: float = 8.0  # the most that a law is cheaper for giving bits of other words, too
     # decision lists
     step: float = 1.0
     long_list: float = 35.0  # a longer list is solved again once more fields are known
-    step_again: float = 2.0  # a law that an earlier step of the list has
+    step_again: float = 2.0  # naming a law that an earlier step of the list has
     parity: float = 30.0  # naming two or three bits among all bits of the parameters
     # the bits that an explanation must save
     boundary_gain: float = 8.0  # a field between bits that have laws
@@ -44,7 +44,9 @@ class Prior:
     selection: float = 20.0
     # a rival counts up to this extra cost
     likely: float = 3.0
-    likely_few: float = 4.0  # the same, if the sweep has fewer than Budget.many captures
+    likely_few: float = (
+        4.0  # the most extra cost of a rival in a sweep of fewer than Budget.many captures
+    )
     # the bits that a law must save to be claimed on unseen rows
     claim: float = 12.0
     claim_limit: float = 28.0  # a list of one limit between two constants
@@ -52,7 +54,7 @@ class Prior:
     # modes depend on each other if, were they independent, more than this share of the layers
     # would have a combination that was never captured
     missing: float = 0.2
-    group: float = 6.0  # that captured numbers keep to a group, with some single exceptions
+    group: float = 6.0  # the bits that a group with some single exceptions must save
     # a field may continue if its law gives the next bits on at least this share of the captures
     cut: float = 0.7
     # laws that cost at most this count as simple
@@ -69,7 +71,7 @@ class Budget:
     # The search sees so many captures of a sweep; the other captures check the result, and those
     # that disprove a field are added.
     searched: int = 400
-    large: int = 1_000  # in a sweep of so many captures, only the next number is searched
+    large: int = 1_000  # a sweep of at least so many captures is large
     searched_of_large: int = 256
     proofs: int = 3  # the most searches, each with the captures that disproved the one before
     added: int = 40  # the most captures added for a disproved field
@@ -174,7 +176,9 @@ def constant_cost(value: int) -> float:
         return 4
     if value <= 8:
         return 5
-    return min(4 + 1.2 * (bits - zeros), 4 + math.log2(value))  # by its odd part, or as it is
+    return min(
+        4 + 1.2 * (bits - zeros), 4 + math.log2(value)
+    )  # the cheaper of two ways: by its bits without trailing zeros, or as it is
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The cheapest decision list for the bits of one field, and its rivals on these captures."""
+"""The cheapest decision list for the bits of one field, and the rivals that captures leave."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ Found = tuple[tuple[float, Path], ...]
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """The material of the lists of one round.
+    """The material for the lists of one round of the search.
 
     ``derived`` are the fields that others may read, ``deep`` allows laws of four columns, ``tried``
-    holds what was found for the values of a field.
+    has the result for each place that was tried, by its values.
     """
 
     library: Library
@@ -39,15 +39,17 @@ class Round:
     derived: tuple[str, ...] = ()
     deep: bool = False
     tried: dict[Any, Solved | None] = field(default_factory=dict)
-    # the newest pools, as a place is tried in several ways
+    # the newest pools, kept because a place is tried in several ways
     pools: dict[Any, Pool] = field(default_factory=dict)
     nearly: dict[Place, str] = field(default_factory=dict)  # the near law of an open place, as text
 
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit on a law, with its cost: captures up to ``low`` are below, those from ``high`` are
-    above."""
+    """A limit on the values of a law, as a condition that is true up to ``low`` and false from
+    ``high`` on. ``cost`` is that of the whole condition, ``price`` the part of it that the law
+    costs.
+    """
 
     condition: Expression
     cost: float
@@ -58,7 +60,7 @@ class Limit:
 
 @dataclass(frozen=True, eq=False)
 class _Lists:
-    """The decision lists over some conditions, by rising cost."""
+    """The decision lists over some conditions; ``found`` has them by rising cost."""
 
     laws: Pool
     weights: Array
@@ -68,7 +70,9 @@ class _Lists:
     partly: bool = False
 
     def evident(self) -> _Lists:
-        """The lists whose conditions do not select, by chance, captures on which a law is right."""
+        """The lists without those whose conditions may select captures by chance just because a law
+        is right on them.
+        """
         return replace(
             self,
             found=tuple(one for one in self.found if one[1][-1][0] and self._is_evident(one[1])),
@@ -94,9 +98,9 @@ class _Lists:
 
 
 def solve_once(state: State, round_: Round, place: Place, **options: Any) -> Solved | None:
-    """``solve``, but once for all places with the same values.
+    """``solve``, but only once for all places with the same values.
 
-    Drivers write the same number to several words.
+    Drivers often write the same number to several words.
     """
     key = (place.raw(state.captures.words).tobytes(), place.width, tuple(options.items()))
     solved = round_.tried.get(key)
@@ -167,7 +171,7 @@ def solve(
 
 
 def _pool(round_: Round, target: Target, uses: int) -> Pool:
-    """The laws for a field, kept for when its place is tried again."""
+    """The candidate laws for a field; they are kept, because the same place may be tried again."""
     key = target.raw.tobytes(), target.width, uses
     if key not in round_.pools:
         for oldest in [*round_.pools][: 1 - BUDGET.pools]:
@@ -181,9 +185,10 @@ def _cheaper(first: _Lists, second: _Lists) -> _Lists:
 
 
 def _dominant(laws: Pool, agree: Array, cost: Array, weights: Array) -> list[Expression]:
-    """The law that explains most, the law that explains most of the rest, and their parts.
+    """The law that explains most, the law that explains most of the remaining captures, and their
+    parts.
 
-    Splitting and saturation begin where such a column passes a limit.
+    Such a column is where splitting and saturation begin, if it passes a limit.
     """
     first = int(np.argmax(weighed(agree, weights) - cost))
     second = int(np.argmax(weighed(agree, np.where(agree[first], 0, weights)) - cost))
@@ -195,9 +200,9 @@ def _dominant(laws: Pool, agree: Array, cost: Array, weights: Array) -> list[Exp
 
 
 def _separating(values: Array, library: Library, uses: int) -> list[Limit]:
-    """Limits on laws that separate the captures of one value from the others.
+    """Limits on laws that separate the captures with one value from all others.
 
-    ``uses`` are the fields that no law may read.
+    ``uses`` masks the fields that no law may read.
     """
     kinds, counts = np.unique(values, return_counts=True)
     first, its_values, natural = library.limited
@@ -213,7 +218,10 @@ def _separating(values: Array, library: Library, uses: int) -> list[Limit]:
         for family, numbers, able in families:
             for way in (here, ~here):
                 likely = np.flatnonzero(able)
-                for most in (BUDGET.scaled_rows, None):  # few captures rule out most laws
+                for most in (
+                    BUDGET.scaled_rows,
+                    None,
+                ):  # a few captures rule out most laws: they are compared first
                     low, high = (
                         numbers[np.flatnonzero(side)[:most, None], likely] for side in (way, ~way)
                     )
@@ -228,8 +236,9 @@ def _separating(values: Array, library: Library, uses: int) -> list[Limit]:
 
 
 def _solved(captures: Captures, place: Place, lists: _Lists) -> Solved | None:
-    """The cheapest list with its rivals; None if lists made without some captures get too many of
-    these wrong."""
+    """The cheapest list with its rivals; None if lists that are made without some captures give too
+    many of these wrongly.
+    """
     total, path = lists.found[0]
     steps = lists.steps(path)
     rivals: list[Rival] = []

@@ -1,6 +1,7 @@
-"""The rivals of a law that the captures cannot distinguish from it.
+"""The rivals of a law, which the captures cannot distinguish from it.
 
-They are limits elsewhere in their gaps, hidden budgets, and parameters that agree.
+They are limits elsewhere in the gaps between captured numbers, hidden budgets, and parameters that
+agree.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ def rival_groups(
 ) -> Iterator[tuple[str, list[Rival]]]:
     """Yield (kind, rivals) of a field; the kind is "rivals" or "threshold".
 
-    The groups are rivals from the search, moved limits, limits that may hold, and numbers one more
-    or less; ``inner`` as in ``gap_rivals``, ``twins`` if they count as rivals.
+    The groups are rivals from the search, moved limits, limits that may hold, and laws with a
+    number one more or less. ``inner`` is as in ``gap_rivals``; if ``twins`` are given, laws with a
+    twin in place of a part are rivals too.
     """
     yield "rivals", list(solved.rivals)
     yield "threshold", list(gap_rivals(solved, columns, inner))
@@ -55,7 +57,9 @@ def rival_groups(
 
 
 def shorter(solved: Solved) -> Iterator[Steps]:
-    """The lists with one condition less, or with one operator of a law replaced by an operand."""
+    """Yield the decision list with one condition left out, or with one operator of a law replaced
+    by its operand, for each such change.
+    """
     for number, (when, law) in enumerate(solved.steps):
         parts = literals(when)
         changed = []
@@ -71,7 +75,7 @@ def shorter(solved: Solved) -> Iterator[Steps]:
 
 
 def _whole(law: Expression) -> dict[Expression, None]:
-    """A law and its parts that are whole numbers."""
+    """A law and all parts of it that compute whole numbers from whole numbers."""
     inner: list[Expression] = []
     if law.op in INTEGER:
         for arg in law.args:
@@ -80,11 +84,11 @@ def _whole(law: Expression) -> dict[Expression, None]:
 
 
 def gap_rivals(solved: Solved, columns: Columns, inner: bool = False) -> Iterator[Rival]:
-    """The lists with each threshold moved to the ends of the gap between the captured values around
-    it.
+    """Yield the lists with one threshold moved to an end of the gap between the captured values
+    around it.
 
-    With ``inner`` also to the middle of the gap. A capture that the step and later steps give
-    alike does not locate the threshold.
+    With ``inner`` it is also moved to the middle of the gap. A capture does not locate the
+    threshold of a step if later steps give it the same value as the step.
     """
     free, values_so = np.ones(columns.n, bool), solved.values(columns)
     for number, (when, law) in enumerate(solved.steps):
@@ -127,10 +131,10 @@ def gap_rivals(solved: Solved, columns: Columns, inner: bool = False) -> Iterato
 
 
 def limit_rivals(solved: Solved, columns: Columns) -> Iterator[Rival]:
-    """The lists with a computed law limited at the end of the captured values.
+    """Yield the lists with a limit, at the end of the captured values, put on a law.
 
-    A limit is tried at an end that many captures share, and beyond the captured values if a law of
-    this kind is more often than not limited at the other end.
+    A limit is tried at an end that many captures share; limits at and beyond an end are tried on a
+    law that is limited at its other end on most captures.
     """
     decided, values = solved.decide(columns), solved.values(columns)
     raw = [columns[law][decided == number] for number, (_, law) in enumerate(solved.steps)]
@@ -166,11 +170,12 @@ def limit_rivals(solved: Solved, columns: Columns) -> Iterator[Rival]:
 def clamp_rivals(
     solved: Solved, columns: Columns, fields: Sequence[Solved] = ()
 ) -> Iterator[Rival]:
-    """The lists with a constant as the limit of the law of another step.
+    """Yield the lists in which a step with a constant is a limit on another law: the captures of
+    that step are all beyond the limit.
 
-    The captures of that step are all beyond the constant. A limit may hold for more rows than its
-    captures show: its step may come first, or have a wider condition. The limit may also be cut in
-    two with the field of ``fields`` next to this one.
+    A limit may hold for more rows than its captures show: its step may come first, or have a wider
+    condition. The constant may also be one part of a limit whose other part is in a neighbour of
+    this field among ``fields``.
     """
     decided, values = solved.decide(columns), solved.values(columns)
     for number, (_, law) in enumerate(solved.steps):
@@ -211,8 +216,8 @@ def clamp_rivals(
 def _earlier(
     solved: Solved, number: int, law: Expression, columns: Columns, values: Array
 ) -> Iterator[Rival]:
-    """The limits that the captures allow for a law whose step comes first or has a wider
-    condition.
+    """Yield the lists with a limited law as a step, first in the list or with a wider condition, as
+    far as the captures allow.
     """
     when, rest = solved.steps[number][0], (*solved.steps[:number], *solved.steps[number + 1 :])
     parts = literals(when)
@@ -225,10 +230,10 @@ def _earlier(
 
 
 def like_rivals(solved: Solved, fields: Sequence[Solved], columns: Columns) -> Iterator[Rival]:
-    """Other laws that fit the captures as well.
+    """Yield other lists that fit the captures as well.
 
-    These are laws of the neighbouring fields, if they may continue here, and laws of a number one
-    less or more: of a size, or of its last index.
+    These are the lists of neighbouring fields, if they continue into this field, and the field's
+    own list with a parameter one less or one more (a size, or its last index).
     """
     lists = []
     for other in fields:
@@ -253,7 +258,7 @@ def like_rivals(solved: Solved, fields: Sequence[Solved], columns: Columns) -> I
 
 
 def _moved(law: Expression, up: int) -> Expression:
-    """A law that begins one bit higher or lower."""
+    """The law of bits that begin ``up`` bits above those of ``law`` (below if negative)."""
     if up < 0 and law.op == "//" and law.args[1].op == CONSTANT and law.args[1].args[0] >= 2**-up:
         left = law.args[1].args[0] // 2**-up
         if left > 1:
@@ -265,11 +270,11 @@ def _moved(law: Expression, up: int) -> Expression:
 
 
 def hidden_changes(solved: Solved, captured: Columns, asked: Columns, values: Array) -> Array:
-    """``(N,)``: the bits of the field that change if the budget of a ``share`` takes any allowed
-    value.
+    """``(N,)``: masks of the field's bits that change if the budget of a ``share`` takes another
+    value that the captures allow.
 
-    A budget is a hidden number that each capture only bounds. It is assumed to be one number, or
-    to move in one direction with the column that it follows; each number between the bounds of the
+    A budget is a hidden number that each capture only bounds. It is assumed to be one number, or to
+    rise or fall with the column of which it is a function; each number between the bounds of the
     captures around a row is as likely as the law.
     """
     changed = np.zeros(asked.n, np.int64)
@@ -312,8 +317,9 @@ def _budgets(x: Array, values: Array) -> tuple[Array, Array]:
 
 
 class Twins:
-    """Simple laws with equal values on all captures: parameters that always agree, or half of
-    another."""
+    """Simple laws with equal values on all captures: parameters that always agree, or a parameter
+    that is always half of another.
+    """
 
     def __init__(self, captured: Columns, names: Sequence[str]) -> None:
         self.captured = captured
@@ -335,7 +341,9 @@ class Twins:
         return [twin for twin in self._of.get(key, ()) if twin != law]
 
     def rivals(self, solved: Solved) -> Iterator[Rival]:
-        """The lists with one occurrence, or all occurrences, of a part replaced by its twin."""
+        """Yield the rivals of a field in which one occurrence, or all occurrences, of a part of a
+        law are replaced by its twin.
+        """
         for number, (when, law) in enumerate(solved.steps):
             for whole in (law, when):
                 for part in dict.fromkeys(whole.walk()):
@@ -350,10 +358,10 @@ class Twins:
                                 )
 
     def apart(self, solved: Solved, asked: Columns) -> Array:
-        """``(N,) bool``: rows that break a relation that held on all captures.
+        """``(N,) bool``: rows on which two laws differ that had equal values on all captures.
 
-        The field reads a parameter of that relation. No capture shows which other parameter the
-        field reads; that one twin gives the value of the other proves nothing.
+        All are False if the field reads no parameter of such laws. Otherwise no capture shows which
+        of the equal parameters the field reads.
         """
         parts = dict.fromkeys(part for whole in solved.parts for part in whole.walk())
         out = np.zeros(asked.n, bool)

@@ -31,7 +31,13 @@ from npulab.analysis.laws.singles import explain_singly
 from npulab.analysis.laws.solved import Place, Rival, Solved, names_in
 from npulab.analysis.laws.state import Captures, State, Watch
 
-LIMITED = {"ceil", "align", "*", "+", "//"}  # laws that steps may limit
+LIMITED = {
+    "ceil",
+    "align",
+    "*",
+    "+",
+    "//",
+}  # operators of the partial results on which limits are tried
 QUANTILES = np.linspace(0, 1, 9)[1:-1]
 
 
@@ -39,8 +45,8 @@ QUANTILES = np.linspace(0, 1, 9)[1:-1]
 class Derived:
     """The fields that other fields may read.
 
-    ``usually`` is the law of each if nothing limits it; ``inner`` are steps of laws that limits may
-    be on.
+    ``usually`` has the law of a field as long as nothing limits its value; ``inner`` are partial
+    results of laws on which limits are tried.
     """
 
     names: tuple[str, ...] = ()
@@ -51,9 +57,9 @@ class Derived:
 def start(
     words: Array, columns: Columns, names: Names, ignore: Array, starts: Sequence[int], watch: Watch
 ) -> State:
-    """The state before anything is explained.
+    """The state before any bit is explained.
 
-    ``ignore (W,) uint32`` are bits without meaning, ``starts (W,)`` the bits at which a field
+    ``ignore (W,) uint32`` masks bits without meaning, ``starts (W,)`` the bits at which a field
     begins.
     """
     bits = bits_of(words)
@@ -77,7 +83,7 @@ def explain(state: State, brief: bool = False) -> State:
         (False, False, False, True, True) if captures.n >= BUDGET.for_derived else (False, False)
     )
     for number, captured in enumerate(rounds[:1] if brief else rounds):
-        # fields that read open ones are searched if few bits are open
+        # fields that read open bits are searched only if few bits are open
         if (
             not state.todo.any()
             or captures.n < BUDGET.for_regimes
@@ -135,10 +141,11 @@ def _round(state: State, derived: Derived, deep: bool) -> Round:
 
 
 def relevant(state: State) -> list[str]:
-    """The whole-valued parameters without those that are independent of every open bit (G test).
+    """The names of the whole-valued parameters, without those that are independent of every open
+    bit (G test).
 
-    Parameters of few values stay, as they may open a regime, unless they are plainly copied into a
-    word.
+    Parameters with few values stay, because they may decide regimes, unless a field is a plain copy
+    of them.
     """
     captures = state.captures
     targets = np.argwhere(state.todo)
@@ -179,9 +186,10 @@ def relevant(state: State) -> list[str]:
 
 
 def derive(state: State, library: Library, captured: bool) -> Derived:
-    """Add fields as columns for others: explained fields by their law.
+    """Add columns for fields that other fields may read: explained fields, with the values of their
+    laws.
 
-    With ``captured``, runs of open bits become columns by their captured values.
+    With ``captured``, runs of open bits become columns too, with their captured values.
     """
     captures = state.captures
     columns = captures.columns
@@ -211,7 +219,8 @@ def derive(state: State, library: Library, captured: bool) -> Derived:
         if solved.partial:
             values = np.where(solved.decide(columns) < 0, solved.raw(captures.words), values)
         columns.add(solved.name, values)
-        # a driver that cuts a value to a narrow field goes on with the whole value
+        # Fields whose law gives more than their bits are not read: a driver that cuts a value to a
+        # narrow field computes other fields from the whole value.
         if (
             solved.width > 1
             and len(np.unique(values)) > 2
@@ -248,7 +257,9 @@ def _usual(values: Array, width: int, library: Library) -> Expression | None:
 
 
 def attempt(state: State, round_: Round, place: Place, **options: Any) -> State:
-    """The state with a decision list for a place, or the same state if there is none."""
+    """The state after a search for a decision list for a place; the same state if there is no such
+    list.
+    """
     solved = solve_once(state, round_, place, **options)
     if solved:
         return state.accept(solved)
@@ -256,16 +267,17 @@ def attempt(state: State, round_: Round, place: Place, **options: Any) -> State:
 
 
 def regimes(state: State, round_: Round) -> State:
-    """Find decision lists for the open bits.
+    """Explain open bits by decision lists.
 
-    Whole runs by one law come first, then fields as partial agreement cuts them.
+    First whole runs of open bits are tried with one law, then the fields that ``boundaries.places``
+    cuts from them.
     """
     cut = places(state.captures.words, state.captures.information, round_.library, state.todo)
     for place in state.open_runs():
         if 2 <= place.width <= 24:
             state = attempt(state, round_, place, depth=1)
     tried: set[str] = set()
-    # the bits open after the first two make other runs
+    # the bits that are open after the first group form other runs
     for group in ([*cut, *state.open_runs()], None):
         for place in group or state.open_runs():
             if place.width > 1 and place.name not in tried and state.is_open(place):
@@ -275,7 +287,7 @@ def regimes(state: State, round_: Round) -> State:
 
 
 def partly(state: State, round_: Round) -> State:
-    """Find decision lists for the open bits that leave some captures without a law."""
+    """Explain open bits by decision lists that leave some captures without a law."""
     for place in state.open_runs():
         solved = None
         if place.width >= BUDGET.sure_width:
@@ -286,7 +298,9 @@ def partly(state: State, round_: Round) -> State:
 
 
 def again(state: State, round_: Round) -> State:
-    """Solve fields of long lists again, as a field that is known by now may say it more simply."""
+    """Solve fields with long lists again, because a field that was explained later may allow a
+    simpler list.
+    """
     for old in state.solved:
         if len(old.steps) > 1 and old.cost > PRIOR.long_list and not state.is_read(old):
             solved = solve(state, round_, Place(old.word, old.lsb, old.width))
@@ -296,7 +310,9 @@ def again(state: State, round_: Round) -> State:
 
 
 def widen(state: State, round_: Round) -> State:
-    """Add the one or two bits next to a list that it explains at about its own cost."""
+    """Widen a field with a list by one or two open bits next to it, if a list for all these bits
+    costs about as much.
+    """
     for old in state.solved:
         for run in state.open_runs() if len(old.steps) > 1 else ():
             if run.adjoins(old) and run.width <= BUDGET.beside:
@@ -309,7 +325,9 @@ def widen(state: State, round_: Round) -> State:
 
 
 def merge(state: State, round_: Round) -> State:
-    """Merge adjacent fields if one list explains both for about the cost of the dearer."""
+    """Merge two adjacent fields if one list explains both at about the cost of the dearer of their
+    lists.
+    """
     for low in state.solved:
         high = next(
             (

@@ -69,7 +69,8 @@ def explain_singly(
         if not sure:
             break
         for piece in sure:
-            # of fields that read each other, the last one has to read something else
+            # if fields read each other in a circle, the law of the last of them must read something
+            # else
             if not library.uses_of(state.circular(piece, derived)) & int(
                 library.laws.uses[piece.run.law]
             ):
@@ -107,14 +108,14 @@ def _by_gain(state: State, library: Library, matches: Matches, derived: Collecti
     gain = (explained - costs[law] - place_cost)[keep]
     found, word, law = found[keep], word[keep], law[keep]
     pairs, of = np.unique(law * len(information) + word, return_inverse=True)
-    best = np.zeros(len(pairs))  # the position of each law in each word
+    best = np.zeros(len(pairs))  # the largest gain of each law in each word
     np.maximum.at(best, of, gain)
     elsewhere = np.bincount(pairs // len(information), best, len(costs))[law] - best[of]
     return found[np.lexsort([law, found[:, 1], word, -gain - np.minimum(elsewhere, PRIOR.shared)])]
 
 
 def _cover(state: State, found: Array, library: Library) -> list[_Piece]:
-    """The best runs ``(R, 5)`` that do not overlap, cut to the open bits."""
+    """The best of the runs ``(R, 5)`` that do not overlap, each cut to the open bits."""
     total, powers = state.captures.information.sum(0), 2 ** np.arange(WORD_BITS)
     costs, laws = library.laws.cost, found[:, 3]
     used: set[int] = set()
@@ -139,7 +140,7 @@ def _cover(state: State, found: Array, library: Library) -> list[_Piece]:
         lsb, end = (span & -span).bit_length() - 1, span.bit_length()
         span = 2**end - 2**lsb
         if varies[word] & span & ~free[word]:
-            continue  # the law has more than one piece
+            continue  # bits that are explained already cut the run into pieces
         cost, needed = float(costs[run.law]), PRIOR.bit_gain
         if run.law in used:
             cost, needed = PRIOR.law_again, PRIOR.piece_gain
@@ -158,14 +159,15 @@ def _cover(state: State, found: Array, library: Library) -> list[_Piece]:
 
 
 def _is_top(state: State, place: Place) -> bool:
-    """Whether a run could be the top of a larger field: many quantities agree in their rarely set
-    high bits."""
+    """True if a run could be the top of a larger field: many quantities agree in their rarely set
+    high bits.
+    """
     share = float((state.captures.words[:, place.word] >> np.uint32(place.lsb) & 1).mean())
     return place.lsb > 0 and bool(state.todo[place.word, place.lsb - 1]) and not 0.3 < share < 0.7
 
 
 def _solved(state: State, piece: _Piece, library: Library, matches: Matches) -> Solved:
-    """A piece with its law, and the laws that give the same bits."""
+    """The field of a piece with its law; other laws that give the same bits are its rivals."""
     run, costs, shift = piece.run, library.laws.cost, piece.run.shift + piece.lsb - piece.run.lsb
     cost = float(costs[run.law])
     # the lowest bit varies

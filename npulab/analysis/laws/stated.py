@@ -178,8 +178,8 @@ class _Evidence:
         if isinstance(captures, Mapping):
             if parameters is not None:
                 raise ValueError(
-                    "parameters: got some beside captures by name, allowed is a pair of values and "
-                    "parameters for each"
+                    "parameters: got an argument of their own with captures by name, allowed are "
+                    "parameters in each capture: a pair of values and parameters"
                 )
             return cls._by_name(captures)
         words = checked_words(captures)
@@ -368,7 +368,7 @@ def _verdict(
         names = ", ".join(dict.fromkeys(absent))
         return (
             NOTHING,
-            f"no capture has {names}" if names else "no capture is one that it speaks of",
+            f"no capture has {names}" if names else "the law applies to no capture",
         )
     if bad:
         return CONTRADICTED, f"contradicted in {bad} of {count}"

@@ -131,7 +131,7 @@ class Summary(Answer):
 
 
 def _runs(bits: Sequence[Row], laws: Laws) -> list[Row]:
-    """Adjacent open bits with one reason as one row."""
+    """Rows of open bits, with adjacent bits of one reason and detail joined to one row."""
     runs: list[list[Row]] = []
     for bit in bits:
         last = {}

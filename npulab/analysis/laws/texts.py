@@ -47,7 +47,7 @@ def parse_law(text: str, index: int | None = None) -> Expression:
     """
     steps = parse_steps(text, index)
     if len(steps) != 1 or steps[0][0] != ALWAYS:
-        raise ValueError(f"law {text!r:.80}: got several cases, allowed is one")
+        raise ValueError(f"law {text!r:.80}: got several cases, allowed is one case")
     return steps[0][1]
 
 
