@@ -1,4 +1,4 @@
-"""A table as it stands in a file: every line keeps its bytes until a cell of it changes."""
+"""A table as it is in its file: every line keeps its bytes until one of its cells changes."""
 
 from __future__ import annotations
 

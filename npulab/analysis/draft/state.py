@@ -160,7 +160,7 @@ class Draft:
         self.edit("rename", field=field, name=name)
 
     def rename_register(self, register: str, name: str) -> None:
-        """Give a register another name."""
+        """Give a register another name, in all rows that it has."""
         self.edit("rename_register", register=register, name=name)
 
     def split(
@@ -171,11 +171,12 @@ class Draft:
         *,
         widths: Sequence[int] = (),
     ) -> None:
-        """Cut a field into parts, low end first: before the bits ``at`` of its value, or in parts
+        """Cut a field into parts, low end first: before the bits ``at`` of its value, or into parts
         of these ``widths``.
 
-        Without ``names`` the lowest part keeps the name and the rest has none; a blank name leaves
-        a part without one. Parts are plain numbers, with the field's evidence.
+        Without ``names`` the lowest part keeps the field's name and the other parts have no name; a
+        blank name leaves its part without a name. All parts are plain numbers and keep the field's
+        evidence.
         """
         if isinstance(at, NUMBERS):
             at = [at]

@@ -195,8 +195,9 @@ def _drawn(name: str, allowed: Any, n: int, random: np.random.Generator) -> Arra
 
 
 def _whole(low: int, high: int, n: int, random: np.random.Generator) -> Array:
-    """Whole numbers: a third drawn evenly, a third evenly by magnitude, a third next to powers of
-    two and ends."""
+    """Draw whole numbers: a third evenly, a third evenly by magnitude, and a third next to powers
+    of two and the ends.
+    """
     even = random.integers(low, high + 1, n)
     if high - low < 16:
         return even
@@ -307,9 +308,10 @@ def _doubts_of(
 
 
 def best_rows(findings: Findings, asked: Columns, shown: Array, seen: Array, n: int) -> list[int]:
-    """The best ``n`` rows of layers, greedily: what a row settles counts less for the next row.
+    """The best ``n`` rows of layers, chosen one by one: doubts that a chosen row settles count less
+    for the next row.
 
-    ``shown`` are the features of each row, ``seen`` how often the captures showed each feature.
+    ``shown`` are the features of each row, ``seen`` is how often the captures showed each feature.
     """
     told, weights = [], []
     count: Counter[str] = Counter()
@@ -320,8 +322,8 @@ def best_rows(findings: Findings, asked: Columns, shown: Array, seen: Array, n: 
             weights.append(doubt.weight * doubt.solved.width)
     for solved in findings.ready:
         captured = solved.uncut(findings.captured)
-        # the bits of the law's value that no capture moved; all bits above the field count as one,
-        # as the field may be wider
+        # The bits of the law's value that no capture moved. All bits above the field count together
+        # as one bit, because the field may be wider.
         moved = (solved.uncut(asked) ^ captured[0]) & ~np.bitwise_or.reduce(captured ^ captured[0])
         for moves in (*(moved >> i & 1 for i in range(solved.width)), moved >> solved.width):
             if moves.any():

@@ -279,14 +279,14 @@ def _rounded_up(target: Target) -> Iterator[Group]:
         # the span of the column must be about that of the field times the divisor
         alike = (wide < 8 * divisor * (span + 1)) & (8 * (wide + divisor) > divisor * span)
         fits = np.flatnonzero(alike & (price < target.total))
-        # the largest c that each capture allows, relative to the first capture; captures whose
-        # largest c differ by less than the divisor share a c
+        # The largest c that each capture allows, relative to the first capture. A common c fits
+        # captures whose largest c differ by less than the divisor.
         high = np.sort(divisor * steps - moved[fits], 1)
         shared, left, some = np.zeros(len(fits)), np.arange(len(fits)), high
         for share in CEIL_SHARES if n >= BUDGET.for_derived else CEIL_SHARES[2:]:
             apart = max(int(share * n), BUDGET.holds + 1) - 1
             close = (some[:, apart:] - some[:, : n - apart] < divisor).any(1)
-            # a constant that a few captures do not share, all captures do not share either
+            # if no c fits a smaller share of the captures, none fits a larger share
             left, some = (
                 left[close],
                 some[close],
@@ -298,7 +298,7 @@ def _rounded_up(target: Target) -> Iterator[Group]:
         if not len(at):
             continue
         rows, own = columns[fits[at]], price[fits[at]]
-        # for each column, the longest run of sorted captures that share a c
+        # for each column, the longest run of sorted captures that one c fits
         ends = np.stack([np.searchsorted(row, row + divisor, "left") for row in high[at]])
         begin = (ends - np.arange(n)).argmax(1)[:, None]
         first = divisor * target.values[0] - rows[:, :1]

@@ -323,9 +323,8 @@ def _merged(
             np.concatenate([base.all_costs, costs]),
         )
         masks, new = np.concatenate([base.all_masks, masks]), np.pad(new, (len(base.all_costs), 0))
-        new[base._first] = (
-            True  # the other conditions of the base select the same captures as one of these
-        )
+        # all other conditions of the base select the same captures as one of its first conditions
+        new[base._first] = True
     order = np.argsort(costs, kind="stable")
     all_masks = masks[order]
     all_costs = np.maximum(costs[order], np.log2(np.arange(len(order)) + 1) + 1).astype(np.float32)

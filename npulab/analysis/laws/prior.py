@@ -28,7 +28,9 @@ class Prior:
     shared: float = 8.0  # the most that a law is cheaper for giving bits of other words, too
     # decision lists
     step: float = 1.0
-    long_list: float = 35.0  # a longer list is solved again once more fields are known
+    long_list: float = (
+        35.0  # a field whose list costs more is solved again when more fields are known
+    )
     step_again: float = 2.0  # naming a law that an earlier step of the list has
     parity: float = 30.0  # naming two or three bits among all bits of the parameters
     # the bits that an explanation must save

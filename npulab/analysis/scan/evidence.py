@@ -1,8 +1,8 @@
 """The outputs that each bit moves: sets of bits are flipped, and a set that moves something is
-split until every bit stands alone.
+split until every bit was flipped alone.
 
-Sets that cannot move a common output share a run, in which each is judged by its own outputs. A
-run flips bits of the buffer and gives an output or a hang; a journal keeps the runs.
+Sets that cannot move a common output are flipped in the same run; each set is then judged by its
+own outputs. A run flips bits of the buffer and gives an output or a hang; a journal keeps the runs.
 """
 
 from __future__ import annotations
@@ -154,8 +154,9 @@ def _from_json(trial: Trial) -> Array | None:
 
 @dataclass(eq=False)
 class Piece:
-    """Bits that are flipped at once, with the outputs that they can move (``bound``) and those that
-    they moved (``moved``), each a set as the bits of an int."""
+    """Bits that are flipped at once; ``bound`` are the outputs that they can move, ``moved`` the
+    outputs that they moved, each a set as the bits of an int.
+    """
 
     bits: Array
     bound: int
@@ -333,8 +334,9 @@ class Evidence:
         self.joint.append((number, piece.bits))
 
     def measure(self, number: int, pieces: Sequence[Piece]) -> list[Piece]:
-        """Find which outputs each piece moves; pieces without a common output share a run. Return
-        the halves of pieces that hung."""
+        """Find which outputs each piece moves; pieces that cannot move a common output are flipped
+        in the same run. Return the halves of pieces that hung.
+        """
         return self._measure_packs(number, _packs(pieces))
 
     def _measure_packs(self, number: int, packs: Iterable[list[Piece]]) -> list[Piece]:
@@ -366,8 +368,8 @@ class Evidence:
         for piece in pack:
             piece.bound |= strays
             self.note(number, piece, output)
-        # A control bit may move other outputs alone than with other bits: so it must not share a
-        # run.
+        # A control bit that is flipped alone may move other outputs than if further bits are
+        # flipped: so it gets a run of its own.
         loud = [piece for piece in pack if self._loud(number, piece)]
         if len(pack) == 1 or not loud:
             return []
@@ -388,8 +390,9 @@ class Evidence:
 
 
 def _packs(pieces: Sequence[Piece]) -> list[list[Piece]]:
-    """The pieces in packs, so that no two pieces of a pack share an output: each piece, widest
-    first, goes to the first pack that has room."""
+    """The pieces in packs, so that no output can be moved by two pieces of a pack: each piece,
+    widest first, goes to the first pack with which it has no output in common.
+    """
     packs: list[list[Piece]] = []
     used: list[int] = []
     for piece in sorted(pieces, key=lambda piece: -piece.bound.bit_count()):

@@ -157,8 +157,9 @@ class Looks:
         self, roles: tuple[str, ...] = ("weight", "bias", "either"), coarser: bool = False
     ) -> None:
         """Find the weight or bias, and the order in it, of bits that moved something, by flipping
-        them alone with more inputs; if ``coarser``, only with inputs whose steps are coarser than
-        those of the first."""
+        them alone with more inputs; if ``coarser``, only with inputs whose steps are coarser
+        than the steps of the first input.
+        """
         views = self.known.views
         self.weights.place()
         numbers = range(len(views))

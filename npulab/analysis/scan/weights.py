@@ -226,8 +226,9 @@ class Weights:
         return [by_order[order] for order in sorted(by_order, reverse=True)]
 
     def _nearer(self, bits: list[int], rest: float) -> tuple[list[int], float]:
-        """Return the bits of a bias, tried from the highest order, whose flips each bring ``rest``
-        nearer to 0, and the rest after them."""
+        """Return the bits of a bias whose flips each bring ``rest`` nearer to 0 (the highest order
+        is tried first), and the ``rest`` that is left after these flips.
+        """
         flips = []
         for bit in bits:
             flipped = rest + self._flip(bit)
