@@ -28,14 +28,14 @@ ROWS_SHOWN = 60
 CHANGED = "changed with npulab"
 WORD = 2**WORD_BITS - 1  # every bit of a word
 MOST_OFFSET = 2**64 - 1
-# depth of jobs, each of which is the ``start`` of the job around it; recorded jobs have 2
+# the most levels of ``start``: a job's start may itself have a start; recorded jobs have 2 levels
 MOST_STARTS = 16
 A_MAP = "is a RegisterMap, as capture.maps[block]"
 # a parameter that says when the output was recorded, and its value for an output that was recorded
 # before the job ran
 RECORDED, BEFORE_RUN = "output_recorded", "before the job ran"
-MOST_DEEP = 64  # depth of lists and mappings within each other in a parameter
-COMMANDS = "commands"  # the buffer that holds a command stream, if there is one
+MOST_DEEP = 64  # most levels of lists and mappings nested in a parameter
+COMMANDS = "commands"  # name of the buffer of a recorded command stream
 
 Writes = tuple[tuple[int, int], ...]
 
@@ -44,16 +44,15 @@ Writes = tuple[tuple[int, int], ...]
 class Job:
     """One piece of work given to an NPU.
 
-    ``words`` is the parameter block ``(W,) uint32``. If the block is programmed by register
-    writes, ``writes`` are (offset, value that the register then holds) in the order in which they
-    were made, and ``words`` is the state that they leave in the registers of the block's map.
-    ``start`` holds the writes that hand a parameter block to the NPU; it counts as part of the same
-    task.
+    ``words`` is the parameter block ``(W,) uint32``. If the block is programmed by register writes,
+    ``writes`` are (offset, value that the register then holds) in the order in which they were
+    made, and ``words`` is the state that they leave in the registers of the block's map. ``start``
+    holds the writes that hand a parameter block to the NPU; it counts as part of the same task.
 
-    ``before`` is (offset, value) of registers that still hold the value of an earlier job.
-    ``masks`` is, for each write that changes only some bits, the mask of these bits by the number
-    of the write. ``unit`` names the copy of the block that does the work and ``label`` the work:
-    jobs of one label are shown together.
+    ``before`` is (offset, value) of registers that still hold the value of an earlier job. For each
+    write that changes only some bits, ``masks`` has the mask of these bits; its keys are the
+    numbers of the writes. ``unit`` names the copy of the block that does the work and ``label`` the
+    work: jobs of one label are shown together.
     """
 
     block: str
@@ -127,10 +126,11 @@ class Job:
         """Return the jobs that writes to addresses make, and the writes that reach no block.
 
         There is one job for each copy of a block that is written to, in the order of their first
-        writes. Writes have the form that ``from_writes`` takes. ``maps`` are by block, or one map
-        of one block. A job has the unit and the label that the block's dimensions give to its
-        copy. A job begins with the state that the last job of ``after`` of the same copy left; if
-        dimensions give no name, that of the last job of the block.
+        writes. Writes have the form that ``from_writes`` takes. ``maps`` are register maps by block
+        name, or one map of one block. A job has the unit and the label that the block's dimensions
+        give to its copy. The registers of a job begin with the values that an earlier job left: the
+        last job in ``after`` that ran on the same copy of the block, or, if the copies have no
+        names, on the block.
         """
         if isinstance(maps, RegisterMap):
             maps = {maps.registers[0][0]: maps}
@@ -180,7 +180,7 @@ class Job:
         """The same job with other words; in a job of register writes, the writes that set the
         changed words change too.
 
-        Raises ValueError if the number of words is another.
+        Raises ValueError unless there are as many words as the job has.
         """
         need("with_words: registers", registers, RegisterMap, A_MAP)
         changed = replace(self, words=words)
@@ -199,8 +199,8 @@ class Job:
     def with_writes(self, values: Mapping[int, int], registers: RegisterMap) -> Job:
         """The same job, but after it the registers at the given offsets hold the given values.
 
-        The last write to such an offset changes. A register without a write gets one before the
-        write that starts its unit, else at the end.
+        The last write to such an offset changes. A register without a write gets a new one: before
+        the write that starts its unit, or at the end if no write starts a unit.
         """
         need("with_writes: values", values, Mapping, "are values by offset")
         need("with_writes: registers", registers, RegisterMap, A_MAP)
@@ -371,11 +371,13 @@ class Capture:
 
     @property
     def words(self) -> Array:
-        """``(W,) uint32`` of the main job's parameter block."""
+        """The words of the main job's parameter block, ``(W,) uint32``."""
         return self.jobs[self.main].words
 
     def words_of(self, block: str) -> Array:
-        """``(J, W) uint32`` of the J jobs of a block; raises LookupError if there is none."""
+        """The words of the jobs of a block, ``(J, W) uint32``, a row for each of the J jobs; raises
+        LookupError if the capture has no such job.
+        """
         return CaptureSet((self,)).words_of(block)
 
     @property
@@ -533,8 +535,9 @@ def _unlike_writes(job: Job, registers: RegisterMap | None) -> str:
 
 @dataclass(frozen=True)
 class CaptureSet:
-    """Captures in a fixed order; one is taken by number, or by name (``target/name`` if two targets
-    share a name)."""
+    """Captures in a fixed order; an index is a number or a name (``target/name`` if two targets
+    share a name).
+    """
 
     captures: tuple[Capture, ...]
 
@@ -550,8 +553,9 @@ class CaptureSet:
 
     @property
     def words(self) -> Array:
-        """``(N, W) uint32`` of the main jobs; raises ValueError if they differ in block or
-        length."""
+        """The words of the main job of each capture, ``(N, W) uint32``; raises ValueError if the
+        main jobs differ in block or length.
+        """
         kinds = {(c.target, c.jobs[c.main].block, len(c.words)) for c in self.captures}
         if len(kinds) != 1:
             raise ValueError(
@@ -560,10 +564,10 @@ class CaptureSet:
         return np.stack([capture.words for capture in self.captures])
 
     def words_of(self, block: str) -> Array:
-        """``(N, W) uint32`` of every job of a block: the jobs of the first capture, then those of
-        the next.
+        """The words of every job of a block, ``(N, W) uint32``: the jobs of the first capture, then
+        those of the next capture, and so on.
 
-        Raises LookupError if there is no such job, ValueError if the jobs differ in length.
+        Raises LookupError if no capture has such a job, ValueError if the jobs differ in length.
         """
         need("words_of", block, str, "is the name of a block")
         jobs = [job for capture in self.captures for job in capture.jobs]
@@ -689,7 +693,8 @@ def _resolved(
     """Return the writes as (offset, value that the register then holds), and the masks of writes
     that change only some bits, by number of the write.
 
-    ``state`` has the values by offset before the writes; it is changed.
+    ``state`` has the value of each register before the writes, by offset; the writes are made in
+    it.
     """
     out, masks = list[Sequence[int]](), dict[int, int]()
     for number, (offset, value, *mask) in enumerate(writes):
@@ -708,7 +713,8 @@ def _resolved(
 
 def _as_json(value: Any, where: str, depth: int = 1) -> Any:
     """A value in the form that it has after it was saved as JSON and loaded; raises ValueError for
-    values that lie more than 64 deep in each other."""
+    lists and mappings that are nested more than 64 deep.
+    """
     if isinstance(value, np.generic | Array):
         value = value.tolist()
     if not isinstance(value, Mapping | list | tuple):

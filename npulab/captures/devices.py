@@ -26,7 +26,7 @@ from npulab.captures.target import Hang
 from npulab.support.files import read_bounded, write_folders
 from npulab.support.processes import End, NotRun, Program, Stopped, arguments, execute, undisturbed
 
-HERE = "{capture}"  # is replaced by the folder's path in an argument
+HERE = "{capture}"  # the folder's path replaces this text in arguments
 # exit statuses that say that nothing was run: those of a shell and of ssh for a program that could
 # not be started or reached, and (negative) signals that people send
 NOT_RUN = (126, 127, 255, -signal.SIGHUP, -signal.SIGINT, -signal.SIGKILL, -signal.SIGTERM)
@@ -35,13 +35,14 @@ LARGEST = 2**28  # most bytes of an output file; a larger file is not read
 # device
 SIMULATED = "npulab.Simulated(npulab.Simulated().run(good).output)"
 KEYS = {outcome[0]: outcome for outcome in OUTCOMES}
-SIMULATED_DEVICE = "npulab simulated device"  # ``tool`` of captures that have its output
+SIMULATED_DEVICE = "npulab simulated device"  # the ``tool`` of captures whose output it wrote
 
 
 @dataclass(frozen=True)
 class Run:
-    """The result of one run: ``outcome`` is "done", "failed" or "hang", ``output`` the bytes that
-    the run wrote, or None, and ``reason`` says why there are none."""
+    """The result of one run: ``outcome`` is "done", "failed" or "hang". ``output`` has the bytes
+    that the run wrote; it is None if there are none, and ``reason`` then says why.
+    """
 
     outcome: str
     output: bytes | None = None
@@ -339,10 +340,10 @@ class Recorder:
     """An oracle that saves every trial of another oracle as a capture in ``folder``: as
     ``trial-0000`` and so on, after the trials that are there already.
 
-    The buffer ``output`` is the output of the trial's run, and is missing if that is not known; the
-    parameters gain ``outcome``, ``trial_of`` (the capture's name) and ``reason``. ``provenance``
-    says what the device is, if the device does not say it itself; raises ValueError if neither says
-    it, or if they differ.
+    The buffer ``output`` is the output of the trial's run; the capture has no such buffer if the
+    output is not known. The parameters gain ``outcome``, ``trial_of`` (the capture's name) and
+    ``reason``. ``provenance`` says what the device is, if the device does not say it itself; raises
+    ValueError if neither says it, or if they differ.
     """
 
     device: Callable[[Capture], str]
@@ -431,7 +432,7 @@ def device(
 def as_code(oracle: Any, good: Capture) -> str:
     """The code that makes an oracle, for a script in which ``good`` is the passing capture.
 
-    For an oracle that cannot be written as code it is ``npulab.Manual()``, which asks a person.
+    If the oracle cannot be written as code, the code is ``npulab.Manual()``, which asks a person.
 
     >>> as_code(Simulated(), Capture("a", "demo", "x", ()))
     'npulab.Simulated()'

@@ -22,14 +22,15 @@ from npulab.support.files import read_bounded, read_json
 from npulab.support.refuse import named, near, reason, refuse_if
 
 DESCRIPTION, WORDS, WRITES = "job.json", "words.bin", "writes.txt"
-MOST_BYTES = 2**28  # of one buffer, at most
+MOST_BYTES = 2**28  # the most bytes of a buffer
 KEYS = ("npu", "chip", *TEXTS, "addresses", "parameters", "big_endian")
 Maps = Mapping[str, RegisterMap]
 
 
 class Recorded(NamedTuple):
-    """The jobs, the buffers and the addresses of a dump, if a reader of jobs gives them all; they
-    replace those that the files of the dump state."""
+    """Jobs, buffers and addresses of a dump, as a reader of jobs may return them together; they
+    replace the jobs, buffers and addresses that the dump's files state.
+    """
 
     jobs: Sequence[Job]
     buffers: Mapping[str, bytes]
@@ -54,11 +55,11 @@ def folder_importer(
     their bytes are swapped. Any other key is refused. With ``jobs``, a reader of your own, a dump
     may have other keys, and only a key that looks like a misspelling is refused.
 
-    ``jobs(path, buffers, maps)`` gives the jobs, with the maps of the chip. Without it they are
-    read from ``writes.txt``, in the format of ``read_writes``, or from ``words.bin``, the words of
-    the first block. It gives a ``Recorded`` if buffers have other names than their files, or if
-    the jobs state the addresses. The importer's ``read`` raises ValueError with file, what, got
-    and allowed.
+    ``jobs(path, buffers, maps)`` returns the jobs; ``maps`` are those of the chip. It returns a
+    ``Recorded`` if buffers have other names than their files, or if the jobs state the addresses.
+    Without ``jobs``, the jobs are read from ``writes.txt``, in the format of ``read_writes``, or
+    from ``words.bin``, the words of the first block. The importer's ``read`` raises ValueError with
+    file, what, got and allowed.
     """
     reader = _DumpReader(target, chips, tables, guarded(jobs or _jobs, target, "jobs"), not jobs)
     return Importer("folder of job.json, jobs and buffers", reader.recognises, reader.read)

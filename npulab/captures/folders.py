@@ -29,7 +29,7 @@ from npulab.captures.capture import COMMANDS, TEXTS, WORD, Capture, Job, Writes
 from npulab.captures.target import Target
 
 FIRST_KEYS = ("block", "words", "writes", "commands", "start")  # keys of a job that format 1 knows
-FORMATS = (1, 2)  # 2 if a job has keys that a reader of format 1 would miss
+FORMATS = (1, 2)  # a capture is format 2 if a job has keys that format 1 lacks
 PAIRS = ("writes", "before", "masks")
 LONGEST = 255  # most bytes of a file's name
 WIDE = "64"  # a key of ``PAIRS`` with this end names a file of 64-bit words
@@ -89,8 +89,9 @@ def is_hidden(path: Path, folder: Path) -> bool:
 
 
 def plain_name(name: str, what: str) -> None:
-    """Raise ValueError if a text is not the plain name of a file in the folder: a path,
-    ``capture.json``, or more than 255 bytes."""
+    """Raise ValueError unless a text is the plain name of a file in the folder: not a path, not
+    ``capture.json``, and at most 255 bytes long.
+    """
     plain = name == Path(name).name and "\\" not in name
     reserved = name in ("", ".", "..", DESCRIPTION)
     if not plain or reserved or len(name.encode("utf-8", "replace")) > LONGEST:

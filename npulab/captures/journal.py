@@ -33,8 +33,8 @@ class Trial:
     """One trial: the names of the fields that were changed (``subset``), the reason for the trial,
     its outcome, and how long it took.
 
-    ``time`` is when the outcome was known, in UTC; ``more`` is other data of the caller, as JSON
-    has it.
+    ``time`` is when the outcome was known, in UTC; ``more`` has other data of the caller, as JSON
+    values.
 
     >>> Trial(("0/NN/CFG/relu",), "half of the probability", "fail")
     Trial(fail: 0/NN/CFG/relu; half of the probability)
@@ -207,8 +207,9 @@ def repair(path: str | os.PathLike[str], into: str | os.PathLike[str]) -> tuple[
     """Copy the trials of a broken journal to a new file; return the new journal, and a sentence for
     each line that was dropped.
 
-    Trials are numbered anew, so a trial is kept if another writer used its number too. Raises
-    ValueError if the first line is not the head of a journal, FileExistsError if ``into`` exists.
+    Trials are numbered anew, so two trials to which two writers gave one number are both kept.
+    Raises ValueError if the first line is not the head of a journal, FileExistsError if ``into``
+    exists.
     """
     text = read_bounded(Path(path), MOST_BYTES).decode("utf-8", "replace")
     first, *lines = text.strip("\n").split("\n")
@@ -254,7 +255,7 @@ def _head(entry: Any) -> dict[str, Any]:
 
 
 def _trial(entry: Mapping[str, Any], number: int) -> Trial:
-    """The trial of a line; raises ValueError if a part is missing or of another kind."""
+    """The trial of a line; raises ValueError if an entry is missing or has the wrong type."""
     entry = dict(entry)
     refuse_if(entry.pop("trial", None) != number, "trial", "another number", f"is {number}")
     subset, reason = entry.pop("subset", None), entry.pop("reason", None)

@@ -24,8 +24,8 @@ from npulab.support.refuse import near, refuse_if, shortly
 
 OPS = ("conv", "fully_connected", "max_pool", "average_pool", "add")
 TOGETHER = {"kernel": ("kernel_h", "kernel_w"), "stride": ("stride_h", "stride_w")}
-# ranges of the parameters that are left out; the scales are chosen to keep outputs inside their
-# type
+# the usual range of each parameter, for callers that give none; with these scales, outputs stay
+# inside the range of their type
 USUAL: Mapping[str, Any] = {
     "op": ["conv"],
     "input_h": (1, 64),
@@ -53,8 +53,9 @@ MOST_WEIGHTS = 2**21  # most elements of a tensor that is made
 
 
 def complete_ranges(ranges: Mapping[str, Any]) -> dict[str, Any]:
-    """The range of every parameter of a layer: those that are given, and the usual ranges of the
-    others. ``kernel`` and ``stride`` stand for both of their axes, and are kept under that name.
+    """The range of every parameter of a layer: the given range, or the usual range of a parameter
+    that is not given. ``kernel`` and ``stride`` stand for both of their axes, and are kept under
+    that name.
 
     Raises ValueError for a name that no layer has, for a range that is neither (low, high) nor a
     list of numbers that such a parameter may have, and for an operator that is not known.

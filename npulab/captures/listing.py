@@ -18,7 +18,7 @@ from npulab.support.refuse import near
 from npulab.support.text import Row, as_address, brief, rows_of
 
 COLUMNS = ("case", "target", "chip", "provenance", "date", "jobs", "buffers")
-COUNTS = ("captures", "words", "parameters")  # of a sweep, shown in the column buffers
+COUNTS = ("captures", "words", "parameters")  # counts of a sweep, in the column ``buffers``
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,9 @@ def folded(rows: Sequence[Row], jobs: Sequence[Job]) -> list[Row]:
 
 
 def _in_ranges(names: Sequence[str]) -> list[str]:
-    """The names in their order; names that end in consecutive numbers are joined: "group 0-2"."""
+    """The names in the given order; neighbours whose last numbers are consecutive become one name:
+    "group 0-2".
+    """
     ranges: list[tuple[str, int, int]] = []
     for text in names:
         name = text.rstrip("0123456789")

@@ -274,8 +274,9 @@ def _no_dump(out: Path, reader: str, formats: Sequence[str]) -> str:
 def ask_all(
     source: Source, rows: list[Mapping[str, float]], seed: int, workers: int = 1
 ) -> list[Answer]:
-    """The answers for several layers, in the order of ``rows``; with ``workers`` above 1 so many
-    are asked at a time."""
+    """The answers for several layers, in the order of ``rows``; ``workers`` layers are asked at a
+    time.
+    """
     if workers == 1:
         return [source(row, seed) for row in rows]
     with ThreadPoolExecutor(workers) as pool:

@@ -33,7 +33,8 @@ from npulab.support.files import need_file, read_bounded, read_json, write_folde
 from npulab.support.refuse import near, need, need_path, reason, refuse_if, refusing
 from npulab.support.text import one_line
 
-WORDS = ("words", "writes", f"writes{WIDE}", "commands")  # a job has one of these keys
+# keys of a job, each of which names the file with the job's words or writes; a job has one of these
+WORDS = ("words", "writes", f"writes{WIDE}", "commands")
 MOST_BYTES = 2**30  # most bytes of each file next to the description
 MOST_NAMED = 12  # most cases that an error text names
 FILES = {*WORDS, *PAIRS, *(kind + WIDE for kind in PAIRS)}

@@ -94,7 +94,7 @@ def held_against(jobs: Sequence[Job], data: bytes, writes: Callable[[Array], Wri
     words = np.frombuffer(data, "<u4")
     found = list(writes(words))
     every = _as_pairs(found)
-    # number of writes of each job that was found, by the number of its first write
+    # for each job that was found, its number of writes, by the number of its first write
     places: dict[int, int] = {}
     # (number of the job, its writes, the number of the write at which they should begin)
     missing: list[tuple[int, Writes, int]] = []
@@ -119,8 +119,9 @@ def held_against(jobs: Sequence[Job], data: bytes, writes: Callable[[Array], Wri
 
 
 def _written(jobs: Sequence[Job]) -> list[tuple[int, Writes]]:
-    """(number of the job, register writes) of each job, and of each job that starts it; only if the
-    writes set whole words."""
+    """Return (number of the job, register writes) for each job, and for each job that starts it;
+    jobs without writes, and jobs whose writes change only some bits of a register, are left out.
+    """
     out: list[tuple[int, Writes]] = []
     for task, job in enumerate(jobs):
         part: Job | None = job
@@ -136,8 +137,10 @@ def _as_pairs(writes: Writes) -> bytes:
 
 
 def _number_of(every: bytes, own: bytes, used: Collection[int]) -> int | None:
-    """The number, among all writes of a stream (``every``), of the first write of a run of writes
-    (``own``); a number in ``used`` does not count, None if there is no such run."""
+    """Find a run of writes (``own``) among all writes of a stream (``every``); return the number of
+    its first write, None if it is not there. A run that begins at a number in ``used`` is passed
+    over.
+    """
     at = every.find(own)
     while at >= 0:
         number, rest = divmod(at, PAIR)

@@ -32,19 +32,20 @@ from npulab.support.text import plural, six_digits
 
 SUFFIX = ".npz"
 ARRAYS = ("words", "parameters", "names")
-SWEEP_TEXTS = ("target", "chip", "block", *TEXTS)  # each is a field of Sweep
-# sha256 of all other arrays in the file; files of numpy and of older versions have none
+SWEEP_TEXTS = ("target", "chip", "block", *TEXTS)  # texts of a sweep; each is a field of Sweep
+# name of the array with the sha256 of all other arrays; files that numpy or an older version of
+# npulab wrote lack it
 SUM = "sha256"
 MEMBERS = (*ARRAYS, *SWEEP_TEXTS, SUM)
-# most bytes of a sweep's file, and of its arrays unpacked: 60,000 captures of 1,000 words
+# the most bytes of a sweep's file, and of its unpacked arrays: 60,000 captures of 1,000 words fit
 MOST_BYTES = 2**28
 WRITERS = "npulab.captures.sweep.save_sweep and numpy.savez"
 WHOLE = 2**53  # parameters are float64 in a file, which holds whole numbers exactly up to this one
 MOST_LISTED = 16  # most elements of a list that becomes columns; a longer list is a tensor
 MOST_PARAMETERS = 2**18  # most columns of a sweep; each is an array of its own
 NPY_VERSIONS = ((1, 0), (2, 0), (3, 0))  # versions of npy files that numpy writes
-LAST_LETTER = 0x10FFFF  # of Unicode
-SURROGATES = (0xD800, 0xDFFF)  # halves of letters, not letters by themselves
+LAST_LETTER = 0x10FFFF  # the last code point of Unicode
+SURROGATES = (0xD800, 0xDFFF)  # code points of half letters, which are not letters
 AXES = {
     "kernel": "hw",
     "stride": "hw",
@@ -405,8 +406,9 @@ def no_captures(what: str, given: object) -> None:
 
 
 def words_of(table: Any) -> Array:
-    """The words as a new array ``(N, W) uint32``; raises ValueError for a table of another shape or
-    with other numbers."""
+    """The words as a new array ``(N, W) uint32``; raises ValueError unless the table has two axes
+    and whole numbers from 0 to 0xffffffff.
+    """
     try:
         words = np.asarray(table)
     except ValueError:
@@ -588,8 +590,9 @@ def _array(name: str, data: bytes) -> Array:
 
 
 def _refuse_letters(name: str, texts: Array) -> None:
-    """Raise ValueError for texts that hold numbers which are no letters of Unicode; numpy does not
-    check this."""
+    """Raise ValueError for texts with a number that is not a letter of Unicode; numpy does not
+    check this.
+    """
     letters = texts.view(np.dtype(np.uint32).newbyteorder(texts.dtype.byteorder))
     first, last = SURROGATES
     wrong = letters[(letters > LAST_LETTER) | ((letters >= first) & (letters <= last))]

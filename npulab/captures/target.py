@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from npulab.quant.layers import Layer
 
 Features = Mapping[str, int]
-OWN = f"{Path(__file__).parents[1]}{os.sep}"  # npulab's own files
-# variants of layers: names of parameters, and the usual values, which every ``lower`` supports
+OWN = f"{Path(__file__).parents[1]}{os.sep}"  # the folder of npulab's files
+# parameters that make a layer a variant, each with its usual values, which every ``lower`` supports
 VARIANTS = {"output": ("codes",), "rounding": ("half-away",), "activation": ACTIVATIONS}
 STEPS = (
     "lift",
@@ -148,7 +148,9 @@ class Range:
         return int((np.maximum(a, b) - np.minimum(a, b)).max(initial=0))
 
     def _both(self) -> tuple[Array, Array]:
-        """The predicted and the captured bytes, ``(n,) uint8`` each, as far as both reach."""
+        """The predicted and the captured bytes, ``(n,) uint8`` each; the longer is cut to the
+        length of the shorter.
+        """
         captured = self.captured or b""
         both = min(len(self.predicted), len(captured))
         predicted = np.frombuffer(self.predicted, np.uint8, both)
@@ -221,7 +223,8 @@ def _not_yet(what: str) -> Callable[..., Any]:
 
 def _in_order(capture: Capture, name: str, like: Array) -> Array:
     """The bytes of a buffer as an array of the type and shape of ``like``, last axis fastest;
-    raises ValueError if their number is another."""
+    raises ValueError unless the buffer has as many bytes as ``like``.
+    """
     data = capture.buffers[name]
     if len(data) != like.nbytes:
         raise ValueError(

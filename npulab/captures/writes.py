@@ -24,8 +24,8 @@ def read_writes(path: Path | str) -> list[tuple[int, ...]]:
     mask).
 
     Each line has two or three numbers as ``0x...`` and any words between them; a comment begins
-    with ``#``, ``//`` or ``;``. Raises ValueError with file and line for another line, for a file
-    without a write, and for an address that is not a multiple of 4.
+    with ``#``, ``//`` or ``;``. Raises ValueError with file and line for a line of another form,
+    for a file without a write, and for an address that is not a multiple of 4.
     """
     path, out = Path(path), []
     for number, line in enumerate(text_of(read_bounded(path, MOST_BYTES), path).splitlines(), 1):
@@ -72,8 +72,9 @@ def place_of_write(offset: int, offsets: Sequence[int], registers: RegisterMap) 
     """The number of the recorded write (``offsets``) before which a write to a new register is to
     be placed, so that the register is set before its unit starts.
 
-    Among the writes that start units, that is the first of the run that starts the unit of the
-    register; if no write starts that unit, the first of all; if no write starts any unit, the end.
+    It is the first write of the run of writes that starts the unit of the register. If no write
+    starts that unit, it is the first write that starts any unit; if no write starts a unit, the new
+    write goes to the end.
     """
     starts = set()
     for item in registers:

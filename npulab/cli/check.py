@@ -24,7 +24,7 @@ from npulab.support.refuse import near, refuse_if
 from npulab.support.text import plural
 
 NOTHING_COMPARED = 3  # exit status: nothing differs, but no recorded output was compared
-MOST_NAMED = 12  # how many cases a refusal names, at most
+MOST_NAMED = 12  # the most cases that an error text names
 UNREAD = ("task", "block", "register", "field", "raw", "all", "effect", "evidence")
 
 

@@ -125,7 +125,7 @@ def _explore(options: argparse.Namespace) -> int:
 
 def _ranges(path: str | None) -> dict[str, Any]:
     """Read a file of ranges: for each parameter a list of values, or an object with low and high;
-    raises ValueError for others.
+    raises ValueError for any other value.
     """
     from npulab.captures.layers import complete_ranges
 

@@ -17,7 +17,8 @@ PACKAGE = Path(__file__).parents[1]
 START = "0-start.ipynb"
 NOTEBOOK = f"notebooks/{START}"
 COPY = "npulab-notebooks"
-CONFIG = Path(__file__).with_name("jupyter")  # settings: no news; views are saved by saving.py
+# JupyterLab's settings in this folder turn off its news and load saving.py, which saves views
+CONFIG = Path(__file__).with_name("jupyter")
 ROOT_OPTIONS = ("--ServerApp.root_dir", "--notebook-dir", "--preferred-dir")
 
 

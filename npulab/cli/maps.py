@@ -15,7 +15,8 @@ from npulab.registers.fields import WORD_BYTES
 from npulab.registers.formats import FORMATS, of_blocks, of_chip, read_map, write_map
 from npulab.support.text import plural
 
-LOST = ("kind", "name", "where", "why")  # columns of what a header says and a map cannot hold
+# columns of the table of the things in a C header that a register map cannot hold
+LOST = ("kind", "name", "where", "why")
 WORDS_SUFFIX = ".bin"  # suffix of a file with the words of one or several jobs
 
 

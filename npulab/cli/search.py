@@ -24,7 +24,8 @@ from npulab.support.files import first_bytes, replace_file, write_file
 from npulab.support.text import plural
 
 MAP_SUFFIX = ".csv"
-HEAD = 2**16  # bytes at the beginning of a script, which have its imports
+# a script of bisect has its imports in its first bytes, of which this many are read
+HEAD = 2**16
 IMPORTS = b"\nimport npulab\nimport npulab.analysis.bisect\n"
 
 

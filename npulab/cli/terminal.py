@@ -73,8 +73,8 @@ def folded(text: str, width: int) -> list[str]:
 
 
 def widths(columns: Sequence[Sequence[str]], most: int) -> list[int]:
-    """Return the widths of the first columns of a table: of as many as fit into ``most`` with the
-    gaps between them.
+    """Return the widths of the columns of a table, from the first column on: as many columns as fit
+    into ``most`` characters with the gaps between them.
 
     ``columns`` has the texts of each column. The widest columns are narrowed first, as far as words
     stay whole.

@@ -25,7 +25,7 @@ WORDS, FIELDS, CAPTURES = 38, 150, 100_000
 SIZE = WORDS * WORD_BYTES
 OURS = "npulab"
 COPY = "copy of as many bytes"
-COPIED = 2**25  # bytes that are copied, more than caches hold
+COPIED = 2**25  # the bytes that a copy copies: more than caches hold
 
 
 class Member(NamedTuple):
@@ -72,8 +72,8 @@ def struct(seed: int = 0) -> list[Member]:
 
 def table(rounds: int) -> pd.DataFrame:
     """Return a row per library: captures decoded and encoded a second, npulab's rate divided by
-    these, and how many fields and words came out wrong; for a library that is not installed,
-    only that.
+    these, and how many fields and words came out wrong; the row of a library that is not
+    installed says only that it is not installed.
 
     ``attrs["limits"]`` has the rate of a copy (GB/s), and the bytes of a capture and of its values.
     """

@@ -73,7 +73,7 @@ def table(rounds: int) -> pd.DataFrame:
 
 def settings() -> dict[str, dict[str, str]]:
     """Return the settings to measure in, as environment variables by name: OpenBLAS with the
-    kernels that it chooses, and, if the CPU has AVX-512, with its kernels for that.
+    kernels that it chooses, and, if the CPU has AVX-512, OpenBLAS with its AVX-512 kernels.
     """
     out: dict[str, dict[str, str]] = {"BLAS as it comes": {}}
     with suppress(OSError):
