@@ -81,8 +81,8 @@ class Job:
             depth, inner = depth + 1, inner.start
         if depth > MOST_STARTS:
             raise ValueError(
-                f"start: got more than {MOST_STARTS} jobs within each other, allowed are "
-                f"{MOST_STARTS} (block {self.block})"
+                f"start: got jobs nested more than {MOST_STARTS} deep, allowed are "
+                f"{MOST_STARTS} levels (block {self.block})"
             )
 
     @classmethod
@@ -440,8 +440,8 @@ class Capture:
             item = registers[name]
             if item.read_only:
                 raise ValueError(
-                    f"register {item.register} field {item.name}: is read-only, allowed are "
-                    "fields that a driver sets"
+                    f"fields: got {item.register}.{item.name}, which is read-only, allowed is a "
+                    "field that a driver can set"
                 )
             raw = item.raw(value)
             refuse_if(
@@ -559,7 +559,8 @@ class CaptureSet:
         kinds = {(c.target, c.jobs[c.main].block, len(c.words)) for c in self.captures}
         if len(kinds) != 1:
             raise ValueError(
-                f"words: got main jobs of {len(kinds)} kinds {sorted(kinds)}, allowed is one"
+                f"words: got main jobs of {len(kinds)} kinds (block, words) {sorted(kinds)}, "
+                "allowed is one kind"
             )
         return np.stack([capture.words for capture in self.captures])
 
@@ -700,8 +701,8 @@ def _resolved(
     for number, (offset, value, *mask) in enumerate(writes):
         if any(not 0 <= bits <= WORD for bits in mask):
             raise ValueError(
-                f"writes: got ({offset:#x}, {value:#x}) with mask {mask[0]:#x}, allowed "
-                f"is 0 to {WORD:#x} (block {block})"
+                f"writes: got mask {mask[0]:#x} at offset {offset:#x}, allowed are masks from 0 to "
+                f"{WORD:#x} (block {block})"
             )
         if mask and mask[0] != WORD:
             masks[number] = bits = int(mask[0])
@@ -721,7 +722,8 @@ def _as_json(value: Any, where: str, depth: int = 1) -> Any:
         return value
     if depth > MOST_DEEP:
         raise ValueError(
-            f"{where:.120}: got values more than {MOST_DEEP} deep, allowed are {MOST_DEEP}"
+            f"{where:.120}: got lists or mappings nested more than {MOST_DEEP} deep, allowed "
+            f"are {MOST_DEEP} levels"
         )
     if isinstance(value, Mapping):
         return {str(name): _as_json(inner, where, depth + 1) for name, inner in value.items()}

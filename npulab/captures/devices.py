@@ -177,7 +177,8 @@ class Command:
             plain_name(self.output, "output")
         if 0 in (*self.retry_on, self.hang_status):
             raise ValueError(
-                "retry_on, hang_status: got 0, which is the status of a run that is done"
+                "retry_on, hang_status: got 0, which is the status of a run that is done, "
+                "allowed is any other status"
             )
         if self.provenance not in (None, *PROVENANCES):
             raise ValueError(
@@ -262,9 +263,12 @@ class Command:
             return None, ""
         path = folder / self.output
         if not path.is_file():  # reading a pipe of that name would wait for ever
-            return None, f"no file {self.output} was left"
+            return None, f"the program left no file {self.output}"
         if path.stat().st_size > LARGEST:
-            return None, f"{self.output}: got {path.stat().st_size} bytes, allowed are {LARGEST}"
+            return (
+                None,
+                f"{self.output}: got {path.stat().st_size} bytes, allowed are at most {LARGEST}",
+            )
         return read_bounded(path, LARGEST), ""
 
     def _hang(self, end: End) -> Run:
@@ -358,10 +362,12 @@ class Recorder:
         if stated not in PROVENANCES or own not in (None, stated):
             allowed = own or f"one of {', '.join(PROVENANCES)}"
             raise ValueError(
-                f"provenance: got {stated!r}, allowed is what the device is, {allowed}"
+                f"provenance: got {stated!r}, allowed is that of the device, {allowed}"
             )
         if Path(self.folder).exists() and not Path(self.folder).is_dir():
-            raise ValueError(f"folder: got {os.fspath(self.folder)!r}, allowed is a folder")
+            raise ValueError(
+                f"folder: got the file {os.fspath(self.folder)!r}, allowed is a folder"
+            )
         object.__setattr__(self, "provenance", stated)
 
     @property

@@ -240,7 +240,8 @@ def _buffers(path: Path, description: Mapping[str, Any]) -> dict[str, bytes]:
             sizes = ", ".join(map(str, sorted(SWAPS)[1:]))
             raise ValueError(
                 f"{path / DESCRIPTION}: big_endian: got {name!r} in words of {size!r} bytes, "
-                f"allowed are whole words of {sizes} of one of {', '.join(buffers) or 'none'}"
+                f"allowed are words of {sizes} bytes that fill one of the buffers "
+                f"{', '.join(buffers) or '(there are none)'}"
             )
         buffers[name] = swap_words(np.frombuffer(buffers[name], np.uint8), size).tobytes()
     return buffers
@@ -265,6 +266,6 @@ def _jobs(path: Path, buffers: Mapping[str, bytes], maps: Maps) -> Sequence[Job]
         len(data) != size,
         path / WORDS,
         f"{len(data)} bytes",
-        f"is {size}, as many words as registers.csv has",
+        f"is {size} bytes, a word for each register of registers.csv",
     )
     return (Job(block, np.frombuffer(data, "<u4")),)

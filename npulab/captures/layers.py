@@ -211,7 +211,9 @@ class _Draw:
         """A tensor of random codes, each code of the type as likely as any other; for float16
         random multiples of 1/16 from -8 to below 8."""
         if np.prod(shape, dtype=float) > MOST_WEIGHTS:
-            raise ValueError(f"layer: got {shape} elements, at most {MOST_WEIGHTS} are allowed")
+            raise ValueError(
+                f"layer: got a tensor of shape {shape}, allowed are {MOST_WEIGHTS} elements"
+            )
         if self.dtype == "float16":
             return self.random.integers(-128, 128, shape).astype(self.dtype) / np.float16(16)
         info = np.iinfo(self.dtype)

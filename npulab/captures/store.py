@@ -338,8 +338,8 @@ def _names(description: Mapping[str, Any]) -> set[str]:
             job = found["start"]
         else:
             raise ValueError(
-                f"jobs: got a job with more than {MOST_STARTS} start within each other, allowed "
-                f"are {MOST_STARTS}"
+                f"jobs: got start nested more than {MOST_STARTS} deep in a job, allowed are "
+                f"{MOST_STARTS} levels"
             )
     return out
 
@@ -359,7 +359,7 @@ def _job(
     )
     name = d[kinds[0]]
     data = files[name]
-    refuse_if(len(data) % 4, name, f"{len(data)} bytes", "is whole 32-bit words")
+    refuse_if(len(data) % 4, name, f"{len(data)} bytes", "is a multiple of 4, for 32-bit words")
     words = np.frombuffer(data, "<u4")
     more: dict[str, Any] = {}
     for key in ("label", "unit"):
@@ -369,7 +369,8 @@ def _job(
     if kinds == ["words"]:
         if len(words) != len(maps[block]):
             raise ValueError(
-                f"{name}: got {len(words)} words, allowed is {len(maps[block])} (block {block})"
+                f"{name}: got {len(words)} words, allowed are {len(maps[block])} words "
+                f"(block {block})"
             )
         return Job(block, words, **more)
     if kinds == ["commands"]:
@@ -379,7 +380,8 @@ def _job(
     before, masks = _pairs("before", d, files), dict(_pairs("masks", d, files))
     if masks and max(masks) >= len(writes):
         raise ValueError(
-            f"{d['masks']}: got a mask of write {max(masks)}, allowed is below {len(writes)}"
+            f"{d['masks']}: got a mask for write {max(masks)}, allowed are writes below "
+            f"{len(writes)}"
         )
     job = replace(Job.from_writes(block, writes, maps[block]), before=before, **more)
     return replace(job, masks=masks or job.masks).read_with(maps[block])
@@ -392,8 +394,8 @@ def _pairs(kind: str, d: Mapping[str, Any], files: Mapping[str, bytes]) -> Write
         if key in d:
             if len(files[d[key]]) % (2 * words.itemsize):
                 raise ValueError(
-                    f"{d[key]}: got {len(files[d[key]])} bytes, allowed is pairs of "
-                    f"{8 * words.itemsize}-bit words, (offset, value)"
+                    f"{d[key]}: got {len(files[d[key]])} bytes, allowed is a multiple "
+                    f"of {2 * words.itemsize}, for pairs of {8 * words.itemsize}-bit words"
                 )
             pairs = np.frombuffer(files[d[key]], words).reshape(-1, 2).tolist()
             return tuple((first, second) for first, second in pairs)

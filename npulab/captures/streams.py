@@ -90,7 +90,7 @@ def held_against(jobs: Sequence[Job], data: bytes, writes: Callable[[Array], Wri
     if not parts:
         return Held()
     if len(data) % WORD_BYTES:
-        return Held(f"got {len(data)} bytes, allowed are whole 32-bit words")
+        return Held(f"got {len(data)} bytes, allowed is a multiple of 4, for 32-bit words")
     words = np.frombuffer(data, "<u4")
     found = list(writes(words))
     every = _as_pairs(found)
@@ -115,7 +115,7 @@ def held_against(jobs: Sequence[Job], data: bytes, writes: Callable[[Array], Wri
         return Held(absent=tuple(sorted(absent)))
     task, own, start = missing[0]
     byte = _end_of(words, writes, start + _equal_start(own, found[start:]))
-    return Held(f"from byte {byte:#x} on it is not the stream of task {task}")
+    return Held(f"from byte {byte:#x} on, the stream does not hold the writes of task {task}")
 
 
 def _written(jobs: Sequence[Job]) -> list[tuple[int, Writes]]:

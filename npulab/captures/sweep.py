@@ -110,8 +110,8 @@ class Sweep:
             if self.block:
                 where = f" (block {self.block})"
             raise ValueError(
-                f"words: got {words.shape[1]} of each capture, allowed is {len(self.registers)}"
-                f"{where}"
+                f"words: got {words.shape[1]} words in each capture, allowed are "
+                f"{len(self.registers)} words{where}"
             )
 
     @property
@@ -272,7 +272,8 @@ def save_sweep(sweep: Sweep, path: str | os.PathLike[str]) -> Path:
     for name, column in sweep.parameters.items():
         if column.dtype.kind == "i" and max(abs(int(column.min())), abs(int(column.max()))) > WHOLE:
             raise ValueError(
-                f"{path}: parameters: got {name} past 2**53, allowed is what float64 holds exactly"
+                f"{path}: parameters: got {name} past 2**53, allowed are whole numbers up to "
+                "2**53, which float64 holds exactly"
             )
     arrays = {
         "words": sweep.words.astype("<u4"),
@@ -353,7 +354,7 @@ def sweep_of(captures: CaptureSet | Iterable[Capture], name: str = "") -> Sweep:
             if values[what] != value:
                 raise ValueError(
                     f"captures: got {what} {value} ({first.name}) and {values[what]} "
-                    f"({capture.name}), allowed is one; {_advice(what, value)}"
+                    f"({capture.name}), allowed is one {what}; {_advice(what, value)}"
                 )
     block = first.jobs[first.main].block
     return Sweep(
@@ -651,8 +652,8 @@ def _columns(captures: tuple[Capture, ...]) -> Any:
             of_name = values.setdefault(name, {})
             if number in of_name:
                 raise ValueError(
-                    f"captures: got parameter {name!r:.80} of {capture.name} twice, as such and "
-                    "inside another, allowed is once"
+                    f"captures: got parameter {name!r:.80} of {capture.name} twice, by itself and "
+                    "inside another parameter, allowed is once"
                 )
             of_name[number] = value
     columns: dict[str, list[Any]] = {}
@@ -668,8 +669,8 @@ def _columns(captures: tuple[Capture, ...]) -> Any:
         for column, numbers in _column(name, [*of_name.values()], cases):
             if column in columns:
                 raise ValueError(
-                    f"captures: got parameter {column!r} twice, as such and inside another, "
-                    "allowed is once"
+                    f"captures: got parameter {column!r} twice, by itself and inside another "
+                    "parameter, allowed is once"
                 )
             columns[column] = numbers
     return columns

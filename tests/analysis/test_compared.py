@@ -555,12 +555,15 @@ def test_the_byte_is_said_from_which_on_a_stream_is_another() -> None:
     stream = bytearray(capture.buffers["commands"])
     stream[28] ^= 4  # the value of the third write; two writes and a gap lie before it
     found = npulab.check(capture.with_buffers(commands=bytes(stream)))
-    assert found.reason == "buffer 'commands': from byte 0x10 on it is not the stream of task 0"
+    assert (
+        found.reason
+        == "buffer 'commands': from byte 0x10 on, the stream does not hold the writes of task 0"
+    )
     one = lowered(0)
     data = bytearray(one.buffers["commands"])
     data[8 * 5 + 2] ^= 1  # the value of the sixth command
     assert (
-        "from byte 0x28 on it is not the stream of task 0"
+        "from byte 0x28 on, the stream does not hold the writes of task 0"
         in npulab.check(one.with_buffers(commands=bytes(data))).reason
     )
 

@@ -178,7 +178,7 @@ def test_fields_change_what_a_capture_says_of_itself() -> None:
     assert other.origin == "board, changed"
     with pytest.raises(
         ValueError,
-        match=r"^register FREE field set: is read-only, allowed are fields that a driver sets$",
+        match=r"^fields: got FREE.set, which is read-only, allowed is a field that a driver can set$",
     ):
         one.with_fields(set=1)
     for task in (-1, 1):
@@ -293,7 +293,8 @@ def test_layers_of_2_to_the_21_weights_are_made() -> None:
     assert (layer.weights.size, x.shape) == (2**21, (1, 1, 2**11))  # type: ignore[union-attr]
     assert (int(layer.weights.min()), int(layer.weights.max())) == (0, 255)  # type: ignore[union-attr]
     with pytest.raises(
-        ValueError, match=r"^layer: got \(1025, 1, 1, 2048\) elements, at most 2097152 are allowed$"
+        ValueError,
+        match=r"^layer: got a tensor of shape \(1025, 1, 1, 2048\), allowed are 2097152 elements$",
     ):
         made({**size, "input_c": 2**11, "output_c": 2**10 + 1})
     again, other = (
@@ -530,7 +531,7 @@ def test_an_output_of_exactly_the_largest_size_is_read(
     by = Command((sys.executable, "-c", "pass"))
     for data, told in (
         (b"1234", (b"1234", "")),
-        (b"12345", (None, "output.bin: got 5 bytes, allowed are 4")),
+        (b"12345", (None, "output.bin: got 5 bytes, allowed are at most 4")),
     ):
         (tmp_path / "output.bin").write_bytes(data)
         assert by._output_in(tmp_path) == told
@@ -723,7 +724,7 @@ def test_jobs_that_start_each_other_have_a_bound(
     assert len(npulab.diff(again, again)) == 0
     with pytest.raises(
         ValueError,
-        match=rf"^start: got more than {MOST_STARTS} jobs within each other, allowed are {MOST_STARTS} \(block NN\)$",
+        match=rf"^start: got jobs nested more than {MOST_STARTS} deep, allowed are {MOST_STARTS} levels \(block NN\)$",
     ):
         started(MOST_STARTS + 1)
     told = json.loads((folder / "capture.json").read_text())
@@ -736,7 +737,7 @@ def test_jobs_that_start_each_other_have_a_bound(
         (folder / "capture.json").write_text(text.replace('"JOB"', nested))
         with pytest.raises(
             ValueError,
-            match=r"(jobs: got a job with more than 16 start within each other, allowed are 16|is not JSON.*)$",
+            match=r"(jobs: got start nested more than 16 deep in a job, allowed are 16 levels|is not JSON.*)$",
         ) as caught:
             npulab.load(folder)
         assert "\n" not in str(caught.value)

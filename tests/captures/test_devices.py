@@ -89,7 +89,7 @@ def test_program_is_given_an_ordinary_capture_without_its_output(
         f"shutil.copytree(here, {str(tmp_path / 'seen')!r})",
         "assert here.endswith('/capture')",
     )
-    assert Command(copy).run(changed) == Run("done", reason="no file output.bin was left")
+    assert Command(copy).run(changed) == Run("done", reason="the program left no file output.bin")
     seen = npulab.load(tmp_path / "seen")
     assert seen == replace(
         changed,
@@ -128,11 +128,11 @@ def test_output_that_is_expected_decides(capture: Capture, program: Program) -> 
         ),
         (["os.kill(os.getpid(), signal.SIGABRT)"], "failed", "an end by signal 6"),
         (["sys.exit(124)"], "hang", "status 124"),
-        (["os.mkfifo(here + '/output.bin')"], "done", "no file output.bin was left"),
+        (["os.mkfifo(here + '/output.bin')"], "done", "the program left no file output.bin"),
         (
             ["open(here + '/output.bin', 'wb').truncate(2 ** 40)"],
             "done",
-            "output.bin: got 1099511627776 bytes, allowed are 268435456",
+            "output.bin: got 1099511627776 bytes, allowed are at most 268435456",
         ),
     ],
 )
@@ -524,15 +524,15 @@ def test_recorder_refuses_to_guess_or_to_lie(tmp_path: Path) -> None:
     for maker, words in (
         (
             lambda: Recorder(Command("true"), tmp_path),
-            "got None, allowed is what the device is, one of board, ",
+            "got None, allowed is that of the device, one of board, ",
         ),
         (
             lambda: Recorder(Simulated(), tmp_path, "board"),
-            "got 'board', allowed is what the device is, simulated$",
+            "got 'board', allowed is that of the device, simulated$",
         ),
         (
             lambda: Recorder(Simulated(), tmp_path / "file"),
-            "^folder: got '.*file', allowed is a folder$",
+            "^folder: got the file '.*file', allowed is a folder$",
         ),
     ):
         with pytest.raises(ValueError, match=words):

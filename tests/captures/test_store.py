@@ -151,11 +151,11 @@ def test_changed_fields_of_register_writes_reach_the_writes(captures: npulab.Cap
         ({"jobs": None}, "jobs: got None"),
         (
             {"jobs": [{"block": "NN", "words": "input.bin"}]},
-            r"input.bin: got 16 words, allowed is 34 \(block NN\)",
+            r"input.bin: got 16 words, allowed are 34 words \(block NN\)",
         ),
         (
             {"jobs": [{"block": "NN", "words": "output.bin"}]},
-            "output.bin: got 9 bytes, allowed is whole 32-bit words",
+            "output.bin: got 9 bytes, allowed is a multiple of 4, for 32-bit words",
         ),
         (
             {"addresses": {"input": "here"}},

@@ -122,7 +122,7 @@ def test_whole_numbers_that_a_file_holds(tmp_path: Path) -> None:
         else:
             with pytest.raises(
                 ValueError,
-                match=r"parameters: got k past 2\*\*53, allowed is what float64 holds exactly$",
+                match=r"parameters: got k past 2\*\*53, allowed are whole numbers up to 2\*\*53, which float64 holds exactly$",
             ):
                 save_sweep(sweep, path)
     with pytest.raises(ValueError, match=r"got a sweep of no captures, allowed is one or more$"):

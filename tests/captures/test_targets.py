@@ -147,7 +147,9 @@ def test_words_of_captures_of_one_kind_only(toy: npulab.captures.target.Target) 
     longer = replace(one, name="longer", jobs=(Job("CONV", np.array([1, 2, 3])),))
     assert CaptureSet((one, one)).words.tolist() == [[0x20, 7]] * 2
     assert CaptureSet((one, other)).words_of("CONV").tolist() == [[0x20, 7], [1, 2]]
-    with pytest.raises(ValueError, match=r"^words: got main jobs of 2 kinds .*, allowed is one$"):
+    with pytest.raises(
+        ValueError, match=r"^words: got main jobs of 2 kinds .*, allowed is one kind$"
+    ):
         _ = CaptureSet((one, longer)).words
     with pytest.raises(
         ValueError, match=r"^block CONV: got jobs of \[2, 3\] words, allowed is one length$"

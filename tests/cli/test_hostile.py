@@ -1016,7 +1016,8 @@ def test_parameters_have_a_depth(
     for _ in range(deep):
         parameters = {"a": parameters}
     with pytest.raises(
-        ValueError, match="parameters: a: got values more than 64 deep, allowed are 64"
+        ValueError,
+        match="parameters: a: got lists or mappings nested more than 64 deep, allowed are 64 levels",
     ):
         replace(npulab.load(CASE), parameters=parameters)
 
