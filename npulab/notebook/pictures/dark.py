@@ -12,17 +12,18 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
-PAPER, INK = 0.067, 0.93  # the greys that white and black become on a dark page
+PAPER, INK = 0.067, 0.93  # on a dark page, greys that replace white and black
 NEUTRAL = 0.06  # a colour is a grey if its channels differ by at most this
 LIGHT = 0.85  # a colour of a colour map is paper if all its channels are above this
-LUMINANCE = np.array([0.299, 0.587, 0.114])  # what red, green and blue add to the luminance
+# the weights of red, green and blue in the luminance of a colour
+LUMINANCE = np.array([0.299, 0.587, 0.114])
 BRIGHT = 0.55  # letters are black on a colour of more luminance than this, else white
 BOTH = np.linspace(0, 1, 17)
 
 
 def swapped(colour: Any) -> tuple[float, float, float, float]:
-    """Return the colour to use on a dark page: a grey becomes as light as it was dark, any other
-    colour stays; as red, green, blue and alpha from 0 to 1.
+    """Return the colour to use on a dark page, as red, green, blue and alpha from 0 to 1: a light
+    grey becomes dark and a dark grey light, any other colour stays.
 
     >>> [round(channel, 2) for channel in swapped("white")]
     [0.07, 0.07, 0.07, 1.0]
@@ -104,8 +105,8 @@ def _axes(ax: Any, put: Callable[..., None]) -> None:
 
 
 def _drawn(artist: Any, put: Callable[..., None]) -> None:
-    """Change the colours of a line, a bar or marks that lie on paper; marks on a colour stay as
-    they are.
+    """Change the colours of a line, a bar or marks that are drawn on paper; marks that are drawn on
+    a coloured cell keep their colours.
     """
     # an artist that shows values, such as a colour bar, follows its colour map
     scaled = getattr(artist, "get_array", lambda: None)() is not None
@@ -124,8 +125,8 @@ def _several(colours: Any) -> Any:
 
 
 def _change_text(ax: Any, text: Text, put: Callable[..., None]) -> None:
-    """Change the colour of a text on paper or in a cell of an image; a text on a coloured box stays
-    as it is.
+    """Change the colour of a text on paper or in a cell of an image; a text on a coloured box keeps
+    its colour.
     """
     box = text.get_bbox_patch()
     if box is not None and swapped(box.get_facecolor()) == tuple(box.get_facecolor()):
@@ -168,9 +169,10 @@ def _on_dark(cmap: Any) -> Any:
 
 
 def _paper_swapped(colours: Any) -> Any:
-    """Return an array of colours ``(..., 3 or 4)`` in which white and nearly white are dark paper.
+    """Return an array of colours ``(..., 3 or 4)`` in which dark paper replaces white and nearly
+    white.
 
-    Darker greys stay, because black letters lie on them.
+    Darker greys stay, because black letters are written on them.
     """
     out = np.array(colours, float)
     light = (out[..., :3] > 0.9).all(-1)

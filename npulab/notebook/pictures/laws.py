@@ -75,7 +75,7 @@ def flip_map(words: Any, parameters: Any = None, sort: str | None = None) -> Pic
 
 def law_map(laws: Any) -> Picture:
     """Draw the status of each bit (law, constant, rivals, open, ...): a row per word, bit 31 on the
-    left, lines where the fields of the laws begin and end.
+    left. Lines stand where the fields of the laws begin and end.
     """
     status = np.asarray(laws.status)
     counts = Counter(status.ravel().tolist())
@@ -124,13 +124,13 @@ def _edges(fields: Iterable[Any]) -> list[list[tuple[float, float]]]:
 
 
 def correlation_map(table: pd.DataFrame, by: str = "mutual_information") -> Picture:
-    """Draw fields against parameters, from the table of ``correlate``; a dot says that the table's
-    ``law`` is true.
+    """Draw fields against parameters, from the table of ``correlate``; a dot marks a pair whose
+    column ``law`` is True.
 
-    ``by`` is a column of figures: "mutual_information", "pearson" or "spearman". Parameters stand
-    in the table's order, fields by word and bit. At most ``MOST_FIELDS`` fields are shown; fields
-    whose figures are all 0 are left out, unless every field is such. Raises ValueError for another
-    column and for a table without rows.
+    ``by`` is the column of numbers to draw: "mutual_information", "pearson" or "spearman".
+    Parameters stand in the table's order, fields by word and bit. At most ``MOST_FIELDS`` fields
+    are shown; fields whose numbers are all 0 are left out, unless this is so for every field.
+    Raises ValueError for another column and for a table without rows.
     """
     refuse_if(by not in FIGURES, "by", repr(by), f"is one of {', '.join(FIGURES)}")
     refuse_if(table.empty, "table", "no rows", "are fields against parameters")

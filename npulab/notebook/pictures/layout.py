@@ -18,19 +18,21 @@ from npulab.notebook.pictures.picture import Picture, canvas, legend, write_valu
 
 NUMBERED = 16  # an image of at most this many rows and columns has numbers in its cells
 SHOWN = 192  # how many rows, and how many columns, are drawn, at most
-WIDTHS = (16, 32, 64, 128)  # bytes a row: the first with which the buffer has no more rows
+# bytes of a row of the buffer: the first with which it has no more rows than bytes in a row
+WIDTHS = (16, 32, 64, 128)
 LINE = 130  # characters of a line of the title
 NOTHING, PART, MISSING = "#ffffff", "#b0b0b0", "#c4501b"
 
 
 def layout_map(layout: Found | Layout | Table, width: int = 0) -> Picture:
-    """Draw where each element lies: on the left the tensor, its last axis across and the rest down,
-    with the byte offset of each element; on the right the buffer, ``width`` bytes a row, with the
-    number of the element (last axis fastest) that each byte belongs to.
+    """Draw where each element lies: on the left the tensor, on the right the buffer.
 
-    Bytes of fill are white, bytes of sums and constants grey, elements that are not in the buffer
-    red. Of a large tensor or buffer the first rows and columns are drawn; numbers are written if
-    there is room. Raises ValueError for a width below 0; 0 leaves the width to the picture.
+    The tensor has its last axis across and all other axes down, with the byte offset of each
+    element. The buffer has ``width`` bytes a row, with the number of the element (last axis
+    fastest) that each byte belongs to. Bytes of fill are white, bytes of sums and constants grey,
+    elements that are not in the buffer red. Of a large tensor or buffer the first rows and columns
+    are drawn; numbers are written if there is room. Raises ValueError for a width below 0; 0 leaves
+    the width to the picture.
     """
     if isinstance(layout, Found):
         layout = layout.layout

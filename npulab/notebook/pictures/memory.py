@@ -21,7 +21,8 @@ NUMBERED = 40  # bars have the numbers of their tensors if at most this many are
 ROOM = (0.03, 0.035)  # a smaller bar (share of the picture, across and up) has no number
 OUTLINED = 800  # bars have full outlines if there are at most this many operators
 TICKS = 6  # about how many marks the axis of bytes has; their distance is a power of two
-# light enough for black text; the pattern serves readers who see the colours alike
+# the colour and the pattern of a bar for each kind of tensor: the colour is light enough for black
+# text, the pattern is for readers who cannot tell the colours apart
 KINDS = {
     "input": ("#f6c667", "//"),
     "output": ("#a5d6a0", "\\\\"),
@@ -34,9 +35,9 @@ def memory_picture(memory: Memory) -> Picture:
     """Draw tensors as bars, from the first to the last operator of their life, at the bytes of the
     block where the planner put them; below, the live bytes at each operator.
 
-    The peak is marked in both, the block's size by a line; a bar has the number of its tensor if
-    there is room. Constants are counted in the sentence, not drawn. Raises ValueError if the
-    argument is not the memory of a model.
+    The peak is marked in both drawings, and a line marks the block's size; a bar has the number of
+    its tensor if there is room. Constants are counted in the sentence, not drawn. Raises ValueError
+    if the argument is not the memory of a model.
     """
     if not isinstance(memory, Memory):
         raise ValueError(f"memory: got {type(memory).__name__}, allowed is what model_memory gives")

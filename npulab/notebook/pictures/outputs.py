@@ -43,19 +43,19 @@ BINS = 24
 LINE = 44  # characters in a line of a row's label
 TALL = 0.3  # height of a bar in inches
 TIES = 64  # over a range of this many codes or more, lines at the ties would hide the bars
-# light enough for black text, and distinct for people who do not see all colours; a code's colour
-# is chosen by its remainder, so that neighbouring codes differ
+# the colours of codes, light enough for black text, and distinct for people who do not see all
+# colours; the remainder of a code chooses its colour, so that neighbouring codes differ
 CODES = ("#8fc1e3", "#f6c667", "#d9d9d9")
 SIGNED = LinearSegmentedColormap.from_list("signed", [SMALLER, "#f7f7f7", LARGER])
 OUTCOMES = {"pass": "#8fc1e3", "fail": "#e08a3c", "hang": "#4a4a4a"}
 
 
 def bisection_trials(found: Bisected) -> Picture:
-    """Draw the trials of a bisection, a row for each: the parts that were taken from the bad
-    capture, and the outcome.
+    """Draw the trials of a bisection, a row for each: the parts (fields and buffers) that were
+    taken from the bad capture, and the outcome.
 
-    A column is a part that differs, in the order of ``found.differences``; the columns of the
-    culprits have their names.
+    A column is a part in which the two captures differ, in the order of ``found.differences``; the
+    columns of the culprits have their names.
     """
     trials = list(found.journal)
     names = [name_of(part.key) for part in found.differences]
@@ -168,8 +168,9 @@ def _difference_panels(predicted: ndarray, captured: ndarray, difference: ndarra
 
 
 def _range(predicted: ndarray, captured: ndarray) -> tuple[float, float]:
-    """Return the lowest and the highest value of the colours: for codes of their type, for real
-    numbers of all that are finite in both outputs (0 and 1 if none is).
+    """Return the values at the two ends of the colour map: for codes the lowest and the highest
+    code of their type, for real numbers the lowest and the highest finite number in both outputs
+    (0 and 1 if no number is finite).
     """
     if captured.dtype.kind != "f":
         info = np.iinfo(captured.dtype)
@@ -309,8 +310,8 @@ def output_comparison(found: Comparison) -> Picture:
 
 
 def _codes(ax: Any, found: Comparison) -> None:
-    """Draw a histogram of the codes of equal outputs: if all were one code, or clamped, being equal
-    would prove little.
+    """Draw a histogram of the codes of equal outputs. It shows whether the codes vary: outputs of a
+    single code, or of clamped codes, prove little by being equal.
     """
     codes = np.asarray(found.captured).ravel()
     if codes.dtype.kind == "f":

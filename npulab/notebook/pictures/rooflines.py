@@ -81,15 +81,15 @@ def roofline(
 ) -> Picture:
     r"""Draw kernels under their roof, both axes logarithmic: operations per byte across, TFLOPS up.
 
-    ``points`` is a DataFrame, or what makes one, with a row per kernel: name, flops, bytes and, if
-    there are times, ms (NaN if one is missing). ``peak`` is in TFLOPS, or several by name: the
-    first is the roof, the rest are dashed; ``bandwidth`` is in GB/s (1e9 bytes). A kernel with a
-    time is a filled point with a line up to the roof, one without a time is a hollow point on the
-    roof; a point above the roof, where something must be wrong, is a cross. At the right stands a
-    row of numbers for each of the first 40 kernels: FLOP per byte, TFLOPS that the roof allows
-    (``m``: memory is the limit, ``c``: computing), TFLOPS achieved, and their share of the allowed.
-    Raises ValueError for points that lack a column or are not positive, and for a peak or bandwidth
-    that is not positive.
+    ``points`` is a DataFrame, or data that pandas makes a DataFrame of, with a row per kernel:
+    name, flops, bytes and, if times were measured, ms (NaN for a kernel without a time). ``peak``
+    is in TFLOPS, or several by name: the first is the roof, the others are dashed; ``bandwidth`` is
+    in GB/s (1e9 bytes). A kernel with a time is a filled point with a line up to the roof, a kernel
+    without a time is a hollow point on the roof; a point above the roof, where something must be
+    wrong, is a cross. At the right stands a row of numbers for each of the first 40 kernels: FLOP
+    per byte, TFLOPS that the roof allows (``m``: memory is the limit, ``c``: computing), TFLOPS
+    achieved, and their share of the allowed. Raises ValueError for points that lack a column or are
+    not positive, and for a peak or bandwidth that is not positive.
 
     >>> picture = roofline([{"name": "a", "flops": 2e9, "bytes": 1e7, "ms": 1.0}], 10, 100)
     >>> picture.text.split("; ")[1]

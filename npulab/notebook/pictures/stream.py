@@ -21,7 +21,8 @@ PANEL, PANELS = 256, 8  # the most rows of a panel, and the most panels side by 
 HIGH, LOW = 5.5, 0.5  # the greatest and the least height of a panel, in inches
 LABELS = 24  # how many labels fit on the height of a panel, at most
 HEADER, RUN = "header", "run and weight"
-# light enough for black text; a kind that is not listed is drawn as a header
+# the colour of each kind of bit, light enough for black text; a kind that is not listed has the
+# colour of a header
 COLOURS = {
     HEADER: "#cdb38b",
     "weight": "#8fc1e3",

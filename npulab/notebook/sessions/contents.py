@@ -48,7 +48,9 @@ JOURNAL = ("result", "good", "bad", "device", "simulated")
 
 
 class Contents:
-    """A session's document and the path of its file, to read; equal if the documents are equal."""
+    """The items of a session and the path of its file, to read; two are equal if their documents
+    are equal.
+    """
 
     def __init__(self, path: Path | None = None, document: Document | None = None) -> None:
         self.path = path
@@ -172,7 +174,7 @@ class Contents:
 
     def load(self, path: str) -> Any:
         """Return the capture or sweep at a path of the session; raises LookupError for a path that
-        the session does not have.
+        is not attached to the session.
         """
         if path not in self.paths:
             raise LookupError(f"capture: got {path!r:.80}, {self._has()}")
@@ -239,7 +241,8 @@ class Contents:
         """Return the path at which the session has a capture or sweep of equal content; raises
         LookupError if it has none.
 
-        With ``by_name`` a capture with the same target and name serves if none has equal content.
+        With ``by_name`` a capture with the same target and name is accepted if none has equal
+        content.
         """
         same, named = [], []
         for path, held in self.loaded():
@@ -314,8 +317,8 @@ class Contents:
 
 
 def read_with(capture: Capture, registers: RegisterMap | None) -> Capture:
-    """Return a capture whose blocks are read with ``registers``, where the map has the block in as
-    many words.
+    """Return a capture whose blocks are read with ``registers``; a block that the map lacks, or has
+    in another number of words, is read as before.
 
     If capture and map both have a single block, the blocks' names may differ.
     """

@@ -67,8 +67,8 @@ class Evidence:
         return cls(name, found, broken, captures, registers, wrong)
 
     def at(self, anchor: Anchor) -> dict[str, Capture]:
-        """Return by path the captures that an anchor refers to: its own, all if it names none, none
-        if its own cannot be read.
+        """Return by path the captures that an anchor refers to: the capture that it names, all
+        captures if it names none; no capture if the named one cannot be read.
         """
         if not anchor.capture:
             return dict(self.captures)
@@ -122,9 +122,7 @@ class Evidence:
         return rows
 
     def bytes_of(self, anchor: Anchor) -> bytes:
-        """Return the bytes that an anchor refers to; empty if the capture does not have all of
-        them.
-        """
+        """Return the bytes that an anchor refers to; no bytes if the capture lacks some of them."""
         capture = self.captures.get(anchor.capture)
         if capture is None or anchor.offset is None or anchor.size is None:
             return b""

@@ -58,10 +58,10 @@ SECTIONS = tuple(
 )
 HEAD = ("npulab", "version", *(name for name in SCHEMA["properties"] if name not in SECTIONS))
 BY_ID = ("bookmarks", "figures", "laws", "notes")
-MARKS = "conflict"  # the key, in an item, of the ids of items that contradict it
+MARKS = "conflict"  # the key under which an item has the ids of items that contradict it
 RULER = tuple("0123456789abcdef~")
 MOST_BYTES = 2**22
-MOST_PARTS = 2**17  # the most values in its JSON, as even a small file can take much memory
+MOST_PARTS = 2**17  # the most JSON values in a file: each takes memory, however short
 DEEPEST = 24
 WIDTH = 110
 MOST_LINES = 500  # a longer text is kept as one string, not as a list of lines
@@ -307,7 +307,7 @@ def unknown(document: Mapping[str, Any]) -> list[str]:
 
 def session_text(document: Mapping[str, Any]) -> str:
     """Return the text of a session's file: equal documents give equal texts, and every section is
-    there even if it has no items.
+    written, even if it has no items.
     """
     lines = []
     for name in (*HEAD, *sorted(name for name in document if name not in HEAD)):

@@ -15,7 +15,7 @@ class Anchor:
     """The place that an item refers to: a register, a field, ``size`` bytes of a buffer from
     ``offset``, or a capture; the session itself if all is blank.
 
-    Raises ValueError if the parts do not make a place.
+    Raises ValueError if the given values do not make a place.
 
     >>> Anchor(capture="captures/a", buffer="output", offset=16, size=4).text
     'bytes 0x10 to 0x13 of output of captures/a'
@@ -68,7 +68,7 @@ class Anchor:
 
     @property
     def name(self) -> str:
-        """The names of block, register and field that are given, with dots between them."""
+        """The given names of block, register and field, with dots between them."""
         return ".".join(filter(None, (self.block, self.register, self.field)))
 
     @property
@@ -91,7 +91,7 @@ class Anchor:
 
     @property
     def kept(self) -> dict[str, Any]:
-        """The parts that are given, as the file has them."""
+        """The values that are given, by name, as the file has them."""
         return {name: value for name, value in asdict(self).items() if value not in ("", None)}
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mistune import BlockParser, BlockState, InlineParser, InlineState, Markdown
 
 BLOCKS = ["fenced_code", "atx_heading", "list", "table", "blank_line"]
-HEADING = r"^ {0,3}(?P<atx_1>#{1,6})(?P<atx_2>[ \t]+[^\s#].*?)$"  # with a text after the signs
+HEADING = r"^ {0,3}(?P<atx_1>#{1,6})(?P<atx_2>[ \t]+[^\s#].*?)$"  # a heading needs a text
 TABLE = r"^[^\n|]*\|[^\n]*\n[^\n|]*\|[^\n]*$"  # a line with a bar, and below it another, the rule
 RULE = re.compile(r" *\|?(?: *:?-{1,99}:? *\|)* *:?-{0,99}:? *$")
 BOLD = r"\*\*(?P<bold>[^*\n]+)\*\*"
@@ -112,10 +112,11 @@ def _link(inline: InlineParser, found: re.Match[str], state: InlineState) -> int
 
 
 def _read_table(block: BlockParser, found: re.Match[str], state: BlockState) -> int | None:
-    """Read a table, and return the place after it, or None if it is not one: a head, a rule, and
-    rows, each made as long as the head.
+    """Read a table (a head, a rule, and rows) and return the place after it, or None if there is no
+    table.
 
-    The last cell of a longer row takes the surplus.
+    A row with fewer cells than the head gets empty cells; if it has more, its last cell in the
+    table takes the surplus.
     """
     line, rule = found[0].split("\n")
     head = _cells(line)
@@ -195,9 +196,7 @@ def _html(block: Block) -> str:
 
 
 def to_markdown(blocks: Iterable[Block]) -> str:
-    """Return Markdown that reads as the same blocks; every sign that is not a part of them is
-    escaped.
-    """
+    """Return Markdown that reads as the same blocks; signs that mean themselves are escaped."""
     return "\n\n".join(map(_markdown, blocks))
 
 

@@ -17,9 +17,9 @@ def merged(base: Document, ours: Document, theirs: Document) -> Document:
 
     Items that either side added are in it. If both sides changed an item with an id, both versions
     are there, each marked with the id of the other; if one side deleted an item and the other
-    changed it, the item stays, marked. If both changed anything else (a title, the sha256 of a
-    capture), one of the two values stands, and both are in ``conflicts``. An item that one side
-    deleted and the other did not change is gone.
+    changed it, the item stays, marked. If both changed something without an id (a title, the sha256
+    of a capture), one of the two values stands, and both are in ``conflicts``. An item that one
+    side deleted and the other did not change is gone.
     """
     out: Document = {}
     conflicts = _conflicts(base, ours, theirs)
@@ -106,7 +106,7 @@ def _keyed(place: str, base: Item, ours: Item, theirs: Item, conflicts: Document
 
 
 def _conflicts(base: Document, ours: Document, theirs: Document) -> Document:
-    """Return the entries of ``conflicts`` of both sides, less those that either side resolved."""
+    """Return the entries of ``conflicts`` of both sides that neither side resolved."""
     was = base.get("conflicts", {})
     a = ours.get("conflicts", {})
     b = theirs.get("conflicts", {})
@@ -131,8 +131,8 @@ def bare(item: Any) -> Any:
 
 
 def _marks(was: Any, a: Any, b: Any) -> set[str]:
-    """Return the marks (ids of contradicting items) that either side has, less those that one of
-    the sides took away.
+    """Return the marks (ids of contradicting items) that either side has, without the marks that
+    one of the sides took away.
     """
     before = _marks_of(was)
     marks = _marks_of(a) | _marks_of(b)

@@ -455,7 +455,9 @@ def _names_at(law: AcceptedLaw, sweep: Any, known: Evidence) -> str:
 
 
 def _checked(law: AcceptedLaw, sweep: Any) -> str:
-    """Return in words the status of a law, checked against its captures as they are now."""
+    """Return a sentence with the status of a law, which is checked against its captures as they are
+    now.
+    """
     if not isinstance(sweep, Sweep):
         return "not checked: its captures are not in the session"
     try:

@@ -92,11 +92,11 @@ class Session(Contents):
             self.path = Path(path)
         self.author, self.autosave = author, autosave
         self._draft: Draft | None = None  # the draft whose edits the session records
-        self._read = copy.deepcopy(self._document)  # the session in the file, and the file's bytes
-        self._bytes: bytearray | None = None
+        self._read = copy.deepcopy(self._document)  # the document in the file
+        self._bytes: bytearray | None = None  # the file's bytes
         self._left: Stamp | None = None  # the file's stamp after this session wrote it
         self._weight = weight(self.text.encode())
-        self._whole = self._behind = 0  # bytes of the file's object, lines appended after it
+        self._whole = self._behind = 0  # bytes of the object; number of lines after it
         self._lines: Lines | None = None  # the writer of appended lines
         self._folding = False
         if self.path is not None and self.path.exists():
@@ -118,7 +118,9 @@ class Session(Contents):
         return out
 
     def _take(self, document: Document, data: bytes, stamp: Stamp | None) -> None:
-        """Take a document, bytes and stamp as those that the session's file has now."""
+        """Take over a document, bytes and stamp that were read from the session's file, as its
+        present state.
+        """
         self._read, self._bytes, self._left = document, bytearray(data), stamp
         self._whole, self._behind = len(data), 0
         self._lines = None
@@ -559,7 +561,7 @@ class Session(Contents):
             self._append(kind, key, kept)
 
     def _stands(self, draft: Draft) -> bool:
-        """True if the document's map entry is that of this draft in its present state."""
+        """True if the document's map entry describes this draft in its present state."""
         kept = self._document.get("map", {})
         try:
             return kept == {**kept, **self._kept(draft)}
@@ -573,7 +575,7 @@ class Session(Contents):
         return self._version(draft.path, draft.unsaved, draft.map.features)
 
     def _version(self, path: Any, steps: Iterable[Any], features: Iterable[str]) -> dict[str, Any]:
-        """Return the map entry of the document for a map's file, unsaved steps and features."""
+        """Return the document's map entry: a map's file, its unsaved steps and its features."""
         where = self._inside(path)
         return {
             "path": self._relative(where),
@@ -588,8 +590,8 @@ class Session(Contents):
         self._change(lambda d: d.update(map={**d.get("map", {}), **value}))
 
     def _follow(self, draft: Draft | None) -> None:
-        """Record the edits of this draft from now on, and no longer those of the draft before; None
-        records none.
+        """Record the edits of this draft from now on, and stop recording those of the previous
+        draft; with None no draft is recorded.
         """
         if self._draft is not None:
             self._draft.unobserve(self._keep)

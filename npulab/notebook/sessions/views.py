@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from npulab.analysis.draft import Draft
     from npulab.notebook.sessions.contents import Contents
 
-# traits that a person sets; the view finds all other traits from the capture
+# traits that a person sets; the view computes all other traits from the capture
 STATE = (
     "words",
     "reference",
@@ -141,8 +141,8 @@ def _parameters(kind: Any) -> list[str]:
 
 
 def _argument(view: Any, name: str) -> Any:
-    """Return the argument with which a view was made, if the view or its model keeps it under that
-    name; else None.
+    """Return the argument of this name with which a view was made; None if neither the view nor its
+    model keeps it.
     """
     for holder in (view, getattr(view, "model", None)):
         for attribute in (name, f"_{name}"):

@@ -36,8 +36,8 @@ LETTERS = {
 
 
 class Words(TraitType[tuple[int, ...], Any]):
-    """A trait for the words of a job, given as any iterable of whole numbers; the owner's ``count``
-    says how many they must be.
+    """A trait for the words of a job, given as any iterable of whole numbers; there must be as many
+    as the owner's ``count`` says.
     """
 
     default_value = ()
@@ -256,8 +256,8 @@ class BitsModel(Model):
             self.shares = self.shades(flips(source.words))
 
     def shades(self, shares: Any) -> list[Any]:
-        """Return shares of all registers, ``(W, 32)`` from 0 to 1, as whole hundredths: a list per
-        word of the job.
+        """Return shares (numbers from 0 to 1 for each bit of all registers, ``(W, 32)``) as whole
+        hundredths: a list per word of the job.
         """
         return self._of_words(np.rint(100 * np.asarray(shares)).astype(int).tolist())
 

@@ -49,8 +49,8 @@ class OfItems:
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of items, as they first occur; if there are more than ``MOST_KINDS``, the last
-        place stands for all the rest.
+        """The kinds of items, in the order in which they first occur; if there are more than
+        ``MOST_KINDS``, the last place stands for all further kinds.
         """
         names = list(dict.fromkeys(str(item.kind) for item in self.items))
         if len(names) > MOST_KINDS:
@@ -76,7 +76,7 @@ class OfItems:
         else the place in ``kinds`` counted from 1.
         """
         of = pd.Index(self.kinds).get_indexer([str(item.kind) for item in self.items]) + 1
-        of[of == 0] = len(self.kinds)  # a kind that has no place of its own
+        of[of == 0] = len(self.kinds)  # kinds beyond ``MOST_KINDS`` share the last place
         out = np.zeros(self.size, np.uint8)
         for first in range(0, self.size, CHUNK):
             end = min(first + CHUNK, self.size)
@@ -207,7 +207,7 @@ class OfLayout:
 class OfMap:
     """The meaning of a parameter block, ``data (size,) uint8``, by the fields of a register map.
 
-    The words lie at the offsets of their registers; if the map has several blocks, all its words
+    The words lie at the offsets of their registers; but if the map has several blocks, its words
     lie one after the other.
     """
 

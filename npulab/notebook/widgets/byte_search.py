@@ -82,7 +82,7 @@ def find(data: ndarray, asked: str, element: str = "bytes", big_endian: bool = F
         return np.zeros(0, np.int64)
     if wanted.above:
         return np.flatnonzero(_test(data, wanted, 0, len(wanted.value)))
-    tested: dict[tuple[bytes, bytes], ndarray] = {}  # by value and mask of a piece
+    tested: dict[tuple[bytes, bytes], ndarray] = {}  # results by value and mask of a piece
     everywhere: Any = None
     places: ndarray | None = None
     for first, size in _pieces(len(wanted.value)):

@@ -234,7 +234,9 @@ class ByteModel(Model):
 
     @property
     def _unchanged(self) -> int:
-        """The status of a byte that equals the references and has no other status."""
+        """The status of a byte that equals every reference and is neither fill nor zero; "plain" if
+        there is no reference.
+        """
         if not self.references:
             return PLAIN
         if len(self.references) == 1:
@@ -257,7 +259,9 @@ class ByteModel(Model):
         self._judge()
 
     def read_as(self, items: Any) -> None:
-        """Give the bytes another meaning: ``items`` of the constructor, but None is no meaning."""
+        """Give the bytes another meaning: ``items`` as the constructor takes them, except that None
+        gives no meaning.
+        """
         self._asks = False
         self._read(items)
         self._judge()
@@ -268,7 +272,7 @@ class ByteModel(Model):
         draft.observe(self.read_as)
 
     def leave(self, draft: Any) -> None:
-        """Stop reading the bytes with the map of a draft after its edits."""
+        """Stop following a draft: its later edits no longer change the meaning of the bytes."""
         draft.unobserve(self.read_as)
 
     def seek(self, step: int = 1) -> None:
@@ -300,7 +304,7 @@ class ByteModel(Model):
         if text == "end":
             text = str(self.size - 1)
         if len(asked) > MOST_DIGITS:
-            text = ""  # not read, as a long number takes long
+            text = ""  # not a number: reading a very long number is slow
         try:
             number = int(text.removeprefix("@").removeprefix("+"), 0)
         except ValueError:

@@ -108,8 +108,8 @@ class DiffRow:
         return " · ".join(filter(None, [place, a, b, bits, self.differs, kind, self.known]))
 
     def matches(self, pattern: str) -> bool:
-        """True if a glob matches the field's name, alone or with register, or block and register,
-        in front.
+        """True if a glob matches the field's name, alone or with the names of register, or block
+        and register, in front.
 
         A pattern without ``*``, ``?`` and ``[`` may stand anywhere in the name. Case is ignored.
         """
@@ -236,8 +236,8 @@ def _sort_key(
     b: Capture | CaptureSet,
     every: dict[Key, Field],
 ) -> Callable[[Key], tuple[Any, ...]]:
-    """Return a function that gives a field's key its place: job, block (in the order of the
-    captures), register (in the order of the map, others last), lowest bit.
+    """Return a function that gives a field's key a tuple to sort by: job, block (in the order of
+    the captures), register (in the order of the map, unknown registers last), lowest bit.
     """
     words: dict[tuple[str, str], int] = {}
     for capture in (*captures_of(a), *captures_of(b)):

@@ -16,15 +16,15 @@ from npulab.analysis.correlate import related
 from npulab.analysis.laws.naming import NAME
 from npulab.support.late import pd
 
-# limits of what is drawn and named, so that a picture stays quick and can be read
+# the most points, curves and names in a picture, so that it is drawn quickly and can be read
 MOST_POINTS = 300
-MOST_CURVES = 5  # a law has one for each combination of its other parameters
+MOST_CURVES = 5  # curves of a law, one per combination of its other parameters
 MOST_RIVAL_CURVES = 3
 GRID = 160  # points of a curve
 MOST_HOVERED = 6  # parameters in a point's hover text
 MOST_CHANGED = 3  # parameters in the line that asks for a capture
 
-Record: TypeAlias = dict[str, Any]  # as JSON has it
+Record: TypeAlias = dict[str, Any]  # a JSON object
 
 
 def scatter(law: Any, laws: Any, name: str, values: ndarray, against: str) -> Record:

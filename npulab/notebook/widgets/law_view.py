@@ -33,7 +33,7 @@ from npulab.registers.fields import WORD_BITS, Field, Piece
 from npulab.support.text import plural
 
 COLOURS = ("status", "flips", "relation")
-# the most rows in the parts of a panel
+# the most rows in a panel: of related parameters, of open bits, and of rival laws
 MOST_RELATED = 4
 MOST_OPEN = 8
 MOST_RIVALS = 6
@@ -395,8 +395,8 @@ def _runs_of_bits(laws: Any, status: ndarray) -> tuple[RunOfBits, ...]:
 
 
 def _worst(names: ndarray) -> str:
-    """Return one status for a field whose bits have several: the status that leaves most to find
-    out.
+    """Return one status for a field whose bits have several: the status that leaves most to be
+    found out.
     """
     order = ("open", "rivals", "nuisance", "law", "constant", "never exercised")
     return min(map(str, names), key=order.index)

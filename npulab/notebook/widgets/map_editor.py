@@ -99,7 +99,7 @@ class MapModel(Model):
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns that are shown: without a capture all but ``capture``."""
+        """The names of the shown columns: all, but without a capture not ``capture``."""
         columns = list(COLUMNS)
         if self.capture is None:
             columns.remove("capture")

@@ -19,7 +19,7 @@ from npulab.notebook.widgets.frame import Model, Numbers, View, assets, table_ht
 from npulab.quant.floats import steps
 from npulab.support.refuse import need
 
-MOST_CELLS = 512  # cells a side: if there are more outputs, several share a cell
+MOST_CELLS = 512  # most cells a side; several outputs share a cell if there are more
 SHADES = 255
 EQUAL = 128  # the shade of outputs that are equal
 MOST_CHANNELS = 1024  # how many channels a view lists, at most
@@ -328,7 +328,7 @@ def _finite_range(values: ndarray) -> tuple[float, float]:
 
 def _worst(plane: ndarray, side: int) -> ndarray:
     """Return the largest difference, with its sign, in each square of ``side`` by ``side`` outputs;
-    of equally large ones the first.
+    if several are equally large, the first.
 
     >>> _worst(np.array([[0, -3, 1], [2, 0, 0]]), 2).tolist()
     [[-3, 1]]

@@ -208,7 +208,7 @@ class RegisterModel(BitsModel):
         draft.observe(self._follow)
 
     def leave(self, draft: Draft) -> None:
-        """Stop reading the words with the map of a draft after its edits."""
+        """Stop following a draft: its later edits no longer change how the words are read."""
         draft.unobserve(self._follow)
 
     def _follow(self, draft: Draft) -> None:

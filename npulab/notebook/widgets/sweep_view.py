@@ -32,14 +32,14 @@ class SweepModel(BitsModel):
     """The captures of a ``Sweep``, shown one by one and compared with another capture; it needs no
     browser.
 
-    Beside the traits of ``BitsModel``, these can be set and observed: ``sort``, the parameter that
+    Besides the traits of ``BitsModel``, these can be set and observed: ``sort``, the parameter that
     the captures are sorted by ("" is the order of recording), ``at``, the place of the shown
     capture in that order, and ``against``, the number of the capture to compare with (-1 is the
-    capture before it in that order). These follow: ``number`` (of the shown capture, as recorded),
-    ``layer`` (for each parameter its name, its value, and its value in the other capture, as texts)
-    and ``moving`` (for each field that is not constant: its index, its number of values, and a
-    line: the lowest and highest value in each of at most 64 steps along the order, scaled to 0 to
-    255). ``turn`` goes up by 1 with each change.
+    capture before the shown one in that order). These follow: ``number`` (the number of the shown
+    capture, in the order of recording), ``layer`` (for each parameter its name, its value, and its
+    value in the other capture, as texts) and ``moving`` (for each field that is not constant: its
+    index, its number of values, and a line: the lowest and highest value in each of at most 64
+    steps along the order, scaled to 0 to 255). ``turn`` goes up by 1 with each change.
 
     Raises ValueError for a sweep without captures and a place outside, LookupError for an unknown
     parameter.
@@ -51,7 +51,7 @@ class SweepModel(BitsModel):
     (2, '2 bits in 1 field differ from capture 0: w0_0_32 1 → 2')
     """
 
-    unit = "capture"  # how texts call a state
+    unit = "capture"  # the word for a state in texts
     at = Numbers("place", 0, lambda owner, _: [(0, len(owner.sweep))])
     against = Numbers("capture", -1, lambda owner, _: [(-1, len(owner.sweep))])
     sort = Parameter()
