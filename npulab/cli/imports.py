@@ -65,8 +65,8 @@ def _into_sweep(options: argparse.Namespace, captures: list[Capture]) -> None:
     """Write captures as one sweep, which has the name of its file."""
     if options.name:
         raise ValueError(
-            f"--name: got {options.name!r}, "
-            "allowed is none with a sweep, which is named as its file"
+            f"--name: got {options.name!r} for a sweep, allowed is no name, as a sweep has the "
+            "name of its file"
         )
     sweep = sweep_of([store.on_chip(capture, options.chip) for capture in captures])
     path = save_sweep(replace(sweep, source=options.source or sweep.source), options.dest)

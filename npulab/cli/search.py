@@ -180,7 +180,9 @@ def _device(options: argparse.Namespace, good: Capture) -> Simulated | Command |
         name = next(iter(settings))
         if options.by_status:
             name = "by-status"
-        raise ValueError(f"--{name}: got {options.device!r}, allowed is a device command:PROGRAM")
+        raise ValueError(
+            f"--{name}: got device {options.device!r}, allowed is a device command:PROGRAM"
+        )
     if isinstance(oracle, Simulated):
         # compared with the device's own output: the good capture's may be from a board
         run = oracle.run(good)
@@ -231,7 +233,7 @@ def _laws(options: argparse.Namespace) -> int:
         raise ValueError(f"--plan: got {options.plan}, allowed is at least 1")
     if options.candidates and options.plan is None:
         raise ValueError(
-            f"--candidates: got {options.candidates} without --plan, allowed is with it"
+            f"--candidates: got {options.candidates} without --plan, allowed is it with --plan"
         )
     sweep = load_sweep(options.sweep, options.chip, options.target)
     nuisance = named_bits(options.nuisance, sweep.words.shape[1], sweep.registers)

@@ -463,7 +463,9 @@ def test_picture_of_many() -> None:
     assert sum(len(group.get_paths()) for group in picture.figure.axes[0].collections) == 2001
     assert not picture.figure.axes[0].texts
     assert {float(group.get_linewidth()[0]) for group in picture.figure.axes[0].collections} == {0}
-    with pytest.raises(ValueError, match="memory: got int, allowed is what model_memory gives"):
+    with pytest.raises(
+        ValueError, match="memory: got int, allowed is a Memory, as model_memory gives"
+    ):
         npulab.notebook.pictures.memory_picture(3)
 
 

@@ -290,13 +290,13 @@ def test_model_refuses_while_it_runs() -> None:
     ):
         with pytest.raises(
             ValueError,
-            match=r"^(fail|undo|again|run): got it in state 'runs', allowed there is stop$",
+            match=r"^(fail|undo|again|run): got it in state 'runs', allowed is then stop$",
         ):
             act()
     assert (model.trial, len(model.session.journal), model.oracle) == (2, 1, oracle)
     model.stop()
     with pytest.raises(
-        ValueError, match=r"^fail: got it in state 'stops', allowed there is to wait$"
+        ValueError, match=r"^fail: got it in state 'stops', allowed is then to wait$"
     ):
         model.answer("fail")
     oracle.go.release()
@@ -395,7 +395,7 @@ def test_model_goes_on_from_its_end() -> None:
     assert model.allowed == ("undo", "again")
     model.run()  # nothing is left to run
     with pytest.raises(
-        ValueError, match=r"^pass: got it in state 'done', allowed there is undo, again$"
+        ValueError, match=r"^pass: got it in state 'done', allowed is then undo, again$"
     ):
         model.answer("pass")
     model.undo()
@@ -409,7 +409,7 @@ def test_model_goes_on_from_its_end() -> None:
 def test_model_undo_of_nothing() -> None:
     for act in ("undo", "again"):
         with pytest.raises(
-            ValueError, match=f"^{act}: got it in state 'asks', allowed there is pass, fail, hang$"
+            ValueError, match=f"^{act}: got it in state 'asks', allowed is then pass, fail, hang$"
         ):
             getattr(BisectModel(*pair()), act)()
 

@@ -95,7 +95,7 @@ def test_no_error_and_a_long_name_are_drawn_on_white(tmp_path: Path) -> None:
 def test_what_cannot_be_drawn() -> None:
     with pytest.raises(
         ValueError,
-        match=r"^function_error: got x \(3,\), y \(2,\) and true \(3,\), allowed is one shape$",
+        match=r"^function_error: got x \(3,\), y \(2,\) and true \(3,\), allowed are three arrays of one shape$",
     ):
         npulab.notebook.pictures.function_error([1, 2, 3], [1, 2], [1, 2, 3])
     with pytest.raises(

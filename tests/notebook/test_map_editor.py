@@ -223,11 +223,11 @@ def test_acts(message: dict[str, str], status: str, after: tuple[str, str]) -> N
         ),
         (
             {"do": "split", "field": "mode", "text": ""},
-            "refused: split mode: got '', allowed are parts like low:2 4, name and width",
+            "refused: split mode: got '', allowed is a name and width for each piece, such as low:2 4",
         ),
         (
             {"do": "split", "field": "mode", "text": "1 -1"},
-            "refused: split mode: got '1 -1', allowed are parts",
+            "refused: split mode: got '1 -1', allowed is a name and width for each",
         ),
         (
             {"do": "split", "field": "mode", "text": "1 99"},
@@ -463,13 +463,13 @@ def test_the_bits_follow_the_draft() -> None:
         ),
         (
             {"do": "cell", "column": "bits", "text": "0:3"},
-            "refused: bits: got 0:3, allowed is 31:0 and less, the highest bit first",
+            "refused: bits: got 0:3, allowed are bits from 31 to 0, the highest bit first",
         ),
         ({"do": "cell", "column": "bits", "text": "9[1:0]"}, "refused: "),
         ({"do": "cell", "column": "bits", "text": "1[1]"}, "refused: "),
         ({"do": "add", "text": "x 1:0"}, "refused: "),
         ({"do": "add", "text": "3:2"}, "refused: "),
-        ({"do": "add", "text": "x 40:2"}, "refused: bits: got 40:2, allowed is 31:0 and less"),
+        ({"do": "add", "text": "x 40:2"}, "refused: bits: got 40:2, allowed are bits from 31 to 0"),
     ],
 )
 def test_bits_that_are_refused_change_nothing(message: dict[str, str], refusal: str) -> None:

@@ -325,7 +325,7 @@ def test_model_second_job() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((1, 2), r"^words: got 2 words, allowed is 3$"),
+        ((1, 2), r"^words: got 2 words, allowed are 3$"),
         ((1, 2, 2**32), r"^words: got 4294967296 as word 2, allowed is 0 to 4294967295$"),
         ((1, -1, 2), r"^words: got -1 as word 1, allowed is 0 to 4294967295$"),
         ((1, 2, 0.5), r"^words: got \(1, 2, 0.5\), allowed are 3 whole numbers$"),
@@ -364,16 +364,16 @@ def test_captures_wrong(mesa: Capture) -> None:
         RegisterModel(small(), task=1)
     with pytest.raises(LookupError, match=r"^block: got 'NN', maps are known for none$"):
         RegisterModel(small(maps={}))
-    with pytest.raises(ValueError, match=r"^words: got 2, allowed is 3 \(block NN\)$"):
+    with pytest.raises(ValueError, match=r"^words: got 2 words, allowed are 3 \(block NN\)$"):
         RegisterModel(small((1, 2)))
     with pytest.raises(
         ValueError,
-        match=r"^words: got 3, allowed is 34 \(block NN\)$|^reference: got 3 words, allowed is 34$",
+        match=r"^words: got 3 words, allowed are 34 \(block NN\)$|^reference: got 3 words, allowed are 34$",
     ):
         RegisterModel(mesa, small())
     with pytest.raises(
         ValueError,
-        match=r"^reference a: got Job\(TP, 3 words\), allowed is one that sets the same "
+        match=r"^reference a: got Job\(TP, 3 words\), allowed is a job that sets the same "
         r"registers as Job\(NN, 3 words\)$",
     ):
         RegisterModel(small(), small(jobs=(Job("TP", WORDS),)))
@@ -400,7 +400,7 @@ def test_view_takes_what_a_browser_sends() -> None:
 def test_view_refuses_what_a_browser_must_not_send() -> None:
     view = RegisterView(small())
     for sent in ({"words": [1]}, {"words": [1, 2, 2**40]}, {"cursor": [9, 0]}):
-        with pytest.raises(ValueError, match="allowed is"):
+        with pytest.raises(ValueError, match="allowed (is|are)"):
             view.set_state(sent)
     assert (view.words, view.model.words, view.cursor) == (WORDS, WORDS, (0, 31))
 
@@ -502,7 +502,7 @@ def test_model_tells_laws_and_flips() -> None:
         small(), sweep=SimpleNamespace(words=np.array([[1, 0, 0], [0, 0, 0]], np.uint32))
     )
     assert (moved.letters, moved.shares[0][0]) == ([], 100)
-    with pytest.raises(ValueError, match="laws or sweep: got 2 words, allowed is 3"):
+    with pytest.raises(ValueError, match="laws or sweep: got 2 words, allowed are 3"):
         RegisterModel(small(), sweep=SimpleNamespace(words=np.zeros((4, 2), np.uint32)))
 
 

@@ -354,11 +354,11 @@ def test_a_bomb_takes_little_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "words"),
     [
-        ({"buffer": "output"}, "all three or none"),
-        ({"offset": 1, "size": 2}, "all three or none"),
+        ({"buffer": "output"}, "together, or none"),
+        ({"offset": 1, "size": 2}, "together, or none"),
         ({"buffer": "output", "offset": 0, "size": 0, "capture": VENDOR}, "of at least 1"),
-        ({"task": 0}, "with a task"),
-        ({"buffer": "output", "offset": 0, "size": 1}, "with a buffer"),
+        ({"task": 0}, "that has the task"),
+        ({"buffer": "output", "offset": 0, "size": 1}, "that has the buffer"),
         ({"task": -1, "capture": VENDOR}, "got -1"),
         ({"capture": "nowhere"}, "no such file"),
     ],
@@ -472,7 +472,7 @@ def test_the_view_that_was_open_is_there_again(folder: Path) -> None:
     assert again.show().cursor == (3, 1)
     with pytest.raises(LookupError, match="view: got 'nothing'"):
         again.show("nothing")
-    with pytest.raises(LookupError, match="attach takes one in"):
+    with pytest.raises(LookupError, match="attach adds one"):
         again.open_view(npulab.RegisterView(npulab.load(CAPTURES / "vivante/sim-5x5-same")))
     for state in (
         {"kind": "Popen"},
@@ -635,7 +635,7 @@ def test_laws_are_accepted_as_they_were_found(folder: Path) -> None:
     assert npulab.session(folder / "x.json").laws == (accepted,)
     with pytest.raises(ValueError, match="law"):
         session.accept("import os", "x")
-    with pytest.raises(ValueError, match="field: got none"):
+    with pytest.raises(ValueError, match="field: got no name"):
         session.accept("a * 2")
 
 

@@ -92,7 +92,7 @@ def _finite_points(x: Any, y: Any, true: Any) -> _Points:
     true = np.asarray(true, np.float64)
     if not x.shape == y.shape == true.shape:
         got = f"x {x.shape}, y {y.shape} and true {true.shape}"
-        raise ValueError(f"function_error: got {got}, allowed is one shape")
+        raise ValueError(f"function_error: got {got}, allowed are three arrays of one shape")
     order = np.argsort(x, axis=None, kind="stable")
     points = np.stack([x, y, true]).reshape(3, -1)[:, order]
     x_finite, y_finite, true_finite = np.isfinite(points)

@@ -40,7 +40,9 @@ def memory_picture(memory: Memory) -> Picture:
     if the argument is not the memory of a model.
     """
     if not isinstance(memory, Memory):
-        raise ValueError(f"memory: got {type(memory).__name__}, allowed is what model_memory gives")
+        raise ValueError(
+            f"memory: got {type(memory).__name__}, allowed is a Memory, as model_memory gives"
+        )
     drawn = np.flatnonzero((memory.offsets >= 0) & (memory.bytes > 0))
     count = len(memory.live)
     with canvas((9.6, 5.6), 2, 1, sharex=True, height_ratios=(3, 1)) as (figure, (above, below)):

@@ -255,7 +255,7 @@ class Contents:
                 named.append((False, path))
         if not same and not named:
             raise LookupError(
-                f"capture: got {capture.name} as it is now, {self._has()}; attach takes one in by "
+                f"capture: got {capture.name} as it is now, {self._has()}; attach adds one by "
                 "its path"
             )
         _, path = min(same or named)

@@ -100,10 +100,10 @@ def read_session(data: bytes, where: str) -> Document:
         line = data.count(b"\n", 0, marks.start()) + 1
         raise ValueError(
             f"{where}, line {line}: got git's mark of a conflict, allowed is a session; "
-            "npulab session merge BASE OURS THEIRS merges the three it came from"
+            "npulab session merge BASE OURS THEIRS merges the three sessions that it was made from"
         )
     if parts > MOST_PARTS:
-        raise ValueError(f"{where}: got {parts} values, allowed are {MOST_PARTS}")
+        raise ValueError(f"{where}: got {parts} JSON values, allowed are at most {MOST_PARTS}")
     text = text_of(data[: whole_lines(data)], where)
     try:
         document, end = DECODER.raw_decode(text, len(text) - len(text.lstrip(BLANKS)))

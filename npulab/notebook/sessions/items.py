@@ -35,7 +35,7 @@ class Anchor:
         if len(stated) > 1:
             raise ValueError(
                 f"buffer {self.buffer!r}: got offset {self.offset!r}, size {self.size!r}, allowed "
-                "are all three or none of them"
+                "are buffer, offset and size together, or none of them"
             )
         for name, least in (("offset", 0), ("size", 1), ("task", 0)):
             value = getattr(self, name)
@@ -45,11 +45,13 @@ class Anchor:
                 )
         part = None
         if self.buffer:
-            part = "a buffer"
+            part = "the buffer"
         elif self.task is not None:
-            part = "a task"
+            part = "the task"
         if part and not self.capture:
-            raise ValueError(f"capture: got none with {part}, allowed is the capture of {part}")
+            raise ValueError(
+                f"capture: got no path, allowed is the path of the capture that has {part}"
+            )
 
     @property
     def kind(self) -> str:

@@ -476,7 +476,7 @@ def _bisections(session: Contents, known: Evidence) -> Iterator[Piece]:
         try:
             if path.is_file() and path.stat().st_size > MOST_BYTES:
                 size = path.stat().st_size
-                raise ValueError(f"{held.path}: got {size} bytes, allowed are {MOST_BYTES}")
+                raise ValueError(f"{held.path}: got {size} bytes, allowed are at most {MOST_BYTES}")
             journal = Journal.read(path)  # it raises an error for a path without a file
         except (ValueError, OSError) as error:
             yield Text(f"the journal cannot be read: {error}", look=True)

@@ -270,7 +270,8 @@ class Session(Contents):
         field = field or str(getattr(law, "name", ""))
         if not field:
             raise ValueError(
-                f"field: got none for the law {text!r:.80}, allowed is the field that it gives"
+                f"field: got no name for the law {text!r:.80}, allowed is the "
+                "name of the field whose value it gives"
             )
         parse_steps(text)
         path = self._named(sweep)
@@ -299,7 +300,8 @@ class Session(Contents):
             good, bad = good or self._or_none(found.good), bad or self._or_none(found.bad)
             if path is None:
                 raise ValueError(
-                    "journal: got one in memory, allowed is a bisection with journal=PATH"
+                    "journal: got one in memory, allowed is one in a file, of a bisection with "
+                    "journal=PATH"
                 )
         where = self._inside(path)
         need_file(where)

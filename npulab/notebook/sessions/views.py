@@ -131,7 +131,7 @@ def _holder(view: Any, session: Contents) -> str:
             return path
     raise LookupError(
         f"view: no capture of the session has these bytes as buffer {model.buffer!r:.80}; attach "
-        "takes one in"
+        "adds one"
     )
 
 

@@ -329,7 +329,7 @@ class BisectModel(Model):
         if act == "run":  # run may bring an oracle, and does nothing if all is done
             refused = self.state in RUNNING
         allowed = ", ".join(self.allowed) or "to wait"
-        refuse_if(refused, act, f"it in state {self.state!r}", f"there is {allowed}")
+        refuse_if(refused, act, f"it in state {self.state!r}", f"is then {allowed}")
 
     def _retire(self, why: str) -> None:
         with self._lock:

@@ -51,7 +51,7 @@ class Words(TraitType[tuple[int, ...], Any]):
             ) from None
         if len(words) != obj.count:
             got = plural(len(words), "word")
-            raise ValueError(f"{self.name}: got {got}, allowed is {obj.count}")
+            raise ValueError(f"{self.name}: got {got}, allowed are {obj.count}")
         for index, word in enumerate(words):
             if not 0 <= word <= LARGEST:
                 raise ValueError(
@@ -112,7 +112,8 @@ class Rows:
             return cls._written(job, registers)
         if len(job.words) != len(registers):
             raise ValueError(
-                f"words: got {len(job.words)}, allowed is {len(registers)} (block {job.block})"
+                f"words: got {len(job.words)} words, allowed are {len(registers)} "
+                f"(block {job.block})"
             )
         return cls.whole(registers)
 
@@ -267,7 +268,7 @@ class BitsModel(Model):
         """
         if len(rows) != len(self.rows.registers) and len(rows) < max(self.rows.slots) + 1:
             raise ValueError(
-                f"laws or sweep: got {len(rows)} words, allowed is {len(self.rows.registers)}"
+                f"laws or sweep: got {len(rows)} words, allowed are {len(self.rows.registers)}"
             )
         return [rows[slot] for slot in self.rows.slots]
 

@@ -165,7 +165,8 @@ class MapModel(Model):
             widths.append(width)
         if not widths or not all(re.fullmatch(r"\d{1,2}", width) for width in widths):
             raise ValueError(
-                f"split {field}: got {text[:80]!r}, allowed are parts like low:2 4, name and width"
+                f"split {field}: got {text[:80]!r}, allowed is a name and width for "
+                "each piece, such as low:2 4"
             )
         if not any(names):
             names = []
@@ -348,7 +349,8 @@ def _run_of_bits(text: str) -> tuple[int | None, int, int]:
     high, low = int(match[2]), int(match[3] or match[2])
     if not low <= high < WORD_BITS:
         raise ValueError(
-            f"bits: got {high}:{low}, allowed is {WORD_BITS - 1}:0 and less, the highest bit first"
+            f"bits: got {high}:{low}, allowed are bits from {WORD_BITS - 1} to 0, the "
+            "highest bit first"
         )
     word = None
     if match[1]:

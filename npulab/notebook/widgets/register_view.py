@@ -63,8 +63,8 @@ class RegisterModel(BitsModel):
         job, other = job_of(capture, task), job_of(compared, task)
         if (other.block, list(dict(other.writes))) != (job.block, list(dict(job.writes))):
             raise ValueError(
-                f"reference {compared.name}: got {other!r}, allowed is one that sets the same "
-                f"registers as {job!r}"
+                f"reference {compared.name}: got {other!r}, allowed is a job that sets the "
+                f"same registers as {job!r}"
             )
         self.task = capture.task_of(task)
         self._given = capture
