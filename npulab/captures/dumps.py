@@ -195,8 +195,9 @@ def _description(path: Path) -> dict[str, Any]:
 
 
 def _refuse_keys(where: Path, description: Mapping[str, Any], strict: bool) -> None:
-    """Raise ValueError for a key of a description that is not in ``KEYS``; if not ``strict`` only
-    for such a key that looks misspelt."""
+    """Raise ValueError for a key of a description that is not in ``KEYS``; if not ``strict``, only
+    for a key that looks like a misspelling of one in ``KEYS``.
+    """
     for name in description:
         nearest = near(name, KEYS)
         if name not in KEYS and (nearest or strict):

@@ -58,8 +58,9 @@ _loading: list[str] = []  # names of targets that are being loaded: their rules 
 
 @dataclass(frozen=True)
 class Code:
-    """The place of a target's code; ``users`` is True if it is not part of npulab and not
-    installed, so that it needs trust."""
+    """The place of a target's code; ``users`` is True if the code is neither part of npulab nor
+    installed, so that it needs trust.
+    """
 
     name: str
     place: Path

@@ -81,10 +81,10 @@ def held_against(jobs: Sequence[Job], data: bytes, writes: Callable[[Array], Wri
     """Compare a command stream with the jobs that were recorded with it.
 
     ``writes`` returns the register writes (offset, value) in the words of a stream. The stream
-    should hold the writes of each job, and of the job that starts it, one after another. If it
-    holds some jobs whole and nothing else, it counts as equal, and the other jobs are ``absent``.
-    Jobs without register writes, and jobs whose writes change single bits, are not compared.
-    Raises ValueError if the stream cannot be read.
+    should hold the writes of each job, and of the job that starts it, one after another. A stream
+    that holds all writes of some jobs and nothing else counts as equal; the other jobs are
+    ``absent``. Jobs without register writes, and jobs whose writes change single bits, are not
+    compared. Raises ValueError if the stream cannot be read.
     """
     parts = _written(jobs)
     if not parts:

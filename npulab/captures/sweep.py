@@ -215,7 +215,7 @@ def load_sweep(
     The file has ``words`` ``(N, W) uint32``, ``parameters`` ``(N, P)`` and ``names`` ``(P,)``, and
     may have the texts target, chip, block, provenance, source, tool and date. No code in the file
     is run. If a folder holds captures of several chips or targets, ``chip`` and ``target`` choose
-    which are taken. Raises FileNotFoundError; ValueError (file, what, got, allowed) for a file or
+    the captures. Raises FileNotFoundError; ValueError (file, what, got, allowed) for a file or
     folder that is not a sweep.
     """
     need_path("load_sweep", path)
@@ -335,7 +335,8 @@ def sweep_of(captures: CaptureSet | Iterable[Capture], name: str = "") -> Sweep:
     ``padding_same``, 0 for "valid"); a text that is the same in all captures is left out.
 
     Raises ValueError (what, got, allowed) for captures of more than one target, chip, block, length
-    or provenance, and for a parameter that some captures lack; it names one of them.
+    or provenance, and for a parameter that some captures lack; the error names one of these
+    captures.
     """
     found: tuple[Any, ...] = (captures,)
     if isinstance(captures, Iterable):
@@ -485,8 +486,8 @@ def _as_numbers(name: str, values: list[Any]) -> Array:
 def _registers(name: str, chip: str, block: str, count: int) -> RegisterMap | None:
     """The register map of a block; None if target, chip or block are not known.
 
-    For a sweep that does not name its chip it is the map for the first chip of the target, if that
-    has ``count`` words.
+    If a sweep does not name its chip, the map is that of the target's first chip, if this map has
+    ``count`` words.
     """
     try:
         target = stated_target(name)

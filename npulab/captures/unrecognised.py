@@ -75,8 +75,8 @@ def undescribed(path: Path) -> str:
     """The end of the error text for a folder without captures; "" if nothing can be added.
 
     If a ``job.json`` or ``capture.json``, here or in a folder directly below, cannot be read as a
-    file, it says so. Else, if such a folder holds recorded files without ``job.json``, it gives
-    the shell command that makes one.
+    file, the text says so. Else, if such a folder holds recorded files without ``job.json``, the
+    text has the shell command that makes one.
     """
     folders = _with_folders(path)
     for inner in folders:

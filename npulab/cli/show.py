@@ -99,8 +99,8 @@ def _show(options: argparse.Namespace) -> None:
 
 
 def _refuse(options: argparse.Namespace, what: str) -> None:
-    """Raise ValueError if an option is given that only captures have; ``what`` says what the path
-    is instead.
+    """Raise ValueError if an option is given that works only on captures; ``what`` says what the
+    path is instead.
     """
     for name in ("case", "field", "unknown", "addresses", "nonzero"):
         if getattr(options, name):

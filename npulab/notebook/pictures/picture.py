@@ -1,4 +1,6 @@
-"""A picture is a figure and a sentence that has its numbers; it is the same bytes on every run."""
+"""A picture: a figure, and a sentence with the numbers of the figure; every run gives the same
+bytes.
+"""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 SUFFIXES = (".html", ".md")
-# the first bytes of a report have one of these; any other file is not replaced by a report
+# the first bytes of a report have one of these marks; a file without a mark is not replaced
 MARKS = (b'<meta name="generator" content="npulab report">', b"<!-- npulab report -->")
 FIRST = 2**10
 KINDS = ("session", "capture", "register", "field", "bytes")

@@ -148,8 +148,8 @@ class Session(Contents):
         return cast("Draft", self._draft)
 
     def attach(self, path: str | os.PathLike[str]) -> Any:
-        """Take a case folder, a dump, a sweep or a folder of captures into the session, with its
-        sha256 as it is now.
+        """Add a case folder, a dump, a sweep or a folder of captures to the session, and record its
+        present sha256.
 
         Returns the ``Capture``, ``Sweep`` or tuple of captures. A relative path starts from the
         session's folder; if nothing is there, from the working directory. Raises ValueError for a
@@ -288,7 +288,7 @@ class Session(Contents):
     def journal(
         self, found: Any, *, result: str = "", good: Any = "", bad: Any = "", device: str = ""
     ) -> Bisected:
-        """Take the journal of a bisection into the session: its path, or the result of
+        """Add the journal of a bisection to the session: its path, or the result of
         ``bisect_fields``.
 
         ``good`` and ``bad`` are the captures of the bisection, ``device`` is the device that ran

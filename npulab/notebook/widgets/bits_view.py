@@ -424,7 +424,7 @@ class BitsModel(Model):
 
 
 class BitsView(View):
-    """The view of a ``BitsModel``, which is the last of its models."""
+    """The view of a ``BitsModel``; if it has several models, the ``BitsModel`` is the last."""
 
     _of: type[Model] = BitsModel
     _linked: tuple[str, ...] = ("words", "reference", "cursor", "selection")

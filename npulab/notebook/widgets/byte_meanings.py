@@ -63,8 +63,8 @@ class OfItems:
 
     @cached_property
     def ends(self) -> ndarray:
-        """The bit after each item; an item that would reach into the next one ends where that
-        begins.
+        """The number of the bit after each item; an item that would overlap the next item ends
+        where the next item begins.
         """
         bits = np.fromiter((item.bits for item in self.items), np.int64, len(self.items))
         ends = self.starts + bits

@@ -206,8 +206,8 @@ class MapModel(Model):
         return item.pieces[0].word
 
     def _lay(self, field: str, word: int | None, lsb: int, width: int) -> None:
-        """Give a field of a single piece other bits: in ``word``, or in its own word if that is
-        None.
+        """Move a field of a single piece to other bits: of ``word``, or of its own word if ``word``
+        is None.
         """
         piece = self.draft.map[field].pieces[0]
         if word is None:

@@ -224,7 +224,7 @@ class RegisterModel(BitsModel):
 
     @observe("words")
     def _remember(self, change: Any) -> None:
-        # words that become those before the last change undo that change, whoever sets them
+        # if somebody sets the words to those before the last change, that counts as its undo
         if self._history and self._history[-1] == change.new:
             self._undone.append(change.old)
             self._history.pop()
