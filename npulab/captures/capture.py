@@ -81,8 +81,8 @@ class Job:
             depth, inner = depth + 1, inner.start
         if depth > MOST_STARTS:
             raise ValueError(
-                f"start: got jobs nested more than {MOST_STARTS} deep, allowed are "
-                f"{MOST_STARTS} levels (block {self.block})"
+                f"start: got jobs nested more than {MOST_STARTS} deep, allowed is a depth "
+                f"of {MOST_STARTS} (block {self.block})"
             )
 
     @classmethod
@@ -723,7 +723,7 @@ def _as_json(value: Any, where: str, depth: int = 1) -> Any:
     if depth > MOST_DEEP:
         raise ValueError(
             f"{where:.120}: got lists or mappings nested more than {MOST_DEEP} deep, allowed "
-            f"are {MOST_DEEP} levels"
+            f"is a depth of {MOST_DEEP}"
         )
     if isinstance(value, Mapping):
         return {str(name): _as_json(inner, where, depth + 1) for name, inner in value.items()}

@@ -111,7 +111,7 @@ class Journal:
     def add(self, trial: Trial) -> None:
         """Add a trial; its line is on the disk when this returns.
 
-        Raises ValueError for an outcome that is none of pass, fail and hang.
+        Raises ValueError for an outcome other than "pass", "fail" and "hang".
         """
         if trial.outcome not in OUTCOMES:
             raise ValueError(
@@ -230,8 +230,9 @@ def repair(path: str | os.PathLike[str], into: str | os.PathLike[str]) -> tuple[
 
 
 def _with_line(error: Exception, path: object, number: int) -> str:
-    """The text of an error with the file and the line in front; an error in the JSON has them
-    already."""
+    """The text of an error with the file and the line in front; the error of a JSON parser has both
+    already.
+    """
     text, where = str(error), f"{path}, line {number}"
     if text.startswith(where):
         return text

@@ -338,8 +338,8 @@ def _names(description: Mapping[str, Any]) -> set[str]:
             job = found["start"]
         else:
             raise ValueError(
-                f"jobs: got start nested more than {MOST_STARTS} deep in a job, allowed are "
-                f"{MOST_STARTS} levels"
+                f"jobs: got start nested more than {MOST_STARTS} deep in a job, allowed is a depth "
+                f"of {MOST_STARTS}"
             )
     return out
 
@@ -394,8 +394,8 @@ def _pairs(kind: str, d: Mapping[str, Any], files: Mapping[str, bytes]) -> Write
         if key in d:
             if len(files[d[key]]) % (2 * words.itemsize):
                 raise ValueError(
-                    f"{d[key]}: got {len(files[d[key]])} bytes, allowed is a multiple "
-                    f"of {2 * words.itemsize}, for pairs of {8 * words.itemsize}-bit words"
+                    f"{d[key]}: got {len(files[d[key]])} bytes, allowed is a number "
+                    f"that fills pairs of {8 * words.itemsize}-bit words, (offset, value)"
                 )
             pairs = np.frombuffer(files[d[key]], words).reshape(-1, 2).tolist()
             return tuple((first, second) for first, second in pairs)

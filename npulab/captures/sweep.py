@@ -355,7 +355,7 @@ def sweep_of(captures: CaptureSet | Iterable[Capture], name: str = "") -> Sweep:
             if values[what] != value:
                 raise ValueError(
                     f"captures: got {what} {value} ({first.name}) and {values[what]} "
-                    f"({capture.name}), allowed is one {what}; {_advice(what, value)}"
+                    f"({capture.name}), allowed is one for all; {_advice(what, value)}"
                 )
     block = first.jobs[first.main].block
     return Sweep(

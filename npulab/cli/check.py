@@ -155,8 +155,8 @@ def _check_run(options: argparse.Namespace, cases: list[store.Case], broken: int
 
 @dataclass(frozen=True, eq=False)
 class Unread(Answer):
-    """The answer of ``npulab unread``: a row for each field of a capture that can change without
-    its target noticing.
+    """The answer of ``npulab unread``: a row for each field of a capture whose change the target
+    does not notice.
     """
 
     rows: list[dict[str, Any]]

@@ -184,7 +184,8 @@ def _device(options: argparse.Namespace, good: Capture) -> Simulated | Command |
             f"--{name}: got device {options.device!r}, allowed is a device command:PROGRAM"
         )
     if isinstance(oracle, Simulated):
-        # compared with the device's own output: the good capture's may be from a board
+        # trials are compared with this device's output: the good capture's output may be from a
+        # board
         run = oracle.run(good)
         if run.output is None:
             raise ValueError(

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         data = sys.stdin.buffer.read(MOST_PIPED + 1)
         piped = Path(folder, "stdin")
         if data.startswith(b"PK"):
-            piped = piped.with_suffix(".npz")  # a sweep is known by its suffix
+            piped = piped.with_suffix(".npz")  # a sweep is recognised by this suffix
         if piped.write_bytes(data) <= MOST_PIPED:
             return _run([str(piped) if argument == "-" else argument for argument in given])
     tell(

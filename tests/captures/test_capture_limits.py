@@ -724,7 +724,7 @@ def test_jobs_that_start_each_other_have_a_bound(
     assert len(npulab.diff(again, again)) == 0
     with pytest.raises(
         ValueError,
-        match=rf"^start: got jobs nested more than {MOST_STARTS} deep, allowed are {MOST_STARTS} levels \(block NN\)$",
+        match=rf"^start: got jobs nested more than {MOST_STARTS} deep, allowed is a depth of {MOST_STARTS} \(block NN\)$",
     ):
         started(MOST_STARTS + 1)
     told = json.loads((folder / "capture.json").read_text())
@@ -737,7 +737,7 @@ def test_jobs_that_start_each_other_have_a_bound(
         (folder / "capture.json").write_text(text.replace('"JOB"', nested))
         with pytest.raises(
             ValueError,
-            match=r"(jobs: got start nested more than 16 deep in a job, allowed are 16 levels|is not JSON.*)$",
+            match=r"(jobs: got start nested more than 16 deep in a job, allowed is a depth of 16|is not JSON.*)$",
         ) as caught:
             npulab.load(folder)
         assert "\n" not in str(caught.value)

@@ -1017,7 +1017,7 @@ def test_parameters_have_a_depth(
         parameters = {"a": parameters}
     with pytest.raises(
         ValueError,
-        match="parameters: a: got lists or mappings nested more than 64 deep, allowed are 64 levels",
+        match="parameters: a: got lists or mappings nested more than 64 deep, allowed is a depth of 64",
     ):
         replace(npulab.load(CASE), parameters=parameters)
 

@@ -75,7 +75,7 @@ def _bars(ax: Any, memory: Memory, drawn: np.ndarray) -> list[Patch]:
     bottom = memory.offsets
     top = memory.offsets + memory.bytes
     corners = np.array([[low, bottom], [low, top], [high, top], [high, bottom]], float)
-    corners = corners.transpose(2, 0, 1)  # tensor, corner, x or y
+    corners = corners.transpose(2, 0, 1)  # axes: tensor, corner, x or y
     kinds = np.asarray(memory.kinds)
     outline = 0.0
     if len(memory.live) <= OUTLINED:

@@ -157,8 +157,8 @@ def _stream_starts(table: pd.DataFrame) -> list[tuple[int, str]]:
 
 
 def _label(ax: Any, first: int, rows: int, places: list[tuple[int, str]], alone: bool) -> None:
-    """Mark the places that lie in a panel; their labels have offsets if the panel stands alone, as
-    there is room.
+    """Mark the places that lie in a panel. If it is the only panel, there is room, and the labels
+    have byte offsets, too.
     """
     least = max(rows / LABELS, 1)  # rows between labels that do not overlap
     heights: list[float] = []

@@ -338,8 +338,8 @@ def read_with(capture: Capture, registers: RegisterMap | None) -> Capture:
 
 
 def load_any(where: Path) -> Any:
-    """Return the capture, the dump or the sweep at a path; raises ValueError for anything that is
-    not a file or folder, and as ``load``.
+    """Return the capture, the dump or the sweep at a path; raises ValueError for a path that is not
+    a file or folder, and raises as ``load``.
     """
     if where.exists() and not where.is_dir() and not where.is_file():
         raise ValueError(

@@ -82,7 +82,7 @@ class Real(float):
 
 
 def empty() -> Document:
-    """Return a session without items, with every section."""
+    """Return the document of a session that has every section, but no items."""
     return {"npulab": "session", "version": VERSION, "title": "", **{name: {} for name in SECTIONS}}
 
 

@@ -48,7 +48,7 @@ def _only(document: Document, name: str) -> Document:
 
 def _items(kind: str, base: Item, ours: Item, theirs: Item) -> Document:
     out: Document = {}
-    apart: list[tuple[str, Any]] = []  # (id, the version that cannot have it)
+    apart: list[tuple[str, Any]] = []  # (id, the item that cannot have this id)
     for key in sorted({*base, *ours, *theirs}):
         was = base.get(key)
         a = ours.get(key)

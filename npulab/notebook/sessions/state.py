@@ -547,8 +547,8 @@ class Session(Contents):
         return type(item).of(key, self._document[item.kind][key])
 
     def _put(self, kind: str, key: str, kept: Any) -> None:
-        """Add an item and save it; only the item is checked, unless the session is nearly as large
-        as a file may be.
+        """Add an item and save it. Only the item is checked; but if the session is nearly as large
+        as a file may be, the whole session is checked.
         """
         alone = session_text({**empty(), kind: {key: kept}}).encode()
         size, parts = weight(alone)

@@ -187,7 +187,7 @@ class BisectModel(Model):
 
     @property
     def result(self) -> Bisected:
-        """The result so far."""
+        """The result of the bisection so far."""
         with self._lock:
             return self.session.result
 

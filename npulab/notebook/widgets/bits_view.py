@@ -526,8 +526,8 @@ def _html_field(model: BitsModel, cell: Cell) -> str:
 
 
 def need_laws(what: str, given: object) -> None:
-    """Raise TypeError for an object whose ``status`` is not the status of each bit, as laws have
-    it; the ``status`` of a map is a method.
+    """Raise TypeError for an object that does not have the status of each bit as ``status``, as
+    laws have; a register map is refused, because its ``status`` is a method.
     """
     status = getattr(given, "status", None)
     if status is None or callable(status):

@@ -143,7 +143,7 @@ def rows(a: Capture | CaptureSet, b: Capture | CaptureSet) -> tuple[tuple[DiffRo
     records = []
     for row in found:
         names = {"task": row.task, "block": row.block, "register": row.register, "field": row.field}
-        # jobs are folded if the texts of their rows are equal, which leave out the task
+        # jobs are folded if their rows have equal texts; the task is not a part of these texts
         records.append({**names, "row": row})
     folded_rows = []
     for record in folded(records, jobs_of(a, b)):
