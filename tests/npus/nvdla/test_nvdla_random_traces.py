@@ -74,8 +74,12 @@ def equal(
 ) -> None:
     made.write(folder / chip, "case", packed)
     status, told, said = lines(capsys, "check", "--json", folder / chip)
+    # a range of 0 or of 0xFF throughout is what memory may hold before a job ran
+    ranges = [made.memory.bytes(*check) for check in made.checks]
+    unwritten = any(set(stored) in ({0}, {0xFF}) for stored in ranges)
+    verdict = "one value" if unwritten else "equal"
     assert [(t["case"], t["verdict"], t["mismatches"], t["compared"]) for t in told] == [
-        ("case", "equal", 0, sum(size for _, size in made.checks))
+        ("case", verdict, 0, sum(size for _, size in made.checks))
     ], (told, said)
     assert status == 0
 
