@@ -54,8 +54,12 @@ class Records(NamedTuple):
 
 
 class CorePart(NamedTuple):
-    """The part of a job that one core computes: its output channels among the layer's, their order,
-    the places of stream and records among the coefficients, and the tasks that moved them."""
+    """The share of a job that one core computes.
+
+    Its output channels are numbers among the layer's; ``order`` is the order of its weights. The
+    places of its stream and records count bytes of the buffer of coefficients; the tasks are those
+    that moved stream and records from there.
+    """
 
     channels: slice
     order: Order
@@ -75,7 +79,7 @@ def parts_of(capture: Capture, operation: Operation) -> Iterator[CorePart]:
     features = FACTS.features(capture.chip)
     if OUTPUTS not in features:
         raise Unsupported(
-            f"chip: got {capture.chip}, allowed is one whose order of weights is known"
+            f"chip: got {capture.chip}, allowed is a chip whose order of weights is known"
         )
     of_chip = features.get("cores", 1)
     v = operation.first
@@ -91,7 +95,7 @@ def parts_of(capture: Capture, operation: Operation) -> Iterator[CorePart]:
     for task, job, outputs in zip(operation.tasks, operation.jobs, operation.slices, strict=True):
         cores = min(of_chip, outputs)
         for core in range(cores):
-            # Every core takes every ``of_chip``-th output channel of a block.
+            # With n = ``of_chip`` cores, a core takes every n-th output channel of a block.
             depth = (job["OFM_BLK_DEPTH_M1"] + of_chip - core) // of_chip
             stream, moved = _core_place(capture, task, job, "WEIGHT", core)
             records, records_moved = _core_place(capture, task, job, "SCALE", core)
@@ -104,8 +108,9 @@ def parts_of(capture: Capture, operation: Operation) -> Iterator[CorePart]:
 def _core_place(
     capture: Capture, task: int, job: Words, data: str, core: int
 ) -> tuple[slice, list[int]]:
-    """Return the place among the coefficients of the weights or scales of a core, and the tasks
-    that moved them."""
+    """Return where a core's weights or scales lie in the buffer of coefficients, and the tasks that
+    moved them from there.
+    """
     name = f"{data}{CORES[core]}"
     size = job[f"{name}_LENGTH"]
     at, moved = origin(capture, task, job[f"{data}_REGION"], job[f"{name}_BASE"], size)
@@ -116,7 +121,8 @@ def weights_and_records(capture: Capture, operation: Operation) -> tuple[Array, 
     """Return the weights ``OHWI int16`` (depthwise ``1HWC``), less their zero point, and the
     records of a convolution's output channels.
 
-    Raises ValueError for a stream or records of another number of weights or channels.
+    Raises ValueError for a stream that has more or fewer weights than the layer, or records that
+    have no room for its channels.
     """
     data = buffer_of(capture, "coefficients")
     parts = list(parts_of(capture, operation))
@@ -146,7 +152,8 @@ def weights_and_records(capture: Capture, operation: Operation) -> tuple[Array, 
 
 def recode(capture: Capture) -> bytes:
     """Return the coefficient buffer with every stream and every record decoded and encoded again;
-    the bytes around them stay."""
+    bytes outside streams and records keep their values.
+    """
     data = bytearray(buffer_of(capture, "coefficients"))
     for operation in operations(capture):
         if not operation.weighs:

@@ -22,10 +22,11 @@ from npulab.quant.rules import rule
 KERNEL, STRIDE = "KERNEL_{}_M1", "KERNEL_STRIDE.stride_{1}_m1"
 SO_FAR = "lift for ethosu: got {}, allowed {} so far"
 EXPECTED = SO_FAR.format("{got} in {name}", "is {allowed}")
-# The words of every layer, and of a layer with multipliers per channel, which are rounded twice.
+# The values of fields that a lift allows: PLAIN for every layer, PER_CHANNEL for a layer with a
+# multiplier per channel, whose outputs are rounded twice.
 PLAIN = {"IFM_UPSCALE.mode": (0,), "ACTIVATION.type": (0,)}
 PER_CHANNEL = {"OFM_PRECISION.scaling": (0,), "OFM_PRECISION.rounding": (0,)}
-NATURAL = 2  # OFM_PRECISION.rounding of a mean
+NATURAL = 2  # the value of OFM_PRECISION.rounding in jobs that compute a mean
 BROADCASTS = ("height", "width", "depth", "scalar")
 CODES = ("int8", "uint8")
 Properties = dict[str, Any]
@@ -33,8 +34,8 @@ Pair = tuple[int, int]
 UNIT_COUNTS = (1, 0)  # multiplier and shift of an average whose windows the unit counts itself
 BITS = RULE.fraction_bits
 LEFT = 20  # bits that an addition shifts 8-bit codes to the left
-# A sum's output scale is sought in steps of float32, up to half as much again, in blocks that fit
-# into the processor's cache.
+# A search tries STEPS scales for a sum's output, next to each other in float32, up to 1.5 times the
+# first; it tries BLOCK of them at a time, which fit into the processor's cache.
 STEPS, BLOCK, FRACTION = 2**22, 2**14, 2**23
 
 
@@ -63,7 +64,8 @@ def lift(capture: Capture) -> Lifted:
     not a layer's.
     """
     found = nodes(capture)
-    # The last layer comes first: a tensor's scale may follow from the layer that reads it.
+    # Layers are lifted from the last to the first: the layer that reads a tensor may state its
+    # scale.
     scales: dict[int, float] = {}
     layers: list[Layer] = []
     for number in reversed(range(len(found))):
@@ -139,7 +141,9 @@ def _window_outline(layer: Conv2D | Pool2D) -> Properties:
 
 
 def _sum_outline(layer: Add) -> Properties:
-    """Return scale, by that of the output, and zero point of both inputs."""
+    """Return, for both inputs of a sum, the scale divided by the output's scale, and the zero
+    point.
+    """
     properties: Properties = {}
     for name, q in (("first", layer.input_q), ("second", layer.other_q)):
         ratio = q.scale / layer.output_q.scale  # type: ignore[operator]
@@ -211,7 +215,7 @@ def _source(read: Tensor, written: list[tuple[Tensor, int]], given: list[Pair]) 
         return -1 - given.index(place)
     tensor, number = found[-1]
     same = (tensor.row, tensor.step, tensor.shape[2]) == (read.row, read.step, read.shape[2])
-    # Jobs of a sum fold rows and columns: then the elements are as many.
+    # Jobs of a sum fold rows and columns, so that only the number of elements must agree.
     same = same or math.prod(tensor.shape) == math.prod(read.shape)
     within = tensor.base == read.base and read.end <= tensor.end
     if len(found) > 1 or not same or not within:
@@ -254,8 +258,8 @@ def _node(
         size = len(capture.buffers.get("input", b""))
         rows = size // (read.width * read.shape[2])
         whole = (max(rows, read.shape[0]), read.width, read.shape[2])
-    # The words of a mean do not have its zero point: it is that of the input, or the code at which
-    # an activation begins.
+    # No word of a mean states the output's zero point: it is that of the input, or the code at
+    # which an activation begins.
     if v.command == "pool":
         if before:
             zero = before.zero
@@ -274,9 +278,11 @@ def _bounds(operation: Operation) -> Pair:
 
 
 def _uncut(operation: Operation, read: Tensor, whole: Shape3) -> Shape3:
-    """Return the shape of an input with the rows and columns that a stride never reaches, which
-    jobs leave out. The shape of a sum is that of the tensor it reads, as jobs fold rows and
-    columns."""
+    """Return the shape of an input as the operation before wrote it: with the last rows and columns
+    that no window reaches, which jobs leave out.
+
+    Jobs fold rows and columns of a sum, so its shape is that of the tensor it reads.
+    """
     if operation.first.command == "elementwise":
         if math.prod(whole) == math.prod(read.shape):
             return whole
@@ -296,7 +302,7 @@ def _uncut(operation: Operation, read: Tensor, whole: Shape3) -> Shape3:
 def _layer(capture: Capture, found: list[Node], number: int, scales: dict[int, float]) -> Layer:
     """Return the layer of a node, and note the scales of its inputs in ``scales``.
 
-    The layers that read its output come first: they state its scale.
+    The layers that read the node's output must be done before: they state its scale.
     """
     node = found[number]
     v = node.operation.first
@@ -326,9 +332,9 @@ def _layer(capture: Capture, found: list[Node], number: int, scales: dict[int, f
 
 
 def _natural(found: list[Node], number: int) -> float:
-    """Return the scale that a node has if no reader states it.
+    """Return the scale of a node's output if no layer that reads it states one.
 
-    A pool has the scale of its input, a sum a scale that its multipliers allow, another node the
+    A pool has the scale of its input, a sum a scale that its multipliers allow, any other node the
     scale that its activation asks for; an input of the network has 1.
     """
     while number >= 0 and found[number].operation.first.command == "pool":
@@ -374,7 +380,8 @@ def _window(node: Node) -> Window:
     outputs = node.operation.tensor("OFM").shape
     strides = list(v.pair(STRIDE))
     for axis in range(2):
-        # Jobs of a single row or column need not say their stride: it skips what they leave out.
+        # A job that computes a single row or column may state any stride: the stride must at least
+        # skip the input rows or columns that the job leaves out.
         if outputs[axis] == 1:
             strides[axis] = max(strides[axis], node.shape[axis] - read[axis] + 1)
     rows = (v["IFM_PAD_TOP"], v["IFM_PAD_BOTTOM"])
@@ -461,7 +468,7 @@ def _addition(
     The unit halves the input with the larger scale, multiplies the other, and multiplies their sum.
     """
     v = node.operation.first
-    scaled = v["IFM_PRECISION.scale_mode"] - 1  # the input that OPA_SCALE is for
+    scaled = v["IFM_PRECISION.scale_mode"] - 1  # 0 or 1: the input that OPA_SCALE scales
     same = node.operation.tensor("IFM").shape == node.operation.tensor("OFM").shape
     broadcast = any(v[f"IFM2_BROADCAST.broadcast_{axis}"] for axis in BROADCASTS)
     if v["OP.mode"] != ADD or scaled not in (0, 1) or not same or broadcast:

@@ -77,7 +77,7 @@ class Tensor(NamedTuple):
         return self.row // self.step
 
     def channel(self, number: int) -> int:
-        """Return the bytes from the first channel to another."""
+        """Return the bytes from one channel to the next."""
         if self.bricks:
             return number // BRICK * self.step + number % BRICK
         return number
@@ -191,5 +191,5 @@ def origin(
             return place, [mover, *tasks]
     raise Unsupported(
         f"task {task}: got {size} bytes of coefficients at {address:#x} of region "
-        f"{region}, allowed is what a DMA job before it moved there"
+        f"{region}, allowed are bytes that a DMA job before it moved there"
     )

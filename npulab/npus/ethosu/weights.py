@@ -22,22 +22,32 @@ from npulab.layout.bitstream import BitReader, bits_at, put_bits
 
 HEADER = (("zdiv", 3), ("count", 15), ("wdiv", 3), ("trunc", 1), ("new", 1))
 PALETTE = (("offset", 5), ("size", 5), ("bits", 3))
-CODES = 12  # codes in a chunk
-FEW = 8  # codes in a chunk of wide indices without quotients, and of runs in large units
-NO_RUNS, END = 6, 7  # values of zdiv: zeros are weights, the stream ends
-PLAIN = 7  # value of wdiv: indices without quotients
-WIDE, LONG = 5, 3  # wider indices, and runs' remainders of LONG bits, leave FEW codes for a chunk
-AHEAD = 8  # the weights may be this far ahead of the runs
+CODES = 12  # most codes that a chunk has for weights, and for runs
+FEW = 8  # as CODES, for wide indices and long remainders (see WIDE and LONG)
+NO_RUNS, END = 6, 7  # values of zdiv: no runs (zeros are stored as weights), end of the stream
+PLAIN = 7  # value of wdiv: indices have no quotients
+# A chunk has FEW codes for indices that have no quotient and more than WIDE bits, and for runs with
+# remainders of LONG bits.
+WIDE, LONG = 5, 3
+AHEAD = 8  # weights are read while their quotients are less than this number ahead of those of runs
 MOST_SLICE = 2**15
 ALIGN, FILL = 16, 0xFF  # a stream's bytes are a multiple of ALIGN; FILL comes after its end
-LARGEST = 255  # size of a weight
+LARGEST = 255  # a weight is at most this, and at least minus this
 ORDER = np.arange(CODES)
-KINDS = ("low", "high", "ends")  # codes of a quotient's first bits, of its second bits, of runs
-Item = tuple[int, int]  # (bit, value), or (bit, count)
+KINDS = (
+    "low",
+    "high",
+    "ends",
+)  # the first bits of quotients, their second bits, and the codes of runs
+Item = tuple[int, int]  # (bit, value) of a code; (bit, count) of remainders
 
 
 class Palette(NamedTuple):
-    """Entries by index (sign in bit 0), their width, and the first of the other values."""
+    """The values that a slice's indices stand for.
+
+    ``entries`` are the values of the first indices, each with its sign in bit 0; ``bits`` is their
+    width. An index after them counts on from ``offset``.
+    """
 
     entries: tuple[int, ...]
     bits: int
@@ -53,9 +63,11 @@ class Palette(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Slice:
-    """The indices ``(n,)`` of a slice's weights, and the runs of zeros: after each weight ``(n,)``,
-    and before the first too ``(n + 1,)`` if the slice brings a palette; None without runs. The
-    other fields are its header."""
+    """The indices ``(n,)`` of a slice's weights, its runs, and the fields of its header.
+
+    A run is a count of zeros after a weight ``(n,)``; a slice that brings a palette has one before
+    its first weight too ``(n + 1,)``. ``runs`` is None if zeros are stored as weights.
+    """
 
     indices: Array
     runs: Array | None
@@ -68,14 +80,14 @@ class Slice:
 
     @property
     def remainder(self) -> int:
-        """Bits of an index after its quotient."""
+        """The bits of an index that are its remainder: all of them if it has no quotient."""
         if self.wdiv == PLAIN:
             return self.palette.index_bits
         return self.wdiv
 
     @property
     def run_codes(self) -> int:
-        """Codes of runs in a chunk."""
+        """The number of codes that a chunk has for runs."""
         if self.zdiv >= LONG:
             return FEW
         return CODES
@@ -101,7 +113,9 @@ class Slice:
 
 
 def decode(data: bytes) -> Array:
-    """Return the weights ``(n,) int16`` of a stream, fill among them; raise as ``slices``."""
+    """Return the weights ``(n,) int16`` of a stream, fill among them; raises ValueError as
+    ``slices`` does.
+    """
     weights = [part.weights for part in slices(data)]
     return np.concatenate([np.empty(0, np.int16), *weights])
 
@@ -134,12 +148,12 @@ def slices(data: bytes) -> Iterator[Slice]:
             elif palette is None or runs != (zdiv != NO_RUNS):
                 raise ValueError(
                     f"weight stream: got a slice at bit {start} without a palette, "
-                    "allowed is one with it first, and where runs begin or end"
+                    "allowed is that only after a slice with one, if both have runs or both none"
                 )
             if (zdiv > LONG and zdiv != NO_RUNS) or wdiv == PLAIN - 1:
                 raise ValueError(
                     f"weight stream: got zdiv {zdiv} and wdiv {wdiv} at bit {start}, "
-                    f"allowed are 0 to {LONG}, {NO_RUNS}; 0 to {WIDE}, {PLAIN}"
+                    f"allowed are zdiv 0 to {LONG} or {NO_RUNS} and wdiv 0 to {WIDE} or {PLAIN}"
                 )
             runs = zdiv != NO_RUNS
             empty = np.arange(count + 1)
@@ -150,8 +164,8 @@ def slices(data: bytes) -> Iterator[Slice]:
                 raise EOFError
         except (EOFError, IndexError):
             raise ValueError(
-                f"weight stream: got {len(data)} bytes that end in the slice at bit "
-                f"{start}, allowed is all of it"
+                f"weight stream: got {len(data)} bytes that end inside the slice at bit "
+                f"{start}, allowed is a stream with the whole slice"
             ) from None
         yield chunks.slice_of(header, data)
 
@@ -165,18 +179,21 @@ def _palette(reader: BitReader) -> Palette:
 
 
 class _Chunks:
-    """The codes of a slice, chunk by chunk, (bit, value) by kind, and the remainders, (bit,
-    count)."""
+    """The chunks of a slice: where each code lies, with its value, and where remainders lie.
+
+    ``codes`` are (bit, value) by kind; ``remainders`` are (bit, how many follow from there), of
+    weights and of runs.
+    """
 
     def __init__(self) -> None:
         self.codes: dict[str, list[Item]] = {kind: [] for kind in KINDS}
         self.remainders: dict[str, list[Item]] = {"weights": [], "runs": []}
 
     def walk(self, header: Slice, take: Callable[[str, int, int], int], bit: int) -> int:
-        """Return the bit after the chunks of a slice of this header and length; ``take`` gives the
-        code of a kind, bit and width.
+        """Find the chunks of a slice with this header, from ``bit`` on; return the bit after them.
 
-        It is the hot loop of decoding: the lists are local names.
+        ``take(kind, bit, width)`` returns the value of the code there. This is the hot loop of
+        decoding, so its lists have local names.
         """
         plain = header.wdiv == PLAIN
         few = header.run_codes
@@ -187,8 +204,8 @@ class _Chunks:
         runs = 0
         if header.zdiv != NO_RUNS:
             runs = count + header.new
-        weights_at = runs_at = 0  # quotients so far
-        weights_out = runs_out = 0  # remainders so far
+        weights_at = runs_at = 0  # quotients that were read
+        weights_out = runs_out = 0  # remainders that were read
         low, high, ends = [self.codes[kind].append for kind in KINDS]
         while True:
             pending, pending_runs = min(weights_at, count), min(runs_at, runs)
@@ -225,7 +242,9 @@ class _Chunks:
                 return bit
 
     def slice_of(self, header: Slice, data: bytes) -> Slice:
-        """Return the slice of a header with its numbers."""
+        """Return the slice of a header, with the indices and runs that its codes and remainders
+        make.
+        """
         count = len(header.indices)
         indices = bits_at(data, self.places("weights", header.remainder), header.remainder)
         if header.wdiv != PLAIN:
@@ -240,11 +259,11 @@ class _Chunks:
         return replace(header, indices=indices, runs=runs + quotients * 2**header.zdiv)
 
     def values(self, kind: str) -> Array:
-        """Return the codes of a kind."""
+        """Return the values of all codes of a kind, in the order of the stream."""
         return np.array([value for _, value in self.codes[kind]], np.int64)
 
     def places(self, kind: str, width: int) -> Array:
-        """Return the bit of each remainder."""
+        """Return the bit at which each remainder of a kind (weights or runs) begins."""
         starts, counts = np.array(self.remainders[kind], np.int64).reshape(-1, 2).T
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         return np.repeat(starts, counts) + within * width
@@ -256,8 +275,11 @@ def _bits_of_words(words: Array, width: int) -> Array:
 
 
 def _quotients(low: Array, high: Array, trunc: bool) -> Array:
-    """Return the quotients of codes 0, 1 and 2: a 1 in ``low`` adds the next bit of ``high``; after
-    a 2 the next code goes on, unless quotients are cut off at 2 (``trunc``)."""
+    """Return the quotients of codes 0, 1 and 2. A code is 0 if its bit in ``low`` is 0, else 1 plus
+    the next bit of ``high``.
+
+    A 2 adds the code after it to its quotient, unless quotients are cut off at 2 (``trunc``).
+    """
     first = _bits_of_words(low, CODES)
     place = np.maximum(np.cumsum(first, 1) - 1, 0)
     second = high[:, None] // 2**place % 2
@@ -313,7 +335,9 @@ def _remainders(chunks: _Chunks, kind: str, numbers: Array, width: int) -> Itera
 
 
 def _taken(part: Slice) -> Callable[[str, int, int], int]:
-    """Return a function that gives the codes of a slice's quotients by kind, bit by bit."""
+    """Return a function that hands ``_Chunks.walk`` the codes of a slice to be written: each call
+    takes the next ``width`` bits of a kind.
+    """
     quotients = part.indices // 2**part.remainder
     twos = quotients // 2
     if part.trunc:
@@ -336,13 +360,16 @@ def _taken(part: Slice) -> Callable[[str, int, int], int]:
 
 
 def encode(weights: Array) -> bytes:
-    """Return a stream of weights ``(n,)`` of -255 to 255 without palette, quotients and runs; raise
-    ValueError for no weights and for other numbers."""
+    """Return a stream of weights ``(n,)``, each -255 to 255, in its plainest form: no palette, no
+    quotients, no runs.
+
+    Raises ValueError if there are no weights, or a weight is outside these bounds.
+    """
     weights = np.asarray(weights, np.int64)
     if not weights.size or np.abs(weights).max() > LARGEST:
         raise ValueError(
-            f"weights: got {weights.size}, of {weights.min(initial=0)} to "
-            f"{weights.max(initial=0)}, allowed are some of -{LARGEST} to {LARGEST}"
+            f"weights: got {weights.size} weights of {weights.min(initial=0)} to "
+            f"{weights.max(initial=0)}, allowed are one or more of -{LARGEST} to {LARGEST}"
         )
     values = 2 * np.abs(weights) + (weights < 0)
     palette = Palette((), max(int(values.max()).bit_length(), 2), 0)

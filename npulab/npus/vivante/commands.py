@@ -95,9 +95,10 @@ def tp_states(addresses: Sequence[int], pads: bool = False) -> list[States]:
 
 
 def stream_of(jobs: Sequence[States]) -> Array:
-    """Return the command stream that runs jobs in order, as Mesa sends it.
+    """Return the command stream that runs jobs one after the other, as Mesa sends it.
 
-    ``jobs`` hold the states of each job: the first has the start-up's, the last the flush.
+    ``jobs`` hold the states of each job; those of the start-up are in the first, the flush is in
+    the last.
     """
     states: States = []
     for job in jobs:
@@ -107,7 +108,9 @@ def stream_of(jobs: Sequence[States]) -> Array:
 
 
 def start_to_end(jobs: Sequence[States]) -> list[States]:
-    """Return the states of jobs with the start-up before the first and the flush after the last."""
+    """Return the states of all jobs, with the states of Mesa's start-up before the first job's and
+    the flush after the last job's.
+    """
     out = [list(job) for job in jobs]
     out[0] = [*START_UP, *out[0]]
     out[-1] = [*out[-1], *FLUSH]

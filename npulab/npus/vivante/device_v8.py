@@ -89,7 +89,9 @@ def _parts(buffer: bytes, channels: int, cores: int) -> V8Buffer:
 def _stream(
     reader: BitReader, core: int, share: int, kernel_bytes: int, bit_lengths: list[int]
 ) -> list[int]:
-    """Return the bytes of a core's ``share`` of kernels; Hang if its stream holds others."""
+    """Return the bytes of a core's ``share`` of kernels; Hang if its stream is for another number
+    of kernels.
+    """
     given = reader.end - reader.position
     try:
         codes = _bytes(reader, 2 + share * kernel_bytes, bit_lengths)
@@ -113,8 +115,11 @@ def _superblocks(core: int, cores: int, v: Values) -> Iterator[list[int]]:
     used = min(channels, cores)
     whole = ceil_div(ceil_div(channels, used), full) - 1  # superblocks before the last
     rest = channels - used * full * whole
-    shares = [rest // used + (each < rest % used) for each in range(used)]  # of the last, by core
-    # The last depthwise channels are shared by as many cores as there are channels.
+    shares = [
+        rest // used + (each < rest % used) for each in range(used)
+    ]  # kernels of the last superblock, by core
+    # If the last group of depthwise channels has fewer channels than there are cores, the first
+    # cores take one each.
     odd = 0
     if v["depthwise"] and used == cores:
         odd = channels % cores
@@ -135,7 +140,7 @@ def _superblocks(core: int, cores: int, v: Values) -> Iterator[list[int]]:
 
 
 def _bytes(reader: BitReader, count: int, bit_lengths: list[int]) -> list[int]:
-    """Return the first ``count`` bytes of a stream, which come in pairs.
+    """Return the first ``count`` bytes of a stream, whose bytes come in pairs.
 
     A step holds two 3-bit codes, the escapes of the codes one step before, and the payloads of the
     codes two steps before.

@@ -36,7 +36,7 @@ OPENS = re.compile(r"(?m)^[ +-]?\{\s*$|^@@ ")  # a lone { before the stream, or 
 
 @dataclass(frozen=True)
 class Side:
-    """One stack's part of a dump, for the sentences that refuse it."""
+    """One stack's part of a dump: names the file and the side in errors."""
 
     path: Path
     name: str
@@ -69,7 +69,7 @@ def read(path: Path) -> dict[str, Capture]:
         name, provenance = SIDES.get(stem, (stem, "board"))
         if name in out:
             raise ValueError(
-                f"{path}: both sides of the diff are called {name}, allowed are two names"
+                f"{path}: both sides of the diff are called {name}, allowed are two different names"
             )
         if not re.fullmatch(r"\w[\w.-]*", name):
             raise ValueError(
@@ -196,7 +196,7 @@ def _field_values(side: Side, body: Iterator[Line]) -> tuple[dict[str, int], Lin
         name = match[1]
         value = int(match[2], 16)
         if name in values:
-            raise side.wrong(f"got field {name}, allowed is once", line)
+            raise side.wrong(f"got field {name} a second time, allowed is once", line)
         if name not in NAMES:
             raise side.wrong(f"got field {name}, allowed is the fields that update 4 prints", line)
         if value != int(match[3]):

@@ -18,7 +18,7 @@ maps, EXPECTED = FACTS.maps, FACTS.expected()
 PATTERNS = []  # kernel patterns of partial caching: (channels, msb, low half, high half)
 for _row in read_table(HERE / "patterns.csv"):
     PATTERNS.append([int(_row[name], 0) for name in ("channels", "msb", "low", "high")])
-USUAL: dict[str, dict[str, int]] = {}  # by block, the values that every job has
+USUAL: dict[str, dict[str, int]] = {}  # the values that every job of a block has, by block
 for _row in read_table(HERE / "usual.csv"):
     USUAL.setdefault(_row["block"], {})[_row["field"]] = int(_row["value"], 0)
 PRINTED = RegisterMap.read(HERE / "update4.csv")  # NN words by the names that update 4 prints

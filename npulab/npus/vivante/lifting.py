@@ -33,7 +33,7 @@ KINDS: dict[str, tuple[type, Any]] = {
     "padding": (str, ""),
     "depthwise": (bool, False),
 }
-LEAST_OFFSET = -16  # of a window, on any chip
+LEAST_OFFSET = -16  # the least offset of a window, on any chip
 # Drivers add this to the codes of a model; the unit sees uint8.
 STORED_UP = {"uint8": 0, "int8": 128}
 
@@ -197,7 +197,7 @@ def _outline_of_words(capture: Capture) -> dict[str, Any]:
     }
 
 
-# What a lift reads and refuses, in the order in which it does
+# Steps of a lift, in the order in which they read and refuse
 
 
 def _nn_values(capture: Capture) -> dict[str, Any]:
@@ -231,14 +231,15 @@ def _refuse_uncovered(values: Values, facts: Features) -> None:
     most_columns = values["out_image_x_stride"]
     if not (0 < rows <= most_rows and 0 < columns <= most_columns):
         raise ValueError(
-            f"lift for vivante: output of {(rows, columns)} rows and columns, allowed is up to its "
-            f"strides {most_rows} and {most_columns}"
+            f"lift for vivante: got an output of {rows} rows and {columns} columns, allowed are "
+            f"1 to {most_rows} rows and 1 to {most_columns} columns, which its strides hold"
         )
 
 
 def _refuse_gaps(values: Values, moved: Moved) -> None:
-    """Refuse gaps in an image that TP jobs write or in an output that they read: the jobs have no
-    pitch for them."""
+    """Refuse unused bytes between rows or planes of a tensor that TP jobs read or write: TP jobs
+    cannot skip them.
+    """
     packed = {}
     if moved.image is not None:
         packed["in_image_y_stride"] = (values["in_image_y_size"],)
@@ -251,7 +252,9 @@ def _refuse_gaps(values: Values, moved: Moved) -> None:
 
 
 def _refuse_offsets(content: Coefficients, geometry: Geometry) -> None:
-    """Refuse an output plane that does not follow the plane before it."""
+    """Raise ValueError if the output plane of a channel does not lie right after the plane of the
+    channel before.
+    """
     offsets = content.offsets[: geometry.channels]
     packed = np.arange(geometry.channels) * geometry.plane_bytes
     for channel in np.flatnonzero(offsets != packed):
@@ -269,7 +272,7 @@ def _planes_read(capture: Capture, values: Values) -> Array:
 
 
 def _is_known(name: str, value: Any) -> bool:
-    """True if a lift uses a recorded parameter and its value is of the type that it should be."""
+    """True if a lift uses a recorded parameter and its value has the type that the lift needs."""
     if name not in KINDS:
         return False
     kind, least = KINDS[name]
@@ -279,7 +282,9 @@ def _is_known(name: str, value: Any) -> bool:
 
 
 def _bias(content: Coefficients, geometry: Geometry, zero: int) -> Array:
-    """Return the layer's bias: drivers take the input zero point's share off the stored bias."""
+    """Return the layer's bias: the stored bias with the share of the input's zero point, which
+    drivers take off it, added again.
+    """
     weights = content.weights[: geometry.channels].astype(np.int64)
     sums = (weights - geometry.zero_point).sum((1, 2, 3))
     bias = content.bias[: geometry.channels] + zero * sums
@@ -310,8 +315,8 @@ def _without_border(layer: Conv2D, border: Sides) -> Conv2D:
     pads = layer.pads
     if pads != ((0, 0), (0, 0)) or height < 1 or width < 1:
         raise ValueError(
-            f"lift for vivante: got a border of {border} from a job and one of {pads}, "
-            "allowed is one of them"
+            f"lift for vivante: got a border of {border} from a TP job and of {pads} from "
+            "the NN job, allowed is a border from only one of the two"
         )
     return replace(layer, input_shape=(height, width, channels), padding=border)
 
@@ -343,7 +348,8 @@ def _of_int8_model(weights: Array, symbols: tuple[int, ...]) -> bool:
 
 
 def _refuse_other_moves(capture: Capture, layer: Conv2D, facts: Features) -> None:
-    """Refuse TP jobs that are not the jobs which the layer needs, wherever its tensors lie.
+    """Refuse TP jobs that differ from the jobs that the layer needs, but for the addresses of
+    tensors.
 
     Without any TP job there is nothing to compare: NN jobs are also recorded by themselves.
     """
@@ -388,14 +394,14 @@ def _output(capture: Capture, values: Values, moved: Moved) -> Array | None:
     outside[:, :rows, :columns] = False
     if len(np.unique(stored[outside])) > 1:
         raise ValueError(
-            f"lift for vivante: the output buffer holds data outside the {rows} rows "
-            f"and {columns} columns that its words say"
+            f"lift for vivante: got data in the output buffer outside its {rows} rows "
+            f"and {columns} columns, allowed is a single value there"
         )
     return stored[:, :rows, :columns].transpose(1, 2, 0)
 
 
 def _stored_output(values: Values, moved: Moved) -> tuple[int, int, int]:
-    """Return the sizes of the output in memory, in the order of its axes there."""
+    """Return the shape of the output in memory, its axes in the order in which memory has them."""
     channels = values["out_image_z_size"]
     if moved.hwc_out:
         return *output_size(values), channels

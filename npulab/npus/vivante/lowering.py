@@ -55,9 +55,15 @@ MORE_ADDRESSES = {
     "padded": 0xA0000000,
     "output-planes": 0xB0000000,
 }
-MOVED = {"transpose": "planes", "pad": "padded"}  # where a tensor lies between two moves
+MOVED = {
+    "transpose": "planes",
+    "pad": "padded",
+}  # the name of the place of a tensor that one move writes and the next reads
 ALIGNMENT, BLOCK_SPACING = 64, 128  # bytes
-HEAD_BYTES, KERNEL_BYTES = 3, 8  # of a plain stream, and of a kernel's bias and offset
+HEAD_BYTES, KERNEL_BYTES = (
+    3,
+    8,
+)  # bytes of a plain stream's header, and of a kernel's bias and offset
 
 
 class StartedJob(NamedTuple):
@@ -103,7 +109,8 @@ def lower(
     if x is not None:
         tensors = _tensors(_planar(layer, conv, x), conv, low, moves)
     if NN_ALONE in quirks:
-        # The image that the NN job reads was moved before: by jobs of another submit.
+        # The jobs that move the image for the NN job are not in this capture: the driver submits
+        # them by themselves.
         moves = []
         tensors.pop("tensor", None)
     coefficient_stream, cached = encoded(conv, low, facts, quirks)
@@ -268,8 +275,8 @@ def _refuse_unsupported(layer: Conv2D, facts: Features, widest: int) -> None:
     _, shift = multiplier_of(facts, *scales)
     if not 0 <= shift < MOST_SHIFT:
         raise ValueError(
-            f"lower for vivante: scales: got {scales[0]} * {scales[1]} / {scales[2]}, "
-            f"allowed is a right shift of 0 to {MOST_SHIFT - 1} (got {shift})"
+            f"lower for vivante: scales: got {scales[0]} * {scales[1]} / {scales[2]}, which is a "
+            f"right shift of {shift} bits, allowed is 0 to {MOST_SHIFT - 1}"
         )
 
 

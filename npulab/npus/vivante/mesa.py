@@ -58,10 +58,12 @@ PLACES = {
 }
 STARTS = {"NN": NN_INST_ADDR, "TP": TP_INST_ADDR}  # registers that take the block's address
 WORD_BYTES, ALIGN = 4, 64
-MOST_BYTES = 2**26  # of a file: far more than any tensor, so that a broken file fills no memory
-HEADER_WORDS = 16  # of a coefficient buffer
+# The most bytes that a file may have: far more than any tensor, so that a broken file does not fill
+# the memory.
+MOST_BYTES = 2**26
+HEADER_WORDS = 16  # words of a coefficient buffer's header
 HUFFMAN_VERSION = 1  # the high half of the first byte of a Huffman buffer
-SHOWN = 5  # numbers of missing jobs that a warning lists
+SHOWN = 5  # the most missing jobs whose numbers a warning lists
 
 
 class Key(NamedTuple):
@@ -131,17 +133,23 @@ def _files(path: Path) -> dict[Key, Path]:
             continue
         key = Key(match[1], int(match[2]), int(match[3]))
         if key in out:
-            raise ValueError(f"{file}: is there as {out[key].name} too, allowed is one of them")
+            raise ValueError(
+                f"{file}: got {out[key].name} for the same job and kind too, allowed is one file"
+            )
         if not file.is_file():
             raise ValueError(f"{file}: is not a file, allowed is what {OPTIONS} wrote")
         if key.part and key.kind not in ("tp", "lut"):
-            raise ValueError(f"{file}: got part {key.part}, allowed is 0 of {key.kind}")
+            raise ValueError(
+                f"{file}: got core {key.part}, allowed is 0 for a file of kind {key.kind}"
+            )
         out[key] = file
     return out
 
 
 def _operation(path: Path, number: int, files: Mapping[Key, Path]) -> Operation:
-    """Return the job of a number; ValueError if its files are not those of one job."""
+    """Return the job of a number; ValueError if files of that number are missing or belong to
+    several jobs.
+    """
     mine = {key: file for key, file in files.items() if key.number == number}
     blocks = {key: file for key, file in mine.items() if key.kind in BLOCKS}
     kinds = {key.kind for key in blocks}
@@ -149,7 +157,7 @@ def _operation(path: Path, number: int, files: Mapping[Key, Path]) -> Operation:
         got = " and ".join(file.name for file in (blocks or mine).values())
         raise ValueError(
             f"{path}: got {got}, allowed is a job with either mesa-nn-{number:03}-000.bin or "
-            f"mesa-tp-{number:03}-000.bin; two recordings in one folder, or a file is missing"
+            f"mesa-tp-{number:03}-000.bin; a file is missing, or the folder holds two recordings"
         )
     (kind,) = kinds
     missing = sorted({*range(len(blocks))} - {key.part for key in blocks})
@@ -165,14 +173,16 @@ def _operation(path: Path, number: int, files: Mapping[Key, Path]) -> Operation:
     }
     if block == "TP" and "compressed" in others:
         raise ValueError(
-            f"{others['compressed']}: goes with no job of the tensor processor, allowed is a file "
-            f"next to mesa-nn-{number:03}-000.bin; two recordings in one folder"
+            f"{others['compressed']}: got coefficients for a TP job, allowed are they only next to "
+            f"mesa-nn-{number:03}-000.bin; the folder may hold two recordings"
         )
     return Operation(number, block, words, maps(USUAL_CHIP)[block].decode(words[0]), others)
 
 
 def _words(file: Path, count: int | None = None) -> Array:
-    """Return the first words of a file, or all of them; ValueError if it is too short."""
+    """Return the first ``count`` words of a file, or all of them; ValueError if it has fewer or its
+    last word is cut off.
+    """
     size = file.stat().st_size
     if size % WORD_BYTES or (count and size < WORD_BYTES * count):
         least = ""
@@ -187,11 +197,11 @@ def _words(file: Path, count: int | None = None) -> Array:
 
 
 def _file_bytes(file: Path, begin: int = 0, count: int | None = None) -> bytes:
-    """Return the bytes of a file from ``begin``, all or ``count`` of them."""
+    """Return ``count`` bytes of a file from byte ``begin``, without ``count`` all to its end."""
     if count is None:
         count, size = MOST_BYTES, file.stat().st_size
         if size - begin > MOST_BYTES:
-            raise ValueError(f"{file}: got {size} bytes, allowed are {begin + MOST_BYTES}")
+            raise ValueError(f"{file}: got {size} bytes, allowed are up to {begin + MOST_BYTES}")
     with opened(file) as stream:
         stream.seek(begin)
         return stream.read(count)
@@ -276,12 +286,12 @@ def _starts(operation: Operation, words: Array) -> list[list[tuple[int, int]]]:
 
 
 def _refuse_short_tensors(operation: Operation, buffers: Mapping[str, bytes]) -> None:
-    """Refuse tensors that are shorter than the words of an NN job say."""
+    """Raise ValueError for a recorded tensor with fewer bytes than its NN job's words ask for."""
     for name, size in tensor_bytes(operation.values).items():
         if name in buffers and len(buffers[name]) < size:
             raise ValueError(
                 f"{operation.files[name]}: got {len(buffers[name])} bytes after the "
-                f"tensor's start, the words of the job say {size}"
+                f"tensor's start, allowed are at least the {size} that the job's words ask for"
             )
 
 
@@ -307,8 +317,9 @@ def _plain_cores(sizes: Array) -> int:
 
 
 def _likeliest_chip(path: Path, operations: Sequence[Operation]) -> str:
-    """Return the chip with most of the recorded signs, the first in the table if several have as
-    many."""
+    """Return the chip that has most of the recorded signs; of several with equally many, the first
+    in the table.
+    """
     scores = dict.fromkeys(CHIPS, 0)
     for operation in operations:
         for feature, value in _signs(operation):
@@ -329,7 +340,7 @@ def _signs(operation: Operation) -> Iterator[tuple[str, int]]:
     """Yield the features that a job shows, and their values: 0 for a feature that the chip does
     not have."""
     if operation.block == "TP":
-        if len(operation.blocks) > 1:  # work is shared by all cores or done by one
+        if len(operation.blocks) > 1:  # all cores share the work of a move, or one core does it
             yield "tp_cores", len(operation.blocks)
         return
     if operation.values["no_z_offset"]:
@@ -344,8 +355,8 @@ def _signs(operation: Operation) -> Iterator[tuple[str, int]]:
     used = _plain_cores(np.frombuffer(data, "<u4"))
     if used:
         yield "plain_coefficients", 1
-        # A job of no more channels than it uses cores may leave cores idle, and does not tell how
-        # many the chip has.
+        # A job that uses as many cores as it has channels may leave cores idle, and does not show
+        # how many the chip has.
         if operation.values["out_image_z_size"] > used:
             yield "nn_cores", used
     elif data[0] // 16 == HUFFMAN_VERSION:

@@ -24,8 +24,11 @@ from npulab.quant.layers import Conv2D
 Sides = tuple[tuple[int, int], tuple[int, int]]
 Values = dict[str, Any]
 # Mesa 25.0.7, etnaviv_ml_tp.c
-SMALL_IMAGE = 8  # columns up to which one core moves a single plane
-ONE_CORE_WIDTHS, ONE_CORE_PLANES = (224, 320), 3  # images that one core moves
+SMALL_IMAGE = 8  # an image of one plane with at most this many columns is moved by one core
+ONE_CORE_WIDTHS, ONE_CORE_PLANES = (
+    (224, 320),
+    3,
+)  # an image of one of these widths and of 3 planes is moved by one core
 
 
 @dataclass(frozen=True)
@@ -162,7 +165,10 @@ class Axis(NamedTuple):
 
 class Share(NamedTuple):
     """A core's share of a dimension: ``size`` outputs made of ``inputs`` after ``before`` cells of
-    border; the parts before it have ``read`` inputs and ``written`` outputs."""
+    border.
+
+    ``read`` and ``written`` count the inputs and outputs in the shares of the cores before it.
+    """
 
     size: int
     inputs: int
@@ -172,7 +178,8 @@ class Share(NamedTuple):
 
 
 def shares(outputs: int, inputs: int, step: int, before: int, cores: int) -> Iterator[Share]:
-    """Yield the share of each core: the rest of ``outputs`` divided by the cores that are left.
+    """Yield the share of each core: the outputs that are left, divided by the number of cores that
+    are left.
 
     An output takes ``step`` inputs. The first ``before`` inputs are border, and no share has more
     inputs than there are.
@@ -205,7 +212,7 @@ def reshuffle(
     if small or (width in ONE_CORE_WIDTHS and channels == ONE_CORE_PLANES):
         cores = 1
     sizes = columns, rows, channels
-    # The longest dimension is split, the last of equal ones.
+    # The longest dimension is split over cores; of equally long ones, the last.
     along = 0
     if 4 * channels >= columns:
         along = max(range(3), key=lambda n: (sizes[n], n))
@@ -320,7 +327,7 @@ def _job(x: Axis, y: Axis, planes: Shape, loops: Sequence[Size], ends: Ends) -> 
 
 
 def _with_flush(parts: list[Values]) -> list[Values]:
-    """Return the jobs so that only the last flushes."""
+    """Return the jobs, changed so that only the last of them flushes."""
     for part in parts:
         part["no_flush"] = 1
     parts[-1]["no_flush"] = 0

@@ -17,14 +17,18 @@ from npulab.quant.emulate.addition import weighted
 from npulab.quant.layers import Add, Conv2D, FullyConnected, QuantParams
 
 # Mesa 25.0.7, etnaviv_ml_nn.c
-WIDEST_FULL = 15  # sides of a fully connected layer's kernel
-ADDITION_WIDTHS = (128, 64, 32)  # row lengths of a re-cut image, if one divides a plane
-WIDEST_ADDITION = 63  # the longest row if none of them divides it
+WIDEST_FULL = 15  # the most rows and columns of a fully connected layer's kernel
+ADDITION_WIDTHS = (
+    128,
+    64,
+    32,
+)  # an addition's image is cut anew into rows of the first length that divides a plane
+WIDEST_ADDITION = 63  # the most columns of a row if none of ADDITION_WIDTHS divides the plane
 # Input widths at which V7 splits the planes of a stride 2 depthwise layer.
 NARROW_DEPTHWISE = range(3, 6)
-SPLIT_DEPTHWISE = range(3, 8)  # input widths at which Mesa 25.0.7 splits its kernel
+SPLIT_DEPTHWISE = range(3, 8)  # input widths at which Mesa 25.0.7 splits the kernel of such a layer
 NARROW_POINTWISE = 3  # columns
-MOST_OUTPUTS = 2**14 - 1  # what out_image_z_size holds
+MOST_OUTPUTS = 2**14 - 1  # the largest value of the field out_image_z_size
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +83,10 @@ def as_convolution(layer: Conv2D | FullyConnected | Add, facts: Features) -> Con
 
 
 def _full(layer: FullyConnected) -> Conv2D:
-    """Return the convolution whose kernel is the whole image, cut into the largest rows and columns
-    that divide it."""
+    """Return the convolution that a fully connected layer becomes: its inputs are an image, cut
+    into the largest rows and columns that divide their number, and the kernel has the image's
+    size.
+    """
     outputs, inputs = layer.weights.shape
     width = _divisor(inputs, WIDEST_FULL)
     height = _divisor(inputs // width, WIDEST_FULL)
@@ -97,7 +103,8 @@ def _full(layer: FullyConnected) -> Conv2D:
 
 
 def _addition(layer: Add, facts: Features) -> Conv2D:
-    """Return the convolution over both tensors, one after the other, whose kernel weighs each.
+    """Return the convolution that adds two tensors: its image is both, one after the other, and its
+    kernel has a weight for each.
 
     The kernel is 2x2 with a single cell in use, over two planes that are cut anew; on V8 it is 1x1,
     over twice the channels.
@@ -115,7 +122,8 @@ def _addition(layer: Add, facts: Features) -> Conv2D:
         kernel[0, 0, 0] = weights
         plane = height * width
         columns = _divisor(plane, WIDEST_ADDITION)
-        # The widest length that divides a plane has to win, and is assigned last.
+        # The widths are tried from the narrowest on, so that the widest that divides a plane is
+        # kept.
         for usual in reversed(ADDITION_WIDTHS):
             if plane % usual == 0:
                 columns = usual
@@ -141,12 +149,12 @@ def image_of(layer: Add) -> Shape:
 
 
 def _divisor(of: int, most: int) -> int:
-    """Return the largest divisor up to ``most``."""
+    """Return the largest divisor of a number that is at most ``most``."""
     return max(n for n in range(1, most + 1) if of % n == 0)
 
 
 def _refuse_many(layer: Conv2D | Add, channels: int) -> None:
-    """Refuse too many channels before a dense matrix of them is made."""
+    """Raise ValueError for too many channels, before a dense matrix of them is made."""
     if channels > MOST_OUTPUTS:
         raise ValueError(
             f"lower for vivante: got {layer}, allowed are up to {MOST_OUTPUTS} channels"
@@ -156,7 +164,7 @@ def _refuse_many(layer: Conv2D | Add, channels: int) -> None:
 def plan(
     layer: Conv2D, facts: Features, quirks: Set[str] = frozenset(), addition: bool = False
 ) -> Lowered:
-    """Return the layer at stride 1.
+    """Return the layer as the NN unit runs it, at stride 1.
 
     A layer of stride 2 is pooled or has its planes split; depthwise is made dense if the chip has
     no native depthwise; 1x1 on one channel is made 2x2.

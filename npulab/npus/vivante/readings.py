@@ -1,9 +1,10 @@
-"""Which layer an NN job stands for: the candidates in order, and the rule that chooses one.
+"""Finds the layer that an NN job stands for: the candidates from the plainest on, and the rule that
+chooses one.
 
 The words of an NN job fix its arithmetic, but several layers can be lowered to the same words: a
 stride 2 layer whose planes are split is, for the unit, a stride 1 layer over four times the planes.
-So ``candidates`` yields every layer that the job can stand for, the plainest first, and
-``chosen`` lowers each of them again: the first that gives the same words is the layer.
+So ``candidates`` yields every layer that the job can stand for, the plainest first, and ``chosen``
+lowers each of them again: the first that gives the same words is the layer.
 """
 
 from __future__ import annotations
@@ -75,8 +76,9 @@ class Reading:
     ) -> Conv2D:
         """The layer of weights ``(O, C, kernel_h, kernel_w)`` over an image of (H, W).
 
-        Activation and quantization are the words'.  The recorded scales are used if they give these
-        words, else the weights have all of the scale.
+        Activation and zero points come from the words. The recorded scales are used if they give
+        the multiplier and shift of these words; else the scale of the weights is the whole ratio,
+        and the tensors have a scale of 1.
         """
         values = self.values
         multiplier = values["post_multiplier"], values["post_shift"]
@@ -115,8 +117,8 @@ class Candidate:
 def chosen(r: Reading) -> Candidate:
     """Return the first candidate that lowers to the words of the job.
 
-    If none does (a driver that npulab does not know chose another tile, say), it is the candidate
-    that at least agrees with the planes; among equals the first, which is the plainest.
+    If no candidate does (because a driver that npulab does not know chose another tile, say), the
+    first that at least agrees with the recorded planes is returned.
     """
     seen = []
     agreements = []
@@ -161,7 +163,8 @@ def output_size(values: Values) -> Size:
 
 
 def _agreement(candidate: Candidate, r: Reading) -> tuple[bool, bool]:
-    """Return if a candidate lowers to the words of the job, and if it agrees with its planes.
+    """Return two booleans: a candidate lowers to the words of the job, and it agrees with the
+    recorded planes.
 
     Unsplit planes are cut to the words' sizes when the layer is made, so they agree if the lowered
     layer does not split them either. Split planes have to be of the words' sizes.
@@ -180,7 +183,9 @@ def _agreement(candidate: Candidate, r: Reading) -> tuple[bool, bool]:
 
 
 def _same_tile(low: Lowered, r: Reading) -> bool:
-    """True if a driver, of today or of 2023, gives the words' tile and kernels per core."""
+    """True if a driver, Mesa 25 or one of 2023, picks the words' tile and kernels per core for the
+    plan.
+    """
     share = ceil_div(low.channels, r.facts["nn_cores"])
     wanted = r.values["out_image_tile_y_size"], r.values["kernels_per_core"]
     for quirks in (set[str](), {ODD_STRIDE2_TILE}):
@@ -263,8 +268,11 @@ def _looks_split(r: Reading) -> bool:
 
 
 def _split(r: Reading) -> Iterator[Candidate]:
-    """Yield stride 2 layers whose planes are split: kernel by kernel the image as recorded, then
-    as TP jobs say, else without a border before; depthwise before dense."""
+    """Yield stride 2 layers whose planes are split, depthwise before dense for each kernel size.
+
+    The image is first the recorded one, then the one that TP jobs say; without TP jobs it has no
+    border above and to the left.
+    """
     planes = r.weights.shape[1]
     if planes % 4:
         allowed = "a multiple of 4, with planes that TP jobs split"
@@ -288,8 +296,8 @@ def _split(r: Reading) -> Iterator[Candidate]:
 def _kernel_sizes(joined: Array, axis: int, known: int | None, zero: int) -> list[int]:
     """Return the rows or columns that a joined kernel may have, the likeliest first.
 
-    That is as many as recorded, one less than there are (the kernel was odd), or all of them; what
-    is cut off has to be empty.
+    If the last row or column holds weights, only the joined size is possible. Else the kernel may
+    also be 1 smaller (odd), which is the likelier size unless the joined size was recorded.
     """
     size = joined.shape[axis]
     if np.any(joined.take(size - 1, axis) != zero):
@@ -381,7 +389,9 @@ def _reached(
 
 
 def _by_name(layer: Conv2D, recorded: str | None) -> Iterator[Conv2D]:
-    """Yield the layer with its border by each name that gives it, then with the border in cells."""
+    """Yield the layer with its border given by each padding name that means this border, then by
+    cells.
+    """
     for name in padding_names(layer, (recorded, "valid", "same")):
         yield replace(layer, padding=name)
     yield layer

@@ -23,8 +23,9 @@ from npulab.npus.vivante.facts import CHIPS, EXPECTED, Values, expected, tensor_
 STREAM_ALIGN = 64
 FIRST_PIXEL = 3
 MEMORY = 2**30  # bytes
-LOOPS = 6  # output loops of the tensor processor that have a count; one without is around them
-MOST_ELEMENTS = 2**24  # that a job moves: as many bytes of image
+# Output loops of the tensor processor that have a count; the loop around them goes on without end.
+LOOPS = 6
+MOST_ELEMENTS = 2**24  # the most elements that a TP job may move; each is a byte of the image
 AT_ONCE = 2**18  # elements that are moved in one step, to bound the index arrays
 ADDRESSES = 2**32
 
@@ -94,7 +95,7 @@ def _run(v: Values, data: bytes, buffer: bytes, chip: Features) -> bytes:
     if chip.get("nn_v8"):
         bits = 23
     for channel, accumulators, offset in sums(buffer, image, v, chip):
-        if channel < channels:  # the last cores' shares may reach past it
+        if channel < channels:  # the shares of the last cores may reach past the last channel
             _store(flat, requantized(accumulators, v, bits), offset, v)
     return flat.tobytes()
 
@@ -123,7 +124,9 @@ def _huffman_sums(
     v: Values,
     chip: Features,
 ) -> Iterator[tuple[int, Array, int]]:
-    """Yield the same on V8, which works on codes less 128 and places outputs by their channel."""
+    """Yield (channel, accumulators, output offset) of each kernel on V8, which works on codes less
+    128 and places outputs by their channel.
+    """
     height, width = v["out_image_y_size"], v["out_image_x_size"]
     for channel, bias, weights in device_v8.kernels(buffer, v, chip["nn_cores"]):
         sums, at = np.full((height, width), bias, np.int64), iter(weights)
@@ -146,7 +149,7 @@ def _refuse_unknown(v: Values, chip: Features) -> None:
     rows, columns, step = v["out_image_y_size"], v["out_image_x_size"], _step(v)
     if columns > step * v["out_image_x_stride"] or rows > step * v["out_image_y_stride"]:
         raise Hang("the output is larger than its strides leave room for")
-    room = MEMORY // 8  # accumulators and windows are 8 bytes an element
+    room = MEMORY // 8  # accumulators and windows take 8 bytes for each element
     windows = v["kernel_z_size"] * (rows + 15) * (columns + 15)
     if max(tensor_bytes(v)["output"], windows) > room:
         raise Hang(f"the tensors do not fit the simulated unit's {MEMORY} bytes of memory")
@@ -154,7 +157,9 @@ def _refuse_unknown(v: Values, chip: Features) -> None:
 
 
 def _step(v: Values) -> int:
-    """Return the distance of stored pixels: 2 if the unit pools, else 1."""
+    """Return the distance, in rows and columns, between pixels that are stored: 2 if the unit
+    pools, else 1.
+    """
     if v["pooling"] == FIRST_PIXEL:
         return 2
     return 1
@@ -193,7 +198,10 @@ def _streams(buffer: bytes, v: Values, cores: int) -> list[tuple[BitReader, int]
         size = int.from_bytes(buffer[4 * core : 4 * core + 4], "little")
         idle = core >= v["out_image_z_size"]
         if size % STREAM_ALIGN or (size == 0) != idle or start + size > len(buffer):
-            raise Hang(f"core {core} is given {size} bytes of coefficients")
+            raise Hang(
+                f"core {core} is given {size} bytes of coefficients, an idle core needs 0, a used "
+                f"core a multiple of {STREAM_ALIGN} inside the buffer of {len(buffer)} bytes"
+            )
         if size:
             out.append((BitReader(buffer, 8 * start, 8 * (start + size)), size))
         start += size
@@ -285,11 +293,13 @@ def _cells(
 
 
 class _Weights:
-    """Hands out weight by weight, zero runs expanded."""
+    """Reads a stream weight by weight; a zero run is handed out as that many zero points."""
 
     def __init__(self, reader: BitReader, run_bits: int, zero: int) -> None:
         self.reader, self.run_bits, self.zero = reader, run_bits, zero
-        self.held: list[int] = []  # weights of the last item: its literal, then zero points
+        self.held: list[
+            int
+        ] = []  # the rest of the last item in reverse: its literal, then zero points
 
     def next(self) -> int:
         if not self.held:
@@ -309,9 +319,10 @@ class _Weights:
 
 
 def requantized(accumulators: Array, v: Values, bits: int = 15) -> Array:
-    """Return output codes of accumulators, value by value in whole numbers.
+    """Return output codes of accumulators, value by value, with integers only.
 
-    The multiplier has ``bits`` after its leading 1. V7 counts them in the shift, V8 does not.
+    The multiplier has ``bits`` bits after its leading 1. The shift of V7 counts these bits, that of
+    V8 does not.
     """
     multiplier, shift = 2**bits + v["post_multiplier"], v["post_shift"]
     if bits > 15:
@@ -388,7 +399,7 @@ def _window(t: Values, axis: str) -> tuple[int, int, int]:
 
 
 def _written(t: Values, numbers: Array) -> Array:
-    """Return the address to which each element is written, by its number."""
+    """Return the address to which each element is written, by the element's number."""
     out = np.full(numbers.shape, t["out_image_base_address"], np.int64)
     for loop in range(LOOPS):
         count = t[f"out_loop_{loop}_count"]

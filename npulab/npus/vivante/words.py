@@ -24,16 +24,20 @@ MOST_SHIFT = 128  # post_shift has 7 bits
 
 # Mesa 25.0.7, etnaviv_ml_nn.c; SRAM_START and SMALLEST_CACHE_END also C:update4-vendor.
 SRAM_START, SMALLEST_CACHE_END, SMALL_IMAGE_CACHE = 0x800, 0xA00, 0x800
-MOST_KERNELS = 127  # per core in one superblock
-WIDEST_TILE, WIDE_SPAN, MIDDLE_SPAN = 64, 36, 18  # columns
-TILE_PIXELS, TALLEST_TILE = 64, 4  # of V8
-FIRST_PIXEL = 3  # the raw value of pooling
+MOST_KERNELS = 127  # most kernels per core in a superblock
+WIDEST_TILE, WIDE_SPAN, MIDDLE_SPAN = (
+    64,
+    36,
+    18,
+)  # columns: of a tile (WIDEST), and of a tile with kernel_h - 1 added (SPAN)
+TILE_PIXELS, TALLEST_TILE = 64, 4  # the most pixels and rows of a tile on V8
+FIRST_PIXEL = 3  # the value of the field pooling if the unit keeps the first pixel of each 2x2
 # The byte of the V8 header where stream lengths begin; biases are words after the streams.
 STREAM_LENGTHS, WORD_BYTES = 28, 4
 
 
 def generation(facts: Features) -> str:
-    """Return ``nn_v7`` or ``nn_v8``, whichever feature a chip has."""
+    """Return ``nn_v7`` or ``nn_v8``: the feature that the chip has."""
     if facts.get("nn_v8"):
         return "nn_v8"
     return "nn_v7"
@@ -48,20 +52,26 @@ def multiplier_of(facts: Features, *scales: Any) -> Size:
 
 
 def ratio_of(facts: Features, multiplier: int, shift: int) -> float:
-    """Return the ratio of scales that a post multiplier and shift say."""
+    """Return the ratio of scales (input * weight / output) that a post multiplier and shift stand
+    for.
+    """
     return (2 ** MULTIPLIERS[generation(facts)].bits + multiplier) / 2.0 ** (shift + _kept(facts))
 
 
 def folded_zero(facts: Features, zero_point: int) -> int:
-    """Return how much of the weights' sum a stored bias has less than the layer's: the input zero
-    point, on V8 less 128, because the unit works on codes less 128."""
+    """Return the factor z so that a stored bias is the layer's bias less z times the sum of the
+    weights.
+
+    It is the input's zero point; on V8 the zero point less 128, because the unit works on codes
+    less 128.
+    """
     if facts.get("nn_v8"):
         return zero_point - 128
     return zero_point
 
 
 def _kept(facts: Features) -> int:
-    """Return the bits of fraction that the shift does not count: none on V7."""
+    """Return the bits of fraction that the shift does not count: 0 on V7."""
     if facts.get("nn_v8"):
         return MULTIPLIERS["nn_v8"].bits
     return 0
@@ -94,8 +104,9 @@ def tiling(low: Lowered, facts: Features, quirks: Set[str] = frozenset()) -> Til
 
 
 def interleave(kernel_h: int, tile_w: int, facts: Features) -> int:
-    """Return the interleave mode: how many rows of a narrow tile share a line of the input
-    buffer."""
+    """Return the interleave mode: the number of rows of a narrow tile that stand in one line of the
+    input buffer.
+    """
     span = kernel_h - 1 + tile_w
     if span > WIDE_SPAN:
         return 1
@@ -111,14 +122,14 @@ def interleave(kernel_h: int, tile_w: int, facts: Features) -> int:
         return mode
     if tile_w <= 8:
         mode = 8
-    # The limits look swapped, but the driver has them so.
+    # The two limits look swapped, but the driver has them in this order.
     if span > MIDDLE_SPAN:
         return min(mode, 4)
     return min(mode, 2)
 
 
 def _resident(low: Lowered, tile: Size, mode: int, facts: Features) -> int:
-    """Return the number of kernels whose sums a core has room for."""
+    """Return the number of kernels whose accumulators a core can keep at a time."""
     depth, pointwise = facts["accumulation_depth"], low.kernel[1] == 1
     if not facts.get("nn_v8"):
         fit = depth * mode // tile[0]

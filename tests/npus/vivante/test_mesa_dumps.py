@@ -386,11 +386,11 @@ def as_folder(name: str) -> Callable[[Path], None]:
         (beside("mesa-cmd-002-000.bin", b""), "mesa-cmd-002-000.bin: starts 0 jobs"),
         (
             cut("output", 100),
-            "mesa-output-001-000.bin: got 100 bytes after the tensor's start, the words of the job say 384",
+            "mesa-output-001-000.bin: got 100 bytes after the tensor's start, allowed are at least the 384",
         ),
         (
             cut("input", 191),
-            "mesa-input-001-000.bin: got 191 bytes after the tensor's start, the words of the job say 192",
+            "mesa-input-001-000.bin: got 191 bytes after the tensor's start, allowed are at least the 192",
         ),
         (
             cut("input", 2**40),
@@ -411,14 +411,17 @@ def as_folder(name: str) -> Callable[[Path], None]:
             "mesa-cmd-000-000.bin: starts 4 jobs of block TP, allowed are 3",
         ),
         (beside("mesa-nn-000-000.bin"), "got mesa-nn-000-000.bin and mesa-tp-000-000.bin"),
-        (beside("mesa-nn-001-001.bin"), "mesa-nn-001-001.bin: got part 1, allowed is 0 of nn"),
+        (
+            beside("mesa-nn-001-001.bin"),
+            "mesa-nn-001-001.bin: got core 1, allowed is 0 for a file of kind nn",
+        ),
         (
             beside("mesa-nn-0001-000.bin"),
-            "mesa-nn-001-000.bin: is there as mesa-nn-0001-000.bin too",
+            "mesa-nn-001-000.bin: got mesa-nn-0001-000.bin for the same job and kind too",
         ),
         (
             beside("mesa-compressed-000-000.bin"),
-            "mesa-compressed-000-000.bin: goes with no job of the tensor processor",
+            "mesa-compressed-000-000.bin: got coefficients for a TP job",
         ),
         (as_folder("mesa-output-001-000.bin"), "mesa-output-001-000.bin: is not a file"),
     ],

@@ -13,19 +13,19 @@ from numpy import ndarray as Array
 from npulab.layout.bitstream import BitReader
 from npulab.npus.kit import Item, Unsupported, ceil_div, refuse_if, up
 
-COUNT_BITS = 16  # of the number of kernels per core
-ZRL_BITS = 8  # of the zero-run width; it is at most 8 too
+COUNT_BITS = 16  # bits of the field that counts kernels per core
+ZRL_BITS = 8  # bits of the field for the zero-run width; its largest value is 8 too
 SYMBOLS = 8
-CODE_BITS = 3  # of a byte's code in the Huffman format
-ALIGN = 64  # bytes of the header and of each stream
+CODE_BITS = 3  # bits of a byte's code in the Huffman format
+ALIGN = 64  # the header and each stream are filled up to a multiple of this many bytes
 FIRST_SIZE, SIZE_BYTES = 28, 4  # in the Huffman header: the byte where the stream sizes begin
 BIAS_BYTES = 4
-# The orders as Mesa 25.0.7 writes them, etnaviv_ml_nn_v7.c.
-PLANES_PER_GROUP = 6  # pointwise layers with more outputs than this order needs, see `order`
+# The orders of weights as in Mesa 25.0.7, etnaviv_ml_nn_v7.c; see `order` and `cells`.
+PLANES_PER_GROUP = 6  # planes of a group in the order "six"
 SEVERAL_OUTPUTS = 8
-HEAD_COLUMNS = 3  # these columns of two rows of a wide kernel come before the rest of both
+HEAD_COLUMNS = 3  # the first columns of two rows of a wide kernel come before their other columns
 WIDE_INPUT = 64
-BLOCK = 9  # weights, etnaviv_ml_nn_v8.c
+BLOCK = 9  # weights in a block of the Huffman format, etnaviv_ml_nn_v8.c
 
 
 class Event(NamedTuple):
@@ -96,7 +96,7 @@ class Geometry:
 
     @property
     def per_core(self) -> int:
-        """Kernels per core; in the Huffman format those of the core with most."""
+        """Kernels per core; in the Huffman format, where cores may differ, the most."""
         return ceil_div(self.channels, self.used)
 
     @property
@@ -138,8 +138,9 @@ class Geometry:
 
     @property
     def order(self) -> str:
-        """``six``, ``inter`` or ``seq`` as the driver picks it, ``blocks`` in the Huffman
-        format."""
+        """The order of the weights, named as in the driver: ``six``, ``inter`` or ``seq`` in the
+        plain format, ``blocks`` in the Huffman format.
+        """
         if self.huffman:
             return "blocks"
         if self.kernel_h == self.kernel_w == 1 and self.channels > SEVERAL_OUTPUTS:
@@ -150,14 +151,16 @@ class Geometry:
 
     @property
     def group(self) -> int:
-        """Planes that come together in the plain format."""
+        """The number of planes of a kernel that stand together in the plain format."""
         if self.order == "six":
             return PLANES_PER_GROUP
         return 1
 
     @property
     def block(self) -> int:
-        """Weights of a kernel that come together in the Huffman format, with their completion."""
+        """The number of weights of a kernel that stand together in the Huffman format; the last
+        block of a kernel is filled up to it.
+        """
         if self.depthwise:
             return up(self.kernel_size, BLOCK)
         return BLOCK
@@ -180,9 +183,10 @@ class Geometry:
         return sum(block.kernels for block in self.blocks(core))
 
     def blocks(self, core: int) -> list[Superblock]:
-        """Return one core's superblocks that are not empty."""
+        """Return one core's superblocks, without those that are empty."""
         out, used, full = [], self.used, self.full
-        # The last superblock shares what the full ones leave; the first cores have one more.
+        # Cores share the kernels that the full superblocks leave for the last one; the first cores
+        # have one more if the number does not divide.
         share, more = divmod(self.slots - used * full * (self.superblocks - 1), used)
         for number in range(self.superblocks):
             base, count = used * full * number, full
@@ -209,7 +213,7 @@ class Geometry:
         return out
 
     def events(self, core: int) -> Iterator[Event]:
-        """Yield the steps of one core's stream, in order."""
+        """Yield the steps of one core's stream, in the order of the stream."""
         if self.huffman:
             return self._blocks(core)
         return self._planes(core)
@@ -272,13 +276,14 @@ def refuse_size(buffer: bytes, geometry: Geometry) -> None:
     if g.slots * g.kernel_size > most * len(buffer):
         raise ValueError(
             f"coefficients: got {g.slots} kernels of {g.depth} planes of "
-            f"{g.kernel_h}x{g.kernel_w}, allowed is what {len(buffer)} bytes can hold"
+            f"{g.kernel_h}x{g.kernel_w}, allowed are as many as {len(buffer)} bytes can hold"
         )
 
 
 def refuse_content(content: Coefficients, geometry: Geometry) -> None:
-    """Raise ValueError if a shape is not the geometry's or a zero-run width or symbol is not of the
-    format; Unsupported for zero runs of the vendor."""
+    """Raise ValueError if a shape is not the geometry's, or a zero-run width or symbol is not one
+    that the format has; Unsupported for zero runs of the vendor.
+    """
     c, g = content, geometry
     refuse_if(
         c.runs,
@@ -317,7 +322,7 @@ def words_of(data: bytes) -> Array:
 
 
 def place(bit: int) -> str:
-    """Return where a bit lies, as a text."""
+    """Return the place of a bit as a text: "byte 3 bit 7"."""
     return f"byte {bit // 8} bit {bit % 8}"
 
 

@@ -16,18 +16,22 @@ from numpy import ndarray as Array
 from npulab.layout.bitstream import bits_at
 from npulab.npus.vivante.coefficients.plain import WEIGHT_BITS
 
-# Segments of at most FEW weights are counted from every bit at once, if there are more than OFTEN
-# times as many of them as the longest has weights; for fewer the tables cost more than they save.
+# Segments of at most FEW weights are counted from every bit at once, but only if there are more
+# than OFTEN segments for each weight of the longest: with fewer segments, the tables cost more than
+# they save.
 FEW, OFTEN = 32, 8
-LONG = 256  # weights of a segment that is worth arrays of its own
-LEAPS = (64, 16, 4, 1)  # items whose weights are added at once in the other segments
-CHUNK = 2**14  # bytes that tables are made of at once
-MANY = 2**12  # items of a long segment that are read at once
+LONG = 256  # a segment of more weights than this is counted with arrays of its own
+LEAPS = (64, 16, 4, 1)  # numbers of items that a leap in a shorter segment can pass
+CHUNK = 2**14  # bytes of a stream for which tables are made at a time
+MANY = 2**12  # items of a long segment that are read at a time
 
 
 class Segments(NamedTuple):
-    """Segments that are counted in one way: ``lengths`` in weights, ``gaps`` in bits after each;
-    ``ahead`` are the least bits before each, ``most`` the bits of all at most."""
+    """Segments that are counted in one way.
+
+    ``lengths`` are weights and ``gaps`` the bits after each segment; ``ahead`` are the fewest bits
+    that can lie before each segment, ``most`` the most bits that all can take.
+    """
 
     lengths: list[int]
     gaps: list[int]
@@ -50,8 +54,11 @@ def segments_of(lengths: Array, gaps: Array, zrl: int) -> list[Segments]:
 
 
 def count_items(data: bytes, at: int, groups: list[Segments], zrl: int) -> list[int] | None:
-    """Return the items of the segments from bit ``at``, each up to the item that ends it or goes
-    too far; None if they go past the end of ``data``."""
+    """Return the number of items in each segment from bit ``at``, or None if they go past the end
+    of ``data``.
+
+    A segment's last item is the one with which its weights are complete, or too many.
+    """
     out = list[int]()
     for part in groups:
         count = _count_short
@@ -66,7 +73,7 @@ def count_items(data: bytes, at: int, groups: list[Segments], zrl: int) -> list[
 
 
 def _count_long(data: bytes, at: int, part: Segments, zrl: int) -> tuple[list[int], int] | None:
-    """Return the items of segments of many weights, and the bit after them."""
+    """Return the number of items in each segment of many weights, and the bit after the last."""
     width, out, share = zrl + WEIGHT_BITS, [], 1.0
     for left, gap in zip(part.lengths, part.gaps, strict=True):
         count = 0
@@ -89,7 +96,9 @@ def _count_long(data: bytes, at: int, part: Segments, zrl: int) -> tuple[list[in
 
 
 def _count_short(data: bytes, at: int, part: Segments, zrl: int) -> tuple[list[int], int] | None:
-    """Return the same for segments of few weights, by tables of each bit of a chunk."""
+    """Return the number of items in each segment of few weights, and the bit after the last, by
+    tables that hold an entry for each bit of a chunk.
+    """
     width, out, longest = zrl + WEIGHT_BITS, list[int](), max(part.lengths)
     way = _by_leaps
     if longest <= FEW and len(part.lengths) > OFTEN * longest:
@@ -99,7 +108,8 @@ def _count_short(data: bytes, at: int, part: Segments, zrl: int) -> tuple[list[i
             return None
         done, base = len(out), at // 8
         bits = 8 * min(len(data) - base, CHUNK, part.most // 8 + 1)
-        # No other segment can begin in this chunk.
+        # Only these segments can begin in this chunk: those after them are too far even with the
+        # fewest bits.
         begin = slice(done, int(np.searchsorted(part.ahead, part.ahead[done] + bits)))
         runs = _runs(data[base:], bits + 2 * longest * width, zrl)
         some, at = way(runs, bits, at - 8 * base, part.lengths[begin], part.gaps[begin], zrl)
@@ -109,8 +119,9 @@ def _count_short(data: bytes, at: int, part: Segments, zrl: int) -> tuple[list[i
 
 
 def _runs(data: bytes, bits: int, zrl: int) -> Array:
-    """Return the zero run of an item at each of the first ``bits``; after the end of ``data`` all
-    bits are 0."""
+    """Return the zero run that an item would have if it began at each of the first ``bits`` bits;
+    after the end of ``data`` all bits are 0.
+    """
     room = (bits + zrl) // 8 + 1
     stored = np.frombuffer(data[:room].ljust(room, b"\0"), np.uint8)
     planes = np.unpackbits(stored, bitorder="little")
@@ -129,19 +140,21 @@ def _by_count(
     gaps: list[int],
     zrl: int,
 ) -> tuple[list[int], int]:
-    """Return the items of the segments that begin in the first ``bits`` bits.
+    """Return the number of items in each segment that begins in the first ``bits`` bits, and the
+    bit after the last.
 
-    They are counted for every bit and each length there is.
+    The items are counted from every bit, for each length that a segment has.
     """
     width, longest = zrl + WEIGHT_BITS, max(lengths)
     if 2**zrl + longest > 255:
-        # A sum that is not too large yet must not overflow with the next run.
+        # Runs are cut to the longest segment: a uint8 sum must not overflow when the next run is
+        # added.
         runs = np.minimum(runs, np.uint8(longest))
     weights = runs + np.uint8(1)
     sums, short = np.zeros(bits, np.uint8), np.empty(bits, bool)
     counts, left = {}, {}
     for length in {*lengths}:
-        # The least items of a segment: all of them with the longest runs.
+        # The fewest items of a segment: as many as it has if all runs are the longest.
         counts[length] = np.full(bits, (length - 1) // 2**zrl + 1, np.uint8)
         left[length] = np.ones(bits, bool)
     for items in range(1, longest):
@@ -169,7 +182,9 @@ def _by_leaps(
     gaps: list[int],
     zrl: int,
 ) -> tuple[list[int], int]:
-    """Return the same by leaps of several items, whose weights are known for each bit."""
+    """Return what ``_by_count`` returns, by leaps over several items at once; tables hold the
+    weights that a leap from each bit passes.
+    """
     width, have = zrl + WEIGHT_BITS, 1
     weights = {1: runs.astype(np.uint16) + np.uint16(1)}
     while 4 * have <= max(lengths):

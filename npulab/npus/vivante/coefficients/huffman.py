@@ -33,12 +33,12 @@ from npulab.npus.vivante.coefficients.buffers import (
 VERSION = 1
 ESCAPE_BITS, COUNT_BYTES = 2, 2
 LENGTH_BITS, MOST_LENGTH = 4, 7
-DELAY = 2  # steps from a byte's code to its payload
+DELAY = 2  # a byte's payload comes this many steps after its code
 RUN_LENGTH, RAW_LENGTH = 0, 7  # the bit lengths of a run and of a raw byte, with zero runs
 TABLE_BYTES = 18
 ESCAPED = 2  # the code that an escape follows
-FREE_CODE = 4  # a set free bit of the shortest symbols adds this to their code
-# (symbol, its free bit) by (code, escape)
+FREE_CODE = 4  # for symbols 0 and 1, a free bit that is set adds this to the code
+# The symbol of each (code, escape), and the value of its free bit, None for a symbol without one.
 READ: dict[tuple[int, int | None], tuple[int, int | None]] = {
     (0, None): (0, 0),
     (4, None): (0, 1),
@@ -172,7 +172,9 @@ def _header_items(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
 
 
 def _owners(geometry: Geometry, core: int) -> Iterator[Event]:
-    """Yield the event of each byte of a core's stream; after the weights a pair is completed."""
+    """Yield the event that each byte of a core's stream is for; a byte that fills the last pair is
+    a completion.
+    """
     yield from [Event("kernels per core")] * COUNT_BYTES
     yield from geometry.events(core)
     yield from repeat(Event("completion", None))
@@ -191,7 +193,7 @@ def pairs_of(geometry: Geometry, core: int) -> int:
 
 @dataclass
 class _Byte:
-    """A byte on its way through the steps."""
+    """A byte of which the code was read, and maybe not yet the escape and the payload."""
 
     code: int
     of: Event
@@ -261,7 +263,9 @@ def _payload(byte: _Byte, symbols: tuple[int, ...], runs: bool) -> tuple[int, in
 
 
 def _pairs_with_runs(reader: BitReader, header: Header) -> int:
-    """Return the number of pairs in a stream with zero runs; only the stream's size says it."""
+    """Return the number of pairs in a stream with zero runs, which only the stream's size in bits
+    says.
+    """
     scout, steps = BitReader(reader.data, reader.position, reader.end), 0
     recent = deque[list[_Byte]]([[], []], maxlen=DELAY + 1)
     try:
@@ -275,7 +279,9 @@ def _pairs_with_runs(reader: BitReader, header: Header) -> int:
                 scout.read(width)
             steps += 1
     except EOFError:
-        steps += 1  # the stream is cut: `_stream` reads it again and says where
+        steps += (
+            1  # the stream is cut off: `_stream` reads it again and raises the error with the place
+        )
     return max(steps - DELAY, 0)
 
 
@@ -292,7 +298,7 @@ class _Values:
             self.flush = {0, _flush_codes(1)}
 
     def next(self, bits: int, length: int, of: Event, at: int) -> int:
-        """Return the byte that bits (sign, then magnitude without its leading 1) stand for."""
+        """Return the byte of a payload: its sign, then its magnitude without the leading 1."""
         where = f"coefficients: core {self.core} at {buffers.place(at)}"
         if self.runs and length == RUN_LENGTH:
             if self.left or of.kind == "kernels per core":
@@ -322,7 +328,7 @@ class _Values:
         return value
 
     def refuse_flush(self, at: int, codes: list[_Byte]) -> None:
-        """Raise ValueError for other codes than a flush has."""
+        """Raise ValueError for codes after the last byte that are not the codes of a flush."""
         got = codes[0].code + 2**CODE_BITS * codes[1].code
         if got not in self.flush:
             allowed = " or ".join(map(hex, sorted(self.flush)))
@@ -333,8 +339,11 @@ class _Values:
 
 
 def signed(bits: int, length: int, two: bool) -> int:
-    """Return the byte of sign and magnitude; a negative byte is the complement, with zero runs the
-    ``two``'s complement."""
+    """Return the byte of ``bits``: its sign in bit 0, then its magnitude without the leading 1.
+
+    A negative byte is the complement of its magnitude, with ``two`` (streams with zero runs) the
+    two's complement.
+    """
     magnitude = bits // 2
     if length:
         magnitude += 2 ** (length - 1)
@@ -346,10 +355,10 @@ def signed(bits: int, length: int, two: bool) -> int:
 
 
 def flush_of(geometry: Geometry, core: int) -> int:
-    """Return the codes of the pairs that push the last payloads out: their free bits are set if the
-    number of bytes is odd.
+    """Return the codes of a flush, the pairs after the last byte that push the last payloads out:
+    their free bits are set if the number of bytes is odd.
 
-    With zero runs, the vendor sets them for an even number too.
+    With zero runs, the vendor sets the free bits for an even number too.
     """
     return _flush_codes(bytes_of(geometry, core) % 2)
 

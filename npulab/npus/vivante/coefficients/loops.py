@@ -60,17 +60,18 @@ def runs(words, at, end, zrl, lengths, gaps, zero, counts, out):  # type: ignore
 def decode_pairs(words, at, end, steps, flush, table, values, out):  # type: ignore[no-untyped-def]
     """Decode Huffman steps from bit ``at`` of ``words`` (uint32) to ``out (steps - 2, 2)``.
 
-    Returns the bit after them, or -1 if they go past ``end`` or the last codes are not ``flush``.
-    ``table`` is indexed by two codes and the 4 bits that may be their escapes. An entry has 4 bits
-    each for the bits of codes and escapes, the widths of both payloads, the ways of both bytes.
-    ``values`` is indexed by way and payload.
+    Returns the bit after the steps, or -1 if they go past ``end`` or the last codes are not
+    ``flush``. ``table`` is indexed by two codes and the 4 bits that may be their escapes. Each of
+    the five numbers in an entry has 4 bits: the bits of codes and escapes, the widths of both
+    payloads, the ways of both bytes. ``values`` is indexed by way and payload.
     """
     before = info = np.int64(0)
     for step in range(steps):
         if at >= end:
             return -1
         window = np.int64(window_at(words, at))
-        # `info` is of the codes one step ago; the payloads of this step belong to those before.
+        # `info` describes the codes one step ago; the payloads of this step belong to the codes two
+        # steps ago.
         ready, codes = info, window & CODES
         info = np.int64(table[before | (window & ESCAPES)])
         bits = info & 15
@@ -114,7 +115,7 @@ def encode_pairs(stream, flush, code, escape, payload, out):  # type: ignore[no-
                 byte = stream[step - 2, half]
                 value += payload[byte, 0] * POWERS[bits]
                 bits += np.int64(payload[byte, 1])
-        # A step has at most 26 bits, so with the 31 that may be held it fits 64.
+        # A step has at most 26 bits; with up to 31 bits that are not written yet, it fits into 64.
         buffer += value * POWERS[held]
         held += bits
         total += bits

@@ -1,8 +1,8 @@
 """The Huffman format (V8) with whole arrays: the same bytes and content as ``huffman``, which
 explains each bit.
 
-Where a step begins depends on the two steps before it, so these bits are found step by step; all
-else is done at once.
+Where a step begins depends on the two steps before it, so the first bits of steps are found step by
+step; everything else is read and written with whole arrays.
 """
 
 from __future__ import annotations
@@ -43,8 +43,10 @@ NETWORK = (
     (3, 4),
     (5, 6),
 )
-CHUNK = 2**16  # bytes of a stream whose windows are held at once
-ROOM = 32  # more than the bits of two payloads: both are held in one number
+CHUNK = 2**16  # bytes of a stream whose windows (the next bits from each bit) are held at a time
+# A step's bits before its payloads and the bits of its payloads are held in one number, the first
+# times ROOM: two payloads have fewer bits than this.
+ROOM = 32
 ONES = (2 ** np.arange(9) - 1).astype(np.uint32)
 PAIR_CODES, PAIR_ESCAPES = 2 ** (2 * CODE_BITS), 2 ** (2 * ESCAPE_BITS)
 
@@ -68,7 +70,7 @@ def decode(buffer: bytes, geometry: Geometry, fast: bool = False) -> Coefficient
         if stream is None or not _take(stream, geometry, core, weights):
             return None
         if BitReader(data, bits).read(8 * len(data) - bits):
-            return None  # the fill is not 0
+            return None  # a bit of the fill is 1
         start += len(data)
     if buffer[start + buffers.BIAS_BYTES * geometry.channels :].strip(b"\0"):
         return None
@@ -142,7 +144,9 @@ def _tables(symbols: tuple[int, ...]) -> _Tables:
 def _bytes(
     data: bytes, bits: int, header: huffman.Header, geometry: Geometry, core: int, fast: bool
 ) -> Array | None:
-    """Return the bytes of a stream of ``bits``, or None if it does not end there."""
+    """Return the bytes of a stream, or None if its last step does not end at bit ``bits`` or its
+    last codes are not those of a flush.
+    """
     pairs, tables = huffman.pairs_of(geometry, core), _tables(header.symbols)
     if 2 * CODE_BITS * (pairs + DELAY) > bits:
         return None
@@ -180,7 +184,7 @@ def _bytes(
 
 
 def _steps(data: bytes, bits: int, table: Array, steps: int) -> Array | None:
-    """Return the bit where each step begins, or None if the last does not end at ``bits``."""
+    """Return the bit where each step begins, or None if the last does not end at bit ``bits``."""
     advance, found, at = table.data, array("q", [0]), 2 * CODE_BITS
     codes, escapes = PAIR_CODES - 1, PAIR_CODES * (PAIR_ESCAPES - 1)
     before, payloads = data[0] & codes, 0
@@ -222,8 +226,11 @@ def _parts(
 
 
 def _take(stream: Array, geometry: Geometry, core: int, weights: Array) -> bool:
-    """Put a stream's bytes in their places; False if it has another number of kernels, or a block's
-    completion is not 0."""
+    """Put a stream's bytes into ``weights``.
+
+    Returns False if the stream states another number of kernels than the geometry gives this core,
+    or a byte that fills up a block or the last pair is not 0.
+    """
     g, end = geometry, huffman.bytes_of(geometry, core)
     sound = stream[:COUNT_BYTES].tobytes() == g.kernels(core).to_bytes(COUNT_BYTES, "little")
     for blocks, into in _parts(stream, weights, g, core):
@@ -275,7 +282,7 @@ def _written(stream: Array, tables: _Tables, flush: int) -> tuple[int, bytes]:
 
 
 def _written_fast(stream: Array, tables: _Tables, flush: int) -> tuple[int, bytes]:
-    """Return the same, by a compiled loop."""
+    """Return (bits, bytes) as ``_written`` does, by a compiled loop."""
     from npulab.npus.vivante.coefficients import loops
 
     out = np.zeros(len(stream) // 2 + DELAY + 1, np.uint32)  # a step has at most 24 bits
@@ -286,15 +293,19 @@ def _written_fast(stream: Array, tables: _Tables, flush: int) -> tuple[int, byte
 
 
 def _joined(stream: Array, table: Array) -> tuple[Array, Array]:
-    """Return (values, widths) of pairs of bytes, by a table of (value, width) of bytes."""
+    """Return (values, widths) of the pairs of a stream's bytes: both bytes' entries in a table of
+    (value, width), joined.
+    """
     first, first_bits = table[stream[::2]].T
     second, second_bits = table[stream[1::2]].T
     return first | np.left_shift(second, first_bits), first_bits + second_bits
 
 
 def choose_symbols(weights: Array) -> tuple[int, ...]:
-    """Return the symbol map that the driver picks for ``weights``, uint8 or int8 as in the model:
-    bit lengths by falling count, in the order that its fixed comparisons leave.
+    """Return the symbol map that the driver picks for ``weights``, uint8 or int8 as in the model.
+
+    The map lists bit lengths from the most frequent to the rarest; the driver's fixed comparisons
+    decide between equal counts.
 
     >>> choose_symbols(np.array([0, 3, 3, 0xFF], np.uint8))
     (2, 1, 0, 3, 4, 5, 6, 7)

@@ -70,7 +70,7 @@ def _stream(reader: BitReader, geometry: Geometry, core: int) -> Iterator[Item]:
             f"coefficients: core {core} at {place(at)}: got zero-run width {zrl}, {count} "
             f"kernels per core, allowed is 0 to {ZRL_BITS} and {geometry.per_core}"
         )
-    pending = 0  # weights of the last item that are still to be handed out
+    pending = 0  # weights of the last item that were not yielded yet
     left = geometry.per_core * geometry.kernel_size
     for event in geometry.events(core):
         at = reader.position

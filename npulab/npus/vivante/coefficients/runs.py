@@ -22,9 +22,11 @@ from npulab.npus.vivante.coefficients.plain import WEIGHT_BITS, WORD_BITS
 
 HEAD_BITS = ZRL_BITS + buffers.COUNT_BITS
 WORD_BYTES = WORD_BITS // 8
-TOGETHER = 20_000  # weights of small streams that are read at once
+TOGETHER = 20_000  # streams are read together, up to this many weights
 Streams = list[tuple[Array, Array]]  # weights and words of each stream
-SPARSE = 32  # most weights in a byte of a stream for which an array is made before it is read
+# Of streams with more weights than this in a byte, the items are counted before the array of
+# weights is made.
+SPARSE = 32
 
 
 class Order:
@@ -112,8 +114,9 @@ class Order:
                 into[:, :, self.cells] = kernels
 
     def _parts(self, kernels: Array) -> list[Array]:
-        """Return views of a superblock ``(kernels, planes, cells)`` in stream order: whole groups
-        of planes, the rest."""
+        """Return views of a superblock ``(kernels, planes, cells)`` in stream order: the whole
+        groups of planes, and the planes that are left.
+        """
         (count, planes, cells), group = kernels.shape, self.geometry.group
         whole = planes // group
         groups = kernels[:, : whole * group].reshape(count, whole, group, cells)
@@ -162,7 +165,7 @@ def _with_runs(weights: Array, words: Array, order: Order, zrl: int) -> bytes:
         every = np.full(len(ends), longest - 1, runs.dtype)
         every[last] = runs % longest
         runs = every
-    # All items of one `end` come after the words before it.
+    # All items up to an `end` come after the words that stand before them.
     slots = 1 + np.searchsorted(ends, order.places) + np.arange(len(words))
     values, widths = np.empty((2, 1 + len(ends) + len(words)), np.uint32)
     items = np.ones(len(values), bool)
@@ -176,8 +179,9 @@ def _with_runs(weights: Array, words: Array, order: Order, zrl: int) -> bytes:
 
 
 def _gaps(weights: Array, order: Order) -> tuple[Array, Array]:
-    """Return the weights at which an item must end whatever the zero-run width, and the weights
-    since the end before."""
+    """Return the numbers of the weights that end an item at any zero-run width, and how many
+    weights lie from one to the next.
+    """
     stop = weights != order.geometry.zero_point
     stop[order.breaks - 1] = True
     ends = np.flatnonzero(stop)
@@ -187,8 +191,8 @@ def _gaps(weights: Array, order: Order) -> tuple[Array, Array]:
 def choose_zrl(coefficients: Coefficients, geometry: Geometry, widest: int) -> int:
     """Return the zero-run width that the driver picks; 0 for pointwise layers.
 
-    From the widest down, it is the smallest total of 32-bit words, ties to the narrower; the search
-    stops at the first increase.
+    The driver tries widths from the widest down and stops when the total of 32-bit words grows; it
+    takes the width with the smallest total, of equal ones the narrowest.
     """
     g = geometry
     if g.kernel_h == g.kernel_w == 1:
@@ -260,8 +264,9 @@ def _read(buffer: bytes, stops: list[int], order: Order, fast: bool) -> Coeffici
 
 
 def _split(data: bytes, stops: list[int], order: Order) -> Streams | None:
-    """Return weights and words of streams without runs, or None if one does not end where it
-    should."""
+    """Return weights and words of streams without runs, or None if a stream does not end where its
+    size says.
+    """
     length, out = HEAD_BITS // 8 + order.length + WORD_BYTES * len(order.places), []
     for start, stop in pairwise(stops):
         end = start + length
@@ -313,7 +318,9 @@ def _split_runs(data: bytes, stops: list[int], order: Order, fast: bool) -> Stre
 
 
 def _ends(data: bytes, end: int, stop: int) -> bool:
-    """True if a stream may end at bit ``end`` if the next begins at byte ``stop``."""
+    """True if a stream may end at bit ``end``: between there and byte ``stop``, where the next
+    begins, only fill lies.
+    """
     return end <= 8 * stop < end + 8 * ALIGN and not BitReader(data, end).read(8 * stop - end)
 
 
