@@ -18,7 +18,7 @@ from npulab.npus.ane.source.parameters import OPTIONAL, chain_of, nonlinear_mode
 from npulab.npus.ane.tables import entries, functions
 from npulab.npus.kit import Capture
 
-# numbers of types in the symbols of a file; only the first was seen in a file
+# the number of each element type in a file's symbols; only Float16 was seen in a file
 ELEMENTS = {"Float16": 5, "UInt8": 3, "Int8": 2}
 COEFFICIENTS = "coefficients"
 WEIGHTS = "the weights beside it"
@@ -44,10 +44,10 @@ def beside(folder: Path) -> tuple[dict[str, bytes], dict[str, int]]:
 
 
 def claims(capture: Capture) -> list[Claim]:
-    """Return the claims of the network next to a capture on registers and tensors, and of its
-    weights on the coefficients.
+    """Return the claims of the network next to a capture: on its registers and tensors, and on its
+    coefficients by the network's weights.
 
-    If a register or tensor differs, nothing is claimed of coefficients, which are then those of
+    If a register or tensor differs, nothing is claimed of coefficients, because they belong to
     another layer. Raises ValueError naming the key for a network that is broken.
     """
     if NETWORK not in capture.buffers:
@@ -89,14 +89,16 @@ def _tensor_claims(capture: Capture, network: Network) -> Iterator[Claim]:
 
 
 def _table_claims(capture: Capture, network: Network) -> Iterator[Claim]:
-    """Yield a claim on the function of the one activation table, if both sides are known."""
+    """Yield a claim on the function of the one activation table, if network and capture both name
+    one.
+    """
     tasks = agreement.values_of(capture)
     users = [task for task in tasks if task.get("NE.MACCfg.NonlinearMode") == TABLE_MODE]
     if COEFFICIENTS not in capture.buffers or len(users) != 1 or not network.units:
         return
     chain = chain_of(network)
     name = chain.neuron.lower().replace("_", "")
-    # other activations are made of several steps, and the table is one of them
+    # the compiler makes other activations of several steps, of which the table is one
     direct = {known.replace("_", ""): known for known in functions.FITS}
     if chain.main.type != "Neuron" or nonlinear_mode(chain) != TABLE_MODE or name not in direct:
         return
@@ -113,8 +115,9 @@ def _table_claims(capture: Capture, network: Network) -> Iterator[Claim]:
 
 
 def _weight_claims(capture: Capture, network: Network) -> Iterator[Claim]:
-    """Yield a claim on the weights of the network's convolution, and one on its bias, if both sides
-    have them."""
+    """Yield a claim on the weights of the network's convolution, and one on its bias, each if both
+    the network and the capture have them.
+    """
     if COEFFICIENTS not in capture.buffers:
         return
     wanted = _source(capture, network)

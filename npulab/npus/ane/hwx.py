@@ -25,14 +25,15 @@ from npulab.npus.kit import refuse_if, refusing
 
 MAGIC, MAGIC_64 = 0xBEEFFACE, 0xFEEDFACF
 SEGMENT, THREAD, IDENT, SYMBOLS = 0x19, 0x04, 0x08, 0x02
-PLACES = (0x06, 0x40)  # place of a tensor: compilers up to 5, compilers 7 and later
+# Commands that place a tensor: of compilers up to 5, of compilers 7 and later.
+PLACES = (0x06, 0x40)
 PROGRAM, PROGRAM_LATER, TENSOR = 1, 4, 3  # flavours of thread commands; 4 on H17 (second-hand)
 INPUT, OUTPUT = 1, 2
 BARS = 256
 STABS_TENSOR, STABS_TYPE = 0x20, 0x80
 ADDRESS_END = 2**32  # base addresses have 32 bits
 MOST_BYTES = 2**30
-MOST_NAMES = 2**24  # bytes of all names of symbols
+MOST_NAMES = 2**24  # most bytes of all symbols' names together
 KINDS = {INPUT: "input", OUTPUT: "output"}
 STRIDES = ("batch", "channel", "row", "column", "depth")
 
@@ -42,7 +43,7 @@ HEAD, COMMAND, SEGMENT_HEAD, SECTION, SYMBOL_TABLE = itemgetter(
 PLACE, WIDE_PLACE, THREAD_HEAD, PROGRAM_THREAD, TENSOR_THREAD = itemgetter(
     "place", "wide place", "thread", "program thread", "tensor thread"
 )(STRUCTURES)
-# a file has many symbols and relocations, which numpy reads at once
+# A file has many symbols and relocations: numpy reads all of them in one step.
 SYMBOL = np.dtype(
     [("name", "<u4"), ("type", "u1"), ("section", "u1"), ("description", "<u2"), ("value", "<u8")]
 )
@@ -138,12 +139,14 @@ class Hwx:
 
     @property
     def compiler(self) -> str:
-        """The compiler's version, "" if the file does not say it."""
+        """The compiler's version; "" if the file does not state it."""
         found = VERSION.search(self.identity)
         return found[1] if found else ""
 
     def section(self, segment: str, name: str) -> Section:
-        """Return the first section of a name; raises ValueError with the names in the file."""
+        """Return the first section of a name; raises ValueError with the names of all sections if
+        there is none.
+        """
         names = []
         for section in self.sections:
             if (section.segment, section.name) == (segment, name):
@@ -170,7 +173,7 @@ def read(data: bytes, where: str = "hwx") -> Hwx:
 
 def _read_whole(data: bytes) -> Hwx:
     if len(data) > MOST_BYTES:
-        raise ValueError(f"got {len(data)} bytes, allowed are {MOST_BYTES}")
+        raise ValueError(f"got {len(data)} bytes, allowed are up to {MOST_BYTES}")
     head = _parse(HEAD, data, 0, "header")
     if head.magic not in (MAGIC, MAGIC_64):
         raise ValueError(
@@ -286,7 +289,7 @@ def _commands(data: bytes, head: Any) -> Iterator[tuple[int, int, int]]:
 
 
 def _apart(parts: list[tuple[int, int, str]], what: str) -> None:
-    """Refuse parts (begin, end, name) that overlap."""
+    """Raise ValueError if two parts (begin, end, name) overlap."""
     filled = sorted(part for part in parts if part[1] > part[0])
     for (begin, end, before), (start, stop, name) in pairwise(filled):
         if start < end:
@@ -427,7 +430,7 @@ def _symbols(data: bytes, begin: int, end: int) -> tuple[Symbol, ...]:
 
 
 def _inside(data: bytes, begin: int, size: int, what: str, got: str) -> None:
-    """Refuse bytes that reach past the end of the file."""
+    """Raise ValueError for bytes that reach past the end of the file."""
     if begin + size > len(data):
         raise ValueError(
             f"{what}: got {got} from byte {begin:#x}, the file has {len(data):#x} bytes"

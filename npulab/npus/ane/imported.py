@@ -16,8 +16,10 @@ from npulab.npus.kit import Capture, Job, first_bytes, read_bounded, refusing, u
 
 CHIP_OF = {facts["cpusubtype"]: chip for chip, facts in CHIPS.items()}
 SUFFIX, BLOB = ".hwx", ".bin"
-USUAL_BAR = 1  # of the coefficients in every file seen; a capture keeps only another number
-DEPTH = 3  # folders below the given folder
+# Number of the coefficients' base address in every file that was seen; a capture states only
+# another number.
+USUAL_BAR = 1
+DEPTH = 3  # levels of folders below the given folder that are searched
 TEXT, CONST = ("__TEXT", "__text"), ("__TEXT", "__const")
 # fields that say that a task reads coefficients: on H13, on H14 and later, and on H11
 KERNEL = ("Header.Header[9].KBE0", "KernelDMASrc.MasterConfig.MasterEnable", "Header.Header[6].KBE")
@@ -78,7 +80,7 @@ def compiled(data: bytes, name: str, where: str) -> Capture:
     jobs = []
     for task in _listed(found, program, chip, where):
         jobs.append(Job.from_writes(block, task.job_writes, registers[block]))
-    # a tensor may have any name, also the two that follow
+    # a tensor may have any name, also the two names that are added next
     addresses = {}
     for tensor in found.tensors:
         if tensor.address is not None:

@@ -39,8 +39,9 @@ class TensorPlace(NamedTuple):
 
 @dataclass
 class Wiring:
-    """The layers found so far, in order; a node is a layer's number or, below 0, an input of the
-    network."""
+    """The layers found so far, in the order of tasks; a node is a layer's number or, below 0, an
+    input of the network.
+    """
 
     inputs: tuple[int, ...]
     layers: list[Layer] = field(default_factory=list)
@@ -57,12 +58,12 @@ class Wiring:
 def resolve(
     wired: Wiring, place: TensorPlace | None, in_l2: int | None, task: int, surface: Surface
 ) -> int:
-    """Return the node whose value a source reads."""
+    """Return the node whose value a task reads from memory (``place``) or L2."""
     if place is None:
         if in_l2 is None or wired.shapes.get(in_l2, surface) != surface:
             raise Unsupported(
-                f"task {task}: L2.SourceCfg.SourceType: got a source in L2, no task before left "
-                f"one of {surface.shape} there"
+                f"task {task}: L2.SourceCfg.SourceType: got a source of {surface.shape} in L2, "
+                "covered is a result that the task before left there"
             )
         return in_l2
     if place.bar in wired.memory:
@@ -91,10 +92,10 @@ def write(wired: Wiring, place: TensorPlace, node: int, task: int) -> None:
 
 
 def whole(wired: Wiring, bar: int, last: int | None, wanted: TensorPlace) -> tuple[int, Surface]:
-    """Return the node and the sizes of the results that tasks wrote at a base address: one result,
-    or several one after another.
+    """Return the node and the sizes of the results that tasks wrote at a base address.
 
-    With ``last`` all results count, else those at the place of ``wanted``.
+    Several results must lie one after another: they become a ``Concat``. With ``last`` all results
+    count, else those at the place of ``wanted``.
     """
     begin = 0
     chosen = sorted(wired.memory[bar], key=lambda part: part[0].offset)
@@ -111,8 +112,8 @@ def whole(wired: Wiring, bar: int, last: int | None, wanted: TensorPlace) -> tup
     if not joined or (last is None and total != wanted.surface):
         got = ", ".join(f"{place.surface.shape} at {place.offset:#x}" for place in places)
         raise Unsupported(
-            f"base address {bar}: got {got or 'nothing'} written, covered are parts of "
-            f"{wanted.surface.shape} one after another from {begin:#x}"
+            f"base address {bar}: got {got or 'nothing'} written, covered are results that make up "
+            f"{wanted.surface.shape}, one after another from byte {begin:#x}"
         )
     if len(chosen) == 1:
         return chosen[0][1], total
@@ -144,9 +145,9 @@ def network(wired: Wiring, node: int) -> Layer | Network:
 # fields of other generations have the same names, but no file confirms their meaning
 BLOCK = "H13"
 COEFFICIENT_BAR = 1
-NEURAL, PLANAR_TWO = 0, 3  # task types
-CONVOLUTION = 0  # NE.MACCfg.OpMode
-SUBTRACTED = 3  # PE.Cfg.SecSrc
+NEURAL, PLANAR_TWO = 0, 3  # task types: neural engine, planar engine with two sources
+CONVOLUTION = 0  # value of NE.MACCfg.OpMode for a convolution
+SUBTRACTED = 3  # value of PE.Cfg.SecSrc if the second source is subtracted
 KINDS = {0: "add", 1: "multiply", 2: "maximum", 3: "minimum"}
 
 
@@ -254,7 +255,7 @@ class TaskValues:
 
     @property
     def section(self) -> bytes:
-        """The bytes that the base address of the coefficients points to."""
+        """The bytes from the base address of the coefficients on."""
         bar = self.capture.parameters.get("coefficients_bar", COEFFICIENT_BAR)
         self.expect({"Header.Header[9].KBE0": (1,), "Header.Header[9].KBase0": (bar,)})
         return buffer_of(self.capture, "coefficients")
@@ -426,7 +427,7 @@ def _convolution(task: TaskValues, source: Surface, result: Surface) -> tuple[Co
             f"padding gives {layer.output_shape}"
         )
     groups = v["Common.GroupConvCfg.NumGroups"]
-    if groups > 1:  # they lie one after another
+    if groups > 1:  # the engines' buffers lie one after another
         task.expect(
             {
                 "TileDMASrc.GroupStride.Stride": (source.bytes // groups // UNIT,),

@@ -67,7 +67,9 @@ def table_of(layer: Activation, table: entries.Table | bytes | None = None) -> e
             f"allowed is a table, or one of {', '.join(functions.FITS)}"
         )
     if not np.array_equal(tables.outputs(table), layer.outputs, equal_nan=True):
-        raise refused(f"outputs: got others than those of {table!r}, allowed are the same")
+        raise refused(
+            f"outputs: got outputs that {table!r} does not give, allowed are those of the table"
+        )
     return table
 
 
@@ -87,7 +89,10 @@ def activation(
 
 def name_of(table: entries.Table) -> str:
     """Return the function whose table has the same form and, within 2**-6, the same knots (or
-    lines); "table" and its kind if there is none."""
+    lines).
+
+    Returns "table" and its kind if no function has.
+    """
     near, best = 2.0**-6, f"table {table.kind_name}"
     for name, known in _fits().items():
         distance = _distance(table, known)
@@ -102,7 +107,9 @@ def _fits() -> dict[str, entries.Table]:
 
 
 def _distance(a: entries.Table, b: entries.Table) -> float:
-    """Return how far knots are apart at most; infinite for tables of another form."""
+    """Return the largest distance between knots of two tables; infinite for tables of different
+    form.
+    """
     if (a.kind, a.symmetry, a.step_exponent) != (b.kind, b.symmetry, b.step_exponent):
         return np.inf
     if a.step_exponent == entries.NO_STEP:
@@ -116,9 +123,11 @@ def refused(why: str) -> ValueError:
 
 Planned = Conv2D | Elementwise | Activation | Concat
 Single = Planned | FullyConnected
-FIRST_BAR = 4  # 0 is the tasks, 1 the coefficients, 2 and 3 results between tasks
-FLOAT16 = 5  # element code of tensors
-MOST_SIDE, MOST_CHANNELS = 2**15 - 1, 2**17 - 1  # Win, Cin
+# Base address of the first tensor; 0 is the tasks, 1 the coefficients, 2 and 3 results between
+# tasks.
+FIRST_BAR = 4
+FLOAT16 = 5  # code of float16 as a tensor's element type
+MOST_SIDE, MOST_CHANNELS = 2**15 - 1, 2**17 - 1  # largest values of the fields Win and Cin
 RELU, TABLE = 1, 2
 PLANAR_OPS = {
     "add": 0,
@@ -203,7 +212,7 @@ def names_of(layer: Single, names: Sequence[str]) -> tuple[str, ...]:
     """Return the names of a layer's inputs and output: the given names, or ``input``, ``input1``,
     ..., ``output``.
 
-    Raises ValueError for names that are alike, empty or not as many as the tensors.
+    Raises ValueError if two names are equal, one is empty, or there are more or fewer than tensors.
     """
     count = len(input_shapes(layer))
     if not names:
@@ -211,7 +220,7 @@ def names_of(layer: Single, names: Sequence[str]) -> tuple[str, ...]:
     names = tuple(names)
     if len({*names}) != count + 1 or not all(names):
         raise ValueError(
-            f"names: got {names}, allowed are {count + 1} different ones, the output's last"
+            f"names: got {names}, allowed are {count + 1} different names, the output's last"
         )
     return names
 
@@ -271,7 +280,7 @@ def _is_relu(layer: Activation) -> bool:
 def as_convolution(layer: FullyConnected) -> Conv2D:
     """Return a fully connected layer as a 1x1 convolution; ValueError for quantized layers."""
     if layer.dtype != "float16":
-        raise refused(f"got {layer!r}, allowed is float16")
+        raise refused(f"got {layer!r} of {layer.dtype}, allowed is a layer of float16")
     return as_1x1(layer)
 
 
@@ -473,7 +482,9 @@ def _surface(shape: tuple[int, ...]) -> Surface:
 
 
 def _half(name: str, value: Any) -> int:
-    """Return the bits of a constant that is an fp16 number."""
+    """Return the 16 bits of a constant; raises ValueError for a constant that is not an fp16
+    number.
+    """
     refuse_if(np.ndim(value), name, "one for each channel", "is one number", refused)
     with np.errstate(over="ignore"):
         half = np.float16(value)

@@ -17,11 +17,11 @@ from npulab.npus.ane.tables import entries
 from npulab.npus.kit import Capture, Item, buffer_of
 from npulab.quant.layers import Conv2D, Layer, Network
 
-# kinds of the slots of an activation table, in order
+# The kind of each slot of an activation table, from slot 0 on.
 SLOTS = [*4 * ["limit"], *33 * ["knot"], *4 * ["line"], "step", "mode", *21 * ["fill"]]
 FIRST_KNOT = SLOTS.index("knot")
 CONVOLUTION = ("input channels", "kernel_h", "kernel_w", "stride_h", "stride_w")
-KERNEL = ("Kh", "Kw", "Sy", "Sx")  # of ConvCfg
+KERNEL = ("Kh", "Kw", "Sy", "Sx")  # fields of ConvCfg
 
 
 def recode(capture: Capture) -> bytes:
@@ -132,7 +132,7 @@ def _slots(data: bytes, begin: int) -> Iterator[Item]:
 
 
 def _filled(items: list[Item], end: int) -> Iterator[Item]:
-    """Yield the items, and fill for the bits between them."""
+    """Yield the items, and an item of kind fill for the bits between two of them."""
     place = 0
     for item in [*items, Item(end, 0, "fill")]:
         if item.bit > place:

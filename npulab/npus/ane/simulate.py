@@ -21,17 +21,18 @@ from npulab.npus.kit.fields import expect, hang_if, values_of
 
 HALF = np.dtype("<f2")
 ALIGN = 64  # bytes: the unit of strides, bases and sizes
-# where a tensor comes from and goes to: memory, the next task, the L2 memory
+# Codes of where a tensor is read or written: memory, from task to next task, L2.
 DMA, CHAINED, RESIDENT = 2, 3, 0
 BYPASS = 4
 RELU, TABLE = 1, 2
-NE, PE_BINARY, PE_REDUCE = 0, 3, 5  # task types
+NE, PE_BINARY, PE_REDUCE = 0, 3, 5  # the types of tasks that are simulated
 OPERATIONS = (np.add, np.multiply, np.maximum, np.minimum)
-SUBTRACT = 3  # of the second source
-MOST = 2**23  # elements of a tensor, so that a broken size takes no more than 64 MiB
+SUBTRACT = 3  # the value of PE.Cfg.SecSrc if the second source is subtracted
+MOST = 2**23  # most elements of a tensor, so that a broken size takes at most 64 MiB
 
 TABLE_BYTES = 128
-SMALL_LANES, LANES = 4, 2  # the least that a mask has bits for
+# A mask has bits for at least this many lanes (outputs up to 8 x 8, larger).
+SMALL_LANES, LANES = 4, 2
 
 Values = Mapping[str, int]
 Weight = tuple[float, int, int, int]  # value, input channel of its group, row, column of the kernel
@@ -42,14 +43,16 @@ class Memory:
     """Bytes at the base addresses, by their number, and tensors that tasks leave in the chip."""
 
     given: dict[int, bytes]
-    names: dict[int, str]  # of the buffers that a capture has for the base addresses
+    names: dict[int, str]  # the capture's buffer at each base address
     written: dict[int, Array] = field(default_factory=dict)
-    resident: dict[int, Array] = field(default_factory=dict)  # by address in L2
+    resident: dict[int, Array] = field(default_factory=dict)  # tensors in L2 by their address there
     chained: Array | None = None
-    last: int = -1  # the base that was written last
+    last: int = -1  # number of the base address that was written last
 
     def read(self, bar: int, places: Array) -> Array:
-        """Return float16 at bytes of a base; raises Hang for bytes that nothing has written."""
+        """Return the float16 numbers at these bytes from a base address; raises Hang for bytes that
+        nothing has written.
+        """
         content = self.written.get(bar, self.given.get(bar))
         if content is None:
             wanted = ""
@@ -62,7 +65,9 @@ class Memory:
         return data[: len(data) // 2 * 2].view(HALF)[places // 2]
 
     def write(self, bar: int, places: Array, values: Array) -> None:
-        """Set float16 at bytes of a base; bytes between them that are new become 0."""
+        """Set the float16 numbers at these bytes from a base address; bytes between them that did
+        not exist become 0.
+        """
         end = int(places.max(initial=0)) + HALF.itemsize
         old = self.written.get(bar, np.zeros(0, np.uint8))
         if len(old) < end:
@@ -163,9 +168,9 @@ def _second(v: Values, memory: Memory) -> Array:
 
 
 def _left(memory: Memory, place: int, broadcast: int) -> Array:
-    """Return the tensor that a task left in L2.
+    """Return the tensor that an earlier task left in L2.
 
-    A tensor that is broadcast has a number for each row, as a reduction by rows leaves it.
+    A tensor that is broadcast has one number for each row, as a reduction of rows leaves it.
     """
     if place not in memory.resident:
         raise Hang(f"its source lies in L2 at {16 * place:#x}, where no task left anything")
@@ -185,7 +190,9 @@ def _base(v: Values, tensor: str) -> int:
 
 
 def _places(v: Values, tensor: str, shape: tuple[int, ...]) -> Array:
-    """Return the bytes of the elements of a tensor (groups, C, H, W) from its base address."""
+    """Return the bytes, counted from the base address, at which the elements of a tensor (groups,
+    C, H, W) begin.
+    """
     _refuse_large(shape)
     fields = TENSORS[tensor]
     group, plane, row, column = np.ogrid[tuple(map(slice, shape))]
@@ -381,9 +388,10 @@ def _stream(v: Values, data: bytes, engine: int, what: str, size: int) -> bytes:
 
 
 def _planes(engine: int, share: int, most: int) -> Iterator[tuple[int, int]]:
-    """Yield first channel and lanes of an engine's planes.
+    """Yield (first channel, lanes) of an engine's planes.
 
-    All sixteen engines have a plane of as many lanes, ever fewer at the end.
+    All sixteen engines have a plane with this number of lanes; towards the end planes have fewer
+    lanes.
     """
     begin = 0
     while begin < share:

@@ -29,7 +29,8 @@ from npulab.npus.kit import WORD_BYTES, refuse_if
 
 # Bits of a record's first word, (lsb, width)
 PLACE, COUNT, SELECTOR, MASK, SPARSE = (0, 15), (15, 6), (21, 10), (15, 16), (31, 1)
-OLD_PLACE, OLD_COUNT = (0, 26), (26, 6)  # up to H13
+# Chips up to H13: bits of a record's address and of its count of values.
+OLD_PLACE, OLD_COUNT = (0, 26), (26, 6)
 
 
 def cut(word: int, bits: tuple[int, int]) -> int:
@@ -150,7 +151,7 @@ def split(
 
 
 def first_broken(words: Array, starts: Array, ends: Array) -> int | None:
-    """Return the first of many runs of compact records that ``split`` would refuse, or None.
+    """Return the number of the first run of compact records that ``split`` would refuse, or None.
 
     All runs advance by a record at a time. ``words`` are those of the section ``(n,) uint32``; a
     run goes from word ``starts[i]`` to ``ends[i]``, excluded.
@@ -175,19 +176,22 @@ def first_broken(words: Array, starts: Array, ends: Array) -> int | None:
 
 
 MOST_TASKS = 2**16  # a task id has 16 bits
-SIZE, TDE = 1, (24, 1)  # header word with the size of the next task; bit of the word of flags
-# where the coefficient stream's registers begin, the first record of every task seen
+# The header word that has the next task's size; the bit in the word of flags.
+SIZE, TDE = 1, (24, 1)
+# The first register of the coefficient stream; every task that was seen begins with its record.
 KERNEL = 0x1F800
-ALIGN = 16  # bytes: the kernel section of a bare file follows its last task so
+# Bytes: the kernel section of a bare file begins at the next multiple of this after the last task.
+ALIGN = 16
 
 
 class Form(NamedTuple):
-    """How tasks of a list are linked: words of a header without DTID, the header word of the flags,
-    that of the next task's place, bits (lsb, width) of the next task's size.
+    """How the tasks of a list are linked.
 
-    ``size`` are the words of a task without DTID if nothing states its size (0: it ends with its
-    records). ``known`` are the addresses of registers; without them the list is in order, with
-    zeros between its tasks.
+    ``words`` counts the words of a header without DTID. ``flags`` is the header word of the flags,
+    ``pointer`` that of the next task's place; ``next_size`` are the bits (lsb, width) of the next
+    task's size. ``size`` are the words of a task without DTID if nothing states its size (0: it
+    ends with its records). ``known`` are the addresses of registers; without them the tasks lie in
+    the order of the list, with zeros between them.
     """
 
     words: int
@@ -198,14 +202,14 @@ class Form(NamedTuple):
     known: frozenset[int] = frozenset()
 
     def held(self, words: Sequence[int]) -> int:
-        """Return the words of the header that a task begins with."""
+        """Return the number of words that the header at the beginning of a task has."""
         return self.words + (len(words) > self.flags and cut(words[self.flags], TDE))
 
 
 REGISTERS = frozenset(offset for offset in TABLES["H13"].index if offset < HEADER)
 H13 = Form(CHIPS["h13"]["header_words"], 6, 7, (16, 9), known=REGISTERS)
 H11 = Form(CHIPS["h11"]["header_words"], 4, 5, (16, 8), 83)
-MOST_WORDS = 2 * len(TABLES["H13"]) + H13.words  # of a task of unknown size
+MOST_WORDS = 2 * len(TABLES["H13"]) + H13.words  # most words of a task whose size nothing states
 
 
 @dataclass(frozen=True)
@@ -235,7 +239,7 @@ class Task:
 
     @property
     def placed(self) -> Iterator[tuple[int, Record]]:
-        """Pairs of a record's byte in the task and the record."""
+        """Pairs of (byte in the task, record)."""
         place = WORD_BYTES * self.header_words
         for record in self.records:
             yield place, record
@@ -269,7 +273,7 @@ def read_list(
     """
     tasks: list[Task] = []
     at, size = first, words
-    taken = np.zeros(len(text) // WORD_BYTES, bool)  # words that a task has already
+    taken = np.zeros(len(text) // WORD_BYTES, bool)  # words that another task has
     if not form.known and len(text) % WORD_BYTES:
         raise ValueError(f"{where}: got {len(text)} bytes, allowed is a multiple of {WORD_BYTES}")
     while True:
@@ -278,7 +282,9 @@ def read_list(
             got = "one task more"
             if at % WORD_BYTES:
                 got = "an offset that is not a multiple of 4"
-            raise ValueError(f"{what}: got {got}, allowed are {MOST_TASKS} tasks on whole words")
+            raise ValueError(
+                f"{what}: got {got}, allowed are up to {MOST_TASKS} tasks on whole words"
+            )
         task = _task(text, at, size, form, what)
         covered = taken[at // WORD_BYTES : task.end // WORD_BYTES]
         if covered.any():
@@ -337,7 +343,9 @@ def _task(text: bytes, at: int, size: int | None, form: Form, what: str) -> Task
 
 
 def _refuse_disorder(text: bytes, task: Task, pointer: int, what: str) -> None:
-    """Refuse a next task (0: none) before a task's end, and anything but zeros between them."""
+    """Raise ValueError for a next task (0: none) that begins before this task's end, and for words
+    between them that are not 0.
+    """
     following = pointer or len(text)
     if pointer and (not task.end <= following < len(text) or following % WORD_BYTES):
         raise ValueError(
@@ -346,8 +354,8 @@ def _refuse_disorder(text: bytes, task: Task, pointer: int, what: str) -> None:
         )
     if text.count(0, task.end, following) != following - task.end:
         raise ValueError(
-            f"{what}: got something after it, allowed is zeros from byte {task.end:#x} to "
-            f"{following:#x}"
+            f"{what}: got bytes after it that are not 0, allowed are zeros from byte "
+            f"{task.end:#x} to {following:#x}"
         )
 
 
@@ -368,8 +376,8 @@ def make(header: Sequence[int], records: Sequence[Record], form: Form = H13) -> 
 def records(writes: Sequence[tuple[int, int]], offset: int = 0) -> Task:
     """Return the task at a byte of its section from its writes, as ``Task.job_writes`` gives them.
 
-    Neighbouring registers go into one record. Raises ValueError if the header's words are not all
-    there and in order.
+    Writes of neighbouring registers go into one record. Raises ValueError if a word of the header
+    is missing or the words are not in order.
     """
     header = [write for write in writes if write[0] >= HEADER]
     if [place for place, _ in header] != [HEADER + WORD_BYTES * i for i in range(len(header))]:
@@ -421,7 +429,7 @@ def is_task(data: bytes) -> bool:
 
 FRAME = 16  # bytes: the step of tasks of H14 and later, and the size of the preamble
 PREAMBLE = (1).to_bytes(FRAME, "little")
-# bits (lsb, width) of the first and of the last header word
+# Bits (lsb, width): of the task's size in the first header word, of TDE in the last.
 TASK_SIZE, LATER_TDE = (16, 11), (1, 1)
 
 

@@ -65,15 +65,15 @@ class TaskStep:
 
     @property
     def active(self) -> int:
-        """Engines at work: one for each channel of a group, at most all."""
+        """The number of engines that work: one for each channel of a group, at most all."""
         return min(ENGINES, self.result.channels // self.kernel.parts)
 
 
-CELL = 16  # bytes of a stride in L2
-L2_CELLS = 2**21 // CELL  # 2 MiB
+CELL = 16  # strides in L2 count units of this many bytes
+L2_CELLS = 2**21 // CELL  # L2 has 2 MiB
 LINE, BANKS = UNIT // CELL, 16
-# pixels (high, wide) of a work unit by the code of ShPref, ShMin and ShMax; the last shape only in
-# small-source mode
+# Pixels (high, wide) of a work unit, by the code in ShPref, ShMin and ShMax; the last shape is used
+# in small-source mode only.
 SHAPES = ((2, 128), (4, 64), (8, 32), (16, 16), (8, 8))
 SMALL = len(SHAPES) - 1
 
@@ -177,8 +177,8 @@ def result_strides(step: TaskStep) -> tuple[int, int, int]:
 
 
 def second_base(end: int) -> int:
-    """Return the cell of the second source after the first: at 64 bytes, not on bank 0 of 16 (a
-    guess).
+    """Return the cell in L2 at which the second source begins, after the first: a multiple of 64
+    bytes that is not on bank 0 of 16 (a guess).
 
     >>> [second_base(cells) for cells in (66, 528, 2048, 4128, 18816)]
     [68, 528, 2052, 4128, 18820]
@@ -198,8 +198,9 @@ def patch_width(step: TaskStep) -> int:
 
 
 def patch_height(step: TaskStep) -> int:
-    """Return log2 of the rows of a planar task's patch: those of the tile if they are a power of
-    two, else one row."""
+    """Return log2 of the rows of a planar task's patch: the rows of its tile if they are a power of
+    two, else one row.
+    """
     rows = tile_height(step)
     if rows == 2 ** log2_up(rows):
         return log2_up(rows)
@@ -229,7 +230,7 @@ def log2_up(number: int) -> int:
 
 
 ROWS = read_rows(HERE / "tasks.csv")
-# first register and number of registers of each record, in the order of compilers
+# (First register, number of registers) of each record, in the order in which compilers write them.
 RECORDS = (
     (0x1F800, 62),
     (0x00000, 16),
@@ -239,7 +240,8 @@ RECORDS = (
     (0x0C800, 5),
     (0x17800, 7),
 )
-COMPACT = ((0x1F800, 18), (0x1F8C8, 12), *RECORDS[1:])  # without the places of coefficients
+# The records of a task that states no places of coefficients.
+COMPACT = ((0x1F800, 18), (0x1F8C8, 12), *RECORDS[1:])
 SLOT = 0x100
 NOT_EXACT = 13  # bit of DebugLogEvents that tables of sqrt, rsqrt, inv and log2 leave out
 
@@ -286,7 +288,7 @@ def words_in(step: TaskStep, habits: Habits) -> int:
 def values_of(
     step: TaskStep, habits: Habits, number: int, count: int, slots: tuple[int, ...]
 ) -> dict[str, int]:
-    """Return the raw values by field; fields left out are 0."""
+    """Return the raw values of a task by field; a field that no row sets is 0."""
     of = subject(step, habits, number, count, slots)
     values = {row.field: value for row, value in numbers_of(ROWS, of)}
     values |= kernel_source(step, habits) | dict(step.fields)
@@ -294,7 +296,7 @@ def values_of(
 
 
 def subject(step: TaskStep, habits: Habits, number: int, count: int, slots: tuple[int, ...]) -> Any:
-    """Return what rows of ``tasks.csv`` may name of a task."""
+    """Return the values to which rows of ``tasks.csv`` may refer, for a task."""
     source, second = step.sources[0], None
     if len(step.sources) > 1:
         second = step.sources[1]

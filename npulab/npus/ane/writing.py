@@ -19,13 +19,13 @@ from npulab.npus.ane.facts import CHIPS, ENGINES, TENSORS
 from npulab.npus.kit import WORD_BYTES, Capture, refuse_if, up
 
 PAGE, COEFFICIENT_ALIGN = 0x4000, 64
-TEXT_AT = 0x30000000  # where compilers 4.2.1 to 7.6.4 put the task list
+TEXT_AT = 0x30000000  # address of the task list in files of compilers 4.2.1 to 7.6.4
 NETWORK = "net"
 TEXT_BAR, COEFFICIENT_BAR = 0, 1
-FIRST_BASE, FIRST_CONFIG = 0x1F848, 0x1F808  # one word for each engine
+FIRST_BASE, FIRST_CONFIG = 0x1F848, 0x1F808  # the first of 16 registers, one for each engine
 READ, WRITE, EXECUTE = 1, 2, 4
 TENSOR_FLAGS = {"input": ("__const", READ, 0x21), "output": ("__data", WRITE, 0x23)}
-# a type has its place in this list as its number, counted from 1
+# The number of a type is its position in this list, counted from 1.
 TYPES = (
     "void:t1=1",
     "int8:t2=r2;0;127",
@@ -38,11 +38,13 @@ TYPES = (
     "uint4:t9=r1;0;15",
     "uint6:t10=r1;0;63",
 )
-DEFINED = 15  # type of a symbol that has a place
-PRIVATE, NO_ENTRY = 2, 0  # descriptions: coefficients and inputs, outputs
-# relative to its place, 4 bytes long; the bits below hold the number of the section
+DEFINED = 15  # type of a symbol that has an address
+PRIVATE, NO_ENTRY = 2, 0  # descriptions of symbols: of coefficients and inputs, of outputs
+# Bits of a relocation: it is relative to its own address and 4 bytes long; the bits below hold the
+# number of the section.
 RELOCATION_BITS = (1 + 2 * 2) * 2**24
-# two words after the scratch size: in files of one task, of several (concat); nobody knows them
+# Two words after the scratch size, in files of one task and in files of several (concat); nobody
+# knows their meaning.
 ONE_TASK_TAIL = np.array([0x11, 3], "<u8").tobytes()
 MORE_TASKS_TAIL = np.array([7, 4], "<u8").tobytes()
 TENSOR_TAIL = bytes(4)
@@ -73,7 +75,7 @@ class EngineCoefficients(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """All that the file holds, and the addresses of it."""
+    """The contents that the file gets, and the addresses of task list and coefficients."""
 
     capture: Capture
     base: int  # address of the task list
@@ -180,7 +182,9 @@ def _contents(capture: Capture) -> Contents:
 
 
 def _task_list(capture: Capture) -> tuple[list[tasks.Task], bytes]:
-    """Return the tasks at the places that their links give them, and the task list."""
+    """Return the tasks, each with the offset that the links between them give, and the bytes of the
+    task list.
+    """
     listed: list[tasks.Task] = []
     offset, seen = 0, set[int]()
     for number, job in enumerate(capture.jobs):
@@ -317,7 +321,7 @@ def _symbols(contents: Contents, label: str) -> Iterator[hwx.Symbol]:
 
 
 def _type_of(tensor: Described, number: int) -> str:
-    """Return the type of a tensor, an array of arrays, as the compiler writes it."""
+    """Return the type of a tensor as the compiler writes it: an array of arrays, one per axis."""
     name = f"{tensor['name']}:t{number}="
     for axis, step in AXES.items():
         number += 1
@@ -425,7 +429,9 @@ def _segment(name: str, *sections: bytes, protection: int = 0, **fields: Any) ->
 
 
 def _named_part(struct: Any, name: str, *, segment: str = "", **fields: Any) -> bytes:
-    """Return a segment's head or a section by its fields; fields left out are 0."""
+    """Return the bytes of a segment's head or of a section, from its fields; a field that is left
+    out is 0.
+    """
     fields["name"] = name.encode().ljust(16, b"\0")
     fields["segment"] = segment.encode().ljust(16, b"\0")
     return bytes(struct.build(fields))

@@ -291,6 +291,6 @@ def test_what_is_missing_is_no_agreement() -> None:
     assert Agreement({"a": tuple(found)}, frozenset()).count == 2
     with pytest.raises(
         ValueError,
-        match="agreement: got 'a' without a network or without a file, allowed are pairs",
+        match="agreement: got 'a' as a network or a file only, allowed are names of both",
     ):
         agreement({}, {"a": []})

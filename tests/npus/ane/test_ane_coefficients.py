@@ -840,7 +840,7 @@ def test_fill_that_is_set(k: Kernel) -> None:
     data[at[5].sum() - 1] = 0x40
     with pytest.raises(
         ValueError,
-        match=f"engine 5, byte {at[5, 1] - 1} of its buffer: got 0x40 in the fill, allowed is 0",
+        match=f"engine 5, byte {at[5, 1] - 1} of its buffer: got 0x40 in the fill, allowed is 0x00",
     ):
         coefficients.decode(k, bytes(data))
 

@@ -662,7 +662,7 @@ def test_broken_coefficients_name_their_place():
         (
             convolution(4, 4, 8),
             {"names": "xx"},
-            r"names: got \('x', 'x'\), allowed are 2 different ones",
+            r"names: got \('x', 'x'\), allowed are 2 different names",
         ),
         (
             convolution(4, 4, 8),
@@ -711,7 +711,7 @@ def test_broken_coefficients_name_their_place():
         (
             Activation((4, 4, 3), np.zeros(65536, HALF), "tanh"),
             {},
-            "outputs: got others than those of Table",
+            "outputs: got outputs that Table",
         ),
         (
             Activation((4, 4), relu_outputs(), "relu"),

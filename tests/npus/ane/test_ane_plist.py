@@ -218,7 +218,7 @@ def test_built_networks_are_written() -> None:
         ),
         (
             plist(Outputs=["image"]),
-            "net.plist: net: image: got more than one place of Inputs, Units and Outputs",
+            "net.plist: net: image: got the name more than once in Inputs, Units and Outputs",
         ),
         (
             b"bplist00",

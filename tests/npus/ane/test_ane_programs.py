@@ -234,7 +234,7 @@ def test_backward_from_taps() -> None:
 
     near(found["dx"], slopes(plain, forward["xn"], gradient), 1e-9)
     with pytest.raises(
-        LookupError, match="parts of x: got none of dffn, allowed is each of dffn, h1, h3"
+        LookupError, match="parts of x: got no dffn, allowed is an array for each of dffn, h1, h3"
     ):
         step["kFFNBwd"].join("x", forward)
     with pytest.raises(ValueError, match=r"parts of x: dffn: got \(3, 5\), allowed is \(4, S\)"):

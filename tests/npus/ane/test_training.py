@@ -961,7 +961,7 @@ def test_arguments_refused(call: Callable[[], object], message: str) -> None:
 def test_what_is_too_large_is_refused_before_it_is_made() -> None:
     with pytest.raises(
         ValueError,
-        match=r"^forward_attention: tensor mask: got 68719476736 elements, allowed is 268435456$",
+        match=r"^forward_attention: tensor mask: got 68719476736 elements, allowed are up to 268435456$",
     ):
         run(
             "forward_attention",
@@ -1010,7 +1010,7 @@ def test_what_is_too_large_is_refused_before_it_is_made() -> None:
         ),
         (
             "a fs exp x:fs",
-            "kernel new, row 1 (a fs exp x:fs): got x:fs, allowed are axes of the same elements as x:cs",
+            "kernel new, row 1 (a fs exp x:fs): got operand x:fs, allowed is x:cs, or its sizes in other letters",
         ),
         ("b cs exp x", "kernel new: got output 'a', allowed is one of b"),
     ],

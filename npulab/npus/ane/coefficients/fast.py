@@ -27,11 +27,11 @@ from npulab.npus.ane.memory import HALF, UNIT as ALIGN
 from npulab.npus.kit import refuse_if, up
 
 MASK_STEPS = [1 + HALF * mask.bit_count() for mask in range(2**MASK_BITS)]
-STEP = np.array(MASK_STEPS)  # bytes of a mask and its weights
-MAGNITUDE = 0x7FFF  # of float16: weights of +0 and of -0 are left out
-# weights or their halfwords, and biases if the kernel has them
+STEP = np.array(MASK_STEPS)  # bytes that a mask takes with its weights, by the mask's value
+MAGNITUDE = 0x7FFF  # all bits of a float16 but the sign: weights of +0 and of -0 are left out
+# (weights, biases) or their halfwords; no biases if the kernel has none
 Tensors = tuple[Array, Array | None]
-BYTES = 1 + HALF * MASK_BITS  # a mask with all of its weights
+BYTES = 1 + HALF * MASK_BITS  # bytes of a mask with all of its weights
 
 
 # Tensors and halfwords
@@ -114,7 +114,10 @@ def _present_taps(kernel: Kernel, halves: Array) -> Array:
 
 
 def _refuse_others(kernel: Kernel, got: Array, allowed: Array, first: int) -> None:
-    """Raise ValueError for the first halfword that differs; each row begins with step ``first``."""
+    """Raise ValueError for the first halfword that differs from the halfword that was expected.
+
+    Each row of halfwords begins with step ``first``.
+    """
     got = got.reshape(kernel.outputs, -1)
     allowed = allowed.reshape(kernel.outputs, -1)
     allowed = np.broadcast_to(allowed, got.shape)
@@ -133,9 +136,9 @@ def _refuse_others(kernel: Kernel, got: Array, allowed: Array, first: int) -> No
 
 
 def place_of(kernel: Kernel, channel: int, step: int) -> tuple[int, int]:
-    """Return engine and byte of its buffer of a channel's weight, in a kernel that is not sparse.
+    """Return (engine, byte of its buffer) of a channel's weight, in a kernel that is not sparse.
 
-    Biases have the steps before 0.
+    The steps of biases come before step 0.
     """
     number = 1 + channel * kernel.steps + kernel.bias_rows + step
     found = np.flatnonzero(labels(kernel) == number)
@@ -144,7 +147,7 @@ def place_of(kernel: Kernel, channel: int, step: int) -> tuple[int, int]:
 
 
 def at_byte(engine: int, byte: int) -> str:
-    """Return the beginning of a refusal: the place in the buffers."""
+    """Return the place in the buffers with which an error begins."""
     return f"coefficients: engine {engine}, byte {byte} of its buffer"
 
 
@@ -205,7 +208,7 @@ class Alike(NamedTuple):
 
 
 def alike(table: Planes) -> Iterator[Alike]:
-    """Yield the planes by their number of lanes."""
+    """Yield the planes, those with equally many lanes together."""
     for lanes in np.unique(table.lanes).tolist():
         chosen = np.flatnonzero(table.lanes == lanes)
         channels = table.first[chosen, None] + np.arange(lanes)
@@ -254,8 +257,11 @@ def _refuse_size(data: bytes, size: int) -> None:
 def _windows(
     kernel: Kernel, table: Planes, where: Places, halves: Array
 ) -> Iterator[tuple[Alike, Array, Array]]:
-    """Yield planes of equally many lanes, a view of every run of halfwords that is as long as such
-    a plane, and the numbers of the runs that are these planes."""
+    """Yield (planes of equally many lanes, windows, numbers).
+
+    A window is a view of as many halfwords as such a plane has, one from each halfword on; the
+    numbers are those of the windows that are these planes.
+    """
     starts = where.start // HALF
     # all planes of a size are copied by one statement; a loop over short planes takes much longer
     for same in alike(table):
@@ -267,8 +273,8 @@ def _windows(
 def labels(kernel: Kernel) -> Array:
     """Return (N,) int64: a number for each halfword of a buffer that is not sparse.
 
-    It is 1 + ``channel * steps + step``, a channel's steps being its biases and then its weights;
-    0 for fill and tables.
+    The number is 1 + ``channel * steps + step``, where the steps of a channel are its biases and
+    then its weights; fill and tables have 0.
     """
     numbers = 1 + np.arange(kernel.outputs * kernel.steps)
     rows = numbers.reshape(kernel.outputs, -1)
@@ -287,7 +293,9 @@ def _interleaved(kernel: Kernel, rows: Array) -> Array:
 
 
 class Fills(NamedTuple):
-    """The fill after each run of planes: byte, number of bytes, and engine, (R,) each."""
+    """The fill after each run of planes, (R,) each: its first byte, its number of bytes, and its
+    engine.
+    """
 
     byte: Array
     size: Array
@@ -315,7 +323,7 @@ def _refuse_fill(data: bytes, table: Planes, where: Places) -> None:
         return
     byte = int(at[wrong[0]])
     place = at_byte(*where.of_byte(byte))
-    raise ValueError(f"{place}: got 0x{data[byte]:02x} in the fill, allowed is 0")
+    raise ValueError(f"{place}: got 0x{data[byte]:02x} in the fill, allowed is 0x00")
 
 
 # Sparse buffers
@@ -324,8 +332,9 @@ def _refuse_fill(data: bytes, table: Planes, where: Places) -> None:
 class Masks(NamedTuple):
     """The mask bytes of a plane: some have bits for weights, the bytes between them never have.
 
-    ``numbers`` (M,) are the mask bytes that have bits for weights, ``gaps`` (M,) counts the bytes
-    without that follow each of them, ``used`` (M, 8) says which of their bits are for weights.
+    ``numbers`` (M,) are the mask bytes that have bits for weights, ``gaps`` (M,) counts the mask
+    bytes without such bits after each of them, ``used`` (M, 8) says which of their bits are for
+    weights.
     """
 
     numbers: Array
@@ -334,7 +343,7 @@ class Masks(NamedTuple):
 
 
 def masks_of(kernel: Kernel, lanes: int) -> Masks:
-    """Return the mask bytes of a plane of so many lanes."""
+    """Return the mask bytes of a plane with this number of lanes."""
     used = _no_bits(kernel, 1, lanes).view(bool)
     cells = _cells(kernel, lanes, used)
     present = kernel.taps() >= 0
@@ -346,12 +355,14 @@ def masks_of(kernel: Kernel, lanes: int) -> Masks:
 
 
 def _no_bits(kernel: Kernel, count: int, lanes: int, dtype: str = "u1") -> Array:
-    """Return (count, bytes, 8) zeros, one for each mask bit of so many planes."""
+    """Return zeros (count, bytes, 8), one for each mask bit of ``count`` planes."""
     return np.zeros((count, kernel.mask_bytes(lanes), MASK_BITS), dtype)
 
 
 def _cells(kernel: Kernel, lanes: int, bits: Array) -> Array:
-    """Return the view (P, depth, slots, width) of values (P, bytes, 8) for each mask bit."""
+    """Return a view (P, depth, slots, width) of ``bits`` (P, bytes, 8), which has a value for each
+    mask bit.
+    """
     width = kernel.mask_width(lanes)
     size = kernel.depth * kernel.slots * width
     flat = bits.reshape(len(bits), -1)
@@ -400,14 +411,15 @@ def _heads(table: Planes, where: Places) -> Iterator[tuple[int, slice]]:
 
 
 def _room(bits: Array, masks: Masks) -> Array:
-    """Return room (P, M, bytes) for each mask, all of its weights, and the masks without bits for
-    weights that follow it."""
+    """Return zeros (P, M, bytes): room for each mask with all of its weights and the mask bytes
+    without bits for weights after it.
+    """
     size = BYTES + int(masks.gaps.max())
     return np.zeros((*bits.shape[:2], size), np.uint8)
 
 
 def _kept(bits: Array, masks: Masks) -> Array:
-    """Return True for the bytes of that room that a buffer stores if these bits are set."""
+    """Return for each byte of ``_room`` if a buffer stores it when these mask bits are set."""
     kept = _room(bits, masks) == 0
     weight_bytes = np.repeat(bits, HALF, -1)
     kept[..., 1:BYTES] = weight_bytes

@@ -37,8 +37,8 @@ from npulab.npus.kit import Item
 
 KINDS = ("bias", "weight", "fill", "count", "mask", "table")
 COORDINATES = ("channel", "plane", "row", "column")
-NONE = -1  # a coordinate that an item does not have
-# items as rows of numbers, for numpy: ``kind`` is an index of KINDS, ``core`` the engine
+NONE = -1  # the value of a coordinate that an item does not have
+# An item as a row of numbers, for numpy: ``kind`` is an index into KINDS, ``core`` the engine.
 ITEMS = np.dtype([(name, np.int64) for name in Item._fields])
 
 
@@ -90,7 +90,7 @@ def _as_items(rows: Array) -> list[Item]:
 def _item_rows(kind: str, byte: Array, **columns: Array | int) -> Array:
     """Return rows of one kind, by the byte at which each begins.
 
-    Rows have 16 bits, value 0, no weight and no coordinate if the columns do not say otherwise.
+    Unless ``columns`` say otherwise, a row has 16 bits, value 0, no weight and no coordinate.
     """
     rows = np.full(len(byte), NONE, ITEMS)
     rows["kind"] = KINDS.index(kind)
@@ -123,7 +123,7 @@ def _dense(kernel: Kernel, where: Places, data: bytes) -> Array:
     is_weight = ~is_bias & (tap >= 0)
     value = np.frombuffer(data, "<u2")[at]
     engine = where.engine_of(byte)
-    # first all as fill, which absent taps stay
+    # every halfword begins as fill; those of absent taps are not changed
     rows = _item_rows("fill", byte, core=engine, value=value)
     rows["kind"][is_bias] = KINDS.index("bias")
     rows["kind"][is_weight] = KINDS.index("weight")
@@ -212,7 +212,7 @@ def _fill(table: Planes, where: Places) -> Array:
 
 
 def _halves(data: bytes, byte: Array) -> Array:
-    """Return the 16 bits at bytes, which in sparse buffers need not be even."""
+    """Return the 16 bits at each byte; in sparse buffers these bytes may be odd."""
     array = np.frombuffer(data, np.uint8)
     high = array[byte + 1].astype(np.int64)
     return array[byte] + 2**8 * high

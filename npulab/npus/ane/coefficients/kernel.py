@@ -28,22 +28,24 @@ from npulab.npus.ane.memory import (
 from npulab.npus.kit import ceil_div, expect, refuse_if
 from npulab.quant.layers import Conv2D
 
-TABLE_BYTES = 128  # of an activation table
-# of the count before the masks; the third byte is in use from 65536 bytes on (k3_c512_n512_st2)
+TABLE_BYTES = 128  # bytes of an activation table
+# Bytes of the count before the masks; the third byte is not 0 for counts from 65536 on
+# (k3_c512_n512_st2).
 COUNT_BYTES = 3
 MASK_BITS = 8
 # An engine works on 8 x 8 outputs at a time, or on twice as many of a larger tensor.
 SMALL_SIDE = 8
-MOST_LANES = {True: 32, False: 16}  # by Kernel.small
-MASK_LANES = {True: 4, False: 2}  # the least that a mask has bits for, by Kernel.small
-MOST_CHANNELS = 2**17 - 1  # Cin, Cout; also the limit of all groups together
+MOST_LANES = {True: 32, False: 16}  # most lanes of a plane, by Kernel.small
+MASK_LANES = {True: 4, False: 2}  # a mask has bits for at least this many lanes, by Kernel.small
+# Largest value of the fields Cin and Cout; also the most channels of all groups together.
+MOST_CHANNELS = 2**17 - 1
 MOST_GROUPS = 2**13 - 1
-MOST_TAPS = 2**5 - 1  # Kh, Kw
+MOST_TAPS = 2**5 - 1  # largest value of the fields Kh and Kw
 MOST_STRIDE = 2**2 - 1
-MOST_BYTES = 2**32  # an address has 26 bits of 64 bytes
+MOST_BYTES = 2**32  # an address has 26 bits and counts units of 64 bytes
 Pair = tuple[int, int]
 ONLY = {name: only for name, (only,) in EXPECTED["kernel"].items()}
-TABLE = 2  # NonlinearMode
+TABLE = 2  # the value of NonlinearMode for an activation table
 Values = Mapping[str, int]
 
 
@@ -166,7 +168,9 @@ class Kernel:
 
     @property
     def parts(self) -> int:
-        """Groups whose channels lie apart from each other; depthwise kernels have none."""
+        """The number of groups whose channels are stored apart from each other; 1 for depthwise
+        kernels.
+        """
         if self.depthwise:
             return 1
         return self.groups
@@ -210,7 +214,9 @@ class Kernel:
 
     @property
     def least_bytes(self) -> int:
-        """The least bytes of the buffer: all of a dense buffer, a sparse buffer of zero weights."""
+        """The fewest bytes that the buffer can have: all of a dense buffer, or a sparse buffer
+        whose weights are all 0.
+        """
         total = 0
         for chunk in _chunks(self):
             each = HALF * self.steps * chunk.lanes
@@ -220,7 +226,9 @@ class Kernel:
         return self.parts * total + self.table_bytes * min(ENGINES, self.outputs // self.parts)
 
     def mask_width(self, lanes: int) -> int:
-        """Mask bits for each weight of a channel: a bit a lane, and bits without a lane."""
+        """The number of mask bits for each weight of a channel: one for each lane, and some for no
+        lane.
+        """
         return max(lanes, MASK_LANES[self.small])
 
     def mask_bytes(self, lanes: int) -> int:
@@ -250,8 +258,9 @@ class Kernel:
 class Planes(NamedTuple):
     """Planes in the order of the buffers: (P,) int64 each.
 
-    ``first`` is the channel of lane 0, the next lanes hold the channels after it; ``run`` counts
-    what is filled up to 64 bytes: an engine's buffer, in a grouped kernel a group's share of it.
+    ``first`` is the channel of lane 0, the next lanes hold the channels after it. ``run`` is the
+    number of the run that a plane belongs to: the planes of an engine's buffer, in a grouped kernel
+    of one group in it, which are filled up to 64 bytes.
     """
 
     engine: Array
@@ -261,8 +270,8 @@ class Planes(NamedTuple):
 
 
 def planes(kernel: Kernel) -> Planes:
-    """Return the planes of a kernel: channels go by 16 planes, one an engine, with ever fewer lanes
-    at the end.
+    """Return the planes of a kernel: 16 planes at a time, one in each engine, take channels;
+    towards the end they have fewer lanes.
 
     >>> planes(Kernel(768, 64, small=True)).lanes[:4]
     array([32, 16, 32, 16])
@@ -271,7 +280,7 @@ def planes(kernel: Kernel) -> Planes:
     lanes, used, times = np.array(_chunks(kernel)).T
     lanes, used = np.repeat(lanes, times), np.repeat(used, times)
     begin = np.cumsum(lanes * used) - lanes * used
-    # chunk by chunk, one plane an engine, and that for each group
+    # planes are listed chunk by chunk, with one plane in each engine, for each group
     chunk = np.tile(np.repeat(np.arange(len(lanes)), used), kernel.parts)
     engine = np.arange(used.sum()) - np.repeat(np.cumsum(used) - used, used)
     engine = np.tile(engine, kernel.parts)
@@ -283,7 +292,9 @@ def planes(kernel: Kernel) -> Planes:
 
 
 class Chunk(NamedTuple):
-    """Channels that 1 to 16 engines hold in a plane each, so many ``times``."""
+    """Channels that 1 to 16 engines hold, one plane in each engine; ``times`` such chunks follow
+    each other.
+    """
 
     lanes: int
     planes: int
@@ -311,8 +322,9 @@ def _lanes_for(channels: int) -> int:
 
 
 class Places(NamedTuple):
-    """Bytes: ``start`` and ``size`` of each plane (P,), offset and length of each engine's buffer
-    (E, 2)."""
+    """``start`` and ``size`` of each plane (P,), and (offset, length) of each engine's buffer (E,
+    2), all in bytes.
+    """
 
     start: Array
     size: Array

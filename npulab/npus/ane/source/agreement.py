@@ -108,7 +108,9 @@ class Agreement:
 
     @property
     def tested(self) -> int:
-        """Comparisons of fields that are not the same in all tasks of all files."""
+        """The comparisons that can prove something: their fields are not equal in all tasks of all
+        files.
+        """
         return sum(claim.field in self.varying for _, claim in self.claims)
 
     @property
@@ -138,7 +140,7 @@ def agreement(networks: Mapping[str, Network], files: Mapping[str, Sequence[Valu
     alone = networks.keys() ^ files.keys()
     if alone:
         raise ValueError(
-            f"agreement: got {min(alone)!r} without a network or without a file, allowed are pairs"
+            f"agreement: got {min(alone)!r} as a network or a file only, allowed are names of both"
         )
     seen: dict[str, set[int]] = defaultdict(set)
     for values in chain.from_iterable(files.values()):
@@ -153,7 +155,9 @@ def agreement(networks: Mapping[str, Network], files: Mapping[str, Sequence[Valu
 def pairings(
     networks: Mapping[str, Network], files: Mapping[str, Sequence[Values]]
 ) -> pd.DataFrame:
-    """Return how many comparisons of each network (row) with each file (column) differ."""
+    """Return a table: the number of comparisons that differ between each network (row) and each
+    file (column).
+    """
     rows: dict[str, dict[str, int]] = {}
     for name, network in networks.items():
         stated = claims(network)

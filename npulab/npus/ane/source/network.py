@@ -125,13 +125,16 @@ def _names(bottom: Any) -> tuple[str, ...]:
 
 
 def _check_links(network: Network) -> None:
-    """Refuse names and indices that lead nowhere, and units that wait for one another."""
+    """Raise ValueError for names and indices that no part of the network has, and for units that
+    wait for one another.
+    """
     name = network.name
     parts = [*network.inputs, *network.units, *network.outputs]
     twice = repeated(part.name for part in parts)
     if twice is not None:
         raise ValueError(
-            f"{name}: {twice}: got more than one place of Inputs, Units and Outputs, allowed is one"
+            f"{name}: {twice}: got the name more than once in Inputs, Units and Outputs, "
+            "allowed is once"
         )
     known = {part.name for part in (*network.inputs, *network.units)}
     for part in (*network.units, *network.outputs):

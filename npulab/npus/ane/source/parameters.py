@@ -18,11 +18,11 @@ from npulab.npus.ane.source.network import Input, Network, Output, Unit
 from npulab.npus.kit import numbers_of, read_rows, refuse_if, up
 
 ROWS = read_rows(Path(__file__).with_name("parameters.csv"))
-ALIGN = 64  # bytes of every stride
+ALIGN = 64  # every stride is a multiple of this many bytes
 WIDTHS = {"Float16": 2, "UInt8": 1, "Int8": 1, "Float32": 4}  # bytes of an element
-# source S guesses these from the files; the order of the 8-bit types was never shown
+# Codes of types: source S guesses them from files; no file shows which 8-bit type has which code.
 CODES = enum("format")
-# operations and activations as networks spell them, with the compiler's numbers
+# The compiler's numbers of operations and activations, by the networks' spelling.
 OPERATIONS, NEURONS = enum("network_unit"), enum("network_neuron")
 SPELLED = {name.lower(): code for name, code in NEURONS.items()}
 MAIN = ("Conv", "ScaledElementWise", "ElementWise", "Pooling", "Neuron", "GOC", "Concat")
@@ -30,9 +30,10 @@ FUSED = ("GOC", "Neuron")
 NEURAL = ("Conv", "Neuron", "Concat")  # units that the neural engine runs
 # PE.Cfg.OpMode of two sources; order and spelling of the last two: 0 to 3 in the bare task files
 ELEMENTWISE = {"Add": 0, "Mult": 1, "Mul": 1, "Max": 2, "Min": 3}
-MOST_STEP, MOST_KERNEL = 2**2, 2**5  # of ConvCfg; larger kernels are cut by the compiler
+# Fields of ConvCfg hold less than this; the compiler cuts larger kernels.
+MOST_STEP, MOST_KERNEL = 2**2, 2**5
 HALF, ONE = "Float16", 0x3C00  # 1.0 as the bits of a float16
-# numbers that some networks do not have
+# Parameters that some networks do not have.
 OPTIONAL = ("BiasScalar", "ScaleScalar", "UsedEngines", "EngineBytes")
 AXES = {
     "Width": "width",
@@ -66,7 +67,7 @@ class Strides(NamedTuple):
     batch: Any
 
 
-STRIDES = ("Row", "Plane", "Depth", "Batch")  # as the keys of networks spell them
+STRIDES = ("Row", "Plane", "Depth", "Batch")  # as they are spelled in the keys of networks
 
 
 class Window(NamedTuple):
@@ -85,7 +86,9 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True)
 class Chain:
-    """A file's work: the main unit, the units that only follow it, and the output they give."""
+    """The units that a file runs: the main unit, the units after it that only change its output,
+    and the output that they give.
+    """
 
     main: Unit
     fused: tuple[Unit, ...]
@@ -312,9 +315,10 @@ def _type_code(name: str, kind: str) -> int:
 
 
 def subject(network: Network, task: int = 0) -> Any:
-    """Return what rows of ``parameters.csv`` and ``claims.csv`` may name of a task of a network.
+    """Return the values to which rows of ``parameters.csv`` and ``claims.csv`` may refer, for a
+    task of a network.
 
-    A number is None if nothing is known.
+    A value is None if it is not known.
     """
     of = SimpleNamespace(network=network, task=task, chain=chain_of(network))
     of.main = of.chain.main
@@ -421,7 +425,7 @@ def _add_constants(of: Any) -> None:
 
 
 def _scalar(chain: Chain, key: str) -> int | None:
-    """Return the number that the last unit with this key gives; None if none has it."""
+    """Return the number that the last unit with this key has; None if no unit has the key."""
     number = None
     for unit in (chain.main, *chain.fused):
         number = unit.params.get(key, number)
@@ -446,7 +450,7 @@ def strides(keys: Mapping[str, Any], side: str, shape: Shape) -> Strides:
 
 
 def _stated(side: str, part: Input | Output | None, shape: Shape) -> Strides:
-    """Return the strides of a tensor; None for a stride that nothing says."""
+    """Return the strides that the keys of a tensor state; None for a stride without a key."""
     keys = {} if part is None else part.keys
     found = strides(keys, side, shape)
     if part is not None and shape.interleave == 1 and shape.batch == 1:

@@ -21,14 +21,16 @@ from npulab.npus.ane.structures import STRUCTURES
 from npulab.npus.kit import read_bounded, read_table, refuse_if, refusing
 
 MOST_BYTES, MOST_WEIGHTS = 2**24, 2**30
-MOST_TEXT = 2**20  # bytes between two tags
-MOST_VALUES = 2**17  # an empty dictionary takes seven bytes in a file and many in memory
+MOST_TEXT = 2**20  # most bytes between two tags
+# Most values of a file: an empty dictionary takes seven bytes in a file and many in memory.
+MOST_VALUES = 2**17
 DEEPEST = 32
 LARGEST = 2**31 - 1
 BINARY = b"bplist00"
 TRAILER = STRUCTURES["plist trailer"]
-SPELLED_SIZE = 0xF  # of a binary value: its size follows as a value of its own
-CONTAINERS = {0xA: 1, 0xD: 2}  # references per entry of a binary array, dictionary
+# Size in a binary value's first byte if its real size follows as a value of its own.
+SPELLED_SIZE = 0xF
+CONTAINERS = {0xA: 1, 0xD: 2}  # references per entry, by the kind of container: array, dictionary
 KIND_OF = {row["key"]: row["kind"] for row in read_table(Path(__file__).with_name("keys.csv"))}
 SHOWN = 8
 
@@ -93,7 +95,7 @@ def _parsed(data: bytes, where: str) -> Plist:
         top = plistlib.loads(data, fmt=form)
     except RecursionError:
         raise ValueError(
-            f"{where}: got values inside one another, allowed are {DEEPEST} levels"
+            f"{where}: got values nested too deep, allowed are up to {DEEPEST} levels"
         ) from None
     except Exception as error:  # plistlib raises whatever its steps do on broken bytes
         raise ValueError(
@@ -116,8 +118,9 @@ def _parsed(data: bytes, where: str) -> Plist:
 
 
 def _check_text(data: bytes, where: str) -> None:
-    """Refuse a text that would take far more memory than bytes: each tag and each line of a text
-    becomes an object."""
+    """Refuse a text that would take far more memory than it has bytes: each tag and each line of a
+    text becomes an object.
+    """
     opened = data.count(b"<") - data.count(b"</") - data.count(b"<key")
     lines = sum(data.count(mark) for mark in b"&\n\r")
     for what, found, most in (
@@ -140,8 +143,9 @@ def _check_text(data: bytes, where: str) -> None:
 
 
 def _check_binary(data: bytes, where: str) -> None:
-    """Refuse a binary file that would take far more memory than bytes: its values may share
-    bytes."""
+    """Refuse a binary file that would take far more memory than it has bytes: several values may
+    use the same bytes.
+    """
     if len(data) < len(BINARY) + TRAILER.sizeof():
         raise ValueError(
             f"{where}: got {len(data)} bytes, allowed is a header of 8 and a trailer of 32 at least"
@@ -173,8 +177,9 @@ def _check_binary(data: bytes, where: str) -> None:
 
 
 def _check_values(top: Any, where: str) -> None:
-    """Refuse values that are too many, too deep, or inside themselves, and keys that are not
-    texts."""
+    """Refuse values that are too many, nested too deep, or contain themselves, and keys that are
+    not texts.
+    """
     waiting: list[tuple[Any, int, tuple[Any, ...]]] = [(top, 1, ())]
     seen = 0
     while waiting:

@@ -136,8 +136,11 @@ def _reduced(table: Table, x: Array) -> tuple[Array, Array, Array, Array]:
 
 
 def _between(table: Table, place: Array) -> tuple[Array, Array, Array]:
-    """Return the knot before each place, the difference to the next knot, and the way toward it;
-    places are in steps from the first knot."""
+    """Return the knot before each place, the difference to the next knot, and how far the place is
+    toward it (0 to 1).
+
+    Places are in steps from the first knot.
+    """
     knots = table.knots.astype(np.float64)
     place = np.where((place >= 0) & (place <= KNOTS - 1), place, 0.0)
     at = place.astype(np.intp)

@@ -32,15 +32,15 @@ SLOTS = np.dtype(
     ]
 )
 SIZE = SLOTS.itemsize
-NO_STEP = 64  # step exponent of a table without knots: a line below 0, a line for 0 and above
-# other steps are below the smallest or above the largest fp16
+NO_STEP = 64  # step exponent of a table without knots: one line below 0, one from 0 on
+# Step exponents: other steps would be below the smallest or above the largest fp16 number.
 STEPS = range(-16, 25)
-# mode: kind in the low bits, then symmetry, then flags
+# Numbers of codes in the slot mode: kind in the low bits, then symmetry, then flags.
 KIND_CODES, SYMMETRY_CODES, FLAG_CODES = 2**5, 2**3, 2**8
-# kind: place of the first knot, in steps
+# By kind: the place of the first knot, in steps.
 PLAIN = {"from_zero": 0, "centred": -16, "to_zero": -32}
-# kind: place of the first knot, in steps, and the step exponent of its tables (sqrt leaves 8 knots
-# unused)
+# By kind: the place of the first knot, in steps, and the step exponent of its tables (sqrt leaves 8
+# knots unused).
 REDUCED = {"exp2": (0, 5), "log2": (32, 6), "inv": (32, 6), "sqrt": (0, 4), "rsqrt": (0, 4)}
 KINDS, SYMMETRIES = enum("table_kind"), enum("table_symmetry")
 

@@ -16,12 +16,14 @@ from npulab.npus.ane.tables.entries import KINDS, KNOTS, PLAIN, REDUCED, Table, 
 from npulab.npus.ane.tables.named import FUNCTIONS, Function
 from npulab.npus.kit import pd, read_table, refuse_if
 
-# limits of fp16
+# The smallest normal and the largest number of fp16.
 LEAST_NORMAL = 2.0**-14
 MOST = 65504.0
 TO_INFINITY = 65520.0  # numbers of this size and larger round to infinity
-LEAST_SHARED = 2.0**-6  # below it, ``closest`` measures the error as a share of this
-NEAR = 0.2  # share of the true value; steps of tables that were seen reach 0.12
+# For values below this, ``closest`` measures the error as a share of this number.
+LEAST_SHARED = 2.0**-6
+# `identify` wants an error below this share of the true value; tables that were seen reach 0.12.
+NEAR = 0.2
 
 
 @dataclass(frozen=True)
@@ -277,7 +279,7 @@ def identify(table: Table) -> str | None:
 
 
 def last_place(values: Any) -> Array:
-    """Return the worth (float64) of the last bit of an fp16 number of each value's size.
+    """Return the value (float64) of the last bit of an fp16 number as large as each of ``values``.
 
     >>> last_place([1.0, 0.75, 0.0]).tolist()
     [0.0009765625, 0.00048828125, 5.960464477539063e-08]
@@ -312,7 +314,9 @@ def _step_exponent(kind: str, low: float, high: float) -> int:
 
 
 def _finite(function: Function, x: Array, where: Any = True) -> Array:
-    """Return the function's values, 0 elsewhere; raises ValueError for a value beyond fp16."""
+    """Return the function's values, 0 if ``where`` is false; raises ValueError for a value beyond
+    fp16.
+    """
     values = np.where(where, true(function, x), 0.0)
     lost = ~(np.abs(values) < TO_INFINITY)
     if lost.any():

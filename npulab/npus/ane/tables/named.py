@@ -81,7 +81,7 @@ def _gated(x: Array, gate: Array) -> Array:
 
 
 def _compared(compare: Callable[[Any, float], Any]) -> Function:
-    """Return a function that is 1 if x compares so with 0, else 0."""
+    """Return a function that is 1 where the comparison of x with 0 is true, else 0."""
     return lambda x: np.asarray(compare(x, 0.0), np.float64)
 
 

@@ -17,7 +17,7 @@ from npulab.npus.kit import pd, read_table, up
 from npulab.support.refuse import positive
 
 HERE = Path(__file__).parent
-MOST_BYTES = 2**16  # of an element or an alignment
+MOST_BYTES = 2**16  # most bytes of an element or an alignment
 LEFT_OUT = (
     "forward attention",
     "elementwise",
@@ -79,7 +79,7 @@ def counts(step: Step) -> pd.DataFrame:
     kind of work that it leaves out.
 
     Columns: count; flops (of this row alone); with_published (the published count and this row);
-    NPU and step (totals up to this row, of the NPU's part and of all).
+    NPU and step (sums up to this row, of the NPU's kernels and of all kernels).
 
     >>> counts(Step(768, 2048, 512, 12))[["count", "flops", "step"]].head(2).values.tolist()
     [['published', 16508780544, 16508780544], ['forward attention', 805306368, 17314086912]]
@@ -267,13 +267,15 @@ def peaks() -> pd.DataFrame:
 
 
 def _agrees(ms: str, printed: str, work: float) -> bool:
-    """Return true if ``work / time`` is printed so for some time that is printed as ``ms``."""
+    """Return true if ``work / time`` rounds to the printed number for some time that rounds to
+    ``ms``.
+    """
     soonest, latest = _rounded_to(ms)
     low, high = _rounded_to(printed)
     return work / latest <= high and work / soonest >= low
 
 
 def _rounded_to(printed: str) -> tuple[float, float]:
-    """Return the lowest and highest number that is printed so."""
+    """Return the lowest and the highest number that rounds to a printed number."""
     half = 0.5 / 10 ** len(printed.partition(".")[2])
     return float(printed) - half, float(printed) + half

@@ -92,8 +92,8 @@ def _inputs_of(
 
 
 def given_to(kernel: str | Kernel, values: Mapping[str, np.ndarray]) -> Values:
-    """Return the inputs of a kernel from the result of ``train``; for ``rms_backward`` those of the
-    FFN's norm.
+    """Return the inputs of a kernel from the result of ``train``; for ``rms_backward``, which runs
+    twice, the inputs at the FFN's norm.
 
     >>> step = Step(4, 6, 3, 2)
     >>> list(given_to("ffn_backward", train(step, example(step))))

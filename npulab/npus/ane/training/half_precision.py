@@ -183,8 +183,9 @@ def _both(
     dtype: str,
     accumulate: str,
 ) -> tuple[Values, Values]:
-    """Return every tensor of a kernel twice: in float64, and with everything rounded (as
-    float64)."""
+    """Return every tensor of a kernel twice, as float64: computed exactly, and with every result
+    rounded.
+    """
     one_of("dtype", dtype, ROUNDED)
     scale = positive("loss_scale", loss_scale)
     given = checked(plan, step, tensors)
@@ -198,7 +199,8 @@ def _both(
 
 def _effect(plan: Kernel, step: Step, exact: Values, name: str, alone: Array) -> float:
     """Return the largest relative RMS error of an output or tap if tensor ``name`` has the values
-    ``alone`` and every other operation is float64."""
+    ``alone`` and every other operation runs in float64.
+    """
     values: Values = {**exact, name: alone}
     moved = {name}
     for operation in plan.operations:
@@ -223,8 +225,9 @@ def _worst_rms(plan: Kernel, names: Iterable[str], exact: Values, got: Values) -
 
 
 def _measured(plan: Kernel, name: str, array: Array) -> Array:
-    """Return the elements of a tensor that count, flat: of scores, those whose key is not after
-    the query."""
+    """Return the elements of a tensor that are measured, flat: of scores only those whose key is
+    not after the query.
+    """
     if plan.axes(name)[-2:] != "st":
         return array.ravel()
     before = np.tri(array.shape[-1], dtype=bool)
@@ -269,7 +272,7 @@ def _ulp(exact: Array, dtype: str) -> Array:
 
 
 def _lost(exact: Array, got: Array, dtype: str) -> Row:
-    """Count the numbers that overflow, underflow and are subnormal, and all cells."""
+    """Return the counts of numbers that overflow, underflow and are subnormal, and of all cells."""
     tiny = np.finfo(dtype).smallest_normal
     size = np.abs(got)
     too_small = (exact != 0) & (np.abs(exact) < tiny)
@@ -282,7 +285,9 @@ def _lost(exact: Array, got: Array, dtype: str) -> Row:
 
 
 def _shares(effects: Array) -> Array:
-    """Return each effect's share of all, by squares; infinite effects share it equally."""
+    """Return each effect's share of the sum of all effects, by their squares; if some are infinite,
+    these have equal shares and all others 0.
+    """
     squares = effects**2
     endless = np.isinf(squares)
     if endless.any():

@@ -3,8 +3,9 @@
 A kernel is a row of ``kernels.csv``; each of its operations is a row of ``operations.csv`` and
 gives one result, which is rounded. An operation is ``name axes operation operands``. Axes are the
 letters of ``Step.size``, ``-`` for a single number. An operand is a tensor, a constant, or
-``name:axes``, a tensor seen by other axes of the same elements in the same order (``q:hds``: the
-channels of ``q`` by head). Tensors are channel first, ``(channels, positions)``.
+``name:axes``: the tensor with its axes in other letters or divided otherwise, its elements in the
+same order (``q:hds``: the channels of ``q`` by head). Tensors are channel first, ``(channels,
+positions)``.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from numpy import ndarray as Array
 
 from npulab.npus.kit import one_of, read_table, refuse_if
 
-MOST = 2**18  # of each size, so that the counts of a step stay within int64
+MOST = 2**18  # largest size of a step, so that counts of operations stay within int64
 SIZES = {"c": "dim", "e": "dim", "f": "hidden", "s": "seq", "t": "seq", "h": "heads", "d": "head"}
-LETTERS = "".join(SIZES)  # of axes
+LETTERS = "".join(SIZES)  # all letters that stand for axes
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Step:
 
 
 HERE = Path(__file__).parent
-PRODUCTS = ("linear", "matmul")  # of a weight and a tensor; of two tensors
+PRODUCTS = ("linear", "matmul")  # linear: a weight with a tensor; matmul: two tensors
 REDUCTIONS = ("sum", "max")
 UNARY: Mapping[str, Callable[..., Array]] = {
     "exp": np.exp,
@@ -112,7 +113,7 @@ CONSTANTS: Mapping[str, Callable[[Step], float]] = {
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor and the axes by which an operation sees it; a constant has no axes."""
+    """A tensor, and the letters of the axes that an operation gives it; a constant has no axes."""
 
     name: str
     axes: str
@@ -129,7 +130,9 @@ class Operation:
 
     @property
     def letters(self) -> str:
-        """Every axis that it runs over: the axes of the result, then the axes that it sums."""
+        """All axes over which the operation runs: the axes of the result, then the axes that it
+        sums.
+        """
         letters = [self.axes, *(operand.axes for operand in self.operands)]
         return "".join(dict.fromkeys("".join(letters)))
 
@@ -159,9 +162,12 @@ class Operation:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A table of operations with its inputs, the weights that are built in, its outputs, and its
-    taps, which are inner results that come out too; ``unit`` is "NPU" or "CPU", ``times`` how often
-    a step runs it."""
+    """A table of operations, and the tensors that go in and come out.
+
+    ``weights`` are built into the kernel; ``taps`` are results of operations inside it that come
+    out next to the ``outputs``. ``unit`` is "NPU" or "CPU", ``times`` is how often a step runs the
+    kernel.
+    """
 
     name: str
     unit: str
@@ -219,11 +225,11 @@ class Kernel:
 
     @property
     def given(self) -> dict[str, str]:
-        """The axes of every tensor that has to be given: inputs, then weights."""
+        """The axes of every tensor that a caller has to give: inputs, then weights."""
         return {**self.inputs, **self.weights}
 
     def operation(self, name: str) -> Operation:
-        """Return the row of a result; raise LookupError with the known names."""
+        """Return the operation that gives a result; raise LookupError with the known names."""
         for operation in self.operations:
             if operation.name == name:
                 return operation
@@ -231,7 +237,7 @@ class Kernel:
         raise LookupError(f"operation: got {name!r}, kernel {self.name} has {known}")
 
     def axes(self, name: str) -> str:
-        """Return the axes of a tensor that is given or a result."""
+        """Return the axes of a tensor that is given or of a result."""
         if name in self.given:
             return self.given[name]
         return self.operation(name).axes
@@ -260,14 +266,17 @@ def _operand(where: str, word: str, known: Mapping[str, str]) -> Operand:
         )
     if axes and _same_elements(axes) != _same_elements(known[name]):
         raise ValueError(
-            f"{where}: got {word}, allowed are axes of the same elements as {name}:{known[name]}"
+            f"{where}: got operand {word}, allowed is {name}:{known[name]}, or its sizes in other "
+            "letters (c, e or hd; s or t)"
         )
     return Operand(name, axes or known[name])
 
 
 def _same_elements(axes: str) -> str:
-    """Return axes in a form that is equal for axes of the same elements: heads as channels, one
-    letter for each size."""
+    """Return axes with one letter for each size, and the channels of heads (``hd``) as one axis.
+
+    Two lists of axes that become equal hold the same number of elements in the same order.
+    """
     return axes.replace("hd", "c").replace("e", "c").replace("t", "s")
 
 
@@ -295,7 +304,7 @@ def _refuse(where: str, operation: Operation, known: Mapping[str, str]) -> None:
     result = set(operation.axes)
     every = set().union(*seen)
     if operation.kind in PRODUCTS:
-        # A product sums over axes of both operands only.
+        # A product sums only over axes that both operands have.
         whole = set(seen[0]) ^ set(seen[1]) <= result <= every
     elif operation.kind in REDUCTIONS:
         kept = [letter for letter in seen[0] if letter in result]
@@ -336,7 +345,7 @@ def kernel_of(kernel: str | Kernel) -> Kernel:
 # The run of a kernel
 
 TYPES = ("float16", "float32", "float64")
-MOST_ELEMENTS = 2**28  # of a tensor that is run: 2 GiB of float64
+MOST_ELEMENTS = 2**28  # most elements of a tensor in a run: 2 GiB as float64
 Values = dict[str, Array]
 
 
@@ -416,8 +425,8 @@ def checked(kernel: Kernel, step: Step, tensors: Mapping[str, Any]) -> Values:
     for name, axes in sized.items():
         if step.count(axes) > MOST_ELEMENTS:
             raise ValueError(
-                f"{kernel.name}: tensor {name}: got {step.count(axes)} elements, allowed is "
-                f"{MOST_ELEMENTS}"
+                f"{kernel.name}: tensor {name}: got {step.count(axes)} elements, allowed are "
+                f"up to {MOST_ELEMENTS}"
             )
     arrays = {}
     for name, axes in kernel.given.items():
@@ -533,8 +542,9 @@ def _operands(
 
 
 def _spread(array: Array, have: str, axes: str) -> Array:
-    """Return an array with an axis for each of ``axes``, of size 1 for an axis that it does not
-    have."""
+    """Return an array with an axis for each of ``axes``; an axis that the array does not have gets
+    size 1.
+    """
     order = [have.index(letter) for letter in axes if letter in have]
     added = [at for at, letter in enumerate(axes) if letter not in have]
     return np.expand_dims(array.transpose(order), added)

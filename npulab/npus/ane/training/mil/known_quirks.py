@@ -21,7 +21,7 @@ from npulab.npus.ane.training.mil.values import (
 )
 from npulab.npus.kit import ceil_div, read_table
 
-COLUMNS = 32  # elements of fp16 in a row of 64 bytes
+COLUMNS = 32  # fp16 elements in a row of 64 bytes
 QUIRKS = {row["quirk"]: row for row in read_table(Path(__file__).parent / "quirks.csv")}
 
 

@@ -22,14 +22,16 @@ from npulab.npus.kit import ceil_div, refuse_if
 
 Arrays = dict[str, Any]
 Shape = tuple[int, ...]
-MOST_NUMBERS = 2**12  # of an argument that says axes or sizes
-KINDS = {"fiu": "numbers", "f": "floats"}  # letters of DTYPES
-USUAL = {bool: "bool", int: "int32", float: "fp32", str: "string"}  # types of bare literals
+MOST_NUMBERS = 2**12  # most numbers in an argument that states axes or sizes
+KINDS = {"fiu": "numbers", "f": "floats"}  # letters of DTYPES, and their name in errors
+# The type of a literal that states none.
+USUAL = {bool: "bool", int: "int32", float: "fp32", str: "string"}
 
 
 class Known(NamedTuple):
-    """The meaning of a name: its type, the constant if the text has it (not a file), and the name
-    or value that an argument gives."""
+    """The meaning of a name: its type, its constant if the text states it (not a file), and the
+    name or value that stands in the argument.
+    """
 
     type: Type
     constant: Any = None
@@ -93,7 +95,7 @@ class Call:
         return self._of(bool, name, constant, "true or false")
 
     def _of(self, types: Any, name: str, constant: Any, allowed: str) -> Any:
-        """Return a constant of the types; a bool is not a number."""
+        """Return a constant of one of the Python types; a bool does not count as a number."""
         wanted_bool = types is bool
         if not isinstance(constant, types) or isinstance(constant, bool) != wanted_bool:
             self.refuse(name, _short(constant), allowed)
@@ -141,8 +143,9 @@ class Call:
         return tuple(axis % rank for axis in axes)
 
     def dtype(self, name: str, kinds: str = "fiu") -> str:
-        """Return the element type of an argument; refuse other types than numbers, or than floats
-        (kinds "f")."""
+        """Return the element type of an argument; refuse an argument that is not a number, or with
+        kinds "f" not a float.
+        """
         argument = self[name]
         letter, _ = DTYPES[argument.dtype]
         if letter not in kinds:
@@ -150,7 +153,7 @@ class Call:
         return argument.dtype
 
     def same_type(self, *names: str) -> str:
-        """Return the element type that some arguments share."""
+        """Return the one element type that all of some arguments have."""
         arguments = [self[name] for name in names]
         dtypes = {argument.dtype for argument in arguments}
         if len(dtypes) > 1:
@@ -170,8 +173,11 @@ Compute = Callable[[Call, dict[str, Any]], Any]
 
 
 class Rule(NamedTuple):
-    """Two functions of an operation: ``infer`` gives the element types and shapes, ``compute`` the
-    values from the call and the arrays by argument, one array or a list of arrays."""
+    """Two functions of an operation.
+
+    ``infer`` returns the element types and shapes of the results. ``compute`` returns their values,
+    an array or a list of arrays, from the call and the arrays by argument.
+    """
 
     infer: Callable[[Call], Results]
     compute: Compute
@@ -254,7 +260,7 @@ def _affine_values(call: Call, x: Arrays) -> Any:
 
 
 def _blocks(call: Call, name: str, shape: Shape) -> None:
-    """Refuse an argument whose first sizes do not divide those of a shape."""
+    """Refuse an argument whose sizes do not divide the sizes of ``shape``, axis by axis."""
     whole = call[name].shape
     divides = len(whole) >= len(shape)
     for count, size in zip(whole, shape, strict=False):
@@ -265,15 +271,19 @@ def _blocks(call: Call, name: str, shape: Shape) -> None:
 
 
 def _repeated(array: Array, shape: Shape) -> Array:
-    """Repeat each element of the first axes for the block that it stands for."""
+    """Repeat each element along the axes of ``shape``, for all elements of the block that it
+    belongs to.
+    """
     for axis, size in enumerate(shape):
         array = np.repeat(array, size // array.shape[axis], axis)
     return array
 
 
 def _blockwise(call: Call) -> Results:
-    """``scale * (data - offset)``: scale and offset are for blocks of the data, whose sizes along
-    every axis follow."""
+    """``scale * (data - offset)``: each scale and offset belongs to a block of the data.
+
+    Along each axis, a block's size is the size of the data divided by the size of scale or offset.
+    """
     shape = call["data"].shape
     call.dtype("data")
     for name in ("scale", "offset"):
@@ -333,7 +343,7 @@ def _looked_up_values(call: Call, x: Arrays) -> Any:
 
 PAD_TYPES = ("valid", "same", "same_lower", "custom")
 MOST_PAD = 2**16
-MOST_PADDED = 2**26  # elements
+MOST_PADDED = 2**26  # most elements of an input with its padding
 Pads = tuple[tuple[int, int], ...]
 
 
@@ -424,7 +434,7 @@ def _convolution(call: Call) -> Results:
 
 
 def _per_channel(shape: Geometry, outputs: int) -> Shape:
-    """Return the shape that broadcasts a number per output channel."""
+    """Return the shape with which an array of one number per output channel broadcasts."""
     return (1, outputs, *[1] * len(shape.pads))
 
 
@@ -486,7 +496,8 @@ UNARY: dict[str, Callable[[Array], Array]] = {
     "square": np.square,
     "sign": np.sign,
 }
-# These take every number, identity takes every type, the other operations of UNARY take floats.
+# These operations take every number; identity takes every type; the other operations of UNARY take
+# floats.
 ANY_NUMBER = ("abs", "square", "sign")
 BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "add": np.add,
@@ -504,7 +515,8 @@ REDUCE: dict[str, Callable[..., Any]] = {
     "reduce_mean": np.mean,
     "reduce_sum_square": lambda x, axis, keepdims: np.sum(np.square(x), axis, keepdims=keepdims),
 }
-EPSILON = {"log": 1e-45, "rsqrt": 1e-12, "inverse": 1e-4}  # added to x by default
+# The default of the number that is added to x.
+EPSILON = {"log": 1e-45, "rsqrt": 1e-12, "inverse": 1e-4}
 
 
 def _unary(call: Call) -> Results:
@@ -819,7 +831,9 @@ def _attention_values(call: Call, x: Arrays) -> Any:
 
 
 def _moved(shape: Callable[[Call], Shape], values: Compute | None = None) -> Rule:
-    """Return a rule for the elements of x in another shape, in the same order or by ``values``."""
+    """Return the rule of an operation that moves the elements of x into another shape, in the same
+    order or as ``values`` does.
+    """
 
     def infer(call: Call) -> Results:
         return [(call["x"].dtype, shape(call))]

@@ -29,10 +29,10 @@ MOST_TOKENS = 2**19
 MOST_TEXT, MOST_ELEMENTS, MOST_DEPTH = 2**23, 2**19, 16
 # A list of numbers or bools, taken as one token.
 FLAT = re.compile(r"\[([0-9a-fA-FxXpPeEinftrusl.+\-, \t\r\n]*)\]")
-MOST_NUMBER, MOST_STRING = 64, 2**16  # letters
+MOST_NUMBER, MOST_STRING = 64, 2**16  # most letters of a number and of a string
 ESCAPES = {"\\": "\\", '"': '"', "n": "\n", "t": "\t", "r": "\r"}
 ESCAPED = {letter: f"\\{code}" for code, letter in ESCAPES.items()}
-SMALLEST, LARGEST = 1e-8, 1e16  # numbers between them are written without an exponent
+SMALLEST, LARGEST = 1e-8, 1e16  # numbers from SMALLEST to LARGEST are written without an exponent
 BOOLS = ("true", "false")
 CLOSING = {"(": ")", "[": "]", "{": "}"}
 VERSION = re.compile("[0-9.]*")
@@ -44,7 +44,8 @@ TOKEN = re.compile(
     r'|(?P<mark>[\[\](){}<>=,;?])|(?P<string>"(?:[^"\\\n]++|\\.)*+")',
     re.ASCII,
 )
-BLANK = re.compile(r"(?:[ \t\r\n]++|//[^\n]*+)*+")  # possessive: nothing is kept to go back to
+# Possessive: keeps no places to go back to, so that long blanks take no memory.
+BLANK = re.compile(r"(?:[ \t\r\n]++|//[^\n]*+)*+")
 
 
 def read(text: str) -> Program:
@@ -96,7 +97,7 @@ class _Reader:
         return token
 
     def following(self) -> str:
-        """Return the letter with which the next token starts."""
+        """Return the letter with which the token after this one starts."""
         blank = BLANK.match(self.text, self.end)
         at = self.end
         if blank:
@@ -126,21 +127,23 @@ class _Reader:
         self.fail(got, allowed)
 
     def made(self, make: Callable[..., Any], at: int, *given: Any, **named: Any) -> Any:
-        """Return a value that starts at a place; its own refusal gets line and column."""
+        """Return a value built at a place of the text; an error of the value gets its line and
+        column.
+        """
         try:
             return make(*given, **named)
         except (ValueError, LookupError) as error:
             raise ValueError(f"mil: {self.place(at)}: {error.args[0]}") from None
 
     def take(self, *tokens: str) -> None:
-        """Step over tokens that must follow."""
+        """Step over tokens that must come next."""
         for token in tokens:
             if self.token != token or self.kind not in ("mark", "arrow", "name"):
                 self.refuse(repr(token))
             self.step()
 
     def has(self, token: str) -> bool:
-        """Step over a mark if it is the token."""
+        """Step over a mark and return True, if the mark is the next token."""
         if self.kind != "mark" or self.token != token:
             return False
         self.step()

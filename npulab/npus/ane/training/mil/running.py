@@ -22,7 +22,7 @@ from npulab.npus.ane.training.mil.values import (
 )
 from npulab.npus.kit import refuse_if
 
-MOST_SIZE = 2**26  # elements of a tensor
+MOST_SIZE = 2**26  # most elements of a tensor
 NO_ARGUMENTS = ("name", "val")
 WORDS = ("dtype", "pad_type")  # arguments that are strings
 
@@ -100,8 +100,9 @@ def judged(operation: Operation, scope: dict[str, Known]) -> tuple[Call, dict[st
 
 
 def _inferred(call: Call) -> dict[str, Known]:
-    """Return the outputs of an operation that is understood, if the sizes of its arguments are
-    known."""
+    """Return the outputs of an operation by name; none if the operation is not understood or the
+    sizes of its arguments are not known.
+    """
     rule = OPERATIONS.get(call.operation.op)
     if rule is None:
         return {}
@@ -299,7 +300,7 @@ def _weights(operation: Operation, file: File, kind: Type, blobs: Blobs) -> Arra
         record, _ = weight_files.record_at(data, file.offset)
         allowed = [kind.dtype]
         letter, bits = DTYPES[kind.dtype]
-        # The benchmarks of int8 and int4 write integers under the dtype of fp16.
+        # The int8 and int4 benchmarks of maderix/ANE store integers in records of type fp16.
         if letter in "iu" and bits <= 8:
             allowed.append("fp16")
         refuse_if(

@@ -41,7 +41,7 @@ from npulab.npus.ane.training.mil.values import (
 from npulab.npus.kit import one_of, read_table, up
 
 Shape = tuple[int, ...]
-Names = Mapping[str, Any]  # numbers and words by the names that the tables use
+Names = Mapping[str, Any]  # the number or word that each name in the tables stands for
 Weights = Mapping[str, Any]
 HERE = Path(__file__).parent
 FOLDER = "@model_path/weights/"
@@ -100,7 +100,7 @@ class Kernel(NamedTuple):
         missing = [part for part in sizes if part not in arrays]
         if missing:
             raise LookupError(
-                f"parts of {name}: got none of {', '.join(missing)}, allowed is each of "
+                f"parts of {name}: got no {', '.join(missing)}, allowed is an array for each of "
                 f"{', '.join(sizes)}"
             )
         pieces = []
@@ -267,7 +267,7 @@ def convolution(
 
 
 def _refuse_numbers(name: str, numbers: Sequence[int], count: int, least: int) -> None:
-    """Refuse numbers that are not ``count`` or of which one is below ``least``."""
+    """Raise ValueError if there are not ``count`` numbers, or one of them is below ``least``."""
     if len(numbers) != count or min(numbers) < least:
         raise ValueError(f"{name}: got {list(numbers)}, allowed are {count} of {least} or more")
 
@@ -316,7 +316,8 @@ def _single(name: str, boundary: str, body: Body, names: Names, **inputs: str) -
 
 
 class Body:
-    """A function that grows by rows of ``operations.csv``, and the weights that it points at.
+    """A function that is built from rows of ``operations.csv``, and the weights to which its
+    constants point.
 
     Each weight lies in a file of its own, or with ``file`` all are records of that file.
     """
@@ -368,7 +369,7 @@ class Body:
         if self.file:
             file = self.file
             offset = self.end
-        # A record, and the fp16 elements after it, both filled up to the alignment.
+        # A weight takes a record and its fp16 elements, each filled up to the alignment.
         size = 2 * math.prod(shape)
         self.end += weight_files.ALIGN + up(size, weight_files.ALIGN)
         path = FOLDER + file
