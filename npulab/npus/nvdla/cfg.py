@@ -105,10 +105,10 @@ def read_cfg(path: Path, text: str, registers: RegisterMap) -> list[Event]:
 
 
 def provenance_of(text: str) -> str:
-    """Return the provenance of a trace: that of npulab's comment, else a simulation of the
-    hardware's source.
+    r"""Return the provenance of a trace: the one that npulab's comment states, else a simulation of
+    the hardware's source.
 
-    >>> provenance_of("// provenance: simulated\\n"), provenance_of("// a test")
+    >>> provenance_of("// provenance: simulated\n"), provenance_of("// a test")
     ('simulated', 'RTL simulation')
     """
     for line in text.splitlines()[:HEAD_LINES]:
@@ -128,7 +128,9 @@ def _event(
     offsets: Mapping[str, int],
     images: dict[str, Image],
 ) -> Event | None:
-    """Return the event of a statement, None if it only asks or orders."""
+    """Return the event of a statement; None for a statement that only reads a register or orders
+    the player's threads.
+    """
     if ASKED.fullmatch(what):
         names = [text for text in said if NAME.fullmatch(text)]
         if not names:
@@ -174,7 +176,7 @@ def _event(
 
 
 def refuse_count(what: str, arguments: Sequence[str], allowed: Mapping[str, int]) -> None:
-    """Refuse a statement with more or fewer arguments than it has."""
+    """Raise ValueError for a statement with more or fewer arguments than its kind takes."""
     if len(arguments) != allowed[what]:
         raise ValueError(f"got {what} with {len(arguments)} arguments, allowed are {allowed[what]}")
 

@@ -32,22 +32,22 @@ from npulab.npus.nvdla.rules import RULES, Rules, saturated, shifted
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.quant.rules import EXACT_FLOAT32, EXACT_FLOAT64
 
-PIXEL = 1  # DATAIN_FORMAT of an image
-MOST_SUMS = 2**24  # accumulators
+PIXEL = 1  # value of the field DATAIN_FORMAT for an image
+MOST_SUMS = 2**24  # most accumulators of a job that is simulated
 MOST_PRODUCTS = 2**37
 PROCESSED = tuple(
     f"{unit}.D_MISC_CFG.PROC_PRECISION" for unit in ("CSC", "CDMA", "CMAC_A", "CMAC_B", "CACC")
 )
-SUM_BITS = {1: 34, 2: 48}  # of a sum, by the bytes of an element
+SUM_BITS = {1: 34, 2: 48}  # bits of a sum, by the bytes of an element
 HANDED_BITS = 32
 MOST_TRUNCATE = 31  # CACC.D_CLIP_CFG.CLIP_TRUNCATE has 5 bits
-SHARE = 1024  # products of a share
-# Bytes that a block of outputs may take next to the tensors: at most half as many as these have, if
-# that is between the two.
+SHARE = 1024  # most products that a share of a sum has
+# A block of outputs may take half as many bytes as the tensors, but at least LEAST_SPARE and at
+# most MOST_SPARE.
 LEAST_SPARE, MOST_SPARE = 2**16, 2**23
-SUM_BYTES = 64  # that a sum takes on its way to an accumulator
-LONGEST_SUM = EXACT_FLOAT64 // 2**30  # of a sum of int16 elements
-FLOATS = {1: "f4", 2: "f8"}  # the type that elements are multiplied in, by their bytes
+SUM_BYTES = 64  # bytes that a sum takes until it is an accumulator
+LONGEST_SUM = EXACT_FLOAT64 // 2**30  # most products of a sum of int16 elements
+FLOATS = {1: "f4", 2: "f8"}  # the type in which elements are multiplied, by the bytes of an element
 assert SHARE * 2**14 <= EXACT_FLOAT32
 
 
@@ -93,8 +93,9 @@ class Window:
 
 @dataclass(frozen=True)
 class Share:
-    """The products of taps ``first`` to ``end``, counted by rows, and channels ``start`` to
-    ``stop``."""
+    """A part of the products of a sum: of taps ``first`` to ``end``, counted by rows, and of
+    channels ``start`` to ``stop``.
+    """
 
     first: int
     end: int
@@ -103,7 +104,7 @@ class Share:
 
     @property
     def depth(self) -> int:
-        """Products of a sum."""
+        """The number of products that each sum has in this share."""
         return (self.end - self.first) * (self.stop - self.start)
 
 
@@ -231,7 +232,7 @@ def run(values: Raw, features: Features, memory: Memory, rules: Rules = RULES) -
 
 
 def window_of(values: Raw, itemsize: int = 1, rules: Rules = RULES) -> Window:
-    """Return how the windows move.
+    """Return the movement of windows that the registers describe.
 
     An image has no dilation, and CDMA adds its padding on the left.
     """
@@ -262,7 +263,9 @@ def _by_pixels(weights: Array, channels: int) -> Array:
 
 
 def _covered(fields: Fields) -> int:
-    """Return the bytes of a processed element; Unsupported for a job that is not covered."""
+    """Return the bytes of a processed element; Unsupported for a job that the simulated units do
+    not cover.
+    """
     fields.expect("run convolution")
     given = {name: fields.precision(name) for name in PROCESSED if name in fields.values}
     if len(set(given.values())) > 1:
@@ -273,6 +276,6 @@ def _covered(fields: Fields) -> int:
     itemsize = next(iter(given.values()), 1)
     wide = max(itemsize, fields.precision("CDMA.D_MISC_CFG.IN_PRECISION"))
     if wide == 2 and not fields.features.get("int16"):
-        raise Unsupported(f"{PROCESSED[0]}: got int16, the chip has no int16")
+        raise Unsupported(f"{PROCESSED[0]}: got int16, allowed on this chip is int8")
     fields.agree("format")
     return itemsize

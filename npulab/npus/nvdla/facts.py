@@ -24,19 +24,20 @@ PAIRS = (CONVOLUTION, *READERS.items(), ("RBK",), ("BDMA",))
 ENDS = ("PDP", "SDP", "CDP", "RBK", "BDMA")
 UNITS = tuple(chain.from_iterable(PAIRS))
 ENABLE, POINTER = "D_OP_ENABLE", "S_POINTER"
-LAUNCHES = {"CFG_LAUNCH0": 0, "CFG_LAUNCH1": 1}  # of BDMA, which has no enable
+# The registers that start BDMA, which has no enable, and their groups.
+LAUNCHES = {"CFG_LAUNCH0": 0, "CFG_LAUNCH1": 1}
 STARTS = (ENABLE, *LAUNCHES)
 ACCESS, DATA = "S_LUT_ACCESS_CFG", "S_LUT_ACCESS_DATA"
 LETTERS = {"BS": "B", "BN": "N", "EW": "E"}  # SDP's stages in the names of their operands' readers
 # Codes of an ALU of SDP; its first two stages add instead of comparing.
 MAX, MIN, SUM, EQUAL = range(4)
-MUL, ALU, BOTH = range(3)  # the use of operands in memory
-TABLE_ENTRIES = {0: 65, 1: 257}  # LE, LO
+MUL, ALU, BOTH = range(3)  # values of DATA_USE: the operands that lie in memory
+TABLE_ENTRIES = {0: 65, 1: 257}  # entries of the tables LE and LO
 # In a trace that does not say which memory it means, ANY_MEMORY is both.
-MEMORIES = ("sec_mem", "pri_mem")  # by the raw value of a RAM_TYPE field: CV, MC
+MEMORIES = ("sec_mem", "pri_mem")  # indexed by the raw value of a RAM_TYPE field (CV, MC)
 ANY_MEMORY = "any_mem"
 ADDRESSES = 2**48
-MOST_MEMORY = 2**30  # bytes that one trace may set aside
+MOST_MEMORY = 2**30  # most bytes of memory that one trace may set aside
 
 
 def block_of(chip: str) -> str:

@@ -23,11 +23,11 @@ from npulab.npus.nvdla.memory import Memory
 from npulab.npus.nvdla.rules import RULES, Rules, saturated, shifted
 from npulab.npus.nvdla.units.fields import Fields
 
-WORD = 16  # bits: packed channels are moved up to the top of them
-CONVERTED_BITS = 17  # a converted value is saturated to these, then to an element's
+WORD = 16  # bits of a word: packed channels are moved up to its top
+CONVERTED_BITS = 17  # a converted value is saturated to this many bits, then to the element's
 MOST_TRUNCATE = 63  # CDMA.D_CVT_CFG.CVT_TRUNCATE has 6 bits
-BLOCK = 2**14  # elements converted at a time: temporaries stay small next to the tensors
-# Of features or of an image: rows may overlap, so memory does not bound them.
+BLOCK = 2**14  # elements that are converted at a time: temporaries stay small next to the tensors
+# Most bytes of features or of an image: their rows may overlap, so that memory does not bound them.
 MOST_BYTES = 2**25
 DATA, DATA_UV = (f"CDMA.D_DAIN_ADDR_LOW_{plane}.DATAIN_ADDR_LOW_{plane}" for plane in (0, 1))
 FEATURES, DATA_MEMORY = "CDMA.D_DATAIN_SIZE_{1}.DATAIN_{0}", "CDMA.D_DAIN_RAM_TYPE.DATAIN_RAM_TYPE"
@@ -160,7 +160,8 @@ def cube_of(fields: Fields) -> Cube:
 
 
 def stored_weights(fields: Fields, itemsize: int = 1, image: bool = False) -> Weights:
-    """Return the layout of the weights; an image's weights have all that a row reads as channels.
+    """Return the layout of the weights; for an image, all elements that a row of the kernel reads
+    count as channels.
 
     Raises Unsupported for rows of an image that are extended in a way that no source states.
     """
@@ -186,8 +187,9 @@ def stored_weights(fields: Fields, itemsize: int = 1, image: bool = False) -> We
 
 
 def weights_of(fields: Fields, itemsize: int, image: bool = False) -> Weights:
-    """Return the weights' layout; Hang if they are not of the features' channels or take more bytes
-    than are read."""
+    """Return the layout of the weights; Hang if they have other channels than the features, or take
+    more bytes than CDMA reads.
+    """
     out = stored_weights(fields, itemsize, image)
     if image and out.width != 1:
         raise Hang(
@@ -257,7 +259,7 @@ def read_image(fields: Fields, memory: Memory, itemsize: int, rules: Rules) -> A
 
 
 def weights_at(fields: Fields) -> tuple[str, int]:
-    """Return memory and address of the weights."""
+    """Return (memory, address) of the weights."""
     return MEMORIES[fields["CDMA.D_WEIGHT_RAM_TYPE.WEIGHT_RAM_TYPE"]], fields.address(WEIGHT)
 
 
@@ -282,8 +284,8 @@ def format_of(fields: Fields) -> Format:
         if form is not None:
             what = f" ({form.name}, floating point)"
         raise Unsupported(
-            f"CDMA.D_DATAIN_FORMAT.PIXEL_FORMAT: got {raw}{what}, covered are those of whole "
-            "numbers"
+            f"CDMA.D_DATAIN_FORMAT.PIXEL_FORMAT: got {raw}{what}, covered are formats of "
+            "whole numbers"
         )
     if fields.precision("CDMA.D_MISC_CFG.IN_PRECISION") != form.element:
         raise Unsupported(
@@ -316,7 +318,7 @@ def _pixels(fields: Fields, memory: Memory, form: Format, rows: Pair, width: int
 def _converted(
     fields: Fields, x: Array, offsets: Sequence[int], itemsize: int, rules: Rules
 ) -> Array:
-    """Return elements in the type that is multiplied."""
+    """Return elements in the type in which they are multiplied."""
     if not fields["CDMA.D_CVT_CFG.CVT_EN"]:
         if x.itemsize != itemsize:
             raise Unsupported(

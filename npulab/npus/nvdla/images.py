@@ -45,10 +45,11 @@ RECORD = re.compile(
 BETWEEN = re.compile(SEPARATORS)
 HEAD = re.compile(rb"\{offset:0x([0-9a-fA-F]{1,12}), size:([0-9]{1,12}), payload:")
 TOKEN = len("0x00 ")
-HEX = np.full(256, 255, np.uint8)  # the value of a digit
+# The value of a hexadecimal digit, by its letter; 255 for other letters.
+HEX = np.full(256, 255, np.uint8)
 HEX[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 HEX[np.frombuffer(b"ABCDEF", np.uint8)] = np.arange(10, 16)
-BLANKS = b" \t\r\n\v\f,{}"  # separators
+BLANKS = b" \t\r\n\v\f,{}"  # letters that may stand between records
 LINE = re.compile(rb"[ \t]*+(" + BYTES + rb"++)\r?\n?")
 STARTS = re.compile(rb"[ \t]*+0x")
 
@@ -73,7 +74,7 @@ class Image:
 
     @property
     def extent(self) -> int:
-        """Bytes from its start to its end in memory."""
+        """The bytes from the image's first byte to its last, gaps included."""
         if self.packed:
             return int(self.runs[-1].sum())
         return len(self.data)
@@ -214,7 +215,7 @@ def read_lines(path: Path, size: int) -> Image:
             elif STARTS.match(text):
                 raise ValueError(
                     f"{path}, line {line}: got {_shown(text, 0)}, allowed are bytes 0x00 to 0xff, "
-                    "parted by blanks"
+                    "separated by blanks"
                 )
         if got >= size:
             break
@@ -240,7 +241,7 @@ def _chunks(path: Path, end: bytes) -> Iterator[tuple[int, bytes]]:
             total += len(part)
             if total > MOST_TEXT:
                 raise ValueError(
-                    f"{path}: got more than {MOST_TEXT} bytes of text, allowed are so many"
+                    f"{path}: got more than {MOST_TEXT} bytes of text, allowed are up to that"
                 )
             text = rest + part
             if part:
@@ -281,7 +282,8 @@ def _placed(path: Path, parts: Sequence[Records], text: int) -> Image:
 
 
 def merged(starts: Array, sizes: Array) -> Array:
-    """Return runs ``(n, 2)`` (start, size) that hold the same places, in order and apart.
+    """Return runs ``(n, 2)`` (start, size) that hold the same places as ``runs``, in ascending
+    order and with gaps between them.
 
     >>> merged(np.array([8, 0, 4]), np.array([4, 4, 2])).tolist()
     [[0, 6], [8, 4]]

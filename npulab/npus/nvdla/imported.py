@@ -131,8 +131,9 @@ def _traces(path: Path) -> Iterator[Path]:
 
 
 def _is_trace(file: Path) -> bool:
-    """True if a file begins as a trace, or if images lie next to it and it has its folder's
-    name."""
+    """True if a file begins as a trace, or if it has the name of its folder and images lie next to
+    it.
+    """
     if file.suffix not in SIGNS or not file.is_file():
         return False
     head = first_bytes(file, HEAD)

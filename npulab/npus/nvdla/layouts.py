@@ -20,10 +20,12 @@ from npulab.npus.kit import refuse_if
 from npulab.npus.nvdla.facts import MEMORIES, Pair, Shape
 from npulab.npus.nvdla.memory import Memory
 
-WEIGHT_ALIGN = 128  # bytes that all weights together are rounded up to
+# The size of all weights together is rounded up to a multiple of this many bytes.
+WEIGHT_ALIGN = 128
 # The type of an element, by its bytes.
 TYPES: dict[int, np.dtype[Any]] = {1: np.dtype(np.int8), 2: np.dtype("<i2")}
-# Lanes computed at a time: temporaries, some 160 bytes a lane, stay small next to the cubes.
+# Numbers of lanes that are computed at a time: temporaries take some 160 bytes a lane, and stay
+# small next to the cubes.
 BLOCK, MOST_BLOCK, BLOCKS = 2**12, 2**14, 32
 
 
@@ -70,17 +72,17 @@ class Cube:
 
     @classmethod
     def packed(cls, height: int, width: int, channels: int, atom: int, itemsize: int = 1) -> Cube:
-        """Return a cube without gaps."""
+        """Return a cube without gaps between rows or surfaces."""
         return cls(height, width, channels, atom, width * atom, height * width * atom, itemsize)
 
     @property
     def lanes(self) -> int:
-        """Elements of an atom."""
+        """The number of elements in an atom."""
         return self.atom // self.itemsize
 
     @property
     def surfaces(self) -> int:
-        """Atoms that the channels take."""
+        """The number of surfaces, each with an atom of channels."""
         return -(-self.channels // self.lanes)
 
     @property
@@ -99,12 +101,13 @@ class Cube:
 
     @property
     def filled(self) -> int:
-        """Bytes of all atoms, gaps apart."""
+        """The bytes of all atoms, without the gaps between rows and surfaces."""
         return self.surfaces * self.height * self.width * self.atom
 
     def runs(self, surfaces: slice | None = None, rows: slice | None = None) -> Iterator[Pair]:
-        """Yield (address, bytes) of stretches without gaps, of the cube or of a block of it, row by
-        row in each surface."""
+        """Yield (address, bytes) of the stretches without gaps in the cube, or in a block of it,
+        row by row in each surface.
+        """
         surfaces = surfaces or slice(0, self.surfaces)
         rows = rows or slice(0, self.height)
         row = self.width * self.atom
@@ -205,7 +208,7 @@ class Cube:
     def layout(self) -> Layout:
         """Return the layout of the cube with all its lanes; ValueError if rows or surfaces
         overlap."""
-        # A pitch that is never stepped over may be any number.
+        # The pitch of an axis with one row or one surface is never used and may be any number.
         rows = 0
         if self.height > 1:
             rows = self.row_pitch

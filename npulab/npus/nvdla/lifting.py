@@ -24,7 +24,7 @@ from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.sdp import Stage
 from npulab.quant.layers import Add, Conv2D, Pool2D, QuantParams, padding_name
 
-MOST = 2**22  # elements of a tensor that nobody recorded
+MOST = 2**22  # most elements of a tensor that nobody recorded
 # An addition of tensors of one scale rounds once, as TensorFlow Lite's does.
 ADDITION = "tflite-reference"
 
@@ -80,8 +80,9 @@ def lift(capture: Capture) -> Lifted:
 
 
 def rule_of(capture: Capture) -> str:
-    """Return the rounding rule of a capture: SDP's own, for an addition TensorFlow Lite's, which
-    gives the same."""
+    """Return the rounding rule of a capture: SDP's own; for an addition TensorFlow Lite's, which
+    gives the same results.
+    """
     _, units = _job(capture)
     if units & {*CONVOLUTION} or "SDP" not in units:
         return RULE.name
@@ -89,7 +90,9 @@ def rule_of(capture: Capture) -> str:
 
 
 def recode(capture: Capture) -> bytes:
-    """Unpack the coefficient buffer and pack it again; Unsupported without the buffer."""
+    """Return the coefficient buffer with its weights unpacked and packed again; Unsupported without
+    the buffer.
+    """
     layout, data = _coefficients(capture)
     return layout.pack(layout.unpack(data))
 
@@ -110,7 +113,7 @@ def _job(capture: Capture) -> tuple[Fields, set[str]]:
     (job,) = capture.jobs
     if not job.writes:
         raise Unsupported(
-            f"capture {capture.name}: got a job without register writes, allowed is one with"
+            f"capture {capture.name}: got a job without register writes, allowed is one with writes"
         )
     return Fields.of(job, CHIPS[capture.chip]), {*units_of(job)}
 
@@ -183,8 +186,9 @@ def extent(capture: Capture, lifted: Lifted) -> range:
 def _operands(
     capture: Capture, v: Fields, memory: Memory, shape: Shape
 ) -> Callable[[str, str], Array]:
-    """Return the function of a stage and part to its operands: ``(C,)``, or ``(H, W, C)`` per
-    element."""
+    """Return a function that gives the operands of a stage and part: ``(C,)``, or ``(H, W, C)`` if
+    each element has one.
+    """
 
     def operand(name: str, part: str) -> Array:
         stage = Stage(v, name, shape, v.features["memory_atom"])
@@ -234,7 +238,7 @@ def _convolution(capture: Capture, v: Fields, memory: Memory) -> Lifted:
         raise Unsupported("SDP may saturate sums at 32 bits, which no layer says")
     zero = wrapped(v["CSC.D_ZERO_PADDING_VALUE.PAD_VALUE"], 8)
     down, across = v.pair("CSC.D_DILATION_EXT.{}_DILATION_EXT", ("Y", "X"))
-    # A kernel of one row or column has no dilation that counts.
+    # The dilation of a kernel with one row or one column has no effect.
     if weights.height == 1:
         down = 1
     if weights.width == 1:
@@ -273,7 +277,7 @@ def _activation(scaling: Scaling) -> str | None:
 
 
 def _by_name(layer: Any) -> Any:
-    """Return the layer with the name of its padding, if it has one."""
+    """Return the layer with its padding by name, if a name gives this padding."""
     return replace(layer, padding=padding_name(layer) or layer.padding)
 
 
@@ -297,22 +301,28 @@ class Taps:
         return max(past, 0)
 
     def steps(self, after: int) -> int:
-        """Return how far the first window can move with a border after the input."""
+        """Return how far the first window can move along the axis, if ``after`` cells of border
+        follow the input.
+        """
         return self.size + self.before + after - (self.taps - 1) * self.dilation - 1
 
     def gives_output(self, after: int) -> bool:
         return self.steps(after) // self.stride + 1 == self.out
 
     def border(self) -> Pair:
-        """Return the border (before, after) that gives the output's size: the registers', else the
-        border that the windows reach."""
+        """Return the border (before, after) that gives the output's size: the registers' border if
+        it does, else the border that the windows reach.
+        """
         if self.gives_output(self.after):
             return self.before, self.after
         return self.before, self.needed
 
     def stated_stride(self) -> int:
-        """Return the stride; a step that is never made may be any number, so that of a single
-        output is made long enough if the stated stride gives more outputs."""
+        """Return the stride that the registers state.
+
+        A single output makes no step, so its stride may be any number: if the stated stride would
+        give more outputs, a longer one is returned.
+        """
         if self.out > 1 or self.gives_output(self.after) or self.gives_output(self.needed):
             return self.stride
         return self.steps(self.needed) + 1

@@ -38,7 +38,8 @@ LISTED = (
     "relocations",
 )
 MOST_BYTES = 2**30
-MAJOR, MINORS = 0, range(1, 32)  # versions of a loadable; the schema is of 0.7
+# Major version and minor versions that are read; the schema is of version 0.7.
+MAJOR, MINORS = 0, range(1, 32)
 # The meanings of numbers, by field.
 NAMES = {
     "interface": {0: "none", 1: "DLA1", 2: "EMU1"},
@@ -127,7 +128,7 @@ def _shown(table: str, row: Row) -> Row:
 
 
 def _wrong(root: Mapping[str, Sequence[Row]]) -> Iterator[tuple[str, str]]:
-    """Yield (row, sentence) for each row that contradicts another."""
+    """Yield (row, sentence) for each row that contradicts another row or itself."""
     for kind, field, other in LINKS:
         ids = {row["id"] for row in root[other]}
         for row in root[kind]:

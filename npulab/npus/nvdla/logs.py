@@ -55,8 +55,9 @@ LABELLED = re.compile(
     re.IGNORECASE,
 )
 BARE = re.compile(r"(0[xX][0-9a-fA-F]{1,16})\b")
-PARTS = ("Addr", "Data", "Is write")  # of a request that the C model prints, before nposted
-APERTURE = 2**18  # bytes of the device's registers
+# Parts of a request, in the order in which the C model prints them before nposted.
+PARTS = ("Addr", "Data", "Is write")
+APERTURE = 2**18  # bytes that the registers of the device span
 MOST_ACCESSES = 2**21
 DRIVEN = "open driver"  # the provenance of a log that no player of traces wrote
 SIGNS = (ADAPTOR, MASTER, PLAYER)
@@ -100,7 +101,7 @@ def read(path: Path) -> dict[str, Capture]:
     for access in accesses:
         offset = access.address - base
         if not 0 <= offset < APERTURE:
-            offset = access.address  # of another device
+            offset = access.address  # an access to another device
         offsets.append(offset)
     block = block_of_addresses(offsets)
     chip = USUAL_CHIPS[block]
@@ -132,7 +133,7 @@ def read(path: Path) -> dict[str, Capture]:
 def _accesses(path: Path) -> tuple[list[Access], list[Line]]:
     out: list[Access] = []
     rest: list[Line] = []
-    request: dict[str, int] = {}  # the parts that the C model has printed of a request
+    request: dict[str, int] = {}  # the parts of a request that the C model has printed so far
     begun: Line | None = None
     for line in lines_of(path):
         text = line.text

@@ -37,10 +37,10 @@ ADDRESSES = {
     "bn": 0xA8000000,
     "output": 0xB0000000,
 }
-ALIGNMENT, ADDRESS_BITS = 32, 40  # of addresses on any chip
-POOLS = ("average", "max", "min")  # by the raw value of POOLING_METHOD
+ALIGNMENT, ADDRESS_BITS = 32, 40  # multiple in bytes, and bits, of an address on any chip
+POOLS = ("average", "max", "min")  # indexed by the raw value of POOLING_METHOD
 RECIPROCAL = 2**16
-MOST_POOLED = 8  # rows and columns of a window
+MOST_POOLED = 8  # most rows and columns of a pooling window
 PROGRAMS = read_table(FACTS.here / "programs.csv")
 # The values of a job's fields, by the names of programs.csv.
 Quantities = Mapping[str, int]
@@ -213,9 +213,12 @@ def _refuse_activation(layer: Conv2D | Add) -> None:
 
 
 def _buffered(cube: Cube, weights: Weights, chip: Features) -> Pair:
-    """Return (entries of a line, banks of the whole input) in the convolution buffer; ValueError if
-    they do not fit."""
-    atoms = chip["cbuf_entry"] // cube.atom  # of a full entry
+    """Return (entries that a line of the input takes, banks that the whole input takes) in the
+    convolution buffer.
+
+    Raises ValueError if input and weights do not fit.
+    """
+    atoms = chip["cbuf_entry"] // cube.atom  # atoms in a full entry
     full, rest = divmod(cube.surfaces, atoms)
     entries = full * cube.width
     if rest:
@@ -227,7 +230,7 @@ def _buffered(cube: Cube, weights: Weights, chip: Features) -> Pair:
     kept = ceil_div(group, chip["cbuf_entry"] * chip["cbuf_entries"])
     if banks + kept > chip["cbuf_banks"]:
         raise ValueError(
-            f"lower for nvdla: got an input of {banks} banks and groups of kernels of {kept}, "
+            f"lower for nvdla: got {banks} banks for the input and {kept} for a group of kernels, "
             f"allowed are {chip['cbuf_banks']} banks of the convolution buffer together"
         )
     return entries, banks
@@ -259,7 +262,8 @@ def _addition(layer: Add, where: Quantities, quantities: Quantities) -> FieldVal
     if first != other or not 0 <= shift < 32 or first * 2.0**shift != out:
         raise ValueError(
             f"lower for nvdla: scales: got {layer.input_q.scale} and {layer.other_q.scale} to "
-            f"{layer.output_q.scale}, allowed are two that are equal, to that times a power of two"
+            f"{layer.output_q.scale}, allowed are equal input scales, and an output scale that is "
+            "theirs times a power of two"
         )
     _refuse_activation(layer)
     offset = -layer.input_q.zero_point - layer.other_q.zero_point
@@ -306,8 +310,8 @@ def _pooling(layer: Pool2D, quantities: Quantities) -> FieldValues:
 
 
 def averages(taps: int, across: int, down: int) -> bool:
-    """True if two reciprocals, each with its rounding, give the average of every sum of int8
-    ``taps``, ties away from 0.
+    """True if two reciprocals, with a rounding after each, give the average of every sum of
+    ``taps`` int8 elements, rounded half away from 0.
 
     >>> averages(4, 65536, 16384), averages(4, 32768, 32768)
     (True, False)

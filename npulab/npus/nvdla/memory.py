@@ -58,7 +58,9 @@ class Memory:
                 sizes.append((size, memory, start))
         if most is not None and sum(size for size, _, _ in sizes) > most:
             size, _, start = max(sizes)
-            raise Unsupported(f"memory at {start:#x}: got {size} bytes, covered are {most} in all")
+            raise Unsupported(
+                f"memory at {start:#x}: got {size} bytes, covered are up to {most} in all"
+            )
         ranges = [(memory, start, np.zeros(size, np.uint8)) for size, memory, start in sizes]
         out = cls(tuple(ranges))
         out.load(capture, 0)
@@ -109,7 +111,9 @@ class Memory:
         return self._range(memory, address, address + size) is not None
 
     def with_range(self, address: int, size: int) -> Memory:
-        """Return the same memory, shared, and zeroed bytes of both memories."""
+        """Return a memory that shares these ranges and also has ``size`` zero bytes in both
+        memories.
+        """
         return Memory((*self.ranges, (ANY_MEMORY, address, np.zeros(size, np.uint8))))
 
     def read(self, memory: str, address: int, size: int) -> Any:

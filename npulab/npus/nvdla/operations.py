@@ -31,7 +31,8 @@ from npulab.npus.nvdla.facts import (
 )
 from npulab.npus.nvdla.registers import Access, Tables, accesses
 
-NEEDED = ("CDMA", "CSC", "CACC")  # a convolution may do with one half of the multipliers
+# CMAC_A and CMAC_B are not among them: a convolution may use one half of the multipliers.
+NEEDED = ("CDMA", "CSC", "CACC")
 ON_THE_FLY, TO_PDP = "SDP.D_FEATURE_MODE_CFG.FLYING_MODE", "SDP.D_FEATURE_MODE_CFG.OUTPUT_DST"
 FROM_MEMORY = "PDP.D_OPERATION_MODE_CFG.FLYING_MODE"
 ONCE = None  # the group of registers that exist once
@@ -49,8 +50,12 @@ class OrderedWrite(NamedTuple):
 
 @dataclass(frozen=True)
 class Operation:
-    """Units that were enabled together: the group of each, and the register writes, the first
-    ``inherited`` of them from before; ``line`` is the line of the last enable."""
+    """Units that were enabled together, with the group of registers of each, and the register
+    writes.
+
+    The first ``inherited`` writes were made for earlier operations; ``line`` is the line of the
+    last enable.
+    """
 
     units: Mapping[str, int]
     writes: tuple[Pair, ...]
@@ -135,7 +140,7 @@ class _Device:
         return next(part for part in (convolution, sdp, pdp, *others) if unit in part)
 
     def says(self, name: str) -> int:
-        """Return the value of a field of a started unit, by its full name."""
+        """Return the value of a field of a started unit, by the field's full name."""
         item = self.registers[name]
         offset = offsets_of(self.registers)[f"{item.block}.{item.register}"]
         word = self.started[item.block].words.get(offset, 0)
@@ -164,7 +169,7 @@ class _Device:
         return out
 
     def close(self, chain: Sequence[str]) -> None:
-        """Make an operation of these units; raises ValueError if it cannot run."""
+        """Make an operation of the units of a chain; raises ValueError if a unit is missing."""
         if missing := self.missing(chain):
             line = max(self.started[unit].line for unit in chain)
             raise ValueError(
@@ -173,7 +178,8 @@ class _Device:
             )
         units, line = {}, 0
         registers: set[Pair] = set()
-        tables: list[Pair] = []  # in order: a datum goes to the entry after the last
+        # Writes to tables stay in order: each datum goes to the entry after the last.
+        tables: list[Pair] = []
         own = self.pending.pop(("", ONCE), [])
         for unit in chain:
             part = self.started.pop(unit)
@@ -192,7 +198,7 @@ class _Device:
         return names_of(self.registers)[offset].partition(".")[2]
 
     def close_whole(self) -> None:
-        """Make an operation of every chain that is whole."""
+        """Make an operation of every chain of units in which none is missing."""
         for unit in list(self.started):
             if unit in self.started and not self.missing(chain := self.chain(unit)):
                 self.close(chain)
@@ -201,8 +207,8 @@ class _Device:
 def operations(
     events: Sequence[Event], registers: RegisterMap
 ) -> tuple[list[Operation], list[int]]:
-    """Return the operations of a trace in the order in which they are whole, and for every event
-    how many come before it.
+    """Return the operations of a trace, in the order in which they become complete, and for every
+    event how many operations come before it.
 
     An operation whose units were all enabled ends at the next event that is not a register write,
     or when one of its units is enabled again. Raises ValueError naming the line that enables units
@@ -212,7 +218,7 @@ def operations(
     before = []
     writes = [(event.offset, event.value) for event in events if isinstance(event, Write)]
     each = accesses(writes, registers)
-    # The first write of an operation's registers that nothing waits for.
+    # The first write to a unit since the last event that waits for an operation.
     open_since: Write | None = None
     for order, event in enumerate(events):
         if isinstance(event, Write):
@@ -227,7 +233,7 @@ def operations(
         before.append(len(device.done))
     device.close_whole()
     for unit in device.started:
-        device.close(device.chain(unit))  # which refuses what is missing
+        device.close(device.chain(unit))  # raises ValueError: a unit is missing
     if not device.done:
         raise ValueError(
             f"line {events[-1].line if events else 1}: ends before an operation is enabled, "

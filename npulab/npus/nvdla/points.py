@@ -26,8 +26,9 @@ OPERAND = 2**15  # operands are at least -OPERAND and below OPERAND
 PAST_CODES = 2**9
 # Units are started from the last of a chain to the first, so that each waits for its input.
 STARTED = ("PDP", "PDP_RDMA", "SDP", "SDP_RDMA", "CACC", "CMAC_B", "CMAC_A", "CSC", "CDMA")
-MOST_BITS = 15  # of a multiplier
-# Returns operands by stage and part ("BS", "ALU"): (C,), or (H, W, C) if each element has one.
+MOST_BITS = 15  # most bits of a multiplier
+# A function that returns the operands of a stage and part ("BS", "ALU"): (C,), or (H, W, C) if each
+# element has one.
 Operand = Callable[[str, str], Array]
 
 
@@ -63,8 +64,11 @@ def halves(where: int) -> Pair:
 
 @dataclass(frozen=True)
 class Operands:
-    """The operands that a stage takes from memory, per channel ``(C,)``; None is not taken. The
-    ALU's lies first (assumed)."""
+    """The operands that a stage takes from memory, per channel ``(C,)``; None if the stage does not
+    take one.
+
+    The ALU's operand lies before the multiplier's (assumed).
+    """
 
     alu: Array | None = None
     mul: Array | None = None
@@ -79,7 +83,7 @@ class Operands:
 
     @property
     def parts(self) -> list[Array]:
-        """The operands that are taken."""
+        """The operands that the stage takes: ALU, MUL or both."""
         return [part for part in (self.alu, self.mul) if part is not None]
 
     @property
@@ -130,7 +134,7 @@ def scaled(
         channel = int(np.argmax(most))
         raise ValueError(
             f"lower for nvdla: bias: got {bias[channel]} for sums of up to {reach[channel]} in "
-            f"channel {channel}, allowed is what stays within 32 bits"
+            f"channel {channel}, allowed is a bias with which they stay within 32 bits"
         )
     refuse_if(
         np.any(multiplier <= 0),
@@ -166,7 +170,7 @@ def scaled(
 
 
 def _needed(operand: Array, neutral: int) -> Array | None:
-    """Return an operand, None if it changes nothing."""
+    """Return an operand; None if the operand changes no value."""
     if np.all(operand == neutral):
         return None
     return operand
@@ -217,7 +221,7 @@ def reading(
 
 
 def _split(bias: Array) -> tuple[Array, Array, int]:
-    """Return (first part, second part in units of 2**16, left shift of the first) of a bias."""
+    """Return a bias as (first part, second part in units of 2**16, left shift of the first)."""
     none = np.zeros_like(bias)
     for moved in range(17):
         if np.any(bias % 2**moved):
@@ -237,7 +241,7 @@ def _one_shift(
 ) -> tuple[Array, Array, int]:
     """Return (multiplier of X2, power of two that X1 multiplies by, shift of X2) of per-channel
     factors."""
-    low = multiplier & -multiplier  # the lowest bit that is set: what cancels
+    low = multiplier & -multiplier  # the lowest bit that is set: the power of two that cancels
     cancels = np.minimum(np.log2(low).astype(np.int64), right_shift)
     multiplier, right_shift = multiplier >> cancels, right_shift - cancels
     shift = int(right_shift.max())
@@ -303,8 +307,11 @@ def _converter(offset: int, scale: int, shift: int) -> FieldValues:
 @dataclass(frozen=True)
 class Scaling:
     """``clamp(round((x + other + bias) * multiplier / 2**shift) + zero_point)``, per channel
-    ``(C,)``; ``other`` is a tensor or None, ``relu`` a clamp at the zero point. ``reach`` is the
-    most that ``x`` comes to."""
+    ``(C,)``.
+
+    ``other`` is a tensor or None, ``relu`` a clamp at the zero point; ``reach`` is the largest size
+    that ``x`` can have.
+    """
 
     reach: Array
     bias: Array
@@ -319,7 +326,9 @@ class Scaling:
         return self.shift > 0
 
     def add(self, operand: Array, what: str) -> Scaling:
-        """Return the scaling with a number (or a tensor) added after its steps."""
+        """Return the scaling with an addition after its steps, of one number per channel or of a
+        tensor.
+        """
         if operand.ndim == 3:
             steps = self.rounded or self.zero_point or self.relu or np.any(self.multiplier != 1)
             if steps or self.other is not None:
@@ -348,7 +357,7 @@ class Scaling:
         return replace(self, bias=self.bias + operand // self.multiplier)
 
     def scale(self, operand: Array, shift: int, what: str) -> Scaling:
-        """Return the scaling multiplied and shifted right with rounding after its steps."""
+        """Return the scaling with a multiplication and a rounded right shift after its steps."""
         if np.all(operand == 1) and not shift:
             return self
         if self.rounded or self.zero_point:
@@ -368,12 +377,12 @@ class Scaling:
 
     @property
     def most(self) -> Array:
-        """The most that a sum and its bias come to."""
+        """The largest size that a sum with its bias can have."""
         return self.reach + np.abs(self.bias)
 
     @property
     def scales(self) -> float | tuple[float, ...]:
-        """The weight scale of the same factor if the scales of input and output are 1."""
+        """The weight scale that gives the same factor if the scales of input and output are 1."""
         real = []
         for factor in self.multiplier.tolist():
             digits = factor // (factor & -factor)  # without the lowest zeros

@@ -47,9 +47,9 @@ from npulab.npus.nvdla.images import Image, merged
 from npulab.npus.nvdla.operations import checked_after, operations
 from npulab.npus.nvdla.registers import accesses
 
-MOST_RUNS = 2**16  # of an image that are kept as parameters
+MOST_RUNS = 2**16  # most runs of an image that are kept as parameters
 WRITES = "writes"
-Row = dict[str, Any]  # of a table in a capture's parameters
+Row = dict[str, Any]  # a row of a table in a capture's parameters
 # Registers that the device changes by itself, or reads back differently than written.
 OWN = (POINTER, ACCESS, DATA)
 OWN_PARTS = ("STATUS", "INTR")
@@ -244,7 +244,7 @@ def _memory(
         total += size
         if total > MOST_MEMORY:
             raise ValueError(
-                f"{where}: got {total} bytes of memory in all, allowed are {MOST_MEMORY}"
+                f"{where}: got {total} bytes of memory in all, allowed are up to {MOST_MEMORY}"
             )
         if isinstance(event, Zero):
             zeroed.setdefault(event.memory, []).append((event.address, size))
@@ -293,7 +293,7 @@ def _checks(
         _within(where, f"a check of {event.size:#x} bytes", event.address, event.size, set_aside)
         if event.size > MOST_MEMORY:
             raise ValueError(
-                f"{where}: got a check of {event.size} bytes, allowed are {MOST_MEMORY}"
+                f"{where}: got a check of {event.size} bytes, allowed are up to {MOST_MEMORY}"
             )
         row = {
             "task": task,
@@ -322,7 +322,9 @@ def _checks(
 
 
 def _within(where: str, what: str, address: int, size: int, ranges: Sequence[Pair]) -> None:
-    """Refuse bytes that begin inside memory that was set aside and end outside it."""
+    """Raise ValueError for bytes that begin inside memory that was set aside and end outside that
+    memory.
+    """
     if not ranges:
         return
     for start, length in merged(*np.array(ranges, np.int64).T).tolist():

@@ -33,8 +33,11 @@ class Tables:
     access: int | None = None
 
     def after(self, writes: Iterable[tuple[str, int]]) -> Tables:
-        """Return the tables after writes (register, value): an access says table and place, and
-        each datum goes to the place after the last."""
+        """Return the tables after writes (register, value).
+
+        An access register states table and place; each data register goes to the place after the
+        last.
+        """
         entries = dict(self.entries)
         place = self.next
         access = self.access
@@ -51,7 +54,7 @@ class Tables:
         return Tables(entries, place, access)
 
     def writes(self, access: int, data: int) -> list[Pair]:
-        """Return register writes that make the same tables."""
+        """Return register writes that fill tables with these entries."""
         out: list[Pair] = []
         before = None
         for table, place in sorted(self.entries):
@@ -103,7 +106,9 @@ def _written(jobs: Iterable[Job], unit: str) -> Mapping[Pair, int]:
 
 
 class Access(NamedTuple):
-    """A register write: the unit and group that it goes to, by what ``S_POINTER`` says then."""
+    """A register write, with the unit and the group that it goes to; ``S_POINTER`` names the group
+    at that time.
+    """
 
     unit: str
     register: str

@@ -16,7 +16,7 @@ from npulab.npus.nvdla.facts import HERE
 from npulab.quant.rules import ROUNDINGS, shift_right
 
 WEIGHT_ORDERS = ("grouped", "plain")
-MOST_SHIFT = 62  # quant.shift_right takes no larger shift for values up to 2**62
+MOST_SHIFT = 62  # the largest shift that quant.shift_right takes for values up to 2**62
 POWERS = np.array([2**n for n in range(63)])
 
 
@@ -103,7 +103,7 @@ def shifted(values: Array, shift: int, rounding: str) -> Array:
     if shift == 0:
         return values
     if shift > MOST_SHIFT:
-        # The lowest bit that stays is set if a bit that was cut off is.
+        # The lowest bit that is kept becomes 1 if any bit that is cut off is 1.
         cut = min(shift - MOST_SHIFT, 63)
         values, shift = values >> cut | (values & 2**cut - 1 != 0), MOST_SHIFT
     return shift_right(values, shift, rounding)

@@ -21,7 +21,7 @@ from npulab.npus.nvdla.rules import MUTATIONS, RULES, Rules
 from npulab.npus.nvdla.units import cdp, pdp, sdp
 from npulab.npus.nvdla.units.fields import Fields
 
-MOST_RESULT = 2**26  # bytes of a result that a capture set no memory aside for
+MOST_RESULT = 2**26  # most bytes of a result for which a capture sets no memory aside
 NORMALISES = {"CDP", "CDP_RDMA"}
 RUN = (*CONVOLUTION, "SDP_RDMA", "SDP", "PDP_RDMA", "PDP", "CDP_RDMA", "CDP")
 Tables = Mapping[str, Lut]
@@ -43,11 +43,12 @@ def simulate(capture: Capture) -> bytes:
 
 
 def executed(capture: Capture) -> tuple[Memory, Cube]:
-    """Return memory after the capture's jobs ran in order, and where the last job writes.
+    """Return the memory after the capture's jobs ran in order, and the cube that the last job
+    writes.
 
     Raises as ``simulate``.
     """
-    # Elements of two bytes are computed alike on every chip.
+    # Elements of two bytes are computed in the same way on every chip.
     features = {**FACTS.features(capture.chip), "int16": 1}
     if not capture.jobs:
         raise Unsupported(

@@ -21,8 +21,9 @@ from npulab.npus.nvdla.units.fields import DIFFER, Fields
 from npulab.npus.nvdla.units.pdp import axes
 from npulab.npus.nvdla.units.sdp import Stage, bypassed, compares
 
-NEEDED = ("CDMA", "CSC", "CMAC_A", "CACC")  # a convolution may do with one half of the multipliers
-MOST = 2**23  # elements of a result, or of one channel
+# CMAC_B is not among them: a convolution may use one half of the multipliers.
+NEEDED = ("CDMA", "CSC", "CMAC_A", "CACC")
+MOST = 2**23  # most elements of a result, or of one channel
 MOST_PRODUCTS, MOST_TAPS, MOST_WINDOWS = 2**32, 2**18, 2**20
 
 
@@ -50,7 +51,9 @@ def for_units(v: Fields, on: Collection[str]) -> bool:
 
 
 def convolving(v: Fields) -> list[str]:
-    """Return the convolution's units that were started; Hang if they compute in different ways."""
+    """Return the convolution's units that were started; Hang if their registers describe different
+    convolutions.
+    """
     v.agree("convolution")
     units = [unit for unit in CONVOLUTION if v[f"{unit}.D_OP_ENABLE.OP_EN"]]
     mode = "{}.D_MISC_CFG.CONV_MODE".format
@@ -60,7 +63,7 @@ def convolving(v: Fields) -> list[str]:
 
 
 def _needs(on: Collection[str], what: str, *units: str) -> None:
-    """Raise Hang if units that others wait for were not started."""
+    """Raise Hang if a unit for which other units wait was not started."""
     missing = [unit for unit in units if unit not in on]
     hang_if(missing, f"{what} waits for {', '.join(missing)}, which nobody started")
 
@@ -85,8 +88,8 @@ def for_convolution(v: Fields, memory: Memory) -> Shape:
     if image:
         if stored.channels % 4:
             raise Hang(
-                f"kernels of an image have columns of {stored.channels} channels, allowed is "
-                "pixels of 4"
+                f"got {stored.channels} channels in a column of an image's kernels, allowed are "
+                "whole pixels of 4"
             )
         v.expect("simulate image")
         pixels = replace(fetch.cube_of(v), atom=4, plane_pitch=0, itemsize=1)

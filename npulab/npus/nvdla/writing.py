@@ -18,7 +18,7 @@ from npulab.npus.nvdla.facts import ANY_MEMORY, ENDS, MEMORIES, UNITS, Pair
 from npulab.npus.nvdla.registers import units_of
 from npulab.support.files import write_folders
 
-RECORD = 32  # bytes
+RECORD = 32  # bytes in a record of an image
 FLUSHED = "CDMA.S_CBUF_FLUSH_STATUS"
 OUTPUT = "output"
 Row = Mapping[str, Any]

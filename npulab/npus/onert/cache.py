@@ -96,7 +96,7 @@ class Allocate:
 
 @dataclass(frozen=True)
 class Prepare:
-    """A layer takes the data at its address as its weights."""
+    """A layer takes the data at an address as its weights."""
 
     layer: Layer
 
@@ -118,7 +118,7 @@ class Free:
 
 @dataclass(frozen=True)
 class Renew:
-    """Another context: its cache is empty."""
+    """The program makes another context, whose cache is empty."""
 
 
 Event = Allocate | Prepare | Run | Free | Renew
@@ -166,8 +166,8 @@ def likely_mapped(address: int) -> bool:
 def caches(policy: str, layer: Layer) -> bool:
     """Return true if a policy keeps the packed weights of a layer.
 
-    kCacheIfLargeSpeedup does if the other side is not wider than a kernel,
-    kCacheIfSignificantSpeedup if it is not wider than four. Raises ValueError for an unknown
+    kCacheIfLargeSpeedup keeps them if the other side is at most as wide as a kernel,
+    kCacheIfSignificantSpeedup if it is at most as wide as four. Raises ValueError for an unknown
     policy.
 
     >>> wide = Layer("wide", 0, columns=8)
@@ -185,7 +185,9 @@ def caches(policy: str, layer: Layer) -> bool:
 
 
 def key(policy: str, layer: Layer) -> tuple[object, ...]:
-    """Return the key by which packed weights are found: in 2020 it did not have their shape."""
+    """Return the key by which the cache finds packed weights; the key of 2020 does not have the
+    shape.
+    """
     if POLICIES[policy] == "2020":
         return layer.kernel, layer.address
     return layer.address, layer.packed_shape, layer.block, layer.zero_point
@@ -242,9 +244,11 @@ class _Machine:
         caches(policy, Layer("", None))  # an unknown policy is refused before anything is done
         self.policy, self.limit = policy, limit
         self.memory: dict[int | None, Allocate] = {}
-        self.gone: dict[int | None, Allocate] = {}  # freed last at an address
-        self.layers: dict[str, tuple[Layer, str]] = {}  # with the data of its weights
-        self.cache: dict[tuple[object, ...], _Entry] = {}  # the oldest use first
+        self.gone: dict[int | None, Allocate] = {}  # the data that was freed last, by its address
+        # Each layer with the data of its weights, by the layer's name.
+        self.layers: dict[str, tuple[Layer, str]] = {}
+        # Entries by key, from the longest unused on.
+        self.cache: dict[tuple[object, ...], _Entry] = {}
         self.held = 0  # bytes of all entries
 
     def step(self, number: int, event: Event) -> Outcome:
@@ -310,7 +314,7 @@ class _Machine:
         found_by = key(self.policy, layer)
         if kept and found_by in self.cache:
             entry = self.cache.pop(found_by)
-            self.cache[found_by] = entry  # its use is now the latest
+            self.cache[found_by] = entry  # puts the entry last, as the one that was used latest
             if entry.data == weights:
                 return "hit", entry.data, ()
             return "stale hit", entry.data, ()

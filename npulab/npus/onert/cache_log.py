@@ -135,8 +135,9 @@ class Log:
 
 
 class LogReading(NamedTuple):
-    """A possible history that the log does not show: a policy of the cache, zeros at first, another
-    context."""
+    """A possible history that the log does not show: the cache's policy, if the first inputs were
+    zeros, and if the context was renewed.
+    """
 
     name: str
     policy: str
@@ -176,7 +177,7 @@ def read_log(text: str) -> Log:
         if fault:
             raise ValueError(
                 f"line {number}: got a layer's line after the segmentation fault of line {fault}, "
-                "allowed is none"
+                "allowed are no further lines"
             )
         entry = _parsed_line(number, text_line)
         _check_order(entry, last.get(entry.layer), known, freed)
@@ -268,7 +269,7 @@ def _check_order(
     )
     if entry.function == PREPARE:
         if what == "cached" and entry.number is None:
-            raise ValueError(f"{where}: got no address, allowed is that of the weights")
+            raise ValueError(f"{where}: got no address, allowed is the address of the weights")
         return
     refuse_if(entry.layer not in known, where, f"a run of {layer}", "is a layer that was prepared")
     address = known[entry.layer]
@@ -278,10 +279,13 @@ def _check_order(
             f"{_address_text(address)} as it was prepared"
         )
     if what in ("drops", "freed before") and address is None:
-        raise ValueError(f"{where}: got {what!r} of {layer}, allowed where its weights are cached")
+        raise ValueError(
+            f"{where}: got {what!r} of {layer}, allowed is that only if its weights are cached"
+        )
     if what == "freed before" and address not in freed:
         raise ValueError(
-            f"{where}: got weights of {layer} freed before, allowed after a line that frees them"
+            f"{where}: got weights of {layer} freed before, allowed is that only after a line "
+            "that frees them"
         )
 
 

@@ -79,15 +79,16 @@ def apart(rows: int, itemsize: int = 1) -> int:
 
 
 def _facts(chip: str, side: str) -> Mapping[str, int]:
-    """Return the facts of a path; refuse an unknown path or side."""
+    """Return the facts of a path; LookupError for an unknown path or side."""
     refuse_if(chip not in CHIPS, "chip", f"{chip!r}", f"is one of {', '.join(CHIPS)}", LookupError)
     refuse_if(side not in SIDES, "side", f"{side!r}", f"is one of {', '.join(SIDES)}", LookupError)
     return CHIPS[chip]
 
 
 def _apart(layout: Layout, shape: tuple[int, int], rows: int, columns: int, stride: int) -> Layout:
-    """Return the layout with strips of columns as far apart as the stride says, and the sums after
-    the last strip."""
+    """Return the layout with its strips of columns as far apart as the stride states, and the sums
+    after the last strip.
+    """
     high = up(shape[0], rows)
     if stride in (0, high):
         return layout

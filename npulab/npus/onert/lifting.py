@@ -116,7 +116,7 @@ def _input(capture: Capture, v: Values, dtype: str) -> Array | None:
 
 
 def _refuse_difference(capture: Capture, name: str, got: Array | None, right: Array) -> None:
-    """Refuse a recorded buffer that differs from the one that follows from the input."""
+    """Raise ValueError if a recorded buffer differs from the buffer that the input gives."""
     if got is None or np.array_equal(got, right):
         return
     at = tuple(np.argwhere(got != right)[0].tolist())

@@ -47,7 +47,7 @@ def layout_of(v: Values, side: str, chip: str) -> Layout:
 
 
 def zero_point(v: Values, side: str) -> int:
-    """Return the zero point of a side's source; packed uint8 is less by 128."""
+    """Return the zero point of a side's source: for uint8, 128 more than the packed one."""
     packed = int(v[f"{side}_zero_point"])
     if NAMES[v[f"{side}_type"]] == "uint8":
         return packed + SIGNED
@@ -84,8 +84,10 @@ def codes_of(capture: Capture, v: Values, side: str) -> np.ndarray:
 
 
 def again(layout: Layout, data: bytes, v: Values, side: str) -> bytes:
-    """Return the buffer with its elements unpacked and packed again, fill and sums made anew; the
-    bytes between strips of columns, which the packer does not write, stay."""
+    """Return the buffer with its elements unpacked and packed again, fill and sums computed anew.
+
+    Bytes between strips of columns, which the packer does not write, keep their values.
+    """
     rows, stride = v[f"{side}_rows"], v[f"{side}_stride"]
     columns = v[f"{side}_kernel_columns"]
     packed = bytearray(layout.pack(layout.unpack(data)))

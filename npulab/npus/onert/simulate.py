@@ -1,7 +1,7 @@
 """The simulated device: the kernels of a path, from the words of a call and bytes to the output's
 bytes.
 
-It shares the tables and the kit with the rest and no other code, so that its agreement with lift
+It shares tables and kit with the other modules, and no other code, so that its agreement with lift
 and emulation means something.
 """
 
@@ -20,19 +20,22 @@ from npulab.npus.onert.facts import BLOCK, CHIPS, EXPECTED, MOST_BYTES
 
 HYBRID, QUANTIZED = 0, 1
 TYPES: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.int8)}
-BOUNDS = {0: (-inf, inf), 1: (0.0, inf), 2: (-1.0, 1.0), 3: (0.0, 6.0)}  # of activations
+# Lower and upper bound of the output, by the code of the activation.
+BOUNDS = {0: (-inf, inf), 1: (0.0, inf), 2: (-1.0, 1.0), 3: (0.0, 6.0)}
 MOST_PRODUCTS = 2**30
 # Values that the quantizing loop takes at a time; the values left over are rounded in another way
 # (source L).
 VECTOR = 8
 F = np.float32
-BUFFERS = {"lhs": "coefficients", "rhs": "input_rows"}  # of a packed matrix
+# The buffer that holds a packed matrix, by its side.
+BUFFERS = {"lhs": "coefficients", "rhs": "input_rows"}
 Values = Mapping[str, Any]
 
 
 class PackedMatrix(NamedTuple):
-    """The fields of a packed matrix, weights (lhs) or input rows (rhs): its sizes, the elements
-    from column to column, and those of its blocks."""
+    """The fields of a packed matrix, weights (lhs) or input rows (rhs): the sizes of matrix and
+    blocks, and the elements from one column to the next.
+    """
 
     side: str
     rows: int
@@ -93,7 +96,7 @@ def _check_side(v: Values, matrix: PackedMatrix, count: int) -> None:
             f"{side}: {v['input_size']} x {count} do not fit {rows} x {columns} with a "
             f"stride of {pitch}"
         )
-    # The simulated kernel holds a strip of columns, and its sums, as int64.
+    # The simulated kernel keeps a strip of columns, and its sums, as int64.
     strip = 8 * wide * max(rows, v["batches"])
     if max(columns * pitch, strip) > MOST_BYTES:
         raise Hang(
@@ -178,7 +181,9 @@ def _once(total: Array, multiplier: int, exponent: int) -> Array:
 
 
 def _twice(total: Array, multiplier: int, exponent: int) -> Array:
-    """The high half of the doubled product, then the shift that is left; ties up in both."""
+    """The high half of the doubled product, then a right shift by the other bits; both round ties
+    up.
+    """
     shifted = wrapped(total * 2 ** max(exponent, 0))
     high = (shifted * multiplier + 2**30) // 2**31
     unit = 2 ** max(-exponent, 0)
@@ -205,8 +210,9 @@ def _fused(total: Array, scale: Array, bias: np.float32) -> Array:
 
 
 def _products(capture: Capture, v: Values, rows: Array, rhs_zero: int) -> Iterator[Array]:
-    """Yield the sums ``(batches,) int64`` of each unit, less the part of zero points, strip of
-    columns by strip."""
+    """Yield the sums ``(batches,) int64`` of each unit, with the zero points' share subtracted,
+    strip of columns by strip.
+    """
     units, batches, step = v["units"], v["batches"], v["rhs_kernel_columns"]
     weights = PackedMatrix.of(v, "lhs")
     wide = weights.kernel_columns
@@ -253,7 +259,9 @@ def _prepacked(capture: Capture, v: Values) -> Array:
 
 
 def _measured(capture: Capture, v: Values) -> tuple[Array, Array, bool]:
-    """Quantize the float32 input: rows of codes, a scale for each, true if all of it is 0."""
+    """Quantize the float32 input: return rows of codes, a scale for each row, and true if the whole
+    input is 0.
+    """
     batches, size = v["batches"], v["input_size"]
     x = _numbers_at(capture, "input", "<f4", batches, size)
     rows = _filled(v)
@@ -272,7 +280,8 @@ def _measured(capture: Capture, v: Values) -> tuple[Array, Array, bool]:
                 f"input: batch {batch} has a largest size of {most}, of which no scale is made"
             )
         scaled = row * inverse
-        # The vector loop adds the half in float32, the loop over the rest in float64.
+        # The vector loop adds one half in float32; the loop over the values left over adds it in
+        # float64.
         half = np.where(scaled >= 0, F(0.5), F(-0.5))
         near = scaled.astype(np.float64) + half
         near[:body] = scaled[:body] + half[:body]

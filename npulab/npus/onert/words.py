@@ -42,7 +42,9 @@ def values_of(capture: Capture) -> Values:
 
 
 def _allowed(v: Values, chip: str) -> Iterator[Allowed]:
-    """Yield (field, the values it may have, the reason), in order: a row relies on those before."""
+    """Yield (field, the values that it may have, the reason), in an order in which each row relies
+    on rows before it.
+    """
     facts = FACTS.features(chip)
     for name in ("batches", "units", "input_size"):
         yield name, range(1, MOST_BYTES + 1), "this runtime"
@@ -87,7 +89,7 @@ def _allowed(v: Values, chip: str) -> Iterator[Allowed]:
 def _allowed_side(
     side: str, count: int, v: Values, facts: Mapping[str, int], chip: str
 ) -> Iterator[Allowed]:
-    """Yield the rows of a packed matrix of so many columns."""
+    """Yield the rows of a packed matrix with ``count`` columns."""
     depth = v["input_size"]
     rows, columns = facts[f"{side}_kernel_rows"], facts[f"{side}_kernel_columns"]
     high, wide = up(depth, rows), up(count, columns)

@@ -17,7 +17,8 @@ MOST_WEIGHTS = MOST_BYTES // 8
 
 def recode(capture: Capture) -> bytes:
     """Return the coefficient buffer with the weights of every convolution unpacked and packed
-    again; the bytes around them stay."""
+    again; bytes outside the weights keep their values.
+    """
     data = bytearray(buffer_of(capture, "coefficients"))
     for start, (_, layout) in weight_runs(capture):
         end = start + layout.size
@@ -27,7 +28,9 @@ def recode(capture: Capture) -> bytes:
 
 
 def explain(capture: Capture) -> list[Item]:
-    """Return every weight of the coefficient buffer in order, and the runs of other bytes."""
+    """Return every weight of the coefficient buffer and every run of other bytes, in the order of
+    their bytes.
+    """
     data = buffer_of(capture, "coefficients")
     runs = dict(weight_runs(capture))
     items: list[Item] = []

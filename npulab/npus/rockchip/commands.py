@@ -22,11 +22,12 @@ from npulab.npus.rockchip.facts import OWNERS, RANGE, REGISTERS, TABLES, TARGETS
 from npulab.npus.rockchip.tasks import Task
 
 WORDS = np.dtype([("register", "<u2"), ("value", "<u4"), ("target", "<u2")])
-WRITE = 0x01  # in the low byte of a target
-SYNC, ENABLE = 0x0041, 0x0081  # targets of their own; one writes no register, one OPERATION_ENABLE
+WRITE = 0x01  # the bit in the low byte of a target that makes the command a write
+# Targets that are no units: SYNC writes no register, ENABLE writes OPERATION_ENABLE.
+SYNC, ENABLE = 0x0041, 0x0081
 NEXT_ADDRESS, NEXT_AMOUNT, OPERATION_ENABLE = 0x0010, 0x0014, 0x0008
 PC = TARGETS["PC"] + WRITE
-# (target, register) of the words after the next address.
+# The (target, register) of each word after the address of the next block.
 LAST_WORDS = ((PC, NEXT_AMOUNT), (SYNC, 0), (ENABLE, OPERATION_ENABLE))
 END_WORDS = 1 + len(LAST_WORDS)
 
@@ -69,7 +70,9 @@ class Command(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A task and its words ``(n,)``; the words of the block's end are apart."""
+    """A task and its words ``(n,)``, without the words of the block's end, which are a field of
+    their own.
+    """
 
     task: Task | None
     words: Array
@@ -186,7 +189,7 @@ def split(words: Array, file: Path | str) -> list[Block]:
 
 
 def broken(words: Array, at: int) -> str:
-    """Return the sentence about a word that is not a command."""
+    """Return the error text about a word that is not a command."""
     return (
         f"command at byte {WORDS.itemsize * at:#x}: got target {words['target'][at]:#06x} and "
         f"register {words['register'][at]:#06x}, allowed is a register of the target's unit"
@@ -198,8 +201,11 @@ def blocks_of(
     listed: Sequence[Task],
     base: int | None = None,
 ) -> list[Block] | None:
-    """Return the words of each task if the first word lies at ``base``, by default at the first
-    block; None if they are not all there or do not write registers."""
+    """Return the words of each task, if the first word lies at ``base`` (by default the first
+    block's address).
+
+    Returns None if words of a task are missing or do not write registers.
+    """
     if not listed:
         return None
     if base is None:
@@ -243,7 +249,8 @@ def block_end(
 
 
 def next_amount(words: int) -> int:
-    """Return the amount that stands for a number of words, those of the block's end among them.
+    """Return the amount that stands in the words of a block's end for a number of words, which
+    includes those words.
 
     >>> next_amount(73), next_amount(110)
     (36, 54)

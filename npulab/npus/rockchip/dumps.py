@@ -49,23 +49,26 @@ from npulab.support.files import first_bytes, read_bounded
 
 TASKS = "tasks"  # the buffer of task records
 READERS = {"listing": listings.read_listing, "hex": listings.read_hex}
-PROGRAMS = (".c", ".cc", ".cpp", ".h", ".hpp", ".py", ".rs")  # in a folder: not what was sent
+# Programs in a folder: they may emit other commands than were sent.
+PROGRAMS = (".c", ".cc", ".cpp", ".h", ".hpp", ".py", ".rs")
 # The other buffers of the vendor's runtime in the order in which it makes them: the first before
 # the commands and the task records, three after them (PH: data and addresses of all dumps).
 ORDER = ("coefficients", "work", "input", "output")
-# The registers that point into these buffers.
+# The registers that hold addresses in these buffers: of input, weights and output.
 SOURCES, WEIGHTS, OUTPUT = (0x1070, 0x5018), 0x1110, 0x4020
 PAGE = 2**12  # buffers begin at a page
-SLACK = 16  # bytes at the end of a tensor that may be 0
+SLACK = 16  # as many bytes at the end of a tensor may be 0
 MOST_BUFFERS = 8  # more buffers are not distinguished by their used bytes: too many combinations
-Place = tuple[int, int]  # (number of a buffer, or an address; an address, or a size)
+Place = tuple[int, int]  # (number of a buffer, its address) or (an address, a size)
 SIZES = {INT8: 1, INT32: 4}  # bytes of an output element
-MOST_BYTES = 2**21  # of a file of commands or records
+MOST_BYTES = 2**21  # most bytes of a file of commands or of task records
 KNOWN_SHARE = 2  # at least 1 / KNOWN_SHARE of the words of a file of commands name a register
 
 
 def recognises(path: Path) -> bool:
-    """Return true for a file of these, or a folder that has some."""
+    """Return true for a text of GEM buffers, a listing, a file of commands or of task records, or a
+    folder with such files.
+    """
     return any(_kinds(path).values())
 
 
@@ -148,7 +151,7 @@ def _stem(file: Path) -> str:
 
 
 def _common(a: str, b: str) -> str:
-    """Return the beginning that two names share, without separators at its end."""
+    """Return the beginning that two names have in common, without separators at its end."""
     return commonprefix([a, b]).rstrip("_-. ")  # noqa: RUF071 - letters are compared, not folders
 
 
@@ -226,8 +229,10 @@ def _of_gems(path: Path, gems: Sequence[Gem]) -> Capture:
 
 
 def _blocks_in(words: Array, listed: Sequence[Task]) -> tuple[int, list[Block]]:
-    """Return (address, blocks) of a buffer that begins at a page; no blocks if the tasks' commands
-    are not in it."""
+    """Return (address, blocks) of a buffer that begins at a page.
+
+    There are no blocks if the buffer does not hold the commands of the tasks.
+    """
     first = _first_address(listed) // PAGE * PAGE
     last = max(task.command_address for task in listed)
     for base in range(first, max(last - words.nbytes, -1), -PAGE):

@@ -10,8 +10,8 @@ from npulab.npus.kit import Facts, RegisterMap, read_table
 HERE = Path(__file__).parent
 # The maps: the registers of all units by address; the record that hands a task over.
 REGISTERS, TASK = "NPU", "TASK"
-XML = "M"  # the source of rows that do not name a source
-RANGE = 2**12  # addresses of a unit
+XML = "M"  # the source of rows that name none
+RANGE = 2**12  # number of register addresses that a unit has
 
 
 def _npu_registers() -> RegisterMap:

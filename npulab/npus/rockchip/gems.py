@@ -26,9 +26,9 @@ OPEN = re.compile(rb"gem open got (-?\d{1,10}) (\d{1,10}) (\d{1,10})\s*")
 HEAD = re.compile(rb"Gem (\d{1,10})\s*")
 ROW = re.compile(rb"\[([0-9a-f]{8})\] = ([0-9a-f]{8}(?: [0-9a-f]{8}){0,3}) ?\r?\n")
 MAGIC = b"\x1f\x8b"
-MOST_BYTES = 2**25  # of all buffers together
+MOST_BYTES = 2**25  # most bytes of all buffers together
 MOST_LINES, MOST_LINE = 2**21, 2**10
-MOST_OTHERS = 2**18  # lines that are not a row of a buffer
+MOST_OTHERS = 2**18  # most lines that are not rows of a buffer
 MOST_GEMS = 2**10
 ROW_BYTES = 16
 LOOK = 2**16
@@ -119,8 +119,7 @@ class _Gems:
         size = self.sizes[self.number]
         if len(self.data) > size:
             raise ValueError(
-                f"{where}: got more than the {size} bytes it was opened with, at most these are "
-                "allowed"
+                f"{where}: got more bytes than it was opened with, allowed are up to {size}"
             )
 
     def ends(self, line_number: int, line: bytes) -> bool:

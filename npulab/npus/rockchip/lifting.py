@@ -108,8 +108,9 @@ def extent(capture: Capture, lifted: Lifted) -> range:
 
 
 def covers(capture: Capture) -> Collection[int]:
-    """Return the tasks that a layer is lifted from: all, or for fp16 the first convolution and the
-    elements that follow it."""
+    """Return the tasks that a layer is lifted from: all tasks; for fp16 only the first convolution
+    and the elements after it.
+    """
     jobs, v = _tasks(capture)
     if v[PRECISION] != FP16:
         return range(len(jobs))
@@ -251,7 +252,9 @@ def _joined_rows(jobs: Sequence[Raw], pitch: int) -> tuple[int, int]:
 
 
 def _operands(capture: Capture, v: Raw, outputs: int) -> tuple[Array, int, Array]:
-    """Return (biases that the unit adds, zero point of weights, shares) of the output channels."""
+    """Return, by output channel, (biases that the unit adds, zero point of weights, shares of the
+    largest scale).
+    """
     whole = np.full(outputs, 2**TwoSteps.share_bits)
     zero = -v["DPU.BS_OW_OP.OW_OP"]
     if v["DPU.BS_CFG.BS_BYPASS"]:
@@ -277,7 +280,9 @@ def _operands(capture: Capture, v: Raw, outputs: int) -> tuple[Array, int, Array
 
 
 def _scales(v: Raw, shares: Array) -> float | tuple[float, ...]:
-    """Return the ratio of scales that gives these words again, per channel if the shares differ."""
+    """Return the ratio of scales that leads to these words: one number, or one per channel if the
+    shares differ.
+    """
     multiplier, shift = v["DPU.OUT_CVT_SCALE.OUT_CVT_SCALE"], v["DPU.OUT_CVT_SHIFT.OUT_CVT_SHIFT"]
     by_channel = words.applies(v, "MUL")
     least, most = rule(plans.RULES[by_channel]).right_shifts
@@ -297,7 +302,7 @@ def _scales(v: Raw, shares: Array) -> float | tuple[float, ...]:
     if not np.all(shares > 0) or shares.max() != largest:
         raise ValueError(
             f"lift for rockchip: got shares from {shares.min()} to {shares.max()}, allowed "
-            f"are 1 to {largest}, which one of them is"
+            f"are 1 to {largest}, one of them {largest}"
         )
     scales = tuple((shares * (multiplier * 2.0 ** -(TwoSteps.share_bits + shift))).tolist())
     if len(set(scales)) == 1:
@@ -353,7 +358,9 @@ def _sums_layout(v: Raw, shape: tuple[int, int, int]) -> Layout:
 def _as_known(
     known: Mapping[str, Any], layer: Conv2D, v: Raw, x: Array | None, output: Array | None
 ) -> Lifted:
-    """Return the layer with scales, padding name and type as known, if they give the same words."""
+    """Return the layer with the recorded scales, padding name and type, if the layer then has the
+    same words.
+    """
     names = padding_names(layer, (known.get("padding"), *PADDINGS))
     if names:
         layer = replace(layer, padding=names[0])
@@ -370,7 +377,7 @@ def _as_known(
 
 
 def _with_scales(known: Mapping[str, Any], layer: Conv2D, by_channel: bool) -> Conv2D:
-    """Return the layer with the scales that are known, if they give the same words."""
+    """Return the layer with the recorded scales, if the layer then has the same words."""
     changed: dict[str, Any] = {}
     try:
         for name in ("input", "weight", "output"):

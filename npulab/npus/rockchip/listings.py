@@ -51,7 +51,7 @@ MACRO = re.compile(r"(\w+)\s*\(\s*([^()]*?)\s*\)")
 LABEL = re.compile(r"\s*\[?(?:0x)?[0-9a-fA-F]{1,16}\]?(?:\s*<[^<>\n]{0,200}>)?\s*[:=]\s*")
 WORD = re.compile(r"(?:0x[0-9a-fA-F]{16}|0x[0-9a-fA-F]{8}|\b[0-9a-fA-F]{16})(?:[uUlL]{0,3})")
 ROW = re.compile(rf"(?:{WORD.pattern}[\s,]*)+(?:/[/*].*)?")
-MOST_LETTERS = 2**13  # of one statement
+MOST_LETTERS = 2**13  # most letters of one statement
 KNOWN_SHARE = 2  # at least 1 / KNOWN_SHARE of hexadecimal words name a register of their unit
 MOST_WORDS = 2**20
 
@@ -241,7 +241,9 @@ def _value(text: str, register: int | None) -> int:
 
 
 def _near_fields(name: str, register: int | None) -> list[str]:
-    """Return names of fields like a wrong name, of a register if that is known."""
+    """Return names of fields that are similar to a wrong name: of the register, if that is known,
+    else of all.
+    """
     fields = names().fields.items()
     ours = [field for field, (offset, *_) in fields if register in (None, offset)]
     return difflib.get_close_matches(name[:80], ours, 2) or ours[:3]
@@ -271,7 +273,9 @@ def _number(text: str, below: int, what: str) -> int:
 
 
 def _triple(text: str) -> Command | None:
-    """Return the command that a decoder prints as three bare numbers, None for another line."""
+    """Return the command that a decoder prints as three bare numbers; None for a line of another
+    form.
+    """
     match = TRIPLE.fullmatch(text)
     if match is None:
         return None

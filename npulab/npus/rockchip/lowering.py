@@ -42,9 +42,10 @@ ORDER = [
     (row["register"], int(row["value"], 0), row["note"])
     for row in read_table(FACTS.here / "rocket.csv")
 ]
-# The units that run: the DPU's reads only if there are biases (WT, Mesa).
+# The bits of the units that run; the unit that reads for the DPU is among them only if there are
+# biases (WT, Mesa).
 UNITS = {"sums": 0x0D, "outputs": 0x1D}
-BLOCK_ALIGN = 64  # bytes, of a block of commands (Mesa)
+BLOCK_ALIGN = 64  # a block of commands begins at a multiple of this many bytes (Mesa)
 
 
 def lower(
@@ -112,7 +113,7 @@ def biases(conv: Conv2D, by_channel: bool) -> bytes:
     if len(wrong):
         raise ValueError(
             f"lower for rockchip: got a bias of {whole[wrong[0]]} in channel {wrong[0]} with the "
-            "input's zero point folded in, allowed is int32"
+            "input's zero point folded in, allowed is a value of int32"
         )
     if not by_channel:
         return whole.astype("<i4").tobytes()

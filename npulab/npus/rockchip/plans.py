@@ -18,24 +18,31 @@ from npulab.npus.rockchip.layouts import ATOM, KERNELS, per_atom
 from npulab.quant.layers import Conv2D, FullyConnected
 from npulab.quant.rules import NAMED, TwoSteps, rule
 
-BANKS, BANK_ENTRIES, ENTRY_BYTES = 12, 256, 128  # of the convolution buffer
-SPLIT_BANKS = 7  # for the input if the weights leave it fewer
+# The convolution buffer: its banks, entries of a bank, bytes of an entry.
+BANKS, BANK_ENTRIES, ENTRY_BYTES = 12, 256, 128
+SPLIT_BANKS = 7  # banks that the input gets if the weights would leave it fewer
 GRAINS = 50  # Mesa: "seems to pass the most tests"
 CHANNELS, DEPTHWISE_CHANNELS = 32, 64  # output channels are filled up to a multiple of these
-INT8, FP16, INT32 = 0, 2, 4  # codes of a precision (WT; C:dump-x2)
+INT8, FP16, INT32 = 0, 2, 4  # codes of a precision in register fields (WT; C:dump-x2)
 DEPTHWISE = 3  # code of a convolution mode
 # A driver quirk: a matrix multiplication that writes its sums without requantizing them.
 ACCUMULATORS = "int32-output"
-TWICE = "twice_half_even"  # the feature of chips that have a share of each channel
+# The feature of chips that scale each channel by its share of the largest scale, and so round
+# twice.
+TWICE = "twice_half_even"
 DILATION = "dilation"  # the feature of chips on which dilated kernels were seen
-RULES = {False: "rockchip-rk3588:half-even", True: "rockchip-rv1103:half-even-twice"}  # by TWICE
+# The rounding rule, by whether a chip has TWICE.
+RULES = {False: "rockchip-rk3588:half-even", True: "rockchip-rv1103:half-even-twice"}
 # The fields that a layer decides, with the names of their values in ``_geometry``, ``converter``.
 FIELDS = read_table(FACTS.here / "fields.csv")
 
 
 class RowTask(NamedTuple):
-    """Rows of a convolution that run together: first and number of input rows, their padding above,
-    first and number of output rows, banks of the convolution buffer for input and weights."""
+    """Rows of a convolution that run in one task.
+
+    It has first row and number of rows of the input, the padding above them, first row and number
+    of rows of the output, and the banks of the convolution buffer for input and for weights.
+    """
 
     top: int
     rows: int
@@ -78,7 +85,7 @@ def as_convolution(layer: Any) -> Conv2D:
     elif layer.depthwise and layer.weights.shape[3] != layer.input_shape[2]:
         raise ValueError(
             f"lower for rockchip: got {layer.weights.shape[3]} depthwise outputs of "
-            f"{layer.input_shape[2]} channels, allowed is the same number"
+            f"{layer.input_shape[2]} channels, allowed are as many outputs as channels"
         )
     return of_type(layer, "int8")
 
@@ -170,7 +177,7 @@ def values(
 
 
 def _geometry(conv: Conv2D, task: RowTask, where: Mapping[str, int], sums: bool) -> dict[str, int]:
-    """Return sizes and places, by the names that ``fields.csv`` gives them."""
+    """Return sizes, places and counts of a task, by the names that ``fields.csv`` gives them."""
     outputs = conv.output_shape[2]
     kernel_h, kernel_w = conv.kernel
     stored_channels = up(conv.input_shape[2], ATOM)
@@ -221,7 +228,7 @@ def _input_places(conv: Conv2D, task: RowTask, address: int, sums: bool) -> dict
         values["stored_width"] = pitch
         line, surface = pitch, pitch * (height - 1)
         entries = pitch * height
-    # Mesa's driver treats this size apart.
+    # Mesa's driver has a special case for this size.
     if (width, channels) == (40, 40):
         entries = 40
     values |= {"line": line, "surface": surface, "entries": entries}

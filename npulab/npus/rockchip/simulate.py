@@ -32,7 +32,7 @@ DEPTHWISE = 3
 # The operands of four channels (ORK).
 OPERANDS = np.dtype([("bias", "<i4", 4), ("offset", "<i2", 4), ("share", "<u2", 4)])
 ENDED, NEXT = "TASK.interrupt_status.interrupt_status", "PC.BASE_ADDRESS.PC_SOURCE_ADDR"
-CORES = "PC.REGISTER_AMOUNTS.RESERVED_0"  # less one (PH)
+CORES = "PC.REGISTER_AMOUNTS.RESERVED_0"  # the field holds the number of cores less one (PH)
 
 
 def simulate(capture: Capture) -> bytes:
@@ -258,7 +258,7 @@ def single(codes: Array, v: Raw) -> Array:
 
 
 def _away(values: Array, shift: int) -> Array:
-    """Return ``values / 2**shift`` rounded to nearest, ties away from 0."""
+    """Return ``values / 2**shift`` rounded to the nearest whole number, ties away from 0."""
     unit = 2**shift
     return np.sign(values) * ((np.abs(values) + unit // 2) // unit)
 
@@ -291,8 +291,9 @@ def operands(
 
 
 def finished(sums: Array, bias: int, share: int, v: Raw) -> Array:
-    """Return the sums of one channel in the type of the output, by whole numbers if it has
-    these."""
+    """Return the output values of one channel's sums; computed with integers only, if the sums are
+    integers.
+    """
     kind = _precision(v, "DPU.DATA_FORMAT.OUT_PRECISION")
     if kind.kind == "f":
         return arithmetic(sums, v).astype(kind)

@@ -14,12 +14,13 @@ from npulab.npus.kit import WORD_BYTES, Job, refuse_if
 from npulab.npus.rockchip.facts import TABLES, TASK
 
 BYTES = len(TABLES[TASK]) * WORD_BYTES
-INTERRUPTS = 2**17  # a clear of all interrupts writes one less
+# Interrupt masks are below this: a write that clears all interrupts has one less.
+INTERRUPTS = 2**17
 UNITS = 2**8
 MOST_COMMANDS = 2**16
-# Of an address of commands, as PC.BASE_ADDRESS holds it.
+# An address of commands is a multiple of ALIGN and below MOST_ADDRESS, as PC.BASE_ADDRESS holds it.
 ALIGN, MOST_ADDRESS = 16, 2**32
-MOST_TASKS, MOST_TOGETHER = 2**13, 2**18  # records, and commands of all records
+MOST_TASKS, MOST_TOGETHER = 2**13, 2**18  # most records, and most commands of all records together
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,9 @@ class Task:
 
     @property
     def plausible(self) -> bool:
-        """True if it can be a record: it has units, interrupts and commands, and an address that
-        commands can have."""
+        """True if the record has units, interrupts and commands, and an address at which commands
+        can lie.
+        """
         return (
             0 < self.enable_mask < UNITS
             and 0 < self.interrupt_mask < INTERRUPTS

@@ -1,5 +1,6 @@
 """The fields of a job by the names that lift uses, and the checks of fields that must have one
-value, or the same."""
+value or equal values.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class Sizes(NamedTuple):
 
     @classmethod
     def of(cls, v: Raw) -> Sizes:
-        """Return the sizes that the values of a task say."""
+        """Return the sizes that the field values of a task state."""
         height = v["CNA.DATA_SIZE0.DATAIN_HEIGHT"]
         width = v["CNA.FC_DATA_SIZE0.DMA_WIDTH"]
         channels = v["CNA.DATA_SIZE1.DATAIN_CHANNEL_REAL"] + 1
@@ -49,7 +50,9 @@ def check_supported(v: Raw) -> None:
     other."""
     check(v, "layer")
     agree(
-        v, ALIKE["layer"], "lift for rockchip: got {a} {got} and {b} {other}, allowed is the same"
+        v,
+        ALIKE["layer"],
+        "lift for rockchip: got {a} {got} and {b} {other}, allowed are equal values",
     )
 
 

@@ -114,7 +114,9 @@ def test_names_are_those_of_the_tensors() -> None:
         "probs",
         {},
     )
-    with pytest.raises(ValueError, match="names: got \\('a', 'b'\\), allowed are 3 different names"):
+    with pytest.raises(
+        ValueError, match="names: got \\('a', 'b'\\), allowed are 3 different names"
+    ):
         source_of(Elementwise("add", (2, 3, 4)), ("a", "b"))
 
 

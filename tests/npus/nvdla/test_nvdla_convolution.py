@@ -768,7 +768,7 @@ def job(
             r"CMAC_A.D_MISC_CFG.PROC_PRECISION is 2, covered are 0",
         ),
         ({"CDMA.D_MISC_CFG.IN_PRECISION": 3}, r"CDMA.D_MISC_CFG.IN_PRECISION is 3, covered"),
-        ({"CDMA.D_MISC_CFG.IN_PRECISION": 1}, r"the chip has no int16"),
+        ({"CDMA.D_MISC_CFG.IN_PRECISION": 1}, r"got int16, allowed on this chip is int8"),
         (
             {"CSC.D_MISC_CFG.PROC_PRECISION": 1},
             r"got 1, 0, 0, 0, 0, allowed is one precision for all",

@@ -204,12 +204,15 @@ def test_addresses_are_the_callers() -> None:
             "output_q: got zero point 200, allowed is -128 to 127",
         ),
         (small(weight_q=QuantParams((1.0, 1.0, 2.0**-30, 1.0))), "whose shifts differ by 30"),
-        (small(bias=np.full(4, 2**31 - 1)), "allowed is what stays within 32 bits"),
+        (
+            small(bias=np.full(4, 2**31 - 1)),
+            "allowed is a bias with which they stay within 32 bits",
+        ),
         (small(weight_q=QuantParams(1e-30)), "got a ratio that rounds to a multiplier of 0"),
         (small(stride=(9, 1)), "field CONV_Y_STRIDE: got raw 8, allowed is 0 to 7"),
         (
             Conv2D(np.ones((1, 1, 1, 64), np.int8), np.zeros(1, int), (80, 80, 64)),
-            "got an input of 100 banks",
+            "got 100 banks for the input",
         ),
         (Pool2D("average", (2, 2), (5, 5, 2), padding="same"), "allowed with averages is none"),
         (
@@ -218,8 +221,8 @@ def test_addresses_are_the_callers() -> None:
         ),
         (Pool2D("max", (9, 1), (12, 5, 2)), "allowed with pooling is up to 8"),
         (Pool2D("max", (2, 2), (5, 5, 2), activation="relu"), "allowed with pooling is None"),
-        (Add((2, 2, 2), input_q=QuantParams(2.0)), "allowed are two that are equal"),
-        (Add((2, 2, 2), output_q=QuantParams(3.0)), "to that times a power of two"),
+        (Add((2, 2, 2), input_q=QuantParams(2.0)), "allowed are equal input scales"),
+        (Add((2, 2, 2), output_q=QuantParams(3.0)), "theirs times a power of two"),
         (Add((2, 2, 2), "relu6"), "activation: got 'relu6'"),
     ],
 )

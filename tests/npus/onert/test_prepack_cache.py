@@ -736,7 +736,7 @@ PREPARED = prepared(0x20, HEAP)
         ),
         (
             text(PREPARED[:2], PREPARED[2].replace("0x754a28", "(nil)")),
-            "line 3: got no address, allowed is that of the weights",
+            "line 3: got no address, allowed is the address of the weights",
         ),
         (
             text(PREPARED[::2]),
@@ -764,15 +764,15 @@ PREPARED = prepared(0x20, HEAP)
         ),
         (
             text(PREPARED, ran(0x20, HEAP, "before")),
-            "line 7: got weights of 0x20 freed before, allowed after a line that frees them",
+            "line 7: got weights of 0x20 freed before, allowed is that only after a line that frees them",
         ),
         (
             text(PREPARED, ran(0x20, HEAP, "freed"), PREPARED, ran(0x20, HEAP, "before")),
-            "line 16: got weights of 0x20 freed before, allowed after a line that frees them",
+            "line 16: got weights of 0x20 freed before, allowed is that only after a line that frees them",
         ),
         (
             text(prepared(0x20, None), ran(0x20, None, "freed")),
-            "line 7: got 'drops' of 0x20, allowed where its weights are cached",
+            "line 7: got 'drops' of 0x20, allowed is that only if its weights are cached",
         ),
         (
             text(PREPARED, ran(0x20, HEAP, "freed")[:-1], ran(0x20, HEAP, "freed")[-2]),
@@ -786,7 +786,7 @@ PREPARED = prepared(0x20, HEAP)
         ),
         (
             text(PREPARED, "Segmentation fault", ran(0x20, HEAP)),
-            "line 5: got a layer's line after the segmentation fault of line 4, allowed is none",
+            "line 5: got a layer's line after the segmentation fault of line 4, allowed are no further lines",
         ),
     ],
 )

@@ -557,7 +557,7 @@ def small(**other: Any) -> Conv2D:
                 "depthwise": True,
                 "bias": np.zeros(8, int),
             },
-            "got 8 depthwise outputs of 4 channels, allowed is the same number",
+            "got 8 depthwise outputs of 4 channels, allowed are as many outputs as channels",
         ),
         (
             {"input_q": Q(1.0, 200)},

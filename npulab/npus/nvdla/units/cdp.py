@@ -20,7 +20,8 @@ from npulab.npus.nvdla.units.lut import Lookup, Tables, looked_up
 # By element bytes: bits of the input's offset and of the input converter's result.
 IN_BITS = {1: (8, 9), 2: (16, 17)}
 SUM_BITS = 38
-OUT_BITS = {1: (25, 25), 2: (33, 32)}  # bits that the output converter takes, and of its offset
+# By element bytes: bits of the values that the output converter takes, and of its offset.
+OUT_BITS = {1: (25, 25), 2: (33, 32)}
 
 
 def run(

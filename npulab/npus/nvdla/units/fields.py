@@ -15,7 +15,7 @@ EXPECTED = FACTS.expected()
 # Pairs of fields that have to be equal, and the reason of the hang if they are not, by job.
 AGREEMENTS = FACTS.agreements()
 DIFFER = "{b} is {other} and {a} is {got}: {why}"
-MOST_LANES, MOST_ROWS = 2**25, 2**19  # of a cube that is run
+MOST_LANES, MOST_ROWS = 2**25, 2**19  # most elements and rows of a cube that is simulated
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from npulab.npus.nvdla.units.fields import Fields
 
 LE_ENTRIES, LO_ENTRIES = 65, 257
 CDP_FRACTION = 16
-MOST_BIAS = 40  # powers of two above it are beyond every value
+MOST_BIAS = 40  # the largest exponent that counts: greater powers of two are beyond every value
 
 
 class Tables(NamedTuple):
@@ -156,8 +156,8 @@ def looked_up(values: Array, tables: Tables, how: Lookup, rounding: str = "half-
     lo = entered(values, how.lo, LO_ENTRIES, how.fraction_bits)
     le_hit = ~(le.under | le.over)
     lo_hit = ~(lo.under | lo.over)
-    # The later lines win. A value that both tables hit, or miss on different sides, is left to the
-    # hybrid priority.
+    # A later line overrules an earlier one. The hybrid priority decides about a value that both
+    # tables hit, or miss on different sides.
     wins_lo = np.where(le_hit == lo_hit, how.hybrid_lo, lo_hit)
     wins_lo = np.where(le.over & lo.over, how.over_lo, wins_lo)
     wins_lo = np.where(le.under & lo.under, how.under_lo, wins_lo)

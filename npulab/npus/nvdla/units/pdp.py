@@ -75,7 +75,9 @@ class Axis:
         return out
 
     def of_outputs(self, outputs: slice) -> tuple[slice, Axis]:
-        """Return the inputs that the windows of some outputs reach, and the axis of these."""
+        """Return the inputs that the windows of some outputs reach, and the axis with only these
+        outputs.
+        """
         begin = outputs.start * self.stride - self.before
         end = (outputs.stop - 1) * self.stride - self.before + self.kernel
         first = min(max(begin, 0), self.size - 1)
@@ -127,7 +129,9 @@ def run(
 
 
 def _handed_over(x: Array | None, shape: tuple[int, ...], itemsize: int) -> Array:
-    """Return the result of SDP in the job's rows; ValueError for other elements than the job's."""
+    """Return the result of SDP in the job's rows; ValueError for more, fewer or other elements than
+    the job takes.
+    """
     got: object = "none"
     if x is not None:
         got = x.shape
@@ -141,7 +145,7 @@ def _handed_over(x: Array | None, shape: tuple[int, ...], itemsize: int) -> Arra
 
 
 def axes(fields: Fields, shape: tuple[int, ...], out: tuple[int, ...]) -> tuple[Axis, Axis]:
-    """Return rows and columns of the windows."""
+    """Return the movement of windows along the rows and along the columns."""
     pads = [0]
     for n in range(1, 8):
         pad = fields[f"PDP.D_POOLING_PADDING_VALUE_{n}_CFG.PAD_VALUE_{n}X"]

@@ -27,7 +27,8 @@ from npulab.npus.nvdla.units.lut import Lookup, Tables, looked_up
 STAGE_BITS, CONVERTER_BITS = 32, 17
 # Elements of a row whose channels are regrouped at once: its int64 copies take 4 MiB each.
 MOST_REGROUPED = 2**19
-WIDE_BITS = 44  # of a rule without saturation: the products leave no room for more
+# Bits between stages under a rule without saturation: products leave no room for more.
+WIDE_BITS = 44
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,11 @@ def run(
 
 
 def _incoming(fields: Fields, shape: Shape, accumulators: Array | None) -> Cube | Array:
-    """Return the cube that SDP_RDMA reads, or the accumulators in the job's rows; ValueError if the
-    job takes accumulators and there are not as many."""
+    """Return the cube that SDP_RDMA reads, or the accumulators divided into the job's rows.
+
+    Raises ValueError if the job takes accumulators and their number of positions differs from its
+    own.
+    """
     height, width, _ = shape
     if not fields["SDP.D_FEATURE_MODE_CFG.FLYING_MODE"]:
         fields.expect("read points")
@@ -113,7 +117,8 @@ def _incoming(fields: Fields, shape: Shape, accumulators: Array | None) -> Cube 
     if accumulators is not None:
         got = accumulators.shape
         if prod(accumulators.shape[:2]) == height * width:
-            # Positions follow one another, whatever the rows are.
+            # The accumulators are a plain sequence of positions: only their number must agree, not
+            # how they are divided into rows.
             return accumulators.reshape(height, width, -1)
     raise ValueError(
         f"accumulators: got {got}, allowed is ({height}, {width}, kernels) as SDP.D_DATA_CUBE says"
@@ -125,7 +130,7 @@ def _block(
 ) -> Array:
     """Return a block ``(surfaces, rows, width, lanes)`` int64 of a cube or of accumulators.
 
-    If the cube has other lanes, the surfaces have to be all of a row.
+    If the cube's atoms hold another number of lanes, the block must have all surfaces of its rows.
     """
     if isinstance(incoming, Array):
         return lanes_of(incoming, surfaces, rows, lanes)
@@ -165,8 +170,8 @@ def lanes_of(accumulators: Array, surfaces: slice, rows: slice, lanes: int) -> A
 
 
 def regrouped(block: Array, surfaces: int, lanes: int) -> Array:
-    """Return a block of every surface ``(surfaces, rows, width, lanes)`` with its channels in atoms
-    of other lanes.
+    """Return a block of every surface with its channels in atoms of another number of lanes:
+    ``(surfaces, rows, width, lanes)``.
 
     Missing channels are 0.
 
@@ -345,7 +350,7 @@ def stage_y(
 
 
 def combined(algorithm: int, x: Array, operand: Any) -> Array:
-    """Return what an ALU makes of values and an operand."""
+    """Return the result of an ALU for values and an operand."""
     if algorithm == MAX:
         return np.maximum(x, operand)
     if algorithm == MIN:
