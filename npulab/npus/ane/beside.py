@@ -66,8 +66,9 @@ def claims(capture: Capture) -> list[Claim]:
 
 
 def _tensor_claims(capture: Capture, network: Network) -> Iterator[Claim]:
-    """Yield claims on the number of tensors, and on the sizes and types of those that the network
-    names."""
+    """Yield claims on the number of tensors, and on sizes and type of each tensor that the network
+    names.
+    """
     found = shapes(network)
     tensors = capture.parameters.get("tensors", ())
     for kind, parts in (("input", network.inputs), ("output", network.outputs)):

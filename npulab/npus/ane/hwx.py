@@ -217,7 +217,9 @@ def _read_whole(data: bytes) -> Hwx:
 
 
 def _sections(data: bytes, spans: list[Span]) -> tuple[Section, ...]:
-    """Return the sections of all segments, with their bytes; refuse those that overlap."""
+    """Return the sections of all segments, with their bytes; raises ValueError for sections that
+    overlap.
+    """
     sections: list[Section] = []
     addresses, stored = [], []
     for span in spans:
@@ -237,7 +239,9 @@ def _sections(data: bytes, spans: list[Span]) -> tuple[Section, ...]:
 def _places(
     data: bytes, spans: Mapping[int, list[Span]], symbols: tuple[Symbol, ...]
 ) -> dict[str, int]:
-    """Return addresses of tensors by name: those of place commands, or else of symbols."""
+    """Return the addresses of tensors by name: from place commands, and from symbols for tensors
+    without such a command.
+    """
     places: dict[str, int] = {}
     for symbol in symbols:
         if symbol.section and symbol.type not in (STABS_TENSOR, STABS_TYPE):

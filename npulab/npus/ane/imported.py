@@ -127,7 +127,9 @@ def _program(found: hwx.Hwx, where: str) -> hwx.Program:
 
 
 def _listed(found: hwx.Hwx, program: hwx.Program, chip: str, where: str) -> list[tasks.Task]:
-    """Return the tasks of a program; ValueError if they are not those that it states."""
+    """Return the tasks in the list of a program; ValueError if the first task or their number is
+    not as the program states.
+    """
     text = found.section(*TEXT)
     stated = f"{where}: program thread {program.name!r} at byte {program.at:#x}"
     first = program.first_task - text.address

@@ -238,8 +238,10 @@ class TaskValues:
         return self.v["Common.Cfg.TaskType"] == NEURAL and self.v["NE.MACCfg.OpMode"] == CONVOLUTION
 
     def expect(self, allowed: str | Mapping[str, tuple[int, ...]]) -> None:
-        """Raise Unsupported for a field with another value than those of a case of
-        ``expected.csv``, or than the given values."""
+        """Raise Unsupported for a field whose value is not allowed.
+
+        ``allowed`` is the name of a case in ``expected.csv``, or the values by field.
+        """
         if isinstance(allowed, str):
             allowed = EXPECTED[allowed]
         expect(
@@ -272,7 +274,7 @@ class TaskValues:
 
     @property
     def table(self) -> entries.Table:
-        """The activation table; all engines read the same one."""
+        """The activation table; every engine reads this table."""
         data, places = self.section, coefficients.places_of(self.v).tolist()
         end = max((at + size for at, size in places), default=0)
         if end > len(data):
@@ -438,10 +440,10 @@ def _convolution(task: TaskValues, source: Surface, result: Surface) -> tuple[Co
 
 
 def _place_of(task: TaskValues, tensor: str, surface: Surface) -> TensorPlace | None:
-    """Return the place of a tensor in memory; None for a tensor that the task before left in L2, or
-    that the task leaves there for the next.
+    """Return the place of a tensor in memory; None for a tensor in L2, which the task before left
+    there or this task leaves for the next.
 
-    Strides other than those of rows filled up to 64 bytes, one after another, are refused.
+    Raises Unsupported for strides that differ from planes of rows filled up to 64 bytes.
     """
     fields = TENSORS[tensor]
     if not task.v[fields["valid"]]:

@@ -45,7 +45,7 @@ from npulab.quant.layers import (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TableActivation(Activation):
-    """An activation whose ``outputs`` are those of a known activation table."""
+    """An activation whose ``outputs`` a known activation table gives."""
 
     table: entries.Table | None = None
 
@@ -460,7 +460,9 @@ def _tensors(
 
 
 def _inputs(layer: Single, x: Any) -> list[np.ndarray]:
-    """Return the input tensors; ValueError if they are not those that the layer takes."""
+    """Return the input tensors; ValueError if their number, shapes or types are not as the layer
+    takes them.
+    """
     shapes = input_shapes(layer)
     if len(shapes) == 1 or not isinstance(x, tuple | list):
         x = [x]

@@ -44,7 +44,9 @@ def cut(word: int, bits: tuple[int, int]) -> int:
 
 
 def put(value: int, bits: tuple[int, int]) -> int:
-    """Return a value at its bits (lsb, width), the rest 0; raises ValueError if it does not fit."""
+    """Return a word with a value at its bits (lsb, width) and zeros elsewhere; raises ValueError if
+    the value does not fit.
+    """
     lsb, width = bits
     if not 0 <= value < 2**width:
         raise ValueError(
@@ -513,7 +515,7 @@ def checked(task: Task, header_words: int, what: str) -> Task:
 
 def next_nonzero(words: Array, at: int) -> int:
     """Return the byte of the first word at or after byte ``at`` that is not 0, or the end."""
-    step = 64  # words looked at at once; longer steps for long runs of zeros
+    step = 64  # words that are searched at a time; more after each step without a find
     start = at // WORD_BYTES
     while start < len(words):
         some = words[start : start + step] != 0

@@ -42,8 +42,9 @@ STEPS, BLOCK, FRACTION = 2**22, 2**14, 2**23
 class Node(NamedTuple):
     """An operation, its tasks and its place in the network.
 
-    ``sources`` are the nodes that it reads, -1 - n for the n-th input of the network; ``shape`` is
-    that of the first. ``bounds``, ``zero`` (point) and ``dtype`` are those of its output.
+    ``sources`` are the numbers of the nodes that it reads, -1 - n for the n-th input of the
+    network; ``shape`` is the shape of its first input. ``bounds``, ``zero`` (point) and ``dtype``
+    belong to its output.
     """
 
     operation: Operation
@@ -58,7 +59,7 @@ class Node(NamedTuple):
 def lift(capture: Capture) -> Lifted:
     """Return the layer or the network of a capture's jobs, its input and output.
 
-    Scales are known but for a common factor: a tensor's scale is 1 if nothing else follows, and
+    The jobs state only ratios of scales: a tensor's scale is 1 if nothing else states it, and
     weights have the ratio. The buffers ``input`` and ``output`` hold rows of columns of channels.
     Raises Unsupported for jobs that are not lifted yet, ValueError for words or streams that are
     not a layer's.

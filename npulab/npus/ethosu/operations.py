@@ -137,7 +137,9 @@ class Operation(NamedTuple):
         )
 
     def goes_on(self, v: Words) -> bool:
-        """Return true if a job computes the channels after those of the jobs so far."""
+        """Return true if a job computes the output channels right after those of the operation's
+        last job.
+        """
         if not self.weighs:
             return False
         for name, value in self.first.values.items():

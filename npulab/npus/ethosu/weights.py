@@ -34,11 +34,8 @@ MOST_SLICE = 2**15
 ALIGN, FILL = 16, 0xFF  # a stream's bytes are a multiple of ALIGN; FILL comes after its end
 LARGEST = 255  # a weight is at most this, and at least minus this
 ORDER = np.arange(CODES)
-KINDS = (
-    "low",
-    "high",
-    "ends",
-)  # the first bits of quotients, their second bits, and the codes of runs
+# The first bits of quotients, their second bits, and the codes of runs.
+KINDS = ("low", "high", "ends")
 Item = tuple[int, int]  # (bit, value) of a code; (bit, count) of remainders
 
 

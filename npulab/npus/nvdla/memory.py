@@ -78,7 +78,7 @@ class Memory:
             into[:] = 0
             return
         data = np.frombuffer(buffers[row["buffer"]], np.uint8)
-        at = 0  # in packed data, which has the bytes of the runs only
+        at = 0  # position in packed data, which has only the bytes of the runs
         for start, size in row.get("runs", [(0, row["size"])]):
             first = start
             if row.get("packed"):
@@ -144,8 +144,9 @@ def _same_memory(name: str, other: str) -> bool:
 
 
 def checked(capture: Capture, memory: Memory, task: int) -> Iterator[Range]:
-    """Yield what memory holds at the checks after ``task`` jobs of a capture, with the CRC-32 or
-    the golden bytes of the trace."""
+    """Yield the bytes of memory at each check that a capture has after ``task`` jobs, with the
+    CRC-32 or the golden bytes of the trace.
+    """
     for row in capture.parameters.get("checks", ()):
         if row["task"] == task:
             found = memory.read(row["memory"], row["address"], row["size"]).tobytes()

@@ -123,7 +123,7 @@ def _work(units: set[str], v: Fields, tables: Tables, memory: Memory) -> None:
     try:
         work(units, values, tables, memory, v.features)
     except Outside as error:
-        # The channels of an atom lie in memory, the rest of the atom does not.
+        # Memory holds the channels of the last atom, but not the bytes that fill it.
         raise Hang(str(error)) from error
 
 

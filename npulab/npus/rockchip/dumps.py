@@ -57,7 +57,7 @@ ORDER = ("coefficients", "work", "input", "output")
 # The registers that hold addresses in these buffers: of input, weights and output.
 SOURCES, WEIGHTS, OUTPUT = (0x1070, 0x5018), 0x1110, 0x4020
 PAGE = 2**12  # buffers begin at a page
-SLACK = 16  # as many bytes at the end of a tensor may be 0
+SLACK = 16  # fewer bytes than this may be 0 at the end of a tensor
 MOST_BUFFERS = 8  # more buffers are not distinguished by their used bytes: too many combinations
 Place = tuple[int, int]  # (number of a buffer, its address) or (an address, a size)
 SIZES = {INT8: 1, INT32: 4}  # bytes of an output element

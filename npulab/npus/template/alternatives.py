@@ -58,7 +58,7 @@ def usable(table: RegisterTable) -> Usable:
 
 def shared(table: RegisterTable, blocks: Sequence[str]) -> list[str]:
     """Return the names of the fields that all these blocks have in the same bits; such a field may
-    say which of the blocks a word is of.
+    state which block a word belongs to.
     """
     common = set.intersection(*(_field_places(table.blocks[block]) for block in blocks))
     return [field for *_, field in sorted(common) if field]

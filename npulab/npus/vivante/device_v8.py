@@ -115,9 +115,8 @@ def _superblocks(core: int, cores: int, v: Values) -> Iterator[list[int]]:
     used = min(channels, cores)
     whole = ceil_div(ceil_div(channels, used), full) - 1  # superblocks before the last
     rest = channels - used * full * whole
-    shares = [
-        rest // used + (each < rest % used) for each in range(used)
-    ]  # kernels of the last superblock, by core
+    # Kernels of the last superblock, by core.
+    shares = [rest // used + (each < rest % used) for each in range(used)]
     # If the last group of depthwise channels has fewer channels than there are cores, the first
     # cores take one each.
     odd = 0

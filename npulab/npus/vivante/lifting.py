@@ -217,7 +217,7 @@ def _job_names(capture: Capture) -> str:
 
 
 def _refuse_uncovered(values: Values, facts: Features) -> None:
-    """Refuse words that do not say a covered layer."""
+    """Raise ValueError for words of an NN job that no covered layer has."""
     expect(values, expected(facts), REFUSED)
     for axis in "xy":
         pitch = values[f"in_image_{axis}_stride"]

@@ -55,15 +55,11 @@ MORE_ADDRESSES = {
     "padded": 0xA0000000,
     "output-planes": 0xB0000000,
 }
-MOVED = {
-    "transpose": "planes",
-    "pad": "padded",
-}  # the name of the place of a tensor that one move writes and the next reads
+# The name of the place of a tensor that one move writes and the next reads.
+MOVED = {"transpose": "planes", "pad": "padded"}
 ALIGNMENT, BLOCK_SPACING = 64, 128  # bytes
-HEAD_BYTES, KERNEL_BYTES = (
-    3,
-    8,
-)  # bytes of a plain stream's header, and of a kernel's bias and offset
+# Bytes of a plain stream's header, and of a kernel's bias and offset.
+HEAD_BYTES, KERNEL_BYTES = 3, 8
 
 
 class StartedJob(NamedTuple):

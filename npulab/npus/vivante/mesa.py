@@ -126,7 +126,9 @@ def read(
 
 
 def _files(path: Path) -> dict[Key, Path]:
-    """Return the folder's files by what their names say; ValueError for two names of one file."""
+    """Return the folder's files by the parts of their names; ValueError if two names stand for one
+    file.
+    """
     out: dict[Key, Path] = {}
     for file in sorted(path.iterdir()):
         if not (match := FILE.fullmatch(file.name)):
@@ -270,8 +272,11 @@ def _capture(
 
 
 def _starts(operation: Operation, words: Array) -> list[list[tuple[int, int]]]:
-    """Return the register writes that start each part of a job, from one command stream; the last
-    part has those after its start too."""
+    """Return the register writes for each part of a job, from one command stream: up to the write
+    that starts the part.
+
+    The writes after the last start go to the last part.
+    """
     file = operation.files["cmd"]
     start = STARTS[operation.block]
     with refusing(file):

@@ -25,10 +25,8 @@ Sides = tuple[tuple[int, int], tuple[int, int]]
 Values = dict[str, Any]
 # Mesa 25.0.7, etnaviv_ml_tp.c
 SMALL_IMAGE = 8  # an image of one plane with at most this many columns is moved by one core
-ONE_CORE_WIDTHS, ONE_CORE_PLANES = (
-    (224, 320),
-    3,
-)  # an image of one of these widths and of 3 planes is moved by one core
+# An image of one of these widths and of 3 planes is moved by one core.
+ONE_CORE_WIDTHS, ONE_CORE_PLANES = (224, 320), 3
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,7 @@ def moved_by(
 
 
 def moves_of(capture: Capture) -> Moved:
-    """Return what the TP jobs do; ValueError for a job that does something else."""
+    """Return the moves that the TP jobs make; ValueError for a job that makes another move."""
     out, after_nn, channels = Moved(), False, capture.values["kernel_z_size"]
     for task, job in enumerate(capture.jobs):
         if job.block != "TP":

@@ -18,11 +18,8 @@ from npulab.quant.layers import Add, Conv2D, FullyConnected, QuantParams
 
 # Mesa 25.0.7, etnaviv_ml_nn.c
 WIDEST_FULL = 15  # the most rows and columns of a fully connected layer's kernel
-ADDITION_WIDTHS = (
-    128,
-    64,
-    32,
-)  # an addition's image is cut anew into rows of the first length that divides a plane
+# An addition's image is cut anew into rows of the first length that divides a plane.
+ADDITION_WIDTHS = (128, 64, 32)
 WIDEST_ADDITION = 63  # the most columns of a row if none of ADDITION_WIDTHS divides the plane
 # Input widths at which V7 splits the planes of a stride 2 depthwise layer.
 NARROW_DEPTHWISE = range(3, 6)

@@ -317,8 +317,11 @@ class SplitImage:
 
 
 def _images(r: Reading, kernel: Size) -> Iterator[SplitImage]:
-    """Yield the image as recorded, if it does not contradict TP jobs; then the image that TP jobs
-    say or, without TP jobs, the image without a border above and to the left."""
+    """Yield the images that split planes can come from.
+
+    The recorded image is the first, if it does not contradict TP jobs; then the image that TP jobs
+    describe or, without TP jobs, the image without a border above and to the left.
+    """
     known = r.known
     split = r.moved.split
     if {"input_h", "input_w", "pad_top", "pad_bottom", "pad_left", "pad_right"} <= set(known):

@@ -279,8 +279,11 @@ def _cells(
     planes: int,
     v: Values,
 ) -> list[tuple[int, int]]:
-    """Return (row, column) in stream order: two rows of a wide kernel together, the first three
-    columns of both before the rest of both."""
+    """Return (row, column) of each cell in stream order.
+
+    In a wide kernel two rows come together: the first three columns of both, then the other columns
+    of both.
+    """
     wide = kernel_w > 3 and (planes > 1 or v["in_image_x_size"] > 64 or v["pooling"] == FIRST_PIXEL)
     if not wide:
         return [*product(range(kernel_h), range(kernel_w))]
@@ -297,9 +300,8 @@ class _Weights:
 
     def __init__(self, reader: BitReader, run_bits: int, zero: int) -> None:
         self.reader, self.run_bits, self.zero = reader, run_bits, zero
-        self.held: list[
-            int
-        ] = []  # the rest of the last item in reverse: its literal, then zero points
+        # The rest of the last item in reverse: its literal, then zero points.
+        self.held: list[int] = []
 
     def next(self) -> int:
         if not self.held:

@@ -25,11 +25,8 @@ MOST_SHIFT = 128  # post_shift has 7 bits
 # Mesa 25.0.7, etnaviv_ml_nn.c; SRAM_START and SMALLEST_CACHE_END also C:update4-vendor.
 SRAM_START, SMALLEST_CACHE_END, SMALL_IMAGE_CACHE = 0x800, 0xA00, 0x800
 MOST_KERNELS = 127  # most kernels per core in a superblock
-WIDEST_TILE, WIDE_SPAN, MIDDLE_SPAN = (
-    64,
-    36,
-    18,
-)  # columns: of a tile (WIDEST), and of a tile with kernel_h - 1 added (SPAN)
+# Columns: of a tile (WIDEST), and of a tile with kernel_h - 1 added (SPAN).
+WIDEST_TILE, WIDE_SPAN, MIDDLE_SPAN = 64, 36, 18
 TILE_PIXELS, TALLEST_TILE = 64, 4  # the most pixels and rows of a tile on V8
 FIRST_PIXEL = 3  # the value of the field pooling if the unit keeps the first pixel of each 2x2
 # The byte of the V8 header where stream lengths begin; biases are words after the streams.

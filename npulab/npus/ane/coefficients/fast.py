@@ -208,7 +208,7 @@ class Alike(NamedTuple):
 
 
 def alike(table: Planes) -> Iterator[Alike]:
-    """Yield the planes, those with equally many lanes together."""
+    """Yield the planes in groups: all planes with one number of lanes together."""
     for lanes in np.unique(table.lanes).tolist():
         chosen = np.flatnonzero(table.lanes == lanes)
         channels = table.first[chosen, None] + np.arange(lanes)

@@ -23,7 +23,7 @@ from numpy import ndarray as Array
 from npulab.npus.ane.facts import ENGINES, EXPECTED
 from npulab.npus.ane.memory import (
     HALF,
-    UNIT as ALIGN,  # bytes of what an engine reads at once
+    UNIT as ALIGN,  # an engine reads this many bytes at a time
 )
 from npulab.npus.kit import ceil_div, expect, refuse_if
 from npulab.quant.layers import Conv2D

@@ -276,7 +276,7 @@ def _is_steps(value: Any) -> bool:
     return _list(value, int) and len(value) in (2, 3) and all(_is_whole(n, 1) for n in value)
 
 
-# kinds of values: what is allowed, and the test of a value
+# Kinds of values: each has the allowed values in words, and the test of a value.
 KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "size": (f"a whole number of 1 to {LARGEST}", lambda value: _is_whole(value, 1)),
     "place": (f"a whole number of 0 to {LARGEST}", lambda value: _is_whole(value, 0)),

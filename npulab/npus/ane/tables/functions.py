@@ -36,7 +36,7 @@ class Shape:
     kind: Any = None
     low: float = -math.inf
     high: float = math.inf
-    symmetry: Any = "none"  # or its code
+    symmetry: Any = "none"  # the name of a symmetry or its code
     step_exponent: Any = None
     y_low: Any = None
     y_high: Any = None

@@ -10,7 +10,7 @@ import numpy as np
 
 Array = np.ndarray
 Function = Callable[[Array], Array]
-# of SELU (Klambauer et al., 2017)
+# Constants of SELU (Klambauer et al., 2017).
 ALPHA, LAMBDA = 1.6732632423543772, 1.0507009873554805
 
 

@@ -357,7 +357,7 @@ def _record(data: bytes, at: int, name: str, starts: Array, warnings: list[str])
 
 
 def _refuse_place(data: bytes, at: int, start: int, size: int) -> None:
-    """Refuse the data of a record that is not in the file, or overlaps the record."""
+    """Raise ValueError if the data of a record is not inside the file, or overlaps the record."""
     where = f"weights: record at byte {at}"
     if not ALIGN <= start <= len(data):
         raise ValueError(f"{where}, data offset: got {start}, allowed is {ALIGN} to {len(data)}")

@@ -281,8 +281,9 @@ def _same_elements(axes: str) -> str:
 
 
 def _refuse(where: str, operation: Operation, known: Mapping[str, str]) -> None:
-    """Refuse an operation of an unknown kind, with a wrong number of operands or axes, or whose
-    name is taken."""
+    """Raise ValueError for an operation of an unknown kind, with a wrong number of operands or
+    axes, or with a name that is already used.
+    """
     if operation.kind not in OPERATIONS:
         raise ValueError(
             f"{where}: got operation {operation.kind!r}, allowed is one of {', '.join(OPERATIONS)}"

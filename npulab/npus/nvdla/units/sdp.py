@@ -219,7 +219,9 @@ class Stage:
             self.cube = self._operand_cube(reader, shape, lanes)
 
     def _operand_cube(self, reader: str, shape: Shape, lanes: int) -> Cube:
-        """Return the cube of the operands; those per channel are a cube of one element."""
+        """Return the cube of the operands; operands per channel are a cube of one row and one
+        column.
+        """
         fields, place = self.fields, f"SDP_RDMA.D_{self.name}_{{0}}.{self.name}_{{0}}"
         height, width, channels = shape
         size = fields.size(f"{reader}DATA_SIZE")

@@ -58,7 +58,8 @@ def decode(buffer: bytes, geometry: Geometry, fast: bool | None = None) -> Coeff
     else:
         content = runs.decode(buffer, geometry, compiled)
     if content is None:
-        # Arrays only find that something is wrong; the reading bit by bit raises and says what.
+        # Reading with arrays returns None for a broken buffer; reading bit by bit raises the error
+        # that names the place.
         list(walk(buffer, geometry))
         raise AssertionError("coefficients: array and bit by bit readings differ")
     return content

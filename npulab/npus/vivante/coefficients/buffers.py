@@ -18,7 +18,8 @@ ZRL_BITS = 8  # bits of the field for the zero-run width; its largest value is 8
 SYMBOLS = 8
 CODE_BITS = 3  # bits of a byte's code in the Huffman format
 ALIGN = 64  # the header and each stream are filled up to a multiple of this many bytes
-FIRST_SIZE, SIZE_BYTES = 28, 4  # in the Huffman header: the byte where the stream sizes begin
+# In the Huffman header: the byte at which stream sizes begin, and the bytes of each size.
+FIRST_SIZE, SIZE_BYTES = 28, 4
 BIAS_BYTES = 4
 # The orders of weights as in Mesa 25.0.7, etnaviv_ml_nn_v7.c; see `order` and `cells`.
 PLANES_PER_GROUP = 6  # planes of a group in the order "six"

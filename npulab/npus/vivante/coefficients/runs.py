@@ -68,7 +68,8 @@ class Order:
         self.words_before = np.searchsorted(self.places, self.breaks)
         self.lengths = np.diff(self.breaks, prepend=0)
         self.gaps = WORD_BITS * np.diff(self.words_before, append=len(self.places))  # bits
-        self.segments_before = np.searchsorted(self.breaks, self.places) + 1  # of each word
+        # Segments before each word.
+        self.segments_before = np.searchsorted(self.breaks, self.places) + 1
         self.several = np.flatnonzero(self.lengths > 1)
         bounds = np.concatenate([[-1], self.several, [len(self.lengths)]])
         self.singles = np.diff(bounds) - 1
