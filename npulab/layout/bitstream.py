@@ -21,15 +21,15 @@ def put_bits(values: Array, positions: Array, bits: int) -> bytes:
         wide = values.astype(np.uint64) << (positions & 31).astype(np.uint64)
         first = np.concatenate([[0], np.flatnonzero(places[1:] != places[:-1]) + 1])
         out[places[first]] = np.add.reduceat(wide.astype(np.uint32), first)
-        # of the values in a word only the last can reach into the next
+        # only the last value that begins in a word can reach into the next word
         last = np.append(first[1:], len(values)) - 1
         out[places[last] + 1] |= (wide[last] >> np.uint64(32)).astype(np.uint32)
     return out.astype("<u4").tobytes()[: (bits + 7) // 8]
 
 
 def bits_at(data: bytes, positions: Array, width: int) -> Array:
-    """The ``width`` bits from each of ``positions``, as uint32 (up to 25 bits) or uint64 (up to
-    57).
+    """Return the ``width`` bits that begin at each of ``positions``, as uint32 (up to 25 bits) or
+    uint64 (up to 57).
 
     Positions count bits, in any order; past the end of ``data`` all bits are 0.
 
@@ -37,10 +37,10 @@ def bits_at(data: bytes, positions: Array, width: int) -> Array:
     [2, 0, 3]
     """
     wide = np.dtype("<u4" if width <= 25 else "<u8")
-    # a number begins at every byte, so that one read serves any position; the shift below costs up
-    # to 7 of its bits, hence the limits of 25 and 57
+    # windows[n] is the number that begins at byte n, so that one read serves any position; the
+    # shift below costs up to 7 of its bits, hence the limits of 25 and 57 bits
     windows = Array(len(data) + 1, wide, data + bytes(wide.itemsize), strides=(1,))
-    # to take from a copy is quicker, unless there is little to take
+    # ``take`` first copies all windows, which pays off only if many positions are read
     if len(data) < 8 * positions.size:
         found = windows.take(positions >> 3, mode="clip")
     else:
@@ -66,7 +66,9 @@ class BitReader:
             self.end = end
 
     def read(self, width: int) -> int:
-        """The next ``width`` bits; raises EOFError with the bit position if they run out."""
+        """Return the next ``width`` bits; raises EOFError, which names the bit position, if fewer
+        are left.
+        """
         start, stop = self.position, self.position + width
         if stop > self.end:
             raise EOFError(f"bit string ends at bit {self.end}, {width} bits wanted at bit {start}")

@@ -1,4 +1,4 @@
-"""Layouts that a buffer may have if its values do not say, the plainest first."""
+"""Plain layouts to try where the values of a buffer do not show its layout, the plainest first."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from npulab.layout.stored import Shape
 TILES = (2, 4, 8, 16, 32, 64)
 ALIGNS = (4, 8, 16, 32, 64, 128, 256)
 HEADERS = (4, 8, 16, 32, 64, 128, 256)
-PERMUTED = 4  # axes, up to which all their orders are tried
+PERMUTED = 4  # most axes of which all orders are tried
 
 
 def candidates(shape: Shape, size: int, **stored: Any) -> Iterator[tuple[Layout, list[int]]]:
-    """Layouts of a whole tensor in at most ``size`` places, each from byte 0, and the bytes at
-    which it may begin: axes in any order, rows and planes with gaps, one axis in tiles, two axes in
-    tiles, with tiles completed or short.
+    """Yield layouts of a whole tensor that takes at most ``size`` places, each with the bytes at
+    which the tensor may begin.
 
-    They may begin at the start of the buffer, end at its end (with the last element or the last
-    completed tile), or follow a header of a round size. ``stored`` are further fields of
-    ``Layout``.
+    The layouts (from byte 0) have axes in any order, gaps after rows and planes, one axis in tiles,
+    or two axes in tiles; a last tile is completed or short. The tensor may begin at the start of
+    the buffer, end at its end (with the last element or the last completed tile), or follow a
+    header of a round size. ``stored`` are further fields of ``Layout``.
     """
     seen = set()
     for loops, end in _nests(shape, size, stored):
@@ -51,7 +51,9 @@ def candidates(shape: Shape, size: int, **stored: Any) -> Iterator[tuple[Layout,
 def _nests(
     shape: Shape, size: int, stored: dict[str, Any]
 ) -> Iterator[tuple[tuple[Loop, ...], int]]:
-    """Yield nests of loops, each with the place where it ends if its last tiles are completed."""
+    """Yield nests of loops, each with the place where the nest ends if its last tiles are
+    completed.
+    """
     itemsize = Layout((1,), (), **stored).itemsize
     axes = [axis for axis, n in enumerate(shape) if n > 1]
     orders = _orders(axes, len(axes))
@@ -64,7 +66,7 @@ def _nests(
         for tile in (tile for tile in TILES if tile < shape[axis]):
             for order in orders:
                 nest = [(one, tile if one == axis else 1) for one in order]
-                # inside of its tiles the axis is the last, or the last but one
+                # the indices inside of a tile are the innermost loop, or the loop next to it
                 for whole in ([*nest, (axis, 1)], [*nest[:-1], (axis, 1), nest[-1]]):
                     if order[-1] != axis or whole[-1] == (axis, 1):
                         yield _padded(shape, whole, itemsize)
@@ -122,8 +124,8 @@ def _pitched(
     itemsize: int,
     size: int,
 ) -> Iterator[tuple[tuple[Loop, ...], int]]:
-    """Yield nests with gaps after each element, row or plane, or after two of these, and with the
-    gap with which the outermost loop fills the buffer.
+    """Yield nests with a gap after each element, row or plane, or with two such gaps; one of them
+    may be the gap with which the outermost loop fills the buffer.
     """
     nest = [(axis, 1) for axis in order]
     for at in range(len(order)):
@@ -137,7 +139,7 @@ def _pitched(
         if fills:
             yield _padded(shape, nest, itemsize, {at: fills})
         for inner, row in product(range(at + 1, len(order)), ALIGNS):
-            # a multiple of a smaller alignment than the row's was yielded already
+            # smaller alignments change nothing: a row is already a multiple of them
             for align in (fills, *(align for align in ALIGNS if align > row)):
                 loops, end = _padded(shape, nest, itemsize, {at: align or 1, inner: row})
                 if end <= size:

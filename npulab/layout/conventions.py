@@ -1,14 +1,14 @@
-"""Orders of axes in which frameworks state convolutions, and tensors moved between them.
+"""Orders of axes in which frameworks state convolutions, and tensors moved between these orders.
 
 An order is a text with a letter for each axis: ``OHWI``. Letters in brackets are one axis, the
-first the slowest: ``1HW(CM)`` has at its last place C * M channels, of which number ``c * M + m``
-is output ``m`` of input channel ``c``; ``1`` is an axis of one index.
+first letter the slowest: the last axis of ``1HW(CM)`` has C * M channels, and channel ``c * M + m``
+is output ``m`` of input channel ``c``. ``1`` is an axis of one index.
 
 Whatever the order, a convolution is the sum over the window and over the input channels, and a
-depthwise one the sum over the window alone. With padding "SAME" there are ``ceil(n / stride)``
-outputs; the padding that windows need beyond the n inputs, ``max((outputs - 1) * stride + (kernel -
-1) * dilation + 1 - n, 0)``, is put half before, rounded down, and the rest after. "VALID" adds
-nothing.
+depthwise convolution is the sum over the window alone. With padding "SAME" there are ``ceil(n /
+stride)`` outputs for n inputs. Windows then reach ``max((outputs - 1) * stride + (kernel - 1) *
+dilation + 1 - n, 0)`` indices beyond the inputs; half of them, rounded down, are padded before the
+inputs and the others after. "VALID" pads nothing.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ import numpy as np
 from numpy import ndarray as Array
 
 GROUP = re.compile(r"\(([A-Z]+)\)|([A-Z1])")
-# the spelling that orders with C * M channels are read as
+# orders with C * M channels in one axis, and the spelling as which they are read
 SPELLED = {"1HWC": "1HW(CM)", "C1HW": "(CM)1HW"}
 
 
 @dataclass(frozen=True)
 class Convention:
-    """Orders of axes that a framework uses: for weights of a convolution, of a depthwise
-    convolution, and for activations."""
+    """The orders of axes that a framework uses for the weights of a convolution, for the weights of
+    a depthwise convolution, and for activations.
+    """
 
     weights: str
     depthwise: str
@@ -47,12 +48,13 @@ CONVENTIONS = {
 
 
 def convert_axes(tensor: Array, source: str, to: str, **sizes: int) -> Array:
-    """A tensor with its axes moved from the order ``source`` to the order ``to``, in C order.
+    """Return a tensor, in C order, with its axes moved from the order ``source`` to the order
+    ``to``.
 
-    ``sizes`` are the sizes of letters that share an axis and are apart in the other order; one of
-    them may be left out. A
-    text ``1HWC`` is read as ``1HW(CM)``, ``C1HW`` as ``(CM)1HW``. Values and type stay. Raises
-    ValueError for orders that do not go together or do not fit the tensor.
+    ``sizes`` are needed for letters that are one axis in ``source`` and separate axes in ``to``;
+    the size of one of these letters may be left out. A text ``1HWC`` is read as ``1HW(CM)``,
+    ``C1HW`` as ``(CM)1HW``. Values and type stay. Raises ValueError for orders with different
+    letters, and for an order that does not fit the tensor.
 
     >>> weights = np.arange(8, dtype=np.int8).reshape(1, 1, 2, 4)
     >>> convert_axes(weights, "HWIO", "OHWI").shape
@@ -78,7 +80,7 @@ def convert_axes(tensor: Array, source: str, to: str, **sizes: int) -> Array:
         )
     length: dict[str, int] = {}
     for axis, size in zip(old, tensor.shape, strict=True):
-        # an axis of several letters that stays together needs no sizes
+        # an axis of several letters that is one axis in both orders needs no sizes
         stays = len(axis) > 1 and axis in new and not set(axis) & set(sizes)
         length |= _split(axis, size, dict.fromkeys(axis[1:], 1) if stays else sizes)
     whole = tensor.reshape([length[letter] for letter in letters])
@@ -90,14 +92,15 @@ def convert_axes(tensor: Array, source: str, to: str, **sizes: int) -> Array:
 def dense_weights(
     weights: Array, source: str, groups: int, fill: float = 0, to: str = "OHWI"
 ) -> Array:
-    """Weights of a convolution in groups, or a depthwise one, as weights of a convolution that
+    """Return the weights of a grouped or depthwise convolution as weights of a convolution that
     takes every input channel.
 
-    Each group of output channels, in order, is made of its own input channels; the weights of all
-    other input channels are ``fill``, the zero point. ``source`` is an order with O and I (I are
-    the channels of a group), or with C and M, where ``groups`` are the input channels C.  The
-    result takes ``groups`` times the memory of the input. Raises ValueError for groups that do not
-    divide the output channels, a fill that the type does not hold, and as ``convert_axes`` does.
+    Group number n of the output channels takes group number n of the input channels; its weights
+    for all other input channels are ``fill``, the zero point. ``source`` is an order with O and I
+    (I are the channels of a group), or with C and M, where ``groups`` is the number of input
+    channels C. The result takes ``groups`` times the memory of the input. Raises ValueError for
+    groups that do not divide the output channels, for a fill outside of the type's range, and as
+    ``convert_axes`` does.
 
     >>> dense_weights(np.array([7, 8, 9, 10]).reshape(4, 1, 1, 1), "OIHW", 2)[..., 0, 0, :]
     array([[ 7,  0],
@@ -118,8 +121,8 @@ def dense_weights(
     kind = grouped.dtype
     if kind.kind in "iu" and not np.iinfo(kind).min <= fill <= np.iinfo(kind).max:
         raise ValueError(
-            f"fill: got {fill}, allowed is {np.iinfo(kind).min} to {np.iinfo(kind).max}, as {kind} "
-            "has it"
+            f"fill: got {fill}, allowed is {np.iinfo(kind).min} to {np.iinfo(kind).max}, the range "
+            f"of {kind}"
         )
     own, outputs, height, width, inputs = grouped.shape
     dense = np.full((own, outputs, height, width, own, inputs), fill, kind)
@@ -129,7 +132,9 @@ def dense_weights(
 
 
 def _parsed(name: str, text: str) -> list[str]:
-    """The axes of an order as texts of one or more letters."""
+    """Return the axes of an order, each as a text of one or more letters; raises ValueError for a
+    text that is not an order.
+    """
     given = SPELLED.get(text, text)
     found = [one.group(1) or one.group(2) for one in GROUP.finditer(given)]
     letters = "".join(found).replace("1", "")
@@ -142,22 +147,24 @@ def _parsed(name: str, text: str) -> list[str]:
 
 
 def _split(axis: str, size: int, sizes: dict[str, int]) -> dict[str, int]:
-    """The size of each letter of an axis."""
+    """Return the size of each letter of an axis of ``size`` indices; ``sizes`` are those given."""
     if axis == "1":
         if size != 1:
-            raise ValueError(f"tensor: got {size} indices where the order has 1, allowed is 1")
+            raise ValueError(
+                f"tensor: got {size} indices on an axis that the order calls 1, allowed is 1"
+            )
         return {}
     given = {letter: sizes[letter] for letter in axis if letter in sizes}
     free = [letter for letter in axis if letter not in given]
     if len(free) > 1:
         raise ValueError(
-            f"sizes: got none of {', '.join(free)}, allowed are sizes of all but one, such as "
-            f"{free[0]}=2, of the {size} indices of ({axis})"
+            f"sizes: got no size of {', '.join(free)}, allowed are sizes of all but one of them, "
+            f"such as {free[0]}=2: they divide the {size} indices of ({axis})"
         )
     known = math.prod(given.values())
     if min(given.values(), default=1) < 1 or size % known or (not free and known != size):
         said = ", ".join(f"{letter}={one}" for letter, one in given.items())
         raise ValueError(
-            f"sizes: got {said}, allowed is what makes up the {size} indices of {axis}"
+            f"sizes: got {said}, allowed are sizes whose product is the {size} indices of {axis}"
         )
     return given | dict.fromkeys(free, size // known)

@@ -1,4 +1,4 @@
-"""The layout that maps tensors to buffers, found from their values."""
+"""Search for the layout that maps tensors to buffers, by the values of their elements."""
 
 from __future__ import annotations
 
@@ -34,27 +34,29 @@ from npulab.layout.stored import (
 )
 from npulab.support.refuse import need, refuse_if
 
-SAMPLES = (16, 1024)  # elements on which a layout is tried before all
-CHANGES = 3  # ways of changing elements that are followed up
-PARTS = 2**31  # parts of an axis: elements at random parts are tried
-NESTS = 6  # nests that are tried on all elements, the best of those that some places suggest
-ENOUGH = 0.9  # share of the elements that a rule has to agree with
-LEAST = 8  # elements that a rule has to agree with, if there are as many
+SAMPLES = (16, 1024)  # sizes of the samples of elements on which a layout is tried first
+CHANGES = 3  # most changes of elements that are tried besides no change
+PARTS = 2**31  # random indices are drawn as multiples of 1 / PARTS of an axis
+NESTS = 6  # most nests that are tried on all elements: the best on a sample
+ENOUGH = 0.9  # share of the elements that must agree with a rule
+LEAST = 8  # fewest elements that must agree with a rule, if there are as many
 LAGS = (1, 2, 4, 8, 16, 3)  # distances of neighbours, in elements
-WORTH = 0.02  # share of some elements that has to be found with their neighbours
-ENTROPY_SAMPLE = 2**16  # elements
-LEAST_BITS = 0.5  # bits that a value counts at least, so that neighbours stay few
+WORTH = 0.02  # shares of a sample that differ by no more than this count as equal
+ENTROPY_SAMPLE = 2**16  # most elements of a tensor whose entropy is measured, roughly
+LEAST_BITS = 0.5  # least bits that a value is counted as, so that neighbours stay few
 SMALL_TILE = 4  # neighbours that are enough to see a tile
-PROVEN = 8  # 1 of PROVEN elements has a value of its own: the search goes by values alone
-SPARSE = 4  # times the size of the tensor: most of a larger buffer is something else
-SPARE_BITS = 8  # bits of a signature beyond the size of the buffer: chance rarely gives it
+PROVEN = 8  # if 1 of PROVEN elements has its own value, values alone are searched first
+SPARSE = 4  # a buffer larger than SPARSE tensors holds mostly something else
+SPARE_BITS = 8  # bits of a signature beyond a place's: it rarely matches by chance
 MOST_RIVALS = 8
-MOST_COMPARED = 64  # agreeing candidates that are compared by how much they explain
+MOST_COMPARED = 64  # most agreeing candidates that are compared by the bytes they explain
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """A layout, the elements that agree with it, and where they are by their own values."""
+    """A layout that is tried, the elements that agree with it, and the places of elements by their
+    own values (``seen``).
+    """
 
     layout: Layout | Table
     agree: Array
@@ -103,14 +105,14 @@ def find_layout(
             f"find_layout: {what}",
             given,
             (Iterable, np.generic),
-            "is one of them or a list, as arrays and as bytes",
+            "is a tensor (array) with its buffer (bytes), or a list of each",
         )
     pairs = _pairs(tensors, buffers, dtype)
     signature = _in_step(pairs)
     places, best, most = _first_trials(pairs, signature)
     searches = [_by_neighbours]
-    # other readings of values alone are worth their time only if some elements have values of their
-    # own; else neighbours have to tell
+    # other readings of values alone are worth their time only if some elements have values that
+    # occur nowhere else; otherwise only neighbours can show the layout
     if PROVEN * most >= pairs.raw[0].size:
         searches.insert(0, _read_otherwise)
     for search in searches:
@@ -158,8 +160,8 @@ def _beyond_chance(pairs: Pairs, places: Seen) -> int:
 def _best_of(trials: Iterator[_Trial | None], best: _Trial | None, own: int) -> _Trial | None:
     """Return the best of some trials and of the best trial before them.
 
-    A rule with more choices has to explain all elements (``own`` of them) that are in place without
-    it.
+    The trials may choose among more rules, so each must agree with nearly as many elements
+    (``ENOUGH`` of them) as the ``own`` elements that have a place without a rule.
     """
     for trial in trials:
         if trial is None or trial.count < ENOUGH * own:
@@ -176,7 +178,7 @@ def _settled(trial: _Trial) -> bool:
 
 
 def _convincing(trial: _Trial, pairs: Pairs) -> bool:
-    """True if a trial is right without a comparison with plain candidates."""
+    """True if a trial is so clear that it need not be compared with plain candidates."""
     return _fits(trial) and (_proven(trial) or (_sparse(pairs) and _complete(trial)))
 
 
@@ -192,8 +194,8 @@ def _pairs(tensors: Any, buffers: Any, dtype: str) -> Pairs:
     refuse_if(
         not arrays or len(arrays) != len(data),
         "tensors, buffers",
-        f"{len(arrays)} and {len(data)}",
-        "is one or more, as many of both",
+        f"{len(arrays)} tensors and {len(data)} buffers",
+        "are one or more tensors and as many buffers",
     )
     refuse_if(dtype and dtype not in DTYPES, "dtype", repr(dtype), f"is one of {', '.join(DTYPES)}")
     first = arrays[0]
@@ -212,11 +214,11 @@ def _pairs(tensors: Any, buffers: Any, dtype: str) -> Pairs:
         if tensor.shape != first.shape or tensor.dtype != first.dtype:
             raise ValueError(
                 f"tensors[{at}]: got {tensor.dtype} {tensor.shape}, allowed is {first.dtype} "
-                f"{first.shape} as of the first"
+                f"{first.shape}, as the first tensor is"
             )
         if len(buffer) != len(data[0]) or not first.itemsize <= len(buffer) <= MOST_BYTES:
             raise ValueError(f"buffers[{at}]: got {len(buffer)} bytes, allowed is {sizes}")
-        sizes = f"{len(data[0])} as of the first"
+        sizes = f"{len(data[0])}, as in the first buffer"
     return Pairs(
         tuple(raw_of(tensor, kind) for tensor in arrays),
         tuple(opened(buffer, BITS[kind], 0, False) for buffer in data),
@@ -236,8 +238,8 @@ def _in_step(pairs: Pairs) -> Signature:
         shares.append(Sought(pairs, Signature(first, width)).share(Change()))
         if shares[-1] == 1:
             return Signature(first, width)
-    # a search at every byte looks at more places and so finds more by chance: it has to find
-    # clearly more than the best of those in step
+    # a search at every byte looks at more places and so finds more elements by chance: it must find
+    # clearly more than the best search in steps of an element
     anywhere = Sought(pairs, Signature(0, 1)).share(Change())
     if anywhere > max(shares) + WORTH:
         return Signature(0, 1)
@@ -245,10 +247,12 @@ def _in_step(pairs: Pairs) -> Signature:
 
 
 def _by_value(pairs: Pairs, signature: Signature) -> Iterator[tuple[Seen, Change]]:
-    """Places by the values of each element alone."""
+    """Yield places found by the values of each element alone, with the change of elements for which
+    they were found.
+    """
     yield Sought(pairs, signature).look_up(Change()), Change()
-    # values that say less than an element's number recur in many places: with enough of them any
-    # change of elements would seem to fit
+    # values with fewer bits of information than the number of an element occur in many places: with
+    # enough such values any change of elements would seem to fit
     if _entropy(pairs) < np.log2(pairs.raw[0].size) - 2:
         return
     width = pairs.itemsize
@@ -279,7 +283,7 @@ def _read_otherwise(pairs: Pairs) -> Iterator[_Trial | None]:
 def _readings(pairs: Pairs) -> Iterator[Pairs]:
     """Yield the buffers as they are, then with words swapped.
 
-    For elements below 8 bits also with the first element in the highest bits.
+    Elements below 8 bits are also read with the first element in the highest bits.
     """
     orders = [False]
     if pairs.bits < 8:
@@ -292,21 +296,24 @@ def _readings(pairs: Pairs) -> Iterator[Pairs]:
 
 
 def _by_neighbours(pairs: Pairs) -> Iterator[_Trial | None]:
-    """Trials by the values of elements and of the elements after them along an axis, at the usual
-    distances, or along one or several axes at the distances that rare values suggest."""
+    """Yield trials by the values of elements together with the elements after them along an axis:
+    at the usual distances (``LAGS``), or at the distances that rare values suggest, along one
+    axis or along several axes as one.
+    """
     wanted = math.ceil((pairs.size.bit_length() + SPARE_BITS) / max(_entropy(pairs), LEAST_BITS))
     counts = [max(wanted, 2)]
     if wanted > SMALL_TILE:
         counts.append(SMALL_TILE)
     shape = pairs.shape
     axes = [*reversed(range(len(shape)))]
-    # rare values suggest few distances: these come first if the buffer holds much more than the
-    # tensor
+    # rare values suggest few distances, which are tried first if the buffer holds much more than
+    # the tensor
     sparse = _sparse(pairs)
     if not sparse:
         yield from _neighbours(pairs, product(counts, LAGS, axes))
     lines = [(axis, shape) for axis in axes]
-    # lines along an axis and all axes before it contain the lines along fewer of them
+    # lines along an axis joined with all axes before it contain the lines along it and fewer of
+    # these axes
     for end in range(2, len(shape) + 1):
         lines.append((0, (math.prod(shape[:end]), *shape[end:])))
     for reading, (axis, joined) in product(_readings(pairs), lines):
@@ -322,8 +329,12 @@ def _neighbours(
     distances: Iterable[tuple[int, int, int]],
     lined: Pairs | None = None,
 ) -> Iterator[_Trial | None]:
-    """Trials with signatures of ``count`` elements that lie ``lag`` elements apart along an axis of
-    the tensors or, deeper, of the tensors reshaped in ``lined``."""
+    """Yield trials with signatures of ``count`` elements that lie ``lag`` elements apart along an
+    axis.
+
+    The axis is one of the tensors, or of ``lined``, the tensors in another shape; with ``lined``
+    deep nests are tried too.
+    """
     width = pairs.itemsize
     deep = lined is not None
     lined = lined or pairs
@@ -368,16 +379,16 @@ def _trial(
     nests = list(layouts(np.where(sure, seen.place, -1), deep, copies=seen.copies, **stored))
     loose = ~seen.shared & (seen.count > 0)
     if np.count_nonzero(loose) > 2 * np.count_nonzero(sure):
-        # elements that are in several places, as with sums of one element each, may follow a rule
-        # in their first places
+        # elements may have several places (a sum over one element repeats it), and the first place
+        # of each may fit a rule
         nests += layouts(np.where(loose, seen.place, -1), deep, **stored)
     shares = [(_share(layout, pairs, SAMPLES[1]), layout) for layout in nests]
     for _, layout in sorted(shares, key=lambda rated: -rated[0])[:NESTS]:
         trial = _Trial(layout, agreeing(layout, pairs), None, pairs)
         if alone:
             trial = replace(trial, seen=seen)
-        # a nest that reaches past the buffer claims that the buffer was cut off: a few elements
-        # that agree by chance must not be enough for that
+        # a nest that reaches past the buffer claims that the buffer was cut off; a few elements
+        # that agree by chance must not be enough for this claim
         if layout.size > pairs.bytes and not _proven(trial):
             continue
         best = _better(best, trial)
@@ -406,7 +417,9 @@ def _in_buffer(trial: _Trial) -> int:
 
 
 def _complete(trial: _Trial) -> bool:
-    """True if all elements agree, except elements past the end of a buffer that was cut off."""
+    """True if all elements agree, except elements that lie past the end of a buffer that was cut
+    off.
+    """
     if trial.count == trial.agree.size:
         return True
     return (
@@ -416,14 +429,13 @@ def _complete(trial: _Trial) -> bool:
 
 
 def _proven(trial: _Trial) -> bool:
-    """True if most elements that are in the buffer have values of their own."""
+    """True if most elements in the buffer have values that occur nowhere else."""
     return 2 * trial.known > _in_buffer(trial)
 
 
 def _unexplained(trial: _Trial) -> int | None:
-    """The number of bytes that nothing explains; None if not all elements agree.
-
-    None is worse than any number.
+    """Return the number of places that the layout leaves unexplained; None, which is worse than any
+    number, if not all elements agree.
     """
     if trial.count < trial.agree.size:
         return None
@@ -435,8 +447,10 @@ def _left(layout: Layout | Table, pairs: Pairs) -> int:
 
 
 def _plainest(pairs: Pairs, best: _Trial | None) -> _Trial | None:
-    """The candidate that explains most bytes, if all elements agree with it; the plainest of
-    equals. None if no candidate explains more bytes than the best layout so far."""
+    """Return the candidate that all elements agree with and that leaves the fewest places
+    unexplained; of equals, the plainest. None if no candidate leaves fewer unexplained than the
+    best layout so far.
+    """
     least = None
     seen = Change()
     if best is not None:
@@ -473,8 +487,9 @@ def _entropy(pairs: Pairs) -> float:
 
 
 def _share(layout: Layout, pairs: Pairs, count: int) -> float:
-    """The share of some elements of the window that agrees; elements past the end of the buffer do
-    not count."""
+    """Return which share of a sample of the window's elements agrees; elements past the end of the
+    buffer do not count.
+    """
     parts = _random_parts(len(layout.window), count)
     index = []
     for (start, stop), part in zip(layout.window, parts, strict=True):
@@ -488,7 +503,7 @@ def _share(layout: Layout, pairs: Pairs, count: int) -> float:
 
 
 def _alike(layout: Layout, pairs: Pairs, index: tuple[Array, ...], at: Array) -> Array:
-    """True for the elements that are at these places in every buffer."""
+    """True for each element that every buffer has at its place in ``at``."""
     change = Change(layout.xor, layout.add)
     good = np.ones(at.shape, bool)
     for raw, buffer in zip(pairs.raw, pairs.buffers, strict=True):
@@ -514,7 +529,9 @@ def _stored(layout: Layout | Table) -> dict[str, Any]:
 def _agreeing_candidates(
     pairs: Pairs, stored: dict[str, Any], counter: list[int] | None = None
 ) -> Iterator[Layout]:
-    """Candidates that all elements agree with; ``counter`` counts the layouts that were tried."""
+    """Yield candidates that all elements agree with; the number of layouts that were tried is added
+    to ``counter[0]``.
+    """
     for layout, offsets in candidates(pairs.shape, pairs.size, dtype=pairs.dtype, **stored):
         if counter is not None:
             counter[0] += 1
@@ -525,7 +542,7 @@ def _agreeing_candidates(
 
 
 def _agreeing_offsets(layout: Layout, pairs: Pairs, offsets: list[int]) -> list[int]:
-    """The offsets at which a few elements agree."""
+    """Return those of ``offsets`` at which a sample of the elements agrees."""
     parts = _random_parts(len(pairs.shape), SAMPLES[0])
     index = tuple(n * part // PARTS for n, part in zip(pairs.shape, parts, strict=True))
     at = layout.at(*index) + np.array(offsets)[:, None]
@@ -533,8 +550,11 @@ def _agreeing_offsets(layout: Layout, pairs: Pairs, offsets: list[int]) -> list[
 
 
 def _table(pairs: Pairs, places: Seen | None) -> Table:
-    """Places of the elements that have values of their own; places by neighbours alone would too
-    easily be wrong."""
+    """Return a table of the places of the elements whose values occur nowhere else.
+
+    Places found only with the help of neighbours are left out: they are wrong too easily. Raises
+    ValueError if chance could give as many places.
+    """
     have = np.full(pairs.shape, -1)
     if places is not None:
         have = np.where(known(places), places.place, -1)
@@ -545,15 +565,15 @@ def _table(pairs: Pairs, places: Seen | None) -> Table:
         least += FEW
     if own <= least:
         raise ValueError(
-            f"buffers: got no nest of loops and values of their own of {own} of {have.size} "
-            f"elements in {pairs.bytes} bytes, allowed are more than chance gives, about "
+            f"buffers: got no nest of loops, and a place for {own} of {have.size} elements in "
+            f"{pairs.bytes} bytes, allowed are more elements than chance places, about "
             f"{chance:.0f}"
         )
     return Table(pairs.shape, have.astype(np.int64), dtype=pairs.dtype, size=pairs.bytes)
 
 
 def _chance(pairs: Pairs) -> float:
-    """The number of elements that would also be found if all bytes but the fill were random."""
+    """Return how many elements would be found by chance if all bytes except fill were random."""
     fill = np.ones(pairs.size, bool)
     for buffer in pairs.buffers:
         fill &= buffer == np.bincount(buffer).argmax()
@@ -565,7 +585,8 @@ def _report(signature: Signature, best: _Trial) -> Found:
     pairs = best.pairs
     layout, filled, rest = accounted(best.layout, pairs)
     if layout.copies:
-        # sums of one element each are copies of it, except the bytes that its sign fills
+        # sums over one element each repeat the element, and so pass for copies: without copies the
+        # same bytes, and the bytes of the sign extension too, may be explained as sums
         alone = accounted(replace(best.layout, copies=()), pairs)
         if np.count_nonzero(alone[2]) < np.count_nonzero(rest) or not alone[2].any():
             layout, filled, rest = alone
@@ -581,8 +602,8 @@ def _report(signature: Signature, best: _Trial) -> Found:
     rivals: list[Layout] = []
     counter = [0]
     if shared:
-        # while elements are missing, a layout that all elements agree with has to be told, whatever
-        # it leaves unexplained
+        # while elements are missing, any layout that all elements agree with is reported, however
+        # many bytes it leaves unexplained
         most = int(np.count_nonzero(rest))
         if len(missing):
             most = pairs.size
@@ -611,10 +632,11 @@ def _report(signature: Signature, best: _Trial) -> Found:
 def _rivals(
     layout: Layout | Table, pairs: Pairs, most: int, counter: list[int]
 ) -> Iterator[Layout]:
-    """Other layouts that all elements agree with, and that leave at most ``most`` places
-    unexplained."""
-    # candidates with other loops may have the same places; hashes tell, since all the maps would
-    # take too much memory
+    """Yield other layouts that all elements agree with and that leave at most ``most`` places
+    unexplained.
+    """
+    # candidates with other loops may have the same places; hashes are compared, because all the
+    # maps would take too much memory
     maps = {hash(layout.index_map().tobytes())}
     for rival in _agreeing_candidates(pairs, _stored(layout), counter):
         key = hash(rival.index_map().tobytes())
@@ -627,7 +649,9 @@ def _rivals(
 
 
 def _as_recorded(layout: Any, pairs: Pairs) -> Any:
-    """The layout in the recorded buffers, before words were swapped for the search."""
+    """Return the layout for the buffers as recorded, in which words are not swapped back as they
+    are in the search.
+    """
     if not pairs.swap and not pairs.high_first:
         return layout
     return replace(layout, swap=pairs.swap, big_endian=layout.big_endian or pairs.high_first)

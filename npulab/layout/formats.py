@@ -1,8 +1,7 @@
-"""Memory formats: the order of a tensor's axes stays, its strides say how it lies in memory.
+"""Memory formats of PyTorch: the order of a tensor's axes stays, strides say where elements lie.
 
 A format is named as PyTorch names it. Shapes and strides are in logical order, ``(N, C, H, W)`` or
-``(N, C, D, H, W)``; strides count elements. Source: c10/core/MemoryFormat.h,
-c10/core/Contiguity.h.
+``(N, C, D, H, W)``; strides count elements. Source: c10/core/MemoryFormat.h, c10/core/Contiguity.h.
 """
 
 from __future__ import annotations
@@ -20,10 +19,11 @@ FORMATS = ("contiguous", *ORDERS)
 
 
 def format_strides(shape: Shape, name: str) -> tuple[int, ...]:
-    """Elements from one index of each axis to the next, of a tensor of ``shape`` in a format.
+    """Return the strides of a tensor of ``shape`` in a format: for each axis, the number of
+    elements from one index to the next.
 
-    Raises ValueError for an unknown format, or a shape with another number of axes than the format
-    has.
+    Raises ValueError for an unknown format, and for a shape whose number of axes is not the
+    format's.
 
     >>> format_strides((10, 3, 32, 32), "contiguous")
     (3072, 1024, 32, 1)
@@ -34,7 +34,7 @@ def format_strides(shape: Shape, name: str) -> tuple[int, ...]:
     step, out = 1, [0] * len(sizes)
     for axis in reversed(_order(sizes, name)):
         out[axis] = step
-        # an empty axis counts as 1 if the order is the tensor's own
+        # PyTorch counts an empty axis as 1 in the contiguous format only
         if name == "contiguous":
             step *= max(sizes[axis], 1)
         else:
@@ -43,12 +43,12 @@ def format_strides(shape: Shape, name: str) -> tuple[int, ...]:
 
 
 def is_format(shape: Shape, strides: tuple[int, ...], name: str) -> bool:
-    """True if strides are the strides of a format without gaps, as
+    """True if ``strides`` are those of the format without gaps, as
     ``tensor.is_contiguous(memory_format=...)`` decides it.
 
-    Strides of axes with one index do not matter, so that several formats may fit; a format with
-    another number of axes never does. Raises ValueError for an unknown format, and strides that do
-    not go with the shape.
+    The stride of an axis with one index does not matter, so that several formats may fit; a format
+    with another number of axes never fits. Raises ValueError for an unknown format, and for a shape
+    and strides of different length.
     """
     sizes, steps = _pair(shape, strides)
     if name in ORDERS and len(sizes) != len(ORDERS[name]):
@@ -65,12 +65,14 @@ def is_format(shape: Shape, strides: tuple[int, ...], name: str) -> bool:
 
 
 def memory_format(shape: Shape, strides: tuple[int, ...]) -> str:
-    """The format that PyTorch assigns to strides, as ``tensor.suggest_memory_format()`` does.
+    """Return the format that PyTorch assigns to strides, as ``tensor.suggest_memory_format()``
+    does.
 
-    Channels last if strides grow in that order, also with gaps; all other strides are
-    "contiguous", and ``is_format`` says if they are. If sizes of 1 leave it open, the strides of
-    these axes decide; if these say nothing (N, 1, 1, 1 with one stride) it is "contiguous".
-    Raises ValueError for strides that do not go with the shape.
+    The format is channels last if strides grow in the order of that format, also with gaps; all
+    other strides are "contiguous", even with gaps, which ``is_format`` tests. Where sizes of 1
+    allow both, the strides of these axes decide; if these are equal too (N, 1, 1, 1 with one
+    stride) the format is "contiguous". Raises ValueError for a shape and strides of different
+    length.
 
     >>> memory_format((2, 1, 4, 4), (16, 16, 4, 1)), memory_format((2, 1, 4, 4), (16, 1, 4, 1))
     ('contiguous', 'channels_last')
@@ -83,7 +85,7 @@ def memory_format(shape: Shape, strides: tuple[int, ...]) -> str:
 
 
 def format_layout(shape: Shape, name: str, *, dtype: str = "uint8", **stored: Any) -> Layout:
-    """Where each element of a tensor of ``shape``, in logical order, lies in memory, as bytes.
+    """Return the layout, in bytes, of a tensor of ``shape`` (in logical order) in a memory format.
 
     ``stored`` are further fields of ``Layout``. Raises ValueError as ``format_strides`` and
     ``Layout`` do.
@@ -99,12 +101,11 @@ def format_layout(shape: Shape, name: str, *, dtype: str = "uint8", **stored: An
 def strides_layout(
     shape: Shape, strides: tuple[int, ...], *, dtype: str = "uint8", **stored: Any
 ) -> Layout:
-    """Where each element of a tensor lies, as bytes, by the strides of its axes, which count
-    elements.
+    """Return the layout, in bytes, of a tensor whose ``strides`` count elements.
 
-    Axes are ordered by their strides; among equals an axis of one index is last. Raises ValueError
-    for strides that do not go with the shape, and as ``Layout`` does: for two elements at one
-    place, an empty axis.
+    Loops are ordered by the strides of their axes; among equal strides an axis of one index is
+    last. Raises ValueError for a shape and strides of different length, and as ``Layout`` does: for
+    two elements at one place, or an empty axis.
     """
     sizes, steps = _pair(shape, strides)
     itemsize = place_bytes(dtype)
@@ -115,13 +116,14 @@ def strides_layout(
 
 
 def _grows(sizes: tuple[int, ...], steps: tuple[int, ...], order: tuple[int, ...]) -> bool:
-    """True if strides grow from the channels outwards, each at least the size of the axes
-    inside."""
+    """True if strides grow from the channels outwards, each at least the stride times the size of
+    the axis before it.
+    """
     if steps[1] == 0:
         return False
     least = 0
     for axis in reversed(order):
-        # a batch that steps no further than a channel says nothing
+        # a batch with the stride of a channel is no sign of channels last
         if sizes[axis] == 0 or steps[axis] < least or (axis == 0 and least == steps[1]):
             return False
         least = steps[axis] * max(sizes[axis], 1)

@@ -14,14 +14,16 @@ from npulab.layout.parts import SUM_BYTES, Constant, Part, Sums, sums
 from npulab.layout.places import CHUNK, Pairs
 from npulab.layout.stored import Buffer, Table, elements_at, held_as, joined, store, swap_words
 
-FEW = 3  # elements more than chance may place
-LISTED = 4  # elements, runs and rivals that a text lists
-MOST_RUNS = 256  # constant runs that become parts
+FEW = 3  # elements above chance that may be found at wrong places
+LISTED = 4  # most elements, runs and rivals that a text lists, each
+MOST_RUNS = 256  # most constant runs that become parts; with more runs none does
 UNIFORM = 8  # bytes: a longer run of one value is stored as one byte and a count
 
 
 class Run(NamedTuple):
-    """``size`` bytes at ``offset``; ``start`` are the first of them in the first buffer."""
+    """A run of ``size`` bytes from byte ``offset``; ``start`` are its first bytes in the first
+    buffer.
+    """
 
     offset: int
     size: int
@@ -38,15 +40,17 @@ class Run(NamedTuple):
 class Found:
     """The layout that maps tensors to their buffers, and how sure that is.
 
-    Each of the ``elements`` is in one of three groups: ``own`` have values that occur nowhere else,
-    at the place that the layout says; ``shared`` agree with the layout, but their values occur
-    elsewhere as well; the rest are ``missing``, indices ``(m, axes)``: ``past_end`` of them would
-    lie past the end of the buffer, ``outside`` are left out by the layout, and at the place of the
-    others is another value. ``elsewhere`` elements have values of their own at another place than
-    the layout says; ``chance`` elements would be found in as many random bytes. ``filled`` bytes
-    between the elements hold the fill; ``unexplained`` are the bytes that are neither elements nor
-    fill nor parts. ``rivals`` are the layouts, of ``tried`` layouts, that agree with every value
-    too and explain as many bytes, the plainest first; ``more_rivals`` if there are more.
+    Each of the ``elements`` is in one of three groups. ``own`` elements have values that occur
+    nowhere else, and lie at the place that the layout says. ``shared`` elements agree with the
+    layout, but their values occur elsewhere as well. ``missing`` are the indices ``(m, axes)`` of
+    the other elements: ``past_end`` of them would lie past the end of the buffer, ``outside`` are
+    left out by the layout, and all others have another value at their place.
+
+    ``elsewhere`` counts elements whose values occur only at another place than the layout says;
+    ``chance`` elements would be found in as many random bytes. ``filled`` bytes between the
+    elements hold the fill; ``unexplained`` are the bytes that are not elements, fill or parts.
+    ``rivals`` are the layouts, of ``tried`` layouts, that also agree with every value and explain
+    as many bytes, the plainest first; ``more_rivals`` is true if there are more.
     """
 
     layout: Layout | Table
@@ -70,9 +74,12 @@ class Found:
 
     @property
     def sure(self) -> bool:
-        """True if a nest of loops gives every element in the buffer its place, most have values of
-        their own (all of them if some elements are not in the buffer), no rival agrees, and no byte
-        is unexplained."""
+        """True if the layout is a nest of loops, all elements in the buffer agree with it, most of
+        them have values that occur nowhere else, no rival agrees, and no byte is unexplained.
+
+        If some elements are not in the buffer, all elements in it need values that occur nowhere
+        else. At most about as many elements as chance gives may be ``elsewhere``.
+        """
         inside = self.elements - self.outside
         proven = 2 * self.own > inside
         if self.outside:
@@ -93,11 +100,11 @@ class Found:
         return out
 
     def pack(self, tensor: Array) -> bytes:
-        """The buffer of a tensor, as ``Layout.pack``."""
+        """Return the buffer of a tensor, as ``Layout.pack`` does."""
         return self.layout.pack(tensor)
 
     def unpack(self, buffer: Buffer) -> Array:
-        """The tensor of a buffer, as ``Layout.unpack``."""
+        """Return the tensor of a buffer, as ``Layout.unpack`` does."""
         return self.layout.unpack(buffer)
 
     def __str__(self) -> str:
@@ -148,7 +155,7 @@ class Found:
 
 
 def _listed(items: Sequence[object]) -> str:
-    """Items as a text; only the first ones if there are many."""
+    """Return the first ``LISTED`` items as a text that ends in ``...`` if there are more."""
     text = ", ".join(map(str, items[:LISTED]))
     if len(items) > LISTED:
         text += " ..."
@@ -156,8 +163,9 @@ def _listed(items: Sequence[object]) -> str:
 
 
 def agreeing(layout: Layout | Table, pairs: Pairs) -> Array:
-    """True for elements ``(*shape)`` that are at their place, and at their copies' places, in all
-    captures."""
+    """True for elements ``(*shape)`` whose value all captures have at the element's place and at
+    the places of its copies.
+    """
     places = layout.index_map().reshape(-1)
     out = np.zeros(places.size, bool)
     last = pairs.size - pairs.itemsize - max(0, 0, *layout.copies)
@@ -176,13 +184,15 @@ def agreeing(layout: Layout | Table, pairs: Pairs) -> Array:
 
 
 def accounted(layout: Layout | Table, pairs: Pairs) -> tuple[Layout | Table, int, Array]:
-    """(the layout with the fill and parts that the places between the elements show, how many of
-    these are fill, where they are unexplained ``(size,) bool``)."""
+    """Return (the layout with the fill and the parts that the places between its elements show, how
+    many of these places are fill, True where a place is unexplained ``(size,) bool``).
+    """
     gaps, first, end = _gaps(layout, pairs)
     same = gaps.copy()
     for buffer in pairs.buffers[1:]:
         same &= buffer == pairs.buffers[0]
-    # bytes between elements show the fill better than bytes before and after all of them
+    # bytes between elements show the fill better than bytes before the first element or after the
+    # last
     inside = np.zeros(pairs.size, bool)
     inside[first:end] = same[first:end]
     if not inside.any():
@@ -209,8 +219,8 @@ def accounted(layout: Layout | Table, pairs: Pairs) -> tuple[Layout | Table, int
 
 
 def _gaps(layout: Layout | Table, pairs: Pairs) -> tuple[Array, int, int]:
-    """Return the places without elements ``(size,) bool``, the first element, and the end of the
-    elements.
+    """Return (True where a place holds no element ``(size,) bool``, the place of the first element,
+    the place after the last).
 
     The places are found in chunks, so that a large tensor does not take its memory twice.
     """
@@ -231,7 +241,7 @@ def _gaps(layout: Layout | Table, pairs: Pairs) -> tuple[Array, int, int]:
 
 
 def _take(part: slice, gaps: Array, rest: Array) -> int:
-    """Mark the places of a part as explained; returns how many of them counted as fill."""
+    """Mark the places of a part as explained; return how many of them were counted as fill."""
     filled = int(np.count_nonzero(gaps[part] & ~rest[part]))
     rest[part] = False
     return filled
@@ -244,7 +254,7 @@ def _constant(offset: int, data: Array) -> Constant:
 
 
 def unexplained(rest: Array, pairs: Pairs) -> tuple[Run, ...]:
-    """Runs of recorded bytes that have a place of ``rest``."""
+    """Return runs of the recorded bytes in which ``rest`` is true for some place."""
     per_byte = max(8 // pairs.bits, 1)
     bytes_left = swap_words(np.any(rest.reshape(-1, per_byte), axis=1), pairs.swap)
     data = pairs.recorded(pairs.buffers[0])
@@ -256,7 +266,9 @@ def unexplained(rest: Array, pairs: Pairs) -> tuple[Run, ...]:
 
 
 def _usual(where: Array, layout: Layout | Table, pairs: Pairs) -> int:
-    """The most frequent of the whole elements in some bytes; 0 if there is none."""
+    """Return the most frequent value of the whole elements in the places where ``where`` is true; 0
+    if there is none.
+    """
     width = pairs.itemsize
     first = layout.first % width
     whole = np.logical_and.reduce(
@@ -272,9 +284,11 @@ def _usual(where: Array, layout: Layout | Table, pairs: Pairs) -> int:
 
 
 def _sums(layout: Layout, pairs: Pairs, rest: Array, gaps: Array) -> Sums | None:
-    """Sums of the elements at each index of an axis, in bytes that nothing else explains."""
+    """Return the sums of elements at each index of an axis, if they begin in or just before the
+    unexplained places; None if not.
+    """
     first = int(rest.argmax())
-    # low bytes of the first sum may look like fill
+    # the first sum may begin earlier: its low bytes may look like fill
     starts = [at for at in range(first, max(first - SUM_BYTES, -1), -1) if gaps[at:first].all()]
     stored = [store(raw, layout.xor, layout.add)[layout.inside] for raw in pairs.raw]
     for signed in (True, False):
@@ -292,7 +306,8 @@ def _sums(layout: Layout, pairs: Pairs, rest: Array, gaps: Array) -> Sums | None
 
 
 def _sums_at(layout: Layout, part: Sums, values: Array, have: Array) -> Sums | None:
-    """The part with the fill that it counts, and all its sums; None if they are not there.
+    """Return ``part`` with the number of fill values in each sum, and with the sums of fill past
+    the end of its axis; None if the buffers do not hold the sums.
 
     ``values`` are the sums of the elements, ``have`` the int32 in the buffers, both ``(buffers,
     n)``.
@@ -301,7 +316,7 @@ def _sums_at(layout: Layout, part: Sums, values: Array, have: Array) -> Sums | N
     room = have.shape[1]
     if room < count:
         return None
-    # the hardware's sums wrap at 32 bits, so that the difference is taken in the range of int32 too
+    # sums in the buffer wrap at 32 bits, so the difference is also wrapped to the range of int32
     over = (have[:, :count] - values + 2**31) % 2**32 - 2**31
     excess = int(over[0, 0])
     fill = layout.fill

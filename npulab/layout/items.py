@@ -1,4 +1,4 @@
-"""The meaning of each run of bits of a buffer, by its layout."""
+"""The items of a buffer, by its layout: what each run of bits means."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ class Item(NamedTuple):
 def items_of(
     layout: Stored, tensor: Array, data: Array, kind: str, axes: dict[str, int]
 ) -> list[Item]:
-    """Each element of a tensor, its copies, and the runs between them, in the order of a buffer.
+    """Return each element of a tensor, its copies, and the runs of bits between them, in the order
+    of the buffer.
 
-    ``axes`` are the axis of each coordinate of the elements that the tensor has. Raises ValueError
-    for a name or an axis that does not exist.
+    ``axes`` says which axis of the tensor is ``core``, ``channel``, ``plane``, ``row`` and
+    ``column``, as far as it has them. Raises ValueError for a name or an axis that does not exist.
     """
     for name, axis in axes.items():
         if name not in COORDINATES or not 0 <= axis < tensor.ndim:
@@ -53,7 +54,7 @@ def items_of(
         values = tensor.view(f"u{tensor.itemsize}")
     numbers = np.arange(tensor.size).reshape(tensor.shape)[layout.inside].reshape(-1)
     places = layout.places_before_swap().reshape(-1)[numbers]
-    # sorted by place, so that the sort of all items at the end has little to do
+    # elements are sorted by place here, so that the sort of all items at the end is quick
     order = np.argsort(layout.swapped(places), kind="stable")
     places = places[order]
     numbers = numbers[order]
@@ -76,7 +77,9 @@ def items_of(
 
 
 def _beside(layout: Stored, data: Array, bits: Array) -> Iterator[Item]:
-    """The runs of bits between the elements, which begin at ``bits``."""
+    """Yield the runs of bits between the elements; ``bits`` are the bits at which the elements
+    begin.
+    """
     step = layout.place_bits
     differs = np.unpackbits(data ^ layout.blank(layout.size), bitorder="little")
     filled = ~differs.reshape(-1, step).any(1)

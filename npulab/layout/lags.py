@@ -1,4 +1,4 @@
-"""Distances between neighbours, from the rarest values of a buffer."""
+"""Distances in the buffer between neighbours in the tensor, from the buffer's rarest values."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from numpy import ndarray as Array
 
 from npulab.layout.places import Change, Pairs, halved
 
-ANCHORS = 48  # elements whose neighbours are looked for
-WINDOWS = (8, 16, 32)  # neighbours that are compared, the fewest that chance does not give
-LIKELY = 1 / 16  # windows that chance may give
-MOST_PAIRS = 2**21  # places of two rare values that are compared
+ANCHORS = 48  # most elements, of the rarest values, whose neighbours are searched
+WINDOWS = (8, 16, 32)  # lengths of a window: the shortest is used that chance would not give
+LIKELY = 1 / 16  # most matches of a window that are expected by chance
+MOST_PAIRS = 2**21  # most pairs of places of the two rarest values
 VOTES = 2
 MOST_LAGS = 3
 
 
 class Window(NamedTuple):
     """Neighbours along an axis: their values in each capture, the places of each value in the first
-    buffer, and the two rarest of the values.
+    buffer, and which two of the values are the rarest.
     """
 
     values: list[Array]
@@ -30,11 +30,12 @@ class Window(NamedTuple):
 
 
 def lags(pairs: Pairs, axis: int) -> list[int]:
-    """Distances, in elements, between neighbours along an axis, the likeliest first; negative
-    distances are backwards.
+    """Return the distances, in elements, between neighbours along an axis, the likeliest first;
+    negative distances go backwards.
 
-    The two rarest values of a window of neighbours are in few places of the buffer; any two of
-    these places suggest a distance, and the other values of the window say which is right.
+    The two rarest values of a window of neighbours are in few places of the buffer. Any two of
+    these places suggest a distance, and the other values of the window show which distance is
+    right.
     """
     width = pairs.itemsize
     cells = [buffer[: len(buffer) // width * width].view(f"<u{width}") for buffer in pairs.buffers]
@@ -53,7 +54,9 @@ def lags(pairs: Pairs, axis: int) -> list[int]:
 
 
 def _windows(lines: list[Array], ordered: Array, order: Array) -> Iterator[Window]:
-    """Windows with the rarest values, each as short as chance allows."""
+    """Yield windows around the rarest values, each just long enough that it is unlikely to match by
+    chance.
+    """
     length = lines[0].shape[1]
     values, inverse = np.unique(lines[0], return_inverse=True)
     inverse = inverse.reshape(lines[0].shape)
@@ -64,14 +67,14 @@ def _windows(lines: list[Array], ordered: Array, order: Array) -> Iterator[Windo
     ]
     for turn, (row, column) in enumerate(zip(*np.unravel_index(rarest, often.shape), strict=True)):
         for count in WINDOWS:
-            # the rare value is at either end of the window, or inside of it
+            # by turns the rare value is at the start of the window, at its end, or in its middle
             start = min(
                 max(int(column) - (0, count - 1, count // 2)[turn % 3], 0), max(length - count, 0)
             )
             inside = (row, slice(start, start + count))
             share = often[inside] / len(ordered)
-            # a window has as many chances as there are pairs of a first place and a distance, about
-            # the square of the buffer
+            # a window may match at any pair of a first place and a distance; there are about as
+            # many pairs as the square of the buffer's size
             if count <= length and float(np.prod(share)) * len(ordered) ** 2 <= LIKELY:
                 a, b = sorted(np.argsort(share, kind="stable")[:2].tolist())
                 if 0 < int(often[inside][a]) * int(often[inside][b]) <= MOST_PAIRS:
@@ -84,7 +87,7 @@ def _windows(lines: list[Array], ordered: Array, order: Array) -> Iterator[Windo
 
 
 def _distances(window: Window, cells: list[Array]) -> set[int]:
-    """Distances at which all values of a window stand."""
+    """Return the distances at which the buffers hold all values of a window."""
     a, b = window.rare
     apart = window.places[b][None] - window.places[a][:, None]
     whole = (apart % (b - a) == 0) & (apart != 0)
@@ -93,7 +96,8 @@ def _distances(window: Window, cells: list[Array]) -> set[int]:
     last = begin + (len(window.places) - 1) * lag
     fits = (np.minimum(begin, last) >= 0) & (np.maximum(begin, last) < len(cells[0]))
     lag, begin = lag[fits], begin[fits]
-    # the rarest values refuse most distances, so that the rest is compared at few places
+    # the rarest values are compared first: they rule out most distances, so that few are left to
+    # compare for the other values
     for at in sorted(range(len(window.places)), key=lambda at: len(window.places[at])):
         good = np.logical_and.reduce(
             [

@@ -1,4 +1,4 @@
-"""Tensors whose elements spell their index, over as many captures as it takes."""
+"""Tensors whose values identify every element, over as many captures as that takes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ def markers(
     captures: int = 0,
     avoid: Iterable[float] = (),
 ) -> list[np.ndarray]:
-    """Tensors of ``shape`` and ``dtype`` that together give every element its own values.
+    """Return tensors of ``shape`` and ``dtype`` that together give every element its own values.
 
-    They are two or more, as few as it takes, or ``captures``: three of one byte for a million
-    elements. ``avoid`` are values that a device treats specially, like a zero point; of floats
-    only positive normal numbers are used. No element has the same value in all tensors, so that
-    none looks like fill. At most half of the possible combinations are used, over the whole range,
-    so that changed values show. Raises ValueError if there are too few values.
+    There are ``captures`` of them, by default as few as it takes, at least two: three uint8 tensors
+    for a million elements. ``avoid`` are values that a device treats specially, such as a zero
+    point; floats are positive normal numbers. No element has the same value in all tensors, so that
+    none looks like fill. At most half of the possible combinations of values are used, spread over
+    the whole range, so that a device which changes values is noticed. Raises ValueError if there
+    are too few values or captures.
 
     >>> [one.tolist() for one in markers((4,), avoid=[0])]
     [[158, 60, 217, 119], [1, 1, 1, 1]]
@@ -49,13 +50,15 @@ def markers(
     )
     if not needed or (captures and captures < needed):
         raise ValueError(
-            f"captures: got {captures or 'none'} for {elements} elements of {base} values, allowed "
-            f"is {needed or 'no number'} or more"
+            f"captures: got {captures or 'none'} for {elements} elements with {base} possible "
+            f"values, allowed is {needed or 'no number'} or more"
             if needed
-            else f"avoid: got all but {base} values, allowed are enough for {elements} elements"
+            else f"avoid: got all but {base} values, allowed is to leave enough for "
+            f"{elements} elements"
         )
     captures = captures or needed
-    # numbers whose digits are all the same are multiples of 11...1; only the rest are counted
+    # the digits of a number (in base ``base``) are an element's values; numbers whose digits are
+    # all the same, the multiples of 11...1, are skipped
     ones = sum(base**at for at in range(needed))
     index = np.arange(elements, dtype=np.int64)
     index += index // (ones - 1) + 1
@@ -78,7 +81,7 @@ def _values(dtype: str, avoid: Iterable[float]) -> np.ndarray:
         values = values_of(np.arange(min(2**bits, 2**16)).astype(f"u{kind.itemsize}"), dtype)
     left = values[~np.isin(values, np.array(list(avoid), np.float64))]
     step = int(GOLDEN * len(left))
-    # a step that shares a divisor with the count would come back to the same values and leave
+    # a step that has a common divisor with the number of values would repeat some values and leave
     # others out
     while math.gcd(step, len(left)) > 1:
         step += 1

@@ -17,25 +17,25 @@ from numpy.lib.stride_tricks import as_strided
 
 from npulab.layout.stored import LISTED, MOST_ELEMENTS, Shape, Stored
 
-SLAB = 2**17  # elements whose places are found at a time
+SLAB = 2**17  # most elements whose places are computed at once
 LETTERS = {1: "i", 2: "rc", 3: "hwc", 4: "ohwi"}
 
 
 class Stretch(NamedTuple):
-    """Elements of equal blocks, which a strided view of the buffer holds."""
+    """Elements in blocks of equal size, which one strided view of the buffer covers."""
 
-    place: int  # bytes to the first element
-    first: tuple[int, ...]  # its index
-    counts: tuple[int, ...]  # blocks, by loop
-    steps: tuple[int, ...]  # bytes from block to block, by loop
+    place: int  # bytes from the layout's offset to the first element
+    first: tuple[int, ...]  # index of the first element
+    counts: tuple[int, ...]  # number of blocks of each loop
+    steps: tuple[int, ...]  # bytes from block to block of each loop
 
 
 class AxisPiece(NamedTuple):
     """A range of indices of one axis in which each loop over the axis has blocks of one size."""
 
-    first: int  # its first index
-    place: int  # bytes to it
-    counts: dict[int, int]  # the count of blocks, by the number of the loop
+    first: int  # first index of the piece
+    place: int  # bytes from index 0 of the axis to the first index
+    counts: dict[int, int]  # number of blocks, by the number of the loop
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Loop:
     stride: int | tuple[int, ...] | None = None
 
     def reach(self, blocks: Any) -> Any:
-        """Bytes to blocks by their number."""
+        """Return the bytes from the first block to each of ``blocks``, which are block numbers."""
         if isinstance(self.stride, tuple):
             return np.array(self.stride)[blocks]
         return blocks * (self.stride or 0)
@@ -133,12 +133,12 @@ class Layout(Stored):
         if self.swap and any(place % self.itemsize for place in self._strides()):
             raise ValueError(
                 f"swap: got an offset or a stride that is not a multiple of {self.itemsize} bytes, "
-                "allowed are elements that lie in one word each"
+                "allowed are multiples, so that each element lies in one word"
             )
 
     @property
     def _inner_axes(self) -> set[int]:
-        """The axes that are joined to another."""
+        """The axes that are joined to another axis."""
         return set(chain(*(group[1:] for group in self.join)))
 
     def _strides(self) -> Iterator[int]:
@@ -158,31 +158,33 @@ class Layout(Stored):
                 raise ValueError(f"{loop}: got axis {loop.axis}, allowed is 0 to {len(left) - 1}")
             if loop.axis in inner:
                 raise ValueError(
-                    f"{loop}: got an axis that is joined to another, allowed is the first of "
-                    f"{self.join}"
+                    f"{loop}: got an axis that is joined to another, allowed is the first axis of "
+                    f"each group in {self.join}"
                 )
             if loop.tile < 1:
                 raise ValueError(f"{loop}: got a tile of {loop.tile}, allowed is 1 or more")
             if packed and loop.stride is not None:
-                raise ValueError(f"{loop}: got a stride inside of a loop without one")
+                raise ValueError(
+                    f"{loop}: got a stride inside of a loop without a stride, allowed is none"
+                )
             blocks = -(-left[loop.axis] // loop.tile)
             if isinstance(loop.stride, tuple) and len(loop.stride) < blocks:
                 raise ValueError(
-                    f"{loop}: got the bytes to {len(loop.stride)} blocks, allowed is to each of "
-                    f"{blocks}"
+                    f"{loop}: got the bytes to {len(loop.stride)} blocks, allowed are the "
+                    f"bytes to all {blocks} blocks"
                 )
             packed = loop.stride is None
             left[loop.axis] = min(left[loop.axis], loop.tile)
         if max(left) > 1:
             axis = left.index(max(left))
             raise ValueError(
-                f"loops: got blocks of {left[axis]} indices of axis {axis} at the innermost, "
-                "allowed is 1"
+                f"loops: got blocks of {left[axis]} indices of axis {axis} inside of all loops, "
+                "allowed is 1 index"
             )
 
     def _ends(self) -> tuple[int, int]:
-        """Return the first byte and the end of the elements; raises ValueError if two elements
-        overlap.
+        """Return (the first byte of the elements, the byte after the last); raises ValueError if
+        two elements overlap.
         """
         low = self.offset
         if self._solid:
@@ -193,8 +195,8 @@ class Layout(Stored):
                 line = self._line(axis, n)
                 low += int(line.min())
                 high += int(line.max())
-            # the quick test also fails for strides that interleave and never meet, so that its "no"
-            # is checked place by place
+            # the quick test also fails for strides that interleave without elements that overlap,
+            # so a failure is checked place by place
             apart = self._nested() or self._apart(self.places_before_swap()[self.inside], low, high)
         else:
             places = self.places_before_swap()[self.inside]
@@ -217,7 +219,9 @@ class Layout(Stored):
         return out
 
     def _nested(self) -> bool:
-        """True if every stride is larger than all smaller strides reach together."""
+        """True if every stride is at least the bytes that all loops with smaller strides span
+        together.
+        """
         left = list(self._ends_of_axes)
         steps = []
         for loop in self.loops:
@@ -237,12 +241,12 @@ class Layout(Stored):
         return True
 
     def _apart(self, places: Array, low: int, high: int) -> bool:
-        # a mark is made for each byte between: without a limit two huge strides would fill the
-        # memory
+        # every byte from the first to the last gets a mark: without a limit two huge strides would
+        # fill the memory
         if high - low > MOST_ELEMENTS:
             raise ValueError(
-                f"loops: got bytes {low} to {high}, allowed are strides that do not interleave "
-                "there"
+                f"loops: got strides that interleave from byte {low} to {high}, allowed is that "
+                f"over at most {MOST_ELEMENTS} bytes"
             )
         taken = np.zeros(high - low, bool)
         for at in range(self.itemsize):
@@ -314,20 +318,22 @@ class Layout(Stored):
 
     @property
     def _ends_of_axes(self) -> Shape:
-        """``_joined_extents`` with the indices before the start of the first tile."""
+        """The end of each axis as loops count it: ``_joined_extents`` plus the places in the first
+        tile before the axis begins.
+        """
         extents = self._joined_extents
         if any(self.starts):
             return tuple(map(add, self.starts, extents))
         return extents
 
     def _joined(self, tensor: Array) -> Array:
-        """A tensor of the window with each group of joined axes as one axis."""
+        """Return a tensor of the window in which each group of joined axes is one axis."""
         if self.join:
             return tensor.transpose(self._order).reshape(self._joined_extents)
         return tensor
 
     def _split(self, tensor: Array) -> Array:
-        """The tensor with joined axes apart again: the inverse of ``_joined``."""
+        """Return the tensor with joined axes separated again: the inverse of ``_joined``."""
         if not self.join:
             return tensor
         return tensor.reshape([self.extents[axis] for axis in self._order]).transpose(
@@ -375,8 +381,9 @@ class Layout(Stored):
             yield Stretch(place, first, blocks, steps)
 
     def _stretches(self, depth: int, extents: Shape) -> list[Stretch]:
-        """Stretches of blocks without gaps, over ``extents`` indices, by the loops from ``depth``:
-        at each loop the whole blocks, then the short block."""
+        """Return stretches for loops without strides, from loop number ``depth`` on, over
+        ``extents`` indices: at each loop first the whole blocks, then the short block.
+        """
         if depth == len(self.loops):
             return [Stretch(0, (0,) * len(extents), (), ())]
         loop = self.loops[depth]
@@ -399,8 +406,10 @@ class Layout(Stored):
         return stretches
 
     def _pieces(self, axis: int, start: int, end: int, depth: int) -> list[AxisPiece]:
-        """Pieces of the indices ``start`` to ``end`` of an axis that the loops from ``depth``
-        divide evenly: whole blocks are separate from short blocks before and after them."""
+        """Return pieces of the indices ``start`` to ``end`` of an axis, in each of which every loop
+        from number ``depth`` on has blocks of one size: whole blocks are separate from the short
+        blocks before and after them.
+        """
         while depth < len(self.loops) and self.loops[depth].axis != axis:
             depth += 1
         if depth == len(self.loops):
@@ -408,8 +417,7 @@ class Layout(Stored):
         loop = self.loops[depth]
         tile = loop.tile
         whole = range(-(-start // tile), end // tile)
-        # a start and an end inside of one block are two keys of one piece, which must not count
-        # twice
+        # a start and an end inside of one block give one key, so that their block counts once
         blocks = {at // tile: 1 for at in (start, end) if at % tile}
         if whole:
             blocks[whole[0]] = len(whole)
@@ -437,7 +445,8 @@ class Layout(Stored):
             places = np.empty(extents, np.int64)
         else:
             places = out[self.inside]
-        # slab by slab, so that the factors of a nest of short blocks take little memory
+        # places are computed slab by slab, so that the factors of a nest with short blocks take
+        # little memory
         axis = int(np.argmax(extents))
         length = max(SLAB * extents[axis] // max(self.elements, 1), 1)
         for start in range(0, extents[axis], length):
@@ -449,8 +458,9 @@ class Layout(Stored):
         return out
 
     def at(self, *index: Any) -> Any:
-        """Byte offset of elements, by their index along each axis (numbers or arrays of one shape,
-        in the window)."""
+        """Return the byte offset of elements, from their index along each axis: numbers, or arrays
+        of one shape, inside of the window.
+        """
         inside = []
         for axis_index, (start, _) in zip(index, self.window, strict=True):
             inside.append(np.asarray(axis_index) - start)
@@ -461,7 +471,7 @@ class Layout(Stored):
         return self.swapped(self._places(inside))
 
     def _places(self, index: Sequence[Any]) -> Any:
-        """Places by the indices of joined axes, counted from the first in the window."""
+        """Return places from indices of the joined axes; the first index in the window is 0."""
         left = list(index)
         for axis, start in enumerate(self.starts):
             if start:
@@ -474,8 +484,8 @@ class Layout(Stored):
             block = left[loop.axis] // loop.tile
             term = loop.reach(block)
             if loop.stride is None:
-                # the blocks before this one are full along its own axis; along the other axes they
-                # are as short as the block around them
+                # the blocks before this block are full along the loop's own axis; along the other
+                # axes they are as short as the block that contains them
                 step: Any = self.itemsize * min(loop.tile, whole[loop.axis])
                 for axis, extent in enumerate(extents):
                     if axis != loop.axis:
@@ -484,7 +494,7 @@ class Layout(Stored):
             terms[np.shape(term)] = terms.get(np.shape(term), 0) + term
             left[loop.axis] = left[loop.axis] - block * loop.tile
             short = np.minimum(loop.tile, extents[loop.axis] - block * loop.tile)
-            # one number in place of an array keeps the products of the inner loops from growing to
+            # with one number in place of an array, the products in the inner loops do not grow to
             # the size of the tensor
             if short.size and (short == short.flat[0]).all():
                 extents[loop.axis] = int(short.flat[0])

@@ -35,8 +35,9 @@ class Sums:
         return f"{self.count} sums over axis {self.axis} at byte {self.offset}"
 
     def data(self, stored: Array, fill: int, bits: int = 0) -> Array:
-        """The part's bytes ``(size,) uint8`` for the stored elements that are in the buffer, read
-        as unsigned."""
+        """Return the part's bytes ``(size,) uint8``, from the stored elements that are in the
+        buffer, as unsigned integers.
+        """
         bits = bits or 8 * stored.itemsize
         have = sums(stored, self.axis, self.signed, bits)
         value = fill
@@ -79,7 +80,7 @@ def sums(stored: Array, axis: int, signed: bool, bits: int) -> Array:
         return stored.sum(rest, dtype=np.int64)
     if bits >= 8:
         return stored.view(f"i{stored.itemsize}").sum(rest, dtype=np.int64)
-    # a flipped sign bit moves each element up by half of the range
+    # to flip the sign bit adds half of the range to each element, which is subtracted from the sum
     half = 2 ** (bits - 1)
     moved = (stored.astype(np.int8) ^ half).sum(rest, dtype=np.int64)
     return moved - half * (stored.size // stored.shape[axis])

@@ -1,4 +1,4 @@
-"""Places of the values of each element in the buffers, found without any rule."""
+"""Search for the places in the buffers that hold the values of each element, without any rule."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from numpy import ndarray as Array
 from npulab.layout.stored import BITS, Shape, joined, opened, store, swap_words
 
 CHUNK = 2**16
-SAMPLE = 256  # elements that tell how many would be found
-FEW = 16  # elements that are tried with every number by which an element may be changed
+SAMPLE = 256  # elements of a sample, from which the share that is found is estimated
+FEW = 16  # elements of a sample that are tried with every number as xor or summand
 MOST_CHANGES = 8
 MOST_COPIES = 16
-MANY = 255  # counts stop here
+MANY = 255  # the largest count of places (uint8): more places count as MANY
 MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -25,8 +25,8 @@ class Pairs:
     """Tensors as unsigned elements, all of one shape, and their buffers ``(M,) uint8``, all of one
     size.
 
-    Buffers are the recorded ones, except that words of ``swap`` bytes are swapped back and elements
-    below 8 bits are in a byte each (the first from the highest bits with ``high_first``).
+    The buffers are those recorded, but words of ``swap`` bytes are swapped back, and each element
+    below 8 bits is in a byte of its own (the first from the highest bits with ``high_first``).
     """
 
     raw: tuple[Array, ...]
@@ -49,16 +49,18 @@ class Pairs:
 
     @property
     def size(self) -> int:
-        """Places of a buffer."""
+        """The number of places in a buffer."""
         return len(self.buffers[0])
 
     @property
     def bytes(self) -> int:
-        """Bytes of a buffer."""
+        """The number of bytes in a buffer."""
         return self.size * min(self.bits, 8) // 8
 
     def read(self, swap: int, high_first: bool) -> Pairs:
-        """The same buffers read in another way."""
+        """Return the pairs with the buffers read in another way: other words swapped, another order
+        of elements in a byte.
+        """
         return replace(
             self,
             swap=swap,
@@ -70,7 +72,7 @@ class Pairs:
         )
 
     def recorded(self, buffer: Array) -> Array:
-        """The inverse of ``opened``."""
+        """Return a buffer as it was recorded: the inverse of ``opened``."""
         return swap_words(joined(buffer, self.bits, self.high_first), self.swap)
 
 
@@ -82,7 +84,7 @@ class Change(NamedTuple):
     big_endian: bool = False
 
     def of(self, raw: Array) -> Array:
-        """The elements that a little-endian reader of the buffer sees."""
+        """Return the elements as a little-endian reader of the buffer sees them."""
         out = store(raw, self.xor, self.add)
         if self.big_endian:
             return out.byteswap()
@@ -91,9 +93,12 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True)
 class Signature:
-    """The values that identify an element: its own in all captures, and the values of the ``count -
-    1`` elements after it along ``axis``, which lie ``lag`` bytes apart. Only places ``first + n *
-    step`` are searched."""
+    """The values by which an element is identified: its own value in all captures, and the values
+    of the ``count - 1`` elements after it along ``axis``.
+
+    Neighbours lie ``lag`` bytes apart in the buffer. Only the places ``first + n * step`` are
+    searched.
+    """
 
     first: int
     step: int
@@ -104,9 +109,12 @@ class Signature:
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """Places of signatures, each array ``(*shape)``: the byte offset of each element (int32, -1 if
-    its signature is not in the buffer), the number of places (uint8), and if elements share it;
-    ``copies`` are distances at which all elements seem to be stored again."""
+    """The places of signatures, as arrays ``(*shape)``.
+
+    ``place`` is the byte offset of each element (int32, -1 if its signature is not in the buffer),
+    ``count`` the number of places with its signature (uint8), ``shared`` is true if another element
+    has the same signature. ``copies`` are distances at which all elements seem to be stored again.
+    """
 
     place: Array
     count: Array
@@ -131,7 +139,7 @@ class Sought:
         self.sorted = self._numbered(self._buffer_columns(places), places)
 
     def share(self, change: Change, sample: Sequence[Array] | None = None) -> float:
-        """The share of some elements whose signature is in the buffer."""
+        """Return which share of a sample of elements has its signature in the buffer."""
         columns = [change.of(column) for column in (self.sample() if sample is None else sample)]
         if not len(self.sorted) or not columns or not len(columns[0]):
             return 0.0
@@ -139,8 +147,8 @@ class Sought:
         return float(np.mean(end > first))
 
     def often(self, name: str, sample: Sequence[Array]) -> Array:
-        """The number of some elements that are found in the buffer if all are changed by a number,
-        for each number ``(2 ** bits,)``.
+        """Return, for each number ``(2 ** bits,)``, how many elements of a sample are found in the
+        buffer if that number is added to all of them (or xored, by ``name``).
         """
         numbers = np.arange(256**self.pairs.itemsize).astype(sample[0].dtype)
         out = np.zeros(len(numbers), np.int64)
@@ -154,7 +162,7 @@ class Sought:
         return out
 
     def sample(self, count: int = SAMPLE) -> list[Array]:
-        """Values of some elements, a column for each that is in the signature."""
+        """Return the values of a sample of elements: a column for each value in a signature."""
         shape = self._window_shape()
         size = int(np.prod(shape))
         if not size:
@@ -163,7 +171,7 @@ class Sought:
         return [column[chosen] for column in self._tensor_columns(Change())]
 
     def look_up(self, change: Change) -> Seen:
-        """Every element's places."""
+        """Return the places of every element, changed by ``change``."""
         shape = self._window_shape()
         size = int(np.prod(shape))
         numbered = self._numbered(self._tensor_columns(change), size)
@@ -171,8 +179,8 @@ class Sought:
         shared = np.zeros(size, bool)
         for start in range(0, size, CHUNK):
             part = numbered[start : start + CHUNK]
-            # one number more than the chunk, or equal keys on both sides of its end would pass for
-            # unique
+            # the comparison includes the first key of the next chunk: otherwise equal keys on both
+            # sides of the chunk's end would count as unique
             pair = numbered[start : start + CHUNK + 1]
             same = (pair[1:] ^ pair[:-1]) <= self.low
             shared[pair[1:][same] & self.low] = True
@@ -194,8 +202,9 @@ class Sought:
         )
 
     def _copies(self, numbered: Array, count: Array, shared: Array) -> tuple[int, ...]:
-        """Distances from the first place to further places that some elements have in common, if
-        most elements have several places."""
+        """Return the distances from an element's first place to its further places, those that most
+        of a sample of elements have in common; none unless most elements have several places.
+        """
         alone = count[~shared & (count > 0)]
         usual = max(
             range(1, MOST_COPIES + 1), key=lambda many: int(np.count_nonzero(alone == many))
@@ -211,15 +220,17 @@ class Sought:
         return tuple((distances[often * 2 > len(chosen)] * self.signature.step).tolist())
 
     def _whole(self, seen: Seen) -> Seen:
-        """The tensor's shape again: the elements after a place found lie ``lag`` bytes apart."""
+        """Return places in the shape of the tensor: the neighbours in a signature found at a place
+        lie ``lag`` bytes apart after it.
+        """
         shape, axis, lag = self.pairs.shape, self.signature.axis, self.signature.lag
         if seen.place.shape == shape:
             return seen
         place, count = np.full(shape, -1, np.int32), np.zeros(shape, np.uint8)
         shared = np.zeros(shape, bool)
         sure = known(seen)
-        # an element's own signature is written last, because it counts more than what those of its
-        # neighbours say of it
+        # an element's own signature is written last: it counts more than the places that its
+        # neighbours' signatures imply
         for at in reversed(range(self.signature.count)):
             window = tuple(
                 slice(at, at + n) if other == axis else slice(None)
@@ -258,8 +269,9 @@ class Sought:
                 yield out.view(f"<u{itemsize}")[:, 0]
 
     def _keys(self, columns: Iterable[Array], size: int) -> Array:
-        """A number for each place: the values themselves if they fit next to the number of a place,
-        else a hash."""
+        """Return a key for each signature: its values themselves if they fit next to the number of
+        a place, else a hash.
+        """
         width = self.pairs.bits
         fits = width * len(self.pairs.raw) * self.signature.count <= 64 - self.bits
         out = np.zeros(size, np.uint64)
@@ -268,7 +280,7 @@ class Sought:
                 out *= np.uint64(2**width)
                 out += column
             else:
-                # a product carries bits upwards only; without the shift the high bits of a column
+                # a product carries bits upwards only: without the shift the high bits of a column
                 # would never reach the low bits of the hash
                 out ^= column
                 out *= MIX
@@ -289,13 +301,16 @@ class Sought:
 
 
 def known(seen: Seen) -> Array:
-    """True for elements that have a place of their own, or as many as there are copies."""
+    """True for elements whose signature no other element has, and which is at one place, or at one
+    more for each copy.
+    """
     return ~seen.shared & (seen.count == len(seen.copies) + 1)
 
 
 def changes(sought: Sought) -> list[tuple[float, Change]]:
-    """Ways in which elements may be stored, and which part of some elements is found so, the most
-    first; without a change comes first among equals."""
+    """Return ways in which elements may be changed before they are stored, each with the share of a
+    sample of elements that is then found, the largest first; among equals no change comes first.
+    """
     bits = sought.pairs.bits
     sample = sought.sample()
     half = 2 ** (bits - 1)
@@ -309,8 +324,7 @@ def changes(sought: Sought) -> list[tuple[float, Change]]:
     if 8 <= bits <= 16 and sample:
         for name in ("add", "xor"):
             often = sought.often(name, sample)
-            # no change and half of the range are tried already, and would take two of the few
-            # places in the list
+            # 0 (no change) and half of the range are in the list already
             often[[0, half]] = 0
             best = np.argsort(-often, kind="stable")[:MOST_CHANGES]
             tried += [
@@ -323,7 +337,7 @@ def changes(sought: Sought) -> list[tuple[float, Change]]:
 
 
 def halved(bits: int) -> Change:
-    """Half of the range added to each element."""
+    """Return the change that adds half of the range to each element."""
     if bits >= 8:
         return Change(add=2 ** (bits - 1))
     return Change(xor=2 ** (bits - 1))

@@ -1,4 +1,4 @@
-"""Layouts that many NPUs and libraries use; their tile sizes are for the caller to give.
+"""Layouts that many NPUs and libraries use; the caller gives their tile sizes.
 
 In all of them ``stored`` are further fields of ``Layout`` (size, fill, offset, xor, copies, ...).
 """
@@ -146,8 +146,8 @@ def packed_blocks(
     """A matrix ``(R, C)`` in blocks of ``rows`` times ``columns``: blocks down a strip of columns,
     then the next strip. A block is stored column by column.
 
-    Blocks are completed with ``fill`` (as stored). With ``sums`` the sum of each column follows as
-    an int32, fill included.
+    Blocks are completed with ``fill`` (as stored). With ``sums`` the sum of each column, fill
+    included, is stored as an int32 after all blocks.
 
     >>> packed_blocks((2, 3), 2, 2).index_map()
     array([[0, 2, 4],
@@ -192,11 +192,11 @@ def strided(
     dtype: str = "uint8",
     **stored: Any,
 ) -> Layout:
-    """Axes in an ``order`` from the outermost to the innermost.
+    """Return a layout with the axes in ``order``, from the outermost to the innermost.
 
-    ``pitches`` are bytes from one index of an axis to the next; 0 or no pitch is the size of what
-    lies inside. Raises ValueError for an order that is not a permutation, and for a pitch that is
-    too small.
+    ``pitches`` are bytes from one index of an axis to the next; a pitch of 0, or none, is the size
+    of all axes further inside. Raises ValueError for an order that is not a permutation, and for a
+    pitch that is too small.
     """
     if sorted(order) != list(range(len(shape))):
         raise ValueError(
@@ -218,7 +218,9 @@ def _end(size: int, dtype: str, stored: dict[str, Any]) -> int:
 
 
 def _pitch(name: str, given: int, least: int) -> int:
-    """The given pitch, which must be at least ``least``; ``least`` itself if 0 was given."""
+    """Return the given pitch, or ``least`` if 0 was given; raises ValueError for a pitch below
+    ``least``.
+    """
     refuse_if(given and given < least, name, f"{given} bytes", f"is {least} or more")
     return given or least
 

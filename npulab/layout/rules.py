@@ -1,9 +1,9 @@
-"""The nest of loops that places of elements follow.
+"""Search for the nest of loops that fits the places of elements.
 
-Along an axis the bytes from the first index to index ``n`` are a sum over digits of ``n``, if the
-axis lies in tiles: the number of the block times the stride, then the rest within the block by
-smaller tiles. Lines of places along each axis show the digits; a nest has a loop for each digit
-of each axis.
+If an axis lies in tiles, index ``n`` of it lies a sum of bytes after its first index: the number of
+the block times the stride, plus the same for the smaller tiles inside of the block. The block
+numbers are the digits of ``n``. They show in lines of places along the axis; a nest has a loop for
+each digit of each axis.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from numpy import ndarray as Array
 from npulab.layout.nest import Layout, Loop
 from npulab.layout.stored import Shape
 
-LINES = 64  # lines along an axis whose middle counts
-# An axis reaches as far as its indices have at least this part, 1 / RARE, of the places that the
-# fullest index has.
+LINES = 64  # most lines along an axis from which the median is taken
+# the window of an axis ends at the outermost indices that have at least 1 / RARE as many known
+# places as the fullest index
 RARE = 8
 UNKNOWN = np.int64(2**62)
 WRONG = 8  # 1 / WRONG of the places along an axis may be wrong
-LISTED = 4  # elements for each index whose bytes are listed, at least
-GAPS = 64  # ends of a tile that are tried if no place tells
+LISTED = 4  # fewest elements of the tensor for each index whose bytes are listed
+GAPS = 64  # most ends of a tile that are tried where places are missing
 
 Stride = int | tuple[int, ...]
 
@@ -40,7 +40,7 @@ class Digit(NamedTuple):
 
 
 class AxisDigit(NamedTuple):
-    """A digit of an axis."""
+    """A digit with the axis to which it belongs."""
 
     axis: int
     tile: int
@@ -52,12 +52,12 @@ class AxisDigit(NamedTuple):
 
 
 def layouts(places: Array, deep: bool = False, **stored: Any) -> Iterator[Layout]:
-    """Nests that places ``(*shape) int64`` may follow, -1 if unknown, the plainest first.
+    """Yield nests that may fit the places ``(*shape) int64`` (-1 if unknown), the plainest first.
 
-    A few places may be missing or wrong; whether a nest holds is for the caller to see. ``deep``
-    gives instead the nests that begin inside of a tile, have tiles of two axes together, or a list
-    of the bytes to each index. ``stored`` are further fields of ``Layout``; its size grows if the
-    nest needs more.
+    A few places may be missing or wrong; the caller has to check each nest. ``deep`` gives instead
+    the nests that begin inside of a tile, have tiles of two axes together, or a list of the bytes
+    to each index. ``stored`` are further fields of ``Layout``; its size grows if the nest needs
+    more.
     """
     window = _window(places)
     if not window:
@@ -71,8 +71,8 @@ def layouts(places: Array, deep: bool = False, **stored: Any) -> Iterator[Layout
     whole = tuple((0, n) for n in places.shape)
     for steps in _plain_readings(inside):
         offset = _origin(inside, steps)
-        # the last places of a tensor may lie past the end of a buffer that was cut off, and its
-        # first places may be unknown: the nest of the window may hold for the whole tensor
+        # a tensor's last places may lie past the end of a buffer that was cut off, and its first
+        # places may be unknown, so the window's nest is also tried for the whole tensor
         start = _extended(window, places.shape, steps, offset)
         if window != whole and start is not None:
             yield from _nests(places.shape, whole, steps, start, stored)
@@ -80,7 +80,9 @@ def layouts(places: Array, deep: bool = False, **stored: Any) -> Iterator[Layout
 
 
 def _window(places: Array) -> tuple[tuple[int, int], ...]:
-    """(start, stop) of each axis around the indices that have places; empty if none has."""
+    """Return (start, stop) of each axis around the indices that have places; empty if no element
+    has a place.
+    """
     known = places >= 0
     window = []
     for axis in range(places.ndim):
@@ -102,8 +104,9 @@ def _slices(window: Sequence[tuple[int, int]]) -> tuple[slice, ...]:
 
 
 def _plain_readings(places: Array) -> list[list[AxisDigit]]:
-    """The digits of all axes as one line or many lines show them, then with tiles moved a
-    little."""
+    """Return the digits of all axes as one line shows them and as many lines show them, then the
+    same digits with tiles slightly longer or shorter.
+    """
     readings: list[list[AxisDigit]] = []
     for lines, corners in ((1, False), (LINES, False), (1, True), (2, True)):
         steps = _steps(places, lines, corners)
@@ -116,10 +119,10 @@ def _plain_readings(places: Array) -> list[list[AxisDigit]]:
 
 
 def _steps(places: Array, lines: int, corners: bool) -> list[AxisDigit] | None:
-    """The digits of all axes, as lines near the origin have them; None if a line is not made of
-    digits.
+    """Return the digits of all axes, from lines of places near the origin; None if a line is not
+    made of digits.
 
-    With ``corners`` tiles also end where they do on the lines at the far end, whose tiles may be
+    With ``corners`` tiles also end where they end on the lines at the far end, whose tiles may be
     short.
     """
     steps: list[AxisDigit] = []
@@ -140,13 +143,14 @@ def _steps(places: Array, lines: int, corners: bool) -> list[AxisDigit] | None:
 
 
 def _line(places: Array, axis: int, lines: int) -> tuple[Array, Array]:
-    """Distances ``(n,)`` from the first index along an axis, and where they are known.
+    """Return (the distances ``(n,)`` in bytes from the first index along an axis, True where they
+    are known).
 
-    A distance is what most of some lines near the origin have: tiles are full there.
+    A distance is the one that most of ``lines`` lines near the origin have: there tiles are full.
     """
     n = places.shape[axis]
     long_axes = sum(n > 1 for n in places.shape) - (n > 1)
-    # 1e-9 keeps a whole root whole
+    # 1e-9 keeps a root that is whole from being rounded down to the number below
     each = max(int(lines ** (1 / max(long_axes, 1)) + 1e-9), 1)
     corner = [slice(each)] * places.ndim
     corner[axis] = slice(None)
@@ -161,17 +165,20 @@ def _line(places: Array, axis: int, lines: int) -> tuple[Array, Array]:
 
 
 def _middle(values: Array, axis: int) -> tuple[Array, Array]:
-    """(the middle of the known values along an axis, which is kept; how many are known)."""
+    """Return (the median of the known values along an axis, which stays as an axis of 1; how many
+    are known).
+    """
     counts = np.count_nonzero(values != UNKNOWN, axis=axis)
-    # UNKNOWN is larger than any distance and sorts behind them, so that the middle is counted among
-    # the known values
+    # UNKNOWN is larger than any distance and sorts last, so that the median is taken of the known
+    # values alone
     at = np.expand_dims(np.maximum(counts - 1, 0) // 2, axis)
     return np.take_along_axis(np.sort(values, axis), at, axis), counts
 
 
 def _digits(line: Array, known: Array) -> list[Digit] | None:
-    """The digits that distances along an axis are made of, from the lowest; None if they are not
-    made of digits."""
+    """Return the digits of which the distances along an axis are made, the lowest first; None if
+    there are no such digits.
+    """
     have = np.flatnonzero(known)
     if len(line) == 1:
         return []
@@ -182,7 +189,8 @@ def _digits(line: Array, known: Array) -> list[Digit] | None:
     wrong = np.flatnonzero(known & (line != index * stride))
     if not len(wrong):
         return [Digit(1, stride)]
-    # the tile ends at the first wrong place, or before it if places are missing there
+    # the tile ends at the first place that the stride does not give, or earlier if places before it
+    # are missing
     first_wrong = int(wrong[0])
     last_right = int(have[have < first_wrong][-1])
     for tile in range(first_wrong, max(last_right, first_wrong - GAPS), -1):
@@ -193,7 +201,8 @@ def _digits(line: Array, known: Array) -> list[Digit] | None:
         if higher is None:
             continue
         digits = [Digit(tile * digit.tile, digit.stride) for digit in higher]
-        # missing places around the end of a tile show a tile that changes nothing
+        # where places around an end are missing, a tile may be found whose stride goes on as
+        # before: it is left out
         if digits[0] == (tile, stride * tile):
             del digits[0]
         return [Digit(1, stride), *digits]
@@ -201,8 +210,9 @@ def _digits(line: Array, known: Array) -> list[Digit] | None:
 
 
 def _blocks(line: Array, known: Array, tile: int) -> tuple[Array, Any] | None:
-    """(distance of each block of ``tile`` indices, where it is known); None if too many indices
-    have another distance than most of their block."""
+    """Return (the distance of each block of ``tile`` indices, True where it is known); None if too
+    many indices have another distance than most of their block.
+    """
     short = -len(line) % tile
     values = np.pad(np.where(known, line, UNKNOWN), (0, short), constant_values=UNKNOWN)
     values = values.reshape(-1, tile)
@@ -214,12 +224,14 @@ def _blocks(line: Array, known: Array, tile: int) -> tuple[Array, Any] | None:
 
 
 def _near(steps: list[AxisDigit]) -> Iterator[list[AxisDigit]]:
-    """Steps with a tile that ends a few indices earlier or later: equal values on both sides of its
-    end may have hidden where that is."""
+    """Yield steps with one tile that is up to three indices longer or shorter: equal values on both
+    sides of its end may have hidden where it ends.
+    """
     for place, step in enumerate(steps):
         along = [digit for digit in steps if digit.axis == step.axis]
         inner = min(along, key=lambda digit: digit.tile)
-        # only the higher digit of an axis of two: more digits depend on each other
+        # only the higher digit of an axis with two digits is changed: further digits would depend
+        # on the change
         if len(along) != 2 or inner is step:
             continue
         for more in (1, -1, 2, -2, 3, -3):
@@ -230,8 +242,9 @@ def _near(steps: list[AxisDigit]) -> Iterator[list[AxisDigit]]:
 
 
 def _origin(places: Array, steps: list[AxisDigit], starts: Sequence[int] = ()) -> int:
-    """Where the first element lies, at the start of its tiles: the middle of what the elements
-    near it say."""
+    """Return the place at which the first element's tiles begin: the median of the origins that the
+    elements near it suggest.
+    """
     near = places[(slice(max(int(LINES ** (1 / places.ndim)), 2)),) * places.ndim]
     index = np.argwhere(near >= 0)
     if not len(index):
@@ -251,8 +264,9 @@ def _extended(
     steps: list[AxisDigit],
     offset: int,
 ) -> int | None:
-    """Where the first element of the whole tensor lies, by the steps inside of a window; None if
-    they do not say."""
+    """Return the place of the first element of the whole tensor, by the steps inside of a window;
+    None if the steps do not show it.
+    """
     outer: dict[int, AxisDigit] = {}
     for step in sorted(steps, key=lambda step: step.tile):
         outer[step.axis] = step
@@ -274,8 +288,9 @@ def _nests(
     offset: int,
     stored: dict[str, Any],
 ) -> Iterator[Layout]:
-    """Layouts of the loops of some steps: with all strides, then with short blocks instead of the
-    strides of more and more of the outer loops."""
+    """Yield layouts with loops for some steps: first with all strides, then with short blocks in
+    place of the strides of more and more loops, the innermost first.
+    """
     ordered = _in_order(steps)
     fixed_counts = [len(ordered)]
     listed = any(isinstance(step.stride, tuple) for step in ordered)
@@ -302,14 +317,16 @@ def _in_order(steps: list[AxisDigit]) -> list[AxisDigit]:
 
 
 def _wide(stride: Stride) -> int:
-    """How far apart blocks are, on the whole."""
+    """Return the average distance from block to block, in bytes."""
     if isinstance(stride, int):
         return abs(stride)
     return (max(stride) - min(stride)) // max(len(stride) - 1, 1)
 
 
 def _needed(loops: list[Loop]) -> tuple[Loop, ...]:
-    """The loops without tiles of tiles that follow each other anyway, with nothing between."""
+    """Return the loops without those whose blocks are tiles that follow each other without gaps:
+    the loop inside of them covers these blocks already.
+    """
     needed = loops[-1:]
     for loop, inner in reversed([*pairwise(loops)]):
         joined = loop.axis == inner.axis and loop.tile % inner.tile == 0
@@ -325,7 +342,7 @@ def _layout(
     window: tuple[tuple[int, int], ...],
     stored: dict[str, Any],
 ) -> Layout:
-    """The layout with the size of the buffer, or more if the loops need more."""
+    """Return the layout with the buffer's size, or with more if the loops need more."""
     fields = {**stored, "size": 0}
     layout = Layout(shape, loops, offset=offset, window=window, **fields)
     if layout.size < stored.get("size", 0):
@@ -334,7 +351,7 @@ def _layout(
 
 
 def _deeper(places: Array) -> Iterator[tuple[dict[str, Any], list[AxisDigit]]]:
-    """Fields of ``Layout`` and steps: axis by axis first, then with axes joined."""
+    """Yield fields of ``Layout`` with steps: first for each axis alone, then for joined axes."""
     axes = [axis for axis, n in enumerate(places.shape) if n > 1]
     joins: list[tuple[int, ...]] = [()]
     for count in range(2, len(axes) + 1):
@@ -349,8 +366,8 @@ def _deeper(places: Array) -> Iterator[tuple[dict[str, Any], list[AxisDigit]]]:
         for step in steps:
             if isinstance(step.stride, tuple):
                 listed = max(listed, len(step.stride))
-        # a list of bytes can follow any places: it is a rule only if several elements agree with
-        # each of its entries
+        # a list of byte offsets fits any places: it counts as a rule only if there are several
+        # elements for each of its entries
         if LISTED * listed <= places.size:
             fields: dict[str, Any] = {"starts": starts, "join": ()}
             fields["offset"] = _origin(joined, steps, starts)
@@ -360,7 +377,9 @@ def _deeper(places: Array) -> Iterator[tuple[dict[str, Any], list[AxisDigit]]]:
 
 
 def _joined(places: Array, join: tuple[int, ...]) -> Array:
-    """Places with the axes of a join as one axis, at the first of them; the others become 1."""
+    """Return places with the axes of ``join`` as one axis, which stands in place of the first of
+    them; the others get 1 index.
+    """
     if not join:
         return places
     first = join[0]
@@ -377,8 +396,10 @@ def _joined(places: Array, join: tuple[int, ...]) -> Array:
 def _deep_steps(
     joined: Array, join: tuple[int, ...], shape: Shape, lines: int
 ) -> tuple[tuple[int, ...], list[AxisDigit]] | None:
-    """(place of its first tile at which each axis begins, digits of all axes); None if an axis is
-    not made of digits, or joined axes are apart as well."""
+    """Return (for each axis the place in its first tile at which it begins, the digits of all
+    axes); None if an axis is not made of digits, or if separate axes would give the same digits
+    as joined ones.
+    """
     starts = [0] * joined.ndim
     steps: list[AxisDigit] = []
     for axis, n in enumerate(joined.shape):
@@ -396,7 +417,7 @@ def _deep_steps(
 
 
 def _together(digits: Sequence[Digit], start: int, shape: Shape, join: Sequence[int]) -> bool:
-    """True if digits are of axes together: no loops over fewer of them would do."""
+    """True if digits need all axes of ``join`` as one axis: loops over fewer axes would not do."""
     if start > 0:
         return True
     inner = 1
@@ -408,9 +429,9 @@ def _together(digits: Sequence[Digit], start: int, shape: Shape, join: Sequence[
 
 
 def _any_digits(line: Array, known: Array, joint: bool) -> tuple[int, Sequence[Digit] | None]:
-    """(place of its first tile at which an axis begins, its digits).
+    """Return (the place in its first tile at which an axis begins, its digits or None).
 
-    The highest digit may be a list of the distances, except with joint axes.
+    The highest digit may be a list of the distances, except for joined axes.
     """
     digits = _digits(line, known)
     steps = np.diff(line)
@@ -420,10 +441,10 @@ def _any_digits(line: Array, known: Array, joint: bool) -> tuple[int, Sequence[D
         step = int(np.median(steps[both]))
     breaks = np.flatnonzero(both & (steps != step)) + 1
     if len(breaks) > 1:
-        # a first tile that is shorter than the second begins inside
+        # an axis whose first tile is shorter than its second begins inside of a tile
         start = int(breaks[1] - 2 * breaks[0])
         if start > 0:
-            # as if the indices before the start were there too
+            # the line is completed with the indices before the start of the axis
             whole = np.concatenate([np.arange(start) * step, line + start * step])
             shifted = _digits(whole, np.concatenate([np.ones(start, bool), known]))
             if shifted is not None:

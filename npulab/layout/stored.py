@@ -1,4 +1,4 @@
-"""Elements written to and read from known places of a buffer; a table of places."""
+"""Reading and writing elements at known places of a buffer; layouts that are a table of places."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from numpy import ndarray as Array
 from npulab.layout.items import Item, items_of
 from npulab.layout.parts import Part, Sums
 
-# bits of an element by its name; those below 8 are held in a byte each outside of their buffer
+# bits of an element by its type; outside of the buffer an element below 8 bits has a byte of its
+# own
 BITS = {
     "uint8": 8,
     "int8": 8,
@@ -30,10 +31,10 @@ BITS = {
     "uint1": 1,
 }
 DTYPES = tuple(BITS)
-SWAPS = (0, 4, 8, 2, 16)  # bytes of a word whose order may be reversed, the usual ones first
+SWAPS = (0, 4, 8, 2, 16)  # sizes in bytes of words whose bytes may be reversed, the usual first
 MOST_ELEMENTS = 2**26
 MOST_BYTES = 2**31
-LISTED = 4  # parts that a text lists
+LISTED = 4  # most parts that a text lists
 Shape = tuple[int, ...]
 Buffer = bytes | bytearray | memoryview | Array
 
@@ -64,12 +65,15 @@ class Stored(ABC):
         buffer."""
 
     def index_map(self) -> Array:
-        """Byte offset of each element ``(*shape) int64`` (below 8 bits its number), -1 if it is
-        not in the buffer."""
+        """Return the byte offset of each element ``(*shape) int64``, -1 if it is not in the buffer;
+        for elements below 8 bits the offset counts elements.
+        """
         return self.swapped(self.places_before_swap())
 
     def swapped(self, places: Any) -> Any:
-        """Places after words are swapped, from places before; the same function leads back."""
+        """Return the places after words are swapped, from the places before, or the other way
+        round.
+        """
         flip = (self.swap - self.itemsize if self.swap else 0) * self.per_byte
         if self.big_endian:
             flip += self.per_byte - 1
@@ -84,7 +88,7 @@ class Stored(ABC):
 
     @property
     def extents(self) -> Shape:
-        """Indices of each axis that lie in the buffer."""
+        """How many indices of each axis lie in the buffer."""
         return self.shape
 
     @property
@@ -108,7 +112,7 @@ class Stored(ABC):
         return 8 // self.place_bits
 
     def stored(self, tensor: Array) -> Array:
-        """Elements as the buffer holds them, unsigned, the shape of the tensor.
+        """Return elements as the buffer holds them: unsigned, in the shape of the tensor.
 
         Raises ValueError for another shape or dtype.
         """
@@ -121,7 +125,7 @@ class Stored(ABC):
         return store(raw_of(tensor, self.dtype), self.xor, self.add)
 
     def pack(self, tensor: Array) -> bytes:
-        """The buffer, ``size`` bytes, of a tensor of ``shape`` and ``dtype``.
+        """Return the buffer, of ``size`` bytes, of a tensor of ``shape`` and ``dtype``.
 
         Raises ValueError for another shape or dtype.
         """
@@ -139,7 +143,8 @@ class Stored(ABC):
         return swap_words(out, self.swap).tobytes()
 
     def unpack(self, buffer: Buffer) -> Array:
-        """The tensor of a buffer of ``size`` bytes; elements that are not in it are 0.
+        """Return the tensor of a buffer of ``size`` bytes; elements that are not in the buffer are
+        0.
 
         Raises ValueError for a buffer of another size, and for copies of an element that differ.
         """
@@ -160,28 +165,32 @@ class Stored(ABC):
         return values_of(out, self.dtype)
 
     def recode(self, buffer: Buffer) -> bytes:
-        """A buffer unpacked and packed again: as it was if the layout accounts for every byte.
+        """Return a buffer unpacked and packed again: it is unchanged if the layout accounts for
+        every byte.
 
         Raises ValueError as ``unpack`` does.
         """
         return self.pack(self.unpack(buffer))
 
     def items(self, buffer: Buffer, kind: str = "weight", **axes: int) -> list[Item]:
-        """Each element, its copies, and the runs of fill, sums and constants, in the order of a
-        buffer of ``size`` bytes, as ``Target.explain`` gives them.
+        """Return each element, its copies, and the runs of fill, sums and constants, in the order
+        of a buffer of ``size`` bytes, as ``Target.explain`` does.
 
-        ``axes`` are the axis of ``core``, ``channel``, ``plane``, ``row``, ``column`` as far as the
-        tensor has them. Values are the tensor's; of floats their bits. Raises ValueError as
-        ``unpack`` does, and for names and axes that there are not.
+        ``axes`` says which axis of the tensor is ``core``, ``channel``, ``plane``, ``row`` and
+        ``column``, as far as it has them. Values are the tensor's; the value of a float is its bit
+        pattern. Raises ValueError as ``unpack`` does, and for a name or an axis that does not
+        exist.
 
         >>> from npulab.layout import hwc
-        >>> [item[:4] for item in hwc((1, 3), dtype="int4").items(b"\x21\x0f", channel=1)]
+        >>> [item[:4] for item in hwc((1, 3), dtype="int4").items(b"!", channel=1)]
         [(0, 4, 'weight', 1), (4, 4, 'weight', 2), (8, 4, 'weight', -1), (12, 4, 'fill', 0)]
         """
         return items_of(self, self.unpack(buffer), bytes_in(buffer, "buffer"), kind, axes)
 
     def opened(self, data: Array) -> Array:
-        """A buffer with its words swapped back, elements below 8 bits in a byte each."""
+        """Return a buffer with its words swapped back, and each element below 8 bits in a byte of
+        its own.
+        """
         return opened(data, self.bits, self.swap, self.big_endian)
 
     def _write(self, out: Array, stored: Array) -> None:
@@ -192,7 +201,9 @@ class Stored(ABC):
                 out[places + (copy + at)] = pieces[..., at]
 
     def _read(self, data: Array) -> list[Array]:
-        """Elements of a buffer, unsigned as stored, and each copy of them, place by place."""
+        """Return the elements of a buffer, unsigned as stored, then each of their copies, read
+        place by place.
+        """
         places = self.places_before_swap()[self.inside]
         return [
             elements_at(data, places + copy, self.itemsize, self.big_endian)
@@ -200,13 +211,17 @@ class Stored(ABC):
         ]
 
     def blank(self, size: int) -> Array:
-        """A buffer of fill alone, ``(size,) uint8``, in step with the elements."""
+        """Return a buffer of fill alone, ``(size,) uint8``; the fill values begin at the same bytes
+        as elements do.
+        """
         return swap_words(
             joined(self.blank_places(size * self.per_byte), self.bits, self.big_endian), self.swap
         )
 
     def blank_places(self, size: int) -> Array:
-        """Fill values in step with the elements, ``(size,) uint8``, before words are swapped."""
+        """Return places of fill alone, ``(size,) uint8``, before words are swapped; the fill values
+        begin at the same places as elements do.
+        """
         one = bytes_of(np.array([self.fill], f"u{self.itemsize}"), self.big_endian)[0]
         return np.tile(np.roll(one, self.first % self.itemsize), -(-size // self.itemsize))[:size]
 
@@ -229,7 +244,7 @@ class Stored(ABC):
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype: got {self.dtype!r}, allowed is one of {', '.join(DTYPES)}")
         bits = self.bits
-        # adding half of the range is the xor of the highest bit, so that few bits need no sum
+        # below 8 bits ``add`` is not needed: to add half of the range is an xor of the highest bit
         for name, most in (
             ("fill", 2**bits - 1),
             ("xor", 2**bits - 1),
@@ -240,9 +255,9 @@ class Stored(ABC):
                 raise ValueError(f"{name}: got {value}, allowed is 0 to {most}")
         if self.swap not in SWAPS or 0 < self.swap < self.itemsize:
             raise ValueError(
-                f"swap: got {self.swap}, allowed is 0 or the "
+                f"swap: got {self.swap}, allowed is 0 or a word of "
                 f"{', '.join(map(str, sorted(SWAPS)[1:]))} "
-                f"bytes of a word, at least the {self.itemsize} of an element"
+                f"bytes, at least the {self.itemsize} of an element"
             )
         uneven = next(
             (copy for copy in self.copies if self.swap and copy % (self.swap * self.per_byte)), None
@@ -256,8 +271,9 @@ class Stored(ABC):
             raise ValueError(f"size: got {self.size} bytes, allowed is 0 to {MOST_BYTES}")
 
     def _check_ends(self, first: int, end: int) -> None:
-        """Raise ValueError if elements from byte ``first`` up to ``end``, their copies or the parts
-        leave the buffer."""
+        """Raise ValueError if elements from place ``first`` up to place ``end``, their copies or
+        the parts reach outside of the buffer.
+        """
         first, end = first + min(0, *self.copies, 0), end + max(0, *self.copies, 0)
         if first < 0 or end > self.size * self.per_byte:
             if self.per_byte == 1:
@@ -281,7 +297,7 @@ class Stored(ABC):
                     f"to {self.size}, the size"
                 )
             if isinstance(part, Sums) and held_as(self.dtype).kind == "f":
-                raise ValueError(f"{part}: got {self.dtype}, allowed are sums of whole numbers")
+                raise ValueError(f"{part}: got elements of {self.dtype}, allowed are whole numbers")
             if isinstance(part, Sums) and not (
                 0 <= part.axis < len(self.shape) and part.count >= self.extents[part.axis]
             ):
@@ -291,7 +307,9 @@ class Stored(ABC):
                 )
 
     def _said(self) -> list[str]:
-        """The texts after the rule: shape and type first, then what is unusual."""
+        """Return the texts that follow the rule: shape and type first, then each field that is not
+        at its default.
+        """
         out = [f"{self.shape} {self.dtype}"]
         if self.xor:
             out += [f"xor {self.xor:#x}"]
@@ -313,8 +331,8 @@ class Stored(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Table(Stored):
-    """The place of each element by itself: ``places`` are byte offsets ``(*shape) int64``, -1 if
-    the element is not in the buffer.
+    """A layout without a rule: ``places`` are the byte offsets ``(*shape) int64`` of the elements,
+    -1 if the element is not in the buffer.
 
     Raises ValueError for places outside of the buffer.
     """
@@ -326,7 +344,7 @@ class Table(Stored):
         if self.places.shape != self.shape:
             raise ValueError(f"places: got {self.places.shape}, allowed is {self.shape}, the shape")
         if any(isinstance(part, Sums) for part in self.parts):
-            raise ValueError("parts: got sums, allowed are constants beside a table")
+            raise ValueError("parts: got sums, allowed with a table are constants only")
         have = self.places[self.places >= 0]
         if have.size:
             self._check_ends(int(have.min()), int(have.max()) + self.itemsize)
@@ -348,7 +366,7 @@ def place_bytes(dtype: str) -> int:
 
 
 def bytes_of_places(places: int, dtype: str) -> int:
-    """Bytes that hold so many places."""
+    """Return how many bytes hold ``places`` places."""
     return -(-places * min(BITS.get(dtype, 8), 8) // 8)
 
 
@@ -358,7 +376,9 @@ def held_as(dtype: str) -> np.dtype[Any]:
 
 
 def raw_of(tensor: Array, dtype: str) -> Array:
-    """The bits of elements, unsigned; raises ValueError for a value beyond the type's bits."""
+    """Return the bits of elements as unsigned integers; raises ValueError for a value outside of
+    the range of ``dtype``.
+    """
     raw, bits = np.ascontiguousarray(tensor).view(f"u{tensor.itemsize}"), BITS[dtype]
     if bits >= 8:
         return raw
@@ -370,7 +390,9 @@ def raw_of(tensor: Array, dtype: str) -> Array:
 
 
 def values_of(raw: Array, dtype: str) -> Array:
-    """Elements of their unsigned bits."""
+    """Return elements of ``dtype`` from their bits, given as unsigned integers: the inverse of
+    ``raw_of``.
+    """
     if BITS[dtype] >= 8 or not dtype.startswith("int"):
         return raw.view(held_as(dtype))
     half = 2 ** (BITS[dtype] - 1)
@@ -378,14 +400,18 @@ def values_of(raw: Array, dtype: str) -> Array:
 
 
 def swap_words(data: Array, swap: int) -> Array:
-    """Bytes ``(n,)`` with the bytes of each word of ``swap`` bytes reversed; 0 leaves them."""
+    """Return bytes ``(n,)`` in which the bytes of each word of ``swap`` bytes are reversed;
+    unchanged for a ``swap`` of 0.
+    """
     if swap:
         return np.ascontiguousarray(data.reshape(-1, swap)[:, ::-1]).reshape(-1)
     return data
 
 
 def opened(data: Array, bits: int, swap: int, high_first: bool) -> Array:
-    """A buffer with its words swapped back, elements below 8 bits in a byte each."""
+    """Return a buffer with its words swapped back, and each element below 8 bits in a byte of its
+    own.
+    """
     data = swap_words(data, swap)
     if bits < 8:
         return (data[:, None] // _steps(bits, high_first) % 2**bits).reshape(-1)
@@ -393,7 +419,9 @@ def opened(data: Array, bits: int, swap: int, high_first: bool) -> Array:
 
 
 def joined(places: Array, bits: int, high_first: bool) -> Array:
-    """Bytes of elements below 8 bits, from an element in each byte; other elements stay."""
+    """Return packed bytes from elements below 8 bits that have a byte each; bytes of wider elements
+    are returned unchanged.
+    """
     if bits >= 8:
         return places
     return (places.reshape(-1, 8 // bits) * _steps(bits, high_first)).sum(1, dtype=np.uint8)
@@ -405,7 +433,7 @@ def _steps(bits: int, high_first: bool) -> Array:
 
 
 def store(raw: Array, xor: int, add: int) -> Array:
-    """Unsigned elements as stored."""
+    """Return unsigned elements as they are stored: ``(raw ^ xor) + add``, modulo their range."""
     out = raw
     if xor:
         out = raw ^ raw.dtype.type(xor)
@@ -425,13 +453,13 @@ def restore(stored: Array, xor: int, add: int) -> Array:
 
 
 def bytes_of(elements: Array, big_endian: bool) -> Array:
-    """Bytes ``(..., itemsize) uint8`` of unsigned elements."""
+    """Return the bytes ``(..., itemsize) uint8`` of unsigned elements."""
     ordered = elements.astype(elements.dtype.newbyteorder(">" if big_endian else "<"), copy=False)
     return np.ascontiguousarray(ordered).view(np.uint8).reshape(*elements.shape, elements.itemsize)
 
 
 def elements_at(data: Array, places: Array, itemsize: int, big_endian: bool) -> Array:
-    """Unsigned elements of a buffer ``(n,) uint8`` at byte offsets."""
+    """Return the unsigned elements at some byte offsets of a buffer ``(n,) uint8``."""
     if itemsize == 1:
         return data[places]
     out = np.empty((*places.shape, itemsize), np.uint8)
@@ -443,7 +471,7 @@ def elements_at(data: Array, places: Array, itemsize: int, big_endian: bool) -> 
 
 
 def bytes_in(buffer: Buffer, name: str) -> Array:
-    """A buffer ``(n,) uint8`` without a copy; raises ValueError if it is not bytes."""
+    """Return a buffer as ``(n,) uint8``, without a copy; raises ValueError if it is not bytes."""
     if isinstance(buffer, Array):
         if buffer.dtype != np.uint8 or buffer.ndim != 1:
             raise ValueError(

@@ -299,13 +299,13 @@ def test_joined_axes_are_one() -> None:
         ({"loops": (Loop(2, 1, 1),)}, "got axis 2, allowed is 0 to 1"),
         (
             {"loops": (Loop(0, 1, 3),)},
-            "^loops: got blocks of 3 indices of axis 1 at the innermost, allowed is 1$",
+            "^loops: got blocks of 3 indices of axis 1 inside of all loops, allowed is 1 index$",
         ),
         ({"loops": (Loop(0, 1, 2), Loop(1, 1, 1))}, "^loops: got two elements at one place"),
         ({"loops": (Loop(0, 1, (0, 2)), Loop(1, 1, 1))}, "^loops: got two elements at one place"),
         (
             {"loops": (Loop(0, 1, (0,)), Loop(1, 1, 1))},
-            "got the bytes to 1 blocks, allowed is to each of 2$",
+            "got the bytes to 1 blocks, allowed are the bytes to all 2 blocks$",
         ),
         (
             {"loops": (Loop(0, 1, 2), Loop(1)), "dtype": "uint8"},
@@ -313,7 +313,7 @@ def test_joined_axes_are_one() -> None:
         ),
         (
             {"loops": (Loop(0, 1, 2**27), Loop(1, 1, 2**27))},
-            r"^loops: got bytes 0 to 402653185, allowed are strides that do not interleave there$",
+            r"^loops: got strides that interleave from byte 0 to 402653185, allowed is that over at most 67108864 bytes$",
         ),
     ],
 )
@@ -520,20 +520,20 @@ def test_axes_that_are_split_and_joined() -> None:
         ((2, 3), "H(W", "HW", {}, r"^source: got 'H\(W', allowed are capital letters"),
         ((2, 3), "HWC", "HWC", {}, r"^tensor: got shape \(2, 3\), allowed are 3 axes"),
         ((2, 3), "HW", "WH", {"C": 2}, "^sizes: got C=2, allowed are letters of 'HW'$"),
-        ((2, 3), "1W", "W", {}, "^tensor: got 2 indices where the order has 1"),
+        ((2, 3), "1W", "W", {}, "^tensor: got 2 indices on an axis that the order calls 1"),
         (
             (2, 12),
             "H(CM)",
             "HCM",
             {},
-            "^sizes: got none of C, M, allowed are sizes of all but one, such as C=2, of the 12 indices",
+            "^sizes: got no size of C, M, allowed are sizes of all but one of them, such as C=2: they divide the 12 indices",
         ),
         (
             (2, 12),
             "H(CM)",
             "HCM",
             {"C": 5},
-            "^sizes: got C=5, allowed is what makes up the 12 indices of CM$",
+            "^sizes: got C=5, allowed are sizes whose product is the 12 indices of CM$",
         ),
         ((2, 12), "H(CM)", "HCM", {"C": 0}, "^sizes: got C=0"),
         ((2, 12), "H(CM)", "HCM", {"C": 3, "M": 2}, "^sizes: got C=3, M=2"),
@@ -574,7 +574,7 @@ def test_weights_in_groups_are_dense_ones() -> None:
             dense_weights(weights, "OIHW", groups)
     for fill, said in ((128, "128"), (-129, "-129")):
         with pytest.raises(
-            ValueError, match=rf"^fill: got {said}, allowed is -128 to 127, as int8 has it$"
+            ValueError, match=rf"^fill: got {said}, allowed is -128 to 127, the range of int8$"
         ):
             dense_weights(weights, "OIHW", 2, fill)
     assert dense_weights(weights, "OIHW", 2, 127).max() == 127
@@ -604,6 +604,6 @@ def test_interleaved_steps_are_checked_up_to_2_to_the_26_bytes() -> None:
     assert far(0).size == 2**26
     with pytest.raises(
         ValueError,
-        match=r"^loops: got bytes 0 to 67108865, allowed are strides that do not interleave there$",
+        match=r"^loops: got strides that interleave from byte 0 to 67108865, allowed is that over at most 67108864 bytes$",
     ):
         far(1)

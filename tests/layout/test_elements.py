@@ -240,7 +240,7 @@ def test_markers_of_two_values_take_as_many_captures_as_it_takes() -> None:
     assert len(tensors) == 13  # 2 ** 13 - 2 >= 6000 > 2 ** 12 - 2
     assert len(set(spelled(tensors))) == 3000
     with pytest.raises(
-        ValueError, match=r"^avoid: got all but 1 values, allowed are enough for 1 elements$"
+        ValueError, match=r"^avoid: got all but 1 values, allowed is to leave enough for 1 elements$"
     ):
         markers((1,), "uint1", avoid=[0])
     assert [one.tolist() for one in markers((1,), "uint1")] in ([[1], [0]], [[0], [1]])
@@ -333,7 +333,7 @@ def test_words_hold_an_element_and_fill_the_buffer() -> None:
             else:
                 with pytest.raises(
                     ValueError,
-                    match=rf"^swap: got {swap}, allowed is 0 or the 2, 4, 8, 16 bytes of a word, at least the {width} of an element$",
+                    match=rf"^swap: got {swap}, allowed is 0 or a word of 2, 4, 8, 16 bytes, at least the {width} of an element$",
                 ):
                     Layout((1,), (), dtype=dtype, swap=swap)
     assert hwc((9,), swap=4).size == 12
@@ -375,7 +375,7 @@ def test_copies_and_parts_lie_in_the_buffer() -> None:
         hwc((2, 3), parts=(Sums(8, 2, 3),), size=20)
     with pytest.raises(ValueError, match=r"got axis -1, "):
         hwc((2, 3), parts=(Sums(8, -1, 3),), size=20)
-    with pytest.raises(ValueError, match=r"got float16, allowed are sums of whole numbers$"):
+    with pytest.raises(ValueError, match=r"got elements of float16, allowed are whole numbers$"):
         hwc((2,), dtype="float16", parts=(Sums(4, 0, 2),), size=12)
     assert hwc((2,), dtype="float16", parts=(Constant(4, b"a"),), size=5).size == 5
 

@@ -312,17 +312,17 @@ def test_parts_and_tables() -> None:
         ),
         (
             lambda: Layout((4,), ()),
-            r"^loops: got blocks of 4 indices of axis 0 at the innermost, allowed is 1$",
+            r"^loops: got blocks of 4 indices of axis 0 inside of all loops, allowed is 1 index$",
         ),
         (
             lambda: Layout((4,), (Loop(0, 2),)),
-            r"^loops: got blocks of 2 indices of axis 0 at the innermost, allowed is 1$",
+            r"^loops: got blocks of 2 indices of axis 0 inside of all loops, allowed is 1 index$",
         ),
         (lambda: Layout((4,), (Loop(1),)), r"got axis 1, allowed is 0 to 0$"),
         (lambda: Layout((4,), (Loop(0, 0),)), r"got a tile of 0, allowed is 1 or more$"),
         (
             lambda: Layout((4,), (Loop(0, 2), Loop(0, 1, 1))),
-            r"got a stride inside of a loop without one$",
+            r"got a stride inside of a loop without a stride, allowed is none$",
         ),
         (
             lambda: Layout((4,), (Loop(0, 1, 0),)),
@@ -358,7 +358,7 @@ def test_parts_and_tables() -> None:
         ),
         (
             lambda: Table((2,), np.array([0, 1]), size=9, parts=(Sums(4, 0, 1),)),
-            r"^parts: got sums, allowed are constants beside a table$",
+            r"^parts: got sums, allowed with a table are constants only$",
         ),
         (
             lambda: hwc((4,), swap=4, copies=(6,)),
@@ -370,7 +370,7 @@ def test_parts_and_tables() -> None:
         (lambda: hwc((4,), size=-1), r"^size: got -1 bytes, allowed is 0 to "),
         (
             lambda: Layout((4, 4), (Loop(0, 1, (0, 4, 8)), Loop(1, 1, 1))),
-            r"got the bytes to 3 blocks, allowed is to each of 4$",
+            r"got the bytes to 3 blocks, allowed are the bytes to all 4 blocks$",
         ),
         (lambda: planar((4, 3)), r"^shape: got \(4, 3\), allowed is \(\.\.\., H, W, C\)$"),
         (
@@ -405,11 +405,11 @@ def test_parts_and_tables() -> None:
         (lambda: markers((4,), "int64"), r"^dtype: got 'int64', allowed is one of "),
         (
             lambda: markers((1000, 1000), captures=2),
-            r"^captures: got 2 for 1000000 elements of 256 values, allowed is 3 or more$",
+            r"^captures: got 2 for 1000000 elements with 256 possible values, allowed is 3 or more$",
         ),
         (
             lambda: markers((4,), avoid=range(256)),
-            r"^avoid: got all but 0 values, allowed are enough for 4 elements$",
+            r"^avoid: got all but 0 values, allowed is to leave enough for 4 elements$",
         ),
     ],
 )
@@ -947,13 +947,13 @@ def test_places_without_a_rule() -> None:
         (
             [np.zeros(4, np.uint8)],
             [bytes(4), bytes(4)],
-            r"^tensors, buffers: got 1 and 2, allowed is one or more, as many of both$",
+            r"^tensors, buffers: got 1 tensors and 2 buffers, allowed are one or more tensors and as many buffers$",
         ),
-        ([], [], r"^tensors, buffers: got 0 and 0, "),
+        ([], [], r"^tensors, buffers: got 0 tensors and 0 buffers, "),
         (
             [np.zeros(4, np.uint8), np.zeros(5, np.uint8)],
             [bytes(4)] * 2,
-            r"^tensors\[1\]: got uint8 \(5,\), allowed is uint8 \(4,\) as of the first$",
+            r"^tensors\[1\]: got uint8 \(5,\), allowed is uint8 \(4,\), as the first tensor is$",
         ),
         (
             np.zeros(4, np.int64),
@@ -963,7 +963,7 @@ def test_places_without_a_rule() -> None:
         (
             [np.zeros(4, np.uint8)] * 2,
             [bytes(4), bytes(5)],
-            r"^buffers\[1\]: got 5 bytes, allowed is 4 as of the first$",
+            r"^buffers\[1\]: got 5 bytes, allowed is 4, as in the first buffer$",
         ),
         (np.zeros(4, np.uint8), b"", r"^buffers\[0\]: got 0 bytes, allowed is 1 to 2147483648$"),
         (
@@ -974,7 +974,7 @@ def test_places_without_a_rule() -> None:
         (
             np.arange(100, dtype=np.uint8),
             bytes(100),
-            r"^buffers: got no nest of loops and values of their own of [01] of 100 elements in 100 bytes, allowed are more than chance gives, about 0$",
+            r"^buffers: got no nest of loops, and a place for [01] of 100 elements in 100 bytes, allowed are more elements than chance places, about 0$",
         ),
     ],
 )
@@ -988,7 +988,7 @@ def test_unrelated_buffers_are_refused() -> None:
     tensors = markers((9, 10, 20))
     with pytest.raises(
         ValueError,
-        match=r"^buffers: got no nest of loops and values of their own of \d+ of 1800 elements in 1800 bytes, allowed are more than chance gives, about 49$",
+        match=r"^buffers: got no nest of loops, and a place for \d+ of 1800 elements in 1800 bytes, allowed are more elements than chance places, about 49$",
     ):
         find_layout(tensors, [rng.integers(0, 256, 1800, np.uint8) for _ in tensors])
 
@@ -1193,7 +1193,7 @@ def test_a_buffer_cut_off_is_no_longer_layout() -> None:
     tensor = random(BASE.shape, "uint8")
     with pytest.raises(
         ValueError,
-        match=r"^buffers: got no nest of loops and values of their own of \d+ of 1800 elements in 1000 bytes",
+        match=r"^buffers: got no nest of loops, and a place for \d+ of 1800 elements in 1000 bytes",
     ):
         find_layout(tensor, BASE.pack(tensor)[:1000])
     found = find_layout(tensor, hwc(BASE.shape).pack(tensor)[:1000])
@@ -1247,7 +1247,7 @@ def test_what_is_claimed_is_there(seeds: range) -> None:
         try:
             found = find_layout(tensors, buffers)
         except ValueError as error:
-            outcomes.add(str(error).split(" of loops ")[0])
+            outcomes.add(str(error).split(" of loops, ")[0])
             continue
         outcomes.add("sure" if found.sure else type(found.layout).__name__)
         places = found.index_map()

@@ -207,7 +207,7 @@ def test_sums_of_elements_below_8_bits() -> None:
     [
         (
             lambda: Layout((4,), (Loop(0, 1, (0, 1, 2)),)),
-            r"got the bytes to 3 blocks, allowed is to each of 4$",
+            r"got the bytes to 3 blocks, allowed are the bytes to all 4 blocks$",
         ),
         (
             lambda: Layout((4,), (Loop(0, 1, (0, 1, 2, 1)),)),
@@ -219,7 +219,7 @@ def test_sums_of_elements_below_8_bits() -> None:
         ),
         (
             lambda: Layout((4, 2), (Loop(1, 1, 1), Loop(0, 1, 2)), join=((0, 1),)),
-            r"got an axis that is joined to another, allowed is the first of \(\(0, 1\),\)$",
+            r"got an axis that is joined to another, allowed is the first axis of each group in \(\(0, 1\),\)$",
         ),
         (
             lambda: Layout((4, 2), (Loop(0, 1, 1),), join=((0, 1),), starts=(0, 1)),
@@ -232,7 +232,7 @@ def test_sums_of_elements_below_8_bits() -> None:
         (lambda: Layout((4,), (Loop(0, 1, 1),), starts=(1, 1)), r"^starts: got \(1, 1\), "),
         (
             lambda: hwc((4,), swap=3),
-            r"^swap: got 3, allowed is 0 or the 2, 4, 8, 16 bytes of a word, at least the 1 of an element$",
+            r"^swap: got 3, allowed is 0 or a word of 2, 4, 8, 16 bytes, at least the 1 of an element$",
         ),
         (
             lambda: hwc((4,), dtype="uint32", swap=2),
@@ -518,7 +518,7 @@ def test_unrelated_memories_are_refused(tensors: list[np.ndarray]) -> None:
     ]
     with pytest.raises(
         ValueError,
-        match=r"^buffers: got no nest of loops and values of their own of \d+ of 10800 elements",
+        match=r"^buffers: got no nest of loops, and a place for \d+ of 10800 elements",
     ):
         find_layout(tensors, memories)
 

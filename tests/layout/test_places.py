@@ -777,7 +777,7 @@ def test_a_table_needs_more_than_chance_gives() -> None:
         else:
             with pytest.raises(
                 ValueError,
-                match=rf"^buffers: got no nest of loops and values of their own of {have} of {n} elements in 20 bytes, allowed are more than chance gives, about 0$",
+                match=rf"^buffers: got no nest of loops, and a place for {have} of {n} elements in 20 bytes, allowed are more elements than chance places, about 0$",
             ):
                 _table(pairs, seen)
     with pytest.raises(ValueError, match=r"of their own of 0 of 3 elements"):
@@ -803,7 +803,7 @@ def test_the_smallest_pairs() -> None:
         find_layout(np.zeros(3, np.uint8), b"\x34", dtype="uint3")
     with pytest.raises(
         ValueError,
-        match=r"^tensors\[1\]: got int8 \(3,\), allowed is uint8 \(3,\) as of the first$",
+        match=r"^tensors\[1\]: got int8 \(3,\), allowed is uint8 \(3,\), as the first tensor is$",
     ):
         find_layout([np.zeros(3, np.uint8), np.zeros(3, np.int8)], [b"abc", b"abc"])
 

@@ -371,42 +371,42 @@ def test_channels_are_numbered_input_channel_first() -> None:
             "1HWC",
             "HWCM",
             {"C": 2},
-            "tensor: got 2 indices where the order has 1, allowed is 1",
+            "tensor: got 2 indices on an axis that the order calls 1, allowed is 1",
         ),
         (
             (1, 2, 3, 4),
             "1HWC",
             "HWCM",
             {},
-            "sizes: got none of C, M, allowed are sizes of all but one, such as C=2, of the 4 indices of (CM)",
+            "sizes: got no size of C, M, allowed are sizes of all but one of them, such as C=2: they divide the 4 indices of (CM)",
         ),
         (
             (1, 2, 3, 4),
             "1HWC",
             "HWCM",
             {"C": 3},
-            "sizes: got C=3, allowed is what makes up the 4 indices of CM",
+            "sizes: got C=3, allowed are sizes whose product is the 4 indices of CM",
         ),
         (
             (1, 2, 3, 4),
             "1HWC",
             "HWCM",
             {"C": 0},
-            "sizes: got C=0, allowed is what makes up the 4 indices of CM",
+            "sizes: got C=0, allowed are sizes whose product is the 4 indices of CM",
         ),
         (
             (1, 2, 3, 4),
             "1HWC",
             "HWCM",
             {"C": 1, "M": 2},
-            "sizes: got C=1, M=2, allowed is what makes up the 4 indices of CM",
+            "sizes: got C=1, M=2, allowed are sizes whose product is the 4 indices of CM",
         ),
         (
             (1, 2, 3, 4),
             "OHWI",
             "HWIO",
             {"I": 3},
-            "sizes: got I=3, allowed is what makes up the 4 indices of I",
+            "sizes: got I=3, allowed are sizes whose product is the 4 indices of I",
         ),
         ((1, 2, 3, 4), "OHWI", "HWIO", {"C": 3}, "sizes: got C=3, allowed are letters of 'OHWI'"),
     ],
@@ -425,7 +425,7 @@ def test_groups_refused() -> None:
     assert str(error.value) == "groups: got 3, allowed is a divisor of the 4 output channels"
     with pytest.raises(ValueError) as error:
         dense_weights(np.zeros((4, 1, 1, 1), np.int8), "OIHW", 2, fill=128)
-    assert str(error.value) == "fill: got 128, allowed is -128 to 127, as int8 has it"
+    assert str(error.value) == "fill: got 128, allowed is -128 to 127, the range of int8"
 
 
 @given(

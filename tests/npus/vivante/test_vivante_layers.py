@@ -856,7 +856,7 @@ def test_a_layout_from_one_capture_or_those_that_remain() -> None:
 def test_no_layout_is_made_of_chance() -> None:
     random = np.random.RandomState(5)
     for size in (512, 515):
-        with pytest.raises(ValueError, match="allowed are more than chance gives"):
+        with pytest.raises(ValueError, match="allowed are more elements than chance places"):
             npulab.find_layout(
                 random.randint(0, 256, (8, 8, 8)).astype(np.uint8), random.bytes(size)
             )
