@@ -12,7 +12,7 @@ from npulab.quant.requantize import within
 from npulab.quant.rules import RULES, Rule, ratio_of_scales, rule
 from npulab.support.late import pd
 
-TYPE = "uint8"  # by default the rules of 8-bit outputs
+TYPE = "uint8"  # rules with this output type are the default
 Scales = float | tuple[float, float, float]
 
 
@@ -22,11 +22,12 @@ def codes_by_rule(
     zero_point: int = 0,
     rules: Iterable[str | Rule] | str | Rule | None = None,
 ) -> pd.DataFrame:
-    """Output codes before the clamp, a row per rule and a column per accumulator, ascending.
+    """Return output codes before the clamp: a row per rule, a column per accumulator, accumulators
+    ascending.
 
-    ``scales`` are the scales of input, weights and output, or their ratio. ``rules`` are names or
-    rules, by default all rules of 8-bit outputs. Raises LookupError for an unknown rule,
-    ValueError for a ratio or an accumulator that a rule does not take.
+    ``scales`` are the scales of input, weights and output, or one number, their ratio. ``rules``
+    are names or rules, by default all rules of 8-bit outputs. Raises LookupError for an unknown
+    rule, ValueError for a ratio or an accumulator outside of a rule's range.
 
     >>> codes_by_rule([-2, 2], 0.25, rules=["vivante-v7:half-up", "vivante-v7:half-away"])
                           -2   2
@@ -56,7 +57,7 @@ def codes_by_rule(
 
 
 def same_codes(codes: pd.DataFrame) -> list[tuple[tuple[str, ...], Array]]:
-    """Return, for rows of ``codes_by_rule`` that are equal, the names of their rules and their
+    """Return groups of rules with equal rows in ``codes_by_rule``: the names of the rules and their
     codes.
     """
     found: dict[bytes, tuple[list[str], Array]] = {}
@@ -66,7 +67,9 @@ def same_codes(codes: pd.DataFrame) -> list[tuple[tuple[str, ...], Array]]:
 
 
 def three(scales: Scales) -> tuple[Any, Any, Any]:
-    """Return the scales of input, weights and output; a ratio counts as the weights' scale."""
+    """Return the scales of input, weights and output; one number is a ratio: the weights' scale,
+    with the others 1.
+    """
     if not isinstance(scales, tuple | list):
         return 1.0, scales, 1.0
     if len(scales) != 3:
@@ -78,5 +81,7 @@ def three(scales: Scales) -> tuple[Any, Any, Any]:
 
 
 def real_values(accumulators: Any, scales: Scales) -> Array:
-    """Accumulators in output units, float64; the ratio is formed in double."""
+    """Return accumulators as real numbers in units of the output scale, float64; the ratio of
+    scales is formed in double.
+    """
     return np.asarray(accumulators, np.float64) * ratio_of_scales(*three(scales), "D")

@@ -25,27 +25,31 @@ START, SLOPE = 1515870810, -1010580540  # 48/17 and -32/17 with 2 integer bits
 
 
 def product(a: Array, b: Array | int, bits: int = 31) -> Array:
-    """``a * b / 2**bits``, half away from zero for positive and half up for negative products,
-    saturated: the doubling high product of registers of ``bits + 1`` bits."""
+    """Return ``a * b / 2**bits`` rounded to nearest, saturated: the doubling high product of
+    registers of ``bits + 1`` bits. Ties go away from zero for positive products and up for
+    negative ones.
+    """
     whole = np.asarray(a, np.int64) * b
     nudged = whole + np.where(whole >= 0, 2 ** (bits - 1), 1 - 2 ** (bits - 1))
     return np.minimum(np.sign(nudged) * (np.abs(nudged) >> bits), 2**bits - 1)
 
 
 def shifted_right(values: Array, by: Array | int) -> Array:
-    """``values / 2**by`` rounded half away from zero."""
+    """Return ``values / 2**by``, rounded half away from zero."""
     values = np.asarray(values, np.int64)
     mask = np.left_shift(np.int64(1), np.asarray(by, np.int64)) - 1
     return (values >> by) + ((values & mask) > (mask >> 1) + (values < 0))
 
 
 def shifted_left(values: Array, by: int) -> Array:
-    """``values * 2**by``, saturated to int32."""
+    """Return ``values * 2**by``, saturated to int32."""
     return np.clip(np.asarray(values, np.int64) * 2**by, LOW, HIGH)
 
 
 def exponential(values: Array, integer_bits: int) -> Array:
-    """``exp(values)`` with no integer bits, of values at most 0 that have ``integer_bits``."""
+    """Return ``exp(values)``, with no integer bits, of values at most 0 that have ``integer_bits``
+    integer bits.
+    """
     values = np.asarray(values, np.int64)
     fraction_bits = 31 - integer_bits
     quarter = 2 ** (fraction_bits - 2)
@@ -61,7 +65,9 @@ def exponential(values: Array, integer_bits: int) -> Array:
 
 
 def _exponential_of_quarter(values: Array) -> Array:
-    """The same of values from -1/4 to 0 that have no integer bits: a Taylor series about -1/8."""
+    """Return the exponential of values from -1/4 to 0, both with no integer bits: a Taylor series
+    about -1/8.
+    """
     x = values + 2**28
     square = product(x, x)
     cube, fourth = product(square, x), product(square, square)
@@ -70,7 +76,9 @@ def _exponential_of_quarter(values: Array) -> Array:
 
 
 def inverse_of_one_plus(values: Array) -> Array:
-    """``1 / (1 + values)`` of values from 0 to 1, none with integer bits: three steps of Newton."""
+    """Return ``1 / (1 + values)`` of values from 0 to 1, both with no integer bits: three steps of
+    Newton's method.
+    """
     total = np.asarray(values, np.int64) + HIGH
     half = np.sign(total) * ((np.abs(total) + 1) // 2)
     x = START + product(half, SLOPE)
@@ -80,8 +88,9 @@ def inverse_of_one_plus(values: Array) -> Array:
 
 
 def reciprocal(values: Array, integer_bits: int) -> tuple[Array, Array]:
-    """(raw, bits): ``1 / values`` is ``raw / 2**(31 + bits)``, of positive values that have
-    ``integer_bits``."""
+    """Return (raw, bits), so that ``1 / values`` is ``raw / 2**(31 + bits)``, of positive values
+    that have ``integer_bits`` integer bits.
+    """
     values = np.asarray(values, np.int64)
     headroom = 32 - np.frexp(values.astype(np.float64))[1].astype(np.int64)
     return inverse_of_one_plus(values * 2**headroom - 2**31), integer_bits - headroom

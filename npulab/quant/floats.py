@@ -1,5 +1,6 @@
-"""Floating-point numbers in a unit's type: the distance of two tensors, and exact values rounded
-once."""
+"""Floating-point numbers of a type: the distance of two tensors, and exact values rounded to the
+type once.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +15,12 @@ SAME_SIZE: dict[str, type[np.int16] | type[np.int32]] = {"float16": np.int16, "f
 
 
 def ulps(a: Any, b: Any) -> Array:
-    """The distance of two tensors of float16, or of float32, in representable numbers: int64
-    ``(...)``.
+    """Return how many representable numbers two tensors, both float16 or both float32, are apart:
+    int64 ``(...)``.
 
-    +0 and -0 are one number, and infinity follows the largest number. The distance of NaN is 0
-    from NaN; from any number it is one more than the distance of the infinities, the largest of
-    the type. Raises ValueError for tensors of other types or of different types.
+    +0 and -0 are one number, and infinity is the next after the largest number. The distance of two
+    NaNs is 0; the distance of a NaN from a number is one more than the distance of the infinities.
+    Raises ValueError for tensors of other types or of different types.
 
     >>> ulps(np.float16([1, -0.0, 65504]), np.float16([1.001, 0, np.inf])).tolist()
     [1, 0, 1]
@@ -33,11 +34,12 @@ def ulps(a: Any, b: Any) -> Array:
 
 
 def steps(a: Any, b: Any) -> Array:
-    """The steps that lead from ``b`` up to ``a``, int64 ``(...)``: the difference of codes, or ulps
-    with a sign.
+    """Return how many representable numbers lead from ``b`` up to ``a``, int64 ``(...)``: a
+    difference of codes, or ulps with a sign.
 
-    A NaN on one side only is the largest number of steps, always up. Raises ValueError for a
-    number and a code, and for types that are neither codes nor float16 or float32.
+    If only one of the two is NaN, the result is the largest number of steps, always positive.
+    Raises ValueError for a real number and a code, and for types that are neither codes nor float16
+    or float32.
 
     >>> steps(np.uint8([3, 3]), np.uint8([5, 3])).tolist()
     [-2, 0]
@@ -58,7 +60,7 @@ def steps(a: Any, b: Any) -> Array:
 
 
 def unit(dtype: Any) -> str:
-    """The unit of ``steps`` in a type: "ulp" or "code"."""
+    """Return the unit in which ``steps`` counts for a type: "ulp" or "code"."""
     if np.dtype(dtype).kind == "f":
         return "ulp"
     return "code"
@@ -79,8 +81,8 @@ def _place(values: Array) -> Array:
 
 
 class Near(NamedTuple):
-    """float64 numbers ``values + tail``, right to within ``error``: the tail is the error of their
-    roundings.
+    """Numbers ``values + tail`` in float64, right to within ``error``: the tail is the sum of the
+    rounding errors.
 
     float32 numbers have no tail: the errors of their roundings are lost.
     """
@@ -126,29 +128,31 @@ class Near(NamedTuple):
 
 
 def _split(values: Array) -> tuple[Array, Array]:
-    """Split numbers into two halves of 26 bits."""
+    """Return two halves of 26 bits of each number, whose sum is the number."""
     raised = values * (2.0**27 + 1)
     high = raised - (raised - values)
     return high, values - high
 
 
 def _sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """(the sum, the error of its rounding); either number may be larger."""
+    """Return (the sum, the error of its rounding), whichever of the two numbers is larger."""
     total = a + b
     back = total - a
     return total, (a - (total - back)) + (b - back)
 
 
 def odd(near: Near) -> Array:
-    """Numbers with their tails as float64 that are rounded to odd: rounded again to fewer bits they
-    are the exact numbers rounded once (Boldo and Melquiond, 2008)."""
+    """Return the sums of values and tails as float64, rounded to odd: rounding them again, to fewer
+    bits, gives the exact numbers rounded once (Boldo and Melquiond, 2008).
+    """
     total, rest = _sum(near.values, np.asarray(near.tail))
     whole = np.isfinite(near.values)
     return _odd(np.where(whole, total, near.values), np.where(whole, np.sign(rest), 0))
 
 
 def nearest_half(value: Fraction) -> np.float16:
-    """The float16 number nearest to an exact number, ties to even; too large a number is infinite.
+    """Return the float16 number nearest to an exact number, ties to even; infinity if the number is
+    too large.
 
     >>> nearest_half(Fraction(2049)), nearest_half(Fraction(2049) + Fraction(1, 2 ** 90))
     (np.float16(2.048e+03), np.float16(2.05e+03))
@@ -159,11 +163,11 @@ def nearest_half(value: Fraction) -> np.float16:
 
 
 def _odd(values: Array, side: Any) -> Array:
-    """float64 numbers that round to float16 as numbers less than a step above (side 1), below (-1)
-    or at (0) the values do.
+    """Return float64 numbers that round to float16 like numbers slightly above the values (side 1),
+    slightly below (-1), or equal to them (0).
 
-    A number whose last bit is 1 is neither a float16 number nor half way between two: an even
-    value is replaced by its odd neighbour.
+    A number whose last bit is 1 is neither a float16 number nor half way between two: an even value
+    is replaced by its odd neighbour on that side.
     """
     even = values.view(np.int64) % 2 == 0
     return np.where(
@@ -176,9 +180,10 @@ def halves(
     exact: Callable[[tuple[int, ...]], np.float16],
     bounds: tuple[float, float] = (-np.inf, np.inf),
 ) -> Array:
-    """Numbers clamped and rounded once to float16; every NaN becomes 0x7E00.
+    """Return numbers clamped to ``bounds`` and rounded once to float16; every NaN becomes 0x7E00.
 
-    ``exact`` gives the number at a place whose error leaves two answers. A lower bound of 0 is +0.
+    ``exact`` computes the number at a place where the error leaves two answers possible. A lower
+    bound of 0 turns -0 into +0.
     """
 
     def rounded(some: Array) -> Array:
@@ -188,13 +193,15 @@ def halves(
         values, rest = near.values, np.zeros(())
         if np.any(near.tail):
             total, rest = _sum(values, np.asarray(near.tail))
-            there = np.isfinite(values) & (near.tail != 0)  # the sign of a zero stays
+            # values without a tail stay as they are: the sum could change the sign of a zero
+            there = np.isfinite(values) & (near.tail != 0)
             values, rest = np.where(there, total, values), np.where(there, rest, 0.0)
         out = rounded(_odd(values, np.sign(rest)) if np.any(rest) else values)
         if np.any(near.error):
             open_ = (near.error > 0) & (np.abs(rest) <= near.error) & np.isfinite(values)
             reach = np.abs(rest) + near.error
-            # past the error, also if it is too small to move the value
+            # ``nextafter`` moves the value past the error even if the error is too small to change
+            # it
             low, high = (
                 rounded(np.nextafter(values + sign * reach, sign * np.inf)).view(np.int16)
                 for sign in (-1, 1)

@@ -1,4 +1,4 @@
-"""Rules grouped by what they compute, whatever they are called.
+"""Rules grouped by the function that they compute, whatever their names.
 
 Two rules are one function if they are the same arithmetic under two names.
 """
@@ -15,7 +15,9 @@ Item = TypeVar("Item")
 
 
 class Function(NamedTuple):
-    """Kind and parameters of what a rule computes: equal functions give equal outputs."""
+    """The function that a rule computes, as kind and parameters: equal functions give equal
+    outputs.
+    """
 
     kind: str
     parameters: tuple[tuple[str, Any], ...]
@@ -26,9 +28,11 @@ class Function(NamedTuple):
 
 
 def functions(rules: Iterable[Rule], zero_point: int | None = None) -> list[tuple[list[Rule], str]]:
-    """Rules grouped by what they compute, each group with the reason why it is one function.
+    """Group rules by the function that they compute; each group has the reason why it is one
+    function.
 
-    With a zero point, rules that differ only at other zero points are one function, too.
+    With a ``zero_point``, rules that give different outputs only at other zero points are one
+    function too.
 
     >>> from npulab.quant.rules import rule
     >>> [len(same) for same, reason in functions([rule("qnnpack-q31"), rule("gemmlowp:S"), rule("gemmlowp")])]
@@ -42,7 +46,9 @@ def by_function(
     computed: Callable[[Item, int | None], Function],
     zero_point: int | None,
 ) -> list[tuple[list[Item], str]]:
-    """Items grouped by ``computed(item, zero_point)``, each group with its reason."""
+    """Group items by ``computed(item, zero_point)``; each group has the reason why it is one
+    function.
+    """
     groups: dict[Function, list[Item]] = {}
     for item in items:
         groups.setdefault(computed(item, zero_point), []).append(item)
@@ -56,20 +62,21 @@ def by_function(
 
 
 def function_of(by: Rule, zero_point: int | None) -> Function:
-    """The function of a rule; ``zero_point`` is None if it may be any."""
+    """Return the function of a rule; a ``zero_point`` of None stands for any zero point."""
     kind = type(by)
     parameters = {field.name: getattr(by, field.name) for field in fields(by)}
     del parameters["name"]
-    # without wrapping the register only says which accumulators are refused
+    # a register that does not wrap only limits which accumulators are allowed
     if not by.wraps:
         del parameters["register"]
-    # the bits of a float32 are what rounding to 31 bits leaves of it
+    # a float32 ratio rounded to 31 bits keeps all of its bits
     if kind is Float32Bits:
         kind = DoubleRounding
     if isinstance(by, Float) and kind is Float and by.zero_point_first:
         parameters["ties"] = "half-even"
         parameters["zero_point_first"] = zero_point != 0
-    # the multiplier of these rules is a float32: rounding the quotient, too, changes nothing
+    # these rules round the ratio to a float32 multiplier anyway: order "S", which rounds the
+    # quotient first, gives the same multiplier as "P"
     if kind in (Float, Half, Hybrid, Mantissa) and by.order == "P":
         parameters["order"] = "S"
     return Function(kind.__name__, tuple(parameters.items()))

@@ -1,7 +1,7 @@
-"""Which rounding rule made these outputs.
+"""Search for the rounding rule that made given outputs from given accumulators.
 
-Rules that fit are one function if they are the same arithmetic under two names; any other rules
-that give the same outputs are only not told apart by these accumulators.
+Rules that fit are one function if they are the same arithmetic under two names. Other rules that
+fit give the same outputs for these accumulators, and further accumulators may tell them apart.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from npulab.quant.rules import RULES, Float, QuantParams, Rule, rule
 from npulab.support.late import pd
 from npulab.support.refuse import refuse_if
 
-SHOWN = 6  # names in a sentence
-DIFFERENCES = 3  # differences that are counted one by one in a sentence
+SHOWN = 6  # most names of rules in a sentence
+DIFFERENCES = 3  # most values of output minus prediction that a sentence counts one by one
 
 
 class Group(NamedTuple):
-    """Rules that give the same outputs, and why; ``same`` says that they are one function."""
+    """Rules that give the same outputs, and why; ``same`` is true if they are one function."""
 
     rules: tuple[str, ...]
     reason: str
@@ -34,7 +34,9 @@ class Group(NamedTuple):
 
 
 class Closest(NamedTuple):
-    """A rule that does not fit, with what its mismatches have in common."""
+    """A rule that does not fit, the number of its mismatches, and what these have in common
+    (``pattern``).
+    """
 
     rule: str
     mismatches: int
@@ -43,16 +45,17 @@ class Closest(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Identification:
-    """Which rules fit outputs.
+    """The rules that fit outputs.
 
     ``table`` has a row per rule, fewest mismatches first: rule, mismatches, compared, fits, the
-    first mismatch (accumulator, channel, got, predicted) and ``reason``, why a rule does not
-    apply. ``fits`` are the rules without a mismatch. ``groups`` are fitting rules that are one
-    function, or that these accumulators cannot separate. If nothing fits, ``closest`` are the
-    rules with the fewest mismatches, and ``by_channel`` (first, end, rules) says which rules fit
-    ranges of channels, if every channel has one. ``engines`` are the engines of
-    ``npulab.ENGINES`` that round these accumulators, true sums, without a mismatch; none if no
-    layer was given.
+    first mismatch (accumulator, channel, got, predicted) and ``reason``, why a rule does not apply.
+    ``fits`` are the rules without a mismatch. ``groups`` are fitting rules that are one function,
+    or that these accumulators cannot separate.
+
+    If nothing fits, ``closest`` are the rules with the fewest mismatches, and ``by_channel``
+    (first, end, rules) gives the rules that fit each range of channels, or None if some channel has
+    no such rule. ``engines`` are the engines of ``npulab.ENGINES`` that give these outputs from the
+    accumulators, which must be true sums; empty without a layer.
     """
 
     table: pd.DataFrame
@@ -107,15 +110,17 @@ def identify_rounding(
     activation: str | None = None,
     rules: Iterable[str | Rule] | str | Rule | None = None,
 ) -> Identification:
-    """Every rule that turns these accumulators into these outputs, and what cannot be told apart.
+    """Return every rule that turns these accumulators into these outputs, grouped if they cannot be
+    told apart.
 
-    ``accumulators`` are ``(..., C)`` true sums with the bias, as ``emulate.accumulate`` gives them;
-    ``outputs`` of the same shape are int8, uint8 or int16; or float32, with sums without the bias
-    and ``input_q.scale`` that of the row. Scales, zero point and activation are the layer's, or
-    those given by keyword. ``rules`` are names or rules; by default all rules that have this type
-    of output, each in its usual order of scales. With a layer they may be engines of
-    ``npulab.ENGINES`` too, whose rule depends on it. Raises ValueError or TypeError naming what
-    does not go together; LookupError for an unknown rule.
+    ``accumulators`` are ``(..., C)`` true sums with the bias, as ``emulate.accumulate`` gives them.
+    ``outputs`` of the same shape are int8, uint8 or int16. They may also be float32: then the sums
+    are without the bias, and ``input_q.scale`` is the scale of the row. Scales, zero point and
+    activation are the layer's, or those given by keyword. ``rules`` are names or rules, by default
+    all rules that have this type of output, each in its usual order of scales. With a layer they
+    may also be engines of ``npulab.ENGINES``: the layer decides which rule an engine uses. Raises
+    ValueError or TypeError, which names the parameter that does not fit; LookupError for an unknown
+    rule.
     """
     observed = observe(accumulators, outputs, Given(layer, input_q, weight_q, output_q, activation))
     trials = []
@@ -159,8 +164,9 @@ class Trial(NamedTuple):
 
 
 def names_or_rules(rules: Iterable[str | Rule] | str | Rule) -> tuple[str | Rule, ...]:
-    """The names and rules that were asked for, at least one; raises TypeError for anything
-    else."""
+    """Return the given names and rules as a tuple, at least one; raises TypeError for an item that
+    is neither, ValueError for none.
+    """
     if isinstance(rules, str | Rule) or not isinstance(rules, Iterable):
         rules = (rules,)
     names = tuple(rules)
@@ -172,11 +178,11 @@ def names_or_rules(rules: Iterable[str | Rule] | str | Rule) -> tuple[str | Rule
 
 
 def rules_of_type(dtype: str) -> list[Rule]:
-    """All rules that have an output type."""
+    """Return all rules that have an output type."""
     rules = [by for by in RULES.values() if dtype in by.types]
     if dtype != "int16":
         return rules
-    # sums of int16 codes have more than 32 bits, and a float takes them
+    # sums of int16 codes have more than 32 bits, which rules in float arithmetic accept
     widened: list[Rule] = []
     for by in rules:
         if isinstance(by, Float):
@@ -200,10 +206,11 @@ def _candidates(
 
 
 def _trials(observed: Observed, candidates: Iterable[Candidate]) -> Iterator[Trial]:
-    """Each candidate compared with the outputs.
+    """Yield each candidate compared with the outputs.
 
-    A generator, so that the arrays of one candidate live until those of the next: freed at each
-    return of a function, their pages go back to the system and identifying took 1.3 times as long.
+    This is a generator so that the arrays of one candidate stay until those of the next are made:
+    when they were freed as a function returned, their pages went back to the system and identifying
+    took 1.3 times as long.
     """
     dtype = observed.outputs.dtype.name
     for candidate in candidates:
@@ -246,7 +253,9 @@ def _table(observed: Observed, trials: Sequence[Trial]) -> pd.DataFrame:
 
 
 def _groups(observed: Observed, fits: Sequence[Candidate]) -> Iterator[Group]:
-    """Groups of fitting rules: all of them if they are not one function, then each function."""
+    """Yield groups of fitting rules: first all of them if they are several functions, then the
+    rules of each function that has two or more.
+    """
     functions = by_function(fits, Candidate.function, observed.zero_point)
     if len(functions) > 1:
         classes = [same for same, _ in functions]
@@ -276,7 +285,7 @@ def _witness_text(witness: Witness | None, classes: Sequence[Sequence[Candidate]
 
 
 def _closest(observed: Observed, applied: Sequence[Trial]) -> Iterator[Closest]:
-    """The rules with the fewest mismatches."""
+    """Yield the rules with the fewest mismatches."""
     least = min(trial.total for trial in applied)
     for trial in applied:
         if trial.total == least:
@@ -285,7 +294,7 @@ def _closest(observed: Observed, applied: Sequence[Trial]) -> Iterator[Closest]:
 
 
 def _pattern_text(mismatches: Mismatches) -> str:
-    """Return what the mismatches of a rule have in common, in words."""
+    """Return a text that says what the mismatches of a rule have in common."""
     values, counts = np.unique(mismatches.differences, return_counts=True)
     if len(values) > DIFFERENCES:
         mean = np.average(values, weights=counts)
@@ -308,7 +317,9 @@ def _pattern_text(mismatches: Mismatches) -> str:
 
 
 def _ranges(trials: Sequence[Trial]) -> Iterator[tuple[int, int, tuple[str, ...]]]:
-    """Return the fewest ranges of channels, as (first, end, rules that fit the whole range)."""
+    """Yield the fewest ranges of channels, each as (first, end, the rules that fit the whole
+    range).
+    """
     fits = np.array([trial.wrong for trial in trials]) == 0
     channels = fits.shape[1]
     first = 0
@@ -328,7 +339,7 @@ def _names_of(candidates: Iterable[Candidate]) -> tuple[str, ...]:
 
 
 def _names(rules: Sequence[str]) -> str:
-    """Return the first few names, and how many more there are."""
+    """Return a text of the first names and the number of further ones."""
     text = ", ".join(rules[:SHOWN])
     if len(rules) > SHOWN:
         text += f" and {len(rules) - SHOWN} more"

@@ -1,5 +1,5 @@
-"""Accumulators with the outputs that an unknown rule made of them, and the arithmetic that names
-the rule.
+"""Accumulators with the outputs that an unknown rule made from them, and the comparison of these
+outputs with those of known rules.
 """
 
 from __future__ import annotations
@@ -19,22 +19,24 @@ from npulab.quant.requantize import within
 from npulab.quant.rules import QUANTIZED, Factors, QuantParams, Rule
 
 OPS = ("conv", "depthwise", "fully_connected")
-NEAR = 3  # accumulators that are looked at on each side of a boundary
-LEVELS = 256  # boundaries looked at for a witness, over the range of the outputs
-CHANNELS = 8  # channels looked at for a witness, each with another ratio of scales
+NEAR = 3  # accumulators next to a boundary, on each side, that are candidates
+LEVELS = 256  # most boundaries, over the range of the outputs, at which a witness is searched
+CHANNELS = 8  # most channels, with different ratios of scales, in which a witness is searched
 SCALES = ("input_q", "weight_q", "output_q")
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A rule, or an engine: a rule for each range of channels, and a clamp of its own."""
+    """A rule or an engine that is compared with the outputs: a rule for each range of channels, and
+    the bounds of its clamp.
+    """
 
     name: str
     parts: Parts
     bounds: tuple[float, float]
 
     def function(self, zero_point: int | None) -> Function:
-        """What it computes; the clamp is not part of it."""
+        """Return the function that the candidate computes before the clamp."""
         rules = {by for by, _, _ in self.parts}
         if len(rules) == 1:
             return function_of(self.parts[0][0], zero_point)
@@ -44,7 +46,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Stage:
-    """The end of a layer: the parameters that the clamp and the rule of an engine depend on."""
+    """The parameters of a layer on which an engine's rule and clamp depend."""
 
     op: str | None
     output_q: QuantParams
@@ -52,7 +54,7 @@ class Stage:
 
 
 class Mismatches(NamedTuple):
-    """Outputs that a candidate does not predict: each array is ``(mismatches,)``."""
+    """The outputs that a candidate does not predict: each array is ``(mismatches,)``."""
 
     differences: Array  # output minus prediction
     tie: Array
@@ -61,7 +63,7 @@ class Mismatches(NamedTuple):
 
 
 class Witness(NamedTuple):
-    """An accumulator that candidates disagree about, with the output of each."""
+    """An accumulator for which candidates give different outputs, with the output of each."""
 
     accumulator: int
     channel: int
@@ -70,7 +72,9 @@ class Witness(NamedTuple):
 
 @dataclass(frozen=True)
 class Given:
-    """The parameters that a caller gives: a layer, and keywords that replace its attributes."""
+    """The parameters that a caller gives: a layer, and keywords that take the place of its
+    attributes.
+    """
 
     layer: Any = None
     input_q: QuantParams | None = None
@@ -79,7 +83,7 @@ class Given:
     activation: str | None = None
 
     def value(self, name: str) -> Any:
-        """The keyword, else the layer's attribute, else None."""
+        """Return the keyword if it was given, else the layer's attribute, else None."""
         value = getattr(self, name)
         if value is None:
             value = getattr(self.layer, name, None)
@@ -88,8 +92,9 @@ class Given:
 
 @dataclass(frozen=True, eq=False)
 class Observed:
-    """Accumulators and outputs ``(N, C)``, and everything but the rule that leads from one to the
-    other."""
+    """Accumulators and outputs ``(N, C)``, with everything but the rule that makes the outputs from
+    the accumulators.
+    """
 
     accumulators: Array
     outputs: Array
@@ -116,7 +121,7 @@ class Observed:
         return np.isin(self.outputs, self.bounds)
 
     def of_rule(self, by: Rule) -> Candidate:
-        """A rule for all channels."""
+        """Return the candidate that uses a rule for all channels."""
         return Candidate(by.name, ((by, 0, self.channels),), self.bounds)
 
     def of_engine(self, name: str) -> Candidate:
@@ -132,7 +137,7 @@ class Observed:
         scales = "tensor"
         if np.ndim(self.scales[1]):
             scales = "channel"
-        stage: Any = self.stage  # it has all that the clamp reads of a layer
+        stage: Any = self.stage  # it has all attributes of a layer that the clamp reads
         return Candidate(
             name,
             parts(name, self.stage.op, dtype, scales, self.channels),
@@ -140,10 +145,10 @@ class Observed:
         )
 
     def engines(self, known: Mapping[Function, int]) -> Iterator[str]:
-        """Names of the engines without a mismatch; none if no layer was given.
+        """Yield the names of the engines without a mismatch; none if no layer was given.
 
-        ``known`` are mismatches by function: most engines compute what a rule does, and asking
-        each again made an identification 1.4 times slower.
+        ``known`` maps functions to their mismatches: most engines compute the function of some
+        rule, and to compare each of them again made an identification 1.4 times slower.
         """
         if self.real or self.stage.op not in OPS:
             return
@@ -166,8 +171,9 @@ class Observed:
         accumulators: Array | None = None,
         channels: range | None = None,
     ) -> Array:
-        """Outputs ``(N, channels)``; raises ValueError if a rule cannot say the scales or hold the
-        accumulators."""
+        """Return a candidate's outputs ``(N, channels)``; raises ValueError if a rule cannot
+        represent the scales or hold the accumulators.
+        """
         if accumulators is None:
             accumulators = self.accumulators
         if channels is None:
@@ -184,7 +190,7 @@ class Observed:
         return np.concatenate(predicted, axis=1)
 
     def _by_rule(self, by: Rule, sums: Array, first: int, bounds: tuple[float, float]) -> Array:
-        """Outputs of one rule, for the channels from ``first``."""
+        """Return the outputs of one rule for channels ``first`` and up, as many as ``sums`` has."""
         low, high = bounds
         channels = slice(first, first + sums.shape[1])
         multiplier, right_shift = self._factors(by)
@@ -197,13 +203,17 @@ class Observed:
         return by.fast(sums, multiplier, right_shift, self.zero_point, int(low), int(high))
 
     def _factors(self, by: Rule) -> Factors:
-        """(multiplier, right_shift) of every channel: a rule may look at all scales together."""
+        """Return (multiplier, right_shift) of every channel; all at once, because a rule may need
+        the scales of all channels.
+        """
         multiplier, right_shift = by.multiplier(*self.scales)
         shape = (self.channels,)
         return np.broadcast_to(multiplier, shape), np.broadcast_to(right_shift, shape)
 
     def mismatches(self, candidate: Candidate) -> Mismatches:
-        """The outputs that a candidate does not predict; ties are those of its first rule."""
+        """Return the outputs that a candidate does not predict; ``tie`` is true where its first
+        rule has a tie.
+        """
         predicted = self.predict(candidate)
         places = np.nonzero(predicted != self.outputs)
         outputs = self.outputs[places]
@@ -219,8 +229,9 @@ class Observed:
         )
 
     def witness(self, classes: Sequence[Sequence[Candidate]]) -> Witness | None:
-        """The accumulator near a boundary, with these scales, to which classes of candidates give
-        the most different outputs."""
+        """Return the accumulator, of those near a boundary at these scales, for which classes of
+        candidates give the most different outputs; None if all agree.
+        """
         input_scale, weight_scale, output_scale = self.scales
         ratio = input_scale * weight_scale / output_scale
         ratios = np.broadcast_to(ratio, (self.channels,))
@@ -241,7 +252,9 @@ class Observed:
 
 
 def observe(accumulators: Any, outputs: Any, given: Given) -> Observed:
-    """Return the checked observation; raises ValueError or TypeError naming what does not fit."""
+    """Return the checked observation; raises ValueError or TypeError, which names the parameter
+    that does not fit.
+    """
     sums = array_of("accumulators", accumulators)
     codes = array_of("outputs", outputs)
     _refuse_arrays(sums, codes)
@@ -262,7 +275,7 @@ def observe(accumulators: Any, outputs: Any, given: Given) -> Observed:
     stage = Stage(getattr(given.layer, "op", None), quantized["output_q"], activation)
     bounds = REAL[activation]
     if not real:
-        layer: Any = stage  # only the clamp reads it
+        layer: Any = stage  # ``clamp_range`` reads only attributes that a stage has
         bounds = clamp_range(layer, codes.dtype)
     return Observed(
         sums.astype(np.int64).reshape(-1, channels),
@@ -275,7 +288,9 @@ def observe(accumulators: Any, outputs: Any, given: Given) -> Observed:
 
 
 def array_of(name: str, values: Any) -> Array:
-    """An array in this machine's byte order."""
+    """Return values as an array in this machine's byte order; raises ValueError if they are not an
+    array.
+    """
     try:
         array = np.asarray(values)
     except (ValueError, TypeError, OverflowError):
@@ -303,7 +318,9 @@ def _refuse_arrays(accumulators: Array, outputs: Array) -> None:
 
 
 def _scale(name: str, q: Any, channels: int) -> Array:
-    """The scale of input, weights or output: a float32 number as float64, or one per channel."""
+    """Return the scale of input, weights or output: a float32 number as float64, or one number per
+    channel.
+    """
     if not isinstance(q, QuantParams):
         raise ValueError(
             f"{name}: got {q!r}, allowed is QuantParams(scale, zero_point), or a layer that has it"
@@ -314,18 +331,20 @@ def _scale(name: str, q: Any, channels: int) -> Array:
             allowed = f"1 or {channels}, one per channel"
         if name != "weight_q" or len(q.scale) != channels:
             raise ValueError(f"{name}: got {len(q.scale)} scales, allowed is {allowed}")
-    # a scale that float32 cannot hold becomes infinite, and the rules refuse that
+    # a scale too large for float32 becomes infinite, and rules refuse an infinite scale
     with np.errstate(over="ignore"):
         return np.asarray(q.scale, np.float32).astype(np.float64)
 
 
 def near_boundaries(ratio: float, codes: Array) -> Array:
-    """Accumulators within int32 next to where outputs change, rounding to nearest or down."""
+    """Return accumulators, within int32, next to the boundaries where outputs change: between codes
+    (rounding to nearest) and at codes (rounding down).
+    """
     boundaries = np.rint(np.concatenate([codes, codes + 0.5]) / ratio)
     sums = boundaries[:, None] + np.arange(-NEAR, NEAR + 1)
     return np.unique(sums[np.abs(sums) < 2**31]).astype(np.int64)
 
 
 def distinct(codes: Array) -> Array:
-    """How many different codes each column has."""
+    """Return how many different codes each column has."""
     return 1 + np.count_nonzero(np.diff(np.sort(codes, axis=0), axis=0), axis=0)

@@ -1,7 +1,8 @@
-"""The fewest accumulators whose outputs tell rounding rules apart.
+"""Search for the fewest accumulators whose outputs tell rounding rules apart.
 
-Candidates are accumulators next to where outputs change, at ratios of scales of several sizes. A
-search takes the fewest of them that separate all rules that any candidate separates.
+Candidates are accumulators next to the boundaries where outputs change, at ratios of scales of
+several sizes. The search picks the fewest candidates that separate all rules which any candidate
+separates.
 """
 
 from __future__ import annotations
@@ -31,16 +32,17 @@ from npulab.quant.rules import QuantParams, Rule, rule
 from npulab.support.late import pd
 from npulab.support.refuse import refuse_if
 
-# An input scale that is a power of two makes orders "D" and "P" of the ratio the same number; an
-# output scale that is not a power of two keeps "S" another.
+# With an input scale that is a power of two, orders "D" and "P" give the same ratio; with an output
+# scale that is not a power of two, order "S" gives another ratio.
 INPUT_SCALE = 0.5
 OUTPUT_SCALE = float(np.float32(0.0871))
-# Odd zero points turn ties if they are added before the rounding; int16 has none.
+# An odd zero point that is added before the rounding sends ties the other way; int16 has no zero
+# point.
 ZERO_POINTS = {"int8": 3, "uint8": 131, "int16": 0}
-TIES = (1, 2, 3, 4, 7, 8, 12, 20, 23)  # right shifts that are whole ratios: ties exist
-DRAWN = 12  # ratios drawn of each kind
-CODES = 60  # codes drawn for each ratio
-WIDTH = 16  # sets of probes that the search keeps
+TIES = (1, 2, 3, 4, 7, 8, 12, 20, 23)  # ratios 2**-shift at which ties exist
+DRAWN = 12  # random ratios of each kind: of any size, and close above the smallest
+CODES = 60  # most random codes for each ratio
+WIDTH = 16  # most sets of probes that the search keeps at each step
 
 Layer = Conv2D | FullyConnected
 
@@ -49,11 +51,11 @@ Layer = Conv2D | FullyConnected
 class Probes:
     """Accumulators, each with a scale of its own, whose outputs tell ``rules`` apart.
 
-    ``layers`` are to be run on the unknown engine (``single_op_model(layer)`` of each), with zeros
-    as input: weights 0, one output channel per probe, the accumulators as biases. There is one,
-    ``layer``, whose input is ``x``; or one for each scale, if an engine takes only one scale per
-    layer. ``name`` takes their outputs. ``groups`` are the rules that have the same expected
-    outputs, and why.
+    ``layers`` are to be run on the unknown engine (``single_op_model(layer)`` of each) with an
+    input of zeros: their weights are 0, each probe is an output channel, and the accumulators are
+    the biases. There is one, ``layer``, with the input ``x``; or one for each scale, if an engine
+    takes only one scale per layer. ``name`` takes the outputs of the layers. ``groups`` are the
+    rules that have the same expected outputs, with the reason.
     """
 
     layers: tuple[Layer, ...]
@@ -72,12 +74,12 @@ class Probes:
 
     @property
     def accumulators(self) -> Array:
-        """``(P,)`` int64."""
+        """The accumulator of each probe, ``(P,)`` int64."""
         return np.concatenate([layer.bias for layer in self.layers]).astype(np.int64)
 
     @property
     def scales(self) -> Array:
-        """Weight scales ``(P,)`` float64."""
+        """The weight scale of each probe, ``(P,)`` float64."""
         scales = [np.broadcast_to(layer.weight_q.scale, layer.bias.shape) for layer in self.layers]
         return np.concatenate(scales)
 
@@ -89,17 +91,18 @@ class Probes:
 
     @cached_property
     def expected(self) -> pd.DataFrame:
-        """The output codes by rule (rows) and probe (columns)."""
+        """The expected output codes: a row per rule, a column per probe."""
         sums = self.accumulators
         observed = self._observed(np.zeros(sums.shape, self.layers[0].dtype))
         codes = [observed.predict(observed.of_rule(by))[0] for by in self.rules]
         return pd.DataFrame(codes, [by.name for by in self.rules])
 
     def name(self, outputs: Any) -> Identification:
-        """The rules that fit outputs: P codes, or a list with the codes of each of ``layers``.
+        """Return the rules that fit outputs, given as P codes or as a list with the codes of each
+        of ``layers``.
 
-        A fit says that no other of ``rules`` does it; a rule that is not among them may fit as
-        well.
+        If one of ``rules`` fits, no other of them does, except the rules of its group; a rule that
+        is not among them may fit as well.
         """
         codes = self._codes(outputs)
         first = self.layers[0]
@@ -126,7 +129,9 @@ class Probes:
         return observe(self.accumulators, codes, given)
 
     def _codes(self, outputs: Any) -> Array:
-        """The codes ``(P,)``; raises ValueError if the outputs are not P codes of the type."""
+        """Return the codes ``(P,)``; raises ValueError if the outputs are not P codes of the
+        layers' type.
+        """
         dtype = self.layers[0].dtype
         size = len(self.accumulators)
         info = np.iinfo(dtype)
@@ -167,19 +172,19 @@ def rounding_probes(
     op: str = "conv",
     count: int | None = None,
 ) -> Probes:
-    """The fewest probes found that tell rules of an output type apart.
+    """Return the fewest probes found that tell rules of an output type apart.
 
     ``dtype`` is int8, uint8 or int16; ``rules`` as for ``identify_rounding``. Without
     ``per_channel`` every scale has a layer of its own, for engines that take one scale per tensor.
     ``op`` is "conv" (1x1), "depthwise" or "fully_connected": a runtime may round each in its own
-    way. A kernel that rounds its last channels otherwise shows that on an ordinary layer only.
-    The same arguments give the same probes.
+    way. Some kernels round their last channels by another rule, which shows on an ordinary layer
+    only. The same arguments give the same probes.
 
-    The fewest are chosen for the rules asked and no other, so that a rule nobody listed often fits
-    wherever a listed rule fits. A ``count``, say 16, adds ties of both signs and parities, then
-    the probes that separate most pairs a second time: fewer rules are named falsely. Raises
-    LookupError for an unknown rule, ValueError if a rule does not have this type or ``count`` is
-    not between the fewest probes and all candidates.
+    The fewest probes separate only the rules asked for, so that a rule which is not among them
+    often fits where one of them fits. A larger ``count``, such as 16, adds ties of both signs and
+    parities, then the probes that separate most pairs a second time: fewer rules are named falsely.
+    Raises LookupError for an unknown rule, ValueError if a rule does not have this type, or if
+    ``count`` is below the fewest probes or above the number of candidates.
 
     >>> probes = rounding_probes("int8")
     >>> probes.name(probes.expected.loc["gemmlowp"])
@@ -215,7 +220,7 @@ def _number(name: str, given: Any, low: int, high: int) -> int:
 
 
 def _asked(rules: Iterable[str | Rule] | str | Rule | None, dtype: str) -> list[Rule]:
-    """The rules asked for, by default all of the type."""
+    """Return the rules asked for, by default all rules of the type."""
     if rules is None:
         return rules_of_type(dtype)
     asked = list(map(rule, names_or_rules(rules)))
@@ -245,13 +250,16 @@ class Pool:
 
 
 def _pool(dtype: str, rules: Sequence[Rule], seed: int) -> Pool:
-    """Return candidates next to boundaries, at ratios that are whole shifts and at drawn ratios."""
+    """Return candidate accumulators next to rounding boundaries, for ratios that are powers of two
+    and for random ratios.
+    """
     random = np.random.RandomState(seed)
     info = np.iinfo(dtype)
     zero_point = ZERO_POINTS[dtype]
     input_scale = _input_scale(rules, zero_point)
-    # At the smallest ratio the largest code needs an accumulator of 31 bits. Close above it
-    # accumulators are so large that float32 cuts them, and a multiplier of 31 bits shows.
+    # At the smallest ratio the largest code needs an accumulator of 31 bits. Just above that ratio
+    # accumulators have more bits than float32 holds, so that float32 rules and multipliers of 31
+    # bits differ.
     smallest = info.bits - 31
     wholes = [2.0**-shift for shift in TIES if -shift >= smallest]
     drawn = []
@@ -274,7 +282,7 @@ def _pool(dtype: str, rules: Sequence[Rule], seed: int) -> Pool:
             real = sums * ratio
             kind = 2 * (sums < 0) + np.floor(real).astype(int) % 2
             ties = np.where(real % 1 == 0.5, kind, -1)
-        # one candidate for each way to separate the rules, and kind of tie
+        # one candidate is kept for each way to separate the rules and each kind of tie
         kept = np.unique(np.vstack([_alike(codes), ties]), axis=1, return_index=True)[1]
         found.append((np.full(len(kept), scale), sums[kept], codes[:, kept], ties[kept]))
     if not found:
@@ -284,8 +292,12 @@ def _pool(dtype: str, rules: Sequence[Rule], seed: int) -> Pool:
 
 
 def _input_scale(rules: Sequence[Rule], zero_point: int) -> float:
-    """The output's scale if rules differ by orders "D" and "P" only: these need an input scale
-    that is not a power of two, and one as large as the output's keeps ties."""
+    """Return the input scale of the probes: the output scale if some rules differ only in the
+    orders "D" and "P".
+
+    These orders differ only if the input scale is not a power of two, and an input scale equal to
+    the output scale keeps ties.
+    """
     orders: dict[Function, set[str]] = {}
     for by in rules:
         any_order = function_of(replace(by, order=""), zero_point)
@@ -309,24 +321,24 @@ def _codes_at(
 
 
 def _alike(codes: Array) -> Array:
-    """For every row and column the first row with the same code in that column."""
+    """Return, for every row and column, the first row that has the same code in that column."""
     return np.array([(codes == row).argmax(0) for row in codes])
 
 
 class Choice(NamedTuple):
-    """Some candidates, and how they separate rules: equal labels are not separated."""
+    """Some candidates, and the rules that they separate: those with different labels."""
 
     labels: Array  # (rules,)
-    separated: int  # different labels
-    scales: int  # different scales, if these are spared
+    separated: int  # number of different labels
+    scales: int  # number of different scales with ``sparing``, else 0
     picks: tuple[int, ...]
 
 
 def _fewest(pool: Pool, sparing: bool) -> list[int]:
-    """Candidates that separate all rules that can be separated: the fewest that a search finds
-    which keeps the ``WIDTH`` best sets.
+    """Return the fewest candidates found that separate all rules that can be separated; the search
+    keeps the ``WIDTH`` best sets.
 
-    With ``sparing``, of sets that separate as many rules those of fewer scales come first.
+    With ``sparing``, of sets that separate equally many rules those with fewer scales come first.
     """
     alike = _alike(pool.codes)
     ways = alike
@@ -362,10 +374,10 @@ def _fewest(pool: Pool, sparing: bool) -> list[int]:
 
 
 def _filled(pool: Pool, picks: list[int], count: int) -> list[int]:
-    """``count`` candidates: the picked, ties of every kind, then those that separate the pairs of
-    rules that fewest separate.
+    """Return ``count`` candidates: the picked ones, then ties of every kind, then candidates for
+    the pairs of rules that the fewest probes separate.
 
-    A pair is in order: one rule above the other is another pair than below it.
+    Pairs are ordered: "one rule gives more than the other" and "it gives less" are two pairs.
     """
     above = pool.codes[:, None] > pool.codes[None]
     picks = list(picks)
@@ -373,7 +385,7 @@ def _filled(pool: Pool, picks: list[int], count: int) -> list[int]:
     kinds = np.unique(pool.ties[pool.ties >= 0])
     missing = [kind for kind in kinds if kind not in pool.ties[picks]]
     while len(picks) < count:
-        # a pair counts a quarter for each time that it is separated already
+        # the value of a pair falls to a quarter with each probe that separates it already
         value = np.tensordot(4.0**-often, above, 2)
         value[picks] = -1
         if missing:
@@ -385,7 +397,7 @@ def _filled(pool: Pool, picks: list[int], count: int) -> list[int]:
 
 
 def _groups(classes: Sequence[tuple[list[Rule], str]], pool: Pool, probes: Pool) -> Iterable[Group]:
-    """The rules that have equal outputs at all probes."""
+    """Yield the rules that have equal outputs at all probes."""
     equal: dict[bytes, list[tuple[list[Rule], str]]] = {}
     for function, codes in zip(classes, probes.codes, strict=True):
         equal.setdefault(codes.tobytes(), []).append(function)
@@ -402,7 +414,9 @@ def _groups(classes: Sequence[tuple[list[Rule], str]], pool: Pool, probes: Pool)
 
 
 def _layer_ranges(probes: Pool, per_channel: bool) -> list[tuple[int, int]]:
-    """First and end probe of each layer: all, or those of one scale."""
+    """Return (first, end) of the probes of each layer: one layer of all probes, or one for each
+    scale.
+    """
     starts = [0]
     if not per_channel:
         starts += (np.flatnonzero(np.diff(probes.scales)) + 1).tolist()
@@ -410,7 +424,7 @@ def _layer_ranges(probes: Pool, per_channel: bool) -> list[tuple[int, int]]:
 
 
 def _layer(op: str, dtype: str, bias: Array, scale: Any, input_scale: float) -> Layer:
-    """A layer of weights 0, so that the bias is the accumulator."""
+    """Return a layer whose weights are 0, so that each bias is an accumulator."""
     count = len(bias)
     kind = np.int8
     if dtype == "uint8":

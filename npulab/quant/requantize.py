@@ -1,5 +1,6 @@
-"""Accumulators to outputs by a rule, fast: most are decided in float32, the few near a rounding
-boundary by the rule itself."""
+"""Accumulators turned into outputs by a rule, fast: most outputs are decided in float32, and the
+rule itself computes the few near a rounding boundary.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +13,10 @@ from numpy import ndarray as Array
 
 from npulab.quant.rules import Float, Rule, rule
 
-# float32 + MAGIC is that float32 rounded half to even, in the low bits
+# x + MAGIC has x, rounded half to even, in its low bits (float32)
 MAGIC = np.float32(1.5 * 2**23)
-MAGIC_BYTES = np.float32(1.5 * 2**15)  # the same, with 8 bits of fraction kept
-BUNCH = 16_384  # elements recomputed at a time
+MAGIC_BYTES = np.float32(1.5 * 2**15)  # x + MAGIC_BYTES keeps 8 bits of fraction
+BUNCH = 16_384  # most elements that are recomputed at once
 NOTHING = np.empty(0, np.int64), np.empty(0, np.float32)
 
 
@@ -28,9 +29,10 @@ def requantize(
     low: int,
     high: int,
 ) -> Array:
-    """Outputs ``(..., C)`` int64 of accumulators: scale by the rule, add the zero point, clamp.
+    """Return the outputs ``(..., C)`` int64 of accumulators: scaled by the rule, moved by the zero
+    point, clamped.
 
-    Raises ValueError for a multiplier, right shift or accumulator that the rule does not take.
+    Raises ValueError for a multiplier, right shift or accumulator outside of the rule's range.
 
     >>> requantize(np.array([12861, -14632]), "vivante-v7:half-even", 45246, 23, 119, 0, 255)
     array([188,  40])
@@ -42,10 +44,11 @@ def requantize(
 
 
 def within(accumulators: Array, by: Rule, channel: int = 0) -> Array:
-    """Accumulators ``(..., C)`` int64 as the rule's register holds them: wrapped if it wraps.
+    """Return accumulators ``(..., C)`` int64 as the rule's register holds them: wrapped if the rule
+    wraps.
 
-    ``channel`` is the number of the first channel. Raises ValueError naming the channel of an
-    accumulator that does not fit, if the register does not wrap.
+    ``channel`` is the number of the first channel, for the error text. If the register does not
+    wrap, raises ValueError for an accumulator that does not fit; the text names its channel.
     """
     accumulators = np.asarray(accumulators, np.int64)
     low, high = by.accumulators
@@ -65,15 +68,15 @@ def within(accumulators: Array, by: Rule, channel: int = 0) -> Array:
 
 @dataclass(eq=False)
 class Requantizer:
-    """A rule made ready for rows of accumulators of one layer.
+    """A rule prepared for rows of accumulators of one layer.
 
-    ``parts`` are (rule, first channel, end channel): a kernel may follow one rule in its vector
-    body and another in its tail. Multiplier and right shift are per channel ``(C,)``; ``factor``
-    is their float32 value, repeated for every position of a row.
+    ``parts`` are (rule, first channel, end channel): a kernel may use one rule in its vector body
+    and another in its tail. Multiplier and right shift are per channel ``(C,)``; ``factor`` is
+    their float32 value, repeated for every position of a row.
 
-    A product of float32 numbers is within 2**-22 of its size, so inside the clamp range an estimate
-    equals the rule's answer if it is further from a rounding boundary than that and the rule's
-    maximum deviation together. The rule recomputes all other outputs.
+    A product of float32 numbers is right to within 2**-22 of its size. So, inside the clamp range,
+    an estimate equals the rule's answer if its distance from a rounding boundary is more than that
+    error plus the rule's maximum deviation. The rule recomputes all other outputs.
     """
 
     parts: tuple[tuple[Rule, int, int], ...]
@@ -96,7 +99,7 @@ class Requantizer:
         limits: tuple[int, int],
         channels: int,
     ) -> Requantizer:
-        """One rule for every channel.
+        """Return a requantizer that uses one rule for every channel.
 
         ``factors`` are (multiplier, right_shift), ``limits`` the lowest and the highest output.
         """
@@ -106,7 +109,7 @@ class Requantizer:
 
     def __post_init__(self) -> None:
         by = self.parts[0][0]
-        # a ratio too small for float32 is too small to reach a boundary
+        # a ratio that underflows in float32 is too small for any product to reach a boundary
         real = by.real(self.multiplier, self.right_shift)
         with np.errstate(under="ignore"):
             self.factor = np.tile(real.astype(np.float32), self.repeat)
@@ -120,7 +123,8 @@ class Requantizer:
         reach = max(abs(self.low - self.zero_point), abs(self.high - self.zero_point)) + 1
         limit = 0.5 - deviation - reach * 2.0**-22
         self.bytewise = by.rounding_direction == "nearest" and bool(0.5 - limit.min() < 2.0**-9)
-        # one limit for all is quicker, and asks the rule about few more outputs if limits are close
+        # one limit for all channels is quicker, and if the limits are close it makes the rule
+        # recompute only few more outputs
         even = np.ptp(limit) < 2.0**-5
         if even:
             self.limit = np.float32(limit.min())
@@ -137,10 +141,11 @@ class Requantizer:
         )
 
     def __call__(self, accumulators: Array, out: Array, scratch: Scratch) -> tuple[Array, Array]:
-        """Write the outputs of accumulators ``(n, repeat * C)``, float32 or float64 whole numbers,
-        to ``out``.
+        """Write the outputs of accumulators ``(n, repeat * C)``, whole numbers in float32 or
+        float64, to ``out``.
 
-        Returns the outputs to ``recompute``: flat places in ``out`` and the accumulators there.
+        Return the outputs that ``recompute`` must still decide: their flat places in ``out`` and
+        their accumulators.
         """
         scaled = scratch.take("scaled", accumulators.shape, np.float32)
         if accumulators.dtype == np.float32:
@@ -168,7 +173,8 @@ class Requantizer:
         np.clip(scaled, np.float32(self.low) - shift, np.float32(self.high) - shift, out=scaled)
         scaled += MAGIC
         whole = scaled.view(np.int32)
-        if out.itemsize == 1:  # the low byte is the whole number, and adding wraps back into range
+        # with 8 bits the low byte is the whole number, and adding the zero point wraps into range
+        if out.itemsize == 1:
             np.copyto(out, whole, casting="unsafe")
             if not first:
                 out += np.array(self.zero_point & 0xFF, np.uint8).astype(out.dtype)
@@ -176,10 +182,12 @@ class Requantizer:
             np.subtract(whole, MAGIC.view(np.int32) - np.int32(shift), out=out, casting="unsafe")
 
     def _bytes(self, scaled: Array, out: Array, scratch: Scratch) -> Array:
-        """Write estimates of 8 bits; return where they are near a boundary.
+        """Write estimates of 8 bits; return a mask that is true where an estimate is near a
+        boundary.
 
-        A value plus MAGIC_BYTES has its whole part in one byte and eight bits of fraction in the
-        next, rounded to nearest: a fraction of 0 means within 2**-9 of a boundary.
+        A value plus MAGIC_BYTES has its whole part in one byte and eight bits of fraction, rounded
+        to nearest, in the byte below it: a fraction of 0 means that the value is within 2**-9 of a
+        boundary.
         """
         zero = np.float32(self.zero_point)
         both = scratch.take("both", scaled.shape, np.int16)
@@ -193,11 +201,12 @@ class Requantizer:
         return np.equal(part, 0, out=scratch.take("near", scaled.shape, np.bool_))
 
     def _near(self, scaled: Array, out: Array, scratch: Scratch) -> Array:
-        """Write estimates; return where they are near a boundary."""
+        """Write estimates; return a mask that is true where an estimate is near a boundary."""
         direction, zero = self.parts[0][0].rounding_direction, np.float32(self.zero_point)
         whole = scratch.take("whole", scaled.shape, np.float32)
         near = scratch.take("near", scaled.shape, np.bool_)
-        # floor is rounding to nearest half a unit further down, truncation half a unit nearer to 0
+        # floor is rounding to nearest after the value is moved half a unit down, truncation after
+        # it is moved half a unit towards 0
         if direction == "floor":
             scaled -= np.float32(0.5)
         elif direction == "toward-zero":
@@ -212,7 +221,9 @@ class Requantizer:
         return near
 
     def recompute(self, at: Array, accumulators: Array, out: Array) -> None:
-        """Ask the rule about places ``at`` (flat, in ``out``), whose accumulators are given."""
+        """Write the rule's own answers to the flat places ``at`` of ``out``, from their
+        accumulators.
+        """
         channels = len(self.multiplier)
         columns = out.shape[-1]
         for start in range(0, at.size, BUNCH):
@@ -238,14 +249,14 @@ class Requantizer:
 
 
 class Scratch:
-    """Arrays that a layer uses again for every block."""
+    """Named arrays that a layer reuses for every block."""
 
     def __init__(self) -> None:
         self._held: dict[str, Array] = {}
         self._views: dict[tuple[str, tuple[int, ...]], Array] = {}
 
     def take(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
-        """An array of this name; its content is left over from its last use."""
+        """Return an array by name; its content is left over from its last use."""
         view = self._views.get((name, shape))
         if view is not None and view.dtype == dtype:
             return view

@@ -1,12 +1,12 @@
 """Quantized numbers and the rules that turn an accumulator into an output.
 
 ``real = scale * (q - zero_point)``. A rule forms a multiplier and a right shift from the three
-scales of a layer (``multiplier / 2**right_shift`` is their ratio, as near as the rule can say it)
-and applies them to accumulators with a stated rounding; adding the zero point and clamping come
-after it.
+scales of a layer (``multiplier / 2**right_shift`` is the ratio of the scales, as exactly as the
+rule can represent it) and applies them to accumulators with a stated rounding. Then the zero point
+is added and the sum is clamped.
 
 Every rule has two methods that give the same numbers: ``exact``, its definition in whole numbers,
-and ``fast``, which decides most elements in float32 and asks ``exact`` about the few near a
+and ``fast``, which decides most elements in float32 and calls ``exact`` for the few near a
 boundary.
 """
 
@@ -25,19 +25,21 @@ from numpy import ndarray as Array
 from npulab.support.refuse import one_of
 
 ROUNDINGS = ("floor", "toward-zero", "half-up", "half-even", "half-away")
-# how the ratio of scales is formed: in double; first product in single, quotient in double; all in
-# single
+# orders in which the ratio of scales is formed: "D" all in double, "P" the product in single and
+# the quotient in double, "S" all in single
 ORDERS = ("D", "P", "S")
 EXACT_FLOAT32, EXACT_FLOAT64 = 2**24, 2**53
 QUANTIZED = ("int8", "uint8", "int16")  # types of codes
-FORMER = {"toward": "rounding_direction", "stray": "max_deviation"}  # earlier names, which warn
-HALVES = np.array([0, *(2**n for n in range(62))])  # half of 2**shift, whole
+# earlier names of attributes, which still work with a warning
+FORMER = {"toward": "rounding_direction", "stray": "max_deviation"}
+HALVES = np.array([0, *(2**n for n in range(62))])  # half of 2**shift, by shift; 0 for a shift of 0
 Factors = tuple[Array, Array]  # multiplier and right shift, by channel
 
 
 @dataclass(frozen=True)
 class QuantParams:
-    """Scale and zero point of a tensor; ``scale`` is a float, or one per output channel.
+    """Scale and zero point of a tensor; ``scale`` is a float, or a tuple with one float per output
+    channel.
 
     Raises ValueError for a scale that is not positive and finite.
     """
@@ -69,7 +71,8 @@ class QuantParams:
 
 
 def shift_right(values: Array, shift: Any, rounding: str) -> Array:
-    """``values / 2**shift`` rounded as named; int64, ``|values| < 2**62``, shift >= 0.
+    """Return ``values / 2**shift`` rounded by the named rounding, int64; ``|values| < 2**62``,
+    shift >= 0.
 
     >>> [int(shift_right(np.int64(-5), 1, r)) for r in ROUNDINGS]
     [-3, -2, -2, -2, -3]
@@ -78,7 +81,7 @@ def shift_right(values: Array, shift: Any, rounding: str) -> Array:
     one_of("rounding", rounding, ROUNDINGS)
     if rounding == "floor":
         return values >> shift
-    if shift.size and shift.max() > 62:  # every value is under a half
+    if shift.size and shift.max() > 62:  # a shift past 62 leaves less than a half of any value
         return np.where(shift > 62, 0, shift_right(values, np.minimum(shift, 62), rounding))
     if rounding == "toward-zero":
         return np.sign(values) * (np.abs(values) >> shift)
@@ -92,7 +95,8 @@ def shift_right(values: Array, shift: Any, rounding: str) -> Array:
 
 
 def divided(values: Array, by: Any, rounding: str) -> Array:
-    """``values / by`` rounded as named; whole numbers, ``by`` at least 1.
+    """Return ``values / by`` rounded by the named rounding; both are whole numbers, ``by`` at least
+    1.
 
     >>> [int(divided(np.int64(-10), 4, r)) for r in ROUNDINGS]
     [-3, -2, -2, -2, -3]
@@ -110,11 +114,12 @@ def divided(values: Array, by: Any, rounding: str) -> Array:
 
 
 def ratio_of_scales(input_scale: Any, weight_scale: Any, output_scale: Any, order: str) -> Array:
-    """``input_scale * weight_scale / output_scale``, float64 like ``weight_scale``.
+    """Return ``input_scale * weight_scale / output_scale``, float64 in the shape of
+    ``weight_scale``.
 
     The scales are float32 numbers. Order "D": product and quotient in float64; "P": the product is
-    rounded to float32, the quotient is float64; "S": both are rounded to float32.
-    Raises ValueError if a scale or the ratio is not positive and finite in float32.
+    rounded to float32, the quotient is float64; "S": both are rounded to float32. Raises ValueError
+    if a scale or the ratio is not positive and finite in float32.
     """
     one_of("order of scales", order, ORDERS)
     with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):
@@ -189,19 +194,20 @@ class Rule:
 
     @property
     def accumulators(self) -> tuple[int, int]:
-        """Lowest and highest accumulator."""
+        """The lowest and the highest accumulator that the register holds."""
         return -(2 ** (self.register - 1)), 2 ** (self.register - 1) - 1
 
     def multiplier(self, input_scale: Any, weight_scale: Any, output_scale: Any) -> Factors:
-        """(multiplier, right_shift), int64 like ``weight_scale``: here 31 bits, rounded to nearest.
+        """Return (multiplier, right_shift), int64 in the shape of ``weight_scale``; here a
+        multiplier of 31 bits, rounded to nearest.
 
-        Source: tensorflow/lite/kernels/internal/quantization_util.cc.
-        Raises ValueError for scales whose ratio the rule cannot say.
+        Source: tensorflow/lite/kernels/internal/quantization_util.cc. Raises ValueError for scales
+        whose ratio the rule cannot represent.
         """
         return self.of_ratio(ratio_of_scales(input_scale, weight_scale, output_scale, self.order))
 
     def of_ratio(self, ratio: Array) -> Factors:
-        """(multiplier, right_shift) of a ratio of scales, float64."""
+        """Return (multiplier, right_shift) for a ratio of scales, float64."""
         fraction, exponent = np.frexp(ratio)
         whole = np.floor(fraction * 2.0**31 + 0.5).astype(np.int64)
         full = whole == 2**31
@@ -214,13 +220,16 @@ class Rule:
     def exact(
         self, accumulators: Array, multiplier: Any, right_shift: Any, zero_point: int = 0
     ) -> Array:
-        """Output codes ``(..., C)`` int64 before the clamp, of accumulators ``(..., C)`` int64; the
-        definition."""
+        """Return the output codes ``(..., C)`` int64 before the clamp, of accumulators ``(..., C)``
+        int64: the definition of the rule.
+        """
         raise NotImplementedError
 
     def max_deviation(self, right_shift: Array) -> Any:
-        """The maximum deviation of ``exact`` from the rounded real-valued result, in output
-        units: how near to a rounding boundary it may decide otherwise."""
+        """Return the maximum deviation of ``exact`` from the real-valued result rounded once, in
+        output units: within this distance of a rounding boundary ``exact`` may give the other
+        code.
+        """
         return 0.0
 
     def fast(
@@ -232,7 +241,7 @@ class Rule:
         low: int,
         high: int,
     ) -> Array:
-        """``clip(exact(...), low, high)``, int64, most of it decided in float32."""
+        """Return ``clip(exact(...), low, high)``, int64; most elements are decided in float32."""
         accumulators = np.asarray(accumulators, np.int64)
         channels = 1
         if accumulators.ndim:
@@ -247,13 +256,13 @@ class Rule:
         return out.reshape(accumulators.shape)
 
     def real(self, multiplier: Any, right_shift: Any) -> Array:
-        """The ratio of scales that a multiplier and a right shift say, float64."""
+        """Return the ratio of scales that a multiplier and a right shift stand for, float64."""
         return np.asarray(multiplier) * 2.0 ** -(
             np.asarray(right_shift) + float(self.fraction_bits)
         )
 
     def refuse(self, multiplier: Any, right_shift: Any) -> None:
-        """Raise ValueError for a multiplier or right shift that the rule does not have."""
+        """Raise ValueError for a multiplier or right shift outside of the rule's range."""
         for name, got, (low, high) in (
             ("multiplier", multiplier, self.multipliers),
             ("right_shift", right_shift, self.right_shifts),
@@ -275,10 +284,11 @@ class Rule:
 
 @dataclass(frozen=True)
 class DoubleRounding(Rule):
-    """A doubling high product with 31 bits, ties up, then a rounding right shift of its own.
+    """A rule of two roundings: a doubling high product with 31 bits, ties up, then a rounding right
+    shift.
 
-    A right shift below 0 shifts the accumulator left first, in a register of 32 bits. Ties of the
-    last shift go as ``ties`` says: "half-away" in gemmlowp (fixedpoint/fixedpoint.h), "half-up" in
+    A right shift below 0 shifts the accumulator left first, in a register of 32 bits. ``ties`` is
+    the rounding of the last shift: "half-away" in gemmlowp (fixedpoint/fixedpoint.h), "half-up" in
     ruy's x86 kernels (ruy/kernel_avx2_fma.cc).
     """
 
@@ -305,8 +315,8 @@ class DoubleRounding(Rule):
         )
 
     def max_deviation(self, right_shift: Array) -> Any:
-        # the first rounding moves the value by half a unit of the last shift; a register that was
-        # shifted left may have wrapped, to any value
+        # the first rounding is off by at most half a unit, which the last shift scales down; a
+        # register that was shifted left may have wrapped to any value
         right_shift = np.asarray(right_shift, np.float64)
         return np.where(
             right_shift > 0,
@@ -317,25 +327,27 @@ class DoubleRounding(Rule):
 
 @dataclass(frozen=True)
 class Float32Bits(DoubleRounding):
-    """QNNPACK's fixed-point rule (q31.c): the float32 ratio's own 24 bits in place of a rounded
-    multiplier."""
+    """QNNPACK's fixed-point rule (q31.c): the multiplier holds the 24 bits of the float32 ratio,
+    without a rounding.
+    """
 
     order: str = "S"
     multipliers: ClassVar[tuple[float, float]] = (2**30, 2**31 - 1)
     right_shifts: ClassVar[tuple[int, int]] = (0, 31)
 
     def of_ratio(self, ratio: Array) -> Factors:
-        """(multiplier, right_shift); raises ValueError outside of 2**-32 <= ratio < 1, as QNNPACK
-        does."""
+        """Return (multiplier, right_shift); raises ValueError for a ratio below 2**-32 or of at
+        least 1, as QNNPACK refuses them.
+        """
         self._at_most(ratio, (ratio < 1) & (ratio >= 2.0**-32), "2**-32 up to 1, 1 excluded")
         return super().of_ratio(ratio)
 
 
 @dataclass(frozen=True)
 class SingleRounding(Rule):
-    """One product with 31 bits and one rounding right shift.
+    """A rule of one rounding: a product with 31 bits and one rounding right shift.
 
-    Ties up: TensorFlow Lite built with single rounding, ruy's portable and ARM kernels
+    Ties go up in TensorFlow Lite built with single rounding, and in ruy's portable and ARM kernels
     (ruy/apply_multiplier.cc).
     """
 
@@ -374,24 +386,27 @@ class Mantissa(Rule):
 
     @property
     def multipliers(self) -> tuple[float, float]:  # type: ignore[override]
-        """From the leading bit alone to all bits set."""
+        """The smallest multiplier (only its leading bit is 1) and the largest (all bits are 1)."""
         return 2**self.bits, 2 ** (self.bits + 1) - 1
 
     @property
     def right_shifts(self) -> tuple[int, int]:  # type: ignore[override]
-        """The limits keep 32 bits times multiplier and left shift within the range of
-        ``shift_right``."""
+        """The limits of the right shift: 32 bits times a multiplier, shifted left, must stay within
+        the range of ``shift_right``.
+        """
         return self.bits - 27, 126 + self.bits
 
     @property
     def rounding_direction(self) -> str:  # type: ignore[override]
-        """The direction of the rounding: ties do not matter for it."""
+        """The direction of the rounding: "floor", "toward-zero", or "nearest" whichever way ties
+        go.
+        """
         if self.ties in ("floor", "toward-zero"):
             return self.ties
         return "nearest"
 
     def of_ratio(self, ratio: Array) -> Factors:
-        """(multiplier, right_shift), int64 like ``ratio``."""
+        """Return (multiplier, right_shift), int64 in the shape of ``ratio``."""
         pattern = np.asarray(ratio, np.float32).view(np.uint32).astype(np.int64)
         exponent, mantissa = pattern >> 23, pattern & 0x7FFFFF
         right = 127 + self.bits - exponent
@@ -424,7 +439,7 @@ class SignedMultiplier(Rule):
     right_shifts: ClassVar[tuple[int, int]] = (0, 63)
 
     def of_ratio(self, ratio: Array) -> Factors:
-        """(multiplier, right_shift), int64 like ``ratio``."""
+        """Return (multiplier, right_shift), int64 in the shape of ``ratio``."""
         exponent = np.frexp(ratio)[1]
         self._at_most(ratio, exponent <= 15, "below 2**15")
         right = np.minimum(15 - exponent.astype(np.int64), 63)
@@ -442,12 +457,12 @@ class SignedMultiplier(Rule):
 
 @dataclass(frozen=True)
 class LeadingBits(Rule):
-    """The leading 14 bits of the float32 ratio's mantissa plus one, and one rounding right shift,
-    ties to even.
+    """The leading 14 bits of the float32 ratio's mantissa plus one as multiplier, and one rounding
+    right shift, ties to even.
 
-    A mantissa whose bits are all 1 gives 2**15 if the exponent is odd; if it is even the driver
-    computes 2**14. How ties go is not in the driver: to even is taken from a chip of the same
-    family. Source: Mesa's rocket driver, rkt_regcmd.c.
+    If all bits of the mantissa are 1, the multiplier is 2**15 for an odd exponent; for an even
+    exponent the driver computes 2**14. The driver does not show how ties go: "to even" was seen on
+    a chip of the same family. Source: Mesa's rocket driver, rkt_regcmd.c.
 
     >>> [int(n) for n in LeadingBits("14 bits").multiplier(1.0, 0.0053937435, 1.0)]
     [22624, 22]
@@ -460,7 +475,7 @@ class LeadingBits(Rule):
     types: ClassVar[tuple[str, ...]] = ("int8", "uint8")
 
     def of_ratio(self, ratio: Array) -> Factors:
-        """(multiplier, right_shift), int64 like ``ratio``."""
+        """Return (multiplier, right_shift), int64 in the shape of ``ratio``."""
         pattern = np.asarray(ratio, np.float32).view(np.uint32).astype(np.int64)
         exponent, multiplier = pattern >> 23, (pattern >> 9 & 0x7FFF) + 1
         self._at_most(ratio, (exponent > 0) & (exponent <= 141), "a normal float32 below 2**15")
@@ -477,12 +492,12 @@ class LeadingBits(Rule):
 
 @dataclass(frozen=True)
 class TwoSteps(Rule):
-    """A share of each channel with 14 bits of fraction, then one multiplier and right shift for
-    all; both round, ties to even.
+    """A rule of two steps, both rounded, ties to even: first each channel's share with 14 bits of
+    fraction, then one multiplier and right shift for all channels.
 
-    The share is the channel's scale over the largest one; ``multiplier`` holds both, ``share *
-    2**16 + multiplier of all``, as ``split`` takes them apart. Source: open-rknpu,
-    src/open_rknpu/quantization.py, which reports equal outputs on RV1103 boards.
+    The share is the channel's scale divided by the largest scale. ``multiplier`` holds both
+    numbers, ``share * 2**16 + multiplier of all channels``, which ``split`` separates. Source:
+    open-rknpu, src/open_rknpu/quantization.py, which reports equal outputs on RV1103 boards.
 
     >>> by = TwoSteps("two steps")
     >>> [[int(n) for n in one] for one in by.split(by.multiplier(1.0, [0.25, 0.1875], 1.0)[0])]
@@ -495,13 +510,17 @@ class TwoSteps(Rule):
     share_bits: ClassVar[int] = 14
 
     def multiplier(self, input_scale: Any, weight_scale: Any, output_scale: Any) -> Factors:
-        """(share * 2**16 + multiplier of all, right_shift), int64 like ``weight_scale``."""
+        """Return (share * 2**16 + multiplier of all channels, right_shift), int64 in the shape of
+        ``weight_scale``.
+        """
         ratio = ratio_of_scales(input_scale, weight_scale, output_scale, self.order)
         scale = np.asarray(weight_scale, np.float32)
         return self._formed(ratio, scale / scale.max())
 
     def of_ratio(self, ratio: Array) -> Factors:
-        """(share * 2**16 + multiplier of all, right_shift), int64 like ``ratio``."""
+        """Return (share * 2**16 + multiplier of all channels, right_shift), int64 in the shape of
+        ``ratio``.
+        """
         ratio = np.asarray(ratio)
         return self._formed(ratio, (ratio / ratio.max(initial=0)).astype(np.float32))
 
@@ -516,7 +535,7 @@ class TwoSteps(Rule):
 
     @staticmethod
     def split(multiplier: Any) -> Factors:
-        """(share of each channel, multiplier of all)."""
+        """Return (share of each channel, multiplier of all channels)."""
         share, of_all = np.divmod(np.asarray(multiplier, np.int64), 2**16)
         return share, of_all
 
@@ -532,8 +551,8 @@ class TwoSteps(Rule):
         return shift_right(once * of_all, right_shift, "half-even") + zero_point
 
     def max_deviation(self, right_shift: Array) -> Any:
-        # the first step moves a value by half a unit, which the multiplier of all, below 2**15,
-        # carries on
+        # the first step is off by at most half a unit, which the multiplier of all channels, below
+        # 2**15, scales up
         return np.minimum(2.0 ** (14 - np.asarray(right_shift, np.float64)), 0.5)
 
 
@@ -551,7 +570,7 @@ class Short(Rule):
     types: ClassVar[tuple[str, ...]] = ("int16",)
 
     def of_ratio(self, ratio: Array) -> Factors:
-        """(multiplier of 15 bits, right_shift), int64 like ``ratio``."""
+        """Return (multiplier of 15 bits, right_shift), int64 in the shape of ``ratio``."""
         long, right = super().of_ratio(ratio)
         return np.where(long < 0x7FFF0000, (long + 2**15) >> 16, 0x7FFF), right
 
@@ -566,8 +585,8 @@ class Short(Rule):
 class Float(Rule):
     """The accumulator as float32 times the float32 ratio, rounded to a whole number.
 
-    Ties "half-even" or "half-away"; with ``zero_point_first`` the zero point is added in float32
-    before the rounding, which sends ties the other way if it is odd. Source: XNNPACK
+    ``ties`` is "half-even" or "half-away". With ``zero_point_first`` the zero point is added in
+    float32 before the rounding; an odd zero point then sends ties the other way. Source: XNNPACK
     (src/qs8-requantization), QNNPACK's fp32 variants.
     """
 
@@ -579,7 +598,7 @@ class Float(Rule):
     right_shifts: ClassVar[tuple[int, int]] = (0, 0)
 
     def of_ratio(self, ratio: Array) -> Factors:
-        """(ratio, 0), float64."""
+        """Return (ratio, 0): the multiplier is the ratio itself, float64."""
         self._at_most(ratio, ratio <= self.multipliers[1], "up to 2**64")
         return ratio, np.zeros(ratio.shape, np.int64)
 
@@ -627,16 +646,16 @@ class Half(Float):
         )
 
     def max_deviation(self, right_shift: Array) -> Any:
-        return 0.5  # float16 is coarser than any window
+        return 0.5  # float16 is coarser than any margin of float32: every output is recomputed
 
 
 @dataclass(frozen=True)
 class Hybrid(Float):
-    """A real output: the accumulator as float32 times the float32 product of input and weight
-    scale.
+    """A rule with a real output: the accumulator as float32 times the float32 product of input and
+    weight scale.
 
-    The output scale has no part in it.
-    Source: tensorflow/lite/kernels/internal/reference/portable_tensor_utils.cc.
+    The output scale is not used. Source:
+    tensorflow/lite/kernels/internal/reference/portable_tensor_utils.cc.
     """
 
     types: ClassVar[tuple[str, ...]] = ("float32",)
@@ -647,7 +666,7 @@ class Hybrid(Float):
         weight_scale: Any,
         output_scale: Any = 1.0,
     ) -> Factors:
-        """(product of input and weight scale, 0), float64 like ``weight_scale``."""
+        """Return (product of input and weight scale, 0), float64 per ``weight_scale``."""
         return super().multiplier(input_scale, weight_scale, 1.0)
 
     def exact(
@@ -671,7 +690,8 @@ class Hybrid(Float):
         )
 
 
-# Like TensorFlow Lite's, these are named after who showed them: 15 bits on V7 cores, 23 on V8.
+# Bits of the multiplier by family of rules; rules are named after the cores that were seen to use
+# them: 15 bits on V7 cores, 23 on V8.
 FAMILIES = {"vivante-v7": 15, "vivante-v8": 23}
 _KNOWN: tuple[Rule, ...] = (
     DoubleRounding("gemmlowp"),
@@ -695,23 +715,25 @@ _KNOWN: tuple[Rule, ...] = (
     Half("fp16"),
 )
 RULES = {rule.name: rule for rule in _KNOWN}
-# Known by name, but candidates only if asked for: LeadingBits differs from other rules by its
-# multiplier alone, TwoSteps looks at all channels of a layer together.
+# These rules are known by name, but are candidates only if they are asked for: LeadingBits differs
+# from other rules by its multiplier alone, and TwoSteps needs the scales of all channels of a
+# layer.
 _MORE: tuple[Rule, ...] = (
     LeadingBits("rockchip-rk3588:half-even"),
     TwoSteps("rockchip-rv1103:half-even-twice"),
 )
 NAMED = RULES | {rule.name: rule for rule in _MORE}
 _STATED: dict[str, Rule] = {}  # rules of targets, by name: "<target>:..."
-# functions that state the rules of a target, given the name before the colon
+# each function states the rules of a target, given the name before the colon
 _finders: list[Callable[[str], None]] = []
 
 
 def state_rules(of: str, rules: Sequence[Rule]) -> None:
-    """Make the rules of a target known by name; they replace the rules that it stated before.
+    """Make the rules of a target known by name; they replace the rules that the target stated
+    before.
 
-    Raises ValueError for a name that does not begin with the target's and a colon, LookupError for
-    a rule without ``exact``.
+    Raises ValueError for a name that does not begin with the target's name and a colon, LookupError
+    for a rule without ``exact``.
     """
     for by in rules:
         if not isinstance(by, Rule) or not by.name.startswith(f"{of}:"):
@@ -728,12 +750,14 @@ def state_rules(of: str, rules: Sequence[Rule]) -> None:
 
 
 def find_rules_with(finder: Callable[[str], None]) -> None:
-    """Call ``finder`` with the name of a target before a rule of it is looked for."""
+    """Register ``finder``, which is called with the name of a target when one of the target's rules
+    is looked up but not known.
+    """
     _finders.append(finder)
 
 
 def rule(name: str | Rule) -> Rule:
-    """The rule of a name; a rule is returned unchanged.
+    """Return the rule of a name; a rule is returned unchanged.
 
     ``name:P`` is the rule with its ratio of scales formed in another order ("D", "P", "S");
     ``<target>:...`` is a rule that a target states. Raises LookupError with the known names.
@@ -751,12 +775,12 @@ def rule(name: str | Rule) -> Rule:
 
 
 def rule_names() -> tuple[str, ...]:
-    """The names of all rules, also of the targets that were loaded."""
+    """Return the names of all rules, those of the targets that were loaded included."""
     return (*NAMED, *_STATED)
 
 
 def is_rule(name: Any) -> bool:
-    """True if ``rule`` knows a name, or gets a rule.
+    """True for the name of a rule, and for a rule.
 
     >>> is_rule("gemmlowp:P"), is_rule("xnnpack")
     (True, False)
@@ -765,7 +789,9 @@ def is_rule(name: Any) -> bool:
 
 
 def _by_name(name: Any) -> Rule | None:
-    """The rule of a name, None if there is none; a target that the name begins with is asked."""
+    """Return the rule of a name, None if there is none; if the name begins with a target's name,
+    the target is loaded first.
+    """
     if not isinstance(name, str):
         return None
     by = _stated_as(name)
@@ -820,20 +846,21 @@ class Leaky(Rule):
         return np.where(out < 0, out >> self.shift, out) + zero_point
 
     def max_deviation(self, right_shift: Array) -> Any:
-        return 1.0  # no rounding of the real-valued result: every output is asked for
+        return 1.0  # the result is not a rounded real value: every output is recomputed
 
     def real(self, multiplier: Any, right_shift: Any) -> Array:
         return self.by.real(multiplier, right_shift)
 
 
 def half_away(values: Any) -> Array:
-    """Real numbers rounded to whole numbers, ties away from zero; float64, exact for float32 and
-    float64."""
+    """Return real numbers rounded to whole numbers, ties away from zero; float64, exact for float32
+    and float64.
+    """
     values = np.asarray(values, np.float64)
     whole = np.trunc(values)
     return whole + np.where(np.abs(values - whole) >= 0.5, np.sign(values), 0.0)
 
 
 def whole(values: Array) -> Array:
-    """Whole real numbers as int64, cut off at 2**62."""
+    """Return whole real numbers as int64, clamped to 2**62 in size."""
     return values.clip(-(2.0**62), 2.0**62).astype(np.int64)
