@@ -1,4 +1,4 @@
-"""Exact operators: a layer and an input give the output that a named rule demands."""
+"""Exact operators: from a layer and an input, the output that a named rule prescribes."""
 
 from __future__ import annotations
 
@@ -55,27 +55,28 @@ def emulate(
     rule: str | Rule = "tflite-reference",
     saturation: Saturation | None = None,
 ) -> Any:
-    """The output of a layer or a network, bit for bit by the named rule, in the type of ``x``; sums
-    are int32.
+    """Return the output of a layer or a network, bit for bit by the named rule, in the type of
+    ``x``; sums are int32.
 
     ``x`` is ``(H, W, C)`` or ``(N, H, W, C)`` as ``layer.input_shape`` says, in ``layer.dtype``
-    (8-bit layers take int8 and uint8); for ``Conv1D`` ``(..., L, C)``, for ``FullyConnected``
-    ``(..., H, W, C)`` of I elements, else ``(..., I)``; for ``Add`` and an ``Elementwise`` of
-    two a pair, for ``Concat`` the tuple of its tensors, with the same leading axes, any
-    number of them; for an ``Operation`` its tensors with the batch that it states or, if that is
-    1, with another batch or none; for a network of several inputs the tuple of them. A network
-    of several outputs gives a tuple. A layer of float16 takes every number: infinities and NaN
-    go through as IEEE 754 has them.
+    (8-bit layers take int8 and uint8). For ``Conv1D`` it is ``(..., L, C)``; for ``FullyConnected``
+    ``(..., H, W, C)`` with I elements in H, W and C, or ``(..., I)``. It is a pair for ``Add`` and
+    for an ``Elementwise`` of two tensors, and a tuple for ``Concat``: tensors with the same leading
+    axes, any number of these. For an ``Operation`` it is the operator's tensors with the batch that
+    the operator states or, if that batch is 1, with another batch or none. For a network of several
+    inputs it is the tuple of them. A network of several outputs gives a tuple. A layer of float16
+    takes every number: infinities and NaN are treated as in IEEE 754.
 
-    ``rule`` is one of ``npulab.RULES``, or an engine of ``npulab.ENGINES``
-    ("tflite-reference", "tflite-builtin", "xnnpack", "onnxruntime", "onnxruntime:avx2", ...), which
-    selects rules by operator and type, and the way in which products are added; ``npulab.ENGINES``
-    says on which processors each was measured. A target's own rule is ``target.rule``.
-    ``saturation`` says how the products of a quantized layer with weights are added, in place of
-    the engine's own way. A fully connected layer of float32 has two variants of its own,
-    "hybrid-float32:fused" and "hybrid-float32:portable". Raises ValueError if ``x`` does not
-    fit, or an accumulator leaves the rule's register (of sums: int32); LookupError for an unknown
-    rule.
+    ``rule`` is one of ``npulab.RULES``, or an engine of ``npulab.ENGINES`` ("tflite-reference",
+    "tflite-builtin", "xnnpack", "onnxruntime", "onnxruntime:avx2", ...). An engine selects rules by
+    operator and type, and the way in which products are added; ``npulab.ENGINES`` says on which
+    processors each was measured. A target's own rule is ``target.rule``. ``saturation`` says how
+    the products of a quantized layer with weights are added, in place of the engine's own way. A
+    fully connected layer of float32 has two further rules, "hybrid-float32:fused" and
+    "hybrid-float32:portable".
+
+    Raises ValueError if ``x`` does not fit the layer, or if an accumulator is outside of the rule's
+    register (for sums: int32); LookupError for an unknown rule.
     """
     if isinstance(layer, LAYERS):
         return Prepared(layer, rule, keep=False, saturation=saturation)(x)
@@ -93,8 +94,9 @@ def outputs(
     rule: str | Rule = "tflite-reference",
     saturation: Saturation | None = None,
 ) -> list[Array]:
-    """The output of every layer of a network; ``x`` is the input, or the tuple of several
-    inputs."""
+    """Return the output of every layer of a network; ``x`` is the input, or a tuple if there are
+    several inputs.
+    """
     network = _network(network)
     count = len(network.input_shapes)
     if count > 1 and (not isinstance(x, tuple | list) or len(x) != count):
@@ -128,16 +130,17 @@ def _network(layers: Network | Sequence[Layer]) -> Network:
 def prepare(
     layer: Layer, rule: str | Rule = "tflite-reference", fast: bool | None = None
 ) -> Prepared:
-    """A layer made ready to run many times: ``emulate`` with the weights unpacked once.
+    """Return a layer that is prepared for many runs: like ``emulate``, but the weights are unpacked
+    only once.
 
-    ``fast`` uses numba's loops (the extra ``npulab[fast]``), by default if it is installed; they
-    are compiled on first use, once for a machine. The numbers are the same. Raises MissingPackage
-    for ``fast`` without it.
+    ``fast`` uses numba's loops (the extra ``npulab[fast]``), by default if numba is installed; they
+    are compiled at their first use on a machine. The numbers are the same. Raises MissingPackage
+    for ``fast`` without numba.
     """
     _refuse(layer)
     if fast:
         needed("numba", "prepare with fast")
-    # the others have no loop to compile
+    # only layers with weights have a loop to compile
     weighted = isinstance(layer, Conv2D | Conv1D | FullyConnected)
     return Prepared(
         layer, rule, keep=True, fast=weighted and (compiles() if fast is None else fast)
@@ -145,7 +148,7 @@ def prepare(
 
 
 def compiles() -> bool:
-    """True if numba is installed, in a version that works with numpy's."""
+    """True if numba is installed in a version that works with the installed numpy."""
     try:
         from npulab.quant.emulate import jit  # noqa: F401
     except (ImportError, OSError):
@@ -154,7 +157,7 @@ def compiles() -> bool:
 
 
 class Prepared:
-    """A layer and a rule, to be called with inputs."""
+    """A layer and a rule, prepared to be called with inputs."""
 
     def __init__(
         self,
@@ -176,10 +179,10 @@ class Prepared:
         )
         self._idle: list[Scratch] = []  # a free scratch for each thread that calls at the same time
         self._made: dict[np.dtype, Any] = {}
-        self._image: Prepared | None = None  # of a convolution in one dimension
+        self._image: Prepared | None = None  # the 2-D convolution of a ``Conv1D``
 
     def __call__(self, x: Any) -> Array:
-        """The output, in the type of the input; sums are int32."""
+        """Return the output in the type of the input; sums are int32."""
         layer = self.layer
         if isinstance(layer, Operation):
             return operations.batches(layer, x, self.rule)
@@ -236,10 +239,10 @@ class Prepared:
 def accumulate(
     layer: Conv2D | Conv1D | FullyConnected, x: Array, saturation: Saturation | None = None
 ) -> Array:
-    """Accumulators ``(..., C)`` int64 of a quantized layer: ``bias + sum (x - input zero) * (w -
-    weight zero)``.
+    """Return the accumulators ``(..., C)`` int64 of a quantized layer: ``bias + sum (x - input
+    zero) * (w - weight zero)``.
 
-    They are the true sums: nothing wraps, and products saturate only as ``saturation`` says.
+    They are the true sums: nothing wraps, and products saturate only if ``saturation`` says so.
     """
     _refuse(layer, Conv2D, Conv1D, FullyConnected)
     if isinstance(layer, Conv1D):
@@ -260,7 +263,7 @@ def accumulate(
 
 
 def _refuse(layer: Any, *kinds: type) -> None:
-    """Raise ValueError if a layer is not of these kinds, by default any."""
+    """Raise ValueError if a layer is not of one of these kinds, by default of any kind of layer."""
     if not isinstance(layer, kinds or LAYERS):
         raise ValueError(
             f"layer: got {type(layer).__name__}, allowed is a {_names(kinds or LAYERS)}"
@@ -273,7 +276,7 @@ def _names(kinds: Sequence[type]) -> str:
 
 
 def _types(layer: Layer) -> tuple[np.dtype, ...]:
-    """Types that an input may have: layers of 8 bits take either."""
+    """Return the types that an input may have: a layer of 8 bits takes both int8 and uint8."""
     if layer.dtype in ("int8", "uint8"):
         return EIGHT
     return (np.dtype(layer.dtype),)
@@ -284,8 +287,9 @@ def _words(layer: Layer) -> str:
 
 
 def _tensors(layer: Add | Elementwise | Activation | Concat, x: Any) -> tuple[Array, ...]:
-    """The tensors that a layer takes; raises ValueError if they do not fit the layer or each
-    other."""
+    """Return the tensors that a layer takes; raises ValueError if they do not fit the layer or each
+    other.
+    """
     shapes = input_shapes(layer)
     count = len(shapes)
     words = {1: "one tensor", 2: "two tensors"}.get(count, f"{count} tensors")

@@ -1,5 +1,6 @@
-"""Addition of two quantized tensors: each is brought to a common scale, then the sum to the
-output's."""
+"""Addition of two quantized tensors: each input is scaled to a common scale, then the sum is scaled
+to the output's scale.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +26,14 @@ from npulab.quant.rules import (
 )
 
 GEMMLOWP = RULES["gemmlowp"]
-BLOCK = 65_536  # elements at a time
-LEFT = {"int8": 20, "uint8": 20, "int16": 15}  # bits that codes are moved up before they are scaled
+BLOCK = 65_536  # most elements that are added at once
+LEFT = {"int8": 20, "uint8": 20, "int16": 15}  # left shift of codes before they are scaled, in bits
 
 
 class Body(NamedTuple):
-    """The vector body of a kernel: whole groups of ``group`` elements are scaled by ``rule``.
+    """The vector body of a kernel: ``rule`` scales whole groups of ``group`` elements.
 
-    ``bits`` is the width of their sum.
+    ``bits`` is the width of the sum of the two inputs.
     """
 
     rule: Rule
@@ -40,22 +41,24 @@ class Body(NamedTuple):
     bits: int
 
 
-# the rest of the elements, and every other engine, follow gemmlowp (measured: ai-edge-litert 2.3.0,
-# x86)
+# Vector bodies by engine and type. Elements after the last whole group, and all elements in every
+# other engine, are computed by gemmlowp's rule (measured: ai-edge-litert 2.3.0, x86).
 BODIES = {
     ("tflite-builtin", "int8"): Body(SingleRounding("body"), 16, 16),
     ("tflite-builtin", "uint8"): Body(DoubleRounding("body", ties="floor"), 8, 16),
     ("tflite-builtin", "int16"): Body(SingleRounding("body"), 16, 32),
 }
-# an addition that XNNPACK does not take over runs in TFLite's own kernels
+# XNNPACK leaves some additions to TFLite's builtin kernels
 BODIES |= {("xnnpack", dtype): body for (_, dtype), body in BODIES.items()}
 RULED = ("tflite-reference", "tflite-builtin", "xnnpack", "tflite-micro", "gemmlowp")
-HEAVIEST = 255  # weight of the input with the larger scale, where a sum is a convolution
+# weight of the input with the larger scale, if an addition is computed as a convolution
+HEAVIEST = 255
 
 
 class Weights(NamedTuple):
     """An addition as a convolution: ``one * (a - zero) + other * (b - zero) + bias``, in units of
-    the first input's scale * ``scale``; zero is the first input's zero point."""
+    the first input's scale * ``scale``; zero is the first input's zero point.
+    """
 
     one: int
     other: int
@@ -64,7 +67,8 @@ class Weights(NamedTuple):
 
 
 def weighted(layer: Add) -> Weights:
-    """Return the whole-numbered weights of both inputs for engines that have no addition.
+    """Return the addition as a convolution with whole-numbered weights, for engines that have no
+    addition.
 
     >>> weighted(Add((2,), None, QuantParams(0.5, 3), QuantParams(1.0, 5), QuantParams(1.0)))[:3]
     (127, 255, -510)
@@ -82,7 +86,7 @@ def weighted(layer: Add) -> Weights:
 
 
 def away(value: float) -> int:
-    """Round to the nearest whole number, halves away from zero."""
+    """Return the nearest whole number, halves rounded away from zero."""
     return int(math.copysign(math.floor(abs(value) + 0.5), value))
 
 
@@ -95,7 +99,7 @@ def weighs(rule: str | Rule) -> bool:
 
 
 class Addition:
-    """An ``Add`` of whole numbers, prepared for many calls."""
+    """An ``Add`` of codes, prepared for many calls."""
 
     def __init__(self, layer: Add, dtype: np.dtype, rule: str | Rule) -> None:
         eight = dtype.name in ("int8", "uint8")
@@ -103,7 +107,8 @@ class Addition:
         if known.is_rule(rule):
             by = known.rule(rule)
         if isinstance(by, DoubleRounding) and by.ties == GEMMLOWP.ties:
-            rule = GEMMLOWP.name  # the same rounding, by whatever multiplier
+            # every rule with gemmlowp's rounding counts as gemmlowp, whatever its multiplier
+            rule = GEMMLOWP.name
         if not (eight and weighs(rule)) and (not isinstance(rule, str) or rule not in RULED):
             convolved = [f"{family}:{ties}" for family in FAMILIES for ties in ROUNDINGS]
             raise LookupError(
@@ -137,7 +142,7 @@ class Addition:
             )
 
     def __call__(self, pair: tuple[Array, Array]) -> Array:
-        """The sums, in the type of the inputs."""
+        """Return the sums of a pair of tensors, in their type."""
         a, b = (one.reshape(-1) for one in pair)
         out = np.empty(a.shape, self.dtype)
         if self.body is None:
@@ -161,8 +166,8 @@ class Addition:
         return out.reshape(pair[0].shape)
 
     def _tables(self, rule: Rule) -> tuple[Array, Array]:
-        """For each input, the value on the common scale of every code, int64, from the lowest code
-        up.
+        """Return, for each input, the value of every code on the common scale, int64, from the
+        lowest code up.
         """
         codes = np.arange(self.first, int(np.iinfo(self.dtype).max) + 1)
         return tuple(
@@ -218,8 +223,9 @@ def scaled_input(codes: Array, q: QuantParams, layer: Add, dtype: np.dtype, rule
 
 
 def output_multiplier(layer: Add, dtype: np.dtype) -> tuple[Array, Array]:
-    """(multiplier, right_shift) from the common scale to the output's; raises ValueError if their
-    ratio reaches 1."""
+    """Return (multiplier, right_shift) from the common scale to the output's scale; raises
+    ValueError if their ratio is 1 or more.
+    """
     left = LEFT[dtype.name]
     ratio = common_scale(layer) / (2.0**left * single(layer.output_q))
     if ratio >= 1:
@@ -232,7 +238,9 @@ def output_multiplier(layer: Add, dtype: np.dtype) -> tuple[Array, Array]:
 
 
 def fixed_point(layer: Add) -> tuple[int, int, int]:
-    """Return XNNPACK's multiplier of the first input, multiplier of the second, and right shift."""
+    """Return the numbers of XNNPACK's addition: multiplier of the first input, multiplier of the
+    second, right shift.
+    """
     ratios = output_ratios(layer)
     shift = 21 - int(np.frexp(max(ratios))[1])
     one, other = (int(np.rint(ratio * 2.0**shift)) for ratio in ratios)
@@ -240,5 +248,5 @@ def fixed_point(layer: Add) -> tuple[int, int, int]:
 
 
 def wrapped16(values: Array) -> Array:
-    """Return whole numbers modulo 2**16, as a signed 16-bit register holds them."""
+    """Return whole numbers wrapped to 16 bits, as a signed register holds them."""
     return values.astype(np.int16).astype(np.int64)

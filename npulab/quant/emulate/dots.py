@@ -35,10 +35,10 @@ config = needed("numba.core.config", PURPOSE)
 registry = needed("numba.core.registry", PURPOSE)
 extending = needed("numba.extending", PURPOSE)
 
-LANES = 16  # sums of one instruction
+LANES = 16  # sums that one instruction updates
 DEEP = 4  # products that one instruction adds to each sum
-# Rows of a block: with 4 panels, 24 registers of sums, 4 of weights and 1 of codes. More rows
-# lack registers for their addresses.
+# Rows of a block: with 4 panels it needs 24 registers for sums, 4 for weights and 1 for codes. For
+# more rows there are too few registers for their addresses.
 TALL = 6
 INT32 = ir.IntType(32)
 INT64 = ir.IntType(64)
@@ -48,13 +48,13 @@ TOP_BITS = ir.Constant(INT32, 0x80808080)
 
 
 def available() -> bool:
-    """True if numba compiles, and for a processor that has the instruction."""
+    """True if numba can compile, and the processor has the instruction."""
     features = registry.cpu_target.target_context.codegen().magic_tuple()[-1].split(",")
     return not config.DISABLE_JIT and {"+avx512f", "+avx512vnni"} <= set(features)
 
 
 class Products:
-    """Weights ``(depth, columns)`` int8 and a bias, made ready to be multiplied by codes."""
+    """Weights ``(depth, columns)`` int8 and a bias, prepared to be multiplied by codes."""
 
     def __init__(self, weights: Array, bias: Array | int = 0) -> None:
         self.depth, self.columns = weights.shape
@@ -66,7 +66,7 @@ class Products:
     def __call__(self, codes: Array, out: Array) -> Array:
         """Write ``bias + codes @ weights`` to ``out``, int32.
 
-        ``codes`` are int8 ``(n, depth)``. Raises ValueError if either does not fit.
+        ``codes`` are int8 ``(n, depth)``. Raises ValueError if ``codes`` or ``out`` do not fit.
         """
         if codes.dtype != np.int8 or codes.shape[1:] != (self.depth,):
             raise ValueError(
@@ -88,10 +88,10 @@ class Products:
 
 
 def pack(weights: Array) -> Array:
-    """Weights ``(depth, columns)`` as ``(panels, steps, 16, 4)``, zero past the columns.
+    """Return weights ``(depth, columns)`` as ``(panels, steps, 16, 4)``, zero past the last column.
 
-    The last step reads the last four codes of a row, some of them a second time: the weights of
-    codes that an earlier step has read are zero there.
+    The last step reads the last four codes of a row, some of them a second time: it has zero
+    weights for codes that an earlier step has read.
     """
     depth, columns = weights.shape
     panels = -(-columns // LANES)
@@ -109,10 +109,10 @@ def pack(weights: Array) -> Array:
 
 @compiled
 def _product(codes, packed, first, out):  # type: ignore[no-untyped-def]
-    """Blocks of 6 rows by 4, 2 or 1 panels.
+    """Compute a product in blocks of 6 rows by 4, 2 or 1 panels.
 
-    The last block of 6 rows may do some rows a second time; 1 or 2 rows left over, and matrices
-    of fewer than 6 rows, are done row by row.
+    The last block of 6 rows may compute some rows a second time. Matrices of fewer than 6 rows, and
+    1 or 2 rows that are left over, are computed row by row.
     """
     rows = len(out)
     panels = len(packed)
@@ -126,7 +126,7 @@ def _product(codes, packed, first, out):  # type: ignore[no-untyped-def]
             wide = 1
         row = 0
         while row < rows:
-            # the sizes of a block are literals: each pair is compiled to a loop of its own
+            # the sizes of a block are literals, because each pair is compiled to a loop of its own
             if rows >= TALL and rows - row > 2:
                 row = min(row, rows - TALL)
                 if wide == 4:
@@ -147,10 +147,10 @@ def _product(codes, packed, first, out):  # type: ignore[no-untyped-def]
         panel += wide
 
 
-# 9 parameters: an intrinsic of numba takes what its caller writes, and a record would have to be
-# taken apart in IR
+# The function has 9 parameters because an intrinsic of numba takes its caller's arguments one by
+# one; a record would have to be unpacked in IR.
 def _typed_block(typing, tall, wide, row, panel, codes, packed, first, out):  # type: ignore[no-untyped-def]
-    """The intrinsic ``_block``: its signature, and what emits its code."""
+    """Return the signature of the intrinsic ``_block``, and the function that emits its code."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         arrays = []
@@ -167,9 +167,10 @@ _block: Any = extending.intrinsic(prefer_literal=True)(_typed_block)
 
 
 class _Block:
-    """Emits the code of one block; ``arrays`` are codes, packed weights, first sums and output.
+    """A builder of the code of one block; ``arrays`` are codes, packed weights, first sums and
+    output.
 
-    All numbers that the methods take and give are values of IR, except counts and names.
+    All numbers that the methods take and return are values of IR, except counts and names.
     """
 
     def __init__(self, builder: Any, tall: int, wide: int, arrays: list[Any]) -> None:
@@ -182,7 +183,7 @@ class _Block:
         _, self.steps, _, _ = cgutils.unpack_tuple(builder, self.packed.shape)
 
     def emit(self, row: Any, panel: Any) -> None:
-        """The whole block, as the pseudo-code at the top has it."""
+        """Emit the whole block, which the pseudo-code at the top of this file describes."""
         panel_pitch = cgutils.unpack_tuple(self.builder, self.packed.strides)[0]
         panel_starts = self._starts(panel, self.wide, panel_pitch)
         # where each panel's columns begin, in bytes; one list serves the first sums and a row of
@@ -225,7 +226,8 @@ class _Block:
         after = []
         for start, sums in zip(row_starts, before, strict=True):
             four = self._load(self.codes, builder.add(start, at), INT32)
-            # flipped as one number: LLVM 22 hangs on the same xor of vectors
+            # the top bits are flipped in one number, because LLVM 22 hangs on the same xor of
+            # vectors
             codes = self._in_every_lane(builder.xor(four, TOP_BITS))
             added = []
             for phi, bias, panel_weights in zip(sums, biases, weights, strict=True):
@@ -263,7 +265,7 @@ class _Block:
                 builder.call(store, [row_sums[panel], place, INT32(4), inside])
 
     def _starts(self, first: Any, count: int, pitch: Any) -> list[Any]:
-        """Byte offsets of ``count`` rows or panels from ``first``."""
+        """Return the byte offsets of ``count`` rows or panels, beginning with number ``first``."""
         starts = []
         for number in range(count):
             row_or_panel = self.builder.add(first, INT64(number))
@@ -282,7 +284,7 @@ class _Block:
         return self.builder.select(below, a, b)
 
     def _in_every_lane(self, number: Any) -> Any:
-        """A vector that holds an int32 16 times."""
+        """Return a vector that holds an int32 16 times."""
         undefined = ir.Constant(VECTOR, ir.Undefined)
         lane = self.builder.insert_element(undefined, number, INT32(0))
         return self.builder.shuffle_vector(lane, lane, ir.Constant(VECTOR, [0] * LANES))

@@ -1,10 +1,10 @@
 """float16 layers without sums over windows: element by element, by table, or concatenated.
 
 Under rule "fp16" an element is computed exactly and rounded once; under the rules of TensorFlow
-Lite's kernels every operation is one of float32, and the last result is rounded to float16. NaN
-and infinities go through as IEEE 754 has them: infinity less infinity, and 0 times infinity, are
-NaN; a maximum or minimum with a NaN is NaN, and +0 is more than -0 for it; every NaN that comes out
-is 0x7E00.
+Lite's kernels every operation is one of float32, and the last result is rounded to float16. NaN and
+infinities are treated as in IEEE 754: infinity minus infinity, and 0 times infinity, are NaN. A
+maximum or minimum with a NaN is NaN, and +0 counts as more than -0. Every NaN in the output is
+0x7E00.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from npulab.quant.emulate.engines import REAL
 from npulab.quant.floats import Near, halves, nearest_half
 from npulab.quant.layers import Activation, Concat, Elementwise
 
-BLOCK = 65_536  # elements at a time
+BLOCK = 65_536  # most elements that are computed at once
 
 
 def elementwise(layer: Elementwise, tensors: tuple[Array, ...], exact: bool) -> Array:
-    """Output float16 ``(..., C)`` of one tensor or two, with the same leading axes; every NaN is
-    0x7E00."""
+    """Return the output float16 ``(..., C)`` of one tensor, or of two with the same leading axes;
+    every NaN is 0x7E00.
+    """
     shape = np.broadcast_shapes(*(tensor.shape for tensor in tensors))
     channels = shape[-1]
     kind: type[np.floating] = np.float32
@@ -55,7 +56,7 @@ def _formula(layer: Elementwise, sources: list[Near]) -> Near:
     near = _times(near, layer.scale)
     if np.all(np.equal(layer.bias, 0)):
         return near
-    # -0 adds nothing, not even to a -0
+    # a bias of 0 is added as -0, which leaves every number as it is, a -0 too
     return near + np.where(np.equal(layer.bias, 0), -0.0, layer.bias)
 
 
@@ -66,7 +67,7 @@ def _times(near: Near, by: Array | float) -> Near:
 
 
 def _operated(kind: str, near: Near, others: list[Near]) -> Near:
-    """``a op b``; ``others`` has b if the kind of layer takes one."""
+    """Return ``a op b``; ``others`` holds b if the kind of layer takes two tensors."""
     if kind == "copy":
         return near
     if kind == "abs":
@@ -80,7 +81,7 @@ def _operated(kind: str, near: Near, others: list[Near]) -> Near:
         return near + b
     if kind == "subtract":
         return near + -b
-    # the tail of one product is exact, and distinguishes numbers that are equal but for it
+    # the tail of one product is exact, and decides between numbers whose values are equal
     if kind == "maximum":
         tied = (near.tail > 0) | ((near.tail == 0) & np.signbit(b))
         first = a > b
@@ -92,8 +93,9 @@ def _operated(kind: str, near: Near, others: list[Near]) -> Near:
 
 
 def activation(layer: Activation, x: Array, exact: bool) -> Array:
-    """Output float16 ``(..., C)``: the number that the table holds for each code, NaNs too; a
-    prescale makes every NaN 0x7E00."""
+    """Return the output float16 ``(..., C)``: the table's number for each code, codes of NaN
+    included; a prescale makes every NaN 0x7E00.
+    """
     if np.any(layer.prescale != 1):
         scaled = Elementwise("copy", layer.input_shape, prescale=layer.prescale)
         x = elementwise(scaled, (x,), exact)
@@ -101,21 +103,21 @@ def activation(layer: Activation, x: Array, exact: bool) -> Array:
 
 
 def concat(layer: Concat, tensors: tuple[Array, ...]) -> Array:
-    """The tensors next to each other along an axis, bit for bit."""
+    """Return the tensors next to each other along an axis, bit for bit."""
     return np.concatenate(tensors, layer.axis - len(layer.output_shape))
 
 
 def element(
     layer: Elementwise, elements: tuple[Any, ...], channel: int, exact: bool = True
 ) -> np.float16:
-    """Return one element of the output: computed exactly and rounded once, or step by step in
-    float32.
+    """Return one element of the output: computed exactly and rounded once if ``exact``, else step
+    by step in float32.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         if not exact:
             return _half(_in_arithmetic(layer, elements, channel, np.float32))
         value = _in_arithmetic(layer, elements, channel, _whole)
-        # an exact zero has no sign: float arithmetic gives it
+        # an exact zero has no sign, which is taken from float arithmetic
         if value == 0:
             zero = _in_arithmetic(layer, elements, channel, float)
             return np.float16(0 if zero else zero)
@@ -125,7 +127,7 @@ def element(
 
 
 def _half(value: Any) -> np.float16:
-    """A float as float16; every NaN becomes 0x7E00."""
+    """Return a float as float16; every NaN becomes 0x7E00."""
     if np.isnan(value):
         return np.float16(np.nan)
     return np.float16(value)
@@ -141,7 +143,9 @@ def _whole(number: float) -> Fraction | float:
 def _in_arithmetic(
     layer: Elementwise, elements: tuple[Any, ...], channel: int, number: Callable[[float], Any]
 ) -> Any:
-    """``(prescale * a op b) * scale + bias``, clamped, in the arithmetic of a type of number."""
+    """Return ``(prescale * a op b) * scale + bias``, clamped, computed in the type to which
+    ``number`` converts.
+    """
     operands = [number(float(value)) for value in elements]
     prescale = _of_channel(layer, layer.prescale, channel)
     if prescale != 1:
@@ -167,7 +171,7 @@ def _of_channel(layer: Elementwise, values: Any, channel: int) -> float:
 
 
 def _larger(a: Any, b: Any) -> Any:
-    """Return the larger of two numbers; a NaN if either is one, and +0 for +0 and -0."""
+    """Return the larger of two numbers; NaN if either is NaN, and +0 for +0 and -0."""
     if a != a:
         return a
     if b != b or b > a:

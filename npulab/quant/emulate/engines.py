@@ -24,11 +24,11 @@ HERE = Path(__file__).parent
 
 
 class Row(NamedTuple):
-    """``engine`` computes ``op`` of input ``type`` by ``rule``; a blank column fits
-    everything.
+    """A row of the table: ``engine`` computes ``op`` for an input of ``type`` by ``rule``; a blank
+    column fits everything.
 
-    ``tail``: the channels past the last whole ``vector`` follow another rule, which forms the same
-    multiplier.
+    With a ``tail``, the channels after the last whole group of ``vector`` channels use that rule,
+    which forms the same multiplier.
     """
 
     engine: str
@@ -40,7 +40,7 @@ class Row(NamedTuple):
     vector: int = 1
 
 
-# The first row that fits holds. The letter is the order of scales.
+# The first row that fits is used. The letter after a rule's name is the order of scales.
 TABLE = tuple(
     Row(
         row["engine"],
@@ -53,7 +53,7 @@ TABLE = tuple(
     )
     for row in read_table(HERE / "engine_rules.csv")
 )
-# what each engine was measured with, and on which x86 processors
+# by engine, the release with which it was measured, and the x86 processors
 ENGINES = {row["engine"]: row["measured"] for row in read_table(HERE / "engines.csv")}
 NAMES = tuple(ENGINES)
 
@@ -62,7 +62,8 @@ class Accumulation(NamedTuple):
     """``engine`` adds the products of ``op`` with saturation, if input and weights have these
     types.
 
-    ``copies``: for a depthwise convolution, the fewest output channels made of one input channel.
+    ``copies`` is the fewest output channels per input channel of a depthwise convolution for which
+    this is so.
     """
 
     engine: str
@@ -73,8 +74,9 @@ class Accumulation(NamedTuple):
     copies: int = 1
 
 
-# Every other combination of engine, operator and types adds exactly.  onnxruntime runs a depthwise
-# convolution with one output per channel by other loops, which are exact.
+# Combinations of engine, operator and types that saturate; every other combination adds exactly.
+# onnxruntime runs a depthwise convolution with one output per channel by other loops, which are
+# exact.
 SATURATING = tuple(
     Accumulation(row["engine"], row["op"], row["input"], row["weights"], copies=int(row["copies"]))
     for row in read_table(HERE / "saturating.csv")
@@ -84,11 +86,11 @@ Parts = tuple[tuple[Rule, int, int], ...]
 
 
 def parts(name: str | Rule, op: str, dtype: str, scales: str, channels: int) -> Parts:
-    """Return what the name of a rule or an engine means for an operator: (rule, first channel, end)
-    parts.
+    """Return the rules that the name of a rule or an engine stands for with an operator, as parts
+    (rule, first channel, end channel).
 
     ``op`` is "conv", "depthwise" or "fully_connected", ``dtype`` the input's type, ``scales``
-    "tensor" or "channel". Raises LookupError for an unknown name, with the known names.
+    "tensor" or "channel". Raises LookupError for an unknown name; its text has the known names.
 
     >>> for by, first, end in parts("tflite-builtin", "depthwise", "int8", "channel", 20):
     ...     print(by.name, first, end)
@@ -119,15 +121,16 @@ def parts(name: str | Rule, op: str, dtype: str, scales: str, channels: int) -> 
 
 def _row_rule(name: str, dtype: str) -> Rule:
     by = rule(name)
-    # sums of int16 codes have 64 bits, and a multiplier of 15 bits leaves 48 of them
+    # sums of int16 codes are 64 bits wide; times a multiplier of 15 bits, only sums of 48 bits fit
     if dtype == "int16":
         by = replace(by, register=48)
     return by
 
 
 def saturation_of(layer: Weighted, dtype: np.dtype, name: str | Rule) -> Saturation | None:
-    """How a rule or an engine saturates the products of a layer, given the type of its input; None
-    if it adds exactly."""
+    """Return how a rule or an engine saturates the products of a layer with an input of ``dtype``;
+    None if it adds them exactly.
+    """
     copies = 1
     if layer.op == "depthwise":
         copies = layer.output_shape[-1] // layer.input_shape[-1]
@@ -138,9 +141,10 @@ def saturation_of(layer: Weighted, dtype: np.dtype, name: str | Rule) -> Saturat
 
 
 def parts_of(layer: Weighted, dtype: np.dtype, name: str | Rule) -> Parts:
-    """The rules that a name of a rule or an engine means for a layer and the type of its input.
+    """Return the rules that the name of a rule or an engine stands for with a layer and the type of
+    its input.
 
-    Raises LookupError as ``parts``, ValueError for a rule that has no outputs of this type.
+    Raises LookupError as ``parts`` does, ValueError for a rule that has no outputs of this type.
     """
     if per_channel(layer.weight_q.scale):
         scales = "channel"
@@ -162,8 +166,8 @@ def parts_of(layer: Weighted, dtype: np.dtype, name: str | Rule) -> Parts:
 
 
 def multipliers(layer: Weighted, by: Rule, first: int, end: int) -> Factors:
-    """Return (multiplier, right_shift) of some channels of a layer by a rule, each ``(end -
-    first,)``.
+    """Return (multiplier, right_shift) by a rule for the channels ``first`` to ``end - 1`` of a
+    layer, each ``(end - first,)``.
     """
     scale = layer.weight_q.scale
     mine = scale
@@ -183,9 +187,11 @@ REAL: dict[str | None, tuple[float, float]] = {
 
 
 def delegated(layer: Layer, dtype: Any) -> bool:
-    """True if TensorFlow Lite gives a quantized layer to XNNPACK; builtin kernels run the rest.
+    """True if TensorFlow Lite leaves a quantized layer to XNNPACK; builtin kernels run all other
+    layers.
 
-    A minimum is not an operator of either: our models clamp it by a maximum over single elements.
+    Neither has an operator for a minimum: our models compute it from complements, and clamp it by a
+    maximum over single elements, which XNNPACK runs.
     """
     if np.dtype(dtype).itemsize > 1:
         return False
@@ -199,7 +205,7 @@ def delegated(layer: Layer, dtype: Any) -> bool:
 
 
 def output_ratios(layer: Add) -> list[float]:
-    """Return the ratio of each input's scale to the output's, float32."""
+    """Return the ratio of each input's scale to the output's scale, float32."""
     a, b, c = (
         np.asarray(q.scale, np.float32) for q in (layer.input_q, layer.other_q, layer.output_q)
     )
@@ -207,7 +213,7 @@ def output_ratios(layer: Add) -> list[float]:
 
 
 def clamp_range(layer: Layer, dtype: Any, rule: str | Rule = "tflite-reference") -> tuple[int, int]:
-    """Lowest and highest output code: the type's range, narrowed by the activation."""
+    """Return the lowest and highest output code: the type's range, narrowed by the activation."""
     info = np.iinfo(dtype)
     low, high = activation_codes(layer, dtype, rule)
     return int(np.clip(low, info.min, info.max)), int(np.clip(high, info.min, info.max))
@@ -216,8 +222,8 @@ def clamp_range(layer: Layer, dtype: Any, rule: str | Rule = "tflite-reference")
 def activation_codes(
     layer: Layer, dtype: Any, rule: str | Rule = "tflite-reference"
 ) -> tuple[float, float]:
-    """Codes of the activation's bounds, also past the range of the type; infinite if there is no
-    bound.
+    """Return the codes of the activation's bounds, which may lie outside of the type's range;
+    infinite if there is no bound.
 
     A bound is ``zero_point + round(real / scale)``, ties away from zero; XNNPACK adds the zero
     point in float32 and rounds ties to even.

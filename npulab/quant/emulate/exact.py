@@ -1,8 +1,8 @@
-"""float16 sums over windows that are taken exactly and rounded once: rule "fp16".
+"""float16 sums over windows, computed exactly and rounded once: rule "fp16".
 
-float64 holds most sums exactly. If it may not hold a sum, the sum has a bound of its error, and
-the few outputs that the bound leaves open are computed again in whole numbers. A sum that is
-exactly zero is +0; NaN and infinities go through as IEEE 754 has them.
+float64 holds most sums exactly. Any other sum has a bound of its error, and the few outputs that
+the bound leaves undecided are computed again in whole numbers. A sum of exactly zero is +0; NaN and
+infinities are treated as in IEEE 754.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from npulab.quant.emulate.sliding import windows
 from npulab.quant.floats import Near, halves, nearest_half
 from npulab.quant.layers import Conv2D, FullyConnected, Pool2D, Weighted
 
-ELEMENTS = 65_536  # of windows that are laid out at a time
+ELEMENTS = 65_536  # most elements of windows that are laid out at once
 UNITS = 2**24  # every float16 number is a multiple of 1 / UNITS
 EXACT = 2.0**53
-MOST = 2**22  # elements of a window whose sum, in UNITS, 64 bits hold
+MOST = 2**22  # most elements of a window for which 64 bits hold the sum in units of 1 / UNITS
 Bounds = tuple[float, float]
 
 
 def summed(layer: Weighted | Pool2D, given: Array, bounds: Bounds) -> Array:
-    """Output ``(N, H, W, C)`` float16 of images ``(N, H, W, C)`` float16, of a layer with weights
-    or an average.
+    """Return the output ``(N, H, W, C)`` float16 of images ``(N, H, W, C)`` float16, for a layer
+    with weights or an average.
 
     Raises ValueError for an average of windows of more than 2**22 elements.
     """
@@ -62,8 +62,8 @@ def columns(layer: Conv2D, image: Array) -> Iterator[Array]:
 
 
 class HalfWeights:
-    """Weights ``(K, O)`` and bias ``(O,)`` of float16, kept as float64 to be multiplied with many
-    rows.
+    """Weights ``(K, O)`` and bias ``(O,)`` of float16, kept as float64 too, to be multiplied with
+    many rows.
     """
 
     def __init__(self, weights: Array, bias: Array) -> None:
@@ -79,11 +79,14 @@ class HalfWeights:
 
 
 def dense(rows: Array, ready: HalfWeights, bounds: Bounds) -> Array:
-    """Sums ``(rows, O)`` float16 of rows ``(rows, K)`` times weights, plus bias, within bounds."""
+    """Return the sums ``(rows, O)`` float16 of rows ``(rows, K)`` times weights, plus bias, clamped
+    to ``bounds``.
+    """
     x = rows.astype(np.float64)
     total = x @ ready.weights + ready.bias
     error: Array | float = 0.0
-    # every partial sum is a multiple of the unit, and at most this many units large
+    # every partial sum is a multiple of the unit, so that float64 holds it exactly up to EXACT
+    # units
     unit = min(_unit(rows) * ready.unit, ready.bias_unit) / UNITS**2
     finite = np.where(np.isfinite(x), np.abs(x), 0)
     if finite.max(initial=0) * ready.most + ready.most_bias >= unit * EXACT:
@@ -99,8 +102,9 @@ def dense(rows: Array, ready: HalfWeights, bounds: Bounds) -> Array:
 
 
 def depthwise(every: Array, weights: Array, bias: Array, bounds: Bounds) -> Array:
-    """Sums ``(H, W, O)`` float16 of windows ``(H, W, C, kernel_h, kernel_w)`` times weights
-    ``(kernel_h, kernel_w, O)``, plus bias, within bounds."""
+    """Return the sums ``(H, W, O)`` float16 of windows ``(H, W, C, kernel_h, kernel_w)`` times
+    weights ``(kernel_h, kernel_w, O)``, plus bias, clamped to ``bounds``.
+    """
     height, width, channels = every.shape[:3]
     copies = weights.shape[2] // channels
     near = Near(np.broadcast_to(bias.astype(np.float64), (height, width, len(bias))))
@@ -118,7 +122,9 @@ def depthwise(every: Array, weights: Array, bias: Array, bounds: Bounds) -> Arra
 def in_whole_numbers(
     x: Iterable[np.float16], weights: Iterable[np.float16], bias: np.float16, bounds: Bounds
 ) -> np.float16:
-    """A sum of products and a bias, exact until the one rounding."""
+    """Return a sum of products plus a bias, computed exactly, clamped to ``bounds`` and rounded
+    once.
+    """
     units = 0
     for number, weight in zip(x, weights, strict=True):
         units += int(float(number) * UNITS) * int(float(weight) * UNITS)
@@ -132,7 +138,7 @@ def in_whole_numbers(
 
 
 def average(layer: Pool2D, images: Array, bounds: Bounds) -> Array:
-    """Means ``(N, H, W, C)`` float16 of the elements of each window that lie in the image."""
+    """Return the means ``(N, H, W, C)`` float16 of each window's elements that lie in the image."""
     if math.prod(layer.kernel) > MOST:
         raise ValueError(
             f"kernel: got {layer.kernel}, allowed with rule fp16 is a kernel of at most {MOST} "
@@ -150,8 +156,8 @@ def _mean(layer: Pool2D, image: Array) -> Array:
     # eighths of a unit in two steps: eight times the largest total does not fit into 64 bits
     whole, rest = np.divmod(np.abs(total), count)
     eighths, rest = np.divmod(8 * rest, count)
-    # half of an eighth stands for all that lies between two eighths of a unit: rounding does not
-    # look at smaller differences
+    # any remainder between two eighths of a unit is replaced by half of an eighth: a smaller
+    # difference does not change the rounding
     means = np.sign(total) * (whole + (eighths + 0.5 * (rest > 0)) / 8) / UNITS
     if finite.all():
         return means
@@ -160,12 +166,14 @@ def _mean(layer: Pool2D, image: Array) -> Array:
 
 
 def _never(place: tuple[int, ...]) -> np.float16:
-    """Stand in for the exact computation of a mean; never called, as a mean has no error."""
+    """Stand in for the exact computation of a mean; never called, because a mean has no error."""
     raise AssertionError(place)
 
 
 def _unit(values: Array) -> int:
-    """Return the lowest set bit of any of the numbers, in 1 / UNITS; that of 2**16 if all are 0."""
+    """Return the lowest bit that is set in any of the numbers, in units of 1 / UNITS; 2**40 if all
+    are 0.
+    """
     whole = (np.where(np.isfinite(values), values, 0).astype(np.float64) * UNITS).astype(np.int64)
     every = int(np.bitwise_or.reduce(whole, axis=None)) or 2**40
     return every & -every

@@ -1,8 +1,9 @@
-"""Loops compiled by numba (the extra ``npulab[fast]``): one pass where numpy takes many.
+"""Loops compiled by numba (the extra ``npulab[fast]``): one pass over the data where numpy needs
+many.
 
-They give the numbers that ``quant.Requantizer`` and ``sums.Depthwise`` give; the tests compare
-them.  The machine code that numba keeps on disk holds the constants of ``quant``, and is only made
-anew when this file changes.
+They give the numbers that ``quant.Requantizer`` and ``sums.Depthwise`` give; tests compare them.
+numba keeps machine code on disk, which contains the constants of ``quant`` and is only compiled
+again when this file changes.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from npulab.support.extras import needed
 numba = needed("numba", "compiling loops")
 
 MODES = {name: number for number, name in enumerate(ROUNDINGS)}
-# What to take off a value, downward and toward zero, so that rounding it to nearest rounds it in
-# a direction.
+# Amounts (downward, toward zero) by which a value is moved, so that rounding to nearest then gives
+# the named direction.
 FURTHER = {"nearest": (0.0, 0.0), "floor": (0.5, 0.0), "toward-zero": (0.0, 0.5)}
 
 
 def compiled(loop: Any) -> Any:
-    """The loop as machine code, kept on disk if there is a place for it."""
+    """Return the loop as machine code, which is kept on disk if there is a place for it."""
     try:
         return numba.njit(cache=True, nogil=True)(loop)
     except RuntimeError:
@@ -41,7 +42,7 @@ def compiled(loop: Any) -> Any:
 
 
 class Scaling(NamedTuple):
-    """float32 arithmetic of a row: ``(sum + bias) * factor``, then clamped to codes."""
+    """The float32 arithmetic of a row: ``(sum + bias) * factor``, then clamped to codes."""
 
     bias: Array
     factor: Array
@@ -51,7 +52,9 @@ class Scaling(NamedTuple):
 
 
 class Direction(NamedTuple):
-    """What an estimate rounds to, and how near to a boundary it asks the rule."""
+    """The rounding of an estimate (``down`` and ``inward`` are taken off before it), and the limit
+    beyond which the rule itself is computed.
+    """
 
     down: np.float32
     inward: np.float32
@@ -69,10 +72,11 @@ class Shifts(NamedTuple):
 
 
 class Rows:
-    """A rule made ready for rows of sums: float32 without bias, or int32 with it and a bias of 0.
+    """A rule prepared for rows of sums: float32 sums without the bias, or int32 sums with the bias
+    and a ``bias`` of 0.
 
-    An int32 as float32 is off by 2**-24 of its size, which the margin of ``Requantizer`` covers.
-    ``usable`` is False for rules that no loop here computes.
+    An int32 as float32 is off by at most 2**-24 of its size, which the margin of ``Requantizer``
+    covers. ``usable`` is False for rules that no loop here computes.
     """
 
     def __init__(self, ready: Requantizer, bias: Array) -> None:
@@ -80,7 +84,7 @@ class Rows:
         self.scaling = Scaling(
             bias, ready.factor, np.int32(ready.zero_point), ready.low, ready.high
         )
-        # if float32 arithmetic is the rule itself: whether it adds the zero point before rounding
+        # a rule that is itself float32 arithmetic may add the zero point before rounding
         self.zero_point_first = isinstance(by, Float) and by.zero_point_first
         self.shifts = None
         if not ready.plain:
@@ -99,7 +103,9 @@ class Rows:
 
 
 def _shifts(ready: Requantizer) -> Shifts | None:
-    """The rule as a product and two shifts; None if it is not one, or 64 bits cannot hold it."""
+    """Return the rule as a product and two shifts; None if the rule has another form, or 64 bits
+    cannot hold it.
+    """
     by = ready.parts[0][0]
     right = ready.right_shift
     if len(ready.parts) > 1 or not right.size or right.min() < 0:
@@ -108,7 +114,7 @@ def _shifts(ready: Requantizer) -> Shifts | None:
         return None
     half_up = MODES["half-up"]
     none = np.zeros_like(right)
-    # a subclass with an ``exact`` of its own is another rule
+    # a subclass that defines its own ``exact`` is another rule
     exact = type(by).exact
     if isinstance(by, DoubleRounding) and exact is DoubleRounding.exact:
         return Shifts(ready.multiplier, none + 31, right, half_up, MODES[by.ties])
@@ -120,11 +126,11 @@ def _shifts(ready: Requantizer) -> Shifts | None:
     return Shifts(ready.multiplier, right + by.fraction_bits, none, MODES[by.ties], 0)
 
 
-# 8 to 15 parameters in the next four.  Named tuples instead cost 2 microseconds more at each call
-# from Python (2.9 for 1.1), and made loops over rows of 3,584 sums 1.24 to 1.5 times slower.
+# The next four functions have 8 to 15 parameters each. With named tuples a call from Python took
+# 2.9 instead of 1.1 microseconds, and loops over rows of 3,584 sums were 1.24 to 1.5 times slower.
 @compiled
 def _plain_rows(sums, bias, factor, zero, low, high, zero_point_first, out):  # type: ignore[no-untyped-def]
-    """Codes if float32 arithmetic is the rule itself."""
+    """Write codes of rows of sums for rules that are themselves float32 arithmetic."""
     before = np.float32(0)
     after = zero
     if zero_point_first:
@@ -161,12 +167,14 @@ def _requantized_rows(  # type: ignore[no-untyped-def]
     second_mode,
     out,
 ):
-    """Codes of a rule in whole numbers, computed only where float32 cannot decide."""
+    """Write codes of rows of sums for a rule in whole numbers, which is computed only where float32
+    cannot decide.
+    """
     columns = sums.shape[1]
     channels = multiplier.size
     low_f = np.float32(low - zero)
     high_f = np.float32(high - zero)
-    # flags of a row, eight looked at together: few places are near a boundary
+    # flags of a row, which are tested eight at a time, because few values are near a boundary
     near = np.zeros((columns + 7) // 8 * 8, np.uint8)
     eights = near.view(np.uint64)
     for row in range(len(sums)):
@@ -184,7 +192,7 @@ def _requantized_rows(  # type: ignore[no-untyped-def]
 
 @compiled
 def _estimate(sums, bias, factor, limit, down, inward, zero, low, high, out, near):  # type: ignore[no-untyped-def]
-    """Codes decided in float32, and where a value is near a boundary; as in ``Requantizer``."""
+    """Write codes decided in float32, and mark values near a boundary, as ``Requantizer`` does."""
     for k in range(sums.size):
         scaled = (np.float32(sums[k]) + bias[k]) * factor[k]
         scaled -= down + (inward if scaled >= 0 else -inward)
@@ -196,7 +204,7 @@ def _estimate(sums, bias, factor, limit, down, inward, zero, low, high, out, nea
 
 @compiled
 def _shifted(value, shift, mode):  # type: ignore[no-untyped-def]
-    """``quant.shift_right`` of one number; the modes are ``MODES``."""
+    """Return one number shifted as by ``quant.shift_right``; ``mode`` is a number of ``MODES``."""
     if shift == 0:
         return value
     half = HALVES[shift]
@@ -214,10 +222,10 @@ def _shifted(value, shift, mode):  # type: ignore[no-untyped-def]
 
 @compiled
 def depthwise(image, weights, dilation, stride, channels, out):  # type: ignore[no-untyped-def]
-    """Sums ``(rows, run)`` of an image ``(lines, phases, columns * C)`` of codes times weights
-    ``(kernel_h, kernel_w, run)``.
+    """Write the sums ``(rows, run)`` of an image ``(lines, phases, columns * C)`` of codes times
+    weights ``(kernel_h, kernel_w, run)``.
 
-    Three taps a pass: each pass reads and writes the sums once.
+    Three taps are added per pass, because each pass reads and writes the sums once.
     """
     height, width, run = weights.shape
     down, right = stride

@@ -1,8 +1,8 @@
 """Operators without weights as TensorFlow Lite's reference kernels compute them.
 
-Codes go through tables, or through gemmlowp's fixed-point arithmetic; float32 values through
-float32 arithmetic. Sources: tensorflow/lite/kernels/internal/reference and the Prepare functions
-of tensorflow/lite/kernels, of the release that ``npulab.ENGINES`` names.
+Codes are computed by tables or by gemmlowp's fixed-point arithmetic, float32 values by float32
+arithmetic. Sources: tensorflow/lite/kernels/internal/reference and the Prepare functions of
+tensorflow/lite/kernels, of the release that ``npulab.ENGINES`` names.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from npulab.quant.rules import QUANTIZED, RULES, Rule, half_away, shift_right
 
 GEMMLOWP = RULES["gemmlowp"]
 Tensors = Sequence[Array]
-SOFTMAX_BITS = 5  # integer bits of a difference
-SUM_BITS = 12  # integer bits of a sum of exponentials
-LEFT = {"int8": 20, "uint8": 20, "int16": 15}  # bits that codes are moved up before they are scaled
-RESIZE = 2**10  # parts of a pixel
+SOFTMAX_BITS = 5  # integer bits of a difference of codes in the softmax
+SUM_BITS = 12  # integer bits of the softmax's sum of exponentials
+LEFT = {"int8": 20, "uint8": 20, "int16": 15}  # left shift of codes before they are scaled, in bits
+RESIZE = 2**10  # parts into which a resize divides a pixel
 
 
 def batches(layer: Operation, x: Any, rule: str | Rule) -> Array:
-    """The output for tensors in the shapes that the layer states.
+    """Return the output for tensors in the shapes that the layer states.
 
-    If all of them state a batch of 1, the tensors may have another batch or none, and the output
-    has the same. Raises LookupError for a rule that the operator is not known under, ValueError
-    for tensors that do not fit.
+    If all of these shapes have a batch of 1, the tensors may have another batch or none, and the
+    output then has that batch or none too. Raises LookupError for a rule under which the operator
+    is not known, ValueError for tensors that do not fit.
     """
     known = RULED[layer.kind]
     if known and rule not in known:
@@ -63,7 +63,7 @@ def batches(layer: Operation, x: Any, rule: str | Rule) -> Array:
 
 
 def _images(given: Tensors, stated: Sequence[Placeholder], single: bool) -> list[Tensors] | None:
-    """The tensors image by image, in the stated shapes; None if they do not fit."""
+    """Return the tensors image by image, in the stated shapes; None if they do not fit."""
     images = []
     for x, part in zip(given, stated, strict=True):
         count, rest = divmod(x.size, math.prod(part.shape))
@@ -88,7 +88,9 @@ def _with_constants(layer: Operation, moving: Tensors) -> list[Array]:
 
 
 def operate(layer: Operation, tensors: Tensors) -> Array:
-    """The output, of tensors in the shapes that the layer states, constants among them."""
+    """Return the output for all tensors of the operator, constants included, in the shapes that the
+    layer states.
+    """
     output = np.ascontiguousarray(KERNELS[layer.kind](layer, tensors))
     return output.reshape(layer.output.shape).astype(layer.output.dtype, copy=False)
 
@@ -104,7 +106,9 @@ def _codes_of(dtype: str) -> tuple[int, int]:
 
 
 def _as_codes(values: Array, layer: Operation) -> Array:
-    """Whole numbers of output units as codes, clamped to the type of the output."""
+    """Return whole numbers of output steps as codes: moved by the zero point, clamped to the type
+    of the output.
+    """
     low, high = _codes_of(layer.dtype)
     return (values + layer.output.q.zero_point).clip(low, high)
 
@@ -112,7 +116,7 @@ def _as_codes(values: Array, layer: Operation) -> Array:
 def _requantized(
     values: Array, ratio: np.floating | float, layer: Operation, activation: str | None
 ) -> Array:
-    """Codes of whole numbers times a ratio, clamped to the type and to an activation."""
+    """Return codes for whole numbers times a ratio, clamped to the type and to the activation."""
     codes = _times(values, ratio, layer.output.q.zero_point)
     low, high = _codes_of(layer.dtype)
     first, last = REAL[activation]
@@ -126,7 +130,9 @@ def _requantized(
 
 
 def _clamped(values: Array, layer: Operation, activation: str | None) -> Array:
-    """Real numbers clamped to an activation; whole numbers that are not codes have none."""
+    """Return real numbers clamped to the activation; whole numbers that are not codes are not
+    clamped.
+    """
     low, high = REAL[activation]
     if layer.dtype != "float32":
         return values
@@ -134,13 +140,13 @@ def _clamped(values: Array, layer: Operation, activation: str | None) -> Array:
 
 
 def _times(values: Array, ratio: np.floating | float, zero_point: int = 0) -> Array:
-    """Whole numbers times a ratio of scales, as a multiplier of 31 bits has it."""
+    """Return whole numbers times a ratio of scales, computed with a multiplier of 31 bits."""
     multiplier, right_shift = _multiplier(ratio)
     return GEMMLOWP.exact(values, multiplier, right_shift, zero_point)
 
 
 def _multiplier(ratio: np.floating | float) -> tuple[int, int]:
-    """(multiplier of 31 bits, right shift)."""
+    """Return (multiplier of 31 bits, right shift) for a ratio."""
     multiplier, right_shift = GEMMLOWP.of_ratio(np.asarray(ratio, np.float64))
     return int(multiplier), int(right_shift)
 
@@ -150,7 +156,7 @@ def _centred(x: Array, part: Placeholder) -> Array:
 
 
 def _whole_numbers(constant: Array) -> list[int]:
-    """A constant tensor of axes, sizes or places as a plain list."""
+    """Return a constant tensor of axes, sizes or positions as a plain list."""
     return np.asarray(constant).ravel().tolist()
 
 
@@ -213,7 +219,8 @@ def _leaky(layer: Operation, tensors: Tensors) -> Array:
     values = _centred(x, part)
     scale = _scale(layer.output)
     above = _times(values, _scale(part) / scale)
-    # a negative slope is a positive multiplier, and the sign changes after the rounding
+    # the multiplier of a negative slope is its absolute value, and the sign is changed after the
+    # rounding
     slope = _scale(part) * alpha / scale
     below = _times(values, abs(slope))
     if slope < 0:
@@ -230,7 +237,7 @@ def _tanh(layer: Operation, tensors: Tensors) -> Array:
 
 
 def _curve(layer: Operation, x: Array, function: Callable[[Array], Array]) -> Array:
-    """A function of one number; codes of 8 bits go through a table of all of them."""
+    """Return a function of each number; codes of 8 bits are looked up in a table of all codes."""
     _refuse_int16(layer)
     part = layer.inputs[0]
     with np.errstate(over="ignore"):
@@ -245,7 +252,9 @@ def _curve(layer: Operation, x: Array, function: Callable[[Array], Array]) -> Ar
 
 
 def _refuse_int16(layer: Operation) -> None:
-    """The reference kernels of int16 have tables of their own, which are not known here."""
+    """Raise LookupError for int16: its reference kernels use tables of their own, which are not
+    known here.
+    """
     if layer.dtype == "int16":
         raise LookupError(
             f"rule: got tflite-reference with {layer}, allowed with it is int8, uint8 or float32"
@@ -257,7 +266,7 @@ def _logistic_of(values: Array) -> Array:
 
 
 def _exponential(values: Array) -> Array:
-    """The exponential of float32 numbers: that of float64, rounded."""
+    """Return the exponential of float32 numbers, computed in float64 and rounded."""
     return np.exp(values.astype(np.float64)).astype(np.float32)
 
 
@@ -277,7 +286,8 @@ def _hard_swish(layer: Operation, tensors: Tensors) -> Array:
     values = _centred(x, part) * 2**7
     outputs = fixed.product(values, multiplier, 15)
     slope: Array = values
-    # a left shift comes in two saturated steps: all but one bit, and one after the multiplication
+    # a left shift is done in two saturated steps: all bits but one before the multiplication, the
+    # last after it
     if relu_shift > 0:
         slope = _saturated16(slope * 2 ** (relu_shift - 1))
     slope = fixed.product(slope, relu, 15)
@@ -290,7 +300,7 @@ def _hard_swish(layer: Operation, tensors: Tensors) -> Array:
 
 
 def _short(ratio: np.floating) -> tuple[int, int]:
-    """(multiplier of 16 bits, left shift) of a ratio."""
+    """Return (multiplier of 16 bits, left shift) for a ratio."""
     multiplier, right_shift = _multiplier(ratio)
     return min((multiplier + 2**15) >> 16, 2**15 - 1), -right_shift
 
@@ -310,7 +320,7 @@ def _softmax(layer: Operation, tensors: Tensors) -> Array:
     factor = min(float(beta) * float(_scale(layer.inputs[0])) * one, 2.0**31 - 1)
     multiplier, right_shift = _multiplier(factor / 2.0**31)
     left = 31 - right_shift
-    # differences below this are so small exponentials that the kernel leaves them out
+    # the kernel leaves out differences below this, whose exponentials are too small
     least = -math.floor((2**SOFTMAX_BITS - 1) * one / 2.0**left)
     apart = x.astype(np.int64) - x.max(-1, keepdims=True).astype(np.int64)
     counts = apart >= least
@@ -382,7 +392,9 @@ def _split(layer: Operation, tensors: Tensors) -> Array:
 
 
 def _split_by_sizes(layer: Operation, tensors: Tensors) -> Array:
-    """Return one of several parts of given sizes; the size -1 stands for all that is left."""
+    """Return one of several parts of given sizes; a size of -1 stands for all elements that the
+    other parts leave.
+    """
     x = tensors[0]
     sizes = _whole_numbers(tensors[1])
     axis = _whole_numbers(tensors[2])[0]
@@ -448,7 +460,8 @@ def _mean(layer: Operation, tensors: Tensors) -> Array:
         return (x.sum(axes, dtype=np.float32) / np.float32(count)).astype(np.float32)
     sums = x.astype(np.int64).sum(axes) - count * part.q.zero_point
     multiplier, right_shift = _multiplier(_scale(part) / _scale(layer.output))
-    # the count goes into the multiplier, with as many bits as that leaves
+    # the multiplier is divided by the count; it is shifted left first, so that the quotient keeps
+    # as many bits as possible
     shift = min(count.bit_length() - 1, 32, 31 - right_shift)
     divided = multiplier * 2**shift // count
     return _as_codes(GEMMLOWP.exact(sums, divided, right_shift + shift), layer)
@@ -461,10 +474,10 @@ def _place_of_largest(layer: Operation, tensors: Tensors) -> Array:
 class Axis(NamedTuple):
     """Rows or columns of an image to be resized."""
 
-    inputs: int  # pixels before
-    outputs: int  # pixels after
-    align: bool  # the corner pixels of both lie on each other
-    centred: bool  # pixels are squares around their places
+    inputs: int  # pixels of the input
+    outputs: int  # pixels of the output
+    align: bool  # the corner pixels of input and output have the same position
+    centred: bool  # a pixel's position is the middle of its square
 
     @property
     def step(self) -> np.float32:
@@ -475,15 +488,15 @@ class Axis(NamedTuple):
 
 
 class Neighbours(NamedTuple):
-    """For each pixel of the output, the two pixels of the input that it lies between."""
+    """For each pixel of the output, the two pixels of the input between which it lies."""
 
     lower: Array
     upper: Array
-    part: Array  # the way from the lower one, in parts of a pixel
+    part: Array  # distance from the lower neighbour, in parts of a pixel
 
 
 def _axes(layer: Operation) -> Iterator[Axis]:
-    """Return the rows and the columns of an image to be resized."""
+    """Yield the rows, then the columns of an image to be resized."""
     align = bool(layer.options["align_corners"])
     centred = bool(layer.options["half_pixel_centers"])
     for place in (1, 2):
@@ -521,7 +534,7 @@ def _bilinear(layer: Operation, tensors: Tensors) -> Array:
 def _interpolated(image: Array, rows: Neighbours, columns: Neighbours, whole: Any) -> Any:
     """Return the sum of the four neighbours of each output, weighted by how near they are.
 
-    ``whole`` is the number of parts that make a pixel.
+    ``whole`` is the number of parts of a pixel.
     """
     y = rows.part[:, None, None]
     x = columns.part[None, :, None]
@@ -544,7 +557,8 @@ def _fixed_neighbours(axis: Axis) -> Neighbours:
     at = np.arange(count) * step
     if axis.centred:
         at += step // 2 - RESIZE // 2
-    # the kernel divides toward zero: what lies before the first pixel is at least 0 either way
+    # the kernel divides toward zero, this code rounds down; after the limit to 0 both give the same
+    # pixel
     lower = np.maximum(at // RESIZE, 0)
     upper = np.clip((at + RESIZE - 1) // RESIZE, 0, size - 1)
     return Neighbours(lower, upper, at - RESIZE * lower)

@@ -1,5 +1,5 @@
-"""Pooling of whole and of real numbers, one element of the window after the other; the border does
-not count.
+"""Pooling of codes and of real numbers, one tap of the window after the other; the border does not
+count.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ TAKE = {"max": np.maximum, "min": np.minimum, "average": np.add}
 
 
 def pool(layer: Pool2D, images: Array, rule: str | Rule) -> Array:
-    """Output ``(N, H, W, C)`` of images ``(N, H, W, C)`` of codes; averages are rounded as the
-    layer says."""
+    """Return the output ``(N, H, W, C)`` of images ``(N, H, W, C)`` of codes; averages are rounded
+    as ``layer.rounding`` says.
+    """
     rounding, _, centre = layer.rounding.partition(":")
     zero = 0
     if centre:
         zero = layer.input_q.zero_point
     low, high = clamp_range(layer, images.dtype, rule)
-    # sums of codes of as many bits as a window can hold
+    # sums of codes need as many bits as the largest window's sum
     wide = np.int64 if math.prod(layer.kernel) * np.iinfo(images.dtype).max >= 2**30 else np.int32
     out = np.stack(
         [taken(layer, image, wide if layer.kind == "average" else images.dtype) for image in images]
@@ -39,7 +40,7 @@ def pool(layer: Pool2D, images: Array, rule: str | Rule) -> Array:
 
 
 def real_pool(layer: Pool2D, images: Array, low: float, high: float) -> Array:
-    """``pool`` of real numbers, float32; a sum is taken tap by tap."""
+    """Return the output of images of real numbers, float32; a sum is taken tap by tap."""
     out = np.stack([taken(layer, image, np.float32) for image in images])
     if layer.kind == "average":
         out /= counts(layer).astype(np.float32)
@@ -47,7 +48,7 @@ def real_pool(layer: Pool2D, images: Array, low: float, high: float) -> Array:
 
 
 def counts(layer: Pool2D) -> Array:
-    """The number of elements of the input in each window, ``(H, W, 1)``."""
+    """Return the number of elements of the input in each window, ``(H, W, 1)``."""
     axes = []
     for size, kernel, step, (before, _), out in zip(
         layer.input_shape, layer.kernel, layer.stride, layer.pads, layer.output_shape, strict=False
@@ -79,7 +80,7 @@ def taken(layer: Pool2D, image: Array, dtype: Any) -> Array:
 
 
 def _idle(kind: str, dtype: np.dtype) -> Any:
-    """Return the value of the border that changes no sum, maximum or minimum."""
+    """Return the value of a border that changes no sum, maximum or minimum."""
     if kind == "average":
         return 0
     if dtype.kind == "f":

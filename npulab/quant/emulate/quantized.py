@@ -1,5 +1,6 @@
-"""Convolutions and fully connected layers in whole numbers: accumulators, then a rule, block by
-block."""
+"""Convolutions and fully connected layers in whole numbers: block by block, accumulators first,
+then outputs by a rule.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +18,14 @@ from npulab.quant.layers import Conv2D, Weighted
 from npulab.quant.requantize import NOTHING, Requantizer, Scratch, within
 from npulab.quant.rules import Rule
 
-BLOCK = 160_000  # elements worked on at a time: fits the second-level cache, and calls are few
+BLOCK = 160_000  # elements of a block: they fit the second-level cache, and there are few calls
 Group = tuple[int, int]
 
 
 class Sums:
-    """Accumulators of a layer; images are ``(N, H, W, C)``, fully connected rows ``(1, N, 1,
-    I)``."""
+    """The accumulators of a layer; images are ``(N, H, W, C)``, rows of a fully connected layer
+    ``(1, N, 1, I)``.
+    """
 
     def __init__(self, layer: Weighted, dtype: np.dtype, keep: bool, fast: bool = False) -> None:
         self.layer = layer = upright(layer)
@@ -39,15 +41,16 @@ class Sums:
         out_shape: tuple[int, ...],
         scratch: Scratch,
     ) -> Iterator[tuple[int, Group, Group, Weights, Array]]:
-        """(image, channels, output rows, weights, sums ``(positions, channels)``), exact.
+        """Yield (image number, range of channels, range of output rows, weights, exact sums
+        ``(positions, channels)``).
 
-        The sums may lack the bias, and are overwritten by the next block.
+        The sums may lack the bias, and the next block overwrites them.
         """
         if isinstance(self.layer, Conv2D):
             images = images.reshape(-1, *self.layer.input_shape)
             out_shape = (len(images), *self.layer.output_shape)
         _, height, width, channels = out_shape
-        # a small layer's blocks are small too: they are copies of a few kinds, and numbers of four
+        # blocks of a small layer are small too: a block takes several copies, with numbers of four
         # bytes
         tensors = images[0].size + self.layer.weights.size + 5 * math.prod(out_shape[1:])
         step = max(1, min(BLOCK, tensors // 8) // (width * max(channels, self.work.width)))
@@ -61,9 +64,10 @@ class Sums:
 
 
 class Quantized:
-    """A quantized layer, its input type and a rule, made ready to run; ``fast`` uses numba.
+    """A quantized layer, its input type and a rule, prepared to run; ``fast`` uses numba.
 
-    ``saturation`` is how products are added; by default as the rule's engine adds them.
+    ``saturation`` says how products are added; by default they are added as the rule's engine does
+    it.
     """
 
     def __init__(
@@ -105,7 +109,7 @@ class Quantized:
             width = len(sums) // (end - first)
             start = number * out[0].size // channels + first * width
             into, run = rows[start : start + len(sums), slice(*group)], group[1] - group[0]
-            # long rows are quicker, but a block with only a part of the channels has none
+            # long rows are quicker, but are possible only if a block has all channels
             if run == channels:
                 into, run = into.reshape(end - first, -1), width * channels
             compiled = None
@@ -119,7 +123,8 @@ class Quantized:
                 sums = within(sums.astype(np.int64), self.register, group[0]).astype(np.float64)
             at, near = self._requantizer(group, run)(sums.reshape(-1, run), into, scratch)
             left[group].append((at + start * (group[1] - group[0]), near))
-        # once for a layer, as each call of the rule costs time whatever the count of channels
+        # the rule recomputes a whole layer in one call, because each call costs time however few
+        # outputs it has
         for group, found in left.items():
             at, near = (np.concatenate(one) for one in zip(NOTHING, *found, strict=True))
             if at.size:
@@ -128,7 +133,7 @@ class Quantized:
                 )
 
     def _run_saturating(self, images: Array, out: Array, scratch: Scratch) -> None:
-        """Write the output codes from accumulators that saturation has changed."""
+        """Write the output codes of a layer whose accumulators saturate."""
         assert self.saturation is not None
         everything = 0, out.shape[-1]
         requantizer = self._requantizer(everything, out.shape[-1])
@@ -140,7 +145,7 @@ class Quantized:
             requantizer.recompute(*requantizer(held, rows, scratch), rows)
 
     def _requantizer(self, group: Group, run: int) -> Requantizer:
-        """The rule ready for rows of ``run`` accumulators of these channels."""
+        """Return the rule prepared for rows of ``run`` accumulators of a group of channels."""
         if (group, run) not in self._made:
             first, end = group
             mine = tuple(
@@ -162,7 +167,7 @@ class Quantized:
     def _fast(
         self, group: Group, run: int, ready: Weights
     ) -> Callable[[Array, Array], None] | None:
-        """The compiled loop, None if the rule has none."""
+        """Return the compiled loop; None if the rule or the sums need another."""
         if (group, run) not in self._compiled:
             from npulab.quant.emulate import jit
 
@@ -184,8 +189,9 @@ def accumulate(
     out: Array,
     saturation: Saturation | None = None,
 ) -> None:
-    """Write the accumulators ``(N, H, W, C)`` int64 of images ``(N, H, W, C)``, true or
-    saturated."""
+    """Write the accumulators ``(N, H, W, C)`` int64 of images ``(N, H, W, C)``: true sums, or
+    saturated ones with ``saturation``.
+    """
     channels = out.shape[-1]
     scratch, work = Scratch(), Sums(layer, images.dtype, keep=False)
     for number, group, (first, end), ready, sums in work.blocks(images, out.shape, scratch):
@@ -203,11 +209,11 @@ def summed(
     rule: str | Rule,
     saturation: Saturation | None = None,
 ) -> Array:
-    """The accumulators ``(N, H, W, C)`` int32 of images ``(N, H, W, C)``, for a layer that gives
-    sums.
+    """Return the accumulators ``(N, H, W, C)`` int32 of images ``(N, H, W, C)``, for a layer that
+    gives sums.
 
-    An accumulator that int32 cannot hold wraps if the rule's register wraps, and is refused with
-    ValueError otherwise. Raises as ``parts_of``.
+    An accumulator that int32 cannot hold wraps if the rule's register wraps; otherwise it raises
+    ValueError. Raises as ``parts_of`` does.
     """
     by = parts_of(layer, images.dtype, rule)[0][0]
     if isinstance(layer, Conv2D):
@@ -225,7 +231,8 @@ def summed(
 def upright(layer: Weighted) -> Weighted:
     """Return a convolution along one row as a convolution along a column.
 
-    The numbers and their order are the same, but there are many rows, which blocks can share out.
+    The numbers and their order are the same, but the layer then has many rows, which can be divided
+    into blocks.
     """
     if (
         not isinstance(layer, Conv2D)

@@ -1,10 +1,10 @@
 """Layers whose input and output are real numbers: hybrid layers with int8 weights, and float16.
 
-Hybrid: the input is quantized when it arrives, the products are summed in whole numbers, and the
-sums are scaled in float32, every operation rounded by itself; ``NAMED`` are the variants of that
-for a fully connected layer.  float16: the rule says how the sum is taken, in float32 one product
-after the other, or exactly with one rounding at the end (``exact``). NaN and infinities go through
-as IEEE 754 has them, and every NaN that comes out is 0x7E00.
+In a hybrid layer the input is quantized when it arrives, the products are summed in whole numbers,
+and the sums are scaled in float32, each operation rounded by itself; ``NAMED`` are the two variants
+of this for a fully connected layer. In a float16 layer the rule says how the sum is taken: in
+float32, one product after the other, or exactly with one rounding at the end (``exact``). NaN and
+infinities are treated as in IEEE 754, and every NaN in the output is 0x7E00.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ from npulab.quant.layers import (
 from npulab.quant.rules import QuantParams, Rule, half_away
 
 F = np.float32
-VECTOR = 8  # values that the vector body of a quantizing loop takes at a time
-GROUP = 4  # channels that the vector body of the builtin depthwise kernel takes at a time
+VECTOR = 8  # values that the vector body of a quantizing loop rounds at once
+GROUP = 4  # channels that the vector body of the builtin depthwise kernel scales at once
 HYBRID = ("hybrid-float32", "tflite-reference", "tflite-builtin", "xnnpack")
-# Variants of a fully connected layer. Fused: the last product and the bias's sum are rounded once,
-# as a compiler for AArch64 may do it. Portable: inputs are rounded exactly half away, as portable
-# loops do it, also where a vector adds a half in float32.
+# Variants of a fully connected layer. Fused: the last product plus the bias is rounded once, as
+# compilers for AArch64 may do it. Portable: all inputs are rounded exactly half away, as portable
+# loops do it, while vector loops add a half in float32.
 FUSED, PORTABLE = NAMED = ("hybrid-float32:fused", "hybrid-float32:portable")
 SEQUENTIAL = ("tflite-reference", "tflite-micro")
 
 
 def hybrid(layer: Weighted, images: Array, rule: str | Rule) -> Array:
-    """Output ``(N, H, W, C)`` float32 of images ``(N, H, W, C)`` float32.
+    """Return the output ``(N, H, W, C)`` float32 of images ``(N, H, W, C)`` float32.
 
-    Every image, or row of a fully connected layer, has a scale of its own: symmetric codes if the
-    weights have one scale, asymmetric codes if they have several. Source:
+    Every image, or row of a fully connected layer, has a scale of its own: codes are symmetric if
+    the weights have one scale, asymmetric if they have several. Source:
     tensorflow/lite/kernels/{conv,depthwise_conv,fully_connected}.cc, XNNPACK qd8 operators,
     measured; Samsung/ONE:compute/cker/include/cker/{NeonTensorUtils,PortableTensorUtils}.h for the
-    variants of one layer. Raises LookupError for another rule, ValueError for an image or row
-    whose scale has no reciprocal in float32.
+    variants of one layer. Raises LookupError for another rule, ValueError for an image or row whose
+    scale has no reciprocal in float32.
     """
     flat = isinstance(layer, FullyConnected)
     allowed: tuple[str, ...] = HYBRID
@@ -67,7 +67,7 @@ def hybrid(layer: Weighted, images: Array, rule: str | Rule) -> Array:
     rows = images
     if flat:
         rows = images.reshape(-1, images.shape[-1])
-    # large scales make infinities, and NaN of two of them
+    # large scales give infinities, and two infinities may give NaN
     with np.errstate(over="ignore", invalid="ignore"):
         if rule == "xnnpack" and layer.op != "depthwise":
             out = _fused(layer, rows)
@@ -89,10 +89,10 @@ def _refuse_rule(layer: Layer, rule: Any, allowed: tuple[str, ...], dtype: str) 
 
 
 def _separate(layer: Weighted, rows: Array, rule: str) -> Array:
-    """TensorFlow Lite's kernels: every operation is rounded by itself."""
+    """Return the output by TensorFlow Lite's own kernels: each operation is rounded by itself."""
     weight = np.asarray(layer.weight_q.scale, F)
     flat = isinstance(layer, FullyConnected)
-    # rows of 0 alone give the bias itself, also if it is -0
+    # if all rows are 0 the output is the bias itself, even a bias of -0
     if flat and not rows.any():
         return np.broadcast_to(layer.bias, (len(rows), len(layer.bias)))
     several = per_channel(layer.weight_q.scale) and len(set(weight.tolist())) > 1
@@ -111,7 +111,7 @@ def _separate(layer: Weighted, rows: Array, rule: str) -> Array:
     if layer.op == "conv" and not builtin:
         scaled = (sums * weight) * scale
     elif layer.op != "conv" and builtin:
-        # groups of four channels multiply in another order than the last channels
+        # whole groups of four channels are multiplied in another order than the channels after them
         scaled = (sums * weight) * scale
         body = sums.shape[-1] // GROUP * GROUP
         scaled[..., body:] = ((sums * scale) * weight)[..., body:]
@@ -121,10 +121,11 @@ def _separate(layer: Weighted, rows: Array, rule: str) -> Array:
 
 
 def symmetric(rows: Array, portable: bool = False) -> tuple[Array, Array]:
-    """(codes int8, scales float32) of rows ``(N, ...)``: the largest size becomes 127.
+    """Return (codes int8, scales float32) of rows ``(N, ...)``: the largest absolute value becomes
+    127.
 
-    ``portable`` rounds every value half away; vectors round 0.5 - 2**-25 up, and that value alone
-    otherwise.
+    With ``portable`` every value is rounded half away; otherwise vectors round 0.5 - 2**-25 up, and
+    only that value differs.
     """
     flat = rows.reshape(len(rows), -1)
     most = np.abs(flat).max(1)
@@ -136,14 +137,15 @@ def symmetric(rows: Array, portable: bool = False) -> tuple[Array, Array]:
 
 
 def asymmetric(rows: Array) -> tuple[Array, Array, Array]:
-    """(codes int8, scales float32, zero points) of rows ``(N, ...)``: the range and 0 become 255
-    steps."""
+    """Return (codes int8, scales float32, zero points) of rows ``(N, ...)``: the range of each row,
+    0 included, is divided into 255 steps.
+    """
     flat, low, high = _ranges(rows)
     none = low == high
     scale = np.where(none, 1.0, (high - low).astype(np.float64) / 255)
     below = low / scale
     above = high / scale
-    # the end of the range that is the smaller error stays exact
+    # the zero point is computed from the end of the range that gives the smaller error
     zero = np.where(128 + np.abs(below) < 127 + np.abs(above), -128 - below, 127 - above)
     zeros = np.where(none, 0, np.clip(half_away(zero), -128, 127)).astype(np.int64)
     single = scale.astype(F)
@@ -153,8 +155,9 @@ def asymmetric(rows: Array) -> tuple[Array, Array, Array]:
 
 
 def _rounded(values: Array) -> Array:
-    """Float32 values ``(rows, n)`` rounded half away: whole vectors add a half in float32, the rest
-    is exact."""
+    """Return float32 values ``(rows, n)`` rounded half away: whole vectors add a half in float32,
+    the values after them are rounded exactly.
+    """
     body = values.shape[1] // VECTOR * VECTOR
     out = half_away(values)
     out[:, :body] = np.trunc(values[:, :body] + np.copysign(F(0.5), values[:, :body]))
@@ -162,11 +165,13 @@ def _rounded(values: Array) -> Array:
 
 
 def _fused(layer: Weighted, rows: Array) -> Array:
-    """XNNPACK's operators: one fused multiply-add from the scaled sum to the output."""
+    """Return the output by XNNPACK's operators: one fused multiply-add leads from the scaled sum to
+    the output.
+    """
     pointwise = isinstance(layer, Conv2D) and layer.kernel == layer.stride == (1, 1)
     if isinstance(layer, Conv2D) and pointwise and layer.weights.size > 1:
-        # a pointwise convolution is run as a fully connected layer: a scale for every pixel, the
-        # border's too
+        # a pointwise convolution is run as a fully connected layer, so that every pixel has its own
+        # scale, pixels of the border too
         rows = np.pad(rows, [(0, 0), *layer.pads, (0, 0)])
         weights = layer.weights.reshape(len(layer.weights), -1)
         per_pixel = FullyConnected(weights, layer.bias, weight_q=layer.weight_q, dtype=layer.dtype)
@@ -187,7 +192,7 @@ def _fused(layer: Weighted, rows: Array) -> Array:
 
 
 def multiply_add(a: Array, b: Array, c: Array) -> Array:
-    """``a * b + c`` of float32 numbers, rounded once.
+    """Return ``a * b + c`` of float32 numbers, rounded once.
 
     >>> a, b, c = np.float32([1 + 2 ** -23]), np.float32([1 - 2 ** -24]), np.float32([-1])
     >>> (multiply_add(a, b, c) * 2 ** 24).tolist(), (a * b + c).tolist()
@@ -197,16 +202,17 @@ def multiply_add(a: Array, b: Array, c: Array) -> Array:
     total = product + c
     other = total - product
     lost = (product - (total - other)) + (c - other)
-    # Rounding to odd: what 53 bits do not hold goes into the last of them, and float32 rounds far
-    # above that bit.
+    # Rounding to odd: if 53 bits do not hold the sum, the last bit is set, which is far below the
+    # bit to which float32 rounds.
     even = total.view(np.int64) % 2 == 0
     odd = np.nextafter(total, np.copysign(np.inf, lost))
     return np.where((lost != 0) & even, odd, total).astype(F)
 
 
 def _divided(number: int, sizes: Array) -> Array:
-    """``number / sizes`` ``(rows,)`` float32; raises ValueError if a quotient overflows: C++ leaves
-    open what kernels do then."""
+    """Return ``number / sizes`` ``(rows,)`` float32; raises ValueError if a quotient overflows, for
+    which C++ does not define what kernels do.
+    """
     with np.errstate(over="ignore", divide="ignore"):
         quotients = F(number) / sizes
     wrong = np.flatnonzero(~np.isfinite(quotients))
@@ -221,13 +227,15 @@ def _divided(number: int, sizes: Array) -> Array:
 
 
 def _ranges(rows: Array) -> tuple[Array, Array, Array]:
-    """(rows ``(N, n)``, the lowest and the highest number of each, or 0)."""
+    """Return (rows ``(N, n)``, the lowest number of each row or 0, the highest number of each row
+    or 0).
+    """
     flat = rows.reshape(len(rows), -1)
     return flat, np.minimum(F(0), flat.min(1)), np.maximum(F(0), flat.max(1))
 
 
 def _sums(layer: Weighted, codes: Array, zeros: Array) -> Array:
-    """``sum (code - zero) * w`` of rows of codes with a zero point each, float32."""
+    """Return ``sum (code - zero) * w`` in float32; each row of codes has its own zero point."""
     no_bias = np.zeros(len(layer.bias), int)
     plain = replace(layer, dtype="int8", bias=no_bias, weight_q=QuantParams(1.0))
     if isinstance(layer, FullyConnected):
@@ -250,18 +258,19 @@ def _column(scale: Array, sums: Array) -> Array:
 def _clamped(layer: Any, out: Array) -> Array:
     low, high = REAL[layer.activation]
     out = out.clip(F(low), F(high))
-    # a lower bound of 0 makes +0 of -0
+    # a lower bound of 0 turns -0 into +0
     if low == 0:
         out = out + F(0)
     return out
 
 
 def half(layer: Layer, given: Any, rule: str | Rule) -> Array:
-    """Output ``(N, H, W, C)`` float16 of images ``(N, H, W, C)`` float16, or of the tuple of
-    tensors of a layer that takes several."""
+    """Return the output ``(N, H, W, C)`` float16 of images ``(N, H, W, C)`` float16, or of a tuple
+    of tensors for a layer that takes several.
+    """
     exact = rule == "fp16"
     sums = isinstance(layer, Conv2D | FullyConnected) or layer.op == "average_pool"
-    # in which order the other kernels add is not known
+    # only rules whose order of additions is known are allowed
     allowed: tuple[str, ...] = (*SEQUENTIAL, "fp16")
     if not sums:
         allowed += ("tflite-builtin", "xnnpack")
@@ -304,7 +313,7 @@ def _groups(layer: Conv2D) -> Iterator[tuple[Conv2D, slice]]:
 
 
 def _sequential(layer: Add | Pool2D | Weighted, given: Any) -> Array:
-    """Output float32, not clamped: each product is added after the one before it."""
+    """Return the output in float32, not clamped: each product is added after the one before it."""
     if isinstance(layer, Add):
         return given[0].astype(F) + given[1].astype(F)
     if isinstance(layer, Pool2D):
@@ -316,7 +325,7 @@ def _sequential(layer: Add | Pool2D | Weighted, given: Any) -> Array:
 
 
 def _convolved(layer: Conv2D, image: Array) -> Array:
-    """Sums ``(H, W, O)`` float32."""
+    """Return the sums ``(H, W, O)`` float32 of a convolution of one image, bias included."""
     if layer.depthwise:
         every = windows(layer, image.astype(F))  # (H, W, C, kernel_h, kernel_w)
         weights = layer.weights[0].astype(F)
@@ -331,7 +340,7 @@ def _convolved(layer: Conv2D, image: Array) -> Array:
 
 
 def _products(rows: Array, weights: Array) -> Array:
-    """Sums of products ``(rows, O)`` float32, one product after the other."""
+    """Return sums of products ``(rows, O)`` float32, one product added after the other."""
     total = np.zeros((len(rows), weights.shape[1]), F)
     for column, row in zip(rows.astype(F).T, weights.astype(F), strict=True):
         total += column[:, None] * row

@@ -20,19 +20,19 @@ from npulab.quant.layers import Conv2D, FullyConnected, Weighted
 from npulab.support.refuse import refuse_if
 
 ORDERS = ("HWC", "CHW", "WHC")
-BLOCK = 1_000_000  # products computed at a time: 8 MB as int64
+BLOCK = 1_000_000  # most products that are computed at once: 8 MB as int64
 
 
 @dataclass(frozen=True)
 class Saturation:
-    """Products are added ``group`` at a time, and each group's sum saturates to ``bits`` bits,
-    signed.
+    """Products are added ``group`` at a time, and the sum of each group saturates to a signed
+    number of ``bits`` bits.
 
-    Groups run along K, the products of one output, filled with zeros to a whole group. ``order``
-    names the axes of K from the slowest to the fastest: "HWC" is kernel row, kernel column,
-    channel. A depthwise convolution has one channel in its K.  ``stored``: the stored codes are
-    multiplied and zero points are taken off the sums; otherwise zero points are taken off before
-    the products are formed. Padding enters as the input's zero point. Raises ValueError for a
+    The products of one output, K of them, are divided into groups; zeros complete the last group.
+    ``order`` names the axes of K from the slowest to the fastest: "HWC" is kernel row, kernel
+    column, channel. The K of a depthwise convolution has one channel. With ``stored`` the stored
+    codes are multiplied, and zero points are taken off the sums; without it zero points are taken
+    off before codes are multiplied. Padding has the input's zero point. Raises ValueError for a
     group below 2, a width outside 2 to 32 and an unknown order.
 
     >>> str(Saturation())
@@ -66,9 +66,9 @@ class Saturation:
 
 
 def excess(layer: Weighted, x: Array, saturation: Saturation) -> Array:
-    """True minus saturated accumulators: ``(..., C)`` int64.
+    """Return true minus saturated accumulators, ``(..., C)`` int64.
 
-    ``x`` are images ``(N, H, W, C)`` of a convolution, rows ``(..., I)`` of a fully connected
+    ``x`` is images ``(N, H, W, C)`` for a convolution, rows ``(..., I)`` for a fully connected
     layer.
     """
     seen, weights = _windows(layer, x, saturation)
@@ -93,8 +93,9 @@ def of_outputs(
     saturation: Saturation,
     positions: Array,
 ) -> Array:
-    """``excess`` of some outputs only, ``(P, C)``: ``positions`` count images, rows and columns in
-    one number."""
+    """Return ``excess`` for some outputs only, ``(P, C)``; ``positions`` are their numbers, counted
+    over images, rows and columns.
+    """
     if isinstance(layer, FullyConnected):
         images: Array = x.reshape(-1, layer.weights.shape[1])
     else:
@@ -105,10 +106,10 @@ def of_outputs(
 
 
 def _windows(layer: Weighted, x: Array, saturation: Saturation) -> tuple[Array, Array]:
-    """The factors of the products, int32: windows ``(N, H, W, C, kernel_h, kernel_w)`` and weights
-    OHWI or 1HWC.
+    """Return the factors of the products, int32: windows ``(N, H, W, C, kernel_h, kernel_w)``, and
+    weights OHWI or 1HWC.
 
-    A fully connected layer has rows ``(1, N, 1, I, 1, 1)`` and weights ``(O, 1, 1, I)``.
+    For a fully connected layer they are rows ``(1, N, 1, I, 1, 1)`` and weights ``(O, 1, 1, I)``.
     """
     codes = x.astype(np.int32)
     weights = layer.weights.astype(np.int32)
@@ -128,14 +129,14 @@ def _of_windows(
     weights: Array,
     saturation: Saturation,
 ) -> Array:
-    """``excess`` ``(P, channels)`` of windows ``(P, C, kernel_h, kernel_w)``."""
+    """Return ``excess`` ``(P, channels)`` of windows ``(P, C, kernel_h, kernel_w)``."""
     axes = [1 + "CHW".index(axis) for axis in saturation.order]
     rows = seen.transpose(0, *axes)
     kernels = weights.transpose(0, 3, 1, 2).transpose(0, *axes)
     if not (isinstance(layer, Conv2D) and layer.depthwise):
         columns = kernels.reshape(len(weights), -1).T
         return _matrix_excess(rows.reshape(len(rows), -1), columns, saturation)
-    # a depthwise convolution is a product of its own for each input channel
+    # a depthwise convolution is a separate matrix product for each input channel
     depth = saturation.order.index("C")
     by_channel = np.moveaxis(rows, depth + 1, 0)
     taps = np.moveaxis(kernels[0], depth, 0)
@@ -149,10 +150,11 @@ def _of_windows(
 
 
 def _matrix_excess(rows: Array, weights: Array, saturation: Saturation) -> Array:
-    """True minus saturated sums ``(M, N)`` int64 of rows ``(M, K)`` times weights ``(K, N)``.
+    """Return true minus saturated sums ``(M, N)`` int64 of rows ``(M, K)`` times weights ``(K,
+    N)``.
 
-    A group of weights is multiplied out only if the largest and smallest codes of its columns of
-    ``rows`` can take its sum past a bound.
+    The products of a group are computed only if the largest and smallest codes in its columns of
+    ``rows`` could take its sum past a bound.
     """
     group = saturation.group
     low, high = saturation.bounds

@@ -1,4 +1,4 @@
-"""The windows that a kernel sees of an image."""
+"""The windows of an image over which a kernel moves."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from npulab.quant.layers import Conv2D, Pool2D
 
 
 def windows(layer: Conv2D | Pool2D, x: np.ndarray, border: Any = 0) -> np.ndarray:
-    """Windows ``(..., out_h, out_w, C, kernel_h, kernel_w)`` of an input ``(..., H, W, C)``
-    bordered with a value."""
+    """Return the windows ``(..., out_h, out_w, C, kernel_h, kernel_w)`` of an input ``(..., H, W,
+    C)``, padded with the value ``border``.
+    """
     rows, columns = layer.pads
     padded = np.pad(x, [(0, 0)] * (x.ndim - 3) + [rows, columns, (0, 0)], constant_values=border)
     (kernel_h, kernel_w), (dilation_h, dilation_w) = layer.kernel, layer.dilation

@@ -22,30 +22,31 @@ from npulab.quant.layers import Conv2D, Pool2D, Weighted
 from npulab.quant.requantize import Scratch
 from npulab.quant.rules import EXACT_FLOAT32, EXACT_FLOAT64
 
-SHARE = 16_384  # weights looked at at a time
+SHARE = 16_384  # most weights whose sizes are summed at once
 Range = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Codes:
-    """Input codes that enter the products: uint8 is moved to int8, which halves the largest
-    sum."""
+    """Input codes as they enter the products: uint8 codes are moved to int8, which halves the
+    largest sum.
+    """
 
     dtype: np.dtype
     zero_point: int
 
     @property
     def zero(self) -> int:
-        """The zero point of the codes."""
+        """The zero point of the codes as they enter the products."""
         return self.zero_point - (128 if self.dtype == np.uint8 else 0)
 
     @property
     def reach(self) -> int:
-        """The largest size of a code, the border's included."""
+        """The largest absolute value of a code, codes of the border included."""
         return max(2**15 if self.dtype == np.int16 else 2**7, abs(self.zero))
 
     def of(self, x: Array) -> Array:
-        """The input as int8 or int16."""
+        """Return the input as int8 or int16."""
         if self.dtype == np.uint8:
             return (x ^ np.uint8(0x80)).view(np.int8)
         return x
@@ -53,14 +54,14 @@ class Codes:
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights of some channels made ready.
+    """The weights of some channels, prepared for the products.
 
-    ``values`` are float, ``(depth, channels)`` or per tap ``(kernel_h, kernel_w, ...)``; ``shares``
-    the stretches of a sum that stay exact in their type, ``bias`` float64 with the input's zero
-    point folded in, ``most`` the largest size that an accumulator can have. ``single``: their own
-    type holds every accumulator, bias and all; ``bias_row`` is then the bias in that type, repeated
-    along a row. ``products``, if not None, gives accumulators of int8 codes in int32, with
-    the bias: ``values`` then have no rows and ``bias_row`` is 0.
+    ``values`` are float, ``(depth, channels)`` or per tap ``(kernel_h, kernel_w, ...)``. ``shares``
+    are the ranges of the depth whose sums are exact in that type. ``bias`` is float64 and contains
+    the input's zero point; ``most`` is the largest absolute value of an accumulator. ``single`` is
+    true if the type of ``values`` holds every accumulator with its bias; ``bias_row`` is then the
+    bias in that type, repeated along a row. ``products``, if not None, computes accumulators of
+    int8 codes in int32, with the bias: ``values`` then have no rows and ``bias_row`` is 0.
     """
 
     values: Array
@@ -81,11 +82,11 @@ class Weights:
 
 
 class Dense:
-    """Convolution and fully connected layers, as matrix products over windows laid out in rows.
+    """Convolutions and fully connected layers, as matrix products over windows laid out in rows.
 
-    ``groups`` are ranges of output channels. Without ``keep``, and if the weights are much more
-    than the outputs, each group is made ready at its turn and forgotten after it. ``fast``
-    multiplies codes as int8, if the processor can and the sums fit.
+    ``groups`` are ranges of output channels. Without ``keep``, if the weights are much larger than
+    the outputs, each group is prepared when it is needed and then discarded. ``fast`` multiplies
+    codes as int8, if the processor can and the sums fit into int32.
     """
 
     def __init__(self, layer: Weighted, dtype: np.dtype, keep: bool, fast: bool) -> None:
@@ -106,8 +107,8 @@ class Dense:
             self.across = 1
         outputs = int(np.prod(layer.output_shape))
         self.keep = keep or self.flat.size <= outputs
-        # a share of the weights as float takes as much as the outputs, or half as much as all of
-        # the weights
+        # a group has about as many weights as there are outputs, but at least an eighth of all
+        # weights: as float an eighth takes half the memory of all weights as 8 bits
         if self.keep:
             count = 1
         else:
@@ -121,21 +122,24 @@ class Dense:
             if isinstance(layer, Conv2D) and self.border
             else None
         )
-        # windows are many times the input, but are read faster than outputs are worked on
+        # windows are many times as large as the input, but reading them is faster than computing
+        # outputs, so they count half
         if self.windows is None or self.windows.pointwise:
             self.width = 0
         else:
             self.width = self.depth // 2
 
     def weights(self, group: Range) -> Weights:
-        """The weights of a range of channels."""
+        """Return the prepared weights of a range of channels."""
         ready = self._kept.get(group) or self._ready(*group)
         if self.keep:
             self._kept[group] = ready
         return ready
 
     def _multiplies(self) -> bool:
-        """True if products of 8-bit codes give every accumulator."""
+        """True if the processor's products of 8-bit codes give every accumulator; these products
+        are then prepared.
+        """
         from npulab.quant.emulate import dots
 
         ready = self.weights(self.groups[0])
@@ -147,7 +151,7 @@ class Dense:
         if not (fits and dots.available()):
             return False
         products = dots.Products(ready.values.astype(np.int8), ready.bias)
-        # the weights as float are not needed any more
+        # with products of codes the weights as float are not needed
         self._kept[self.groups[0]] = replace(
             ready, values=ready.values[:0].copy(), products=products
         )
@@ -175,15 +179,16 @@ class Dense:
         return Weights(values, shares, bias, most, self.across if len(self.groups) == 1 else 1)
 
     def sums(self, ready: Weights, image: Array, rows: Range, scratch: Scratch) -> Array:
-        """Sums ``(positions, channels)`` of output rows, exact: float32 or float64 without bias, or
-        int32 with it."""
+        """Return the sums ``(positions, channels)`` of output rows, exact: float32 or float64
+        without the bias, or int32 with it.
+        """
         columns = self._columns(image, rows, scratch)
         shape = len(columns), ready.values.shape[1]
         if ready.products is not None:
             return ready.products(columns, scratch.take("product", shape, np.int32))
         made = scratch.take("product", shape, self.float)
-        # Every number here is finite and every sum below the bound, so that a floating point flag
-        # comes from lanes of a BLAS kernel beyond the matrices; some kernels raise one now and
+        # Every number here is finite and every sum is exact, so a floating point warning can only
+        # come from lanes of a BLAS kernel beyond the matrices, which some kernels raise now and
         # then.
         with np.errstate(all="ignore"):
             if len(ready.shares) == 1:
@@ -209,8 +214,9 @@ class Dense:
 
 
 class Windows:
-    """The windows of a convolution's input, as rows of a matrix, for a block of output rows at a
-    time."""
+    """The windows of a convolution's input as rows of a matrix, made for a block of output rows at
+    a time.
+    """
 
     def __init__(self, layer: Conv2D, border: Border, dtype: np.dtype) -> None:
         self.border, self.dtype, self.spread = border, dtype, layer.dilation
@@ -219,7 +225,7 @@ class Windows:
         self.pointwise = border.kernel == (1, 1) and not any(map(any, layer.pads))
 
     def columns(self, image: Array, rows: Range, scratch: Scratch) -> Array:
-        """Windows ``(positions, kernel_h * kernel_w * C)`` of output rows."""
+        """Return the windows ``(positions, kernel_h * kernel_w * C)`` of output rows."""
         border, (first, end) = self.border, rows
         down, right, depth = border.down, border.right, border.depth
         if self.pointwise and down == right == 1 and image.dtype == self.dtype:
@@ -244,7 +250,7 @@ class Windows:
         taps = out.reshape(end - first, self.out_w, kernel_h, kernel_w * depth)
         per_row, per_column, per_value = bordered.strides
         strides = per_row * down, per_column * right, per_value
-        # neighbouring taps are neighbours in memory unless they are spread
+        # neighbouring taps are neighbours in memory unless the kernel is dilated
         if spread_w == 1:
             run, count = depth * kernel_w, 1
         else:
@@ -257,11 +263,11 @@ class Windows:
 
 
 class Depthwise:
-    """Depthwise convolution: whole rows times a tap, added up.
+    """Depthwise convolution: for each tap, whole rows times its weights, added up.
 
-    Weights are repeated along a row if there are rows enough, and at a stride past 1 the columns
-    are sorted by phase, so that every tap reads one run of memory. ``fast`` takes numba's loop,
-    which reads the codes as int8.
+    Weights are repeated along a row if the layer has enough rows. At a stride above 1 the columns
+    are sorted by phase (column number modulo the stride), so that every tap reads one run of
+    memory. ``fast`` uses numba's loop, which reads the codes as int8.
     """
 
     def __init__(self, layer: Conv2D, dtype: np.dtype, fast: bool) -> None:
@@ -277,7 +283,7 @@ class Depthwise:
         bias = layer.bias - self.codes.zero * kernel.sum((0, 1), dtype=np.float64)
         self.float = np.dtype(np.float32 if sizes.max() < EXACT_FLOAT32 else np.float64)
         self.fast = fast and self.float == np.float32 and -128 <= self.codes.zero <= 127
-        # repeated weights pay if there are rows enough to share them
+        # repeated weights save time only if many rows use them
         repeat = 1
         if self.fast or layer.output_shape[0] > kernel.shape[0] * kernel.shape[1]:
             repeat = self.out_w
@@ -285,19 +291,20 @@ class Depthwise:
             values = np.tile(kernel.astype(self.float), (1, 1, repeat))
         else:
             values = kernel.astype(self.float)
-        # taps a multiple of this apart are in one phase
+        # taps whose distance is a multiple of the period read columns of one phase
         self.period = layer.stride[1] // math.gcd(layer.stride[1], layer.dilation[1])
         self._ready = Weights(
             values, ((0, 1),), bias, float((sizes + np.abs(bias)).max()), self.out_w
         )
 
     def weights(self, group: Range) -> Weights:
-        """The weights, of all channels."""
+        """Return the prepared weights of all channels."""
         return self._ready
 
     def sums(self, ready: Weights, image: Array, rows: Range, scratch: Scratch) -> Array:
-        """Accumulators ``(positions, channels)`` without bias, of output rows; float32 or float64,
-        exact."""
+        """Return the accumulators ``(positions, channels)`` of output rows without the bias, exact
+        in float32 or float64.
+        """
         down, (first, end) = self.layer.stride[0], rows
         phases = self._phases(image, rows, scratch)
         across = self.out_w * self.channels
@@ -326,14 +333,14 @@ class Depthwise:
             into = total
             if j:
                 into = scratch.take("part", shape, self.float)
-            # one pass over the rows for each tap
+            # ``einsum`` passes over the rows once for each tap
             np.einsum("ijnxk,ijk->nxk", taps, ready.values[:, j :: self.period], out=into)
             if j:
                 total += into
         return total.reshape(-1, self.channels)
 
     def _phases(self, image: Array, rows: Range, scratch: Scratch) -> Array:
-        """Bordered input ``(lines, phase, columns * C)`` that output rows need."""
+        """Return the bordered input ``(lines, phase, columns * C)`` that output rows need."""
         right = self.border.right
         lines, inside, a, b = self.border.lines(rows)
         within, left, after = self.border.columns()
@@ -342,7 +349,8 @@ class Depthwise:
         out = scratch.take("image", shape, image.dtype if self.fast else self.float)
         out[: inside.start] = out[inside.stop :] = self.border.zero
         for phase in range(right):
-            column = (phase - within.start) % right  # the first column inside that has this phase
+            # first column inside the input that has this phase
+            column = (phase - within.start) % right
             at = (within.start + column) // right
             picked = image[a:b, left + column : after : right, :, None]
             out[inside, phase, :at] = out[inside, phase, at + picked.shape[1] :] = self.border.zero
@@ -351,11 +359,11 @@ class Depthwise:
 
 
 class Border:
-    """The taps of a kernel that ever meet the input, the rows and columns that they need, and the
-    border around these.
+    """The taps of a kernel that meet the input at some output, the rows and columns that these taps
+    need, and the border around them.
 
-    A tap that only ever meets the border adds nothing, and a spread kernel may have taps very far
-    out: ``taps`` are the remaining rows and columns of the kernel.
+    A tap that meets only the border adds nothing, and a dilated kernel may have taps very far out:
+    ``taps`` are the other rows and columns of the kernel.
     """
 
     def __init__(self, layer: Conv2D | Pool2D, zero: float) -> None:
@@ -375,7 +383,7 @@ class Border:
         ]
         self.taps = tuple(slice(first, last + 1) for first, last in meets)
         self.kernel = tuple(last + 1 - first for first, last in meets)
-        # the first tap that is left may lie inside the input: the border is then less than nothing
+        # the first remaining tap may begin inside the input: the border is then negative
         self.top, self.left = (
             pad[0] - first * spread
             for pad, (first, _), spread in zip(layer.pads, meets, layer.dilation, strict=True)
@@ -388,7 +396,9 @@ class Border:
         self.across = (layer.output_shape[1] - 1) * self.right + across
 
     def lines(self, rows: Range) -> tuple[int, slice, int, int]:
-        """(lines with border, the lines inside the input, first and end of these in the input)."""
+        """Return (the number of lines with border, which of these lie inside the input, first and
+        end of these in the input).
+        """
         return _inside(
             rows[0] * self.down - self.top,
             (rows[1] - 1 - rows[0]) * self.down + self.reach,
@@ -396,7 +406,7 @@ class Border:
         )
 
     def columns(self) -> tuple[slice, int, int]:
-        """(columns inside the input, first and end of these in the input)."""
+        """Return (the columns inside the input, first and end of these in the input)."""
         return _inside(-self.left, self.across, self.width)[1:]
 
 
@@ -406,7 +416,7 @@ def _meets(kernel: int, spread: int, step: int, before: int, size: int, count: i
     Both are the first tap if no tap does.
     """
     first_of = np.arange(kernel) * spread - before
-    # the first output whose tap is not before the input
+    # first output for which the tap is not before the input
     output = np.maximum(-(first_of // step), 0)
     hit = np.flatnonzero((output < count) & (first_of + output * step < size))
     if hit.size:
@@ -415,7 +425,9 @@ def _meets(kernel: int, spread: int, step: int, before: int, size: int, count: i
 
 
 def _inside(start: int, count: int, size: int) -> tuple[int, slice, int, int]:
-    """(count, the part of a run from ``start`` that lies in 0 to ``size``, first and end of it)."""
+    """Return (count, the part of ``count`` indices from ``start`` that lies in 0 to ``size``, first
+    and end of that part).
+    """
     a = min(max(start, 0), size)
     b = max(min(start + count, size), a)
     first = min(max(a - start, 0), count)
@@ -423,7 +435,7 @@ def _inside(start: int, count: int, size: int) -> tuple[int, slice, int, int]:
 
 
 def _sizes(values: Array) -> Array:
-    """Return ``sum |w|`` of every column, float64, over a range of rows at a time."""
+    """Return ``sum |w|`` of every column, float64; it is summed over some rows at a time."""
     step = max(1, SHARE // values.shape[1])
     parts = [
         np.abs(values[i : i + step]).sum(0, dtype=np.float64) for i in range(0, len(values), step)

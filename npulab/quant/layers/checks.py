@@ -1,4 +1,4 @@
-"""Checks of the parameters of layers, and their texts."""
+"""Checks of the parameters of layers, and texts that show these parameters."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from npulab.quant.rules import QUANTIZED, QuantParams
 
 ACTIVATIONS = (None, "relu", "relu6", "relu_n1_to_1")
 OUTPUTS = ("codes", "sums")
-SUMS = "int32"  # the type of sums
+SUMS = "int32"  # type of the output of a layer that gives sums
 WEIGHT_BITS = (1, 2, 4, 8)
 POOLS = ("average", "max", "min")
 PADDINGS = ("same", "valid")
-# input and output type by the type of the weights; the first is the usual one
+# types that input and output may have, by the type of the weights; the first is the default
 TYPES = {
     "int8": ("int8", "uint8", "int16", "float32"),
     "uint8": ("uint8", "int8"),
@@ -27,7 +27,8 @@ TYPES = {
 }
 UNIT = QuantParams(1.0)
 MOST_OUTPUTS = 2**31
-# zero points: tensors of 8 bits may be read as either type
+# ranges of zero points: tensors of 8 bits may be read as int8 or uint8, so that both ranges are
+# allowed
 HOLDS = {"int16": (-(2**15), 2**15 - 1), "int8": (-128, 255), "uint8": (-128, 255)}
 Shape = tuple[int, ...]
 Pair = tuple[int, int]
@@ -41,7 +42,7 @@ def pads(
     stride: Pair = (1, 1),
     dilation: Pair = (1, 1),
 ) -> tuple[Pair, Pair]:
-    """((top, bottom), (left, right)) of a padding given by name or by numbers.
+    """Return ((top, bottom), (left, right)) for a padding given by name or by numbers.
 
     >>> pads("same", (8, 9, 1), (3, 3), (2, 2))
     ((0, 1), (1, 1))
@@ -58,8 +59,8 @@ def pads(
 
 
 def padding_name(layer: Any, prefer: Any = None) -> str | None:
-    """The name that gives the layer's border, also if it was given by numbers; None if no name
-    does.
+    """Return the name of the padding that gives the layer's border, even if the border was given by
+    numbers; None if neither name gives it.
 
     ``prefer`` is tried first, then the layer's own padding.
     """
@@ -75,7 +76,7 @@ def padding_name(layer: Any, prefer: Any = None) -> str | None:
 
 
 def per_channel(scale: float | tuple[float, ...]) -> bool:
-    """True if there is a scale per channel."""
+    """True for a tuple of scales, one per channel."""
     return isinstance(scale, tuple)
 
 
@@ -157,8 +158,9 @@ def checked_bias(bias: Any, outputs: int, dtype: str) -> Array:
 
 
 def check_quantization(layer: Any, dtype: str, outputs: int) -> None:
-    """Raise ValueError if a scale or zero point does not go with the type, or the activation is
-    unknown."""
+    """Raise ValueError if a scale or zero point does not fit the type, or if the activation is
+    unknown.
+    """
     centred = dtype in ("int16", "float32") and layer.op not in [f"{kind}_pool" for kind in POOLS]
     for name in ("input_q", "other_q", "weight_q", "output_q"):
         q = getattr(layer, name, UNIT)
@@ -192,8 +194,8 @@ def check_quantization(layer: Any, dtype: str, outputs: int) -> None:
 
 
 def leak_of(activation: str | None) -> int:
-    """The bits by which an activation shifts codes below the zero point to the right, 0 if it does
-    not.
+    """Return by how many bits an activation shifts codes below the zero point to the right; 0 if it
+    is not leaky.
 
     >>> leak_of("leaky>>3"), leak_of("relu")
     (3, 0)
@@ -203,13 +205,14 @@ def leak_of(activation: str | None) -> int:
 
 
 def output_dtype(layer: Any) -> str:
-    """The type of a layer's output: the type of its input unless it gives sums."""
+    """Return the type of a layer's output: "int32" if it gives sums, else the type of its input."""
     return SUMS if getattr(layer, "output", "") == "sums" else layer.dtype
 
 
 def check_output(layer: Any, dtype: str) -> None:
-    """Raise ValueError if ``output`` is unknown or does not go with type, activation and output
-    scale."""
+    """Raise ValueError if ``output`` is unknown, or does not fit the type, the activation or the
+    output scale.
+    """
     allowed = OUTPUTS if dtype in ("int8", "uint8") else OUTPUTS[:1]
     if layer.output not in allowed:
         raise ValueError(
@@ -229,10 +232,10 @@ def check_output(layer: Any, dtype: str) -> None:
 
 
 def checked_bits(bits: Any, weights: Array) -> int:
-    """The width of a weight: 1, 2, 4 or 8 bits, two's complement for int8; weights of 1 bit may
-    also be -1 and 1.
+    """Return the width of a weight in bits: 1, 2, 4 or 8, two's complement for int8; weights of 1
+    bit may also be -1 and 1.
 
-    Raises ValueError naming the weight that does not fit.
+    Raises ValueError, which shows the first weight outside of the range of that width.
     """
     signed = weights.dtype.kind == "i"
     if bits not in WEIGHT_BITS or (bits != 8 and weights.dtype.kind == "f"):
@@ -297,7 +300,9 @@ def output_size(layer: Any) -> Pair:
 
 
 def weight_parameters(layer: Any) -> dict[str, Any]:
-    """Unusual properties of weights and output, as plain numbers and names."""
+    """Return width of the weights and kind of output as columns of a sweep, if they are not the
+    usual ones.
+    """
     bits = {}
     if layer.weight_bits != 8:
         bits = {"weight_bits": layer.weight_bits}
@@ -305,7 +310,7 @@ def weight_parameters(layer: Any) -> dict[str, Any]:
 
 
 def weight_text(layer: Any) -> str:
-    """Unusual properties of weights and output, in words."""
+    """Return width of the weights and kind of output as a text, if they are not the usual ones."""
     bits = ""
     if layer.weight_bits != 8:
         bits = f", {layer.weight_bits}-bit weights"
@@ -352,7 +357,7 @@ def window_text(layer: Any) -> str:
 
 
 def whole(numbers: Any) -> tuple[int, ...]:
-    """The numbers as plain ints; empty if a number is not whole."""
+    """Return the numbers as plain ints; empty if one of them is not a whole number."""
     try:
         return tuple(operator.index(n) for n in numbers)
     except TypeError:

@@ -1,4 +1,4 @@
-"""Layers in the order they run."""
+"""Networks: layers in the order in which they run, and the layers whose outputs they take."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ NAMES = f"{', '.join(kind.__name__ for kind in LAYERS)} and Network"
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """Layers in the order they run; ``inputs[i]`` says where layer i takes its input from.
+    """Layers in the order in which they run; ``inputs[i]`` are the sources of the tensors that
+    layer i takes.
 
     A source is the number of an earlier layer, or -1 for the network's first input, -2 for its
-    second and so on; a layer takes as many as it has input tensors. By default the first layer
-    takes the network's inputs and every other layer the output of the layer before it. A network
-    in the place of a layer counts as one layer, for NPUs that pool and convolve in one go; it has
-    one output. ``outputs`` are the numbers of the layers that give the outputs, by default the
-    last. Raises ValueError naming the layer if a source does not fit.
+    second, and so on; a layer has one source for each tensor that it takes. By default the first
+    layer takes the network's inputs, and every other layer the output of the layer before it. A
+    network may stand in place of a layer, for NPUs that pool and convolve in one go; it must have
+    one output. ``outputs`` are the numbers of the layers that give the network's outputs, by
+    default the last. Raises ValueError, which names the layer, for a source that does not fit.
     """
 
     layers: tuple[Layer | Network, ...]
@@ -92,9 +93,12 @@ class Network:
             ) from None
 
     def _check_sources(self) -> None:
-        """Raise ValueError if a source does not exist, or does not give what its layer takes."""
+        """Raise ValueError if a source does not exist, or gives another tensor than its layer
+        takes.
+        """
         given = {source for source in chain(*self.inputs) if source < 0}
-        lowest = -max(len(given), 1)  # every input of the network is taken by some layer
+        # inputs are numbered without gaps: some layer takes each of them
+        lowest = -max(len(given), 1)
         for number, (layer, sources) in enumerate(zip(self.layers, self.inputs, strict=True)):
             taken = tensors_taken(layer)
             known = all(lowest <= source < number for source in sources)
@@ -109,7 +113,9 @@ class Network:
 
     @property
     def input_shapes(self) -> tuple[Shape, ...]:
-        """The shape of each of the network's inputs, as the first layer that takes it has it."""
+        """The shape of each of the network's inputs, as stated by the first layer that takes the
+        input.
+        """
         found: dict[int, tuple[int, ...]] = {}
         for layer, sources in zip(self.layers, self.inputs, strict=True):
             for source, shape in zip(sources, input_shapes(layer), strict=True):
@@ -136,7 +142,9 @@ class Network:
 
 
 def _chain(layers: Sequence[Layer | Network]) -> tuple[tuple[int, ...], ...]:
-    """Sources of layers that follow each other; the first takes the network's inputs."""
+    """Return the sources of layers that run one after the other; the first takes the network's
+    inputs.
+    """
     if not layers:
         return ()
     first = tuple(range(-1, -1 - len(input_shapes(layers[0])), -1))
@@ -144,7 +152,7 @@ def _chain(layers: Sequence[Layer | Network]) -> tuple[tuple[int, ...], ...]:
 
 
 def input_shapes(layer: Layer | Network) -> tuple[Shape, ...]:
-    """The shape of each tensor that a layer takes."""
+    """Return the shape of each tensor that a layer takes."""
     several: Any = getattr(layer, "input_shapes", None)
     if several is not None:
         return several
@@ -154,7 +162,7 @@ def input_shapes(layer: Layer | Network) -> tuple[Shape, ...]:
 
 
 def tensors_taken(layer: Layer | Network) -> tuple[Placeholder, ...]:
-    """Shape, type and quantization of each tensor that a layer takes."""
+    """Return shape, type and quantization of each tensor that a layer takes."""
     if isinstance(layer, Operation):
         return tuple(layer.inputs[place] for place in layer.moving)
     if isinstance(layer, Network):
@@ -172,15 +180,16 @@ def tensors_taken(layer: Layer | Network) -> tuple[Placeholder, ...]:
 def _check_join(
     number: int, layer: Layer | Network, takes: Placeholder, source: Layer | Network
 ) -> None:
-    """Raise ValueError if a layer's output is not what the next layer takes, in shape, type or
-    quantization."""
+    """Raise ValueError if the output of ``source`` differs in shape, type or quantization from the
+    tensor that ``layer`` takes.
+    """
     gives = source.output_q
     if takes.dtype in QUANTIZED and gives is not None and _codes(gives) != _codes(takes.q):
         raise ValueError(
             f"layer {number}, {layer}: got {gives} from {source}, allowed is {takes.q}"
         )
-    # an operation's shapes have the batch, and a fully connected layer takes any shape of as many
-    # elements
+    # shapes of an operation include the batch, and a fully connected layer takes any shape with the
+    # right number of elements: only the numbers of elements are compared
     if isinstance(layer, FullyConnected | Operation) or isinstance(source, Operation):
         fits = math.prod(source.output_shape) == math.prod(takes.shape)
     else:
@@ -194,5 +203,5 @@ def _check_join(
 
 
 def _codes(q: QuantParams) -> tuple[np.float32, int]:
-    """Return the scale, as models store it, and the zero point."""
+    """Return the scale as models store it, float32, and the zero point."""
     return np.float32(q.scale), q.zero_point  # type: ignore[arg-type]

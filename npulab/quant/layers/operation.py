@@ -1,6 +1,4 @@
-"""Operators on whole tensors that have no weights, by the names that TensorFlow Lite has for
-them.
-"""
+"""Operators without weights on whole tensors, by the names that TensorFlow Lite gives them."""
 
 from __future__ import annotations
 
@@ -19,7 +17,9 @@ from npulab.support.files import read_table
 
 
 def _options(text: str) -> dict[str, Any]:
-    """Options of a row, ``name=value`` and spaces, with their usual values."""
+    """Return the options of a row of the table, ``name=value`` separated by spaces, with their
+    usual values.
+    """
     options = {}
     for option in text.split():
         name, usual = option.split("=")
@@ -28,19 +28,19 @@ def _options(text: str) -> dict[str, Any]:
 
 
 _ROWS = read_table(Path(__file__).with_name("operations.csv"))
-# Options by operator, with their values unless a model says otherwise.
+# Options of each operator, with the values that they have if a model states none.
 OPERATIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {row["kind"]: _options(row["options"]) for row in _ROWS}
 )
-# Rules by operator. An operator without rules only moves elements, the same under every rule.
-# "tflite-builtin" stands with operators whose builtin kernels gave the reference's numbers on every
-# random operator (tests/quant/test_operations.py).
+# Rules under which each operator is known. An operator without rules only moves elements, and so
+# gives the same output under every rule. "tflite-builtin" is listed for operators whose builtin
+# kernels gave the reference's numbers in every random test (tests/quant/test_operations.py).
 RULED = MappingProxyType({row["kind"]: tuple(row["rules"].split()) for row in _ROWS})
 TYPES = ("int8", "uint8", "int16", "int32", "int64", "float32", "bool")
 
 
 class Placeholder(NamedTuple):
-    """A tensor without its values: shape with the batch, type, scale and zero point."""
+    """A tensor without its values: its shape (batch included), type, scale and zero point."""
 
     shape: Shape
     dtype: str
@@ -54,9 +54,10 @@ class Placeholder(NamedTuple):
 class Operation:
     """An operator without weights on whole tensors, one of ``OPERATIONS``.
 
-    ``inputs`` are all the tensors that it takes, ``constants`` the values of constant tensors, by
-    their place; ``output`` is one output, number ``part`` if the operator has several. Shapes have
-    the batch of the model. Raises ValueError naming what does not fit.
+    ``inputs`` are all tensors of the operator; ``constants`` has the values of those that are
+    constant, by their number in ``inputs``. ``output`` is one output; if the operator has several,
+    it is output number ``part``. Shapes have the batch of the model. Raises ValueError, which names
+    the kind, option or tensor that does not fit.
     """
 
     kind: str
@@ -91,7 +92,7 @@ class Operation:
 
     @property
     def moving(self) -> tuple[int, ...]:
-        """The places of the inputs that are not constant: the tensors that the layer takes."""
+        """The numbers of the inputs that are not constant: the tensors that the layer takes."""
         return tuple(place for place in range(len(self.inputs)) if place not in self.constants)
 
     @property

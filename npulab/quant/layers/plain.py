@@ -28,7 +28,7 @@ from npulab.quant.layers.checks import (
 )
 from npulab.quant.rules import QUANTIZED, ROUNDINGS, QuantParams
 
-CENTRED = ":centred"  # the ending of a rounding that rounds the mean less the zero point
+CENTRED = ":centred"  # suffix in the name of a rounding that rounds the mean minus the zero point
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,10 +36,10 @@ class Pool2D:
     """Average, maximum or minimum of windows of ``kernel`` (h, w); the border does not count.
 
     ``dtype`` is "int8", "uint8", "int16" or "float16"; output scale and zero point are the input's.
-    ``rounding`` is the rounding of an average of codes, one of ``npulab.quant.rules.ROUNDINGS``: it
-    rounds the mean of the codes; with ":centred" after it ("toward-zero:centred") the mean of the
-    codes minus the zero point, which is added afterwards. Raises ValueError naming the parameter
-    if values do not go together.
+    ``rounding`` says how an average of codes is rounded, by one of
+    ``npulab.quant.rules.ROUNDINGS``: it rounds the mean of the codes. With ":centred" after it
+    ("toward-zero:centred") it rounds that mean minus the zero point, which is added again
+    afterwards. Raises ValueError, which names the parameter, for values that do not go together.
     """
 
     kind: str
@@ -124,10 +124,10 @@ class Pool2D:
 
 @dataclass(frozen=True, eq=False)
 class Add:
-    """The sum of two tensors of one shape: its input is the pair of them.
+    """The sum of two tensors of one shape; the layer's input is a pair.
 
-    ``dtype`` is "int8", "uint8", "int16" (zero points 0) or "float16".
-    Raises ValueError naming the parameter if values do not go together.
+    ``dtype`` is "int8", "uint8", "int16" (zero points 0) or "float16". Raises ValueError, which
+    names the parameter, for values that do not go together.
     """
 
     input_shape: Shape
@@ -150,7 +150,7 @@ class Add:
 
     @property
     def output_shape(self) -> Shape:
-        """That of each input."""
+        """The shape of each input, which is the output's too."""
         return self.input_shape
 
     @property

@@ -1,4 +1,6 @@
-"""Layers of float16 units between convolutions: element by element, by table, side by side."""
+"""Layers of float16 units between convolutions: arithmetic on each element, activation by table,
+concatenation.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from npulab.support.refuse import refuse_if
 
 PAIRED = ("add", "subtract", "multiply", "maximum", "minimum")
 SINGLE = ("abs", "copy")
-HALVES = 2**16  # codes of float16
+HALVES = 2**16  # number of float16 codes
 SMALLEST, LARGEST = 2.0**-149, float(np.finfo(np.float32).max)
 AXES = ("input_h", "input_w", "input_channels")
 
@@ -36,12 +38,12 @@ class Elementwise:
     """``(prescale * a op b) * scale + bias``, element by element, of one tensor or of two.
 
     ``kind`` is "add", "subtract", "multiply", "maximum" or "minimum" of two tensors, and the input
-    is the pair of them; or "abs" or "copy" of one tensor. ``input_shape`` is the shape of the
-    first tensor, ``other_shape`` of the second, by default the same; a size of 1 is repeated as
-    often as the other tensor needs. ``prescale`` (of the first tensor), ``scale`` and ``bias`` are
-    real numbers, or a number for each output channel ``(C,)``; a scale of 1 and a bias of 0 are not
-    computed, so that the sign of a zero stays. The activation comes last. ``dtype`` is
-    "float16". Raises ValueError naming the parameter if values do not go together.
+    is a pair; or "abs" or "copy" of one tensor. ``input_shape`` is the shape of the first tensor,
+    ``other_shape`` of the second, by default the same; an axis of size 1 is repeated to the size of
+    the other tensor. ``prescale`` (of the first tensor), ``scale`` and ``bias`` are each a real
+    number, or a number for each output channel ``(C,)``; a scale of 1 and a bias of 0 are not
+    computed, so that the sign of a zero stays. The activation comes last. ``dtype`` is "float16".
+    Raises ValueError, which names the parameter, for values that do not go together.
 
     >>> Elementwise("subtract", (4, 4, 8), other_shape=(4, 1, 8), scale=0.5)
     Elementwise(subtract 4x4x8 and 4x1x8 -> 4x4x8, scale 0.5, float16)
@@ -93,19 +95,19 @@ class Elementwise:
 
     @property
     def op(self) -> str:
-        """The kind."""
+        """The ``kind``, as the operator's name."""
         return self.kind
 
     @property
     def input_shapes(self) -> tuple[Shape, ...]:
-        """The shape of each tensor that it takes."""
+        """The shape of each tensor that the layer takes."""
         if self.other_shape is None:
             return (self.input_shape,)
         return self.input_shape, self.other_shape
 
     @property
     def output_shape(self) -> Shape:
-        """The larger size of each axis."""
+        """The shape of the output: of each axis the larger of the two sizes."""
         return tuple(map(max, zip(*self.input_shapes, strict=True)))
 
     @property
@@ -145,12 +147,13 @@ class Elementwise:
 
 @dataclass(frozen=True, eq=False)
 class Activation:
-    """A function of each element, as a table: ``outputs`` is the result for every float16 code,
-    ``(65536,)`` float16.
+    """A function of each element, given as a table: ``outputs`` is the result for every float16
+    code, ``(65536,)`` float16.
 
-    The input is multiplied by ``prescale``, a real number or a number for each channel ``(C,)``,
-    and rounded to float16 first; a prescale of 1 is not computed. ``name`` is for people.
-    ``dtype`` is "float16". Raises ValueError naming the parameter if values do not go together.
+    The input is first multiplied by ``prescale``, a real number or a number for each channel
+    ``(C,)``, and rounded to float16; a prescale of 1 is not computed. ``name`` is shown to people
+    only. ``dtype`` is "float16". Raises ValueError, which names the parameter, for values that do
+    not go together.
 
     >>> codes = np.arange(65536, dtype=np.uint16).view(np.float16)
     >>> Activation((4, 4, 8), np.abs(codes), "size")
@@ -183,7 +186,7 @@ class Activation:
 
     @property
     def output_shape(self) -> Shape:
-        """That of the input."""
+        """The shape of the output, which is the input's."""
         return self.input_shape
 
     @property
@@ -211,12 +214,13 @@ class Activation:
 
 @dataclass(frozen=True, eq=False)
 class Concat:
-    """Tensors one after the other along an axis, unchanged: the input is the tuple of them.
+    """Tensors placed one after the other along an axis, unchanged; the layer's input is a tuple of
+    tensors.
 
-    ``axis`` counts the axes of ``input_shapes``, from the end if it is negative; all other sizes
-    are the same. ``dtype`` is "int8", "uint8", "int16" or "float16"; ``input_q`` is the
-    quantization of inputs and output. Raises ValueError naming the parameter if values do not go
-    together.
+    ``axis`` is an axis of ``input_shapes``, counted from the end if it is negative; the tensors
+    have the same size on every other axis. ``dtype`` is "int8", "uint8", "int16" or "float16";
+    ``input_q`` is the quantization of all inputs and of the output. Raises ValueError, which names
+    the parameter, for values that do not go together.
 
     >>> Concat([(4, 4, 8), (4, 4, 3)])
     Concat(4x4x8 and 4x4x3 -> 4x4x11, float16)
@@ -259,7 +263,7 @@ class Concat:
 
     @property
     def output_q(self) -> QuantParams:
-        """That of the inputs."""
+        """The quantization of the output, which is the inputs'."""
         return self.input_q
 
     @property
@@ -269,7 +273,7 @@ class Concat:
 
     @property
     def output_shape(self) -> Shape:
-        """The sizes of the axis added up."""
+        """The inputs' shape, with their sizes along the concatenated axis added up."""
         first = self.input_shapes[0]
         return (
             *first[: self.axis],
@@ -324,7 +328,7 @@ def _few(shape: Shape) -> None:
 
 
 def _constant(name: str, given: Any, channels: int) -> float | Array:
-    """A number, or float64 numbers ``(channels,)``."""
+    """Return a number, or float64 numbers ``(channels,)``; raises ValueError for other values."""
     try:
         values = np.asarray(given)
         if values.dtype.kind in "iuf":
@@ -334,7 +338,7 @@ def _constant(name: str, given: Any, channels: int) -> float | Array:
     except (TypeError, ValueError):
         values = np.empty(0)
     size = np.abs(values)
-    # both comparisons fail for a NaN
+    # a NaN fails both comparisons, and so is refused
     if values.shape not in ((), (channels,)) or not np.all(
         (size == 0) | ((size >= SMALLEST) & (size <= LARGEST))
     ):

@@ -43,8 +43,9 @@ Layer = TypeVar("Layer")
 
 
 def _formerly(old: str, new: str) -> Callable[[type[Layer]], type[Layer]]:
-    """A class decorator: the keyword and the attribute ``old`` still mean ``new``, with a
-    DeprecationWarning."""
+    """Return a class decorator: the keyword and the attribute ``old`` still work in place of
+    ``new``, with a DeprecationWarning.
+    """
 
     def warn() -> None:
         warnings.warn(f"{old} is now {new}", DeprecationWarning, stacklevel=3)
@@ -76,21 +77,24 @@ class Conv2D:
     """A quantized 2-D convolution.
 
     ``weights`` are OHWI, depthwise 1HWC with ``C = multiplier * input channels``; uint8, int8 or
-    float16. ``bias`` is ``(O,)`` whole numbers in units of input scale * weight scale, within int32
-    (2**52 if the input is int16); real numbers if the input is real. ``input_shape`` is (H, W, C),
-    ``stride`` and ``dilation`` (h, w), ``padding`` "same", "valid" or ((top, bottom), (left,
-    right)). ``dtype`` is the type of input and output: by default that of the weights, "int16"
-    (int16 activations, int8 weights) or "float32" (hybrid: the input is quantized when it arrives).
-    ``groups`` of float16 weights divide input and output channels into as many, in order, each
-    group of outputs made of its own inputs: the weights have I = C / groups. ``driver_quirks`` are
-    names in a target's own vocabulary for habits of the driver that a ``lift`` saw and that do not
-    change the arithmetic, so that ``lower`` can repeat them. Besides its names ``activation`` may
-    be "leaky>>N" if outputs are codes: codes below the zero point are shifted right by N bits,
-    rounded down, before the clamp. ``output`` "sums" of a layer of 8 bits gives its accumulators as
-    int32, with or without ReLU: they do not depend on the output scale. ``weight_bits`` is the
-    width of a stored weight: 1, 2, 4 or 8; it does not change the arithmetic.
+    float16. ``bias`` is ``(O,)``: whole numbers in units of input scale * weight scale, within
+    int32 (2**52 if the input is int16), or real numbers if the input is real. ``input_shape`` is
+    (H, W, C), ``stride`` and ``dilation`` (h, w), ``padding`` "same", "valid" or ((top, bottom),
+    (left, right)). ``dtype`` is the type of input and output: by default that of the weights,
+    "int16" (int16 activations, int8 weights) or "float32" (hybrid: the input is quantized when it
+    arrives).
 
-    Raises ValueError naming the parameter if shapes or values do not go together.
+    With ``groups``, for float16 weights, the channels of input and output are divided into that
+    many groups, and group n of the output is made from group n of the input: the weights have I = C
+    / groups. ``driver_quirks`` are names, in a target's own vocabulary, for habits of the driver
+    which a ``lift`` saw and which do not change the arithmetic, so that ``lower`` can repeat them.
+    If outputs are codes, ``activation`` may also be "leaky>>N": codes below the zero point are
+    shifted right by N bits, rounded down, before the clamp. If ``output`` is "sums", a layer of 8
+    bits gives its accumulators as int32, with or without ReLU; they do not depend on the output
+    scale. ``weight_bits`` is the width of a stored weight, 1, 2, 4 or 8; it does not change the
+    arithmetic.
+
+    Raises ValueError, which names the parameter, for shapes or values that do not go together.
     """
 
     weights: Array
@@ -159,8 +163,9 @@ class Conv2D:
 
     @cached_property
     def pads(self) -> tuple[Pair, Pair]:
-        """((top, bottom), (left, right)) rows and columns of border; "same" puts the odd row or
-        column last."""
+        """((top, bottom), (left, right)) rows and columns of border; if "same" needs an odd number,
+        the bottom or right side has one more.
+        """
         return pads(self.padding, self.input_shape, self.kernel, self.stride, self.dilation)
 
     @cached_property
@@ -208,9 +213,9 @@ class Conv2D:
 class FullyConnected:
     """A quantized fully connected layer: ``weights`` are ``(O, I)``, ``bias`` ``(O,)``.
 
-    Types, bias, ``dtype``, ``output`` and ``weight_bits`` as in ``Conv2D``. The input is
-    ``(..., I)`` or ``(H, W, C)`` of I elements. Raises ValueError naming the parameter if shapes
-    or values do not go together.
+    Types, bias, ``dtype``, ``output`` and ``weight_bits`` are as in ``Conv2D``. The input is
+    ``(..., I)``, or ``(H, W, C)`` with I elements in all. Raises ValueError, which names the
+    parameter, for shapes or values that do not go together.
     """
 
     weights: Array
@@ -240,12 +245,12 @@ class FullyConnected:
 
     @property
     def input_shape(self) -> tuple[int]:
-        """(I,)."""
+        """(I,), the number of inputs."""
         return (self.weights.shape[1],)
 
     @property
     def output_shape(self) -> tuple[int]:
-        """(O,)."""
+        """(O,), the number of outputs."""
         return (self.weights.shape[0],)
 
     @property
@@ -274,8 +279,9 @@ class Conv1D:
     input is ``(L, C)``.
 
     ``stride`` and ``dilation`` are whole numbers, ``padding`` is "same", "valid" or (before,
-    after); the rest is as in ``Conv2D``. ``image`` is the convolution over one row that gives the
-    same numbers. Raises ValueError naming the parameter if shapes or values do not go together.
+    after); all other parameters are as in ``Conv2D``. ``image`` is the 2-D convolution over one row
+    that gives the same numbers. Raises ValueError, which names the parameter, for shapes or values
+    that do not go together.
 
     >>> import numpy as np
     >>> Conv1D(np.zeros((4, 3, 2), np.int8), np.zeros(4, int), (8, 2)).output_shape
