@@ -39,7 +39,7 @@ def codes_by_rule(
         raise ValueError("accumulators: got none, allowed is one or more")
     if given.dtype.kind not in "iu" or given.max() >= 2**63:
         raise ValueError(
-            f"accumulators: got {given.tolist()}, allowed are whole numbers of 64 bits"
+            f"accumulators: got {given.tolist()}, allowed are whole numbers within int64"
         )
     sums = np.unique(given.astype(np.int64))
     if rules is None:
@@ -74,8 +74,8 @@ def three(scales: Scales) -> tuple[Any, Any, Any]:
         return 1.0, scales, 1.0
     if len(scales) != 3:
         raise ValueError(
-            f"scales: got {len(scales)}, allowed is one ratio, or those of input, weights and "
-            "output"
+            f"scales: got {len(scales)} numbers, allowed is one (the ratio) or three (the scales "
+            "of input, weights and output)"
         )
     return scales[0], scales[1], scales[2]
 

@@ -28,7 +28,7 @@ def ulps(a: Any, b: Any) -> Array:
     a, b = np.asarray(a), np.asarray(b)
     if a.dtype.name not in SAME_SIZE or a.dtype.name != b.dtype.name:
         raise ValueError(
-            f"ulps: got {a.dtype} and {b.dtype}, allowed is two of float16 or two of float32"
+            f"ulps: got {a.dtype} and {b.dtype}, allowed are float16 twice or float32 twice"
         )
     return np.abs(steps(a, b))
 
@@ -51,7 +51,8 @@ def steps(a: Any, b: Any) -> Array:
         return a.astype(np.int64) - b.astype(np.int64)
     if a.dtype.name not in SAME_SIZE or a.dtype.name != b.dtype.name:
         raise ValueError(
-            f"steps: got {a.dtype} and {b.dtype}, allowed is two of codes, of float16 or of float32"
+            f"steps: got {a.dtype} and {b.dtype}, allowed are two types of codes, float16 twice or "
+            "float32 twice"
         )
     out = _place(a) - _place(b)
     nan, other = np.isnan(a), np.isnan(b)

@@ -131,8 +131,8 @@ class Observed:
         dtype = self.outputs.dtype.name
         if self.real or self.stage.op not in OPS:
             raise ValueError(
-                f"rules: got {name} with no layer, allowed with an engine is a layer that has "
-                f"{', '.join(QUANTIZED)} outputs"
+                f"rules: got the engine {name} without a layer that has {', '.join(QUANTIZED)} "
+                "outputs, allowed are rules"
             )
         scales = "tensor"
         if np.ndim(self.scales[1]):
@@ -270,7 +270,7 @@ def observe(accumulators: Any, outputs: Any, given: Given) -> Observed:
     bias = np.asarray(getattr(given.layer, "bias", 0), np.float32)
     if bias.size not in (1, channels):
         raise ValueError(
-            f"layer: got {bias.size} channels, allowed is {channels}, those of the outputs"
+            f"layer: got {bias.size} channels, allowed is {channels} channels, as the outputs have"
         )
     stage = Stage(getattr(given.layer, "op", None), quantized["output_q"], activation)
     bounds = REAL[activation]
@@ -295,7 +295,8 @@ def array_of(name: str, values: Any) -> Array:
         array = np.asarray(values)
     except (ValueError, TypeError, OverflowError):
         raise ValueError(
-            f"{name}: got a {type(values).__name__} that is not an array, allowed is (..., C)"
+            f"{name}: got a {type(values).__name__} that is not an array, "
+            "allowed is an array (..., C)"
         ) from None
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
@@ -312,8 +313,8 @@ def _refuse_arrays(accumulators: Array, outputs: Array) -> None:
         raise ValueError(f"accumulators: got {accumulators.max()}, allowed is below 2**63")
     if accumulators.shape != outputs.shape or outputs.size == 0 or outputs.ndim == 0:
         raise ValueError(
-            f"outputs: got shape {outputs.shape}, allowed is that of the accumulators, "
-            f"{accumulators.shape}, (..., C) and not empty"
+            f"outputs: got shape {outputs.shape}, allowed is the accumulators' "
+            f"shape {accumulators.shape}, (..., C) and not empty"
         )
 
 

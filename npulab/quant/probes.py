@@ -67,8 +67,8 @@ class Probes:
         """The only layer; raises ValueError if the probes need several."""
         if len(self.layers) != 1:
             raise ValueError(
-                f"layer: got probes of {len(self.layers)} layers, one for each scale; allowed is "
-                ".layers"
+                f"layer: got probes of {len(self.layers)} layers, one for each scale, allowed is "
+                "one layer: use .layers"
             )
         return self.layers[0]
 
@@ -286,7 +286,10 @@ def _pool(dtype: str, rules: Sequence[Rule], seed: int) -> Pool:
         kept = np.unique(np.vstack([_alike(codes), ties]), axis=1, return_index=True)[1]
         found.append((np.full(len(kept), scale), sums[kept], codes[:, kept], ties[kept]))
     if not found:
-        raise ValueError(f"rules: got {len(rules)} that share no ratio of scales; {refused}")
+        raise ValueError(
+            f"rules: got {len(rules)} rules, allowed are rules that all take some ratio of scales; "
+            f"{refused}"
+        )
     columns = [np.concatenate(column, axis=-1) for column in zip(*found, strict=True)]
     return Pool(columns[0], columns[1], columns[2], columns[3], input_scale)
 

@@ -765,7 +765,7 @@ def rule(name: str | Rule) -> Rule:
     if isinstance(name, Rule):
         if type(name).exact is Rule.exact:
             raise LookupError(
-                f"rule: got {name!r} without exact, allowed is a subclass that has it"
+                f"rule: got {name!r} without exact, allowed is a subclass of Rule with exact"
             )
         return name
     by = _by_name(name)

@@ -507,7 +507,7 @@ def test_what_is_no_layer_is_refused() -> None:
         ),  # type: ignore[arg-type]
         (
             lambda: write_model([]),
-            "network: got 0 layers and 0 inputs, allowed is one for each layer, at least one",
+            "network: got 0 layers and 0 tuples of sources, allowed is at least one layer, with a tuple of sources each",
         ),
         (lambda: write_sweep(None, {}), "folder: got NoneType, allowed is a path"),  # type: ignore[arg-type]
         (lambda: check_sweep(3), "folder: got int, allowed is a path"),  # type: ignore[arg-type]

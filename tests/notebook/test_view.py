@@ -265,7 +265,7 @@ def test_equal_outputs_are_drawn_by_their_codes(captures: npulab.CaptureSet) -> 
         (
             [1],
             (1.0, 2.0),
-            "scales: got 2, allowed is one ratio, or those of input, weights and output",
+            r"scales: got 2 numbers, allowed is one \(the ratio\) or three \(the scales of input, weights and output\)",
         ),
         ([2**40], 0.5, r"accumulator: got 1099511627776 in channel 0, allowed with gemmlowp is"),
     ],

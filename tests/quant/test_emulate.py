@@ -265,8 +265,12 @@ def test_network_runs_its_layers() -> None:
 @pytest.mark.parametrize(
     ("layers", "inputs", "words"),
     [
-        ((), (), "^network: got 0 layers and 0 inputs"),
-        ((0,), ((0,),), r"^layer 0, Pool2D.*: got inputs \(0,\), allowed is 1 of -1 to -1$"),
+        ((), (), "^network: got 0 layers and 0 tuples of sources"),
+        (
+            (0,),
+            ((0,),),
+            r"^layer 0, Pool2D.*: got inputs \(0,\), allowed are 1 sources from -1 to -1$",
+        ),
         ((0, 1), (), r"^layer 1, Pool2D.*: got 2x2x3 int8 from Pool2D.*, allowed is 4x4x3 int8$"),
     ],
 )
@@ -517,7 +521,7 @@ def test_layer_prints_its_sizes() -> None:
         (lambda: Pool2D("max", (5, 2), (4, 4, 1)), "^input_shape: got .*, too small"),
         (
             lambda: Pool2D("max", (2, 2), (4, 4, 1), output_q=QuantParams(2.0)),
-            "^output_q: got .*, allowed is that of the input",
+            "^output_q: got .*, allowed is the input's",
         ),
         (
             lambda: Pool2D("max", (2, 2), (4, 4, 1), padding=((2, 0), (0, 0))),
@@ -616,7 +620,7 @@ def test_other_input_that_is_refused() -> None:
         (
             FullyConnected(np.zeros((2, 3), np.int8), np.zeros(2, int)),
             "hybrid-float32",
-            "got hybrid-float32 for .* of int8, allowed with it is float32",
+            "got hybrid-float32 for .* of int8, allowed with that rule is float32",
         ),
     ],
 )

@@ -208,7 +208,7 @@ def test_a_layer_has_the_channels_of_its_outputs() -> None:
         output_q=ONE,
     )
     with pytest.raises(
-        ValueError, match=r"^layer: got 3 channels, allowed is 2, those of the outputs$"
+        ValueError, match=r"^layer: got 3 channels, allowed is 2 channels, as the outputs have$"
     ):
         identify_rounding([[1, 2]], np.int8([[1, 2]]), layer)
     assert "gemmlowp" in identify_rounding([[1, 2, 3]], np.int8([[1, 2, 3]]), layer).fits
@@ -308,6 +308,7 @@ def test_rules_that_share_no_ratio_have_no_probes() -> None:
         **{one.name: getattr(plain, one.name) for one in fields(plain)} | {"name": "refusing"}
     )
     with pytest.raises(
-        ValueError, match=r"^rules: got 1 that share no ratio of scales; no scale is right$"
+        ValueError,
+        match=r"^rules: got 1 rules, allowed are rules that all take some ratio of scales; no scale is right$",
     ):
         rounding_probes("int8", [refusing])

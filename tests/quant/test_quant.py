@@ -524,7 +524,7 @@ def test_near_numbers_are_as_near_as_they_say() -> None:
 @pytest.mark.parametrize("given", [[0.5], [1.0], [2**63], ["a"], [True]])
 def test_what_is_no_accumulator(given: list[Any]) -> None:
     with pytest.raises(
-        ValueError, match=r"^accumulators: got \[.*\], allowed are whole numbers of 64 bits$"
+        ValueError, match=r"^accumulators: got \[.*\], allowed are whole numbers within int64$"
     ):
         codes_by_rule(given, 0.25)
 

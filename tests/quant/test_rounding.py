@@ -142,7 +142,7 @@ def test_one_scale_per_tensor_is_a_layer_each() -> None:
     for asked in (lambda: found.layer, lambda: found.x):
         with pytest.raises(
             ValueError,
-            match=r"^layer: got probes of \d layers, one for each scale; allowed is \.layers$",
+            match=r"^layer: got probes of \d layers, one for each scale, allowed is one layer: use \.layers$",
         ):
             asked()
 
@@ -593,7 +593,7 @@ def ask(**changes: Any) -> Identification:
         (
             lambda: ask(outputs=np.zeros((2, 3), np.int8)),
             ValueError,
-            r"^outputs: got shape \(2, 3\), allowed is that of the accumulators, \(3, 2\), \(\.\.\., C\) and not empty$",
+            r"^outputs: got shape \(2, 3\), allowed is the accumulators' shape \(3, 2\), \(\.\.\., C\) and not empty$",
         ),
         (
             lambda: ask(accumulators=np.zeros((0, 2), int), outputs=np.zeros((0, 2), np.int8)),
@@ -635,7 +635,7 @@ def ask(**changes: Any) -> Identification:
         (
             lambda: ask(outputs=[[1, 2], [3]]),
             ValueError,
-            r"^outputs: got a list that is not an array, allowed is \(\.\.\., C\)$",
+            r"^outputs: got a list that is not an array, allowed is an array \(\.\.\., C\)$",
         ),
         (
             lambda: ask(accumulators=[[1, 2], [3]]),
@@ -662,7 +662,7 @@ def ask(**changes: Any) -> Identification:
         (
             lambda: ask(rules="xnnpack"),
             ValueError,
-            "^rules: got xnnpack with no layer, allowed with an engine is a layer ",
+            "^rules: got the engine xnnpack without a layer that has ",
         ),
         (
             lambda: rounding_probes("int8", 3),

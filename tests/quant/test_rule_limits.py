@@ -193,7 +193,7 @@ def test_codes_of_scales_given_as_one_ratio_or_as_three() -> None:
     for scales in ((0.5, 2.0), (1.0, 0.5, 2.0, 4.0)):
         with pytest.raises(
             ValueError,
-            match=rf"^scales: got {len(scales)}, allowed is one ratio, or those of input, weights and output$",
+            match=rf"^scales: got {len(scales)} numbers, allowed is one \(the ratio\) or three \(the scales of input, weights and output\)$",
         ):
             codes_by_rule(sums, scales)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"^accumulators: got none, allowed is one or more$"):

@@ -79,7 +79,7 @@ def test_shapes_and_byte_orders() -> None:
 )
 def test_ulps_of_other_types_are_refused(a: object, b: object) -> None:
     with pytest.raises(
-        ValueError, match=r"^ulps: got .* and .*, allowed is two of float16 or two of float32$"
+        ValueError, match=r"^ulps: got .* and .*, allowed are float16 twice or float32 twice$"
     ):
         ulps(a, b)
 
@@ -90,7 +90,7 @@ def test_steps_of_codes_are_their_difference() -> None:
     assert unit(np.float16) == "ulp"
     with pytest.raises(
         ValueError,
-        match=r"^steps: got uint8 and float16, allowed is two of codes, of float16 or of float32$",
+        match=r"^steps: got uint8 and float16, allowed are two types of codes, float16 twice or float32 twice$",
     ):
         steps(np.uint8(1), np.float16(1))
 

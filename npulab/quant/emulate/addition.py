@@ -232,7 +232,7 @@ def output_multiplier(layer: Add, dtype: np.dtype) -> tuple[Array, Array]:
         raise ValueError(
             f"output_q: got scale {layer.output_q.scale}, allowed with inputs of "
             f"{layer.input_q.scale} "
-            f"and {layer.other_q.scale} is more than a {2 ** (left - 1)}th of the larger"
+            f"and {layer.other_q.scale} is more than the larger / {2 ** (left - 1)}"
         )
     return GEMMLOWP.of_ratio(np.asarray(ratio))
 

@@ -116,7 +116,7 @@ def parts(name: str | Rule, op: str, dtype: str, scales: str, channels: int) -> 
         if body < channels:
             split.append((_row_rule(row.tail, dtype), body, channels))
         return tuple(split)
-    raise LookupError(f"rule: got {name!r}, which has no {op} of {dtype}")
+    raise LookupError(f"rule: got {name!r}, allowed is an engine that computes {op} of {dtype}")
 
 
 def _row_rule(name: str, dtype: str) -> Rule:
@@ -154,7 +154,7 @@ def parts_of(layer: Weighted, dtype: np.dtype, name: str | Rule) -> Parts:
     for by, _, _ in out:
         if dtype.name not in by.types:
             raise ValueError(
-                f"rule: got {by.name} for {layer} of {dtype}, allowed with it is "
+                f"rule: got {by.name} for {layer} of {dtype}, allowed with that rule is "
                 f"{', '.join(by.types)}"
             )
     leak = leak_of(layer.activation)

@@ -257,7 +257,8 @@ def _refuse_int16(layer: Operation) -> None:
     """
     if layer.dtype == "int16":
         raise LookupError(
-            f"rule: got tflite-reference with {layer}, allowed with it is int8, uint8 or float32"
+            f"rule: got tflite-reference for {layer} of int16, allowed with this operator is int8, "
+            "uint8 or float32"
         )
 
 

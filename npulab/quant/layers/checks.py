@@ -118,7 +118,7 @@ def checked_groups(given: Any, weights: Array, input_shape: Shape3, depthwise: b
     most = 1 if depthwise or weights.dtype != np.float16 else math.gcd(len(weights), input_shape[2])
     if groups < 1 or most % groups:
         kind = "depthwise" if depthwise else str(weights.dtype)
-        words = f"a divisor of {most}, as input and output channels have it" if most > 1 else "1"
+        words = f"a divisor of {most}, which divides input and output channels" if most > 1 else "1"
         raise ValueError(
             f"groups: got {given!r}, allowed with {kind} weights {weights.shape} is {words}"
         )
@@ -226,8 +226,8 @@ def check_output(layer: Any, dtype: str) -> None:
         )
     if layer.output_q != UNIT:
         raise ValueError(
-            f"output_q: got {layer.output_q}, allowed with sums is {UNIT}: their unit is input "
-            "scale * weight scale"
+            f"output_q: got {layer.output_q}, allowed with sums is {UNIT}: sums are in units of "
+            "input scale * weight scale"
         )
 
 
@@ -241,7 +241,7 @@ def checked_bits(bits: Any, weights: Array) -> int:
     if bits not in WEIGHT_BITS or (bits != 8 and weights.dtype.kind == "f"):
         allowed = "1, 2, 4 or 8"
         if weights.dtype.kind == "f":
-            allowed = "8, which says nothing of them"
+            allowed = "8, the default, which does not count for them"
         raise ValueError(
             f"weight_bits: got {bits!r}, allowed with {weights.dtype} weights is {allowed}"
         )
@@ -285,7 +285,7 @@ def check_size(layer: Any) -> None:
         raise ValueError(
             f"padding: got {layer.padding}, which makes an output of "
             f"{shape_text(layer.output_shape)}, "
-            f"allowed are {MOST_OUTPUTS} elements"
+            f"allowed are at most {MOST_OUTPUTS} elements"
         )
 
 

@@ -54,8 +54,8 @@ class Network:
             )
         if not layers or len(self.inputs) != len(layers):
             raise ValueError(
-                f"network: got {len(layers)} layers and {len(self.inputs)} inputs, allowed is one "
-                "for each layer, at least one"
+                f"network: got {len(layers)} layers and {len(self.inputs)} tuples of sources, "
+                "allowed is at least one layer, with a tuple of sources each"
             )
         self._check_sources()
 
@@ -70,8 +70,8 @@ class Network:
         for layer in layers:
             if isinstance(layer, Network) and len(layer.outputs) > 1:
                 raise ValueError(
-                    f"network: got {layer} with {len(layer.outputs)} outputs, allowed in the place "
-                    "of a layer is one"
+                    f"network: got {layer} with {len(layer.outputs)} outputs, allowed in "
+                    "place of a layer is a network with one output"
                 )
         return layers
 
@@ -104,8 +104,8 @@ class Network:
             known = all(lowest <= source < number for source in sources)
             if len(sources) != len(taken) or not known:
                 raise ValueError(
-                    f"layer {number}, {layer}: got inputs {sources}, allowed is {len(taken)} of "
-                    f"{lowest} to {number - 1}"
+                    f"layer {number}, {layer}: got inputs {sources}, allowed are {len(taken)} "
+                    f"sources from {lowest} to {number - 1}"
                 )
             for tensor, source in zip(taken, sources, strict=True):
                 if source >= 0:

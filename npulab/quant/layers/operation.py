@@ -81,8 +81,8 @@ class Operation:
         for tensor in (*self.inputs, self.output):
             if tensor.dtype not in TYPES or isinstance(tensor.q.scale, tuple):
                 raise ValueError(
-                    f"{self.kind}: got a tensor of {tensor.dtype} with {tensor.q}, allowed is one "
-                    f"of {', '.join(TYPES)} with one scale"
+                    f"{self.kind}: got a tensor of {tensor.dtype} with {tensor.q}, allowed is a "
+                    f"tensor of {', '.join(TYPES)} with one scale"
                 )
         if not self.moving:
             raise ValueError(

@@ -72,7 +72,7 @@ class Pool2D:
         check_quantization(self, self.dtype, self.input_shape[2])
         if self.output_q != self.input_q:
             raise ValueError(
-                f"output_q: got {self.output_q}, allowed is that of the input, {self.input_q}"
+                f"output_q: got {self.output_q}, allowed is the input's, {self.input_q}"
             )
         check_window(self, ("kernel", "stride"))
         object.__setattr__(self, "padding", checked_padding(self.padding))

@@ -78,8 +78,8 @@ class Elementwise:
                 a != b and 1 not in (a, b) for a, b in zip(shape, other, strict=True)
             ):
                 raise ValueError(
-                    f"other_shape: got {other}, allowed is {shape}, with 1 in the place of any "
-                    "size on one side"
+                    f"other_shape: got {other}, allowed is {shape}, or a shape that broadcasts "
+                    "with it (either input may have size 1 on any axis)"
                 )
         object.__setattr__(self, "input_shape", shape)
         object.__setattr__(self, "other_shape", other)
@@ -323,7 +323,8 @@ def _sizes(name: str, given: Any) -> tuple[int, ...]:
 def _few(shape: Shape) -> None:
     if math.prod(shape) > MOST_OUTPUTS:
         raise ValueError(
-            f"input_shape: got a tensor of {shape_text(shape)}, allowed are {MOST_OUTPUTS} elements"
+            f"input_shape: got a tensor of {shape_text(shape)}, allowed are at most {MOST_OUTPUTS} "
+            "elements"
         )
 
 
@@ -343,7 +344,7 @@ def _constant(name: str, given: Any, channels: int) -> float | Array:
         (size == 0) | ((size >= SMALLEST) & (size <= LARGEST))
     ):
         raise ValueError(
-            f"{name}: got {given!r}, allowed is a number within float32, or ({channels},) of them"
+            f"{name}: got {given!r}, allowed is a number within float32, or {channels} such numbers"
         )
     if values.ndim == 0:
         return float(values)

@@ -128,8 +128,8 @@ class Conv2D:
             if groups > 1:
                 of = f", in {groups} groups"
             raise ValueError(
-                f"weights: got {weights.shape[3]} input channels, allowed is {shape[2] // groups} "
-                f"as in input_shape{of}"
+                f"weights: got {weights.shape[3]} input channels, allowed is {shape[2] // groups}"
+                f": input_shape has {shape[2]}{of}"
             )
         outputs = weights.shape[3 if self.depthwise else 0]
         dtype = checked_dtype(self.dtype, weights)
