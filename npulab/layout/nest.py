@@ -245,8 +245,8 @@ class Layout(Stored):
         # fill the memory
         if high - low > MOST_ELEMENTS:
             raise ValueError(
-                f"loops: got strides that interleave from byte {low} to {high}, allowed is that "
-                f"over at most {MOST_ELEMENTS} bytes"
+                f"loops: got strides that interleave from byte {low} to {high}, allowed over "
+                "so many bytes are nested strides"
             )
         taken = np.zeros(high - low, bool)
         for at in range(self.itemsize):

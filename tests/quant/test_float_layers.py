@@ -630,7 +630,7 @@ def test_grouped_convolution(groups: int, outputs_: int) -> None:
             np.float16,
             (4, 1, 1, 6),
             {"groups": 2},
-            "^weights: got 6 input channels, allowed is 3: input_shape has 6, in 2 groups$",
+            "^weights: got 6 input channels, allowed is 3, the channels of input_shape in 2 groups$",
         ),
         (np.float16, (4, 1, 1, 6), {"groups": 0}, "^groups: got 0"),
         (np.float16, (4, 1, 1, 6), {"groups": "2"}, "^groups: got '2'"),

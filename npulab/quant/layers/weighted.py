@@ -126,10 +126,10 @@ class Conv2D:
         if not self.depthwise and weights.shape[3] * groups != shape[2]:
             of = ""
             if groups > 1:
-                of = f", in {groups} groups"
+                of = f" in {groups} groups"
             raise ValueError(
-                f"weights: got {weights.shape[3]} input channels, allowed is {shape[2] // groups}"
-                f": input_shape has {shape[2]}{of}"
+                f"weights: got {weights.shape[3]} input channels, allowed is {shape[2] // groups}, "
+                f"the channels of input_shape{of}"
             )
         outputs = weights.shape[3 if self.depthwise else 0]
         dtype = checked_dtype(self.dtype, weights)
