@@ -39,7 +39,8 @@ __all__ = [
 ]
 
 Oracle = Callable[[Capture], str]
-# After so many reboots a person should look: fields that belong together may be declared as units.
+# Most trials that may hang. Each hang costs a reboot, so after these a person should look: perhaps
+# fields that belong together have to be declared as units.
 MAX_HANGS = 50
 SAID = (
     "culprits",
@@ -68,7 +69,9 @@ class Trying:
         return tuple(name_of(part.key) for part in self.changed)
 
     def __str__(self) -> str:
-        """Return what a person has to set by hand, in lines."""
+        """Return the reason and a line for each field that a person has to set by hand, with its
+        value.
+        """
         text = (
             f"{self.reason}\nThe good job with {plural(len(self.changed), 'part')} of the bad one:"
         )
@@ -88,17 +91,17 @@ class Suspect:
 
 @dataclass(frozen=True)
 class Bisected(Answer):
-    """What a bisection found, or what it knows so far if ``done`` is false.
+    """The answer of a bisection, or the answer so far if ``done`` is false.
 
-    ``found`` is true if every trial agrees with the answer (of a device that errs: as far as errors
-    explain) and it is as certain as was asked for; if it is false ``sentence`` begins with "not
-    found", or says that BAD passes, and names a trial that contradicts an answer.
+    ``found`` is true if every trial agrees with the answer (if the device errs: except as many as
+    errors explain) and the answer is as certain as was asked for. If it is false, ``sentence``
+    begins with "not found", or says that BAD passes, and names a trial that contradicts an answer.
 
-    ``culprits`` are (task, block, register, field); ``groups`` says which of them break it
-    together: all fields of one group do. If nothing was found they are what the trials suggest.
-    ``certainty`` is the probability of exactly these groups, None if trials contradict them;
-    ``queries`` counts the runs, ``hangs`` the runs that hung, ``flake_rate`` is the rate given or
-    inferred.
+    ``culprits`` are (task, block, register, field). ``groups`` are the smallest sets of culprits
+    that break the job: all fields of a group together do. If no answer was found, both are those
+    that the trials suggest. ``certainty`` is the probability of exactly these groups, or None if
+    trials contradict them; ``queries`` counts the runs, ``hangs`` the runs that hung;
+    ``flake_rate`` is the rate of wrong outcomes that was given or inferred.
     """
 
     culprits: tuple[Key, ...]
@@ -114,12 +117,13 @@ class Bisected(Answer):
     differences: tuple[Difference, ...]
     good: Capture
     bad: Capture
-    oracle: str = ""  # Python text of what ran the trials, if that is known
+    oracle: str = ""  # Python text of the oracle that ran the trials, if known
 
     @property
     def diff(self) -> pd.DataFrame:
-        """The smallest diff that breaks it: task, block, register, field, good, bad, group; groups
-        count from 1."""
+        """The fields of the groups as a table: task, block, register, field, good, bad, group
+        (counted from 1).
+        """
         from npulab.registers.shown import Table
 
         by_key = {part.key: part for part in self.differences}
@@ -135,17 +139,19 @@ class Bisected(Answer):
 
     @property
     def captures(self) -> tuple[Capture, ...]:
-        """The good capture with each group changed: the smallest ones that break."""
+        """One capture for each group: the good capture with that group changed, so the smallest
+        captures that break.
+        """
         return tuple(mix(self.good, self.bad, group) for group in self.groups)
 
     def script(
         self, good: str | None = None, bad: str | None = None, oracle: str | None = None
     ) -> str:
-        """Return Python that shows it again.
+        """Return Python that shows the failure again.
 
-        ``good`` and ``bad`` are the paths to load, by default those of the captures' folders as
-        seen from the working folder; ``oracle`` is Python text that runs a capture, by default what
-        ran the trials.
+        ``good`` and ``bad`` are the paths from which it loads the captures, by default the
+        captures' folders as seen from the working folder; ``oracle`` is Python text that runs a
+        capture, by default the text of the oracle that ran the trials.
         """
         unsaved = []
         if not (good or self.good.folder):
@@ -184,20 +190,21 @@ for group in groups:
 
 
 class Bisection:
-    """A bisection step by step: ``trial`` is what to run next, ``tell`` takes its outcome.
+    """A bisection step by step: ``trial`` is the next job to run, ``tell`` takes its outcome.
 
-    ``good`` passes, ``bad`` does not; trials are ``good`` with some fields as ``bad`` has them.
-    ``flake_rate`` is how often an outcome is wrong, None if that is not known; the search ends at
-    ``certainty``. ``units`` lists fields that are changed together as long as that says something,
-    by name (``relu``, ``w3.relu`` or ``0/NN/w3/relu``); the rest are units of their own, and None
-    takes the units from the names of the fields (``families``).
+    ``good`` passes, ``bad`` does not; a trial is ``good`` with some fields changed to their values
+    in ``bad``. ``flake_rate`` is the share of wrong outcomes, None if it is not known; the search
+    ends at ``certainty``. ``units`` lists fields, by name (``relu``, ``w3.relu`` or
+    ``0/NN/w3/relu``), that are changed together as long as a trial of the whole unit helps; every
+    other field is a unit of its own. With None the units are taken from the names of the fields
+    (``families``).
 
-    Fields that point into memory are left as they are unless ``addresses``; buffers that differ are
-    parts like fields, unless ``buffers`` is false. ``symptom`` is what the bad job does, "fail" or
-    "hang", if that is known: then the bad job is run first, and if it does something else that is
-    the answer. ``journal`` is a path or a Journal: the trials that it holds are not run again.
-    ``warning`` is a sentence about captures of two layers, and stands before the reason of the
-    first trial.
+    Fields that point into memory keep their values in ``good`` unless ``addresses``; buffers that
+    differ are changed as fields are, unless ``buffers`` is false. ``symptom`` is the outcome of the
+    bad job, "fail" or "hang", if it is known: then the bad job is run first, and if it ends
+    otherwise the bisection ends with that answer. ``journal`` is a path or a Journal: the trials
+    that it holds are not run again. ``warning`` is a sentence about captures of two layers, and
+    stands before the reason of the first trial.
 
     Raises ValueError for captures that cannot be mixed or a journal of other captures, LookupError
     for an unknown field.
@@ -223,8 +230,7 @@ class Bisection:
             raise TypeError(f"units: got {units!r}, allowed are lists of field names")
         if symptom not in (None, "fail", "hang"):
             raise ValueError(
-                f"symptom: got {symptom!r}, allowed is 'fail', 'hang', or None where it is not "
-                "known"
+                f"symptom: got {symptom!r}, allowed is 'fail', 'hang', or None if it is not known"
             )
         self.good, self.bad = good, bad
         self.differences = tuple(parts_of(good, bad, addresses=addresses, buffers=buffers))
@@ -252,13 +258,14 @@ class Bisection:
             self.journal = Journal(journal, about)
         self._again = False
         self._trial: Trying | None = None
-        self._followed: list[Trial] = []  # the trials that the search has
+        self._followed: list[Trial] = []  # the trials that the search was told
         self._follow()
 
     @property
     def search(self) -> Search:
-        """The search, which follows the journal alone: a crash between writing and telling loses
-        nothing."""
+        """The search, brought up to the journal. It takes trials from the journal only, so a crash
+        between the two loses no trial.
+        """
         self._follow()
         return self._search
 
@@ -278,7 +285,7 @@ class Bisection:
 
     @property
     def trial(self) -> Trying | None:
-        """What to run next; None when it is done."""
+        """The next job to run; None if the bisection is done."""
         if self._trial is None:
             if self._again and len(self.journal):
                 last = self.journal[-1]
@@ -305,18 +312,21 @@ class Bisection:
         """
         trial = self.trial
         if trial is None:
-            raise ValueError("tell: the bisection is done, there is no trial to tell of")
+            raise ValueError(f"tell: got {outcome!r} for no trial: the bisection is done")
         self.journal.add(Trial(trial.names, trial.reason, outcome, seconds))
         self._trial, self._again = None, False
 
     def again(self) -> None:
-        """Make the next trial the last one once more, if its outcome is in doubt; both count."""
+        """Make the last trial the next one once more, because its outcome is in doubt; both
+        outcomes count.
+        """
         self._again, self._trial = bool(len(self.journal)), None
 
     def undo(self, count: int = 1) -> None:
-        """Take the last verdicts back, or, after ``again``, only that.
+        """Take back the last ``count`` outcomes; after ``again``, take back only the wish for
+        another run.
 
-        Raises ValueError if there are not so many.
+        Raises ValueError if there are fewer outcomes than ``count``.
         """
         if not self._again:
             self.journal.undo(count)
@@ -328,7 +338,7 @@ class Bisection:
 
     @property
     def left(self) -> int:
-        """About how many trials are left."""
+        """The number of trials that are probably left."""
         return self.search.left
 
     @property
@@ -342,7 +352,7 @@ class Bisection:
 
     @property
     def result(self) -> Bisected:
-        """What is known now."""
+        """The answer so far; ``done`` says if it is the last."""
         done, search = self.done, self.search
         how = UNSURE
         if search.end:
@@ -381,13 +391,15 @@ class Bisection:
         unknown = chosen.difference(self.names)
         if unknown:
             raise LookupError(
-                f"journal: got {min(unknown)}, which does not differ between {self.good.name} and "
-                f"{self.bad.name}"
+                f"journal: got a trial that changes {min(unknown)}, allowed are the fields that "
+                f"differ between {self.good.name} and {self.bad.name}"
             )
         return np.array([name in chosen for name in self.names], bool)
 
     def _digest(self) -> str:
-        """Return a hash of the parts: a journal of other fields or values is refused."""
+        """Return a hash of the fields that differ and their values; a journal with another hash is
+        refused.
+        """
         parts = []
         for name, part in zip(self.names, self.differences, strict=True):
             parts.append([name, repr(part.a), repr(part.b)])
@@ -398,8 +410,9 @@ class Bisection:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     def _units(self, units: list[Iterable[str]]) -> list[list[int]]:
-        """Return the units given by name; a field that does not differ is left out, since it
-        cannot be changed."""
+        """Return the units as lists of indices of parts, from lists of names; a field that does not
+        differ is left out, since it cannot be changed.
+        """
         by_name: dict[str, list[int]] = {}
         for key in (*raw_fields(self.good), *raw_fields(self.bad)):
             for name in _names(key):
@@ -449,7 +462,9 @@ def _folder_of(capture: Capture) -> str:
 
 
 def _names(key: Key) -> tuple[str, str, str]:
-    """Return how a field may be called, shortest first."""
+    """Return the three names by which a user may call a field, shortest first: field,
+    register.field, task/block/register/field.
+    """
     return key[3], f"{key[2]}.{key[3]}", name_of(key)
 
 
@@ -469,9 +484,10 @@ def bisect_fields(
     """Find the fields of ``bad`` that break ``good``, with few runs of ``oracle``.
 
     ``oracle(capture)`` says "pass", "fail" or "hang". ``asking`` is called before every trial,
-    ``progress`` after it, ``stop`` is asked before each: if it says so, or if ``max_hangs`` trials
-    hung, what is known is returned. ``options`` are those of ``Bisection``. Raises ValueError for
-    captures of two layers unless ``different_layers``, since their fields differ anyway.
+    ``progress`` after it. ``stop`` is called before each trial: if it returns True, or if
+    ``max_hangs`` trials hung, the answer so far is returned. ``options`` are those of
+    ``Bisection``. Raises ValueError for captures of two layers unless ``different_layers``, since
+    fields of two layers differ anyway.
 
     >>> from npulab.bits import RegisterMap
     >>> from npulab.capture import Job
@@ -487,7 +503,8 @@ def bisect_fields(
     """
     if not callable(oracle):
         raise TypeError(
-            f"oracle: got {oracle!r}, allowed is what takes a capture and says pass, fail or hang"
+            f"oracle: got {oracle!r}, allowed is a function that is given a capture and returns "
+            "pass, fail or hang"
         )
     session = Bisection(good, bad, flake_rate=flake_rate, **options)
     if session.warning and not different_layers:

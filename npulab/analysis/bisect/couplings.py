@@ -1,5 +1,6 @@
-"""What hangs a device: pairs of items if one changes without the other, and items that change at
-all."""
+"""The causes of hangs: pairs of items of which only one was changed, and single items that hang
+whenever they are changed.
+"""
 
 from __future__ import annotations
 
@@ -8,41 +9,44 @@ from collections.abc import Sequence
 import numpy as np
 from numpy import ndarray as Array
 
-EXPECTED = 3.0  # coupled pairs, once something hung
-LIKELIEST = 0.2  # probability of a coupled pair before the first trial, at most
-CLEARED = 1e-3  # factor on a suspicion by a trial that split the pair and ran
-ROUNDS = 4  # of belief propagation per trial
-LARGEST = 12.0  # log odds of a coupled pair, at most, so that a trial can still refute it
-LEAST = 1e-4  # rate of hangs by chance, also of a device that never errs
-IGNORED = 1e-5  # a less suspect pair is not counted: it saves time
-TIED = 0.7  # more suspect pairs are moved together
-TEARS = 3  # hangs after which a unit that never ran torn apart is left whole
-WHOLE = 0.999  # suspicion of the pairs of such a unit
+# A pair is coupled if changing only one of its two items hangs the device.
+EXPECTED = 3.0  # how many of all pairs are expected to be coupled
+LIKELIEST = 0.2  # highest probability, before the first trial, that a pair is coupled
+CLEARED = 1e-3  # a trial that split a pair and ran multiplies the odds of the pair by this
+ROUNDS = 4  # rounds of belief propagation after each trial
+LARGEST = 12.0  # highest log odds of a pair, so that a trial can still refute the suspicion
+LEAST = 1e-4  # lowest rate of hangs by chance, even if the device is said never to err
+IGNORED = 1e-5  # pairs with a lower probability are left out of sums, to save time
+TIED = 0.7  # items of pairs with a higher probability are changed together
+TEARS = 3  # a unit is kept whole if so many trials split only this unit and all of them hung
+WHOLE = 0.999  # probability that is set for the pairs inside a unit that is kept whole
 
 
 class Couplings:
     """The probability, for each pair of n items, that changing only one of the two hangs the
     device.
 
-    ``suspect (n + 1, n + 1)`` holds these probabilities. The last item stands for what never
-    changes: paired with it, an item hangs whatever else changes. A trial that ran clears the pairs
-    that it split. A trial that hung was hung by a pair that it split, or by chance at the rate
-    ``flake``: the fewer of its pairs are not cleared, the more suspect each of these is (belief
-    propagation over causes that act independently). Pairs inside one of ``units`` (lists of items)
-    are suspect from the beginning.
+    ``suspect (n + 1, n + 1)`` holds these probabilities. The last item is a dummy that no trial
+    changes: an item that is paired with it hangs whenever it is changed. A trial splits a pair if
+    it changes only one of the two. A trial that ran clears the pairs that it split. A trial that
+    hung was hung by a pair that it split, or by chance at the rate ``flake``: the fewer of its
+    pairs are not cleared, the more suspect each of these is (belief propagation over causes that
+    act independently). Pairs inside one of ``units`` (lists of items) are suspect from the
+    beginning.
     """
 
     def __init__(self, n: int, flake: float = 0.0, units: Sequence[Sequence[int]] = ()) -> None:
         self.n = n
         self.units = [np.array(unit) for unit in units if len(unit) > 1]
-        # by unit: trials that tore this unit alone and hung; -1 once such a trial ran
+        # for each unit: how many trials split only this unit and hung; -1 once a trial that split
+        # it ran
         self._hung = [0] * len(self.units)
         self.suspect = np.zeros((n + 1, n + 1))
         self._chance = -np.log1p(-max(flake, LEAST))
         self._pairs = np.triu_indices(n + 1, 1)
-        self._cleared = np.zeros(len(self._pairs[0]))  # trials that ran and split the pair
-        self._split: list[Array] = []  # (pairs,) of each trial that hung
-        self._messages: list[Array] = []  # log odds that each of those adds to each pair
+        self._cleared = np.zeros(len(self._pairs[0]))  # by pair: trials that split it and ran
+        self._split: list[Array] = []  # by trial that hung: mask of the pairs that it split
+        self._messages: list[Array] = []  # by trial that hung: log odds added to each pair
         count = len(self._cleared)
         self._prior = np.full(count, np.log(min(EXPECTED / count, LIKELIEST)))
         label = np.arange(n + 1)
@@ -54,7 +58,7 @@ class Couplings:
 
     @property
     def known(self) -> bool:
-        """True if a hang is possible: a unit was declared, or a trial hung."""
+        """True if hangs are expected: a unit was declared, or a trial hung."""
         return bool(self.units or self._split)
 
     @property
@@ -62,7 +66,7 @@ class Couplings:
         return len(self._split)
 
     def tell(self, subset: Array, hung: bool) -> None:
-        """Take in one more trial ``(n,) bool`` and whether it hung."""
+        """Take in one more trial: the items that it changed ``(n,) bool``, and whether it hung."""
         i, j = self._pairs
         wide = np.append(subset, False)
         split = wide[i] != wide[j]
@@ -93,19 +97,20 @@ class Couplings:
             rounds = ROUNDS
         for _ in range(rounds):
             others = np.minimum(prior + messages.sum(axis=0) - messages, LARGEST)
-            # -log(1 - p) of each pair without this trial
+            # -log(1 - p), with p the suspicion of each pair without what this trial adds to it
             rate = np.where(split, np.logaddexp(0, others), 0.0)
             total = rate.sum(axis=1, keepdims=True) + self._chance
             rest = np.maximum(total - rate, self._chance)
             received = np.where(split, -np.log(-np.expm1(-rest)), 0.0)
-            # by halves: two pairs that explain the same trial would take turns
+            # new messages count half: otherwise two pairs that explain the same trial would swing
+            # between suspect and not
             messages = (messages + received) / 2
         self._messages = list(messages)
         suspect = 1 / (1 + np.exp(-np.clip(prior + messages.sum(axis=0), -40, LARGEST)))
         self.suspect[self._pairs] = suspect
         self.suspect.T[self._pairs] = suspect
         if not self._split:
-            # nothing hung: only declared units are feared
+            # no trial hung: only the pairs of declared units stay suspect
             self.suspect[self.suspect < LIKELIEST / 2] = 0.0
         for unit, hung in zip(self.units, self._hung, strict=True):
             if hung >= TEARS:
@@ -113,21 +118,26 @@ class Couplings:
         np.fill_diagonal(self.suspect, 0.0)
 
     def rates(self, sets: Array) -> Array:
-        """Return ``-log(1 - chance of a hang)`` of sets ``(Q, n) bool``."""
+        """Return ``-log(1 - p)`` for each of the sets ``(Q, n) bool``, where p is the probability
+        that the set hangs.
+        """
         i, j = np.nonzero(np.triu(self.suspect > IGNORED))
         wide = np.concatenate([sets, np.zeros((len(sets), 1), bool)], axis=1)
         split = (wide[:, i] != wide[:, j]).astype(float)
         return np.einsum("qp,p->q", split, -np.log1p(-self.suspect[i, j]))
 
     def chance(self, subset: Array) -> float:
-        """Return the probability that a set hangs; 0 as long as nothing did."""
+        """Return the probability that a set ``(n,) bool`` hangs; 0 as long as no trial hung and no
+        unit was declared.
+        """
         return float(-np.expm1(-self.rates(subset[None])[0]))
 
     def tied(self, units: bool = False) -> list[Array]:
-        """Return the groups of items that are moved together, in the order of their first items;
-        items that always hang are left out.
+        """Return groups of items that trials change together, in the order of their first items;
+        items that hang whenever they are changed are left out.
 
-        With ``units``, declared units that never ran apart are together too.
+        With ``units``, the items of a declared unit are one group, unless a trial that split the
+        unit ran.
         """
         label = np.arange(self.n + 1)
         together = np.triu(self.suspect > TIED)

@@ -1,4 +1,6 @@
-"""The outcomes of sets of items, as trials show them, and the trials that contradict an answer."""
+"""The trials so far: the outcome that they show for a set of items, and which of them contradict an
+answer.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +13,22 @@ from numpy import ndarray as Array
 
 from npulab.analysis.bisect.kinds import Groups
 
-WRONG = 1e-3  # probability that a question repeated by the sequential test is answered wrongly
-NEVER = 5e-4  # flake rate of a device that is said never to err, in the sequential test
-HIDDEN = "hidden"  # outcome of a set whose symptom another failure may hide
-# an answer that more trials contradict than errors do with this probability is not reported
+WRONG = 1e-3  # probability that the sequential test decides for a wrong outcome of a set
+NEVER = 5e-4  # lowest flake rate in the sequential test, even if a device is said never to err
+HIDDEN = "hidden"  # an outcome that is neither "pass" nor the symptom, and so may hide the symptom
+# an answer is not reported as found if errors explain its contradictions with less probability
 IMPROBABLE = 1e-3
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Trials in order: the items that each one changed ``(T, n) bool``, and its outcome.
+    """Trials in the order of their runs: the items that each one changed ``(T, n) bool``, and its
+    outcome.
 
-    ``symptom`` is the outcome that is searched for, "fail" or "hang". The other of the two is
-    ``HIDDEN``: a job that hangs does not show whether it would have failed, and one that is refused
-    does not show whether it would have hung. ``flake`` is how often an outcome is wrong; at 0 a
-    set is not asked twice, and a set inside one that passed passes too.
+    ``symptom`` is the outcome that is searched for, "fail" or "hang". The other of the two counts
+    as ``HIDDEN``: a job that hangs does not show whether it would have failed, and a job that fails
+    does not show whether it would have hung. ``flake`` is the share of wrong outcomes; at 0 one
+    trial of a set is enough, and a subset of a set that passed counts as passing.
     """
 
     changed: Array
@@ -37,7 +40,7 @@ class Evidence:
     def of(
         cls, trials: Iterable[tuple[Array, str]], n: int, symptom: str, flake: float = 0.0
     ) -> Evidence:
-        """Return the evidence of trials of ``n`` items, for a symptom."""
+        """Return the evidence of pairs (changed items ``(n,) bool``, outcome), for a symptom."""
         subsets = []
         outcomes = []
         for subset, outcome in trials:
@@ -63,8 +66,9 @@ class Evidence:
         return [self.named(self.outcomes[number]) for number in same]
 
     def says(self, subset: Array) -> str | None:
-        """Return the outcome of a set ``(n,) bool``: the symptom, "pass", ``HIDDEN``, or None if
-        that is not known yet."""
+        """Return the outcome of a set ``(n,) bool`` as the trials show it, or imply it if no
+        outcome is wrong: the symptom, "pass" or ``HIDDEN``; None if they do not.
+        """
         seen = self.seen(subset)
         if self.flake > 0:
             return self._voted(seen)
@@ -78,8 +82,9 @@ class Evidence:
         return None
 
     def conflict(self) -> tuple[int, int] | None:
-        """Return the first two trials (numbers from 0) that contradict each other: one shows the
-        symptom, and one that changes as much or more passes; None if there are none."""
+        """Return the first two trials (numbers from 0) that contradict each other: the first shows
+        the symptom, the second changes at least the same items and passes. None if no two do.
+        """
         passed, broke = np.flatnonzero(self.passed), np.flatnonzero(self.broke)
         more = self.changed[passed]
         for number in broke:
@@ -92,22 +97,26 @@ class Evidence:
         """Return the trials (numbers from 0) that contradict the answer that exactly these groups
         show the symptom.
 
-        A trial contradicts it that passed although it changes all of a group, that shows the
-        symptom although it changes no group whole, or in which a part of a group shows the symptom.
+        Such a trial passed although it changes all items of a group, or shows the symptom although
+        it changes all items of no group.
         """
         expected = self.expected(groups)
         against = (self.passed & expected) | (self.broke & ~expected)
         return np.flatnonzero(against).tolist()
 
     def expected(self, groups: Groups) -> Array:
-        """Return the trials in which the answer expects the symptom, ``(T,) bool``."""
+        """Return a mask ``(T,) bool`` of the trials that should show the symptom according to the
+        answer ``groups``.
+        """
         expected = np.zeros(len(self.outcomes), bool)
         for group in groups:
             expected |= self.changed[:, list(group)].all(axis=1)
         return expected
 
     def improbable(self, groups: Groups, limit: float = IMPROBABLE) -> bool:
-        """True if errors explain so many contradicting trials with less than this probability."""
+        """True if the probability that errors cause as many contradicting trials as there are, or
+        more, is below ``limit``.
+        """
         trials = int(np.count_nonzero(self.passed | self.broke))
         wrong = len(self.against(groups))
         if self.flake == 0:
@@ -125,9 +134,7 @@ class Evidence:
         return 2 * sum(outcome in outcomes for outcome in seen) > len(seen)
 
     def hides(self, subset: Array) -> bool:
-        """True if this exact set ``(n,) bool`` was tried and most of its trials ended in the other
-        way, which hides the symptom.
-        """
+        """True if this exact set ``(n,) bool`` was tried and most of its trials are ``HIDDEN``."""
         return self.mostly(subset, (HIDDEN,))
 
     def named(self, outcome: str) -> str:
@@ -137,8 +144,8 @@ class Evidence:
         return HIDDEN
 
     def _voted(self, seen: Sequence[str]) -> str | None:
-        """Return the outcome on which repeated trials agree by Wald's sequential test; None while
-        the test is open.
+        """Return the outcome on which repeated trials of a set agree by Wald's sequential test;
+        None while they are too few to decide.
         """
         for outcome in (self.symptom, "pass", HIDDEN):
             if lead(seen, outcome) >= self.votes:
@@ -147,23 +154,27 @@ class Evidence:
 
     @property
     def _odds(self) -> float:
-        """How much more probable a right outcome is than a wrong one, as a logarithm."""
+        """The logarithm of the odds of a right outcome: log((1 - rate) / rate), with the flake rate
+        limited to the range from ``NEVER`` to 0.4.
+        """
         rate = min(max(self.flake, NEVER), 0.4)
         return math.log((1 - rate) / rate)
 
     @property
     def votes(self) -> int:
-        """The lead (agreeing less other trials) that decides the outcome of a set."""
+        """The lead that decides the outcome of a set: so many more trials must agree on it than
+        differ.
+        """
         return math.ceil(math.log((1 - WRONG) / WRONG) / self._odds)
 
     @property
     def voted(self) -> int:
-        """The number of sets that their trials decide."""
+        """The number of sets that were tried and whose outcome is decided."""
         return sum(self.says(subset) is not None for subset in np.unique(self.changed, axis=0))
 
     @property
     def misled(self) -> float:
-        """The probability that such a decision is wrong."""
+        """The probability that the decision on the outcome of a set is wrong."""
         return math.exp(-self.votes * self._odds)
 
 
@@ -177,7 +188,7 @@ def lead(seen: Sequence[str], outcome: str) -> int:
 
 
 def subset_of(items: Collection[int], n: int) -> Array:
-    """Return the set ``(n,) bool`` that changes these items."""
+    """Return a mask ``(n,) bool`` that is True at these items."""
     subset = np.zeros(n, bool)
     subset[list(items)] = True
     return subset

@@ -1,9 +1,10 @@
 """The explanations of a failure, by kind, each with the number of trials that contradict it.
 
-An explanation says which sets of changed items fail: one item alone, two or three together, any of
-two or three, one alone or two together, one together with either of two. Each kind has a **dual**:
-an explanation f of the changed items, and not f of the unchanged items, are the same arithmetic
-with the outcome inverted, so "any of three" is "all three together" seen from the other side.
+An explanation says which sets of changed items fail: sets with one certain item, with two or three
+certain items together, with any of two or three, with one item alone or two others together, or
+with one item together with either of two others. Each kind has a **dual**: an explanation f of the
+changed items, and not f of the unchanged items, are the same arithmetic with the outcome inverted,
+so "any of three" is "all three together" seen from the other side.
 
 Kinds of up to three items are listed whole; kinds of more items are sampled.
 """
@@ -21,25 +22,26 @@ from numpy import ndarray as Array
 Groups = tuple[tuple[int, ...], ...]
 Trials = list[tuple[Array, bool]]
 
-LISTED = 6_000_000  # explanations of one kind that are listed, at most: a byte each
-# Contradictions are counted in bytes. INVALID marks what is not an explanation: it is larger than
-# any count, and every SETTLE trials it is set again, so that counting on does not wrap around.
+LISTED = 6_000_000  # most explanations of one kind that are listed; each takes a byte
+# A byte counts the trials that contradict an explanation. INVALID marks entries of a table that are
+# not explanations: it is larger than any count. Since every trial may add 1 to these entries too,
+# they are set to INVALID again after every SETTLE trials, before they wrap around.
 INVALID = 190
 SETTLE = 64
-SHORT = 16  # a table is replaced by a list that is so many times shorter
-PARTICLES = 400  # explanations in a sample
-MOST = 8  # items of a sampled explanation
-SIZES = 0.6  # each further item makes an explanation so much less probable
-SLOTS = 4  # items of a particle that are drawn anew per trial
-# A sample that is so many times lighter than what is negligible follows the trials in steps of
-# PATIENCE, which takes less time.
+SHORT = 16  # a list replaces a table if it has at least so many times fewer entries
+PARTICLES = 400  # number of explanations in a sample
+MOST = 8  # most items of a sampled explanation
+SIZES = 0.6  # factor on the prior of a sampled explanation for each further item
+SLOTS = 4  # how many items of a particle are drawn anew after each trial
+# A sample is updated only every PATIENCE trials, to save time, while its weight is less than LIGHT
+# times the weight below which explanations are negligible.
 LIGHT = 100.0
 PATIENCE = 8
 
 
 class Level(NamedTuple):
-    """The explanations of one kind that the same number of trials contradicts: their count, and the
-    logarithm of the sum of their weights.
+    """The explanations of one kind that are contradicted by the same number of trials, ``level``:
+    how many they are (``size``), and the logarithm of the sum of their weights (``log_mass``).
     """
 
     level: int
@@ -48,10 +50,12 @@ class Level(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """Explanations with their weights.
+    """H explanations with their weights, one in each row of the arrays.
 
-    f is "all of ``needs``, or any of ``ones``" of the changed items, or, if ``dual``, not f of the
-    unchanged items.  -1 stands for no item; an explanation that is ``never`` so expects no failure.
+    An explanation expects a failure if f is true: all items of ``needs`` are changed, or any item
+    of ``ones`` is. A ``dual`` one expects a failure if f of the unchanged items is false. -1 fills
+    a row without further items. An explanation marked ``never`` expects no failure from its
+    ``needs``.
     """
 
     needs: Array  # (H, A) int
@@ -75,8 +79,9 @@ class Cells(NamedTuple):
         return cls(needs, ones, np.full(count, dual), np.zeros(count, bool), weights)
 
     def groups(self, row: int) -> Groups:
-        """Return the smallest sets that fail: no set if nothing fails, the empty set if everything
-        does."""
+        """Return the smallest sets of items that fail by the explanation in this row: no set if
+        nothing fails, the empty set if everything fails.
+        """
         if self.never[row]:
             return ()
         needs = _items_of(self.needs[row])
@@ -91,13 +96,17 @@ def _items_of(row: Array) -> list[int]:
 
 
 def join(parts: Sequence[Cells]) -> Cells:
-    """Return all of them as one, padded to one width."""
+    """Return one ``Cells`` that holds the explanations of all ``parts``; shorter rows are filled
+    with -1.
+    """
     needs, ones, dual, never, weights = zip(*parts, strict=True)
     return Cells(_padded(needs), _padded(ones), *map(np.concatenate, (dual, never, weights)))
 
 
 def _padded(arrays: Sequence[Array]) -> Array:
-    """Return the rows of arrays of several widths as one array; missing places are -1."""
+    """Return the rows of all arrays, which differ in width, as one array; shorter rows are filled
+    with -1.
+    """
     width = max(array.shape[1] for array in arrays)
     out = np.full((sum(map(len, arrays)), width), -1)
     row = 0
@@ -107,17 +116,20 @@ def _padded(arrays: Sequence[Array]) -> Array:
     return out
 
 
-# Each kind of explanations has ``few``, true if an explanation has at most two items, and
-# tell(trials, log_weights): count the last trial; ``log_weights(trials)`` are the log weights by
-#   contradictions
-# levels(log_weights, floor): the levels that matter beside a log mass of ``floor``
-# draw(level, wanted, mass, rng): explanations of a level that stand for all of its mass; all of
-#   them if they are at most ``wanted``
-# thin(log_weights, floor): drop explanations that weigh nothing beside a log mass of ``floor``
+# Each of the classes below is a kind of explanations. It has ``few``, which is True if an
+# explanation has at most two items, and these methods:
+# tell(trials, log_weights) takes in the last trial; ``log_weights(n)`` returns, after n trials, the
+#   log weight of an explanation by the number of trials that contradict it;
+# levels(log_weights, floor) returns the levels; it may leave out levels with a log mass below
+#   ``floor``;
+# draw(level, wanted, mass, rng) returns about ``wanted`` random explanations of a level, or all if
+#   they are fewer; their weights add up to ``mass``;
+# thin(log_weights, floor) may drop explanations that together have a log mass below ``floor``, or
+#   take in further trials less often.
 
 
 class Ends:
-    """The two extreme explanations: nothing fails, and everything does."""
+    """The two extreme explanations: no set fails, and every set fails."""
 
     PRIOR = (0.01, 0.005)
     few = True
@@ -130,7 +142,7 @@ class Ends:
         self.counts[not failed] += 1
 
     def levels(self, log_weights: Array, floor: float) -> list[Level]:
-        # if both have the same number of contradictions they are one level, drawn together
+        # explanations with the same number of contradictions are one level, drawn together
         ends: dict[int, list[float]] = {}
         for level, prior in zip(self.counts, self.PRIOR, strict=True):
             ends.setdefault(level, []).append(prior)
@@ -152,15 +164,17 @@ class Ends:
 
 @lru_cache(maxsize=8)
 def pairs(n: int) -> tuple[Array, Array]:
-    """Return the indices of all pairs i < j."""
+    """Return all pairs i < j of numbers below n, as an array of i and an array of j."""
     return np.triu_indices(n, 1)
 
 
 @lru_cache(maxsize=4)
 def blank(shape: str, n: int) -> Array:
-    """Return the table (pair, third item) of an explanation's shape before the first trial.
+    """Return a table for one shape of explanation, before the first trial: a row for each pair of
+    items, a column for each third item.
 
-    Entries are 0, or INVALID if pair and item do not make an explanation.
+    An entry counts the trials that contradict this explanation, so it begins at 0; it is INVALID if
+    the pair and the third item do not make an explanation of this shape.
     """
     i, j = pairs(n)
     k = np.arange(n)
@@ -172,7 +186,7 @@ def blank(shape: str, n: int) -> Array:
 
 
 def size(shape: str, n: int) -> int:
-    """Return how many explanations of a shape there are over n items."""
+    """Return how many explanations of a shape (see ``Listed``) there are over n items."""
     return {
         "one": n,
         "two": math.comb(n, 2),
@@ -182,18 +196,18 @@ def size(shape: str, n: int) -> int:
 
 
 class Listed:
-    """All explanations of one shape: "one", "two" or "three" (together), "mixed" (one alone, or two
-    together).
+    """All explanations of one shape: "one" (item), "two" or "three" (items together), "mixed" (one
+    item alone, or two others together).
 
-    While they are many they are counted in a table (pair, third item); when trials leave few, these
-    become a list.
+    Contradictions of "three" and "mixed" are counted in a table (pair, third item); once trials
+    leave few explanations, a list of these takes the place of the table.
     """
 
     def __init__(self, n: int, shape: str, dual: bool, prior: float) -> None:
         self.n, self.shape, self.dual, self.size = n, shape, dual, size(shape, n)
         self.few = shape in ("one", "two")
         self.log_prior = math.log(prior / self.size)
-        self.items: Array | None = None  # (H, A) of the list; None while there is a table
+        self.items: Array | None = None  # (H, A); None while the table counts
         self.counts = np.zeros(self.size, np.uint8)
         if shape == "one":
             self.items = np.arange(n)[:, None]
@@ -233,7 +247,7 @@ class Listed:
             for m in np.flatnonzero(found).tolist():
                 out.append(self._level(m, int(found[m]), log_weights))
             return out
-        open_ = self.size  # explanations of the levels that are still to come
+        open_ = self.size  # explanations whose level was not reached yet
         for m, weight in enumerate(log_weights):
             if not open_ or self.log_prior + weight + math.log(open_) < floor:
                 break
@@ -276,7 +290,7 @@ class Listed:
         return Cells.of(items, weights, dual=self.dual)
 
     def _from_table(self, level: int, wanted: int, rng: np.random.Generator) -> Array:
-        # every step-th row of a full table holds enough
+        # if many entries have this level, every step-th row of the table holds enough of them
         share = np.count_nonzero(self.counts[::SHORT] == level) / max(1, self.counts[::SHORT].size)
         step = max(1, int(share * self.counts.size / (4 * wanted)))
         start = int(rng.integers(step))
@@ -288,7 +302,9 @@ class Listed:
         return self._triples(found, start, step)
 
     def _triples(self, places: Array, start: int = 0, step: int = 1) -> Array:
-        """Return the items at places of the table, or of every step-th row of it."""
+        """Return the three items of explanations, from flat indices into the table, or into every
+        ``step``-th row of it, from row ``start`` on.
+        """
         pair, third = np.divmod(places, self.n)
         row = start + step * pair
         i, j = pairs(self.n)
@@ -296,11 +312,12 @@ class Listed:
 
 
 class Many:
-    """Explanations with ``least`` to ``MOST`` items together, sampled: particles that follow the
-    trials.
+    """Explanations with ``least`` to ``MOST`` items together, as a random sample (particles), since
+    they are too many to list.
 
-    Each new trial weighs the particles, draws them anew by weight, and then draws some items of
-    each anew, with the probability that all trials give every item in that place (Gibbs sampling).
+    After each new trial the particles are weighed and drawn again by weight; then some items of
+    each are replaced: an item is drawn with the probability that all trials give it (Gibbs
+    sampling).
     """
 
     few = False
@@ -311,8 +328,8 @@ class Many:
         self.rng = np.random.default_rng((seed, dual))
         sizes = SIZES ** np.arange(self.most - least + 1)
         sizes /= sizes.sum()
-        # log prior of one arrangement of k items over the places: that of the size, divided by the
-        # number of sets and by the number of arrangements
+        # log of the prior of one arrangement of k items over a particle's places: the prior of size
+        # k, divided by the number of sets of k items, and by the number of ways to arrange k items
         self.arranged = np.full(self.most + 2, -np.inf)
         for k, share in enumerate(sizes, least):
             self.arranged[k] = (
@@ -321,7 +338,7 @@ class Many:
                 + math.lgamma(self.most - k + 1)
             )
         self.log_evidence = math.log(prior)
-        self.items = np.full((PARTICLES, self.most), n)  # n: no item in this place
+        self.items = np.full((PARTICLES, self.most), n)  # n marks an empty place
         drawn = self.rng.choice(np.arange(least, self.most + 1), PARTICLES, p=sizes)
         for row, k in zip(self.items, drawn, strict=True):
             row[:k] = self.rng.choice(n, k, replace=False)
@@ -352,9 +369,9 @@ class Many:
     def _move(self, x: Array, y: Array, log_weights: Array) -> None:
         rows = np.arange(PARTICLES)
         # a trial contradicts an explanation if it passed although all items were changed, or failed
-        # although not; 64 trials a word
+        # although some were not; trials are packed as bits, 64 in a word
         passed, failed = _bits_in_words(x[~y].T), _bits_in_words(x[y].T)
-        # (T, P): items of the particle that a trial left unchanged
+        # (T, P): how many items of each particle each trial left unchanged
         missing = (~x[:, self.items]).sum(axis=2)
         for place in self.rng.permutation(self.most)[:SLOTS]:
             mine = self.items[:, place]
@@ -399,14 +416,16 @@ class Many:
 
 
 def _bits_in_words(bits: Array) -> Array:
-    """Return rows of bits ``(R, T)`` packed into words ``(R, W) uint64``."""
+    """Return rows of bits ``(R, T)``, packed 64 to a word, as ``(R, W) uint64``."""
     wide = np.zeros((len(bits), -(-bits.shape[1] // 64) * 64), bool)
     wide[:, : bits.shape[1]] = bits
     return np.packbits(wide, axis=1).view(np.uint64)
 
 
 def _bits_in_common(a: Array, b: Array) -> Array:
-    """Return how many bits each row of a ``(P, W)`` has in common with each of b ``(C, W)``."""
+    """Return ``(P, C)``: how many bits are 1 both in a row of ``a (P, W)`` and in a row of ``b (C,
+    W)``.
+    """
     common = np.zeros((len(a), len(b)), int)
     for word in range(a.shape[1]):
         common += np.bitwise_count(a[:, word, None] & b[:, word])

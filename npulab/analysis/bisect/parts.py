@@ -14,12 +14,14 @@ from npulab.captures.streams import streams_of
 from npulab.registers.fields import Field
 from npulab.registers.map import RegisterMap
 
-BUFFER, BYTES = "buffer", "(bytes)"  # block and field of a whole buffer
-OBSERVED = "_bytes"  # parameters that a driver gives, not the layer: coefficient_bytes
-SHOWN = 4  # parameters that a refusal names
+BUFFER, BYTES = "buffer", "(bytes)"  # block and field in the key of a whole buffer
+# Ending of parameters that a driver chooses, such as coefficient_bytes: two captures of one layer
+# may differ in these.
+OBSERVED = "_bytes"
+SHOWN = 4  # most parameters that an error text names
 NOT_BISECTED = ("output", COMMANDS)
-# Parts of a field's name that say how memory is laid out: fields that differ in nothing else
-# describe one thing.
+# Words in a field's name that say how memory is laid out. Fields whose names differ only in such
+# words describe one thing.
 GEOMETRY_WORDS = (
     "size stride pitch start end address addr base width height depth length offset low high lo hi "
     "lsb msb lower upper"
@@ -41,13 +43,13 @@ def name_of(key: Key) -> str:
 def parts_of(
     good: Capture, bad: Capture, *, addresses: bool = False, buffers: bool = True
 ) -> list[Difference]:
-    """Return all parts that can be taken from the bad capture: fields that differ, and whole
+    """Return all differences that can be taken over from the bad capture: fields, and whole
     buffers.
 
-    Fields that point into memory keep the good capture's address, since its buffers lie there,
-    unless ``addresses``. Read-only fields and the output are not parts; neither are the bytes of a
-    command stream, because its register writes are fields. Raises ValueError for captures of
-    different targets or with different jobs, and if nothing is left.
+    Fields that point into memory are left out unless ``addresses``, since the good capture's
+    buffers lie at its own addresses. Read-only fields and the output are left out; so are the bytes
+    of a command stream, because its register writes are fields. Raises ValueError for captures of
+    different targets or with different jobs, and if no difference is left.
     """
     _refuse_unlike(good, bad)
     fixed = set()
@@ -78,8 +80,9 @@ def _key_in_job(item: Field) -> tuple[str, str, str]:
 
 
 def _buffers_that_differ(good: Capture, bad: Capture) -> list[str]:
-    """Return the buffers of the bad capture that are parts: not outputs, and not streams of the
-    jobs, whose words are fields."""
+    """Return the names of the bad capture's buffers that differ from the good capture's, without
+    outputs, and without command streams of the jobs, whose words are fields.
+    """
     streams = set(streams_of(good.jobs, good.buffers)) & set(streams_of(bad.jobs, bad.buffers))
     names = []
     for name, data in bad.buffers.items():
@@ -115,7 +118,8 @@ def two_layers(good: Capture, bad: Capture) -> str:
 
 
 def families(parts: Sequence[Difference]) -> list[list[int]]:
-    """Return the indices of parts that describe one thing and are changed together, by their names.
+    """Return the parts that describe one thing, and so are changed together, as lists of their
+    indices; the names of the fields decide.
 
     Sizes, strides, starts and ends of one thing (``in_image_x_size``, ``in_image_y_stride``) are
     one unit, and so are low and high halves, also of addresses; every other field is a unit of its
@@ -129,7 +133,7 @@ def families(parts: Sequence[Difference]) -> list[list[int]]:
     for index, part in enumerate(parts):
         words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", part.field)
         words = [word.lower() for word in words]
-        # the first word names the thing, even if it is an axis
+        # the first word is kept even if it is an axis: it names the thing
         stem = [word for word in words if word not in GEOMETRY | AXES.difference(words[:1])]
         unit: tuple[object, ...] = (index,)
         if part.field in (ORDER, WRITES):
@@ -143,12 +147,13 @@ def families(parts: Sequence[Difference]) -> list[list[int]]:
 
 
 def mix(good: Capture, bad: Capture, keys: Collection[Key]) -> Capture:
-    """Return the good capture with some fields as the bad one has them; it counts as changed.
+    """Return the good capture with some fields changed to their values in the bad one; it counts as
+    a changed capture.
 
-    ``keys`` are (task, block, register, field). A register that only one side writes is written,
-    at its place there, as long as a field of it is taken from, or left to, that side. Raises
-    LookupError for a field that neither has, ValueError for captures of different targets or with
-    different jobs.
+    ``keys`` are (task, block, register, field). A register that only the bad job writes is added,
+    in its place, if one of its fields is chosen; a register that only the good job writes is
+    dropped if all its fields that differ are chosen. Raises LookupError for a field that neither
+    capture has, ValueError for captures of different targets or with different jobs.
     """
     _refuse_unlike(good, bad)
     capture, left = good, set(keys)
@@ -176,7 +181,9 @@ def mix(good: Capture, bad: Capture, keys: Collection[Key]) -> Capture:
 
 
 def _refuse_unlike(good: Capture, bad: Capture) -> None:
-    """Refuse captures that cannot be mixed with a ValueError, other values with a TypeError."""
+    """Raise ValueError for two captures that cannot be mixed, TypeError for a value that is not a
+    capture.
+    """
     for side, capture in (("good", good), ("bad", bad)):
         if not isinstance(capture, Capture):
             raise TypeError(
@@ -196,8 +203,9 @@ def _refuse_unlike(good: Capture, bad: Capture) -> None:
 
 
 def _shape_of_job(job: Job) -> tuple[str, int | None]:
-    """Return what two jobs must have in common to be mixed: the block, and the count of words if
-    it is not a list of writes."""
+    """Return the properties in which two jobs must agree to be mixed: the block, and the number of
+    words (None for a job of register writes).
+    """
     if job.writes:
         return job.block, None
     return job.block, len(job.words)
@@ -209,7 +217,9 @@ Chosen = set[tuple[str, str, str]]  # block, register, field
 def _mixed(
     good: Job | None, bad: Job | None, chosen: Chosen, capture: Capture, known: Chosen
 ) -> Job | None:
-    """Return a job with the ``chosen`` fields of the bad one; its fields are added to ``known``."""
+    """Return the good job with the ``chosen`` fields changed to their values in the bad job; every
+    field that the two jobs have is added to ``known``.
+    """
     job = good or bad
     if job is None:
         return None
@@ -223,7 +233,7 @@ def _mixed(
             if key in chosen:
                 item.insert(words, item.extract(bad.words))
         return replace(good, words=words, start=start)
-    # state that differs before the jobs is mixed as if they wrote it
+    # if the state before the jobs differs, it is mixed as if the jobs wrote it
     carried = good is not None and bad is not None and good.before != bad.before
     mine, theirs = _writes_of(good, carried), _writes_of(bad, carried)
     writes = tuple(_mixed_writes(mine, theirs, job.block, registers, chosen, known))
@@ -262,8 +272,10 @@ def _mixed_writes(
     chosen: Chosen,
     known: Chosen,
 ) -> list[tuple[int, int]]:
-    """Return the writes of a mixed job: those of one side in their order, with the registers that
-    only the other side writes at their places among them."""
+    """Return the (offset, value) writes of a mixed job: the good job's in their order (the bad
+    job's if the order was chosen), with registers that only the other job writes at their places
+    among them.
+    """
     mine, theirs = dict(good), dict(bad)
     state: dict[int, int] = {}
     reorder = False
@@ -292,8 +304,8 @@ def _mixed_writes(
         base, other = bad, good
     writes = [write for write in base if write[0] in state]
     in_base = dict(base)
-    at = 0  # where the other side's next write belongs
-    seen = Counter[int]()  # how often the other side wrote what both sides write
+    at = 0  # where the other job's next write is inserted
+    seen = Counter[int]()  # by offset that both write: the other job's writes so far
     for offset, value in other:
         if offset in in_base:
             places = [place for place, write in enumerate(writes, 1) if write[0] == offset]
@@ -303,7 +315,7 @@ def _mixed_writes(
         elif offset in state:
             writes.insert(at, (offset, value))
             at += 1
-    # the last write of a register leaves the mixed state
+    # the last write of each register writes the mixed value
     last = {offset: place for place, (offset, _) in enumerate(writes)}
     for offset, place in last.items():
         writes[place] = (offset, state[offset])
@@ -311,7 +323,9 @@ def _mixed_writes(
 
 
 def _fields_at(offset: int, block: str, registers: RegisterMap) -> Iterable[tuple[Field, int]]:
-    """Yield the fields of a register, each with its bits there."""
+    """Yield the fields of the register at an offset, each with a mask of the bits that it has in
+    this register.
+    """
     if offset not in registers.index:
         yield registers.unmapped(block, offset), 2**32 - 1
         return

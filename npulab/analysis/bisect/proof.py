@@ -1,17 +1,18 @@
 """The trials that prove an answer before it is reported, and the search that goes on if a trial
 contradicts it.
 
-An answer is a list of groups: the symptom shows if all items of one group are changed. It is
-exact, for a device that never errs and whose symptom more changes never mend, if these trials agree
+An answer is a list of groups: the symptom shows if all items of one group are changed. If a device
+never errs, and further changes never remove its symptom, the answer is exact if these trials agree
 with it:
 
 - each group alone shows the symptom;
-- all items without one item of each group do not show it, for each smallest way to choose such
-  items (``ways``): so no other group is left among the rest, and no group mixes their items;
-- each item of a group of several was tried alone, so that a cause by itself is not called joint.
+- all items but one of each group do not show it, for each smallest choice of such items
+  (``ways``): so no other group is left among them, and no group mixes items of two;
+- each item of a group of several was tried alone, so that an item that breaks the job by itself
+  is not reported as a part of a group.
 
 Items that make the job end in another way (that hang it if a failure is searched for) are left out
-of the second trial. Unknown items of this kind are found in the same way.
+of the second kind of trial. Such items that are not known yet are found in the same way as groups.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ import numpy as np
 from npulab.analysis.bisect.evidence import HIDDEN, Evidence, subset_of
 from npulab.analysis.bisect.kinds import MOST, Groups
 
-# ways to leave an item of each group out that are tried; more groups are reported as not proved
+# most choices of one item from each group (``ways``) that are tried; if there are more, the answer
+# is reported as not proved
 MOST_WAYS = 40
-MOST_GROUPS = 16  # joint groups: more of them are no explanation that a person could read
-MOST_HIDES = 6  # sets that end in another way: more of them, and nearly everything does
+MOST_GROUPS = 16  # most groups of several items; more are no explanation that a person could read
+MOST_HIDES = 6  # most sets that end in another way; if there are more, nearly every set does
 Items = frozenset[int]
 ALONE = "to see it happen: what is suspect and nothing else"
 OTHERS = "all but what is suspect: does anything else break it?"
@@ -41,10 +43,11 @@ SUSPECTS_IT = "to see it happen: what is suspect, or all but that"
 
 @dataclass(frozen=True)
 class Proof:
-    """The result of a proof.
+    """The result of a proof: the proved ``groups``, and the sets that hide the symptom
+    (``hiding``).
 
-    It has the proved groups, the sets that hide the symptom, whether the rest showed no symptom,
-    and whether so much hides it that not all of the rest could be tried.
+    ``complete`` is True if the items outside the groups showed no symptom. ``hidden`` is True if so
+    many sets hide the symptom that some of these items could not be tried.
     """
 
     groups: Groups
@@ -55,8 +58,9 @@ class Proof:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A set of items ``(n,) bool`` to try next, and why; ``itself`` if only a trial of exactly this
-    set counts."""
+    """A set of items ``(n,) bool`` to try next, and the reason; ``itself`` is True if only a trial
+    of exactly this set answers, and no conclusion from other trials.
+    """
 
     subset: np.ndarray
     reason: str
@@ -70,8 +74,8 @@ Finding = Generator[Wanted, str, Items]
 class Prover:
     """The proof of proposed groups over ``n`` items: ``wanted`` is the set to try next.
 
-    ``follow`` takes in the trials so far; ``proof`` is None until all sets that it needs were
-    tried. ``hiding`` are items that are suspect of another outcome.
+    ``follow`` takes in all trials so far; ``proof`` is None until every set that the proof needs
+    was tried. ``hiding`` are items that probably make the job end in another way.
 
     >>> trials = [(subset_of({3}, 5), "fail")]
     >>> prover = Prover(5, [(3,)])
@@ -88,19 +92,21 @@ class Prover:
     ) -> None:
         self.wanted: Wanted | None = None
         self.proof: Proof | None = None
-        self.refuted = False  # one of the groups does not show the symptom
+        self.refuted = False  # True once a group alone passed
         self._steps = _Steps(n)
         self._asking = self._steps.proof([frozenset(group) for group in groups], frozenset(hiding))
 
     @property
     def groups(self) -> Groups:
-        """The proved groups; complete once ``proof`` is not None."""
+        """The proved groups; none while ``proof`` is None."""
         if self.proof:
             return self.proof.groups
         return ()
 
     def follow(self, evidence: Evidence) -> None:
-        """Continue until the wanted set has no outcome in the evidence yet."""
+        """Go on with the proof until it wants a set whose outcome the evidence does not show yet,
+        or is done.
+        """
         self._steps.evidence = evidence
         try:
             if self.wanted is None and self.proof is None:
@@ -119,10 +125,11 @@ class Prover:
 def wanted_of(
     evidence: Evidence, n: int, groups: Groups, hiding: Collection[int] = ()
 ) -> Wanted | None:
-    """Return the first trial that an answer of a device that errs still lacks; None if the outcome
-    of each was mostly as the answer expects.
+    """Return the first trial of a proof that is still missing, for an answer ``groups`` of a device
+    that errs; None if the outcome of each such trial was mostly as the answer expects.
 
-    Trials that contradict it are weighed together with all trials, and do not end the proof here.
+    Trials that contradict the answer do not end the proof here: the search weighs them with all
+    trials.
     """
     sets = [frozenset(group) for group in groups]
     for group in sets:
@@ -131,7 +138,8 @@ def wanted_of(
     for way in ways(sets) or []:
         rest = frozenset(range(n)) - way - frozenset(hiding)
         if evidence.hides(subset_of(rest, n)):
-            # what belongs together was torn apart: all of its groups are left out
+            # the set splits items that hang unless they change together: their groups are left out
+            # whole
             torn = [group for group in sets if group & way]
             rest = rest.difference(*torn)
         if not evidence.mostly(subset_of(rest, n), ("pass",)):
@@ -143,7 +151,7 @@ def wanted_of(
 
 
 def ways(groups: Collection[Items]) -> list[Items] | None:
-    """Return the smallest sets that hold an item of each group; None if they are more than
+    """Return the smallest sets that have an item of each group; None if there are more than
     ``MOST_WAYS``.
 
     >>> sorted(map(sorted, ways([frozenset({1}), frozenset({2, 3})])))
@@ -168,7 +176,7 @@ def _holds_any(items: Items, sets: Iterable[Items]) -> bool:
 
 
 def _smallest_of(sets: Iterable[Items]) -> list[Items]:
-    """Return, each once, the sets that do not contain another of the sets."""
+    """Return the sets that contain no other of the sets, each only once."""
     every = list(dict.fromkeys(sets))
     smallest = []
     for items in every:
@@ -178,13 +186,15 @@ def _smallest_of(sets: Iterable[Items]) -> list[Items]:
 
 
 def _members(groups: Iterable[Items]) -> list[int]:
-    """Return the items of joint groups that are worth a trial alone."""
+    """Return, sorted, the items of groups of 2 to ``MOST`` items: each of these items needs a trial
+    alone.
+    """
     joint = [group for group in groups if 1 < len(group) <= MOST]
     return sorted(frozenset().union(*joint))
 
 
 class _Steps:
-    """The steps of a proof, as generators that ask for the outcome of a set."""
+    """The steps of a proof, as generators that yield a wanted set and are sent its outcome."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -192,7 +202,7 @@ class _Steps:
         self.everything = frozenset(range(n))
 
     def known(self, wanted: Wanted) -> str | None:
-        """Return the outcome of a wanted set, None if the trials do not show it."""
+        """Return the outcome of a wanted set; None if the trials do not show it."""
         if wanted.itself:
             seen = self.evidence.seen(wanted.subset)
             if seen:
@@ -201,7 +211,9 @@ class _Steps:
         return self.evidence.says(wanted.subset)
 
     def proof(self, proposed: list[Items], hiding: Items) -> Asking:
-        """Ask for all trials of a proof; groups that the trials show are added."""
+        """Ask for all trials of a proof, and return the proof; groups that these trials reveal are
+        added to the proposed ones.
+        """
         groups: list[Items] = []
         for group in proposed:
             outcome = yield self._asks(group, ALONE)
@@ -231,8 +243,9 @@ class _Steps:
         )
 
     def _not_hiding(self, guessed: list[Items]) -> Generator[Wanted, str, Items | None]:
-        """Return an item that was left out since it might hide the symptom, and does not hide it;
-        None if there is none."""
+        """Try the items that were left out because they might hide the symptom, and return the
+        first that does not hide it; None if all do.
+        """
         for group in guessed:
             outcome = yield Wanted(subset_of(group, self.n), LEFT_OUT, itself=True)
             if outcome != HIDDEN:
@@ -244,8 +257,9 @@ class _Steps:
         groups: list[Items],
         hides: list[Items],
     ) -> Generator[Wanted, str, tuple[Items | None, Items | None, bool]]:
-        """Return a group that was not named yet, or else a set that hides the symptom, and True if
-        all was tried; None for what is not found."""
+        """Look for a failing set outside of the groups; return (a new group, a new set that hides
+        the symptom, True if all could be tried). At most one of the first two is not None.
+        """
         leaving_out = ways([*groups, *hides])
         complete = leaving_out is not None
         if leaving_out is None:
@@ -273,12 +287,13 @@ class _Steps:
     def _with_hiding(
         self, groups: list[Items], hides: list[Items]
     ) -> Generator[Wanted, str, Items | None]:
-        """Return a group with items that hide the symptom by themselves, None if there is none:
-        these items were left out so far.
+        """Return a new group that contains items that hide the symptom by themselves, and so were
+        left out until now; None if none is found.
 
-        All of these items are kept, which is enough if the symptom shows before they hide it, as in
-        BAD.  If that takes few trials, one of them at a time is kept too, since it may hide one
-        group and not another. At most ``MOST_HIDES`` trials end in the other way for this.
+        All of these items are changed at once, which is enough if the symptom shows before they
+        hide it, as it does in BAD. If that takes few trials, each of them is also changed without
+        the others, since it may hide one group and not another. The search stops after
+        ``MOST_HIDES`` trials that end in the other way.
         """
         hidden = 0
         leaving_out = ways(groups) or []
@@ -300,9 +315,8 @@ class _Steps:
         return None
 
     def _smallest(self, within: Items, outcome: str, reason: str) -> Finding:
-        """Return a smallest set inside ``within`` with the same outcome as ``within``.
-
-        Empty if ``within`` does not have that outcome.
+        """Return a smallest set inside ``within`` with the same outcome as ``within``; the empty
+        set if ``within`` does not have ``outcome``.
         """
         pool = self._ordered(self._narrowed(within, outcome))
         found: list[int] = []
@@ -311,7 +325,7 @@ class _Steps:
                 return frozenset(found)
             if not pool:
                 return frozenset()
-            # found and pool[:high] have the outcome, found and pool[:low] do not
+            # the items found and pool[:high] together have the outcome, found and pool[:low] do not
             low, high = 0, len(pool)
             while high - low > 1:
                 middle = (low + high) // 2
@@ -323,10 +337,11 @@ class _Steps:
             pool = pool[: high - 1]
 
     def _narrowed(self, within: Items, outcome: str) -> Items:
-        """Return the smallest set inside ``within`` that a trial showed to have the outcome, or all
-        of it."""
+        """Return the smallest subset of ``within`` for which a trial showed the outcome; ``within``
+        itself if no trial did, or if the device errs.
+        """
         if self.evidence.flake > 0:
-            return within  # a single trial shows nothing
+            return within  # one trial proves nothing if the device errs
         has = [self.evidence.named(seen) == outcome for seen in self.evidence.outcomes]
         inside = ~np.any(self.evidence.changed & ~subset_of(within, self.n), axis=1)
         trials = np.flatnonzero(np.array(has, bool) & inside)
@@ -337,7 +352,9 @@ class _Steps:
         return frozenset(np.flatnonzero(smallest).tolist())
 
     def _ordered(self, within: Items) -> list[int]:
-        """Return items, first those that passed together in one trial: they need no trial."""
+        """Return the items of ``within``, first those of the largest subset that passed in a trial,
+        then the others: no further trial of the first ones is needed.
+        """
         inside = subset_of(within, self.n)
         passed = self.evidence.changed[self.evidence.passed] & inside
         if not len(passed) or self.evidence.flake > 0:
@@ -350,8 +367,10 @@ class _Steps:
 
 
 def _too_many(groups: list[Items]) -> bool:
-    """True if the groups do not explain: many joint groups, or several large ones, mean that it
-    matters how many items are changed, not which."""
+    """True if the groups are no explanation: with many groups of several items, or two groups of
+    which one is large, the number of changed items probably matters, and not which items they
+    are.
+    """
     joint = [group for group in groups if len(group) > 1]
     large = [group for group in groups if len(group) > MOST]
     return len(joint) > MOST_GROUPS or (len(groups) > 1 and bool(large))
@@ -362,5 +381,5 @@ def _sorted(groups: Iterable[Items]) -> Groups:
 
 
 def _with(groups: list[Items], found: Items) -> list[Items]:
-    """Return the groups and one more, without groups that contain another group."""
+    """Return the groups with one more group; a group that contains another group is dropped."""
     return _smallest_of([*groups, found])

@@ -1,9 +1,9 @@
 """The weight of an answer against the answers that resemble it, for devices that err.
 
-The suspects are weighed among simple explanations only. If outcomes may be wrong, one wrong outcome
-turns an explanation that is not among them (two pairs that share an item, any two of three) into a
-simple one. So an answer is weighed against every answer that differs from it in one step
-(``Rivals``), and the trial is repeated in which most of these would end differently.
+The suspects are only simple explanations. If outcomes may be wrong, one wrong outcome can make a
+simple explanation fit although the truth is not simple (two pairs that share an item, any two of
+three). So an answer is weighed against every answer that differs from it in one step (``Rivals``),
+and that trial is repeated in which most of these would end differently.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from npulab.analysis.bisect.evidence import Evidence, subset_of
 from npulab.analysis.bisect.kinds import Groups
 from npulab.analysis.bisect.proof import ways
 
-STEP = 1.0  # how probable all rivals of one kind are together, before the trials; the answer is 1
+STEP = 1.0  # weight, before the trials, of all rivals of one kind together; the answer's is 1
 
 
 @dataclass(frozen=True)
 class Rivals:
-    """The rivals of an answer over ``n`` items, each kind with its weight after the trials (the
-    answer's is 1).
+    """The rivals of an answer over ``n`` items: answers that differ from it in one step. The arrays
+    hold the weight of each rival after the trials; the answer itself has the weight 1.
 
-    narrower ``(G, n, n)``: group g shows the symptom only together with item x or item y (x = y:
-    only with x); smaller ``(G, n)``: group g shows it without its item x already; more ``(n, n)``:
-    x and y together (x = y: x alone) show it too; nothing: no set shows it.
+    ``narrower (G, n, n)``: group g shows the symptom only together with item x or item y (if x = y:
+    only with x). ``smaller (G, n)``: group g shows it even without its item x. ``more (n, n)``: x
+    and y together (if x = y: x alone) show it too. ``nothing``: no set shows it.
     """
 
     groups: tuple[frozenset[int], ...]
@@ -42,14 +42,15 @@ class Rivals:
     def of(
         cls, evidence: Evidence, groups: Groups, flake: float, untried: Collection[int] = ()
     ) -> Rivals:
-        """Return the rivals of ``groups``, for a device that errs in a share ``flake`` of trials.
+        """Return the rivals of the answer ``groups``, for a device that errs in a share ``flake``
+        of trials.
 
-        ``untried`` are items that are left out of every trial of the rest, as they hide the
-        symptom.
+        ``untried`` are items that hide the symptom, and so are left out of every trial of the items
+        outside of the groups.
         """
         changed = evidence.changed
         expected = evidence.expected(groups)
-        against = evidence.passed.astype(float) - evidence.broke  # if the symptom is expected
+        against = evidence.passed.astype(float) - evidence.broke  # 1: speaks against the symptom
         trials = _Trials(changed, against, math.log((1 - flake) / flake))
         sets = tuple(frozenset(group) for group in groups)
         members = subset_of(frozenset().union(*sets), changed.shape[1])
@@ -65,13 +66,14 @@ class Rivals:
 
     @property
     def certainty(self) -> float:
-        """The probability of the answer among its rivals."""
+        """The probability of the answer, if either the answer or one of its rivals is true."""
         weights = self.narrower.sum() + self.smaller.sum() + self.more.sum() + self.nothing
         return 1 / (1 + float(weights))
 
     def wanted(self, evidence: Evidence, untried: Collection[int] = ()) -> Array | None:
-        """Return the set of items ``(n,) bool`` that would end differently with most of the
-        rivals; None if each set that would distinguish them ends in another way."""
+        """Return the set of items ``(n,) bool`` for which rivals of the largest total weight expect
+        another outcome than the answer; None if each such set hides the symptom.
+        """
         n = len(self.more)
         found: list[tuple[float, frozenset[int]]] = []
         for group, weight in zip(self.groups, self.narrower, strict=True):
@@ -95,9 +97,8 @@ class Rivals:
 class _Trials:
     """Trials that change items ``(T, n) bool``.
 
-    ``against (T,)`` is 1 for a trial that speaks against the symptom, -1 for a trial that speaks
-    for it, 0 for a trial without information; ``odds`` is the logarithm of the odds of a right
-    outcome.
+    ``against (T,)`` is 1 for a trial that passed, -1 for a trial that showed the symptom, 0 for any
+    other trial; ``odds`` is the logarithm of the odds of a right outcome.
     """
 
     changed: Array
@@ -106,8 +107,9 @@ class _Trials:
 
 
 def _narrower(trials: _Trials, group: frozenset[int], others: Array, members: Array) -> Array:
-    """Return the weights ``(n, n)`` of pairs of items, if a group needs one of the two;
-    ``others (T,) bool`` are trials in which another group shows the symptom anyway."""
+    """Return the weights ``(n, n)`` of the rivals in which a group also needs one of two items;
+    ``others (T,) bool`` are trials in which another group shows the symptom anyway.
+    """
     only = trials.changed[:, list(group)].all(axis=1) & ~others
     outside = ~subset_of(group, trials.changed.shape[1])
     lacking = ~trials.changed[only]
@@ -116,10 +118,11 @@ def _narrower(trials: _Trials, group: frozenset[int], others: Array, members: Ar
 
 
 def _smaller(trials: _Trials, group: frozenset[int], expected: Array, evidence: Evidence) -> Array:
-    """Return the weights ``(n,)`` of the items that a group does not need; ``expected (T,)`` are
-    the trials in which the answer expects the symptom.
+    """Return the weights ``(n,)`` of the rivals in which a group does not need one of its items;
+    ``expected (T,)`` are the trials in which the answer expects the symptom.
 
-    An item without which the group ends in another way is not a rival: no trial can decide.
+    An item has the weight 0 if the group without it ends in another way: no trial can decide about
+    it.
     """
     n = trials.changed.shape[1]
     weights = np.zeros(n)
@@ -141,7 +144,7 @@ def _more(
     expected: Array,
     untried: Collection[int],
 ) -> Array:
-    """Return the weights ``(n, n)`` of pairs of items that are a group too."""
+    """Return the weights ``(n, n)`` of rivals that have two items together as a further group."""
     n = trials.changed.shape[1]
     alone: list[int] = []
     for group in groups:
@@ -152,7 +155,7 @@ def _more(
     pairs = np.outer(free, free)
     for group in groups:
         inside = subset_of(group, n)
-        pairs &= ~np.outer(inside, inside)  # a part of a group is in ``smaller``
+        pairs &= ~np.outer(inside, inside)  # pairs inside a group belong to ``smaller``
     prior = _prior(free & ~members, pairs, members)
     return prior * _weights(trials.changed[~expected], trials.against[~expected], trials.odds)
 
@@ -160,8 +163,8 @@ def _more(
 def _rests(
     n: int, groups: Collection[frozenset[int]], untried: Collection[int]
 ) -> list[frozenset[int]]:
-    """Return the sets of all items without one item of each group, for each choice of these items,
-    and the set without all groups.
+    """Return the sets of all items but one of each group, for each choice of these, and last the
+    set without any item of a group; items ``untried`` are in none.
     """
     left_out = [*(ways(groups) or []), frozenset().union(*groups)]
     every = frozenset(range(n)).difference(untried)
@@ -171,8 +174,9 @@ def _rests(
 def _decidable(
     evidence: Evidence, groups: Collection[frozenset[int]], untried: Collection[int]
 ) -> Array:
-    """Return the pairs of items ``(n, n) bool`` that are together in a set that does not end in
-    another way: no trial can decide the other pairs."""
+    """Return a mask ``(n, n) bool`` of the pairs of items that lie together in a set of ``_rests``
+    that does not hide the symptom; no trial can decide about other pairs.
+    """
     n = evidence.changed.shape[1]
     decided = np.zeros((n, n), bool)
     for rest in _rests(n, groups, untried):
@@ -183,10 +187,11 @@ def _decidable(
 
 
 def _prior(singles: Array, pairs: Array, members: Array) -> Array:
-    """Return the prior probabilities of single items (on the diagonal) and pairs (above it).
+    """Return the prior weights of single items (on the diagonal) and of pairs (above it).
 
-    ``singles (n,) bool`` and ``pairs (n, n) bool`` are possible. Singles, pairs of two ``members``
-    of the answer, of one member and of none are four kinds of equal total probability.
+    ``singles (n,) bool`` and ``pairs (n, n) bool`` are those that are possible. There are four
+    kinds: singles, and pairs with none, one or two ``members`` of the answer. Each kind has the
+    total weight ``STEP``.
     """
     of_members = members[:, None].astype(int) + members
     possible = np.triu(pairs, 1)
@@ -201,10 +206,10 @@ def _prior(singles: Array, pairs: Array, members: Array) -> Array:
 
 
 def _weights(changed: Array, against: Array, odds: float) -> Array:
-    """Return by how much trials change the odds of each pair of items ``(n, n)``; on the diagonal,
-    of each item.
+    """Return the factor by which the trials change the odds that a pair of items shows the symptom,
+    ``(n, n)``; on the diagonal, that of single items.
 
-    The pair expects the symptom in a trial of ``changed (T, n) bool`` that changes both.
+    Only trials of ``changed (T, n) bool`` in which both items are True count.
     """
     on = changed.astype(float)
     return np.exp(-odds * ((on.T * against) @ on))

@@ -28,22 +28,25 @@ from npulab.analysis.bisect.rivals import Rivals
 from npulab.analysis.bisect.suspects import Suspects, entropy
 from npulab.captures.journal import OUTCOMES
 
-LARGEST = 220  # parts of one stage: more items are bundled, and guilty bundles opened
+# Most parts of one stage. If there are more items, a part is a bundle of items, and a later stage
+# searches inside of guilty bundles.
+LARGEST = 220
 CERTAINTY = 0.99
-# certainty of a proof: wrong in 0 of 846 boards by lot that do not err (test_boards)
+# certainty of a proof: wrong for none of 846 random boards that never err (test_boards)
 PROVED = 0.9995
-LIKELY = 0.5  # an answer so probable is proved next, if the device never errs
-MERGED = 200  # explanations that are added up if trials cannot distinguish some
-LATE = 4.0  # bits: while more are open there is always something to ask
-PATIENCE = 4  # further trials of a set that a device that errs may answer otherwise than expected
-# an answer of a device that errs is proved if so many trials against it are less probable than this
+LIKELY = 0.5  # if the device never errs, an answer is proved once it is so probable
+MERGED = 200  # most explanations that are compared to add up those that no trial distinguishes
+LATE = 4.0  # bits: while the entropy of the explanations is higher, a stage cannot be over
+PATIENCE = 4  # further trials of a set, if the device errs, in case outcomes disagree
+# If the device errs, an answer needs a proof if errors cause so many contradicting trials with less
+# than this probability.
 POOR = 0.05
-# trials without a pass after which the good job is run again, if something unexpected is looked for
+# trials without a pass after which the good job is run again, while an unexpected failure is traced
 STREAK = 6
-# runs of the good job in a row, after a failure, after which the device counts as not coming back
+# if the good job fails so many times in a row, the device counts as not coming back from a failure
 RESTS = 3
-UNKNOWN_RATE = 0.05  # flake rate that sequential tests take if nobody knows it
-FEARED = 0.05  # chance of a hang that a reason names
+UNKNOWN_RATE = 0.05  # flake rate in sequential tests if none is known
+FEARED = 0.05  # the reason of a question names a probability of a hang above this
 GOOD_AGAIN = "the good job failed: does it fail again?"
 GOOD_STILL = "two trials contradict each other: does the good job still pass?"
 TRIED_AGAIN = "two trials contradict each other: tried again, after a pass"
@@ -69,7 +72,7 @@ FOUND, PASSES, OTHER, GOOD_FAILS, CONFLICT, GONE, STATE, MORE, UNEXPLAINED, UNSU
 
 @dataclass(frozen=True)
 class Question:
-    """What to change ``(n,) bool``, and why."""
+    """The set of items to change next ``(n,) bool``, and the reason."""
 
     subset: Array
     reason: str
@@ -79,8 +82,8 @@ class Question:
 class End:
     """The end of a search.
 
-    ``how`` is one of the words above, ``trials`` are the numbers (from 0) of the trials that show
-    it.
+    ``how`` is one of the constants FOUND to UNSURE; ``trials`` are the numbers (from 0) of the
+    trials that show it.
     """
 
     how: str
@@ -88,13 +91,13 @@ class End:
 
 
 class Search:
-    """The search for the items, of ``n``, that break a job; ``units`` (lists of items) are kept
-    whole as long as that says something.
+    """The search for the items that break a job, of n items in all; items of one of ``units``
+    (lists of items) are changed together as long as a trial of the whole unit helps.
 
     ``tell`` takes the outcome of any set of items: "pass", "fail" or "hang". The search is for
-    ``symptom``: what the bad job itself does. If that is given, all items are tried first; if it
-    is not, it is "fail" until something hangs, which makes ``ask`` ask for all items at once.
-    Raises ValueError for options out of their range.
+    ``symptom``, the outcome of the bad job. If it is given, all items are tried first. If not, it
+    is "fail" until a trial hangs, and then ``ask`` returns all items at once, to see how the bad
+    job ends. Raises ValueError for options out of their range.
 
     >>> search = Search(6, [[0, 1], [2], [3, 4, 5]], seed=3)
     >>> while (question := search.ask()) is not None:
@@ -125,16 +128,18 @@ class Search:
 
     def _restart(self) -> None:
         self.end: End | None = None
-        self.groups: Groups = ()  # the smallest sets of items that break it, when done
-        self.inseparable = False  # taken apart they would hang
-        self.hidden = False  # so much ends in another way that not all of the rest could be tried
-        self.apart = False  # only trials that follow a pass count, since failures leave a state
+        self.groups: Groups = ()  # the smallest sets of items that break the job
+        self.inseparable = False  # True if items of a group hang alone
+        # True if some items could not be tried, because too many sets end in another way
+        self.hidden = False
+        # True if only trials right after a pass count, because a failure leaves a state
+        self.apart = False
         self._doubt: Generator[Wanted, str, End | None] | None = None
         self._doubted: Wanted | None = None
         self._begin()
 
     def _begin(self) -> None:
-        """Begin to search, with nothing known."""
+        """Begin the search again, with no trial counted."""
         self.symptom = self._symptom()
         self.certain = 1.0
         self._counted: list[int] = []  # numbers of the trials that count
@@ -146,19 +151,20 @@ class Search:
         self._stage(parts)
 
     def _stage(self, parts: list[tuple[int, ...]]) -> None:
-        """Begin to search among parts: lists of items that are changed together."""
+        """Begin a stage: a search among parts, lists of items that are changed together."""
         size = math.ceil(len(parts) / LARGEST)
         self.parts: list[tuple[int, ...]] = []
         for start in range(0, len(parts), size):
             self.parts.append(tuple(chain.from_iterable(parts[start : start + size])))
         self._sizes = np.array([len(part) for part in self.parts])
-        # the part of each item; the last number is that of no part
+        # by item: the number of its part; len(parts) if the item is in no part
         self._part = np.full(self.n, len(self.parts))
         for number, part in enumerate(self.parts):
             self._part[list(part)] = number
         wanted = self.certainty / self.certain
         if any(self._sizes > 1):
-            # half of the certainty (as a logarithm) is kept for the stage that opens the parts
+            # the stage that searches inside the parts needs the other half of the certainty (as a
+            # logarithm)
             wanted **= 0.5
         elif not self.errs:
             wanted = LIKELY
@@ -173,9 +179,9 @@ class Search:
         if self.errs:
             flake = self.suspects.flake
         self.couplings = Couplings(len(self.parts), flake, units)
-        # sets of parts that need not be asked again, of a device that never errs
+        # sets of parts that are not asked for again: those tried, if the device never errs
         self._tried: set[bytes] = set()
-        self._of_stage: list[tuple[Array, str]] = []  # the trials of this stage, in parts
+        self._of_stage: list[tuple[Array, str]] = []  # sets of parts
         self._question: Question | None = None
         self._silent = False  # no question distinguishes the explanations that are left
         self._stages += 1
@@ -193,12 +199,12 @@ class Search:
 
     @property
     def _none(self) -> Array:
-        """The set of the good job."""
+        """The empty set, which is the good job."""
         return np.zeros(self.n, bool)
 
     @property
     def _all(self) -> Array:
-        """The set of the bad job."""
+        """The set of all items, which is the bad job."""
         return np.ones(self.n, bool)
 
     @property
@@ -240,7 +246,7 @@ class Search:
         return None
 
     def _next(self) -> Question | None:
-        """Return what to try now; None if there is no question left before the next step."""
+        """Return the next set to try in the present step of the search; None at its end."""
         if self._doubted is not None:
             return Question(self._doubted.subset, self._doubted.reason)
         if self._asks_for_bad():
@@ -278,8 +284,8 @@ class Search:
         return self.given is not None and self._votes(whole, self.given) is False
 
     def _votes(self, outcomes: Sequence[str], outcome: str) -> bool | None:
-        """True if repeated trials show the outcome, False if they show another; None while that is
-        open.
+        """True if most of the outcomes are ``outcome``, False if most are others; None while they
+        do not decide. If the device never errs, the last one decides.
         """
         if not outcomes:
             return None
@@ -288,13 +294,14 @@ class Search:
         ahead = lead(outcomes, outcome)
         if ahead > 0:
             return True
-        # a "no" ends the search (BAD does not show the symptom), so it needs three outcomes more
+        # False ends the search (BAD does not show the symptom), so it needs a lead of three
+        # outcomes
         if ahead <= -3:
             return False
         return None
 
     def _asked(self) -> Question | None:
-        """Return the question that the current stage asks."""
+        """Return the next question of the present stage; None if it has none."""
         groups, probability = self._proposal()
         if not self.suspects.explained:
             return None
@@ -317,15 +324,15 @@ class Search:
 
     @property
     def _patience(self) -> int:
-        """The most trials of one set before an answer: what the certainty needs, times
-        ``PATIENCE``.
+        """The most trials of one set before the search goes on with an answer: the number that
+        reaches the certainty of the stage if all agree, plus ``PATIENCE``.
         """
         flake = self.suspects.flake
         odds = math.log((1 - flake) / flake)
         return PATIENCE + math.ceil(-math.log(1 - self._enough) / odds)
 
     def _proposal(self) -> tuple[Groups, float]:
-        """Return the most probable explanation, as parts, and its probability."""
+        """Return the most probable explanation as groups of parts, and its probability."""
         best = self.suspects.top(1)[0]
         unsure = self._silent and best.probability < self._enough
         if unsure and self.couplings.known and self.symptom != "hang":
@@ -334,12 +341,12 @@ class Search:
 
     @property
     def _in_parts(self) -> Evidence:
-        """The evidence of this stage, in parts."""
+        """The evidence of the trials of this stage; its items are the parts."""
         return Evidence.of(self._of_stage, len(self.parts), self.symptom or "fail")
 
     def _unseen(self, groups: Groups) -> Wanted | None:
-        """Return a trial that the stage's answer still needs, on a device that errs: one that was
-        not made yet, or not often enough.
+        """Return a trial that the answer ``groups`` of the stage still needs if the device errs: a
+        set that was not tried yet, or not often enough; None if it needs none.
         """
         hiding = self._hiding()
         wanted = wanted_of(self._in_parts, len(self.parts), groups, hiding)
@@ -361,8 +368,9 @@ class Search:
         return Wanted(subset, SUSPECTS_IT)
 
     def _good_fails(self) -> bool:
-        """True if the good job was seen to fail often enough: in each of the last trials or, if
-        outcomes may be wrong, in more trials than it passed."""
+        """True if the good job failed so often that it cannot be an error: in each of the last
+        ``RESTS`` trials or, if the device errs, in ``RESTS`` more trials than it did not.
+        """
         nothing = self._none
         if self.errs:
             seen = self.evidence.seen(nothing)
@@ -370,20 +378,22 @@ class Search:
         return self._good_failed_in_a_row()
 
     def _good_failed_in_a_row(self) -> bool:
-        """True if the last trials were the good job, and none passed."""
+        """True if each of the last ``RESTS`` trials was the good job and did not pass."""
         last = self.history[-RESTS:]
         fails = sum(outcome != "pass" and not subset.any() for subset, outcome in last)
         return fails == RESTS
 
     def _rivals(self, groups: Groups) -> Rivals:
-        """Return the answers that resemble an answer of the stage, of a device that errs."""
+        """Return the answers that resemble the answer ``groups`` of the stage, for a device that
+        errs.
+        """
         return Rivals.of(self._in_parts, groups, self.suspects.flake, self._hiding())
 
     def _changing(self, chosen: Array, reason: str) -> Question:
         return Question(np.append(chosen, False)[self._part], reason)
 
     def _explained(self, question: suspects.Question) -> Question:
-        """Return the question that the suspects ask, with its reason."""
+        """Return the question of the suspects as a set of items, with its reason in words."""
         chosen = question.subset
         what = "failure"
         if self.symptom == "hang":
@@ -402,10 +412,11 @@ class Search:
     def _remembering(self) -> Wanted | None:
         """Return a trial that shows whether a failure changes the outcome of the next run.
 
-        A device whose next run also fails, or passes whatever the job is, may agree with a wrong
+        A device whose next run fails too, or passes whatever the job is, may agree with a wrong
         answer in each trial. Two trials rule that out: one that passes right after a failure which
         followed a pass, and one that fails right after a failure. None if both were seen, or if
-        there is only one item. A device that hung is reset, so only the pass is needed.
+        there is only one item. A device that hung is reset, so neither is needed if a hang is
+        searched for.
         """
         broke = self.evidence.changed[self.evidence.broke]
         if self.errs or self.apart or self.n == 1 or not len(broke):
@@ -419,7 +430,7 @@ class Search:
         if self._prover:
             wanted = self._prover.wanted
         if wanted is not None and wanted.reason not in SURPRISES:
-            return None  # what is asked next may show the rest
+            return None  # the proof's own next trials may show both
         if not clears and outcomes[-1] == "pass":
             return Wanted(self._breaking(), REPEATS)
         if not clears:
@@ -434,9 +445,9 @@ class Search:
         return Wanted(self._none, STILL)
 
     def _follows(self) -> tuple[list[str], bool, bool]:
-        """Return three things: all outcomes, with an assumed pass of the good job first; whether a
-        trial passed right after a failure that followed a pass; and whether one failed right
-        after a failure.
+        """Return three values: all outcomes, with an assumed pass of the good job first; whether a
+        trial passed right after a failure that followed a pass; and whether a trial showed the
+        symptom right after a failure.
         """
         outcomes = ["pass", *(outcome for _, outcome in self.history)]
         trios = list(zip(outcomes, outcomes[1:], outcomes[2:], strict=False))
@@ -452,11 +463,11 @@ class Search:
         return outcome != "pass" and not subset.any()
 
     def _bad_itself(self) -> Wanted | None:
-        """Return the bad job, if it did not run yet: on a device that passes it there is nothing to
-        find.
+        """Return the bad job as the next trial, if it did not run yet; if it passes on this device
+        there is nothing to find.
 
-        It is run last, unless trials have shown already what a failure leaves; else it is the trial
-        that shows that (``_breaking``).
+        It is the last trial of a proof. It runs earlier if the last trial failed and earlier trials
+        have shown already that a failure leaves no state.
         """
         everything = self._all
         if self.errs or self.everything.seen(everything):
@@ -469,8 +480,10 @@ class Search:
         return None
 
     def _breaking(self) -> Array:
-        """Return a set that breaks it if a smaller set did: everything, without as many items as it
-        takes to be a set that was not tried."""
+        """Return a set that probably breaks the job and was not tried yet: all items, or all
+        without some of those that the smallest failing set does not have. If there is none, that
+        failing set.
+        """
         evidence = self.evidence
         smallest = evidence.changed[evidence.broke]
         smallest = smallest[int(np.argmin(smallest.sum(axis=1)))]
@@ -487,7 +500,7 @@ class Search:
     # telling
 
     def tell(self, subset: Array, outcome: str) -> None:
-        """Take in the outcome of a set of items ``(n,) bool``.
+        """Take in the outcome of a trial that changed the items ``(n,) bool``.
 
         Raises ValueError for an outcome other than pass, fail and hang.
         """
@@ -497,7 +510,7 @@ class Search:
         self._catch_up()
 
     def undo(self, count: int = 1) -> None:
-        """Forget the last outcomes."""
+        """Forget the last ``count`` outcomes."""
         history = self.history[:-count]
         self.history = []
         self._restart()
@@ -514,13 +527,13 @@ class Search:
             self._take(len(self.history) - 1)
 
     def _count_again(self) -> None:
-        """Begin anew with the trials so far, as far as they count."""
+        """Begin the search again and take in all trials so far that count."""
         self._begin()
         for number in range(len(self.history)):
             self._count(number)
 
     def _take(self, number: int) -> None:
-        """Take in one more trial of the history."""
+        """Take in the trial with this number, if the search has not ended."""
         if self.end is not None:
             return
         subset, outcome = self.history[number]
@@ -535,7 +548,7 @@ class Search:
         self._coming_back()
 
     def _count(self, number: int) -> bool:
-        """Take in a trial if it counts; return whether it does."""
+        """Take in the trial with this number if it counts; return whether it does."""
         subset, outcome = self.history[number]
         if self.apart and number > 0 and self.history[number - 1][1] != "pass":
             return False
@@ -547,21 +560,23 @@ class Search:
             wanted = self._prover.wanted
             wrong = self._prover.refuted or (wanted is not None and wanted.reason == SMALLER)
             if wrong and self.suspects.explained:
-                # the suspects know it by now, and find what else there is in fewer trials
+                # the suspects took in this trial too, and find further groups in fewer trials than
+                # the proof
                 self._prover = None
         return True
 
     def _stage_takes(self, subset: Array, outcome: str) -> None:
-        """Take in an outcome, if it says something of the parts of this stage."""
+        """Take in the outcome of a set of items, if this is a set of whole parts of the stage."""
         if self._question is None and self._prover is None and self.suspects.bits < LATE:
-            # replaying a journal: the stage may have ended because no useful question was left
+            # this trial was not asked for now, as when a journal is replayed: so the stage may be
+            # over
             while self._prover is None and self.end is None and self._asked_or_silent() is None:
                 self._advance()
         self._question, self._silent = None, False
         counts = np.bincount(self._part[subset], minlength=len(self.parts) + 1)
         changed = counts[:-1] > 0
         if counts[-1] or np.any(changed & (counts[:-1] < self._sizes)):
-            return  # of a stage before, or asked by hand: it says nothing of these parts alone
+            return  # the set splits a part, or changes items outside of all parts
         if not self.errs:
             self._tried.add(changed.tobytes())
         self._of_stage.append((changed, outcome))
@@ -575,11 +590,11 @@ class Search:
             self.suspects.tell(changed, failed)
 
     def _always_hangs(self, changed: Array) -> bool:
-        """True if a set is one part that hung in each trial: such a part is not one that fails
-        alone.
+        """True if the set is one part, and every trial of this stage that changed the part hung:
+        then the part alone does not show a failure, because it always hangs.
 
-        A part that did not hang together with others hung because it was torn apart from what
-        belongs to it.
+        A part that once did not hang together with others hung alone because other parts that it
+        needs were missing.
         """
         if np.count_nonzero(changed) != 1:
             return False
@@ -587,8 +602,9 @@ class Search:
         return all(outcome == "hang" for subset, outcome in self._of_stage if subset[part])
 
     def _asked_or_silent(self) -> Question | None:
-        """Return what the stage asks for; if no trial distinguishes the explanations, what the most
-        probable one has not shown yet."""
+        """Return the next question of the stage; if no set distinguishes the explanations any more,
+        return a trial that the most probable explanation still needs.
+        """
         if self._question is None:
             self._question = self._asked()
             if self._question is None and not self._silent:
@@ -600,7 +616,7 @@ class Search:
     # ending
 
     def _advance(self) -> None:
-        """Go on to the next stage, the proof, or the end, when there is no question left."""
+        """Go on if there is no question left: to the next stage, to the proof, or to the end."""
         if self._refuted:
             whole = self._numbers_of(self._all)
             how = OTHER
@@ -613,7 +629,9 @@ class Search:
             self._stage_ends()
 
     def _stage_ends(self) -> None:
-        """Go on, when the stage is done, to the items of the guilty parts or to the end."""
+        """Go on after a stage: to a stage of the items of the guilty parts, to the proof, or to the
+        end.
+        """
         groups, probability = self._proposal()
         explained = self.suspects.explained
         guilty = sorted(set().union(*groups))
@@ -628,7 +646,7 @@ class Search:
         if () in inside and self._good_fails():
             self._finish(((),), End(GOOD_FAILS, self._numbers_of(self._none)))
             return
-        # there may be more guilty parts than an explanation holds
+        # an explanation with the most items possible may lack further guilty parts
         many = len(guilty) >= MOST and len(self.parts) > MOST
         weighs = self.errs and explained and not many and self._unseen(groups) is None
         if weighs and not self.everything.improbable(inside, POOR):
@@ -642,7 +660,7 @@ class Search:
             self._prove((), probability)
 
     def _inside(self, groups: Groups) -> Groups:
-        """Return groups of parts as groups of the items that the parts hold."""
+        """Return groups of parts as groups of items."""
         inside = []
         for group in groups:
             items = chain.from_iterable(self.parts[part] for part in group)
@@ -650,14 +668,14 @@ class Search:
         return tuple(inside)
 
     def _prove(self, groups: Groups, probability: float) -> None:
-        """Begin with the trials that the proof of these groups needs."""
+        """Begin the proof of these groups; multiply the certainty so far by ``probability``."""
         self.certain *= min(probability, 1.0)
         hiding = [self.parts[part][0] for part in self._hiding() if self._sizes[part] == 1]
         self._prover = Prover(self.n, [group for group in groups if group], hiding)
         self._prover.follow(self.evidence)
 
     def _proved(self, prover: Prover) -> None:
-        """End the search with what a proof found."""
+        """End the search with the result of a proof."""
         proof = prover.proof
         assert proof is not None
         self.hidden = proof.hidden
@@ -671,7 +689,7 @@ class Search:
             self._weighed(proof.groups)
 
     def _weighed(self, groups: Groups) -> None:
-        """End the search with an answer, compared with every trial."""
+        """Compare an answer with every trial, and end the search."""
         against = tuple(self.everything.against(groups))
         if () in groups:
             self._finish(((),), End(GOOD_FAILS, self._numbers_of(self._none)))
@@ -693,7 +711,9 @@ class Search:
         self._question = None
 
     def _hang_alone(self, groups: Groups) -> bool:
-        """True if an item of a joint group was tried alone and hung, in a search for a failure."""
+        """True if an item of a group of several was tried alone and hung, while a failure is
+        searched for.
+        """
         if self.symptom == "hang":
             return False
         for group in groups:
@@ -707,7 +727,7 @@ class Search:
         return [self.history[number][1] for number in self._numbers_of(subset)]
 
     def _numbers_of(self, subset: Array) -> tuple[int, ...]:
-        """Return the numbers of the trials of exactly this set."""
+        """Return the numbers of the trials that changed exactly this set."""
         numbers = []
         for number, (tried, _) in enumerate(self.history):
             if np.array_equal(tried, subset):
@@ -715,22 +735,25 @@ class Search:
         return tuple(numbers)
 
     def _opened(self, part: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """Return what a bundle holds: its units, if it holds several and all items would be too
-        many, else items."""
+        """Return the smaller parts of a part: its units if it holds several and has more than
+        ``LARGEST`` items, else its single items.
+        """
         units = [unit for unit in self.units if set(unit) < set(part)]
         if units and len(part) > LARGEST:
             return units
         return [(item,) for item in part]
 
     def _hiding(self) -> list[int]:
-        """Return the parts that are suspected to hang whatever else changes."""
+        """Return the numbers of the parts that probably hang whatever else is changed."""
         if self.symptom == "hang":
             return []
         return np.flatnonzero(self.couplings.suspect[-1, :-1] > TIED).tolist()
 
     def _merged_proposal(self) -> tuple[Groups, float]:
-        """Return the most probable explanation, if explanations count as one that cannot be
-        distinguished without a hang."""
+        """Return the most probable explanation and its probability, where explanations that differ
+        only in items of one coupled group count as the same: no trial distinguishes them without
+        a hang.
+        """
         together: dict[int, set[int]] = {}
         for tied in self.couplings.tied():
             items = set(tied.tolist())
@@ -753,7 +776,9 @@ class Search:
     # trials that contradict each other
 
     def _contradicted(self, conflict: tuple[int, int]) -> None:
-        """Begin to find out if two trials contradict each other because of what a run left."""
+        """Begin to find out if two trials contradict each other because an earlier run left a state
+        in the device.
+        """
         numbers = (self._counted[conflict[0]], self._counted[conflict[1]])
         if self.apart:
             self._finish((), End(CONFLICT, numbers))
@@ -762,8 +787,10 @@ class Search:
         self._doubted = next(self._doubt)
 
     def _asks_again(self, broke: int, passed: int) -> Generator[Wanted, str, End | None]:
-        """Ask for both trials again, each after a pass of the good job; None if the device keeps a
-        state."""
+        """Ask for both trials again, each right after a pass of the good job. Return the end of the
+        search if both end as before, or if the good job does not pass any more; None if one ends
+        differently, so that the device keeps a state.
+        """
         for number in (broke, passed):
             rested = False
             for _ in range(RESTS):
@@ -779,7 +806,7 @@ class Search:
         return End(CONFLICT, (broke, passed))
 
     def _settle(self, outcome: str) -> None:
-        """Take in the outcome of a trial that was asked again."""
+        """Take in the outcome of a trial that was repeated because of a contradiction."""
         assert self._doubt is not None
         try:
             self._doubted = self._doubt.send(outcome)
@@ -795,7 +822,7 @@ class Search:
                 self._contradicted(conflict)
 
     def _coming_back(self) -> None:
-        """End the search if the good job fails time and again."""
+        """End the search if each of the last ``RESTS`` trials was the good job and did not pass."""
         if self.errs or not self._good_failed_in_a_row():
             return
         good = self._numbers_of(self._none)
@@ -810,7 +837,9 @@ class Search:
 
     @property
     def likely(self) -> list[tuple[Groups, float]]:
-        """The most probable explanations, in items, best first."""
+        """The most probable explanations as (groups of items, probability), most probable first;
+        none if the search ended without an answer.
+        """
         if self.end is None:
             top = self.suspects.top(5)
             return [(self._inside(found.groups), found.probability) for found in top]
@@ -820,7 +849,7 @@ class Search:
 
     @property
     def left(self) -> int:
-        """About how many trials are left."""
+        """The number of trials that are probably left."""
         if self.ask() is None:
             return 0
         if self._prover is not None:

@@ -1,7 +1,7 @@
-"""Which of n items break it: Bayesian group testing over every simple explanation.
+"""Which of n items break a job: Bayesian group testing over every simple explanation.
 
 Each trial that contradicts an explanation (see ``kinds``) makes it less probable; the next trial
-changes the set of items whose outcome is least certain. Nothing here knows what an item is.
+changes the set of items whose outcome is least certain. This module does not know what an item is.
 """
 
 from __future__ import annotations
@@ -42,53 +42,57 @@ PRIOR = {
     ("mixed", True): 0.005,
 }
 MANY = {False: 0.02, True: 0.02}
-# Explanations of many items are slow to follow, so they join only when those of one or two items
-# are less probable than this.
+# Explanations of many items take time, so they are added only when the explanations of one or two
+# items together are less probable than this.
 WAKE = 0.5
-# A device that is said never to err is allowed this flake rate: a device that errs once must not
-# rule the truth out.
+# The lowest flake rate that is assumed, even if a device is said never to err: one wrong outcome
+# must not rule the truth out.
 NEVER = 5e-4
 # Flake rates and their priors if nobody knows the rate: most devices hardly err.
 FLAKES = {5e-4: 0.4, 0.005: 0.12, 0.01: 0.12, 0.02: 0.12, 0.05: 0.12, 0.1: 0.07, 0.2: 0.05}
 # Levels with a smaller share of the probability are dropped: together they change no answer.
 NEGLIGIBLE = 1e-6
-# Errors do not explain a number of contradictions that is less probable than this. It is small
-# because it is looked at after every trial, not once.
+# Errors do not explain a number of contradictions that is less probable than this. The limit is
+# small because the number is tested after every trial, not once.
 UNEXPLAINED = 1e-4
-# Explanations that stand for all when a question is weighed: more are slower, fewer are coarser.
+# Explanations in the sample by which a question is weighed: more take longer, fewer are less exact.
 SAMPLE = 900
-# Levels that weigh less than this, or than a hundredth of what is still open, do not change the
-# question.
+# Levels with a smaller probability than this are left out of the sample; so are levels below a
+# hundredth of the probability that the most probable level is wrong.
 UNSEEN = 1e-3
-# Random sets that a question starts from, each with one of these shares of changed items.
+# The search for a question begins with so many random sets; each changes one of these shares of the
+# items.
 CANDIDATES = 24
 DENSITIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.5, 0.6, 0.7, 0.8, 0.9)
-CLOSE = 0.01  # bits below the most that a trial can say: a better set is not worth the time
-STEPS = 12  # groups that a set is bettered by, at most: limits the time of a question
-# Decimals of a bit. Rounded, equally good sets stay equal on every machine, in whatever order it
-# adds, and the first of them is asked everywhere.
+CLOSE = 0.01  # bits below the most that an outcome can give: then no better set is searched for
+STEPS = 12  # most groups that are changed to improve a set; limits the time for a question
+# Decimals to which worths in bits are rounded, so that equally good sets are equal on every
+# machine, in whatever order it adds, and every machine asks for the first of them.
 DIGITS = 9
-RISE = 1e-9  # a step must gain more than the rounding
-# Bits added to a set that a likely explanation names, so that it is seen to happen in the end.
+RISE = 1e-9  # a step must gain more bits than this, which is the rounding
+# Bits that are added to the worth of a set that a likely explanation names, so that this set is
+# tried in the end.
 CONFIRM = 0.02
-HEAVIEST = 3  # likely explanations, and groups of each, that are tried as they are
-SILENT = 1e-5  # bits: a trial that says less is not worth a run
-HANG_COST = 10.0  # runs that a hang costs: a device that hung is reset
-HANG_SAYS = 0.2  # share of what a hang says of couplings that counts as an answer to the question
-CERTAIN = 0.95  # a hang more probable than this is not asked for
-# A question that keeps together what belongs together is good enough with more than ENOUGH bits
-# and a smaller chance of a hang than FEARED.
+HEAVIEST = 3  # most likely explanations, and most groups of each, whose items are tried as a set
+SILENT = 1e-5  # bits: a set whose outcome gives less is not asked for
+HANG_COST = 10.0  # a hang costs as much as so many runs, since the device is reset
+HANG_SAYS = 0.2  # factor on the entropy of a hang, for what a hang adds to the worth of a question
+CERTAIN = 0.95  # a set that hangs with a higher probability is not asked for
+# A question that keeps coupled items together is good enough if it gives more than ENOUGH bits and
+# its probability of a hang is below FEARED.
 ENOUGH = 0.4
 FEARED = 0.2
-# Over more items the pairs are not even counted: the table would exceed ``LISTED`` anyway.
+# With more items than this the size of the table is not computed from its pairs: it exceeds
+# ``LISTED`` anyway.
 TABLE_ITEMS = 2000
 
 
 @dataclass(frozen=True)
 class Suspicion:
-    """One explanation and how probable it is: the job fails if all items of a group are changed.
+    """One explanation and how probable it is: the job fails if all items of any of ``groups`` are
+    changed.
 
-    Without a group nothing fails; with an empty group everything does.
+    If there are no groups, no set fails; if a group is empty, every set fails.
 
     >>> Suspicion(((3,), (5, 7)), 0.9).items
     (3, 5, 7)
@@ -103,8 +107,9 @@ class Suspicion:
 
 
 class Question(NamedTuple):
-    """A set of items to change ``(n,) bool``: the probabilities of a failure and of a hang, and
-    how many bits the outcome says."""
+    """A set of items to change ``(n,) bool``, the probabilities that it fails and that it hangs,
+    and how many bits of information the outcome gives.
+    """
 
     subset: Array
     fails: float
@@ -113,11 +118,11 @@ class Question(NamedTuple):
 
 
 class Suspects:
-    """The explanations over n items, weighed by the trials so far, and the set to try next.
+    """The explanations over n items, weighed by the trials so far, and the next set to try.
 
-    ``flake_rate`` is how often an outcome is wrong; None means that it is not known, and then it
-    is inferred too. The questions depend on ``seed`` and the trials alone. Raises ValueError
-    for no items or a rate outside 0 to 0.5.
+    ``flake_rate`` is the share of wrong outcomes; None means that it is not known, and it is then
+    inferred from the trials. The questions depend only on ``seed`` and the trials. Raises
+    ValueError for no items or a rate that is not from 0 to below 0.5.
 
     >>> suspects = Suspects(8, seed=1)
     >>> while suspects.top(1)[0].probability < 0.99:
@@ -134,8 +139,8 @@ class Suspects:
         if flake_rate is not None:
             if not isinstance(flake_rate, int | float) or not 0 <= flake_rate < 0.5:
                 raise ValueError(
-                    f"flake_rate: got {flake_rate!r}, allowed is 0 up to 0.5, or None where it is "
-                    "not known"
+                    f"flake_rate: got {flake_rate!r}, allowed is a number from 0 to below 0.5, "
+                    "or None if it is not known"
                 )
             rates = {max(flake_rate, NEVER): 1.0}
         self.n = n
@@ -165,10 +170,11 @@ class Suspects:
     def ask(
         self, couplings: Couplings | None = None, tried: Collection[bytes] = ()
     ) -> Question | None:
-        """Return the set whose outcome says most for what it costs; None if no set says anything.
+        """Return the set whose outcome gives most information for its cost; None if no set gives
+        any.
 
-        Sets in ``tried`` (their bytes) are not asked for: a device that never errs would say the
-        same again.
+        Sets in ``tried`` (as bytes) are not asked for: if the device never errs, a second trial
+        gives the same outcome.
         """
         if couplings is not None and not couplings.known:
             couplings = None
@@ -192,8 +198,10 @@ class Suspects:
     def _ask_coupled(
         self, search: _Search, couplings: Couplings, items: Array
     ) -> list[tuple[float, Question]]:
-        """Return what to ask if items belong together: these are moved together or, if that says
-        little, item by item."""
+        """Return questions, each after its worth, if some items hang unless they are changed
+        together: one that keeps coupled items together and, if that gives little information,
+        one that may change any item.
+        """
         kept = couplings.tied(units=True)
         together = np.zeros((len(kept), self.n), bool)
         for row, group in zip(together, kept, strict=True):
@@ -219,7 +227,8 @@ class Suspects:
         summed: dict[Groups, float] = {}
         for kind, level in best[: count + 2]:
             found = kind.draw(level.level, 4 * count, math.exp(level.log_mass), rng)
-            # if only some of the level were drawn, their weights stand for the whole level
+            # if only some explanations of the level were drawn, their weights add up to that of the
+            # whole level
             share = min(1.0, len(found.weights) / level.size)
             for row, weight in enumerate(found.weights):
                 groups = found.groups(row)
@@ -229,7 +238,7 @@ class Suspects:
 
     @property
     def bits(self) -> float:
-        """The entropy of the explanations: how much is not known yet, in bits."""
+        """The entropy of the explanations in bits: how much is still unknown."""
         total = 0.0
         for _, level in self._cells:
             open_bits = math.log2(level.size) - level.log_mass / math.log(2)
@@ -238,7 +247,7 @@ class Suspects:
 
     @property
     def explained(self) -> bool:
-        """True if errors explain how often the best explanation is contradicted."""
+        """True if errors of the device explain how many trials contradict the best explanation."""
         least = min(level.level for _, level in self._cells)
         if len(self._flakes) == 1 and self.flake <= NEVER:
             return least == 0
@@ -249,18 +258,21 @@ class Suspects:
         return 1 - fewer > UNEXPLAINED
 
     def _log_shares(self, level: Array, trials: int) -> Array:
-        """Return the log probability of so many contradictions in so many trials, ``(levels,
-        flake rates)``."""
+        """Return the log probability that an explanation is contradicted so often in so many
+        trials, for each number of contradictions and each flake rate, ``(levels, flake rates)``.
+        """
         wrong = level[:, None]
         errors: Array = wrong * np.log(self._flakes)
         return errors + (trials - wrong) * np.log1p(-self._flakes) + np.log(self._flake_prior)
 
     def _log_weights(self, trials: int) -> Array:
-        """Return the log weight of an explanation by its contradictions, ``(trials + 1,)``."""
+        """Return the log weight of an explanation by the number of trials that contradict it,
+        ``(trials + 1,)``.
+        """
         return np.logaddexp.reduce(self._log_shares(np.arange(trials + 1), trials), axis=1)
 
     def _weigh(self) -> None:
-        """Weigh every level anew, and drop what is negligible."""
+        """Compute the weight of every level again, and drop levels that are negligible."""
         weights = self._log_weights(self.trials)
         negligible = math.log(NEGLIGIBLE)
         cells: list[tuple[Kind, Level]] = []
@@ -294,10 +306,10 @@ class Suspects:
         return float(mass @ shares @ self._flakes / mass.sum())
 
     def _wake(self) -> None:
-        """Add the explanations of more items, and count all trials so far."""
+        """Add the explanations of more items, and take in all trials so far for them."""
         least = 4
         if _table_size("three", self.n) > LISTED:
-            least = 3  # nobody lists those of three items, so they are sampled too
+            least = 3  # explanations of three items are not listed, so they are sampled too
         if self.n < least:
             return
         for dual, prior in MANY.items():
@@ -308,7 +320,9 @@ class Suspects:
         self._weigh()
 
     def _sample(self, rng: np.random.Generator) -> Cells:
-        """Return explanations that stand for all: from each level in proportion to its mass."""
+        """Return a sample that represents all explanations: from each level a number in proportion
+        to its probability.
+        """
         masses = [math.exp(level.log_mass) for _, level in self._cells]
         least = min(UNSEEN, UNSEEN * 10 * (1 - max(masses)), max(masses))
         drawn = []
@@ -319,15 +333,19 @@ class Suspects:
 
 
 def _table_size(shape: str, n: int) -> int:
-    """Return how many entries the table has that counts a shape over n items."""
+    """Return how many entries count the explanations of one shape over n items: those of the table,
+    if the shape has a table.
+    """
     if shape in ("three", "mixed") and n <= TABLE_ITEMS:
         return len(pairs(n)[0]) * n
     return size(shape, n)
 
 
 class _Sets(NamedTuple):
-    """Sets made of whole groups: which groups ``(Q, G) bool``, which items ``(Q, n) bool``, and
-    how the sample sees them (``_Scorer``): ``lacks`` and ``has`` ``(H, Q)``."""
+    """Q sets made of whole groups: the groups in each ``(Q, G) bool``, the items in each ``(Q, n)
+    bool``, and the counts ``lacks`` and ``has`` ``(H, Q)`` for each of H explanations, see
+    ``_Scorer``.
+    """
 
     groups: Array
     items: Array
@@ -335,15 +353,16 @@ class _Sets(NamedTuple):
     has: Array
 
     def only(self, at: int) -> _Sets:
-        """Return set number ``at`` as the only one."""
+        """Return only the set with the number ``at``."""
         one = slice(at, at + 1)
         return _Sets(self.groups[one], self.items[one], self.lacks[:, one], self.has[:, one])
 
 
 @dataclass(frozen=True)
 class _Search:
-    """The search for the best question: a sample of explanations, what may hang, the sets that
-    were tried, and the random numbers."""
+    """The search for the best question: a sample of explanations, the couplings that may hang, the
+    sets that were tried, and a generator of random numbers.
+    """
 
     cells: Cells
     flake: float
@@ -352,9 +371,11 @@ class _Search:
     rng: np.random.Generator
 
     def best(self, groups: Array, drawn: Array) -> tuple[float, Question]:
-        """Return the best question that changes whole ``groups`` ``(G, n) bool``, after its worth.
+        """Return (worth, question) of the best question that changes only whole ``groups`` ``(G, n)
+        bool``.
 
-        Random sets of the groups ``drawn`` (each made of ``groups``) are bettered group by group.
+        It begins with random sets made of ``drawn``, rows ``(D, n) bool`` that each consist of
+        whole groups, and improves the best of them group by group.
         """
         scorer = _Scorer(self.cells, groups)
         sets, likely = self._candidates(scorer, drawn)
@@ -372,8 +393,10 @@ class _Search:
         return best, Question(subset, fails, bits, hangs)
 
     def _candidates(self, scorer: _Scorer, drawn: Array) -> tuple[_Sets, int]:
-        """Return the sets to start from: what the likely explanations name and all but that,
-        which are counted, then everything, nothing and random sets."""
+        """Return the sets from which the search begins, and how many of them come from likely
+        explanations. These are first: the items of each failing group, and all but these; then
+        come all items, no item, and random sets.
+        """
         groups = scorer.groups
         random = self.rng.random((CANDIDATES, len(drawn)))
         subsets = (random < self.rng.choice(DENSITIES, CANDIDATES)[:, None]) @ drawn
@@ -387,10 +410,12 @@ class _Search:
         return scorer.sets(np.concatenate([named, ~named, ends, chosen])), 2 * len(named)
 
     def _climb(self, scorer: _Scorer, sets: _Sets, worth: Array) -> tuple[float, _Sets]:
-        """Return the best set that changes of one group at a time lead to, after its worth."""
+        """Return (worth, set) of the set that is reached from the best of the given sets by
+        changing one group at a time as long as that helps.
+        """
         at = self._first(worth, sets.items)
         best, here = float(worth[at]), sets.only(at)
-        # with couplings the worth of a set has no such limit
+        # with couplings it is not known which worth is the highest possible
         enough = math.inf
         if not self.couplings:
             enough = float(_outcome_bits(np.array(0.5), self.flake)) - CLOSE
@@ -406,18 +431,21 @@ class _Search:
         return best, here
 
     def _worth(self, scorer: _Scorer, sets: _Sets) -> Array:
-        """Return the bits that each set says for the runs that it costs, ``(Q,)``."""
+        """Return the bits that the outcome of each set gives, divided by the runs that it costs,
+        ``(Q,)``.
+        """
         hangs = np.array(0.0)
         if self.couplings:
             hangs = -np.expm1(-self.couplings.rates(sets.items))
-        # a hang says something too, as far as the question itself does
+        # a hang gives information too, in proportion to that of the question
         says = 1 - hangs + HANG_SAYS * entropy(hangs)
         gain = _outcome_bits(scorer.fails(sets), self.flake) * says / (1 + HANG_COST * hangs)
         return np.round(gain, DIGITS)
 
     def _first(self, worth: Array, items: Array) -> int:
-        """Return the best of the sets that was not tried; sets that were tried lose their
-        worth."""
+        """Return the number of the best set that was not tried; in ``worth``, sets that were tried
+        become 0.
+        """
         while True:
             at = int(np.argmax(worth))
             if worth[at] <= 0 or items[at].tobytes() not in self.tried:
@@ -426,12 +454,14 @@ class _Search:
 
 
 class _Scorer:
-    """How a sample of explanations sees sets of whole ``groups`` ``(G, n) bool``.
+    """For each explanation of a sample, the counts by which it decides whether a set of whole
+    ``groups`` ``(G, n) bool`` fails.
 
-    ``lacks`` is how many needed items a set leaves out, ``has`` how many items it holds that
-    suffice alone; a dual explanation counts unchanged items, so that a change of a group takes
-    from its counts what it would give to those of another. There are no matrix products: they
-    are so small that a BLAS with several threads would spend its time on waking them.
+    ``lacks`` counts the needed items that the set does not change; ``has`` counts the items changed
+    by the set that suffice alone. A dual explanation counts unchanged items instead, so a group
+    that is changed lowers its counts where it raises those of another. There are no matrix
+    products: they are so small that a BLAS with several threads would spend its time on waking
+    them.
     """
 
     def __init__(self, cells: Cells, groups: Array) -> None:
@@ -439,7 +469,8 @@ class _Scorer:
         self.cells = cells
         self.groups = groups
         self.weights = cells.weights / cells.weights.sum()
-        # the group of each item; items of no group, and the place n of no item, have number G
+        # by item: the number of its group; G for an item in no group, and for the fill -1, which is
+        # the last place
         label = np.full(n + 1, len(groups))
         grouped = groups.any(axis=0)
         label[:n][grouped] = groups.argmax(axis=0)[grouped]
@@ -447,8 +478,9 @@ class _Scorer:
         self.ones = self._count_in_groups(label[cells.ones])
 
     def _count_in_groups(self, labels: Array) -> Array:
-        """Return how many of an explanation's items ``(H, A)`` each group holds, ``(H, G)``,
-        negative for a dual one."""
+        """Return how many of the items of each explanation ``(H, A)`` each group holds, ``(H, G)``;
+        the counts of a dual explanation are negative.
+        """
         rows = np.arange(len(labels))
         turn = np.where(self.cells.dual, -1, 1).astype(np.int8)
         counts = np.zeros((len(labels), len(self.groups) + 1), np.int8)
@@ -457,7 +489,7 @@ class _Scorer:
         return counts[:, :-1]
 
     def sets(self, groups: Array) -> _Sets:
-        """Return the sets that change these groups ``(Q, G) bool``."""
+        """Return the sets that change these groups ``(Q, G) bool``, with their counts."""
         items = groups @ self.groups
         nothing = np.zeros((len(items), 1), bool)
         changed = np.concatenate([items, nothing], axis=1).T
@@ -472,7 +504,7 @@ class _Scorer:
         return _Sets(groups, items, lacks + self.cells.never[:, None], has)
 
     def moved(self, of: _Sets) -> _Sets:
-        """Return the G sets that differ from one set in one group."""
+        """Return G sets: each differs from the given one set in one group."""
         step = np.where(of.groups[0], -1, 1).astype(np.int8)
         return _Sets(
             of.groups ^ np.eye(len(self.groups), dtype=bool),
@@ -482,18 +514,21 @@ class _Scorer:
         )
 
     def fails(self, sets: _Sets) -> Array:
-        """Return the probability that each set fails, ``(Q,)``."""
+        """Return the probability that each set fails, ``(Q,)``, over the explanations of the
+        sample.
+        """
         failed = ((sets.lacks == 0) | (sets.has > 0)) ^ self.cells.dual[:, None]
         return np.einsum("h,hq->q", self.weights, failed.astype(float))
 
 
 def entropy(p: Array) -> Array:
-    """Return the bits of a yes or no of probability p, elementwise."""
+    """Return the entropy, in bits, of an event of probability p, elementwise."""
     p = np.clip(p, 1e-12, 1 - 1e-12)
     return -(p * np.log2(p) + (1 - p) * np.log2(1 - p))
 
 
 def _outcome_bits(fails: Array, flake: float) -> Array:
-    """Return the bits that an outcome says of the explanations if a failure has this
-    probability."""
+    """Return the bits of information that an outcome gives about the explanations if a failure has
+    the probability ``fails``.
+    """
     return entropy(fails * (1 - 2 * flake) + flake) - entropy(np.array(flake))

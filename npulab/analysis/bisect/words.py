@@ -13,18 +13,19 @@ from npulab.analysis.check import Difference
 from npulab.support.text import plural
 
 VERBS = {"hang": "hang", "fail": "break"}
-SHOWN = 6  # parts of a group, groups and trials that a sentence names
+SHOWN = 6  # most parts of a group, groups, and trials that a sentence names
 
 
 class Words:
-    """The sentences of one bisection: ``differences`` are its parts, ``several`` says whether there
-    are several jobs."""
+    """The sentences of one bisection: ``differences`` are the parts that it may change; ``several``
+    is True if the captures have several jobs.
+    """
 
     def __init__(self, differences: Sequence[Difference], several: bool) -> None:
         self.differences, self.several = differences, several
 
     def part(self, item: int) -> str:
-        """Return a part with its values: ``NN w3.relu = 1 (good 0)``."""
+        """Return a part as text, with its value: ``NN w3.relu = 1 (good 0)``."""
         part = self.differences[item]
         if part.block == BUFFER:
             return f"buffer {part.register}"
@@ -37,7 +38,7 @@ class Words:
         return f"{task}{part.block} {register}{part.field} = {good_and_bad(part)}"
 
     def groups(self, groups: Sequence[Sequence[int]]) -> str:
-        """Return groups of parts: ``a and b together, or c alone``."""
+        """Return groups of parts as text: ``a and b together, or c alone``."""
         if not groups:
             return "nothing"
         if not all(groups):
@@ -58,7 +59,7 @@ class Words:
         return ", or ".join(texts)
 
     def sentence(self, of: Search) -> str:
-        """Return what a search found, or how far it is."""
+        """Return one sentence: the answer of a search, or how many trials it still needs."""
         if of.end is None:
             return f"not found yet: about {plural(of.left, 'trial')} left after {_cost(of)}"
         write = _ENDS[of.end.how]
@@ -71,7 +72,9 @@ class Words:
         return f"{self.groups(of.groups)} {verb} it"
 
     def _trial(self, of: Search, number: int) -> str:
-        """Return ``trial 3 (hang with 2 parts changed)``, counted from 1."""
+        """Return a trial as text, with a number counted from 1: ``trial 3 (hang with 2 parts
+        changed)``.
+        """
         subset, outcome = of.history[number]
         count = int(np.count_nonzero(subset))
         if count == 0:
@@ -199,7 +202,7 @@ _ENDS: dict[str, Callable[[Words, Search], str]] = {
 
 
 def good_and_bad(part: Difference) -> str:
-    """Return the values of a part: ``1 (good 0)``."""
+    """Return the bad value of a part and, in brackets, its good value: ``1 (good 0)``."""
     good, bad = part.texts
     return f"{bad} (good {good})"
 
@@ -219,7 +222,9 @@ def _certain(of: Search) -> str:
 
 
 def _at(of: Search) -> str:
-    """Return `` (trial 3)`` or `` (trials 3, 4 and 5)``: the trials that show how it ended."""
+    """Return the trials that show the end of the search, as text: `` (trial 3)`` or `` (trials 3, 4
+    and 5)``; "" if there are none.
+    """
     assert of.end is not None
     numbers = [str(number + 1) for number in of.end.trials[-SHOWN:]]
     if not numbers:
