@@ -1,5 +1,6 @@
-"""The closed loop: plan layers, ask a source for them, learn laws, until nothing is open or the
-budget is used."""
+"""The closed loop: plan layers, ask a source for their captures, learn laws, until the laws are
+settled or the budget is used.
+"""
 
 from npulab.analysis.explore.loop import Explored, explore
 

@@ -28,18 +28,18 @@ from npulab.support.late import pd
 from npulab.support.refuse import need, shortly
 from npulab.support.text import plural
 
-FIRST = 24  # layers of the first sweep
-TWICE = 3  # layers of the first sweep that are asked for again with other weights
+FIRST = 24  # most layers of the first sweep
+TWICE = 3  # how many layers of the first sweep are asked for again with other weights
 LEAST_BATCH, MOST_BATCH = 8, 48
-# a batch has a third as many layers as there are captures, so that learning takes only a part of
-# the time
+# A batch has this share (1 / GROWTH) of the number of captures so far, so that learning does not
+# take most of the time.
 GROWTH = 3
-# All laws are searched anew when there are so many times as many captures as at the last whole
-# search, and at the end.
+# Every law is searched again once there are so many times as many captures as at the last search
+# for every law, and at the end.
 WHOLE = 2
-RANDOM = 4  # one layer in four is drawn, not planned
-POOL = 400  # random layers from which those of a batch are chosen
-BEYOND = 4  # a predicted size is limited to so many times the largest that was captured
+RANDOM = 4  # one layer in so many is drawn at random, not planned
+POOL = 400  # number of random layers from which the planned layers of a batch are chosen
+BEYOND = 4  # an estimated size is at most so many times the largest size that was captured
 MOST_REASONS = 3  # most reasons that are given for layers without a capture
 NUMBER = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 BRACKETS = re.compile(r"\([^()]*\)")
@@ -49,7 +49,8 @@ Progress = Callable[["Step"], None]
 @dataclass(frozen=True)
 class Step:
     """The progress of an exploration: how many layers were asked for, the budget, a text on the
-    present work or on the last batch, and after a batch the results so far (``found``)."""
+    work that goes on or on the last batch, and, after a batch, the results so far (``found``).
+    """
 
     asked: int
     budget: int
@@ -74,8 +75,9 @@ class Reason:
 
 
 def reasons_of(outcomes: Iterable[tuple[str, str]]) -> tuple[Reason, ...]:
-    """The most frequent reasons among pairs (outcome, message), at most three. Messages that
-    differ only in numbers, or inside brackets, as in a layer's parameters, count as one reason.
+    """The most frequent reasons among pairs (outcome, message), at most three. Messages count as
+    one reason if they differ only in numbers or inside brackets, where a source puts a layer's
+    parameters.
 
     >>> outcomes = [("refused", "w 9 is too large"), ("hang", ""), ("refused", "w 12 is too large")]
     >>> print(*reasons_of(outcomes), sep="; ")
@@ -152,15 +154,16 @@ def explore(
     stop: Event | None = None,
 ) -> Explored:
     """Find the laws of the words of a source: capture a first sweep, then plan, predict, capture
-    and learn in batches, until nothing is open or ``budget`` layers were asked for.
+    and learn in batches, until the laws are settled or ``budget`` layers were asked for.
 
-    ``ranges`` are those of ``npulab.captures.layers``; ``constraints`` and ``derived`` are those of
-    ``plan_sweep``. Each batch is predicted by laws that were made without it. One layer in four
-    is drawn at random, the others are the layers whose captures would settle most. Three layers
-    are asked for twice, with other weights: bits that differ between these captures are not
-    functions of the parameters.
+    The laws are settled if in two batches they predicted every varying bit, and every prediction
+    was right. ``ranges`` are those of ``npulab.captures.layers``; ``constraints`` and ``derived``
+    are those of ``plan_sweep``. Each batch is predicted by laws that were made without it. One
+    layer in four is drawn at random; the others are the layers whose captures would decide most
+    between laws. Three layers are asked for twice, with other weights: bits that differ between the
+    two captures are not functions of the parameters.
 
-    ``store`` is a folder in which every answer is kept at once; the next call with the same folder
+    ``store`` is a folder in which every answer is saved at once; the next call with the same folder
     continues. An interrupt, or the event ``stop``, ends the exploration with the results so far.
     Raises ValueError as ``plan_sweep``, and for a store of another exploration.
     """
@@ -195,7 +198,9 @@ def need_source(source: object) -> None:
 
 @dataclass
 class _Exploration:
-    """One exploration while it runs; all that it knows follows from the answers in its store."""
+    """One exploration while it runs. Its state follows from the answers in its store, so that it
+    can be continued.
+    """
 
     source: Source
     possible: Possible
@@ -206,8 +211,8 @@ class _Exploration:
     progress: Progress = lambda step: None
     stop: Event = field(default_factory=Event)
     laws: Laws | None = None
-    earlier: Laws | None = None  # the laws of the batch before, from which a quick search begins
-    searched: int = 0  # how many captures the last whole search had
+    earlier: Laws | None = None  # the laws of the batch before, for a quick search
+    searched: int = 0  # captures at the last search for every law
     batches: list[dict[str, Any]] = field(default_factory=list)
     surprises: list[dict[str, Any]] = field(default_factory=list)
 
@@ -256,7 +261,9 @@ class _Exploration:
         self.progress(Step(len(self.store.answers), self.budget, text, found))
 
     def _planned(self, number: int) -> list[tuple[str, pd.DataFrame, int]]:
-        """Return the layers of a batch: (reason, layers, seed of the weights) for each reason."""
+        """Return the layers of a batch, grouped by the reason to ask for them: (reason, layers,
+        seed of the weights).
+        """
         seed = self.seed + number
         if self.laws is None:
             pool, count = self.possible.draw(POOL, seed), min(FIRST, self.budget)
@@ -270,15 +277,16 @@ class _Exploration:
         return [("random", drawn, 0), ("planned", planned, 0)]
 
     def _most_settling(self, pool: pd.DataFrame, n: int) -> pd.DataFrame:
-        """The ``n`` layers of a pool whose captures would settle most. Sizes that are known only
-        after a capture are predicted for them from the captures so far."""
+        """The ``n`` layers of a pool whose captures would decide most between laws. Sizes that only
+        a capture shows are estimated for these layers from the captures so far.
+        """
         assert self.laws is not None
         if n < 1:
             return pool.iloc[:0]
         known = self.laws.parameters
         seen = known[[name for name in known if name not in pool]]
-        # sizes and counts are roughly products of powers of the parameters: so their logarithms are
-        # fitted
+        # sizes and counts are roughly products of powers of the parameters, so their logarithms are
+        # fitted as sums
         layers, asked = _log(known[[*pool]]), _log(pool)
         layers = np.c_[layers, np.ones(len(layers))]
         asked = np.c_[asked, np.ones(len(asked))]
@@ -293,8 +301,9 @@ class _Exploration:
     def _judge(
         self, laws: Laws, number: int, new: list[Kept], learning: float, capturing: float
     ) -> str:
-        """Compare the captures of a batch with what the laws predicted for them, record the result,
-        and return it as a sentence."""
+        """Compare the captures of a batch with the laws' predictions for them, record the result,
+        and return it as a sentence.
+        """
         width = laws.words.shape[1]
         kept = [answer for answer in new if answer.words is not None and len(answer.row) == width]
         every = self._score(laws, kept)
@@ -330,7 +339,9 @@ class _Exploration:
     # ---- the answers so far, and the laws made from them ----
 
     def _captured(self) -> list[Kept]:
-        """The answers that have words, as many as the first answer with words has."""
+        """The answers that have words, except those with another number of words than the first of
+        them.
+        """
         with_words = [kept for kept in self.store.answers if kept.words is not None]
         return [kept for kept in with_words if len(kept.row) == len(with_words[0].row)]
 
@@ -341,8 +352,9 @@ class _Exploration:
         return frame, np.array([kept.outcome != "captured" for kept in self.store.answers])
 
     def _frame(self, kept: Sequence[Kept]) -> pd.DataFrame:
-        """The parameters and observed sizes of these captures, one row each; only names that every
-        capture of the exploration has."""
+        """The parameters and observed sizes of these answers, one row each; a column for each name
+        that every capture of the exploration has.
+        """
         frame = pd.DataFrame([answer.parameters | answer.observed for answer in kept])
         names = self._names()
         return frame[[name for name in frame.columns if name in names]].fillna(0)
@@ -355,8 +367,9 @@ class _Exploration:
         return set()
 
     def _nuisance(self) -> Array:
-        """A mask ``(W,) uint32`` of the bits that differ between two captures of one layer with
-        different weights."""
+        """A mask ``(W,) uint32`` of the bits that differ between two captures of the same layer
+        with other weights.
+        """
         captured = self._captured()
         mask = np.zeros(len(captured[0].row), np.uint32)
         first: dict[tuple[tuple[str, float], ...], Kept] = {}
@@ -373,8 +386,9 @@ class _Exploration:
         return mask
 
     def _learn(self, quick: bool = False) -> None:
-        """Search for laws; a ``quick`` search keeps the earlier laws that the new captures confirm,
-        and searches only for the others."""
+        """Search for laws. A ``quick`` search keeps the laws of the batch before that the new
+        captures confirm, and searches for laws only of the bits without one.
+        """
         captured = self._captured()
         self._say(f"learning from {len(captured)} captures")
         words, frame = np.stack([kept.row for kept in captured]), self._frame(captured)
@@ -432,5 +446,5 @@ class _Exploration:
 
 
 def _log(frame: pd.DataFrame) -> Array:
-    """log(abs(x) + 1) of each number of a table."""
+    """log(abs(x) + 1) of each number x of a table."""
     return np.log(np.abs(frame.to_numpy(float)) + 1)

@@ -1,4 +1,4 @@
-"""The layers for which a source can be asked, with rules learnt from its refusals."""
+"""The layers that a source can be asked for, with rules learnt from its refusals."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from npulab.analysis.laws.planning import Space
 from npulab.captures.layers import TOGETHER
 from npulab.support.late import pd
 
-LEAST_REFUSED = 2  # fewest refused layers that a rule has to explain
+LEAST_REFUSED = 2  # fewest refused layers that a rule must explain
 MOST_RULES = 12
-MOST_MODES = 3  # a parameter can be the mode of a rule if it has at most so many values
+MOST_MODES = 3  # most values of a parameter that can be the mode of a rule
 Mode = tuple[str, float] | None
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule on layers that a source refuses: those whose ``left`` (a parameter, or the product or
-    difference of two) is above, or below, a limit; with a ``mode`` (name, value), only layers in
-    which that parameter has that value."""
+    """A rule on layers that a source refuses: it refuses layers in which ``left`` (a parameter, or
+    the product or difference of two) is above, or below, a limit. With a ``mode`` (name, value)
+    it holds only for layers in which that parameter has that value.
+    """
 
     left: str
     above: bool
@@ -67,8 +68,9 @@ def quantities(frame: pd.DataFrame) -> Iterator[tuple[str, Array]]:
 def learnt_rules(asked: pd.DataFrame, refused: Array) -> tuple[Rule, ...]:
     """Rules that explain which layers were refused; no rule refuses a layer that was captured.
 
-    Each further rule is the one that refuses most of the layers not explained yet; among equals it
-    is the simplest. At most 12 rules are made, and each refuses at least 2 layers.
+    Each rule in turn is the one that refuses most of the layers that no earlier rule refuses; if
+    several refuse the same number, it is the simplest. At most 12 rules are made, and each refuses
+    at least 2 such layers.
     """
     rules: list[Rule] = []
     rest = refused.copy()
@@ -94,7 +96,7 @@ def learnt_rules(asked: pd.DataFrame, refused: Array) -> tuple[Rule, ...]:
             below = (others < lowest[:, None]).sum(1)
             for is_above, limits, counts in ((True, highest, above), (False, lowest, below)):
                 most = int(counts.argmax())
-                # a rule with a mode must explain one layer more
+                # a rule with a mode must explain one layer more than a rule without
                 if counts[most] > best + (mode is not None):
                     best = int(counts[most])
                     found = Rule(names[most], is_above, float(limits[most]), mode)

@@ -1,12 +1,12 @@
 """The answers of an exploration on disk: a journal of answers, with the captures next to it.
 
-Each line of ``answers.jsonl`` is an answer; it is on the disk before the next layer is asked for.
-A capture is saved in ``captures/<number>`` before its line is written. A last line that a crash
-cut off is dropped.
+Each line of ``answers.jsonl`` is an answer; it is on the disk before the next layer is asked for. A
+capture is saved in ``captures/<number>`` before its line is written. A last line that a crash cut
+off is dropped.
 
-A store deletes nothing. A folder that has captures and no ``answers.jsonl`` is not accepted as a
-store, and nothing is written over a link. A file or folder in the place of a new capture is moved
-to ``set-aside``, which a UserWarning reports, unless it is this very capture.
+A store deletes nothing. A folder that has captures but no ``answers.jsonl`` is refused as a store,
+and nothing is written over a link. If a file or folder already has the name of a new capture, it is
+moved to ``set-aside``, and a UserWarning says so, unless it is this very capture.
 """
 
 from __future__ import annotations
@@ -33,15 +33,17 @@ from npulab.support.refuse import refusing
 
 NAME, CAPTURES, ASIDE = "answers.jsonl", "captures", "set-aside"
 VERSION = 1
-# members of ``Kept`` that a line has besides the words
+# members of ``Kept`` that are in a line next to the words
 STORED = ("number", "batch", "reason", "seed", "parameters", "outcome", "observed", "text")
-MOST_BYTES = 2**28  # most bytes of the file of answers; an answer takes some kB
+MOST_BYTES = 2**28  # most bytes of ``answers.jsonl``; an answer takes some kB
 
 
 @dataclass(frozen=True, eq=False)
 class Kept:
     """An answer in a store: the parameters and the seed of the layer, the batch and the reason for
-    which it was asked ("first", "again", "planned" or "random"), the outcome, and the words."""
+    which the layer was asked for ("first", "again", "planned" or "random"), the outcome, and the
+    words.
+    """
 
     number: int
     batch: int
@@ -55,7 +57,7 @@ class Kept:
 
     @property
     def row(self) -> np.ndarray:
-        """The words of an answer that has a capture."""
+        """The words of an answer that has a capture, ``(W,) uint32``."""
         assert self.words is not None
         return self.words
 
@@ -87,7 +89,9 @@ class Store:
     def add(
         self, batch: int, reason: str, seed: int, parameters: Mapping[str, float], answer: Answer
     ) -> Kept:
-        """Keep an answer and return it; it is on the disk when this returns."""
+        """Add an answer to the store, and return it as ``Kept``; its line is on the disk when this
+        returns.
+        """
         words = None
         if answer.capture is not None:
             words = answer.capture.words
@@ -104,7 +108,8 @@ class Store:
         )
         if self.folder is not None:
             with locked(self._file.path):
-                # before anything is moved: it might be the capture of another writer
+                # first check that nobody else writes: a folder that is moved might be another
+                # writer's
                 self._file.alone()
                 if answer.capture is not None:
                     _refuse_links(self.folder)
@@ -133,14 +138,15 @@ class Store:
 
 
 def _line(entry: Mapping[str, Any]) -> bytes:
-    """An entry as a line of bytes: the checksum of its JSON, then the JSON."""
+    """An entry as a line of bytes: the CRC-32 of its JSON in hexadecimal, then the JSON."""
     line = as_line(entry).encode()
     return b"%08x %s" % (zlib.crc32(line.rstrip(b"\n")), line)
 
 
 def _refuse_links(folder: Path) -> None:
-    """Raise ValueError if a link lies in the place of one of the store's files or folders: it may
-    lead anywhere."""
+    """Raise ValueError if one of the store's files or folders is a link: the store would write to
+    the place where it leads.
+    """
     captures = folder / CAPTURES
     inside: list[Path] = []
     if captures.is_dir() and not captures.is_symlink():
@@ -154,8 +160,9 @@ def _refuse_links(folder: Path) -> None:
 
 
 def _refuse_others(folder: Path, torn: bytes, head: bytes) -> None:
-    """Raise ValueError for a folder that is no store, but holds files that a store would write.
-    ``torn`` is an unfinished first line, which must be the start of ``head``."""
+    """Raise ValueError for a folder that is no store, but holds files under the names of a store.
+    ``torn`` is an unfinished first line, which must be the start of ``head``.
+    """
     if not head.startswith(torn):
         raise ValueError(
             f"{folder / NAME}: got {len(torn)} bytes without a whole line, allowed is what an "
@@ -172,8 +179,8 @@ def _refuse_others(folder: Path, torn: bytes, head: bytes) -> None:
 def _keep(capture: Capture, folder: Path, name: str) -> None:
     """Save a capture in a store.
 
-    If the place holds this very capture already, as after a run that was killed before it wrote the
-    line, it is kept; anything else there is moved to ``set-aside``.
+    If its folder exists and holds this very capture, as after a run that was killed before it wrote
+    the line, nothing is written; anything else there is moved to ``set-aside``.
     """
     where = folder / CAPTURES / name
     if where.exists():
@@ -200,8 +207,9 @@ def _is_file_of(path: Path, data: bytes) -> bool:
 
 
 def _move_aside(where: Path, aside: Path) -> None:
-    """Move a file or folder that this exploration did not write, or not completely, to a free name
-    in ``aside``, and report it in a UserWarning."""
+    """Move a file or folder that this exploration did not write, or did not finish, to a free name
+    in ``aside``, and say so in a UserWarning.
+    """
     aside.mkdir(exist_ok=True)
     place, count = aside / where.name, 1
     while place.exists() or place.is_symlink():
@@ -221,7 +229,7 @@ def _floats(numbers: Mapping[str, float]) -> dict[str, float]:
 
 
 def _entry_of(kept: Kept) -> dict[str, Any]:
-    """An answer as the dict that its line holds."""
+    """An answer as the dict that its line holds; the words are hexadecimal text."""
     entry = {name: getattr(kept, name) for name in STORED}
     entry["words"] = ""
     if kept.words is not None:

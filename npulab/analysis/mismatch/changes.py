@@ -1,7 +1,8 @@
-"""The ways to explain an output otherwise: a table of kinds, each a list of changes.
+"""The changes of an explanation of an output: a table of kinds, each with a function that yields
+the changes of its kind.
 
-A change is a row: words, the part of an explanation that it replaces, and a function that maps one
-hypothesis to another, so that two changes are combined by calling one after the other.
+A change has a text, the part of an explanation that it replaces, and a function that maps one
+hypothesis to another; so two changes are combined by calling one function after the other.
 """
 
 from __future__ import annotations
@@ -31,15 +32,18 @@ from npulab.quant.layers import ACTIVATIONS, Conv2D, Pair, pads
 from npulab.quant.rules import ORDERS, RULES
 
 ENOUGH = 16  # outputs besides the most frequent code; fewer are equal to a change by chance
-SEEN = 64  # wrong outputs that a way of adding products is first tried on
-# products in a group, and bits of a saturating register: 18 hold any four products of 8 bits
+SEEN = 64  # most wrong outputs on which a way to add products is tried first
+# number of products that are added in a group, and bits of the register that saturates; 18 bits
+# hold the sum of any four products of 8-bit codes, so wider registers do not saturate
 GROUPS, WIDTHS = (2, 4), (16, 17, 15, 14, 13, 12)
 
 Changes = Iterator[tuple[str, str, Callable[[Hypothesis], Hypothesis]]]
 
 
 class Change(NamedTuple):
-    """A way to explain it otherwise; two changes of one ``part`` are not tried together."""
+    """A change of an explanation: its kind, its text, the function that applies it, and the part
+    that it replaces; two changes of the same ``part`` are not tried together.
+    """
 
     kind: str
     words: str
@@ -48,7 +52,9 @@ class Change(NamedTuple):
 
 
 def changes_of(start: Hypothesis, output: Array) -> list[Change]:
-    """Return all changes of an explanation of a captured output, the plainest of a kind first."""
+    """Return all changes of the explanation ``start`` that may explain a captured output, by kind,
+    the plainest of each kind first.
+    """
     found = []
     for kind, table in CHANGES:
         for words, part, apply in table(start, output):
@@ -57,7 +63,7 @@ def changes_of(start: Hypothesis, output: Array) -> list[Change]:
 
 
 def varied(output: Array) -> int:
-    """Return how many outputs are not the most frequent code."""
+    """Return how many outputs differ from the most frequent output."""
     _, counts = np.unique(output, return_counts=True)
     return int(output.size - counts.max())
 
@@ -68,7 +74,7 @@ def with_layer(of: Hypothesis, **changed: Any) -> Hypothesis:
 
 
 def after(of: Hypothesis, change: TensorChange) -> Hypothesis:
-    """Return the hypothesis with a change of its outputs."""
+    """Return the hypothesis with one more change of its outputs, applied after the others."""
     return replace(of, after=(*of.after, change))
 
 
@@ -87,7 +93,7 @@ def _rules(start: Hypothesis, output: Array) -> Changes:
     dtype = output.dtype.name
     names = [name for name, rule in RULES.items() if dtype in rule.types]
     family, _, _ = present.partition(":")
-    names.sort(key=lambda name: name.partition(":")[0] != family)  # the nearest first
+    names.sort(key=lambda name: name.partition(":")[0] != family)  # rules of the same family first
     if base in RULES:
         names += [f"{base}:{order}" for order in ORDERS]
     names += ENGINES
@@ -207,17 +213,18 @@ def _saturated_sums(sums: Array) -> Array:
 
 
 def _saturations(start: Hypothesis, output: Array) -> Changes:
-    """Yield the ways to add products that are right for at least half of a sample of the wrong
-    outputs."""
+    """Yield the ways to add products that predict at least half of a sample of the wrong outputs
+    right.
+    """
     layer, x = start.layer, start.x
     sums = Sums()
     predicted = predict(start, sums)
-    # narrow registers make any constant output
+    # a narrow register can explain any constant output, so few different outputs prove nothing
     if predicted.shape != output.shape or varied(output) < ENOUGH:
         return
     channels = output.shape[-1]
     wrong = np.flatnonzero(predicted != output)
-    # evenly from all of them, so that no single channel or corner decides
+    # spread evenly over all wrong outputs, so that no single channel or corner decides
     places = np.linspace(0, wrong.size - 1, min(SEEN, wrong.size))
     sample = wrong[places.astype(int)]
     positions, columns = np.divmod(sample, channels)
@@ -236,7 +243,9 @@ def _saturations(start: Hypothesis, output: Array) -> Changes:
 
 
 def _ways_to_saturate(layer: Weighted) -> Iterator[Saturation]:
-    """Yield the groups, widths and orders of K that make a difference for a layer."""
+    """Yield, for a layer, the sizes of groups, widths of registers, and orders of products that can
+    differ in the sum.
+    """
     depth = 1
     kernel = (1, 1)
     if isinstance(layer, Conv2D):
@@ -250,7 +259,8 @@ def _ways_to_saturate(layer: Weighted) -> Iterator[Saturation]:
         orders = ["HWC"]
         if kernel != (1, 1) and depth > 1:
             orders.append("CHW")
-        # if groups fill the depth, none holds products of two taps
+        # if the depth is a multiple of the group, no group has products of two taps, so their order
+        # does not matter
         if 1 not in kernel and depth % group:
             orders.append("WHC")
         for order, kept in product(orders, stored):
@@ -317,7 +327,9 @@ def _named_paddings(layer: Conv2D) -> Iterator[tuple[str, Any]]:
 
 
 def _other_side(border: Pair) -> str:
-    """Return where the odd row or column of a border would lie on the other side."""
+    """Return the words for a border whose larger side was moved to the other side: "in front" or
+    "behind".
+    """
     before, behind = border
     if before < behind:
         return "in front"
@@ -325,13 +337,17 @@ def _other_side(border: Pair) -> str:
 
 
 def _moved(border: tuple[Pair, Pair], down: int, across: int) -> tuple[Pair, Pair]:
-    """Return the border of windows that lie further down and across; below 0 it cuts the image."""
+    """Return the border that moves every window down and across by so many pixels; a negative
+    border cuts the image.
+    """
     (top, bottom), (left, right) = border
     return (top - down, bottom + down), (left - across, right + across)
 
 
 def _with_pads(of: Hypothesis, border: tuple[Pair, Pair]) -> Hypothesis:
-    """Return the hypothesis with other borders, where a negative border cuts the image."""
+    """Return the hypothesis with this border; a negative side of it cuts rows or columns off the
+    image.
+    """
     x = of.x
     cut = np.maximum(np.negative(border), 0)
     if cut.any():
@@ -344,7 +360,9 @@ def _with_pads(of: Hypothesis, border: tuple[Pair, Pair]) -> Hypothesis:
 
 
 def _bordered(of: Hypothesis, **how: Any) -> Hypothesis:
-    """Return the hypothesis with the border made part of the image."""
+    """Return the hypothesis in which the border is a part of the image, filled by ``numpy.pad``
+    with the arguments ``how``.
+    """
     assert isinstance(of.layer, Conv2D)
     batch = [(0, 0)] * (of.x.ndim - 3)
     widths = [*batch, *of.layer.pads, (0, 0)]
@@ -376,8 +394,9 @@ def _sampled(of: Hypothesis, down: int, across: int) -> Hypothesis:
 
 
 def _refitted(of: Hypothesis, output: Array, **changed: Any) -> Hypothesis:
-    """Return a changed layer with the same border if that gives the output's shape, or else with
-    the border that the shape needs."""
+    """Return the hypothesis with the layer changed. The layer keeps its border if the output's
+    shape is right with it, else it gets the border that this shape needs.
+    """
     layer = of.layer
     assert isinstance(layer, Conv2D)
     stride = changed.get("stride", layer.stride)
@@ -413,7 +432,7 @@ def _orders(start: Hypothesis, output: Array) -> Changes:
 
 
 def _reorders(shape: tuple[int, ...], image: bool) -> Iterator[tuple[str, TensorChange]]:
-    """Yield other orders of a tensor's elements that keep its shape."""
+    """Yield (text, function) for other orders of the elements of a tensor that keep its shape."""
     count = shape[-1]
     channels = np.arange(count)
     orders = {
@@ -445,7 +464,8 @@ def _reorders(shape: tuple[int, ...], image: bool) -> Iterator[tuple[str, Tensor
         if height == width:
             yield "rows and columns swapped", partial(np.swapaxes, axis1=-2, axis2=-3)
     if count > 1 and height * width > 1:
-        # as bytes lie in memory: channel by channel, or all channels of a pixel side by side
+        # the order of the bytes in memory is read wrongly: channel after channel, or pixel after
+        # pixel
         yield "stored plane by plane", _read_as_planes
         yield "stored pixel by pixel", _read_as_pixels
 

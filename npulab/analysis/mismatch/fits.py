@@ -1,6 +1,7 @@
-"""Changes that are read off the captured output: unwritten channels, permuted channels, biases.
+"""Changes that are computed from the captured output: unwritten channels, permuted channels,
+biases.
 
-Each fits many numbers at once, so they are tried when no plainer change makes the outputs equal.
+Each fits many numbers at once, so it is tried only if no plainer change makes the outputs equal.
 """
 
 from __future__ import annotations
@@ -18,17 +19,18 @@ from npulab.quant.emulate.engines import parts_of
 from npulab.quant.layers import Conv2D
 
 UNWRITTEN = "unwritten"
-RUN = 8  # neighbouring outputs of one code in channels or rows; fewer are equal by chance
-# outputs of a channel that a fitted bias needs; saturated outputs and the most frequent code do
-# not count
+RUN = 8  # fewest neighbouring outputs of one code that count as unwritten
+# fewest outputs of a channel from which its bias is fitted; saturated outputs and outputs of the
+# most frequent code do not count
 FREE = 4
-SHOWN = 8  # channels or runs of them that a change names
+SHOWN = 8  # most channels, or runs of channels, that a text names
 BIASES_SHOWN = 4
 
 
 def unwritten(start: Hypothesis, predicted: Array, output: Array) -> list[Change]:
-    """Return the channels, else rows, that hold 0 or the zero point everywhere, and should not:
-    the device did not write them."""
+    """Return changes for the channels, and for the rows, that hold only one code, 0 or the zero
+    point, although other outputs were predicted: the device probably did not write them.
+    """
     if predicted.shape != output.shape:
         return []
     axes = {"channel": -1}
@@ -54,7 +56,7 @@ def unwritten(start: Hypothesis, predicted: Array, output: Array) -> list[Change
 
 
 def _runs_of_true(flags: Array, least: int) -> list[Array]:
-    """Return the places of each run of at least so many true flags."""
+    """Return the indices of each run of at least ``least`` True flags."""
     starts = np.flatnonzero(np.diff(flags)) + 1
     runs = np.split(np.arange(len(flags)), starts)
     return [run for run in runs if flags[run[0]] and len(run) >= least]
@@ -67,7 +69,7 @@ def _filled(out: Array, axis: int, code: int, places: Array) -> Array:
 
 
 def _spans(name: str, runs: list[Array]) -> str:
-    """Return runs in words: ``channels 3, 5 and 6, 8 to 12``."""
+    """Return runs of numbers as text: ``channels 3, 5 and 6, 8 to 12``."""
     spans = []
     for run in runs[:SHOWN]:
         if len(run) > 2:
@@ -82,7 +84,9 @@ def _spans(name: str, runs: list[Array]) -> str:
 
 
 def permutation(start: Hypothesis, predicted: Array, output: Array, sums: Sums) -> list[Change]:
-    """Return the order of channels that makes each captured channel a predicted one, if any."""
+    """Return the change that permutes the predicted channels so that each equals a captured
+    channel; an empty list if there is none.
+    """
     places: dict[bytes, list[int]] = {}
     for channel, column in enumerate(_channels(predicted)):
         places.setdefault(column, []).append(channel)
@@ -113,8 +117,10 @@ def _channels(tensor: Array) -> list[bytes]:
 
 
 def other_bias(start: Hypothesis, predicted: Array, output: Array, sums: Sums) -> list[Change]:
-    """Return the biases that explain every output of their channel, if any: what rounds to an
-    output is an interval of accumulators, and the intervals of a channel must meet."""
+    """Return the change to the biases that explain all outputs of each channel; an empty list if
+    there are none. Each output allows an interval of accumulators, and the intervals of a
+    channel must have a value in common.
+    """
     layer = start.layer
     count = output.shape[-1]
     codes = output.reshape(-1, count).astype(np.int64)
@@ -133,7 +139,7 @@ def other_bias(start: Hypothesis, predicted: Array, output: Array, sums: Sums) -
     below, above = _rounding_span(rule.rounding_direction, real)
     lowest = (real - below) / ratio - total
     highest = (real + above) / ratio - total
-    # a saturated output says only on which side the accumulator lies
+    # a saturated output bounds the accumulator only on one side
     lowest[codes <= low] = -np.inf
     highest[codes >= high] = np.inf
     least = lowest.max(0)[off]
@@ -152,8 +158,9 @@ def other_bias(start: Hypothesis, predicted: Array, output: Array, sums: Sums) -
 
 
 def _rounding_span(direction: str, real: Array) -> tuple[Array, Array]:
-    """Return how far below and above a whole number a real number may lie that is rounded to
-    it."""
+    """Return how far below, and how far above, an output a real number may lie that is rounded to
+    this output in the given direction.
+    """
     if direction == "nearest":
         return np.array(0.5), np.array(0.5)
     if direction == "floor":

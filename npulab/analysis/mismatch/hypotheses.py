@@ -1,7 +1,8 @@
-"""Where an output differs: which neighbouring explanation makes it equal.
+"""Which neighbouring explanation makes an output that differs equal.
 
-``changes`` is the table of what can be explained otherwise, ``fits`` reads changes off the output,
-``predicting`` is the output of an explanation, and here they are tried, alone and in pairs.
+``changes`` is the table of all changes of an explanation, ``fits`` computes changes from the
+output, ``predicting`` computes the output of an explanation; here the changes are tried, alone and
+in pairs.
 """
 
 from __future__ import annotations
@@ -26,15 +27,16 @@ if TYPE_CHECKING:
 
 COLUMNS = ["kind", "change", "mismatches", "compared", "equal"]
 PRESENT = "present"
-FIRST = 6  # of the nearest single changes, how many are tried with every other change
-WORK = 2 * 10**10  # products that trying pairs may take: about a second
+FIRST = 6  # most single changes that are tried together with every other change
+WORK = 2 * 10**10  # most products to compute for all pairs together: about a second
 Progress = Callable[[list[Change]], Iterable[Change]]
 Fit = Callable[[Hypothesis, Array, Array, Sums], list[Change]]
 
 
 class Tried(NamedTuple):
-    """A change and how many outputs differ with it; sorted, equally good ones keep the order of
-    the table."""
+    """A change, and how many outputs differ with it. Sorted, changes with equally many mismatches
+    keep the order of the table.
+    """
 
     mismatches: int
     number: int
@@ -53,18 +55,22 @@ def hypotheses(
     compared, equal.
 
     Kinds are rule, zero point, clamp, bias, accumulator, padding, stride phase, channel order,
-    kernel and unwritten (whole channels or rows of the output hold nothing but 0 or the zero point,
-    where more was expected). ``x`` and ``output`` are ``(H, W, C)`` or ``(N, H, W, C)`` as
-    ``emulate`` has them, of one type; in place of all four a ``Comparison`` that differs.
+    kernel and unwritten (whole channels or rows of the output hold only 0 or only the zero point,
+    although other outputs were predicted). ``x`` and ``output`` are ``(H, W, C)`` or ``(N, H, W,
+    C)``, as for ``emulate``, and of one type. A ``Comparison`` that differs may take the place of
+    all four arguments.
 
-    The first row is the present explanation, and the only row if it holds; the rest is sorted by
-    mismatches, then as the table of changes has them, the plainest first. Changes that cannot be
-    (a rule that cannot say the ratio, a padding with another output shape) have no row. If no
-    single change makes the outputs equal and they are enough to tell, these follow until one does:
-    a permutation of the output channels, the nearest changes with every other one as far as that is
-    quick (their kind reads ``rule + padding``), other biases. ``progress`` is put around the
-    changes, as tqdm is. Raises ValueError for a layer without weights or real outputs, and tensors
-    that do not fit.
+    The first row is the present explanation, and the only row if it makes the outputs equal; the
+    other rows are sorted by mismatches, then in the order of the table of changes. Changes that are
+    not possible (a rule that cannot express the ratio, a padding with another output shape) have no
+    row.
+
+    If no single change makes the outputs equal, and the outputs are enough to decide, further
+    changes are tried until one does: a permutation of the output channels; then the nearest changes
+    together with every other change, as far as time allows (their kind reads ``rule + padding``);
+    then other biases. ``progress`` is called with the changes and yields them one by one, as tqdm
+    does. Raises ValueError for a layer without weights or with real outputs, and for tensors that
+    do not fit the layer.
     """
     from npulab.registers.shown import Table
 
@@ -92,7 +98,9 @@ def hypotheses(
 
 
 def _parts_of_comparison(found: Any) -> list[Any]:
-    """Return layer, input, output and rule of a comparison; raises ValueError if it lacks one."""
+    """Return layer, input, captured output and rule of a comparison; raises ValueError if it does
+    not have one of them.
+    """
     parts: list[Any] = [getattr(found, name, None) for name in ("layer", "x", "captured", "rule")]
     refuse_if(
         any(part is None for part in parts),
@@ -110,12 +118,12 @@ def _parts_of_comparison(found: Any) -> list[Any]:
 
 
 def summary_lines(frame: pd.DataFrame) -> list[str]:
-    """Return what ``hypotheses`` found in lines: what makes the outputs equal or what is nearest,
-    then the best of each kind.
+    r"""Return the result of ``hypotheses`` as lines: the changes that make the outputs equal, or
+    else the nearest changes, then the fewest mismatches of each kind.
 
     >>> import pandas as pd
     >>> rows = [("present", "rule gemmlowp", 2, 90, False), ("bias", "bias left out", 0, 90, True)]
-    >>> print(*summary_lines(pd.DataFrame(rows, columns=COLUMNS)), sep="\\n")
+    >>> print(*summary_lines(pd.DataFrame(rows, columns=COLUMNS)), sep="\n")
     equal with: bias left out (0 of 90 differ)
     best of each kind alone: bias 0
     """
@@ -151,7 +159,9 @@ def summary_lines(frame: pd.DataFrame) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class _Search:
-    """The search among changes of an explanation ``start`` of a captured ``output``."""
+    """The search among the changes of an explanation ``start`` for one that predicts a captured
+    ``output``.
+    """
 
     start: Hypothesis
     output: Array
@@ -159,7 +169,7 @@ class _Search:
     sums: Sums = field(default_factory=Sums)
 
     def rows(self) -> list[Tried]:
-        """Return the present explanation, then the changes, the nearest first."""
+        """Return the present explanation, then the changes, those with fewest mismatches first."""
         predicted = predict(self.start, self.sums)
         words = f"rule {self.start.rule_name}"
         if predicted.shape != self.output.shape:
@@ -172,7 +182,8 @@ class _Search:
         changes += unwritten(self.start, predicted, self.output)
         count = len(changes)
         found = list(self._tried(self.start, self.progress(changes), self.sums))
-        # what fits many numbers is tried last, and only if enough outputs can contradict it
+        # changes that fit many numbers are tried last, and only if enough outputs can contradict
+        # them
         if varied(self.output) >= ENOUGH:
             if not _holds(found):
                 found += self._fitted(permutation, predicted, count)
@@ -183,7 +194,9 @@ class _Search:
         return [present, *sorted(found)]
 
     def _fitted(self, fit: Fit, predicted: Array, number: int) -> list[Tried]:
-        """Return what a fit makes of the outputs, sorted after the changes by its number."""
+        """Return the changes that a fit computes from the outputs; ``number`` places them behind
+        the other changes.
+        """
         if predicted.shape != self.output.shape:
             return []
         fitted = fit(self.start, predicted, self.output, self.sums)
@@ -195,23 +208,24 @@ class _Search:
         for number, change in enumerate(changes):
             try:
                 predicted = predict(change.apply(start), sums, shape)
-            except (ValueError, LookupError):  # a change that cannot be
+            except (ValueError, LookupError):  # a change that is not possible
                 continue
             if predicted.shape == shape:
                 wrong = _mismatches(predicted, self.output)
                 yield Tried(wrong, number, change.kind, change.words)
 
     def _pairs(self, changes: list[Change], singles: list[Tried], wrong: int) -> list[Tried]:
-        """Return the pairs of changes that are nearer than every single change: the nearest of
-        each kind with every other change."""
+        """Return the pairs of changes that have fewer mismatches than every single change: the
+        nearest change of each kind is tried with every other change.
+        """
         total = len(changes)
         singles = sorted(singles)
         best: dict[str, Tried] = {}
         for single in singles:
             if single.number < total and _nearer(single.mismatches, wrong):
                 best.setdefault(single.kind, single)
-        # an output is requantized in the time of some products, a weight made ready too, and calls
-        # have a price
+        # cost of one prediction in products: to requantize an output, and to prepare a weight,
+        # takes the time of some products, and every call takes time too
         weights = self.start.layer.weights.size
         products = weights // self.output.shape[-1] + 200
         once = self.output.size * products + 50 * weights + 5_000_000
@@ -241,8 +255,9 @@ def _holds(found: list[Tried]) -> bool:
 
 
 def _nearer(few: int, many: int) -> bool:
-    """True if fewer mismatches are more than chance: any other explanation gets some of the wrong
-    outputs right."""
+    """True if ``few`` mismatches are less than ``many`` by more than chance: any other explanation
+    predicts some of the wrong outputs right.
+    """
     return few == 0 < many or many - few > 4 * (many / 64 + 1) ** 0.5
 
 

@@ -1,4 +1,6 @@
-"""Which job of a recorded run is which operator of a model, and what data-moving jobs belong to."""
+"""Which job of a recorded run is which operator of a model, and for which of these jobs the other
+jobs move data.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,15 @@ from npulab.captures.capture import Capture
 from npulab.captures.registry import target
 from npulab.quant.layers import Conv2D, FullyConnected, Layer
 
-TOLERANCE = 2.0**-12  # of a scale: a fixed point keeps 15 bits of it or more
-# share of the common values that must agree, for a job that is not quite like its operator
+TOLERANCE = 2.0**-12  # relative difference of equal scales; fixed point keeps 15 bits or more
+# share of the values stated by both job and operator that must agree, if some differ, for the two
+# to be a pair
 LIKENESS = 0.6
-# Weights of a pair of job and operator, whole so that equal weights are equal: EXACT and EACH for
-# every value if all agree, at most PARTLY if some differ, and CONTENT if the stored weights agree.
+# The weight of a pair of job and operator: if all values agree, EXACT, and EACH for every value; if
+# some differ, PARTLY times the share that agrees; and CONTENT more if the stored weights agree. The
+# numbers are whole, so that sums are exact.
 EXACT, PARTLY, EACH, CONTENT = 1000, 500, 10, 100
-CODE_SHIFT = 128  # between a code read as int8 and as uint8, with the top bit turned
+CODE_SHIFT = 128  # an int8 code plus this is the uint8 code of the same weight
 
 Outline = Mapping[str, Any]
 
@@ -32,7 +36,9 @@ def match(
     captures: Mapping[int, Capture],
     layers: Mapping[int, Layer],
 ) -> tuple[dict[int, int], dict[int, list[int]]]:
-    """Return the operator of each job, and the other operators that it might be as well."""
+    """Return the number of the operator of each job, and, for each job, the other operators that
+    fit it as well.
+    """
     jobs, numbers = list(outlines), list(wanted)
     weights = np.zeros((len(jobs), len(numbers)), np.int64)
     for row, outline in enumerate(outlines.values()):
@@ -44,7 +50,7 @@ def match(
     for row, columns in enumerate(found):
         if len(columns) < 2 and all(claims[column] == 1 for column in columns):
             continue
-        # order and outlines leave several operators: the weights decide
+        # order and outlines allow several operators: the stored weights of the layers decide
         if counts is None:
             counts = {number: _histogram(layer) for number, layer in layers.items()}
         capture = captures[jobs[row]]
@@ -70,7 +76,9 @@ def match(
 
 
 def _likeness(job: Outline, operator: Outline) -> int:
-    """Return the weight of a pair, 0 if the job cannot be the operator."""
+    """Return the weight of a pair of job and operator, by how many values of their outlines agree;
+    0 if they are not a pair.
+    """
     agree = {}
     for name, value in operator.items():
         if name in job:
@@ -87,15 +95,18 @@ def _likeness(job: Outline, operator: Outline) -> int:
 
 
 def same_value(a: Any, b: Any) -> bool:
-    """True if two values of outlines are equal, real numbers as far as a fixed point keeps them."""
+    """True if two values of outlines are equal; for real numbers, if they are equal up to the
+    rounding of a fixed-point number.
+    """
     if isinstance(a, float):
         return math.isclose(a, b, rel_tol=TOLERANCE)
     return bool(a == b)
 
 
 def _alignments(weights: Array) -> list[list[int]]:
-    """Return for each row the columns that it has in the heaviest matchings that keep the order of
-    rows and columns."""
+    """Return, for each row, the columns with which it is paired in some heaviest matching that
+    keeps the order of rows and columns.
+    """
     before = _heaviest(weights)
     after = _heaviest(weights[::-1, ::-1])[::-1, ::-1]
     through = before[:-1, :-1] + weights + after[1:, 1:]
@@ -104,12 +115,14 @@ def _alignments(weights: Array) -> list[list[int]]:
 
 
 def _heaviest(weights: Array) -> Array:
-    """Return the weight of the heaviest matching of the first rows and columns, by how many there
-    are."""
+    """Return a table: at [i, j] the weight of the heaviest matching of the first i rows with the
+    first j columns.
+    """
     rows, columns = weights.shape
     out = np.zeros((rows + 1, columns + 1), np.int64)
     for row, line in enumerate(weights):
-        # the best of the rows before, or a pair of this row with what lies before it
+        # either this row has no partner, or it is paired with a column, next to the best matching
+        # before both
         paired = out[row, :-1] + line * (line > 0)
         best = np.maximum(out[row, 1:], paired)
         out[row + 1, 1:] = np.maximum.accumulate(best)
@@ -124,8 +137,9 @@ def _lifted(capture: Capture) -> Layer | None:
 
 
 def _histogram(layer: Layer | None) -> tuple[int, ...] | None:
-    """Return how often each stored weight occurs, but for the zero point: how often that occurs
-    depends on how the layer was lowered."""
+    """Return how often each weight code occurs; the zero point counts 0, since lowering may add
+    zero points as fill. None for a layer without weight codes.
+    """
     if not isinstance(layer, Conv2D | FullyConnected) or layer.weights.dtype.kind not in "iu":
         return None
     codes, zero = stored_weights(layer)
@@ -135,8 +149,9 @@ def _histogram(layer: Layer | None) -> tuple[int, ...] | None:
 
 
 def stored_weights(layer: Conv2D | FullyConnected) -> tuple[Array, int]:
-    """Return weights and their zero point as uint8 codes, in whole numbers; real weights as they
-    are."""
+    """Return the weights as uint8 codes in int64, and their zero point; real weights are returned
+    unchanged, with 0.
+    """
     weights = layer.weights
     if weights.dtype.kind == "f":
         return weights, 0
@@ -148,17 +163,21 @@ def stored_weights(layer: Conv2D | FullyConnected) -> tuple[Array, int]:
 
 
 def computes(capture: Capture) -> bool:
-    """True if a capture has a job of the parameter block, which the maps name first; other jobs
-    move data."""
+    """True if a capture has a job of the block that computes, which is the first of its maps; other
+    jobs only move data.
+    """
     block = next(iter(capture.maps), None)
     return any(job.block == block for job in capture.jobs)
 
 
 def owners(captures: Sequence[Capture]) -> dict[int, int | None]:
-    """Return for each job that only moves data the computing job that it moves data for."""
+    """Return, for each job that only moves data, the number of the computing job whose data it
+    moves; None if there is none.
+    """
     computing = [n for n, capture in enumerate(captures) if computes(capture)]
     found: dict[int, int | None] = {}
-    # a job may move data for a job after it that moves data itself
+    # from the last job to the first, since a job may write the input of a later job that only moves
+    # data
     for n in reversed(range(len(captures))):
         if n not in computing:
             found[n] = _owner(n, captures, computing, found)
@@ -168,8 +187,9 @@ def owners(captures: Sequence[Capture]) -> dict[int, int | None]:
 def _owner(
     job: int, captures: Sequence[Capture], computing: Sequence[int], known: Mapping[int, int | None]
 ) -> int | None:
-    """Return the job whose input this job writes, else the one whose output it reads, else the
-    next."""
+    """Return the job whose input this job writes, else the job whose output it reads, else the next
+    computing job, else the last one before it.
+    """
     addresses = captures[job].addresses
     writes, reads = addresses.get("output"), addresses.get("input")
     if writes is not None:

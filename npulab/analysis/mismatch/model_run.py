@@ -1,5 +1,6 @@
-"""A recorded run of a whole model on an NPU, checked job by job: the first operator that went
-wrong."""
+"""A recorded run of a whole model on an NPU, checked job by job, to find the first operator that
+went wrong.
+"""
 
 from __future__ import annotations
 
@@ -66,13 +67,14 @@ COLUMNS = (
 )
 # columns that the table of a notebook leaves out
 NOT_IN_TABLE = ("input", "output", "provenance", "words", "coefficients")
-FIELDS = ("task", "register", "field", "bits", "value", "evidence")  # of a job behind an operator
+# columns for the fields of an operator's jobs
+FIELDS = ("task", "register", "field", "bits", "value", "evidence")
 NOT_RUN = "no job of the run is like it; the driver left it to the CPU, or its files are missing"
 NO_OPERATOR = "no operator of the model is like it"
 NO_MOVES = "moves data for no job of the run"
 SIMULATED = "simulated device"
 
-Run = Callable[..., Iterable[Comparison]]  # maps a function over captures, as ``map`` does
+Run = Callable[..., Iterable[Comparison]]  # calls a function for each capture, as ``map`` does
 
 
 def check_run(
@@ -80,15 +82,16 @@ def check_run(
     model: Model | bytes | str | os.PathLike[str],
     run: Run = map,
 ) -> RunCheck:
-    """Check every job of a recorded run against the operator of the model that it is, on the job's
-    own captured input.
+    """Check every job of a recorded run against its operator of the model, on the job's own
+    captured input.
 
-    ``captures`` are the jobs in the order they ran, as ``npulab.load_all`` gives them for a
-    recording; ``run`` maps, as a pool of processes does. Jobs are matched to operators by order
-    and by what their words say of outputs, zero points and scale; if that leaves several, by their
-    weights. An operator differs if its output is not what the target's rule gives for its input,
-    or if its job is not what the model says. Raises ValueError for no capture, captures of several
-    targets, and a file that is not a model.
+    ``captures`` are the jobs in the order in which they ran, as ``npulab.load_all`` returns them
+    for a recording; ``run`` is called as ``map`` is, and may be the map of a pool of processes.
+    Jobs are matched to operators by their order and by the outputs, zero points and scale that
+    their words state; if that leaves several operators, by their weights. An operator differs if
+    its output is not the one that the target's rule gives for its input, or if its job states other
+    values than the model. Raises ValueError if there is no capture, for captures of several
+    targets, and for a file that is not a model.
     """
     recording = list(captures)
     names = {capture.target for capture in recording}
@@ -112,13 +115,13 @@ def check_run(
 
 @dataclass(frozen=True, eq=False)
 class OperatorCheck:
-    """How one operator of a model ran.
+    """The result of one operator of a model in a run.
 
     ``operator`` is its number in the file (None for a job that is not an operator of the model),
-    ``cases`` the captures of its jobs in order, ``inference`` counts from 0 if a recording holds
-    several, ``captures`` those captures, ``shapes`` input and output as the model has them.
-    ``verdict`` is one of ``VERDICTS``, ``reason`` says why in words; ``comparison`` is
-    that of the job that decides it.
+    ``cases`` the names of the captures of its jobs in order, and ``captures`` these captures.
+    ``inference`` is the number of the inference in the recording, from 0. ``shapes`` are input and
+    output as the model states them. ``verdict`` is one of ``VERDICTS``, ``reason`` its reason in
+    words; ``comparison`` is that of the job that decides the verdict.
     """
 
     operator: int | None
@@ -160,8 +163,9 @@ class OperatorCheck:
         return self.details(True)
 
     def details(self, opened: bool) -> str:
-        """Return HTML: a line that opens to the operator's jobs and their fields that are not
-        zero."""
+        """Return HTML: a line that opens to the operator's jobs and those of their fields that are
+        not zero.
+        """
         head = []
         if self.operator is not None:
             head.append(str(self.operator))
@@ -196,14 +200,14 @@ class OperatorCheck:
 
     @property
     def ok(self) -> bool:
-        """True if it ran, and nothing differs."""
+        """True if nothing differs, and no output shows that the operator was not executed."""
         if self.verdict == NOT_EXECUTED and self.comparison is not None:
             return self.comparison.ok
         return self.verdict != "differs"
 
     @property
     def text(self) -> str:
-        """Number, name and jobs."""
+        """The operator's number and name, and the names of its jobs, as text."""
         what = "no operator"
         if self.operator is not None:
             what = f"operator {self.operator}, {self.name}"
@@ -219,9 +223,11 @@ class OperatorCheck:
 
 @dataclass(frozen=True, eq=False)
 class RunCheck(Answer):
-    """How a model ran: ``operators`` in the model's order, each inference after the one before.
+    """The result of a model's run: ``operators`` are the checks in the model's order, one inference
+    after the other.
 
-    With ``explain``, ``print`` says of each operator that differs what would make it equal.
+    With ``explain``, ``print`` also shows, for each operator that differs, which change would make
+    its output equal.
     """
 
     operators: tuple[OperatorCheck, ...]
@@ -229,12 +235,12 @@ class RunCheck(Answer):
 
     @property
     def ok(self) -> bool:
-        """True if nothing differs, and every operator ran."""
+        """True if every operator is ``ok``."""
         return all(operator.ok for operator in self.operators)
 
     @property
     def first(self) -> OperatorCheck | None:
-        """The first operator that went wrong."""
+        """The first operator with the verdict "differs"; None if there is none."""
         for operator in self.operators:
             if operator.verdict == "differs":
                 return operator
@@ -242,7 +248,7 @@ class RunCheck(Answer):
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many operators there are of each verdict."""
+        """The number of operators by verdict; verdicts without operators are left out."""
         counts = Counter(operator.verdict for operator in self.operators)
         return {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]}
 
@@ -284,8 +290,9 @@ class RunCheck(Answer):
         return text
 
     def _repr_html_(self) -> str:
-        """A line for each operator, which opens to its jobs and their fields; that of the first
-        wrong operator is open."""
+        """Return HTML: a line for each operator, which opens to its jobs and their fields; the line
+        of the first wrong operator is open.
+        """
         rows = "".join(operator.details(operator is self.first) for operator in self.operators)
         return f"<p>{escape(self._sentence())}</p>{rows}"
 
@@ -306,8 +313,9 @@ class RunCheck(Answer):
 
 @dataclass(frozen=True)
 class _WantedModel:
-    """A model as its jobs should be: ``layers`` of the operators that are layers, their
-    ``outlines``, and ``shapes``, by number of the operator."""
+    """A model, and the values that its jobs should state: ``layers`` (of the operators that are
+    layers), their ``outlines``, and ``shapes``, each by the number of the operator.
+    """
 
     graph: Model
     layers: Mapping[int, Layer]
@@ -326,8 +334,9 @@ class _WantedModel:
 
 
 def _inferences(captures: Sequence[Capture], operators: int) -> Iterator[Sequence[Capture]]:
-    """Yield the captures of each inference, if there are more jobs than operators and the jobs
-    repeat themselves."""
+    """Yield the captures of each inference. A recording is split only if it has more computing jobs
+    than the model has operators, and its jobs repeat with a period.
+    """
     keys = []
     for capture in captures:
         keys.append([(job.block, job.words.tobytes()) for job in capture.jobs])
@@ -340,14 +349,16 @@ def _inferences(captures: Sequence[Capture], operators: int) -> Iterator[Sequenc
 
 @dataclass(frozen=True)
 class _Inference:
-    """The jobs of one inference, and the model that they should be."""
+    """The jobs of one inference, and the model with which they are compared."""
 
     number: int
     captures: Sequence[Capture]
     wanted: _WantedModel
 
     def rows(self, run: Run) -> Iterator[OperatorCheck]:
-        """Yield a row per operator and per job that is none, in the model's order."""
+        """Yield a row for each operator, and for each job that is no operator, in the model's
+        order.
+        """
         graph = self.wanted.graph
         outlines: dict[int, Outline] = {}
         computing: dict[int, Capture] = {}
@@ -459,8 +470,9 @@ def _many(noun: str, count: int) -> str:
 
 
 def _checked(capture: Capture) -> Comparison:
-    """Return the result of ``npulab.check``; if no layer can be lifted, that of the output against
-    the simulated device's."""
+    """Return the result of ``npulab.check``; if no layer can be lifted, compare the output with
+    that of the simulated device instead.
+    """
     result = check(capture)
     if result.layer is not None or result.compared:
         return result
@@ -471,7 +483,7 @@ def _checked(capture: Capture) -> Comparison:
     except (ValueError, LookupError, Hang):
         return result
     size = len(capture.buffers["output"])
-    both = min(len(predicted), size)  # bytes after the buffer may have been read as well
+    both = min(len(predicted), size)  # the simulated output may be longer than the buffer
     if not both:
         return result
     captured = np.frombuffer(capture.buffers["output"], np.uint8, both)
@@ -499,7 +511,7 @@ def _verdict(
     moves: Sequence[Comparison],
     unlike: Sequence[str],
 ) -> tuple[Comparison, str, str]:
-    """Return the comparison that decides, the verdict and the reason."""
+    """Return the comparison that decides the verdict, the verdict, and the reason."""
     sound = result.words and result.coefficients is not False
     verdict = result.verdict
     if sound and result.layer is None and not result.compared:
@@ -537,7 +549,7 @@ def _verdict(
 
 
 def _unlike(outline: Outline, wanted: Outline, lifted: Any, layer: Layer) -> list[str]:
-    """Return what a job says otherwise than the model."""
+    """Return the values in which a job differs from the operator of the model, as texts."""
     reasons = []
     for name, value in wanted.items():
         if name in outline and not same_value(outline[name], value):
@@ -554,7 +566,8 @@ def _unlike(outline: Outline, wanted: Outline, lifted: Any, layer: Layer) -> lis
     if mine.size == theirs.size:
         wrong = np.count_nonzero(mine.ravel() != theirs.ravel())
         if mine.ndim == 4 and theirs.ndim != 4:
-            # a fully connected layer may be stored as the convolution of an image in planes
+            # a fully connected layer may be stored as a convolution whose weights are in the order
+            # of planes
             planes = mine.transpose(0, 3, 1, 2)
             wrong = min(wrong, np.count_nonzero(planes.ravel() != theirs.ravel()))
         if wrong:
@@ -572,8 +585,9 @@ def _unlike(outline: Outline, wanted: Outline, lifted: Any, layer: Layer) -> lis
 
 
 def _output_range(layer: Conv2D | FullyConnected) -> tuple[float, float]:
-    """Return the lowest and highest output after the activation: as uint8 code, or a real
-    number."""
+    """Return the lowest and the highest output that the activation allows, as uint8 codes, or as
+    real numbers.
+    """
     low, high = REAL.get(layer.activation, REAL[None])
     if layer.dtype not in QUANTIZED:
         return low, high

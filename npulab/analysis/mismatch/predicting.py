@@ -21,7 +21,9 @@ TensorChange = Callable[[Array], Array]
 
 
 class CodeLimits(NamedTuple):
-    """The zero point of outputs, the range of the activation, and the type of the codes."""
+    """The zero point of the outputs, the lowest and highest code of the activation, and the numpy
+    type of the codes.
+    """
 
     zero: int
     low: int
@@ -30,7 +32,7 @@ class CodeLimits(NamedTuple):
 
     @property
     def lowest(self) -> int:
-        """The lowest code that the activation and the type allow."""
+        """The lowest code that both the activation and the type allow."""
         return max(self.low, int(self.info.min))
 
     @property
@@ -40,11 +42,12 @@ class CodeLimits(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Hypothesis:
-    """How an input is thought to become an output; what is left out is as ``emulate`` does it.
+    """An explanation of how an output follows from an input; a step that is None is as in
+    ``emulate``.
 
-    ``saturation`` is how products are added, by default as the rule's engine adds them; ``sums``
-    changes accumulators int64; ``clamp`` limits codes int64; ``after`` are applied to the outputs,
-    one after the other.
+    ``saturation`` is the way to add products, by default that of the rule's engine. ``sums`` is a
+    function that changes the accumulators (int64), ``clamp`` limits the codes (int64), and the
+    functions ``after`` are applied to the outputs, one after the other.
     """
 
     layer: Weighted
@@ -63,14 +66,15 @@ class Hypothesis:
 
 
 class Sums:
-    """Accumulators without bias, of the last layer asked for and of the first, which most changes
-    share."""
+    """Accumulators without bias, kept for two layers: the first and the last that were asked for.
+    Most changes keep the layer of the first.
+    """
 
     def __init__(self) -> None:
         self._held: dict[tuple[Any, ...], tuple[Any, Array]] = {}
 
     def of(self, layer: Weighted, x: Array, saturation: Saturation | None = None) -> Array:
-        """Return accumulators ``(..., C)`` int64 with the bias; a new array."""
+        """Return the accumulators ``(..., C)`` int64 of a layer, with the bias, as a new array."""
         window: tuple[Any, ...] = ()
         if isinstance(layer, Conv2D):
             window = (layer.pads, layer.stride, layer.dilation)
@@ -86,13 +90,13 @@ class Sums:
             if len(self._held) > 1:
                 self._held.popitem()
             plain = replace(layer, bias=np.zeros_like(layer.bias))
-            # the arrays are held with their sums, so that no other array gets their id
+            # the arrays are kept next to the sums, so that no new array gets the same id
             self._held[key] = ((layer.weights, x), accumulate(plain, x, saturation))
         return self._held[key][1] + layer.bias
 
 
 def predict(of: Hypothesis, sums: Sums, shape: tuple[int, ...] | None = None) -> Array:
-    """Return the output of a hypothesis; raises ValueError if it would not have the shape."""
+    """Return the output of a hypothesis; raises ValueError if its shape would not be ``shape``."""
     layer = of.layer
     if shape is not None and layer.output_shape != shape[-len(layer.output_shape) :]:
         raise ValueError(f"shape: got {layer.output_shape}, allowed is {shape}")
@@ -107,7 +111,7 @@ def codes_of(of: Hypothesis, total: Array) -> Array:
         total = of.sums(total)
     low, high = clamp_range(layer, dtype, of.rule)
     if of.clamp is not None:
-        # a clamp takes the codes of the activation, whatever the type can hold
+        # a clamp gets the range of the activation, even if the type is narrower
         bounds = np.clip(activation_codes(layer, dtype, of.rule), -(2**31), 2**31 - 1)
         low, high = map(int, bounds)
     zero = layer.output_q.zero_point

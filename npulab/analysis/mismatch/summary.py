@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from npulab.analysis.check import Comparison
 
 BYTES_SHOWN = 32
-SHOWN = 3  # differences in a sentence; of more, their range and mean
+SHOWN = 3  # most differences in a sentence; if there are more, it has their range and mean
 
 
 @dataclass(frozen=True, eq=False)
 class Mismatches:
     """The outputs that differ between a captured and a predicted output, counted in four ways.
 
-    ``by_difference`` has a row for every ``captured - predicted`` that occurs, 0 too, in units of
-    ``unit`` ("code", or "ulp" of real numbers): difference, outputs. ``by_channel``: channel,
-    outputs, differ, largest. ``by_place``: place, outputs, differ, share; ``border`` are the
-    outputs whose window touches the padding, ``interior`` the rest. ``worst`` is the largest
-    difference, whatever its sign, over the channels of each pixel, ``(H, W)`` int64; ``border``
-    ``(H, W)`` bool.
+    ``by_difference`` has a row for every ``captured - predicted`` that occurs, also for 0, in units
+    of ``unit`` ("code", or "ulp" for real numbers), with the columns difference, outputs.
+    ``by_channel`` has the columns channel, outputs, differ, largest. ``by_place`` has the columns
+    place, outputs, differ, share, and two rows: ``border`` are the outputs whose window reaches
+    into the padding, ``interior`` all others. ``worst`` is, for each pixel, the largest absolute
+    difference over its channels, ``(H, W)`` int64. ``border`` is a mask ``(H, W) bool``.
     """
 
     case: str
@@ -41,12 +41,12 @@ class Mismatches:
 
     @property
     def differ(self) -> int:
-        """How many outputs differ."""
+        """The number of outputs that differ."""
         return int(self.by_channel.differ.sum())
 
     @property
     def outputs(self) -> int:
-        """How many were compared."""
+        """The number of outputs that were compared."""
         return int(self.by_channel.outputs.sum())
 
     def __str__(self) -> str:
@@ -63,7 +63,9 @@ class Mismatches:
         return "; ".join(parts)
 
     def _differences(self) -> str:
-        """Return the differences in words, the most frequent first; of many their range."""
+        """Return the differences as text, the most frequent first; if they are more than ``SHOWN``,
+        their range and mean.
+        """
         wrong = self.by_difference[self.by_difference.difference != 0]
         text = ""
         if self.unit != "code":
@@ -125,8 +127,8 @@ def mismatches(found: Comparison) -> Mismatches:
 
 
 def touches_padding(layer: Any, size: tuple[int, ...]) -> Array:
-    """Return the outputs ``(H, W) bool`` whose window reaches into the padding; none if there is no
-    padding.
+    """Return a mask ``(H, W) bool`` of the outputs whose window reaches into the padding; all False
+    without padding.
 
     >>> from npulab import Conv2D
     >>> weights = np.zeros((1, 3, 3, 1), np.uint8)
@@ -148,7 +150,8 @@ def touches_padding(layer: Any, size: tuple[int, ...]) -> Array:
 
 
 def in_hex(tensor: Array) -> str:
-    """Return the first bytes of a tensor, real numbers little-endian, as two digits each.
+    """Return the first bytes of a tensor as text, two hexadecimal digits each; codes are one byte,
+    real numbers are little-endian.
 
     >>> in_hex(np.array([-1, 16]))
     'FF 10'
@@ -164,8 +167,9 @@ def in_hex(tensor: Array) -> str:
 
 
 def window(predicted: Array, captured: Array) -> list[str]:
-    """Return both outputs around their first difference, in hexadecimal, and a line that marks what
-    differs."""
+    """Return four lines: a title, both outputs around their first difference in hexadecimal, and a
+    line of marks under those that differ.
+    """
     wrong = steps(predicted, captured).ravel() != 0
     total = wrong.size
     first = int(wrong.argmax()) - BYTES_SHOWN // 4
@@ -191,7 +195,7 @@ def window(predicted: Array, captured: Array) -> list[str]:
 
 
 def _codes_in_hex(codes: Array) -> str:
-    """Return codes, or real numbers as they are stored, with all their digits."""
+    """Return codes, or the bit patterns of real numbers, in hexadecimal with leading zeros."""
     size = codes.dtype.itemsize
     if codes.dtype.kind == "f":
         codes = codes.copy().view(f"u{size}")

@@ -1,8 +1,9 @@
-"""Which bits a decoder's printed values come from, if all that we have is the decoder.
+"""Which bits a decoder's printed values come from, if the decoder is all that we have.
 
-Every bit of the words gets a code of its own, one digit a call, so that each bit of a printed value
-spells the code of the bit that it copies. All codes have the same number of ones, so none lies
-inside another: a value bit that is the AND or the OR of several bits spells no code.
+Every bit of the words gets a code of its own. Each call of the decoder sets every bit to one digit
+of its code, so over the calls each bit of a printed value spells the code of the bit that it
+copies. All codes have the same number of ones, so no code's ones are a part of another's: a value
+bit that is the AND or the OR of several bits spells no code.
 
 ``calls`` asks the decoder, ``search`` finds a reading for each field, ``reading`` is the arithmetic
 of a reading, and ``rows`` makes a register map of the readings.
@@ -40,8 +41,9 @@ from npulab.registers.table import MOST_WORDS
 from npulab.support.refuse import refuse_if
 
 TABLE = ["field", "bits", "kind", "value", "false_positive_probability"]
-FEWEST = 3  # checks: with three there are codes enough for any number of bits, up to MOST_WORDS
-MOST = 32  # checks
+# fewest checks: with three further digits there are enough codes for all bits of MOST_WORDS words
+FEWEST = 3
+MOST = 32  # most checks
 
 
 def probe_layout(
@@ -57,15 +59,16 @@ def probe_layout(
     calls.
 
     ``decode`` gets ``(W,) uint32`` words and returns values by name: whole numbers, bools, floats
-    or texts. It is called once with all n bits 0, once with all 1, and then with a digit of every
-    bit's code; ``checks`` (3 to 32) are the digits beyond those that distinguish n bits. It finds
-    copies of bits in any order, inverted, signed, ``raw * a + b``, float32 patterns, fixed point
-    and texts of two kinds; every other field is listed with a reason.
+    or texts. It is called once with all n bits 0, once with all 1, and then with one digit of every
+    bit's code in each call; ``checks`` (3 to 32) is the number of digits beyond those that
+    distinguish n bits. It finds copies of bits in any order, inverted, signed, ``raw * a + b``,
+    float32 patterns, fixed point, and values that are one of two texts; every other field is listed
+    with a reason.
 
-    Bits of the mask ``keep`` stay as in ``base`` (both ``(W,) uint32``, 0 if left out) and the n
-    bits are the rest: so gates are held open, and checks of the decoder satisfied. A call in
-    which the decoder raises is lost; a decoder that may hang needs a time limit of its own.
-    Raises ValueError for numbers out of range, and if too few calls were answered.
+    Bits of the mask ``keep`` stay as in ``base`` (both ``(W,) uint32``, 0 if left out); the n bits
+    are all others. So bits without which the decoder prints nothing, or refuses the words, can be
+    held. A call in which the decoder raises is lost; a decoder that may hang needs a time limit of
+    its own. Raises ValueError for numbers out of range, and if too few calls were answered.
 
     >>> def decode(words):
     ...     return {"size": int(words[0] >> 4 & 15) + 1, "on": bool(words[1] & 8)}
@@ -85,7 +88,9 @@ def probe_layout(
 
 
 def held_bits(words: int, base: Any, keep: Any) -> HeldBits:
-    """Return the bits that are held; raises ValueError for masks of another size."""
+    """Return the masks ``base`` and ``keep`` as HeldBits, 0 for a mask that is None; raises
+    ValueError for a mask of another size, and if no bit is left free.
+    """
     refuse_if(not 1 <= words <= MOST_WORDS, "words", words, f"is 1 to {MOST_WORDS}")
     nothing = np.zeros(words, np.uint32)
     if base is None:
@@ -101,12 +106,14 @@ def held_bits(words: int, base: Any, keep: Any) -> HeldBits:
 
 
 def _codes(count: int, length: int, rng: np.random.Generator) -> Array:
-    """Draw different codes with half of their digits 1 ``(length, count)``, a column each."""
+    """Return ``count`` different random codes of ``length`` digits, half of which (rounded down)
+    are 1: ``(length, count)``, one code in each column.
+    """
     codes = np.zeros((0, length), np.uint8)
     while len(codes) < count:
         drawn = (rng.random((count, length)).argsort(1) < length // 2).astype(np.uint8)
         codes = np.concatenate([codes, drawn])
-        # each code at its first place, in the order drawn
+        # drop repeated codes, and keep the order in which the codes were drawn
         firsts = np.unique(np.packbits(codes, axis=1), axis=0, return_index=True)[1]
         codes = codes[np.sort(firsts)]
     return np.ascontiguousarray(codes[:count].T)
@@ -115,8 +122,9 @@ def _codes(count: int, length: int, rng: np.random.Generator) -> Array:
 def probed_with(
     decode: Decode, patterns: Array, names: Sequence[str], held: HeldBits
 ) -> ProbedLayout:
-    """Call the decoder with each pattern ``(calls, n)`` of the free bits and read what it prints;
-    raises ValueError if too few calls are answered."""
+    """Call the decoder with each pattern ``(calls, n)`` of the free bits, and return the layout
+    that its values show; raises ValueError if too few calls are answered.
+    """
     answers, raised = ask(decode, patterns, names, held)
     most = len(names) - len(held.free).bit_length() - FEWEST
     if len(raised) > most:
@@ -145,12 +153,12 @@ def probed_with(
 
 @dataclass(frozen=True, eq=False)
 class ProbedLayout:
-    """Which bits each printed field comes from.
+    """The bits from which each printed field comes.
 
-    ``readings`` predict what was printed in every call, ``unread`` are (field, reason) of the
-    fields that have none. ``raised`` are (call, error) of calls without an answer; ``calls``
-    counts all. The bits ``keep`` ``(W,) uint32`` stayed as in ``base`` throughout, so nothing is
-    known of them.
+    ``readings`` predict every value that was printed; ``unread`` are (field, reason) for each field
+    without a reading. ``raised`` are (call, error) for each call without an answer; ``calls``
+    counts all calls. The bits ``keep`` ``(W,) uint32`` were as in ``base`` in every call, so
+    nothing is known about them.
     """
 
     readings: tuple[Reading, ...]
@@ -166,7 +174,9 @@ class ProbedLayout:
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per field that was found, in the order printed: ``TABLE``."""
+        """One row for each field with a reading, in the order in which the decoder prints them,
+        with the columns ``TABLE``.
+        """
         rows = []
         for reading in self.readings:
             rows.append([getattr(reading, name) for name in TABLE])
@@ -183,10 +193,11 @@ class ProbedLayout:
         return {reading.field: reading.predict(bits) for reading in self.readings}
 
     def more(self, decode: Decode, calls: int = 8, *, seed: int = 1) -> ProbedLayout:
-        """Return the layout after further calls with random bits.
+        """Return the layout after ``calls`` further calls with random bits.
 
-        Readings that fail a call become unverified; each call halves the false positive
-        probability of the rest for each of their bits.
+        A field whose reading predicts another value than a call prints becomes unverified. For
+        every other field, each answered call halves the false positive probability once for each
+        bit of the field.
         """
         refuse_if(calls < 1, "calls", calls, "is at least 1")
         held = HeldBits(self.base, self.keep)
@@ -221,12 +232,12 @@ class ProbedLayout:
         )
 
     def register_map(self, block: str = "printed", *, evidence: str = "guess") -> RegisterMap:
-        """Return a map of the W words that decodes as the printer does; ``left_out`` are the fields
-        it cannot hold.
+        """Return a map of the W words that decodes them as the decoder does; fields that it cannot
+        hold are in ``left_out``.
 
-        Of fields that share bits it has the narrow ones, unless their false positive probability is
-        above 0.01. A field that the printer shows as one of two texts is an enum of the values 0
-        and 1.
+        If fields share bits, the map has the field with the fewest bits, unless its false positive
+        probability is above 0.01. A field that is printed as one of two texts is an enum of the
+        values 0 and 1.
         """
         rows = []
         for row in self._mapped.rows:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy import ndarray as Array
 
 Decode = Callable[[Array], Mapping[str, Any]]
-SHOWN = 80  # characters of an error or a text
+SHOWN = 80  # most characters that are shown of an error or a text
 
 
 class Other(NamedTuple):
@@ -21,12 +21,14 @@ class Other(NamedTuple):
     text: str
 
 
-NOTHING = Other("nothing", "nothing")  # of a field that a call does not print
+NOTHING = Other("nothing", "nothing")  # the value of a field in a call that does not print it
 
 
 @dataclass(frozen=True)
 class HeldBits:
-    """The bits ``keep`` of ``base``, both ``(W,) uint32``, stay; the bits ``free`` change."""
+    """The bits that stay the same in all calls, ``keep`` of ``base`` (both ``(W,) uint32``), and
+    the numbers of the others, ``free``.
+    """
 
     base: Array
     keep: Array
@@ -36,7 +38,7 @@ class HeldBits:
         return np.flatnonzero(bits_of(self.keep) == 0)
 
     def filled(self, pattern: Array) -> Array:
-        """Return all bits ``(32 * W,)``, with a pattern in the free ones."""
+        """Return all bits of a call ``(32 * W,)``: those held, and the pattern in the free ones."""
         bits = bits_of(self.base)
         bits[self.free] = pattern
         return bits
@@ -45,8 +47,9 @@ class HeldBits:
 def ask(
     decode: Decode, patterns: Array, names: Sequence[str], held: HeldBits
 ) -> tuple[dict[int, dict[str, Any]], list[tuple[str, str]]]:
-    """Return the printed values of each call by its number, and (call, error) of those that
-    raised."""
+    """Return the printed values by the number of the call, and (call, error) for each call in which
+    the decoder raised.
+    """
     answers: dict[int, dict[str, Any]] = {}
     raised = []
     for row, (pattern, name) in enumerate(zip(patterns, names, strict=True)):
@@ -66,7 +69,9 @@ def ask(
 
 
 def _plain_value(value: Any) -> Any:
-    """Return whole numbers as int; float32 stays, for the bits of its nan."""
+    """Return whole numbers and bools as int, other floats as float, but float32 unchanged, to keep
+    the bits of a nan; any other value becomes ``Other``.
+    """
     if isinstance(value, int | np.bool_ | np.integer):
         return int(value)
     if isinstance(value, str | float | np.float32):
@@ -94,7 +99,7 @@ def bits_of(words: Array) -> Array:
 
 
 def same(got: Any, predicted: Any) -> bool:
-    """True if two printed values are equal numbers, equal texts, or both nan."""
+    """True if two printed values are equal numbers, or equal texts, or both nan."""
     alike = (is_number(got) and is_number(predicted)) or type(got) is type(predicted)
     return alike and bool(got == predicted or (got != got and predicted != predicted))
 

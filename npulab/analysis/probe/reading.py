@@ -1,4 +1,6 @@
-"""The arithmetic of one printed field: which bits it copies, and what it makes of them."""
+"""The arithmetic of one printed field: the bits that it copies, and how its value follows from
+them.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,9 @@ from npulab.registers.meaning import Meaning
 
 
 class BitSource(NamedTuple):
-    """One bit of a printed value: its place in the raw value, the bit of the words that it copies,
-    and if it is inverted."""
+    """One bit of a printed value: its place in the raw value, the number of the bit of the words
+    that it copies, and whether it is inverted.
+    """
 
     at: int
     bit: int
@@ -24,15 +27,16 @@ class BitSource(NamedTuple):
 
 @dataclass(frozen=True)
 class Reading:
-    """How a printed field follows from the words.
+    """How the value of a printed field follows from the words.
 
-    The sources make up a raw number, two's complement if ``signed``. The value is ``raw * factor
-    + offset``, divided by ``2 ** right_shift``; or the float32 of that pattern if ``f32``; or one
-    of two ``names`` if it is a text.
+    The sources are the bits of a raw number, in two's complement if ``signed``. The value is ``raw
+    * factor + offset``, divided by ``2 ** right_shift``; or the float32 with the bit pattern
+    ``raw`` if ``f32``; or one of two ``names`` if it is a text.
 
-    ``false_positive_probability`` is at most the chance that an XOR of bits reads like this, nan
-    for a constant; an AND or OR never does if every call was answered. A value that mostly is a
-    copy, or a constant, reads as one until a call shows that it is not.
+    ``false_positive_probability`` is an upper bound for the chance that a field which is an XOR of
+    bits looks like this reading; it is nan for a constant. A field that is an AND or OR of bits
+    cannot look like it if every call was answered. A field that is a copy, or a constant, for
+    nearly all words is read as such until a call shows another value.
     """
 
     field: str
@@ -47,17 +51,17 @@ class Reading:
 
     @property
     def source_bits(self) -> set[int]:
-        """The bits of the words that the value copies."""
+        """The numbers of the bits of the words that the value copies."""
         return {source.bit for source in self.sources}
 
     @property
     def inversions(self) -> set[bool]:
-        """{False}: all sources are copied as they are, {True}: all inverted, both: mixed."""
+        """{False} if all bits are copied as they are, {True} if all are inverted, else both."""
         return {source.inverted for source in self.sources}
 
     @property
     def kind(self) -> str:
-        """constant, text, f32, partly inverted, inverted, arithmetic, signed or plain."""
+        """One of: constant, text, f32, partly inverted, inverted, arithmetic, signed, plain."""
         inversions = self.inversions
         if not inversions:
             return "constant"
@@ -77,15 +81,17 @@ class Reading:
 
     @property
     def meaning(self) -> Meaning:
-        """The value of the bits as a register map says it; bits of ``partly inverted`` fields count
-        as printed."""
+        """The meaning of the field's bits for a register map. For a field that is ``partly
+        inverted`` it applies to the bits after the inversion.
+        """
         if self.names:
             return Meaning(enum=self.enum)
         if self.f32:
             return Meaning("f32")
         factor, offset = self.factor, self.offset
         if False not in self.inversions:
-            # the value is all ones less the bits; in two's complement all ones are -1
+            # an inverted raw number is that of all ones less the bits, so the factor changes its
+            # sign
             zeros = np.zeros(1 + max(self.source_bits, default=0), np.uint8)
             offset += factor * self._raw(zeros)
             factor = -factor
@@ -103,7 +109,7 @@ class Reading:
 
     @property
     def value(self) -> str:
-        """The meaning in words: that of a register map, a constant's value, or the two texts."""
+        """The meaning as text: that of a register map, a constant's value, or the two texts."""
         if self.names:
             return " or ".join(self.names)
         if self.sources:
@@ -112,9 +118,11 @@ class Reading:
 
     @property
     def runs(self) -> list[list[BitSource]]:
-        """The sources in runs of neighbouring bits of one word, from the low end of the value."""
+        """The sources, divided into runs of neighbouring bits of one word, from the low end of the
+        value.
+        """
         runs: list[list[BitSource]] = []
-        follower = None  # the source that would continue the last run
+        follower = None  # the source that would be the next of the last run
         for source in self.sources:
             if source == follower and source.bit % WORD_BITS:
                 runs[-1].append(source)
@@ -125,8 +133,9 @@ class Reading:
 
     @property
     def bits(self) -> str:
-        """Where the field lies, as ``w2[26] w15[27:22]``, pieces from the low end of the value;
-        ``~`` is inverted in a field that is partly inverted."""
+        """The bits of the field as text, ``w2[26] w15[27:22]``, from the low end of the value; in a
+        field that is partly inverted, ``~`` marks inverted bits.
+        """
         mixed = self.kind == "partly inverted"
         pieces = []
         for run in self.runs:
@@ -150,7 +159,7 @@ class Reading:
 
     @property
     def enum(self) -> str:
-        """The name of the enum of a text: the field's, as an identifier."""
+        """The name of the enum of a field of two texts: the field's name, made an identifier."""
         return re.sub(r"\W", lambda odd: f"_{ord(odd[0]):x}_", self.field)
 
     def _raw(self, bits: np.ndarray) -> int:
@@ -162,7 +171,7 @@ class Reading:
 
 
 def bit_range(bit: int, width: int = 1) -> str:
-    """Return the name of bits by their number in the words.
+    """Return the text for ``width`` bits, from the number of the lowest one in the words.
 
     >>> bit_range(36), bit_range(36, 4)
     ('w1[4]', 'w1[7:4]')

@@ -11,13 +11,13 @@ from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.meaning import Meaning
 from npulab.registers.table import COLUMNS
 
-# a field with a larger false positive probability gives its bits to the fields that share them
+# if fields share bits, the map prefers fields with at most this false positive probability
 DOUBTED = 0.01
 
 
 @dataclass(frozen=True)
 class MapRows:
-    """Rows of a register map, its enums, and (field, reason) of what it leaves out."""
+    """The rows of a register map, its enums, and (field, reason) for each field left out."""
 
     rows: list[dict[str, Any]]
     enums: dict[str, dict[int, str]]
@@ -25,7 +25,9 @@ class MapRows:
 
 
 def map_rows(readings: Sequence[Reading], words: int) -> MapRows:
-    """Return the map of readings over so many words."""
+    """Return the rows of a map of ``words`` words that has a field for each reading, where
+    possible.
+    """
     reasons = _reasons(readings)
     rows: list[dict[str, Any]] = []
     enums: dict[str, dict[int, str]] = {}
@@ -37,7 +39,7 @@ def map_rows(readings: Sequence[Reading], words: int) -> MapRows:
         rows += _field_rows(reading)
         if reading.names:
             enums[reading.enum] = dict(enumerate(reading.names))
-    # a row without a name makes the map as long as the words
+    # a row without a name, so that the map is as long as the words
     end = WORD_BYTES * (words - 1)
     if all(row["offset"] < end for row in rows):
         rows.append({**dict.fromkeys(COLUMNS, ""), "offset": end, "lsb": 0, "width": WORD_BITS})
@@ -45,11 +47,11 @@ def map_rows(readings: Sequence[Reading], words: int) -> MapRows:
 
 
 def _reasons(readings: Sequence[Reading]) -> dict[str, str]:
-    """Return why fields are left out, by field."""
+    """Return the reason for each field that is left out, by the name of the field."""
     owner: dict[int, str] = {}
     reasons: dict[str, str] = {}
-    # of fields that share bits the narrow ones stay, so that most names do; but fields that may be
-    # false positives come last
+    # If fields share bits, the one with the fewest bits stays, so that most names stay; but fields
+    # that may be false positives come last.
     for reading in sorted(
         readings, key=lambda r: (r.false_positive_probability > DOUBTED, len(r.sources))
     ):
@@ -67,7 +69,7 @@ def _reasons(readings: Sequence[Reading]) -> dict[str, str]:
 
 
 def _refusal(reading: Reading) -> str:
-    """Return why no register map can hold a field; empty if one can."""
+    """Return the reason why no register map can hold a field; "" if a map can."""
     if not reading.sources:
         return f"is always {reading.value}"
     if reading.kind == "partly inverted":
@@ -85,7 +87,7 @@ def _refusal(reading: Reading) -> str:
 
 
 def _field_rows(reading: Reading) -> list[dict[str, Any]]:
-    """Return the rows of one field, one per run of bits."""
+    """Return the rows of one field: one row for each run of bits."""
     runs = reading.runs
     split = len(runs) > 1 or runs[0][0].at > 0
     rows = []

@@ -1,4 +1,6 @@
-"""The search for a reading: the bit whose code each bit of a printed value spells."""
+"""The search for the reading of a field: for each bit of a printed value, the bit of the words
+whose code it spells.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +20,22 @@ from npulab.registers.fields import WORD_BITS
 
 @dataclass(frozen=True)
 class Codes:
-    """The bits' codes ``(calls, n)`` over the answered calls and where each bit lies.
+    """The digits of the bits' codes in the answered calls, ``(calls, n)``, and the number of each
+    bit in the words (``places``).
 
-    ``zero`` is true if the first call is that with all bits 0.
+    ``zero`` is True if the first of these calls is that with all bits 0.
     """
 
     patterns: Array
     places: Array
     zero: bool
-    books: dict[bytes, dict[bytes, int | None]] = field(default_factory=dict)  # by the calls used
+    # for each choice of calls: the number of the bit by its code
+    books: dict[bytes, dict[bytes, int | None]] = field(default_factory=dict)
 
     def spelled(self, columns: Array, used: Array) -> list[int | None]:
-        """Return the bit whose code each column ``(calls, m)`` is, None for none or several;
-        ``used`` are the calls ``(calls,) bool`` to look at."""
+        """Return, for each column ``(calls, m)``, the bit whose code it is in the calls ``used
+        (calls,) bool``; None if it is the code of no bit, or of several.
+        """
         key = used.tobytes()
         if key not in self.books:
             book: dict[bytes, int | None] = {}
@@ -45,20 +50,23 @@ class Codes:
         return list(map(self.books[key].get, codes))
 
     def bits(self, call: int) -> Array:
-        """Return the bits of a call, 0 for those that were kept."""
+        """Return all bits of a call, up to the last free one; bits that were held are 0."""
         size = int(self.places[-1]) + 1
         out = np.zeros(size, np.uint8)
         out[self.places] = self.patterns[call]
         return out
 
     def false_positive_probability(self, bits: int, calls: int) -> float:
-        """Return the chance that XORs read as copies of so many bits: an odd XOR agrees by itself
-        in the two calls with all bits alike, and in the parity of its ones."""
+        """Return an upper bound for the chance that XORs look like copies of so many bits. A few of
+        the calls do not count: an XOR of an odd number of bits agrees with a bit anyway in the
+        two calls with all bits alike, and in the parity of its ones.
+        """
         return min(1.0, math.ldexp(len(self.places), 3 - calls)) ** bits
 
     def gate(self, values: Sequence[Any]) -> str:
-        """Return the bit without which nothing changes, as the end of a sentence; empty if none or
-        several would do."""
+        """Return the bit that must have one state for the values to change at all, as the end of a
+        sentence; "" if there is no such bit, or several.
+        """
         found = []
         for closed in (0, 1):
             asleep = np.flatnonzero(np.all(self.patterns == closed, axis=1))
@@ -77,7 +85,9 @@ class Codes:
 
     @cached_property
     def opens(self) -> tuple[Array, Array]:
-        """The calls, packed, in which each bit is 1, and in which it is 0."""
+        """For each bit, the calls in which it is 1, and the calls in which it is 0, as packed
+        masks.
+        """
         return np.packbits(self.patterns.T, axis=1), np.packbits(1 - self.patterns.T, axis=1)
 
 
@@ -89,8 +99,10 @@ def _columns_as_bytes(columns: Array) -> list[bytes]:
 
 
 class _View(NamedTuple):
-    """The values of all calls as whole numbers that may be copies of bits: the reading without its
-    sources, a number a call, and the calls ``(calls,) bool`` in which it is known."""
+    """The values of all calls as whole numbers whose bits may be copies: a reading that still lacks
+    its sources, one number for each call, and a mask ``(calls,) bool`` of the calls in which the
+    number is known.
+    """
 
     reading: Reading
     ints: Sequence[int]
@@ -98,7 +110,9 @@ class _View(NamedTuple):
 
 
 def read_field(name: str, values: Sequence[Any], codes: Codes) -> Reading | str:
-    """Return how the values of all calls follow from the bits, or why that cannot be said."""
+    """Return the reading of a field from its values in all calls, or the reason as a text if there
+    is none.
+    """
     absent = sum(value is NOTHING for value in values)
     if absent:
         return f"printed in {len(values) - absent} of {len(values)} calls"
@@ -119,8 +133,8 @@ def read_field(name: str, values: Sequence[Any], codes: Codes) -> Reading | str:
         if not all(same(found.predict(codes.bits(n)), values[n]) for n in unknown):
             reasons.append("prints nan where its bits are a number")
             continue
-        # the fewest bits say it best; then one kind of bit, and no fixed bits or signs that only an
-        # offset makes
+        # prefer the reading with the fewest bits, then one without mixed inversions, then one
+        # without fixed bits or signs that only an offset explains
         odd = bool(found.offset) and (found.signed or not view.reading.offset)
         cost = (len(found.sources), len(found.inversions), int(odd))
         if best is None or cost < least:
@@ -162,14 +176,14 @@ def _read_text(name: str, values: Sequence[Any], codes: Codes) -> Reading | str:
     every = np.ones(len(values), bool)
     found = _copies(_View(reading, numbers, every), codes)
     if isinstance(found, Reading) and True in found.inversions:
-        # without the call of all zeros the first text may be that of a 1
+        # if the call of all zeros was lost, the first text may be that of a 1
         source = found.sources[0]._replace(at=0, inverted=False)
         return replace(found, names=found.names[::-1], sources=(source,))
     return found
 
 
 def _views(name: str, values: Sequence[Any], zero: bool) -> Iterator[_View]:
-    """Yield the views of numbers: whole, as float32 patterns, as fixed point."""
+    """Yield the views of a field of numbers: whole numbers, float32 patterns, fixed point."""
     every = np.ones(len(values), bool)
     if all(isinstance(value, int) for value in values):
         whole = _View(Reading(name, ()), values, every)
@@ -183,7 +197,8 @@ def _views(name: str, values: Sequence[Any], zero: bool) -> Iterator[_View]:
     known = ~np.isnan(floats)
     plain = floats.tolist()
     if all(plain[n] == values[n] for n in np.flatnonzero(known).tolist()):
-        # a nan may have lost its bits on the way here; float32 itself keeps them
+        # a nan that is no float32 may have lost its bits when it was converted, so they are not
+        # known
         known |= np.array([isinstance(value, np.float32) for value in values])
         patterns = np.where(known, floats.view(np.uint32), 0).tolist()
         yield _View(Reading(name, (), f32=True), patterns, known)
@@ -199,13 +214,14 @@ def _views(name: str, values: Sequence[Any], zero: bool) -> Iterator[_View]:
 
 
 def _steps(view: _View, zero: bool) -> Iterator[_View]:
-    """Yield the numbers as they are, and as steps up and down from the first, which is that of all
-    bits 0 if ``zero``."""
+    """Yield the view unchanged, and, if ``zero``, two views of its numbers as multiples of a step,
+    up and down from the number of the first call, which has all bits 0.
+    """
     yield view
     if not zero:
         return
     first = view.ints[0]
-    # whole numbers of Python, which do not overflow
+    # an array of Python's int, which does not overflow
     steps = np.array(view.ints, object) - first
     factor = math.gcd(*steps)
     if factor:
@@ -216,7 +232,9 @@ def _steps(view: _View, zero: bool) -> Iterator[_View]:
 
 
 def _copies(view: _View, codes: Codes) -> Reading | str:
-    """Return the reading with its sources, or how many bits of the numbers copy no single bit."""
+    """Return the reading of a view with its sources; if bits of its numbers copy no single bit, a
+    text with their number.
+    """
     reading = view.reading
     columns = _bit_columns(view.ints)
     ones = columns[view.known].sum(0)
@@ -225,7 +243,7 @@ def _copies(view: _View, codes: Codes) -> Reading | str:
     varying = columns[:, varies]
     copied = codes.spelled(varying, view.known)
     inverted = codes.spelled(1 - varying, view.known)
-    # zeros below a plain whole number are a part of its factor
+    # low bits that are always 0 in whole numbers become a part of the factor
     whole = not (reading.f32 or reading.right_shift or reading.names)
     low = 0
     sources: list[BitSource] = []
@@ -261,13 +279,15 @@ def _copies(view: _View, codes: Codes) -> Reading | str:
 
 
 def _bit_columns(ints: Sequence[int]) -> Array:
-    """Return the bits of numbers in two's complement, ``(calls, width)``, as wide as they need."""
+    """Return the bits of numbers in two's complement, ``(calls, width)``, bit 0 first; the width is
+    the least that holds all numbers.
+    """
     longest = max(map(int.bit_length, ints))
     size = longest // 8 + 1
     data = b"".join(value.to_bytes(size, "little", signed=True) for value in ints)
     rows = np.frombuffer(data, np.uint8).reshape(len(ints), size)
     columns = np.unpackbits(rows, axis=1, bitorder="little")
-    # two's complement repeats its highest bit
+    # the bits above the width of all numbers only repeat the sign
     differs = np.any(columns != columns[:, -1:], axis=0)
     own = np.flatnonzero(differs)
     width = int(own.max(initial=-1)) + 1
