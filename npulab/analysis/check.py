@@ -281,7 +281,7 @@ def _with_reasons(result: Comparison, reasons: Sequence[str]) -> Comparison:
         wrong.append("words")
     if result.coefficients is False and not result.refused:
         wrong.append("coefficients")
-    encoded = [f"{what} encode to others than were recorded" for what in wrong]
+    encoded = [f"{what} encode to other bytes than were recorded" for what in wrong]
     if (encoded or result.refused) and result.verdict != NOT_EXECUTED:
         result = replace(result, verdict="differs")
     if result.verdict == "equal" and result.left:
@@ -982,12 +982,12 @@ def _diff_sweeps(a: Sweep, b: Sweep, never: bool) -> pd.DataFrame:
     for what in ("target", "block"):
         names = sorted({getattr(side, what) for side in (a, b)} - {""})
         if len(names) > 1:
-            raise ValueError(f"diff: got {what}s {', '.join(names)}, allowed is one")
+            raise ValueError(f"diff: got {what}s {', '.join(names)}, allowed is one {what}")
     width, other = a.words.shape[1], b.words.shape[1]
     if width != other or not len(a) or not len(b):
         raise ValueError(
-            f"diff: got {len(a)} captures of {width} words and {len(b)} of {other}, allowed are "
-            "some on each side, of one length"
+            f"diff: got {len(a)} captures of {width} words and {len(b)} of {other}, allowed is "
+            "at least one on each side, with equally many words"
         )
     paired = len(a) == len(b) and a.parameters.equals(b.parameters)
     mine, theirs = _fields_of_sweep(a, b), _fields_of_sweep(b, a)

@@ -110,7 +110,9 @@ def _lifted_bytes(of: Target, capture: Capture, data: Array) -> Array:
     ``data``."""
     lifted = of.lift(replace(capture, buffers={**capture.buffers, OUTPUT: data.tobytes()})).output
     if lifted is None:
-        raise ValueError(f"capture {capture.name}: got no output, allowed is one as before")
+        raise ValueError(
+            f"capture {capture.name}: got a layer without an output, allowed is one with an output"
+        )
     return np.frombuffer(np.ascontiguousarray(lifted).tobytes(), np.uint8)
 
 

@@ -73,7 +73,9 @@ def correlate(
         count = words.shape[1]
         if len(registers) != count:
             got = f"a map of {len(registers)} words"
-            raise ValueError(f"registers: got {got}, allowed is {count} as in the words")
+            raise ValueError(
+                f"registers: got {got}, allowed is a map of {count} words, as the captures have"
+            )
         fields = list(registers)
         names = [registers.key(item) for item in fields]
     rows = []
@@ -189,7 +191,7 @@ def best_related(bit: Any, parameters: Any, n: int = 3) -> Any:
         raise ValueError(f"bit: got shape {bits.shape}, allowed is (N,) or (N, K) of 0 and 1")
     wrong = bits[(bits != 0) & (bits != 1)]
     if wrong.size:
-        raise ValueError(f"bit: got {wrong[0]}, allowed is 0 and 1")
+        raise ValueError(f"bit: got {wrong[0]}, allowed are 0 and 1")
     codes = bits.reshape(len(bits), -1).astype(np.intp)
     found = _best(codes, parameters, n, 2)
     if bits.ndim == 2:
@@ -259,7 +261,7 @@ def _column(name: str, values: Any, rows: int) -> Array:
     column = np.asarray(values)
     if column.shape != (rows,):
         got = f"shape {column.shape} in {name!r}"
-        raise ValueError(f"parameters: got {got}, allowed is ({rows},) as of the captures")
+        raise ValueError(f"parameters: got {got}, allowed is ({rows},), a value for each capture")
     if column.dtype.kind in "biu":
         return column.astype(np.int64)
     dtype: type = str

@@ -64,7 +64,7 @@ def ignored_fields(
         not callable(progress),
         "ignored_fields: progress",
         shortly(progress),
-        "is a function that is given the fields and gives them one by one",
+        "is a function that is given the fields and yields them one by one",
         TypeError,
     )
     of = target(capture.target)

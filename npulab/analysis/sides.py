@@ -54,7 +54,7 @@ def _sides_of_one(path: SidePath, tasks: bool) -> tuple[Capture, Capture]:
         return captures[0], captures[0]
     if len(captures) != 2:
         raise ValueError(
-            f"{path}: holds {plural(len(captures), 'capture')}, allowed without B is two"
+            f"{path}: got {plural(len(captures), 'capture')}, allowed without B are two"
         )
     return captures[0], captures[1]
 

@@ -68,8 +68,8 @@ class Flat:
             if at is not None:
                 where = f" at offset {at}"
             raise ValueError(
-                f"{what}: got the same bytes again and again{where}, allowed is what takes "
-                f"{self.most} bytes of memory in all"
+                f"{what}: got the same bytes again and again{where}, allowed are values "
+                f"that take {self.most} bytes of memory in all"
             )
 
     def number(self, kind: str, at: int, what: str) -> Any:

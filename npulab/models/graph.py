@@ -101,8 +101,8 @@ class Graph:
         packed = dtype in PACKED
         if not raw or len(raw) != wanted.memory or (dtype in BITS and not packed):
             raise ValueError(
-                f"{wanted.name}: got {len(raw)} bytes, allowed is a constant of {wanted.memory}, "
-                f"{dtype} {list(shape)}"
+                f"{wanted.name}: got {len(raw)} bytes, allowed is a constant of "
+                f"{wanted.memory} bytes, {dtype} {list(shape)}"
             )
         if packed:
             return packed_codes(math.prod(shape), dtype).unpack(raw).reshape(shape)

@@ -190,7 +190,9 @@ def model_memory(
     width below 1, tensors of 2**62 bytes or more, and a packed size that is not a number of bytes.
     """
     if not isinstance(model, Graph):
-        raise ValueError(f"model: got {type(model).__name__}, allowed is what read_model gives")
+        raise ValueError(
+            f"model: got {type(model).__name__}, allowed is a Model, as read_model gives"
+        )
     _refuse_options(planner, align, widest, packs)
     size = [len(model.buffers[tensor.buffer]) or tensor.memory for tensor in model.tensors]
     if sum(size) + len(size) * align >= MOST_BYTES:
@@ -347,7 +349,9 @@ def _size_in_bytes(size: Any, where: str) -> int:
     except (AttributeError, TypeError):
         whole = -1
     if not 0 <= whole < MOST_BYTES:
-        raise ValueError(f"packed: got {size!r} for {where}, allowed are whole bytes from 0")
+        raise ValueError(
+            f"packed: got {size!r} for {where}, allowed is a whole number of bytes, not negative"
+        )
     return whole
 
 

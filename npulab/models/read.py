@@ -139,14 +139,14 @@ class Model(Graph):
         for tensor in taken:
             if tensor not in given:
                 raise ValueError(
-                    f"{self.tensors[tensor].name}: is given by no layer, allowed is the model's "
-                    "input or what a layer gives"
+                    f"{self.tensors[tensor].name}: got a tensor that no layer gives, allowed is "
+                    "the model's input or an output of a layer"
                 )
         missing = [self.tensors[tensor].name for tensor in ends if tensor not in made]
         if not layers:
             missing.append("of no layer")
         if missing:
-            raise ValueError(f"model: got output {missing[0]}, allowed is what a layer gives")
+            raise ValueError(f"model: got output {missing[0]}, allowed is an output of a layer")
         sources = [tuple(map(given.__getitem__, found.sources)) for found in layers]
         return Network(
             tuple(found.layer for found in layers),
@@ -515,11 +515,13 @@ class _LayerParts:
         least = lowest(self.graph.tensors[x].dtype)
         if name == "PADV2" and self.graph.data(_at(made.inputs, 2)).ravel().tolist() != [least]:
             raise ValueError(
-                f"{name}: got another border, allowed is {least}, which no maximum takes"
+                f"{name}: got a border of other values, allowed is {least}, which never wins a "
+                "maximum"
             )
         if sides.shape != (4, 2) or np.any(sides < 0) or np.any(sides[[0, 3]]):
             raise ValueError(
-                f"{name}: got {sides.tolist()}, allowed are rows and columns, none negative"
+                f"{name}: got {sides.tolist()}, allowed are numbers of rows and columns, none "
+                "negative"
             )
         return made.inputs[0], sides[1:3].astype(int)
 
@@ -570,7 +572,9 @@ class _LayerParts:
 
 def _at(tensors: Sequence[int], place: int) -> int:
     if place >= len(tensors) or tensors[place] < 0:
-        raise ValueError(f"tensors: got {list(tensors)}, allowed is one at place {place}")
+        raise ValueError(
+            f"tensors: got {list(tensors)}, allowed is a list with a tensor at index {place}"
+        )
     return tensors[place]
 
 

@@ -437,7 +437,7 @@ def _border(draft: _Draft, layer: Conv2D | Pool2D, x: int) -> int:
         return x
     if layer.op == "average_pool":
         raise ValueError(
-            f'padding: got {layer.padding}, allowed in a .tflite for an average is "same" or '
+            f'padding: got {layer.padding}, allowed in a .tflite for average pooling is "same" or '
             '"valid": the border that an operator adds would count'
         )
     like = draft.tensors[x]

@@ -678,7 +678,7 @@ def test_a_run_of_real_numbers_is_told_from_its_model_by_them() -> None:
     assert runs._unlike({}, {}, layer, layer) == []
     other = npulab.Conv2D(weights / 2, [0.25, 0.75], (2, 2, 2), activation="relu")
     assert runs._unlike({}, {}, other, layer) == [
-        "4 of 4 weights",
-        "1 of 2 biases",
+        "4 of 4 weights differ",
+        "1 of 2 biases differ",
         "its outputs are within (0.0, inf), the model's (-inf, inf)",
     ]

@@ -368,7 +368,7 @@ def test_words_that_do_not_encode_again_differ(monkeypatch: pytest.MonkeyPatch) 
         0,
         3456,
     )
-    assert found.reason == "coefficients encode to others than were recorded"
+    assert found.reason == "coefficients encode to other bytes than were recorded"
 
 
 def test_the_rest_of_a_page_is_no_output_and_junk_is_said(

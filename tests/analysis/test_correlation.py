@@ -162,7 +162,8 @@ def test_fields_of_a_map_are_taken_as_meant() -> None:
     assert (table.loc["rest", ["pearson", "spearman", "mutual_information"]] == 0).all(axis=None)
     assert not table.loc["rest", "law"].any(), "a constant is no hit"
     with pytest.raises(
-        ValueError, match="registers: got a map of 3 words, allowed is 2 as in the words"
+        ValueError,
+        match="registers: got a map of 3 words, allowed is a map of 2 words, as the captures have",
     ):
         correlate(words[:, :2], frame, registers)
 
@@ -322,7 +323,7 @@ def test_flips() -> None:
         (
             [[1], [3]],
             {"a": [1, 2, 3]},
-            "parameters: got shape .* in 'a', allowed is .2,. as of the captures",
+            "parameters: got shape .* in 'a', allowed is .2,., a value for each capture",
         ),
         ([[1], [3]], {}, "parameters: got no columns"),
         ([[1], [3]], None, "parameters: got NoneType, allowed is a DataFrame or a mapping"),
@@ -337,7 +338,7 @@ def test_bad_input_is_refused_in_a_sentence(words: Any, parameters: Any, sentenc
 @pytest.mark.parametrize(
     ("bit", "n", "sentence"),
     [
-        ([0, 2], 3, "bit: got 2, allowed is 0 and 1"),
+        ([0, 2], 3, "bit: got 2, allowed are 0 and 1"),
         ([[[0]]], 3, "bit: got shape"),
         ([0, 1], 0, "n: got 0"),
         ([0], 3, "got 1 capture, allowed"),

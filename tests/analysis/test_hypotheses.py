@@ -620,4 +620,4 @@ def test_small_and_constant_outputs_are_not_fitted() -> None:
     assert len(few) > 20
     assert summary_lines(few.assign(equal=few.index == 1, mismatches=(few.index != 1) * 3))[
         0
-    ].endswith("; 3 outputs are few to tell")
+    ].endswith("; 3 outputs are too few to be sure")

@@ -277,11 +277,11 @@ def test_what_a_field_is(printed: Any, bits: str, kind: str, value: str | None) 
         ),
         (lambda w: cut(w, 4, 1) ^ cut(w, 5, 1), "1 of its 1 bits that change copy no single bit"),
         (lambda w: cut(w, 4, 8) * 7 % 256, "7 of its 8 bits that change copy no single bit"),
-        (lambda w: "abcd"[cut(w, 4, 2)], "prints 4 texts, as "),
-        (lambda w: None, "prints NoneType, as None"),
-        (lambda w: [1, 2], "prints list, as [1, 2]"),
-        (lambda w: np.arange(3), "prints ndarray, as array([0, 1, 2])"),
-        (lambda w: "n/a" if w[0] & 1 else 7, "prints numbers and texts, as 'n/a'"),
+        (lambda w: "abcd"[cut(w, 4, 2)], "prints 4 texts, such as "),
+        (lambda w: None, "prints a value of type NoneType, such as None"),
+        (lambda w: [1, 2], "prints a value of type list, such as [1, 2]"),
+        (lambda w: np.arange(3), "prints a value of type ndarray, such as array([0, 1, 2])"),
+        (lambda w: "n/a" if w[0] & 1 else 7, "prints both numbers and texts, such as 'n/a'"),
         (lambda w: float("nan") if w[0] & 1 else 0.0, "prints nan where its bits are a number"),
         (lambda w: float("nan"), "always prints nan"),
         (lambda w: float("inf") if w[0] & 1 else 2.5e300, "prints numbers that are neither"),
@@ -355,7 +355,7 @@ def test_a_base_and_kept_bits_open_gates_and_satisfy_a_decoder() -> None:
     with pytest.raises(
         ValueError,
         match=r"^decode: got an error in 1[123] of 13 calls, first all zeros: ValueError: "
-        r"bad magic at byte 7; allowed are 3, and base and keep hold the bits that it asks for$",
+        r"bad magic at byte 7; allowed are errors in 3 calls; base and keep can hold bits that it needs$",
     ):
         probe_layout(variants, 2)
     magic = np.array([0, 0x5A000000], np.uint32)
@@ -520,10 +520,13 @@ def test_it_shows_itself() -> None:
         ({"base": [1]}, r"base: got int64 of shape \(1,\), allowed is uint32 of shape \(2,\)"),
         ({"base": [1, -1]}, r"base: got int64 of shape \(2,\), allowed is uint32"),
         ({"keep": [1.0, 2.0]}, r"keep: got float64 of shape"),
-        ({"keep": [2**32 - 1] * 2}, "keep: got all 64 bits, allowed is to leave at least one"),
+        (
+            {"keep": [2**32 - 1] * 2},
+            "keep: got a mask of all 64 bits, allowed is a mask that leaves one out",
+        ),
         (
             {"decode": lambda words: [1]},
-            "decode: got list in the call 'all zeros', allowed is values by name",
+            "decode: got list in the call 'all zeros', allowed is a mapping of values by name",
         ),
     ],
 )

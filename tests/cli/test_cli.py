@@ -127,7 +127,7 @@ def test_both_outputs_are_shown_where_they_differ(run: Any, tmp_path: Path) -> N
     planted(tmp_path, two=output)
     _, lines, _ = run("check", tmp_path, "--explain")
     at = lines.index(
-        "  outputs 870 to 901 of 1200, by row, column, channel; 1 difference behind them"
+        "  outputs 870 to 901 of 1200, by row, column, channel; 1 difference after them"
     )
     assert lines[at - 1].endswith("predicted 123, captured 122; 2 of 1200 differ, largest 4")
     predicted, captured, marks = lines[at + 1 : at + 4]
@@ -326,7 +326,7 @@ def test_dump_of_two_sides_is_diffed_alone(run: Any, dump: Path) -> None:
         (["check", "nowhere"], "nowhere: there is no such file or folder"),
         (["check", MESA, "--jobs", "0"], "--jobs: got 0, allowed is at least 1"),
         (["check", MESA, "--chip", "x"], "chip: got 'x', target vivante knows vipnano-qi-a311d"),
-        (["diff", MESA], "holds 1 capture, allowed without B is two"),
+        (["diff", MESA], "got 1 capture, allowed without B are two"),
         (
             ["import", MESA, "/tmp", "--name", "a/b"],
             "--name: got 'a/b', allowed is a plain folder name",

@@ -395,11 +395,11 @@ def test_place_by_hand() -> None:
         ({"packs": ("ADD",)}, "packs: got 'ADD', allowed is FULLY_CONNECTED, CONV_2D"),
         (
             {"packed": lambda rows, columns: -1},
-            "packed: got -1 for 10 columns of 8192 rows (operator 3, FULLY_CONNECTED), allowed are whole bytes from 0",
+            "packed: got -1 for 10 columns of 8192 rows (operator 3, FULLY_CONNECTED), allowed is a whole number of bytes, not negative",
         ),
         (
             {"packed": lambda rows, columns: 0.5},
-            "packed: got 0.5 for 10 columns of 8192 rows (operator 3, FULLY_CONNECTED), allowed are whole bytes from 0",
+            "packed: got 0.5 for 10 columns of 8192 rows (operator 3, FULLY_CONNECTED), allowed is a whole number of bytes, not negative",
         ),
     ],
 )
@@ -470,5 +470,7 @@ def test_picture_of_many() -> None:
 
 
 def test_what_is_no_model() -> None:
-    with pytest.raises(ValueError, match=r"model: got str, allowed is what read_model gives$"):
+    with pytest.raises(
+        ValueError, match=r"model: got str, allowed is a Model, as read_model gives$"
+    ):
         npulab.models.model_memory("m.tflite")  # type: ignore[arg-type]

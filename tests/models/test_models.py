@@ -409,7 +409,7 @@ def test_listing_ends_with_counts_and_memory() -> None:
         ),
         (
             Pool2D("average", (2, 2), (4, 4, 1), padding=((1, 1), (0, 0))),
-            'padding: got ((1, 1), (0, 0)), allowed in a .tflite for an average is "same" or "valid": the border that an operator adds would count',
+            'padding: got ((1, 1), (0, 0)), allowed in a .tflite for average pooling is "same" or "valid": the border that an operator adds would count',
         ),
     ],
 )
@@ -440,7 +440,7 @@ def test_what_is_no_layer_is_refused() -> None:
         ),
         (
             {"operators": (replace(conv, inputs=(0, -1)),)},
-            "operator 0, CONV_2D: tensors: got [0, -1], allowed is one at place 1",
+            "operator 0, CONV_2D: tensors: got [0, -1], allowed is a list with a tensor at index 1",
         ),
         (
             {"tensors": (*model.tensors[:3], replace(model.tensors[3], shape=(1, 5, 5, 2)))},
@@ -458,7 +458,7 @@ def test_what_is_no_layer_is_refused() -> None:
         ),
         (
             {"buffers": (b"", b"short", *model.buffers[2:])},
-            "operator 0, CONV_2D: weights: got 5 bytes, allowed is a constant of 18, int8 [2, 3, 3, 1]",
+            "operator 0, CONV_2D: weights: got 5 bytes, allowed is a constant of 18 bytes, int8 [2, 3, 3, 1]",
         ),
     ]
     for changes, words in cases:
@@ -470,7 +470,7 @@ def test_what_is_no_layer_is_refused() -> None:
         assert str(caught.value) == words
     assert len(read_model(single_op_model(Add((2, 2, 1)))).network.input_shapes) == 2
     with pytest.raises(
-        ValueError, match=r"^model: got output input, allowed is what a layer gives"
+        ValueError, match=r"^model: got output input, allowed is an output of a layer"
     ):
         read_model(pack(changed(outputs=(0,)))).network  # noqa: B018
 
@@ -759,7 +759,7 @@ def test_tables_that_share_their_bytes_are_no_trap() -> None:
     builder.Finish(place, b"TFL3")
     with pytest.raises(
         ValueError,
-        match=r"^Tensor, name: got the same bytes again and again at offset \d+, allowed is what takes \d+ bytes of memory in all$",
+        match=r"^Tensor, name: got the same bytes again and again at offset \d+, allowed are values that take \d+ bytes of memory in all$",
     ):
         read_model(bytes(builder.Output()))
 

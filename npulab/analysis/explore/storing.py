@@ -165,8 +165,8 @@ def _refuse_others(folder: Path, torn: bytes, head: bytes) -> None:
     """
     if not head.startswith(torn):
         raise ValueError(
-            f"{folder / NAME}: got {len(torn)} bytes without a whole line, allowed is what an "
-            "exploration wrote; give another folder"
+            f"{folder / NAME}: got a file without one whole line ({len(torn)} bytes), allowed is "
+            "a file that an exploration wrote; give another folder"
         )
     captures = folder / CAPTURES
     if captures.exists() and (not captures.is_dir() or any(captures.iterdir())):
@@ -245,11 +245,11 @@ def _entry(path: Path, number: int, line: bytes) -> dict[str, Any]:
         entry = json.loads(text)
     except (ValueError, RecursionError):
         raise ValueError(
-            f"{path}, line {number}: got a line with a wrong checksum, allowed is what an "
-            "exploration wrote"
+            f"{path}, line {number}: got a line with a wrong checksum, allowed is a line as "
+            "an exploration wrote it"
         ) from None
     if not isinstance(entry, dict):
-        raise ValueError(f"{path}, line {number}: got {str(entry)[:60]}, allowed is an object")
+        raise ValueError(f"{path}, line {number}: got {str(entry)[:60]}, allowed is a JSON object")
     return entry
 
 
@@ -263,6 +263,6 @@ def _kept(path: Path, number: int, entry: Mapping[str, Any]) -> Kept:
         return Kept(**{name: entry[name] for name in STORED}, words=words)
     except (KeyError, TypeError, ValueError):
         raise ValueError(
-            f"{path}, line {number}: got {str(dict(entry))[:60]}, allowed is an answer as an "
-            "exploration wrote it"
+            f"{path}, line {number}: got {str(dict(entry))[:60]}, allowed is a JSON object of an "
+            "answer, as an exploration wrote it"
         ) from None

@@ -87,7 +87,7 @@ def hypotheses(
         output.dtype != x.dtype or output.size == 0,
         "output",
         f"shape {output.shape} {output.dtype}",
-        f"is {x.dtype} as the input is, at least one",
+        f"is {x.dtype}, as the input is, with at least one output",
     )
     start = Hypothesis(layer, x, rule)
     rows = []
@@ -133,7 +133,7 @@ def summary_lines(frame: pd.DataFrame) -> list[str]:
         return [f"equal with: {present.change} (0 of {size} differ)"]
     few = ""
     if size < ENOUGH:
-        few = f"; {size} outputs are few to tell"
+        few = f"; {size} outputs are too few to be sure"
     lines = []
     for _, group in rest[rest.equal].groupby("kind", sort=False):
         changes = " or ".join(group.change)

@@ -411,7 +411,7 @@ class _Inference:
         decides, verdict, reason = _verdict(result, moves, unlike)
         if rivals:
             others = ", ".join(map(str, rivals))
-            rival = f"{_many('operator', len(rivals))} {others} would do as well"
+            rival = f"{_many('operator', len(rivals))} {others} would fit as well"
             reason = "; ".join(filter(None, [reason, rival]))
         name = self.wanted.graph.operators[number].name
         return OperatorCheck(
@@ -518,12 +518,12 @@ def _verdict(
         verdict = "not covered"
     reasons = []
     if unlike:
-        reasons.append(f"the job is not the operator: {', '.join(unlike)}")
+        reasons.append(f"the job differs from the operator: {', '.join(unlike)}")
     if not sound:
         what = "words"
         if result.words:
             what = "coefficients"
-        reasons.append(f"{what} do not encode to what was recorded")
+        reasons.append(f"{what} differ from those recorded once they are decoded and encoded again")
     wrong = []
     unseen = []
     for move in moves:
@@ -571,13 +571,13 @@ def _unlike(outline: Outline, wanted: Outline, lifted: Any, layer: Layer) -> lis
             planes = mine.transpose(0, 3, 1, 2)
             wrong = min(wrong, np.count_nonzero(planes.ravel() != theirs.ravel()))
         if wrong:
-            reasons.append(f"{wrong} of {theirs.size} weights")
+            reasons.append(f"{wrong} of {theirs.size} weights differ")
     elif not any(reason.startswith("outputs") for reason in reasons):
         reasons.append(f"it has {mine.size} weights, the model {theirs.size}")
     if lifted.bias.size == layer.bias.size:
         wrong = np.count_nonzero(lifted.bias != layer.bias)
         if wrong:
-            reasons.append(f"{wrong} of {layer.bias.size} biases")
+            reasons.append(f"{wrong} of {layer.bias.size} biases differ")
     mine_range, their_range = _output_range(lifted), _output_range(layer)
     if mine_range != their_range:
         reasons.append(f"its outputs are within {mine_range}, the model's {their_range}")

@@ -185,7 +185,7 @@ def window(predicted: Array, captured: Array) -> list[str]:
     title = f"outputs {start} to {end - 1} of {total}, by row, column, channel"
     more = int(wrong[end:].sum())
     if more:
-        title += f"; {plural(more, 'difference')} behind them"
+        title += f"; {plural(more, 'difference')} after them"
     return [
         title,
         f"predicted {_codes_in_hex(predicted.ravel()[start:end])}",

@@ -100,7 +100,8 @@ def held_bits(words: int, base: Any, keep: Any) -> HeldBits:
     held = HeldBits(checked_words(base, words, "base"), checked_words(keep, words, "keep"))
     if not len(held.free):
         raise ValueError(
-            f"keep: got all {WORD_BITS * words} bits, allowed is to leave at least one"
+            f"keep: got a mask of all {WORD_BITS * words} bits, allowed is a mask that leaves one "
+            "out"
         )
     return held
 
@@ -131,7 +132,7 @@ def probed_with(
         call, error = raised[0]
         raise ValueError(
             f"decode: got an error in {len(raised)} of {len(names)} calls, first {call}: {error}; "
-            f"allowed are {most}, and base and keep hold the bits that it asks for"
+            f"allowed are errors in {most} calls; base and keep can hold bits that it needs"
         )
     codes = Codes(patterns[[*answers]], held.free, zero=0 in answers)
     fields: dict[str, None] = {}

@@ -61,8 +61,8 @@ def ask(
             continue
         if not isinstance(answer, Mapping):
             raise ValueError(
-                f"decode: got {type(answer).__name__} in the call {name!r}, allowed is values by "
-                "name"
+                f"decode: got {type(answer).__name__} in the call {name!r}, allowed is a "
+                "mapping of values by name"
             )
         answers[row] = {str(field): _plain_value(value) for field, value in answer.items()}
     return answers, raised

@@ -75,10 +75,10 @@ def _refusal(reading: Reading) -> str:
     if reading.kind == "partly inverted":
         return "is partly inverted"
     if len(reading.source_bits) < len(reading.sources):
-        return "has a bit twice"
+        return "copies a bit of the words twice"
     width = reading.sources[-1].at + 1
     if width > 2 * WORD_BITS:
-        return f"has {width} bits, a map holds {2 * WORD_BITS}"
+        return f"has {width} bits, a field of a map at most {2 * WORD_BITS}"
     try:
         Meaning.parse(str(reading.meaning)).refuse_width(width)
     except ValueError as error:

@@ -151,7 +151,7 @@ def _constant(name: str, value: Any) -> Reading | str:
     if isinstance(value, str):
         return Reading(name, (), names=(value,))
     if isinstance(value, Other):
-        return f"prints {value.kind}, as {value.text}"
+        return f"prints a value of type {value.kind}, such as {value.text}"
     if not math.isfinite(value):
         return f"always prints {short(value)}"
     number, divisor = value.as_integer_ratio()
@@ -164,13 +164,13 @@ def _read_text(name: str, values: Sequence[Any], codes: Codes) -> Reading | str:
     texts = []
     for value in kinds:
         if isinstance(value, Other):
-            return f"prints {value.kind}, as {value.text}"
+            return f"prints a value of type {value.kind}, such as {value.text}"
         if isinstance(value, str):
             texts.append(value)
     if len(texts) < len(kinds):
-        return f"prints numbers and texts, as {short(texts[0])}"
+        return f"prints both numbers and texts, such as {short(texts[0])}"
     if len(kinds) > 2:
-        return f"prints {len(kinds)} texts, as {short(kinds[1])}"
+        return f"prints {len(kinds)} texts, such as {short(kinds[1])}"
     reading = Reading(name, (), names=tuple(kinds))
     numbers = list(map(kinds.index, values))
     every = np.ones(len(values), bool)

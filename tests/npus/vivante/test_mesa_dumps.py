@@ -552,7 +552,10 @@ def test_a_job_that_says_otherwise_than_the_model(tmp_path: Path) -> None:
         tmp_path, [layers[0], replace(layers[1], weights=weights, bias=bias), layers[2]]
     )
     assert found.first is found.operators[1]
-    assert found.first.reason == "the job is not the operator: 1 of 432 weights, 1 of 8 biases"
+    assert (
+        found.first.reason
+        == "the job differs from the operator: 1 of 432 weights differ, 1 of 8 biases differ"
+    )
     other = (
         replace(layers[1], activation=None),
         replace(layers[1], output_q=QuantParams(0.025, 119)),
@@ -563,10 +566,10 @@ def test_a_job_that_says_otherwise_than_the_model(tmp_path: Path) -> None:
     )
     assert (
         first.operators[1].reason
-        == "the job is not the operator: its outputs are within (118, 255), the model's (0, 255)"
+        == "the job differs from the operator: its outputs are within (118, 255), the model's (0, 255)"
     )
     assert second.operators[1].reason.startswith(
-        "the job is not the operator: output zero point is 118, the model's 119"
+        "the job differs from the operator: output zero point is 118, the model's 119"
     )
     assert [one.verdict for one in second.operators] == ["equal", "differs", "differs"]
 
@@ -686,7 +689,7 @@ def test_twins_are_told_by_their_weights(tmp_path: Path) -> None:
     assert found.operators[0].verdict == "not run"
     same = checked(tmp_path, [layers[1], layers[1], layers[2]])
     assert [row.verdict for row in same.operators] == ["equal", "not run", "equal"]
-    assert same.operators[0].reason == "operator 1 would do as well"
+    assert same.operators[0].reason == "operator 1 would fit as well"
 
 
 def test_several_inferences_in_one_recording(tmp_path: Path, run: Any) -> None:
