@@ -54,12 +54,13 @@ if TYPE_CHECKING:
 
 Key = tuple[int, str, str, str]
 SETS = ("task", "block", "register", "field", "differs", "constant", "a", "b", "address")
-# most values of a field on a side, and most registers in an order of writes, that are shown
+# A diff shows at most so many values of a field on a side, and registers of an order of writes.
 MOST_SHOWN = 5
 # a verdict: outputs are equal, but memory may hold this one value before a job runs
 ONE_VALUE = "one value"
 NOT_EXECUTED = "not executed"  # a verdict: every output is what memory held before the job ran
-# names in place of a field, for jobs whose register writes leave the same state in another way
+# names that stand in place of a field's, if two jobs write a register unequally often, or write
+# registers in another order, and leave the same state
 WRITES, ORDER = "(writes)", "(order)"
 
 
@@ -274,8 +275,9 @@ def _stream(of: Target, capture: Capture) -> Held:
 
 
 def _with_reasons(result: Comparison, reasons: Sequence[str]) -> Comparison:
-    """Return the comparison with all its reasons as one text, and with a verdict that says no more
-    than was compared."""
+    """Return the comparison with all its reasons joined to one text, and with a verdict that claims
+    no more than was compared.
+    """
     wrong = []
     if not result.words:
         wrong.append("words")
@@ -318,7 +320,7 @@ def _not_lifted(result: Comparison, of: Target, capture: Capture, error: Excepti
 
 
 def _lifted(of: Target, capture: Capture) -> Lifted | None:
-    """Lift a capture; None if the target refuses it."""
+    """Lift a capture; return None if the target refuses it."""
     try:
         return of.lift(capture)
     except (ValueError, LookupError):
@@ -632,10 +634,11 @@ def with_outputs(
     unwritten: Sequence[Array] = (),
     zero_point: int | None = None,
 ) -> Comparison:
-    """Return the comparison with the result for two outputs of one shape, element by element.
+    """Return the comparison with the result for two outputs of one shape, compared element by
+    element.
 
-    If they are equal, the output is also compared with memory that no job wrote: with the
-    ``unwritten`` outputs, and with the ``zero_point`` if it is given.
+    If they are equal, the output is also compared with memory to which no job wrote: with each of
+    the ``unwritten`` outputs, and with the ``zero_point`` if it is given.
     """
     difference = np.abs(steps(predicted, captured))
     wrong = np.argwhere(difference)
@@ -872,7 +875,7 @@ def _pairs(
     """Yield (key, values on side a, values on side b) for each field of the captures of two sides.
 
     A field without a name is left out if its values are only 0 and "register not written", and its
-    register has named fields: these describe it already.
+    register also has named fields, which then describe it.
     """
     fields: dict[Key, Field] = {}
     named = set()
@@ -915,8 +918,9 @@ def _address(left: Seen, right: Seen) -> bool:
 
 
 def _written_differently(a: Capture, b: Capture) -> list[Difference]:
-    """Return differences between jobs of register writes that leave the same state: a register
-    written more often, or another order."""
+    """Return the differences between two jobs of register writes that leave the same state:
+    registers that one job writes more often, or another order.
+    """
     rows: list[Difference] = []
     for task, (in_a, in_b) in enumerate(zip(a.jobs, b.jobs, strict=False)):
         for job, other in zip(_with_starts(in_a), _with_starts(in_b), strict=False):

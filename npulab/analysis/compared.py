@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from npulab.captures.target import Lifted, Target
 
 OUTPUT = "output"
-STEP = "output:"  # start of a buffer's name; the number of the layer whose output it holds follows
+# start of the name of a buffer that holds a layer's output; the layer's number follows
+STEP = "output:"
 # names of buffers that hold outputs
 OF_OUTPUTS = re.compile(r"output(?:[._-]?\d+|:.*)?", re.DOTALL)
-MOST_NAMED = 4  # most numbers of tasks in a sentence
-FRESH = (0, 0xFF)  # values of the bytes in memory that nobody wrote
-# bytes; the largest alignment of tensors that is assumed, if the target states none
+MOST_NAMED = 4  # most tasks that a sentence names by number
+FRESH = (0, 0xFF)  # bytes that fill memory to which nobody wrote
+# If a target states no alignment of tensors, at most this one, in bytes, is assumed.
 MOST_ALIGNED = 64
 PAGE = 4096  # bytes; drivers allocate memory in multiples of this
 
@@ -38,7 +39,7 @@ def outputs_of(capture: Capture) -> list[str]:
 
 
 def without_outputs(capture: Capture) -> dict[str, bytes]:
-    """Return the buffers that hold no outputs, by name."""
+    """Return the buffers that hold no outputs, as a dict by name."""
     own = set(outputs_of(capture))
     return {name: data for name, data in capture.buffers.items() if name not in own}
 
@@ -106,8 +107,9 @@ def _places_read(of: Target, capture: Capture, output: Array) -> Array | None:
 
 
 def _lifted_bytes(of: Target, capture: Capture, data: Array) -> Array:
-    """Return the bytes of the output that is lifted if the buffer ``output`` holds the bytes
-    ``data``."""
+    """Return the bytes of the output that is lifted if ``data`` are the bytes of the buffer
+    ``output``; raises ValueError if no output is lifted.
+    """
     lifted = of.lift(replace(capture, buffers={**capture.buffers, OUTPUT: data.tobytes()})).output
     if lifted is None:
         raise ValueError(
@@ -117,7 +119,9 @@ def _lifted_bytes(of: Target, capture: Capture, data: Array) -> Array:
 
 
 def cut_of(of: Target, capture: Capture, lifted: Lifted) -> str:
-    """Return a sentence that the buffer ``output`` ends too early; "" if it does not."""
+    """Return a sentence that the buffer ``output`` is shorter than the job's output; "" if it is
+    not.
+    """
     data = capture.buffers.get(OUTPUT)
     if data is None or lifted.output is None:
         return ""
@@ -129,7 +133,7 @@ def cut_of(of: Target, capture: Capture, lifted: Lifted) -> str:
 
 def fill_of(of: Target, capture: Capture, lifted: Lifted) -> int:
     """Return the number of bytes inside the extent of the output that hold no element of it, if
-    they are not all the same: then something lies there that is not compared.
+    these bytes are not all the same: then they may hold data that is not compared.
 
     0 if they are all the same, or if their places are not known.
     """
@@ -153,7 +157,8 @@ def fill_of(of: Target, capture: Capture, lifted: Lifted) -> int:
 
 
 def left_of(of: Target, capture: Capture, lifted: Lifted, compared: Collection[str]) -> list[str]:
-    """Return sentences on all that was recorded, of outputs and of jobs, and is not compared.
+    """Return a sentence for each recorded output, or part of one, that is not compared, and one for
+    the jobs that are in no lifted layer.
 
     ``compared`` are the names of the buffers that are compared.
     """
@@ -206,7 +211,9 @@ def _fills_page(capture: Capture, end: int) -> bool:
 
 
 def layers_left(network: Network, numbers: Sequence[int]) -> str:
-    """Return a sentence on the outputs of a network that were not compared; "" if all were."""
+    """Return a sentence on the outputs of a network that were not compared; "" if all were
+    compared.
+    """
     absent = [str(number) for number in network.outputs if number not in numbers]
     if absent:
         return f"the network's output, of layer {' and '.join(absent)}, was not compared"
@@ -250,8 +257,9 @@ def _alike(values: Array) -> bool:
 
 
 def one_value(captured: Array, unwritten: Sequence[Array], zero_point: int | None) -> bool:
-    """True if the outputs are such as memory may hold that no job wrote: equal in every bit to one
-    of ``unwritten``, or the zero point in every element."""
+    """True if all outputs may be memory to which no job wrote: each bit is equal to that of one of
+    ``unwritten``, or every element is the zero point.
+    """
     if not captured.size:
         return False
     if zero_point is not None and np.all(captured == zero_point):

@@ -29,10 +29,10 @@ from npulab.registers.names import automatic_name
 from npulab.support.refuse import refuse_if
 from npulab.support.text import plural
 
-PER_CELL = 5  # captures for each pair of bins, on average
+PER_CELL = 5  # the average number of captures in each pair of bins; limits the number of bins
 MOST_BINS = 64
-TEXT = "U"  # kind of the columns that hold texts
-Columns = dict[str, Array]  # the values of each parameter, a row a capture
+TEXT = "U"  # numpy's kind of a column that holds texts
+Columns = dict[str, Array]  # the values of each parameter, one for each capture
 
 
 def correlate(

@@ -1,4 +1,6 @@
-"""The fields that could change without ``lift`` noticing: a target does not look at them yet."""
+"""The fields of a capture that could change without any effect on what ``lift`` returns: a target
+does not read them yet.
+"""
 
 from __future__ import annotations
 
@@ -207,7 +209,7 @@ def _with_write(job: Job, item: Field, registers: RegisterMap, raw: int) -> Job:
 
 
 def _other_values(item: Field, raw: int) -> list[int]:
-    """Return the raw values to try instead of ``raw``."""
+    """Return the raw values that are tried in place of ``raw``."""
     held = sum((2**piece.width - 1) * 2**piece.at for piece in item.pieces)
     lowest, highest = held & -held, 2 ** (held.bit_length() - 1)
     codes = [code for code, _ in item.names if not code & ~held]

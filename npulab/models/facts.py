@@ -56,8 +56,9 @@ for _row in _OPERATORS:
         _type, _, _revision = _text.partition(":")
         REVISIONS.setdefault(_row["name"], {})[_type.replace("-", " ")] = int(_revision)
 
-CUSTOM = "CUSTOM"  # the operator that has a name of its own in the file
-GREATER = 127  # the older field of an operator code, a byte, has this for every larger number
+CUSTOM = "CUSTOM"  # any operator that the format does not define; the file states its name
+# the older field for an operator's number is a byte; it holds this for all larger numbers
+GREATER = 127
 
 # Types by number from 0; circle's own types are numbered from -1 downwards. BITS has the bits of
 # 32 elements of each type that numpy does not have; some types store blocks of 32 with a scale, of
@@ -67,8 +68,9 @@ _TYPES = read_table(HERE / "types.csv")
 TYPES = tuple(row["name"] for row in _TYPES if row["form"] == "tflite")
 CIRCLE_TYPES = tuple(row["name"] for row in _TYPES if row["form"] == "circle")
 BITS = {row["name"]: int(row["bits"]) for row in _TYPES if row["bits"]}
-PACKED = ("int2", "int4", "uint4")  # codes below 8 bits, one after the other
-# names of the activations by number: in the format, and (the first of them) in npulab
+PACKED = ("int2", "int4", "uint4")  # types of fewer than 8 bits, stored without gaps
+# Names of the activations by number: ACTIVATIONS are those of the format, FUSED those of npulab,
+# which has only the first of them.
 ACTIVATIONS = ("NONE", "RELU", "RELU_N1_TO_1", "RELU6", "TANH", "SIGN_BIT")
 FUSED = (None, "relu", "relu_n1_to_1", "relu6")
 PADDINGS = ("same", "valid")

@@ -50,7 +50,8 @@ def _parse_field(text: str) -> Field:
 
 
 SCHEMA = {name: tuple(map(_parse_field, fields.split())) for name, fields in TABLES.items()}
-# the word for a type of number in method names of flatbuffers.Builder, by its letter of struct
+# By the letter of struct for a type of number: the word for this type in the names of methods of
+# flatbuffers.Builder.
 NUMBERS = {
     "b": "Int8",
     "B": "Uint8",
@@ -61,8 +62,8 @@ NUMBERS = {
     "f": "Float32",
 }
 KNOWN = OPERATORS | LISTED | TENSORS
-Fields = Mapping[str, Any]  # the fields of a table by name
-MOST_AXES = 8  # most axes of a tensor that is read
+Fields = Mapping[str, Any]  # values of a table by field name
+MOST_AXES = 8  # a tensor with more axes is refused
 # Names by number, for each form. Each of circle's own operators has two numbers: its first files
 # stored the number as a byte without a sign. The newer number comes last here, so that it is the
 # number that is written.

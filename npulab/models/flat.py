@@ -24,8 +24,8 @@ class Field(NamedTuple):
     """A field of a table; ``absent`` is the value of a field that is not stored.
 
     ``kind`` is a letter of ``struct`` (``3B``: three numbers in the table itself), ``s`` (a
-    string), the name of a table, or ``*`` (a table whose kind the caller knows); in brackets, a
-    vector of these.
+    string), the name of a table, or ``*`` (a table whose kind the caller knows). A kind in brackets
+    is a vector of that kind.
     """
 
     name: str
@@ -40,8 +40,8 @@ Schema = Mapping[str, Sequence[Field]]
 class Flat:
     """Bytes in the encoding of FlatBuffers; every read is checked to lie in the file.
 
-    A broken file can point to the same bytes again and again, which a sound file hardly does. So
-    the memory that the values take is counted, and more than a limit raises ValueError.
+    A broken file can refer to the same bytes again and again, which a valid file hardly does. So
+    the memory that the values take is counted, and ValueError is raised if it exceeds a limit.
     """
 
     def __init__(self, data: bytes, schema: Schema) -> None:

@@ -73,7 +73,7 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """The bytes of all tensors but the constants, if no two share a place."""
+        """The bytes of all tensors but the constants, if no two tensors share memory."""
         return int(self.bytes[self.offsets >= 0].sum())
 
     @property
@@ -358,7 +358,7 @@ def _size_in_bytes(size: Any, where: str) -> int:
 def _is_packed(
     model: Graph, operator: Operator, widest: int | None, packs: Collection[str]
 ) -> bool:
-    """True if the weights of an operator are packed, and the packed copy is kept."""
+    """True if the weights of an operator are constant and are packed."""
     if operator.name not in packs or len(operator.inputs) < 2 or not operator.outputs:
         return False
     if not model.filled(operator.inputs[1]):

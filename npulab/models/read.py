@@ -290,11 +290,12 @@ def _find(graph: Graph) -> tuple[list[_Found], dict[int, str]]:
 
 
 def _operations(graph: Graph, number: int) -> list[_Found]:
-    """Return a layer for each tensor that an operator without weights gives; raises ValueError if
-    it is no layer."""
+    """Return a layer for each output tensor of an operator without weights; raises ValueError if
+    the operator cannot be read as a layer.
+    """
     operator = graph.operators[number]
     wrong = min(operator.inputs, default=-1) < 0
-    refuse_if(wrong, "tensors", list(operator.inputs), "are all of its inputs")
+    refuse_if(wrong, "tensors", list(operator.inputs), "is a tensor for every input")
     constants, sources, inputs = {}, [], []
     for place, tensor in enumerate(operator.inputs):
         if graph.filled(tensor):
@@ -387,8 +388,9 @@ class _LayerParts:
         return layer, [source]
 
     def pooling(self, output: int) -> tuple[Layer, list[int], int]:
-        """Return the layer of a pooling, the tensors that it takes, and its output, which for a
-        minimum is that of the complement after the pooling."""
+        """Return the layer of a pooling, the tensors that it takes, and the tensor that it gives;
+        for a minimum pooling this is the output of the second complement.
+        """
         kind = "max"
         if self.main.name == POOLS["average"]:
             kind = "average"
@@ -441,8 +443,9 @@ class _LayerParts:
         return self.graph.tensors[tensor].shape[1:]
 
     def q(self, tensor: int, axis: int = -1) -> QuantParams:
-        """Scale and zero point of a tensor. Several scales are allowed only along ``axis``; raises
-        ValueError for others."""
+        """Scale and zero point of a tensor. Raises ValueError for several zero points, and for
+        several scales unless they lie along ``axis``.
+        """
         stored = self.graph.tensors[tensor]
         scales, zeros = stored.scale, set(stored.zero_point) or {0}
         if not scales or stored.dtype not in (*QUANTIZED, *PACKED):
@@ -492,11 +495,11 @@ class _LayerParts:
         return {"weights": weights, "bias": bias, "weight_q": q, **bits}
 
     def labelled(self, q: QuantParams) -> bool:
-        """True if the weights are int8, although the file calls them uint8, as older converters
-        did.
+        """True if uint8 is only the file's name for weights that are int8, as older converters
+        wrote it.
 
-        LiteRT reads the weights of a convolution so if they have one scale; of several scales it
-        uses only the first.
+        LiteRT reads the weights of a convolution as int8 too if they have one scale; of several
+        scales it uses only the first.
         """
         if self.graph.tensors[_at(self.main.inputs, 0)].dtype != "float32":
             return False

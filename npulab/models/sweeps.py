@@ -27,7 +27,7 @@ from npulab.support.late import pd
 from npulab.support.refuse import refuse_if
 from npulab.support.text import plural
 
-# the names that a grid may have, and the values of those that it leaves out
+# All names that a grid may have; a name that a grid leaves out has this value.
 DEFAULTS: dict[str, Any] = {
     "op": "conv2d",
     "input_h": 8,
@@ -422,7 +422,9 @@ def _codes(dtype: str) -> int:
 
 
 def _deviation(dtype: str, zero: int) -> float:
-    """The root mean square of the distance of the codes of a type from a zero point."""
+    """The root mean square distance between a zero point and the codes of a type, if all codes are
+    equally likely.
+    """
     middle = (np.iinfo(dtype).max + np.iinfo(dtype).min) / 2
     return float(np.hypot(_codes(dtype) / 12**0.5, middle - zero))
 

@@ -29,7 +29,7 @@ from npulab.quant.layers import (
 from npulab.quant.rules import QUANTIZED, QuantParams
 from npulab.support.refuse import refuse_if
 
-STARTS = {-1: "input", -2: "other"}  # names of the graph's inputs, by their number as a source
+STARTS = {-1: "input", -2: "other"}  # names of the graph's inputs, by their numbers in ``sources``
 MODELLED = (Conv2D, FullyConnected, Pool2D, Add, Operation)
 MOST_LEADING = 3  # most axes before the channels in the input of a fully connected layer
 # options of a maximum pooling with a window of one element, which only applies an activation
@@ -91,8 +91,9 @@ def lowest(dtype: str) -> float:
 
 
 def _lead(batch: Any, several: bool = False) -> tuple[int, ...]:
-    """The leading axes of input and output from ``batch``; only if ``several``, there may be more
-    than one. Raises ValueError for other sizes."""
+    """The leading axes of input and output as a tuple, from ``batch``; a list of several is allowed
+    only if ``several``. Raises ValueError for other sizes.
+    """
     several = several and isinstance(batch, list | tuple)
     axes = (batch,)
     if several:
@@ -431,8 +432,9 @@ def _window(layer: Conv2D | Pool2D) -> dict[str, int]:
 
 
 def _border(draft: _Draft, layer: Conv2D | Pool2D, x: int) -> int:
-    """Add an operator for explicit padding, if the layer has such, and return the number of the
-    padded input; raises ValueError for an average."""
+    """Add an operator for explicit padding if the layer has explicit padding, and return the number
+    of the padded input; raises ValueError for average pooling.
+    """
     if padding_name(layer):
         return x
     if layer.op == "average_pool":
