@@ -31,14 +31,14 @@ MOST_WAYS = 40
 MOST_GROUPS = 16  # most groups of several items; more are no explanation that a person could read
 MOST_HIDES = 6  # most sets that end in another way; if there are more, nearly every set does
 Items = frozenset[int]
-ALONE = "to see it happen: what is suspect and nothing else"
-OTHERS = "all but what is suspect: does anything else break it?"
-MEMBER = "one of the parts that are suspect together, alone"
-SMALLER = "something else breaks it: the smallest set that does"
-HIDES = "it ends in another way: the smallest set that does that"
+ALONE = "to confirm it: the suspect parts and nothing else"
+OTHERS = "all parts but the suspect ones: does anything else break it?"
+MEMBER = "one part of a suspect group, alone"
+SMALLER = "something else breaks it: search for the fewest parts that do"
+HIDES = "it ended in another way: search for the fewest parts that do that"
 SURPRISES = (SMALLER,)
-LEFT_OUT = "does it end in another way by itself?"
-SUSPECTS_IT = "to see it happen: what is suspect, or all but that"
+LEFT_OUT = "does this part alone make it end in another way?"
+SUSPECTS_IT = "to confirm it: the suspect parts, or the parts that are not suspect"
 
 
 @dataclass(frozen=True)

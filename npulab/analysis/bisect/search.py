@@ -49,9 +49,9 @@ UNKNOWN_RATE = 0.05  # flake rate in sequential tests if none is known
 FEARED = 0.05  # the reason of a question names a probability of a hang above this
 GOOD_AGAIN = "the good job failed: does it fail again?"
 GOOD_STILL = "two trials contradict each other: does the good job still pass?"
-TRIED_AGAIN = "two trials contradict each other: tried again, after a pass"
-LEAVES = "does a failure leave a state? the good job right after one"
-REPEATS = "does a failure leave a state? what fails, right after a failure"
+TRIED_AGAIN = "two trials contradict each other: one of them again, right after a pass"
+LEAVES = "does a failure leave a state? the good job, right after a failure"
+REPEATS = "does a failure leave a state? a job that should fail, right after a failure"
 BAD_ITSELF = "what does the bad job itself do?"
 STILL = "does the good job still pass?"
 GOOD_TOO = "everything seems to break it: does the good job pass?"
@@ -403,10 +403,10 @@ class Search:
             reason += f", may hang ({question.hangs:.0%})"
         if any(np.array_equal(chosen, before) for before, _ in self.suspects.history):
             reason = (
-                f"asked again, outcomes are wrong in {self.suspects.flake:.1%} of trials: {reason}"
+                f"tried again, outcomes are wrong in {self.suspects.flake:.1%} of trials: {reason}"
             )
         elif any(0 < np.count_nonzero(chosen[unit]) < len(unit) for unit in self.couplings.units):
-            reason = f"takes what belongs together apart: {reason}"
+            reason = f"splits parts that belong together: {reason}"
         return self._changing(chosen, reason)
 
     def _remembering(self) -> Wanted | None:

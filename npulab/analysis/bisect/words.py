@@ -93,11 +93,12 @@ class Words:
         if of.end.trials:
             against = plural(len(of.end.trials), "trial")
             first = self._trial(of, of.end.trials[0])
-            text += f"; {against} said otherwise, {first} first, as errors do"
+            text += f"; {against} said otherwise, {first} first, which errors explain"
         if of.hidden:
             verb = VERBS[of.symptom or "fail"]
             text += (
-                f"; whether more of them {verb} it is not seen where they end in another way first"
+                f"; further parts may {verb} it too: some trials ended in another way first, and "
+                "so do not show it"
             )
         if of.inseparable:
             text += "; changing one of them without the others hangs, so no trial separates them"
@@ -149,8 +150,8 @@ class Words:
         broke, passed = of.end.trials
         return (
             f"not found: {self._trial(of, broke)} and {self._trial(of, passed)} contradict each "
-            "other, since the second changes all that the first does; both were run after a pass: "
-            "some parts mend what others break, or outcomes err (then say how often)"
+            "other, since the second changes all parts that the first changes; both were run "
+            "after a pass: some parts mend what others break, or outcomes err (then say how often)"
         )
 
     def state(self, of: Search) -> str:
@@ -167,9 +168,10 @@ class Words:
         text = f"not found: {self._breaks(of)}"
         if len(others):
             trial = self._trial(of, int(others[0]))
-            return f"{text}, but so do others: {trial} changes none of them whole"
+            return f"{text}, but other parts do too: {trial} changes all parts of no such group"
         return (
-            f"{text}, as trials of each alone show; whether anything else does could not be tried"
+            f"{text}, as trials of each group alone show; it could not be tried whether other "
+            "parts do too"
         )
 
     def unexplained(self, of: Search) -> str:
