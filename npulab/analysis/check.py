@@ -121,7 +121,7 @@ class Comparison:
 
     @property
     def complete(self) -> bool:
-        """True if all outputs that were recorded, or should have been, were compared."""
+        """True if every output that was recorded, or should have been recorded, was compared."""
         return self.compared > 0 and self.compared == self.outputs and not self.left
 
     @property
@@ -805,8 +805,9 @@ def diff_buffers(a: Capture, b: Capture) -> pd.DataFrame:
 
 
 def _bytes_apart(a: bytes, b: bytes) -> tuple[int, int]:
-    """Return the place of the first byte that differs, and how many differ; a byte that only one
-    side has differs."""
+    """Return the place of the first byte that differs, and how many bytes differ; a byte that only
+    one side has differs.
+    """
     both = min(len(a), len(b))
     wrong = np.flatnonzero(np.frombuffer(a, np.uint8, both) != np.frombuffer(b, np.uint8, both))
     count = len(wrong) + abs(len(a) - len(b))
@@ -837,7 +838,7 @@ class Difference(NamedTuple):
 
     @property
     def texts(self) -> tuple[Any, Any]:
-        """The two values; addresses are hexadecimal texts."""
+        """The two values as texts; addresses are hexadecimal."""
         if self.address:
             return as_address(self.a), as_address(self.b)
         return self.a, self.b
@@ -903,7 +904,7 @@ def _seen(side: Sequence[Mapping[Key, tuple[Field, int]]], key: Key) -> Seen:
 
 
 def _meant(seen: Seen) -> list[Any]:
-    """Return the values of a side in the form that people read, at most ``MOST_SHOWN``."""
+    """Return at most ``MOST_SHOWN`` values of a side, in the form that people read."""
     values: list[Any] = []
     for raw, item in islice(seen.items(), MOST_SHOWN):
         if item is None or raw is None:

@@ -1,5 +1,6 @@
-"""The check of many captures: a line for each, a count of those that differ, and explanations if
-asked for."""
+"""The check of many captures: a line for each capture, a count of those that differ, and
+explanations if asked for.
+"""
 
 from __future__ import annotations
 
@@ -98,8 +99,9 @@ class Checks(Answer):
 
 
 def nearby(result: Comparison, progress: Callable[[Any], Iterable[Any]]) -> pd.DataFrame | str:
-    """Return a table of other explanations of a difference, or a sentence that says why none is
-    tried."""
+    """Return a table of the changes that may explain a difference, as ``hypotheses`` returns it, or
+    a sentence that says why none is tried.
+    """
     try:
         return hypotheses(result, progress=progress)
     except ValueError as error:

@@ -184,7 +184,7 @@ def left_of(of: Target, capture: Capture, lifted: Lifted, compared: Collection[s
 
 
 def numbered(tasks: Sequence[int]) -> str:
-    """Return a few numbers of tasks as text, for a sentence."""
+    """Return numbers of tasks as text for a sentence, at most ``MOST_NAMED`` of them."""
     few = [str(task) for task in tasks[:MOST_NAMED]]
     if len(tasks) > MOST_NAMED:
         few.append("...")
@@ -257,8 +257,8 @@ def _alike(values: Array) -> bool:
 
 
 def one_value(captured: Array, unwritten: Sequence[Array], zero_point: int | None) -> bool:
-    """True if all outputs may be memory to which no job wrote: each bit is equal to that of one of
-    ``unwritten``, or every element is the zero point.
+    """True if the outputs may be memory to which no job wrote: they equal one of ``unwritten`` in
+    every bit, or every element is the zero point.
     """
     if not captured.size:
         return False

@@ -175,13 +175,13 @@ def bit_effects(words: Any, parameters: Any = None) -> Array:
 
 
 def best_related(bit: Any, parameters: Any, n: int = 3) -> Any:
-    """Return the parameters that tell most about a bit: at most ``n`` pairs (name, mutual
-    information in bits).
+    """Return the parameters that share most information with a bit: at most ``n`` pairs (name,
+    mutual information in bits).
 
     ``bit`` is ``(N,)`` of 0 and 1; for ``(N, K)`` a list with the pairs of each of the K bits is
-    returned, which is quicker than K calls. Parameters that tell nothing are left out, so that a
-    bit that never changes has none. Raises ValueError as ``correlate``, and for a value that is
-    neither 0 nor 1.
+    returned, which takes less time than K calls. Parameters without mutual information are left
+    out, so that a bit that never changes has none. Raises ValueError as ``correlate``, and for a
+    value that is neither 0 nor 1.
 
     >>> best_related([0, 1] * 8, {"height": [3, 3] * 8, "relu": [0, 1] * 8})
     [('relu', 1.0)]
@@ -200,10 +200,10 @@ def best_related(bit: Any, parameters: Any, n: int = 3) -> Any:
 
 
 def related(values: Any, parameters: Any, n: int = 3) -> list[tuple[str, float]]:
-    """Return the parameters that tell most about the values ``(N,)`` of a field: at most ``n``
-    pairs (name, mutual information in bits).
+    """Return the parameters that share most information with the values ``(N,)`` of a field: at
+    most ``n`` pairs (name, mutual information in bits).
 
-    Parameters that tell nothing are left out. Errors are those of ``correlate``.
+    Parameters without mutual information are left out. Errors are those of ``correlate``.
 
     >>> related([5, 7] * 8, {"height": [1, 2] * 8, "width": [8] * 16})
     [('height', 1.0)]

@@ -97,8 +97,9 @@ def ignored_fields(
 
 
 def _meaning(of: Target, capture: Capture) -> tuple[Callable[[Capture], bytes], bytes]:
-    """Return a function that gives a digest of how the target reads a capture, and the digest of
-    this capture."""
+    """Return a function that maps a capture to a digest of what the target reads from it, and the
+    digest of this capture.
+    """
 
     def lifted(changed: Capture) -> bytes:
         rule: Any = of.rule
@@ -122,8 +123,9 @@ def _meaning(of: Target, capture: Capture) -> tuple[Callable[[Capture], bytes], 
 def _read_as(
     meaning: Callable[[Capture], bytes], changed: Callable[[int], Capture], value: int
 ) -> bytes | None:
-    """Return the digest of how the target reads the capture with another value; None if the target
-    refuses it, for example because the opcode names another block."""
+    """Return the digest of what the target reads from the capture with another value; None if the
+    target refuses this capture, for example because the opcode then names another block.
+    """
     try:
         return meaning(changed(value))
     except (ValueError, LookupError, Hang):

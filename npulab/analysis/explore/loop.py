@@ -156,12 +156,12 @@ def explore(
     """Find the laws of the words of a source: capture a first sweep, then plan, predict, capture
     and learn in batches, until the laws are settled or ``budget`` layers were asked for.
 
-    The laws are settled if in two batches they predicted every varying bit, and every prediction
-    was right. ``ranges`` are those of ``npulab.captures.layers``; ``constraints`` and ``derived``
-    are those of ``plan_sweep``. Each batch is predicted by laws that were made without it. One
-    layer in four is drawn at random; the others are the layers whose captures would decide most
-    between laws. Three layers are asked for twice, with other weights: bits that differ between the
-    two captures are not functions of the parameters.
+    The laws are settled if, in the last two batches, they predicted every varying bit, and every
+    prediction was right. ``ranges`` are those of ``npulab.captures.layers``; ``constraints`` and
+    ``derived`` are those of ``plan_sweep``. Each batch is predicted by laws that were made without
+    it. One layer in four is drawn at random; the others are the layers whose captures would decide
+    most between laws. Three layers are asked for twice, with other weights: bits that differ
+    between the two captures are not functions of the parameters.
 
     ``store`` is a folder in which every answer is saved at once; the next call with the same folder
     continues. An interrupt, or the event ``stop``, ends the exploration with the results so far.
