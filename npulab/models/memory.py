@@ -190,9 +190,7 @@ def model_memory(
     width below 1, tensors of 2**62 bytes or more, and a packed size that is not a number of bytes.
     """
     if not isinstance(model, Graph):
-        raise ValueError(
-            f"model: got {type(model).__name__}, allowed is a Model, as read_model gives"
-        )
+        raise ValueError(f"model: got {type(model).__name__}, allowed is a Model of read_model")
     _refuse_options(planner, align, widest, packs)
     size = [len(model.buffers[tensor.buffer]) or tensor.memory for tensor in model.tensors]
     if sum(size) + len(size) * align >= MOST_BYTES:
