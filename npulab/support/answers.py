@@ -11,7 +11,7 @@ from typing import Any
 
 from npulab.support.text import cell, in_columns
 
-# the tone of a value, which chooses its colour, by column
+# the tone of a verdict; it chooses the colour of the verdict's cell
 _VERDICTS = {
     "equal": "good",
     "differs": "bad",
@@ -35,7 +35,7 @@ TONES: dict[str, dict[str, str]] = {
     "provenance": {"simulated": "quiet", "simulated, changed": "quiet"},
     "differs": {"always": "bad", "sometimes": "open"},
 }
-# colours of the background, so that the text keeps the theme's colour
+# background colours by tone; the text keeps the colour of the theme
 TINTS = {
     "good": "rgba(46, 160, 67, .25)",
     "bad": "rgba(218, 54, 51, .3)",
@@ -111,7 +111,7 @@ def _html(name: str, value: Any) -> str:
 
 
 def attended() -> bool:
-    """True if a person sits at the notebook that runs; without a person it cannot ask for input."""
+    """True if a person sits at the running notebook; only then can it ask for input."""
     shell = None
     if "IPython" in sys.modules:
         shell = sys.modules["IPython"].get_ipython()

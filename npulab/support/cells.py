@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 
 APOSTROPHE = "'"
-# the last four are full-width forms, which some spreadsheets treat like the first four
+# the last four are the full-width forms of the first four; some spreadsheets treat both alike
 SIGNS = "=+\\-@\uff1d\uff0b\uff0d\uff20"
 FORMULA = re.compile(rf"'*(?:\s*[{SIGNS}]|[\t\r\n])")
 NUMBER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]+|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
@@ -64,7 +64,7 @@ def unguarded_comment(line: str) -> str:
 
 
 def _parts(text: str, cut: re.Pattern[str], change: Callable[[str], str]) -> str:
-    """The text, cut at the separators, with ``change`` applied to every part after the first."""
+    """The text, cut at the separators, with ``change`` applied to each part but the first."""
     parts = cut.split(text)  # every second part is a separator
     for number in range(2, len(parts), 2):
         parts[number] = change(parts[number])

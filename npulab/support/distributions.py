@@ -34,8 +34,9 @@ class Stated(NamedTuple):
 
 
 def stated_points(group: str) -> Iterator[Stated]:
-    """Yield the entry points of a group; of two distributions with the same name only the first in
-    Python's path counts."""
+    """Yield the entry points of a group; if two distributions have the same name, only the first in
+    Python's path counts.
+    """
     seen: set[str] = set()
     for dist in distributions():
         folder = _folder(dist)
@@ -74,15 +75,18 @@ def _folder(dist: Distribution) -> Path | None:
 
 
 def _points_of_finder(dist: Distribution, group: str) -> Iterator[Stated]:
-    """Yield the entry points of a distribution that has no folder, from its own finder."""
+    """Yield the entry points of a distribution that has no folder, as the distribution's finder
+    states them.
+    """
     for point in dist.entry_points:
         if point.group == group:
             yield Stated(dist, point.name, point.value)
 
 
 def _points_in_file(dist: Distribution, file: Path, group: str) -> Iterator[Stated]:
-    """Yield the entry points in the file of a distribution; for a file or a line that is broken one
-    with an error text."""
+    """Yield the entry points in a distribution's file; a broken file, or a broken line, yields an
+    entry point that carries an error text.
+    """
     try:
         if not file.exists():
             return

@@ -11,7 +11,7 @@ from typing import Any
 from npulab.support.files import read_table
 
 PACKAGES = Path(__file__).with_name("packages.csv")
-# in Python's message about a missing module
+# finds the module's name in Python's message about a missing module
 MISSING = re.compile(r"No module named '?([A-Za-z_]\w*)")
 
 
@@ -22,7 +22,7 @@ class MissingPackage(ImportError):
 
 def needed(module: str, purpose: str) -> Any:
     """A module of another package, loaded; raises MissingPackage if it cannot be loaded.
-    ``purpose`` is what needs the module, the start of the error text.
+    ``purpose`` names the work that needs the module; the error text begins with it.
 
     >>> needed("math", "counting").factorial(3)
     6
@@ -30,7 +30,7 @@ def needed(module: str, purpose: str) -> Any:
     try:
         importlib.import_module(_top(module))
         return importlib.import_module(module)
-    # OSError: a shared library of the package does not load
+    # OSError is raised if a shared library of the package does not load
     except (ImportError, OSError) as error:
         raise MissingPackage(f"{purpose} needs {lacking(module, error)}") from None
 
@@ -45,8 +45,8 @@ def installed(module: str) -> bool:
 
 
 def lacking(module: str, error: Exception | None = None) -> str:
-    """The name of a missing package with the install command that brings it, to follow "needs";
-    ``error`` is the error that its import raised.
+    """The name of a missing package with the install command that brings it, as words to follow
+    "needs"; ``error`` is the error that the import of the module raised.
 
     >>> lacking("clang.cindex")
     "libclang, which is not installed: pip install 'npulab[maps]'"
@@ -74,7 +74,7 @@ def _install(row: dict[str, str]) -> str:
 
 
 def told(error: ImportError) -> str:
-    """The error of a failed import as one sentence.
+    """The error of a failed import as one sentence, which names the missing package.
 
     >>> told(ModuleNotFoundError("No module named 'mine'", name="mine"))
     'this needs mine, which is not installed, and which no install of npulab brings'
@@ -85,8 +85,8 @@ def told(error: ImportError) -> str:
 
 
 def lacking_in(text: str) -> str:
-    """The package that a Python program lacks, found in the last words that it printed; "" if it
-    names none.
+    """The package that a Python program lacks, with its install command, found in the last words
+    that the program printed; "" if they name none.
 
     >>> lacking_in("python: No module named numba.core"), lacking_in("no such layer")
     ("numba, which is not installed: pip install 'npulab[fast]'", '')

@@ -23,7 +23,7 @@ from npulab.support.json_text import MOST_DEEP, json_of
 
 try:
     import fcntl
-except ImportError:  # a system without these locks
+except ImportError:  # a system without file locks
     fcntl = None  # type: ignore[assignment]
 
 Got = TypeVar("Got")
@@ -34,8 +34,8 @@ BLOCK = 2**16  # bytes read at once from a file that grows
 HIDDEN, PART = ".npulab-", ".part"  # start and end of the name of an unfinished file
 OURS = re.compile(rf"{re.escape(HIDDEN)}\w+{re.escape(PART)}")
 LEFT = 24 * 3600.0  # seconds; a hidden file that is older was left by a killed program
-PATIENCE = 10.0  # most seconds to wait for a folder; a writer holds it for milliseconds
-_held = threading.local()  # the folders that this thread holds
+PATIENCE = 10.0  # most seconds to wait for a folder's lock; a writer keeps it for milliseconds
+_held = threading.local()  # the folders that this thread has locked
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 NO_LINKS = {
     errno.EPERM,
@@ -66,7 +66,7 @@ def need_file(path: Path) -> None:
 def opened(path: Path) -> io.BufferedReader:
     """A plain file, opened for reading; raises as ``need_file``.
 
-    A read raises ValueError if it would have to wait for bytes, as with a log of the kernel.
+    A read raises ValueError if it would have to wait for bytes, as with ``/proc/kmsg``.
     """
     need_file(path)
     plain = _Plain(os.open(path, AT_ONCE), path)
@@ -78,8 +78,9 @@ def opened(path: Path) -> io.BufferedReader:
 
 
 class _Plain(io.FileIO):
-    """A file that is read without waiting: a read raises ValueError if the bytes are not there
-    yet."""
+    """A file that is read without waiting: a read raises ValueError if it would have to wait for
+    bytes.
+    """
 
     def __init__(self, handle: int, path: Path) -> None:
         super().__init__(handle)
@@ -106,7 +107,8 @@ class _Plain(io.FileIO):
     def _there(self, got: Got | None) -> Got:
         if got is None:
             raise ValueError(
-                f"{self._path}: got a file whose bytes are not there yet, allowed is one on a disk"
+                f"{self._path}: got a file that makes its reader wait (as a pipe or a kernel log "
+                "does), allowed is a file on a disk"
             )
         return got
 
@@ -123,7 +125,7 @@ def read_table(path: Path | str) -> list[dict[str, str]]:
 
 
 def bare_row(row: dict[str, str]) -> None:
-    """Remove the guards (``cells``) from the texts of a row, in place."""
+    """Remove from the texts of a row, in place, the apostrophes that ``cells`` added."""
     for name, cell in row.items():
         if isinstance(cell, str) and APOSTROPHE in cell:
             row[name] = unguarded(cell)
@@ -138,7 +140,7 @@ def read_bounded(path: Path, most: int) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if size > most:
             raise ValueError(f"{path}: got {size} bytes, allowed are {most}")
-        # one byte more than its size: if there is none, this is the whole file
+        # ask for one byte more than the stated size: if there is none, this is the whole file
         data = file.read(size + 1)
         if len(data) <= size:
             return data
@@ -188,7 +190,8 @@ def first_bytes(path: Path, count: int) -> bytes:
 
 
 class Lines:
-    """A file to which whole lines are added; when it is opened it may have at most ``most`` bytes.
+    """A file to which whole lines are added; a file of more than ``most`` bytes is refused when it
+    is opened.
 
     Once ``add`` has returned, its line is kept even if the program is killed. ``torn`` is the
     unfinished last line that a crash left: it remains until the next line replaces it.
@@ -199,7 +202,9 @@ class Lines:
         data = b""
         if path.exists():
             data = read_bounded(path, most)
-        self.whole = data[: data.rfind(b"\n") + 1]  # the lines, as they were read
+        self.whole = data[
+            : data.rfind(b"\n") + 1
+        ]  # the whole lines that the file had when it was opened
         self.torn = data[len(self.whole) :]
         self._size = len(self.whole)
 
@@ -211,8 +216,8 @@ class Lines:
             size = self.path.stat().st_size
         if size != known:
             raise ValueError(
-                f"{self.path}: got {size} bytes where this writer left {known}, something else "
-                "writes to it; open it again"
+                f"{self.path}: has {size} bytes, but this writer left {known}: another "
+                "program writes to it; open it again"
             )
 
     def add(self, line: bytes) -> None:
@@ -242,20 +247,22 @@ def locked(*paths: Path) -> Iterator[None]:
     """A context that keeps other writers, in this process and in others, out of the folders in
     which these files lie.
 
-    The lock is one of the system, on the folder itself: it ends with the program that holds it and
-    leaves no file. A thread that holds a folder may lock it again. A UserWarning reports a file
-    system without locks. Raises TimeoutError if another writer holds a folder for 10 seconds.
+    The operating system locks the folder itself: the lock ends with the program that made it and
+    leaves no file. A thread may lock a folder again while it has the lock. A UserWarning reports a
+    file system without locks. Raises TimeoutError if another writer has locked a folder for 10
+    seconds.
     """
     mine: set[Path] = _held.__dict__.setdefault("folders", set())
     wanted = {path.resolve().parent for path in paths} - mine
     with ExitStack() as held:
-        # all writers lock folders in one order, so that two of them never hold what the other waits
-        # for
+        # all writers lock folders in sorted order: else two writers could each wait for a folder
+        # that the other has locked
         for folder in sorted(wanted):
             folder.mkdir(parents=True, exist_ok=True)
             if fcntl is None or not _lock(folder, held):
                 warnings.warn(
-                    f"{folder}: has no locks: two writers may lose what they write", stacklevel=4
+                    f"{folder}: the file system has no locks: two writers may lose what they write",
+                    stacklevel=4,
                 )
         mine |= wanted
         held.callback(mine.difference_update, wanted)
@@ -275,7 +282,7 @@ def _lock(folder: Path, held: ExitStack) -> bool:
         except BlockingIOError:
             if time.monotonic() > end:
                 raise TimeoutError(
-                    f"{folder}: another program holds it, nothing is written"
+                    f"{folder}: another program has locked it, nothing is written"
                 ) from None
             time.sleep(0.002)  # a writer's lock lasts a few milliseconds
         except OSError as error:
@@ -358,17 +365,17 @@ def replace_files(
 
     They are written only if each file of ``before`` still has the contents stated there (None: no
     file); no other writer can come between this check and the replacement. Raises ValueError, with
-    ``advice`` at its end, for a file with other contents, FileExistsError for a file that exists
-    and is not in ``before``.
+    ``advice`` at its end, for a file of ``before`` with other contents, and FileExistsError for a
+    file that exists and is not in ``before``.
     """
     parts: dict[Path, Path] = {}
     with locked(*before, *after), ExitStack() as undo:
         for path, known in before.items():
             if _content(path) != known:
-                what = "was changed on the disk"
+                what = "was changed on the disk since it was opened"
                 if known is None:
-                    what = "is there now and was not"
-                raise ValueError(f"{path}: {what} since it was opened{advice}")
+                    what = "exists now, but did not exist when it was opened"
+                raise ValueError(f"{path}: {what}{advice}")
         # all bytes are on the disk before the first file changes, so that a full disk changes
         # nothing
         for path, data in after.items():
@@ -382,14 +389,14 @@ def replace_files(
                 else:
                     part.replace(path.resolve())
             undo.callback(_put_back, path, before.get(path))
-        # every file has its new contents, and none may be put back from here on
+        # every file has its new contents: no later error may restore the old contents
         undo.pop_all()
     _sync_folders(path.resolve() for path in after)
     return list(after)
 
 
 def _content(path: Path) -> bytes | None:
-    """The bytes of a file that may be replaced; None if there is no file."""
+    """The bytes of a file that is to be replaced; None if there is no file."""
     if path.is_file():
         return read_bounded(path, MOST_REPLACED)
     return None
@@ -405,17 +412,17 @@ def _put_back(path: Path, data: bytes | None) -> None:
 
 def _give_name(part: Path, path: Path) -> None:
     """Give a written hidden file its name; raises FileExistsError if a file has the name, even if
-    it was made just now.
+    that file was made just now.
 
-    It is done with a link; where links cannot be made, the file is renamed. So the name never
-    belongs to an unfinished file.
+    A hard link gives the name; if the file system has no links, the file is renamed. So the name
+    never belongs to an unfinished file.
     """
     try:
         path.hardlink_to(part)
     except OSError as error:
         if error.errno not in NO_LINKS:
             raise
-        _refuse_taken([path])  # the lock keeps other writers of npulab from taking the name now
+        _refuse_taken([path])  # the folder is locked: no other npulab takes the name now
         part.rename(path)
         return
     part.unlink()
@@ -428,8 +435,9 @@ def _refuse_taken(paths: Iterable[Path]) -> None:
 
 
 def _hidden_file(path: Path, data: bytes) -> Path:
-    """Write a hidden file with these bytes to the disk, in the folder of ``path``, and return its
-    path; it gets the mode that ``path`` has, if that exists."""
+    """Write a hidden file with these bytes to the disk, in the folder of ``path``, and return the
+    hidden file's path; if ``path`` exists, the hidden file gets its mode.
+    """
     real = path.resolve()
     _clear(real.parent)
     handle, name = tempfile.mkstemp(PART, HIDDEN, real.parent)
@@ -455,12 +463,12 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _set_mode(path: Path, mode: int) -> None:
-    with suppress(PermissionError):  # a file system without modes
+    with suppress(PermissionError):  # the file system has no modes
         path.chmod(mode)
 
 
 def _sync_folders(paths: Iterable[Path]) -> None:
-    """Write the entries of the folders of these paths to the disk, if the system allows that."""
+    """Write the lists of files of these paths' folders to the disk, if the system allows that."""
     # a new name survives a crash of the system only once its folder is on the disk as well
     for folder in {path.parent for path in paths}:
         with suppress(OSError), ExitStack() as opened:
@@ -475,7 +483,7 @@ def _clear(folder: Path) -> None:
     now = time.time()
     for part in folder.iterdir():
         if OURS.fullmatch(part.name):
-            with suppress(FileNotFoundError):  # another writer may have renamed the part meanwhile
+            with suppress(FileNotFoundError):  # another writer may have renamed the file
                 if now - part.lstat().st_mtime > LEFT:
                     if part.is_dir() and not part.is_symlink():
                         shutil.rmtree(part, ignore_errors=True)
@@ -485,7 +493,7 @@ def _clear(folder: Path) -> None:
 
 @contextmanager
 def _as(path: Path) -> Iterator[None]:
-    """A context that puts the path that the caller named into an OSError raised in it."""
+    """A context that puts into an OSError raised in it the path that the caller named."""
     try:
         yield
     except OSError as error:

@@ -33,9 +33,9 @@ def json_of(
 ) -> Any:
     """The value in a JSON text, whose first line has the number ``first`` in error texts.
 
-    ``hooks`` are those of ``json.loads``. An object with a name twice is refused; with
-    ``most_deep`` also values that are nested deeper. Raises ValueError with ``where``, line,
-    column, and the error at that place.
+    ``hooks`` are passed to ``json.loads``. An object in which a name occurs twice is refused, and
+    so are values nested more than ``most_deep`` deep (0: any depth). Raises ValueError with
+    ``where``, line, column, and the error at that place.
 
     >>> json_of('{"npu": zeta}', "job.json")
     Traceback (most recent call last):
@@ -56,7 +56,7 @@ def json_of(
     except RecursionError:
         at, depth = _deepest(text)
         wrong = f"got values {depth} deep, allowed are {most_deep or 'fewer'}"
-    except ValueError as error:  # raised by a hook, or for a number with too many digits
+    except ValueError as error:  # by a hook, or for a number with too many digits
         at, wrong = _refused_place(text, hooks), str(error)
         if DIGITS in wrong:
             numbers = NUMBER.finditer(STRING.sub(_blank, text))
@@ -70,7 +70,7 @@ def json_of(
 
 def _deeper(value: Any, most: int) -> bool:
     """True if lists and dicts are nested more than ``most`` deep in a value."""
-    # values are looked at level by level, as a recursion would meet Python's own limit
+    # values are looked at level by level, because a recursion could reach Python's own limit
     level = [value]
     for _ in range(most + 1):
         inner: list[Any] = []
@@ -144,7 +144,8 @@ def _blank(found: re.Match[str]) -> str:
 
 def _refused_place(text: str, hooks: dict[str, Any]) -> int:
     """The place of the innermost object that was being read when a hook or a number was refused; 0
-    if nothing is refused."""
+    if reading the text again refuses nothing.
+    """
     decoder: Any = json.JSONDecoder(**hooks)
     plain, begun = decoder.parse_object, [0]
 

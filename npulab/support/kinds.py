@@ -44,7 +44,7 @@ def _is_text(head: bytes) -> bool:
     try:
         text = head.decode("utf-8")
     except UnicodeDecodeError as error:
-        # only the last character is incomplete, because the head ends there
+        # with this reason only the last character is cut off, because the head ends there
         if error.reason != "unexpected end of data":
             return False
         text = head[: error.start].decode("utf-8")

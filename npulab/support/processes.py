@@ -25,7 +25,7 @@ LAST = 4096  # most bytes of a program's errors that are kept
 LINES = 5
 READ = 2**16  # bytes read at once, as many as a pipe usually holds
 POLL = 0.05  # seconds between two looks at a program that prints nothing
-GRACE = 0.5  # seconds from asking a program to end to killing it
+GRACE = 0.5  # seconds between asking a program to end and killing it
 
 
 class NotRun(OSError):
@@ -33,7 +33,7 @@ class NotRun(OSError):
 
 
 class Stopped(Exception):
-    """Raised if somebody ended the wait for a program."""
+    """Raised if somebody stopped the run of a program before it had ended."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class End:
 
 
 def arguments(name: str, program: Program, shell: bool = False) -> str | tuple[str, ...]:
-    """The arguments of a program: a text is split as a shell would; with ``shell`` it is returned
-    whole, for a shell to read.
+    """The arguments of a program: a text is split as a shell would; with ``shell`` the text is
+    returned whole, for a shell to read.
 
     Raises ValueError, which begins with ``name``, for anything but a program and its arguments.
 
@@ -86,7 +86,7 @@ def arguments(name: str, program: Program, shell: bool = False) -> str | tuple[s
     if not texts or not parts or not parts[0].strip():
         raise ValueError(f"{name}: got {program!r}, allowed is a program and its arguments")
     if shell and not isinstance(program, str):
-        raise ValueError(f"{name}: got {program!r}, allowed is one text where a shell reads it")
+        raise ValueError(f"{name}: got {program!r}, allowed is one text, because a shell reads it")
     if shell:
         return parts[0]
     return tuple(parts)
@@ -95,8 +95,8 @@ def arguments(name: str, program: Program, shell: bool = False) -> str | tuple[s
 def undisturbed(work: Callable[[threading.Event], Result]) -> Result:
     """Do work in a thread, where an interrupt (Ctrl-C) cannot cut it short, and return its result.
 
-    After an interrupt the event that the work was given is set; the interrupt is raised once the
-    work is over.
+    The work is called with an event, which an interrupt sets; the interrupt is raised once the work
+    is over.
 
     >>> undisturbed(lambda over: over.is_set())
     False
@@ -115,7 +115,7 @@ def _not_started(program: str | tuple[str, ...], error: OSError) -> str:
         return f"got {program!r}, which cannot be started: {error.strerror or error}"
     first, here = program[0], Path(program[0])
     if error.errno == errno.ENOENT and os.sep in first and here.exists():
-        return f"{first}: cannot be started, for what its first line names behind #! is not there"
+        return f"{first}: cannot be started: the program behind #! in its first line is missing"
     if error.errno == errno.ENOENT:
         hint = ""
         if os.sep not in first and here.is_file():
@@ -124,7 +124,7 @@ def _not_started(program: str | tuple[str, ...], error: OSError) -> str:
     if error.errno == errno.EACCES and here.is_file():
         return f"{first}: may not be run; chmod +x {shlex.quote(first)} allows it"
     if error.errno == errno.ENOEXEC:
-        return f"{first}: is no program; a script begins with a line such as #!/bin/sh"
+        return f"{first}: is not a program; a script begins with a line such as #!/bin/sh"
     return f"{first}: cannot be started: {error.strerror or error}"
 
 
@@ -174,7 +174,8 @@ def execute(
                 status = process.returncode
             finally:
                 killed = _kill(process)
-            # the rest of the pipe and no more: a process that left the group may write for ever
+            # two reads empty a usual pipe; reading to its end could last for ever, because a
+            # process that left the group may go on writing
             for _ in range(2):
                 _listen(errors.fileno(), said)
     return End(status, timeout, _last_lines(said), killed)
@@ -186,8 +187,9 @@ def _go_on(stops: tuple[threading.Event, ...]) -> None:
 
 
 def _listen(pipe: int, said: bytearray) -> bool:
-    """Read once from a pipe and keep the last bytes in ``said``; False at the end of the pipe, or
-    if no bytes are there."""
+    """Read once from a pipe and keep the last bytes in ``said``; False if nothing was read: the
+    pipe has ended or is empty for now.
+    """
     try:
         new = os.read(pipe, READ)
     except BlockingIOError:
@@ -200,8 +202,8 @@ def _listen(pipe: int, said: bytearray) -> bool:
 def _kill(process: subprocess.Popen[bytes]) -> bool:
     """End a program and all of its process group; True if the program has ended.
 
-    The waits for it are short, because a program that waits for a driver ends only when the driver
-    lets it.
+    The waits are short, because a program that waits for a driver ends only when the driver lets
+    it.
     """
     try:
         if process.poll() is None and _sent(process, signal.SIGTERM):
@@ -210,7 +212,7 @@ def _kill(process: subprocess.Popen[bytes]) -> bool:
         if _sent(process, signal.SIGKILL):
             _wait(process, GRACE)
             until = time.monotonic() + GRACE
-            # signal 0 ends nothing: it only tells whether a process of the group is left
+            # signal 0 ends nothing: it only shows whether a process of the group is left
             while _sent(process, 0) and time.monotonic() < until:
                 time.sleep(POLL / 50)
     return process.poll() is not None

@@ -115,8 +115,8 @@ def refuse_if(
 
 
 def shortly(value: Any) -> str:
-    """A short text for a value in an error: its type, with the value of a number or a text, or the
-    length of a collection.
+    """A short text for a value in an error: its type, followed by the value of a number or a text,
+    or by the length of a collection.
 
     >>> shortly(5), shortly("a"), shortly([1, 2]), shortly(None)
     ('int 5', "str 'a'", 'list of 2', 'None')
@@ -156,7 +156,7 @@ def need_whole(what: str, given: object, allowed: str = "is a whole number") -> 
 
 def need_all(what: str, given: object, kinds: type | tuple[type, ...], allowed: str) -> list[Any]:
     """The members of a sequence as a list, if all are of these types; raises TypeError for other
-    members, for a single text, and for a value that is not iterable. ``allowed`` is that of
+    members, for a single text, and for a value that is not iterable. ``allowed`` is used as in
     ``need``.
 
     >>> need_all("features", "nn_v7", str, "are names in a list")
@@ -166,7 +166,7 @@ def need_all(what: str, given: object, kinds: type | tuple[type, ...], allowed: 
     if isinstance(given, str | bytes):
         need(what, given, (), allowed)
     need(what, given, Iterable, allowed)
-    out = [*given]  # type: ignore[misc]  # need says that it can be gone over
+    out = [*given]  # type: ignore[misc]  # ``need`` made sure that it is iterable
     # compare types, not members: there may be many members, but they have few types
     odd = {kind for kind in set(map(type, out)) if not issubclass(kind, kinds)}
     if odd:
@@ -174,7 +174,7 @@ def need_all(what: str, given: object, kinds: type | tuple[type, ...], allowed: 
     return out
 
 
-# names whose letters agree to this share (difflib), or more, may be misspellings of each other
+# the least ratio (difflib, 0 to 1) of two names at which one may be a misspelling of the other
 LIKE = 0.7
 
 

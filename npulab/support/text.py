@@ -11,7 +11,8 @@ Row = dict[str, Any]
 # characters that move a terminal's cursor, set its title, or change the direction of the text
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 QUOTED = re.compile(r"(?<!\w)(['\"])((?:\\.|(?!\1)[^\\]){81,})\1(?!\w)", re.DOTALL)
-# a hexadecimal number of 79 digits or more, or 161 characters or more without a blank or slash
+# matches a run that an error text cuts short: a hexadecimal number of 79 digits or more, or 161
+# characters or more without a blank or slash
 RUN = re.compile(r"((?:0x)?[0-9a-f]{75}|[^\s/]{157})[^\s/]{4,}")
 MOST_LETTERS = 1500  # most characters of an error text
 

@@ -1104,7 +1104,7 @@ def test_save_refuses_enums_that_came(tmp_path: Path) -> None:
     made.rename("a", "b")
     (tmp_path / "enums.csv").write_text(ENUMS)
     with pytest.raises(
-        ValueError, match=r"enums.csv: is there now and was not since it was opened"
+        ValueError, match=r"enums.csv: exists now, but did not exist when it was opened"
     ):
         made.save()
 

@@ -132,7 +132,7 @@ class Entries(Files):
     def add(self, number: int, wide: bool) -> None:
         text = self.text(wide)
         if number not in self.current:
-            with pytest.raises(ValueError, match="something else writes to it; open it again"):
+            with pytest.raises(ValueError, match="another program writes to it; open it again"):
                 self.kind.add(self.writers[number], text)
             return
         self.kind.add(self.writers[number], text)

@@ -173,7 +173,7 @@ def test_who_holds_a_folder_keeps_others_waiting(
     with (
         files.locked(tmp_path / "a"),
         files.locked(tmp_path / "b"),
-        pytest.raises(TimeoutError, match=r"another program holds it, nothing is written"),
+        pytest.raises(TimeoutError, match=r"another program has locked it, nothing is written"),
     ):
         both(lambda _: replace_files({}, {tmp_path / "a": b"x"}))
     replace_files({}, {tmp_path / "a": b"x"})
