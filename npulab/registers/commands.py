@@ -26,19 +26,21 @@ from npulab.registers.expansion import BYTE_BITS, Repeat
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field
 from npulab.registers.map import RegisterMap
 from npulab.support.refuse import refusing
+from npulab.support.text import plural
 
-MOST_KEPT = 64  # sets of maps whose opcodes are kept
+MOST_KEPT = 64  # most sets of maps whose opcodes are kept in memory
 _OPCODES: dict[tuple[tuple[str, RegisterMap], ...], dict[str, Field]] = {}
 
 
 def read_commands(
     data: bytes, maps: Mapping[str, RegisterMap], opcode: str
 ) -> list[tuple[str, Array]]:
-    """Return the block and the words ``(W,) uint32`` of each command of a stream, in order; bits
-    after a command that ends inside a word are 0.
+    """Return the block and the words ``(W,) uint32`` of each command of a stream, from the first
+    command to the last; if a command ends inside a word, the bits of the word after its end are
+    0.
 
-    Raises ValueError with the byte for an opcode without a block and for a command that is cut
-    off, and if the blocks do not agree on the field ``opcode``.
+    Raises ValueError, with the command's first byte, for an opcode without a block and for a
+    command that is cut off; and ValueError if the blocks do not agree on the field ``opcode``.
     """
     fields = [registers[opcode] for registers in maps.values()]
     blocks = _blocks(fields[0], fields, maps)
@@ -64,29 +66,32 @@ def read_commands(
 
 
 def _words_at(data: bytes, at: int, size: int) -> Array:
-    """The words of so many bytes of a stream; bytes after its end are 0."""
+    """``size`` bytes of a stream as 32-bit words; bytes after the stream's end are 0."""
     return np.frombuffer(data[at : at + size].ljust(size, b"\0"), "<u4")
 
 
 def write_commands(commands: Iterable[tuple[str, Array]], maps: Mapping[str, RegisterMap]) -> bytes:
-    """Return the stream of commands; raises ValueError for bits after the end of a command."""
+    """Return the stream of commands; raises ValueError for words with bits set after the command's
+    end.
+    """
     out = []
     for number, (block, words) in enumerate(commands):
         data, size = np.asarray(words, "<u4").tobytes(), command_bytes(maps[block], block, words)
         if any(data[size:]):
             raise ValueError(
-                f"command {number}, {block}: got bits after byte {size}, allowed are {size} bytes"
+                f"command {number}, {block}: got set bits after byte {size}, allowed are set bits "
+                f"in its {size} bytes"
             )
         out.append(data[:size])
     return b"".join(out)
 
 
 def opcodes(maps: Mapping[str, RegisterMap]) -> dict[str, Field]:
-    """Return the field of each block that names the block, as ``read_commands`` reads it; none
-    for blocks that no such field distinguishes.
+    """Return, by block, the field whose enum names the block, as ``read_commands`` reads it; an
+    empty dict if no field distinguishes the blocks.
 
-    The field has one name and the same bits in two or more blocks, and its enum names each of
-    them.
+    The field has the same name and the same bits in two or more blocks, and its enum names each of
+    these blocks.
     """
     key = tuple(maps.items())
     if key not in _OPCODES:
@@ -97,7 +102,7 @@ def opcodes(maps: Mapping[str, RegisterMap]) -> dict[str, Field]:
 
 
 def _opcodes_of(maps: Mapping[str, RegisterMap]) -> dict[str, Field]:
-    """``opcodes`` of maps that were not seen before."""
+    """Return ``opcodes`` of maps, without looking among the maps whose opcodes are kept."""
     for block, registers in maps.items():
         for item in registers:
             named = {name for _, name in item.names if name in maps}
@@ -111,8 +116,9 @@ def _opcodes_of(maps: Mapping[str, RegisterMap]) -> dict[str, Field]:
 
 
 def contradiction(block: str, words: Array, maps: Mapping[str, RegisterMap]) -> str:
-    """Return why words cannot be a command of a block, since their opcode names another; "" if
-    they can."""
+    """Return why words cannot be a command of a block: their opcode names another block; "" if they
+    can.
+    """
     item = opcodes(maps).get(block)
     if item is None or max(piece.word for piece in item.pieces) >= len(words):
         return ""
@@ -125,8 +131,8 @@ def contradiction(block: str, words: Array, maps: Mapping[str, RegisterMap]) -> 
         got = f"{names[raw]} ({raw:#x})"
     allowed = " or ".join(f"{name} ({code:#x})" for code, name in item.names if name == block)
     return (
-        f"field {item.name} of block {block}: got {got}, allowed is {allowed}, as the opcode names "
-        "the block; a job of another block takes its place"
+        f"field {item.name} of block {block}: got {got}, allowed is {allowed}, because the opcode "
+        "names the block; for another block replace the whole job"
     )
 
 
@@ -139,8 +145,8 @@ def command_bytes(registers: RegisterMap, block: str, words: Array) -> int:
         bits += BYTE_BITS * repeat.step * int(counted.value(counted.extract(words)))
     if bits > WORD_BITS * len(registers):
         raise ValueError(
-            f"block {block}: got {bits} bits in {len(registers)} words, allowed are "
-            f"at most {WORD_BITS * len(registers)}"
+            f"block {block}: got a command of {bits} bits, allowed are at most "
+            f"{WORD_BITS * len(registers)}, the bits of its {plural(len(registers), 'word')}"
         )
     return bits // BYTE_BITS
 
@@ -148,7 +154,9 @@ def command_bytes(registers: RegisterMap, block: str, words: Array) -> int:
 def _blocks(
     opcode: Field, fields: Iterable[Field], maps: Mapping[str, RegisterMap]
 ) -> dict[int, str]:
-    """The block of each opcode."""
+    """Return the block of each opcode; raises ValueError if the fields differ in bits or enum, or
+    if a block has no opcode.
+    """
     for item in fields:
         if (item.pieces, item.names) != (opcode.pieces, opcode.names):
             raise ValueError(
@@ -160,7 +168,7 @@ def _blocks(
     missing = [block for block in maps if block not in blocks.values()]
     if missing:
         raise ValueError(
-            f"field {opcode.name}: got no opcode of block {missing[0]}, its enum "
+            f"field {opcode.name}: its enum has no opcode for block {missing[0]}, it "
             f"names {', '.join(name for _, name in opcode.names) or 'none'}"
         )
     return blocks

@@ -29,15 +29,17 @@ from npulab.registers.fields import WORD_BITS, WORD_BYTES, pieces
 
 SHAPE = ("bits", "count", "stride")  # the optional columns
 SPARSE = "sparse"
-MOST_BITS = 1024  # of a register
-MOST_COPIES = 2**16  # of a register or a block
+MOST_BITS = 1024  # most bits of a register
+MOST_COPIES = 2**16  # most copies of a register or of a block
 BYTE_BITS = 8
 
 Row = Mapping[str, Any]
 
 
 class Place(NamedTuple):
-    """The place at an address: a byte ``offset`` in a copy of a block, numbered by dimension."""
+    """The place at an address: a byte ``offset`` in a copy of a block; ``copy`` is the copy's index
+    in each dimension.
+    """
 
     block: str
     copy: tuple[int, ...]
@@ -45,9 +47,13 @@ class Place(NamedTuple):
 
 
 class Repeat(NamedTuple):
-    """The place of a block: the address of its first copy; the copies and the bytes between
-    them, by dimension, outermost first; the names of the dimensions; the bits of a command, 0 if
-    it is as long as its words, and the field that counts ``step`` bytes more."""
+    """The place of a block and of its copies.
+
+    ``base`` is the address of the first copy. ``counts``, ``strides`` (bytes) and ``names`` belong
+    to the dimensions of the copies, the outermost first. For a command, ``bits`` is its length (0:
+    as long as the block's words), to which ``step`` bytes are added for each item that the field
+    ``counted`` counts.
+    """
 
     base: int = 0
     counts: tuple[int, ...] = ()
@@ -64,7 +70,8 @@ class Repeat(NamedTuple):
         return ((index, self.base + at) for index, at in _copies(self.counts, self.strides))
 
     def labels(self, index: tuple[int, ...]) -> tuple[str, str]:
-        """The names of a copy: the unit (the outermost dimension) and the rest.
+        """The names of a copy: that of its unit (the outermost dimension), and those of the other
+        dimensions.
 
         >>> Repeat(0, (4, 32), (0x1000, 4), ("group", "layer")).labels((1, 2))
         ('group 1', 'layer 2')
@@ -77,9 +84,10 @@ class Repeat(NamedTuple):
 def expanded(rows: Iterable[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
     """Return rows as plain rows of words, and the rows that say where blocks lie.
 
-    Fields of a word that several registers share have the register's name in front; so has a
-    field that crosses words, if another field of its block has the same name. Raises ValueError
-    for a field that crosses its register and for a size, count or stride that is malformed.
+    If several registers share a word, the names of its fields begin with the register's name; so
+    does the name of a field that crosses words, if another field of its block has the same name.
+    Raises ValueError for a field that crosses its register and for a size, count or stride that is
+    malformed.
     """
     rows = [*rows]
     if not shaped(rows):
@@ -93,16 +101,16 @@ def expanded(rows: Iterable[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
     unknown = {str(row["block"]) for row in blocks} - {str(row.get("block")) for row in single}
     if unknown:
         raise ValueError(
-            f"register map, block {min(unknown)!r}: got a row that says where it "
-            "lies, allowed is for a block that has registers"
+            f"register map, block {min(unknown)!r}: got a row with the place of a block "
+            "without registers, allowed is the place of a block that has registers"
         )
     words: dict[tuple[Any, int], dict[str, None]] = {}
     for row in single:
         if row["bits"]:
             start, end = row["offset"], row["offset"] + row["bits"] // BYTE_BITS
             for word in range(start // WORD_BYTES, -(-end // WORD_BYTES)):
-                # a dict keeps each register once and in the table's order, from which the word gets
-                # its name
+                # a dict has each register once, in the table's order: the name of the word joins
+                # theirs
                 words.setdefault((row.get("block"), word), {})[row["register"]] = None
     names = Counter((row.get("block"), row.get("field")) for row in single)
     return [*chain.from_iterable(_word_rows(row, words, names) for row in single)], blocks
@@ -114,8 +122,9 @@ def shaped(rows: Iterable[Row]) -> bool:
 
 
 def repeats(rows: Iterable[Row], features: Iterable[str]) -> dict[str, Repeat]:
-    """Return the place of each block on a chip with these features; raises ValueError for two
-    rows of one block and for malformed numbers."""
+    """Return the place of each block on a chip with these features; raises ValueError for malformed
+    numbers and if two rows of the chip say where the same block lies.
+    """
     out: dict[str, Repeat] = {}
     for row in rows:
         block, where = str(row["block"]), f"register map, block {row['block']!r}"
@@ -124,8 +133,7 @@ def repeats(rows: Iterable[Row], features: Iterable[str]) -> dict[str, Repeat]:
         base = _number(row, "offset", where) or 0
         counted, step = str(row.get("count") or "").strip(), 0
         counts, strides = tuple[int, ...](), tuple[int, ...]()
-        # a count that is a name is the field of a command that says its length, and no number of
-        # copies
+        # if the count is a name, the block is a command: the field of that name says its length
         if counted.isidentifier():
             step = _number(row, "stride", where) or 0
         else:
@@ -136,7 +144,7 @@ def repeats(rows: Iterable[Row], features: Iterable[str]) -> dict[str, Repeat]:
             raise ValueError(f"{where}: got value {value!r}, allowed is blank or {SPARSE}")
         if block in out:
             raise ValueError(
-                f"{where}: got two rows that say where it lies, allowed is one for a chip"
+                f"{where}: got two rows with the block's place, allowed is one for each chip"
             )
         if names and len(names) != len(counts):
             raise ValueError(
@@ -151,14 +159,15 @@ def repeats(rows: Iterable[Row], features: Iterable[str]) -> dict[str, Repeat]:
         bits = _size(row, where) or 0
         if counted and (not bits or step <= 0):
             raise ValueError(
-                f"{where}: got no bits or stride, allowed is both next to count {counted}"
+                f"{where}: got count {counted} without bits and a stride above 0, "
+                "allowed is it with both"
             )
         out[block] = Repeat(base, counts, strides, names, value == SPARSE, bits, counted, step)
     return out
 
 
 def sparse_blocks(rows: Iterable[Row]) -> set[str]:
-    """Return the blocks that are sparse, on any chip, by the rows that say where blocks lie."""
+    """Return the names of the blocks that the rows call sparse, on any chip."""
     return {str(row["block"]) for row in rows if row.get("value") == SPARSE}
 
 
@@ -168,7 +177,7 @@ def is_block(row: Row) -> bool:
 
 
 def _blank(row: Row, columns: Iterable[str]) -> bool:
-    """True if a row says nothing in some columns."""
+    """True if all of these columns are blank in a row."""
     return all(row.get(name) in (None, "") for name in columns)
 
 
@@ -178,8 +187,9 @@ def _without(row: Row) -> Row:
 
 
 def _array(row: Row) -> Iterator[dict[str, Any]]:
-    """Yield the copies of a row, each with its offset and its size in bits as numbers (0 if the
-    row does not say)."""
+    """Yield the copies of a row, each with its offset and its size in bits as numbers (size 0 if
+    the row has neither size nor count).
+    """
     plain = _without(row)
     where = f"register map, register {row.get('register')!r}"
     counts, strides = _shape(row, where)
@@ -192,14 +202,15 @@ def _array(row: Row) -> Iterator[dict[str, Any]]:
     if not row.get("register"):
         column = "count" if counts else "bits"
         raise ValueError(
-            f"{where}: got {column} in a row without a register, allowed is with its name"
+            f"{where}: got {column} in a row without a register, allowed is {column} in a row "
+            "with one"
         )
     for index, at in _copies(counts, strides):
         copy = {**plain, "offset": (offset or 0) + at, "bits": bits or WORD_BITS}
         if index:
             number = "_".join(map(str, index))
             copy["register"] = f"{row['register']}_{number}"
-            # a split field becomes a field in each copy
+            # in each copy a split field gets a name of its own, so that it is a field of its own
             if not _blank(row, ("at",)) and row.get("field"):
                 copy["field"] = f"{row['field']}_{number}"
         yield copy
@@ -210,7 +221,9 @@ def _word_rows(
     words: Mapping[tuple[Any, int], Mapping[str, None]],
     names: Mapping[tuple[Any, Any], int],
 ) -> Iterator[dict[str, Any]]:
-    """Yield a plain row for each word that a row of a register of ``bits`` has a part in."""
+    """Yield the plain rows of a row, one for each word in which its field has bits; a row without a
+    size is yielded as it is.
+    """
     plain, bits = _without(row), row["bits"]
     if not bits:
         yield dict(plain)
@@ -231,7 +244,7 @@ def _word_rows(
         repeated = crosses and names[row.get("block"), row.get("field")] > 1
         if repeated or any(len(register) > 1 for register in registers):
             name = f"{row['register']}.{name}"
-        # without a place in the value the pieces in different words would be fields of their own
+        # without a number in ``at`` the pieces in different words would be separate fields
         if crosses:
             split = 0
     for part, register in zip(parts, registers, strict=True):
@@ -243,21 +256,21 @@ def _word_rows(
 
 
 def _shape(row: Row, where: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The counts and strides of a row."""
+    """The counts and strides in a row; raises ValueError for numbers that do not fit together."""
     counts, strides = _numbers(row, "count", where), _numbers(row, "stride", where)
-    # two negative counts would otherwise have a product that looks sound
+    # a negative count is taken as 0, because two negative counts have a valid product
     total = math.prod(max(count, 0) for count in counts)
     if len(counts) != len(strides) or not 1 <= total <= MOST_COPIES or min(strides, default=1) <= 0:
         raise ValueError(
             f"{where}: got count {row.get('count')!r} and stride "
-            f"{row.get('stride')!r}, allowed are as many of both, above 0, of at "
-            f"most {MOST_COPIES} copies"
+            f"{row.get('stride')!r}, allowed are as many counts as strides, all above "
+            f"0, for at most {MOST_COPIES} copies"
         )
     return counts, strides
 
 
 def _size(row: Row, where: str) -> int | None:
-    """The bits of a register that a row says."""
+    """The size of a register in bits, from a row; None if the cell is blank."""
     bits = _number(row, "bits", where)
     if bits is not None and not (0 < bits <= MOST_BITS and bits % BYTE_BITS == 0):
         raise ValueError(
@@ -268,7 +281,9 @@ def _size(row: Row, where: str) -> int | None:
 
 
 def _copies(counts: Sequence[int], strides: Sequence[int]) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Yield the index of each copy and its bytes from the first copy."""
+    """Yield, for each copy, its index in each dimension and the bytes between the first copy and
+    it.
+    """
     for index in product(*map(range, counts)):
         yield index, sum(n * stride for n, stride in zip(index, strides, strict=True))
 
@@ -284,7 +299,7 @@ def _number(row: Row, column: str, where: str) -> int | None:
 
 
 def _numbers(row: Row, column: str, where: str) -> tuple[int, ...]:
-    """The whole numbers in a cell."""
+    """The whole numbers in a cell, which blanks separate."""
     text = ""
     if row.get(column) is not None:
         text = str(row[column])

@@ -1,5 +1,6 @@
-"""Fields: runs of bits of 32-bit words, also split fields, read from and written to many
-captures."""
+"""Fields: runs of bits of 32-bit words, read from and written to many captures; a split field has
+several runs.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ AS_STORED = Meaning()
 
 
 class Piece(NamedTuple):
-    """One run of bits of a field: word index in the map, lowest bit, width, place in the value."""
+    """One run of bits of a field: the word's index in the map, the lowest bit in the word, the
+    width, and the bit of the value (``at``) at which the run begins.
+    """
 
     word: int
     lsb: int
@@ -45,14 +48,15 @@ class Field:
     automatic: bool = False
     declared: bool = True
     read_only: bool = False
-    # True if a write to its register starts the unit; not part of equality, since the NPU states
-    # it and not its map
+    # True if a write to the field's register starts the unit; it is not compared, because the NPU's
+    # record states it, not the map
     starts: bool = field(default=False, compare=False)
 
     @classmethod
     def whole_word(cls, block: str, register: str) -> Field:
-        """Return the automatic field of a register that no map has, by the register's automatic
-        name."""
+        """Return an automatic field over the whole word of a register that is in no map;
+        ``register`` is the automatic name of the register.
+        """
         return cls(
             block,
             register,
@@ -68,15 +72,18 @@ class Field:
 
     @cached_property
     def gaps(self) -> int:
-        """The bits of the value that no piece holds."""
+        """A mask of the bits of the value that belong to no piece."""
         return (
             2**self.width - 1 - sum(2**piece.at * int(mask(piece.width)) for piece in self.pieces)
         )
 
     @cached_property
     def stored_below(self) -> tuple[int, int]:
-        """Integers from 0 to below these are stored as they are: values, and raw values."""
-        # where bits of the value have no piece, no integer may skip the check of those bits
+        """Two bounds, of values and of raw values: an integer from 0 to below the bound is stored
+        without a change and needs no check.
+        """
+        # some bits of the value are in no piece: every integer is checked for these bits being 0,
+        # also a small one
         if self.gaps:
             end = 0
         else:
@@ -91,8 +98,9 @@ class Field:
 
     @property
     def bits(self) -> str:
-        """The place of the field, as ``5[25:0]``; pieces from the low end of the value, joined
-        by a blank."""
+        """The place of the field, as ``5[25:0]``; the places of several pieces are joined by
+        blanks, from the low end of the value.
+        """
         return " ".join(
             f"{p.word}[{p.lsb + p.width - 1}:{p.lsb}]" if p.width > 1 else f"{p.word}[{p.lsb}]"
             for p in self.pieces
@@ -111,8 +119,7 @@ class Field:
     def insert(self, words: Array, raw: Any) -> None:
         """Put raw values ``(...)`` into words ``(..., W) uint32`` in place.
 
-        Raises ValueError for a raw value that does not fit, with register, field, got and
-        allowed.
+        Raises ValueError, with register, field, got and allowed, for a raw value that does not fit.
         """
         bits = self.stored(raw).astype(np.uint64)
         for piece in self.pieces:
@@ -121,11 +128,10 @@ class Field:
             words[..., piece.word] |= run << np.uint32(piece.lsb)
 
     def stored(self, raw: Any) -> Array:
-        """Return raw values that the field holds, as unsigned integers (uint64 only for a field
-        wider than a word).
+        """Return raw values, if they fit into the field, as unsigned integers (uint64 only for a
+        field wider than a word).
 
-        Raises ValueError for a raw value that does not fit, with register, field, got and
-        allowed.
+        Raises ValueError, with register, field, got and allowed, for a raw value that does not fit.
         """
         raw = np.asarray(raw)
         if raw.dtype.kind != "u" or 8 * raw.itemsize > self.width:
@@ -152,8 +158,9 @@ class Field:
         return np.asarray(self.value(np.asarray(raw))).item()
 
     def raw(self, value: Any) -> Any:
-        """Return the raw of a value or, for an enum, of its name; errors name register and
-        field."""
+        """Return the raw value of a value or, for an enum, of a name; errors name the register and
+        the field.
+        """
         if self.meaning.enum and isinstance(value, str):
             codes = {name: code for code, name in self.names}
             return codes[one_of(f"register {self.register} field {self.name}", value, codes)]
@@ -164,7 +171,8 @@ class Field:
                 f"register {self.register} field {self.name}: got {value!r}, which {error}"
             ) from None
         if self.meaning.kind == "signed":
-            # 2**64 does not fit into int64, and the cast wraps a negative number to the same bits
+            # 2**64, which would be added, does not fit into int64; the cast gives a negative number
+            # the same bits
             if self.width == 64:
                 return raw.astype(np.uint64)
             half = 2 ** (self.width - 1)
@@ -191,7 +199,8 @@ class Field:
 
 
 def pieces(start: int, width: int, at: int = 0) -> Iterator[Piece]:
-    """Yield the pieces of a run of bits word by word; its lowest bit counts from the first word.
+    """Yield the pieces of a run of bits, one for each word; ``start`` is its lowest bit, counted
+    from bit 0 of the first word.
 
     >>> [*pieces(30, 4)]
     [Piece(word=0, lsb=30, width=2, at=0), Piece(word=1, lsb=0, width=2, at=2)]
@@ -204,5 +213,5 @@ def pieces(start: int, width: int, at: int = 0) -> Iterator[Piece]:
 
 
 def mask(width: int) -> np.uint32:
-    """The lowest ``width`` bits of a word set."""
+    """A word whose lowest ``width`` bits are 1."""
     return np.uint32((1 << width) - 1)

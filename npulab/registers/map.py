@@ -35,16 +35,16 @@ from npulab.support.late import pd
 from npulab.support.refuse import need, need_all, need_path, need_whole
 from npulab.support.text import plural
 
-# Words of many captures are transposed in blocks of at most so many rows and words, tile by tile,
-# so that the words a field is cut from are in the cache. With fewer rows, calling numpy takes
-# longer than its work.
+# The most rows and words of a block, and the words of a tile. Words of many captures are transposed
+# block by block, each tile by tile, so that the words from which a field is cut are in the cache.
+# With fewer rows, calling numpy takes longer than its work.
 BLOCK_ROWS, BLOCK_WORDS, TILE_WORDS = 2**14, 2**20, 2**14
-# Values share pieces of memory up to this size: malloc gives larger ones (32 MiB) and many small
-# ones back to the system, and pages that are fetched anew take longer than the decoding.
+# The most bytes of a piece of memory that values share. malloc gives pieces of 32 MiB and more, and
+# many small pieces, back to the system, and fetching their pages again takes longer than decoding.
 SHARED_BYTES = 31 * 2**20
-MOST_NEAR = 5  # names that an error shows
-MOST_PLACES = 2**20  # words of all copies of the blocks of a map
-GUESSES = ("guess", "unknown")  # evidence that no source gives
+MOST_NEAR = 5  # most names that an error text shows
+MOST_PLACES = 2**20  # most words in all copies of all blocks of a map
+GUESSES = ("guess", "unknown")  # evidence of a field that no source proves
 STATUS = ("explained", "guessed", "open", "constant", "never exercised")
 
 
@@ -61,8 +61,9 @@ class Finding(NamedTuple):
 
 
 class Coverage(NamedTuple):
-    """Masks ``(W,) uint32`` of bits that have a name and of bits with an automatic name; the
-    counts of both."""
+    """Two masks ``(W,) uint32``: the bits that have a name, and the bits that have only an
+    automatic name; ``bits`` is the number of both.
+    """
 
     named: Array
     automatic: Array
@@ -81,9 +82,9 @@ class RegisterMap:
     A dense map has every word of its blocks from offset 0. Any other map has one word for each
     register, by offset, as fits a sparse register file. Rows of registers of other sizes, arrays
     and blocks that repeat are described in ``registers.expansion``; ``repeats`` has the places of
-    blocks. ``by_address`` are the blocks whose registers have addresses, by default as
-    ``registers.names`` decides; rows that are part of a table need it, because the decision depends
-    on the whole table.
+    blocks. ``by_address`` are the blocks whose registers have addresses; by default
+    ``registers.names`` decides. That decision depends on the whole table, so ``by_address`` is
+    needed if ``rows`` are only a part of a table.
 
     Words are ``(..., W) uint32``. Values are arrays ``(...)``, or plain numbers if words are 1-D.
     Keys are names of fields, with ``register.`` (and ``block.``) in front if a name is not unique;
@@ -190,7 +191,7 @@ class RegisterMap:
         return RegisterMap(rows, features=self.features, enums=self.enums, dense=self._all_dense)
 
     def of_block(self, block: str) -> RegisterMap:
-        """Return the map of one of its blocks."""
+        """Return the map of this block alone."""
         need("of_block", block, str, "is the name of a block")
         if {name for name, _, _ in self.registers} == {block}:
             return self
@@ -214,7 +215,7 @@ class RegisterMap:
         rows, word, lsb = [], 0, 0
         for member in need_all("from_struct", members, (tuple, list), "are (name, bits) in a list"):
             if len(member) != 2 or not isinstance(member[1], int):
-                raise ValueError(f"from_struct: got {member!r:.60}, allowed are (name, bits)")
+                raise ValueError(f"from_struct: got {member!r:.60}, allowed is a pair (name, bits)")
             name, width = member
             if lsb + width > WORD_BITS:
                 word, lsb = word + 1, 0
@@ -224,11 +225,11 @@ class RegisterMap:
         return cls(rows)
 
     def __len__(self) -> int:
-        """Words per capture, W."""
+        """The number W of words of a capture."""
         return len(self.registers)
 
     def __iter__(self) -> Iterator[Field]:
-        """The fields, automatic ones too, by the place of their lowest piece."""
+        """The fields, also the automatic ones, sorted by the place of their lowest piece."""
         return iter(self._fields)
 
     def __getitem__(self, name: str) -> Field:
@@ -246,8 +247,8 @@ class RegisterMap:
         return isinstance(name, str) and name in self._keys
 
     def __getattr__(self, name: str) -> Field:
-        # copy and pickle ask a map without attributes for private names: to look these up in _keys
-        # would ask for _keys again, without end
+        # copy and pickle ask for private names while the map has no attributes yet: looking these
+        # up in _keys would ask for _keys, and so on without end
         if name.startswith("_") or name not in self._keys:
             raise AttributeError(f"register map has no field or attribute {name!r}")
         return self._keys[name]
@@ -278,8 +279,9 @@ class RegisterMap:
 
     @cached_property
     def word_names(self) -> tuple[str, ...]:
-        """The beginning of the automatic names of each word: ``w3`` or ``r1010``, after its
-        block if the map has several."""
+        """For each word, the beginning of the automatic names of its fields: ``w3`` or ``r1010``,
+        with the block's name in front if the map has several blocks.
+        """
         blocks = {block for block, _, _ in self.registers}
         return tuple(
             in_block(block, label, blocks)
@@ -301,10 +303,11 @@ class RegisterMap:
         return out
 
     def decode(self, words: Any, *, raw: bool = False) -> dict[str, Any]:
-        """Return values of every field of words ``(..., W) uint32``; ``raw`` gives raw values.
+        """Return the values of every field of words ``(..., W) uint32``, by name; with ``raw`` the
+        raw values.
 
-        Raw values are uint32, uint64 for a field wider than a word. Values of one call share
-        memory: copy a value that must outlive the other values.
+        Raw values are uint32, uint64 for a field wider than a word. The values of one call share
+        memory: a value that is kept keeps the memory of the others, so copy it.
         """
         words = self._words(words)
         if words.ndim == 1:
@@ -317,8 +320,8 @@ class RegisterMap:
         return dict(zip(self._spelled, values, strict=True))
 
     def _decode_one(self, words: list[int], raw: bool) -> dict[str, Any]:
-        """``decode`` of the words of one capture; Python's integers are faster than arrays of
-        one.
+        """``decode`` for the words of one capture; Python's integers are faster than arrays of one
+        element.
         """
         out = [0] * len(self._fields)
         for n, piece in self._plan:
@@ -333,12 +336,13 @@ class RegisterMap:
         return dict(zip(self._spelled, out, strict=True))
 
     def encode(self, values: Mapping[str, Any], *, raw: bool = False) -> Array:
-        """Words ``(..., W) uint32`` of values that broadcast to ``(...)``; absent fields are 0.
+        """Return the words ``(..., W) uint32`` of values by name, which broadcast to ``(...)``; a
+        field without a value is 0.
 
         Raises LookupError for an unknown name, ValueError for a value that does not fit.
         """
         need("encode", values, Mapping, "are values by field's name")
-        # a field that is named twice, by two spellings, has the last value
+        # if a field is named twice, by two spellings, the last value counts
         bits, shape = dict[int, Any](), tuple[int, ...]()
         for name, value in values.items():
             item = self[name]
@@ -356,8 +360,8 @@ class RegisterMap:
         return self._insert(rows, math.prod(shape)).reshape(*shape, len(self))
 
     def _encode_one(self, bits: Mapping[int, int]) -> Array:
-        """``_insert`` for the words of one capture; Python's integers are faster than arrays of
-        one.
+        """``_insert`` for the words of one capture; Python's integers are faster than arrays of one
+        element.
         """
         words = [0] * len(self)
         for n, piece in self._plan:
@@ -367,7 +371,7 @@ class RegisterMap:
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
-        """The number of the field of each key."""
+        """By each name of a field, the field's number in ``_fields``."""
         numbers = {item: n for n, item in enumerate(self._fields)}
         return {key: numbers[item] for key, item in self._keys.items()}
 
@@ -377,7 +381,7 @@ class RegisterMap:
 
     @cached_property
     def _plan(self) -> list[tuple[int, Piece]]:
-        """(number of its field, piece) by word."""
+        """(number of the field, piece) of every piece, sorted by the piece's word."""
         pieces = [(n, piece) for n, item in enumerate(self._fields) for piece in item.pieces]
         return sorted(pieces, key=itemgetter(1))
 
@@ -392,8 +396,8 @@ class RegisterMap:
             _turn(rows[some].T, columns)
             for word, lsb, width, at, values, first in steps:
                 run, into = columns[word], values[some]
-                # the first piece of a field of one word is cut where its values belong, which saves
-                # a copy
+                # the first piece of a field of at most 32 bits is cut straight into the field's
+                # values, which saves a copy
                 room = scratch
                 if first and into.itemsize == WORD_BYTES:
                     room = into
@@ -414,8 +418,9 @@ class RegisterMap:
         return out
 
     def _insert(self, bits: Mapping[int, Array], count: int) -> Array:
-        """Words ``(count, W)`` of raw values ``(count,)`` that fit, by the number of their
-        field; other bits are 0."""
+        """Words ``(count, W)`` with these raw values ``(count,)``, which fit their fields, by the
+        field's number; other bits are 0.
+        """
         words = np.empty((count, len(self)), np.uint32)
         steps, seen = [], set[int]()
         for n, piece in self._plan:
@@ -457,22 +462,23 @@ class RegisterMap:
                 raise ValueError(f"words: got {words.dtype}, allowed is uint32")
             words = words.astype(np.uint32)
         if words.ndim == 0 or words.shape[-1] != len(self):
-            got = words.shape[-1] if words.ndim else "a single number"
+            got = f"{words.shape[-1]} words in the last axis" if words.ndim else "a single number"
             raise ValueError(
-                f"words: got {got} in the last axis, allowed is {len(self)} "
+                f"words: got {got}, allowed are {len(self)} words in the last axis "
                 f"(block {self.registers[0][0]})"
             )
         return words
 
     def coverage(self) -> Coverage:
-        """Return the bits of each word that are named, and the bits that only have an automatic
-        name."""
+        """Return masks of the bits that have a name, and of the bits that have only an automatic
+        name.
+        """
         explained, guessed, free = self._masks
         return Coverage(explained | guessed, free)
 
     @cached_property
     def _masks(self) -> Array:
-        """Masks ``(3, W)`` of the bits that are explained, guessed and open (``status``)."""
+        """Masks ``(3, W)`` of the bits that ``status`` calls explained, guessed and open."""
         masks = np.zeros((3, len(self)), np.uint32)
         for item in self._fields:
             kind = int(item.evidence in GUESSES)
@@ -517,8 +523,9 @@ class RegisterMap:
         return frame
 
     def lint(self) -> list[Finding]:
-        """Return holes and unnamed rows, by place; overlaps and crossings are refused when the
-        map is made."""
+        """Return the holes and the rows without a name, sorted by place. (Overlaps and fields that
+        cross their register are refused when the map is made.)
+        """
         out = []
         for item in self._fields:
             if item.automatic:
@@ -528,15 +535,16 @@ class RegisterMap:
 
     @property
     def declared(self) -> int:
-        """Bits that have a row."""
+        """The number of bits that have a row."""
         holes = (found.width for found in self.lint() if found.kind == "hole")
         return WORD_BITS * len(self) - sum(holes)
 
     @property
     def fields(self) -> pd.DataFrame:
-        """The table as a DataFrame with the columns of ``registers.table`` and ``word``, one row
-        per run of bits in the order of the bits, automatic names filled in; its rows make the same
-        map again."""
+        """The table as a DataFrame with the columns of ``registers.table`` and ``word``. It has one
+        row per run of bits, sorted by the place of the bits, with automatic names filled in; a
+        map made from its rows is the same.
+        """
         from npulab.registers.shown import Table
 
         rows = [*self._kept]
@@ -563,30 +571,33 @@ class RegisterMap:
 
     @cached_property
     def index(self) -> dict[int, int]:
-        """The word of each offset, for register writes; ValueError if blocks share offsets."""
+        """The number of the word at each offset, for register writes; raises ValueError if two
+        blocks have the same offset.
+        """
         out: dict[int, int] = {}
         for word, (block, offset, _) in enumerate(self.registers):
             if offset in out:
                 raise ValueError(
                     f"register map: blocks {self.registers[out[offset]][0]!r} and {block!r} both "
-                    f"have offset {offset:#x}, so a write to it says too little"
+                    f"have offset {offset:#x}, so a write to this offset could be to either"
                 )
             out[offset] = word
         return out
 
     @cached_property
     def _places(self) -> dict[int, Place]:
-        """The place at the address of each word."""
+        """For each address at which a word lies, in any copy of a block, the place there."""
         offsets: dict[str, list[int]] = {}
         for block, offset, _ in self.registers:
             offsets.setdefault(block, []).append(offset)
         repeat = {block: self.repeats.get(block, Repeat()) for block in offsets}
-        # places are counted before one is made, as a few cells of a table can state millions of
-        # copies
+        # places are counted before the first is made, because a few cells of a table can state
+        # millions of copies
         count = sum(len(offsets[block]) * math.prod(repeat[block].counts) for block in offsets)
         if count > MOST_PLACES:
             raise ValueError(
-                f"register map: got {count} words at addresses, allowed are at most {MOST_PLACES}"
+                f"register map: got {count} words in all copies of its blocks, allowed are at "
+                f"most {MOST_PLACES}"
             )
         out: dict[int, Place] = {}
         for block in offsets:
@@ -622,18 +633,21 @@ class RegisterMap:
         return found._replace(offset=found.offset + address % WORD_BYTES)
 
     def labels(self, place: Place) -> tuple[str, str]:
-        """Return the unit and the label of the copy of a block, blank if it does not repeat."""
+        """Return the unit and the label of a place's copy of its block; both are blank if the block
+        does not repeat.
+        """
         need("labels", place, Place, "is a Place, as registers.place(address) gives")
         return self.repeats.get(place.block, Repeat()).labels(place.copy)
 
     def unmapped(self, block: str, offset: int) -> Field:
-        """Return the automatic field of a register that is not in the map."""
+        """Return an automatic field over the whole word of a register that is not in the map."""
         need("unmapped: block", block, str, "is the name of a block")
         return Field.whole_word(block, self.register_at(offset))
 
     def register_at(self, offset: int) -> str:
-        """Return the name of the register at an offset, also of a register that is not in the
-        map."""
+        """Return the name of the register at an offset, the automatic name if the register is not
+        in the map.
+        """
         need_whole("register_at", offset, "is an offset, a whole number")
         if offset in self.index:
             return self.registers[self.index[offset]][2]
@@ -645,8 +659,9 @@ class RegisterMap:
         return address - address % WORD_BYTES in self._places
 
     def state(self, writes: Iterable[tuple[int, int]]) -> Array:
-        """Return the words ``(W,) uint32`` that register writes (offset, value) leave; other
-        words are 0."""
+        """Return the words ``(W,) uint32`` after register writes (offset, value) to words that were
+        0.
+        """
         words = np.zeros(len(self), np.uint32)
         for offset, value in pairs_of("state", writes, 2):
             if offset in self.index:
@@ -655,16 +670,19 @@ class RegisterMap:
 
 
 def need_features(what: str, features: object) -> list[str]:
-    """Return names of features; raises TypeError for anything else, also for a single name."""
+    """Return the features as a list of names; raises TypeError for anything but a collection of
+    names, also for a single name.
+    """
     return need_all(f"{what}: features", features, str, 'are names in a list, as ["nn_v7"]')
 
 
 def pairs_of(what: str, writes: object, most: int = 3) -> list[Any]:
-    """Return register writes, each of 2 to ``most`` whole numbers; raises TypeError or
-    ValueError for anything else."""
+    """Return register writes, each of 2 to ``most`` whole numbers, as a list; raises TypeError or
+    ValueError for anything else.
+    """
     allowed = "are register writes, each (offset, value)"
     out = need_all(what, writes, (tuple, list), allowed)
-    kinds = set(map(type, chain.from_iterable(out)))  # few, of many numbers
+    kinds = set(map(type, chain.from_iterable(out)))  # of many numbers, but few types
     odd = {kind for kind in kinds if not issubclass(kind, int | np.integer)}
     lengths = set(map(len, out)) - {*range(2, most + 1)}
     if odd or lengths:
@@ -676,7 +694,9 @@ def pairs_of(what: str, writes: object, most: int = 3) -> list[Any]:
 
 
 def _arrays(types: Sequence[Any], count: int) -> list[Array]:
-    """An unfilled array ``(count,)`` of each type; arrays of one type share memory."""
+    """Return an unfilled array ``(count,)`` of each type; arrays of the same type lie in shared
+    pieces of memory.
+    """
     out: dict[int, Array] = {}
     for kind in dict.fromkeys(types):
         same = [n for n, other in enumerate(types) if other is kind]
@@ -688,11 +708,13 @@ def _arrays(types: Sequence[Any], count: int) -> list[Array]:
 
 
 def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, Array, Array]]:
-    """Yield the blocks of words ``(N, W)`` in turn: the slice of its rows, room for them
-    ``(W, n)`` and a scratch row ``(n,)``."""
+    """Yield the blocks of words ``(N, W)`` in turn: the slice of a block's rows, room for its words
+    ``(W, n)``, and a scratch row ``(n,)``.
+    """
     count, words = shape
     step = min(count, BLOCK_ROWS, 1 + BLOCK_WORDS // max(1, words))
-    # a cache line more than a power of two: else the rows of a tile share one set of the cache
+    # each row is a cache line longer than a power of two: else the rows of a tile would share one
+    # set of the cache
     columns, scratch = np.empty((words, step + 16), np.uint32), np.empty(step, np.uint32)
     for start in range(0, count, step or 1):
         some = min(step, count - start)
@@ -700,8 +722,9 @@ def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, Array, Array]]:
 
 
 def _turn(source: Array, target: Array) -> None:
-    """Copy ``(W, n)``; one of the two is a transposed view, so the copy goes by tiles that fit
-    into the cache."""
+    """Copy ``source`` ``(W, n)`` into ``target``. One of the two is a transposed view, so the copy
+    is made by tiles that fit into the cache.
+    """
     step = 64 + TILE_WORDS // max(1, len(source))
     for start in range(0, source.shape[1], step):
         target[:, start : start + step] = source[:, start : start + step]

@@ -1,4 +1,4 @@
-"""The meaning of a field's raw number: signed, a float, scaled, an enum."""
+"""The meaning of a field's raw number: signed, a float, scaled, or an enum."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ import numpy as np
 
 from npulab.support.refuse import refusing
 
-# value, stored
+# numpy's types of the float and of the integer that stores its bits
 FLOATS: dict[str, tuple[Any, Any]] = {
     "f16": (np.float16, np.uint16),
     "f32": (np.float32, np.uint32),
 }
-MOST_BITS = 64  # of a number beside an operation
-FLOAT_BITS = 53  # whole numbers that float64 holds exactly
+MOST_BITS = 64  # most bits of a number after *, + or >>
+FLOAT_BITS = 53  # float64 holds every whole number of at most this many bits exactly
 
 
 @dataclass(frozen=True)
 class Meaning:
-    """The way from a raw field to a value: ``signed`` or a float (``f16``, ``f32``), then ``*n``
-    and ``+n`` in the written order and ``>>n`` at the end, or an enum.
+    """The way from a field's raw number to its value: ``signed`` or a float (``f16``, ``f32``),
+    then ``*n`` and ``+n`` in the order in which they are written, and ``>>n`` at the end; or an
+    enum.
 
     ``>>n`` is a fixed-point number: the value is ``... / 2**n`` exactly, so nothing is lost.
 
@@ -75,7 +76,7 @@ class Meaning:
             ) from None
         if number.bit_length() > MOST_BITS:
             raise ValueError(
-                f"value {text!r}: got {word!r}, allowed are numbers of {MOST_BITS} bits"
+                f"value {text!r}: got {word!r}, allowed are numbers of at most {MOST_BITS} bits"
             )
         if (operation == "*" and number == 0) or (operation == ">>" and not 0 <= number < 64):
             raise ValueError(f"value {text!r}: got {operation}{number}, which has no inverse")
@@ -91,7 +92,7 @@ class Meaning:
         return " ".join(filter(None, (self.kind, tail)))
 
     def refuse_width(self, width: int) -> None:
-        """Raise ValueError if values of so many bits cannot be held exactly."""
+        """Raise ValueError if not every value of a field of ``width`` bits can be held exactly."""
         reach = width
         for operation, number in self.steps:
             bits = number.bit_length()
@@ -99,8 +100,8 @@ class Meaning:
                 reach = max(reach, bits) + 1
             elif operation == "*":
                 reach = reach + bits
-            # a shift divides in float64: what that cannot hold exactly gets a reach that is refused
-            # below
+            # a shift divides in float64: a value that float64 cannot hold exactly gets a reach that
+            # is refused below
             elif reach <= FLOAT_BITS:
                 reach = reach
             else:
@@ -109,20 +110,24 @@ class Meaning:
         if self.kind in FLOATS:
             bits = 8 * np.dtype(FLOATS[self.kind][0]).itemsize
         if width != bits or (self.steps and reach > 63) or (self.kind == "signed" and reach > 64):
-            allowed = f"values within 63 bits ({FLOAT_BITS} with >>)"
+            allowed = f"one whose values fit into 63 bits ({FLOAT_BITS} with >>)"
             if self.kind in FLOATS:
-                allowed = f"{bits} for {self.kind}"
-            raise ValueError(f"value {str(self)!r}: got {width} bits, allowed is {allowed}")
+                allowed = f"one of {bits} bits for {self.kind}"
+            raise ValueError(
+                f"value {str(self)!r}: got a field of {width} bits, allowed is {allowed}"
+            )
 
     def value(self, raw: Any, width: int) -> Any:
-        """Return values of raw (unsigned) numbers, elementwise; enums stay their raw code."""
+        """Return the values of raw (unsigned) numbers, elementwise; the value of an enum is its raw
+        number.
+        """
         if self.kind in FLOATS:
             real, stored = FLOATS[self.kind]
             return np.asarray(raw, stored).view(real)[()]
         if not self.kind and not self.steps:
             return raw
         out: Any = np.asarray(raw).astype(np.int64)
-        if self.kind == "signed":  # numpy's 1 << 64 is 0 in 64 bits
+        if self.kind == "signed":  # numpy's 1 << 64 is 0 in 64 bits, as it must be
             out = out - np.where(out >> (width - 1) & 1, np.int64(1) << np.int64(width), 0)
         for operation, number in self.steps:
             if operation == "*":
@@ -134,8 +139,8 @@ class Meaning:
         return out[()]
 
     def raw(self, value: Any) -> Any:
-        """Return raw numbers of values, elementwise and possibly negative or too wide;
-        ``Field.raw`` checks the fit.
+        """Return the raw numbers of values, elementwise. They may be negative or too wide for the
+        field: ``Field.raw`` checks that.
 
         Raises ValueError if no raw number gives a value.
         """
@@ -153,7 +158,7 @@ class Meaning:
         if out.dtype.kind != "f":
             if out.dtype.kind in "iu" and not self.kind and not self.steps:
                 return out
-            # the cast to int64 would make such a number negative
+            # the cast to int64 would make a number of 2**63 or more negative
             if out.dtype == np.uint64 and np.any(out > np.uint64(2**63 - 1)):
                 raise ValueError("is too large")
             out = out.astype(np.int64)

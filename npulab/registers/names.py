@@ -1,20 +1,19 @@
 """Names of bits that nobody named: one name, the same wherever they are shown or written.
 
-A field without a name of its own is ``w<word>_<lsb>_<width>``, its word counted from the start
-of its block: ``w18_27_2`` are two bits of word 18, beginning at bit 27. If registers have
-addresses of their own it is ``r<offset>_<lsb>_<width>``, the byte offset in base 16 with at
-least four digits: ``r1010_0_5``. A register without a name is ``w18`` or ``r1010``.
+A field without a name of its own is called ``w<word>_<lsb>_<width>``, its word counted from the
+start of its block: ``w18_27_2`` are two bits of word 18, beginning at bit 27. If registers have
+addresses of their own it is called ``r<offset>_<lsb>_<width>``, with the byte offset in base 16
+with at least four digits: ``r1010_0_5``. A register without a name is called ``w18`` or ``r1010``.
 
-Registers of a block have addresses if the table says that it is ``sparse``, or if its own names
-say so (a register ``r1010`` at 0x1010); if they are called ``w4``, they are words. A table that
-says neither has addresses in all its blocks if the registers of one block begin at 0x1000 or
-further, or if it comes from a format of registers (CMSIS-SVD, SystemRDL, rnndb). Nothing else
-counts: a map, its files and a part of it have the same names.
+The registers of a block have addresses if the table says that the block is ``sparse``, or if a name
+in the block says so (a register ``r1010`` at 0x1010). They are counted as words if one of them is
+called ``w4``. If a table says neither, all its blocks have addresses if one of the blocks begins at
+0x1000 or further, or if the table comes from a format of registers (CMSIS-SVD, SystemRDL, rnndb).
+Nothing else counts: a map, its files and a part of the map have the same names.
 
-With several blocks the name of the block stands in front, ``GEMM.w3_0_7`` (``GEMM_w3_0_7`` if a
-format allows no dot), unless a column or the surrounding text names the block already. A name
-that stands in a table is a name, even if it looks like an automatic name, and is written
-unchanged.
+If there are several blocks, the name of the block stands in front, ``GEMM.w3_0_7`` (``GEMM_w3_0_7``
+if a format allows no dot), unless a column or the surrounding text names the block already. A name
+that stands in a table is a name, even if it looks like an automatic name, and is written unchanged.
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ from typing import Any, NamedTuple
 
 from npulab.registers.fields import WORD_BYTES
 
-# a block that begins here or further has addresses, and so have all blocks of its table
+# bytes: if a block begins at this offset or further, the registers of all blocks of its table have
+# addresses
 FIRST_ADDRESS = 0x1000
 DIGITS = 4
 LABEL = r"(?:w\d+|r[0-9a-f]{4,})"
@@ -45,7 +45,7 @@ class Run(NamedTuple):
 
 
 def word_name(offset: int, by_address: bool) -> str:
-    """Return the name of a register without a name.
+    """Return the automatic name of a register, from its offset in bytes.
 
     >>> word_name(72, False), word_name(72, True)
     ('w18', 'r0048')
@@ -56,12 +56,12 @@ def word_name(offset: int, by_address: bool) -> str:
 
 
 def automatic_name(label: str, lsb: int, width: int) -> str:
-    """Return the name of bits without a name, in the register of this name."""
+    """Return the automatic name of bits; ``label`` is the automatic name of their register."""
     return f"{label}_{lsb}_{width}"
 
 
 def run_name(offset: int, lsb: int, width: int, by_address: bool) -> str:
-    """Return the name of bits without a name.
+    """Return the automatic name of bits, from the offset of their register in bytes.
 
     >>> run_name(0x1010, 0, 5, True), run_name(72, 27, 2, False)
     ('r1010_0_5', 'w18_27_2')
@@ -70,7 +70,7 @@ def run_name(offset: int, lsb: int, width: int, by_address: bool) -> str:
 
 
 def run_of(name: str) -> Run | None:
-    """Return the bits that an automatic name says; None for any other name.
+    """Return the bits that an automatic name stands for; None for any other name.
 
     >>> run_of("r1010_0_5"), run_of("w18_27_2"), run_of("stride")
     (Run(offset=4112, lsb=0, width=5), Run(offset=72, lsb=27, width=2), None)
@@ -97,8 +97,8 @@ def in_block(block: str, name: str, blocks: Collection[str]) -> str:
 
 
 def full_names(block: str, register: str, name: str) -> tuple[str, ...]:
-    """Return the spellings of a field's name: alone, after its register, after its block, after
-    both.
+    """Return the four spellings of a field's name: alone, after the register's name, after the
+    block's name, and after both.
 
     >>> full_names("ALU", "W3", "imm")
     ('imm', 'W3.imm', 'ALU.imm', 'ALU.W3.imm')
@@ -111,10 +111,11 @@ def blocks_by_address(
     sparse: Collection[str] = (),
     far: bool | None = None,
 ) -> frozenset[str]:
-    """Return the blocks of plain rows of words whose registers have addresses.
+    """Return the blocks, of plain rows of words, whose registers have addresses.
 
-    The table says so of ``sparse`` blocks. ``far`` decides for blocks that say nothing; by
-    default they have addresses if a block begins at ``FIRST_ADDRESS`` or further.
+    Blocks in ``sparse`` have addresses. ``far`` decides for blocks whose names show neither words
+    nor addresses; by default these have addresses if any block begins at ``FIRST_ADDRESS`` or
+    further.
     """
     first: dict[str, int] = {}
     said: dict[str, set[str]] = {}
@@ -136,7 +137,9 @@ def _has_addresses(kinds: Collection[str], far: bool) -> bool:
 
 
 def _kinds(row: Row, offset: int) -> set[str]:
-    """The letters of the names that a row gives its register or field by the place they have."""
+    """The letters ("w" for words, "r" for addresses) of the automatic names in a row, if these
+    agree with the row's place.
+    """
     out = set()
     register, field = row.get("register") or "", row.get("field") or ""
     for letter in ("w", "r"):
@@ -149,7 +152,9 @@ def _kinds(row: Row, offset: int) -> set[str]:
 
 
 def name_of(row: Row, by_address: Collection[str]) -> str:
-    """Return the name of the field of a plain row: its own name, else the automatic name."""
+    """Return the name of the field of a plain row: its own name or, if it has none, the automatic
+    name.
+    """
     return str(
         row.get("field")
         or run_name(row["offset"], row["lsb"], row["width"], row.get("block", "") in by_address)
@@ -157,13 +162,16 @@ def name_of(row: Row, by_address: Collection[str]) -> str:
 
 
 def register_of(row: Row, by_address: Collection[str]) -> str:
-    """Return the name of the register of a plain row: its own name, else the automatic name."""
+    """Return the name of the register of a plain row: its own name or, if it has none, the
+    automatic name.
+    """
     return str(row.get("register") or word_name(row["offset"], row.get("block", "") in by_address))
 
 
 def in_register(rows: Sequence[Row], by_address: Collection[str]) -> list[str]:
-    """Return the name of the field of each row of one block, with its register in front if
-    another field of the block has the same name; pieces of one field share their name."""
+    """Return, for rows of one block, the name of each row's field, with the register's name in
+    front if another field of the block has the same name; pieces of one field share their name.
+    """
     names = [name_of(row, by_address) for row in rows]
     places: dict[tuple[str, Any], int] = {}
     for row, name in zip(rows, names, strict=True):

@@ -1,4 +1,4 @@
-"""Tables as people read them: whole texts, aligned left, addresses in hex."""
+"""Tables as people read them: whole texts, aligned left, addresses in base 16."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-MOST_ROWS = 60  # that are shown
-# the key of ``attrs`` that has (block, register, field) of fields that point into memory
+MOST_ROWS = 60  # most rows that are shown as HTML
+# ``attrs`` has, at this key, (block, register, field) of the fields that point into memory
 ADDRESSES = "addresses"
 FIELD = ["block", "register", "field"]
 VALUES = {"raw", "value", "a", "b", "good", "bad"}  # columns that may hold addresses
@@ -16,10 +16,11 @@ LEFT = " style='text-align:left'"
 
 
 class Table(pd.DataFrame):  # type: ignore[misc]  # pandas has no types here
-    """A DataFrame that shows its texts whole and aligned left; so do selections from it.
+    """A DataFrame that shows its texts whole and aligned left; a selection from it does so too.
 
-    Addresses are shown in hex, and stay numbers: the values of rows whose column ``address`` is
-    true, or whose field is in ``attrs["addresses"]``. A missing value is a dash.
+    Addresses are shown in base 16 but stay numbers. They are the values of rows whose column
+    ``address`` is true, or whose field is in ``attrs["addresses"]``. A missing value is shown as a
+    dash.
 
     >>> Table({"field": ["output_address"], "a": [0x80001000], "address": [True]})
                 field           a  address
@@ -31,7 +32,7 @@ class Table(pd.DataFrame):  # type: ignore[misc]  # pandas has no types here
         return Table
 
     def _shown(self) -> pd.DataFrame:
-        """The rows as they are shown, with addresses as texts."""
+        """The rows as they are shown: addresses are texts, missing values are dashes."""
         frame, columns = pd.DataFrame(self).copy(), set(self.columns)
         if "address" in columns:
             rows = [value is True or value == 1 for value in frame["address"]]
@@ -75,14 +76,15 @@ def _hex(value: Any) -> Any:
 
 
 def _aligned(row: str, texts: list[bool]) -> str:
-    """A row of HTML with its texts, and the names above them, aligned left.
+    """A row of an HTML table in which the cells of text columns are aligned left, also the cells
+    with the columns' names.
 
     >>> _aligned("><td>a</td><td>1</td></tr>", [True, False])
     "><td style='text-align:left'>a</td><td>1</td></tr>"
     """
     tag = "<td" if "<td>" in row else "<th"
     before, *cells = row.split(f"{tag}>")
-    first = len(cells) - len(texts)  # names of rows
+    first = len(cells) - len(texts)  # cells in front with the names of the rows
     if first < 0:
         return row
     for cell, is_left in zip(cells, [False] * first + texts, strict=True):

@@ -5,11 +5,11 @@ A word is 32 little-endian bits, bit 0 lowest. A map is a table, one row per run
     block, offset, register, field, lsb, width, at, value, feature, address, align, evidence, note
 
 Rows of one block that share a field name and fill in ``at`` are pieces of one split field; ``at``
-is the place of the piece inside the value. A row without a field name, and every bit without a
-row, gets an automatic name (``w18_27_2``: word 18, lsb 27, 2 bits; ``r3930_7_1`` where registers
+is the bit of the value at which the piece begins. A row without a field name, and every bit without
+a row, gets an automatic name (``w18_27_2``: word 18, lsb 27, 2 bits; ``r3930_7_1`` if registers
 have addresses; ``registers.names`` has the rule), so that all words round-trip.
 
-Columns that a table may have besides: ``access`` (``ro`` for what only the NPU sets), and ``bits``,
+A table may have more columns: ``access`` (``ro`` for a field that only the NPU sets), and ``bits``,
 ``count`` and ``stride``, which ``registers.expansion`` explains.
 """
 
@@ -29,9 +29,9 @@ from npulab.registers.names import Row, automatic_name, word_name
 from npulab.support.refuse import refuse_if, refusing
 from npulab.support.text import one_line
 
-Enums = Mapping[str, Mapping[int, str]]  # names by raw of each enum
+Enums = Mapping[str, Mapping[int, str]]  # by enum, its names by raw number
 
-MOST_WORDS = 2**16  # of a dense block
+MOST_WORDS = 2**16  # most words of a dense block
 COLUMNS = (
     "block",
     "offset",
@@ -48,27 +48,31 @@ COLUMNS = (
     "note",
 )
 NUMBERS = ("offset", "lsb", "width", "at", "align")
-NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")  # controls, halves of pairs
-# an optional column: fields that only the NPU sets, and fields that start a unit when written
+# control characters, lone surrogates and noncharacters
+NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+# an optional column, and its two values: the field is set only by the NPU; a write to the field
+# starts a unit
 ACCESS, READ_ONLY, START = "access", "ro", "start"
 REQUIRED = ("field", "lsb", "width")
-ENUMS = "enums.csv"  # next to a table; each of several tables may have its own, TABLE.enums.csv
+# a file next to a table; if a folder has several tables, TABLE.enums.csv belongs to one of them
+ENUMS = "enums.csv"
 
 
 def own_enums(path: Path) -> Path:
-    """The file that holds the enums of this table alone."""
+    """The path of the file that holds the enums of this table alone; the file need not exist."""
     return path.with_name(f"{path.stem}.{ENUMS}")
 
 
 def enums_beside(path: Path) -> Path | None:
-    """The file of a table's enums: its own file, else that of the folder; None if there is
-    neither."""
+    """The file with a table's enums: the table's own file or, if there is none, the file of the
+    folder; None if neither exists.
+    """
     files = own_enums(path), path.parent / ENUMS
     return next((beside for beside in files if beside.exists() and beside != path), None)
 
 
 def read_enums(rows: Iterable[Mapping[str, str]]) -> dict[str, dict[int, str]]:
-    """Names by raw of each enum in a table (enum, raw, name)."""
+    """The enums in the rows (enum, raw, name) of a table: by enum, its names by raw number."""
     out: dict[str, dict[int, str]] = {}
     for row in rows:
         add_enum(out, row)
@@ -76,7 +80,9 @@ def read_enums(rows: Iterable[Mapping[str, str]]) -> dict[str, dict[int, str]]:
 
 
 def add_enum(enums: dict[str, dict[int, str]], row: Mapping[str, str]) -> None:
-    """Add a row of a table of enums; raises ValueError for a row that is not a name of an enum."""
+    """Add a row (enum, raw, name) to the enums; raises ValueError for a row with a blank or broken
+    cell, and for a raw number or a name that the enum has already.
+    """
     enum, text = row.get("enum", ""), row.get("name", "")
     try:
         raw = int(row.get("raw") or "", 0)
@@ -105,15 +111,18 @@ def line_of(text: str, what: str) -> str:
 
 
 def refuse_odd(text: str, what: str) -> None:
-    """Raise ValueError that names a character that no file of text holds."""
+    """Raise ValueError that names the first character of a text that no text file may contain, such
+    as a control character.
+    """
     if odd := NO_TEXT.search(text):
         raise ValueError(f"{what}: got the character U+{ord(odd[0]):04X}, allowed is text")
 
 
 def plain_row(row: Row) -> dict[str, Any]:
-    """Return the columns that are filled in, in order, numbers as int, texts on one line.
+    """Return the columns that are filled in, in the order of ``COLUMNS``, with numbers as int and
+    each text on one line.
 
-    Raises ValueError that names field and column.
+    Raises ValueError that names the field and the column.
     """
     out: dict[str, Any] = {}
     for name in COLUMNS:
@@ -144,8 +153,9 @@ def plain_row(row: Row) -> dict[str, Any]:
 
 
 def normal_row(row: Row) -> dict[str, Any]:
-    """Return a row with every column, its numbers as int; raises ValueError that names the field
-    and the column."""
+    """Return a row with every column and with its numbers as int; raises ValueError that names the
+    field and the column.
+    """
     for name in row:
         # the column word follows from the offset
         if name not in (*COLUMNS, ACCESS, "word"):
@@ -178,8 +188,9 @@ def normal_row(row: Row) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Words:
-    """The words of a map: (block, offset, register) of each, its label in automatic names, and its
-    index by (block, offset)."""
+    """The words of a map: ``registers`` has (block, offset, register) of each word, ``labels`` the
+    beginning of its automatic names, ``index`` its number by (block, offset).
+    """
 
     registers: list[tuple[str, int, str]]
     labels: list[str]
@@ -190,7 +201,7 @@ class Words:
         return self.index[row["block"], row["offset"]]
 
     def name_of(self, row: Row) -> str:
-        """The name of the field of a row, automatic if it has none."""
+        """The name of the field of a row: its own name or, if it has none, the automatic name."""
         return row["field"] or automatic_name(self.labels[self.of(row)], row["lsb"], row["width"])
 
 
@@ -202,8 +213,9 @@ def words_of(
 ) -> Words:
     """Return the words of normal rows.
 
-    Blocks that are ``sparse`` have no words between their registers; the labels of blocks
-    ``by_address`` have the offset.
+    Blocks that are ``sparse``, and all blocks unless ``dense``, have no words between their
+    registers. Automatic names have the offset in blocks ``by_address``, else the number of the
+    word.
     """
     names: dict[tuple[str, int], str] = {}
     offsets: dict[str, set[int]] = {}
@@ -213,7 +225,7 @@ def words_of(
         if name and known and name != known:
             raise ValueError(
                 f"register map, block {block!r} offset {offset:#x}: got register names {known!r} "
-                f"and {name!r}"
+                f"and {name!r}, allowed is one name"
             )
         names[block, offset] = name or known
         offsets.setdefault(block, set()).add(offset)
@@ -240,7 +252,7 @@ def fields_of(rows: Sequence[Row], words: Words, enums: Enums) -> tuple[Field, .
     """Return the fields of rows, and a field with an automatic name for each run of bits without a
     row.
 
-    Raises ValueError if fields overlap, with both fields, the register and the bit.
+    Raises ValueError, with both fields, the register and the bit, if two fields overlap.
     """
     owner = [[""] * WORD_BITS for _ in words.registers]
     grouped: dict[tuple[Any, ...], list[Row]] = {}
@@ -277,7 +289,9 @@ def fields_of(rows: Sequence[Row], words: Words, enums: Enums) -> tuple[Field, .
 
 
 def _field(group: Sequence[Row], words: Words, enums: Enums) -> Field:
-    """The field of the rows of its pieces; its first piece says all but the place of the others."""
+    """The field that some rows describe, a piece each; columns other than those of a piece's place
+    are read from the row of the lowest piece.
+    """
     pieces = [Piece(words.of(row), row["lsb"], row["width"], row["at"] or 0) for row in group]
     pieces.sort(key=lambda piece: piece.at)
     first = min(group, key=lambda row: row["at"] or 0)
@@ -315,13 +329,15 @@ def _field(group: Sequence[Row], words: Words, enums: Enums) -> Field:
 
 
 def _refuse_later(where: str, first: Row, group: Sequence[Row]) -> None:
-    """Raise ValueError if a later piece says something else than the first piece."""
+    """Raise ValueError if a later piece states another value, address or align than the first
+    piece.
+    """
     for column in ("value", "address", "align"):
         for row in group:
             if row[column] not in ("", None, first[column]):
                 raise ValueError(
-                    f"{where}: got {column} {row[column]!r} on a later piece, allowed is what its "
-                    f"first piece says ({first[column] or 'nothing'})"
+                    f"{where}: got {column} {row[column]!r} on a later piece, allowed is blank or "
+                    f"the {column} of its first piece ({first[column] or 'blank'})"
                 )
 
 
@@ -336,9 +352,10 @@ def _unowned(bits: Sequence[str]) -> Iterator[tuple[int, int]]:
 
 
 def spellings_of(fields: Sequence[Field]) -> dict[str, Field]:
-    """Return every unambiguous spelling of each field: name, register.name, block.register.name.
+    """Return each field by its unambiguous spellings: name, register.name, block.register.name.
 
-    If no other field is called so, also the part of the name after its last dot, and block.name.
+    If no other field is called so, a field is also found by block.name and by the part of its name
+    after the last dot.
     """
     spellings: dict[str, list[Field]] = {}
     for item in fields:
@@ -357,18 +374,18 @@ def spellings_of(fields: Sequence[Field]) -> dict[str, Field]:
 
 
 def _refuse_same_names(fields: Sequence[Field]) -> None:
-    """Raise ValueError for fields that share a register and a name."""
+    """Raise ValueError for fields of which two have the same name in the same register."""
     by_place = {item.name for item in fields if item.automatic}
     for item in fields:
         if not item.automatic and item.name in by_place:
             raise ValueError(
                 f"register map: field {item.name} of register {item.register} of block "
-                f"{item.block!r} has bits {item.bits}, allowed is another name: other bits of the "
-                "register have none and are called so by their place"
+                f"{item.block!r} has bits {item.bits}, allowed is another name: this is the "
+                "automatic name of other bits of the register, which have no name"
             )
     raise ValueError(
         f"register map: field {fields[0].name} stands twice in register {fields[0].register} "
-        f"of block {fields[0].block!r}; pieces of one field fill in the column at"
+        f"of block {fields[0].block!r}; the pieces of a split field need a number in column 'at'"
     )
 
 

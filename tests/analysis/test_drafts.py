@@ -379,7 +379,10 @@ def test_an_edit_changes_its_lines_and_no_others(
             lambda d: d.retype("mode", "enum:no"),
             r"^register map, register CFG field mode: got enum 'no', known are mode, other$",
         ),
-        (lambda d: d.retype("mode", "f32"), r"got 2 bits, allowed is 32 for f32$"),
+        (
+            lambda d: d.retype("mode", "f32"),
+            r"got a field of 2 bits, allowed is one of 32 bits for f32$",
+        ),
         (
             lambda d: d.retype("mode", names={4: "four"}),
             r"^retype mode: got a name for raw 4, allowed is 0 to 3 \(2 bits\)$",
@@ -423,7 +426,7 @@ def test_an_edit_changes_its_lines_and_no_others(
         ),
         (
             lambda d: d.join("where", "w7_0_32", "x"),
-            r"field x: value 'raw\*64': got 58 bits, allowed is values within 63 bits",
+            r"field x: value 'raw\*64': got a field of 58 bits, allowed is one whose values fit into 63 bits",
         ),
         (
             lambda d: d.add("x", "CFG", 5, 1),
@@ -1277,7 +1280,8 @@ def test_status_adds_up(captures: CaptureSet, vivante: npulab.captures.target.Ta
     )
     assert registers.status(words).attrs["summary"].endswith(" % never exercised")
     with pytest.raises(
-        ValueError, match=r"^words: got 3 in the last axis, allowed is 34 \(block NN\)$"
+        ValueError,
+        match=r"^words: got 3 words in the last axis, allowed are 34 words in the last axis \(block NN\)$",
     ):
         registers.status(words[:, :3])
 

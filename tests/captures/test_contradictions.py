@@ -59,7 +59,7 @@ def stream() -> Capture:
 
 def test_the_opcode_names_the_block_however_a_capture_is_changed() -> None:
     capture = stream()
-    said = r"^capture run: task 1: field kind of block MULTIPLY: got WRITE \(0x5\), allowed is MULTIPLY \(0x2\), as the opcode names"
+    said = r"^capture run: task 1: field kind of block MULTIPLY: got WRITE \(0x5\), allowed is MULTIPLY \(0x2\), because the opcode names"
     wrong = job("MULTIPLY", 5)
     for change in (
         lambda: capture.with_fields(task=1, kind="WRITE"),

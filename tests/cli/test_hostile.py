@@ -257,7 +257,7 @@ def test_a_pipe_in_a_recorders_folder_is_not_waited_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [2**64, -(2**64), 10**4000])
 def test_a_number_beside_an_operation_has_64_bits(number: int) -> None:
-    with pytest.raises(npulab.FormatError, match=r"allowed are numbers of 64 bits$"):
+    with pytest.raises(npulab.FormatError, match=r"allowed are numbers of at most 64 bits$"):
         Meaning.parse(f"raw+{number:#x}")
 
 

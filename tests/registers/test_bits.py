@@ -297,7 +297,9 @@ def test_same_name_in_two_registers_is_told_apart() -> None:
 
 @pytest.mark.parametrize("words", [[0], [[0] * 33], 7])
 def test_words_of_the_wrong_count(words: object, vivante) -> None:
-    with pytest.raises(ValueError, match=r"^words: got .* allowed is 34 \(block NN\)$"):
+    with pytest.raises(
+        ValueError, match=r"^words: got .* allowed are 34 words in the last axis \(block NN\)$"
+    ):
         vivante.registers.decode(words)
 
 
@@ -409,7 +411,8 @@ def test_field_of_64_bits() -> None:
         assert whole.decode(whole.encode({"f": number}))["f"] == number
     for value in ("signed raw*2", "raw*64", "raw>>2", "raw+1"):
         with pytest.raises(
-            ValueError, match=r"got 64 bits, allowed is values within 63 bits \(53 with >>\)"
+            ValueError,
+            match=r"got a field of 64 bits, allowed is one whose values fit into 63 bits \(53 with >>\)",
         ):
             RegisterMap([{**low, "value": value}, high])
 

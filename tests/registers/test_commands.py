@@ -122,7 +122,7 @@ def test_a_field_of_the_command_says_how_many_words_follow(payloads: list[list[i
 def test_lengths_that_do_not_fit_the_block() -> None:
     with pytest.raises(
         ValueError,
-        match=r"^byte 0x2: block CONV: got 256 bits in 7 words, allowed are at most 224$",
+        match=r"^byte 0x2: block CONV: got a command of 256 bits, allowed are at most 224, the bits of its 7 words$",
     ):
         read_commands(b"\x01\0\x83\6\0\0" + bytes(28), burst(), "opcode")
     with pytest.raises(
@@ -130,12 +130,13 @@ def test_lengths_that_do_not_fit_the_block() -> None:
     ):
         read_commands(b"\x83\0\0\0\1\2", burst(), "opcode")
     with pytest.raises(
-        ValueError, match=r"^command 0, CONV: got bits after byte 8, allowed are 8 bytes$"
+        ValueError,
+        match=r"^command 0, CONV: got set bits after byte 8, allowed are set bits in its 8 bytes$",
     ):
         write_commands([("CONV", np.array([0x83, 1, 2, 0, 0, 0, 0], np.uint32))], burst())
     with pytest.raises(
         ValueError,
-        match=r"^register map, block 'CONV': got no bits or stride, allowed is both next to count words$",
+        match=r"^register map, block 'CONV': got count words without bits and a stride above 0, allowed is it with both$",
     ):
         burst(stride="")
 
@@ -162,19 +163,21 @@ def test_blocks_have_to_agree_on_the_opcode() -> None:
     ):
         read_commands(b"", {**MAPS, "CONV": RegisterMap(other, enums=ENUMS)}, "opcode")
     with pytest.raises(
-        ValueError, match="got no opcode of block STORE, its enum names NOP, LOAD, CONV"
+        ValueError, match="its enum has no opcode for block STORE, it names NOP, LOAD, CONV"
     ):
         read_commands(b"", {"STORE": MAPS["NOP"]}, "opcode")
 
 
 def test_bits_behind_a_command_are_refused() -> None:
     with pytest.raises(
-        ValueError, match=r"^command 0, LOAD: got bits after byte 6, allowed are 6 bytes$"
+        ValueError,
+        match=r"^command 0, LOAD: got set bits after byte 6, allowed are set bits in its 6 bytes$",
     ):
         write_commands([("LOAD", np.array([2, 2**16], np.uint32))], MAPS)
     long = RegisterMap([{"block": "NOP", "bits": 64}, opcode("NOP", 32)], enums=ENUMS)
     with pytest.raises(
-        ValueError, match=r"^block NOP: got 64 bits in 1 words, allowed are at most 32$"
+        ValueError,
+        match=r"^block NOP: got a command of 64 bits, allowed are at most 32, the bits of its 1 word$",
     ):
         write_commands([("NOP", np.array([1]))], {"NOP": long})
 

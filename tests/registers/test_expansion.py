@@ -244,18 +244,21 @@ def test_tables_of_arrays_go_to_other_formats_and_to_drafts(tmp_path: Path) -> N
             "register 'R': got bits '12', allowed is a multiple of 8 up to 1024",
         ),
         (["B,0,,f,0,1,,,8,,"], "got bits in a row without a register"),
-        (["B,0,R,f,0,1,,,,4,"], "got count '4' and stride '', allowed are as many of both"),
+        (
+            ["B,0,R,f,0,1,,,,4,"],
+            "got count '4' and stride '', allowed are as many counts as strides",
+        ),
         (["B,0,R,f,0,1,,,,0,4"], "got count '0' and stride '4'"),
         (["B,0,R,f,0,1,,,,x,4"], "got count 'x', allowed are whole numbers"),
         (["B,0,R,f,0,1,,,,2,4", "B,4,S,g,0,1,,,,,"], "R_1.*S|register names"),
         (["B,0,,a b,,,,,,2,4", "B,0,R,f,0,1,,,,,"], "got 2 names of dimensions"),
         (
             ["B,0,,,,,,,,2,4", "B,0,,,,,,,,,", "B,0,R,f,0,1,,,,,"],
-            "got two rows that say where it lies",
+            "got two rows with the block's place, allowed is one for each chip",
         ),
         (
             ["C,0,,,,,,,,2,4", "B,0,R,f,0,1,,,,,"],
-            "block 'C': got a row that says where it lies, allowed is for a block that",
+            "block 'C': got a row with the place of a block without registers, allowed is the place of a block that",
         ),
         (["B,2,,,,,,,,2,4", "B,0,R,f,0,1,,,,,"], "got offset '2', allowed is a multiple of 4"),
         (["B,0,,,,,,thin,,,", "B,0,R,f,0,1,,,,,"], "got value 'thin', allowed is blank or sparse"),
@@ -290,7 +293,7 @@ def test_too_many_copies_and_two_words_at_an_address_are_refused(tmp_path: Path)
     )
     with pytest.raises(
         ValueError,
-        match=r"^register map: got 1114112 words at addresses, allowed are at most 1048576$",
+        match=r"^register map: got 1114112 words in all copies of its blocks, allowed are at most 1048576$",
     ):
         many.place(0x50100000)
     alike = RegisterMap.read(

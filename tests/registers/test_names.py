@@ -439,7 +439,7 @@ def test_files_of_registers_keep_whether_a_block_has_addresses(tmp_path: Path) -
 def test_a_name_that_other_bits_of_the_register_have_by_their_place_is_refused() -> None:
     said = (
         r"^register map: field w0_0_4 of register CFG of block 'A' has bits 0\[7:5\], allowed is another name: "
-        r"other bits of the register have none and are called so by their place$"
+        r"this is the automatic name of other bits of the register, which have no name$"
     )
     rows = [
         {"block": "A", "register": "CFG", "field": "w0_0_4", "lsb": 5, "width": 3},

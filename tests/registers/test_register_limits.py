@@ -91,7 +91,7 @@ def test_widest_values_are_exact_and_wider_ones_refused(value: str, widest: int)
     if widest < 64:
         with pytest.raises(
             ValueError,
-            match=rf"got {widest + 1} bits, allowed is values within 63 bits \(53 with >>\)$",
+            match=rf"got a field of {widest + 1} bits, allowed is one whose values fit into 63 bits \(53 with >>\)$",
         ):
             wide(widest + 1, value)
 
@@ -118,7 +118,8 @@ def test_floats_have_the_bits_of_their_type(value: str, width: int, allowed: boo
         assert wide(width, value).decode(wide(width, value).encode({"f": 1.5}))["f"] == 1.5
     else:
         with pytest.raises(
-            ValueError, match=f"got {width} bits, allowed is {value[1:]} for {value}$"
+            ValueError,
+            match=f"got a field of {width} bits, allowed is one of {value[1:]} bits for {value}$",
         ):
             wide(width, value)
 
@@ -335,7 +336,9 @@ def test_places_of_copies_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         LookupError, match=r"^address: got 0x28, the map has 6 words from 0x10 to 0x24$"
     ):
         three.place(40)
-    with pytest.raises(ValueError, match=r"got 8 words at addresses, allowed are at most 6$"):
+    with pytest.raises(
+        ValueError, match=r"got 8 words in all copies of its blocks, allowed are at most 6$"
+    ):
         RegisterMap([block(count="4", stride="8"), *INSIDE]).place(0)
     with pytest.raises(
         ValueError,
@@ -354,21 +357,27 @@ def test_places_of_copies_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (
             {"count": "2 3", "stride": "64"},
-            "got count '2 3' and stride '64', allowed are as many of both, above 0",
+            "got count '2 3' and stride '64', allowed are as many counts as strides, all above 0",
         ),
         ({"count": "0", "stride": "64"}, "above 0"),
         ({"count": "2", "stride": "0"}, "above 0"),
         ({"count": "-2 -2", "stride": "4 4"}, "above 0"),
-        ({"count": "65537", "stride": "8"}, "of at most 65536 copies$"),
+        ({"count": "65537", "stride": "8"}, "for at most 65536 copies$"),
         ({"offset": 2}, "allowed is a multiple of 4 from 0$"),
         ({"offset": -4}, "allowed is a multiple of 4 from 0$"),
         ({"bits": 12}, "got bits 12, allowed is a multiple of 8 up to 1024$"),
         ({"bits": 0}, "got bits 0, "),
         ({"bits": 1032}, "got bits 1032, "),
-        ({"count": "f", "bits": 32}, "allowed is both next to count f$"),
-        ({"count": "f", "stride": 4}, "allowed is both next to count f$"),
-        ({"count": "f", "bits": 8, "stride": 0}, "allowed is both"),
-        ({"count": "f", "stride": -1, "bits": 32}, "allowed is both"),
+        (
+            {"count": "f", "bits": 32},
+            "got count f without bits and a stride above 0, allowed is it with both$",
+        ),
+        (
+            {"count": "f", "stride": 4},
+            "got count f without bits and a stride above 0, allowed is it with both$",
+        ),
+        ({"count": "f", "bits": 8, "stride": 0}, "allowed is it with both"),
+        ({"count": "f", "stride": -1, "bits": 32}, "allowed is it with both"),
         ({"value": "thin"}, "got value 'thin', allowed is blank or sparse$"),
         ({"field": "a b", "count": "2", "stride": "8"}, "got 2 names of dimensions"),
         ({"offset": "4 8"}, "got offset '4 8', allowed is a whole number$"),
@@ -424,7 +433,8 @@ def test_arrays_of_registers_of_any_size() -> None:
         RegisterMap([row("f", register="A", bits=32, offset=-4)])
     for more, word in (({"bits": 32}, "bits"), ({"count": "2", "stride": "4"}, "count")):
         with pytest.raises(
-            ValueError, match=f"got {word} in a row without a register, allowed is with its name$"
+            ValueError,
+            match=f"got {word} in a row without a register, allowed is {word} in a row with one$",
         ):
             RegisterMap([row("f", **more)])
 
