@@ -1,4 +1,6 @@
-"""Fields and registers while the macros of a C header are read, and runs of bits in masks."""
+"""Fields and registers as they are collected from the macros of a C header, and the runs of bits in
+masks.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,9 @@ ALL = 2**64 - 1
 
 
 class Lost(NamedTuple):
-    """A thing that is not in the table: its kind (register, field, declaration, macro), name,
-    position and the reason."""
+    """A thing of the file that is not in the table: its kind (register, field, declaration, macro),
+    its name, its position, and the reason.
+    """
 
     kind: str
     name: str
@@ -21,7 +24,9 @@ class Lost(NamedTuple):
 
 
 class NamedNumber(NamedTuple):
-    """A value that has a name; ``in_place`` if it surely stands where the field's bits stand."""
+    """A number that names a value; ``in_place`` if it surely has the value's bits at their place in
+    the register.
+    """
 
     value: int
     in_place: bool
@@ -29,7 +34,7 @@ class NamedNumber(NamedTuple):
 
 @dataclass(slots=True)
 class Bits:
-    """A field as its macros say it; -1 for a number that no macro says."""
+    """A field as its macros describe it; a number that no macro states is -1."""
 
     name: str
     position: int
@@ -37,13 +42,15 @@ class Bits:
     low: int = -1
     width: int = -1
     high: int = -1
-    strict: bool = False  # of envytools, whose values stand in place
+    strict: bool = False  # True for envytools' spelling: values have their bits in place
     guess: bool = False
     values: dict[str, NamedNumber] = field(default_factory=dict)
 
     @property
     def bits(self) -> int:
-        """The mask in the register; -1 if unknown, above 64 bits if the field fits nowhere."""
+        """The field's mask in its register; -1 if it is unknown, above 64 bits if a number of the
+        field is too large for any register.
+        """
         if max(self.low, self.width, self.high) > WORD_BITS * 2:
             return ALL + 1
         if self.mask >= 0:
@@ -59,7 +66,7 @@ class Bits:
 
     @property
     def lowest(self) -> int:
-        """The lowest bit; -1 if unknown."""
+        """The number of the field's lowest bit; -1 if it is unknown."""
         bits = self.bits
         if bits > 0:
             return lowest_bit(bits)
@@ -68,16 +75,16 @@ class Bits:
 
 @dataclass(slots=True)
 class Register:
-    """A register: the macro of its offset, its name in the table, its fields and values."""
+    """A register: the macro of its offset, its name in the table, and its fields and values."""
 
     macro: str
     name: str
     offset: int
     position: int
-    lengths: tuple[tuple[int, int], ...] = ()  # (elements, bytes between them) of each dimension
-    heads: list[str] = field(default_factory=list)  # beginnings of the names of its fields
+    lengths: tuple[tuple[int, int], ...] = ()  # for each dimension: elements, bytes between them
+    heads: list[str] = field(default_factory=list)  # words with which the names of its fields begin
     fields: list[Bits] = field(default_factory=list)
-    values: dict[str, NamedNumber] = field(default_factory=dict)  # of the whole word
+    values: dict[str, NamedNumber] = field(default_factory=dict)  # named values of the whole word
 
     def short(self, name: str) -> str:
         """The name of a field without the name of its register."""
@@ -89,11 +96,13 @@ class Register:
         return name
 
     def has(self, mask: int) -> bool:
-        """True if a field has some bits of the mask; of an unknown mask (-1) none."""
+        """True if the mask and some field of the register have a bit in common; False for an
+        unknown mask (-1).
+        """
         return mask > 0 and any(bits.bits & mask for bits in self.fields if bits.bits > 0)
 
     def reach(self) -> None:
-        """Let each field that has only a shift reach to the next field, as a guess."""
+        """Widen, as a guess, each field of which only the shift is known, up to the next field."""
         for bits in self.fields:
             if bits.mask < 0 <= bits.low and bits.bits < 0:
                 above = [other.lowest for other in self.fields if other.lowest > bits.low]
@@ -107,7 +116,7 @@ def lowest_bit(mask: int) -> int:
 
 
 def is_run(mask: int) -> bool:
-    """True if the ones of a mask of at most 64 bits are one run.
+    """True if the ones of a mask lie side by side, in bits 0 to 63.
 
     >>> is_run(0xf0), is_run(0xf0f), is_run(0)
     (True, False, False)
@@ -116,12 +125,15 @@ def is_run(mask: int) -> bool:
 
 
 def fits(value: int, mask: int) -> bool:
-    """True if a number can be a value of the field with a mask: in place or counted from bit 0."""
+    """True if a number can be a value of the field with a mask: at the mask's place, or counted
+    from bit 0.
+    """
     return mask <= 0 or not value & ~mask or value <= mask // (mask & -mask)
 
 
 def runs_of(mask: int) -> list[tuple[int, int]]:
-    """Return (lsb, width) of each run of ones of a mask; none for a mask of more than 64 bits.
+    """Return (lsb, width) of each run of ones in a mask; an empty list for a mask of more than 64
+    bits.
 
     >>> runs_of(0xf0f)
     [(0, 4), (8, 4)]

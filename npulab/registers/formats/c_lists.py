@@ -1,5 +1,5 @@
-"""Registers of a C header without fields: offsets that stand in lists, groups of registers, and
-numbers whose names begin with that of a register.
+"""Registers of a C header that have no fields: offsets in lists, groups of registers, and numbers
+whose names begin with the name of a register.
 """
 
 from __future__ import annotations
@@ -22,26 +22,28 @@ from npulab.registers.formats.c_offsets import FEWEST
 from npulab.registers.formats.c_roles import Roles
 from npulab.registers.formats.c_text import LITERAL
 
-FAR = 2**8  # macros between an offset and the next one
-NEAR = 0x40  # bytes between registers of a list
-GROUP = 0x100  # bytes that the offset of a group is a multiple of
-REACH = 0x40 * WORD_BYTES  # bytes after a register that no other offset follows
-PAST = 0x1000  # bytes after twice the last sure offset, within which an offset counts
+FAR = 2**8  # most macros in the text between an offset and the next one
+NEAR = 0x40  # most bytes between neighbours in a list
+GROUP = 0x100  # bytes; the offset of a group is a multiple of this
+REACH = 0x40 * WORD_BYTES  # bytes that a register's family may span if no other offset follows
+PAST = 0x1000  # bytes; an offset counts up to this far beyond twice the last sure offset
 
 
 @dataclass(frozen=True)
 class Open:
-    """The offsets that are not yet known to be registers or groups."""
+    """The offsets of which it is not known yet whether they are registers."""
 
     lone: list[str]
-    children: Mapping[str, list[str]]  # by the register that their names begin with
-    hexadecimal: Set[str]  # those that are written as offsets are
-    marks: set[str]  # those with a register's name (NAMED); empty if these are not most
+    children: Mapping[str, list[str]]  # by the register with whose name they begin
+    hexadecimal: Set[str]  # names of macros that are written as offsets are
+    marks: set[str]  # names that match NAMED; empty if few do
     by_macro: Mapping[str, str]
 
 
 def add_listed(roles: Roles) -> None:
-    """Add the registers that no field nests in, and name groups of registers."""
+    """Add the registers whose names begin no field's name, and mark the offsets that are groups of
+    registers.
+    """
     by_macro = roles.by_macro
     for name in roles.candidates:
         key = roles.find.inside(name)
@@ -70,15 +72,16 @@ def add_listed(roles: Roles) -> None:
 
 
 def _most(names: Set[str], every: Set[str]) -> bool:
-    """True if some names are at least three fifths of all names, and enough to be evidence."""
+    """True if ``names`` are at least three fifths of ``every``, and at least ``FEWEST``."""
     return len(names) >= FEWEST and 5 * len(names) >= 3 * len(every)
 
 
 def _groups(
     roles: Roles, rest: Sequence[str], by_macro: Mapping[str, str], owner: Longest
 ) -> set[str]:
-    """The offsets that only head a list of registers: several registers nest in the name, and the
-    offset is that of the first or 0."""
+    """The offsets that are groups: the names of several registers begin with the group's name, and
+    its offset is 0 or that of the first of them.
+    """
     inner: dict[str, list[int]] = {}
     for register in roles.registers.values():
         inner.setdefault(owner.inside(register.heads[0]), []).append(register.offset)
@@ -104,11 +107,10 @@ def _groups(
 def _families(
     roles: Roles, loose: Set[str], by_macro: Mapping[str, str], owner: Longest
 ) -> tuple[list[str], dict[str, list[str]]]:
-    """Return the offsets whose names begin with no register's name, and the other offsets by
-    register.
+    """Return the offsets whose names begin with no register's name, and, by register, the offsets
+    whose names begin with the register's name.
 
-    Offsets whose names begin with a field's name are in neither group: they are values of the
-    field.
+    Neither has offsets whose names begin with a field's name: they are values of the field.
     """
     lone: list[str] = []
     children: dict[str, list[str]] = {}
@@ -133,7 +135,9 @@ def _families(
 
 
 def _as_offsets(roles: Roles, names: Iterable[str]) -> set[str]:
-    """The names whose macros are in hexadecimal, have a parameter or are no plain number."""
+    """The names of the macros that are written as offsets are: in hexadecimal, with a parameter, or
+    not as a plain number.
+    """
     plain, hexadecimal = roles.facts.plain, roles.facts.hexadecimal
     out = set()
     for name in names:
@@ -143,7 +147,9 @@ def _as_offsets(roles: Roles, names: Iterable[str]) -> set[str]:
 
 
 def _add_lone(roles: Roles, found: Open) -> None:
-    """Add the offsets that nest in no register: marked, near sure registers, or in lists."""
+    """Add, of the offsets whose names begin with no register's name, those that have the mark of a
+    register in their name, lie near sure registers, or stand in lists.
+    """
     facts = roles.facts
     offsets = _numbers(roles, found.hexadecimal)
     listed = _counted(roles, offsets)
@@ -169,7 +175,9 @@ def _add_lone(roles: Roles, found: Open) -> None:
 
 
 def _numbers(roles: Roles, names: Set[str]) -> dict[str, int]:
-    """The offsets of names and registers, and numbers without a role, in the order of the text."""
+    """The offsets of these names and of the registers, and hexadecimal numbers without a role, in
+    the order of the text.
+    """
     out = {}
     for name in roles.facts.ordered:
         is_number = name in roles.facts.hexadecimal and name not in roles.roles
@@ -179,7 +187,10 @@ def _numbers(roles: Roles, names: Set[str]) -> dict[str, int]:
 
 
 def _counted(roles: Roles, offsets: Mapping[str, int]) -> set[str]:
-    """Return the numbers that only count: 0, 1, 2 of one beginning, or a 4 between 3 and 5."""
+    """Return the numbers that only count, such as 0, 1 and 2, or 4 between 3 and 5: neighbours in
+    the text whose names differ only in the last word, and of which one is not a multiple of a
+    word.
+    """
     out = set()
     for a, b in pairwise(offsets):
         odd = offsets[a] % WORD_BYTES or offsets[b] % WORD_BYTES
@@ -189,9 +200,10 @@ def _counted(roles: Roles, offsets: Mapping[str, int]) -> set[str]:
 
 
 def _in_lists(roles: Roles, offsets: Mapping[str, int], listed: Set[str]) -> set[str]:
-    """The numbers that stand in lists of offsets, which rise in the order of the text.
+    """The numbers that stand in lists: runs of offsets that rise in the order of the text.
 
-    Registers that are sure help; without any, lists must be what the file is about.
+    If registers are known, only numbers near them count; if none is known, lists count only if at
+    least half of all numbers stand in them.
     """
     lists: list[list[str]] = []
     for name in offsets:
@@ -217,7 +229,7 @@ def _in_lists(roles: Roles, offsets: Mapping[str, int], listed: Set[str]) -> set
 
 
 def _may_be_bits(name: str, value: int) -> bool:
-    """True if an offset may be a single bit, or a mask by its name."""
+    """True if an offset may be a mask, by its name's last word, or a single bit, by its value."""
     if TAILS.get(name.rpartition("_")[2]) == "mask":
         return True
     return value.bit_count() <= 1 and not MARKED.fullmatch(name)
@@ -226,8 +238,9 @@ def _may_be_bits(name: str, value: int) -> bool:
 def _near_registers(
     roles: Roles, offsets: Mapping[str, int], lists: Sequence[list[str]]
 ) -> Iterable[str]:
-    """Yield the numbers of lists with a sure register: those before the last sure register of the
-    list, and those next to a number of the same first word."""
+    """Yield numbers of the lists that contain a sure register: numbers before the list's last sure
+    register, and numbers next to one with the same first word and at most ``NEAR`` bytes away.
+    """
     words = {first_word(name) for name in roles.registers}
     for names in lists:
         sure = [n for n, name in enumerate(names) if name in roles.registers]
@@ -244,7 +257,7 @@ def _near_registers(
 
 
 def _direct(roles: Roles, found: Open) -> dict[str, list[str]]:
-    """The plain numbers without a role, by the register or field that their names begin with."""
+    """The plain numbers without a role, by the register or field whose name begins theirs."""
     finder = Longest({*roles.fields, *found.by_macro.values()})
     direct: dict[str, list[str]] = {}
     for name in roles.facts.plain:
@@ -256,8 +269,9 @@ def _direct(roles: Roles, found: Open) -> dict[str, list[str]]:
 def _add_children(
     roles: Roles, found: Open, outer: str, names: Sequence[str], direct: Sequence[str]
 ) -> None:
-    """Add a register and the numbers whose names begin with its name, if they are registers and
-    not its bits or values."""
+    """Add a register and the numbers whose names begin with its name, unless these numbers may be
+    bits or values of the register.
+    """
     macro = roles.keys.macros[outer]
     numbers = [name for name in names if name in found.hexadecimal]
     family = [macro, *numbers]
@@ -272,8 +286,9 @@ def _add_children(
 def _are_registers(
     roles: Roles, macro: str, names: Sequence[str], numbers: Sequence[str], direct: Sequence[str]
 ) -> bool:
-    """True if the numbers are offsets: they rise between the register and the next offset, or each
-    lies right after an offset before it in the text."""
+    """True if the numbers are offsets of registers: they rise from the register's offset to the
+    next offset in the text, or each follows closely after an offset before it in the text.
+    """
     if not numbers:
         return False
     offset = roles.candidates[macro]
@@ -284,13 +299,15 @@ def _are_registers(
     end = _next_offset(roles, macro, len(names) + FAR)
     rising = all(a < b for a, b in pairwise([offset, *values, end]))
     sure = all(LOW_HIGH.fullmatch(name.rpartition("_")[2]) for name in numbers)
-    if all(value.bit_count() == 1 for value in values):  # they may be bits
+    if all(value.bit_count() == 1 for value in values):  # the numbers may be single bits
         return rising and sure
     return rising or all(_follows(roles, name) for name in numbers)
 
 
 def _next_offset(roles: Roles, macro: str, most: int) -> int:
-    """The next higher offset after a register in the text that is not of its family."""
+    """The first higher offset after a register in the text whose name does not begin with the
+    register's name; ``REACH`` bytes on if there is none.
+    """
     offset, at = roles.candidates[macro], roles.place(macro)
     for _, name in roles.by_position[at : at + most]:
         if not name.startswith(f"{macro}_") and roles.candidates[name] > offset:
@@ -299,7 +316,7 @@ def _next_offset(roles: Roles, macro: str, most: int) -> int:
 
 
 def _follows(roles: Roles, name: str) -> bool:
-    """True if one of the four offsets before a number in the text lies right before it."""
+    """True if one of the four offsets before a number in the text is at most two words lower."""
     at = roles.place(name)
     for _, other in roles.by_position[max(0, at - 4) : at]:
         if 0 < roles.candidates[name] - roles.candidates[other] <= 2 * WORD_BYTES:

@@ -1,5 +1,6 @@
-"""Names that C takes: of letters, digits and underscores, no keyword, none that the headers have,
-each once."""
+"""Names that C accepts: letters, digits and underscores, neither a keyword nor a name of the
+headers, each given once.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +8,9 @@ import re
 
 from npulab.registers.formats.naming import Identifiers, keywords
 
-MOST = 60  # characters; C tells names apart by the first 63
+MOST = 60  # most characters of a name; C compares only the first 63
 KEYWORDS = keywords("C")
-# stdint.h, and short names of the types that npulab reads
+# names of stdint.h, and short names of the types that npulab reads
 TYPES = re.compile(
     r"(u?int|u|s|le|be)(_least|_fast)?(\d+|max|ptr)(_t|_max|_min|_c|_width)?|"
     r"(size|ptrdiff|sig_atomic|wchar|wint)_(max|min|width)|[dq]?word|byte|.*_addr_t",
@@ -18,7 +19,7 @@ TYPES = re.compile(
 
 
 def c_name(text: str) -> str:
-    """A name of C as like a text as it can be.
+    """A name that C accepts and that differs from a text as little as possible.
 
     >>> c_name("GL.FLUSH[2]"), c_name("int"), c_name("3d"), c_name("__LINE__")
     ('GL_FLUSH_2', 'int_', 'n3d', 'LINE')
@@ -34,5 +35,5 @@ def c_name(text: str) -> str:
 
 
 def c_names() -> Identifiers:
-    """The names of one scope of C as they are given away."""
+    """A scope of C, which gives each name only once."""
     return Identifiers(spell=c_name)

@@ -1,5 +1,5 @@
-"""Offsets in a C header: arrays, numbers that may be a register's offset, and the beginnings that
-the names of its fields share.
+"""Offsets in a C header: arrays, numbers that may be the offset of a register, and the words with
+which the names of a register's fields begin.
 """
 
 from __future__ import annotations
@@ -26,21 +26,24 @@ from npulab.registers.formats.c_numbers import LARGEST, Facts
 from npulab.registers.formats.c_pairs import Pairs
 from npulab.registers.formats.c_text import NAME, Macro
 
-FEWEST = 3  # members of a list or family that count as evidence
-WIDE = 2**16  # masks from this bit up are of registers of 32 bits
+FEWEST = 3  # a list or family counts as evidence if it has at least so many members
+WIDE = 2**16  # a mask of this size or more belongs to a register of 32 bits
 
 
 class Spread(NamedTuple):
-    """An array's first offset, the bytes between its elements by dimension, and its elements."""
+    """The offsets that a macro gives for its indices: the first, the bytes between elements in each
+    dimension, and the number of elements.
+    """
 
     first: int
     strides: Sequence[int]
-    elements: int  # 0 if the macro does not say it
+    elements: int  # 0 if the macro does not state it
 
 
 class Array(NamedTuple):
-    """An array's first offset, and (elements, bytes between them) of each dimension; 0 elements if
-    nothing says how many."""
+    """The offset of an array's first element, and, for each dimension, the elements (0 if nothing
+    states how many) and the bytes between them.
+    """
 
     offset: int
     dimensions: tuple[tuple[int, int], ...]
@@ -48,7 +51,7 @@ class Array(NamedTuple):
 
 @dataclass(frozen=True)
 class Arrays:
-    """The macros that give an offset for an index, roles of other macros, and losses."""
+    """The macros that give an offset for an index, the roles of other macros, and what was lost."""
 
     arrays: dict[str, Array]
     roles: dict[str, str]
@@ -56,7 +59,7 @@ class Arrays:
 
 
 def find_arrays(facts: Facts, fields: Mapping[str, Bits]) -> Arrays:
-    """Return the arrays of registers, and the macros that only say their lengths."""
+    """Return the arrays of registers, and the macros that only state lengths of arrays."""
     lengths, sizes = _values_of(facts, "__LEN"), _values_of(facts, "__ESIZE")
     single = _values_of(facts, "__SIZE_1")
     roles = {f"{base}__SIZE_1": "length" for base in single}
@@ -78,7 +81,7 @@ def find_arrays(facts: Facts, fields: Mapping[str, Bits]) -> Arrays:
         if spread is None:
             continue
         if name in facts.used and name not in sizes and name not in headed:
-            roles[name] = "helper"  # other macros are made of it
+            roles[name] = "helper"  # other macros use it in their bodies
             continue
         known = [*reversed([*nest.all(name)])]
         if name in sizes:
@@ -102,7 +105,9 @@ def _values_of(facts: Facts, tail: str) -> dict[str, int]:
 
 
 def _spread(facts: Facts, macro: Macro) -> Spread | None:
-    """The offsets that a macro gives for one or two indices; None if they are not evenly apart."""
+    """The offsets that a macro gives for one or two indices; None if the macro is not an array,
+    because the steps between its offsets differ.
+    """
     name, values = macro.name, facts.values
     elements = 0
     if chosen := facts.chosen_offsets(macro):
@@ -114,7 +119,7 @@ def _spread(facts: Facts, macro: Macro) -> Spread | None:
             elements = len(chosen)
     elif f"{name}[0]" in values:
         first = values[f"{name}[0]"]
-        # any two elements are evenly apart: only the third tells whether the macro is an array
+        # a third element shows whether the macro is an array: two have only one distance
         second, third = values.get(f"{name}[1]", -1), values.get(f"{name}[2]", -1)
         strides, linear = [second - first], third - second == second - first
     elif f"{name}[0,0]" in values:
@@ -134,7 +139,7 @@ def _spread(facts: Facts, macro: Macro) -> Spread | None:
 
 @dataclass(frozen=True)
 class Offsets:
-    """The macros that may be a register's offset, and roles of other macros."""
+    """The macros that may be the offset of a register, and the roles of other macros."""
 
     values: dict[str, int]  # the offset in bytes
     roles: dict[str, str]
@@ -144,7 +149,9 @@ class Offsets:
 def find_offsets(
     facts: Facts, pairs: Pairs, arrays: Mapping[str, Array], roles: Mapping[str, str]
 ) -> Offsets:
-    """Return the numbers without a role that may be offsets, and the attributes of fields."""
+    """Return the numbers without a role that may be offsets, and the macros that are attributes of
+    fields.
+    """
     counted = {}
     for name in facts.plain:
         found = COUNTED.fullmatch(name)
@@ -175,8 +182,10 @@ def find_offsets(
 
 
 def _counts_words(facts: Facts, pairs: Pairs, counted: Mapping[str, str]) -> bool:
-    """True if offsets are no multiples of a word under AMD's prefixes, or under Qualcomm's for
-    registers that have fields in their upper half."""
+    """True if the file counts offsets in words: offsets with AMD's prefixes are no multiples of 4,
+    or offsets with Qualcomm's are no multiples of 4 and belong to registers with fields in their
+    upper half.
+    """
     odd = {name: base for name, base in counted.items() if facts.values[name] % WORD_BYTES}
     if any(not name.startswith("REG_") for name in odd):
         return True
@@ -195,8 +204,8 @@ def _may_be_offset(facts: Facts, name: str) -> bool:
 
 
 def _flags(facts: Facts, offsets: Mapping[str, int], roles: Mapping[str, str]) -> list[str]:
-    """Return the numbers that are single bits of one register, as other bits of it are not
-    offsets.
+    """Return the offsets that are single bits: their names begin with the name of a register, and
+    other single bits of that register are no multiples of a word.
     """
     nest = Longest(offsets)
     numbers: dict[str, list[int]] = {}
@@ -215,22 +224,28 @@ def _flags(facts: Facts, offsets: Mapping[str, int], roles: Mapping[str, str]) -
 
 @dataclass(frozen=True)
 class Keys:
-    """The names that fields of registers begin with, and how the file spells its registers."""
+    """The words with which the names of registers' fields begin, and the way in which the file
+    spells the macros of offsets.
+    """
 
-    macros: dict[str, str]  # the macro of the offset, by the beginning of its fields' names
-    spelling: str  # of SPELLINGS, "shorter" or "exact"
-    not_registers: list[str]  # offsets that belong to a register of the spelling
+    macros: dict[
+        str, str
+    ]  # the macro of the offset, by the word with which the fields' names begin
+    spelling: str  # a key of SPELLINGS, "shorter" or "exact"
+    not_registers: list[str]  # macros of offsets that only belong to a register
 
     @property
     def marked(self) -> bool:
-        """True if the macros of offsets have more than the beginning of their fields' names."""
+        """True if the spelling of the offsets' macros is neither "exact" nor "prefixed"."""
         return self.spelling not in ("exact", "prefixed")
 
 
 def find_keys(
     facts: Facts, pairs: Pairs, offsets: Mapping[str, int], roles: Mapping[str, str]
 ) -> Keys:
-    """Return the beginnings of fields' names; the spelling that most fields agree with decides."""
+    """Return the words with which the names of fields begin, for the spelling of offsets that suits
+    most fields.
+    """
     exact = {name: name for name in offsets}
     said = [name for name in offsets if name not in facts.members]
     kinds = {"exact": exact, **{kind: plain_names(kind, said) for kind in SPELLINGS}}
@@ -259,8 +274,8 @@ def find_keys(
 
 
 def _without_unit(facts: Facts, names: Sequence[str]) -> dict[str, str]:
-    """Return names without their unit's prefix, if they stay unique and few registers share the
-    prefix.
+    """Return the names without their first word (the unit), if this leaves each unique and few
+    registers have that unit.
     """
     rests = Counter(name.partition("_")[2] for name in names)
     units = Counter(map(first_word, names))
@@ -273,7 +288,9 @@ def _without_unit(facts: Facts, names: Sequence[str]) -> dict[str, str]:
 
 
 def _votes(kinds: Mapping[str, Mapping[str, str]], wanted: Sequence[str]) -> Counter[str]:
-    """How many fields begin with a longer name of each spelling than of the other spellings."""
+    """How many fields each spelling of offsets suits best, because the longest name that the
+    field's name begins with is of this spelling.
+    """
     finders = {kind: Longest(names) for kind, names in kinds.items()}
     heads = set().union(*kinds.values())
     begins = Counter(base if base in heads else base.rpartition("_")[0] for base in wanted)
@@ -288,7 +305,7 @@ def _votes(kinds: Mapping[str, Mapping[str, str]], wanted: Sequence[str]) -> Cou
 
 
 def _low_halves(offsets: Mapping[str, int]) -> dict[str, str]:
-    """The low word of each register of 64 bits, by its name without LO."""
+    """The macro of the low word of each 64-bit register, by its name without LO."""
     halves = {}
     for low, high in HALVES:
         for name, offset in offsets.items():

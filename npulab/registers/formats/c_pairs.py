@@ -1,4 +1,6 @@
-"""Fields of a C header that several macros say: a mask and a shift, a low and a high bit."""
+"""Fields of a C header that several macros describe together: a mask and a shift, or a low and a
+high bit.
+"""
 
 from __future__ import annotations
 
@@ -19,23 +21,25 @@ from npulab.registers.formats.c_dialects import (
 from npulab.registers.formats.c_fields import ALL, Bits, lowest_bit
 from npulab.registers.formats.c_numbers import Facts
 
-Group = dict[str, str]  # the macros of a field, by the kind that their tails say
+Group = dict[str, str]  # the macros of a field, by the kind of their tail (TAILS)
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """The fields that several macros say together, and the macros that need more evidence."""
+    """The fields that several macros describe together, and the macros that need more evidence."""
 
     fields: dict[str, Bits]  # by the beginning of their macros' names
     roles: dict[str, str]
     weak: dict[str, Group]  # a mask alone, a shift alone
-    doubled: bool  # the file parts names from tails by two underscores
+    doubled: bool  # the file has two underscores between name and tail
     bases: Set[str]  # the beginnings of all macros with a tail
-    written: bool  # most masks are written as BIT and GENMASK, so a plain number is not a mask
+    written: bool  # most masks are BIT or GENMASK: a plain number is not one
 
 
 def paired_fields(facts: Facts) -> Pairs:
-    """Return the fields that pairs of macros say, and one macro alone if its tail is certain."""
+    """Return the fields that several macros describe together, and the fields of a single macro
+    whose tail is certain.
+    """
     fields = _ranges(facts)
     roles = dict.fromkeys(fields, "bits")
     groups = _groups(facts, fields)
@@ -51,13 +55,13 @@ def paired_fields(facts: Facts) -> Pairs:
         low = kinds.get("low", "")
         is_offset = low.endswith("OFFSET")
         if is_offset and base in outer and "mask" not in kinds:
-            if "width" in kinds:  # the bytes of a group of registers
+            if "width" in kinds:  # the macro states the bytes of a group of registers
                 roles[kinds["width"]] = "attribute"
             continue
         if is_offset and low in facts.hexadecimal and not every.inside(base):
-            del kinds["low"]  # the offset of a register, whose mask says which bits it has
+            del kinds["low"]  # it is a register's offset; the mask is of the register's bits
         elif low.endswith("START") and "high" not in kinds:
-            del kinds["low"]  # a value of the field that the mask says
+            del kinds["low"]  # it is a value of the field with this mask
         if not kinds:
             continue
         bits = _pair(facts, base, kinds)
@@ -66,7 +70,7 @@ def paired_fields(facts: Facts) -> Pairs:
             bits.strict = sep == "__"
             roles.update(dict.fromkeys(kinds.values(), "bits"))
             if facts.values.get(f"{base}_V", -1) == bits.bits // 2**bits.lowest:
-                roles[f"{base}_V"] = "attribute"  # Espressif's mask at bit 0
+                roles[f"{base}_V"] = "attribute"  # Espressif writes the mask also at bit 0
         elif sep == "__" and facts.values.get(mask, -1) > 0:
             bits = Bits(base, facts.plain[mask].position, facts.values[mask], strict=True)
             roles[mask] = "bits"
@@ -79,7 +83,7 @@ def paired_fields(facts: Facts) -> Pairs:
 
 
 def _ranges(facts: Facts) -> dict[str, Bits]:
-    """The fields of macros such as ``X_F 7:4``."""
+    """The fields of macros that state a range of bits, such as ``X_F 7:4``."""
     fields = {}
     for name, macro in facts.plain.items():
         if ":" not in macro.body or name.endswith("_RANGE"):
@@ -91,7 +95,9 @@ def _ranges(facts: Facts) -> dict[str, Bits]:
 
 
 def _groups(facts: Facts, ranges: Mapping[str, Bits]) -> dict[tuple[str, str], Group]:
-    """The macros with a tail, by the beginning of their names and its underscores."""
+    """The macros with a tail, grouped by the beginning of their names and by the underscores before
+    the tail.
+    """
     groups: dict[tuple[str, str], Group] = {}
     for name, macro in facts.plain.items():
         if name in ranges:
@@ -104,7 +110,7 @@ def _groups(facts: Facts, ranges: Mapping[str, Bits]) -> dict[tuple[str, str], G
             continue
         kind = TAILS[tail]
         if name in facts.bitwise and kind in ("low", "high", "bit"):
-            continue  # this name belongs to bits of a register by chance
+            continue  # the macro is a bit whose name ends like a tail by chance
         groups.setdefault((base.lstrip("_"), sep), {}).setdefault(kind, name)
     for base, sep in [*groups]:
         # AMD writes two underscores in front of SHIFT and one in front of MASK
@@ -115,7 +121,7 @@ def _groups(facts: Facts, ranges: Mapping[str, Bits]) -> dict[tuple[str, str], G
 
 
 def _pair(facts: Facts, base: str, kinds: Group) -> Bits | None:
-    """The field of macros that agree; None if they say no field."""
+    """The field that macros describe, if their numbers agree; else None."""
     value = {kind: facts.values.get(name, -1) for kind, name in kinds.items()}
     mask, width = value.get("mask", -1), value.get("width", -1)
     if "high" in kinds or width > WORD_BITS:  # the RP2040's BITS are a mask
@@ -140,7 +146,7 @@ def _pair(facts: Facts, base: str, kinds: Group) -> Bits | None:
 
 
 def _certain_alone(kinds: Group) -> Group:
-    """The macros that may say a field without a second macro."""
+    """The macros of a field that may describe it without a second macro."""
     alone = {}
     for kind, name in kinds.items():
         if name.rpartition("_")[2] not in PAIRED or name.endswith(("_M", "_BITS")):

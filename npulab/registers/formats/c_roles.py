@@ -1,4 +1,4 @@
-"""The roles of the macros of a C header: fields, registers, values, or nothing yet."""
+"""The roles of the macros of a C header: fields, registers, values, or no role yet."""
 
 from __future__ import annotations
 
@@ -17,25 +17,29 @@ from npulab.registers.formats.c_text import NAME, Macro
 
 @dataclass
 class Roles:
-    """The role of each macro, the fields and the registers; the surest evidence fills it first."""
+    """The role of each macro, the fields and the registers; they are filled step by step, the
+    surest evidence first.
+    """
 
     facts: Facts
     pairs: Pairs
     arrays: dict[str, Array]
-    candidates: dict[str, int]  # offsets of macros that may be registers
+    candidates: dict[str, int]  # the offset of each macro that may be a register
     keys: Keys
     by_words: bool
     roles: dict[str, str]
     lost: list[Lost]
-    fields: dict[str, Bits]  # by the beginning of their macros' names
-    registers: dict[str, Register] = field(default_factory=dict)  # by the macro of the offset
-    find: Longest = field(default_factory=lambda: Longest(()))  # among keys.macros
-    # numbers that are no offset but named as registers are, by macro: the plain name
+    fields: dict[str, Bits]  # by the word with which their macros' names begin
+    registers: dict[str, Register] = field(default_factory=dict)  # by the macro of their offset
+    find: Longest = field(default_factory=lambda: Longest(()))  # finds a name of keys.macros
+    # by macro: the plain name of a number that is named as a register is but is no offset
     odd: dict[str, str] = field(default_factory=dict)
-    reaching: list[Register] = field(default_factory=list)  # registers that got a shift alone
+    reaching: list[Register] = field(
+        default_factory=list
+    )  # registers with a field that is only a shift
 
     def placed(self) -> set[str]:
-        """The fields whose register is known."""
+        """The names of the fields whose register is known."""
         names: set[str] = set()
         for register in self.registers.values():
             names.update(bits.name for bits in register.fields)
@@ -46,7 +50,7 @@ class Roles:
         return self.facts.values.get(name, -1)
 
     def add(self, bits: Bits, register: Register | None, *macros: str) -> None:
-        """Add a field that some macros say, to its register if that is known."""
+        """Add a field that these macros describe; if its register is known, add it there too."""
         self.fields[bits.name] = bits
         self.roles.update(dict.fromkeys(macros, "bits"))
         if register is not None:
@@ -55,7 +59,9 @@ class Roles:
                 self.reaching.append(register)
 
     def register(self, key: str) -> Register:
-        """Return the register whose fields begin with a name; a new one if there is none yet."""
+        """Return the register with whose ``key`` the names of its fields begin; it is added if it
+        is new.
+        """
         macros = self.keys.macros
         macro = macros.get(key, key)
         if macro not in self.registers:
@@ -81,23 +87,27 @@ class Roles:
 
     @property
     def by_macro(self) -> dict[str, str]:
-        """The beginning of the fields' names, by the macro of the offset."""
+        """The word with which the names of a register's fields begin, by the macro of the
+        register's offset.
+        """
         return {macro: key for key, macro in self.keys.macros.items()}
 
     @cached_property
     def by_position(self) -> list[tuple[int, str]]:
-        """(position, name) of the offsets in the order of the text."""
+        """(position, name) of each macro that may be an offset, in the order of the text."""
         ordered = self.facts.ordered.items()
         return [(macro.position, name) for name, macro in ordered if name in self.candidates]
 
     def place(self, name: str) -> int:
-        """The number of offsets before a macro in the text."""
+        """The number of macros before this one in the text that may be offsets."""
         return bisect_left(self.by_position, (self.facts.source.macros[name].position, ""))
 
     @cached_property
     def unexplained(self) -> dict[str, Macro]:
-        """The macros that have no role, are not empty and are not used by others; use of a bit
-        counts only in a field, as each term of an OR of bits is a field itself."""
+        """The macros that have a body but no role, and that no other macro uses. A macro of bits
+        counts as used only if a field uses it, because each term in an OR of bits is a field
+        itself.
+        """
         facts = self.facts
         words, field_words = set(facts.spoken), set[str]()
         for name, macro in facts.numbers.items():
@@ -117,7 +127,7 @@ class Roles:
         return out
 
     def rest(self) -> Iterator[Lost]:
-        """Yield the macros of the file itself that have no role, with the reason."""
+        """Yield, with a reason, the macros without a role that the file itself defines."""
         for name, macro in self.unexplained.items():
             if macro.position >= self.facts.source.own:
                 lost = self._unexplained_macro(name, macro)
@@ -125,7 +135,9 @@ class Roles:
                     yield lost
 
     def _unexplained_macro(self, name: str, macro: Macro) -> Lost | None:
-        """The loss of a macro without a role; None for one that is not about registers."""
+        """A macro without a role, as a loss with its reason; None if the macro is not about
+        registers.
+        """
         facts = self.facts
         at_one, value = self.value(f"{name}(1)"), self.value(name)
         if name in facts.plain:
