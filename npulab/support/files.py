@@ -202,9 +202,8 @@ class Lines:
         data = b""
         if path.exists():
             data = read_bounded(path, most)
-        self.whole = data[
-            : data.rfind(b"\n") + 1
-        ]  # the whole lines that the file had when it was opened
+        # the whole lines that the file had when it was opened
+        self.whole = data[: data.rfind(b"\n") + 1]
         self.torn = data[len(self.whole) :]
         self._size = len(self.whole)
 

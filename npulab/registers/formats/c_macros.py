@@ -1,9 +1,9 @@
 """Registers from the macros of a C header: the role of each macro is decided over the whole file,
-from how names nest and how values behave.
+from the way in which names begin with other names, and from the values.
 
-``c_dialects`` has the table of the spellings that are known. A field that has a shift and nothing
-that says its width reaches to the next field; its evidence is ``guess``. A macro without a role is
-reported with its line.
+``c_dialects`` has the table of the known spellings. A field of which only the shift is known
+reaches up to the next field; its evidence is ``guess``. A macro without a role is reported with its
+line.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from npulab.registers.formats.c_offsets import FEWEST, find_arrays, find_keys, f
 from npulab.registers.formats.c_pairs import Group, paired_fields
 from npulab.registers.formats.c_roles import Roles
 
-# the text before a macro's name in its line
+# matches the text before a macro's name in its line
 DEPTH = re.compile(r"(?:[ \t]*#[ \t]*define)?[ \t]*")
 
 
@@ -56,7 +56,7 @@ def roles_of(facts: Facts) -> Roles:
         arrays.lost,
         pairs.fields,
     )
-    # The order is that of certainty: what a step decides, later steps leave alone.
+    # The most certain steps come first: later steps do not change a role that is decided.
     for step in (
         _place_pairs,
         _lose_without_value,
@@ -76,11 +76,12 @@ def roles_of(facts: Facts) -> Roles:
 
 
 def _place_pairs(roles: Roles) -> None:
-    """Add the fields that pairs of macros give to their registers."""
+    """Add the fields that several macros describe to their registers."""
     facts, keys = roles.facts, roles.keys.macros
     for base in _masks_by_own_name(roles):
         roles.roles[keys.pop(base)] = "attribute"
-    # Registers at no multiple of a word: names that begin with theirs are of no other register.
+    # Find the registers whose offset is not a multiple of a word: names that begin with the name of
+    # such a register belong to no other register.
     spelling = "suffixed"
     if roles.keys.spelling == "prefixed":
         spelling = "prefixed"
@@ -95,14 +96,15 @@ def _place_pairs(roles: Roles) -> None:
         key, outer = roles.find.at_or_in(base), roles.find.inside(base)
         nested = key == base and outer
         if nested and roles.candidates[keys[outer]] == roles.candidates[keys[key]]:
-            roles.roles[keys[key]] = "attribute"  # a field that repeats its register's offset
+            # the macro repeats its register's offset for a field
+            roles.roles[keys[key]] = "attribute"
             key = outer
         if key:
             roles.add(bits, roles.register(key))
 
 
 def _masks_by_own_name(roles: Roles) -> set[str]:
-    """The fields whose mask is also a macro by their plain name, which may look like an offset."""
+    """The fields whose plain name is also a macro with their mask, which looks like an offset."""
     own, others = set(), set()
     for base, bits in roles.fields.items():
         macro = roles.keys.macros.get(base, "")
@@ -111,13 +113,15 @@ def _masks_by_own_name(roles: Roles) -> set[str]:
         else:
             others.add(base)
     if len(own) < FEWEST:
-        # It may be the offset by chance: not where other fields nest in the name.
+        # The mask may equal the offset by chance: names with which other fields begin are left out.
         own -= {*map(Longest(roles.keys.macros).inside, others)}
     return own
 
 
 def _lose_without_value(roles: Roles) -> None:
-    """Report the macros that are written as bits and have no value; their register is kept."""
+    """Report the macros that are written as bits but have no value, as lost; the registers with
+    whose names they begin are kept.
+    """
     for name, reason in roles.facts.refused.items():
         if name in roles.facts.bitwise:
             if key := roles.find.inside(name):
@@ -127,17 +131,17 @@ def _lose_without_value(roles: Roles) -> None:
             roles.lost.append(Lost("field", name, position, reason))
 
 
-# fields of one macro
+# fields that a single macro describes
 
 
 def _add_single_macros(roles: Roles) -> None:
-    """Add the fields that one macro says: BIT, GENMASK, a shifted number."""
+    """Add the fields that a single macro describes: BIT, GENMASK, or a shifted number."""
     facts = roles.facts
     bases = _bases(roles)
     masks = {base: facts.values[name] for name, base in bases.items()}
     masks |= {base: bits.bits for base, bits in roles.fields.items()}
     known = Longest(masks)
-    # masks first, which have all bits of a field
+    # masks come first, because a mask has all bits of its field
     for name, base in sorted(bases.items(), key=lambda item: item[0] == item[1]):
         value, key = facts.values[name], roles.find.at_or_in(base)
         if base in roles.fields:
@@ -148,19 +152,20 @@ def _add_single_macros(roles: Roles) -> None:
         is_part = base != name and outer in roles.fields and not value & ~masks[outer]
         nests = len(outer) > len(key) and (outer in roles.fields or is_run(value))
         if nests and not is_part and fits(value, masks[outer]):
-            continue  # a value of that field
+            continue  # the number is a value of the field
         if key and is_run(value):
             bits = Bits(base, facts.plain[name].position, value)
             roles.add(bits, roles.register(key), name, *roles.pairs.weak.pop(base, {}).values())
 
 
 def _bases(roles: Roles) -> dict[str, str]:
-    """The names of fields by macro, for macros that are written as bits; a macro that is one of
-    several values of a field is left out."""
+    """The names of fields, by macro, for the macros that are written as bits. A macro that is only
+    one of several values of a field is left out.
+    """
     facts = roles.facts
     bases = {}
     shifted: dict[str, tuple[int, tuple[str, str]]] = {}
-    # numbers that are shifted as far in one register
+    # by register and shift: the numbers that are shifted so far in this register
     among: dict[tuple[str, str], set[str]] = {}
     for name, macro in facts.plain.items():
         if name in roles.roles or name not in facts.bitwise or name not in facts.values:
@@ -181,13 +186,15 @@ def _bases(roles: Roles) -> dict[str, str]:
 
 
 def _add_weak_whole(roles: Roles) -> None:
-    """Add the fields of a mask or shift alone that are named as their register is."""
+    """Add the fields of a lone mask or a lone shift whose name is that of their register."""
     _add_weak(roles, whole=True)
 
 
 def _add_weak(roles: Roles, whole: bool = False) -> None:
-    """Add the fields of a mask alone or a shift alone, if their register is sure and has the bits
-    free."""
+    """Add the fields of a lone mask or a lone shift, if their register is certain and no other
+    field has these bits. With ``whole``, only the fields whose name is that of their register
+    are added, else only the other fields.
+    """
     for base, kinds in roles.pairs.weak.items():
         key = roles.find.at_or_in(base)
         if base in roles.fields or (base == key) != whole:
@@ -220,7 +227,7 @@ def _add_weak(roles: Roles, whole: bool = False) -> None:
 def _weak_bits(roles: Roles, base: str, kinds: Group, nests: bool) -> Bits | None:
     """Return the field of a lone mask or a lone shift; None if the macro may be something else.
 
-    ``nests`` says that the macro's name begins with the name of a register.
+    ``nests`` is True if the macro's name begins with the name of a register.
     """
     facts = roles.facts
     name = next(iter(kinds.values()))
@@ -238,14 +245,14 @@ def _weak_bits(roles: Roles, base: str, kinds: Group, nests: bool) -> Bits | Non
     mask = kinds["mask"]
     is_number = mask in facts.hexadecimal and mask in roles.candidates
     if is_number and (roles.pairs.written or not nests):
-        return None  # a register whose name ends so
+        return None  # the macro is a register whose name ends in a tail
     return bits
 
 
 def _own_bits(roles: Roles, name: str, outer: str) -> bool:
     """True if a name such as ``CTRL_RESET_MASK`` is the mask of a field RESET of CTRL.
 
-    It is if it covers bits that no field has; otherwise it says which bits of CTRL a reset sets.
+    It is one if no known field has its bits; otherwise it says which bits of CTRL a reset sets.
     """
     mask = roles.facts.values.get(name, 0)
     if outer not in roles.keys.macros or not name.endswith("_MASK"):
@@ -254,7 +261,7 @@ def _own_bits(roles: Roles, name: str, outer: str) -> bool:
 
 
 def _add_setters(roles: Roles) -> None:
-    """Add the fields that a macro of one parameter says."""
+    """Add the fields that a macro with one parameter describes."""
     inside = Longest(roles.fields)
     for name, macro in roles.facts.source.macros.items():
         if macro.parameters is None or name in roles.roles:
@@ -271,7 +278,9 @@ def _add_setters(roles: Roles) -> None:
 
 
 def _made_bits(roles: Roles, name: str) -> Bits | None:
-    """The bits that one macro says: by itself, or by its values for all ones and for one."""
+    """The bits that a single macro describes: by its own value or, if it has a parameter, by its
+    values for all ones and for 1. None if these are no field.
+    """
     facts = roles.facts
     macro = facts.source.macros[name]
     if name in facts.plain:
@@ -291,17 +300,20 @@ def _made_bits(roles: Roles, name: str) -> Bits | None:
     if not 0 < at_one < LARGEST or at_one.bit_count() != 1 or at_ones <= 0:
         return None
     bits = Bits(name, macro.position, low=at_one.bit_length() - 1)
-    if at_ones != (LARGEST - 1) * at_one:  # else nothing cuts the value
+    # if they are equal, the macro does not cut its value: the field's width stays unknown
+    if at_ones != (LARGEST - 1) * at_one:
         bits.mask = at_ones & LARGEST - 1
     return bits
 
 
-# fields whose names do not begin with their register's
+# fields whose names do not begin with the name of their register
 
 
 @dataclass(frozen=True)
 class Following:
-    """Bits that follow a register in the text; ``deeper`` if they are indented under it."""
+    """Bits that come after a register in the text; ``deeper`` if they are indented more than the
+    register.
+    """
 
     key: str
     bits: Bits
@@ -309,10 +321,10 @@ class Following:
 
 
 def _add_following(roles: Roles) -> None:
-    """Add bits that follow a register in the text and begin with its first word, as a guess.
+    """Add, as a guess, bits that come after a register in the text and begin with its first word.
 
-    Bits indented under their register count always; the rest counts if no field of the file nests
-    in a register's name and most registers have such bits.
+    Bits that are indented more than their register always count. Other bits count if no field's
+    name in the file begins with the name of a register, and if most registers have such bits.
     """
     nested = any(register.fields for register in roles.registers.values())
     found, seen = _following(roles, nested)
@@ -326,7 +338,7 @@ def _add_following(roles: Roles) -> None:
 
 
 def _following(roles: Roles, nested: bool) -> tuple[list[Following], int]:
-    """The bits that follow a register, and the number of registers."""
+    """The bits that come after a register in the text, and the number of registers seen."""
     loose = {}
     if not nested:
         loose = {bits.position: bits for bits in roles.fields.values()}
@@ -353,7 +365,9 @@ def _following(roles: Roles, nested: bool) -> tuple[list[Following], int]:
 
 
 def _heads_bits(roles: Roles, macro: str, nested: bool) -> bool:
-    """True if a macro is a register, or may be one, so that the bits after it may be its fields."""
+    """True if a macro is a register, or may be one, so that the bits after it in the text may be
+    its fields.
+    """
     if macro in roles.facts.members:
         return False
     if roles.roles.get(macro) == "register":
@@ -362,7 +376,7 @@ def _heads_bits(roles: Roles, macro: str, nested: bool) -> bool:
 
 
 def _depth(text: str, position: int) -> int:
-    """Return the count of characters before a macro's name in its line."""
+    """Return the number of characters before a macro's name in its line."""
     line = DEPTH.match(text, position)
     return line.end() - position if line else 0
 
@@ -371,8 +385,9 @@ def _depth(text: str, position: int) -> int:
 
 
 def _add_values(roles: Roles) -> None:
-    """Give the named numbers to their fields, or to their registers if these have no fields; bits
-    that a number in hexadecimal says become fields."""
+    """Give the named numbers to their fields or, if a register has no fields, to the register.
+    Hexadecimal numbers that are distinct bits of a register become fields.
+    """
     heads = {}
     for key, macro in roles.keys.macros.items():
         if macro in roles.registers:
@@ -403,7 +418,9 @@ def _add_values(roles: Roles) -> None:
 
 
 def _named_numbers(roles: Roles, heads: Mapping[str, Register]) -> Iterator[tuple[str, str]]:
-    """Yield the plain numbers without a role, and the field or register that they begin with."""
+    """Yield the plain numbers without a role, each with the field or register with whose name its
+    name begins.
+    """
     facts = roles.facts
     finder = Longest({**roles.fields, **heads})
     later: set[str] = set()
@@ -418,14 +435,18 @@ def _named_numbers(roles: Roles, heads: Mapping[str, Register]) -> Iterator[tupl
 
 
 def _is_other_bit(roles: Roles, field: Bits, name: str) -> bool:
-    """True if a number is a single bit of the register outside the field that its name says."""
+    """True if a number is a single bit of the register, outside the field with whose name its name
+    begins.
+    """
     value = roles.facts.values[name]
     outside = value.bit_count() == 1 and value & ~field.bits
     return bool(outside) and (field.strict or not fits(value, field.bits))
 
 
 def _is_value(roles: Roles, field: Bits, name: str, placed: bool) -> bool:
-    """True if a number can be a value of the field; ``placed`` says that its register is known."""
+    """True if a number can be a value of the field; ``placed`` is True if the field's register is
+    known.
+    """
     if name not in roles.facts.bitwise:
         return True
     value = roles.facts.values[name]
@@ -437,7 +458,9 @@ def _is_value(roles: Roles, field: Bits, name: str, placed: bool) -> bool:
 
 
 def _add_flags(roles: Roles, register: Register, key: str, names: Sequence[str]) -> None:
-    """Add the numbers that begin with a register's name as fields, if they are distinct bits."""
+    """Add, as fields, the numbers whose names begin with a register's name, if they are distinct
+    single bits.
+    """
     facts = roles.facts
     written = facts.hexadecimal | facts.bitwise
     flags = [name for name in names if name in written and name not in facts.used]
@@ -453,8 +476,8 @@ def _add_flags(roles: Roles, register: Register, key: str, names: Sequence[str])
 
 
 def _name_attributes(roles: Roles) -> None:
-    """Record, for registers and fields without better evidence, attributes such as a reset
-    value.
+    """Give the role of an attribute (such as a reset value) to macros whose names begin with that
+    of a register or a field, and that no other step explained.
     """
     heads = roles.fields.keys() | roles.registers.keys()
     for register in roles.registers.values():

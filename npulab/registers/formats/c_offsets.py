@@ -228,9 +228,8 @@ class Keys:
     spells the macros of offsets.
     """
 
-    macros: dict[
-        str, str
-    ]  # the macro of the offset, by the word with which the fields' names begin
+    # the macro of the offset, by the words with which the fields' names begin
+    macros: dict[str, str]
     spelling: str  # a key of SPELLINGS, "shorter" or "exact"
     not_registers: list[str]  # macros of offsets that only belong to a register
 

@@ -29,15 +29,15 @@ from npulab.support.refuse import refuse_if
 REGMAP = re.compile(r"(\w+)\]?\s*=\s*REG_FIELD\w*\(\s*(\w+)\s*,\s*(\d+)\s*,\s*(\d+)\s*[,)]")
 ARRAY = re.compile(r"\b([A-Za-z_]\w*)\s*\[\w*\]\s*=\s*\{([^;]*);")
 ENUMERATOR = re.compile(r"\w+\s*=\s*((?:[^,}(]|\([^()]*\))+)")
-MOST_LENGTH = 2**14  # elements of an array of registers
-MOST_WORDS = 5  # first words of a name that may name its block
+MOST_LENGTH = 2**14  # most elements of an array of registers
+MOST_WORDS = 5  # most first words of a name that may be its block
 
 Rows = list[dict[str, Any]]
 Enums = dict[str, dict[int, str]]
 
 
 class Chunk(NamedTuple):
-    """The rows that one place of the file says."""
+    """The rows that come from one position in the file."""
 
     position: int
     rows: Rows
@@ -45,14 +45,14 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class MacroRegisters:
-    """The registers that macros say, and what reading them lost."""
+    """The registers that macros describe, and what was lost while the macros were read."""
 
     chunks: list[Chunk]
     enums: Enums
     lost: list[Lost]
     remarks: list[str]
     roles: Roles
-    known: set[tuple[str, int]]  # words of structs (struct, offset) whose fields macros say
+    known: set[tuple[str, int]]  # (struct, offset) of words whose fields macros describe
 
 
 class PlacedRegister(NamedTuple):
@@ -65,7 +65,7 @@ class PlacedRegister(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A word of a struct whose fields macros say."""
+    """A word of a struct whose fields are described by macros."""
 
     struct: str
     offset: int
@@ -80,7 +80,8 @@ def registers_of_macros(
     structs: Sequence[Struct],
     notes: Mapping[int, str],
 ) -> MacroRegisters:
-    """Return the registers that the macros of a unit say; ``notes`` are those of struct members.
+    """Return the registers that the macros of a unit describe; ``notes`` are the notes of struct
+    members, by position.
 
     Raises ValueError with file and line for an annotation that contradicts its macro.
     """
@@ -119,7 +120,9 @@ def registers_of_macros(
 
 
 class Annotated(NamedTuple):
-    """Registers, fields and enums that annotations name, and the macros that say them."""
+    """The registers, fields and enums that annotations name, and the macros that have their
+    numbers.
+    """
 
     chunks: list[Chunk]
     enums: Enums
@@ -137,7 +140,7 @@ def _annotated(source: Source, values: Mapping[str, int], comments: Comments) ->
         words = comments.words.get(macro.position, {})
         mask = source.macros.get(f"{macro.name.removesuffix('__SHIFT')}__MASK")
         if register and mask and mask.position in comments.words:
-            out.macros.add(macro.name)  # the annotation stands at the mask
+            out.macros.add(macro.name)  # its mask has the annotation
         if not words or macro.name not in values:
             continue
         out.macros.add(macro.name)
@@ -162,7 +165,7 @@ def _annotated(source: Source, values: Mapping[str, int], comments: Comments) ->
 
 
 def _add_name(enums: Enums, words: Mapping[str, Any], macro: str, value: int, where: str) -> None:
-    """Add a value of an enum; raises ValueError for a number or a name that it has already."""
+    """Add a name to an enum; raises ValueError for a number or a name that the enum has already."""
     names = enums.setdefault(words["enum"], {})
     text = words.get("name", macro)
     refuse_if(
@@ -177,7 +180,9 @@ def _add_name(enums: Enums, words: Mapping[str, Any], macro: str, value: int, wh
 def _annotated_field(
     macro: str, mask: int, words: Mapping[str, Any], note: str, where: str, placed: bool
 ) -> dict[str, Any]:
-    """The row of a field without its register; raises ValueError for a mask of several runs."""
+    """The row of an annotated field, without its register; raises ValueError for a mask that is not
+    one run of bits of a word.
+    """
     refuse_if(
         not placed, f"{where}: field {macro}", "it before any register", "is after its register"
     )
@@ -196,7 +201,7 @@ def _annotated_field(
     return row
 
 
-# what stands in for macros
+# enumerators, members of structs and regmap fields that are treated as macros
 
 
 def _roles(
@@ -206,8 +211,9 @@ def _roles(
     members: Mapping[str, Member],
     taken: Iterable[str],
 ) -> Roles:
-    """The roles of the macros that no annotation names, of enumerators, words of structs and
-    fields of Linux's regmap."""
+    """The roles of the macros that no annotation names; enumerators, words of structs and fields of
+    Linux's regmap are treated as macros too.
+    """
     source = unit.source
     listed, listed_values = _enumerators(unit)
     values = {**values, **listed_values}
@@ -238,7 +244,7 @@ def _roles(
 
 
 def _arrays(source: Source) -> list[Lost]:
-    """The arrays of numbers in hexadecimal, which are not read."""
+    """The arrays of hexadecimal numbers, each reported as lost, because they are not read."""
     lost = []
     for found in ARRAY.finditer(source.code, source.own):
         if len(re.findall(r"\b0[xX]", found[2])) >= FEWEST and not REGMAP.search(found[2]):
@@ -247,10 +253,11 @@ def _arrays(source: Source) -> list[Lost]:
 
 
 def _members(unit: Unit, structs: Sequence[Struct]) -> dict[str, Member]:
-    """The words of structs whose fields macros say, by the beginning of the macros' names.
+    """The words of structs whose fields macros describe, by the words with which the macros' names
+    begin.
 
-    That beginning is some words of the struct's name and the member's name; no other struct that
-    is called so may have such a member.
+    These are some neighbouring words of the struct's name, and the member's name. The member counts
+    only if no other struct whose name has the same words has a member of this name.
     """
     macros = unit.source.macros
     begins = Counter[str]()
@@ -259,7 +266,7 @@ def _members(unit: Unit, structs: Sequence[Struct]) -> dict[str, Member]:
     out: dict[str, Member] = {}
     registers = Longest({name for name, macro in macros.items() if HEX.fullmatch(macro.body)})
     for struct in structs:
-        # a struct that holds pointers is a program's
+        # a struct with pointers belongs to a program, not to the NPU
         if not begins or any(run.address for run in struct.laid.runs):
             continue
         words = struct.name.split("_")
@@ -276,7 +283,7 @@ def _members(unit: Unit, structs: Sequence[Struct]) -> dict[str, Member]:
 
 
 def _beginnings(macros: Mapping[str, Macro]) -> Counter[str]:
-    """How many macros of fields begin with each text that ends at an underscore."""
+    """How many macros of fields begin with each text that ends before an underscore."""
     begins = Counter[str]()
     for name, macro in macros.items():
         if tail_of(name) or BITS.search(macro.body):
@@ -292,10 +299,12 @@ def _is_only(unit: Unit, words: Sequence[str], run: Run) -> bool:
 
 
 def _enumerators(unit: Unit) -> tuple[dict[str, Macro], dict[str, int]]:
-    """The enumerators that are offsets or bits, as if they were macros, and the values of all.
+    """The enumerators that are offsets or bits, as if they were macros, and the numbers of all
+    enumerators.
 
-    An enum says offsets if it has several, in hexadecimal or as sums, all multiples of a word;
-    with such an enum, enumerators that say bits of its registers count too.
+    An enum has offsets if it has several, all multiples of a word and written in hexadecimal or as
+    sums. If the file has such an enum, enumerators of other enums that are bits of its registers
+    are returned too.
     """
     offsets: dict[str, Macro] = {}
     rest: dict[str, Macro] = {}
@@ -337,11 +346,11 @@ def _are_offsets(macros: Mapping[str, Macro], numbers: Mapping[str, int]) -> boo
     return all(re.search(r"0[xX]|\+", macro.body) for macro in macros.values())
 
 
-# places
+# the places of registers
 
 
 def _elements(roles: Roles, lost: list[Lost]) -> list[PlacedRegister]:
-    """The registers of the file in its order, arrays element by element."""
+    """The registers that the file describes, in its order, with arrays element by element."""
     out = []
     own = roles.facts.source.own
     registers = sorted(roles.registers.values(), key=lambda register: register.position)
@@ -349,8 +358,8 @@ def _elements(roles: Roles, lost: list[Lost]) -> list[PlacedRegister]:
     for register in registers:
         if register.macro in roles.facts.members:
             continue
-        # headers included for their macros would add all of their registers; those count whose
-        # fields this file says, or all of them if the file itself has none
+        # a header that is included for its macros would add all of its registers: only those with
+        # fields in this file count, or all of them if this file has no registers
         included = register.position < own and mine
         if included and not any(bits.position >= own for bits in register.fields):
             continue
@@ -375,8 +384,10 @@ def _elements(roles: Roles, lost: list[Lost]) -> list[PlacedRegister]:
 def _places(
     elements: Sequence[PlacedRegister], block: str, lost: list[Lost]
 ) -> Iterator[PlacedRegister]:
-    """Yield the place of each register: in the block, or in a block by the first words of its name
-    if offsets repeat."""
+    """Yield each register with its place: in the block or, if many offsets repeat, in a block named
+    after the first words of the register's name. A register whose place is taken stands in a
+    further block.
+    """
     words = _block_words(elements)
     taken: dict[tuple[str, int], str] = {}
     for register, offset, name, _ in elements:
@@ -393,12 +404,14 @@ def _places(
 
 
 def _block_words(elements: Sequence[PlacedRegister]) -> int:
-    """How many first words of the registers' names part the blocks; 0 for one block."""
+    """The number of first words of registers' names that name their block, so that few registers of
+    a block share an offset; 0 if all registers stand in one block.
+    """
     clash = _clashes(elements, 0)
-    if clash < max(FEWEST, len(elements) // 20):  # a few registers stand in a block of their own
+    if clash < max(FEWEST, len(elements) // 20):  # if few clash, those alone stand in another block
         return 0
     clashes = {n: _clashes(elements, n) for n in range(1, MOST_WORDS + 1)}
-    # the coarsest blocks that part nearly as much as the finest
+    # choose the fewest words that separate clashing registers nearly as well as any number does
     most = min(clashes.values()) + clash // 20
     best = next(n for n, count in clashes.items() if count <= most)
     if 2 * clashes[best] <= clash:
@@ -407,24 +420,27 @@ def _block_words(elements: Sequence[PlacedRegister]) -> int:
 
 
 def _clashes(elements: Sequence[PlacedRegister], words: int) -> int:
-    """How many registers lie where another register of their block lies."""
+    """How many registers have the offset of another register of their block, if the first ``words``
+    words of their names are the block.
+    """
     places = {(_first_words(element.name, words), element.offset) for element in elements}
     return len(elements) - len(places)
 
 
 def _first_words(name: str, words: int) -> str:
-    """The first words of a name without the numbers of its arrays; blank for 0 words."""
+    """The first words of a name without the numbers of array elements; blank for 0 words."""
     return "_".join(unnumbered(name).split("_")[:words])
 
 
-# rows
+# the rows of registers
 
 
 def _chunks(
     writer: RowWriter, places: Sequence[PlacedRegister], before: Sequence[Chunk]
 ) -> list[Chunk]:
-    """The chunks ``before`` and the rows of each place; a whole word gives way to the bits of a
-    field that reaches into it."""
+    """The chunks ``before``, and a chunk for each place. If a field reaches into a register that is
+    known only as a whole word, the row of that whole word is left out.
+    """
     names = {(place.block, place.offset): place.name for place in places}
     spilled = set()
     chunks = [*before]
@@ -450,8 +466,9 @@ def _chunks(
 
 @dataclass(frozen=True)
 class RowWriter:
-    """Makes the rows of registers: notes by position, the value columns of fields by name; adds to
-    the enums and to what is lost or remarked."""
+    """Makes the rows of registers from their notes (by position) and their fields' value columns
+    (by name), and adds to ``enums``, ``lost`` and ``remarks`` what it finds.
+    """
 
     notes: Mapping[int, str]
     meanings: Mapping[str, str]
@@ -460,19 +477,21 @@ class RowWriter:
     remarks: list[str]
 
     def rows(self, place: PlacedRegister) -> Rows:
-        """The rows of a register; one row of the whole word if no macro says its fields."""
+        """The rows of a register; if no macro describes its fields, one row for the whole word."""
         register = place.register
         note = self.notes.get(register.position, "")
         out: Rows = []
-        taken: list[int] = []  # bits, in the block and in each block of overlapping fields
+        # masks of the bits that fields have, by level: level 0 is the block itself, further levels
+        # are blocks of overlapping fields
+        taken: list[int] = []
         fields = sorted(register.fields, key=lambda bits: (bits.bits & -bits.bits, bits.position))
         for bits in fields:
             mask = bits.bits
             if mask <= 0:
                 self.lost.append(Lost("field", bits.name, bits.position, "nothing says its bits"))
                 continue
-            # a map refuses overlapping fields, so that each goes to the first block that has its
-            # bits free
+            # a map refuses overlapping fields, so each field goes to the first level at which its
+            # bits are free
             level = 0
             while level < len(taken) and taken[level] & mask:
                 level += 1
@@ -484,20 +503,21 @@ class RowWriter:
             whole = Bits(register.name, 0, 2**WORD_BITS - 1, values=register.values)
             row = self._row(place, place.block, 0, WORD_BITS)
             return [{**row, "field": place.name, "note": note, "value": self._enum(whole)}]
-        if note:  # the lowest field has the note of the register
+        if note:  # the register's note goes to its lowest field
             out[0]["note"] = f"{register.name}: {note} {out[0]['note']}".strip()
         return out
 
     def _row(self, place: PlacedRegister, block: str, lsb: int, width: int) -> dict[str, Any]:
-        """The columns of a run of bits that say where it lies."""
+        """The columns with the place of a run of bits."""
         row = {"block": block, "offset": place.offset, "register": place.name}
         return {**row, "lsb": lsb, "width": width}
 
     def _field_rows(
         self, bits: Bits, place: PlacedRegister, level: int
     ) -> Iterator[dict[str, Any]]:
-        """Yield a row for each run of bits of a field; a field that overlaps others of its
-        register stands in another block."""
+        """Yield a row for each run of bits of a field; at ``level`` 1 or more the field overlaps
+        other fields of its register, and stands in another block.
+        """
         register, block = place.register, place.block
         if level:
             block += "_overlaps"
@@ -528,7 +548,9 @@ class RowWriter:
             yield row
 
     def _enum(self, bits: Bits) -> str:
-        """The value column of a field with named values, whose enum is added once."""
+        """The value column of a field with named values, whose enum is added to ``enums`` if it is
+        new.
+        """
         if not bits.values:
             return ""
         name = re.sub(r"\W", "_", bits.name)
@@ -539,8 +561,9 @@ class RowWriter:
         return ""
 
     def _names(self, bits: Bits) -> dict[int, str]:
-        """The named values of a field by raw number: from their place in the word if they all lie
-        there, else from bit 0."""
+        """The named values of a field by raw number. The numbers count from bit 0 of the register
+        if all of them lie in the field's bits there, else from the field's lowest bit.
+        """
         low = bits.lowest
         most = 2 ** (bits.bits.bit_length() - low)
         named = bits.values.values()
@@ -563,7 +586,7 @@ class RowWriter:
 
 
 def _words(mask: int) -> Iterator[Piece]:
-    """Yield the bits of a field of at most 64 bits, word by word."""
+    """Yield the bits of a mask of at most 64 bits as pieces, each in one word."""
     at = 0
     for start, width in runs_of(mask):
         yield from pieces(start, width, at)
@@ -571,7 +594,7 @@ def _words(mask: int) -> Iterator[Piece]:
 
 
 def _meanings(source: Source) -> dict[str, str]:
-    """The value column of fields, as the inline functions of envytools say it."""
+    """The value columns of fields, by name, from the inline functions that envytools writes."""
     out: dict[str, str] = {}
     for found in INLINE.finditer(source.code):
         name, kind, argument, body = found.groups()
@@ -580,7 +603,7 @@ def _meanings(source: Source) -> dict[str, str]:
         words = []
         if kind == "int32_t" or "(int32_t)" in body:
             words.append("signed")
-        # only a power of two is a place of the binary point, which >> states
+        # only a division by a power of two can be stated by >>
         if factor and int(factor[1]).bit_count() == 1:
             words.append(f"raw>>{int(factor[1]).bit_length() - 1}")
         elif shift and 0 < int(shift[1]) < WORD_BITS:

@@ -34,9 +34,8 @@ class Roles:
     find: Longest = field(default_factory=lambda: Longest(()))  # finds a name of keys.macros
     # by macro: the plain name of a number that is named as a register is but is no offset
     odd: dict[str, str] = field(default_factory=dict)
-    reaching: list[Register] = field(
-        default_factory=list
-    )  # registers with a field that is only a shift
+    # registers with a field of which only the shift is known
+    reaching: list[Register] = field(default_factory=list)
 
     def placed(self) -> set[str]:
         """The names of the fields whose register is known."""

@@ -8,14 +8,14 @@ register map.
 ``enum e x : 2``          ``enum:e``; the warning reports a second name of a number
 ``uint32_t x``, ``x[4]``  a whole word, ``x[0]`` ...; a member that crosses words is split into
                           pieces with ``at``
-``struct { ... } x[2]``   ``x[0].member``; without a name, its members as if they stood outside
-``union``                 the one member that is more than plain words of the same bits; several
-                          that overlap are alternatives, each a feature
+``struct { ... } x[2]``   ``x[0].member``; without ``x``, its members as if they stood outside
+``union``                 the one member that is not only plain words; if several such members
+                          overlap, each is an alternative with a feature of its own
 ``uint32_t : 5``          a row without a name
 ========================  ==========================================================================
 
-Each struct that no other struct of the file holds is a block, named by its tag. A struct that is
-not understood is left out and named.
+Each struct that no other struct of the file contains is a block, named by its tag. A struct that is
+not understood is left out, and the warning names it.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ from typing import Any, NamedTuple
 from npulab.registers.fields import WORD_BYTES, pieces
 from npulab.registers.formats.c_text import Unit, Wrong
 
-MOST_BITS = 2**24  # of a struct
+MOST_BITS = 2**24  # most bits of a struct
 MOST_ELEMENTS, MOST_RUNS, MOST_DIMENSIONS, MOST_NAME, MOST_DEPTH = 2**14, 2**16, 8, 512, 64
-FAR = 2**9  # characters from a member's name to the end of its attributes
-WORDS = re.compile(r"(?:typedef\s+)?((?:[A-Za-z_]\w*\s*){1,4})")  # that begin a declaration
+FAR = 2**9  # most characters from a member's name to the end of its attributes
+# the words with which a declaration begins
+WORDS = re.compile(r"(?:typedef\s+)?((?:[A-Za-z_]\w*\s*){1,4})")
 ARRAYS = ("CONSTANTARRAY", "INCOMPLETEARRAY")
-# types besides records: the value column, True for an address, True for plain words
+# for each kind of type but records and enums: the value column, True for an address, True for plain
+# words
 PLAIN = {
     "POINTER": ("", True, False),
     "FLOAT": ("f32", False, False),
@@ -50,8 +52,10 @@ PLAIN = {
 
 
 class Run(NamedTuple):
-    """Bits of a struct: their start and count, name (blank: none), value column, True for an
-    address, the position of the member, and the alternative of a union that they belong to."""
+    """Bits of a struct: their first bit and number, name (blank: none), value column, True for an
+    address, the member's position in the text, and the alternative of a union to which they
+    belong.
+    """
 
     start: int
     width: int
@@ -63,12 +67,14 @@ class Run(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The bit after the last bit."""
+        """The number of the first bit after the run."""
         return self.start + self.width
 
 
 class Laid(NamedTuple):
-    """A type as it is laid out: runs of bits, size in bits, and True if it is only plain words."""
+    """The layout of a type: runs of bits, size in bits, True if it is only plain words, and
+    alignment in bits.
+    """
 
     runs: tuple[Run, ...]
     size: int
@@ -87,7 +93,9 @@ class MemberRuns(NamedTuple):
 
 
 class NotUnderstoodError(ValueError):
-    """A declaration that cannot be laid out; the message says why, ``position`` where."""
+    """Raised for a declaration that cannot be laid out; the message says why, and ``position``
+    where.
+    """
 
     def __init__(self, text: str, position: int = -1) -> None:
         super().__init__(text)
@@ -95,7 +103,7 @@ class NotUnderstoodError(ValueError):
 
 
 class Struct(NamedTuple):
-    """A struct or union that no other struct of the file holds, as it is laid out."""
+    """The layout of a struct or union that no other struct of the file contains."""
 
     name: str
     position: int
@@ -105,12 +113,14 @@ class Struct(NamedTuple):
 
 @dataclass
 class Layout:
-    """Structs and enums of a unit; ``lost`` has sentences for the warning, ``skipped`` the
-    declarations that are left out."""
+    """The structs and enums of a unit; ``lost`` has sentences for the warning, ``skipped`` the
+    declarations that are left out, with the reasons.
+    """
 
     unit: Unit
-    enum_names: Mapping[str, str] = field(default_factory=dict)  # by tag, as annotations say
-    # names of enumerators, by tag and name in C
+    # names of enums in annotations, by tag
+    enum_names: Mapping[str, str] = field(default_factory=dict)
+    # names of enumerators in annotations, by tag and by name in C
     texts: Mapping[tuple[str, str], str] = field(default_factory=dict)
     lost: dict[str, None] = field(default_factory=dict)
     skipped: list[tuple[str, Wrong]] = field(default_factory=list)
@@ -118,7 +128,7 @@ class Layout:
     laid: dict[int, Laid | NotUnderstoodError] = field(default_factory=dict)
     held: set[int] = field(default_factory=set)
     odd: dict[int, bool] = field(default_factory=dict)
-    # the value column, by the enum's position
+    # the value column of an enum's members, by the enum's position
     enum_of: dict[int, str] = field(default_factory=dict)
 
     @cached_property
@@ -127,7 +137,7 @@ class Layout:
         return "align" in "".join((self.unit.source.text, *self.unit.source.defines)).lower()
 
     def structs(self) -> list[Struct]:
-        """Return the structs that no other struct holds; fills ``enums`` on the way."""
+        """Return the structs that no other struct contains; fills ``enums`` too."""
         tops: dict[int, tuple[Any, str]] = {}
         for cursor in self.unit.cursors:
             kind, place, name = cursor.kind.name, cursor.location.offset, cursor.spelling
@@ -137,7 +147,7 @@ class Layout:
                 _rename(tops, cursor.underlying_typedef_type, name, "_")
             elif kind == "VAR_DECL":
                 _rename(tops, cursor.type, name)
-        # names of enums come from their types before members name them
+        # enums are read first: the name of its type suits an enum better than the name of a member
         for cursor, name in tops.values():
             if cursor.kind.name == "ENUM_DECL":
                 self.enum(cursor, name)
@@ -155,7 +165,7 @@ class Layout:
         return out
 
     def _what(self, start: int) -> str:
-        """The words that begin a declaration, for people."""
+        """The first words of a declaration, as people call it: ``struct job``."""
         code, (_, end) = self.unit.source.code, self.unit.span(start) or (start, start)
         words = ["declaration"]
         if head := WORDS.match(code, start):
@@ -166,7 +176,7 @@ class Layout:
         return " ".join(words)
 
     def _lay_out(self, cursor: Any) -> None:
-        """Lay out a struct or union; ``skipped`` gets it if it is not understood."""
+        """Lay out a struct or union; adds it to ``skipped`` if it is not understood."""
         position = self.unit.position(cursor.location)
         try:
             self.record(cursor)
@@ -179,8 +189,9 @@ class Layout:
                 self.skipped.append((self._what(span[0]), Wrong(where, str(error))))
 
     def enum(self, cursor: Any, name: str = "") -> str:
-        """Return the value column of an enum's members, and keep the enum's names. An enum without
-        a tag is named after its type or member."""
+        """Return the value column of an enum's members, and add the enum's names to ``enums``. An
+        enum without a tag is called ``name``, after its type or member.
+        """
         place = cursor.location.offset
         if place in self.enum_of:
             return self.enum_of[place]
@@ -217,11 +228,11 @@ class Layout:
         return self.enum_of[place]
 
     def record(self, cursor: Any) -> Laid:
-        """Return a struct or union laid out; raises NotUnderstoodError."""
+        """Return the layout of a struct or union; raises NotUnderstoodError."""
         place = cursor.location.offset
         if place not in self.laid:
-            # the refusal stands here until the record is laid out: a record that holds itself meets
-            # it instead of an endless recursion
+            # this refusal stays until the record is laid out: a record that contains itself meets
+            # it instead of recursing without end
             self.laid[place] = NotUnderstoodError("it holds itself")
             try:
                 self.laid[place] = self._record(cursor)
@@ -260,7 +271,7 @@ class Layout:
                 raise NotUnderstoodError(str(error), position) from None
             if member.spelling or length:
                 end = max(end, start + length)
-            else:  # a bit-field of width 0 ends where the next member begins
+            else:  # a bit-field of width 0 only moves the next member
                 end = start
             if not union:
                 begin = end
@@ -279,28 +290,30 @@ class Layout:
         return Laid(tuple(runs), size, False, align)
 
     def _odd(self, cursor: Any) -> bool:
-        """True if a record has a bit-field with ``aligned``, which GCC and clang lay out
-        differently."""
+        """True if a struct or union has a bit-field with the attribute ``aligned``, at any depth:
+        GCC and clang lay it out differently.
+        """
         place = cursor.location.offset
         if not self.aligns:
             return False
         if place not in self.odd:
-            # an answer has to be there before the members are asked, one of which may hold this
+            # the answer is set before the members are asked, because one of them may contain this
             # record
             self.odd[place] = False
             self.odd[place] = any(map(self._has_odd, cursor.type.get_fields()))
         return self.odd[place]
 
     def _has_odd(self, member: Any) -> bool:
-        """True if a member is such a bit-field or a record that has one."""
+        """True if a member is a bit-field with the attribute ``aligned`` or a record with one."""
         if member.is_bitfield():
             return "ALIGNED_ATTR" in attributes(member)
         record = element(member.type)
         return record.kind.name == "RECORD" and self._odd(record.get_declaration())
 
     def _start(self, cursor: Any, member: Any, at: int) -> int:
-        """The bit where GCC puts a member of such a record, after the bit where the members before
-        it end."""
+        """The bit at which GCC puts a member of a record for which ``_odd`` is True; ``at`` is the
+        bit after the members before it.
+        """
         limit = 8 * self.unit.source.pack(self.unit.position(cursor.location))
         own = attributes(member)
         most, asked = limit, 0
@@ -334,7 +347,9 @@ class Layout:
         return start
 
     def position(self, member: Any) -> int:
-        """The position of a member's name; the end of a member without a name."""
+        """The position of a member's name in the text; for a member without a name, that of its
+        end.
+        """
         if member.spelling:
             return self.unit.position(member.location)
         return self.unit.position(member.extent.end) - 1
@@ -342,7 +357,9 @@ class Layout:
     def _member(
         self, member: Any, name: str, position: int, start: int
     ) -> tuple[list[Run], bool, int]:
-        """The runs of a member that begins at a bit, True if it is plain words, and its bits."""
+        """The runs of a member that begins at bit ``start``, True if it is only plain words, and
+        its length in bits.
+        """
         kind, counts = member.type.get_canonical(), list[int]()
         if member.is_bitfield():
             width = member.get_bitfield_width()
@@ -353,7 +370,7 @@ class Layout:
                 value = ""
             return [Run(start, width, name, value, address, position)], False, width
         while kind.kind.name in ARRAYS:
-            count = 0  # a last member of unknown length has no elements
+            count = 0  # a last member of unknown length counts as empty
             if kind.kind.name == ARRAYS[0]:
                 count = kind.element_count
             counts.append(count)
@@ -383,7 +400,9 @@ class Layout:
         return runs, laid.plain, total * laid.size
 
     def _inner(self, record: Any, name: str) -> Laid:
-        """The struct or union that a member holds; raises NotUnderstoodError with the member."""
+        """The layout of the struct or union that is a member's type; raises NotUnderstoodError that
+        names the member.
+        """
         self.held.add(record.location.offset)
         try:
             return self.record(record)
@@ -393,7 +412,9 @@ class Layout:
             raise NotUnderstoodError(f"member {name}: {error}") from None
 
     def _plain(self, kind: Any, name: str) -> tuple[str, bool, bool]:
-        """The row of PLAIN for a type, or an enum; raises NotUnderstoodError."""
+        """The row of PLAIN for a type; for an enum, a row with its value column. Raises
+        NotUnderstoodError for other types.
+        """
         if kind.kind.name == "ENUM":
             return self.enum(kind.get_declaration(), name), False, False
         if kind.kind.name in PLAIN:
@@ -405,9 +426,9 @@ class Layout:
 
 
 def _within(run: Run, name: str, indexed: str, is_record: bool) -> Run:
-    """Return a run with the name of the member around it before its own.
+    """Return a run with the name of the member that contains it in front of its own name.
 
-    A run without a name stays without one if it lies in a record.
+    A run without a name inside a record stays without a name.
     """
     full = indexed
     if is_record:
@@ -426,19 +447,19 @@ def _within(run: Run, name: str, indexed: str, is_record: bool) -> Run:
 
 
 def tag_of(cursor: Any) -> str:
-    """The name of a declaration; blank if it has none of its own."""
-    if "(" in cursor.spelling:  # libclang's words for a declaration without a name
+    """The name of a declaration; blank if the file gives it none."""
+    if "(" in cursor.spelling:  # libclang writes brackets if there is no name
         return ""
     return str(cursor.spelling)
 
 
 def attributes(cursor: Any) -> dict[str, Any]:
-    """Return the kinds of the cursors inside a declaration, such as its attributes."""
+    """Return the cursors inside a declaration, such as its attributes, by their kind."""
     return {child.kind.name: child for child in cursor.get_children()}
 
 
 def element(kind: Any) -> Any:
-    """The type of an array's elements, or the type itself."""
+    """The type of an array's elements, for any number of dimensions; any other type itself."""
     kind = kind.get_canonical()
     while kind.kind.name in ARRAYS:
         kind = kind.element_type.get_canonical()
@@ -446,8 +467,9 @@ def element(kind: Any) -> Any:
 
 
 def _rename(tops: dict[int, tuple[Any, str]], kind: Any, name: str, worse: str = "") -> None:
-    """Give a record or enum the name of its typedef or variable, if it has none or one that
-    begins with a sign that counts less."""
+    """Give a record or enum the name of its typedef or variable, if it has no name, or one that
+    begins with ``worse`` (an underscore).
+    """
     kind = kind.get_canonical()
     cursor, tag = tops.get(kind.get_declaration().location.offset, (None, name))
     is_worse = not tag or (worse and tag.startswith(worse))
@@ -456,9 +478,12 @@ def _rename(tops: dict[int, tuple[Any, str]], kind: Any, name: str, worse: str =
 
 
 def alternatives(members: Sequence[MemberRuns]) -> list[Run]:
-    """Return the runs of a union: of its members that are more than plain words, as features if
-    they overlap, and the bits of longer members after them."""
-    # a member of plain words only is another view of the bits that the other members name
+    """Return the runs of a union. They are the runs of its members that are not only plain words,
+    each member with a feature if they overlap, and after them the bits of longer members,
+    without a name.
+    """
+    # a member that is only plain words shows the same bits as the other members, without names for
+    # them
     chosen = [member for member in members if not member.plain] or [*members[:1]]
     owners: list[tuple[int, int, int]] = []
     runs: list[Run] = []
@@ -468,11 +493,12 @@ def alternatives(members: Sequence[MemberRuns]) -> list[Run]:
         runs += named
     clash, last = False, (0, -1)
     for start, end, n in sorted(owners):
-        # in the order of their starts a run overlaps an earlier one if it begins before the
-        # furthest end
+        # runs are sorted by their first bit: a run overlaps an earlier run if it begins before the
+        # furthest end so far
         clash |= start < last[0] and n != last[1]
         last = max(last, (end, n))
-    # holes of a single member stay; several members may fill each other's holes
+    # the runs without a name are kept for a single member; several members may have names for each
+    # other's
     if len(chosen) == 1:
         runs = [*chosen[0].runs]
     if clash:
@@ -506,7 +532,7 @@ def index(n: int, counts: Sequence[int]) -> str:
 
 
 def holes(laid: Laid) -> list[tuple[int, int, int]]:
-    """Return (word, lsb, width) of the bits inside a struct that no member has.
+    """Return (word, lsb, width) of the bits inside a struct that belong to no member.
 
     >>> holes(Laid((Run(0, 30, "a"), Run(32, 32, "b")), 64, False))
     [(0, 30, 2)]
@@ -521,13 +547,13 @@ def holes(laid: Laid) -> list[tuple[int, int, int]]:
 
 
 def twice(laid: Laid) -> str:
-    """Return a name that two runs of a struct share on one chip; blank if there is none."""
+    """Return a name that two runs of a struct with the same feature have; blank if there is none."""
     runs = sorted((run.name, run.feature, run.position) for run in laid.runs if run.name)
     return next((a[0] for a, b in pairwise(runs) if a[:2] == b[:2]), "")
 
 
 def rows_of(block: str, laid: Laid, base: int = 0) -> Iterator[tuple[dict[str, Any], Run]]:
-    """Yield a row for each word that a run of a struct has bits in, and the run."""
+    """Yield (row, run) for each word in which a run of a struct has bits."""
     for run in laid.runs:
         parts = [*pieces(run.start, run.width)]
         for word, lsb, width, at in parts:
