@@ -1,4 +1,6 @@
-"""Comments of a C file by what they belong to: npulab's annotations, and notes of people."""
+"""The comments of a C file, assigned to its members, macros and structs: npulab's annotations, and
+notes of people.
+"""
 
 from __future__ import annotations
 
@@ -11,27 +13,28 @@ from npulab.registers.formats.c_comments import MARK, note_in, said_in
 from npulab.registers.formats.c_text import Comment, Source
 from npulab.support.refuse import refusing
 
-NEAR = 2**8  # characters between an annotation and the struct that it belongs to
-FAR = 2**12  # characters between a comment and the member or macro that it belongs to
+NEAR = 2**8  # most characters between an annotation and its struct
+FAR = 2**12  # most characters between a comment and its member or macro
 SIGNS = re.compile(r"[\[\](),;{}]")
 
 
 class Span(NamedTuple):
-    """A member, enumerator or macro in the text: where it begins and ends."""
+    """The place of a member, enumerator or macro in the text: its start, and its end."""
 
     start: int
     end: int
 
 
 class Comments(NamedTuple):
-    """The words of annotations and the notes, by the start of the span that they belong to."""
+    """The words of annotations, and the notes, by the start of the span to which they belong."""
 
     words: dict[int, dict[str, Any]]
     notes: dict[int, str]
 
 
 def comments_of(source: Source, spans: Iterable[Span], before: bool = True) -> Comments:
-    """Return the comments of each span: after it on its line, in it and, by default, before it.
+    """Return the comments of each span: those after it on its line, those inside it and, with
+    ``before``, those before it.
 
     Raises ValueError with file and line for an annotation that is broken.
     """
@@ -76,7 +79,9 @@ def _heads_list(source: Source, comment: Comment) -> bool:
 
 
 def annotation_in(source: Source, comment: Comment) -> dict[str, Any] | None:
-    """Return the words of an annotation, None for another comment; raises with file and line."""
+    """Return the words of an annotation; None for any other comment. Raises ValueError with file
+    and line for a broken annotation.
+    """
     if MARK not in comment.text:
         return None
     with refusing(source.where(comment.start)):
@@ -84,7 +89,9 @@ def annotation_in(source: Source, comment: Comment) -> dict[str, Any] | None:
 
 
 def annotation_before(source: Source, position: int) -> dict[str, Any]:
-    """Return the words of the annotation right before a struct or union, blank for none."""
+    """Return the words of the annotation right before a struct or union; an empty dict if there is
+    none.
+    """
     start = -1
     for word in ("struct", "union"):
         found = source.code.rfind(word, max(0, position - NEAR), position + len(word))
@@ -100,7 +107,7 @@ def annotation_before(source: Source, position: int) -> dict[str, Any]:
 
 
 def span_at(code: str, start: int, ends: str) -> Span:
-    """Return the span from a start to the first of some signs outside of brackets."""
+    """Return the span from a start to the first of the signs ``ends`` outside of brackets."""
     depth = 0
     for match in SIGNS.finditer(code, start):
         if depth <= 0 and match[0] in ends:

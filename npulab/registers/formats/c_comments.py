@@ -1,7 +1,7 @@
-"""Comments of C: notes of people, and npulab's own words for what C has no word for.
+"""Comments of C: notes of people, and npulab's own annotations, for facts that C cannot express.
 
-``/* npulab: {"evidence": "K", "at": 14} */`` adds columns to the declaration next to it; it is
-JSON in which no text ends a comment, begins a comment or makes a trigraph.
+``/* npulab: {"evidence": "K", "at": 14} */`` adds columns to the declaration next to it. It is
+written as JSON whose texts neither end nor begin a comment, and contain no trigraph.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ LICENCE = re.compile(r"copyright|spdx|licen[cs]e", re.IGNORECASE)
 
 
 def annotation(said: Mapping[str, Any]) -> str:
-    """Return a comment that carries these words; blank for none.
+    r"""Return an annotation (a comment) with these words; blank if there are none.
 
     >>> annotation({"note": "a */ b"})
-    '/* npulab: {"note": "a *\\\\u002f b"} */'
+    '/* npulab: {"note": "a *\\u002f b"} */'
     """
     if not said:
         return ""
@@ -78,9 +78,9 @@ def said_in(text: str) -> dict[str, Any] | None:
 
 
 def note_in(text: str) -> str:
-    """Return the text of a comment on one line, without the marks of documentation tools.
+    r"""Return the text of a comment on one line, without the marks of documentation tools.
 
-    >>> note_in("*< the width\\n * in pixels ")
+    >>> note_in("*< the width\n * in pixels ")
     'the width in pixels'
     """
     lines = (re.sub(r"^\s*[*/!]*<?\s?", "", line) for line in text.split("\n"))
@@ -88,8 +88,9 @@ def note_in(text: str) -> str:
 
 
 def note_comment(note: str) -> str:
-    """Return a comment that ``note_in`` reads as the note; blank if the note needs an
-    annotation."""
+    """Return a comment from which ``note_in`` reads this note; blank if no plain comment can carry
+    the note.
+    """
     fits = (
         PLAIN.fullmatch(note)
         and "*/" not in note
@@ -106,7 +107,7 @@ def note_comment(note: str) -> str:
 
 
 def licence_in(text: str) -> str:
-    """Return the lines of a comment with a copyright; blank for another comment."""
+    """Return the lines of a comment about copyright or licence; blank for any other comment."""
     if not LICENCE.search(text) or text.strip().startswith(MARK):
         return ""
     return "\n".join(re.sub(r"^\s*\*? ?", "", line).rstrip() for line in text.split("\n")).strip(
@@ -115,8 +116,9 @@ def licence_in(text: str) -> str:
 
 
 def licence_comment(text: str) -> str:
-    """Return a comment that ``licence_in`` reads as the text, or an annotation; blank for no
-    text."""
+    """Return a comment from which ``licence_in`` reads this text, or else an annotation; blank for
+    a blank text.
+    """
     if not text:
         return ""
     inner = "\n" + "".join(f" * {line}".rstrip() + "\n" for line in text.split("\n")) + " "

@@ -36,46 +36,52 @@ LAST_WORDS = {tail.rpartition("_")[2] for tail in TAILS}
 # i.MX writes the kind in front of the name
 HEAD = re.compile(r"(BM|BP|BW)_(\w+)")
 HEADS = {"BM": "mask", "BP": "low", "BW": "width"}
-# A tail of a width that many other macros have too: both it and the lowest bit must be decimal.
+# These tails mark a width, but many other macros have them too: they count only if both the width
+# and the lowest bit are decimal.
 COUNTS = ("SIZE", "LEN")
-# Tails that say nothing without a second macro of the field.
+# A macro with one of these tails describes a field only together with a second macro of the field.
 PAIRED = {"FIELD", "OFFSET", "M", "S", "bm", "bp", "START", "END", "MSB", "RANGE"}
 PAIRED |= {tail for tail, kind in TAILS.items() if kind in ("width", "clear")}
 
-# How the macro of an offset is marked: the groups of a pattern joined by "_" are the plain name.
+# The marks in the name of an offset's macro, by spelling. The groups of a pattern, joined by "_",
+# are the name without the mark.
 SPELLINGS = {
     "prefixed": re.compile(r"(?:REG_|mm(?=[A-Z])|reg(?=[A-Z])|ix(?=[A-Z]))(\w+)"),
     "suffixed": re.compile(r"(\w+?)_{1,2}(?:REG_OFFSET|OFFSET|REG|ADDR|ADDRESS|OFFS|OFST)"),
     "infixed": re.compile(r"(\w+?)_(?:O|REG|ADDR|OFFSET)_(\w+)"),
 }
-# AMD's and Qualcomm's prefixes, whose offsets may count words
+# names with AMD's and Qualcomm's prefixes; their offsets may count words
 COUNTED = re.compile(r"(?:mm(?=[A-Z])|reg(?=[A-Z])|REG_)(\w+)")
 MARKED = re.compile(r"(?:\w*_)?REG_\w+|(?:mm|reg|ix)[A-Z]\w*")
-# words in the names of registers and of hardly anything else
+# names with a word that hardly anything but a register has
 NAMED = re.compile(rf"{MARKED.pattern}|\w+_(?:REG|OFFSET)(?:_\w+)?")
-# last words of the registers that a wide register consists of
+# last words of the names of registers that together are a wide register
 LOW_HIGH = re.compile(r"HI|LO|HIGH|LOW|H|L|MSB|LSB|UPPER|LOWER|\d+")
-HALVES = (("_LO", "_HI"), ("_LOW", "_HIGH"), ("_L", "_H"))  # the two words of 64 bits
-# what headers say of a register or field besides its bits: its value after reset and the like
+# last words of the two halves of a register of 64 bits
+HALVES = (("_LO", "_HI"), ("_LOW", "_HIGH"), ("_L", "_H"))
+# last words of macros that state other facts of a register or field than its bits, such as its
+# value after reset
 ATTRIBUTE = re.compile(
     r"(?:SW_|HW_)?(?:(?:RESET|INIT|RST)_?VAL(?:UE)?|DEFAULT(?:_VAL(?:UE)?)?|(?:RESET|INIT|RST|"
     r"DEFAULT|READ|WRITE|PARITY)_MASK)|WOFFSET|SECURE|DUAL|SCR|WORD_COUNT|RANGE|INIT_ENUM|PARITY_PROTECTION|"
     r"PLATFORM_DEPENDENT|ARRLEN|BASE_IDX|RMSK|(?:REG_)?RESVAL|BITN|_RESET"
 )
 
-# bodies
+# bodies of macros
 BITS = re.compile(r"\b\w*(?:BIT|MASK|FIELD)\w*\s*\(|<<")
-NO_BITS = re.compile(r"\(*\s*_MK_(?:ADDR|ENUM|MASK|SHIFT)_CONST\s*\(")  # NVIDIA's plain numbers
+# NVIDIA writes plain numbers with these macros
+NO_BITS = re.compile(r"\(*\s*_MK_(?:ADDR|ENUM|MASK|SHIFT)_CONST\s*\(")
 HEX = re.compile(r"\(*\s*0[xX]([0-9a-fA-F]+)[uUlL]*\s*\)*")
 SHIFTED = re.compile(r"\(*\s*(0[xX][0-9a-fA-F]{1,16}|\d{1,19})[uUlL]*\s*<<\s*(\d+)\s*\)*")
 RANGE = re.compile(r"\(?\s*(\d{1,2})\s*:\s*(\d{1,2})\s*\)?")
 CALL = re.compile(r"\(*\s*([A-Za-z_]\w*)\s*\(.*", re.DOTALL)
-# i915's choice of an offset by an index
+# i915 chooses one of several offsets by an index
 CHOSEN = re.compile(r"\(*\w+\s*\(\s*\(*(\w+)\)*\s*((?:,\s*\w+\s*)+)\)[)\s]*")
 OFFSETS = re.compile(
     r"[+,(]\s*0[xX][0-9a-fA-F]+|\b0[xX][0-9a-fA-F]+\s*\+|,\s*\d+\s*\)|^\s*\(?\s*\w+\s*\+\s*\d"
 )
-# bodies with a parameter: those that put a value into its place, those that take it out, the mask
+# bodies of macros with a parameter: MADE puts a value into its place, GETS takes the value out,
+# PREPARED finds the mask
 MADE = re.compile(r"<<|\bFIELD_PREP\w*\s*\(|\bGENMASK\w*\s*\(|\bBIT\w*\s*\(|_MASK\b")
 GETS = re.compile(r">>\s*(\d{1,2})\b")
 PREPARED = re.compile(r"\bFIELD_(?:PREP|GET|FIT)\w*\s*\(\s*(\w+(?:\([^()]*\))?)\s*,")
@@ -86,9 +92,8 @@ INLINE = re.compile(
 
 
 def tail_of(name: str) -> tuple[str, str, str] | None:
-    """Return the beginning of the name of a field's macro, its underscores and its tail (TAILS).
-
-    None for a name without such a tail.
+    """Return three parts of the name of a field's macro: the beginning, the underscores and the
+    tail (a key of TAILS); None for a name without a tail.
 
     >>> tail_of("CFG_EN__SHIFT"), tail_of("CFG_EN_SET_MSK"), tail_of("CFG_EN")
     (('CFG_EN', '__', 'SHIFT'), ('CFG_EN', '_', 'SET_MSK'), None)
@@ -107,7 +112,8 @@ def tail_of(name: str) -> tuple[str, str, str] | None:
 
 
 def plain_names(spelling: str, macros: Collection[str]) -> dict[str, str]:
-    """Return, by its plain name, each macro whose name has one of the marks in SPELLINGS.
+    """Return the macros whose names have the mark of this spelling (a key of SPELLINGS), by their
+    names without the mark.
 
     >>> plain_names("infixed", ["NPU_O_CFG", "NPU_CFG"])
     {'NPU_CFG': 'NPU_O_CFG'}
@@ -125,9 +131,10 @@ def first_word(name: str) -> str:
 
 
 class Longest:
-    """Finds the longest of some names that a name begins with, cut at an underscore.
+    """Finds, among some names, the longest that a given name begins with; the given name goes on
+    with an underscore.
 
-    A name in ``hiding`` is never the answer, nor is any shorter name that it begins with.
+    If the longest is in ``hiding``, nothing is found, not even a shorter name.
 
     >>> names = Longest(["NPU", "NPU_CFG"])
     >>> names.inside("NPU_CFG"), names.at_or_in("NPU_CFG"), names.inside("NPU_CFG_EN"), names.inside("NP")
@@ -135,12 +142,12 @@ class Longest:
     """  # noqa: E501
 
     def __init__(self, names: Collection[str], hiding: Collection[str] = ()) -> None:
-        # without hiding names the collection itself, so that names added later are found too
+        # if nothing hides, the collection itself is used, so that names added later are found too
         self._names = {*names, *hiding} if hiding else names
         self._hiding = hiding
 
     def inside(self, name: str) -> str:
-        """The longest of the names that this longer name begins with; blank for none."""
+        """The longest of the names with which this longer name begins; blank if there is none."""
         at = name.rfind("_")
         while at > 0 and name[:at] not in self._names:
             at = name.rfind("_", 0, at)
@@ -150,12 +157,12 @@ class Longest:
         return found
 
     def at_or_in(self, name: str) -> str:
-        """The name itself if it is one of the names, else as ``inside``."""
+        """The name itself if it is one of the names; else the answer of ``inside``."""
         if name in self._names and name not in self._hiding:
             return name
         return self.inside(name)
 
     def all(self, name: str) -> Iterator[str]:
-        """Yield every name that this longer name begins with, the longest first."""
+        """Yield all names with which this longer name begins, the longest first."""
         while name := self.inside(name):
             yield name

@@ -1,5 +1,5 @@
-"""The macros of a C header as numbers: which may be numbers, which value needs no compiler, and
-which expressions the compiler is asked for.
+"""The macros of a C header as numbers: which macros may be numbers, which values need no compiler,
+and which expressions the compiler is asked for.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from npulab.registers.formats.c_dialects import (
 )
 from npulab.registers.formats.c_text import LITERAL, NAME, Macro, Source
 
-LARGEST = 2**WORD_BITS  # of offsets and of bits in a word
-MOST_BODY = 2**11  # characters of a macro that may be a number
-# Its alternatives begin with one letter each, so that a search skips all other letters.
+LARGEST = 2**WORD_BITS  # offsets, and masks of bits in a word, are below this
+MOST_BODY = 2**11  # most characters of the body of a macro that may be a number
+# Each alternative begins with one fixed letter, so that a search skips all other letters.
 NO_NUMBER = re.compile(r"\"|{|}|;|'|=(?<![=!<>]=)(?!=)|do(?<!\wdo)\b|\.\.\.")
-# a cast to a pointer to a register, and the kernel's wrapper of an offset
+# matches a cast to a pointer to a register, and the kernel's wrapper of an offset
 POINTED = re.compile(
     r"\*?\s*\(\s*(?:(?:const|volatile|__IO|__IM?|__OM?)\s+)*(?:v?u?int(?:8|16|32|64)?(?:_t)?|"
     r"v?u(?:8|16|32|64)|(?:unsigned\s+)?(?:int|long|short|char)|unsigned)"
@@ -37,11 +37,13 @@ POINTED = re.compile(
 NO_BRACKETS = str.maketrans("", "", "() ")
 WORD = r"(?:\w+|\(\w+\))"
 TERM = rf"(?:\(?{WORD} *\* *{WORD}\)?|{WORD})"
-SUM = re.compile(rf"\(*{TERM}(?: *\+ *{TERM})*\)*")  # with no term that brackets change
+SUM = re.compile(rf"\(*{TERM}(?: *\+ *{TERM})*\)*")  # brackets change no term's value
 
 
 def constants(macros: Mapping[str, Macro]) -> dict[str, Macro]:
-    """Return the macros that may be numbers; a cast to a pointer becomes the number it casts."""
+    """Return the macros that may be numbers; in their bodies a cast of a number to a pointer is
+    replaced by the number.
+    """
     out = {}
     for name, macro in macros.items():
         if macro.body.isalnum():
@@ -56,7 +58,8 @@ def constants(macros: Mapping[str, Macro]) -> dict[str, Macro]:
 
 
 def plain_values(numbers: Mapping[str, Macro]) -> dict[str, int]:
-    """Return the values that need no compiler: literals, and sums of int of earlier macros.
+    """Return the values that need no compiler: literals, and sums of literals and earlier macros
+    that fit into an int.
 
     A macro of an index has the values of its first three elements (``name[0]`` to ``name[2]``).
     """
@@ -71,7 +74,7 @@ def plain_values(numbers: Mapping[str, Macro]) -> dict[str, int]:
         if not SUM.fullmatch(body) or body.count("(") != body.count(")"):
             continue
         first, step = _linear(body, index or (), out)
-        if first + 2 * step >= LARGEST // 2:  # it may not be an int
+        if first + 2 * step >= LARGEST // 2:  # the sum might not fit into an int
             continue
         if index is None:
             out[name] = first
@@ -82,7 +85,9 @@ def plain_values(numbers: Mapping[str, Macro]) -> dict[str, int]:
 
 
 def _linear(body: str, index: Container[str], known: Mapping[str, int]) -> tuple[int, int]:
-    """The value of a sum at index 0, and what each step of the index adds; LARGEST if unknown."""
+    """The value of a sum at index 0, and the number that each step of the index adds; (LARGEST, 0)
+    if the value is unknown.
+    """
     sums = [0, 0]
     for term in body.translate(NO_BRACKETS).split("+"):
         power, product = 0, 1
@@ -103,10 +108,11 @@ def _linear(body: str, index: Container[str], known: Mapping[str, int]) -> tuple
 
 
 def probes(source: Source, numbers: Mapping[str, Macro], known: Container[str]) -> dict[str, str]:
-    """Return the expressions that the compiler is asked for, by macro and its arguments.
+    """Return the expressions that the compiler is asked for, by the macro with its arguments.
 
-    A macro of one parameter is asked for all ones (``~``), for 1 and for the mask of a FIELD_PREP,
-    a macro that adds for the first elements; a value that is known is not asked for.
+    The compiler is asked for a macro with one parameter at all ones (``~``), at 1, and for the mask
+    of its FIELD_PREP; for a macro that adds, at its first indices. It is not asked for known
+    values.
     """
     out: dict[str, str] = {}
     plain = [name for name, macro in numbers.items() if not macro.parameters]
@@ -134,14 +140,14 @@ def probes(source: Source, numbers: Mapping[str, Macro], known: Container[str]) 
 
 @dataclass(frozen=True)
 class Facts:
-    """The macros of a source, their values, and how they are written."""
+    """The macros of a source, their values, and the way in which they are written."""
 
     source: Source
     numbers: Mapping[str, Macro]  # the macros that may be numbers
     values: dict[str, int]
     refused: Mapping[str, str]  # macros without a value, and the compiler's reason
-    spoken: Set[str] = frozenset()  # words of the declarations
-    members: Set[str] = frozenset()  # words of structs, named as the macros of their fields begin
+    spoken: Set[str] = frozenset()  # words in the declarations
+    members: Set[str] = frozenset()  # words of structs, as fields begin
 
     @classmethod
     def of(
@@ -153,7 +159,9 @@ class Facts:
         spoken: Set[str] = frozenset(),
         members: Set[str] = frozenset(),
     ) -> Facts:
-        """The facts with ``1 << 31``, which is an int below 0, as the bit that it means."""
+        """Return the facts; the value of ``1 << 31``, an int below 0, is replaced by that of the
+        bit.
+        """
         facts = cls(source, numbers, dict(values), refused, spoken, members)
         for name in facts.bitwise:
             if -LARGEST // 2 <= values.get(name, 0) < 0:
@@ -172,25 +180,29 @@ class Facts:
 
     @cached_property
     def bitwise(self) -> frozenset[str]:
-        """The plain macros that are written as bits are: shifted, ``BIT``, ``GENMASK``."""
+        """The macros without parameters that are written as bits are: shifted, ``BIT``,
+        ``GENMASK``.
+        """
         bodies = {macro.body for macro in self.plain.values()}
         bits = {body for body in bodies if BITS.search(body) and not NO_BITS.match(body)}
         return frozenset(name for name, macro in self.plain.items() if macro.body in bits)
 
     @cached_property
     def hexadecimal(self) -> frozenset[str]:
-        """The plain macros that are written in hexadecimal."""
+        """The macros without parameters that are written in hexadecimal."""
         return frozenset(name for name, macro in self.plain.items() if HEX.fullmatch(macro.body))
 
     @cached_property
     def used(self) -> Set[str]:
-        """The words that declarations and the bodies of macros use."""
+        """The words in the declarations and in the bodies of macros."""
         bodies = [self.source.macros[name].body for name in self.numbers]
         text = " ".join(body for body in bodies if not LITERAL.fullmatch(body))
         return {*self.spoken, *NAME.findall(text)}
 
     def chosen_offsets(self, macro: Macro) -> list[int]:
-        """The offsets that an index chooses from, as i915 has them; blank for another macro."""
+        """The offsets among which a macro's index chooses, as in i915's headers; an empty list for
+        any other macro.
+        """
         if "," not in macro.body or MADE.search(macro.body):
             return []
         found = CHOSEN.fullmatch(macro.body)
@@ -210,7 +222,7 @@ class Facts:
         return offsets
 
     def packs(self, body: str) -> bool:
-        """True if a body is the call of a macro that packs several numbers into one."""
+        """True if a body calls a macro that packs several numbers into one."""
         call = CALL.fullmatch(body)
         called = self.source.macros.get(call[1]) if call else None
         if called is None or len(called.parameters or ()) < 2:

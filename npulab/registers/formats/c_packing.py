@@ -15,12 +15,12 @@ def packing_text(table: RegisterTable) -> str:
     """Return C source with ``struct NAME_values``, ``NAME_pack`` and ``NAME_unpack`` for each
     block; it needs stdint.h only.
 
-    ``words`` are the ``NAME_WORDS`` registers of the block in the order of ``NAME_offsets``
-    (their byte offsets). Values are raw, with the pieces of a split field joined; bits without a
-    name are members too, so that every word round-trips. Bits of a value that do not fit into
-    its field are cut off. A block that differs by feature has the three for each of its
-    features. The source defines what it declares: one C file of a program includes it. Raises as
-    ``RegisterTable.check``.
+    ``words`` are the ``NAME_WORDS`` registers of the block, in the order of their byte offsets
+    ``NAME_offsets``. Values are raw, with the pieces of a split field joined; bits without a name
+    are members too, so that every word round-trips. Bits of a value that do not fit into its field
+    are cut off. If the rows of a block differ by feature, the struct and the two functions are
+    written for each feature. The source defines the functions that it declares: only one C file of
+    a program may include it. Raises as ``RegisterTable.check``.
     """
     check(table)
     names = c_names()

@@ -1,7 +1,7 @@
 """Reader of C: structs with bit-fields, and headers of offsets, shifts and masks; other text is
 ignored.
 
-What C has no word for stands in comments of npulab's own, as ``c_writing`` makes them; another
+Facts that C cannot express stand in npulab's annotations, as ``c_writing`` makes them; any other
 comment next to a member or macro is its note.
 """
 
@@ -40,13 +40,13 @@ BEGINS = re.compile(
     re.MULTILINE,
 )
 HOLDERS = ("ENUM_DECL", "STRUCT_DECL", "UNION_DECL")
-SHOWN = 8  # names or sentences of a warning
-MOST_MISSING = 40  # names that a refusal asks for
-MOST_SHOWN = 2**10  # lines that a reading names
+SHOWN = 8  # most names, or sentences, in a warning
+MOST_MISSING = 40  # most missing names that a text lists
+MOST_SHOWN = 2**10  # most lines that a reading lists as unexplained
 
 
 def is_c(head: bytes) -> bool:
-    """True if the beginning of a file has a struct, union, enum or macro of C in it.
+    """True if the first bytes of a file contain a struct, union, enum or macro of C.
 
     >>> is_c(b"As I wrote, struct job { uint32_t a : 1; };"), is_c(b"a struct, a union")
     (True, False)
@@ -55,15 +55,15 @@ def is_c(head: bytes) -> bool:
 
 
 def read_c(path: Path, define: Sequence[str] = (), include: Sequence[Path] = ()) -> RegisterTable:
-    """Return the registers that a C file says in structs, in macros, or in both; the table's
-    ``reading`` says what is lost.
+    """Return the registers that a C file describes in structs, in macros, or in both; the table's
+    ``reading`` says what was lost.
 
-    ``define`` holds ``NAME=VALUE`` of names that other headers have; files of ``include`` are read
-    before this file. Nothing is run, and no other file is opened.
+    ``define`` has ``NAME=VALUE`` for names that other headers define; the files of ``include`` are
+    read before this file. Nothing is run, and no other file is opened.
 
-    A UserWarning names what is lost, the enum names that were left out, and the silent holes: bits
-    inside a struct that no member has. Raises ValueError with file and line for a file that says no
-    register, MissingPackage without libclang (extra ``maps``).
+    A UserWarning names what was lost, the names of enums that were left out, and the silent holes:
+    bits inside a struct that belong to no member. Raises ValueError with file and line for a file
+    that describes no register, MissingPackage without libclang (extra ``maps``).
     """
     path = Path(path)
     source = read_source(path, define, [*map(Path, include)])
@@ -111,7 +111,9 @@ def _warn(path: Path, remarks: Sequence[str]) -> None:
 
 
 def _refuse_empty(path: Path, rows: Rows, reading: Reading, unit: Unit) -> None:
-    """Raise ValueError for a file without registers or with too many, and say what was lost."""
+    """Raise ValueError, with what was lost, for a file without registers; raise it also for a file
+    with too many fields.
+    """
     if len(rows) > MOST_ROWS:
         raise ValueError(f"{path}: got {len(rows)} fields, at most {MOST_ROWS} are allowed")
     if rows:
@@ -122,7 +124,7 @@ def _refuse_empty(path: Path, rows: Rows, reading: Reading, unit: Unit) -> None:
         "a file without a struct and without macros of registers",
         "is C that has one of them",
     )
-    # a name that is declared nowhere is the cause of other losses
+    # a name that is declared nowhere is shown first, because it causes other losses
     causes = [lost for lost in reading.lost if ASKED.search(lost[3])]
     _, name, where, why = (causes or reading.lost)[0]
     counts = str(reading).partition("lost: ")[2]
@@ -134,8 +136,10 @@ def _refuse_empty(path: Path, rows: Rows, reading: Reading, unit: Unit) -> None:
 
 
 def _missing(unit: Unit) -> list[str]:
-    """Return a sentence with all names that are declared nowhere, as options that define them, and
-    the files that may declare them; none for a single name without such a file."""
+    """Return one sentence with the options that define the names that are declared nowhere, and
+    with the included files that were not read. The list is empty if no name is missing, or one
+    name alone and no file.
+    """
     unread = []
     for name, position in unit.source.unread:
         line = unit.source.where(position).rpartition(", ")[2]
@@ -152,7 +156,9 @@ def _missing(unit: Unit) -> list[str]:
 
 
 def _sentences(reading: Reading) -> Iterator[str]:
-    """Yield what is lost, by kind, each with its line and the first reason."""
+    """Yield a sentence for each kind of lost things: their names and lines, and the reason of the
+    first.
+    """
     by_kind: dict[str, list[str]] = {}
     reasons: dict[str, str] = {}
     for kind, name, where, why in reading.lost:
@@ -167,7 +173,7 @@ def _sentences(reading: Reading) -> Iterator[str]:
 
 
 def _once(rows: Rows) -> Rows:
-    """The rows without repeated rows, which structs of several features share."""
+    """The rows, each only once: structs of several features repeat rows."""
     if not any(row.get("feature") for row in rows):
         return rows
     first: dict[tuple[str, ...], dict[str, Any]] = {}
@@ -177,7 +183,7 @@ def _once(rows: Rows) -> Rows:
 
 
 def _copyright(source: Source) -> str:
-    """The copyright of annotations and of comments before the first line of code."""
+    """The copyright texts of annotations, and of comments before the first line of code."""
     first = len(source.code) - len(source.code.lstrip())
     texts = []
     for comment in source.comments:
@@ -192,7 +198,7 @@ def _copyright(source: Source) -> str:
 
 
 def _kinds(source: Source) -> dict[str, bool]:
-    """The blocks of which annotations say whether their registers have addresses, and that."""
+    """Return by block, if an annotation says so, whether its registers have addresses."""
     kinds = {}
     for comment in source.comments:
         words = annotation_in(source, comment) or {}
@@ -206,7 +212,7 @@ def _kinds(source: Source) -> dict[str, bool]:
 
 
 def _structs(unit: Unit) -> tuple[list[Struct], Layout]:
-    """The structs of a unit, enums named as annotations say."""
+    """The structs of a unit, with enums named as annotations say, and their layout."""
     enum_names: dict[str, str] = {}
     texts: dict[tuple[str, str], str] = {}
     if any(MARK in comment.text for comment in unit.source.comments):
@@ -230,9 +236,11 @@ def _structs(unit: Unit) -> tuple[list[Struct], Layout]:
 
 
 def _enumerators(cursor: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the enumerators of a declaration and of those in it, with the tag of the enum."""
+    """Yield (tag of the enum, enumerator) for the enumerators of a declaration and of the
+    declarations inside it.
+    """
     tag = cursor.spelling
-    if "(" in tag:  # libclang's name of an enum without a tag
+    if "(" in tag:  # libclang writes brackets if an enum has no tag
         tag = ""
     for child in cursor.get_children():
         if child.kind.name == "ENUM_CONSTANT_DECL":
@@ -257,8 +265,10 @@ def _struct_chunks(
     known: Container[tuple[str, int]],
     remarks: list[str],
 ) -> list[Chunk]:
-    """The rows of each struct of the file itself without words that macros say; ``layout`` gets the
-    structs that are left out, ``remarks`` the silent holes."""
+    """The rows of each struct that the file itself declares, without words whose fields macros
+    describe. Structs that are left out are added to ``layout.skipped``, silent holes to
+    ``remarks``.
+    """
     chunks = []
     seen = set()
     for struct in structs:
@@ -289,7 +299,7 @@ def _struct_chunks(
 
 
 def _rows(block: str, struct: Struct, words: Mapping[str, Any], comments: Comments) -> Rows:
-    """The rows of a struct, with what comments say of its members."""
+    """The rows of a struct, with the columns and notes from the comments of its members."""
     registers: dict[int, str] = {}
     rows: Rows = []
     for row, run in rows_of(block, struct.laid, words.get("base", 0)):
@@ -307,13 +317,13 @@ def _rows(block: str, struct: Struct, words: Mapping[str, Any], comments: Commen
     return rows
 
 
-# what the reading says
+# the reading: explained lines and losses
 
 
 def _reading(
     unit: Unit, unexplained: Container[str], lost: Sequence[Lost], layout: Layout
 ) -> Reading:
-    """Which lines of the file are explained, and what is lost."""
+    """Return how many lines of the file are explained, which are not, and what was lost."""
     source = unit.source
     text = source.text[source.own :]
     starts = [source.own, *(source.own + match.end() for match in re.finditer("\n", text))]

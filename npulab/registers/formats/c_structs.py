@@ -547,7 +547,7 @@ def holes(laid: Laid) -> list[tuple[int, int, int]]:
 
 
 def twice(laid: Laid) -> str:
-    """Return a name that two runs of a struct with the same feature have; blank if there is none."""
+    """Return a name that two runs of a struct with the same feature have; blank if all differ."""
     runs = sorted((run.name, run.feature, run.position) for run in laid.runs if run.name)
     return next((a[0] for a, b in pairwise(runs) if a[:2] == b[:2]), "")
 

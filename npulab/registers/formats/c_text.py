@@ -1,8 +1,8 @@
-"""The text of C files: comments, conditions, macros and declarations, which libclang judges.
+"""The text of C files: comments, conditions, macros and declarations, which libclang checks.
 
-No file is opened but the files that are named: lines that would open another never reach the
-compiler, and nothing is run. The compiler's input is bounded: characters of a file, of a macro
-and of a declaration, and how far macros grow when they are replaced.
+Only the named files are opened: lines that would open another file never reach the compiler, and
+nothing is run. The compiler's input is bounded: the characters of a file, of a macro and of a
+declaration, and the tokens that a macro may become when it is replaced.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 from npulab.support.extras import needed
 from npulab.support.files import read_bounded, text_of
 
-MOST_BYTES = 2**24  # of a file
+MOST_BYTES = 2**24  # most bytes of a file
 MOST_MACROS, MOST_COMMENTS, MOST_CONDITIONS = 2**18, 2**18, 2**14
-MOST_GROWTH = 2**12  # tokens that a macro may become
-MOST_MEMBER = 2**11  # characters of a member or of a macro's body
-MOST_DEPTH = 32  # of braces and parentheses
+MOST_GROWTH = 2**12  # most tokens that a macro may become when it is replaced
+MOST_MEMBER = 2**11  # most characters of a member or of a macro's body
+MOST_DEPTH = 32  # most braces and parentheses inside each other
 LITERAL = re.compile(r"\(*\s*(0[xX][0-9a-fA-F]{1,16}|0|[1-9]\d{0,18})(?:[uUlL]{1,3})?\s*\)*")
 NAME = re.compile(r"[A-Za-z_]\w*")
 SKIPPED = re.compile(
@@ -43,7 +43,8 @@ FUNCTION = re.compile(
     r"\s*\(([\w\s,]*)\)\s*\{\s*return\b([^;{}\"']+);\s*\}"
 )
 CONDITIONS = ("if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else", "endif")
-# a struct, union or enum up to its body; {words} has macros of the file that are such a word
+# matches a struct, union or enum up to its opening brace; {words} are these three keywords and the
+# file's macros that stand for them
 HEAD = (
     r"\b(?:typedef\s+)?(?:(?:const|volatile|static)\s+)*(?:{words})\b"
     r"(?:\s+(?:__\w+\s*\((?:[^()]|\([^()]*\)){{0,200}}\)|[A-Za-z_]\w*)){{0,4}}+(?:\s*:\s*\w+)?\s*\{{"
@@ -60,9 +61,9 @@ BLANKS = (
     "\u202f\u205f\u3000\ufeff\u2060\f\v"
 )
 SPACES = str.maketrans(dict.fromkeys(BLANKS, " ") | dict.fromkeys("\u2028\u2029\x85", "\n"))
-ASKED = re.compile(r"\(--define (\w+=\w+)\)$")  # at the end of a reason
+ASKED = re.compile(r"\(--define (\w+=\w+)\)$")  # matches the option at the end of a reason
 INCLUDE = re.compile(r"\s*([<\"][^>\"\n]{1,255}[>\"])")
-# headers of C itself, whose types are known
+# headers of C itself: their types are known
 STANDARD = [
     "assert.h",
     "inttypes.h",
@@ -87,13 +88,15 @@ OPTIONS = [
 ]
 ERROR = 3  # libclang's severity of an error; a fatal error has 4
 
-GIVEN = Path(__file__).with_name("c_given.h")  # names that headers take from other headers
+# declares names that headers often take from other headers
+GIVEN = Path(__file__).with_name("c_given.h")
 
 
 @cache
 def given() -> dict[str, tuple[str, bool]]:
-    """Return the lines that declare what headers take from other headers, and True for each line
-    that declares a type, by name."""
+    """Return the lines of c_given.h by the name that they declare, each with True if it declares a
+    type. Headers often take these names from other headers.
+    """
     lines = re.finditer(
         r"^(?:#define (\w+)|typedef .*?(\w+);).*", GIVEN.read_text(encoding="utf-8"), re.MULTILINE
     )
@@ -101,7 +104,7 @@ def given() -> dict[str, tuple[str, bool]]:
 
 
 class Comment(NamedTuple):
-    """A comment without its marks, with its beginning and end in the text."""
+    """A comment without its marks, and its beginning and end in the text."""
 
     start: int
     end: int
@@ -109,8 +112,9 @@ class Comment(NamedTuple):
 
 
 class Macro(NamedTuple):
-    """A macro as a file defines it: its parameters (None: it takes none), body, position and the
-    end of its lines."""
+    """A macro as a file defines it: its parameters (None if it has no brackets), body, position,
+    and the end of its lines.
+    """
 
     name: str
     parameters: tuple[str, ...] | None
@@ -121,9 +125,10 @@ class Macro(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """C files as one text: ``code`` has blanks in place of comments, directives and text that
-    conditions leave out; positions are those of the joined text, in which each file begins as
-    ``files`` says."""
+    """C files as one text. ``code`` has blanks in place of comments, directives, and text that
+    conditions leave out. Positions count from the start of the joined text; ``files`` has the
+    position at which each file begins.
+    """
 
     path: Path
     code: str
@@ -134,7 +139,7 @@ class Source:
     defines: tuple[str, ...] = ()
     left_out: tuple[tuple[int, int], ...] = ()  # text that conditions leave out
     directives: tuple[tuple[int, int], ...] = ()  # directives that define no macro
-    text: str = ""  # the code with its directives
+    text: str = ""  # the code before the directives were carried out
 
     @cached_property
     def _lines(self) -> list[int]:
@@ -142,13 +147,14 @@ class Source:
 
     @property
     def names(self) -> set[str]:
-        """The macros that the files and ``defines`` define."""
+        """The names of the macros that the files and ``defines`` define."""
         return {text.split("(")[0].split()[1] for text in self.defines} | {*self.macros}
 
     @property
     def unread(self) -> list[tuple[str, int]]:
-        """The files that the file includes and that were not given with it, and their positions;
-        without headers of C itself."""
+        """The files that this file includes but that were not read before it, with the positions of
+        their directives; headers of C itself are left out.
+        """
         given_too = {path.name for _, path in self.files[:-1]}
         found: list[tuple[str, int]] = []
         for match in DIRECTIVE.finditer(self.text, self.own):
@@ -160,14 +166,13 @@ class Source:
 
     @property
     def own(self) -> int:
-        """The position where the file itself begins, after the files that it includes."""
+        """The position at which the file itself begins, after the files read before it."""
         if self.files:
             return self.files[-1][0]
         return 0
 
     def pack(self, position: int) -> int:
-        """The bytes that ``#pragma pack`` limits the alignment of members to; 0 if nothing
-        limits it."""
+        """The most bytes to which ``#pragma pack`` lets members be aligned; 0 for no limit."""
         limit, stack = 0, list[int]()
         for start, text in self.packs:
             if start > position:
@@ -185,22 +190,22 @@ class Source:
         return limit
 
     def line(self, position: int) -> int:
-        """The line of a position in its file."""
+        """The number of the line at a position, counted in the position's file."""
         start = max((start for start, _ in self.files if start <= position), default=0)
         return bisect_right(self._lines, position) - bisect_right(self._lines, start) + 1
 
     def where(self, position: int) -> str:
-        """File and line of a position."""
+        """The file and the line of a position, as words."""
         path = next((path for start, path in reversed(self.files) if start <= position), self.path)
         return f"{path}, line {self.line(position)}"
 
 
 def read_source(path: Path, define: Sequence[str] = (), include: Sequence[Path] = ()) -> Source:
-    """Return a C file after the files it includes, with its conditions decided.
+    """Return a C file, joined to the files of ``include`` before it, with its conditions decided.
 
-    ``define`` holds ``NAME=VALUE`` or ``NAME(X)=BODY``. Raises ValueError with file and line for
-    a file that is too large, is not UTF-8 or has an open comment, MissingPackage without
-    libclang.
+    ``define`` has texts ``NAME=VALUE`` or ``NAME(X)=BODY``. Raises ValueError with file and line
+    for a file that is too large, is not UTF-8 or has a comment without its end, MissingPackage
+    without libclang.
     """
     defines = tuple(_define(text) for text in define)
     pieces, comments, files, length = list[str](), list[Comment](), list[tuple[int, Path]](), 0
@@ -247,12 +252,13 @@ def _without_comments(text: str, path: Path) -> tuple[str, list[Comment]]:
         comments.append(Comment(*match.span(), inner))
         pieces += [text[done : match.start()], blank(match[0])]
         done = match.end()
-    # ASCII of the same length, so that positions count bytes too
+    # each other character becomes one of ASCII, so that positions in characters are positions in
+    # bytes too
     return "".join([*pieces, text[done:]]).encode("ascii", "replace").decode("ascii"), comments
 
 
 def blank(text: str) -> str:
-    """Return as many blanks and line ends as a text has letters and line ends.
+    """Return a blank for each character of a text, but keep its line ends.
 
     >>> blank("a /* b")
     '      '
@@ -266,7 +272,7 @@ def blank(text: str) -> str:
 
 
 def _conditions(source: Source) -> Source:
-    """The source with its directives carried out; the compiler decides which conditions hold."""
+    """The source with its directives carried out; the compiler decides the conditions."""
     directives = [*DIRECTIVE.finditer(source.code)]
     made = {}
     for n, match in enumerate(directives):
@@ -290,7 +296,7 @@ def _conditions(source: Source) -> Source:
         if not reads:
             continue
         if n in made:
-            # a macro that is defined again moves to the end
+            # a macro that is defined again moves to the end of the macros
             macros.pop(made[n][1], None)
         if word == "define" and n in made:
             if len(macros) >= MOST_MACROS:
@@ -331,7 +337,9 @@ def _joined(directive: re.Match[str]) -> str:
 
 
 def _constants(code: str) -> Iterator[Macro]:
-    """Yield constants and functions of one expression as if they were macros."""
+    """Yield, as if they were macros, the constants of a text and its functions that only return an
+    expression.
+    """
     for match in CONSTANT.finditer(code) if "const" in code else ():
         yield Macro(match[1], None, " ".join(match[2].split()), *match.span())
     for match in FUNCTION.finditer(code) if "inline" in code else ():
@@ -346,7 +354,9 @@ def _holding(
     directives: Sequence[re.Match[str]],
     made: Mapping[int, re.Match[str]],
 ) -> dict[int, bool]:
-    """True for each condition whose text the compiler reads, by the number of its directive."""
+    """For each directive of a condition, by its number: True if the compiler reads the text after
+    it.
+    """
     conditions = [n for n, match in enumerate(directives) if match[1] in CONDITIONS]
     if not conditions:
         return {}
@@ -381,7 +391,7 @@ def _holding(
             lines += [f"#{word} {rest}", f"extern int npulab_{n};"]
         elif made[n][1] not in growing and len(rest) < MOST_MEMBER:
             lines.append(f"#{word} {rest}")
-    # the compiler would not accept a condition that the file leaves open
+    # the compiler would not accept a condition without its end
     lines += ["#endif"] * depth
     unit = _parsed("\n".join(lines), source.path)
     declared = {cursor.spelling for cursor in unit.cursor.get_children()}
@@ -389,7 +399,9 @@ def _holding(
 
 
 def _made_of(words: set[str], bodies: Mapping[str, Sequence[str]]) -> set[str]:
-    """Return some words and, for words that are macros, the words of their bodies, to any depth."""
+    """Return these words and the words to which macros among them lead, through the bodies of other
+    macros, to any depth.
+    """
     out, new = {*words}, words
     while new:
         known = " ".join(chain.from_iterable(bodies.get(name, ()) for name in new))
@@ -399,12 +411,12 @@ def _made_of(words: set[str], bodies: Mapping[str, Sequence[str]]) -> set[str]:
 
 
 def _growing(macros: Mapping[str, Macro]) -> set[str]:
-    """Return the macros that would become more tokens than are allowed, counting each use of a
-    macro.
+    """Return the macros that would become more than ``MOST_GROWTH`` tokens; each use of another
+    macro is counted.
     """
     sizes: dict[str, int] = {}
     for first in macros:
-        # a stack of its own, since chains of macros may be longer than Python's recursion goes
+        # an explicit stack, because chains of macros may be longer than Python's recursion limit
         stack = [first]
         while stack:
             name = stack[-1]
@@ -422,7 +434,7 @@ def _growing(macros: Mapping[str, Macro]) -> set[str]:
                     size = 1 + len(macros[name].body) // 2
                 for word in words:
                     size += sizes.get(word, 1 if word in stack or word == name else MOST_GROWTH)
-                    # each use of a parameter writes the argument again
+                    # the argument is written once for each use of the parameter
                     names = macros[word].parameters or ()
                     size *= max([1, *map(macros[word].body.count, names)])
                 sizes[name] = min(size, 2 * MOST_GROWTH)
@@ -440,8 +452,9 @@ def _depth(text: str) -> int:
 
 
 def _parsed(text: str, path: Path) -> Any:
-    """Parse a text that was made of a file with libclang; raises MissingPackage with the extra
-    to install."""
+    """Parse a text, made from a file, with libclang; raises MissingPackage with the install
+    command.
+    """
     cindex = needed("clang.cindex", f"{path}: reading C")
     try:
         return cindex.Index.create().parse("npulab.c", OPTIONS, [("npulab.c", text)])
@@ -450,7 +463,9 @@ def _parsed(text: str, path: Path) -> Any:
 
 
 def _given(source: Source, names: Iterable[str]) -> Iterator[str]:
-    """Yield the lines that declare what the files take from other headers and do not declare."""
+    """Yield the lines of c_given.h for names that the files use but do not define, other than
+    types, and the lines of ``defines``.
+    """
     lines = given()
     asked = {*names, *NAME.findall(" ".join(source.defines))}
     for name in sorted(asked & lines.keys() - source.names):
@@ -461,7 +476,7 @@ def _given(source: Source, names: Iterable[str]) -> Iterator[str]:
 
 
 class Wrong(NamedTuple):
-    """A refusal by the compiler: its position and words."""
+    """A refusal by the compiler: its position, and its text."""
 
     position: int
     text: str
@@ -469,22 +484,22 @@ class Wrong(NamedTuple):
 
 @dataclass(frozen=True)
 class Unit:
-    """The declarations and macros of a source as the compiler understands them."""
+    """The declarations and macros of a source, as the compiler understands them."""
 
     source: Source
     cursors: Sequence[Any]
-    spans: Sequence[tuple[int, int]]  # of the declarations
-    wrong: Mapping[int, Wrong]  # by the beginning of its declaration
-    before: int  # characters in front of the source
+    spans: Sequence[tuple[int, int]]  # the spans of the declarations
+    wrong: Mapping[int, Wrong]  # by the position at which the declaration begins
+    before: int  # characters before the source in the compiler's text
     values: Mapping[str, int]
-    refused: Mapping[str, str]  # macros without a value, and why
-    missing: tuple[str, ...] = ()  # names that are declared nowhere, as --define takes them
+    refused: Mapping[str, str]  # the reason for each macro without a value
+    missing: tuple[str, ...] = ()  # names declared nowhere, as options for --define
 
     def position(self, location: Any) -> int:
         return int(location.offset) - self.before
 
     def span(self, position: int) -> tuple[int, int] | None:
-        """The declaration that a position is in."""
+        """The beginning and end of the declaration around a position; None if there is none."""
         at = bisect_right(self.spans, (position, 2**62)) - 1
         if at >= 0 and position < self.spans[at][1]:
             return self.spans[at]
@@ -492,9 +507,9 @@ class Unit:
 
 
 def read_unit(source: Source, probes: Mapping[str, str]) -> Unit:
-    """Return the declarations of a source, and the values of expressions by name.
+    """Return the declarations of a source, and the values of the expressions ``probes`` by name.
 
-    A declaration that is too long, too deep or has no end is not given to the compiler.
+    A declaration that is too long, is nested too deep or has no end does not reach the compiler.
     """
     wrong: dict[int, Wrong] = {}
     spans = [span for span in declarations(source, wrong) if span[0] not in wrong]
@@ -506,7 +521,7 @@ def read_unit(source: Source, probes: Mapping[str, str]) -> Unit:
     bodies = {name: (macro.body,) for name, macro in source.macros.items()}
     words = _made_of({*NAME.findall(code), *NAME.findall(" ".join(asked.values()))}, bodies)
     if any("##" in source.macros[name].body for name in words & bodies.keys()):
-        words = _made_of(words | bodies.keys(), bodies)  # ## may make any name
+        words = _made_of(words | bodies.keys(), bodies)  # # ## may join words to any name
     used = {name: macro for name, macro in source.macros.items() if name in words}
     growing = _growing(used)
     reason = "it grows too far when macros are replaced"
@@ -516,7 +531,7 @@ def read_unit(source: Source, probes: Mapping[str, str]) -> Unit:
     text = _Text(source, [*_given(source, words), *_types(source, code, words)], body, asked)
     unit = _parsed(text.whole, source.path)
     opaque = sorted(_unknown_types(unit))
-    if opaque:  # a type that is declared nowhere may be pointed to
+    if opaque:  # a pointer may point to a type that is declared nowhere
         lines = [f"typedef struct npulab_no_{name} {name};" for name in opaque]
         text = _Text(source, [*text.lines, *lines], body, asked)
         unit = _parsed(text.whole, source.path)
@@ -539,7 +554,9 @@ def read_unit(source: Source, probes: Mapping[str, str]) -> Unit:
 
 
 def _twins(source: Source, probes: Mapping[str, str]) -> dict[str, str]:
-    """The macros whose body is that of another macro: the compiler is asked for one of them."""
+    """The macros that have the same body as an earlier macro, each with that macro: the compiler is
+    asked only for the earlier one.
+    """
     texts = {name: macro.body for name, macro in source.macros.items() if macro.parameters is None}
     same: dict[str, str] = {}
     twins = {}
@@ -553,8 +570,9 @@ def _twins(source: Source, probes: Mapping[str, str]) -> dict[str, str]:
 
 
 class _Text:
-    """The text for the compiler: given lines, the source at ``begin`` to ``end``, and an enum for
-    each expression, on a line of its own."""
+    """The text for the compiler: lines of declarations, the source from ``begin`` to ``end``, and
+    an enum for each expression, on a line of its own.
+    """
 
     def __init__(
         self, source: Source, lines: Sequence[str], body: str, asked: Mapping[str, str]
@@ -566,11 +584,11 @@ class _Text:
         self.names = [*asked]
         self.begin, self.end = len(before), len(before) + len(body)
         self.whole = "".join([before, body, *enums])
-        self.first_line = self.whole.count("\n", 0, self.end) + 2  # of the enums
+        self.first_line = self.whole.count("\n", 0, self.end) + 2  # number of the first enum's line
 
 
 def _unknown_types(unit: Any) -> set[str]:
-    """The names that the compiler takes for types that nobody declares."""
+    """The names that the compiler takes for types that are declared nowhere."""
     names = set()
     for error in unit.diagnostics:
         found = re.match(r"unknown type name '(\w+)'", error.spelling)
@@ -582,8 +600,9 @@ def _unknown_types(unit: Any) -> set[str]:
 def _errors(
     unit: Any, text: _Text, starts: Sequence[int], wrong: dict[int, Wrong]
 ) -> tuple[dict[str, str], list[str]]:
-    """The reasons of expressions without a value, and all reasons, declarations first; ``wrong``
-    gets the declarations that the compiler refuses."""
+    """The reasons of expressions without a value, by name, and a list of all reasons, those of
+    declarations first. The declarations that the compiler refuses are added to ``wrong``.
+    """
     failed: dict[str, str] = {}
     declared, asked = [], []
     for error in unit.diagnostics:
@@ -605,7 +624,7 @@ def _errors(
 
 
 def _reason(text: str, macros: Container[str]) -> str:
-    """The words of the compiler, made plain for a person who reads a header."""
+    """An error of the compiler in words for a person who reads a header."""
     if found := re.search(r"'(\w+)' \(aka 'struct npulab_no_", text):
         return f"the type {found[1]} is declared nowhere (--define {found[1]}=TYPE)"
     if (found := re.search(r"undeclared identifier '(\w+)'", text)) and found[1] in macros:
@@ -618,9 +637,10 @@ def _reason(text: str, macros: Container[str]) -> str:
 
 
 def _body(source: Source, spans: Sequence[tuple[int, int]], macros: Iterable[Macro]) -> str:
-    """The text with each declaration and macro at its position."""
-    # what is left out stays as blanks, so that positions that the compiler reports need no
-    # translation
+    """A text with these declarations and macros, each at its position in the source, and blanks
+    between them.
+    """
+    # blanks replace the text that is left out, so that the compiler reports positions of the source
     out = bytearray(blank(source.code), "ascii")
     for start, end in spans:
         out[start:end] = source.code[start:end].encode()
@@ -631,7 +651,7 @@ def _body(source: Source, spans: Sequence[tuple[int, int]], macros: Iterable[Mac
             if macro.parameters is not None:
                 head += f"({','.join(macro.parameters)})"
             text = f"#define {head} {' '.join(macro.body.split())}"
-            # a longer text would overwrite what stands behind the macro
+            # a longer text would overwrite the text after the macro
             directives.append((macro.position, text[: macro.end - macro.position]))
     for start, text in directives:
         out[start : start + len(text)] = text.encode()
@@ -639,7 +659,9 @@ def _body(source: Source, spans: Sequence[tuple[int, int]], macros: Iterable[Mac
 
 
 def _types(source: Source, code: str, words: set[str]) -> Iterator[str]:
-    """Yield the lines that declare types which the declarations take from other headers."""
+    """Yield lines that declare the types and enums that the source's declarations use but do not
+    declare.
+    """
     typedefs = " ".join(TYPEDEF.findall(code))
     own = {*re.findall(r"([A-Za-z_]\w*)\s*(?:\[\w*\]\s*)*;", typedefs)} | source.names
     own.update(re.findall(r"\}[^;{}]*?([A-Za-z_]\w*)\s*;", code))
@@ -653,12 +675,13 @@ def _types(source: Source, code: str, words: set[str]) -> Iterator[str]:
         yield f"enum {name} {{ npulab_no_{name} }};"
 
 
-# declarations in the text around them
+# finding declarations in the text
 
 
 def declarations(source: Source, wrong: dict[int, Wrong]) -> Iterator[tuple[int, int]]:
-    """Yield the spans of the declarations of a source, in order; ``wrong`` gets the refused
-    declarations."""
+    """Yield the span of each declaration of a source, from first to last; refused declarations are
+    added to ``wrong``.
+    """
     words = ["struct", "union", "enum"]
     for name, macro in source.macros.items():
         is_word = re.fullmatch(r"(struct|union|enum)(\s+__\w+.*)?", macro.body)
@@ -666,7 +689,7 @@ def declarations(source: Source, wrong: dict[int, Wrong]) -> Iterator[tuple[int,
             words.append(name)
     head = re.compile(HEAD.format(words="|".join(words)))
     code, at = source.code, 0
-    # behind the last such word a search can only run to the end of the file in vain
+    # after the last of these words a search would only run in vain to the end of the file
     last = max(code.rfind(word) for word in words)
     while at <= last and (match := head.search(code, at)):
         depth, most, end = 0, 0, -1

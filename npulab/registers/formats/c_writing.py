@@ -15,7 +15,7 @@ from npulab.registers.names import in_register, name_of, run_of, word_name
 from npulab.registers.table import COLUMNS
 from npulab.support.refuse import refuse_if
 
-MOST_WORDS = 2**12  # of a struct; a block that is sparser becomes macros
+MOST_WORDS = 2**12  # most words of a struct; a block that spans more becomes macros
 INT_MOST = 2**31 - 1
 OWN = tuple(
     name for name in COLUMNS if name not in ("block", "offset", "register", "field", "lsb", "width")
@@ -24,13 +24,13 @@ SHIFT, MASK = "__SHIFT", "__MASK"
 
 
 def c_text(table: RegisterTable) -> str:
-    """Return a header of structs of bit-fields, one for each block, beginning at its first
-    register.
+    """Return a header of structs of bit-fields, one for each block, which begins at the block's
+    first register.
 
-    A block that differs by feature has a struct for each of its features; ``of_chip`` makes the
-    map of one chip. Pieces of a split field are members ``NAME_AT``; short holes are members
-    without a name, long holes arrays named reserved; a block of more than 4096 words becomes
-    macros. Raises as ``RegisterTable.check``.
+    If the rows of a block differ by feature, there is a struct for each feature; ``of_chip`` makes
+    the map of one chip. Pieces of a split field are members ``NAME_AT``; short holes are members
+    without a name, long holes are arrays named reserved; a block that spans more than 4096 words
+    becomes macros. Raises as ``RegisterTable.check``.
     """
     check(table)
     names, macros = c_names(), c_names()
@@ -38,7 +38,7 @@ def c_text(table: RegisterTable) -> str:
     lines += _enums(table, names, macros)
     for block, rows in table.blocks.items():
         offsets = [row["offset"] for row in rows]
-        # a struct of so far registers would be reserved words for the most part
+        # if registers lie so far apart, a struct would mostly be reserved words
         if (max(offsets) - min(offsets)) // WORD_BYTES >= MOST_WORDS:
             name = c_name(block or "registers")
             lines += [
@@ -57,8 +57,9 @@ def macros_text(table: RegisterTable) -> str:
     """Return a header of macros.
 
     ``REG_BLOCK_REGISTER`` is a register's byte offset, ``BLOCK_REGISTER_FIELD__SHIFT`` and
-    ``__MASK`` place a field in its word (``BLOCK_FIELD`` if the field's name has its register,
-    as ``GEMM_w3_0_7``), and enums have their values. Raises as ``RegisterTable.check``.
+    ``__MASK`` place a field in its word (``BLOCK_FIELD`` if the field's name contains its register,
+    as ``GEMM_w3_0_7``), and the names of enums are macros with their values. Raises as
+    ``RegisterTable.check``.
     """
     check(table)
     names = c_names()
@@ -71,7 +72,9 @@ def macros_text(table: RegisterTable) -> str:
 
 
 def check(table: RegisterTable) -> None:
-    """Raise ValueError if no map or no C can be made of a table."""
+    """Raise ValueError if no map can be made of a table, or if an enum has a number that C cannot
+    hold.
+    """
     table.check()
     for name, values in table.enums.items():
         for raw, text in values.items():
@@ -80,8 +83,9 @@ def check(table: RegisterTable) -> None:
 
 
 def head(table: RegisterTable, kind: str = "") -> list[str]:
-    """Return the copyright, the beginning of an include guard that ``#endif`` ends, and the line
-    that includes the header."""
+    """Return the first lines of a header: the copyright, the beginning of the include guard, which
+    ends with the caller's ``#endif``, and the line that includes stdint.h.
+    """
     guard = f"NPULAB_{c_name(next(iter(table.blocks), '') or 'registers').upper()}_{kind}H"
     return [
         *filter(None, [licence_comment(table.copyright)]),
@@ -94,7 +98,9 @@ def head(table: RegisterTable, kind: str = "") -> list[str]:
 
 
 def _said(table: RegisterTable) -> Iterator[str]:
-    """Yield annotations for blocks whose kind (with or without addresses) nothing else shows."""
+    """Yield annotations that say of a block whether its registers have addresses, if nothing else
+    in the header shows it.
+    """
     for block, has_addresses in table.said(None).items():
         word = "words"
         if has_addresses:
@@ -105,7 +111,7 @@ def _said(table: RegisterTable) -> Iterator[str]:
 
 def _enums(table: RegisterTable, names: Identifiers, macros: Identifiers) -> Iterator[str]:
     for name, values in table.enums.items():
-        # an enumerator of C is an int
+        # in C an enumerator is an int, so larger numbers become macros
         if max(values, default=0) > INT_MOST:
             yield from _defines(name, values, macros)
             continue
@@ -136,7 +142,7 @@ def _defines(name: str, values: Mapping[int, str], names: Identifiers) -> Iterat
 
 
 def _own(row: Row, spelled: str, known: Mapping[str, Any]) -> str:
-    """Return the comments of a row: its note, and an annotation with columns that C cannot
+    """Return the comments of a row: its note, and an annotation with the columns that C cannot
     express.
     """
     note = note_comment(row.get("note", ""))
