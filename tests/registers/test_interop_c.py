@@ -256,7 +256,7 @@ def test_conditions_and_text_around(tmp_path: Path) -> None:
 def test_enums_without_a_tag_are_named_after_what_they_are_of(tmp_path: Path) -> None:
     with pytest.warns(
         UserWarning,
-        match="not carried over: ALIAS = 3 of enum state_t, which is BUSY too; not carried over: NEVER = -1 of enum",
+        match="not carried over: ALIAS = 3 of enum state_t, which has the name BUSY already; not carried over: NEVER = -1 of enum",
     ):
         table = read(
             tmp_path,
@@ -348,7 +348,7 @@ static inline uint32_t NN_BASE_X(int32_t val)
 def test_headers_of_linux_and_others(tmp_path: Path) -> None:
     with pytest.warns(
         UserWarning,
-        match=r"1 array lost: NPU_LUT_REG \(line 10\): nothing says its length, so only the first is read \(X__LEN\); "
+        match=r"1 array lost: NPU_LUT_REG \(line 10\): nothing says its length, so only the first element is read \(X__LEN\); "
         r"1 second register lost: NPU_CLEAR \(line 8\): it lies at 0x4 where NPU_CTRL lies, so it stands in the block map_2; "
         r"1 field lost: ELSEWHERE_X \(line 23\)",
     ):
@@ -787,11 +787,11 @@ def test_pack_and_unpack_agree_with_the_map(name: str, features: list[str], tmp_
         ),
         (
             "#define ID_NID_MASK 0xff",
-            ", line 1: ID_NID: no macro that its name begins with says a register's offset (--include FOLDER/FILE); got nothing that can be read, lost: 1 field, allowed is a struct, or",
+            ", line 1: ID_NID: no macro states the offset of a register with whose name it begins (--include FOLDER/FILE); got no register that can be read, lost: 1 field, allowed is a struct, or",
         ),
         (
             "struct s { uint32_t a : 33; };",
-            ", line 1: struct s: width of bit-field 'a' (33 bits) exceeds the width of its type (32 bits); got nothing that can be read, lost: 1 declaration",
+            ", line 1: struct s: width of bit-field 'a' (33 bits) exceeds the width of its type (32 bits); got no register that can be read, lost: 1 declaration",
         ),
         (
             "struct s {\n bool a : 2; };",
@@ -817,7 +817,7 @@ def test_pack_and_unpack_agree_with_the_map(name: str, features: list[str], tmp_
         ("struct s {\n struct s x; };", ", line 2: struct s: field has incomplete type 'struct s'"),
         (
             "struct s {\n uint32_t x[99999]; };",
-            ", line 2: struct s: array x: got 99999 elements in 1 dimensions, at most 16384 in 8 are allowed",
+            ", line 2: struct s: array x: got 99999 elements in 1 dimensions, at most 16384 elements in 8 dimensions are allowed",
         ),
         (
             "struct s {\n uint32_t x" + "[2]" * 9 + "; };",
@@ -846,11 +846,11 @@ def test_pack_and_unpack_agree_with_the_map(name: str, features: list[str], tmp_
         ),
         (
             "struct s {" * 10_000 + "}" * 10_000,
-            ", line 1: struct s: it has braces within each other deeper than 32",
+            ", line 1: struct s: it has braces that are nested more than 32 deep",
         ),
         (
             "struct s { uint32_t a : " + "(" * 10_000 + "1" + ")" * 10_000 + "; };",
-            ", line 1: struct s: it has braces within each other deeper than 32",
+            ", line 1: struct s: it has braces that are nested more than 32 deep",
         ),
         (
             "#define A B\n#define B A\nstruct s { uint32_t a : A; };",

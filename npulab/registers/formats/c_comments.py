@@ -71,8 +71,8 @@ def said_in(text: str) -> dict[str, Any] | None:
             known = False
         if not known:
             raise ValueError(
-                f"got the annotation {name} = {str(value)[:40]!r}, allowed are texts "
-                f"{', '.join(TEXTS)}, whole numbers {', '.join(NUMBERS)} and hole: true"
+                f"got the annotation {name} = {str(value)[:40]!r}, allowed are texts for "
+                f"{', '.join(TEXTS)}, whole numbers for {', '.join(NUMBERS)} and true for hole"
             )
     return said
 

@@ -69,7 +69,9 @@ def find_arrays(facts: Facts, fields: Mapping[str, Bits]) -> Arrays:
     for name, macro in facts.plain.items():
         if name.endswith("_ARRLEN") and f"{name.removesuffix('_ARRLEN')}_BASE" in facts.plain:
             roles[name] = "length"
-            reason = "nothing says the bytes between its elements, so only the first is read"
+            reason = (
+                "nothing says the bytes between its elements, so only the first element is read"
+            )
             lost.append(Lost("array", name, macro.position, reason))
     nest, every = Longest(sizes), Longest(facts.source.macros)
     headed = {every.inside(name) for name in (*fields, *facts.bitwise)}

@@ -78,7 +78,7 @@ def read_c(path: Path, define: Sequence[str] = (), include: Sequence[Path] = ())
         macros = registers_of_macros(unit, numbers, values, structs, comments.notes)
     except RecursionError:
         raise ValueError(
-            f"{path}: got declarations too deep within each other, allowed are fewer"
+            f"{path}: got declarations that are nested too deep, allowed are fewer levels"
         ) from None
     remarks = macros.remarks
     chunks = macros.chunks + _struct_chunks(
@@ -130,8 +130,8 @@ def _refuse_empty(path: Path, rows: Rows, reading: Reading, unit: Unit) -> None:
     counts = str(reading).partition("lost: ")[2]
     more = "".join(f"; {text}" for text in _missing(unit))
     raise ValueError(
-        f"{where}: {name}: {why}; got nothing that can be read, lost: {counts}, allowed is a "
-        "struct, or macros whose names begin with that of a register's offset" + more
+        f"{where}: {name}: {why}; got no register that can be read, lost: {counts}, allowed is a "
+        "struct, or macros of fields whose names begin with the name of an offset's macro" + more
     )
 
 
@@ -151,7 +151,7 @@ def _missing(unit: Unit) -> list[str]:
     if len(unit.missing) > MOST_MISSING:
         sentence += f" and {len(unit.missing) - MOST_MISSING} more"
     if unread:
-        sentence += f"; {', '.join(unread[:SHOWN])} is not read by itself, --include FILE reads it"
+        sentence += f"; {', '.join(unread[:SHOWN])} is read only if --include FILE names it"
     return [sentence]
 
 

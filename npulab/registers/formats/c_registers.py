@@ -105,7 +105,7 @@ def registers_of_macros(
     for base, bits in roles.fields.items():
         if base not in placed and bits.position >= source.own:
             reason = (
-                "no macro that its name begins with says a register's offset "
+                "no macro states the offset of a register with whose name it begins "
                 "(--include FOLDER/FILE)"
             )
             lost.append(Lost("field", base, bits.position, reason))
@@ -184,7 +184,10 @@ def _annotated_field(
     one run of bits of a word.
     """
     refuse_if(
-        not placed, f"{where}: field {macro}", "it before any register", "is after its register"
+        not placed,
+        f"{where}: field {macro}",
+        "a field before any register",
+        "is a field after its register",
     )
     runs = runs_of(mask)
     refuse_if(
@@ -366,11 +369,11 @@ def _elements(roles: Roles, lost: list[Lost]) -> list[PlacedRegister]:
         counts = [max(1, count) for count, _ in register.lengths]
         total = math.prod(counts)
         if total > MOST_LENGTH:
-            reason = f"an array of {total}, at most {MOST_LENGTH} are allowed"
+            reason = f"an array of {total} elements, at most {MOST_LENGTH} are allowed"
             lost.append(Lost("register", register.name, register.position, reason))
             continue
         if any(count == 0 for count, _ in register.lengths):
-            reason = "nothing says its length, so only the first is read (X__LEN)"
+            reason = "nothing says its length, so only the first element is read (X__LEN)"
             lost.append(Lost("array", register.name, register.position, reason))
         for n in range(total):
             rest, offset = n, register.offset
@@ -579,8 +582,8 @@ class RowWriter:
                 out[raw] = name
             else:
                 self.remarks.append(
-                    f"{bits.name}_{name} = {value:#x}, which is no value of its field or has "
-                    "another name"
+                    f"{bits.name}_{name} = {value:#x}, which does not fit into its field, or "
+                    "has another name already"
                 )
         return out
 

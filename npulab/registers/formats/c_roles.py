@@ -144,9 +144,9 @@ class Roles:
         else:
             is_field = at_one > 0 and at_one.bit_count() == 1
         has_offset = OFFSETS.search(macro.body)
-        kind, reason = "number", "nothing says what it is of"
+        kind, reason = "number", "nothing says to which register or field it belongs"
         if is_field:
-            kind, reason = "field", "nothing says which register it is of"
+            kind, reason = "field", "nothing says to which register it belongs"
         elif name in self.arrays or (name in self.candidates and name in facts.hexadecimal):
             kind, reason = "macro", "nothing says whether it is a register"
         elif name in facts.refused and name in facts.plain and has_offset:

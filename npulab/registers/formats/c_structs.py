@@ -209,7 +209,7 @@ class Layout:
                 continue
             lost = f"not carried over: {text} = {number} of enum {name or 'without a name'}"
             if number in values:
-                lost += f", which is {values[number]} too"
+                lost += f", which has the name {values[number]} already"
             self.lost[lost] = None
         known = self.enum_names.get(name, name)
         span = self.unit.span(self.unit.position(cursor.location))
@@ -233,7 +233,7 @@ class Layout:
         if place not in self.laid:
             # this refusal stays until the record is laid out: a record that contains itself meets
             # it instead of recursing without end
-            self.laid[place] = NotUnderstoodError("it holds itself")
+            self.laid[place] = NotUnderstoodError("it contains itself")
             try:
                 self.laid[place] = self._record(cursor)
             except NotUnderstoodError as error:
@@ -324,7 +324,8 @@ class Layout:
             found = re.search(r"aligned(?:__)?\s*\(\s*(\d{1,4})\s*\)", text)
             if found is None:
                 raise NotUnderstoodError(
-                    f"member {member.spelling}: got {attribute.spelling!r}, allowed is a number"
+                    f"member {member.spelling}: got {attribute.spelling!r}, allowed is aligned with "
+                    "a number"
                 )
             asked = min(8 * int(found[1]), limit or MOST_BITS)
         kind = element(member.type)
@@ -379,7 +380,7 @@ class Layout:
         if total > MOST_ELEMENTS or len(counts) > MOST_DIMENSIONS:
             raise NotUnderstoodError(
                 f"array {name}: got {total} elements in {len(counts)} dimensions, at most "
-                f"{MOST_ELEMENTS} in {MOST_DIMENSIONS} are allowed"
+                f"{MOST_ELEMENTS} elements in {MOST_DIMENSIONS} dimensions are allowed"
             )
         if kind.kind.name == "RECORD":
             laid = self._inner(kind.get_declaration(), name)
@@ -437,8 +438,8 @@ def _within(run: Run, name: str, indexed: str, is_record: bool) -> Run:
             full = ".".join(filter(None, (indexed, run.name)))
     if len(full) > MOST_NAME:
         raise NotUnderstoodError(
-            f"member {name[:40]}: got a name of {len(full)} characters with those around it, at "
-            f"most {MOST_NAME} are allowed"
+            f"member {name[:40]}: got a name of {len(full)} characters, with the names of the "
+            f"members that contain it, at most {MOST_NAME} are allowed"
         )
     feature = ""
     if run.feature:

@@ -714,7 +714,9 @@ def declarations(source: Source, wrong: dict[int, Wrong]) -> Iterator[tuple[int,
                 wrong[start] = Wrong(member.end() - len(text), reason)
                 break
         if most > MOST_DEPTH:
-            wrong[start] = Wrong(start, f"it has braces within each other deeper than {MOST_DEPTH}")
+            wrong[start] = Wrong(
+                start, f"it has braces that are nested more than {MOST_DEPTH} deep"
+            )
         yield start, at
     yield from _typedefs(code, at, len(code))
 
