@@ -324,8 +324,8 @@ class Layout:
             found = re.search(r"aligned(?:__)?\s*\(\s*(\d{1,4})\s*\)", text)
             if found is None:
                 raise NotUnderstoodError(
-                    f"member {member.spelling}: got {attribute.spelling!r}, allowed is aligned with "
-                    "a number"
+                    f"member {member.spelling}: got {attribute.spelling!r}, allowed is aligned "
+                    "with a number"
                 )
             asked = min(8 * int(found[1]), limit or MOST_BITS)
         kind = element(member.type)
