@@ -400,7 +400,7 @@ def test_view_takes_what_a_browser_sends() -> None:
 def test_view_refuses_what_a_browser_must_not_send() -> None:
     view = RegisterView(small())
     for sent in ({"words": [1]}, {"words": [1, 2, 2**40]}, {"cursor": [9, 0]}):
-        with pytest.raises(ValueError, match="allowed (is|are)"):
+        with pytest.raises(ValueError, match=r"allowed (is|are)"):
             view.set_state(sent)
     assert (view.words, view.model.words, view.cursor) == (WORDS, WORDS, (0, 31))
 

@@ -88,6 +88,7 @@ class Couplings:
             self._infer()
 
     def _infer(self) -> None:
+        # after three cleared trials a pair has odds of 1e-9 of what it had: more changes nothing
         prior = self._prior + np.log(CLEARED) * np.minimum(self._cleared, 3)
         shape = (len(self._split), len(prior))
         split = np.array(self._split, bool).reshape(shape)

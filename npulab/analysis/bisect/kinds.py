@@ -131,6 +131,8 @@ def _padded(arrays: Sequence[Array]) -> Array:
 class Ends:
     """The two extreme explanations: no set fails, and every set fails."""
 
+    # Assumed: users seldom give two jobs that both pass, and more seldom a device that fails all.
+    # Together with ``suspects.PRIOR`` and ``MANY`` the probabilities add up to 1.
     PRIOR = (0.01, 0.005)
     few = True
 

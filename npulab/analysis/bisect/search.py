@@ -31,6 +31,8 @@ from npulab.captures.journal import OUTCOMES
 # Most parts of one stage. If there are more items, a part is a bundle of items, and a later stage
 # searches inside of guilty bundles.
 LARGEST = 220
+# A search ends when its answer is so probable, unless the user asks for another certainty. Assumed:
+# one wrong answer in a hundred is rare enough for a person to go on with it.
 CERTAINTY = 0.99
 # certainty of a proof: wrong for none of 846 random boards that never err (test_boards)
 PROVED = 0.9995

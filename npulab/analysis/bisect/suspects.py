@@ -41,6 +41,7 @@ PRIOR = {
     ("mixed", False): 0.03,
     ("mixed", True): 0.005,
 }
+# How probable it is before the first trial that many items fail together, or each of them alone.
 MANY = {False: 0.02, True: 0.02}
 # Explanations of many items take time, so they are added only when the explanations of one or two
 # items together are less probable than this.

@@ -21,7 +21,7 @@ from npulab.quant.layers import Conv2D, FullyConnected, Pool2D, Weighted
 
 ELEMENTS = 65_536  # most elements of windows that are laid out at once
 UNITS = 2**24  # every float16 number is a multiple of 1 / UNITS
-EXACT = 2.0**53
+EXACT = 2.0**53  # up to here a float64 holds every whole number
 MOST = 2**22  # most elements of a window for which 64 bits hold the sum in units of 1 / UNITS
 Bounds = tuple[float, float]
 

@@ -32,7 +32,9 @@ from npulab.registers.fields import WORD_BYTES, pieces
 from npulab.registers.formats.c_text import Unit, Wrong
 
 MOST_BITS = 2**24  # most bits of a struct
-MOST_ELEMENTS, MOST_RUNS, MOST_DIMENSIONS, MOST_NAME, MOST_DEPTH = 2**14, 2**16, 8, 512, 64
+# Limits far above what register headers have, so that a broken or hostile file ends with a
+# sentence: elements of an array, runs of bits of a struct, dimensions, characters of a name.
+MOST_ELEMENTS, MOST_RUNS, MOST_DIMENSIONS, MOST_NAME = 2**14, 2**16, 8, 512
 FAR = 2**9  # most characters from a member's name to the end of its attributes
 # the words with which a declaration begins
 WORDS = re.compile(r"(?:typedef\s+)?((?:[A-Za-z_]\w*\s*){1,4})")

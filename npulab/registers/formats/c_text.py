@@ -20,6 +20,8 @@ from npulab.support.extras import needed
 from npulab.support.files import read_bounded, text_of
 
 MOST_BYTES = 2**24  # most bytes of a file
+# Limits far above what register headers have, so that a hostile file ends with a sentence before it
+# fills the memory: macros, comments, lines of #if and #elif.
 MOST_MACROS, MOST_COMMENTS, MOST_CONDITIONS = 2**18, 2**18, 2**14
 MOST_GROWTH = 2**12  # most tokens that a macro may become when it is replaced
 MOST_MEMBER = 2**11  # most characters of a member or of a macro's body

@@ -39,9 +39,9 @@ MOST_LANES = {True: 32, False: 16}  # most lanes of a plane, by Kernel.small
 MASK_LANES = {True: 4, False: 2}  # a mask has bits for at least this many lanes, by Kernel.small
 # Largest value of the fields Cin and Cout; also the most channels of all groups together.
 MOST_CHANNELS = 2**17 - 1
-MOST_GROUPS = 2**13 - 1
+MOST_GROUPS = 2**13 - 1  # largest value of the field for groups
 MOST_TAPS = 2**5 - 1  # largest value of the fields Kh and Kw
-MOST_STRIDE = 2**2 - 1
+MOST_STRIDE = 2**2 - 1  # largest value of the fields for strides
 MOST_BYTES = 2**32  # an address has 26 bits and counts units of 64 bytes
 Pair = tuple[int, int]
 ONLY = {name: only for name, (only,) in EXPECTED["kernel"].items()}
