@@ -672,7 +672,9 @@ def test_layers_that_are_made_are_of_their_size_and_type() -> None:
         True,
     )
     assert np.abs(half).max() > 4
-    with pytest.raises(ValueError, match=r"^layer: got a tensor of shape .*, allowed are 2097152 elements$"):
+    with pytest.raises(
+        ValueError, match=r"^layer: got a tensor of shape .*, allowed are 2097152 elements$"
+    ):
         made({**LAYER, "input_c": 2**12, "output_c": 2**12})
     usual = complete_ranges({"op": ["conv"]})
     assert all(

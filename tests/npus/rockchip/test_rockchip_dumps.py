@@ -431,7 +431,11 @@ def test_commands_may_begin_behind_others(tmp_path: Path) -> None:
             "gem open got 0 1 68",
             "line 9: Gem 1: got 64 bytes up to there, allowed are the 68",
         ),
-        ("gem open got 0 1 64", "gem open got 0 1 60", "line 8: Gem 1: got more bytes than it was opened with, allowed are up to 60"),
+        (
+            "gem open got 0 1 64",
+            "gem open got 0 1 60",
+            "line 8: Gem 1: got more bytes than it was opened with, allowed are up to 60",
+        ),
         ("gem open got 0 1 64", "gem open got 0 1 66", "line 4: Gem 1: got 66 bytes"),
         ("gem open got 0 1 64", "gem open got 0 1 999999999", "999999999 bytes"),
         (
