@@ -109,8 +109,8 @@ def expanded(rows: Iterable[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
         if row["bits"]:
             start, end = row["offset"], row["offset"] + row["bits"] // BYTE_BITS
             for word in range(start // WORD_BYTES, -(-end // WORD_BYTES)):
-                # a dict has each register once, in the table's order: the name of the word joins
-                # theirs
+                # the registers of each word, each once and in the table's order (a dict keeps it):
+                # their joined names are the word's name
                 words.setdefault((row.get("block"), word), {})[row["register"]] = None
     names = Counter((row.get("block"), row.get("field")) for row in single)
     return [*chain.from_iterable(_word_rows(row, words, names) for row in single)], blocks
@@ -160,7 +160,7 @@ def repeats(rows: Iterable[Row], features: Iterable[str]) -> dict[str, Repeat]:
         if counted and (not bits or step <= 0):
             raise ValueError(
                 f"{where}: got count {counted} without bits and a stride above 0, "
-                "allowed is it with both"
+                "allowed is a count with both"
             )
         out[block] = Repeat(base, counts, strides, names, value == SPARSE, bits, counted, step)
     return out
@@ -210,7 +210,8 @@ def _array(row: Row) -> Iterator[dict[str, Any]]:
         if index:
             number = "_".join(map(str, index))
             copy["register"] = f"{row['register']}_{number}"
-            # in each copy a split field gets a name of its own, so that it is a field of its own
+            # a split field gets another name in each copy: else the pieces of all copies would be
+            # one field
             if not _blank(row, ("at",)) and row.get("field"):
                 copy["field"] = f"{row['field']}_{number}"
         yield copy

@@ -83,7 +83,7 @@ class Field:
         without a change and needs no check.
         """
         # some bits of the value are in no piece: every integer is checked for these bits being 0,
-        # also a small one
+        # even one within the bounds
         if self.gaps:
             end = 0
         else:

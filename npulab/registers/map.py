@@ -306,8 +306,8 @@ class RegisterMap:
         """Return the values of every field of words ``(..., W) uint32``, by name; with ``raw`` the
         raw values.
 
-        Raw values are uint32, uint64 for a field wider than a word. The values of one call share
-        memory: a value that is kept keeps the memory of the others, so copy it.
+        Raw values are uint32, uint64 for a field wider than a word. The arrays of one call share
+        memory: an array that is kept keeps the memory of all, a copy of it does not.
         """
         words = self._words(words)
         if words.ndim == 1:
@@ -579,7 +579,7 @@ class RegisterMap:
             if offset in out:
                 raise ValueError(
                     f"register map: blocks {self.registers[out[offset]][0]!r} and {block!r} both "
-                    f"have offset {offset:#x}, so a write to this offset could be to either"
+                    f"have offset {offset:#x}, so a write to this offset may be meant for either"
                 )
             out[offset] = word
         return out
@@ -682,7 +682,8 @@ def pairs_of(what: str, writes: object, most: int = 3) -> list[Any]:
     """
     allowed = "are register writes, each (offset, value)"
     out = need_all(what, writes, (tuple, list), allowed)
-    kinds = set(map(type, chain.from_iterable(out)))  # of many numbers, but few types
+    # there may be many numbers, but they have few types
+    kinds = set(map(type, chain.from_iterable(out)))
     odd = {kind for kind in kinds if not issubclass(kind, int | np.integer)}
     lengths = set(map(len, out)) - {*range(2, most + 1)}
     if odd or lengths:

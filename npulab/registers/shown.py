@@ -10,7 +10,7 @@ MOST_ROWS = 60  # most rows that are shown as HTML
 # ``attrs`` has, at this key, (block, register, field) of the fields that point into memory
 ADDRESSES = "addresses"
 FIELD = ["block", "register", "field"]
-VALUES = {"raw", "value", "a", "b", "good", "bad"}  # columns that may hold addresses
+VALUES = {"raw", "value", "a", "b", "good", "bad"}  # columns whose values may be addresses
 NONE = "–"  # shown for a missing value
 LEFT = " style='text-align:left'"
 

@@ -157,7 +157,7 @@ def normal_row(row: Row) -> dict[str, Any]:
     field and the column.
     """
     for name in row:
-        # the column word follows from the offset
+        # a column ``word`` is ignored, because the offset gives the word
         if name not in (*COLUMNS, ACCESS, "word"):
             raise ValueError(f"register map: got column {name!r}, allowed are {', '.join(COLUMNS)}")
     for name in REQUIRED:
@@ -354,8 +354,8 @@ def _unowned(bits: Sequence[str]) -> Iterator[tuple[int, int]]:
 def spellings_of(fields: Sequence[Field]) -> dict[str, Field]:
     """Return each field by its unambiguous spellings: name, register.name, block.register.name.
 
-    If no other field is called so, a field is also found by block.name and by the part of its name
-    after the last dot.
+    block.name, and the part of the name after its last dot, are spellings too if no other field has
+    them.
     """
     spellings: dict[str, list[Field]] = {}
     for item in fields:

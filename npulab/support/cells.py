@@ -65,7 +65,7 @@ def unguarded_comment(line: str) -> str:
 
 def _parts(text: str, cut: re.Pattern[str], change: Callable[[str], str]) -> str:
     """The text, cut at the separators, with ``change`` applied to each part but the first."""
-    parts = cut.split(text)  # every second part is a separator
+    parts = cut.split(text)  # texts and separators alternate
     for number in range(2, len(parts), 2):
         parts[number] = change(parts[number])
     return "".join(parts)

@@ -1,8 +1,8 @@
 """The metadata of the distributions (installed packages) in Python's path.
 
-Python looks for distributions in the working folder too, where those of a stranger may lie. So
-their files are checked before they are read: a pipe would wait for ever, and a file that is not
-UTF-8 would raise an error without its name.
+Python looks for distributions in the working folder too, which may contain distributions of a
+stranger. So their files are checked before they are read: a pipe would wait for ever, and a file
+that is not UTF-8 would raise an error without its name.
 """
 
 from __future__ import annotations

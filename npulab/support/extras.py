@@ -74,7 +74,8 @@ def _install(row: dict[str, str]) -> str:
 
 
 def told(error: ImportError) -> str:
-    """The error of a failed import as one sentence, which names the missing package.
+    """The error of a failed import as one sentence, with the install command if a package is
+    missing.
 
     >>> told(ModuleNotFoundError("No module named 'mine'", name="mine"))
     'this needs mine, which is not installed, and which no install of npulab brings'

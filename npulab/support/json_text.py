@@ -14,7 +14,7 @@ NUMBER = re.compile(r"-?[0-9]+")
 # words in Python's message about a number with too many digits
 DIGITS = "integer string conversion"
 END = "the end of the text"
-MOST_DEEP = 100  # most lists and objects within each other in a file
+MOST_DEEP = 100  # most levels of lists and objects inside each other
 # Python's messages about a text that is not JSON, and what JSON would allow at that place
 ALLOWED = {
     "Expecting value": "is a value",

@@ -1,5 +1,6 @@
-"""The kind of a file by its first bytes; the kinds are those of files that are often mistaken for
-dumps."""
+"""The kind of a file by its first bytes; known are the kinds of files that are often mistaken for
+dumps.
+"""
 
 from __future__ import annotations
 

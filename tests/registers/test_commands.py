@@ -136,7 +136,7 @@ def test_lengths_that_do_not_fit_the_block() -> None:
         write_commands([("CONV", np.array([0x83, 1, 2, 0, 0, 0, 0], np.uint32))], burst())
     with pytest.raises(
         ValueError,
-        match=r"^register map, block 'CONV': got count words without bits and a stride above 0, allowed is it with both$",
+        match=r"^register map, block 'CONV': got count words without bits and a stride above 0, allowed is a count with both$",
     ):
         burst(stride="")
 

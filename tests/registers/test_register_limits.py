@@ -370,14 +370,14 @@ def test_places_of_copies_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"bits": 1032}, "got bits 1032, "),
         (
             {"count": "f", "bits": 32},
-            "got count f without bits and a stride above 0, allowed is it with both$",
+            "got count f without bits and a stride above 0, allowed is a count with both$",
         ),
         (
             {"count": "f", "stride": 4},
-            "got count f without bits and a stride above 0, allowed is it with both$",
+            "got count f without bits and a stride above 0, allowed is a count with both$",
         ),
-        ({"count": "f", "bits": 8, "stride": 0}, "allowed is it with both"),
-        ({"count": "f", "stride": -1, "bits": 32}, "allowed is it with both"),
+        ({"count": "f", "bits": 8, "stride": 0}, "allowed is a count with both"),
+        ({"count": "f", "stride": -1, "bits": 32}, "allowed is a count with both"),
         ({"value": "thin"}, "got value 'thin', allowed is blank or sparse$"),
         ({"field": "a b", "count": "2", "stride": "8"}, "got 2 names of dimensions"),
         ({"offset": "4 8"}, "got offset '4 8', allowed is a whole number$"),
