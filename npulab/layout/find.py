@@ -84,14 +84,15 @@ def find_layout(
     own buffer.
 
     Tensors have 1, 2 or 4 bytes an element, buffers are bytes of one size; ``dtype`` names elements
-    below 8 bits, which tensors hold in a byte each. ``markers`` makes tensors whose values
-    identify every element; with other tensors the values of neighbours help. The result says what
-    stays open: elements ``shared`` and ``missing``, ``rivals``, ``unexplained`` bytes. The search
-    finds order, tiles (completed or short, over joint axes, begun inside), strides or the bytes to
-    each index, offset, fill, a window, copies, words whose bytes are reversed, elements that are
-    big-endian or changed by an xor or a sum, the sums of an axis, constant bytes. If no nest of
-    loops gives the places, the layout is a ``Table`` of them. Raises ValueError for pairs that do
-    not go together, and if no element has a place.
+    below 8 bits, which tensors hold in a byte each. ``markers`` makes tensors whose values identify
+    every element; of other tensors, the values of adjacent elements distinguish equal elements. The
+    result says what stays open: elements ``shared`` and ``missing``, ``rivals``, ``unexplained``
+    bytes. The search finds the order of the axes; tiles, also over joined axes, also if the last
+    tile is filled up or short, or the first begins inside a tile; strides, or the offset of each
+    index; offset and fill of the whole; a window of the tensor; copies; words whose bytes are
+    reversed; elements that are big-endian or changed by an xor or a sum; the sums of an axis; and
+    constant bytes. If no nest of loops gives the places, the layout is a ``Table`` of them. Raises
+    ValueError for pairs that do not go together, and if no element has a place.
 
     >>> from npulab.layout import markers, nc1hwc2
     >>> tensors = markers((2, 3, 5))

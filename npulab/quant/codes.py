@@ -67,8 +67,8 @@ def same_codes(codes: pd.DataFrame) -> list[tuple[tuple[str, ...], Array]]:
 
 
 def three(scales: Scales) -> tuple[Any, Any, Any]:
-    """Return the scales of input, weights and output; one number is a ratio: the weights' scale,
-    with the others 1.
+    """Return the scales of input, weights and output. If ``scales`` is one number, it is the ratio:
+    the weights have it as their scale, input and output have 1.
     """
     if not isinstance(scales, tuple | list):
         return 1.0, scales, 1.0

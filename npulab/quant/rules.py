@@ -248,7 +248,8 @@ class Rule:
             channels = accumulators.shape[-1]
         flat = accumulators.reshape(-1, channels)
         out = np.empty(flat.shape, np.int64)
-        from npulab.quant.requantize import Requantizer, Scratch  # which knows rules
+        # imported here, because that module imports this one
+        from npulab.quant.requantize import Requantizer, Scratch
 
         factors, limits = (multiplier, right_shift), (low, high)
         ready = Requantizer.of(self, factors, zero_point, limits, channels)

@@ -447,8 +447,8 @@ class Search:
         return Wanted(self._none, STILL)
 
     def _follows(self) -> tuple[list[str], bool, bool]:
-        """Return three values: all outcomes, with an assumed pass of the good job first; whether a
-        trial passed right after a failure that followed a pass; and whether a trial showed the
+        """Return all outcomes after an assumed pass of the good job; True if a pass, a failure
+        and a pass followed one another at least once; and True if at least one trial showed the
         symptom right after a failure.
         """
         outcomes = ["pass", *(outcome for _, outcome in self.history)]

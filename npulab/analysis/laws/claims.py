@@ -426,43 +426,23 @@ class Findings:
         every = np.ones(asked.n, bool)
         several = len(solved.steps) > 1 or solved.partial
         yield "rivals", "another law between the numbers captured", 1.0, self.outside(solved, asked)
-        yield (
-            "rivals",
-            "parameters that agree on all captures",
-            1.0,
-            self.twins.apart(solved, asked),
-        )
+        agreeing = self.twins.apart(solved, asked)
+        yield "rivals", "parameters that agree on all captures", 1.0, agreeing
         yield "few rows", "numbers that no capture has", 1.0, self.unseen_values(solved, asked)
-        yield (
-            "few rows",
-            "a part of the law that few captured layers need",
-            1.0,
-            self.hardly_proved(solved, asked, values),
-        )
-        yield (
-            "combination",
-            "modes that were never captured together",
-            1.0,
-            unseen[1 + self.is_narrow(solved) if several else 0],
-        )
+        rare = self.hardly_proved(solved, asked, values)
+        yield "few rows", "a part of the law that few captured layers need", 1.0, rare
+        combined = unseen[1 + self.is_narrow(solved) if several else 0]
+        yield "combination", "modes that were never captured together", 1.0, combined
         if self.is_weak(solved):
             detail = (
                 f"{self.information(solved):.0f} bits of captures for a law of {solved.cost:.0f}"
             )
             yield "few rows", detail, 0.3, every
-        yield (
-            "few rows",
-            "the law fails in the bits next to the field",
-            0.3,
-            self.cut_off(solved, asked),
-        )
+        cut_off = self.cut_off(solved, asked)
+        yield "few rows", "the law fails in the bits next to the field", 0.3, cut_off
         if solved.partial:
-            yield (
-                "no law",
-                "layers to which no step of the law applies",
-                0.3,
-                solved.decide(asked) < 0,
-            )
+            undecided = solved.decide(asked) < 0
+            yield "no law", "layers to which no step of the law applies", 0.3, undecided
         # the rivals of a rare step say which layers it decides; other steps keep what many captures
         # prove
         thin = []

@@ -91,10 +91,11 @@ class Runs:
         run."""
         given, data = trial.more.get("input"), trial.more.get("data")
         if (trial.subset, given, data) != (names, index, self.name):
+            asked = ", ".join(names[:3]) or "nothing changed"
             raise ValueError(
-                f"journal: got {trial!r} with input {given} of data {data} as run {self.count}, "
-                f"allowed is what this scan asks, {', '.join(names[:3]) or 'nothing changed'} with "
-                f"input {index} of data {self.name}"
+                f"journal: belongs to another scan: run {self.count} is {trial!r} with input "
+                f"{given} of data {data}, this scan asks {asked} with input {index} of data "
+                f"{self.name}"
             )
         return _from_json(trial)
 

@@ -125,8 +125,8 @@ class OfLayout:
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
-        """The names of the kinds of bytes: indices along the axis, or first and next element if two
-        kinds alternate; then fill, sums and constants.
+        """The names of the kinds of bytes in the legend: ranges of indices along the axis, then
+        fill, sums and constants. Without an axis two kinds alternate from element to element.
         """
         if self.axis < 0:
             return FIRST, SECOND, FILL, SUMS, CONSTANT

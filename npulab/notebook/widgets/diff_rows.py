@@ -24,7 +24,8 @@ MOST_LETTERS = 120  # letters of a value that are shown, at most
 class DiffRow:
     """A field that differs: its place, and its raw number (hex) and value in ``a`` and ``b``.
 
-    ``job`` is the task, or the name of the job or of several jobs with the same difference. ``xor``
+    ``job`` is the name of the job, or of several jobs with the same difference; the number of the
+    task if the job has no name. ``xor``
     has the bits that differ, or is None unless each side has a single value; ``differs`` is
     "always" or "sometimes" for two sets. ``automatic`` is True for a field that nobody named,
     ``bits`` is the field's place in its register.

@@ -280,7 +280,7 @@ def _is_relu(layer: Activation) -> bool:
 def as_convolution(layer: FullyConnected) -> Conv2D:
     """Return a fully connected layer as a 1x1 convolution; ValueError for quantized layers."""
     if layer.dtype != "float16":
-        raise refused(f"got {layer!r} of {layer.dtype}, allowed is a layer of float16")
+        raise refused(f"got {layer!r}, allowed is a layer of float16")
     return as_1x1(layer)
 
 

@@ -158,7 +158,7 @@ def pooled_to(v: Fields) -> Cube:
 
 
 def for_pooling(v: Fields, memory: Memory, output: Cube, handed: Cube | None) -> None:
-    """Check PDP after SDP, which hands over a cube like ``handed``, or from memory."""
+    """Check a job of PDP that reads memory, or that takes SDP's cube ``handed``."""
     v.expect("run pooling")
     v.agree("pooling")
     _few(

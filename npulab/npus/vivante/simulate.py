@@ -200,7 +200,7 @@ def _streams(buffer: bytes, v: Values, cores: int) -> list[tuple[BitReader, int]
         if size % STREAM_ALIGN or (size == 0) != idle or start + size > len(buffer):
             raise Hang(
                 f"core {core} is given {size} bytes of coefficients, an idle core needs 0, a used "
-                f"core a multiple of {STREAM_ALIGN} inside the buffer of {len(buffer)} bytes"
+                f"core a multiple of {STREAM_ALIGN} inside the buffer"
             )
         if size:
             out.append((BitReader(buffer, 8 * start, 8 * (start + size)), size))

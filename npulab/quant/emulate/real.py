@@ -220,8 +220,7 @@ def _divided(number: int, sizes: Array) -> Array:
         row = wrong[0]
         raise ValueError(
             f"x: got a scale of row {row} without a reciprocal in float32 "
-            f"({number} / {sizes[row]:g}), allowed are rows of 0, and numbers neither so small nor "
-            "so large"
+            f"({number} / {sizes[row]:g}), allowed is one whose reciprocal is finite, or a row of 0"
         )
     return quotients
 

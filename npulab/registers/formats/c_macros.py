@@ -76,7 +76,7 @@ def roles_of(facts: Facts) -> Roles:
 
 
 def _place_pairs(roles: Roles) -> None:
-    """Add the fields that several macros describe to their registers."""
+    """Add to their registers the fields that take several macros each, such as mask and shift."""
     facts, keys = roles.facts, roles.keys.macros
     for base in _masks_by_own_name(roles):
         roles.roles[keys.pop(base)] = "attribute"

@@ -198,7 +198,7 @@ def _copyright(source: Source) -> str:
 
 
 def _kinds(source: Source) -> dict[str, bool]:
-    """Return by block, if an annotation says so, whether its registers have addresses."""
+    """Return, for each block that an annotation names, True if its registers have addresses."""
     kinds = {}
     for comment in source.comments:
         words = annotation_in(source, comment) or {}

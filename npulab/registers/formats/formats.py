@@ -70,8 +70,8 @@ def read_map(
     taken = {"xml": ("include",), "struct": ("define", "include")}.get(known, ())
     if given.keys() - {*taken}:
         raise ValueError(
-            f"{path}: got define or include for {FORMATS[known].what}, allowed are they for a C "
-            "header, and include for rnndb XML"
+            f"{path}: got define or include for {FORMATS[known].what}, allowed are both for a C "
+            "header, and include alone for rnndb XML"
         )
     reader, collects = _function(FORMATS[known].read), gc.isenabled()
     gc.disable()  # the garbage collector would pass again and again over rows that stay

@@ -25,8 +25,8 @@ MOST_AXES = 32
 
 @dataclass(frozen=True)
 class Type:
-    """An element type and a shape; a size that is not known is None. ``plain`` is ``fp16`` rather
-    than ``tensor<fp16, []>``, which programs of version 1.0 write.
+    """An element type and a shape; a size that is not known is None. If ``plain``, a
+    single element is written as ``fp16``; programs of version 1.0 write ``tensor<fp16, []>``.
 
     Raises ValueError for a size below 0 and a plain type with a shape, LookupError for an element
     type that is not known.
