@@ -288,7 +288,7 @@ def test_a_killed_scan_goes_on_where_it_was(tmp_path: Path) -> None:
     assert (found.runs, found.hangs) == (whole.runs, whole.hangs)
     np.testing.assert_array_equal(found.kinds, whole.kinds)
     np.testing.assert_array_equal(found.places, whole.places)
-    with pytest.raises(ValueError, match="journal: got"):
+    with pytest.raises(ValueError, match="journal: belongs to another scan"):
         scan(
             bytes([one.data[0], one.data[1] ^ 255]) + one.data[2:],
             one.run,
