@@ -89,7 +89,10 @@ def _first_stages(
         operand = limited(_operand(v, stage, "ALU", operands, 16) * 2**left, bits)
         x = (max(x, operand), min(x, operand), x + operand, x + operand)[flag("ALU_ALGO")]
     multiplies = not flag("MUL_BYPASS")
-    if not (multiplies and flag("MUL_PRELU") and x >= 0):
+    if multiplies and flag("MUL_PRELU") and x >= 0:
+        if rules.saturate_stages:
+            x = signed(x, 32)  # the lowest bits of a sum of 33
+    else:
         if multiplies:
             x *= _operand(v, stage, "MUL", operands, 16)
         if multiplies or rules.shift_while_bypassed:
@@ -173,7 +176,12 @@ def _entered(
     exponent = which == LE and not v.get(f"{unit}.S_LUT_CFG.LUT_LE_FUNCTION", 0)
     offset = number(v, f"{unit}.S_LUT_INFO.LUT_LE_INDEX_OFFSET", 8)
     select = number(v, f"{unit}.S_LUT_INFO.LUT_{table}_INDEX_SELECT", 8)
-    bits, far = rules.fraction_bits if unit == "SDP" else 16, x - start
+    first_value = start
+    if unit == "CDP":  # of an int8 chip
+        first_value, select = signed(start, 22), signed(select, 6)
+        if which == LO and select == -32:
+            select = 0
+    bits, far = rules.fraction_bits if unit == "SDP" else 16, x - first_value
     if far > 0:
         if exponent:
             power = far.bit_length() - 1
@@ -196,7 +204,9 @@ def _entered(
         over = False
     bound = end if over else start
     if exponent and not over and offset >= (1 if unit == "SDP" else 0):
-        bound += 2 ** min(offset, 40)
+        bound += 2 ** min(offset, 40) if unit == "SDP" else 2**offset
+        if unit == "CDP":
+            bound = signed(bound, 39)
     side = "OFLOW" if over else "UFLOW"
     away = (x - bound) * number(
         v, f"{unit}.S_LUT_{table}_SLOPE_SCALE.LUT_{table}_SLOPE_{side}_SCALE", 16
@@ -240,14 +250,27 @@ def pdp_element(
             else 0
         )
 
-    total = sum(sum(line) + pads(kernel_w - len(line)) for line in lines) + kernel_w * pads(
-        kernel_h - len(lines)
-    )
-    for name in ("WIDTH", "HEIGHT"):
-        total = divided(
-            total * v.get(f"PDP.D_RECIP_KERNEL_{name}.RECIP_KERNEL_{name}", 0), 16, rules.rounding
-        )
-    return limited(total, 16 if v.get("PDP.D_DATA_FORMAT.INPUT_DATA", 0) else 8)
+    wide = v.get("PDP.D_DATA_FORMAT.INPUT_DATA", 0)
+    along = [sum(line) + pads(kernel_w - len(line)) for line in lines]
+    whole = kernel_w * pads(kernel_h - len(lines))
+    if not wide:
+        along = [signed(part, 11) for part in along]
+        whole = signed(whole, 14)
+    total = sum(along) + whole
+    for name, bits in (("WIDTH", 11), ("HEIGHT", 8)):
+        product = total * v.get(f"PDP.D_RECIP_KERNEL_{name}.RECIP_KERNEL_{name}", 0)
+        total = divided(product, 16, rules.rounding)
+        if not wide:
+            # the RTL cuts a product that is not negative before it rounds
+            floor = product // 2**16
+            carry = total - floor
+            total = signed((floor if product < 0 else floor % 2 ** (bits - 1)) + carry, bits)
+    return limited(total, 16 if wide else 8)
+
+
+def signed(value: int, bits: int) -> int:
+    value %= 2**bits
+    return value - 2**bits if value >= 2 ** (bits - 1) else value
 
 
 def cdp_element(

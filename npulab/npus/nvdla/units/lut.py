@@ -20,6 +20,11 @@ from npulab.npus.nvdla.units.fields import Fields
 
 LE_ENTRIES, LO_ENTRIES = 65, 257
 CDP_FRACTION = 16
+# Of CDP on int8 chips: the start of a table that its index counts from, and the shift of the index,
+# keep these bits; the slopes outside the table keep the whole start. Source: the RTL of nv_large
+# (CDP_DP_LUT_CTRL_unit, INTP_unit).
+CDP_START_BITS, CDP_SELECT_BITS, CDP_BOUND_BITS = 22, 6, 39
+CDP_NO_SHIFT = -32  # the select whose magnitude does not fit the shifter of LO
 MOST_BIAS = 40  # the largest exponent that counts: greater powers of two are beyond every value
 
 
@@ -88,56 +93,88 @@ class Lookup:
     def of(cls, fields: Fields, unit: str, rules: Rules) -> Lookup:
         """Return the lookup of a unit's registers; ``unit`` is "SDP" or "CDP"."""
         cdp = unit == "CDP"
-
-        def register(name: str, bits: int) -> int:
-            """Return a register of the unit, as a signed number."""
-            return wrapped(fields[f"{unit}.{name}"], bits)
-
-        def bound(name: str) -> int:
-            if not cdp:
-                return register(f"S_{name}.{name}", 32)
-            high = fields[f"CDP.S_{name}_HIGH.{name}_HIGH"]
-            return wrapped(high * 2**32 + fields[f"CDP.S_{name}_LOW.{name}_LOW"], 38)
-
-        def slope(table: str, side: str, at: int) -> Slope:
-            return Slope(
-                at,
-                register(f"S_LUT_{table}_SLOPE_SCALE.LUT_{table}_SLOPE_{side}_SCALE", 16),
-                register(f"S_LUT_{table}_SLOPE_SHIFT.LUT_{table}_SLOPE_{side}_SHIFT", 5),
-            )
-
-        exponent = not fields[f"{unit}.S_LUT_CFG.LUT_LE_FUNCTION"]
-        offset = register("S_LUT_INFO.LUT_LE_INDEX_OFFSET", 8)
-        start, end = bound("LUT_LE_START"), bound("LUT_LE_END")
-        # The first entry stands for the distance 2**offset; the SDP leaves out the distance 1.
-        bias = 0
-        if exponent and offset >= int(not cdp):
-            bias = 2 ** min(offset, MOST_BIAS)
-        le = Index(
-            exponent,
-            start,
-            offset,
-            register("S_LUT_INFO.LUT_LE_INDEX_SELECT", 8),
-            slope("LE", "UFLOW", start + bias),
-            slope("LE", "OFLOW", end),
-        )
-        start, end = bound("LUT_LO_START"), bound("LUT_LO_END")
-        lo = Index(
-            False,
-            start,
-            0,
-            register("S_LUT_INFO.LUT_LO_INDEX_SELECT", 8),
-            slope("LO", "UFLOW", start),
-            slope("LO", "OFLOW", end),
-        )
+        registers = _Registers(fields, unit)
         priority = f"{unit}.S_LUT_CFG.LUT_{{}}_PRIORITY".format
         names = "UFLOW", "OFLOW", "HYBRID"
         wins = [rules.priorities and bool(fields[priority(name)]) for name in names]
         fraction_bits = rules.fraction_bits
         if cdp:
             fraction_bits = CDP_FRACTION
-        under, over, hybrid = wins
-        return cls(le, lo, under, over, hybrid, fraction_bits, not cdp)
+        under_lo, over_lo, hybrid_lo = wins
+        return cls(
+            registers.le(), registers.lo(), under_lo, over_lo, hybrid_lo, fraction_bits, not cdp
+        )
+
+
+@dataclass(frozen=True)
+class _Registers:
+    """The table registers of a unit, "SDP" or "CDP"."""
+
+    fields: Fields
+    unit: str
+
+    @property
+    def short(self) -> bool:
+        """True if the index keeps few bits: in CDP of chips for int8 alone."""
+        return self.unit == "CDP" and not self.fields.features.get("full_map")
+
+    def number(self, name: str, bits: int) -> int:
+        """Return a register as a signed number."""
+        return wrapped(self.fields[f"{self.unit}.{name}"], bits)
+
+    def bound(self, name: str) -> int:
+        if self.unit == "SDP":
+            return self.number(f"S_{name}.{name}", 32)
+        high = self.fields[f"CDP.S_{name}_HIGH.{name}_HIGH"]
+        return wrapped(high * 2**32 + self.fields[f"CDP.S_{name}_LOW.{name}_LOW"], 38)
+
+    def slope(self, table: str, side: str, at: int) -> Slope:
+        scale = f"S_LUT_{table}_SLOPE_SCALE.LUT_{table}_SLOPE_{side}_SCALE"
+        shift = f"S_LUT_{table}_SLOPE_SHIFT.LUT_{table}_SLOPE_{side}_SHIFT"
+        return Slope(at, self.number(scale, 16), self.number(shift, 5))
+
+    def start(self, value: int) -> int:
+        """Return the start of a table as its index has it."""
+        if self.short:
+            return wrapped(value, CDP_START_BITS)
+        return value
+
+    def select(self, table: str) -> int:
+        bits = 8
+        if self.short:
+            bits = CDP_SELECT_BITS
+        return self.number(f"S_LUT_INFO.LUT_{table}_INDEX_SELECT", bits)
+
+    def le(self) -> Index:
+        exponent = not self.fields[f"{self.unit}.S_LUT_CFG.LUT_LE_FUNCTION"]
+        offset = self.number("S_LUT_INFO.LUT_LE_INDEX_OFFSET", 8)
+        start, end = self.bound("LUT_LE_START"), self.bound("LUT_LE_END")
+        # The first entry stands for the distance 2**offset; the SDP leaves out the distance 1.
+        least = int(self.unit == "SDP")
+        under = start
+        if exponent and offset >= least:
+            distance = 2**offset
+            if not self.short:
+                distance = min(distance, 2**MOST_BIAS)
+            under += distance
+        if self.short:
+            under = wrapped(under, CDP_BOUND_BITS)
+        return Index(
+            exponent,
+            self.start(start),
+            offset,
+            self.select("LE"),
+            self.slope("LE", "UFLOW", under),
+            self.slope("LE", "OFLOW", end),
+        )
+
+    def lo(self) -> Index:
+        start, end = self.bound("LUT_LO_START"), self.bound("LUT_LO_END")
+        select = self.select("LO")
+        if self.short and select == CDP_NO_SHIFT:
+            select = 0
+        under, over = self.slope("LO", "UFLOW", start), self.slope("LO", "OFLOW", end)
+        return Index(False, self.start(start), 0, select, under, over)
 
 
 class Entered(NamedTuple):

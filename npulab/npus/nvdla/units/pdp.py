@@ -20,7 +20,9 @@ from npulab.npus.nvdla.units.fields import Fields
 AVERAGE, MAX, MIN = range(3)
 COMBINED = {AVERAGE: np.add, MAX: np.maximum, MIN: np.minimum}
 RECIPROCAL_BITS = 16
+KEPT_BITS = 11, 8  # of an int8 average after the reciprocals of width and height
 PAD_BITS = 19
+ROW_BITS, PADS_BITS = 11, 14  # of sums along a row, and of the pads of whole rows, of int8
 CONFIG, PADS = "PDP.D_POOLING_KERNEL_CFG.KERNEL_", "PDP.D_POOLING_PADDING_CFG.PAD_"
 
 
@@ -144,6 +146,13 @@ def _handed_over(x: Array | None, shape: tuple[int, ...], itemsize: int) -> Arra
     )
 
 
+def windows(fields: Fields, x: Array) -> Array:
+    """Return the pooled windows ``(surfaces, height, width, lanes)`` of int64 ``x``."""
+    shape = fields.shape("PDP.D_DATA_CUBE_IN_{0}.CUBE_IN_{0}")
+    rows, columns = axes(fields, shape, fields.shape("PDP.D_DATA_CUBE_OUT_{0}.CUBE_OUT_{0}"))
+    return pooled(fields, x, rows, columns)
+
+
 def axes(fields: Fields, shape: tuple[int, ...], out: tuple[int, ...]) -> tuple[Axis, Axis]:
     """Return the movement of windows along the rows and along the columns."""
     pads = [0]
@@ -170,16 +179,49 @@ def pooled(fields: Fields, x: Array, rows: Axis, columns: Axis, rules: Rules = R
     """Return the windows of int64 ``(surfaces, height, width, lanes)``.
 
     An average is the sum of the taps inside the input and the pad values of the taps outside, times
-    the reciprocals of width and height, rounded after each, and saturated to the element. Padded
-    rows count once for each column of the kernel. The C model truncates; no trace distinguishes
-    the two.
+    the reciprocal of the width, then times that of the height. Padded rows count once for each
+    column of the kernel. A product of int8 keeps ``KEPT_BITS`` and is cut to them; int16 is
+    rounded after each product and saturated at the end, as no simulation of the RTL showed yet.
     """
     method = fields["PDP.D_OPERATION_MODE_CFG.POOLING_METHOD"]
-    y = rows.pooled(columns.pooled(x, 2, method), 1, method, times=columns.kernel)
+    itemsize = fields.precision("PDP.D_DATA_FORMAT.INPUT_DATA")
     if method != AVERAGE:
-        return y
-    # Each reciprocal has its own rounding, so that the other order would give other averages.
-    for name in ("WIDTH", "HEIGHT"):
-        reciprocal = fields[f"PDP.D_RECIP_KERNEL_{name}.RECIP_KERNEL_{name}"]
-        y = shifted(y * reciprocal, RECIPROCAL_BITS, rules.rounding)
-    return saturated(y, 8 * fields.precision("PDP.D_DATA_FORMAT.INPUT_DATA"))
+        return rows.pooled(columns.pooled(x, 2, method), 1, method)
+    if itemsize == 1:
+        y = _short_sums(x, rows, columns)
+    else:
+        y = rows.pooled(columns.pooled(x, 2, method), 1, method, times=columns.kernel)
+    for name, bits in zip(("WIDTH", "HEIGHT"), KEPT_BITS, strict=True):
+        product = y * fields[f"PDP.D_RECIP_KERNEL_{name}.RECIP_KERNEL_{name}"]
+        if itemsize == 1:
+            y = kept(product, bits, rules.rounding)
+        else:
+            y = shifted(product, RECIPROCAL_BITS, rules.rounding)
+    return saturated(y, 8 * itemsize)
+
+
+def _short_sums(x: Array, rows: Axis, columns: Axis) -> Array:
+    """Return the sums of int8 windows with their pads: along a row they keep ``ROW_BITS``, and the
+    pads of whole rows ``PADS_BITS``. Source: the RTL of nv_small (PDP_CORE_cal1d, cal2d)."""
+    across = replace(columns, pads=tuple(wrapped(pad, ROW_BITS) for pad in columns.pads))
+    whole = tuple(wrapped(pad * columns.kernel, PADS_BITS) for pad in rows.pads)
+    half = 2 ** (ROW_BITS - 1)
+    along = (across.pooled(x, 2, AVERAGE) + half) % (2 * half) - half
+    return replace(rows, pads=whole).pooled(along, 1, AVERAGE)
+
+
+def kept(products: Array, bits: int, rounding: str = "half-away") -> Array:
+    """Return int64 ``products / 2**16`` rounded, of which a multiplier of PDP keeps ``bits``.
+
+    A product of 0 or more loses its bits from ``bits - 1`` up before it is rounded; the result is
+    wrapped to a signed number of ``bits``. Source: RTL simulation of nv_small and nv_large, 360
+    jobs.
+
+    >>> kept(np.array([1092 * 65536, -1092 * 65536, 3 * 32768]), 11)
+    array([ 68, 956,   2])
+    """
+    floor = products >> RECIPROCAL_BITS
+    carry = shifted(products, RECIPROCAL_BITS, rounding) - floor
+    short = np.where(products < 0, floor, floor % 2 ** (bits - 1)) + carry
+    half = 2 ** (bits - 1)
+    return (short + half) % (2 * half) - half
