@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from npulab.captures.target import Features
-from npulab.npus.kit import Capture, Raw, ceil_div, lowered, placed, read_table, refuse_if
+from npulab.npus.kit import Capture, Raw, ceil_div, lowered, placed, read_table, refuse_if, up
 from npulab.npus.nvdla.facts import FACTS, USUAL_CHIP, FieldValues, Pair, Shape, block_of
 from npulab.npus.nvdla.layouts import Cube, Weights
 from npulab.npus.nvdla.points import (
@@ -26,8 +26,10 @@ from npulab.npus.nvdla.points import (
     scaled,
     summed,
 )
+from npulab.npus.nvdla.units import pool_stream
+from npulab.npus.nvdla.units.fields import Fields
+from npulab.npus.nvdla.units.pdp import KEPT_BITS, kept
 from npulab.quant.layers import Add, Conv2D, Layer, Pool2D
-from npulab.quant.rules import shift_right
 
 ADDRESSES = {
     "input": 0x80000000,
@@ -60,10 +62,10 @@ def lower(
     activation or ReLU; max, min and average pooling whose averages the unit rounds as the layer
     does; additions of two int8 tensors of one scale, if the output's is that times a power of two.
     ``x`` is ``(H, W, C)`` int8, for additions a pair. The whole input and a group of kernels have
-    to fit into the convolution buffer: nothing is cut into several jobs. The hardware takes biases
-    of two bytes, and pairs of bias and multiplier, but no trace checks them. Raises
-    ValueError for a layer that is not covered, Unsupported for an unknown chip, LookupError for an
-    unknown address.
+    to fit into the convolution buffer: nothing is cut into several jobs. Raises ValueError for a
+    layer that is not covered, Unsupported for an unknown chip, LookupError for an unknown address.
+    Source: traces of nvdla/hw; for biases of two bytes, pairs of bias and multiplier, averages and
+    padding the RTL simulation of nv_small, 640 layers.
     """
     features = FACTS.features(chip)
     where = placed(ADDRESSES, addresses, ALIGNMENT, ADDRESS_BITS)
@@ -79,6 +81,12 @@ def lower(
         values, buffers = _convolution(layer, features, where, quantities)
     elif isinstance(layer, Pool2D):
         values = _pooling(layer, quantities)
+        refuse_if(
+            not pool_stream.plain(Fields(values, features)),
+            "lower for nvdla: padding",
+            layer.pads,
+            "leaves no window before the input that gives no output: PDP would count it",
+        )
     else:
         values = _addition(layer, where, quantities)
     shape = _three(layer.input_shape)
@@ -180,7 +188,9 @@ def _convolution(
         "pad_value": zero,
         "weight_banks": chip["cbuf_banks"] - banks,
         "kernel_bytes": weights.used // count,
-        "weight_bytes": weights.size,
+        # CDMA fills whole entries and CSC frees the entries of the kernels: more bytes than these
+        # would leave entries that spoil the next convolution (RTL simulation).
+        "weight_bytes": up(weights.used, chip["cbuf_entry"]),
         "output_pixels": quantities["output_h"] * quantities["output_w"],
     }
     values = _filled("convolution", {**quantities, **more})
@@ -295,9 +305,9 @@ def _pooling(layer: Pool2D, quantities: Quantities) -> FieldValues:
             layer.pads,
             "with averages is none: the unit divides by the whole window",
         )
-        # The unit rounds after each reciprocal: with the first worth exactly 1, only the second
-        # rounding can change a value.
-        reciprocals = RECIPROCAL, (RECIPROCAL + taps // 2) // taps
+        # The unit rounds after each reciprocal: with the second worth exactly 1, only the first
+        # rounding can change a value. Of the other order the unit would keep too few bits.
+        reciprocals = (RECIPROCAL + taps // 2) // taps, RECIPROCAL
         refuse_if(
             not averages(taps, *reciprocals),
             "lower for nvdla: kernel",
@@ -306,16 +316,31 @@ def _pooling(layer: Pool2D, quantities: Quantities) -> FieldValues:
         )
     more = {"method": POOLS.index(layer.kind)}
     more["reciprocal_w"], more["reciprocal_h"] = reciprocals
+    (top, bottom), (left, right) = layer.pads
+    more["bottom"] = _reached(layer.input_shape[0], layer.kernel[0], layer.stride[0], top, bottom)
+    more["right"] = _reached(layer.input_shape[1], layer.kernel[1], layer.stride[1], left, right)
     return _filled("pooling", {**quantities, **more})
 
 
-def averages(taps: int, across: int, down: int) -> bool:
-    """True if two reciprocals, with a rounding after each, give the average of every sum of
-    ``taps`` int8 elements, rounded half away from 0.
+def _reached(size: int, kernel: int, stride: int, before: int, after: int) -> int:
+    """Return the padding after an axis that its windows reach.
 
-    >>> averages(4, 65536, 16384), averages(4, 32768, 32768)
+    PDP divides that padding by the stride to count the windows that end in it, so that padding
+    which no window reaches would hang it or give other bytes (RTL simulation, 124 jobs).
+    """
+    surplus = (size + before + after - kernel) % stride
+    return max(after - surplus, 0)
+
+
+def averages(taps: int, across: int, down: int) -> bool:
+    """True if the reciprocals of width and height, with the rounding and the few bits of PDP after
+    each (``pdp.kept``), give the average of every sum of ``taps`` int8 elements, rounded half away
+    from 0.
+
+    >>> averages(16, 4096, 65536), averages(16, 65536, 4096)
     (True, False)
     """
-    sums = np.arange(-128 * taps, 127 * taps + 1)
-    got = shift_right(shift_right(sums * across, 16, "half-away") * down, 16, "half-away")
+    got = sums = np.arange(-128 * taps, 127 * taps + 1)
+    for reciprocal, bits in zip((across, down), KEPT_BITS, strict=True):
+        got = kept(got * reciprocal, bits)
     return bool(np.array_equal(got, np.sign(sums) * ((np.abs(sums) + taps // 2) // taps)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,13 @@ def names(layer: Any) -> dict[str, Any]:
         "out": layer.output_shape,
     }
     if isinstance(layer, Pool2D):
-        return common | {"kind": layer.kind}
+        # padding after the input that no window reaches is not written: it would hang the RTL
+        pads = []
+        for axis, (before, after) in enumerate(layer.pads):
+            steps = layer.stride[axis] * (layer.output_shape[axis] - 1)
+            needed = steps + layer.kernel[axis] - before - layer.input_shape[axis]
+            pads.append((before, min(after, max(needed, 0))))
+        return common | {"kind": layer.kind, "pads": tuple(pads)}
     multiplier, shift = rule("nvdla").multiplier(
         layer.input_q.scale,
         np.broadcast_to(layer.weight_q.scale, len(layer.bias)),
@@ -161,7 +168,9 @@ def test_program_is_what_a_driver_writes() -> None:
     assert v["CDMA.D_ENTRY_PER_SLICE.ENTRIES"] == 5
     assert (v["CDMA.D_BANK.DATA_BANK"], v["CDMA.D_BANK.WEIGHT_BANK"]) == (0, 30)
     assert v["CSC.D_ZERO_PADDING_VALUE.PAD_VALUE"] == -3
-    assert v["CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES"] == len(capture.buffers["coefficients"]) == 128
+    # whole entries of the convolution buffer; the bytes in memory are filled up further
+    assert v["CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES"] == 72
+    assert len(capture.buffers["coefficients"]) == 128
     assert v["CSC.D_ATOMICS.ATOMICS"] == 29
     assert not any(
         value for name, value in v.items() if name.startswith(("PDP", "CDP", "RBK", "BDMA", "GLB"))
@@ -267,7 +276,7 @@ def test_layers_without_input_are_lifted() -> None:
         assert names(lifted.layer) == names(layer)
         assert lifted.output is None
         assert lifted.x is None or lifted.x == (None, None)
-        with pytest.raises(Hang, match="where nothing was put"):
+        with pytest.raises(Unsupported, match=r"buffer '(input|other)' at .* was not recorded"):
             simulate(lower(layer))
 
 
@@ -314,7 +323,8 @@ def test_what_no_layer_says_is_named(changed: dict[str, int], words: str) -> Non
     [
         (4, 65536, 16384, True),
         (4, 32768, 32768, False),
-        (9, 65536, 7282, True),
+        (9, 65536, 7282, False),
+        (9, 7282, 65536, True),
         (9, 21845, 21845, True),
         (42, 65536, 1560, False),
     ],
@@ -323,9 +333,17 @@ def test_averages_are_tried_on_every_sum(taps: int, across: int, down: int, exac
     def half_away(value: int, bits: int) -> int:
         return (abs(value) * 2 + 2**bits) // 2 ** (bits + 1) * (1 if value > 0 else -1)
 
+    def average(total: int) -> int:
+        for factor, bits in ((across, 11), (down, 8)):
+            product = total * factor
+            short = half_away(product, 16)
+            if product >= 0:
+                short += product // 2**16 % 2 ** (bits - 1) - product // 2**16
+            total = (short + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1)
+        return total
+
     plain = all(
-        half_away(half_away(n * across, 16) * down, 16)
-        == (abs(n) + taps // 2) // taps * (1 if n > 0 else -1)
+        average(n) == (abs(n) + taps // 2) // taps * (1 if n > 0 else -1)
         for n in range(-128 * taps, 127 * taps + 1)
     )
     assert averages(taps, across, down) is plain is exact
@@ -417,9 +435,7 @@ def test_broken_words_are_refused_and_never_hang() -> None:
             ):  # more than a recorded buffer holds
                 raise
             outcomes["cut"] += 1
-    assert (
-        min(outcomes[name] for name in ("same", "other", "Hang", "Unsupported", "no layer")) > 0
-    ), outcomes
+    assert min(outcomes[name] for name in ("same", "other", "Hang", "no layer")) > 0, outcomes
 
 
 def test_several_jobs_are_no_layer() -> None:
@@ -448,7 +464,7 @@ def test_simulated_captures_hold_ties_and_a_driver_that_is_wrong() -> None:
         )
     good, other = kept["sim-3x3-same"], kept["sim-other-driver"]
     assert Simulated(good.buffers["output"])(other) == "fail"
-    assert 30 <= len(npulab.diff(good, other)) <= 60
+    assert 30 <= len(npulab.diff(good, other)) <= 70
 
 
 def test_the_sweep_is_made_the_same_again() -> None:
@@ -468,3 +484,67 @@ def test_the_sweep_is_made_the_same_again() -> None:
         .equals(again.parameters.astype(kept.parameters.dtypes))
     )
     assert (CAPTURES / "nvdla" / "sweep-convolutions.npz").stat().st_size < 100 * 1024
+
+
+# Words as the RTL asks for, of the kinds that failed on it before
+
+
+def fields(capture: npulab.Capture) -> dict[str, int]:
+    return values_of(capture.jobs[0], TABLES, unwritten=True)
+
+
+def test_averages_put_the_whole_reciprocal_first() -> None:
+    random = np.random.RandomState(11)
+    lowered = 0
+    for _ in range(100):
+        kernel = tuple(int(side) for side in random.randint(2, 9, 2))
+        layer = Pool2D("average", kernel, (8, 9, int(random.randint(1, 20))))
+        taps = kernel[0] * kernel[1]
+        x = random.randint(-128, 128, layer.input_shape).astype(np.int8)
+        if not averages(taps, (65536 + taps // 2) // taps, 65536):
+            with pytest.raises(ValueError, match="a reciprocal of 16 bits rounds right"):
+                lower(layer, "nv_small", x)
+            continue
+        capture = Simulated().record(lower(layer, "nv_small", x))
+        v = fields(capture)
+        assert v["PDP.D_RECIP_KERNEL_WIDTH.RECIP_KERNEL_WIDTH"] == (65536 + taps // 2) // taps
+        assert v["PDP.D_RECIP_KERNEL_HEIGHT.RECIP_KERNEL_HEIGHT"] == 65536
+        assert np.array_equal(npulab.emulate(layer, x), NVDLA.lift(capture).output)
+        lowered += taps > 8
+    assert lowered > 20
+
+
+def test_pooling_states_the_padding_that_windows_reach() -> None:
+    random = np.random.RandomState(12)
+    surplus = 0
+    for n in range(100):
+        kernel = tuple(int(side) for side in random.randint(1, 9, 2))
+        stride = tuple(int(step) for step in random.randint(1, 6, 2))
+        pads = tuple(tuple(int(random.randint(side)) for _ in "ab") for side in kernel)
+        shape = int(random.randint(8, 14)), int(random.randint(8, 14)), int(random.randint(1, 20))
+        layer = Pool2D(("max", "min")[n % 2], kernel, shape, stride, pads)
+        x = random.randint(-128, 128, shape).astype(np.int8)
+        capture = Simulated().record(lower(layer, "nv_small", x))
+        v = fields(capture)
+        for axis, side in enumerate(("BOTTOM", "RIGHT")):
+            rest = (shape[axis] + sum(pads[axis]) - kernel[axis]) % stride[axis]
+            stated = v[f"PDP.D_POOLING_PADDING_CFG.PAD_{side}"]
+            assert stated == max(pads[axis][1] - rest, 0)
+            surplus += stated != pads[axis][1]
+        assert np.array_equal(npulab.emulate(layer, x), NVDLA.lift(capture).output)
+    assert surplus > 50
+
+
+def test_two_convolutions_in_a_row_are_both_right() -> None:
+    captures = []
+    for n in range(0, 400, 4):
+        layer, x = random_layer(n)
+        if isinstance(layer, Conv2D):
+            capture = Simulated().record(lower(layer, "nv_small", x))
+            used = layer.weights.size
+            assert fields(capture)["CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES"] == -(-used // 8) * 8
+            captures.append(capture)
+    assert len(captures) > 40
+    for first, second in pairwise(captures):
+        for run, capture in zip(NVDLA.simulate([first, second]), (first, second), strict=True):
+            assert run.output == capture.buffers["output"], capture.name

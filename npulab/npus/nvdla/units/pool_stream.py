@@ -1,0 +1,588 @@
+"""PDP as the stream of lines that it is, for jobs whose padding is not what their windows reach.
+
+PDP makes of each row of its input a stream of outputs, cuts that stream into lines of
+``CUBE_OUT_WIDTH + 1`` outputs and combines lines to lines of the output. No stage knows where an
+output belongs: one too many shifts all that follow. Which windows come, and in which order, follows
+from registers alone; the elements are combined afterwards.
+
+Source: the RTL of nv_small (PDP_CORE_cal1d, PDP_CORE_cal2d, WDMA).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy import ndarray as Array
+
+from npulab.npus.kit import Hang, Unsupported, wrapped
+from npulab.npus.nvdla.units.fields import Fields
+from npulab.npus.nvdla.units.pdp import (
+    AVERAGE,
+    COMBINED,
+    CONFIG,
+    KEPT_BITS,
+    PAD_BITS,
+    PADS,
+    kept,
+)
+
+UNITS = 8  # windows that a ring has room for, and lengths of a kernel
+ROW_BITS, SUM_BITS = 11, 14  # of a sum along a row, and of one over rows
+# Bytes behind a stage that waits: in WDMA's FIFOs (5 atoms of 8) and in front of them (2); in the
+# vertical stage (6) and as result of the horizontal one (1); in the latter and in front of it.
+WRITER_ROOM, STAGE_ROOM, INPUT_ROOM = 42, 7, 7
+SIDES = {"HEIGHT": ("TOP", "BOTTOM"), "WIDTH": ("LEFT", "RIGHT")}
+
+
+@dataclass(frozen=True)
+class Course:
+    """How windows move along one axis: sizes and paddings in elements, ``out`` in outputs."""
+
+    name: str
+    size: int
+    out: int
+    kernel: int
+    stride: int
+    before: int
+    after: int
+
+    @property
+    def reach(self) -> int:
+        """The elements, padding included, behind the first window."""
+        return self.size + self.before + self.after - self.kernel
+
+    @property
+    def rest(self) -> int:
+        """The elements of these that no window reaches."""
+        return self.reach % self.stride
+
+    @property
+    def windows(self) -> int:
+        """The windows that the sizes give; ``out`` is how many the registers ask for."""
+        return self.reach // self.stride + 1
+
+    @property
+    def units(self) -> int:
+        """The windows that may be open at once."""
+        return (self.kernel - 1) // self.stride + 1
+
+    @property
+    def opened(self) -> int:
+        """The windows that open with the first element; of a row, no more than its outputs."""
+        opened = self.before // self.stride + 1
+        if self.name == "WIDTH":
+            return min(opened, self.out)
+        return opened
+
+    @property
+    def short(self) -> bool:
+        """Whether no window has its last element in front of the padding at the end."""
+        return self.size + self.before < self.kernel
+
+    @property
+    def flushed(self) -> int:
+        """The windows that are given out behind the last element: what PDP takes for those that end
+        in the padding."""
+        if self.after < self.stride:
+            return 0
+        if not self.short:
+            # Elements of the padding that no window reaches (``rest``) are not left out.
+            return self.after // self.stride
+        if self.rest:
+            return 0
+        return max(self.reach // self.stride, 0)
+
+    @property
+    def flowing(self) -> int:
+        """The windows that are given out while the input flows: those that are complete, and with
+        the last element one that is not."""
+        inside = self.size + self.before - self.kernel
+        complete = max(inside // self.stride + 1, 0)
+        if inside >= 0 and inside % self.stride == 0:
+            return complete
+        begin = complete * self.stride - self.before
+        opens = begin < self.size and self.size - begin + self.after >= self.kernel
+        if begin <= 0:
+            opens = complete < self.opened
+        return complete + opens
+
+    @property
+    def quiet(self) -> int:
+        """The elements of a row up to its first output; before that, windows can be flushed."""
+        if self.short:
+            return self.size
+        return self.kernel - self.before
+
+    @property
+    def at_once(self) -> int:
+        """The flushed windows for which the input waits, if another row follows."""
+        return max(self.flushed - self.quiet + 1, 0)
+
+    @property
+    def along(self) -> int:
+        """The flushed windows that come while the next row flows."""
+        return self.flushed - self.at_once
+
+    @property
+    def buffered(self) -> bool:
+        """Whether windows can be flushed along the next row; a line's result is not kept for that
+        if no two windows are open at once."""
+        return self.name == "WIDTH" or self.units > 1
+
+    @property
+    def regular(self) -> bool:
+        """Whether the sizes give the outputs, each window has an element, and no other comes."""
+        if self.before >= self.kernel or self.out != self.windows:
+            return False
+        given = self.flowing + self.at_once
+        if self.buffered:
+            given += self.along
+        last = (self.out - 1) * self.stride - self.before
+        return last < self.size and self.out == given
+
+
+class Window(NamedTuple):
+    """Elements of a stream from ``begin`` to before ``stop``, counted over all rows; the counter of
+    its taps began with element ``counted``."""
+
+    begin: int
+    stop: int
+    counted: int
+
+
+NOTHING = Window(0, 0, 0)
+
+
+@dataclass
+class Ring:
+    """The open windows of a course, each in a unit that the next window after it takes over.
+
+    ``begins`` has the element that the window in a unit began with, None if none is open;
+    ``counted`` the one that its counter of taps began with; ``held`` is what a unit gives out if it
+    is flushed. If padding of a kernel or more makes a window take over a unit that is open, its
+    counter starts anew only if ``recounts``. ``taps`` counts the elements of the oldest window
+    (padding included, negative before it), ``since`` those since a window began.
+    """
+
+    course: Course
+    recounts: bool
+    begins: list[int | None] = field(default_factory=lambda: [None] * UNITS)
+    counted: list[int] = field(default_factory=lambda: [0] * UNITS)
+    held: list[Window] = field(default_factory=lambda: [NOTHING] * UNITS)
+    newest: int = 0
+    oldest: int = 0
+    taps: int = 0
+    since: int = 0
+    flushing: int = 0  # windows that are still to be flushed while elements come
+
+    def __post_init__(self) -> None:
+        self._open_first(0)
+
+    def behind(self, unit: int) -> int:
+        """Return the unit that follows in the ring."""
+        return (unit + 1) % self.course.units
+
+    @property
+    def complete(self) -> bool:
+        """Whether the element at hand is the last one of the oldest window."""
+        return self.taps == self.course.kernel - 1
+
+    def window(self, unit: int, now: int) -> Window:
+        """Return what a unit has with element ``now``."""
+        begin = self.begins[unit]
+        if begin is None:
+            return NOTHING
+        return Window(begin, now + 1, self.counted[unit])
+
+    def advance(self, now: int, left: int, more: bool) -> None:
+        """Close and open windows behind element ``now``; ``left`` elements follow in its row, and
+        another row if ``more``."""
+        course = self.course
+        complete = self.complete
+        full = self.since == course.stride - 1
+        if left == 0:
+            self.begins = [None] * UNITS
+        elif complete:
+            self.begins[self.oldest] = None
+        if full:
+            self.newest = self.behind(self.newest)
+            if left + course.after >= course.kernel and (left or more):
+                self._open(self.newest, now + 1)
+        if self.flushing:
+            self.flushing -= 1
+        if left == 0 and more:
+            self._open_first(now + 1)
+            return
+        self.taps += 1
+        self.since += 1
+        if complete:
+            self.taps = course.kernel - course.stride
+        if full:
+            self.since = 0
+        if complete or left == 0:
+            self.oldest = self.behind(self.oldest)
+
+    def flush(self, more: bool, early: int = 0) -> int:
+        """Return how many windows are flushed before the input goes on; ``early`` of those that
+        could come while another row flows are among them."""
+        if not more:
+            return self.course.flushed
+        self.flushing = self.course.along - early
+        return self.course.at_once + early
+
+    def _open(self, unit: int, now: int) -> None:
+        if self.recounts or self.begins[unit] is None:
+            self.counted[unit] = now
+        self.begins[unit] = now
+
+    def _open_first(self, now: int) -> None:
+        """Open the windows that begin in the padding or with a row's first element, ``now``."""
+        for unit in range(self.course.opened):
+            self._open(unit, now)
+        self.newest = self.course.before // self.course.stride
+        self.oldest = 0
+        self.taps = self.course.before
+        self.since = self.course.before % self.course.stride
+
+
+class Output(NamedTuple):
+    """An output of the horizontal stage: its window, and the beat that it comes with.
+
+    A window that was not complete shows the element of the first lane in all (``alike``).
+    """
+
+    window: Window
+    alike: bool
+    beat: int
+
+
+@dataclass
+class Strips:
+    """The horizontal stage: an element of each lane a beat, or a flushed window a beat."""
+
+    ring: Ring
+    outputs: list[Output] = field(default_factory=list)
+    beat: int = 0
+    last: int = 0  # beat of the last element
+    unit: int = 0  # that gives the next output
+    place: int = 0  # of the next output in its line
+
+    def take(self, now: int, left: int, more: bool) -> None:
+        """Take element ``now``; ``left`` and ``more`` as ``Ring.advance``."""
+        ring = self.ring
+        done = []
+        for unit, begin in enumerate(ring.begins):
+            ends = left == 0 or (ring.complete and unit == ring.oldest)
+            if ends and begin is not None:
+                done.append(unit)
+        if ring.flushing:
+            self._give(ring.held[self.unit])
+        elif done:
+            self._give(ring.window(self.unit, now), alike=self.unit not in done)
+        for unit in done:
+            ring.held[unit] = ring.window(unit, now)
+        ring.advance(now, left, more)
+        self.last = self.beat
+        self.beat += 1
+        if left:
+            return
+        for _ in range(ring.flush(more)):
+            self._give(ring.held[self.unit])
+            self.beat += 1
+
+    def _give(self, window: Window, alike: bool = False) -> None:
+        self.outputs.append(Output(window, alike, self.beat))
+        self.place += 1
+        self.unit = self.ring.behind(self.unit)
+        # The unit is found by counting outputs, and the count starts anew with each line.
+        if self.place == self.ring.course.out:
+            self.place = 0
+            self.unit = 0
+
+
+class Step(NamedTuple):
+    """A step of the vertical stage: what comes of a line, and what is flushed with it.
+
+    Where both come at once their bits are joined by an or. ``flush``: no line is taken.
+    """
+
+    window: Window
+    older: Window
+    gives: bool
+    flush: bool
+
+
+@dataclass
+class Lines:
+    """The vertical stage: a line of the horizontal one a step, or a flushed window a step."""
+
+    ring: Ring
+    steps: list[Step] = field(default_factory=list)
+    unit: int = 0  # that gives the next complete window
+    flushed: int = 0  # unit that gives the next flushed one
+
+    def take(self, now: int, left: int, more: bool) -> None:
+        """Take line ``now``; ``left`` and ``more`` as ``Ring.advance``."""
+        ring = self.ring
+        buffered = ring.course.buffered
+        ends = left == 0 or ring.complete
+        complete = ends and ring.begins[self.unit] is not None
+        flushes = buffered and ring.flushing > 0
+        window = older = NOTHING
+        if complete:
+            window = ring.window(self.unit, now)
+        if flushes:
+            older = ring.held[self.flushed]
+        self.steps.append(Step(window, older, complete or flushes, flush=False))
+        for unit, begin in enumerate(ring.begins):
+            if buffered and begin is not None:
+                ring.held[unit] = ring.window(unit, now)
+        if left == 0:
+            self._end(now, more)
+            return
+        if complete:
+            self.unit = ring.behind(self.unit)
+        if ring.flushing:
+            self.flushed = ring.behind(self.flushed)
+        ring.advance(now, left, more)
+
+    def _end(self, now: int, more: bool) -> None:
+        """Flush behind a surface's last line."""
+        ring = self.ring
+        early = self._early()
+        self.unit = 0
+        self.flushed = ring.behind(ring.oldest)
+        ring.advance(now, 0, more)
+        for _ in range(ring.flush(more, early)):
+            self.steps.append(Step(NOTHING, ring.held[self.flushed], gives=True, flush=True))
+            self.flushed = ring.behind(self.flushed)
+
+    def _early(self) -> int:
+        """Return how many windows that could be flushed along the next surface are flushed at once,
+        as that surface takes over the unit of the last of them."""
+        course = self.ring.course
+        if course.along == 1:  # which is not compared
+            return 0
+        for count in range(course.along, 0, -1):
+            unit = self.ring.oldest + course.at_once + count
+            if unit >= course.units:
+                unit -= course.units
+            if unit < course.opened:
+                return count
+        return 0
+
+
+def plain(fields: Fields) -> bool:
+    """Return whether a job's stream is that of plain windows, as ``pdp.pooled`` computes them.
+
+    It is if along both axes as many windows are given out, while the input flows and flushed behind
+    it, as the registers of the output state, and each has an element of the input. Where it is not,
+    a job of one surface may be right all the same. Source: the RTL of nv_small (PDP_CORE_cal1d,
+    PDP_CORE_cal2d, WDMA).
+    """
+    for name in SIDES:
+        if fields[f"{CONFIG}{name}"] >= UNITS:
+            return False
+    rows, columns = courses(fields)
+    return rows.regular and columns.regular
+
+
+def streamed(fields: Fields, x: Array) -> Array:
+    """Return the outputs of a job as PDP's stream places them.
+
+    ``x``: int64 ``(surfaces, height, width, lanes)`` as PDP takes it; the result is ``(surfaces,
+    out height, out width, lanes)`` int64, averages after both reciprocals. Raises Hang if the
+    stream has too few lines, or so many that they fill the pipe before the input is in; Unsupported
+    for int16, split widths and windows that lie in the padding before the input. Surplus lines that
+    an earlier job left in PDP are not known here. Source: the RTL of nv_small (PDP_CORE_cal1d,
+    PDP_CORE_cal2d, WDMA).
+    """
+    fields.expect("stream pooling")
+    rows, columns = courses(fields)
+    _check(fields, x.shape, rows, columns)
+    surfaces, lanes = len(x), x.shape[-1]
+    strips = passed_along(columns, surfaces * rows.size)
+    lines = passed_down(rows, surfaces, len(strips.outputs) // columns.out)
+    given = [step for step in lines.steps if step.gives]
+    wanted = surfaces * rows.out
+    if len(given) < wanted:
+        cause = _cause(rows, columns)
+        raise Hang(f"PDP: the windows give {len(given)} lines, {wanted} are waited for: {cause}")
+    if _fills(strips, lines, wanted, lanes):
+        cause = _cause(rows, columns)
+        raise Hang(f"PDP: surplus lines fill the pipe before the input is in: {cause}")
+    y = _lines(fields, x.reshape(-1, lanes), columns, strips.outputs)
+    y = _outputs(fields, y, rows, columns, given[:wanted])
+    return y.reshape(surfaces, rows.out, columns.out, lanes)
+
+
+def passed_along(columns: Course, count: int) -> Strips:
+    """Return the horizontal stage after ``count`` rows, those of all surfaces."""
+    strips = Strips(Ring(columns, recounts=False))
+    for now in range(count * columns.size):
+        row, column = divmod(now, columns.size)
+        strips.take(now, columns.size - 1 - column, row < count - 1)
+    return strips
+
+
+def passed_down(rows: Course, surfaces: int, count: int) -> Lines:
+    """Return the vertical stage after ``count`` lines; those behind the last surface are counted as
+    another cube's."""
+    lines = Lines(Ring(rows, recounts=True))
+    for now in range(count):
+        surface, row = divmod(now, rows.size)
+        more = surface % surfaces < surfaces - 1
+        lines.take(now, rows.size - 1 - row, more)
+    return lines
+
+
+def courses(fields: Fields) -> tuple[Course, Course]:
+    """Return how the windows of a job move along the rows and along the columns; of a kernel's
+    field only the low 3 bits count."""
+    found = []
+    for name, (before, after) in SIDES.items():
+        course = Course(
+            name,
+            size=fields.size(f"PDP.D_DATA_CUBE_IN_{name}.CUBE_IN_{name}"),
+            out=fields.size(f"PDP.D_DATA_CUBE_OUT_{name}.CUBE_OUT_{name}"),
+            kernel=fields[f"{CONFIG}{name}"] % UNITS + 1,
+            stride=fields.size(f"{CONFIG}STRIDE_{name}"),
+            before=fields[f"{PADS}{before}"],
+            after=fields[f"{PADS}{after}"],
+        )
+        found.append(course)
+    rows, columns = found
+    return rows, columns
+
+
+def _check(fields: Fields, shape: tuple[int, ...], rows: Course, columns: Course) -> None:
+    """Raise Unsupported for windows without an element in front of the input, ValueError for an
+    input of another shape than the registers state."""
+    for course in (rows, columns):
+        if course.before >= course.kernel:
+            # Which units the next surface takes over is then left from the job before.
+            raise Unsupported(
+                f"{PADS}{SIDES[course.name][0]} is {course.before}, covered are 0 to "
+                f"{course.kernel - 1} as {CONFIG}{course.name} says"
+            )
+    lanes = fields.features["memory_atom"]
+    surfaces = fields["PDP.D_DATA_CUBE_OUT_CHANNEL.CUBE_OUT_CHANNEL"] // lanes + 1
+    allowed = surfaces, rows.size, columns.size, lanes
+    if shape != allowed:
+        raise ValueError(
+            f"input: got {shape}, allowed is {allowed} as PDP.D_DATA_CUBE_IN and CUBE_OUT_CHANNEL "
+            "say"
+        )
+
+
+def _cause(rows: Course, columns: Course) -> str:
+    """Return a field, got and allowed, for which a stream is not that of plain windows."""
+    course = rows
+    if not columns.regular:
+        course = columns
+    name = course.name
+    before, after = SIDES[name]
+    if course.windows < 1:
+        most = course.size + course.before + course.after - 1
+        return f"{CONFIG}{name} is {course.kernel - 1}, allowed are 0 to {most}"
+    if course.out != course.windows:
+        register = f"PDP.D_DATA_CUBE_OUT_{name}.CUBE_OUT_{name}"
+        return f"{register} is {course.out - 1}, allowed is {course.windows - 1}"
+    if course.after < course.rest:
+        most = course.out * course.stride - 1
+        return f"{PADS}{before} is {course.before}, allowed are 0 to {most}"
+    reached = min(course.after - course.rest, course.kernel - 1)
+    return f"{PADS}{after} is {course.after}, allowed is {reached}"
+
+
+def _fills(strips: Strips, lines: Lines, wanted: int, lanes: int) -> bool:
+    """Return whether surplus lines stop the stream before PDP takes the input's last byte.
+
+    Behind the ``wanted`` lines WDMA writes nothing, yet the job is done only when the last byte of
+    the input is taken, and that waits for what stands in the pipe before it.
+    """
+    line = strips.ring.course.out * lanes
+    giving = [number for number, step in enumerate(lines.steps) if step.gives]
+    ahead, place = divmod(WRITER_ROOM - 1, line)
+    if wanted + ahead >= len(giving):
+        return False
+    # The last byte that leaves the vertical stage, then the one that waits to enter it.
+    leaves = giving[wanted + ahead] * line + place
+    waiting, place = divmod(leaves + STAGE_ROOM, line)
+    flushes = [step.flush for step in lines.steps]
+    flushes.append(False)  # a line would follow
+    taken = flushes[:waiting].count(False)
+    if flushes[waiting]:
+        place = 0
+    output, lane = divmod(taken * line + place, lanes)
+    if output >= len(strips.outputs):
+        return False
+    reached = strips.outputs[output].beat * lanes + lane + INPUT_ROOM
+    return reached < strips.last * lanes + lanes - 1
+
+
+def _lines(fields: Fields, x: Array, columns: Course, outputs: list[Output]) -> Array:
+    """Return the lines ``(lines, columns, lanes)`` that the horizontal stage makes of elements
+    ``(elements, lanes)``."""
+    method = fields["PDP.D_OPERATION_MODE_CFG.POOLING_METHOD"]
+    windows = []
+    alike = []
+    whole = len(outputs) - len(outputs) % columns.out
+    for output in outputs[:whole]:
+        windows.append(output.window)
+        alike.append(output.alike)
+    y = _combined(x, windows, method)
+    y[alike] = y[alike, :1]
+    if method == AVERAGE:
+        missing = (columns.kernel - 1 - _taps(windows)) % UNITS
+        y = wrapped(y + _pads(fields)[missing, None], ROW_BITS)
+    return y.reshape(-1, columns.out, x.shape[-1])
+
+
+def _outputs(fields: Fields, x: Array, rows: Course, columns: Course, steps: list[Step]) -> Array:
+    """Return the outputs ``(steps, columns, lanes)`` of the vertical stage, of its lines ``x``."""
+    method = fields["PDP.D_OPERATION_MODE_CFG.POOLING_METHOD"]
+    windows = [step.window for step in steps]
+    older = [step.older for step in steps]
+    y = _combined(x, windows, method) | _combined(x, older, method)
+    if method != AVERAGE:
+        return y
+    missing = (rows.kernel - 1 - (_taps(windows) | _taps(older))) % UNITS
+    pads = wrapped(_pads(fields)[missing] * columns.kernel, SUM_BITS)
+    y += pads[:, None, None]
+    for name, bits in zip(("WIDTH", "HEIGHT"), KEPT_BITS, strict=True):
+        y = kept(y * fields[f"PDP.D_RECIP_KERNEL_{name}.RECIP_KERNEL_{name}"], bits)
+    return y
+
+
+def _combined(x: Array, windows: list[Window], method: int) -> Array:
+    """Return the maxima, minima or sums of the elements ``x[begin:stop]`` of each window, 0 if it
+    has none; sums wrap to the bits of a sum over rows."""
+    begins = np.array([window.begin for window in windows])
+    stops = np.array([window.stop for window in windows])
+    combine = COMBINED[method]
+    y = x[begins]
+    y[begins == stops] = 0
+    for tap in range(1, (stops - begins).max()):
+        some = begins + tap < stops
+        y[some] = combine(y[some], x[begins[some] + tap])
+    if method == AVERAGE:
+        y = wrapped(y, SUM_BITS)
+    return y
+
+
+def _taps(windows: list[Window]) -> Array:
+    """Return how many elements each window has, less 1, as a counter of three bits has it."""
+    sizes = np.array([window.stop - window.counted for window in windows])
+    return np.maximum(sizes - 1, 0) % UNITS
+
+
+def _pads(fields: Fields) -> Array:
+    """Return the sum that stands for each number of padded taps, ``(8,)``."""
+    pads = [0]
+    for n in range(1, UNITS):
+        pad = fields[f"PDP.D_POOLING_PADDING_VALUE_{n}_CFG.PAD_VALUE_{n}X"]
+        pads.append(wrapped(pad, PAD_BITS))
+    return np.array(pads)
