@@ -22,7 +22,7 @@ from npulab.captures.capture import CHANGED, PROVENANCES, Capture
 from npulab.captures.folders import capture_files, plain_name
 from npulab.captures.journal import OUTCOMES
 from npulab.captures.registry import target
-from npulab.captures.target import Hang
+from npulab.captures.target import Hang, Run as Run
 from npulab.support.files import read_bounded, write_folders
 from npulab.support.processes import End, NotRun, Program, Stopped, arguments, execute, undisturbed
 
@@ -36,17 +36,6 @@ LARGEST = 2**28  # most bytes of an output file; a larger file is not read
 SIMULATED = "npulab.Simulated(npulab.Simulated().run(good).output)"
 KEYS = {outcome[0]: outcome for outcome in OUTCOMES}
 SIMULATED_DEVICE = "npulab simulated device"  # the ``tool`` of captures whose output it wrote
-
-
-@dataclass(frozen=True)
-class Run:
-    """The result of one run: ``outcome`` is "done", "failed" or "hang". ``output`` has the bytes
-    that the run wrote; it is None if there are none, and ``reason`` then says why.
-    """
-
-    outcome: str
-    output: bytes | None = None
-    reason: str = ""
 
 
 @runtime_checkable

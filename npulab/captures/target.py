@@ -58,6 +58,17 @@ class Hang(Exception):
     """Raised by a simulated device that would never finish a capture; the text says why."""
 
 
+@dataclass(frozen=True)
+class Run:
+    """The result of one run: ``outcome`` is "done", "failed" or "hang". ``output`` has the bytes
+    that the run wrote; it is None if there are none, and ``reason`` then says why.
+    """
+
+    outcome: str
+    output: bytes | None = None
+    reason: str = ""
+
+
 class Lifted(NamedTuple):
     """A layer or a network, with its input and its captured output, both ``(H, W, C)``; a tensor
     that was not recorded is None.
@@ -260,7 +271,12 @@ class Target:
     - ``split`` gives a capture for each layer of a capture with several layers;
     - ``extent`` gives the bytes of the buffer ``output`` that the words of a lifted capture write,
       with the fill between and after elements (left out: found by lifting other bytes);
-    - ``covers`` gives the tasks that ``lift`` makes its layer of (left out: all).
+    - ``covers`` gives the tasks that ``lift`` makes its layer of (left out: all);
+    - ``stays_up`` gives, for a chip, a function like ``simulate`` of one device that stays up: each
+      capture meets what the captures before it left (left out: each runs after a reset).
+
+    ``simulate`` of a list of captures runs them one after another on one device and gives a ``Run``
+    for each: a hang is an outcome there, and not raised.
 
     ``rules`` are rounding rules of its own, named ``<target>:...``: they are known wherever a rule
     is named. ``variants`` are those of ``VARIANTS`` that ``lower`` heeds: a layer with another
@@ -279,9 +295,7 @@ class Target:
     lower: Callable[..., Capture] = field(
         default_factory=lambda: _not_yet("lower layers to captures")
     )
-    simulate: Callable[[Capture], bytes] = field(
-        default_factory=lambda: _not_yet("simulate captures")
-    )
+    simulate: Callable[..., Any] = field(default_factory=lambda: _not_yet("simulate captures"))
     recode: Callable[[Capture], bytes] = field(
         default_factory=lambda: _not_yet("decode coefficients")
     )
@@ -308,6 +322,7 @@ class Target:
     sources: Mapping[str, str] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
     variants: tuple[str, ...] = ()
+    stays_up: Callable[[str], Callable[[Capture], bytes]] | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -317,6 +332,8 @@ class Target:
         for step in STEPS:
             if getattr(self, step) is not None:
                 object.__setattr__(self, step, guarded(getattr(self, step), self.name, step))
+        several = _several(self.simulate, self.stays_up)
+        object.__setattr__(self, "simulate", several)
         for step, kind in MEMBERS.items():
             object.__setattr__(self, step, _only(getattr(self, step), kind, self.name, step))
         lower = _plain_only(guarded(self.lower, self.name, "lower"), self.name, self.variants)
@@ -421,6 +438,40 @@ def _subject(value: Any) -> str:
     if hasattr(value, "jobs"):
         return f"capture {value.name}"
     return f"{value!s:.80}"
+
+
+def _several(
+    simulate: Callable[[Capture], bytes],
+    stays_up: Callable[[str], Callable[[Capture], bytes]] | None,
+) -> Callable[..., Any]:
+    """A function that simulates one capture, or a list of captures on one device.
+
+    Raises ValueError for captures of several chips.
+    """
+
+    @wraps(simulate)
+    def run(captures: Any) -> bytes | tuple[Run, ...]:
+        if not isinstance(captures, list | tuple):
+            return simulate(captures)
+        chips = sorted({capture.chip for capture in captures})
+        if len(chips) > 1:
+            raise ValueError(f"simulate: got captures of {chips}, allowed is one chip")
+        step = simulate
+        if stays_up and chips:
+            step = stays_up(chips[0])
+        runs = []
+        for capture in captures:
+            runs.append(_outcome(step, capture))
+        return tuple(runs)
+
+    return run
+
+
+def _outcome(step: Callable[[Capture], bytes], capture: Capture) -> Run:
+    try:
+        return Run("done", step(capture))
+    except Hang as hang:
+        return Run("hang", reason=str(hang))
 
 
 def _only(

@@ -26,9 +26,9 @@ from npulab.analysis.scan.records import KINDS, Probe, Scan
 from npulab.analysis.scan.results import result
 from npulab.analysis.scan.weights import Weights
 from npulab.captures.capture import Capture
-from npulab.captures.devices import Run
 from npulab.captures.journal import Journal
 from npulab.captures.registry import target
+from npulab.captures.target import Run
 from npulab.quant.layers import Conv2D
 from npulab.registers.commands import contradiction
 from npulab.support.refuse import need, refuse_if, shortly
