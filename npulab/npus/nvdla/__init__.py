@@ -19,6 +19,7 @@ TARGET = FACTS.target(
     rule_of,
     simulate.replay,
     rule=RULE.name,
+    stays_up=simulate.stays_up,
     importers=(
         Importer(
             "traces (.cfg or .txn with .dat images), a folder of them",

@@ -253,6 +253,20 @@ def window_of(values: Raw, itemsize: int = 1, rules: Rules = RULES) -> Window:
     )
 
 
+def image_sums(fields: Fields, memory: Memory, weights: Array, rules: Rules = RULES) -> Array:
+    """Return the accumulators ``(outputs, kernels) int32`` of an image's job on int8 weights ``(K,
+    R, 1, S * channels)``, counted by rows.
+
+    Raises as ``run``.
+    """
+    x = read_image(fields, memory, 1, rules)
+    window = window_of(fields.values, 1, rules)
+    by_pixel = _by_pixels(weights, x.shape[2])
+    truncate = fields["CACC.D_CLIP_CFG.CLIP_TRUNCATE"]
+    sums = convolve(x, by_pixel, window, truncate, rules=rules)
+    return sums.reshape(-1, len(weights))
+
+
 def _by_pixels(weights: Array, channels: int) -> Array:
     """Return an image's weights ``(K, R, 1, S * channels)`` as ``(K, R, S, channels)``; if they end
     within a pixel, the rest of it counts as 0."""

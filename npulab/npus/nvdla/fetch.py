@@ -32,6 +32,7 @@ MOST_BYTES = 2**25
 DATA, DATA_UV = (f"CDMA.D_DAIN_ADDR_LOW_{plane}.DATAIN_ADDR_LOW_{plane}" for plane in (0, 1))
 FEATURES, DATA_MEMORY = "CDMA.D_DATAIN_SIZE_{1}.DATAIN_{0}", "CDMA.D_DAIN_RAM_TYPE.DATAIN_RAM_TYPE"
 WEIGHT = "CDMA.D_WEIGHT_ADDR_LOW.WEIGHT_ADDR_LOW"
+WEIGHT_MEMORY = "CDMA.D_WEIGHT_RAM_TYPE.WEIGHT_RAM_TYPE"
 PITCHES = "CDMA.D_LINE_STRIDE.LINE_STRIDE", "CDMA.D_SURF_STRIDE.SURF_STRIDE"
 KERNELS, DEPTH = (f"CSC.D_WEIGHT_SIZE_EXT_1.WEIGHT_{name}" for name in ("KERNEL", "CHANNEL_EXT"))
 MEANS = (
@@ -217,6 +218,11 @@ def read_features(fields: Fields, memory: Memory, itemsize: int, rules: Rules) -
     cube = cube_of(fields)
     _refuse_large("CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL", "features", cube.filled)
     x = cube.tensor(cube.read(memory))[:, :, : cube.channels]
+    return converted_features(fields, x, itemsize, rules)
+
+
+def converted_features(fields: Fields, x: Array, itemsize: int, rules: Rules) -> Array:
+    """Return features of ``itemsize`` bytes, in any shape, converted if the job asks for it."""
     offsets = [wrapped(fields["CDMA.D_CVT_OFFSET.CVT_OFFSET"], 16)]
     return _converted(fields, x, offsets, itemsize, rules)
 
@@ -260,7 +266,7 @@ def read_image(fields: Fields, memory: Memory, itemsize: int, rules: Rules) -> A
 
 def weights_at(fields: Fields) -> tuple[str, int]:
     """Return (memory, address) of the weights."""
-    return MEMORIES[fields["CDMA.D_WEIGHT_RAM_TYPE.WEIGHT_RAM_TYPE"]], fields.address(WEIGHT)
+    return fields.memory_of(WEIGHT_MEMORY), fields.address(WEIGHT)
 
 
 def read_weights(fields: Fields, memory: Memory, stored: Weights, rules: Rules) -> Array:

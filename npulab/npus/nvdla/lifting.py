@@ -13,6 +13,7 @@ from npulab.captures.target import Hang, Item, Lifted, Unsupported
 from npulab.layout import Layout
 from npulab.npus.kit import Capture, behind, buffer_of, refuse_if, wrapped
 from npulab.npus.nvdla import waiting
+from npulab.npus.nvdla.device import Units
 from npulab.npus.nvdla.facts import CHIPS, CONVOLUTION, Pair, Shape
 from npulab.npus.nvdla.fetch import FEATURES, cube_of, stored_weights, weights_at
 from npulab.npus.nvdla.layouts import Cube
@@ -20,6 +21,7 @@ from npulab.npus.nvdla.lowering import POOLS, averages
 from npulab.npus.nvdla.memory import Memory, Outside
 from npulab.npus.nvdla.points import RULE, Scaling, scaling_of
 from npulab.npus.nvdla.registers import units_of
+from npulab.npus.nvdla.units import pool_stream
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.sdp import Stage
 from npulab.quant.layers import Add, Conv2D, Pool2D, QuantParams, padding_name
@@ -68,6 +70,8 @@ def lift(capture: Capture) -> Lifted:
         lifted = _addition
     try:
         waiting.for_units(v, units)
+        if Units.known(v.features):
+            Units(v.features).wait(v, units, memory)
         return lifted(capture, v, memory)
     except (Unsupported, Cut):
         raise
@@ -264,6 +268,12 @@ def _convolution(capture: Capture, v: Fields, memory: Memory) -> Lifted:
         output_q=QuantParams(1.0, scaling.zero_point),
     )
     layer = _by_name(layer)
+    atomics = v["CSC.D_ATOMICS.ATOMICS"] + 1
+    if Units.known(v.features) and atomics != shape[0] * shape[1]:
+        raise Unsupported(
+            f"CSC.D_ATOMICS.ATOMICS says {atomics} outputs of a kernel, the layer has "
+            f"{shape[0] * shape[1]}"
+        )
     if layer.output_shape != shape:
         raise Unsupported(f"SDP.D_DATA_CUBE is {shape}, the convolution gives {layer.output_shape}")
     x = _tensor(capture, memory, cube_of(v))
@@ -332,6 +342,11 @@ def _pooling(capture: Capture, v: Fields, memory: Memory) -> Lifted:
     v.agree("pooling")
     v.agree("pooling from memory")
     v.expect("lift pooling")
+    if not pool_stream.plain(v):
+        raise Unsupported(
+            "PDP.D_POOLING_PADDING_CFG states padding that no window reaches, which PDP counts; a "
+            "layer does not"
+        )
     kind = POOLS[v["PDP.D_OPERATION_MODE_CFG.POOLING_METHOD"]]
     shape = v.shape("PDP.D_DATA_CUBE_IN_{0}.CUBE_IN_{0}")
     out = v.shape("PDP.D_DATA_CUBE_OUT_{0}.CUBE_OUT_{0}")

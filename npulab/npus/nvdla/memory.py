@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy import ndarray as Array
+from numpy.lib.stride_tricks import sliding_window_view
 
 from npulab.npus.kit import Capture, Range, Unsupported, refuse_if
 from npulab.npus.nvdla.facts import ANY_MEMORY, Pair
@@ -121,6 +122,33 @@ class Memory:
         out = self.view(memory, address, size)
         out.flags.writeable = False
         return out
+
+    def atoms(self, memory: str, addresses: Array, size: int) -> Array:
+        """Return ``size`` bytes from each address, ``(n, size) uint8``; 0 where nothing was put."""
+        out = np.zeros((len(addresses), size), np.uint8)
+        for start, data in self._ranges(memory):
+            inside = (addresses >= start) & (addresses + size <= start + len(data))
+            if inside.all():
+                return sliding_window_view(data, size)[addresses - start]
+            places = addresses[inside] - start
+            if len(places):
+                out[inside] = sliding_window_view(data, size)[places]
+        return out
+
+    def put_atoms(self, memory: str, addresses: Array, atoms: Array) -> None:
+        """Put ``atoms (n, size) uint8`` at their addresses, in order, where memory was set aside;
+        the others are lost."""
+        size = atoms.shape[1]
+        for start, data in self._ranges(memory):
+            inside = (addresses >= start) & (addresses + size <= start + len(data))
+            if inside.any():
+                view = sliding_window_view(data, size, writeable=True)
+                view[addresses[inside] - start] = atoms[inside]
+
+    def _ranges(self, memory: str) -> Iterator[tuple[int, Array]]:
+        for name, start, data in self.ranges:
+            if _same_memory(name, memory):
+                yield start, data
 
     def write(self, memory: str, address: int, data: Any) -> None:
         """Put bytes (or uint8 in any shape) into memory, in order; raises as ``view``."""

@@ -1,18 +1,24 @@
-"""The simulated device: refuses jobs that would hang, and runs the units of others on registers and
-memory. ``replay`` runs a recorded trace again: its operations in order, then its checks of memory.
+"""The simulated device: runs the units on registers and memory, and says which job hangs.
+``replay`` runs a recorded trace again: its operations in order, then its checks of memory.
 
-The device shares registers and memory with lift and lower, and no arithmetic with the emulation, so
-that it is independent evidence if both agree.
+Of nv_small the units are those of its RTL (``device.py``), with the state that a job leaves for the
+next; of other chips, jobs whose registers disagree are said to hang (``waiting.py``). The device
+shares registers and memory with lift and lower, and no arithmetic with the emulation, so that it is
+independent evidence if both agree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+
+import numpy as np
+from numpy import ndarray as Array
 
 from npulab.captures.target import Features
-from npulab.npus.kit import Capture, Hang, Job, Range, Raw, Unsupported
+from npulab.npus.kit import Capture, Hang, Job, Range, Raw, Unsupported, hang_if
 from npulab.npus.nvdla import convolution, waiting
-from npulab.npus.nvdla.facts import CHIPS, CONVOLUTION, FACTS, MOST_MEMORY, Lut, maps
+from npulab.npus.nvdla.device import Units
+from npulab.npus.nvdla.facts import ANY_MEMORY, CHIPS, CONVOLUTION, FACTS, MOST_MEMORY, Lut, maps
 from npulab.npus.nvdla.layouts import Cube
 from npulab.npus.nvdla.memory import Memory, Outside, checked
 from npulab.npus.nvdla.recorded import register_checks
@@ -21,6 +27,7 @@ from npulab.npus.nvdla.rules import MUTATIONS, RULES, Rules
 from npulab.npus.nvdla.units import cdp, pdp, sdp
 from npulab.npus.nvdla.units.fields import Fields
 
+OUTPUT = "output"
 MOST_RESULT = 2**26  # most bytes of a result for which a capture sets no memory aside
 NORMALISES = {"CDP", "CDP_RDMA"}
 RUN = (*CONVOLUTION, "SDP_RDMA", "SDP", "PDP_RDMA", "PDP", "CDP_RDMA", "CDP")
@@ -28,50 +35,138 @@ Tables = Mapping[str, Lut]
 
 
 def simulate(capture: Capture) -> bytes:
-    """Return the bytes that the capture's last job writes, from its base address to the end of its
-    last atom.
+    """Return the bytes that the capture's last job leaves in memory: in the recorded output, else
+    from its base address to the end of its last atom.
 
-    Gaps between rows and surfaces hold what memory had. Raises Hang, with the reason, if the
-    hardware would hang: units wait for one another, sizes disagree, an address is off its
-    alignment, nobody wrote memory that is read; Unsupported for fp16, Winograd, compressed weights,
-    batches, RUBIK and BDMA.
+    Gaps between rows and surfaces hold what memory had, and memory that nobody set aside reads as
+    0. Raises Hang, with the reason, if the hardware would hang: a unit waits for lines, kernels or
+    atoms that never come, for a unit that nobody started, or for a memory that the chip lacks;
+    Unsupported for a buffer that was not recorded, RUBIK and BDMA, and on chips other than nv_small
+    for fp16, Winograd, compressed weights and batches.
     """
-    memory, place = executed(capture)
-    if not memory.holds(place.memory, place.base, place.size):
-        raise Hang(f"no job writes {place.memory} {place.base:#x} to {place.base + place.size:#x}")
-    return memory.read(place.memory, place.base, place.size).tobytes()
+    return Staying(FACTS.features(capture.chip)).output(capture)
 
 
 def executed(capture: Capture) -> tuple[Memory, Cube]:
-    """Return the memory after the capture's jobs ran in order, and the cube that the last job
-    writes.
+    """Return the memory after a capture's jobs ran in order on a device after a reset, and the cube
+    that the last job writes; raises as ``simulate``."""
+    return Staying(FACTS.features(capture.chip)).executed(capture)
 
-    Raises as ``simulate``.
+
+def stays_up(chip: str) -> Callable[[Capture], bytes]:
+    """Return a function like ``simulate`` of one device of a chip that stays up; LookupError for an
+    unknown chip."""
+    return Staying(FACTS.features(chip)).output
+
+
+class Staying:
+    """A device of a chip that stays up: it runs captures one after another, and each meets what the
+    captures before it left.
+
+    No state is known of chips whose convolution buffer holds more than an atom in an entry: their
+    units are as after a reset in each job.
     """
-    # Elements of two bytes are computed in the same way on every chip.
-    features = {**FACTS.features(capture.chip), "int16": 1}
-    if not capture.jobs:
-        raise Unsupported(
-            f"capture {capture.name}: got no jobs, the simulated device runs one or more"
-        )
-    registers = capture.maps or maps(capture.chip)
-    memory = Memory.of(capture, MOST_MEMORY)
-    for task, job in enumerate(capture.jobs):
-        if task:
-            memory.load(capture, task)
-        if job.block not in registers:
+
+    def __init__(self, features: Features) -> None:
+        # Elements of two bytes are computed in the same way on every chip.
+        self.features = {**features, "int16": 1}
+        self.units = Units(features) if Units.known(features) else None
+        self.hung = ""
+
+    def output(self, capture: Capture) -> bytes:
+        """Run a capture and return what ``simulate`` returns; raises what it raises, and Hang for
+        every capture after one that hung."""
+        hang_if(self.hung, self.hung)
+        try:
+            memory, place = self.executed(capture)
+            return _output(capture, memory, place)
+        except Hang as hang:
+            self.hung = f"the device hangs since capture {capture.name}: {hang}"
+            raise
+
+    def executed(self, capture: Capture) -> tuple[Memory, Cube]:
+        """Return the memory after the capture's jobs ran in order, and the cube that the last job
+        writes; raises as ``simulate``."""
+        if not capture.jobs:
             raise Unsupported(
-                f"block: got {job.block!r}, the simulated device runs {', '.join(registers)}"
+                f"capture {capture.name}: got no jobs, the simulated device runs one or more"
             )
-        done = capture.jobs[: task + 1]
-        tables = {unit: tables_after(done, unit) for unit in ("SDP", "CDP")}
-        v = Fields.of(job, features, registers[job.block])
-        memory, place = _run(v, memory, tables, "memory" not in capture.parameters)
-    return memory, place
+        registers = capture.maps or maps(capture.chip)
+        memory = Memory.of(capture, MOST_MEMORY)
+        anywhere = "memory" not in capture.parameters
+        if anywhere:
+            _refuse_unrecorded(capture)
+        for task, job in enumerate(capture.jobs):
+            if task:
+                memory.load(capture, task)
+            if job.block not in registers:
+                raise Unsupported(
+                    f"block: got {job.block!r}, the simulated device runs {', '.join(registers)}"
+                )
+            done = capture.jobs[: task + 1]
+            tables = {unit: tables_after(done, unit) for unit in ("SDP", "CDP")}
+            v = Fields.of(job, self.features, registers[job.block])
+            on = _started(v)
+            if self.units is None or on & NORMALISES:
+                memory, place = _run(v, on, memory, tables, anywhere)
+            else:
+                place, y = self.units.run(v, on, memory, tables["SDP"])
+                memory = _set_aside(memory, capture, place, anywhere)
+                _write(memory, place, y)
+        return memory, place
 
 
-def _run(v: Fields, memory: Memory, tables: Tables, anywhere: bool) -> tuple[Memory, Cube]:
-    """Return memory after a job and where it writes; ``anywhere`` if no memory is set aside."""
+def _output(capture: Capture, memory: Memory, place: Cube) -> bytes:
+    """Return the output of a capture from memory: at its address and of the buffer's size if the
+    capture has them, else the cube that the last job writes."""
+    name, start, size = place.memory, place.base, place.size
+    if "memory" not in capture.parameters and OUTPUT in capture.addresses:
+        name, start = ANY_MEMORY, capture.addresses[OUTPUT]
+        size = len(capture.buffers.get(OUTPUT, b"")) or size
+    if not memory.holds(name, start, size):
+        raise Hang(f"no job writes {name} {start:#x} to {start + size:#x}")
+    return memory.read(name, start, size).tobytes()
+
+
+def _refuse_unrecorded(capture: Capture) -> None:
+    """Raise Unsupported for a buffer that has an address and was not recorded: its memory would be
+    read as 0."""
+    for name, address in capture.addresses.items():
+        if name not in capture.buffers and name != OUTPUT:
+            raise Unsupported(
+                f"capture {capture.name}: buffer {name!r} at {address:#x} was not recorded, the "
+                "simulated device needs its bytes"
+            )
+
+
+def _set_aside(memory: Memory, capture: Capture, place: Cube, anywhere: bool) -> Memory:
+    """Return memory with room for a job's result and for the capture's output, if the capture does
+    not say what it sets aside; what lies elsewhere is lost when it is written."""
+    if not anywhere:
+        return memory
+    rooms = [(place.base, min(place.size, MOST_RESULT))]
+    if OUTPUT in capture.addresses:
+        rooms.insert(0, (capture.addresses[OUTPUT], len(capture.buffers.get(OUTPUT, b""))))
+    for start, size in rooms:
+        apart = all(
+            start + size <= first or first + len(data) <= start for _, first, data in memory.ranges
+        )
+        if size and apart:
+            memory = memory.with_range(start, size)
+    return memory
+
+
+def _write(memory: Memory, place: Cube, y: Array) -> None:
+    """Write atoms ``(surfaces, height, width, lanes)`` to a cube in memory, in this order."""
+    surface, row, column = np.ogrid[: y.shape[0], : y.shape[1], : y.shape[2]]
+    addresses = place.base + surface * place.plane_pitch + row * place.row_pitch
+    addresses = addresses + column * place.atom
+    atoms = np.ascontiguousarray(y.astype(np.int8)).view(np.uint8).reshape(-1, place.atom)
+    memory.put_atoms(place.memory, addresses.reshape(-1), atoms)
+
+
+def _started(v: Fields) -> set[str]:
+    """Return the units that a job starts; Unsupported for a unit that is not covered."""
     on = set()
     for name, value in v.values.items():
         if value and name.endswith(".D_OP_ENABLE.OP_EN"):
@@ -81,6 +176,14 @@ def _run(v: Fields, memory: Memory, tables: Tables, anywhere: bool) -> tuple[Mem
             f"the job starts {', '.join(sorted(on - {*RUN}))}, the simulated device runs "
             f"{', '.join(RUN)}"
         )
+    return on
+
+
+def _run(
+    v: Fields, on: set[str], memory: Memory, tables: Tables, anywhere: bool
+) -> tuple[Memory, Cube]:
+    """Return memory after a job of the units ``on`` and where it writes; ``anywhere`` if no memory
+    is set aside."""
     flies = waiting.for_units(v, on)
     if on & NORMALISES:
         place = waiting.normalised_to(v)

@@ -78,9 +78,9 @@ def for_convolution(v: Fields, memory: Memory) -> Shape:
     rows, columns = v.pair("CSC.D_DATAOUT_SIZE_0.DATAOUT_{}")
     # Registers can state a product of sizes that no simulation ends with, so that the sizes are
     # bounded before memory is looked at.
-    _few(stored.kernels * rows * columns, "the accumulators")
-    _few(prod(stored.shape[1:]), "the weights of a kernel", MOST_TAPS)
-    _few(prod(stored.shape) * rows * columns, "the products", MOST_PRODUCTS)
+    few(stored.kernels * rows * columns, "the accumulators")
+    few(prod(stored.shape[1:]), "the weights of a kernel", MOST_TAPS)
+    few(prod(stored.shape) * rows * columns, "the products", MOST_PRODUCTS)
     fetch.weights_of(v, size, image)
     _hold(
         memory, *fetch.weights_at(v), stored.used, "CDMA (weights) reads", "where nothing was put"
@@ -95,7 +95,6 @@ def for_convolution(v: Fields, memory: Memory) -> Shape:
         pixels = replace(fetch.cube_of(v), atom=4, plane_pitch=0, itemsize=1)
         _read(memory, pixels, "CDMA (pixels)")
     else:
-        v.expect("simulate features")
         _aligned(v, DATA, *PITCHES)
         v.agree("features")
         _read(memory, fetch.cube_of(v), "CDMA (data)")
@@ -112,7 +111,7 @@ def for_points(v: Fields, memory: Memory, output: Cube, sums: Shape | None) -> N
     """Check SDP after accumulators (height, width, channels), or from memory if there are none."""
     v.expect("run points")
     shape = output.height, output.width, output.channels
-    _few(prod(shape), "the elements of SDP's output")
+    few(prod(shape), "the elements of SDP's output")
     if sums is None:
         _element(v, "SDP.D_DATA_FORMAT.PROC_PRECISION", "SDP_RDMA.D_FEATURE_MODE_CFG.IN_PRECISION")
         v.expect("read points")
@@ -161,7 +160,7 @@ def for_pooling(v: Fields, memory: Memory, output: Cube, handed: Cube | None) ->
     """Check a job of PDP that reads memory, or that takes SDP's cube ``handed``."""
     v.expect("run pooling")
     v.agree("pooling")
-    _few(
+    few(
         output.height * output.width * output.channels, "the elements of PDP's output", MOST_WINDOWS
     )
     height, width, channels = shape = v.shape("PDP.D_DATA_CUBE_IN_{0}.CUBE_IN_{0}")
@@ -191,7 +190,7 @@ def for_normalisation(v: Fields, memory: Memory, output: Cube) -> None:
     """Check CDP from memory to memory."""
     v.expect("simulate normalisation")
     shape = output.height, output.width, output.channels
-    _few(prod(shape), "the elements of CDP's output")
+    few(prod(shape), "the elements of CDP's output")
     _read(memory, _side(v, "CDP_RDMA", "SRC", shape, output.itemsize), "CDP_RDMA (SRC)")
     writes(memory, output, "CDP (DST)")
 
@@ -206,7 +205,7 @@ def _read(memory: Memory, cube: Cube, what: str) -> None:
 
 
 def _there(memory: Memory, cube: Cube, what: str, otherwise: str) -> None:
-    _few(cube.height * cube.width, f"the elements of a channel of {what.rpartition(' ')[0]}")
+    few(cube.height * cube.width, f"the elements of a channel of {what.rpartition(' ')[0]}")
     size = (cube.height - 1) * cube.row_pitch + cube.width * cube.atom
     for surface in range(cube.surfaces):
         _hold(memory, cube.memory, cube.base + surface * cube.plane_pitch, size, what, otherwise)
@@ -226,7 +225,7 @@ def _element(v: Fields, first: str, *others: str) -> int:
     return size
 
 
-def _few(count: int, what: str, most: int = MOST) -> None:
+def few(count: int, what: str, most: int = MOST) -> None:
     if count > most:
         raise Unsupported(f"{what} are {count}, the simulated device covers {most}")
 

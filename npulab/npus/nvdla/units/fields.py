@@ -63,6 +63,15 @@ class Fields:
             raise Unsupported(f"{name} is {self[name]}, covered are 0 (INT8) and 1 (INT16)")
         return PRECISIONS[self[name]]
 
+    def memory_of(self, ram_type: str) -> str:
+        """Return the memory that a RAM_TYPE field names."""
+        return MEMORIES[self[ram_type]]
+
+    def has_memory(self, ram_type: str) -> bool:
+        """True if the chip has the memory that a RAM_TYPE field names; else no request for it is
+        made."""
+        return bool(self[ram_type] or self.features.get("second_memory", 1))
+
     def expect(self, use: str) -> None:
         """Raise Unsupported if a field has none of the values of ``expected.csv`` for that use."""
         expect(self, EXPECTED[use], "{name} is {got}, covered is {allowed}", Unsupported)

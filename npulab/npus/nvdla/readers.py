@@ -1,0 +1,140 @@
+"""What SDP_RDMA gives to SDP: the elements of a cube, and the operands of each stage, as streams.
+
+The reader counts by its own registers, so that its streams may be longer or shorter than what SDP
+takes. Source: the RTL of nv_small and nv_large (SDP_rdma, SDP_RDMA_ig, SDP_RDMA_EG_ro).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy import ndarray as Array
+
+from npulab.npus.nvdla.facts import ALU, BOTH, LETTERS, MUL
+from npulab.npus.nvdla.memory import Memory
+from npulab.npus.nvdla.streams import Part
+from npulab.npus.nvdla.units.fields import Fields
+
+HELD = {MUL: ("MUL",), ALU: ("ALU",), BOTH: ("ALU", "MUL")}  # the parts of operands, by DATA_USE
+CUBE = "MRDMA"
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many items a stream has: surfaces of ``height`` rows of ``width`` atoms; an item has
+    ``lanes`` elements, of at most ``atom``."""
+
+    surfaces: int
+    height: int
+    width: int
+    lanes: int
+    atom: int
+
+    @classmethod
+    def of(cls, v: Fields, unit: str, precision: str) -> Counts:
+        """Return the counts of SDP or SDP_RDMA: an atom holds half as many channels if the field
+        ``precision`` does not say int8."""
+        atom = lanes = v.features["memory_atom"]
+        if v[precision]:
+            lanes //= 2
+        height, width, channels = v.shape(f"{unit}.D_DATA_CUBE_{{0}}.{{0}}")
+        return cls((channels - 1) // lanes + 1, height, width, lanes, atom)
+
+    @property
+    def items(self) -> int:
+        return self.surfaces * self.height * self.width
+
+    def places(self, start: int, stop: int) -> tuple[Array, Array, Array]:
+        """Return (surface, row, column) of some items."""
+        row, column = np.divmod(np.arange(start, stop), self.width)
+        return *np.divmod(row, self.height), column
+
+
+@dataclass
+class Reader:
+    """A job of SDP_RDMA: its streams, by ``MRDMA`` or by stage and part ("BS ALU")."""
+
+    streams: dict[str, Part]
+    counts: Counts
+
+    @property
+    def drained(self) -> bool:
+        """True if all that it gives was taken, so that the reader's next job starts."""
+        return not any(part.left for part in self.streams.values())
+
+
+def reader_of(v: Fields, memory: Memory) -> Reader:
+    """Return what a job of SDP_RDMA gives."""
+    counts = Counts.of(v, "SDP_RDMA", "SDP_RDMA.D_FEATURE_MODE_CFG.PROC_PRECISION")
+    streams = {}
+    if not v["SDP_RDMA.D_FEATURE_MODE_CFG.FLYING_MODE"]:
+        comes = v.has_memory("SDP_RDMA.D_SRC_DMA_CFG.SRC_RAM_TYPE")
+        streams[CUBE] = Part(counts.items, _cube(v, memory, counts), comes=comes)
+    for name, letter in LETTERS.items():
+        config = f"SDP_RDMA.D_{letter}RDMA_CFG.{letter}RDMA_"
+        if v[f"{config}DISABLE"] or (name == "EW" and not v.features["ew"]):
+            continue
+        held = HELD.get(v[f"{config}DATA_USE"], ())
+        comes = v.has_memory(f"{config}RAM_TYPE")
+        for number, part in enumerate(held):
+            values = _operand(v, memory, counts, name, number, len(held))
+            streams[f"{name} {part}"] = Part(counts.items, values, comes=comes)
+    return Reader(streams, counts)
+
+
+def _cube(v: Fields, memory: Memory, counts: Counts) -> Callable[[int, int], Array]:
+    base, line, plane = (
+        v[name] // counts.atom * counts.atom for name in v.places("SDP_RDMA", "SRC")
+    )
+    name = v.memory_of("SDP_RDMA.D_SRC_DMA_CFG.SRC_RAM_TYPE")
+
+    def values(start: int, stop: int) -> Array:
+        surface, row, column = counts.places(start, stop)
+        addresses = base + surface * plane + row * line + column * counts.atom
+        return _elements(memory.atoms(name, addresses, counts.atom), counts, 1)
+
+    return values
+
+
+def _operand(
+    v: Fields, memory: Memory, counts: Counts, stage: str, number: int, parts: int
+) -> Callable[[int, int], Array]:
+    """Return the function of (start, stop) to operands ``(n, atom)`` int64: the part ``number`` of
+    ``parts`` that lie next to each other."""
+    letter = LETTERS[stage]
+    config = f"SDP_RDMA.D_{letter}RDMA_CFG.{letter}RDMA_"
+    size = v.size(f"{config}DATA_SIZE")
+    if counts.lanes < counts.atom:
+        size = 2
+    place = f"SDP_RDMA.D_{stage}_{{0}}.{stage}_{{0}}"
+    base, line, plane = (
+        v[place.format(part)] // counts.atom * counts.atom
+        for part in ("BASE_ADDR_LOW", "LINE_STRIDE", "SURFACE_STRIDE")
+    )
+    length = counts.lanes * size * parts
+    name = v.memory_of(f"{config}RAM_TYPE")
+    per_element = bool(v[f"{config}DATA_MODE"])
+
+    def values(start: int, stop: int) -> Array:
+        surface, row, column = counts.places(start, stop)
+        if per_element:
+            addresses = base + surface * plane + row * line + column * length
+            return _elements(memory.atoms(name, addresses, length), counts, size, number, parts)
+        first = int(surface[0])
+        addresses = base + length * np.arange(first, int(surface[-1]) + 1)
+        each = _elements(memory.atoms(name, addresses, length), counts, size, number, parts)
+        return each[surface - first]
+
+    return values
+
+
+def _elements(stored: Array, counts: Counts, size: int, number: int = 0, parts: int = 1) -> Array:
+    """Return the elements of stored items ``(n, atom)`` int64; lanes that an item lacks are 0."""
+    found = np.ascontiguousarray(stored).view(f"<i{size}")[:, number::parts]
+    if found.shape[1] == counts.atom:
+        return found.astype(np.int64)
+    out = np.zeros((len(found), counts.atom), np.int64)
+    out[:, : found.shape[1]] = found
+    return out
