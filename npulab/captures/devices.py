@@ -20,11 +20,12 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from npulab.captures.capture import CHANGED, PROVENANCES, Capture
 from npulab.captures.folders import capture_files, plain_name
-from npulab.captures.journal import OUTCOMES
+from npulab.captures.journal import ANSWERS, OUTCOMES, POISONS
 from npulab.captures.registry import target
 from npulab.captures.target import Hang, Run as Run
 from npulab.support.files import read_bounded, write_folders
 from npulab.support.processes import End, NotRun, Program, Stopped, arguments, execute, undisturbed
+from npulab.support.refuse import refuse_if
 
 HERE = "{capture}"  # the folder's path replaces this text in arguments
 # exit statuses that say that nothing was run: those of a shell and of ssh for a program that could
@@ -34,7 +35,7 @@ LARGEST = 2**28  # most bytes of an output file; a larger file is not read
 # code of an oracle that passes a run if it writes what the good capture writes on the simulated
 # device
 SIMULATED = "npulab.Simulated(npulab.Simulated().run(good).output)"
-KEYS = {outcome[0]: outcome for outcome in OUTCOMES}
+KEYS = {answer[0]: answer for answer in ANSWERS}
 SIMULATED_DEVICE = "npulab simulated device"  # the ``tool`` of captures whose output it wrote
 
 
@@ -94,6 +95,66 @@ class Simulated:
         if run.output == expected:
             return "pass"
         return "fail"
+
+    def __call__(self, capture: Capture) -> str:
+        return self.judge(capture, self.run(capture))
+
+
+@dataclass(frozen=True)
+class Probed:
+    """A device that runs a known-good capture, ``probe``, after every trial, and so says which
+    trial spoiled it.
+
+    A trial that passes "poisons" if the probe then hangs, or gives other bytes than its own buffer
+    ``output``. With ``before_failures`` a trial that fails poisons too, if the probe does not give
+    its bytes. After a trial that hung no probe runs: the device resets itself, as it does after a
+    probe that hung. Raises ValueError for a probe without an output.
+    """
+
+    device: Device
+    probe: Capture
+    before_failures: bool = False
+
+    def __post_init__(self) -> None:
+        refuse_if(
+            "output" not in self.probe.buffers,
+            "probe",
+            self.probe.name,
+            "is a capture with the output that the device gives",
+        )
+
+    @property
+    def provenance(self) -> str | None:
+        return getattr(self.device, "provenance", None)
+
+    @property
+    def stop(self) -> threading.Event | None:
+        """The event of the probed device that stops it; None if it has no such event."""
+        return getattr(self.device, "stop", None)
+
+    def run(self, capture: Capture) -> Run:
+        """Run a capture, then the probe; the reason of the run says how the probe ended if it was
+        spoiled."""
+        if isinstance(self.device, Simulated):
+            run, after = target(capture.target).simulate([capture, self.probe])
+        else:
+            run = self.device.run(capture)
+            if run.outcome == "hang":
+                return run
+            after = self.device.run(self.probe)
+        if run.outcome == "hang" or after.output == self.probe.buffers["output"]:
+            return run
+        how = "gives other bytes"
+        if after.outcome == "hang":
+            how = f"hangs ({after.reason})"
+        return replace(run, spoiled=f"the known-good capture {self.probe.name} then {how}")
+
+    def judge(self, capture: Capture, run: Run) -> str:
+        """What the device says of the run, or "poisons"."""
+        outcome = self.device.judge(capture, run)
+        if run.spoiled and (outcome == "pass" or self.before_failures):
+            return POISONS
+        return outcome
 
     def __call__(self, capture: Capture) -> str:
         return self.judge(capture, self.run(capture))
@@ -323,7 +384,7 @@ class Manual:
             self.say(f"Run {_write_trial(_without_output(capture), self.folder)}")
         while True:
             answer = self.ask("p = pass, f = fail, h = hang: ").strip().lower()
-            if answer in (*KEYS, *OUTCOMES):
+            if answer in (*KEYS, *ANSWERS):
                 return KEYS[answer[0]]
             self.say(f"answer: got {answer!r}, allowed is p (pass), f (fail) or h (hang)")
 
@@ -387,8 +448,8 @@ class Recorder:
         if self.provenance != "simulated":
             date = datetime.now(UTC).date().isoformat()
         parameters = {**capture.parameters, "outcome": outcome, "trial_of": capture.name}
-        if run.reason:
-            parameters["reason"] = run.reason
+        if run.reason or run.spoiled:
+            parameters["reason"] = run.reason or run.spoiled
         return replace(
             trial,
             buffers=buffers,
@@ -435,6 +496,9 @@ def as_code(oracle: Any, good: Capture) -> str:
     if isinstance(oracle, Recorder):
         return as_code(oracle.device, good)
     own = good.buffers.get("output")
+    if isinstance(oracle, Probed) and oracle.probe.buffers["output"] == own:
+        code = as_code(oracle.device, good)
+        return f"npulab.captures.devices.Probed({code}, good, {oracle.before_failures})"
     if isinstance(oracle, Simulated):
         if oracle.expected in (None, own):
             return "npulab.Simulated()"

@@ -25,7 +25,9 @@ VERSION = 1
 MOST_BYTES = 2**28  # most bytes of a journal's file; a trial of 1,000 fields takes some 40 kB
 # errors that reading a broken line may raise
 BROKEN = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-OUTCOMES = ("pass", "fail", "hang")
+ANSWERS = ("pass", "fail", "hang")  # what one run shows
+POISONS = "poisons"  # the trial passed, but left the device so that a known-good job then does not
+OUTCOMES = (*ANSWERS, POISONS)
 
 
 @dataclass(frozen=True)
@@ -237,6 +239,20 @@ def _with_line(error: Exception, path: object, number: int) -> str:
     if text.startswith(where):
         return text
     return f"{where}: {text}"
+
+
+def outcomes_counted(counts: Mapping[str, int]) -> dict[str, int]:
+    """The counts of outcomes in the order of ``OUTCOMES``; poisons is left out if there is none.
+
+    >>> outcomes_counted({"fail": 2, "pass": 1})
+    {'pass': 1, 'fail': 2, 'hang': 0}
+    """
+    found = {}
+    for outcome in OUTCOMES:
+        count = counts.get(outcome, 0)
+        if count or outcome in ANSWERS:
+            found[outcome] = count
+    return found
 
 
 def as_line(entry: Mapping[str, Any]) -> str:

@@ -67,6 +67,7 @@ class Run:
     outcome: str
     output: bytes | None = None
     reason: str = ""
+    spoiled: str = ""
 
 
 class Lifted(NamedTuple):

@@ -10,11 +10,18 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
-from npulab.analysis.bisect import CERTAINTY, MAX_HANGS, Bisection, Trying, bisect_fields
+from npulab.analysis.bisect import (
+    CERTAINTY,
+    MAX_HANGS,
+    SYMPTOMS,
+    Bisection,
+    Trying,
+    bisect_fields,
+)
 from npulab.captures import store
 from npulab.captures.capture import PROVENANCES, Capture
-from npulab.captures.devices import Command, Manual, Recorder, Simulated, device
-from npulab.captures.journal import repair
+from npulab.captures.devices import Command, Manual, Probed, Recorder, Simulated, device
+from npulab.captures.journal import POISONS, repair
 from npulab.captures.sweep import SUFFIX, load_sweep
 from npulab.cli.output import Add, Done, show, tell
 from npulab.cli.terminal import progress
@@ -52,7 +59,13 @@ def _bisect_options(add: Add) -> None:
         metavar="P",
         help=f"when to stop ({CERTAINTY})",
     )
-    add("--symptom", choices=("fail", "hang"), help="what BAD does, if that is known")
+    add("--symptom", choices=SYMPTOMS, help="what BAD does, if that is known")
+    add(
+        "--probe",
+        action="store_true",
+        help="run GOOD after every trial: a trial that passes and leaves the device so that GOOD "
+        "does not is said to poison it (--symptom poisons does so too)",
+    )
     add(
         "--unit",
         action="append",
@@ -88,10 +101,13 @@ def _bisect_options(add: Add) -> None:
 
 def _bisect(options: argparse.Namespace) -> int:
     good, bad = store.load(options.good), store.load(options.bad)
-    oracle: Callable[[Capture], str] = _device(options, good)
+    run_by = _device(options, good)
+    oracle: Callable[[Capture], str] = run_by
+    if options.probe or options.symptom == POISONS:
+        oracle = _probed(options, run_by, good)
     if options.record:
         about = {}
-        if not isinstance(oracle, Simulated):
+        if getattr(oracle, "provenance", None) != "simulated":
             about = {"provenance": options.provenance or "board"}
         oracle = Recorder(oracle, options.record, **about)
     if options.script:
@@ -134,6 +150,20 @@ def _bisect(options: argparse.Namespace) -> int:
     if options.script:
         replace_file(Path(options.script), found.script(options.good, options.bad).encode())
     return int(not found.found)
+
+
+def _probed(
+    options: argparse.Namespace, oracle: Simulated | Command | Manual, good: Capture
+) -> Probed:
+    """Return the device that runs the good capture after every trial."""
+    if isinstance(oracle, Manual):
+        raise ValueError(
+            f"--probe: got {options.device!r}, allowed is simulated or command:PROGRAM"
+        )
+    probe = good
+    if oracle.expected is not None:
+        probe = good.with_buffers(output=oracle.expected)
+    return Probed(oracle, probe, before_failures=options.symptom == POISONS)
 
 
 def _print_trial(trial: Trying) -> None:

@@ -15,6 +15,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from npulab.captures.devices import (
     Command,
     Device,
     Manual,
+    Probed,
     Recorder,
     Run,
     Simulated,
@@ -597,3 +599,50 @@ def test_register_writes_reach_the_program(
     said = json.loads((tmp_path / "seen" / "capture.json").read_text())
     pairs = np.fromfile(tmp_path / "seen" / said["jobs"][0]["writes"], "<u4")
     assert pairs.tolist() == [0x3930, 0x10, 0x7000, 5]
+
+
+# A device that a job leaves in another state
+
+
+class Board:
+    """A board that stays as a job leaves it: a job with the field ``relu`` spoils those after it,
+    until the reset."""
+
+    provenance = "board"
+
+    def __init__(self) -> None:
+        self.spoiled = False
+
+    def run(self, capture: Capture) -> Run:
+        output = b"bad" if self.spoiled else capture.buffers["output"]
+        self.spoiled |= bool(capture.parameters.get("spoils"))
+        return Run("done", output)
+
+    def judge(self, capture: Capture, run: Run) -> str:
+        return "pass" if run.output == b"good" else "fail"
+
+    def __call__(self, capture: Capture) -> str:
+        return self.judge(capture, self.run(capture))
+
+
+def job(name: str, output: bytes = b"good", **parameters: Any) -> Capture:
+    return Capture(name, "demo", "x", (), {"output": output}, parameters=parameters)
+
+
+def test_a_probe_says_which_trial_poisons_a_board() -> None:
+    probe = job("known-good")
+    board = Probed(Board(), probe)
+    assert [board(job("a")), board(job("b", spoils=True))] == ["pass", "poisons"]
+    run = Probed(Board(), probe).run(job("b", spoils=True))
+    assert run.spoiled == "the known-good capture known-good then gives other bytes"
+    # a trial that fails itself is reported as such, unless what it leaves is asked for
+    failing = job("c", b"wrong", spoils=True)
+    assert Probed(Board(), probe)(failing) == "fail"
+    assert Probed(Board(), probe, before_failures=True)(failing) == "poisons"
+    assert board.provenance == "board"
+
+
+def test_a_probe_needs_an_output() -> None:
+    empty = Capture("none", "demo", "x", ())
+    with pytest.raises(ValueError, match="probe: got none, allowed is a capture with the output"):
+        Probed(Board(), empty)

@@ -21,7 +21,7 @@ from npulab.analysis.bisect.words import Words, good_and_bad
 from npulab.analysis.check import Difference, Key, raw_fields
 from npulab.captures.capture import Capture
 from npulab.captures.devices import as_code
-from npulab.captures.journal import Journal, Trial
+from npulab.captures.journal import ANSWERS, POISONS, Journal, Trial
 from npulab.support.answers import Answer, Part, Table
 from npulab.support.late import pd
 from npulab.support.text import Row, plural, rows_of
@@ -42,6 +42,7 @@ Oracle = Callable[[Capture], str]
 # Most trials that may hang. Each hang costs a reboot, so after these a person should look: perhaps
 # fields that belong together have to be declared as units.
 MAX_HANGS = 50
+SYMPTOMS = (*ANSWERS[1:], POISONS)
 SAID = (
     "culprits",
     "groups",
@@ -201,8 +202,9 @@ class Bisection:
 
     Fields that point into memory keep their values in ``good`` unless ``addresses``; buffers that
     differ are changed as fields are, unless ``buffers`` is false. ``symptom`` is the outcome of the
-    bad job, "fail" or "hang", if it is known: then the bad job is run first, and if it ends
-    otherwise the bisection ends with that answer. ``journal`` is a path or a Journal: the trials
+    bad job, "fail", "hang" or "poisons" (it spoils the known-good job after it; the oracle is a
+    ``Probed`` device), if it is known: then the bad job is run first, and if it ends otherwise the
+    bisection ends with that answer. ``journal`` is a path or a Journal: the trials
     that it holds are not run again. ``warning`` is a sentence about captures of two layers, and
     stands before the reason of the first trial.
 
@@ -228,15 +230,19 @@ class Bisection:
             raise ValueError(f"seed: got {seed!r}, allowed is a whole number from 0 on")
         if units is not None and (isinstance(units, str) or not isinstance(units, Iterable)):
             raise TypeError(f"units: got {units!r}, allowed are lists of field names")
-        if symptom not in (None, "fail", "hang"):
+        if symptom not in (None, *SYMPTOMS):
             raise ValueError(
-                f"symptom: got {symptom!r}, allowed is 'fail', 'hang', or None if it is not known"
+                f"symptom: got {symptom!r}, allowed is one of {', '.join(SYMPTOMS)}, or None if it "
+                "is not known"
             )
+        self._spoils = symptom == POISONS
+        if self._spoils:
+            symptom = "fail"
         self.good, self.bad = good, bad
         self.differences = tuple(parts_of(good, bad, addresses=addresses, buffers=buffers))
         self.warning = two_layers(good, bad)
         self.names = tuple(name_of(part.key) for part in self.differences)
-        self._words = Words(self.differences, len(good.jobs) > 1)
+        self._words = Words(self.differences, len(good.jobs) > 1, self._spoils)
         if units is None:
             self.units = families(self.differences)
         else:
@@ -280,8 +286,17 @@ class Bisection:
             self._search.undo(len(self._followed) - same)
             del self._followed[same:]
         for trial in trials[same:]:
-            self._search.tell(self._subset(trial.subset), trial.outcome)
+            self._search.tell(self._subset(trial.subset), self._shown(trial.outcome))
             self._followed.append(trial)
+
+    def _shown(self, outcome: str) -> str:
+        """Return what an outcome says of the symptom: a job that poisons did not fail itself, and a
+        job that fails did not poison."""
+        if self._spoils:
+            return {POISONS: "fail", "fail": "pass"}.get(outcome, outcome)
+        if outcome == POISONS:
+            return "pass"
+        return outcome
 
     @property
     def trial(self) -> Trying | None:
@@ -305,8 +320,8 @@ class Bisection:
         return self.trial is None
 
     def tell(self, outcome: str, seconds: float = 0.0) -> None:
-        """Take the outcome of ``trial``: "pass", "fail" or "hang"; it is in the journal when this
-        returns.
+        """Take the outcome of ``trial``: "pass", "fail", "hang" or "poisons"; it is in the journal
+        when this returns.
 
         Raises ValueError for another outcome, or if there is no trial.
         """
@@ -372,12 +387,21 @@ class Bisection:
             flake_rate=search.suspects.flake,
             done=done,
             found=how == FOUND,
-            sentence=self._words.sentence(search),
+            sentence=self._words.sentence(search) + self._spoiled(),
             journal=self.journal,
             differences=self.differences,
             good=self.good,
             bad=self.bad,
         )
+
+    def _spoiled(self) -> str:
+        """Return the first trial that poisoned the device, if that is not what is searched for."""
+        if self._spoils:
+            return ""
+        for number, trial in enumerate(self.journal, 1):
+            if trial.outcome == POISONS:
+                return f"; trial {number} poisoned the device: symptom {POISONS!r} finds by what"
+        return ""
 
     def _keys(self, items: Iterable[int]) -> tuple[Key, ...]:
         return tuple(self.differences[item].key for item in items)

@@ -26,7 +26,7 @@ from npulab.analysis.bisect.proof import (
 )
 from npulab.analysis.bisect.rivals import Rivals
 from npulab.analysis.bisect.suspects import Suspects, entropy
-from npulab.captures.journal import OUTCOMES
+from npulab.captures.journal import ANSWERS
 
 # Most parts of one stage. If there are more items, a part is a bundle of items, and a later stage
 # searches inside of guilty bundles.
@@ -506,8 +506,8 @@ class Search:
 
         Raises ValueError for an outcome other than pass, fail and hang.
         """
-        if outcome not in OUTCOMES:
-            raise ValueError(f"outcome: got {outcome!r}, allowed is one of {', '.join(OUTCOMES)}")
+        if outcome not in ANSWERS:
+            raise ValueError(f"outcome: got {outcome!r}, allowed is one of {', '.join(ANSWERS)}")
         self.history.append((np.array(subset, bool), outcome))
         self._catch_up()
 

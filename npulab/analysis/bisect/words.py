@@ -12,17 +12,32 @@ from npulab.analysis.bisect.search import Search
 from npulab.analysis.check import Difference
 from npulab.support.text import plural
 
-VERBS = {"hang": "hang", "fail": "break"}
+# what a symptom does: of one part, and of several
+VERBS = {
+    "hang": ("hangs it", "hang it"),
+    "fail": ("breaks it", "break it"),
+    "poisons": ("spoils the job after it", "spoil the job after it"),
+}
 SHOWN = 6  # most parts of a group, groups, and trials that a sentence names
 
 
 class Words:
     """The sentences of one bisection: ``differences`` are the parts that it may change; ``several``
-    is True if the captures have several jobs.
+    is True if the captures have several jobs, ``spoils`` if the search is for what spoils the next
+    job.
     """
 
-    def __init__(self, differences: Sequence[Difference], several: bool) -> None:
-        self.differences, self.several = differences, several
+    def __init__(
+        self, differences: Sequence[Difference], several: bool, spoils: bool = False
+    ) -> None:
+        self.differences, self.several, self.spoils = differences, several, spoils
+
+    def _verb(self, of: Search, parts: int) -> str:
+        """Return what a number of parts does, by the symptom: "breaks it"."""
+        symptom = of.symptom or "fail"
+        if self.spoils and symptom == "fail":
+            symptom = "poisons"
+        return VERBS[symptom][parts != 1]
 
     def part(self, item: int) -> str:
         """Return a part as text, with its value: ``NN w3.relu = 1 (good 0)``."""
@@ -66,10 +81,10 @@ class Words:
         return write(self, of)
 
     def _breaks(self, of: Search) -> str:
-        verb = VERBS[of.symptom or "fail"]
-        if not of.groups or len(of.groups[-1]) == 1:
-            verb += "s"
-        return f"{self.groups(of.groups)} {verb} it"
+        parts = 1
+        if of.groups:
+            parts = len(of.groups[-1])
+        return f"{self.groups(of.groups)} {self._verb(of, parts)}"
 
     def _trial(self, of: Search, number: int) -> str:
         """Return a trial as text, with a number counted from 1: ``trial 3 (hang with 2 parts
@@ -95,20 +110,18 @@ class Words:
             first = self._trial(of, of.end.trials[0])
             text += f"; {against} said otherwise, {first} first, which errors explain"
         if of.hidden:
-            verb = VERBS[of.symptom or "fail"]
             text += (
-                f"; further parts may {verb} it too: some trials ended in another way first, and "
-                "so do not show it"
+                f"; further parts may {self._verb(of, 2)} too: some trials ended in another way "
+                "first, and so do not show it"
             )
         if of.inseparable:
             text += "; changing one of them without the others hangs, so no trial separates them"
         return text
 
     def passes(self, of: Search) -> str:
-        verb = VERBS[of.symptom or "fail"]
         text = (
             f"BAD passes on this device{_at(of)}: none of the {len(self.differences)} parts that "
-            f"differ {verb}s it"
+            f"differ {self._verb(of, 1)}"
         )
         for number, (_, outcome) in enumerate(of.history):
             if outcome != "pass":

@@ -19,6 +19,7 @@ from npulab.analysis.bisect import Bisected
 from npulab.analysis.bisect.parts import name_of
 from npulab.analysis.check import Comparison
 from npulab.analysis.mismatch.summary import Mismatches, mismatches
+from npulab.captures.journal import outcomes_counted
 from npulab.notebook.pictures.picture import (
     RIGHT,
     WRONG,
@@ -47,7 +48,7 @@ TIES = 64  # over a range of this many codes or more, lines at the ties would hi
 # colours; the remainder of a code chooses its colour, so that neighbouring codes differ
 CODES = ("#8fc1e3", "#f6c667", "#d9d9d9")
 SIGNED = LinearSegmentedColormap.from_list("signed", [SMALLER, "#f7f7f7", LARGER])
-OUTCOMES = {"pass": "#8fc1e3", "fail": "#e08a3c", "hang": "#4a4a4a"}
+OUTCOMES = {"pass": "#8fc1e3", "fail": "#e08a3c", "hang": "#4a4a4a", "poisons": "#9a6fb0"}
 
 
 def bisection_trials(found: Bisected) -> Picture:
@@ -60,7 +61,8 @@ def bisection_trials(found: Bisected) -> Picture:
     trials = list(found.journal)
     names = [name_of(part.key) for part in found.differences]
     outcomes = Counter(trial.outcome for trial in trials)
-    counts = ", ".join(f"{outcomes[outcome]} {outcome}" for outcome in OUTCOMES)
+    counted = outcomes_counted(outcomes)
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in counted.items())
     text = f"{plural(len(trials), 'trial')} of {plural(len(names), 'part')} ({counts}); "
     text += plural(len(found.culprits), "culprit")
     colours = np.ones((len(trials), len(names), 3))
@@ -90,7 +92,7 @@ def bisection_trials(found: Bisected) -> Picture:
         for outcome, colour in OUTCOMES.items():
             if outcomes[outcome]:
                 patches.append(Patch(facecolor=colour, label=f"trial: {outcome}"))
-        legend(figure, patches, len(OUTCOMES))
+        legend(figure, patches, len(counted))
         ax.set_title(text)
     return Picture(text, figure)
 

@@ -25,7 +25,7 @@ from npulab.analysis.laws import Stated, check_stated
 from npulab.analysis.laws.groups import captured_for, groups_in
 from npulab.analysis.laws.naming import Naming
 from npulab.captures.capture import Capture
-from npulab.captures.journal import Journal
+from npulab.captures.journal import Journal, outcomes_counted
 from npulab.captures.sweep import Sweep
 from npulab.notebook.sessions.contents import Contents
 from npulab.notebook.sessions.evidence import DEFINED, HELD, SIMULATED, Evidence, origin
@@ -496,7 +496,8 @@ def _bisection(held: Bisected, journal: Journal, known: Evidence) -> Iterator[Pi
     elif held.device:
         device = f" on {held.device}"
     outcomes = Counter(trial.outcome for trial in journal)
-    counts = ", ".join(f"{outcomes[outcome]} {outcome}" for outcome in ("pass", "fail", "hang"))
+    counted = outcomes_counted(outcomes)
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in counted.items())
     yield Text(f"{about}; {plural(len(journal), 'trial')}{device}: {counts}.")
     result = held.result or _result(good, bad, journal)
     if result:

@@ -167,9 +167,9 @@ class View extends Frame {
       `trial ${shown.trial} · about ${shown.left} left`;
     this.tell(shown.status);
     this.reason.textContent = shown.reason && `why: ${shown.reason}`;
-    this.counts.replaceChildren(...VERDICTS.map(name => {
+    this.counts.replaceChildren(...Object.entries(shown.counts).map(([name, told]) => {
       const count = make("span", name, "");
-      count.append(make("b", "", shown.counts[name]), ` ${name}`);
+      count.append(make("b", "", told), ` ${name}`);
       return count;
     }));
     for (const button of this.buttons) {
@@ -183,7 +183,7 @@ class View extends Frame {
   }
 
   drawProgress({ progress, left, counts }) {
-    const told = VERDICTS.reduce((sum, name) => sum + counts[name], 0);
+    const told = Object.values(counts).reduce((sum, count) => sum + count, 0);
     this.bar.firstChild.style.width = `${100 * progress}%`;
     this.bar.setAttribute("aria-valuenow", Math.round(100 * progress));
     this.bar.setAttribute("aria-valuetext", `${counted(told, "trial")} done, about ${left} left`);

@@ -26,7 +26,7 @@ from npulab.analysis.check import Difference
 from npulab.analysis.sides import jobs_of
 from npulab.captures.capture import Capture
 from npulab.captures.devices import as_code
-from npulab.captures.journal import OUTCOMES, Journal
+from npulab.captures.journal import ANSWERS, Journal, outcomes_counted
 from npulab.notebook.widgets.frame import Model, View, assets, table_html
 from npulab.support.processes import Stopped
 from npulab.support.refuse import need, refuse_if
@@ -34,7 +34,7 @@ from npulab.support.text import plural
 
 STATES = ("asks", "runs", "stops", "stopped", "failed", "done")
 RUNNING = ("runs", "stops")
-ACTS = (*OUTCOMES, "undo", "again", "run", "stop")
+ACTS = (*ANSWERS, "undo", "again", "run", "stop")
 # names of the model's attributes that the page gets
 SHOWN = (
     "state",
@@ -202,7 +202,7 @@ class BisectModel(Model):
             return ("stop",)
         acts: list[str] = []
         if self.state != "done":
-            acts += OUTCOMES
+            acts += ANSWERS
         if any(self.counts.values()):
             acts += ("undo", "again")
         if self.state != "done" and self.oracle is not None:
@@ -240,8 +240,8 @@ class BisectModel(Model):
         """Give the present trial its outcome: "pass", "fail" or "hang"; when this returns, the
         outcome is in the journal.
         """
-        if outcome not in OUTCOMES:
-            raise ValueError(f"answer: got {outcome!r}, allowed is one of {', '.join(OUTCOMES)}")
+        if outcome not in ANSWERS:
+            raise ValueError(f"answer: got {outcome!r}, allowed is one of {', '.join(ANSWERS)}")
         self._turn(outcome, partial(self.session.tell, outcome))
 
     def undo(self) -> None:
@@ -307,7 +307,7 @@ class BisectModel(Model):
             if act not in ("run", "stop") and turn != self.turn:
                 return
             try:
-                if act in OUTCOMES:
+                if act in ANSWERS:
                     self.answer(act)
                 else:
                     getattr(self, act)()
@@ -349,7 +349,7 @@ class BisectModel(Model):
             log.append((number, trial.outcome, len(trial.subset), trial.seconds))
         facts: dict[str, Any] = {
             "turn": self.turn + turned,
-            "counts": {outcome: counts[outcome] for outcome in OUTCOMES},
+            "counts": outcomes_counted(counts),
             "suspects": [(suspect.text, suspect.probability) for suspect in session.suspects],
             "log": log[-LOGGED:],
             "note": note or self._retired,

@@ -16,6 +16,7 @@ import pytest
 from conftest import CAPTURES, shared
 
 import npulab
+from npulab.captures.devices import Probed
 from npulab.captures.target import Hang, Run, Unsupported
 from npulab.npus.nvdla import imported
 from npulab.npus.nvdla.simulate import executed, simulate
@@ -307,3 +308,38 @@ def test_a_list_of_several_chips_is_refused() -> None:
     good = base()
     with pytest.raises(ValueError, match=r"got captures of \['nv_large', 'nv_small'\], allowed"):
         npulab.target("nvdla").simulate([good, replace(good, chip="nv_large")])
+
+
+def poisoning(good: npulab.Capture) -> npulab.Capture:
+    """The good job with more bytes of weights than CSC gives back, and fields that nothing reads."""
+    worse = changed(good, "CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES", 2304 + 128)
+    worse = changed(worse, "CACC.D_LINE_STRIDE.LINE_STRIDE", 64)
+    return changed(worse, "CDMA.D_ZERO_PADDING.PAD_TOP", 3)
+
+
+def test_a_bisection_finds_what_spoils_the_next_job() -> None:
+    good = base()
+    device = Probed(npulab.Simulated(), good, before_failures=True)
+    found = npulab.bisect_fields(good, poisoning(good), device, symptom="poisons")
+    assert found.found
+    assert [key[3] for key in found.culprits] == ["WEIGHT_BYTES"]
+    assert "= 2432 (good 2304) spoils the job after it" in found.sentence
+    assert found.journal[0].outcome == "poisons"
+    without = npulab.bisect_fields(good, poisoning(good), Probed(npulab.Simulated(), good))
+    assert "BAD passes on this device" in without.sentence
+    assert "poisoned the device: symptom 'poisons' finds by what" in without.sentence
+
+
+def test_the_shell_bisects_what_poisons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from npulab.cli.shell import main
+
+    good = base()
+    npulab.save(good, tmp_path / "good")
+    npulab.save(poisoning(good), tmp_path / "bad")
+    names = [str(tmp_path / "good"), str(tmp_path / "bad")]
+    assert main(["bisect", *names, "--device", "simulated", "--symptom", "poisons"]) == 0
+    assert "WEIGHT_BYTES = 2432 (good 2304) spoils the job after it" in capsys.readouterr().out
+    assert main(["bisect", *names, "--device", "simulated", "--probe"]) == 1
+    assert "poisoned the device" in capsys.readouterr().out
+    assert main(["bisect", *names, "--device", "manual", "--probe"]) == 2
+    assert "--probe: got 'manual', allowed is simulated" in capsys.readouterr().err
