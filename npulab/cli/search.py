@@ -60,12 +60,7 @@ def _bisect_options(add: Add) -> None:
         help=f"when to stop ({CERTAINTY})",
     )
     add("--symptom", choices=SYMPTOMS, help="what BAD does, if that is known")
-    add(
-        "--probe",
-        action="store_true",
-        help="run GOOD after every trial: a trial that passes and leaves the device so that GOOD "
-        "does not is said to poison it (--symptom poisons does so too)",
-    )
+    add("--probe", action="store_true", help="run GOOD after each trial: which trial poisons it?")
     add(
         "--unit",
         action="append",
@@ -101,15 +96,7 @@ def _bisect_options(add: Add) -> None:
 
 def _bisect(options: argparse.Namespace) -> int:
     good, bad = store.load(options.good), store.load(options.bad)
-    run_by = _device(options, good)
-    oracle: Callable[[Capture], str] = run_by
-    if options.probe or options.symptom == POISONS:
-        oracle = _probed(options, run_by, good)
-    if options.record:
-        about = {}
-        if getattr(oracle, "provenance", None) != "simulated":
-            about = {"provenance": options.provenance or "board"}
-        oracle = Recorder(oracle, options.record, **about)
+    oracle = _oracle(options, good)
     if options.script:
         _refuse_script(Path(options.script))
     if options.max_hangs < 1:
@@ -152,18 +139,25 @@ def _bisect(options: argparse.Namespace) -> int:
     return int(not found.found)
 
 
-def _probed(
-    options: argparse.Namespace, oracle: Simulated | Command | Manual, good: Capture
-) -> Probed:
-    """Return the device that runs the good capture after every trial."""
-    if isinstance(oracle, Manual):
-        raise ValueError(
-            f"--probe: got {options.device!r}, allowed is simulated or command:PROGRAM"
-        )
-    probe = good
-    if oracle.expected is not None:
-        probe = good.with_buffers(output=oracle.expected)
-    return Probed(oracle, probe, before_failures=options.symptom == POISONS)
+def _oracle(options: argparse.Namespace, good: Capture) -> Callable[[Capture], str]:
+    """Return the device, probed with the good capture and recorded if the options ask for it."""
+    device = _device(options, good)
+    oracle: Callable[[Capture], str] = device
+    if options.probe or options.symptom == POISONS:
+        if isinstance(device, Manual):
+            raise ValueError(
+                f"--probe: got {options.device!r}, allowed is simulated or command:PROGRAM"
+            )
+        probe = good
+        if device.expected is not None:
+            probe = good.with_buffers(output=device.expected)
+        oracle = Probed(device, probe, options.symptom == POISONS)
+    if not options.record:
+        return oracle
+    about = {}
+    if not isinstance(device, Simulated):
+        about = {"provenance": options.provenance or "board"}
+    return Recorder(oracle, options.record, **about)
 
 
 def _print_trial(trial: Trying) -> None:

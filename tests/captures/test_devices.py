@@ -515,7 +515,7 @@ def test_recorder_of_programs_and_oracles(
     assert re.fullmatch(r"20\d\d-\d\d-\d\d", one.date)
     assert "output" not in other.buffers
     with pytest.raises(
-        ValueError, match=r"^oracle: got 'maybe', allowed is one of pass, fail, hang$"
+        ValueError, match=r"^oracle: got 'maybe', allowed is one of pass, fail, hang, poisons$"
     ):
         Recorder(lambda _: "maybe", folder, "board")(capture)
     assert len(list(folder.iterdir())) == 3
