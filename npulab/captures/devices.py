@@ -5,10 +5,12 @@ Each device is an oracle: called with a capture it returns "pass", "fail" or "ha
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 import shlex
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -87,17 +89,84 @@ class Simulated:
 
     def judge(self, capture: Capture, run: Run) -> str:
         """ "pass" if the run wrote the expected output, "hang" if it hung, else "fail"."""
-        if run.outcome == "hang":
-            return "hang"
-        expected = self.expected
-        if self.expected is None:
-            expected = capture.buffers.get("output")
-        if run.output == expected:
-            return "pass"
-        return "fail"
+        return _judged(capture, run, self.expected)
 
     def __call__(self, capture: Capture) -> str:
         return self.judge(capture, self.run(capture))
+
+
+def _judged(capture: Capture, run: Run, expected: bytes | None) -> str:
+    """The outcome of a run that has to write ``expected``, by default the capture's own output."""
+    if run.outcome == "hang":
+        return "hang"
+    if expected is None:
+        expected = capture.buffers.get("output")
+    if run.outcome == "done" and run.output == expected:
+        return "pass"
+    return "fail"
+
+
+@dataclass(frozen=True)
+class InProcess:
+    """A Python object that runs captures in this process, so that a board or a simulator stays up
+    from trial to trial; an oracle.
+
+    ``device.run(capture)`` gets a capture without its output, and returns the bytes that the job
+    wrote, or a ``Run``. It raises ``Hang`` for a job that never ends, after it has made the device
+    ready again. A run passes if its output is ``expected``, by default the capture's own. Raises
+    ValueError for an object without ``run``, and for a run that returns anything else.
+    """
+
+    device: Any
+    expected: bytes | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        runs = callable(getattr(self.device, "run", None))
+        refuse_if(not runs, "device", f"{self.device!r:.80}", "is an object with run(capture)")
+
+    @property
+    def provenance(self) -> str | None:
+        return getattr(self.device, "provenance", None)
+
+    def run(self, capture: Capture) -> Run:
+        """Run a capture; a hang is returned as an outcome, never raised."""
+        try:
+            given = self.device.run(_without_output(capture))
+        except Hang as hang:
+            return Run("hang", reason=str(hang))
+        if isinstance(given, Run):
+            return given
+        refuse_if(
+            not isinstance(given, bytes | bytearray | memoryview),
+            f"{type(self.device).__name__}.run",
+            f"{given!r:.80}",
+            "are the output's bytes, or a npulab.captures.devices.Run",
+        )
+        return Run("done", bytes(given))
+
+    def judge(self, capture: Capture, run: Run) -> str:
+        """ "pass" if the run wrote the expected output, "hang" if it hung, else "fail"."""
+        return _judged(capture, run, self.expected)
+
+    def __call__(self, capture: Capture) -> str:
+        return self.judge(capture, self.run(capture))
+
+
+def _named_object(name: str) -> Any:
+    """The object that ``MODULE:CLASS`` makes; modules in the working folder are found first.
+
+    Raises ValueError if there is no such module or class.
+    """
+    module, _, attribute = name.partition(":")
+    refuse_if(not (module and attribute), "device python", name, "is MODULE:CLASS")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        made = getattr(importlib.import_module(module), attribute)
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise ValueError(f"device python: got {name!r}: {error}") from None
+    return made()
 
 
 @dataclass(frozen=True)
@@ -174,7 +243,8 @@ class Command:
     ssh ends with 255 too: ``hang_status=255`` calls that a hang.
 
     A run that is done passes if the program left the ``expected`` bytes (by default the capture's
-    own ``output``) in the file ``output`` of the folder, which holds no output before. If no bytes
+    own ``output``) in the file ``output`` of the folder, which holds no output before;
+    ``capture.json`` has their number as the parameter ``output_bytes``. If no bytes
     are expected, or with ``output=None``, the status alone decides.
 
     After a hang the program ``reset`` runs, then ``cooldown`` seconds pass; a reset that failed is
@@ -247,7 +317,7 @@ class Command:
         """Run a capture; a failure or a hang is returned as an outcome, whose reason has the last
         lines that the program printed."""
         if self.output is not None:
-            capture = _without_output(capture)
+            capture = _for_program(capture, self.expected)
         files = capture_files(capture, target)
         if self.output in files:
             raise ValueError(
@@ -462,9 +532,9 @@ class Recorder:
 
 def device(
     text: str, expected: bytes | None = None, **options: Any
-) -> Simulated | Command | Manual:
-    """The device that a text names: ``simulated``, ``command:PROGRAM ARGUMENTS``, ``manual`` or
-    ``manual:FOLDER``.
+) -> Simulated | Command | InProcess | Manual:
+    """The device that a text names: ``simulated``, ``command:PROGRAM ARGUMENTS``,
+    ``python:MODULE:CLASS`` (imported and made once), ``manual`` or ``manual:FOLDER``.
 
     ``options`` are those of ``Command``; other devices ignore them. Raises ValueError for any
     other text.
@@ -477,11 +547,13 @@ def device(
         return Simulated(expected)
     if kind == "command" and colon:
         return Command(rest, expected=expected, **options)
+    if kind == "python" and colon:
+        return InProcess(_named_object(rest), expected)
     if kind == "manual" and bool(colon) == bool(rest):
         return Manual(folder=rest or None)
     raise ValueError(
-        f"device: got {text!r}, allowed is simulated, command:PROGRAM ARGUMENTS, manual or "
-        "manual:FOLDER"
+        f"device: got {text!r}, allowed is simulated, command:PROGRAM ARGUMENTS, "
+        "python:MODULE:CLASS, manual or manual:FOLDER"
     )
 
 
@@ -519,6 +591,17 @@ def _without_output(capture: Capture) -> Capture:
     buffers = dict(capture.buffers)
     buffers.pop("output", None)
     return replace(capture, buffers=buffers)
+
+
+def _for_program(capture: Capture, expected: bytes | None) -> Capture:
+    """The capture as a program gets it: without its output, but with the number of bytes that are
+    expected, as the parameter ``output_bytes``."""
+    if expected is None:
+        expected = capture.buffers.get("output")
+    trial = _without_output(capture)
+    if expected is None:
+        return trial
+    return replace(trial, parameters={**trial.parameters, "output_bytes": len(expected)})
 
 
 def _write_trial(trial: Capture, folder: str | os.PathLike[str]) -> Path:

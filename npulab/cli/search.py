@@ -20,7 +20,7 @@ from npulab.analysis.bisect import (
 )
 from npulab.captures import store
 from npulab.captures.capture import PROVENANCES, Capture
-from npulab.captures.devices import Command, Manual, Probed, Recorder, Simulated, device
+from npulab.captures.devices import Command, InProcess, Manual, Probed, Recorder, Simulated, device
 from npulab.captures.journal import POISONS, repair
 from npulab.captures.sweep import SUFFIX, load_sweep
 from npulab.cli.output import Add, Done, show, tell
@@ -43,8 +43,8 @@ def _bisect_options(add: Add) -> None:
         "--device",
         required=True,
         metavar="DEVICE",
-        help="simulated, command:PROGRAM ARGUMENTS (the trial's folder goes last), manual, "
-        "manual:FOLDER",
+        help="simulated, command:PROGRAM ARGUMENTS (the trial's folder goes last), "
+        "python:MODULE:CLASS (stays up), manual, manual:FOLDER",
     )
     add(
         "--resume",
@@ -189,7 +189,7 @@ def _flake(text: str) -> float | None:
         ) from None
 
 
-def _device(options: argparse.Namespace, good: Capture) -> Simulated | Command | Manual:
+def _device(options: argparse.Namespace, good: Capture) -> Simulated | Command | InProcess | Manual:
     """Return the device that ``--device`` names; a trial passes if the device gives the good
     capture's output.
     """

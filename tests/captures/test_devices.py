@@ -26,6 +26,7 @@ from npulab.captures.capture import Capture
 from npulab.captures.devices import (
     Command,
     Device,
+    InProcess,
     Manual,
     Probed,
     Recorder,
@@ -34,6 +35,7 @@ from npulab.captures.devices import (
     as_code,
     device,
 )
+from npulab.captures.target import Hang
 from npulab.support.processes import NotRun, Stopped
 
 Program = Callable[..., tuple[str, ...]]
@@ -97,6 +99,7 @@ def test_program_is_given_an_ordinary_capture_without_its_output(
         changed,
         name="seen",
         buffers={name: data for name, data in capture.buffers.items() if name != "output"},
+        parameters={**changed.parameters, "output_bytes": len(capture.buffers["output"])},
     )
 
 
@@ -441,7 +444,7 @@ def test_device_by_text() -> None:
     for text in ("", "simulated:", "command", "commands:x", "manual:", "ssh board"):
         with pytest.raises(
             ValueError,
-            match=f"^device: got '{text}', allowed is simulated, command:PROGRAM ARGUMENTS, manual or manual:FOLDER$",
+            match=f"^device: got '{text}', allowed is simulated, command:PROGRAM ARGUMENTS, python:MODULE:CLASS, manual or manual:FOLDER$",
         ):
             device(text)
     with pytest.raises(ValueError, match=r"^program: got ''"):
@@ -646,3 +649,75 @@ def test_a_probe_needs_an_output() -> None:
     empty = Capture("none", "demo", "x", ())
     with pytest.raises(ValueError, match="probe: got none, allowed is a capture with the output"):
         Probed(Board(), empty)
+
+
+class Counter:
+    """A device in Python that counts its runs; a job named "slow" never ends."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    def run(self, capture: Capture) -> bytes:
+        assert "output" not in capture.buffers
+        self.runs += 1
+        if capture.name == "slow":
+            raise Hang("it never ends")
+        return b"good"
+
+
+def test_an_object_stays_up_between_runs() -> None:
+    device = InProcess(Counter())
+    assert [device(job("a")), device(job("b", b"other")), device(job("slow"))] == [
+        "pass",
+        "fail",
+        "hang",
+    ]
+    assert device.device.runs == 3
+    assert device.run(job("slow")).reason == "it never ends"
+    assert InProcess(Counter(), b"good")(job("b", b"other")) == "pass"
+
+
+def test_a_device_is_named_by_module_and_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "my_board.py").write_text(
+        "class Board:\n    def run(self, capture):\n        return b'good'\n"
+    )
+    made = device("python:my_board:Board")
+    assert isinstance(made, InProcess)
+    assert made(job("a")) == "pass"
+    for name, words in (
+        ("python:my_board", "allowed is MODULE:CLASS"),
+        ("python:my_board:Bored", "has no attribute 'Bored'"),
+        ("python:no_such_board:Board", "No module named 'no_such_board'"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            device(name)
+
+
+def test_wrong_objects_and_results_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"device: got 3, allowed is an object with run\(capture"):
+        InProcess(3)
+
+    class Says:
+        def run(self, capture: Capture) -> str:
+            return "pass"
+
+    with pytest.raises(ValueError, match=r"Says.run: got 'pass', allowed are the output's bytes"):
+        InProcess(Says()).run(job("a"))
+
+
+def test_a_program_is_told_how_long_the_output_is(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import json, pathlib, sys\n"
+        "folder = pathlib.Path(sys.argv[1])\n"
+        "told = json.loads((folder / 'capture.json').read_text())\n"
+        "count = told['parameters']['output_bytes']\n"
+        "(folder / 'output.bin').write_bytes(b'g' * count)\n"
+    )
+    device = Command((sys.executable, str(program)))
+    assert device(job("a", b"ggg")) == "pass"
+    assert device(job("a", b"gg")) == "pass"
