@@ -38,6 +38,7 @@ LARGEST = 2**28  # most bytes of an output file; a larger file is not read
 # device
 SIMULATED = "npulab.Simulated(npulab.Simulated().run(good).output)"
 KEYS = {answer[0]: answer for answer in ANSWERS}
+AGREE = "both devices ended alike"  # the reason of a run on two devices
 SIMULATED_DEVICE = "npulab simulated device"  # the ``tool`` of captures whose output it wrote
 
 
@@ -167,6 +168,50 @@ def _named_object(name: str) -> Any:
     except (ModuleNotFoundError, AttributeError) as error:
         raise ValueError(f"device python: got {name!r}: {error}") from None
     return made()
+
+
+@dataclass(frozen=True)
+class Against:
+    """Two devices against each other; an oracle that passes a capture if both end alike: both hang,
+    or both write the same bytes.
+
+    A bisection with it names the fields about which the devices disagree.
+    """
+
+    device: Device
+    other: Device
+
+    @property
+    def provenance(self) -> str | None:
+        return getattr(self.device, "provenance", None)
+
+    @property
+    def stop(self) -> threading.Event | None:
+        """The event of the first device that stops it; None if it has no such event."""
+        return getattr(self.device, "stop", None)
+
+    def run(self, capture: Capture) -> Run:
+        """Run a capture on both devices; the run of the first, whose reason says how the other
+        ended if they differ."""
+        run, other = self.device.run(capture), self.other.run(capture)
+        if (run.outcome, run.output) == (other.outcome, other.output):
+            return replace(run, reason=AGREE)
+        return replace(run, reason=f"{_ending(run)}, the other device {_ending(other)}")
+
+    def judge(self, capture: Capture, run: Run) -> str:
+        """ "pass" if both devices ended alike, else "fail"."""
+        if run.reason == AGREE:
+            return "pass"
+        return "fail"
+
+    def __call__(self, capture: Capture) -> str:
+        return self.judge(capture, self.run(capture))
+
+
+def _ending(run: Run) -> str:
+    if run.output is None:
+        return f"ends in {run.outcome} ({run.reason})"
+    return f"writes {len(run.output)} bytes"
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from npulab.analysis.bisect import (
     CERTAINTY,
@@ -20,7 +21,16 @@ from npulab.analysis.bisect import (
 )
 from npulab.captures import store
 from npulab.captures.capture import PROVENANCES, Capture
-from npulab.captures.devices import Command, InProcess, Manual, Probed, Recorder, Simulated, device
+from npulab.captures.devices import (
+    Against,
+    Command,
+    InProcess,
+    Manual,
+    Probed,
+    Recorder,
+    Simulated,
+    device,
+)
 from npulab.captures.journal import POISONS, repair
 from npulab.captures.sweep import SUFFIX, load_sweep
 from npulab.cli.output import Add, Done, show, tell
@@ -46,6 +56,7 @@ def _bisect_options(add: Add) -> None:
         help="simulated, command:PROGRAM ARGUMENTS (the trial's folder goes last), "
         "python:MODULE:CLASS (stays up), manual, manual:FOLDER",
     )
+    add("--against", metavar="DEVICE", help="pass if this device ends as --device does")
     add(
         "--resume",
         metavar="JOURNAL",
@@ -143,6 +154,8 @@ def _oracle(options: argparse.Namespace, good: Capture) -> Callable[[Capture], s
     """Return the device, probed with the good capture and recorded if the options ask for it."""
     device = _device(options, good)
     oracle: Callable[[Capture], str] = device
+    if options.against is not None:
+        oracle = _against(options, device, good)
     if options.probe or options.symptom == POISONS:
         if isinstance(device, Manual):
             raise ValueError(
@@ -158,6 +171,26 @@ def _oracle(options: argparse.Namespace, good: Capture) -> Callable[[Capture], s
     if not isinstance(device, Simulated):
         about = {"provenance": options.provenance or "board"}
     return Recorder(oracle, options.record, **about)
+
+
+def _against(options: argparse.Namespace, first: Any, good: Capture) -> Against:
+    """Return the oracle of both devices, which have to end alike with the good capture."""
+    other = device(options.against, good.buffers.get("output"))
+    if options.probe or options.symptom == POISONS:
+        raise ValueError("--against: got it with --probe or --symptom poisons, allowed is it alone")
+    if isinstance(first, Manual) or isinstance(other, Manual):
+        raise ValueError(
+            f"--against: got {options.against!r} for {options.device!r}, allowed are two devices "
+            "that run without a person"
+        )
+    both = Against(first, other)
+    run = both.run(good)
+    if both.judge(good, run) != "pass":
+        raise ValueError(
+            f"{options.good}: the devices disagree about it ({run.reason}), allowed is a capture "
+            "that ends alike on both"
+        )
+    return both
 
 
 def _print_trial(trial: Trying) -> None:

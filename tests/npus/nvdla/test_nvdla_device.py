@@ -5,6 +5,7 @@ hang.
 from __future__ import annotations
 
 import csv
+import sys
 import tracemalloc
 import zlib
 from dataclasses import replace
@@ -16,7 +17,7 @@ import pytest
 from conftest import CAPTURES, shared
 
 import npulab
-from npulab.captures.devices import Probed
+from npulab.captures.devices import Against, InProcess, Probed
 from npulab.captures.target import Hang, Run, Unsupported
 from npulab.npus.nvdla import imported
 from npulab.npus.nvdla.simulate import executed, simulate
@@ -343,3 +344,72 @@ def test_the_shell_bisects_what_poisons(tmp_path: Path, capsys: pytest.CaptureFi
     assert "poisoned the device" in capsys.readouterr().out
     assert main(["bisect", *names, "--device", "manual", "--probe"]) == 2
     assert "--probe: got 'manual', allowed is simulated" in capsys.readouterr().err
+
+
+# Two devices against each other
+
+# fields that a wrong simulation overlooks, with the raw value that the bad job has
+PLANTED = {
+    "SDP.D_CVT_SHIFT.CVT_SHIFT": 21,
+    "SDP.D_CVT_SCALE.CVT_SCALE": 20000,
+    "SDP.D_CVT_OFFSET.CVT_OFFSET": 40,
+    "SDP.D_DP_BS_CFG.BS_ALU_BYPASS": 1,
+    "SDP.D_DP_BS_CFG.BS_RELU_BYPASS": 0,
+    "CACC.D_CLIP_CFG.CLIP_TRUNCATE": 3,
+    "CSC.D_ZERO_PADDING_VALUE.PAD_VALUE": 90,
+    "CSC.D_ZERO_PADDING.PAD_LEFT": 0,
+    "CSC.D_CONV_STRIDE_EXT.CONV_X_STRIDE_EXT": 1,
+    "CSC.D_DILATION_EXT.Y_DILATION_EXT": 1,
+}
+
+
+class Overlooks:
+    """The simulated device, but a field has the value of the good job whatever the job says."""
+
+    def __init__(self, good: npulab.Capture, name: str, raw: int) -> None:
+        self.good, self.name, self.raw = good, name, raw
+
+    def run(self, capture: npulab.Capture) -> bytes:
+        return simulate(changed(capture, self.name, self.raw))
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_the_field_about_which_two_devices_disagree_is_named(name: str) -> None:
+    good = bad = base()
+    for field, raw in PLANTED.items():
+        if field.split(".")[0] == name.split(".")[0]:
+            bad = changed(bad, field, raw)
+    bad = changed(bad, "CDMA.D_ZERO_PADDING.PAD_TOP", 5)
+    (row,) = [row for row in answers() if row["field"] == name][:1]
+    wrong = InProcess(Overlooks(good, name, int(row["good"])))
+    found = npulab.bisect_fields(good, bad, Against(npulab.Simulated(), wrong))
+    assert found.found, found.sentence
+    assert name.endswith(f".{found.culprits[0][3]}")
+    assert all(name.split(".")[2] in {key[3] for key in group} for group in found.groups)
+
+
+def test_the_shell_bisects_a_disagreement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from npulab.cli.shell import main
+
+    good = base()
+    bad = changed(changed(good, "SDP.D_CVT_SHIFT.CVT_SHIFT", 21), "CDMA.D_ZERO_PADDING.PAD_TOP", 5)
+    npulab.save(good, tmp_path / "good")
+    npulab.save(bad, tmp_path / "bad")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    Path("sim.py").write_text(
+        "import npulab\n"
+        "class Wrong:\n"
+        "    def run(self, capture):\n"
+        "        fixed = capture.with_fields(CVT_SHIFT=23)\n"
+        "        return npulab.target('nvdla').simulate(fixed)\n"
+    )
+    asked = ["bisect", "good", "bad", "--device", "python:sim:Wrong", "--against", "simulated"]
+    assert main(asked) == 0
+    assert "CVT_SHIFT = 21 (good 23) breaks it" in capsys.readouterr().out
+    assert main([*asked, "--probe"]) == 2
+    assert "allowed is it alone" in capsys.readouterr().err
+    assert main(["bisect", "bad", "good", *asked[3:]]) == 2
+    assert "the devices disagree about it" in capsys.readouterr().err
