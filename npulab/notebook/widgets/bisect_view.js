@@ -5,7 +5,7 @@
 
 const MOST = 200; // rows of fields in the page
 const SEEN = 300; // ms that a trial is shown before an answer counts: a double click does not answer the next trial
-const VERDICTS = ["pass", "fail", "hang"];
+const VERDICTS = ["pass", "fail", "hang", "poisons"]; // in this order; a stored page sorts its keys
 const BUTTONS = [
   ["pass", "p", "Pass"], ["fail", "f", "Fail"], ["hang", "h", "Hang"],
   ["undo", "u", "Undo"], ["again", "a", "Ask again"],
@@ -167,9 +167,9 @@ class View extends Frame {
       `trial ${shown.trial} · about ${shown.left} left`;
     this.tell(shown.status);
     this.reason.textContent = shown.reason && `why: ${shown.reason}`;
-    this.counts.replaceChildren(...Object.entries(shown.counts).map(([name, told]) => {
+    this.counts.replaceChildren(...VERDICTS.filter(name => name in shown.counts).map(name => {
       const count = make("span", name, "");
-      count.append(make("b", "", told), ` ${name}`);
+      count.append(make("b", "", shown.counts[name]), ` ${name}`);
       return count;
     }));
     for (const button of this.buttons) {
