@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from math import prod
 from typing import Any
 
@@ -44,6 +44,7 @@ from npulab.quant.rules import EXACT_FLOAT32
 
 AFTER_RESET = 31, 31  # the banks of data and of weights that CDMA and CSC remember after a reset
 ENTRY_BITS, HELD_BITS = 15, 17  # of the pointer of CSC's data, of the count of weight entries
+LARGEST_PRODUCT = 2**14  # of two int8 numbers
 BURST = 8  # atoms of weights that CDMA asks for at a time
 MOST_ATOMS = 2**22  # most atoms that CDMA puts into the buffer in a job
 Sums = Callable[[int, int], Array]  # of (start, stop) to the accumulators of some outputs
@@ -203,10 +204,11 @@ class Buffer:
     CSC may read, ``valid`` the entries that they count for, ``kernels`` those that CSC was told of,
     ``held`` the entries of weights that CSC did not give back. ``late`` are (lines, entries of
     each) that CSC gives back when its next job starts. ``banks`` are those of the last jobs of CDMA
-    and CSC.
+    and CSC. If not ``keeps``, entries are counted only, and nothing may be computed of them.
     """
 
     features: dict[str, int]
+    keeps: bool = True
     data: Array = field(init=False)
     fetches: deque[Fetch] = field(default_factory=deque)
     sequences: deque[Sequence] = field(default_factory=deque)
@@ -302,18 +304,24 @@ class Buffer:
             lines = fetch.all_lines - fetch.lines
         if lines <= 0:
             return False
+        starts = []
         for first in range(fetch.lines, fetch.lines + lines, fetch.grain):
+            starts.append(self.write)
             count = min(fetch.grain, fetch.lines + lines - first)
-            if not fetch["D_DATAIN_FORMAT.DATAIN_FORMAT"]:
-                self._put_lines(fetch, first, count, size)
             self.write = wrap(self.write + count * fetch.entries, size)
+        if self.keeps and not fetch["D_DATAIN_FORMAT.DATAIN_FORMAT"]:
+            self._put_lines(fetch, np.array(starts), lines, size)
         fetch.lines += lines
         self.slices += lines
         self.valid += lines * fetch.entries
         return True
 
-    def _put_lines(self, fetch: Fetch, first: int, count: int, size: int) -> None:
-        """Put some lines of features, ``first`` and those after it, into the buffer."""
+    def _put_lines(self, fetch: Fetch, starts: Array, lines: int, size: int) -> None:
+        """Put the next lines of features into the buffer; groups of ``grain`` lines begin at the
+        entries ``starts``.
+
+        In a group the order is surface, line, column: what is put later stays.
+        """
         atom = fetch.v.features["memory_atom"]
         width = fetch["D_DATAIN_SIZE_0.DATAIN_WIDTH"] + 1
         surfaces = fetch["D_DATAIN_SIZE_1.DATAIN_CHANNEL"] // atom + 1
@@ -323,18 +331,19 @@ class Buffer:
                 f"{MOST_ATOMS} atoms"
             )
         line, plane = (fetch.v[name] // atom * atom for name in PITCHES)
-        start = fetch.v[DATA] // atom * atom + first * line
-        step = line
-        if fetch.grain > 1:
-            step = width * atom
         if (width, fetch.all_lines) == (1, 1) and fetch["D_DAIN_MAP.SURF_PACKED"]:
             plane = atom
-        surface, row, column = np.ogrid[:surfaces, :count, :width]
-        addresses = start + surface * plane + row * step + column * atom
-        entries = self.write + row * fetch.entries + surface * width + column
+        group, surface, row, column = np.ogrid[: len(starts), :surfaces, : fetch.grain, :width]
+        number = fetch.lines + group * fetch.grain
+        shape = len(starts), surfaces, fetch.grain, width
+        there = np.broadcast_to(number + row < fetch.lines + lines, shape)
+        addresses = fetch.v[DATA] // atom * atom + number * line + surface * plane
+        addresses = (addresses + (row * width + column) * atom)[there]
+        entries = starts[group] + row * fetch.entries + surface * width + column
+        entries = entries[there]
         atoms = fetch.memory.atoms(fetch.v.memory_of(DATA_MEMORY), addresses.reshape(-1), atom)
         atoms = converted_features(fetch.v, atoms.view(np.int8), 1, RULES).view(np.uint8)
-        self.data[wrap(entries, size).reshape(-1) % len(self.data)] = atoms
+        self.data[wrap(entries, size) % len(self.data)] = atoms
 
     def _weights(self) -> bool:
         """Fetch weights of CDMA's job up to the next group, and tell CSC of it; True if any were
@@ -354,11 +363,13 @@ class Buffer:
             room = (size - self.held) // BURST * BURST
             count = max(min(last - fetch.atoms, room), 0)
         if count:
-            start = fetch.v[WEIGHT] // atom * atom
-            addresses = start + atom * np.arange(fetch.atoms, fetch.atoms + count)
-            name = fetch.v.memory_of(WEIGHT_MEMORY)
-            entries = (self.weight_write + np.arange(count)) % size + (banks[0] + 1) * self.depth
-            self.data[entries % len(self.data)] = fetch.memory.atoms(name, addresses, atom)
+            if self.keeps:
+                start = fetch.v[WEIGHT] // atom * atom
+                addresses = start + atom * np.arange(fetch.atoms, fetch.atoms + count)
+                name = fetch.v.memory_of(WEIGHT_MEMORY)
+                places = (self.weight_write + np.arange(count)) % size
+                entries = places + (banks[0] + 1) * self.depth
+                self.data[entries % len(self.data)] = fetch.memory.atoms(name, addresses, atom)
             self.weight_write = (self.weight_write + count) % size
             self.held += count
             fetch.atoms += count
@@ -376,17 +387,16 @@ class Buffer:
         if self.slices < sequence.lines or self.kernels < sequence.kernels:
             return False
         last = sequence.groups == sequence.all_groups - 1
-        weights = self._read_weights(sequence)
-        self.sums.add(self._sums(sequence, weights, last))
+        stored = self._read_weights(sequence)
+        self.sums.add(self._sums(sequence, stored, last))
         self.kernels -= sequence.kernels
         sequence.groups += 1
         if last:
             self._end(sequence)
         return True
 
-    def _read_weights(self, sequence: Sequence) -> Array:
-        """Return the weights of the next group ``(kernels, height, width, channels) int8``, and
-        give their entries back."""
+    def _read_weights(self, sequence: Sequence) -> bytes:
+        """Return the bytes of the next group's weights, and give their entries back."""
         layout = sequence.weights
         terms = prod(layout.shape[1:])
         few(terms, "the weights of a kernel", MOST_TAPS)
@@ -394,11 +404,13 @@ class Buffer:
         banks = sequence.banks
         size = (banks[1] + 1) * self.depth
         count = ceil_div(layout.used, self.data.shape[1])
-        entries = (self.weight_read + np.arange(count)) % size + (banks[0] + 1) * self.depth
-        data = self.data[entries % len(self.data)].tobytes()
+        data = b""
+        if self.keeps:
+            places = (self.weight_read + np.arange(count)) % size
+            data = self.data[(places + (banks[0] + 1) * self.depth) % len(self.data)].tobytes()
         self.weight_read = (self.weight_read + count) % size
         self.held -= count
-        return layout.unpack(data)
+        return data
 
     def _end(self, sequence: Sequence) -> None:
         size = (sequence.banks[0] + 1) * self.depth
@@ -442,17 +454,20 @@ class Buffer:
             told += f": CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES is {stated}, not whole atoms"
         return told
 
-    def _sums(self, sequence: Sequence, weights: Array, last: bool) -> Part:
-        """Return the accumulators that a group of kernels gives, atom after atom."""
-        lanes = sequence.lanes
-        if sequence.image:
-            read = _image_reader(sequence, weights)
-        else:
-            read = self._windows(sequence).times(weights)
+    def _sums(self, sequence: Sequence, stored: bytes, last: bool) -> Part:
+        """Return the accumulators that a group of kernels gives, atom after atom; they are computed
+        when SDP takes them."""
+        layout = sequence.weights
+        read: Sums | None = None
+        if self.keeps and sequence.image:
+            read = _image_reader(sequence, layout, stored)
+        elif self.keeps:
+            read = self._windows(sequence).add(layout, stored)
 
         def values(start: int, stop: int) -> Array:
-            out = np.zeros((stop - start, lanes), np.int64)
-            out[:, : len(weights)] = read(start, stop)
+            assert read is not None, "nothing may be computed of a buffer that only counts"
+            out = np.zeros((stop - start, layout.group), np.int64)
+            out[:, : layout.kernels] = read(start, stop)
             return out
 
         return Part(sequence.outputs, values, last)
@@ -472,36 +487,30 @@ class Windows:
     shift: int
     kernel: Pair
     blocks: int
-    _kept: dict[int, Array] = field(default_factory=dict)
+    groups: list[tuple[Weights, bytes]] = field(default_factory=list)
+    _made: dict[tuple[int, int], Array] = field(default_factory=dict)
 
     @property
     def terms(self) -> int:
         """The products of a sum."""
         return prod(self.kernel) * self.blocks * self.data.shape[1]
 
-    def times(self, weights: Array) -> Sums:
-        """Return the function of (start, stop) to the accumulators of these outputs ``(outputs,
-        kernels)`` with weights ``(kernels, height, width, channels) int8``."""
-        lanes = self.data.shape[1]
-        kernels, height, width, channels = weights.shape
-        filled = np.zeros((kernels, height, width, self.blocks * lanes), np.int8)
-        filled[..., :channels] = weights
-        split = filled.reshape(kernels, height, width, self.blocks, lanes)
-        factors = split.transpose(3, 1, 2, 4, 0).reshape(self.terms, kernels)
-        truncate = self.sequence.v["CACC.D_CLIP_CFG.CLIP_TRUNCATE"]
+    def add(self, layout: Weights, stored: bytes) -> Sums:
+        """Take a group's weights; return the function of (start, stop) to the accumulators of these
+        outputs ``(outputs, kernels)``."""
+        first = sum(other.kernels for other, _ in self.groups)
+        self.groups.append((layout, stored))
+        return partial(self._sums, slice(first, first + layout.kernels))
 
-        def sums(start: int, stop: int) -> Array:
-            parts = []
-            at = start
-            while at < stop:
-                number, first = divmod(at, self.step)
-                elements = self._block(number)
-                last = min(self.step, first + stop - at)
-                parts.append(elements[first:last] @ factors.astype(elements.dtype))
-                at += last - first
-            return handed_over(np.concatenate(parts), truncate)
-
-        return sums
+    def _sums(self, kernels: slice, start: int, stop: int) -> Array:
+        parts = []
+        at = start
+        while at < stop:
+            number, first = divmod(at, self.step)
+            last = min(self.step, first + stop - at)
+            parts.append(self._block(number)[first:last, kernels])
+            at += last - first
+        return np.concatenate(parts)
 
     @property
     def step(self) -> int:
@@ -509,17 +518,43 @@ class Windows:
         return max(1, SPARE // self.terms)
 
     def _block(self, number: int) -> Array:
-        """Return the elements of the outputs from ``number * step`` on, in the type that is
-        multiplied; the last block is kept for the next group."""
-        if number not in self._kept:
+        """Return the accumulators of the outputs from ``number * step`` on, for the kernels of all
+        groups: they are multiplied together."""
+        key = number, len(self.groups)
+        if key not in self._made:
             kind: Any = np.float64
-            if self.terms * 2**14 <= EXACT_FLOAT32:
+            if self.terms * LARGEST_PRODUCT <= EXACT_FLOAT32:
                 kind = np.float32
             stop = min((number + 1) * self.step, self.sequence.outputs)
             elements = self.elements(number * self.step, stop).astype(kind)
-            self._kept.clear()
-            self._kept[number] = elements
-        return self._kept[number]
+            truncate = self.sequence.v["CACC.D_CLIP_CFG.CLIP_TRUNCATE"]
+            sums = elements @ self._factors(kind)
+            if truncate or self.terms * LARGEST_PRODUCT >= 2**31:
+                self._made[key] = handed_over(sums, truncate)
+            else:
+                self._made[key] = sums.astype(np.int32)  # too short to saturate
+        return self._made[key]
+
+    def _factors(self, kind: Any) -> Array:
+        """Return the weights of all groups ``(terms, kernels)``; lanes past the channels are 0.
+
+        A group is stored block by block of channels, in the order row, column, kernel, channel.
+        """
+        lanes = self.data.shape[1]
+        taps = prod(self.kernel)
+        found = []
+        for layout, stored in self.groups:
+            codes = np.frombuffer(stored, np.int8, layout.used)
+            whole, rest = divmod(layout.channels, lanes)
+            factors = np.zeros((self.blocks, taps, lanes, layout.kernels), kind)
+            full = whole * taps * layout.kernels * lanes
+            blocks = codes[:full].reshape(whole, taps, layout.kernels, lanes)
+            factors[:whole] = blocks.transpose(0, 1, 3, 2)
+            if rest:
+                short = codes[full:].reshape(taps, layout.kernels, rest)
+                factors[whole, :, :rest] = short.transpose(0, 2, 1)
+            found.append(factors.reshape(self.terms, layout.kernels))
+        return np.concatenate(found, 1)
 
     def elements(self, start: int, stop: int) -> Array:
         """Return what the taps of some outputs read, ``(outputs, block, row, column, lane)`` in one
@@ -538,12 +573,12 @@ class Windows:
         size = (job.banks[0] + 1) * job.v.features["cbuf_entries"]
         entry = wrap(self.read + block * width + y * job.entries + x, size) % len(self.data)
         outside = (x < 0) | (y < 0) | (x >= width) | (y >= job.lines)
-        read = self.data[entry]
+        read = np.take(self.data, entry, axis=0)
         read[np.broadcast_to(outside, entry.shape)] = job["D_ZERO_PADDING_VALUE.PAD_VALUE"] % 256
         return read.view(np.int8).reshape(stop - start, -1)
 
 
-def _image_reader(sequence: Sequence, weights: Array) -> Sums:
+def _image_reader(sequence: Sequence, layout: Weights, stored: bytes) -> Sums:
     """Return the function of (start, stop) to the sums of an image's outputs.
 
     Where CDMA puts the pixels into the buffer is not known, so that only jobs that are an image for
@@ -553,7 +588,7 @@ def _image_reader(sequence: Sequence, weights: Array) -> Sums:
     @cache
     def whole() -> Array:
         if not sequence.v["CDMA.D_DATAIN_FORMAT.DATAIN_FORMAT"]:
-            return np.zeros((sequence.outputs, len(weights)), np.int64)
-        return image_sums(sequence.v, sequence.memory, weights)
+            return np.zeros((sequence.outputs, layout.kernels), np.int64)
+        return image_sums(sequence.v, sequence.memory, layout.unpack(stored))
 
     return lambda start, stop: whole()[start:stop]

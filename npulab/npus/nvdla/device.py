@@ -79,8 +79,9 @@ class Units:
         return _destination(v, "SDP", y.shape), y
 
     def wait(self, v: Fields, on: Collection[str], memory: Memory) -> None:
-        """Start a job and raise Hang if SDP waits for items that never come; nothing is computed or
-        written."""
+        """Start a job and raise Hang if SDP waits for items that never come; nothing is read,
+        computed or written."""
+        self.buffer.keeps = False
         self._start(v, on, memory)
         if "SDP" in on:
             counts = Counts.of(v, "SDP", PRECISION)

@@ -127,12 +127,12 @@ class Memory:
         """Return ``size`` bytes from each address, ``(n, size) uint8``; 0 where nothing was put."""
         out = np.zeros((len(addresses), size), np.uint8)
         for start, data in self._ranges(memory):
-            inside = (addresses >= start) & (addresses + size <= start + len(data))
+            places = addresses - start
+            inside = (places >= 0) & (places + size <= len(data))
             if inside.all():
-                return sliding_window_view(data, size)[addresses - start]
-            places = addresses[inside] - start
-            if len(places):
-                out[inside] = sliding_window_view(data, size)[places]
+                return _pieces(data, places, size)
+            if inside.any():
+                out[inside] = _pieces(data, places[inside], size)
         return out
 
     def put_atoms(self, memory: str, addresses: Array, atoms: Array) -> None:
@@ -140,10 +140,11 @@ class Memory:
         the others are lost."""
         size = atoms.shape[1]
         for start, data in self._ranges(memory):
-            inside = (addresses >= start) & (addresses + size <= start + len(data))
+            places = addresses - start
+            inside = (places >= 0) & (places + size <= len(data))
             if inside.any():
                 view = sliding_window_view(data, size, writeable=True)
-                view[addresses[inside] - start] = atoms[inside]
+                view[places[inside]] = atoms[inside]
 
     def _ranges(self, memory: str) -> Iterator[tuple[int, Array]]:
         for name, start, data in self.ranges:
@@ -165,6 +166,15 @@ class Memory:
             if at <= start and end <= at + len(data) and _same_memory(name, memory):
                 return at, data
         return None
+
+
+def _pieces(data: Array, places: Array, size: int) -> Array:
+    """Return ``size`` bytes from each place in ``data``; whole rows if all places are aligned."""
+    rows, rest = np.divmod(places, size)
+    if rest.any():
+        return sliding_window_view(data, size)[places]
+    whole = len(data) // size
+    return np.take(data[: whole * size].reshape(whole, size), rows, axis=0)
 
 
 def _same_memory(name: str, other: str) -> bool:
