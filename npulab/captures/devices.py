@@ -113,7 +113,7 @@ class InProcess:
     from trial to trial; an oracle.
 
     ``device.run(capture)`` gets a capture without its output, and returns the bytes that the job
-    wrote, or a ``Run``. It raises ``Hang`` for a job that never ends, after it has made the device
+    wrote, or a ``Run``; ``device.reset()``, if it has one, makes it ready after a job spoiled it. It raises ``Hang`` for a job that never ends, after it has made the device
     ready again. A run passes if its output is ``expected``, by default the capture's own. Raises
     ValueError for an object without ``run``, and for a run that returns anything else.
     """
@@ -128,6 +128,12 @@ class InProcess:
     @property
     def provenance(self) -> str | None:
         return getattr(self.device, "provenance", None)
+
+    def recover(self) -> None:
+        """Reset the device, if it can be reset."""
+        reset = getattr(self.device, "reset", None)
+        if reset is not None:
+            reset()
 
     def run(self, capture: Capture) -> Run:
         """Run a capture; a hang is returned as an outcome, never raised."""
@@ -222,7 +228,8 @@ class Probed:
     A trial that passes "poisons" if the probe then hangs, or gives other bytes than its own buffer
     ``output``. With ``before_failures`` a trial that fails poisons too, if the probe does not give
     its bytes. After a trial that hung no probe runs: the device resets itself, as it does after a
-    probe that hung. Raises ValueError for a probe without an output.
+    probe that hung. After a probe with other bytes the device's ``recover`` is called, if it has
+    one. Raises ValueError for a probe without an output.
     """
 
     device: Device
@@ -261,6 +268,9 @@ class Probed:
         how = "gives other bytes"
         if after.outcome == "hang":
             how = f"hangs ({after.reason})"
+        recover = getattr(self.device, "recover", None)
+        if recover is not None and after.outcome != "hang":
+            recover()
         return replace(run, spoiled=f"the known-good capture {self.probe.name} then {how}")
 
     def judge(self, capture: Capture, run: Run) -> str:
@@ -370,7 +380,7 @@ class Command:
                 "name"
             )
         if self._hung.is_set():
-            self._recover()
+            self.recover()
         for _ in range(self.retries):
             with suppress(NotRun):
                 return self._once(files)
@@ -439,12 +449,14 @@ class Command:
     def _hang(self, end: End) -> Run:
         self._hung.set()
         try:
-            self._recover()
+            self.recover()
         except (NotRun, Stopped) as error:  # the next run begins with the reset
             return Run("hang", reason=f"{end}; {error}")
         return Run("hang", reason=str(end))
 
-    def _recover(self) -> None:
+    def recover(self) -> None:
+        """Run the program ``reset``, if there is one, and wait for ``cooldown`` seconds; raises
+        NotRun if the program fails."""
         if self.reset is not None:
             program: Any = self.reset
             end = undisturbed(

@@ -12,6 +12,7 @@ import pytest
 
 import npulab
 from npulab.analysis.scan import Probe, Scan, impulses, scan, scan_capture
+from npulab.captures.devices import Probed, Run
 from npulab.captures.journal import Journal
 from npulab.npus.vivante.lifting import geometry_of
 from npulab.npus.vivante.lowering import coded_chip
@@ -618,3 +619,33 @@ def test_parity_and_nothing_cost_a_few_runs_more(seed: int) -> None:
     assert (nothing.together, parity.together) == ((), ())
     assert set(parity.kinds[hidden]) <= {"control", "data"}
     assert max(nothing.runs, parity.runs) <= 100
+
+
+def test_a_run_that_spoils_the_device_counts_as_a_hang() -> None:
+    """Bit 3 of the buffer leaves the device so that the known-good capture does not run."""
+    good = npulab.Capture("good", "demo", "x", (), {"data": b"\x00", "output": b"\x07"})
+
+    class Board:
+        def __init__(self) -> None:
+            self.spoiled = False
+
+        def run(self, capture: npulab.Capture) -> Run:
+            output = bytes([7 ^ (capture.buffers["data"][0] & 7)])
+            if self.spoiled:
+                output = b"\xff"
+            self.spoiled |= bool(capture.buffers["data"][0] & 8)
+            return Run("done", output)
+
+        def recover(self) -> None:
+            self.spoiled = False
+
+        def judge(self, capture: npulab.Capture, run: Run) -> str:
+            return "pass"
+
+        def __call__(self, capture: npulab.Capture) -> str:
+            return "pass"
+
+    device = Probed(Board(), good)
+    found = scan_capture(good, device, "data", inputs=[good])
+    assert found.kinds[3] == "hang"
+    assert "hang" not in [*found.kinds[:3], *found.kinds[4:]]

@@ -621,6 +621,9 @@ class Board:
         self.spoiled |= bool(capture.parameters.get("spoils"))
         return Run("done", output)
 
+    def recover(self) -> None:
+        self.spoiled = False
+
     def judge(self, capture: Capture, run: Run) -> str:
         return "pass" if run.output == b"good" else "fail"
 
@@ -636,6 +639,7 @@ def test_a_probe_says_which_trial_poisons_a_board() -> None:
     probe = job("known-good")
     board = Probed(Board(), probe)
     assert [board(job("a")), board(job("b", spoils=True))] == ["pass", "poisons"]
+    assert board(job("a")) == "pass"  # the board was reset
     run = Probed(Board(), probe).run(job("b", spoils=True))
     assert run.spoiled == "the known-good capture known-good then gives other bytes"
     # a trial that fails itself is reported as such, unless what it leaves is asked for

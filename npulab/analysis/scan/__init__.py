@@ -130,8 +130,9 @@ def scan_capture(
     is run with several output scales, from one at which an output step is one accumulator unit to
     one at which no output reaches the end of its type. Only shapes, stride, padding and zero
     points of the lifted layer are used, and every output channel is taken to read all input
-    channels. Words whose opcode names another block are not run and count as a hang. ``options``
-    are those of ``scan``.
+    channels. Words whose opcode names another block are not run and count as a hang; so
+    does a run after which a ``Probed`` device does not run its known-good capture. ``options`` are
+    those of ``scan``.
 
     Raises ValueError for a missing buffer or task, and for a layer that cannot be lifted or
     lowered.
@@ -159,9 +160,10 @@ def scan_capture(
             trial = base.with_words(words, task)
         else:
             trial = base.with_buffers(**{buffer: changed})
-        output = device.run(trial).output
-        if output is None:
+        result = device.run(trial)
+        if result.output is None or result.spoiled:
             return None
+        output = result.output
         if layer is None:
             return np.frombuffer(output, np.uint8)
         return read(output)
