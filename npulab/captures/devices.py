@@ -113,9 +113,10 @@ class InProcess:
     from trial to trial; an oracle.
 
     ``device.run(capture)`` gets a capture without its output, and returns the bytes that the job
-    wrote, or a ``Run``; ``device.reset()``, if it has one, makes it ready after a job spoiled it. It raises ``Hang`` for a job that never ends, after it has made the device
-    ready again. A run passes if its output is ``expected``, by default the capture's own. Raises
-    ValueError for an object without ``run``, and for a run that returns anything else.
+    wrote, or a ``Run``; ``device.reset()``, if it has one, makes it ready after a job spoiled it.
+    It raises ``Hang`` for a job that never ends, after it has made the device ready again. A run
+    passes if its output is ``expected``, by default the capture's own. Raises ValueError for an
+    object without ``run``, and for a run that returns anything else.
     """
 
     device: Any
