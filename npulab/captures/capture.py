@@ -22,7 +22,17 @@ from npulab.support.refuse import need, need_all, need_whole, refuse_if, shortly
 # Texts of capture.json that say where a capture comes from. Each is a field of Capture and of
 # captures.sweep.Sweep; dumps, folders, sweeps and listings read the names here.
 TEXTS = ("provenance", "source", "tool", "date")
-PROVENANCES = ("board", "vendor driver", "open driver", "RTL simulation", "compiler", "simulated")
+# Where words and outputs come from, and what each proves. Only the last is npulab's own.
+PROVENANCES = {
+    "board": "the NPU itself",
+    "vendor driver": "the vendor's driver, without a look at what the NPU did",
+    "open driver": "a driver of others, such as Mesa's",
+    "compiler": "a vendor's compiler: the words that it writes",
+    "RTL simulation": "the hardware's own description, simulated cycle by cycle",
+    "vendor simulator": "the vendor's simulator: what the vendor means the NPU to do",
+    "foreign simulator": "a simulator that nobody here and not the vendor wrote",
+    "simulated": "npulab's simulated device, which proves nothing about the world",
+}
 FIELD_COLUMNS = ("task", "block", "register", "field", "raw", "value", "bits", "evidence")
 ROWS_SHOWN = 60
 CHANGED = "changed with npulab"

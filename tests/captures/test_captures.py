@@ -12,7 +12,7 @@ from record_simulated import record
 from record_simulated_ane import record as record_ane
 
 import npulab
-from npulab.captures.capture import TEXTS, Capture
+from npulab.captures.capture import PROVENANCES, TEXTS, Capture
 from npulab.captures.devices import Simulated
 from npulab.captures.store import case_folders
 from npulab.captures.sweep import Sweep
@@ -100,3 +100,21 @@ def test_every_capture_is_understood(folder: Path) -> None:
 def test_each_text_of_a_capture_is_a_field_of_captures_and_sweeps() -> None:
     for kind in (Capture, Sweep):
         assert {*TEXTS} <= {field.name for field in fields(kind)}
+
+
+def test_every_provenance_says_what_it_is() -> None:
+    """Words and outputs come from one of these; only the last is npulab's own."""
+    assert [*PROVENANCES] == [
+        "board",
+        "vendor driver",
+        "open driver",
+        "compiler",
+        "RTL simulation",
+        "vendor simulator",
+        "foreign simulator",
+        "simulated",
+    ]
+    for name in PROVENANCES:
+        assert Capture("a", "demo", "x", (), provenance=name).simulated is (name == "simulated")
+    with pytest.raises(ValueError, match="allowed is one of board, vendor driver, open driver"):
+        Capture("a", "demo", "x", (), provenance="hearsay")
