@@ -394,7 +394,7 @@ def as_folder(name: str) -> Callable[[Path], None]:
         ),
         (
             cut("input", 2**40),
-            "mesa-input-001-000.bin: got 1099511627776 bytes, allowed are 67108864",
+            "mesa-input-001-000.bin: got 1099511627776 bytes, allowed are up to 67108864",
         ),
         (cut("compressed", 2**40), "mesa-compressed-001-000.bin: got 1099511627776 bytes"),
         (cut("cmd", 2**40), "mesa-cmd-001-000.bin: got 1099511627776 bytes"),
