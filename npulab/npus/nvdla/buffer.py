@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, partial
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy import ndarray as Array
@@ -52,41 +52,59 @@ SPARE = 2**22  # elements of the windows that are laid out at a time: 16 MiB in 
 
 
 @dataclass
-class Fetch:
-    """A job in CDMA, by its registers: how many lines and weights it has fetched so far.
+class UnitJob:
+    """A job in CDMA or CSC, by the registers of that unit; ``groups`` of kernels are done."""
 
-    ``lines``, ``atoms`` (of weights) and ``groups`` (of kernels that CSC was told of) count what is
-    done.
-    """
-
+    unit: ClassVar[str]
+    last_kernel: ClassVar[str]  # the register field that holds the number of kernels less 1
     v: Fields
     memory: Memory
     started: bool = False
-    lines: int = 0
-    atoms: int = 0
     groups: int = 0
 
     def __getitem__(self, name: str) -> int:
-        return self.v[f"CDMA.{name}"]
+        return self.v[f"{self.unit}.{name}"]
 
     @property
     def banks(self) -> Pair:
         return self["D_BANK.DATA_BANK"], self["D_BANK.WEIGHT_BANK"]
 
     @property
+    def entries(self) -> int:
+        """The entries that a line counts for, however many its atoms take."""
+        return self["D_ENTRY_PER_SLICE.ENTRIES"] + 1
+
+    @property
+    def lanes(self) -> int:
+        return self.v.features["atomic_k"]
+
+    @property
+    def all_groups(self) -> int:
+        return self[self.last_kernel] // self.lanes + 1
+
+    @property
+    def kernels(self) -> int:
+        """The kernels of the next group."""
+        if self.groups < self.all_groups - 1:
+            return self.lanes
+        return self[self.last_kernel] % self.lanes + 1
+
+
+@dataclass
+class Fetch(UnitJob):
+    """A job in CDMA: ``lines``, ``atoms`` of weights and ``groups`` of kernels that CSC was told of
+    count what is done."""
+
+    unit = "CDMA"
+    last_kernel = "D_WEIGHT_SIZE_1.WEIGHT_KERNEL"
+    lines: int = 0
+    atoms: int = 0
+
+    @property
     def all_lines(self) -> int:
         if self["D_MISC_CFG.CONV_MODE"]:
             return 0  # neither of CDMA's readers is for it
         return self["D_DATAIN_SIZE_0.DATAIN_HEIGHT"] + 1
-
-    @property
-    def all_groups(self) -> int:
-        return self["D_WEIGHT_SIZE_1.WEIGHT_KERNEL"] // self.lanes + 1
-
-    @property
-    def entries(self) -> int:
-        """The entries that a line counts for, however many its atoms take."""
-        return self["D_ENTRY_PER_SLICE.ENTRIES"] + 1
 
     @property
     def grain(self) -> int:
@@ -97,18 +115,8 @@ class Fetch:
         return 1
 
     @property
-    def lanes(self) -> int:
-        return self.v.features["atomic_k"]
-
-    @property
     def done(self) -> bool:
         return self.lines == self.all_lines and self.groups == self.all_groups
-
-    def kernels(self) -> int:
-        """Return the kernels of the group that CSC is told of next."""
-        if self.groups < self.all_groups - 1:
-            return self.lanes
-        return self["D_WEIGHT_SIZE_1.WEIGHT_KERNEL"] % self.lanes + 1
 
     def needed(self) -> int:
         """Return the bytes of weights after which CSC is told of the next group."""
@@ -119,40 +127,16 @@ class Fetch:
 
 
 @dataclass
-class Sequence:
-    """A job in CSC, by its registers: the groups of kernels that it has sent to the multipliers."""
+class Sequence(UnitJob):
+    """A job in CSC: ``groups`` of kernels were sent to the multipliers."""
 
-    v: Fields
-    memory: Memory
-    started: bool = False
-    groups: int = 0
+    unit = "CSC"
+    last_kernel = "D_WEIGHT_SIZE_EXT_1.WEIGHT_KERNEL"
     windows: dict[int, Windows] = field(default_factory=dict)
-
-    def __getitem__(self, name: str) -> int:
-        return self.v[f"CSC.{name}"]
-
-    @property
-    def banks(self) -> Pair:
-        return self["D_BANK.DATA_BANK"], self["D_BANK.WEIGHT_BANK"]
 
     @property
     def image(self) -> bool:
         return self["D_DATAIN_FORMAT.DATAIN_FORMAT"] == PIXEL and not self["D_MISC_CFG.CONV_MODE"]
-
-    @property
-    def all_groups(self) -> int:
-        return self["D_WEIGHT_SIZE_EXT_1.WEIGHT_KERNEL"] // self.lanes + 1
-
-    @property
-    def lanes(self) -> int:
-        return self.v.features["atomic_k"]
-
-    @property
-    def kernels(self) -> int:
-        """The kernels of the next group."""
-        if self.groups < self.all_groups - 1:
-            return self.lanes
-        return self["D_WEIGHT_SIZE_EXT_1.WEIGHT_KERNEL"] % self.lanes + 1
 
     @property
     def lines(self) -> int:
@@ -165,10 +149,6 @@ class Sequence:
         if self["D_MISC_CFG.SKIP_DATA_RLS"]:
             return 0
         return self["D_RELEASE.RLS_SLICES"] + 1
-
-    @property
-    def entries(self) -> int:
-        return self["D_ENTRY_PER_SLICE.ENTRIES"] + 1
 
     @property
     def outputs(self) -> int:
@@ -330,14 +310,14 @@ class Buffer:
                 f"CDMA fetches {surfaces} surfaces of {fetch.all_lines} x {width}, covered are "
                 f"{MOST_ATOMS} atoms"
             )
-        line, plane = (fetch.v[name] // atom * atom for name in PITCHES)
+        base, line, plane = fetch.v.whole_atoms(DATA, *PITCHES)
         if (width, fetch.all_lines) == (1, 1) and fetch["D_DAIN_MAP.SURF_PACKED"]:
             plane = atom
         group, surface, row, column = np.ogrid[: len(starts), :surfaces, : fetch.grain, :width]
         number = fetch.lines + group * fetch.grain
         shape = len(starts), surfaces, fetch.grain, width
         there = np.broadcast_to(number + row < fetch.lines + lines, shape)
-        addresses = fetch.v[DATA] // atom * atom + number * line + surface * plane
+        addresses = base + number * line + surface * plane
         addresses = (addresses + (row * width + column) * atom)[there]
         entries = starts[group] + row * fetch.entries + surface * width + column
         entries = entries[there]
@@ -364,7 +344,7 @@ class Buffer:
             count = max(min(last - fetch.atoms, room), 0)
         if count:
             if self.keeps:
-                start = fetch.v[WEIGHT] // atom * atom
+                (start,) = fetch.v.whole_atoms(WEIGHT)
                 addresses = start + atom * np.arange(fetch.atoms, fetch.atoms + count)
                 name = fetch.v.memory_of(WEIGHT_MEMORY)
                 places = (self.weight_write + np.arange(count)) % size
@@ -375,7 +355,7 @@ class Buffer:
             fetch.atoms += count
         told = fetch.atoms * atom >= needed
         if told:
-            self.kernels += fetch.kernels()
+            self.kernels += fetch.kernels
             fetch.groups += 1
         return bool(count) or told
 

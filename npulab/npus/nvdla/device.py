@@ -24,8 +24,9 @@ from npulab.npus.nvdla.buffer import Buffer
 from npulab.npus.nvdla.facts import CONVOLUTION, LETTERS, Lut
 from npulab.npus.nvdla.layouts import Cube
 from npulab.npus.nvdla.memory import Memory
-from npulab.npus.nvdla.readers import CUBE, Counts, Reader, reader_of
+from npulab.npus.nvdla.readers import CUBE, Counts, Reader, cube, reader_of
 from npulab.npus.nvdla.rules import RULES
+from npulab.npus.nvdla.streams import Part
 from npulab.npus.nvdla.units import pdp, pool_stream, sdp
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.lut import Lookup, Tables
@@ -34,6 +35,7 @@ from npulab.npus.nvdla.waiting import few
 NEEDED = ("CDMA", "CSC", "CMAC_A", "CACC")  # a convolution may do with one half of the multipliers
 TO_PDP = "SDP.D_FEATURE_MODE_CFG.OUTPUT_DST"
 PRECISION = "SDP.D_DATA_FORMAT.PROC_PRECISION"
+PDP_SOURCE = "PDP_RDMA.D_SRC_RAM_CFG.SRC_RAM_TYPE"
 OUT_PRECISION = "SDP.D_DATA_FORMAT.OUT_PRECISION"
 CHANNELS = {
     "SDP": "D_DATA_CUBE_CHANNEL.CHANNEL",
@@ -84,13 +86,7 @@ class Units:
         self.buffer.keeps = False
         self._start(v, on, memory)
         if "SDP" in on:
-            counts = Counts.of(v, "SDP", PRECISION)
-            self._source(v, counts)
-            for name in LETTERS:
-                if self._is_used(v, name):
-                    self._operands(v, name, counts)
-            if not v[TO_PDP]:
-                _refuse_missing(v, "SDP.D_DST_DMA_CFG.DST_RAM_TYPE")
+            self._ready(v, Counts.of(v, "SDP", PRECISION))
 
     def _start(self, v: Fields, on: Collection[str], memory: Memory) -> None:
         hang_if(
@@ -104,26 +100,28 @@ class Units:
         if "SDP_RDMA" in on:
             self.readers.append(reader_of(v, memory))
 
-    def _is_used(self, v: Fields, name: str) -> bool:
-        """True if a stage of SDP works: nv_small has no EW."""
-        return not sdp.bypassed(v, name) and bool(name != "EW" or v.features["ew"])
+    def _ready(self, v: Fields, counts: Counts) -> tuple[Taken, dict[str, dict[str, Taken]]]:
+        """Return the functions that take SDP's atoms, and the operands of each stage that works;
+        Hang if fewer come than it waits for."""
+        source = self._source(v, counts)
+        stages = {}
+        for name in LETTERS:
+            # nv_small has no EW
+            if not sdp.bypassed(v, name) and (name != "EW" or v.features["ew"]):
+                stages[name] = self._operands(v, name, counts)
+        if not v[TO_PDP]:
+            _refuse_missing(v, "SDP.D_DST_DMA_CFG.DST_RAM_TYPE")
+        return source, stages
 
     def points(self, v: Fields, lut: Lut | None) -> Array:
         """Return what SDP makes of a job, ``(surfaces, height, width, lanes)``; Hang if it waits
         for items that never come."""
         counts = Counts.of(v, "SDP", PRECISION)
-        source = self._source(v, counts)
-        stages = {}
+        source, stages = self._ready(v, counts)
         tables = None
-        for name in LETTERS:
-            if not self._is_used(v, name):
-                continue
-            if name == "EW" and sdp.looks_up(v):
-                tables = Tables.of(lut)
-            stages[name] = self._operands(v, name, counts)
+        if "EW" in stages and sdp.looks_up(v):
+            tables = Tables.of(lut)
         how = Lookup.of(v, "SDP", RULES)
-        if not v[TO_PDP]:
-            _refuse_missing(v, "SDP.D_DST_DMA_CFG.DST_RAM_TYPE")
         few(counts.items * counts.atom, "the elements of SDP's output")
         # any code but that of int8 saturates to 16 bits, of which the lowest 8 are written
         v = replace(v, values={**v.values, OUT_PRECISION: int(v[OUT_PRECISION] > 0)})
@@ -142,10 +140,10 @@ class Units:
         """Return the function that takes a number of SDP's atoms, from CACC or from memory."""
         wanted = f"SDP waits for {counts.items} atoms"
         if not v["SDP.D_FEATURE_MODE_CFG.FLYING_MODE"]:
-            cube = self._stream(CUBE, counts.items)
-            if cube is None:
+            stream = self._stream(CUBE, counts.items)
+            if stream is None:
                 raise Hang(f"{wanted}, of SDP_RDMA's cube come fewer")
-            return cube
+            return stream
         sums = self.buffer.sums
         why = self.buffer.waits() or f"CACC gives {sums.available()}"
         hang_if(sums.available() < counts.items, f"{wanted}: {why}")
@@ -197,22 +195,28 @@ class Units:
         self, v: Fields, on: Collection[str], memory: Memory, handed: Array | None
     ) -> tuple[Cube, Array]:
         """Return what PDP makes of SDP's atoms ``handed`` or of memory, as ``run`` does."""
+        v.expect("run pooling")
+        v = _as_pdp_reads(v)
         from_memory = v["PDP.D_OPERATION_MODE_CFG.FLYING_MODE"]
         atom = v.features["memory_atom"]
         height, width, _ = v.shape("PDP.D_DATA_CUBE_IN_{0}.CUBE_IN_{0}")
         surfaces = v["PDP.D_DATA_CUBE_OUT_CHANNEL.CUBE_OUT_CHANNEL"] // atom + 1
         if from_memory:
             hang_if("PDP_RDMA" not in on, "PDP waits for PDP_RDMA, which nobody started")
-            _refuse_missing(v, "PDP_RDMA.D_SRC_RAM_CFG.SRC_RAM_TYPE")
-            given = pooling_source(v, memory)
+            _refuse_missing(v, PDP_SOURCE)
+            rows, across, channels = v.shape("PDP_RDMA.D_DATA_CUBE_IN_{0}.CUBE_IN_{0}")
+            counts = Counts(ceil_div(channels, atom), rows, across, atom, atom)
+            source = Part(counts.items, cube(v, memory, counts, "PDP_RDMA", PDP_SOURCE))
         elif handed is None:
             raise Hang("PDP waits for SDP, which nobody started")
         else:
-            given = handed.reshape(-1, atom).astype(np.int64)
+            atoms = handed.reshape(-1, atom)
+            source = Part(len(atoms), lambda start, stop: atoms[start:stop].astype(np.int64))
         count = surfaces * height * width
-        hang_if(len(given) < count, f"PDP waits for {count} atoms, its source gives {len(given)}")
+        hang_if(source.left < count, f"PDP waits for {count} atoms, its source gives {source.left}")
         _refuse_missing(v, "PDP.D_DST_RAM_CFG.DST_RAM_TYPE")
-        x = given[:count].reshape(surfaces, height, width, atom)
+        few(count * atom, "the elements of PDP's input")
+        x = source.take(count).reshape(surfaces, height, width, atom)
         if pool_stream.plain(v):
             y = pdp.windows(v, x)
         else:
@@ -234,22 +238,21 @@ def _refuse_missing(v: Fields, ram_type: str) -> None:
     hang_if(not v.has_memory(ram_type), f"{ram_type} is 0, a memory that the chip does not have")
 
 
-def pooling_source(v: Fields, memory: Memory) -> Array:
-    """Return the atoms that PDP_RDMA reads, ``(n, lanes)`` int64: surface by surface, by rows."""
-    atom = v.features["memory_atom"]
-    height, width, channels = v.shape("PDP_RDMA.D_DATA_CUBE_IN_{0}.CUBE_IN_{0}")
-    base, line, plane = (v[name] // atom * atom for name in v.places("PDP_RDMA", "SRC"))
-    surface, row, column = np.ogrid[: ceil_div(channels, atom), :height, :width]
-    addresses = base + surface * plane + row * line + column * atom
-    name = v.memory_of("PDP_RDMA.D_SRC_RAM_CFG.SRC_RAM_TYPE")
-    return memory.atoms(name, addresses.reshape(-1), atom).view(np.int8).astype(np.int64)
+def _as_pdp_reads(v: Fields) -> Fields:
+    """Return the registers as PDP of an int8 chip reads them: no precision, and 3 bits of the
+    kernel."""
+    values = {**v.values, "PDP.D_DATA_FORMAT.INPUT_DATA": 0}
+    for name in ("WIDTH", "HEIGHT"):
+        kernel = f"PDP.D_POOLING_KERNEL_CFG.KERNEL_{name}"
+        values[kernel] = v[kernel] % 8
+    return replace(v, values=values)
 
 
 def _destination(v: Fields, unit: str, shape: tuple[int, ...]) -> Cube:
     """Return the cube that SDP or PDP writes, of atoms ``(surfaces, height, width, lanes)``; the
     lowest bits of address and pitches do not count."""
     surfaces, height, width, atom = shape
-    base, line, plane = (v[name] // atom * atom for name in v.places(unit, "DST"))
+    base, line, plane = v.whole_atoms(*v.places(unit, "DST"))
     config = "DMA_CFG"
     if unit == "PDP":
         config = "RAM_CFG"

@@ -13,7 +13,17 @@ from typing import Any
 import numpy as np
 
 from npulab.captures.target import Features
-from npulab.npus.kit import Capture, Raw, ceil_div, lowered, placed, read_table, refuse_if, up
+from npulab.npus.kit import (
+    Capture,
+    Raw,
+    behind,
+    ceil_div,
+    lowered,
+    placed,
+    read_table,
+    refuse_if,
+    up,
+)
 from npulab.npus.nvdla.facts import FACTS, USUAL_CHIP, FieldValues, Pair, Shape, block_of
 from npulab.npus.nvdla.layouts import Cube, Weights
 from npulab.npus.nvdla.points import (
@@ -316,20 +326,13 @@ def _pooling(layer: Pool2D, quantities: Quantities) -> FieldValues:
         )
     more = {"method": POOLS.index(layer.kind)}
     more["reciprocal_w"], more["reciprocal_h"] = reciprocals
-    (top, bottom), (left, right) = layer.pads
-    more["bottom"] = _reached(layer.input_shape[0], layer.kernel[0], layer.stride[0], top, bottom)
-    more["right"] = _reached(layer.input_shape[1], layer.kernel[1], layer.stride[1], left, right)
+    # PDP divides the padding after the input by the stride to count the windows that end in it:
+    # padding that no window reaches would hang it or give other bytes (RTL simulation, 124 jobs).
+    for axis, side in enumerate(("bottom", "right")):
+        windows = layer.kernel[axis], layer.stride[axis], layer.pads[axis][0]
+        reached = behind(layer.input_shape[axis], layer.output_shape[axis], *windows)
+        more[side] = max(reached, 0)
     return _filled("pooling", {**quantities, **more})
-
-
-def _reached(size: int, kernel: int, stride: int, before: int, after: int) -> int:
-    """Return the padding after an axis that its windows reach.
-
-    PDP divides that padding by the stride to count the windows that end in it, so that padding
-    which no window reaches would hang it or give other bytes (RTL simulation, 124 jobs).
-    """
-    surplus = (size + before + after - kernel) % stride
-    return max(after - surplus, 0)
 
 
 def averages(taps: int, across: int, down: int) -> bool:

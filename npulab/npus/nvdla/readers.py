@@ -70,8 +70,9 @@ def reader_of(v: Fields, memory: Memory) -> Reader:
     counts = Counts.of(v, "SDP_RDMA", "SDP_RDMA.D_FEATURE_MODE_CFG.PROC_PRECISION")
     streams = {}
     if not v["SDP_RDMA.D_FEATURE_MODE_CFG.FLYING_MODE"]:
-        comes = v.has_memory("SDP_RDMA.D_SRC_DMA_CFG.SRC_RAM_TYPE")
-        streams[CUBE] = Part(counts.items, _cube(v, memory, counts), comes=comes)
+        ram_type = "SDP_RDMA.D_SRC_DMA_CFG.SRC_RAM_TYPE"
+        values = cube(v, memory, counts, "SDP_RDMA", ram_type)
+        streams[CUBE] = Part(counts.items, values, comes=v.has_memory(ram_type))
     for name, letter in LETTERS.items():
         config = f"SDP_RDMA.D_{letter}RDMA_CFG.{letter}RDMA_"
         if v[f"{config}DISABLE"] or (name == "EW" and not v.features["ew"]):
@@ -84,11 +85,13 @@ def reader_of(v: Fields, memory: Memory) -> Reader:
     return Reader(streams, counts)
 
 
-def _cube(v: Fields, memory: Memory, counts: Counts) -> Callable[[int, int], Array]:
-    base, line, plane = (
-        v[name] // counts.atom * counts.atom for name in v.places("SDP_RDMA", "SRC")
-    )
-    name = v.memory_of("SDP_RDMA.D_SRC_DMA_CFG.SRC_RAM_TYPE")
+def cube(
+    v: Fields, memory: Memory, counts: Counts, unit: str, ram_type: str
+) -> Callable[[int, int], Array]:
+    """Return the function of (start, stop) to the atoms that a reader's SRC registers place, ``(n,
+    lanes)`` int64: surface by surface, by rows."""
+    base, line, plane = v.whole_atoms(*v.places(unit, "SRC"))
+    name = v.memory_of(ram_type)
 
     def values(start: int, stop: int) -> Array:
         surface, row, column = counts.places(start, stop)
@@ -109,10 +112,8 @@ def _operand(
     if counts.lanes < counts.atom:
         size = 2
     place = f"SDP_RDMA.D_{stage}_{{0}}.{stage}_{{0}}"
-    base, line, plane = (
-        v[place.format(part)] // counts.atom * counts.atom
-        for part in ("BASE_ADDR_LOW", "LINE_STRIDE", "SURFACE_STRIDE")
-    )
+    parts_of_place = ("BASE_ADDR_LOW", "LINE_STRIDE", "SURFACE_STRIDE")
+    base, line, plane = v.whole_atoms(*map(place.format, parts_of_place))
     length = counts.lanes * size * parts
     name = v.memory_of(f"{config}RAM_TYPE")
     per_element = bool(v[f"{config}DATA_MODE"])

@@ -413,3 +413,24 @@ def test_the_shell_bisects_a_disagreement(
     assert "allowed is it alone" in capsys.readouterr().err
     assert main(["bisect", "bad", "good", *asked[3:]]) == 2
     assert "the devices disagree about it" in capsys.readouterr().err
+
+
+def test_pooling_ignores_the_precision_and_names_what_is_not_covered() -> None:
+    capture = npulab.load(shared("data/nvdla_rtl/captures/rtl-25-pool"))
+    output = capture.buffers["output"]
+    assert simulate(changed(capture, "PDP.D_DATA_FORMAT.INPUT_DATA", 1)) == output
+    with pytest.raises(Unsupported, match="POOLING_METHOD is 3, covered is 0 or 1 or 2"):
+        simulate(changed(capture, "PDP.D_OPERATION_MODE_CFG.POOLING_METHOD", 3))
+
+
+def test_a_huge_input_of_pooling_is_refused_before_it_is_read() -> None:
+    capture = npulab.load(shared("data/nvdla_rtl/captures/rtl-25-pool"))
+    for unit in ("PDP", "PDP_RDMA"):
+        for name in ("WIDTH", "HEIGHT", "CHANNEL"):
+            field = f"{unit}.D_DATA_CUBE_IN_{name}.CUBE_IN_{name}"
+            capture = changed(capture, field, 8191)
+    tracemalloc.start()
+    with pytest.raises(Unsupported, match="the elements of PDP's input are"):
+        simulate(capture)
+    assert tracemalloc.get_traced_memory()[1] < 16 * 2**20
+    tracemalloc.stop()

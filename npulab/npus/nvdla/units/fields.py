@@ -63,6 +63,12 @@ class Fields:
             raise Unsupported(f"{name} is {self[name]}, covered are 0 (INT8) and 1 (INT16)")
         return PRECISIONS[self[name]]
 
+    def whole_atoms(self, *names: str) -> list[int]:
+        """Return addresses and pitches without their lowest bits, which the units do not have: all
+        are whole atoms of memory."""
+        atom = self.features["memory_atom"]
+        return [self[name] // atom * atom for name in names]
+
     def memory_of(self, ram_type: str) -> str:
         """Return the memory that a RAM_TYPE field names."""
         return MEMORIES[self[ram_type]]

@@ -155,16 +155,13 @@ def windows(fields: Fields, x: Array) -> Array:
 
 def axes(fields: Fields, shape: tuple[int, ...], out: tuple[int, ...]) -> tuple[Axis, Axis]:
     """Return the movement of windows along the rows and along the columns."""
-    pads = [0]
-    for n in range(1, 8):
-        pad = fields[f"PDP.D_POOLING_PADDING_VALUE_{n}_CFG.PAD_VALUE_{n}X"]
-        pads.append(wrapped(pad, PAD_BITS))
+    pads = pad_sums(fields)
     found = []
     for n, (name, side) in enumerate((("HEIGHT", "TOP"), ("WIDTH", "LEFT"))):
         kernel = fields.size(f"{CONFIG}{name}")
         stride = fields.size(f"{CONFIG}STRIDE_{name}")
         before = fields[f"{PADS}{side}"]
-        found.append(Axis(name.lower(), shape[n], out[n], kernel, stride, before, tuple(pads)))
+        found.append(Axis(name.lower(), shape[n], out[n], kernel, stride, before, pads))
     for axis in found:
         if axis.kernel > len(pads):
             raise Unsupported(
@@ -173,6 +170,15 @@ def axes(fields: Fields, shape: tuple[int, ...], out: tuple[int, ...]) -> tuple[
             )
     rows, columns = found
     return rows, columns
+
+
+def pad_sums(fields: Fields) -> tuple[int, ...]:
+    """Return the sum that stands for each number of padded taps, from none to 7."""
+    pads = [0]
+    for n in range(1, 8):
+        pad = fields[f"PDP.D_POOLING_PADDING_VALUE_{n}_CFG.PAD_VALUE_{n}X"]
+        pads.append(wrapped(pad, PAD_BITS))
+    return tuple(pads)
 
 
 def pooled(fields: Fields, x: Array, rows: Axis, columns: Axis, rules: Rules = RULES) -> Array:
@@ -205,8 +211,7 @@ def _short_sums(x: Array, rows: Axis, columns: Axis) -> Array:
     pads of whole rows ``PADS_BITS``. Source: the RTL of nv_small (PDP_CORE_cal1d, cal2d)."""
     across = replace(columns, pads=tuple(wrapped(pad, ROW_BITS) for pad in columns.pads))
     whole = tuple(wrapped(pad * columns.kernel, PADS_BITS) for pad in rows.pads)
-    half = 2 ** (ROW_BITS - 1)
-    along = (across.pooled(x, 2, AVERAGE) + half) % (2 * half) - half
+    along = wrapped(across.pooled(x, 2, AVERAGE), ROW_BITS)
     return replace(rows, pads=whole).pooled(along, 1, AVERAGE)
 
 
@@ -223,5 +228,4 @@ def kept(products: Array, bits: int, rounding: str = "half-away") -> Array:
     floor = products >> RECIPROCAL_BITS
     carry = shifted(products, RECIPROCAL_BITS, rounding) - floor
     short = np.where(products < 0, floor, floor % 2 ** (bits - 1)) + carry
-    half = 2 ** (bits - 1)
-    return (short + half) % (2 * half) - half
+    return wrapped(short, bits)

@@ -23,13 +23,15 @@ from npulab.npus.nvdla.units.pdp import (
     COMBINED,
     CONFIG,
     KEPT_BITS,
-    PAD_BITS,
     PADS,
+    PADS_BITS,
+    ROW_BITS,
     kept,
+    pad_sums,
 )
 
 UNITS = 8  # windows that a ring has room for, and lengths of a kernel
-ROW_BITS, SUM_BITS = 11, 14  # of a sum along a row, and of one over rows
+SUM_BITS = 14  # of a sum over rows
 # Bytes behind a stage that waits: in WDMA's FIFOs (5 atoms of 8) and in front of them (2); in the
 # vertical stage (6) and as result of the horizontal one (1); in the latter and in front of it.
 WRITER_ROOM, STAGE_ROOM, INPUT_ROOM = 42, 7, 7
@@ -537,7 +539,7 @@ def _lines(fields: Fields, x: Array, columns: Course, outputs: list[Output]) -> 
     y[alike] = y[alike, :1]
     if method == AVERAGE:
         missing = (columns.kernel - 1 - _taps(windows)) % UNITS
-        y = wrapped(y + _pads(fields)[missing, None], ROW_BITS)
+        y = wrapped(y + np.array(pad_sums(fields))[missing, None], ROW_BITS)
     return y.reshape(-1, columns.out, x.shape[-1])
 
 
@@ -550,7 +552,7 @@ def _outputs(fields: Fields, x: Array, rows: Course, columns: Course, steps: lis
     if method != AVERAGE:
         return y
     missing = (rows.kernel - 1 - (_taps(windows) | _taps(older))) % UNITS
-    pads = wrapped(_pads(fields)[missing] * columns.kernel, SUM_BITS)
+    pads = wrapped(np.array(pad_sums(fields))[missing] * columns.kernel, PADS_BITS)
     y += pads[:, None, None]
     for name, bits in zip(("WIDTH", "HEIGHT"), KEPT_BITS, strict=True):
         y = kept(y * fields[f"PDP.D_RECIP_KERNEL_{name}.RECIP_KERNEL_{name}"], bits)
@@ -577,12 +579,3 @@ def _taps(windows: list[Window]) -> Array:
     """Return how many elements each window has, less 1, as a counter of three bits has it."""
     sizes = np.array([window.stop - window.counted for window in windows])
     return np.maximum(sizes - 1, 0) % UNITS
-
-
-def _pads(fields: Fields) -> Array:
-    """Return the sum that stands for each number of padded taps, ``(8,)``."""
-    pads = [0]
-    for n in range(1, UNITS):
-        pad = fields[f"PDP.D_POOLING_PADDING_VALUE_{n}_CFG.PAD_VALUE_{n}X"]
-        pads.append(wrapped(pad, PAD_BITS))
-    return np.array(pads)
