@@ -107,8 +107,33 @@ def _judged(capture: Capture, run: Run, expected: bytes | None) -> str:
     return "fail"
 
 
+class Around:
+    """What devices around another device share: its provenance, its event ``stop``, and the call as
+    an oracle."""
+
+    device: Any
+
+    @property
+    def provenance(self) -> str | None:
+        return getattr(self.device, "provenance", None)
+
+    @property
+    def stop(self) -> threading.Event | None:
+        """The event that stops the inner device; None if it has no such event."""
+        return getattr(self.device, "stop", None)
+
+    def run(self, capture: Capture) -> Run:
+        raise NotImplementedError
+
+    def judge(self, capture: Capture, run: Run) -> str:
+        raise NotImplementedError
+
+    def __call__(self, capture: Capture) -> str:
+        return self.judge(capture, self.run(capture))
+
+
 @dataclass(frozen=True)
-class InProcess:
+class InProcess(Around):
     """A Python object that runs captures in this process, so that a board or a simulator stays up
     from trial to trial; an oracle.
 
@@ -125,10 +150,6 @@ class InProcess:
     def __post_init__(self) -> None:
         runs = callable(getattr(self.device, "run", None))
         refuse_if(not runs, "device", f"{self.device!r:.80}", "is an object with run(capture)")
-
-    @property
-    def provenance(self) -> str | None:
-        return getattr(self.device, "provenance", None)
 
     def recover(self) -> None:
         """Reset the device, if it can be reset."""
@@ -156,9 +177,6 @@ class InProcess:
         """ "pass" if the run wrote the expected output, "hang" if it hung, else "fail"."""
         return _judged(capture, run, self.expected)
 
-    def __call__(self, capture: Capture) -> str:
-        return self.judge(capture, self.run(capture))
-
 
 def _named_object(name: str) -> Any:
     """The object that ``MODULE:CLASS`` makes; modules in the working folder are found first.
@@ -178,7 +196,7 @@ def _named_object(name: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Against:
+class Against(Around):
     """Two devices against each other; an oracle that passes a capture if both end alike: both hang,
     or both write the same bytes.
 
@@ -187,15 +205,6 @@ class Against:
 
     device: Device
     other: Device
-
-    @property
-    def provenance(self) -> str | None:
-        return getattr(self.device, "provenance", None)
-
-    @property
-    def stop(self) -> threading.Event | None:
-        """The event of the first device that stops it; None if it has no such event."""
-        return getattr(self.device, "stop", None)
 
     def run(self, capture: Capture) -> Run:
         """Run a capture on both devices; the run of the first, whose reason says how the other
@@ -211,9 +220,6 @@ class Against:
             return "pass"
         return "fail"
 
-    def __call__(self, capture: Capture) -> str:
-        return self.judge(capture, self.run(capture))
-
 
 def _ending(run: Run) -> str:
     if run.output is None:
@@ -222,7 +228,7 @@ def _ending(run: Run) -> str:
 
 
 @dataclass(frozen=True)
-class Probed:
+class Probed(Around):
     """A device that runs a known-good capture, ``probe``, after every trial, and so says which
     trial spoiled it.
 
@@ -244,15 +250,6 @@ class Probed:
             self.probe.name,
             "is a capture with the output that the device gives",
         )
-
-    @property
-    def provenance(self) -> str | None:
-        return getattr(self.device, "provenance", None)
-
-    @property
-    def stop(self) -> threading.Event | None:
-        """The event of the probed device that stops it; None if it has no such event."""
-        return getattr(self.device, "stop", None)
 
     def run(self, capture: Capture) -> Run:
         """Run a capture, then the probe; the reason of the run says how the probe ended if it was
@@ -280,9 +277,6 @@ class Probed:
         if run.spoiled and (outcome == "pass" or self.before_failures):
             return POISONS
         return outcome
-
-    def __call__(self, capture: Capture) -> str:
-        return self.judge(capture, self.run(capture))
 
 
 @dataclass(frozen=True)
