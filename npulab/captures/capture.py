@@ -22,6 +22,9 @@ from npulab.support.refuse import need, need_all, need_whole, refuse_if, shortly
 # Texts of capture.json that say where a capture comes from. Each is a field of Capture and of
 # captures.sweep.Sweep; dumps, folders, sweeps and listings read the names here.
 TEXTS = ("provenance", "source", "tool", "date")
+# One more of Capture alone. It is "" where the words and the output come from one place; a file
+# has it only where they do not.
+OUTPUT_TEXT = "output_provenance"
 # Where words and outputs come from, and what each proves. Only the last is npulab's own.
 PROVENANCES = {
     "board": "the NPU itself",
@@ -44,6 +47,10 @@ A_MAP = "is a RegisterMap, as capture.maps[block]"
 # a parameter that says when the output was recorded, and its value for an output that was recorded
 # before the job ran
 RECORDED, BEFORE_RUN = "output_recorded", "before the job ran"
+# A parameter that lists what a job asks the NPU between its writes: polls, reads, interrupts. A row
+# has at least the ``task`` (number of the job), the number of its ``writes`` before, the
+# ``statement``, ``of`` what, and the ``arguments``; rows are in the order of the trace.
+WAITS = "waits"
 MOST_DEEP = 64  # most levels of lists and mappings nested in a parameter
 COMMANDS = "commands"  # name of the buffer of a recorded command stream
 
@@ -292,8 +299,10 @@ class Capture:
 
     ``buffers`` are bytes by name (``coefficients``, ``input``, ``output``, ...), ``addresses`` ints
     by the same names, ``parameters`` the known parameters of the layer. ``provenance`` is one of
-    ``PROVENANCES``; ``maps`` are the register maps, by block, that the words are read with;
-    ``folder`` is the case folder that holds the capture, None if it was changed or is not saved.
+    ``PROVENANCES``; so is ``output_provenance`` if the buffer ``output`` comes from elsewhere than
+    the words, as from a simulator that ran a compiler's words. ``maps`` are the register maps, by
+    block, that the words are read with; ``folder`` is the case folder that holds the capture, None
+    if it was changed or is not saved.
 
     Raises ValueError if a job's opcode (``registers.commands``) names another block than the job's
     own, and if a job's words are not the state that its register writes leave.
@@ -310,6 +319,7 @@ class Capture:
     source: str = ""
     tool: str = ""
     date: str = ""
+    output_provenance: str = ""
     maps: Mapping[str, RegisterMap] = field(default_factory=dict, repr=False, compare=False)
     folder: Path | None = field(default=None, repr=False, compare=False)
 
@@ -320,11 +330,13 @@ class Capture:
         for name, data in self.buffers.items():
             need(f"Capture: buffer {name}", data, (bytes, bytearray, memoryview), "are bytes")
         need_maps("Capture: maps", self.maps)
-        if not isinstance(self.provenance, str) or self.provenance not in PROVENANCES:
-            raise ValueError(
-                f"capture {self.name}: got provenance {self.provenance!r}, allowed is one of "
-                f"{', '.join(PROVENANCES)}"
-            )
+        for name, none in ((TEXTS[0], ()), (OUTPUT_TEXT, ("",))):
+            text = getattr(self, name)
+            if not isinstance(text, str) or text not in (*PROVENANCES, *none):
+                raise ValueError(
+                    f"capture {self.name}: got {name} {text!r}, allowed is one of "
+                    f"{', '.join(PROVENANCES)}"
+                )
         self._refuse_contradictions()
         parameters = {
             str(name): _as_json(value, f"capture {self.name}: parameters: {name}")
@@ -349,7 +361,8 @@ class Capture:
 
     @property
     def simulated(self) -> bool:
-        return self.provenance == "simulated"
+        """True if npulab's own device computed the words or the output."""
+        return "simulated" in (self.provenance, self.output_provenance)
 
     @property
     def changed(self) -> bool:
@@ -364,10 +377,14 @@ class Capture:
 
     @property
     def origin(self) -> str:
-        """The provenance as text, followed by ", changed" if npulab changed the capture."""
+        """The provenance as text, with that of the output if it is another, followed by ",
+        changed" if npulab changed the capture."""
+        parts = [self.provenance]
+        if self.output_provenance not in ("", self.provenance):
+            parts.append(f"output of {self.output_provenance}")
         if self.changed:
-            return f"{self.provenance}, changed"
-        return self.provenance
+            parts.append("changed")
+        return ", ".join(parts)
 
     @property
     def main(self) -> int:

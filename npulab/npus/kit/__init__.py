@@ -2,7 +2,7 @@
 the names of lower rooms that such a folder uses, to import from one place.
 """
 
-from npulab.captures.capture import COMMANDS, PROVENANCES, Capture, Job
+from npulab.captures.capture import COMMANDS, PROVENANCES, WAITS, Capture, Job
 from npulab.captures.target import Hang, Importer, Item, Lifted, Range, Unsupported
 from npulab.npus.kit.facts import Facts
 from npulab.npus.kit.fields import (
@@ -35,6 +35,7 @@ __all__ = [
     "LOOK",
     "PROVENANCES",
     "SIGNED",
+    "WAITS",
     "WORD_BYTES",
     "Capture",
     "Facts",

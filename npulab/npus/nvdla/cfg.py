@@ -4,7 +4,9 @@
 ``mem_init(mem, address, size, ALL_ZERO);``         memory set aside and zeroed
 ``mem_load(mem, address, "file.dat");``             an image put into it
 ``reg_write(NVDLA_UNIT.REGISTER_0, value);``        a register write
-``poll_reg_equal(...);`` and its like, ``reg_read`` the device's answer; only names are checked
+``poll_reg_equal(NVDLA_UNIT.REGISTER_0, value);``   the register is read until it compares so
+``poll_field_equal(register, mask, value);``        the same for the bits of a mask
+``reg_read(register);``, ``reg_read_expected``      the register is read once
 ``sync_notify(unit, event);``, ``sync_wait``        order among the player's threads; the order
                                                     here is the text's
 ``intr_notify(unit, event);``                       an operation's interrupt raises an event
@@ -25,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from npulab.npus.kit import PROVENANCES, RegisterMap, offsets_of, refusing
-from npulab.npus.nvdla.events import Check, Done, Event, Load, Write, Zero
+from npulab.npus.nvdla.events import Ask, Check, Done, Event, Load, Write, Zero
 from npulab.npus.nvdla.facts import ADDRESSES, MEMORIES
 from npulab.npus.nvdla.images import Image, image_file, read_records
 
@@ -128,17 +130,15 @@ def _event(
     offsets: Mapping[str, int],
     images: dict[str, Image],
 ) -> Event | None:
-    """Return the event of a statement; None for a statement that only reads a register or orders
-    the player's threads.
-    """
+    """Return the event of a statement; None for a statement that orders the player's threads."""
     if ASKED.fullmatch(what):
         names = [text for text in said if NAME.fullmatch(text)]
         if not names:
             raise ValueError(
                 f"got {what}({', '.join(said)}), allowed is a register NVDLA_UNIT.REGISTER_0 in it"
             )
-        _offset(names[0], offsets)
-        return None
+        arguments = tuple(text for text in said if text != names[0])
+        return Ask(line, _offset(names[0], offsets), what, arguments)
     if what not in ARGUMENTS:
         raise ValueError(f"got statement {what!r}, allowed are {', '.join(ARGUMENTS)} and polls")
     refuse_count(what, said, ARGUMENTS)
@@ -162,7 +162,7 @@ def _event(
             raise ValueError(
                 f"got unit {said[0]!r}, allowed is one such as SDP_0, with the number of its group"
             )
-        return Done(line, unit[1].upper(), int(unit[2]), said[1])
+        return Done(line, unit[1].upper(), int(unit[2]), said[1], what, (said[1],))
     if what == "check_crc":
         start, size, crc = *extent(said[2], said[3]), number(said[4], WORDS, "CRC")
         return Check(line, _memory(said[1]), start, size, crc=crc, sync=said[0])

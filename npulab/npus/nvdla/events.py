@@ -15,13 +15,26 @@ class Write(NamedTuple):
     value: int
 
 
+class Ask(NamedTuple):
+    """A register that the player reads once or polls, by byte address: the trace's ``statement``
+    and its ``arguments`` after the register, as the text has them."""
+
+    line: int
+    offset: int
+    statement: str
+    arguments: tuple[str, ...] = ()
+
+
 class Read(NamedTuple):
-    """A register that was read, by byte address, and the ``value`` of its bits in ``mask``."""
+    """A register that was read, by byte address, and the ``value`` of its bits in ``mask``; with
+    the statement of a trace, as ``Ask`` has it."""
 
     line: int
     offset: int
     mask: int
     value: int
+    statement: str = ""
+    arguments: tuple[str, ...] = ()
 
 
 class Zero(NamedTuple):
@@ -45,12 +58,14 @@ class Load(NamedTuple):
 
 class Done(NamedTuple):
     """A wait for an operation, of this unit and group if the trace says so; ``sync`` names the
-    event."""
+    event. The statement is that of the trace, as ``Ask`` has it."""
 
     line: int
     unit: str = ""
     group: int | None = None
     sync: str = ""
+    statement: str = ""
+    arguments: tuple[str, ...] = ()
 
 
 class Check(NamedTuple):
@@ -65,4 +80,5 @@ class Check(NamedTuple):
     sync: str = ""
 
 
-Event = Write | Read | Zero | Load | Done | Check
+Event = Write | Ask | Read | Zero | Load | Done | Check
+ASKS = (Ask, Read)  # events that change nothing

@@ -17,7 +17,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from npulab.npus.kit import RegisterMap, names_of, offsets_of
-from npulab.npus.nvdla.events import Check, Done, Event, Write
+from npulab.npus.nvdla.events import ASKS, Check, Done, Event, Write
 from npulab.npus.nvdla.facts import (
     ACCESS,
     CONVOLUTION,
@@ -53,13 +53,14 @@ class Operation:
     """Units that were enabled together, with the group of registers of each, and the register
     writes.
 
-    The first ``inherited`` writes were made for earlier operations; ``line`` is the line of the
-    last enable.
+    The first ``inherited`` writes were made for earlier operations; ``orders`` are the places of
+    the others among the trace's events; ``line`` is the line of the last enable.
     """
 
     units: Mapping[str, int]
     writes: tuple[Pair, ...]
     inherited: int
+    orders: tuple[int, ...]
     line: int
 
     @property
@@ -191,8 +192,10 @@ class _Device:
                 else:
                     registers.add((offset, value))
         before = (*sorted(registers), *tables)
-        writes = [(written.offset, written.value) for written in sorted(own)]
-        self.done.append(Operation(units, (*before, *writes), len(before), line))
+        own.sort()
+        writes = [(written.offset, written.value) for written in own]
+        orders = tuple(written.order for written in own)
+        self.done.append(Operation(units, (*before, *writes), len(before), orders, line))
 
     def register(self, offset: int) -> str:
         return names_of(self.registers)[offset].partition(".")[2]
@@ -210,9 +213,9 @@ def operations(
     """Return the operations of a trace, in the order in which they become complete, and for every
     event how many operations come before it.
 
-    An operation whose units were all enabled ends at the next event that is not a register write,
-    or when one of its units is enabled again. Raises ValueError naming the line that enables units
-    which make no operation.
+    An operation whose units were all enabled ends at the next event that is not an access to a
+    register, or when one of its units is enabled again. Raises ValueError naming the line that
+    enables units which make no operation.
     """
     device = _Device(registers)
     before = []
@@ -227,7 +230,7 @@ def operations(
             device.write(written, access, event.line)
             if open_since is None and access.unit in UNITS:
                 open_since = event
-        else:
+        elif not isinstance(event, ASKS):
             device.close_whole()
             open_since = None
         before.append(len(device.done))
@@ -249,7 +252,8 @@ def operations(
     rest = sorted(chain.from_iterable(device.pending.values()))
     after = [(written.offset, written.value) for written in rest]
     last = device.done[-1]
-    device.done[-1] = replace(last, writes=(*last.writes, *after))
+    orders = (*last.orders, *(written.order for written in rest))
+    device.done[-1] = replace(last, writes=(*last.writes, *after), orders=orders)
     return device.done, before
 
 

@@ -12,7 +12,9 @@ their addresses by the same names. ``parameters`` holds the rest that a run need
   ``size``, ``line``, ``name`` of the event, and ``crc`` (CRC-32) or else the ``buffer`` that begins
   with the bytes;
 * ``operations``: for each job the ``units`` with their groups, how many of its writes were
-  ``inherited``, and the ``line`` of its last enable.
+  ``inherited``, and the ``line`` of its last enable;
+
+* ``waits``: the polls, reads and interrupts of the trace, as ``waits`` describes them.
 
 Register accesses alone, as in logs of drivers and simulators, have neither memory nor checks of it.
 If the text does not hold whole operations, a single job has all writes and
@@ -30,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from npulab.captures.capture import COMMANDS, Capture, Job
+from npulab.captures.capture import COMMANDS, WAITS, Capture, Job
 from npulab.npus.kit import Range, RegisterMap, names_of, offsets_of, refuse_if
 from npulab.npus.nvdla.events import Check, Event, Load, Read, Write, Zero
 from npulab.npus.nvdla.facts import (
@@ -46,6 +48,7 @@ from npulab.npus.nvdla.facts import (
 from npulab.npus.nvdla.images import Image, merged
 from npulab.npus.nvdla.operations import checked_after, operations
 from npulab.npus.nvdla.registers import accesses
+from npulab.npus.nvdla.waits import wait_rows
 
 MOST_RUNS = 2**16  # most runs of an image that are kept as parameters
 WRITES = "writes"
@@ -72,12 +75,11 @@ def of_accesses(
 ) -> Capture:
     """Return the capture of register accesses; ValueError naming the file if nothing was
     written."""
-    others = [event for event in events if not isinstance(event, Read)]
-    writes = [(event.offset, event.value) for event in others if isinstance(event, Write)]
+    writes = [(event.offset, event.value) for event in events if isinstance(event, Write)]
     refuse_if(not writes, path, "no register write", "is at least one")
     parameters: Row = {"memory": [], "checks": []}
     try:
-        found, _ = operations(others, maps[block])
+        found, _ = operations(events, maps[block])
         jobs = tuple(Job.from_writes(block, operation.writes, maps[block]) for operation in found)
         parameters["operations"] = [operation.row for operation in found]
     except ValueError as error:
@@ -171,15 +173,14 @@ def captured(
 
     A trace that checks registers and no memory is read by ``of_accesses``.
     """
-    reads = [event for event in events if isinstance(event, Read)]
     if not any(isinstance(event, Check) for event in events):
+        reads = any(isinstance(event, Read) for event in events)
         if reads and not isinstance(events[-1], Write):
             return of_accesses(path, name, chip, block, events, maps)
         raise ValueError(
             f"{path}, line {events[-1].line if events else 1}: ends before a check, allowed is at "
             "least one: it is cut short"
         )
-    events = [event for event in events if not isinstance(event, Read)]
     try:
         found, before = operations(events, maps[block])
     except ValueError as error:
@@ -188,6 +189,12 @@ def captured(
     memory, addresses = _memory(path, events, before, images)
     checks = _checks(path, events, checked_after(events, before, found), memory, images)
     jobs = tuple(Job.from_writes(block, operation.writes, maps[block]) for operation in found)
+    parameters = {
+        "memory": memory,
+        "checks": checks,
+        "operations": [operation.row for operation in found],
+        WAITS: wait_rows(events, found, names_of(maps[block])),
+    }
     return Capture(
         name,
         "nvdla",
@@ -195,7 +202,7 @@ def captured(
         jobs,
         {key: image.data for key, image in images.items()},
         addresses,
-        {"memory": memory, "checks": checks, "operations": [operation.row for operation in found]},
+        parameters,
         "RTL simulation",
         source=str(path),
         maps=maps,

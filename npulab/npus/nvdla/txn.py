@@ -22,7 +22,7 @@ from pathlib import Path
 
 from npulab.npus.kit import WORD_BYTES, RegisterMap, names_of, refusing
 from npulab.npus.nvdla.cfg import WORDS, extent, number, refuse_count
-from npulab.npus.nvdla.events import Check, Done, Event, Load, Read, Write
+from npulab.npus.nvdla.events import Ask, Check, Done, Event, Load, Read, Write
 from npulab.npus.nvdla.facts import ANY_MEMORY
 from npulab.npus.nvdla.images import image_file, read_lines
 
@@ -45,9 +45,7 @@ def read_txn(path: Path, text: str, registers: RegisterMap) -> list[Event]:
         words = full.split("#")[0].split("//")[0].split()
         with refusing(f"{path}, line {line}"):
             if words:
-                event = _event(line, words, path.parent, names)
-                if event is not None:
-                    events.append(event)
+                events.append(_event(line, words, path.parent, names))
     return events
 
 
@@ -63,14 +61,14 @@ def _offset(text: str) -> int:
     return address
 
 
-def _event(line: int, words: Sequence[str], folder: Path, names: dict[int, str]) -> Event | None:
-    """Return the event of a command, None for a read that only asks for an interrupt."""
+def _event(line: int, words: Sequence[str], folder: Path, names: dict[int, str]) -> Event:
+    """Return the event of a command."""
     what, *arguments = words
     if what not in ARGUMENTS:
         raise ValueError(f"got command {what[:60]!r}, allowed are {', '.join(ARGUMENTS)}")
     refuse_count(what, arguments, ARGUMENTS)
     if what == "wait":
-        return Done(line)
+        return Done(line, statement=what)
     if what in ("load_mem", "dump_mem"):
         address, size = extent(arguments[0], arguments[1])
         image = read_lines(image_file(folder, arguments[2]), size)
@@ -93,6 +91,6 @@ def _event(line: int, words: Sequence[str], folder: Path, names: dict[int, str])
     # does.
     if names[offset] == INTERRUPTS:
         if mask & value:
-            return Done(line)
-        return None
-    return Read(line, offset, mask, value)
+            return Done(line, statement=what, arguments=tuple(arguments))
+        return Ask(line, offset, what, tuple(arguments[1:]))
+    return Read(line, offset, mask, value, what, tuple(arguments[1:]))

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from npulab.captures.folders import plain_name
-from npulab.npus.kit import COMMANDS, Capture, names_of
+from npulab.npus.kit import COMMANDS, WAITS, Capture, names_of
 from npulab.npus.nvdla.cfg import PATTERN, PROVENANCE
 from npulab.npus.nvdla.facts import ANY_MEMORY, ENDS, MEMORIES, UNITS, Pair
 from npulab.npus.nvdla.registers import units_of
+from npulab.npus.nvdla.waits import NOTIFY, Place, event_names, wait_statements
 from npulab.support.files import write_folders
 
 RECORD = 32  # bytes in a record of an image
@@ -133,21 +134,44 @@ def _output_check(capture: Capture) -> Row:
 
 
 def _statements(capture: Capture, memory: Iterable[Row], checks: Iterable[Row]) -> Iterator[str]:
-    """Yield the statements of each job: its writes, the wait for its end, the checks after it, and
-    the memory that the next job finds."""
+    """Yield the statements of each job: its writes with what it asks the device between them, the
+    wait for its end, the checks after it, and the memory that the next job finds."""
+    waits = capture.parameters.get(WAITS)
+    if waits is None:
+        waits = _usual_waits(capture)
+        checks = [{**row, "name": _event_name(row["task"] - 1)} for row in checks]
+    statements = wait_statements(waits)
     yield from _memory_statements(memory, 0)
-    for task, job in enumerate(capture.jobs):
-        yield from _job(capture, task)
-        units = units_of(job)
-        end = next(unit for unit in (*ENDS, *UNITS) if unit in units)
-        sync = f"sync_id_{task}"
-        yield f"intr_notify({end}_{units[end]}, {sync});"
+    for task in range(len(capture.jobs) + 1):
+        yield from _job(capture, task, statements)
         checked = [row for row in checks if row["task"] == task + 1]
         for row in checked:
-            yield _check_statement(row, sync)
-        if not checked:
-            yield f"check_nothing({sync});"
+            yield _check_statement(row)
+        for event in event_names(waits, task):
+            if all(row["name"] != event for row in checked):
+                yield f"check_nothing({event});"
         yield from _memory_statements(memory, task + 1)
+
+
+def _usual_waits(capture: Capture) -> list[Row]:
+    """Return the waits of jobs of which no trace says them: a convolution waits for its buffer to
+    be flushed, and each job ends with an interrupt."""
+    rows: list[Row] = []
+    for task, job in enumerate(capture.jobs):
+        units = units_of(job)
+        if "CDMA" in units:
+            flush = {"statement": "poll_reg_equal", "of": FLUSHED, "arguments": ["0x1"]}
+            rows.append({"task": task, "writes": 0, **flush})
+        end = next(unit for unit in (*ENDS, *UNITS) if unit in units)
+        raised = {"statement": NOTIFY, "of": f"{end}_{units[end]}"}
+        rows.append(
+            {"task": task, "writes": len(job.writes), **raised, "arguments": [_event_name(task)]}
+        )
+    return rows
+
+
+def _event_name(task: int) -> str:
+    return f"sync_id_{task}"
 
 
 def _memory_statements(memory: Iterable[Row], task: int) -> Iterator[str]:
@@ -162,18 +186,22 @@ def _memory_statements(memory: Iterable[Row], task: int) -> Iterator[str]:
             yield f"mem_init({place}, {row['size']:#x}, {PATTERN});"
 
 
-def _check_statement(row: Row, sync: str) -> str:
-    place = f"{sync}, {row['memory']}, {row['address']:#x}, {row['size']:#x}"
+def _check_statement(row: Row) -> str:
+    place = f"{row['name']}, {row['memory']}, {row['address']:#x}, {row['size']:#x}"
     if row["crc"] is None:
         return f'check_file({place}, "{row["buffer"]}.dat");'
     return f"check_crc({place}, {row['crc']:#x});"
 
 
-def _job(capture: Capture, task: int) -> Iterator[str]:
-    """Yield a job's register writes; a convolution waits for its buffer to be flushed first."""
-    job = capture.jobs[task]
-    names = names_of(capture.maps[job.block])
-    if "CDMA" in units_of(job):
-        yield f"poll_reg_equal(NVDLA_{FLUSHED}_0, 0x1);"
-    for offset, value in job.writes:
-        yield f"reg_write(NVDLA_{names[offset]}_0, {value:#x});"
+def _job(capture: Capture, task: int, statements: Mapping[Place, list[str]]) -> Iterator[str]:
+    """Yield a job's register writes and what it asks the device between them; behind the last job,
+    what is asked there."""
+    number = 0
+    if task < len(capture.jobs):
+        job = capture.jobs[task]
+        names = names_of(capture.maps[job.block])
+        for offset, value in job.writes:
+            yield from statements.get((task, number), ())
+            yield f"reg_write(NVDLA_{names[offset]}_0, {value:#x});"
+            number += 1
+    yield from statements.get((task, number), ())

@@ -29,7 +29,7 @@ from npulab.npus.nvdla.facts import CHIPS, TABLES
 from npulab.npus.nvdla.images import read_lines, read_records, spelled_anyhow, spelled_as_usual
 from npulab.npus.nvdla.memory import Memory, Outside, checked
 from npulab.npus.nvdla.registers import lut_of, units_of
-from npulab.npus.nvdla.writing import write_trace
+from npulab.npus.nvdla.writing import trace_files, write_trace
 
 ATOMS = {
     "nv_small": (8, 8, 8),
@@ -452,6 +452,74 @@ def test_chain_is_one_operation(tmp_path: Path) -> None:
     assert [set(one["units"]) for one in capture.parameters["operations"]] == [
         {"CDMA", "CSC", "CMAC_A", "CACC", "SDP", "PDP"}
     ]
+
+
+def test_polls_reads_and_interrupts_stay_where_they_were(tmp_path: Path) -> None:
+    """What a trace asks the device is kept with the job and the write that it stands at, through
+    a save, and is written back in order."""
+    poll = "poll_reg_equal(NVDLA_CDMA.S_CBUF_FLUSH_STATUS_0, 0x1);"
+    field = "poll_field_not_equal(NVDLA_SDP.S_STATUS_0, 0x3, 0x1);"
+    read = "reg_read(NVDLA_SDP.S_STATUS_0);"
+    first, second = passed(), passed()
+    lines = [
+        poll,
+        *LOADS,
+        *first[:2],
+        field,
+        *first[2:],
+        read,
+        *end("e0"),
+        "intr_notify(SDP_1, unchecked);",
+        "check_nothing(unchecked);",
+        poll,
+        *second,
+        *end("e1"),
+        read,
+    ]
+    capture = npulab.load(made(tmp_path / "case", lines))
+    rows = [
+        (row["task"], row["writes"], row["statement"], row["of"], row["arguments"])
+        for row in capture.parameters["waits"]
+    ]
+    inherited = [row["inherited"] for row in capture.parameters["operations"]]
+    flush, status = "CDMA.S_CBUF_FLUSH_STATUS", "SDP.S_STATUS"
+    assert rows == [
+        (0, 0, "poll_reg_equal", flush, ["0x1"]),
+        (0, 2, "poll_field_not_equal", status, ["0x3", "0x1"]),
+        (0, len(first), "reg_read", status, []),
+        (0, len(first), "intr_notify", "SDP_0", ["e0"]),
+        (1, inherited[1], "intr_notify", "SDP_1", ["unchecked"]),
+        (1, inherited[1], "poll_reg_equal", flush, ["0x1"]),
+        (1, inherited[1] + len(second), "intr_notify", "SDP_0", ["e1"]),
+        (2, 0, "reg_read", status, []),
+    ]
+    saved = npulab.load(save(capture, tmp_path / "saved"))
+    assert saved.parameters["waits"] == capture.parameters["waits"]
+    again = write_trace(saved, tmp_path / "again")
+    text = (again / f"{saved.name}.cfg").read_text()
+    asked = re.compile(r"^(?:poll|reg_read|intr).*$", re.MULTILINE)
+    assert asked.findall(text) == [line for line in lines if asked.match(line)]
+    read_again = npulab.load(again).parameters["waits"]
+    assert [(row["task"], row["writes"], row["of"]) for row in read_again] == [
+        (task, writes, of) for task, writes, _, of, _ in rows
+    ]
+
+
+def test_waits_of_public_traces_are_written_back() -> None:
+    """Each statement that asks the device is there again, in the trace's order; a unit's name may
+    be in small letters there."""
+    asked = re.compile(r"^\s*((?:poll_|reg_read|intr_notify)\w*)\s*\(([^)]*)\)", re.MULTILINE)
+    count = 0
+    for path in sorted(shared("data/nvdla").rglob("*.cfg")):
+        capture = npulab.load(path)
+        text = trace_files(capture)[f"{capture.name}.cfg"].decode()
+        found = [(name, said.replace(" ", "").upper()) for name, said in asked.findall(text)]
+        expected = [
+            (name, said.replace(" ", "").upper()) for name, said in asked.findall(path.read_text())
+        ]
+        assert found == expected, path
+        count += len(found)
+    assert count > 30
 
 
 def test_memory_changes_between_jobs(tmp_path: Path) -> None:

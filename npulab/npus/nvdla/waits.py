@@ -1,0 +1,117 @@
+"""What a trace asks the device between its register writes: polls, reads and interrupts, as rows of
+``parameters["waits"]`` and back as statements of ``.cfg`` traces.
+
+A row has the ``task`` (number of the job), the number of that job's ``writes`` before it, the
+``statement`` of the trace, ``of`` what (a register; the unit and group of an interrupt; "" if the
+trace does not say), the ``arguments`` after it as the text has them, and the ``line``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from npulab.npus.nvdla.events import ASKS, Ask, Done, Event, Read, Write
+from npulab.npus.nvdla.operations import Operation
+
+NOTIFY = "intr_notify"  # the statement that raises an event at an interrupt
+Row = Mapping[str, Any]
+Place = tuple[int, int]  # a job, and how many of its writes come before
+
+
+def wait_rows(
+    events: Sequence[Event], found: Sequence[Operation], names: Mapping[int, str]
+) -> list[dict[str, Any]]:
+    """Return the rows of a trace's polls, reads and waits for interrupts, in the trace's order.
+
+    ``found`` are the operations of ``events``, ``names`` the registers by byte address. A row
+    stands behind the write before it, or before the write after it if a check, a wait or a load of
+    memory lies between the former and the row.
+    """
+    placed: list[tuple[int, int, int]] = []
+    for task, operation in enumerate(found):
+        for number, order in enumerate(operation.orders, operation.inherited):
+            placed.append((order, task, number))
+    placed.sort()
+    ends = _ends(found)
+    rows = []
+    apart = True  # nothing but reads and polls since the last write is not
+    for order, event in enumerate(events):
+        if isinstance(event, Ask | Read | Done):
+            task, number = _place(placed, order, apart, len(found))
+            of = ""
+            if isinstance(event, Done):
+                task, number = _end(event, ends, found, (task, number))
+                if event.group is not None:
+                    of = f"{event.unit}_{event.group}"
+            else:
+                of = names[event.offset]
+            rows.append(
+                {
+                    "task": task,
+                    "writes": number,
+                    "statement": event.statement,
+                    "of": of,
+                    "arguments": list(event.arguments),
+                    "line": event.line,
+                }
+            )
+        if not isinstance(event, ASKS):
+            apart = not isinstance(event, Write)
+    return rows
+
+
+def _place(placed: Sequence[tuple[int, int, int]], order: int, apart: bool, tasks: int) -> Place:
+    """Return the job of an event and how many of its writes come before the event."""
+    after = bisect(placed, (order,))
+    if after and not apart:
+        _, task, number = placed[after - 1]
+        return task, number + 1
+    if after < len(placed):
+        _, task, number = placed[after]
+        return task, number
+    return tasks, 0
+
+
+def _ends(found: Sequence[Operation]) -> dict[tuple[str, int | None], list[int]]:
+    """Return the operations that each unit and group ends, in order."""
+    ends: dict[tuple[str, int | None], list[int]] = {}
+    for task, operation in enumerate(found):
+        ends.setdefault(operation.end, []).append(task)
+    return ends
+
+
+def _end(
+    event: Done,
+    ends: Mapping[tuple[str, int | None], list[int]],
+    found: Sequence[Operation],
+    near: Place,
+) -> Place:
+    """Return the place behind all writes of the operation whose end is waited for; the place
+    ``near`` if the trace does not say which operation that is."""
+    waiting = ends.get((event.unit, event.group))
+    if not waiting:
+        return near
+    task = waiting.pop(0)
+    operation = found[task]
+    return task, len(operation.writes)
+
+
+def wait_statements(rows: Iterable[Row]) -> dict[Place, list[str]]:
+    """Return the statements of a ``.cfg`` trace by job and number of its writes before them."""
+    out: dict[Place, list[str]] = {}
+    for row in rows:
+        of = f"NVDLA_{row['of']}_0"
+        if row["statement"] == NOTIFY:
+            of = row["of"]
+        arguments = ", ".join([of, *row["arguments"]])
+        out.setdefault((row["task"], row["writes"]), []).append(f"{row['statement']}({arguments});")
+    return out
+
+
+def event_names(rows: Iterable[Row], task: int) -> list[str]:
+    """Return the events that the interrupts of a job raise."""
+    return [
+        row["arguments"][0] for row in rows if (row["task"], row["statement"]) == (task, NOTIFY)
+    ]
