@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npulab.captures.capture import TEXTS, Capture, Job
+from npulab.captures.capture import OUTPUT_TEXT, TEXTS, Capture, Job
 from npulab.captures.target import Features, Importer, Unsupported, each_read, guarded, select
 from npulab.captures.writes import read_writes
 from npulab.layout.stored import SWAPS, swap_words
@@ -23,7 +23,7 @@ from npulab.support.refuse import named, near, reason, refuse_if
 
 DESCRIPTION, WORDS, WRITES = "job.json", "words.bin", "writes.txt"
 MOST_BYTES = 2**28  # the most bytes of a buffer
-KEYS = ("npu", "chip", *TEXTS, "addresses", "parameters", "big_endian")
+KEYS = ("npu", "chip", *TEXTS, OUTPUT_TEXT, "addresses", "parameters", "big_endian")
 Maps = Mapping[str, RegisterMap]
 
 
@@ -109,7 +109,7 @@ class _DumpReader:
             recorded = self.jobs(path, buffers, maps)
         buffers.pop(Path(WORDS).stem, None)
         texts: dict[str, Any] = {}
-        for name in TEXTS:
+        for name in (*TEXTS, OUTPUT_TEXT):
             if name in description:
                 texts[name] = _text_of(where, description, name)
         addresses = {}

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from npulab.captures.capture import COMMANDS, TEXTS, WORD, Capture, Job, Writes
+from npulab.captures.capture import COMMANDS, OUTPUT_TEXT, TEXTS, WORD, Capture, Job, Writes
 from npulab.captures.target import Target
 
 FIRST_KEYS = ("block", "words", "writes", "commands", "start")  # keys of a job that format 1 knows
@@ -59,7 +59,7 @@ def capture_files(capture: Capture, target: Callable[[str], Target]) -> dict[str
         "format": version,
         "target": capture.target,
         "chip": capture.chip,
-        **{name: getattr(capture, name) for name in TEXTS},
+        **_texts(capture),
         "jobs": jobs,
         "buffers": buffers,
         "addresses": {name: f"{where:#010x}" for name, where in capture.addresses.items()},
@@ -71,6 +71,14 @@ def capture_files(capture: Capture, target: Callable[[str], Target]) -> dict[str
         return {**files, DESCRIPTION: text.encode()}
     except (TypeError, ValueError) as error:
         raise ValueError(f"capture {capture.name}: cannot be written as JSON: {error}") from None
+
+
+def _texts(capture: Capture) -> dict[str, str]:
+    """The texts of a capture that say where it comes from, by name."""
+    texts = {name: getattr(capture, name) for name in TEXTS}
+    if capture.output_provenance:
+        texts[OUTPUT_TEXT] = capture.output_provenance
+    return texts
 
 
 def _every(jobs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

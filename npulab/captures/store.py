@@ -14,7 +14,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npulab.captures.capture import MOST_STARTS, TEXTS, Capture, CaptureSet, Job, Writes
+from npulab.captures.capture import (
+    MOST_STARTS,
+    OUTPUT_TEXT,
+    TEXTS,
+    Capture,
+    CaptureSet,
+    Job,
+    Writes,
+)
 from npulab.captures.folders import (
     DESCRIPTION,
     FORMATS,
@@ -309,7 +317,7 @@ def _capture(folder: Path, description: Any) -> Capture:
     jobs = [_job(job, files, known, maps) for job in _need(d, "jobs", list)]
     refuse_if(not jobs, "jobs", "none", "is at least one")
     _need(d, "provenance", str)
-    texts = {name: _of(d.get(name, ""), name, str) for name in TEXTS}
+    texts = {name: _of(d.get(name, ""), name, str) for name in (*TEXTS, OUTPUT_TEXT)}
     return Capture(
         folder.resolve().name,
         known.name,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import json
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from record_simulated import record
 from record_simulated_ane import record as record_ane
 
 import npulab
-from npulab.captures.capture import PROVENANCES, TEXTS, Capture
+from npulab.captures.capture import PROVENANCES, TEXTS, Capture, Job
 from npulab.captures.devices import Simulated
 from npulab.captures.store import case_folders
 from npulab.captures.sweep import Sweep
@@ -118,3 +119,22 @@ def test_every_provenance_says_what_it_is() -> None:
         assert Capture("a", "demo", "x", (), provenance=name).simulated is (name == "simulated")
     with pytest.raises(ValueError, match="allowed is one of board, vendor driver, open driver"):
         Capture("a", "demo", "x", (), provenance="hearsay")
+
+
+def test_words_and_output_have_a_provenance_each(tmp_path: Path) -> None:
+    """A compiler's words that a simulator ran: both are stored and shown; "" is the words' own."""
+    chip = "vipnano-qi-a311d"
+    job = Job("NN", np.zeros(len(npulab.target("vivante").maps(chip)["NN"]), np.uint32))
+    words = Capture("x", "vivante", chip, (job,), provenance="compiler")
+    assert (words.origin, words.simulated) == ("compiler", False)
+    ran = replace(words, buffers={"output": b"\1"}, output_provenance="vendor simulator")
+    assert "compiler, output of vendor simulator" in repr(ran)
+    assert "vendor simulator" in ran._repr_html_()
+    again = npulab.load(npulab.save(ran, tmp_path / "ran"))
+    assert (again.provenance, again.output_provenance) == ("compiler", "vendor simulator")
+    assert not again.simulated
+    assert replace(ran, output_provenance="simulated").simulated
+    description = json.loads((npulab.save(words, tmp_path / "words") / "capture.json").read_text())
+    assert "output_provenance" not in description
+    with pytest.raises(ValueError, match="got output_provenance 'dream', allowed is one of board"):
+        replace(ran, output_provenance="dream")
