@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from math import prod
 from typing import Any, ClassVar
 
@@ -65,20 +65,20 @@ class UnitJob:
     def __getitem__(self, name: str) -> int:
         return self.v[f"{self.unit}.{name}"]
 
-    @property
+    @cached_property
     def banks(self) -> Pair:
         return self["D_BANK.DATA_BANK"], self["D_BANK.WEIGHT_BANK"]
 
-    @property
+    @cached_property
     def entries(self) -> int:
         """The entries that a line counts for, however many its atoms take."""
         return self["D_ENTRY_PER_SLICE.ENTRIES"] + 1
 
-    @property
+    @cached_property
     def lanes(self) -> int:
         return self.v.features["atomic_k"]
 
-    @property
+    @cached_property
     def all_groups(self) -> int:
         return self[self.last_kernel] // self.lanes + 1
 
@@ -100,13 +100,13 @@ class Fetch(UnitJob):
     lines: int = 0
     atoms: int = 0
 
-    @property
+    @cached_property
     def all_lines(self) -> int:
         if self["D_MISC_CFG.CONV_MODE"]:
             return 0  # neither of CDMA's readers is for it
         return self["D_DATAIN_SIZE_0.DATAIN_HEIGHT"] + 1
 
-    @property
+    @cached_property
     def grain(self) -> int:
         """The lines that are fetched together: of packed features several, which then follow one
         another in memory."""
@@ -134,23 +134,23 @@ class Sequence(UnitJob):
     last_kernel = "D_WEIGHT_SIZE_EXT_1.WEIGHT_KERNEL"
     windows: dict[int, Windows] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def image(self) -> bool:
         return self["D_DATAIN_FORMAT.DATAIN_FORMAT"] == PIXEL and not self["D_MISC_CFG.CONV_MODE"]
 
-    @property
+    @cached_property
     def lines(self) -> int:
         """The lines that must be in the buffer before anything is sent."""
         return self["D_DATAIN_SIZE_EXT_0.DATAIN_HEIGHT_EXT"] + 1
 
-    @property
+    @cached_property
     def released(self) -> int:
         """The lines that the job gives back at its end."""
         if self["D_MISC_CFG.SKIP_DATA_RLS"]:
             return 0
         return self["D_RELEASE.RLS_SLICES"] + 1
 
-    @property
+    @cached_property
     def outputs(self) -> int:
         """The atoms that each group of kernels gives."""
         if self.image:

@@ -64,10 +64,11 @@ class Units:
         return one_atom and not features.get("int16")
 
     def run(
-        self, v: Fields, on: Collection[str], memory: Memory, lut: Lut | None
+        self, v: Fields, on: Collection[str], memory: Memory, lut: Callable[[], Lut | None]
     ) -> tuple[Cube, Array]:
         """Run a job of the units ``on``; return the cube that it writes, and the atoms of that
-        cube, ``(surfaces, height, width, lanes)``.
+        cube, ``(surfaces, height, width, lanes)``. ``lut`` is asked for SDP's tables if the job
+        looks up.
 
         Raises Hang, with the reason, for a job whose last unit never ends.
         """
@@ -113,14 +114,14 @@ class Units:
             _refuse_missing(v, "SDP.D_DST_DMA_CFG.DST_RAM_TYPE")
         return source, stages
 
-    def points(self, v: Fields, lut: Lut | None) -> Array:
+    def points(self, v: Fields, lut: Callable[[], Lut | None]) -> Array:
         """Return what SDP makes of a job, ``(surfaces, height, width, lanes)``; Hang if it waits
         for items that never come."""
         counts = Counts.of(v, "SDP", PRECISION)
         source, stages = self._ready(v, counts)
         tables = None
         if "EW" in stages and sdp.looks_up(v):
-            tables = Tables.of(lut)
+            tables = Tables.of(lut())
         how = Lookup.of(v, "SDP", RULES)
         few(counts.items * counts.atom, "the elements of SDP's output")
         # any code but that of int8 saturates to 16 bits, of which the lowest 8 are written

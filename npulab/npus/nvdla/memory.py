@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from numpy import ndarray as Array
-from numpy.lib.stride_tricks import sliding_window_view
 
 from npulab.npus.kit import Capture, Range, Unsupported, refuse_if
 from npulab.npus.nvdla.facts import ANY_MEMORY, Pair
@@ -142,9 +141,10 @@ class Memory:
         for start, data in self._ranges(memory):
             places = addresses - start
             inside = (places >= 0) & (places + size <= len(data))
-            if inside.any():
-                view = sliding_window_view(data, size, writeable=True)
-                view[places[inside]] = atoms[inside]
+            if inside.all():
+                _windows(data, size)[places] = atoms
+            elif inside.any():
+                _windows(data, size)[places[inside]] = atoms[inside]
 
     def _ranges(self, memory: str) -> Iterator[tuple[int, Array]]:
         for name, start, data in self.ranges:
@@ -172,9 +172,16 @@ def _pieces(data: Array, places: Array, size: int) -> Array:
     """Return ``size`` bytes from each place in ``data``; whole rows if all places are aligned."""
     rows, rest = np.divmod(places, size)
     if rest.any():
-        return sliding_window_view(data, size)[places]
+        return _windows(data, size)[places]
     whole = len(data) // size
     return np.take(data[: whole * size].reshape(whole, size), rows, axis=0)
+
+
+def _windows(data: Array, size: int) -> Array:
+    """Return the ``size`` bytes from each byte of ``data`` on, as a view; numpy's own
+    ``sliding_window_view`` takes 15 us a call, a tenth of a small job's time."""
+    count = max(len(data) - size + 1, 0)
+    return np.ndarray((count, size), np.uint8, data, strides=(1, 1))
 
 
 def _same_memory(name: str, other: str) -> bool:

@@ -10,6 +10,7 @@ independent evidence if both agree.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 
 import numpy as np
 from numpy import ndarray as Array
@@ -104,13 +105,13 @@ class Staying:
                     f"block: got {job.block!r}, the simulated device runs {', '.join(registers)}"
                 )
             done = capture.jobs[: task + 1]
-            tables = {unit: tables_after(done, unit) for unit in ("SDP", "CDP")}
             v = Fields.of(job, self.features, registers[job.block])
             on = _started(v)
             if self.units is None or on & NORMALISES:
+                tables = {unit: tables_after(done, unit) for unit in ("SDP", "CDP")}
                 memory, place = _run(v, on, memory, tables, anywhere)
             else:
-                place, y = self.units.run(v, on, memory, tables["SDP"])
+                place, y = self.units.run(v, on, memory, partial(tables_after, done, "SDP"))
                 memory = _set_aside(memory, capture, place, anywhere)
                 _write(memory, place, y)
         return memory, place
