@@ -25,8 +25,9 @@ from npulab.npus.nvdla.memory import Memory, Outside, checked
 from npulab.npus.nvdla.recorded import register_checks
 from npulab.npus.nvdla.registers import lut_of, tables_after, units_of
 from npulab.npus.nvdla.rules import MUTATIONS, RULES, Rules
-from npulab.npus.nvdla.units import cdp, pdp, sdp
+from npulab.npus.nvdla.units import cdp, pdp, pool_stream, sdp
 from npulab.npus.nvdla.units.fields import Fields
+from npulab.npus.nvdla.writing import as_trace
 
 OUTPUT = "output"
 MOST_RESULT = 2**26  # most bytes of a result for which a capture sets no memory aside
@@ -315,17 +316,28 @@ def work(
     if "SDP" in units:
         lanes = sdp.run(values, features, memory, tables["SDP"], accumulators, rules)
     if "PDP" in units:
-        pdp.run(values, features, memory, lanes, rules)
+        _pool(values, features, memory, lanes, rules)
     if "CDP" in units:
         cdp.run(values, features, memory, tables["CDP"], rules)
 
 
+def _pool(values: Raw, features: Features, memory: Memory, x: Array | None, rules: Rules) -> None:
+    """Run PDP as plain windows, or as the stream that its RTL is where that gives others."""
+    fields = Fields(values, features)
+    if Units.known(features) and pool_stream.known(fields) and not pool_stream.plain(fields):
+        pool_stream.run(fields, memory, x, rules)
+    else:
+        pdp.run(values, features, memory, x, rules)
+
+
 def mutated(capture: Capture, mutations: Mapping[str, Rules] = MUTATIONS) -> dict[str, bool]:
-    """Return, by the name of each changed rule, if the trace stays equal under it and so does not
-    prove the rule.
+    """Return, by the name of each changed rule, if a trace stays equal under it and so does not
+    prove the rule; of a capture without rows of memory, its output.
 
     Raises as ``replay``.
     """
+    if "memory" not in capture.parameters and OUTPUT in {*capture.buffers} & {*capture.addresses}:
+        capture = as_trace(capture)
     equal = {}
     for name, rules in mutations.items():
         equal[name] = not any(found.differing for found in replay(capture, rules))

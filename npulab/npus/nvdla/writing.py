@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +40,13 @@ def trace_files(capture: Capture) -> dict[str, bytes]:
     """Return the files by name: the jobs' register writes, the memory before them and the checks of
     memory after them.
 
-    Memory and checks are those of ``parameters``, as a trace has them. In a capture without them,
-    every buffer lies at its address and the output is checked by its CRC-32. A comment says the
-    provenance, which ``cfg`` reads again. Raises ValueError for a capture without output, or whose
-    rows do not name their memory, as those of ``.txn`` traces.
+    Memory and checks are those of ``as_trace``. A comment says the provenance, which ``cfg`` reads
+    again. Raises ValueError for a capture without output, or whose rows do not name their memory,
+    as those of ``.txn`` traces.
     """
-    memory = capture.parameters.get("memory")
-    checks = capture.parameters.get("checks")
-    if memory is None or checks is None:
-        memory = _buffer_rows(capture)
-        checks = [_output_check(capture)]
+    traced = as_trace(capture)
+    memory = traced.parameters["memory"]
+    checks = traced.parameters["checks"]
     rows = [*memory, *checks]
     unknown = {row["memory"] for row in rows} - set(MEMORIES)
     if unknown:
@@ -72,6 +70,19 @@ def trace_files(capture: Capture) -> dict[str, bytes]:
             image = image_text(capture.buffers[name], runs.get(name), name in packed)
             files[f"{name}.dat"] = image.encode()
     return files
+
+
+def as_trace(capture: Capture) -> Capture:
+    """Return the capture with rows of memory and of checks in its ``parameters``, as a trace has
+    them.
+
+    In a capture without them, every buffer lies at its address and the output is checked by its
+    CRC-32. Raises ValueError for a capture with neither rows nor an output at an address.
+    """
+    if {"memory", "checks"} <= {*capture.parameters}:
+        return capture
+    rows = {"memory": _buffer_rows(capture), "checks": [_output_check(capture)]}
+    return replace(capture, parameters={**capture.parameters, **rows})
 
 
 def image_text(data: bytes, runs: Sequence[Pair] | None = None, packed: bool = False) -> str:
@@ -130,7 +141,8 @@ def _memory_row(capture: Capture, name: str) -> dict[str, Any]:
 def _output_check(capture: Capture) -> Row:
     """Return the check of the output after the last job."""
     crc = zlib.crc32(capture.buffers[OUTPUT])
-    return _memory_row(capture, OUTPUT) | {"task": len(capture.jobs), "crc": crc}
+    said = {"task": len(capture.jobs), "crc": crc, "line": 0}  # no line of a file says it
+    return _memory_row(capture, OUTPUT) | said
 
 
 def _statements(capture: Capture, memory: Iterable[Row], checks: Iterable[Row]) -> Iterator[str]:

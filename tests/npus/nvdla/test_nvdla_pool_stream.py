@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
-from conftest import shared
+from conftest import CAPTURES, shared
 
 import npulab
 from npulab.captures.target import Hang, Unsupported
+from npulab.npus.nvdla.simulate import mutated, replay, simulate
 from npulab.npus.nvdla.units import pdp
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.pool_stream import (
@@ -23,6 +25,7 @@ from npulab.npus.nvdla.units.pool_stream import (
     plain,
     streamed,
 )
+from npulab.npus.nvdla.writing import as_trace
 
 LANES = 8
 PDP_RTL = "data/nvdla_rtl/captures"
@@ -108,6 +111,48 @@ def test_captures_of_the_rtl() -> None:
         counts[plain(fields)] += 1
     assert sum(counts.values()) >= 14
     assert counts[False] >= 2
+
+
+def padded(method: int, bottom: int, right: int) -> npulab.Capture:
+    """A capture with other padding at the end: windows of 3 x 3 that reach one row and one
+    column of it."""
+    good = npulab.load(CAPTURES / "nvdla" / "sim-max-pool")
+    fields = {
+        "POOLING_METHOD": method,
+        "RECIP_KERNEL_WIDTH": 7282,
+        "RECIP_KERNEL_HEIGHT": 65536,
+        "D_POOLING_PADDING_CFG.PAD_BOTTOM": bottom,
+        "D_POOLING_PADDING_CFG.PAD_RIGHT": right,
+    }
+    return good.with_fields(**fields)
+
+
+@pytest.mark.parametrize("method", [pdp.AVERAGE, pdp.MAX])
+def test_a_trace_runs_as_the_device_does(method: int) -> None:
+    """With any padding at the end: the same bytes, or both hang."""
+    counts = {"same bytes": 0, "other bytes": 0, "hangs": 0}
+    fitting = simulate(padded(method, 1, 1))
+    for bottom, right in product(range(8), repeat=2):
+        capture = padded(method, bottom, right)
+        try:
+            output = simulate(capture)
+        except Hang as hang:
+            counts["hangs"] += 1
+            with pytest.raises(ValueError, match=re.escape(f"operation 0: {hang}")):
+                replay(as_trace(capture))
+            continue
+        (found,) = replay(as_trace(capture))
+        assert found.predicted == output, (bottom, right)
+        counts["same bytes" if output == fitting else "other bytes"] += 1
+    assert counts["same bytes"] >= 1
+    assert min(counts["other bytes"], counts["hangs"]) >= 5, counts
+
+
+def test_a_changed_rounding_reaches_a_stream() -> None:
+    capture = npulab.Simulated().record(padded(pdp.AVERAGE, 1, 3))
+    assert not plain(Fields.of(capture.jobs[0], npulab.target("nvdla").chips[capture.chip]))
+    stays = mutated(capture)
+    assert (stays["none"], stays["floor"], stays["toward zero"]) == (True, False, False)
 
 
 def test_plain_jobs_are_plain_windows() -> None:

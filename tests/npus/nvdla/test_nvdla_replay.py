@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import shared
+from conftest import CAPTURES, shared
 
 import npulab
 from npulab.captures.capture import Capture, Job
@@ -17,6 +18,7 @@ from npulab.captures.target import Unsupported
 from npulab.npus.nvdla import facts, imported, registers
 from npulab.npus.nvdla.rules import MUTATIONS
 from npulab.npus.nvdla.simulate import mutated, replay
+from npulab.npus.nvdla.writing import write_trace
 
 SMALL, KINDS = "nv_small", ("dc", "img", "pdp", "sdp")
 # Of the traces of nv_small without tables, EW and CDP those that are not equal under a changed
@@ -179,6 +181,18 @@ def test_traces_that_prove_a_rule_by_themselves(table: dict[str, dict[str, bool]
     ):
         assert not failing[rule]  # what no trace here tells
     assert "conv_8x8_fc_int16" in failing["weights as plain K, R, S, C"]
+
+
+def test_a_capture_proves_what_its_trace_proves(tmp_path: Path) -> None:
+    """Its output is what is compared; nothing proves a rule if there is none."""
+    capture = npulab.load(CAPTURES / "nvdla" / "sim-1x1-relu")
+    stays = mutated(capture)
+    assert stays == mutated(npulab.load(write_trace(capture, tmp_path)))
+    assert {rule for rule in stays if not stays[rule]} >= {"floor", "half to even"}
+    spoilt = capture.with_buffers(output=bytes(576))
+    assert not any(mutated(spoilt).values())
+    buffers = {name: data for name, data in capture.buffers.items() if name != "output"}
+    assert all(mutated(replace(capture, buffers=buffers)).values())
 
 
 # Captures made here, without any trace

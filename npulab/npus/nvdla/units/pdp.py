@@ -13,6 +13,7 @@ from numpy import ndarray as Array
 
 from npulab.captures.target import Features
 from npulab.npus.kit import Raw, Unsupported, wrapped
+from npulab.npus.nvdla.layouts import Cube
 from npulab.npus.nvdla.memory import Memory
 from npulab.npus.nvdla.rules import RULES, Rules, saturated, shifted
 from npulab.npus.nvdla.units.fields import Fields
@@ -105,21 +106,9 @@ def run(
     outside the input.
     """
     fields = Fields(values, features)
-    itemsize = fields.precision("PDP.D_DATA_FORMAT.INPUT_DATA")
-    shape = fields.shape("PDP.D_DATA_CUBE_IN_{0}.CUBE_IN_{0}")
-    out = fields.shape("PDP.D_DATA_CUBE_OUT_{0}.CUBE_OUT_{0}")
-    if shape[2] != out[2]:
-        raise Unsupported(
-            f"PDP.D_DATA_CUBE_OUT_CHANNEL.CUBE_OUT_CHANNEL is {out[2] - 1}, covered is that of the "
-            f"input, {shape[2] - 1}"
-        )
-    fields.expect("run pooling")
-    rows, columns = axes(fields, shape, out)
-    output = fields.cube("PDP", "DST", out, itemsize)
-    source = fields.cube("PDP_RDMA", "SRC", shape, itemsize)
-    handed = None
-    if not fields["PDP.D_OPERATION_MODE_CFG.FLYING_MODE"]:
-        handed = _handed_over(x, (source.surfaces, *shape[:2], source.lanes), itemsize)
+    source, output = cubes(fields)
+    rows, columns = axes(fields, source.shape, output.shape)
+    handed = handed_over(fields, source, x)
     for surfaces, lines in output.blocks():
         reached, part = rows.of_outputs(lines)
         if handed is None:
@@ -130,10 +119,33 @@ def run(
         output.write(memory, surfaces, lines, y)
 
 
-def _handed_over(x: Array | None, shape: tuple[int, ...], itemsize: int) -> Array:
-    """Return the result of SDP in the job's rows; ValueError for more, fewer or other elements than
-    the job takes.
+def cubes(fields: Fields) -> tuple[Cube, Cube]:
+    """Return where a job's input and output lie.
+
+    Raises Unsupported for outputs of other channels than the input, and for what PDP does not run.
     """
+    itemsize = fields.precision("PDP.D_DATA_FORMAT.INPUT_DATA")
+    shape = fields.shape("PDP.D_DATA_CUBE_IN_{0}.CUBE_IN_{0}")
+    out = fields.shape("PDP.D_DATA_CUBE_OUT_{0}.CUBE_OUT_{0}")
+    if shape[2] != out[2]:
+        raise Unsupported(
+            f"PDP.D_DATA_CUBE_OUT_CHANNEL.CUBE_OUT_CHANNEL is {out[2] - 1}, covered is that of the "
+            f"input, {shape[2] - 1}"
+        )
+    fields.expect("run pooling")
+    output = fields.cube("PDP", "DST", out, itemsize)
+    return fields.cube("PDP_RDMA", "SRC", shape, itemsize), output
+
+
+def handed_over(fields: Fields, source: Cube, x: Array | None) -> Array | None:
+    """Return the result of SDP in the job's rows, None if the job reads memory.
+
+    Raises ValueError for more, fewer or other elements than the job takes.
+    """
+    if fields["PDP.D_OPERATION_MODE_CFG.FLYING_MODE"]:
+        return None
+    itemsize = source.itemsize
+    shape = source.surfaces, source.height, source.width, source.lanes
     got: object = "none"
     if x is not None:
         got = x.shape

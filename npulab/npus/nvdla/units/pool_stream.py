@@ -17,6 +17,8 @@ import numpy as np
 from numpy import ndarray as Array
 
 from npulab.npus.kit import Hang, Unsupported, wrapped
+from npulab.npus.nvdla.memory import Memory
+from npulab.npus.nvdla.rules import RULES, Rules
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.pdp import (
     AVERAGE,
@@ -26,9 +28,12 @@ from npulab.npus.nvdla.units.pdp import (
     PADS,
     PADS_BITS,
     ROW_BITS,
+    cubes,
+    handed_over,
     kept,
     pad_sums,
 )
+from npulab.npus.nvdla.waiting import few
 
 UNITS = 8  # windows that a ring has room for, and lengths of a kernel
 SUM_BITS = 14  # of a sum over rows
@@ -391,7 +396,29 @@ def plain(fields: Fields) -> bool:
     return rows.regular and columns.regular
 
 
-def streamed(fields: Fields, x: Array) -> Array:
+def known(fields: Fields) -> bool:
+    """Return whether ``streamed`` covers the elements and the width of a job."""
+    split = fields["PDP.D_OPERATION_MODE_CFG.SPLIT_NUM"]
+    return not split and fields.precision("PDP.D_DATA_FORMAT.INPUT_DATA") == 1
+
+
+def run(fields: Fields, memory: Memory, x: Array | None = None, rules: Rules = RULES) -> None:
+    """Run one PDP job in memory, as ``streamed`` places its outputs; ``x`` as ``pdp.run`` takes it.
+
+    Raises as ``streamed``; Unsupported for more elements than the simulated device takes.
+    """
+    source, output = cubes(fields)
+    few(
+        source.surfaces * source.height * source.width * source.lanes, "the elements of PDP's input"
+    )
+    taken = handed_over(fields, source, x)
+    if taken is None:
+        taken = source.read(memory)
+    y = streamed(fields, taken.astype(np.int64), rules.rounding)
+    output.write(memory, slice(0, output.surfaces), slice(0, output.height), y)
+
+
+def streamed(fields: Fields, x: Array, rounding: str = RULES.rounding) -> Array:
     """Return the outputs of a job as PDP's stream places them.
 
     ``x``: int64 ``(surfaces, height, width, lanes)`` as PDP takes it; the result is ``(surfaces,
@@ -416,7 +443,7 @@ def streamed(fields: Fields, x: Array) -> Array:
         cause = _cause(rows, columns)
         raise Hang(f"PDP: surplus lines fill the pipe before the input is in: {cause}")
     y = _lines(fields, x.reshape(-1, lanes), columns, strips.outputs)
-    y = _outputs(fields, y, rows, columns, given[:wanted])
+    y = _outputs(fields, y, rows, columns, given[:wanted], rounding)
     return y.reshape(surfaces, rows.out, columns.out, lanes)
 
 
@@ -543,7 +570,9 @@ def _lines(fields: Fields, x: Array, columns: Course, outputs: list[Output]) -> 
     return y.reshape(-1, columns.out, x.shape[-1])
 
 
-def _outputs(fields: Fields, x: Array, rows: Course, columns: Course, steps: list[Step]) -> Array:
+def _outputs(
+    fields: Fields, x: Array, rows: Course, columns: Course, steps: list[Step], rounding: str
+) -> Array:
     """Return the outputs ``(steps, columns, lanes)`` of the vertical stage, of its lines ``x``."""
     method = fields["PDP.D_OPERATION_MODE_CFG.POOLING_METHOD"]
     windows = [step.window for step in steps]
@@ -555,7 +584,7 @@ def _outputs(fields: Fields, x: Array, rows: Course, columns: Course, steps: lis
     pads = wrapped(np.array(pad_sums(fields))[missing] * columns.kernel, PADS_BITS)
     y += pads[:, None, None]
     for name, bits in zip(("WIDTH", "HEIGHT"), KEPT_BITS, strict=True):
-        y = kept(y * fields[f"PDP.D_RECIP_KERNEL_{name}.RECIP_KERNEL_{name}"], bits)
+        y = kept(y * fields[f"PDP.D_RECIP_KERNEL_{name}.RECIP_KERNEL_{name}"], bits, rounding)
     return y
 
 
