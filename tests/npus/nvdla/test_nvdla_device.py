@@ -55,6 +55,18 @@ CASES = [
     "nvdlav1/sdp_relu_int16",
 ]
 OTHER_BUILDS = ["nv_small/sdp_3x3x33_ew_int8_reg_0", "nv_small/sdp_3x3x33_ew_le_lin_int8"]
+SHIPPED = [
+    "rtl-10-conv",
+    "rtl-17-dilated",
+    "rtl-2-pointwise",
+    "rtl-21-per-channel",
+    "rtl-299-average",
+    "rtl-33-wide-bias",
+    "rtl-4-padded",
+    "rtl-425-pool",
+    "rtl-6-add",
+    "rtl-8-many",
+]
 DIRECT, FEATURES = "nv_small/dc_24x44x14_5x3x14x41_int8_0", "nv_small/sdp_23x13x42_bs_int8_mem_0"
 
 
@@ -201,6 +213,42 @@ def test_large_cubes_are_refused_before_anything_is_made(changed: dict[str, int]
         simulate(capture)
     assert tracemalloc.get_traced_memory()[1] < 64 * 2**20
     tracemalloc.stop()
+
+
+def shipped() -> list[npulab.Capture]:
+    """The captures of npulab whose outputs the RTL wrote."""
+    kept = npulab.load_all(CAPTURES / "nvdla")
+    return [capture for capture in kept if capture.provenance == "RTL simulation"]
+
+
+def test_the_shipped_captures_of_the_rtl() -> None:
+    """One of each kind; all bytes by the device, and all layers by the emulation."""
+    captures = shipped()
+    assert [capture.name for capture in captures] == SHIPPED
+    assert {capture.chip for capture in captures} == {"nv_small"}
+    assert all("sifive/block-nvdla-sifive 19906b1" in capture.source for capture in captures)
+    files = [path for name in SHIPPED for path in (CAPTURES / "nvdla" / name).iterdir()]
+    assert sum(path.stat().st_size for path in files) < 64 * 1024
+    for capture in captures:
+        assert simulate(capture) == capture.buffers["output"], capture.name
+    assert sum(len(capture.buffers["output"]) for capture in captures) == 7048
+    checks = [npulab.check(capture) for capture in captures]
+    assert (sum(found.compared for found in checks), {found.mismatches for found in checks}) == (
+        6087,
+        {0},
+    )
+    refused = {found.case: found.reason.split(",")[0] for found in checks if found.layer is None}
+    assert refused == {
+        "rtl-299-average": "PDP.D_RECIP_KERNEL_WIDTH is 65536",
+        "rtl-425-pool": "PDP.D_POOLING_PADDING_CFG states padding that no window reaches",
+    }
+
+
+def test_the_shipped_captures_of_the_rtl_are_as_recorded() -> None:
+    """But for the source, which says the RTL."""
+    for capture in shipped():
+        recorded = npulab.load(shared(f"data/nvdla_rtl/captures/{capture.name}"))
+        assert replace(recorded, source=capture.source) == capture
 
 
 def test_every_capture_of_the_rtl_is_simulated_to_its_bytes() -> None:

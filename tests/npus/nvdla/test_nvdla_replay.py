@@ -4,13 +4,14 @@ rule.
 
 from __future__ import annotations
 
+import csv
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import CAPTURES, shared
+from conftest import CAPTURES, ROOT, shared
 
 import npulab
 from npulab.captures.capture import Capture, Job
@@ -67,17 +68,8 @@ def traces() -> dict[str, Capture]:
 
 @pytest.fixture(scope="module")
 def table(traces: dict[str, Capture]) -> dict[str, dict[str, bool]]:
-    """By trace and changed rule, whether the trace stays equal; those of units that a trace
-    uses.
-    """
-    published = {rule: MUTATIONS[rule] for rule in ("none", *NAMED, *KINDS_FAILING)}
-    tables = {rule: MUTATIONS[rule] for rule in MUTATIONS if rule not in published} | {
-        "none": MUTATIONS["none"]
-    }
-    return {
-        name: mutated(capture, tables if "_ew_" in name or name.startswith("cdp") else published)
-        for name, capture in traces.items()
-    }
+    """By trace and changed rule, whether the trace stays equal."""
+    return {name: mutated(capture) for name, capture in traces.items()}
 
 
 def test_every_trace_is_equal(traces: dict[str, Capture]) -> None:
@@ -162,9 +154,7 @@ def test_table_of_changed_rules(
 
 
 def test_traces_that_prove_a_rule_by_themselves(table: dict[str, dict[str, bool]]) -> None:
-    failing = {
-        rule: {name for name in table if not table[name].get(rule, True)} for rule in MUTATIONS
-    }
+    failing = {rule: {name for name in table if not table[name][rule]} for rule in MUTATIONS}
     assert failing["priorities of tables ignored"] == {"cdp_8x8x64_lrn3_int8_7"}
     assert failing["floor in tables and EW"] == {
         "cdp_8x8x32_lrn5_int8_0",
@@ -181,6 +171,65 @@ def test_traces_that_prove_a_rule_by_themselves(table: dict[str, dict[str, bool]
     ):
         assert not failing[rule]  # what no trace here tells
     assert "conv_8x8_fc_int16" in failing["weights as plain K, R, S, C"]
+
+
+# What the page says
+
+
+def page() -> str:
+    return (ROOT / "npulab" / "npus" / "nvdla" / "README.md").read_text(encoding="utf-8")
+
+
+def published() -> dict[str, list[str]]:
+    """The page's table: by changed rule, what shipped captures and public traces show of it."""
+    part = page().partition("## Which rule a trace proves")[2].partition("\n## ")[0]
+    rows = {}
+    for line in part.splitlines():
+        if line.startswith("|"):
+            rule, *cells = line.strip("|").split("|")
+            rows[rule.strip()] = [cell.strip() for cell in cells]
+    assert rows.pop("changed rule") == ["shipped, of 10", "public, of 32"]
+    assert set(rows.pop("---")) == {"---"}
+    return rows
+
+
+def shown(stays: dict[str, dict[str, bool]], rule: str) -> str:
+    """How many captures notice a changed rule, and the first of them."""
+    names = sorted(name for name in stays if not stays[name][rule])
+    return f"{len(names)}: `{names[0]}`" if names else "invisible"
+
+
+def test_the_page_says_what_each_shipped_capture_proves() -> None:
+    kept = npulab.load_all(CAPTURES / "nvdla")
+    stays = {one.name: mutated(one) for one in kept if one.provenance == "RTL simulation"}
+    assert len(stays) == 10
+    assert all(rules["none"] for rules in stays.values())
+    expected = {rule: shown(stays, rule) for rule in MUTATIONS if rule != "none"}
+    assert {rule: cells[0] for rule, cells in published().items()} == expected
+    assert [name for name in stays if all(stays[name].values())] == ["rtl-425-pool"]
+
+
+def test_the_page_says_what_each_public_trace_proves(table: dict[str, dict[str, bool]]) -> None:
+    assert len(table) == 32
+    expected = {rule: shown(table, rule) for rule in MUTATIONS if rule != "none"}
+    assert {rule: cells[1] for rule, cells in published().items()} == expected
+
+
+def test_the_page_says_of_each_rule_who_proves_it_or_that_it_is_invisible() -> None:
+    rows = published()
+    invisible = [rule for rule in rows if set(rows[rule]) == {"invisible"}]
+    assert (len(rows), len(invisible)) == (18, 5)
+    said = " ".join(page().rpartition("|\n")[2].split())
+    for rule in invisible:
+        assert f"*{rule}*" in said or f"*{rule[0].upper()}{rule[1:]}*" in said
+
+
+def test_the_page_names_the_traces_that_the_rtl_does_not_reproduce() -> None:
+    with shared("facts/nvdla_results.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    names = {row["case"] for row in rows if row["project"] == "nv_small" and "_ew_" in row["case"]}
+    assert len(names) == 4
+    assert {name for name in names if f"`{name}`" in page()} == names
 
 
 def test_a_capture_proves_what_its_trace_proves(tmp_path: Path) -> None:
