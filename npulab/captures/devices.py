@@ -24,7 +24,7 @@ from npulab.captures.capture import CHANGED, PROVENANCES, Capture
 from npulab.captures.folders import capture_files, plain_name
 from npulab.captures.journal import ANSWERS, OUTCOMES, POISONS
 from npulab.captures.registry import target
-from npulab.captures.target import Hang, Run as Run
+from npulab.captures.target import Hang, Run as Run, place_of
 from npulab.support.files import read_bounded, write_folders
 from npulab.support.processes import End, NotRun, Program, Stopped, arguments, execute, undisturbed
 from npulab.support.refuse import refuse_if
@@ -181,7 +181,7 @@ class InProcess(Around):
 def _named_object(name: str) -> Any:
     """The object that ``MODULE:CLASS`` makes; modules in the working folder are found first.
 
-    Raises ValueError if there is no such module or class.
+    Raises ValueError if there is no such module or class, and if its code fails.
     """
     module, _, attribute = name.partition(":")
     refuse_if(not (module and attribute), "device python", name, "is MODULE:CLASS")
@@ -189,10 +189,18 @@ def _named_object(name: str) -> Any:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        made = getattr(importlib.import_module(module), attribute)
-    except (ModuleNotFoundError, AttributeError) as error:
+        loaded = importlib.import_module(module)
+        made = getattr(loaded, attribute, None)
+        if made is not None:
+            return made()
+    except ModuleNotFoundError as error:
         raise ValueError(f"device python: got {name!r}: {error}") from None
-    return made()
+    except Exception as error:  # a device is the code of anybody
+        raise ValueError(
+            f"device python: got {name!r}, which fails: {type(error).__name__}: {error}, at "
+            f"{place_of(error, here)}"
+        ) from None
+    raise ValueError(f"device python: got {name!r}: {module!r} has no attribute {attribute!r}")
 
 
 @dataclass(frozen=True)
