@@ -33,6 +33,7 @@ from npulab.captures.devices import (
 )
 from npulab.captures.journal import POISONS, repair
 from npulab.captures.sweep import SUFFIX, load_sweep
+from npulab.cli.devices import DEVICES, program_options, program_settings, refuse_settings
 from npulab.cli.output import Add, Done, show, tell
 from npulab.cli.terminal import progress
 from npulab.registers.formats.tables import table_text
@@ -53,8 +54,7 @@ def _bisect_options(add: Add) -> None:
         "--device",
         required=True,
         metavar="DEVICE",
-        help="simulated, command:PROGRAM ARGUMENTS (the trial's folder goes last), "
-        "python:MODULE:CLASS (stays up), manual, manual:FOLDER",
+        help=f"{DEVICES}, manual, manual:FOLDER",
     )
     add("--against", metavar="DEVICE", help="pass if this device ends as --device does")
     add(
@@ -94,15 +94,7 @@ def _bisect_options(add: Add) -> None:
         action="store_true",
         help="a program's exit status alone decides, no output file",
     )
-    add(
-        "--timeout",
-        type=float,
-        metavar="SECONDS",
-        help="after which a program's run counts as hung (60)",
-    )
-    add("--reset", metavar="PROGRAM", help="run after a hang")
-    add("--cooldown", type=float, metavar="SECONDS", help="to wait after a hang (0)")
-    add("--retries", type=int, metavar="N", help="of a program that could not be run (0)")
+    program_options(add)
 
 
 def _bisect(options: argparse.Namespace) -> int:
@@ -226,20 +218,15 @@ def _device(options: argparse.Namespace, good: Capture) -> Simulated | Command |
     """Return the device that ``--device`` names; a trial passes if the device gives the good
     capture's output.
     """
-    settings = {}
-    for name in ("timeout", "reset", "cooldown", "retries"):
-        if getattr(options, name) is not None:
-            settings[name] = getattr(options, name)
+    settings = program_settings(options)
     if options.by_status:
         settings["output"] = None
     oracle = device(options.device, good.buffers.get("output"), **settings)
-    if settings and not isinstance(oracle, Command):
+    if settings:
         name = next(iter(settings))
         if options.by_status:
             name = "by-status"
-        raise ValueError(
-            f"--{name}: got device {options.device!r}, allowed is a device command:PROGRAM"
-        )
+        refuse_settings(name, options.device, oracle)
     if isinstance(oracle, Simulated):
         # trials are compared with this device's output: the good capture's output may be from a
         # board
