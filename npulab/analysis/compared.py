@@ -84,6 +84,21 @@ def extent_of(of: Target, capture: Capture, lifted: Lifted) -> range:
     return range(min(len(data), int(places[-1]) + 1 + fill))
 
 
+def values_of(of: Target, capture: Capture) -> Array | None:
+    """Return, ascending, the places of the bytes of the buffer ``output`` that hold a value of the
+    output; None if they cannot be told, or if a job is in no layer that is lifted.
+    """
+    try:
+        output, covered = of.lift(capture).output, of.covers(capture)
+    except (ValueError, LookupError):
+        return None
+    if output is None or not all(task in covered for task in range(len(capture.jobs))):
+        return None
+    if len(capture.buffers[OUTPUT]) == output.nbytes:
+        return np.arange(output.nbytes)
+    return _places_read(of, capture, output)
+
+
 def _places_read(of: Target, capture: Capture, output: Array) -> Array | None:
     """Return, ascending, the places of the bytes of the buffer ``output`` that ``lift`` reads; None
     if they cannot be told.

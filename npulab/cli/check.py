@@ -1,25 +1,35 @@
 """``npulab check`` and ``unread``: captures compared with their emulation, one by one or as a
-model's run; fields that lift does not read.
+model's run, or with a device; fields that lift does not read.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from npulab.analysis.against import DeviceCheck, DeviceChecks, Side, Sides
 from npulab.analysis.check import Comparison, check
 from npulab.analysis.checks import Checks, nearby
 from npulab.analysis.ignored import HANG, OTHER, ignored_fields
 from npulab.analysis.mismatch.model_run import check_run
 from npulab.captures import store
-from npulab.captures.documents import document
-from npulab.cli.output import REFUSED, Add, each, show, tell
+from npulab.captures.devices import Command, Manual, device
+from npulab.captures.documents import Document, document
+from npulab.cli.devices import (
+    DEVICES,
+    OF_PROGRAMS,
+    program_options,
+    program_settings,
+    refuse_settings,
+)
+from npulab.cli.output import REFUSED, Add, each, sentence, show, tell
 from npulab.cli.terminal import Bar, progress
 from npulab.support.answers import Answer, Part, Table
+from npulab.support.processes import NotRun
 from npulab.support.refuse import near, refuse_if
 from npulab.support.text import plural
 
@@ -43,11 +53,19 @@ def _options(add: Add) -> None:
         metavar="FILE",
         help="the .tflite model that the captures are a run of: checked by operator",
     )
+    add(
+        "--against",
+        metavar="DEVICE",
+        help=f"compare the captured output with what this device computes: {DEVICES}",
+    )
+    add("--device", metavar="DEVICE", help="whose output --against has to give, not the captured")
+    program_options(add)
 
 
 def _run_check(options: argparse.Namespace) -> int:
     refuse_if(options.jobs < 1, "--jobs", options.jobs, "is at least 1")
-    read, refused = each(lambda path: (path, document(path)), options.paths)
+    sides = _sides(options)
+    read, refused = each(partial(_contents, sides), options.paths)
     status = 0
     if refused:
         status = 2
@@ -60,11 +78,61 @@ def _run_check(options: argparse.Namespace) -> int:
         show(options, checked)
         status = max(status, int(not checked.ok))
     if paths:
-        status = max(status, _captures(options, paths))
+        status = max(status, _captures(options, paths, sides))
     return status
 
 
-def _captures(options: argparse.Namespace, paths: list[str]) -> int:
+def _contents(sides: Sides | None, path: str) -> tuple[str, Document | None]:
+    """Return a path with the document that it holds, None if it holds captures.
+
+    Raises ValueError for a document if captures are to be run on a device.
+    """
+    found = document(path)
+    if found is not None and sides is not None:
+        raise ValueError(f"{path}: holds no capture, allowed with --against are captures")
+    return path, found
+
+
+def _sides(options: argparse.Namespace) -> Sides | None:
+    """Return the devices to compare; None if no device is asked for."""
+    settings = program_settings(options)
+    if options.against is None:
+        given = [name for name in ("device", *OF_PROGRAMS) if getattr(options, name) is not None]
+        if given:
+            raise ValueError(f"--{given[0]}: got it alone, allowed is it with --against DEVICE")
+        return None
+    for name in ("model", "explain"):
+        if getattr(options, name):
+            raise ValueError(f"--against: got it with --{name}, allowed is it without")
+    sides = []
+    for text in filter(None, [options.against, options.device]):
+        sides.append(_side(text, settings))
+    programs = [side for side in sides if isinstance(side.device, Command)]
+    if settings and not programs:
+        refuse_settings(next(iter(settings)), options.against, sides[0].device)
+    if options.reset is not None and len(programs) > 1:
+        raise ValueError("--reset: got it with two programs, allowed is it with one")
+    # npulab's own device runs each capture after a reset, wherever it runs
+    for side in sides:
+        if options.jobs > 1 and not side.own:
+            raise ValueError(
+                f"--jobs: got {options.jobs} with {side.text!r}, allowed is 1: a device runs "
+                "captures one after another"
+            )
+    return Sides(*sides)
+
+
+def _side(text: str, settings: dict[str, Any]) -> Side:
+    found = device(text)
+    # other devices have no such options, and one of two may be a program
+    if isinstance(found, Command):
+        found = device(text, **settings)
+    if isinstance(found, Manual):
+        raise ValueError(f"device: got {text!r}, allowed is one that runs without a person")
+    return Side(text, found)
+
+
+def _captures(options: argparse.Namespace, paths: list[str], sides: Sides | None) -> int:
     found, broken = each(store.unloaded, paths)
     named = set().union(*found)
     if options.case and options.case not in named and found:
@@ -77,9 +145,11 @@ def _captures(options: argparse.Namespace, paths: list[str]) -> int:
     cases: list[store.Case] = []
     for part in found:
         cases += [case for name, case in part.items() if options.case in (None, name)]
-    how = _check_run
-    if options.model is None:
-        how = _check_cases
+    how = _check_cases
+    if options.model is not None:
+        how = _check_run
+    elif sides is not None:
+        how = partial(_check_against, sides=sides)
     if options.jobs == 1:
         return how(options, cases, broken, map)
     with ProcessPoolExecutor(options.jobs) as pool:
@@ -89,21 +159,9 @@ def _captures(options: argparse.Namespace, paths: list[str]) -> int:
 def _check_cases(
     options: argparse.Namespace, cases: list[store.Case], broken: int, run: Any
 ) -> int:
-    torn = 0
-    results: list[Comparison] = []
-    with progress("capture") as bar:
-        answers = run(partial(_checked, chip=options.chip), cases)
-        for number, (case, result) in enumerate(zip(cases, answers, strict=True), 1):
-            if isinstance(result, Comparison):
-                results.append(result)
-            else:
-                tell(result)
-                if case.torn(result):
-                    torn += 1
-                else:
-                    broken += 1
-            bar(number, len(cases))
-    checks = Checks(results, broken + torn)
+    answers = _each_case(cases, run(partial(_checked, options.chip), cases), broken)
+    results = answers.results
+    checks = Checks(results, answers.unreadable)
     if options.explain:
         differ = {}
         for number, result in enumerate(results):
@@ -115,11 +173,64 @@ def _check_cases(
             ask = partial(nearby, progress=counted)
             found = dict(zip(differ, run(ask, differ.values()), strict=True))
         checks = replace(checks, explanations=found)
-    if results or not broken + torn:  # if no capture could be read, that has been reported
+    return _told(options, checks, answers)
+
+
+def _check_against(
+    options: argparse.Namespace, cases: list[store.Case], broken: int, run: Any, sides: Sides
+) -> int:
+    answers = _each_case(cases, run(partial(_ended, sides, options.chip), cases), broken)
+    checks = DeviceChecks(answers.results, answers.unreadable, answers.left)
+    return _told(options, checks, answers)
+
+
+@dataclass
+class _Answers:
+    """The results of captures, how many captures are broken or torn, and how many were ``left``
+    because a device could run nothing more."""
+
+    results: list[Any]
+    broken: int
+    torn: int = 0
+    left: int = 0
+
+    @property
+    def unreadable(self) -> int:
+        return self.broken + self.torn
+
+
+def _each_case(cases: list[store.Case], answers: Iterable[Any], broken: int) -> _Answers:
+    """Sort the answers of captures into results and errors, which are printed, until a device can
+    run nothing more."""
+    found = _Answers([], broken)
+    with progress("capture") as bar:
+        for number, (case, result) in enumerate(zip(cases, answers, strict=True), 1):
+            # what ran until then has cost time on a board, and is shown
+            if isinstance(result, NotRun):
+                found.left = len(cases) - number + 1
+                of = plural(len(cases), "capture")
+                tell(f"{sentence(result)}; {found.left} of {of} not run")
+                break
+            if not isinstance(result, Exception):
+                found.results.append(result)
+            else:
+                tell(result)
+                if case.torn(result):
+                    found.torn += 1
+                else:
+                    found.broken += 1
+            bar(number, len(cases))
+    return found
+
+
+def _told(options: argparse.Namespace, checks: Checks | DeviceChecks, answers: _Answers) -> int:
+    """Show the results, and return the exit status."""
+    # if no capture could be read or run, that has been reported
+    if checks.results or not answers.unreadable + answers.left:
         show(options, checks)
-    if broken:
+    if answers.broken or answers.left:
         return 2
-    if torn or not checks.ok:
+    if answers.torn or not checks.ok:
         return 1
     if checks.empty:
         return NOTHING_COMPARED
@@ -133,7 +244,7 @@ def _counted(bar: Bar, changes: list[Any]) -> Iterator[Any]:
         yield change
 
 
-def _checked(case: store.Case, chip: str | None) -> Comparison | Exception:
+def _checked(chip: str | None, case: store.Case) -> Comparison | Exception:
     """Read and check a capture; return the comparison, or the error of a capture that is
     unreadable.
     """
@@ -142,6 +253,15 @@ def _checked(case: store.Case, chip: str | None) -> Comparison | Exception:
     except REFUSED as error:
         return error
     return check(capture)
+
+
+def _ended(sides: Sides, chip: str | None, case: store.Case) -> DeviceCheck | Exception:
+    """Read and run a capture; return the result, or the error of a capture that is unreadable or of
+    a device that can run nothing."""
+    try:
+        return sides.check(case.read(chip))
+    except REFUSED as error:
+        return error
 
 
 def _check_run(options: argparse.Namespace, cases: list[store.Case], broken: int, run: Any) -> int:

@@ -11,21 +11,23 @@ from typing import Any
 
 from npulab.support.text import cell, in_columns
 
-# the tone of a verdict; it chooses the colour of the verdict's cell
-_VERDICTS = {
-    "equal": "good",
-    "differs": "bad",
-    "not executed": "open",
-    "nothing to compare": "open",
-    "partly compared": "open",
-    "one value": "open",
-    "claims agree": "open",
-    "not read": "open",
-    "not covered": "open",
-    "not run": "open",
-    "no operator": "open",
-    "none": "quiet",
-}
+# the verdicts by tone, which chooses the colour of a verdict's cell
+_BAD = ("differs", "hang", "failed", "unsteady")
+_OPEN = (
+    "not executed",
+    "nothing to compare",
+    "partly compared",
+    "one value",
+    "claims agree",
+    "not read",
+    "not covered",
+    "not run",
+    "no operator",
+    "both hang",
+)
+_VERDICTS = {"equal": "good", "none": "quiet"}
+_VERDICTS |= dict.fromkeys(_BAD, "bad")
+_VERDICTS |= dict.fromkeys(_OPEN, "open")
 _EVIDENCE = {"guess": "open", "unknown": "bad"}
 TONES: dict[str, dict[str, str]] = {
     "verdict": _VERDICTS,

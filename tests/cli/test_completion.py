@@ -36,6 +36,7 @@ def offered(line: str, folder: Path) -> set[str]:
         ("npulab ", {*COMMANDS}),
         ("npulab show --n", {"--nonzero"}),
         ("npulab diff --ex", {"--exit-code"}),
+        ("npulab check --ag", {"--against"}),
         ("npulab show --form ", {"earlier", "later"}),
         ("npulab session ", {"new", "note", "show", "merge"}),
         ("npulab session --fi", {"--field"}),
