@@ -16,6 +16,7 @@ from npulab.captures.writes import place_of_write
 from npulab.registers.commands import contradiction, opcodes
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field
 from npulab.registers.map import RegisterMap, pairs_of
+from npulab.registers.values import FieldValues
 from npulab.support.late import pd
 from npulab.support.refuse import need, need_all, need_whole, refuse_if, shortly
 
@@ -408,10 +409,15 @@ class Capture:
         return CaptureSet((self,)).words_of(block)
 
     @property
-    def values(self) -> dict[str, Any]:
-        """The values of the main job's fields by name: scaled and named as the map says, not
-        raw."""
-        return self.maps[self.jobs[self.main].block].decode(self.words)
+    def values(self) -> FieldValues:
+        """The values of the main job's fields: scaled and named as the map says, not raw.
+
+        The keys are full names, ``block.register.field``; a value is also found by every shorter
+        name that only one field has. Raises LookupError for a name of several fields, with their
+        names.
+        """
+        registers = self.maps[self.jobs[self.main].block]
+        return FieldValues(registers, registers.decode(self.words))
 
     @property
     def fields(self) -> pd.DataFrame:

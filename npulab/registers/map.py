@@ -17,7 +17,13 @@ from numpy import ndarray as Array
 from npulab.registers.expansion import Place, Repeat, expanded, repeats, sparse_blocks
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field, Piece, mask
 from npulab.registers.meaning import FLOATS
-from npulab.registers.names import automatic_name, blocks_by_address, in_block, word_name
+from npulab.registers.names import (
+    automatic_name,
+    blocks_by_address,
+    full_names,
+    in_block,
+    word_name,
+)
 from npulab.registers.table import (
     ACCESS,
     COLUMNS,
@@ -43,6 +49,7 @@ BLOCK_ROWS, BLOCK_WORDS, TILE_WORDS = 2**14, 2**20, 2**14
 # many small pieces, back to the system, and fetching their pages again takes longer than decoding.
 SHARED_BYTES = 31 * 2**20
 MOST_NEAR = 5  # most names that an error text shows
+MOST_NAMED = 12  # most fields of one name that an error text shows
 MOST_PLACES = 2**20  # most words in all copies of all blocks of a map
 GUESSES = ("guess", "unknown")  # evidence of a field that no source proves
 STATUS = ("explained", "guessed", "open", "constant", "never exercised")
@@ -237,13 +244,49 @@ class RegisterMap:
             return self._keys[name]
         except (KeyError, TypeError):
             need("register map", name, str, "is a field's name")
+            several = self.named(name)
+            if several:
+                names = [self.key(item) for item in several]
+                few = ", ".join(names[:MOST_NAMED])
+                if len(names) > MOST_NAMED:
+                    few += ", ..."
+                raise LookupError(
+                    f"got field {name!r}, which {len(names)} fields have, allowed is one of {few}"
+                ) from None
             close = difflib.get_close_matches(name, self._keys, 2 * MOST_NEAR)
             near = [*dict.fromkeys(self.key(self._keys[key]) for key in close)][:MOST_NEAR]
             near = near or [*self._names.values()][:12]
             raise LookupError(f"got field {name!r}, the map has {', '.join(near)}, ...") from None
 
+    def full_name(self, name: str) -> str:
+        """Return the name ``block.register.field`` of the field that is known by a name; raises
+        LookupError as ``registers[name]``."""
+        found = self._full_names.get(name)
+        if found is None:
+            item = self[name]
+            found = f"{item.block}.{item.register}.{item.name}"
+        return found
+
+    @cached_property
+    def _full_names(self) -> dict[str, str]:
+        """The full name of a field, by each of its names."""
+        names = {}
+        for name, item in self._keys.items():
+            names[name] = f"{item.block}.{item.register}.{item.name}"
+        return names
+
+    def named(self, name: str) -> list[Field]:
+        """Return the fields that have this name, alone or with register or block in front, in the
+        order of the map; several if the name is not unique."""
+        found = []
+        for item in self._fields:
+            _, _, last = item.name.rpartition(".")
+            if name in (last, *full_names(item.block, item.register, item.name)):
+                found.append(item)
+        return found
+
     def __contains__(self, name: object) -> bool:
-        """True if a field is known by this name."""
+        """True if one field is known by this name."""
         return isinstance(name, str) and name in self._keys
 
     def __getattr__(self, name: str) -> Field:

@@ -402,7 +402,7 @@ def test_parts_are_fields_and_bits_that_no_field_has() -> None:
     # the mixture of a split field is made of all its pieces, and the address stays
     wide = [part.key for part in parts if part.field == "wide"]
     mixed = mix(good, bad, wide).values
-    assert mixed == {**good.values, "wide": bad.values["wide"]}
+    assert mixed == good.values | {"wide": bad.values["wide"]}
 
 
 def test_a_split_field_of_which_one_register_is_written() -> None:

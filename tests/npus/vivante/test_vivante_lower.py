@@ -647,7 +647,7 @@ def test_kernel_of_depthwise_6_and_7_wide_is_split_by_mesa_alone(
     seen = [
         (facts_of["pooling"], facts_of["kernel_z_size"], facts_of["kernel_xy_size"])
         for facts_of in (
-            {**one.values, "pooling": {0: "none", 3: "first_pixel"}[int(one.values["pooling"])]}
+            one.values | {"pooling": {0: "none", 3: "first_pixel"}[int(one.values["pooling"])]}
             for one in (capture, broken)
         )
     ]
