@@ -495,7 +495,7 @@ def test_bad_input_is_one_sentence(captures: npulab.CaptureSet, right: np.ndarra
         ((layer(), X[1:], right), r"x: got shape \(7, 8, 4\) uint8"),
         (
             (half, X, right),
-            "layer: got Conv2D.* allowed is a Conv2D or FullyConnected of int8, uint8, int16",
+            "layer: got Conv2D.* allowed is a Conv2D, FullyConnected or Pool2D of int8, uint8, int16",
         ),
         ((Add((2, 2)), X, right), "layer: got Add"),
     ):

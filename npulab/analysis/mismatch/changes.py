@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy import ndarray as Array
@@ -19,6 +19,7 @@ from numpy import ndarray as Array
 from npulab.analysis.mismatch.predicting import (
     CodeLimits,
     Codes,
+    Explanation,
     Hypothesis,
     Sums,
     TensorChange,
@@ -28,7 +29,7 @@ from npulab.analysis.mismatch.predicting import (
 )
 from npulab.quant.emulate import ENGINES, Saturation
 from npulab.quant.emulate.saturating import of_outputs
-from npulab.quant.layers import ACTIVATIONS, Conv2D, Pair, pads
+from npulab.quant.layers import ACTIVATIONS, Conv2D, Pair, Pool2D, pads
 from npulab.quant.rules import ORDERS, RULES
 
 ENOUGH = 16  # outputs besides the most frequent code; fewer are equal to a change by chance
@@ -37,7 +38,9 @@ SEEN = 64  # most wrong outputs on which a way to add products is tried first
 # hold the sum of any four products of 8-bit codes, so wider registers do not saturate
 GROUPS, WIDTHS = (2, 4), (16, 17, 15, 14, 13, 12)
 
-Changes = Iterator[tuple[str, str, Callable[[Hypothesis], Hypothesis]]]
+Changes = Iterator[tuple[str, str, Callable[[Any], Any]]]
+Of = TypeVar("Of", bound=Explanation)
+Windowed = Conv2D | Pool2D
 
 
 class Change(NamedTuple):
@@ -47,7 +50,7 @@ class Change(NamedTuple):
 
     kind: str
     words: str
-    apply: Callable[[Hypothesis], Hypothesis]
+    apply: Callable[[Any], Any]
     part: str
 
 
@@ -68,12 +71,12 @@ def varied(output: Array) -> int:
     return int(output.size - counts.max())
 
 
-def with_layer(of: Hypothesis, **changed: Any) -> Hypothesis:
+def with_layer(of: Of, **changed: Any) -> Of:
     layer = replace(of.layer, **changed)
     return replace(of, layer=layer)
 
 
-def after(of: Hypothesis, change: TensorChange) -> Hypothesis:
+def after(of: Of, change: TensorChange) -> Of:
     """Return the hypothesis with one more change of its outputs, applied after the others."""
     return replace(of, after=(*of.after, change))
 
@@ -121,7 +124,7 @@ def _zero_points(start: Hypothesis, output: Array) -> Changes:
         yield f"{part} {words}", part, change
 
 
-def _clamps(start: Hypothesis, output: Array) -> Changes:
+def clamps(start: Explanation, output: Array) -> Changes:
     for activation in ACTIVATIONS:
         if activation == start.layer.activation:
             continue
@@ -270,9 +273,9 @@ def _ways_to_saturate(layer: Weighted) -> Iterator[Saturation]:
 # Windows: padding, stride, dilation
 
 
-def _paddings(start: Hypothesis, output: Array) -> Changes:
+def paddings(start: Explanation, output: Array) -> Changes:
     layer = start.layer
-    if not isinstance(layer, Conv2D):
+    if not isinstance(layer, Windowed):
         return
     seen = {layer.pads}
     for words, padding in _named_paddings(layer):
@@ -280,7 +283,11 @@ def _paddings(start: Hypothesis, output: Array) -> Changes:
         if border not in seen:
             seen.add(border)
             yield words, "window", partial(_with_pads, border=border)
-    if not np.any(layer.pads):
+
+
+def _borders(start: Hypothesis, output: Array) -> Changes:
+    layer = start.layer
+    if not isinstance(layer, Conv2D) or not np.any(layer.pads):
         return
     info = np.iinfo(output.dtype)
     zero = layer.input_q.zero_point
@@ -292,16 +299,16 @@ def _paddings(start: Hypothesis, output: Array) -> Changes:
         codes[f"border of zero point {step:+d}"] = zero + step
     for words, code in codes.items():
         if info.min <= code <= info.max:
-            yield words, "border", partial(_bordered, constant_values=code)
-    yield "border of the edge repeated", "border", partial(_bordered, mode="edge")
-    yield "border of the image mirrored", "border", partial(_bordered, mode="reflect")
+            yield words, "border", partial(bordered, constant_values=code)
+    yield "border of the edge repeated", "border", partial(bordered, mode="edge")
+    yield "border of the image mirrored", "border", partial(bordered, mode="reflect")
 
 
 DOWN = {0: "", 1: "one row down", -1: "one row up"}
 ACROSS = {0: "", 1: "one column right", -1: "one column left"}
 
 
-def _named_paddings(layer: Conv2D) -> Iterator[tuple[str, Any]]:
+def _named_paddings(layer: Windowed) -> Iterator[tuple[str, Any]]:
     border = layer.pads
     rows, columns = border
     around = []
@@ -344,34 +351,43 @@ def _moved(border: tuple[Pair, Pair], down: int, across: int) -> tuple[Pair, Pai
     return (top - down, bottom + down), (left - across, right + across)
 
 
-def _with_pads(of: Hypothesis, border: tuple[Pair, Pair]) -> Hypothesis:
-    """Return the hypothesis with this border; a negative side of it cuts rows or columns off the
-    image.
+def _with_pads(of: Of, border: tuple[Pair, Pair], **changed: Any) -> Of:
+    """Return the hypothesis with this border, and with the layer changed; a negative side of the
+    border cuts rows or columns off the image, and border that no window reaches is left out.
     """
+    layer = of.layer
+    assert isinstance(layer, Windowed)
+    kernel = changed.get("kernel", layer.kernel)
+    stride = changed.get("stride", layer.stride)
     x = of.x
-    cut = np.maximum(np.negative(border), 0)
-    if cut.any():
-        height, width = x.shape[-3:-1]
-        (top, bottom), (left, right) = cut.tolist()
-        x = x[..., top : height - bottom, left : width - right, :]
-    added = np.maximum(border, 0).tolist()
-    padding = tuple(map(tuple, added))
-    return with_layer(replace(of, x=x), input_shape=x.shape[-3:], padding=padding)
+    cuts, added = [(0, 0)] * (x.ndim - 3), []
+    for axis, (before, behind) in enumerate(border):
+        span = (kernel[axis] - 1) * layer.dilation[axis] + 1
+        rest = x.shape[axis - 3] + before + behind - span
+        behind = min(behind, max(behind - rest % stride[axis], 0))
+        cuts.append((max(-before, 0), max(-behind, 0)))
+        added.append((max(before, 0), max(behind, 0)))
+    places = []
+    for size, (first, last) in zip(x.shape, [*cuts, (0, 0)], strict=True):
+        places.append(slice(first, size - last))
+    x = x[tuple(places)]
+    changed |= {"input_shape": x.shape[-3:], "padding": tuple(added)}
+    return with_layer(replace(of, x=x), **changed)
 
 
-def _bordered(of: Hypothesis, **how: Any) -> Hypothesis:
+def bordered(of: Of, **how: Any) -> Of:
     """Return the hypothesis in which the border is a part of the image, filled by ``numpy.pad``
     with the arguments ``how``.
     """
-    assert isinstance(of.layer, Conv2D)
+    assert isinstance(of.layer, Windowed)
     batch = [(0, 0)] * (of.x.ndim - 3)
     widths = [*batch, *of.layer.pads, (0, 0)]
     x = np.pad(of.x, widths, **how)
     return with_layer(replace(of, x=x), input_shape=x.shape[-3:], padding="valid")
 
 
-def _phases(start: Hypothesis, output: Array) -> Changes:
-    if not isinstance(start.layer, Conv2D):
+def phases(start: Explanation, output: Array) -> Changes:
+    if not isinstance(start.layer, Windowed):
         return
     down, across = start.layer.stride
     for row, column in product(range(down), range(across)):
@@ -383,14 +399,30 @@ def _phases(start: Hypothesis, output: Array) -> Changes:
         if row or column:
             words = f"sampled from {' and '.join(sides)} of the stride"
             yield words, "window", partial(_sampled, down=row, across=column)
-    if down != across:
+    if down != across and isinstance(start.layer, Conv2D):
         swapped = partial(_refitted, output=output, stride=(across, down))
         yield "stride swapped", "window", swapped
 
 
-def _sampled(of: Hypothesis, down: int, across: int) -> Hypothesis:
-    assert isinstance(of.layer, Conv2D)
+def _sampled(of: Of, down: int, across: int) -> Of:
+    assert isinstance(of.layer, Windowed)
     return _with_pads(of, _moved(of.layer.pads, down, across))
+
+
+def with_window(of: Of, output: Array, **changed: Any) -> Of:
+    """Return the hypothesis with another kernel or stride, whose first window begins where it did;
+    the border behind the image is what the last window needs."""
+    layer = of.layer
+    assert isinstance(layer, Windowed)
+    kernel = changed.get("kernel", layer.kernel)
+    stride = changed.get("stride", layer.stride)
+    border = []
+    for axis, wanted in enumerate(output.shape[-3:-1]):
+        before, _ = layer.pads[axis]
+        span = (kernel[axis] - 1) * layer.dilation[axis] + 1
+        needed = (wanted - 1) * stride[axis] + span
+        border.append((before, needed - before - layer.input_shape[axis]))
+    return _with_pads(of, (border[0], border[1]), **changed)
 
 
 def _refitted(of: Hypothesis, output: Array, **changed: Any) -> Hypothesis:
@@ -423,15 +455,15 @@ def _refitted(of: Hypothesis, output: Array, **changed: Any) -> Hypothesis:
 
 def _orders(start: Hypothesis, output: Array) -> Changes:
     image = isinstance(start.layer, Conv2D)
-    for words, change in _reorders(output.shape, image):
+    for words, change in reorders(output.shape, image):
         yield f"output {words}", "output order", partial(after, change=change)
     # the input of a fully connected layer may be an image
     image = image or start.x.shape[-1] != start.layer.weights.shape[-1]
-    for words, change in _reorders(start.x.shape, image):
+    for words, change in reorders(start.x.shape, image):
         yield f"input {words}", "input order", partial(_before, change=change)
 
 
-def _reorders(shape: tuple[int, ...], image: bool) -> Iterator[tuple[str, TensorChange]]:
+def reorders(shape: tuple[int, ...], image: bool) -> Iterator[tuple[str, TensorChange]]:
     """Yield (text, function) for other orders of the elements of a tensor that keep its shape."""
     count = shape[-1]
     channels = np.arange(count)
@@ -512,12 +544,13 @@ def _kernels(start: Hypothesis, output: Array) -> Changes:
 CHANGES: tuple[tuple[str, Callable[[Hypothesis, Array], Changes]], ...] = (
     ("rule", _rules),
     ("zero point", _zero_points),
-    ("clamp", _clamps),
+    ("clamp", clamps),
     ("bias", _biases),
     ("accumulator", _accumulators),
     ("accumulator", _saturations),
-    ("padding", _paddings),
-    ("stride phase", _phases),
+    ("padding", paddings),
+    ("padding", _borders),
+    ("stride phase", phases),
     ("channel order", _orders),
     ("kernel", _kernels),
 )

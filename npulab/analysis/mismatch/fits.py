@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy import ndarray as Array
 
 from npulab.analysis.mismatch.changes import Change, after, with_layer
-from npulab.analysis.mismatch.predicting import Hypothesis, Sums
+from npulab.analysis.mismatch.predicting import Explanation, Hypothesis, Sums
 from npulab.quant.emulate import clamp_range
 from npulab.quant.emulate.engines import parts_of
-from npulab.quant.layers import Conv2D
+from npulab.quant.layers import Conv2D, Pool2D
 
 UNWRITTEN = "unwritten"
 RUN = 8  # fewest neighbouring outputs of one code that count as unwritten
@@ -27,16 +28,17 @@ SHOWN = 8  # most channels, or runs of channels, that a text names
 BIASES_SHOWN = 4
 
 
-def unwritten(start: Hypothesis, predicted: Array, output: Array) -> list[Change]:
+def unwritten(start: Explanation, predicted: Array, output: Array) -> list[Change]:
     """Return changes for the channels, and for the rows, that hold only one code, 0 or the zero
     point, although other outputs were predicted: the device probably did not write them.
     """
     if predicted.shape != output.shape:
         return []
     axes = {"channel": -1}
-    if isinstance(start.layer, Conv2D):
+    if isinstance(start.layer, Conv2D | Pool2D):
         axes["row"] = -3
     found = []
+    assert start.layer.output_q is not None
     for code in dict.fromkeys((0, start.layer.output_q.zero_point)):
         for name, axis in axes.items():
             rest = tuple(np.delete(np.arange(output.ndim), axis).tolist())
@@ -83,7 +85,7 @@ def _spans(name: str, runs: list[Array]) -> str:
     return f"{name} {', '.join(spans)}"
 
 
-def permutation(start: Hypothesis, predicted: Array, output: Array, sums: Sums) -> list[Change]:
+def permutation(start: Explanation, predicted: Array, output: Array, sums: Any) -> list[Change]:
     """Return the change that permutes the predicted channels so that each equals a captured
     channel; an empty list if there is none.
     """

@@ -1,23 +1,25 @@
 """Which neighbouring explanation makes an output that differs equal.
 
 ``changes`` is the table of all changes of an explanation, ``fits`` computes changes from the
-output, ``predicting`` computes the output of an explanation; here the changes are tried, alone and
+output, ``predicting`` computes the output of an explanation, ``pooling`` does both for a pooling;
+here the changes are tried, alone and
 in pairs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy import ndarray as Array
 
+from npulab.analysis.mismatch import pooling
 from npulab.analysis.mismatch.changes import ENOUGH, Change, changes_of, varied
 from npulab.analysis.mismatch.fits import UNWRITTEN, other_bias, permutation, unwritten
-from npulab.analysis.mismatch.predicting import Hypothesis, Sums, Weighted, predict
-from npulab.quant.layers import Conv2D, FullyConnected
+from npulab.analysis.mismatch.predicting import Explanation, Hypothesis, Sums, Weighted, predict
+from npulab.quant.layers import Conv2D, FullyConnected, Pool2D
 from npulab.quant.rules import QUANTIZED, Rule
 from npulab.support.late import pd
 from npulab.support.refuse import refuse_if
@@ -27,10 +29,25 @@ if TYPE_CHECKING:
 
 COLUMNS = ["kind", "change", "mismatches", "compared", "equal"]
 PRESENT = "present"
+MOST_SHOWN = 8  # most changes of one kind that a line of the summary names
 FIRST = 6  # most single changes that are tried together with every other change
 WORK = 2 * 10**10  # most products to compute for all pairs together: about a second
 Progress = Callable[[list[Change]], Iterable[Change]]
-Fit = Callable[[Hypothesis, Array, Array, Sums], list[Change]]
+Fit = Callable[[Any, Array, Array, Any], list[Change]]
+
+
+class Method(NamedTuple):
+    """How a kind of layer is explained: the functions that predict an output and list the changes,
+    the class that keeps sums for many predictions, the fits that are tried before pairs of changes
+    and after them, and the cost of one prediction in products.
+    """
+
+    predict: Callable[..., Array]
+    changes: Callable[[Any, Array], list[Change]]
+    kept: Callable[[], Any]
+    before_pairs: tuple[Fit, ...]
+    after_pairs: tuple[Fit, ...]
+    cost: Callable[[Any, Array], int]
 
 
 class Tried(NamedTuple):
@@ -45,7 +62,7 @@ class Tried(NamedTuple):
 
 
 def hypotheses(
-    layer: Weighted | Comparison,
+    layer: Weighted | Pool2D | Comparison,
     x: Any = None,
     output: Any = None,
     rule: str | Rule = "tflite-reference",
@@ -56,9 +73,11 @@ def hypotheses(
 
     Kinds are rule, zero point, clamp, bias, accumulator, padding, stride phase, channel order,
     kernel and unwritten (whole channels or rows of the output hold only 0 or only the zero point,
-    although other outputs were predicted). ``x`` and ``output`` are ``(H, W, C)`` or ``(N, H, W,
-    C)``, as for ``emulate``, and of one type. A ``Comparison`` that differs may take the place of
-    all four arguments.
+    although other outputs were predicted). Of a pooling they are, in place of rule, bias,
+    accumulator and kernel: kind of pooling, rounding, border (what padding counts), window,
+    divisor, register (too few bits of the sums are kept), order of division, and reciprocal.
+    ``x`` and ``output`` are ``(H, W, C)`` or ``(N, H, W, C)``, as for ``emulate``, and of one type.
+    A ``Comparison`` that differs may take the place of all four arguments.
 
     The first row is the present explanation, and the only row if it makes the outputs equal; the
     other rows are sorted by mismatches, then in the order of the table of changes. Changes that are
@@ -68,16 +87,17 @@ def hypotheses(
     If no single change makes the outputs equal, and the outputs are enough to decide, further
     changes are tried until one does: a permutation of the output channels; then the nearest changes
     together with every other change, as far as time allows (their kind reads ``rule + padding``);
-    then other biases. ``progress`` is called with the changes and yields them one by one, as tqdm
-    does. Raises ValueError for a layer without weights or with real outputs, and for tensors that
-    do not fit the layer.
+    then other biases, or for averages sums that are off by multiples of a power of two.
+    ``progress`` is called with the changes and yields them one by one, as tqdm does. Raises
+    ValueError for a layer that has neither weights nor windows, for real outputs, and for tensors
+    that do not fit the layer.
     """
     from npulab.registers.shown import Table
 
-    if x is None and output is None and not isinstance(layer, Conv2D | FullyConnected):
+    if x is None and output is None and not isinstance(layer, EXPLAINED):
         layer, x, output, rule = _parts_of_comparison(layer)
-    if not isinstance(layer, Conv2D | FullyConnected) or layer.dtype not in QUANTIZED:
-        allowed = f"a Conv2D or FullyConnected of {', '.join(QUANTIZED)}"
+    if not isinstance(layer, EXPLAINED) or layer.dtype not in QUANTIZED:
+        allowed = f"a Conv2D, FullyConnected or Pool2D of {', '.join(QUANTIZED)}"
         raise ValueError(f"layer: got {layer!r}, allowed is {allowed}")
     for name, tensor in (("x", x), ("output", output)):
         if tensor is None:
@@ -89,9 +109,15 @@ def hypotheses(
         f"shape {output.shape} {output.dtype}",
         f"is {x.dtype}, as the input is, with at least one output",
     )
-    start = Hypothesis(layer, x, rule)
+    start: Explanation
+    if isinstance(layer, Pool2D):
+        method = POOLING
+        start = pooling.Pooled(layer, x, rule)
+    else:
+        method = WEIGHTED
+        start = Hypothesis(layer, x, rule)
     rows = []
-    for row in _Search(start, output, progress).rows():
+    for row in _Search(start, output, progress, method, method.kept()).rows():
         wrong = row.mismatches
         rows.append((row.kind, row.words, wrong, output.size, wrong == 0))
     return Table(rows, columns=COLUMNS)
@@ -136,12 +162,12 @@ def summary_lines(frame: pd.DataFrame) -> list[str]:
         few = f"; {size} outputs are too few to be sure"
     lines = []
     for _, group in rest[rest.equal].groupby("kind", sort=False):
-        changes = " or ".join(group.change)
+        changes = _alternatives(group.change)
         lines.append(f"equal with: {changes} (0 of {size} differ){few}")
     least = rest.mismatches.min()
     if not lines and _nearer(least, wrong):
         nearest = rest[rest.mismatches == least]
-        changes = " or ".join(nearest.change)
+        changes = _alternatives(nearest.change)
         lines.append(f"nearest: {changes} ({least} of {size} differ){few}")
     if not lines:
         lines.append(f"no neighbouring explanation is nearer ({wrong} of {size} differ)")
@@ -157,40 +183,52 @@ def summary_lines(frame: pd.DataFrame) -> list[str]:
     return lines
 
 
+def _alternatives(changes: Iterable[str]) -> str:
+    """Return the first changes of a list as text, and how many more there are."""
+    shown = list(changes)
+    more = len(shown) - MOST_SHOWN
+    if more > 0:
+        shown[MOST_SHOWN:] = [f"{more} more"]
+    return " or ".join(shown)
+
+
 @dataclass(frozen=True, eq=False)
 class _Search:
     """The search among the changes of an explanation ``start`` for one that predicts a captured
     ``output``.
     """
 
-    start: Hypothesis
+    start: Explanation
     output: Array
     progress: Progress
-    sums: Sums = field(default_factory=Sums)
+    method: Method
+    kept: Any
 
     def rows(self) -> list[Tried]:
         """Return the present explanation, then the changes, those with fewest mismatches first."""
-        predicted = predict(self.start, self.sums)
-        words = f"rule {self.start.rule_name}"
+        predicted = self.method.predict(self.start, self.kept)
+        words = self.start.words
         if predicted.shape != self.output.shape:
             words += f", output shape {predicted.shape}"
         wrong = _mismatches(predicted, self.output)
         present = Tried(wrong, -1, PRESENT, words)
         if not wrong:
             return [present]
-        changes = changes_of(self.start, self.output)
+        changes = self.method.changes(self.start, self.output)
         changes += unwritten(self.start, predicted, self.output)
         count = len(changes)
-        found = list(self._tried(self.start, self.progress(changes), self.sums))
+        found = list(self._tried(self.start, self.progress(changes), self.kept))
         # changes that fit many numbers are tried last, and only if enough outputs can contradict
         # them
         if varied(self.output) >= ENOUGH:
-            if not _holds(found):
-                found += self._fitted(permutation, predicted, count)
+            for fit in self.method.before_pairs:
+                if not _holds(found):
+                    found += self._fitted(fit, predicted, count)
             if not _holds(found):
                 found += self._pairs(changes, found, wrong)
-            if not _holds(found):
-                found += self._fitted(other_bias, predicted, count)
+            for fit in self.method.after_pairs:
+                if not _holds(found):
+                    found += self._fitted(fit, predicted, count)
         return [present, *sorted(found)]
 
     def _fitted(self, fit: Fit, predicted: Array, number: int) -> list[Tried]:
@@ -199,15 +237,15 @@ class _Search:
         """
         if predicted.shape != self.output.shape:
             return []
-        fitted = fit(self.start, predicted, self.output, self.sums)
-        tried = self._tried(self.start, fitted, self.sums)
+        fitted = fit(self.start, predicted, self.output, self.kept)
+        tried = self._tried(self.start, fitted, self.kept)
         return [row._replace(number=number) for row in tried]
 
-    def _tried(self, start: Hypothesis, changes: Iterable[Change], sums: Sums) -> Iterator[Tried]:
+    def _tried(self, start: Explanation, changes: Iterable[Change], kept: Any) -> Iterator[Tried]:
         shape = self.output.shape
         for number, change in enumerate(changes):
             try:
-                predicted = predict(change.apply(start), sums, shape)
+                predicted = self.method.predict(change.apply(start), kept, shape)
             except (ValueError, LookupError):  # a change that is not possible
                 continue
             if predicted.shape == shape:
@@ -224,12 +262,7 @@ class _Search:
         for single in singles:
             if single.number < total and _nearer(single.mismatches, wrong):
                 best.setdefault(single.kind, single)
-        # cost of one prediction in products: to requantize an output, and to prepare a weight,
-        # takes the time of some products, and every call takes time too
-        weights = self.start.layer.weights.size
-        products = weights // self.output.shape[-1] + 200
-        once = self.output.size * products + 50 * weights + 5_000_000
-        count = min(FIRST, WORK // (once * total))
+        count = min(FIRST, WORK // (self.method.cost(self.start, self.output) * total))
         nearest = wrong
         if singles:
             nearest = singles[0].mismatches
@@ -238,7 +271,7 @@ class _Search:
             first = changes[single.number]
             start = first.apply(self.start)
             others = [change for change in changes if change.part != first.part]
-            for pair in self._tried(start, self.progress(others), Sums()):
+            for pair in self._tried(start, self.progress(others), self.method.kept()):
                 second = changes.index(others[pair.number])
                 both = frozenset((single.number, second))
                 if both in found or not _nearer(pair.mismatches, nearest):
@@ -248,6 +281,31 @@ class _Search:
                 words = f"{single.words} with {pair.words}"
                 found[both] = Tried(pair.mismatches, place, kind, words)
         return list(found.values())
+
+
+def _cost_of_weighted(start: Hypothesis, output: Array) -> int:
+    """Return the cost of one prediction in products: to requantize an output, and to prepare a
+    weight, takes the time of some products, and every call takes time too."""
+    weights = start.layer.weights.size
+    products = weights // output.shape[-1] + 200
+    return int(output.size * products + 50 * weights + 5_000_000)
+
+
+def _cost_of_pooling(start: pooling.Pooled, output: Array) -> int:
+    """Return the cost of one prediction in products of a convolution that take the same time."""
+    return 600 * output.size + 30_000_000
+
+
+EXPLAINED = (Conv2D, FullyConnected, Pool2D)
+WEIGHTED = Method(predict, changes_of, Sums, (permutation,), (other_bias,), _cost_of_weighted)
+POOLING = Method(
+    pooling.predict,
+    pooling.changes_of,
+    pooling.Windows,
+    (permutation,),
+    (pooling.off_by_multiples,),
+    _cost_of_pooling,
+)
 
 
 def _holds(found: list[Tried]) -> bool:

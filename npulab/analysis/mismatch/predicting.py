@@ -11,7 +11,7 @@ from numpy import ndarray as Array
 
 from npulab.quant.emulate import Saturation, accumulate, clamp_range
 from npulab.quant.emulate.engines import activation_codes, multipliers, parts_of, saturation_of
-from npulab.quant.layers import Conv2D, FullyConnected
+from npulab.quant.layers import Conv2D, FullyConnected, Pool2D
 from npulab.quant.requantize import within
 from npulab.quant.rules import Rule
 
@@ -41,20 +41,17 @@ class CodeLimits(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Hypothesis:
+class Explanation:
     """An explanation of how an output follows from an input; a step that is None is as in
     ``emulate``.
 
-    ``saturation`` is the way to add products, by default that of the rule's engine. ``sums`` is a
-    function that changes the accumulators (int64), ``clamp`` limits the codes (int64), and the
-    functions ``after`` are applied to the outputs, one after the other.
+    ``clamp`` limits the codes (int64), and the functions ``after`` are applied to the outputs, one
+    after the other.
     """
 
-    layer: Weighted
+    layer: Weighted | Pool2D
     x: Array
     rule: str | Rule
-    saturation: Saturation | None = None
-    sums: TensorChange | None = None
     clamp: Callable[[Codes, CodeLimits], Codes] | None = None
     after: tuple[TensorChange, ...] = ()
 
@@ -63,6 +60,32 @@ class Hypothesis:
         if isinstance(self.rule, str):
             return self.rule
         return self.rule.name
+
+    @property
+    def words(self) -> str:
+        return f"rule {self.rule_name}"
+
+    def limits(self) -> CodeLimits:
+        """Return the limits of the codes for a clamp. They are the range of the activation, even if
+        the type is narrower."""
+        layer, dtype = self.layer, self.x.dtype
+        bounds = np.clip(activation_codes(layer, dtype, self.rule), -(2**31), 2**31 - 1)
+        low, high = map(int, bounds)
+        assert layer.output_q is not None
+        return CodeLimits(layer.output_q.zero_point, low, high, np.iinfo(dtype))
+
+
+@dataclass(frozen=True, eq=False)
+class Hypothesis(Explanation):
+    """An explanation of the output of a layer with weights.
+
+    ``saturation`` is the way to add products, by default that of the rule's engine. ``sums`` is a
+    function that changes the accumulators (int64).
+    """
+
+    layer: Weighted
+    saturation: Saturation | None = None
+    sums: TensorChange | None = None
 
 
 class Sums:
@@ -110,12 +133,7 @@ def codes_of(of: Hypothesis, total: Array) -> Array:
     if of.sums is not None:
         total = of.sums(total)
     low, high = clamp_range(layer, dtype, of.rule)
-    if of.clamp is not None:
-        # a clamp gets the range of the activation, even if the type is narrower
-        bounds = np.clip(activation_codes(layer, dtype, of.rule), -(2**31), 2**31 - 1)
-        low, high = map(int, bounds)
     zero = layer.output_q.zero_point
-    limits = CodeLimits(zero, low, high, np.iinfo(dtype))
     out = np.empty(total.shape, dtype)
     for by, first, end in parts_of(layer, dtype, of.rule):
         factors = multipliers(layer, by, first, end)
@@ -123,7 +141,7 @@ def codes_of(of: Hypothesis, total: Array) -> Array:
         if of.clamp is None:
             out[..., first:end] = by.fast(sums, *factors, zero, low, high)
         else:
-            out[..., first:end] = of.clamp(by.exact(sums, *factors, zero), limits)
+            out[..., first:end] = of.clamp(by.exact(sums, *factors, zero), of.limits())
     for change in of.after:
         out = change(out)
     return out
