@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from npulab.captures.capture import CHANGED, PROVENANCES, Capture
 from npulab.captures.folders import capture_files, plain_name
-from npulab.captures.journal import ANSWERS, OUTCOMES, POISONS
+from npulab.captures.journal import ANSWERS, OUTCOMES, POISONS, Guessed
 from npulab.captures.registry import target
 from npulab.captures.target import Hang, Run as Run, place_of
 from npulab.support.files import read_bounded, write_folders
@@ -69,7 +69,7 @@ class Simulated:
         try:
             return Run("done", target(capture.target).simulate(capture))
         except Hang as hang:
-            return Run("hang", reason=str(hang))
+            return Run.hung(hang)
 
     def record(self, capture: Capture) -> Capture:
         """The capture with the output that the simulated device writes, and with "simulated" as its
@@ -97,7 +97,10 @@ class Simulated:
 
 
 def _judged(capture: Capture, run: Run, expected: bytes | None) -> str:
-    """The outcome of a run that has to write ``expected``, by default the capture's own output."""
+    """The outcome of a run that has to write ``expected``, by default the capture's own output; a
+    hang that is a guess is ``Guessed``."""
+    if run.outcome == "hang" and run.guessed:
+        return Guessed("hang")
     if run.outcome == "hang":
         return "hang"
     if expected is None:
@@ -162,7 +165,7 @@ class InProcess(Around):
         try:
             given = self.device.run(_without_output(capture))
         except Hang as hang:
-            return Run("hang", reason=str(hang))
+            return Run.hung(hang)
         if isinstance(given, Run):
             return given
         refuse_if(

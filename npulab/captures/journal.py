@@ -2,8 +2,9 @@
 
 The first line says what the trials are about, so that a journal is never continued for another
 task. Every other line is a trial, ``{"trial": 0, "subset": [...], "reason": ..., "outcome": ...,
-"seconds": ..., "time": ...}``, or ``{"undo": 2}`` if the last two trials were taken back: no line
-is ever changed.
+"seconds": ..., "time": ...}``, with ``"guessed": true`` if the outcome is only a guess of a
+simulated device, or ``{"undo": 2}`` if the last two trials were taken back: no line is ever
+changed.
 """
 
 from __future__ import annotations
@@ -30,13 +31,20 @@ POISONS = "poisons"  # the trial passed, but left the device so that a known-goo
 OUTCOMES = (*ANSWERS, POISONS)
 
 
+class Guessed(str):
+    """An outcome that a simulated device guesses. It is the text of the outcome, so that it passes
+    through an oracle of any kind."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True)
 class Trial:
     """One trial: the names of the fields that were changed (``subset``), the reason for the trial,
     its outcome, and how long it took.
 
     ``time`` is when the outcome was known, in UTC; ``more`` has other data of the caller, as JSON
-    values.
+    values. ``guessed`` is True if the outcome is only a guess of a simulated device.
 
     >>> Trial(("0/NN/CFG/relu",), "half of the probability", "fail")
     Trial(fail: 0/NN/CFG/relu; half of the probability)
@@ -48,6 +56,10 @@ class Trial:
     seconds: float = 0.0
     time: str = ""
     more: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def guessed(self) -> bool:
+        return isinstance(self.outcome, Guessed)
 
     def __repr__(self) -> str:
         shown = self.subset
@@ -110,6 +122,11 @@ class Journal:
     def hangs(self) -> int:
         return sum(trial.outcome == "hang" for trial in self._trials)
 
+    @property
+    def guessed(self) -> int:
+        """The number of trials whose outcome is only a guess of a simulated device."""
+        return sum(trial.guessed for trial in self._trials)
+
     def add(self, trial: Trial) -> None:
         """Add a trial; its line is on the disk when this returns.
 
@@ -121,17 +138,18 @@ class Journal:
             )
         if not trial.time:
             trial = replace(trial, time=datetime.now(UTC).isoformat(timespec="milliseconds"))
-        self._write(
-            {
-                "trial": len(self._trials),
-                "subset": list(trial.subset),
-                "reason": trial.reason,
-                "outcome": trial.outcome,
-                "seconds": round(trial.seconds, 4),
-                "time": trial.time,
-                **trial.more,
-            }
-        )
+        entry = {
+            "trial": len(self._trials),
+            "subset": list(trial.subset),
+            "reason": trial.reason,
+            "outcome": trial.outcome,
+            "seconds": round(trial.seconds, 4),
+            "time": trial.time,
+            **trial.more,
+        }
+        if trial.guessed:
+            entry["guessed"] = True
+        self._write(entry)
         self._trials.append(trial)
 
     def undo(self, count: int = 1) -> None:
@@ -277,7 +295,7 @@ def _trial(entry: Mapping[str, Any], number: int) -> Trial:
     refuse_if(entry.pop("trial", None) != number, "trial", "another number", f"is {number}")
     subset, reason = entry.pop("subset", None), entry.pop("reason", None)
     outcome, seconds = entry.pop("outcome", None), entry.pop("seconds", None)
-    time = entry.pop("time", None)
+    time, guessed = entry.pop("time", None), entry.pop("guessed", False)
     if not isinstance(subset, list) or not all(isinstance(name, str) for name in subset):
         raise ValueError(f"subset: got {subset!r}, allowed is a list of names")
     if outcome not in OUTCOMES:
@@ -288,4 +306,7 @@ def _trial(entry: Mapping[str, Any], number: int) -> Trial:
             "reason, seconds, time: got values of other types, allowed are a text, a number and a "
             "text"
         )
+    refuse_if(not isinstance(guessed, bool), "guessed", repr(guessed), "is true or false")
+    if guessed:
+        outcome = Guessed(outcome)
     return Trial(tuple(subset), reason, outcome, float(seconds), time, entry)

@@ -54,20 +54,49 @@ class Unsupported(ValueError):
     data that it needs."""
 
 
+# what a simulated device says of a hang for which it has no evidence
+GUESS = "which is a guess: no board or RTL confirmed it"
+
+
 class Hang(Exception):
-    """Raised by a simulated device that would never finish a capture; the text says why."""
+    """Raised by a device that would never finish a capture; the text says why.
+
+    ``guessed`` is True if only a simulated device says so; the text then ends with ``GUESS``. A
+    hang that leaves a target's ``simulate`` is guessed, unless the target set ``guessed`` to False,
+    as it may for a rule of the hardware's RTL or of a board.
+
+    >>> hang = Hang("kernel_h is 0")
+    >>> hang.guessed = True
+    >>> print(hang)
+    kernel_h is 0, which is a guess: no board or RTL confirmed it
+    """
+
+    guessed: bool | None = None
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if self.guessed:
+            return f"{text}, {GUESS}"
+        return text
 
 
 @dataclass(frozen=True)
 class Run:
     """The result of one run: ``outcome`` is "done", "failed" or "hang". ``output`` has the bytes
-    that the run wrote; it is None if there are none, and ``reason`` then says why.
+    that the run wrote; it is None if there are none, and ``reason`` then says why. ``guessed`` is
+    True for a hang that only a simulated device says.
     """
 
     outcome: str
     output: bytes | None = None
     reason: str = ""
     spoiled: str = ""
+    guessed: bool = False
+
+    @classmethod
+    def hung(cls, hang: Hang) -> Run:
+        """The run that a ``Hang`` ended."""
+        return cls("hang", reason=str(hang), guessed=bool(hang.guessed))
 
 
 class Lifted(NamedTuple):
@@ -277,7 +306,8 @@ class Target:
       capture meets what the captures before it left (left out: each runs after a reset).
 
     ``simulate`` of a list of captures runs them one after another on one device and gives a ``Run``
-    for each: a hang is an outcome there, and not raised.
+    for each: a hang is an outcome there, and not raised. A hang counts as guessed unless the target
+    says otherwise (see ``Hang``).
 
     ``rules`` are rounding rules of its own, named ``<target>:...``: they are known wherever a rule
     is named. ``variants`` are those of ``VARIANTS`` that ``lower`` heeds: a layer with another
@@ -453,7 +483,7 @@ def _several(
     @wraps(simulate)
     def run(captures: Any) -> bytes | tuple[Run, ...]:
         if not isinstance(captures, list | tuple):
-            return simulate(captures)
+            return _simulated(simulate, captures)
         chips = sorted({capture.chip for capture in captures})
         if len(chips) > 1:
             raise ValueError(f"simulate: got captures of {chips}, allowed is one chip")
@@ -470,9 +500,19 @@ def _several(
 
 def _outcome(step: Callable[[Capture], bytes], capture: Capture) -> Run:
     try:
-        return Run("done", step(capture))
+        return Run("done", _simulated(step, capture))
     except Hang as hang:
-        return Run("hang", reason=str(hang))
+        return Run.hung(hang)
+
+
+def _simulated(step: Callable[[Capture], bytes], capture: Capture) -> bytes:
+    """The output of a simulated device; a hang of which the target says no more is a guess."""
+    try:
+        return step(capture)
+    except Hang as hang:
+        if hang.guessed is None:
+            hang.guessed = True
+        raise
 
 
 def _only(

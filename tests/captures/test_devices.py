@@ -35,7 +35,7 @@ from npulab.captures.devices import (
     as_code,
     device,
 )
-from npulab.captures.target import Hang
+from npulab.captures.target import GUESS, Hang
 from npulab.support.processes import NotRun, Stopped
 
 Program = Callable[..., tuple[str, ...]]
@@ -490,7 +490,7 @@ def test_recorder_keeps_what_ran(captures: npulab.CaptureSet, tmp_path: Path) ->
             "update4-vendor",
         )
         assert one.buffers.get("output") == Simulated().run(trial).output
-    assert kept[2].parameters["reason"] == "kernel_z_size is 0"
+    assert kept[2].parameters["reason"] == f"kernel_z_size is 0, {GUESS}"
     assert [one.tool for one in kept] == ["galcore, run as a trial by npulab"] + [
         "galcore, set with npulab, run as a trial by npulab"
     ] * 2

@@ -13,7 +13,7 @@ import pytest
 
 import npulab
 from npulab import FullyConnected, Pool2D, QuantParams
-from npulab.captures.target import Hang, Importer, Target, Unsupported, guarded
+from npulab.captures.target import GUESS, Hang, Importer, Run, Target, Unsupported, guarded
 from npulab.quant.rules import RULES, SingleRounding, rule
 
 FOLDER = '''
@@ -135,7 +135,6 @@ def _raises(error: Exception) -> Any:
         ValueError("words: got 3"),
         LookupError("chip: got 3"),
         Unsupported("no tables"),
-        Hang("it waits"),
         OSError("file"),
         ImportError("extra"),
         TypeError("layer: got 3"),
@@ -146,6 +145,19 @@ def test_errors_in_words_pass_as_they_are(error: Exception) -> None:
     with pytest.raises(type(error), match=f"^{error}$") as raised:
         target.simulate(None)  # type: ignore[arg-type]
     assert raised.value is error
+
+
+@pytest.mark.parametrize(("states", "text"), [(None, f"it waits, {GUESS}"), (False, "it waits")])
+def test_a_hang_is_a_guess_unless_the_target_says_otherwise(states: bool | None, text: str) -> None:
+    hang = Hang("it waits")
+    hang.guessed = states
+    target = Target("t", "", {"c": {}}, {}, simulate=_raises(hang))
+    with pytest.raises(Hang, match=f"^{text}$") as raised:
+        target.simulate(None)  # type: ignore[arg-type]
+    assert raised.value is hang
+    hang.guessed = states
+    (run,) = target.simulate([npulab.Capture("a", "t", "c", ())])
+    assert run == Run("hang", reason=text, guessed=states is None)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 ``replay`` runs a recorded trace again: its operations in order, then its checks of memory.
 
 Of nv_small the units are those of its RTL (``device.py``), with the state that a job leaves for the
-next; of other chips, jobs whose registers disagree are said to hang (``waiting.py``). The device
+next; of other chips, jobs whose registers disagree are said to hang (``waiting.py``), which is a
+guess, and so is every hang of CDP. The device
 shares registers and memory with lift and lower, and no arithmetic with the emulation, so that it is
 independent evidence if both agree.
 """
@@ -16,7 +17,7 @@ import numpy as np
 from numpy import ndarray as Array
 
 from npulab.captures.target import Features
-from npulab.npus.kit import Capture, Hang, Job, Range, Raw, Unsupported, hang_if
+from npulab.npus.kit import Capture, Hang, Job, Range, Raw, Unsupported
 from npulab.npus.nvdla import convolution, waiting
 from npulab.npus.nvdla.device import Units
 from npulab.npus.nvdla.facts import ANY_MEMORY, CHIPS, CONVOLUTION, FACTS, MOST_MEMORY, Lut, maps
@@ -73,17 +74,19 @@ class Staying:
         # Elements of two bytes are computed in the same way on every chip.
         self.features = {**features, "int16": 1}
         self.units = Units(features) if Units.known(features) else None
-        self.hung = ""
+        self.hung: Hang | None = None
 
     def output(self, capture: Capture) -> bytes:
         """Run a capture and return what ``simulate`` returns; raises what it raises, and Hang for
         every capture after one that hung."""
-        hang_if(self.hung, self.hung)
+        if self.hung:
+            raise self.hung.with_traceback(None)
         try:
             memory, place = self.executed(capture)
             return _output(capture, memory, place)
         except Hang as hang:
-            self.hung = f"the device hangs since capture {capture.name}: {hang}"
+            self.hung = Hang(f"the device hangs since capture {capture.name}: {hang}")
+            self.hung.guessed = hang.guessed
             raise
 
     def executed(self, capture: Capture) -> tuple[Memory, Cube]:
@@ -112,7 +115,11 @@ class Staying:
                 tables = {unit: tables_after(done, unit) for unit in ("SDP", "CDP")}
                 memory, place = _run(v, on, memory, tables, anywhere)
             else:
-                place, y = self.units.run(v, on, memory, partial(tables_after, done, "SDP"))
+                try:
+                    place, y = self.units.run(v, on, memory, partial(tables_after, done, "SDP"))
+                except Hang as hang:
+                    hang.guessed = False  # these units wait as those of the RTL do
+                    raise
                 memory = _set_aside(memory, capture, place, anywhere)
                 _write(memory, place, y)
         return memory, place

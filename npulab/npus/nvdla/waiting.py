@@ -1,4 +1,5 @@
-"""Refuses jobs that would wait forever: sizes disagree, operands or memory are missing.
+"""Refuses jobs that would wait forever: sizes disagree, operands or memory are missing. That they
+wait is a guess, which no RTL confirmed.
 
 Each function looks at the registers and at the memory that exists, and computes nothing. All raise
 Hang, with the reason, for a job that would never end, and Unsupported for a job that the simulated
