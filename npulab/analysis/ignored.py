@@ -34,6 +34,7 @@ COLUMNS = (
     "address",
 )
 SAME, OTHER, HANG = "same output", "other output", "hang"
+GUESSED_HANG = "hang (a guess)"
 
 
 def ignored_fields(
@@ -50,8 +51,9 @@ def ignored_fields(
     raw, ``tried`` (the number of values), ``unread`` (the values that were not noticed), ``all``
     (True if no value was noticed), ``effect``, evidence, and ``address`` (True if the field is
     one). The effect is what ``simulate`` returns for the unread values: "other output" or "hang"
-    if any of them causes it, else "same output", or blank if the target does not simulate the
-    capture. ``progress`` is called with the list of fields and yields them one by one.
+    ("hang (a guess)" if no board or RTL confirmed it) if any of them causes it, else "same output",
+    or blank if the target does not simulate the capture. ``progress`` is called with the list of
+    fields and yields them one by one.
 
     A field that is ignored and has an effect is a mistake of ``lift`` that no capture shows yet; a
     field without an effect in the simulation may have one in the hardware. Raises ValueError for a
@@ -133,11 +135,13 @@ def _read_as(
 
 
 def _simulated(of: Target, capture: Capture) -> bytes | str | None:
-    """Return the output bytes of the simulated device, "hang", or None if it cannot run the
-    capture."""
+    """Return the output bytes of the simulated device, "hang" or "hang (a guess)", or None if it
+    cannot run the capture."""
     try:
         return of.simulate(capture)
-    except Hang:
+    except Hang as hang:
+        if hang.guessed:
+            return GUESSED_HANG
         return HANG
     except (ValueError, LookupError):
         return None
@@ -151,8 +155,8 @@ def _effect(of: Target, usual: bytes | str | None, captures: Iterable[Capture]) 
         got = _simulated(of, capture)
         if isinstance(got, bytes) and got != usual:
             return OTHER
-        if got == HANG != usual:
-            effect = HANG
+        if isinstance(got, str) and isinstance(usual, bytes):
+            effect = got
     return effect
 
 

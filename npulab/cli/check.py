@@ -14,7 +14,7 @@ from typing import Any
 from npulab.analysis.against import DeviceCheck, DeviceChecks, Side, Sides
 from npulab.analysis.check import Comparison, check
 from npulab.analysis.checks import Checks, nearby
-from npulab.analysis.ignored import HANG, OTHER, ignored_fields
+from npulab.analysis.ignored import SAME, ignored_fields
 from npulab.analysis.mismatch.model_run import check_run
 from npulab.captures import store
 from npulab.captures.devices import Command, Manual, device
@@ -314,7 +314,7 @@ def _unread(options: argparse.Namespace) -> int:
     if not options.unknown:
         shown = [row for row in rows if (row["register"], row["field"]) not in unnamed]
     show(options, Unread(shown, len(rows) - len(shown)))
-    return int(any(row["effect"] in (OTHER, HANG) for row in rows))
+    return int(any(row["effect"] not in ("", SAME) for row in rows))
 
 
 COMMANDS = {"check": (_options, _run_check), "unread": (_unread_options, _unread)}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import npulab
-from npulab.analysis.ignored import OTHER, SAME, ignored_fields
+from npulab.analysis.ignored import GUESSED_HANG, HANG, OTHER, SAME, ignored_fields
 from npulab.captures.capture import Capture, Job
 from npulab.captures.target import Hang, Lifted, Range, Target, Unsupported
 from npulab.registers.map import RegisterMap
@@ -94,7 +94,25 @@ def test_fields_that_lift_does_not_look_at_are_found(made: dict[str, Target]) ->
     assert table.loc["part", "unread"] == (33,)
     assert not table.loc["part", "all"]
     assert table.loc["part", "effect"] == SAME
-    assert table.loc["dead", "effect"] == "hang"
+    assert table.loc["dead", "effect"] == GUESSED_HANG
+
+
+def test_a_hang_that_an_rtl_confirmed_is_no_guess(monkeypatch: pytest.MonkeyPatch) -> None:
+    def simulate(capture: Capture) -> bytes:
+        try:
+            return _simulate(capture)
+        except Hang as hang:
+            hang.guessed = False
+            raise
+
+    owl = Target("owl", "", {"c": {}}, {"JOB": MAP}, lift=_lift, simulate=simulate)
+    monkeypatch.setattr("npulab.analysis.ignored.target", {"owl": owl}.__getitem__)
+    table = ignored_fields(_capture()).set_index("field")
+    assert table.loc["dead", "effect"] == HANG
+
+
+def test_what_is_tried_and_named(made: dict[str, Target]) -> None:
+    table = ignored_fields(_capture()).set_index("field")
     assert {"w0_7_1", "w0_16_16", "w1_1_30"} <= {*table.index}
     assert table["tried"].max() <= 4
 
@@ -166,7 +184,7 @@ def test_no_target_ignores_a_field_that_changes_what_its_device_gives(case: str)
 def test_lift_looks_at_what_units_wait_for(case: str) -> None:
     table = ignored_fields(npulab.load(CAPTURES / "nvdla" / case))
     # where the output goes is no part of a layer
-    hangs = set(table[table["effect"] == "hang"]["field"])
+    hangs = set(table[table["effect"].isin([HANG, GUESSED_HANG])]["field"])
     assert hangs <= {"DST_BASE_ADDR_LOW", "DST_BASE_ADDR_HIGH"}
 
 
@@ -181,7 +199,7 @@ def test_the_shell_says_what_is_not_read(
     assert {row["field"]: row["effect"] for row in rows} == {
         "ignored": OTHER,
         "part": SAME,
-        "dead": "hang",
+        "dead": GUESSED_HANG,
     }
     assert main(["unread", "case", "--unknown"]) == 1
     assert "w0_7_1" in capsys.readouterr().out

@@ -22,6 +22,7 @@ from npulab.analysis.check import Difference, Key, raw_fields
 from npulab.captures.capture import Capture
 from npulab.captures.devices import as_code
 from npulab.captures.journal import ANSWERS, POISONS, Journal, Trial
+from npulab.captures.target import GUESS
 from npulab.support.answers import Answer, Part, Table
 from npulab.support.late import pd
 from npulab.support.text import Row, plural, rows_of
@@ -49,6 +50,7 @@ SAID = (
     "certainty",
     "queries",
     "hangs",
+    "guessed",
     "flake_rate",
     "done",
     "found",
@@ -101,8 +103,9 @@ class Bisected(Answer):
     ``culprits`` are (task, block, register, field). ``groups`` are the smallest sets of culprits
     that break the job: all fields of a group together do. If no answer was found, both are those
     that the trials suggest. ``certainty`` is the probability of exactly these groups, or None if
-    trials contradict them; ``queries`` counts the runs, ``hangs`` the runs that hung;
-    ``flake_rate`` is the rate of wrong outcomes that was given or inferred.
+    trials contradict them; ``queries`` counts the runs, ``hangs`` the runs that hung, ``guessed``
+    the hangs that are only a guess of a simulated device; ``flake_rate`` is the rate of wrong
+    outcomes that was given or inferred.
     """
 
     culprits: tuple[Key, ...]
@@ -119,6 +122,7 @@ class Bisected(Answer):
     good: Capture
     bad: Capture
     oracle: str = ""  # Python text of the oracle that ran the trials, if known
+    guessed: int = 0
 
     @property
     def diff(self) -> pd.DataFrame:
@@ -387,12 +391,23 @@ class Bisection:
             flake_rate=search.suspects.flake,
             done=done,
             found=how == FOUND,
-            sentence=self._words.sentence(search) + self._spoiled(),
+            sentence=self._sentence(search),
             journal=self.journal,
             differences=self.differences,
             good=self.good,
             bad=self.bad,
+            guessed=self.journal.guessed,
         )
+
+    def _sentence(self, search: Search) -> str:
+        return self._words.sentence(search) + self._spoiled() + self._guessed()
+
+    def _guessed(self) -> str:
+        """Return how many hangs are only a guess of a simulated device, if there are any."""
+        count = self.journal.guessed
+        if not count:
+            return ""
+        return f"; {plural(count, 'trial')} hung on the simulated device, {GUESS}"
 
     def _spoiled(self) -> str:
         """Return the first trial that poisoned the device, if that is not what is searched for."""
@@ -470,7 +485,7 @@ class Bisection:
         return sorted(found)
 
     def __repr__(self) -> str:
-        sentence = self._words.sentence(self.search)
+        sentence = self._sentence(self.search)
         against = f"{self.good.name} against {self.bad.name}"
         return f"Bisection({against}, {len(self.differences)} parts: {sentence})"
 

@@ -26,7 +26,7 @@ from npulab.analysis.scan.records import KINDS, Probe, Scan
 from npulab.analysis.scan.results import result
 from npulab.analysis.scan.weights import Weights
 from npulab.captures.capture import Capture
-from npulab.captures.journal import Journal
+from npulab.captures.journal import Guessed, Journal
 from npulab.captures.registry import target
 from npulab.captures.target import Run
 from npulab.quant.layers import Conv2D
@@ -57,7 +57,7 @@ def scan(
     progress: Callable[[int, int], object] | None = None,
 ) -> Scan:
     """Find the kind of each bit of ``data``, by calls of ``run(data, given)``, which returns the
-    array of outputs, or None for a hang.
+    array of outputs, None for a hang, or ``Guessed`` for a hang that a simulated device guesses.
 
     ``inputs`` are the values of ``given``, or each is a ``Probe``. The first is used most: it
     should show as many weights as possible, each in an output of its own (``impulses`` makes such
@@ -152,7 +152,7 @@ def scan_capture(
         probes = [given if isinstance(given, Probe) else Probe(given) for given in inputs]
     read = reader(capture)
 
-    def run(changed: bytes, base: Capture) -> np.ndarray | None:
+    def run(changed: bytes, base: Capture) -> np.ndarray | Guessed | None:
         if buffer is None:
             words = np.frombuffer(changed, "<u4")
             if contradiction(base.jobs[task].block, words, base.maps):
@@ -161,6 +161,8 @@ def scan_capture(
         else:
             trial = base.with_buffers(**{buffer: changed})
         result = device.run(trial)
+        if result.guessed:
+            return Guessed(result.outcome)
         if result.output is None or result.spoiled:
             return None
         output = result.output

@@ -22,14 +22,14 @@ from numpy import ndarray as Array
 
 from npulab.analysis.scan.records import Probe
 from npulab.analysis.scan.sites import Effect, View, as_set, site_of, view_of
-from npulab.captures.journal import Journal, Trial
+from npulab.captures.journal import Guessed, Journal, Trial
 from npulab.quant.layers import Conv2D
 from npulab.support.text import plural
 
 # A set of at most so many bits that moves exactly one output is split into single bits at once, not
 # into halves.
 FEW = 16
-Runner = Callable[[bytes, Any], "Array | None"]
+Runner = Callable[[bytes, Any], "Array | Guessed | None"]
 
 
 class Runs:
@@ -43,7 +43,7 @@ class Runs:
         self.bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
         self.name = hashlib.sha256(data).hexdigest()[:16]
         self.run, self.probes, self.votes, self.journal = run, probes, votes, journal
-        self.count = self.hangs = 0
+        self.count = self.hangs = self.guessed = 0
         self._first: dict[int, Array] = {}  # the first output of each input, by its index
 
     def ask(self, flips: Array, index: int, reason: str) -> Array | None:
@@ -67,14 +67,17 @@ class Runs:
         hang."""
         names = tuple(_names_of_bits(flips))
         if self.journal is not None and self.count < len(self.journal):
-            output = self._kept(self.journal[self.count], names, index)
+            trial = self.journal[self.count]
+            output, guessed = self._kept(trial, names, index), trial.guessed
         else:
             start = time.perf_counter()
-            output = self._run_device(flips, index)
+            output, guessed = self._run_device(flips, index)
             seconds = time.perf_counter() - start
             if self.journal is not None:
                 outcome = "fail"
-                if output is None:
+                if guessed:
+                    outcome = Guessed("hang")
+                elif output is None:
                     outcome = "hang"
                 elif np.array_equal(output, self._first.get(index, output)):
                     outcome = "pass"
@@ -84,6 +87,7 @@ class Runs:
             self._first.setdefault(index, output)
         self.count += 1
         self.hangs += output is None
+        self.guessed += guessed
         return output
 
     def _kept(self, trial: Trial, names: tuple[str, ...], index: int) -> Array | None:
@@ -99,20 +103,22 @@ class Runs:
             )
         return _from_json(trial)
 
-    def _run_device(self, flips: Array, index: int) -> Array | None:
+    def _run_device(self, flips: Array, index: int) -> tuple[Array | None, bool]:
+        """The output of one run of the device, None for a hang, and True for a hang that is a
+        guess."""
         changed = self.bits.copy()
         changed[flips] ^= 1
         data = np.packbits(changed, bitorder="little").tobytes()
         result = self.run(data, self.probes[index].given)
-        if result is None:
-            return None
+        if result is None or isinstance(result, Guessed):
+            return None, result is not None
         output = np.array(result)
         if output.dtype.kind not in "biuf" or not output.size:
             raise ValueError(
                 f"run: got an output of {output.dtype} and shape {output.shape}, allowed are "
                 "numbers, one or more"
             )
-        return output
+        return output, False
 
 
 def _names_of_bits(bits: Array) -> Iterator[str]:

@@ -53,7 +53,8 @@ class Scan:
     bias) and sign (of the change of the output when the bit is set); -1 (sign: 0) stands for not
     known. A bias has -1 for row, column and input channel.
 
-    ``runs`` and ``hangs`` count calls of the device, ``saturated`` is the share of outputs at the
+    ``runs`` and ``hangs`` count calls of the device, ``guessed`` the hangs that are only a guess of
+    a simulated device; ``saturated`` is the share of outputs at the
     end of their type, over all inputs, and ``notes`` are sentences on what is not known.
     """
 
@@ -67,6 +68,7 @@ class Scan:
     notes: tuple[str, ...] = ()
     inputs: int = 0
     together: tuple[tuple[int, ...], ...] = ()
+    guessed: int = 0
 
     @property
     def tried(self) -> str:
@@ -139,10 +141,13 @@ class Scan:
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{count} {kind}" for kind, count in self.counts.items())
+        hung = f"{self.hangs} hung"
+        if self.guessed:
+            hung += f" ({self.guessed} of them a guess)"
         parts = [
             f"{len(self.kinds)} bits: {kinds}",
             f"{self.mapped:.0%} of data mapped",
-            f"{self.runs} runs, {self.hangs} hung",
+            f"{self.runs} runs, {hung}",
         ]
         unsure = int(np.count_nonzero(~self.certain & (self.kinds != "dead")))
         if unsure:

@@ -13,6 +13,8 @@ from npulab.analysis.scan.evidence import Evidence
 from npulab.analysis.scan.records import CHANNEL, NO_PLACE, NOWHERE, ORDER, ROW, SIGN, Scan
 from npulab.analysis.scan.sites import SEVERAL, Effect, View
 from npulab.analysis.scan.weights import Weights
+from npulab.captures.target import GUESS
+from npulab.support.text import plural
 
 # If more than this share of the data bits changes a weight by an amount that is no power of two,
 # then the step that was given is probably wrong, and not these bits.
@@ -63,12 +65,15 @@ def result(known: Evidence, weights: Weights) -> Scan:
         tuple(dict.fromkeys(known.notes)),
         len(runs.probes),
         (*known.sets, *hanging),
+        runs.guessed,
     )
 
 
 def _notes(known: Evidence, hanging: Sequence[tuple[int, ...]]) -> list[str]:
     """Return sentences on what the runs could not show of the bits that moved nothing alone."""
     notes = []
+    if known.runs.guessed:
+        notes.append(f"{plural(known.runs.guessed, 'run')} hung on the simulated device, {GUESS}")
     quiet = known.quiet
     fragile = known.fragile[quiet]
     count = np.count_nonzero(fragile)

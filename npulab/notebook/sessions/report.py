@@ -504,7 +504,10 @@ def _bisection(held: Bisected, journal: Journal, known: Evidence) -> Iterator[Pi
         yield Text(f"Found: {result}.")
     rows = []
     for number, trial in enumerate(journal):
-        rows.append((str(number), trial.outcome, _first_names(trial.subset), trial.reason))
+        outcome = trial.outcome
+        if trial.guessed:
+            outcome += " (a guess)"
+        rows.append((str(number), outcome, _first_names(trial.subset), trial.reason))
     yield TextTable(("trial", "outcome", "changed", "why"), tuple(rows))
     # commands with captures of other names than the journal's would fail
     for name, capture in (("good", good), ("bad", bad)):
