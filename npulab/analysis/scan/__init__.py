@@ -15,6 +15,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -151,6 +152,8 @@ def scan_capture(
     else:
         probes = [given if isinstance(given, Probe) else Probe(given) for given in inputs]
     read = reader(capture)
+    if layer is None:
+        read = partial(np.frombuffer, dtype=np.uint8)
 
     def run(changed: bytes, base: Capture) -> np.ndarray | Guessed | None:
         if buffer is None:
@@ -160,17 +163,18 @@ def scan_capture(
             trial = base.with_words(words, task)
         else:
             trial = base.with_buffers(**{buffer: changed})
-        result = device.run(trial)
-        if result.guessed:
-            return Guessed(result.outcome)
-        if result.output is None or result.spoiled:
-            return None
-        output = result.output
-        if layer is None:
-            return np.frombuffer(output, np.uint8)
-        return read(output)
+        return _output_of(device.run(trial), read)
 
     return scan(data, run, probes, layer, seed=seed, **options)
+
+
+def _output_of(run: Run, read: Callable[[bytes], np.ndarray]) -> np.ndarray | Guessed | None:
+    """The output of a run, as ``read`` reads it; None or ``Guessed`` for a hang."""
+    if run.guessed:
+        return Guessed(run.outcome)
+    if run.output is None or run.spoiled:
+        return None
+    return read(run.output)
 
 
 def _scanned(capture: Capture, buffer: str | None, task: int) -> bytes:

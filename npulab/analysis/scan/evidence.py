@@ -74,13 +74,7 @@ class Runs:
             output, guessed = self._run_device(flips, index)
             seconds = time.perf_counter() - start
             if self.journal is not None:
-                outcome = "fail"
-                if guessed:
-                    outcome = Guessed("hang")
-                elif output is None:
-                    outcome = "hang"
-                elif np.array_equal(output, self._first.get(index, output)):
-                    outcome = "pass"
+                outcome = self._outcome(output, guessed, index)
                 more = {"input": index, "data": self.name, **_as_json(output)}
                 self.journal.add(Trial(names, reason, outcome, seconds, more=more))
         if output is not None:
@@ -89,6 +83,17 @@ class Runs:
         self.hangs += output is None
         self.guessed += guessed
         return output
+
+    def _outcome(self, output: Array | None, guessed: bool, index: int) -> str:
+        """The outcome of a run for the journal: it passes if the output is the first of its
+        input."""
+        if guessed:
+            return Guessed("hang")
+        if output is None:
+            return "hang"
+        if np.array_equal(output, self._first.get(index, output)):
+            return "pass"
+        return "fail"
 
     def _kept(self, trial: Trial, names: tuple[str, ...], index: int) -> Array | None:
         """The output that the journal has for this run; raises ValueError if its trial is another
