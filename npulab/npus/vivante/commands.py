@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
 
 import construct
 import numpy as np
@@ -38,7 +40,7 @@ def loads(words: Array) -> Iterator[tuple[int, int, int]]:
     """
     at = 0
     while at < len(words):
-        head = HEADER.parse(int(words[at]).to_bytes(4, "little"))
+        head = _head(int(words[at]))
         count = 1
         if head.opcode == LOAD_STATE:
             count = head.count or MOST_STATES
@@ -49,6 +51,12 @@ def loads(words: Array) -> Iterator[tuple[int, int, int]]:
                 )
             yield at, 4 * head.offset, count
         at += (2 + count) // 2 * 2
+
+
+@lru_cache(2**12)
+def _head(word: int) -> Any:
+    """Return the head of a command; few different ones come again in all streams."""
+    return HEADER.parse(word.to_bytes(4, "little"))
 
 
 def writes(words: Array) -> States:
