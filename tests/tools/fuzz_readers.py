@@ -206,6 +206,18 @@ def register_logs() -> list[Files]:
     return [{"run.log": logs.text_of(form).encode()} for form in logs.FORMS]
 
 
+def binary_graphs() -> list[Files]:
+    of = of_tests("vivante/nb_files")
+    kinds = of.NN, of.SHADER, of.TP, of.NN, of.STREAM, 9
+    made = [{"model.nb": of.network(kinds)}, {"model.nb": of.network([of.NN])}]
+    return made + each_of(SHARED / "data/vivante_vendor/nb", "*.nb")
+
+
+def change_graph(r: Random, data: bytes) -> bytes:
+    """A graph with other bytes, cut off, or with other numbers in headers and tables."""
+    return bytes(of_tests("vivante/nb_files").broken(r, data))
+
+
 def loadables() -> list[Files]:
     of = of_tests("nvdla/test_nvdla_loadables")
     return [made(lambda folder: of.written(folder, of.WHOLE))]
@@ -915,6 +927,7 @@ READERS: dict[str, Reader] = {
     "vivante's coefficients": Reader(
         vivante_streams, {"coefficients.bin": m.change_bytes}, read_stream, plain=True
     ),
+    "network binary graphs": Reader(binary_graphs, {".nb": change_graph}, load_cases),
     "hwx": Reader(
         hwx_files,
         {

@@ -1,6 +1,7 @@
 """The tables next to this file, read once."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from npulab.captures.target import Features
@@ -10,9 +11,20 @@ Values = Mapping[str, Any]  # the fields of a job by name, as meant
 Size = tuple[int, int]  # (rows, columns)
 Shape = tuple[int, int, int]
 
-FACTS = Facts.beside(
-    __file__, {"NN": "nn.csv", "STATE": "states.csv", "TP": "tp.csv"}, sparse=("STATE",)
-)
+# What jobs of .nb files have and no other map names; an NN or TP job of such a file has the rest of
+# its instruction in its start.
+REST = {"NN": "NN_REST", "TP": "TP_REST"}
+SHADER, OTHER = "SH", "OP"
+_FILES: dict[str, str | RegisterMap] = {
+    "NN": "nn.csv",
+    "STATE": "states.csv",
+    "TP": "tp.csv",
+}
+_REST = RegisterMap.read(Path(__file__).with_name("rest.csv"))
+for _block in (*REST.values(), SHADER, OTHER):
+    _FILES[_block] = _REST.of_block(_block)
+
+FACTS = Facts.beside(__file__, _FILES, sparse=("STATE",))
 HERE, CHIPS, USUAL_CHIP, TABLES = FACTS
 maps, EXPECTED = FACTS.maps, FACTS.expected()
 PATTERNS = []  # kernel patterns of partial caching: (channels, msb, low half, high half)

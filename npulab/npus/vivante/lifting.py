@@ -33,6 +33,7 @@ KINDS: dict[str, tuple[type, Any]] = {
     "padding": (str, ""),
     "depthwise": (bool, False),
 }
+MOST_NAMED = 16  # the most jobs that an error text names
 LEAST_OFFSET = -16  # the least offset of a window, on any chip
 # Drivers add this to the codes of a model; the unit sees uint8.
 STORED_UP = {"uint8": 0, "int8": 128}
@@ -211,6 +212,8 @@ def _nn_values(capture: Capture) -> dict[str, Any]:
 
 
 def _job_names(capture: Capture) -> str:
+    if len(capture.jobs) > MOST_NAMED:
+        return f"{len(capture.jobs)} jobs"
     if capture.jobs:
         return "jobs " + ", ".join(job.block for job in capture.jobs)
     return "no jobs"
