@@ -30,8 +30,10 @@ SYMBOLS = (
 
 def read(buffer: bytes, g: Geometry) -> Coefficients:
     """The content of a buffer; raises ValueError as ``walk`` does."""
+    if g.huffman:
+        return huffman.read_by_item(buffer, g)
     refuse_size(buffer, g)
-    return huffman.read_by_item(buffer, g) if g.huffman else read_plain(buffer, g)
+    return read_plain(buffer, g)
 
 
 def write(content: Coefficients, g: Geometry) -> bytes:

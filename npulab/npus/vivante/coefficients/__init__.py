@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from npulab.npus.kit import Item
-from npulab.npus.vivante.coefficients import buffers, huffman, pairs, plain, runs
+from npulab.npus.vivante.coefficients import buffers, choosing, codes, huffman, pairs, plain, runs
 from npulab.npus.vivante.coefficients.buffers import Coefficients, Event, Geometry
 from npulab.npus.vivante.coefficients.pairs import choose_symbols
 from npulab.npus.vivante.coefficients.runs import choose_zrl
@@ -52,10 +52,10 @@ def decode(buffer: bytes, geometry: Geometry, fast: bool | None = None) -> Coeff
     installed; the content is the same.
     """
     compiled = _compiled(geometry, fast)
-    buffers.refuse_size(buffer, geometry)
     if geometry.huffman:
         content = pairs.decode(buffer, geometry, compiled)
     else:
+        buffers.refuse_size(buffer, geometry)
         content = runs.decode(buffer, geometry, compiled)
     if content is None:
         # Reading with arrays returns None for a broken buffer; reading bit by bit raises the error
@@ -69,11 +69,15 @@ def encode(coefficients: Coefficients, geometry: Geometry, fast: bool | None = N
     """Return the buffer of ``coefficients``, filled with zeros to its ``size``; the inverse of
     ``decode``.
 
-    Raises ValueError for content that does not go with the geometry, Unsupported for zero runs of
-    the vendor. ``fast`` as with ``decode``; the plain format has no need of it.
+    A Huffman buffer without symbols, in the vendor's dialect, gets symbols and zero runs. Raises
+    ValueError for content that does not go with the geometry. ``fast`` as with ``decode``; the
+    plain format has no need of it.
     """
     buffers.refuse_content(coefficients, geometry)
     if geometry.huffman:
+        codes.refuse_coding(coefficients, geometry)
+        if not coefficients.symbols:
+            coefficients = choosing.chosen(coefficients, geometry)
         return pairs.encode(coefficients, geometry, _compiled(geometry, fast))
     return runs.encode(coefficients, geometry)
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy import ndarray as Array
 
 from npulab.layout.bitstream import BitReader
-from npulab.npus.kit import Item, Unsupported, ceil_div, refuse_if, up
+from npulab.npus.kit import Item, ceil_div, up
 
 COUNT_BITS = 16  # bits of the field that counts kernels per core
 ZRL_BITS = 8  # bits of the field for the zero-run width; its largest value is 8 too
@@ -27,6 +27,7 @@ SEVERAL_OUTPUTS = 8
 HEAD_COLUMNS = 3  # the first columns of two rows of a wide kernel come before their other columns
 WIDE_INPUT = 64
 BLOCK = 9  # weights in a block of the Huffman format, etnaviv_ml_nn_v8.c
+MESA, VENDOR = "mesa", "vendor"  # the dialects: whose choices the encoder makes
 
 
 class Event(NamedTuple):
@@ -60,7 +61,8 @@ class Geometry:
 
     ``huffman`` says which format it is (V8), ``depthwise`` that a kernel reads one plane; in the
     plain format (V7), where depthwise kernels are stored dense, it only changes the order of one
-    wide kernel's cells. Raises ValueError for superblocks that leave the last one empty.
+    wide kernel's cells. ``dialect`` says whose choices the encoder makes where a buffer may be
+    written in several ways. Raises ValueError for superblocks that leave the last one empty.
     """
 
     cores: int
@@ -74,6 +76,7 @@ class Geometry:
     input_w: int = 0
     depthwise: bool = False
     huffman: bool = False
+    dialect: str = MESA
 
     def __post_init__(self) -> None:
         for name in ("cores", "channels", "planes", "kernel_h", "kernel_w", "superblocks"):
@@ -255,8 +258,11 @@ class Coefficients:
     stored, ``size`` the buffer's bytes (when encoding, the least). The plain format (V7) has
     ``offsets`` ``(slots,) uint32`` and ``zrl``, the zero-run width of each used core; slots past
     the last channel fill up a core's share. The Huffman format (V8) has ``symbols``, the bit
-    length of each of the 8 symbols, one plane of weights if the layer is depthwise, and ``runs``,
-    the header's bytes for zero runs, if they are used.
+    length of each of the 8 symbols, and one plane of weights if the layer is depthwise. If it has
+    zero runs, ``runs`` are the header's bytes for them: the size of their table and the table.
+    ``items`` say for each core how each byte of its stream is written: 0 by the bit length of its
+    value, 1 as it is, 2 + n by entry n of the table; the last of them is 1 if the free bits of the
+    flush are set. Without ``items`` the encoder chooses.
     """
 
     weights: Array
@@ -266,14 +272,13 @@ class Coefficients:
     size: int = 0
     symbols: tuple[int, ...] = ()
     runs: bytes = b""
+    items: tuple[bytes, ...] = ()
 
 
-def refuse_size(buffer: bytes, geometry: Geometry) -> None:
+def refuse_size(buffer: bytes, geometry: Geometry, most: float = 2.0**ZRL_BITS) -> None:
     """Raise ValueError, before any array of that size exists, for more weights than the buffer can
-    hold: a code of 3 bits each, or in the plain format longest runs."""
-    g, most = geometry, 2.0**ZRL_BITS
-    if g.huffman:
-        most = 8 / CODE_BITS
+    hold: ``most`` a byte, by default those of the plain format's longest runs."""
+    g = geometry
     if g.slots * g.kernel_size > most * len(buffer):
         raise ValueError(
             f"coefficients: got {g.slots} kernels of {g.depth} planes of "
@@ -282,17 +287,9 @@ def refuse_size(buffer: bytes, geometry: Geometry) -> None:
 
 
 def refuse_content(content: Coefficients, geometry: Geometry) -> None:
-    """Raise ValueError if a shape is not the geometry's, or a zero-run width or symbol is not one
-    that the format has; Unsupported for zero runs of the vendor.
-    """
+    """Raise ValueError if a shape is not the geometry's, or a zero-run width is not one that the
+    plain format has."""
     c, g = content, geometry
-    refuse_if(
-        c.runs,
-        "coefficients",
-        "a header with zero runs",
-        "is none: how the vendor writes them is not known",
-        Unsupported,
-    )
     if c.weights.shape != g.shape or c.weights.dtype != np.uint8:
         raise ValueError(
             f"coefficients: weights: got {c.weights.shape} {c.weights.dtype}, allowed is {g.shape} "
@@ -309,11 +306,6 @@ def refuse_content(content: Coefficients, geometry: Geometry) -> None:
     if not g.huffman and (len(c.zrl) != g.used or not all(0 <= zrl <= ZRL_BITS for zrl in c.zrl)):
         raise ValueError(
             f"coefficients: zrl: got {c.zrl}, allowed is 0 to {ZRL_BITS} for each of {g.used} cores"
-        )
-    if g.huffman and sorted(c.symbols) != list(range(SYMBOLS)):
-        raise ValueError(
-            f"coefficients: symbols: got {c.symbols}, allowed is each bit length from 0 to "
-            f"{SYMBOLS - 1}"
         )
 
 

@@ -1,26 +1,28 @@
 """The V8 coefficient buffer: a header, a Huffman coded bit string per core, then all biases.
 
-A byte is a symbol, which stands for a bit length, and a payload of so many bits. Bytes go in
-pairs: a step has the 3-bit codes of a pair, the 2-bit escapes of the pair one step before and the
-payloads of the pair two steps before. A stream is two bytes with its number of kernels, then
-weights less their zero point.
+Bytes (``codes``) go in pairs: a step has the 3-bit codes of a pair, the 2-bit escapes of the pair
+one step before and the payloads of the pair two steps before. A stream is two bytes with its number
+of kernels, then weights less their zero point. In the header, the table of zero runs has a size of
+0 if there are none.
 
 Here everything is read and written bit by bit; ``pairs`` does the same with whole arrays.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import repeat
+from itertools import chain, islice, repeat
+from typing import NamedTuple
 
 import construct
 import numpy as np
 
 from npulab.layout.bitstream import BitReader
-from npulab.npus.kit import Item, Unsupported, ceil_div, refuse_if, up
+from npulab.npus.kit import Item, ceil_div, refuse_if, up
 from npulab.npus.vivante.coefficients import buffers
 from npulab.npus.vivante.coefficients.buffers import (
     CODE_BITS,
@@ -29,29 +31,24 @@ from npulab.npus.vivante.coefficients.buffers import (
     Event,
     Geometry,
 )
+from npulab.npus.vivante.coefficients.codes import (
+    COUNT_BYTES,
+    DELAY,
+    ENTRY,
+    ESCAPE_BITS,
+    ESCAPED,
+    LENGTH_BITS,
+    RAW,
+    TABLE_BYTES,
+    TABLE_SIZES,
+    Coding,
+    coding_of,
+    flush_codes,
+    is_map,
+    most_length,
+)
 
 VERSION = 1
-ESCAPE_BITS, COUNT_BYTES = 2, 2
-LENGTH_BITS, MOST_LENGTH = 4, 7
-DELAY = 2  # a byte's payload comes this many steps after its code
-RUN_LENGTH, RAW_LENGTH = 0, 7  # the bit lengths of a run and of a raw byte, with zero runs
-TABLE_BYTES = 18
-ESCAPED = 2  # the code that an escape follows
-FREE_CODE = 4  # for symbols 0 and 1, a free bit that is set adds this to the code
-# The symbol of each (code, escape), and the value of its free bit, None for a symbol without one.
-READ: dict[tuple[int, int | None], tuple[int, int | None]] = {
-    (0, None): (0, 0),
-    (4, None): (0, 1),
-    (1, None): (1, 0),
-    (5, None): (1, 1),
-    (7, None): (2, None),
-    (3, None): (3, None),
-    (6, None): (4, None),
-    (2, 1): (5, 0),
-    (2, 3): (5, 1),
-    (2, 2): (6, None),
-    (2, 0): (7, None),
-}
 
 
 @dataclass(frozen=True)
@@ -62,6 +59,10 @@ class Header:
     symbols: tuple[int, ...]
     bits: tuple[int, ...]
     runs: bytes = b""
+
+    @property
+    def coding(self) -> Coding:
+        return coding_of(self.symbols, self.runs)
 
 
 def layout(cores: int) -> construct.Construct:
@@ -82,8 +83,8 @@ def layout(cores: int) -> construct.Construct:
 
 
 def read_header(buffer: bytes, geometry: Geometry) -> Header:
-    """Return the header; ValueError with the byte if a field has a value that is not supported, or
-    streams and biases do not fit the buffer."""
+    """Return the header; ValueError with the byte if a field has a value that is not supported,
+    streams and biases do not fit the buffer, or the weights of the geometry do not."""
     cores, used, start = geometry.cores, geometry.used, geometry.header_bytes
     refuse_if(
         len(buffer) < start,
@@ -103,13 +104,18 @@ def read_header(buffer: bytes, geometry: Geometry) -> Header:
     lengths = tuple(symbols.read(LENGTH_BITS) for _ in range(buffers.SYMBOLS))
     runs = b""
     if raw.run_size:
+        allowed = ", ".join(map(str, (0, *TABLE_SIZES)))
+        refuse_if(
+            raw.run_size not in TABLE_SIZES,
+            "coefficients: header at byte 1, run-length size",
+            raw.run_size,
+            f"is one of {allowed}",
+        )
         runs = bytes([raw.run_size]) + raw.run_table
-    # With zero runs, 8 may replace one of the lengths; none of the known streams uses it.
-    most = MOST_LENGTH + bool(runs)
-    if len(set(lengths)) < buffers.SYMBOLS or max(lengths) > most:
+    if not is_map(lengths, runs):
         raise ValueError(
             f"coefficients: header at byte 20, symbol map: got {list(lengths)}, allowed is each "
-            f"bit length from 0 to {most} at most once"
+            f"bit length from 0 to {most_length(runs)} at most once"
         )
     refuse_if(
         not runs and any(raw.run_table),
@@ -129,7 +135,9 @@ def read_header(buffer: bytes, geometry: Geometry) -> Header:
             f"coefficients: header at byte {FIRST_SIZE}: got core sizes {list(bits)} (bits), which "
             f"with {geometry.channels} biases end at byte {end}, allowed is {len(buffer)} bytes"
         )
-    return Header(lengths, bits, runs)
+    header = Header(lengths, bits, runs)
+    buffers.refuse_size(buffer, geometry, header.coding.most)
+    return header
 
 
 def stream_bytes(bits: int) -> int:
@@ -141,10 +149,8 @@ def walk(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
     """Yield every bit of the buffer as an ``Item``, in order; a ``weight`` lies where its payload
     does, even if that is 0 bits wide.
 
-    Raises ValueError with core, byte and bit if the buffer does not follow the format, Unsupported
-    for zero runs of the vendor whose meaning is not known.
+    Raises ValueError with core, byte and bit if the buffer does not follow the format.
     """
-    buffers.refuse_size(buffer, geometry)
     header = read_header(buffer, geometry)
     yield from _header_items(buffer, geometry)
     yield from buffers.walk_streams(
@@ -171,13 +177,27 @@ def _header_items(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
     yield from buffers.fill(buffer, reader.position, 8 * geometry.header_bytes)
 
 
-def _owners(geometry: Geometry, core: int) -> Iterator[Event]:
-    """Yield the event that each byte of a core's stream is for; a byte that fills the last pair is
-    a completion.
+class _Owner(NamedTuple):
+    """What a byte of a stream is for: the event of its first weight (of its first value if it has
+    no weight), how many weights, and how many bytes of the kernels per core."""
+
+    of: Event
+    weights: int
+    counts: int = 0
+
+
+def _owners(geometry: Geometry, core: int, reaches: Iterable[int]) -> Iterator[_Owner]:
+    """Yield what each byte of a core's stream is for, of which each stands for as many values as
+    ``reaches`` says; what fills the last pair is a completion.
     """
-    yield from [Event("kernels per core")] * COUNT_BYTES
-    yield from geometry.events(core)
-    yield from repeat(Event("completion", None))
+    counts = repeat(Event("kernels per core"), COUNT_BYTES)
+    events = chain(counts, geometry.events(core), repeat(Event("completion", None)))
+    for reach in reaches:
+        values = [*islice(events, reach)]
+        weights = [event for event in values if event.kind == "weight"]
+        first, *_ = *weights, *values
+        kinds = [event.kind for event in values]
+        yield _Owner(first, len(weights), kinds.count("kernels per core"))
 
 
 def bytes_of(geometry: Geometry, core: int) -> int:
@@ -196,123 +216,116 @@ class _Byte:
     """A byte of which the code was read, and maybe not yet the escape and the payload."""
 
     code: int
-    of: Event
+    owner: _Owner
     escape: int | None = None
+
+
+FLUSH = _Owner(Event("flush"), 0)
 
 
 def _stream(reader: BitReader, g: Geometry, core: int, header: Header) -> Iterator[Item]:
     """Yield the items of a stream, step by step; two pairs of codes without bytes push the last
     payloads out."""
-    runs = bool(header.runs)
-    if runs:
-        pairs = _pairs_with_runs(reader, header)
-    else:
-        pairs = pairs_of(g, core)
-    owners, recent = _owners(g, core), deque[list[_Byte]](maxlen=DELAY + 1)
-    values = _Values(g, core, runs)
+    coding, pairs = header.coding, pairs_of(g, core)
+    reaches: Iterable[int] = repeat(1)
+    if coding.entries:
+        # How far a run goes is known two steps after its code, so that the stream is read twice.
+        reaches = [*map(coding.reach, scan(reader, coding))]
+        pairs = len(reaches) // 2
+        refuse_reaches(reaches, g, core, reader.position)
+    owners, recent = _owners(g, core, reaches), deque[list[_Byte]](maxlen=DELAY + 1)
+    values = _Values(g, core, coding)
     for step in range(pairs + DELAY):
         flushes = step >= pairs
         recent.append([])
         for _ in range(2):
-            kind, of = "flush", Event("flush")
+            kind, owner = "flush", FLUSH
             if not flushes:
-                kind, of = "symbol", next(owners)
-            byte = _Byte(reader.read(CODE_BITS), of)
+                kind, owner = "symbol", next(owners)
+            byte = _Byte(reader.read(CODE_BITS), owner)
             recent[-1].append(byte)
-            yield _item(reader, CODE_BITS, kind, byte.code, core, of)
+            yield _item(reader, CODE_BITS, kind, byte.code, core, owner)
         if flushes:
             values.refuse_flush(reader.position - 2 * CODE_BITS, recent[-1])
         if 0 < step <= pairs:
             for byte in recent[-2]:
                 if byte.code == ESCAPED:
                     byte.escape = reader.read(ESCAPE_BITS)
-                    yield _item(reader, ESCAPE_BITS, "escape", byte.escape, core, byte.of)
+                    yield _item(reader, ESCAPE_BITS, "escape", byte.escape, core, byte.owner)
         if step < DELAY:
             continue
         for byte in recent[0]:
-            at, kind = reader.position, byte.of.kind
-            length, free, width = _payload(byte, header.symbols, runs)
-            bits = reader.read(width)
-            if free is not None:
-                bits = 2 * bits + free
-            if runs and length == RUN_LENGTH:
+            at, kind = reader.position, byte.owner.of.kind
+            length, free, width = coding.payload(byte.code, byte.escape)
+            token = coding.token(reader.read(width), free, length)
+            if token >= ENTRY:
                 kind = "run"
-            yield _item(reader, width, kind, values.next(bits, length, byte.of, at), core, byte.of)
+            value = values.next(token, byte.owner, at)
+            yield _item(reader, width, kind, value, core, byte.owner)
 
 
-def _item(reader: BitReader, width: int, kind: str, value: int, core: int, of: Event) -> Item:
+def _item(reader: BitReader, width: int, kind: str, value: int, core: int, owner: _Owner) -> Item:
     """Return the bits just read as an item."""
-    at, channel = reader.position - width, None
+    at, of, channel = reader.position - width, owner.of, None
     if of.kind == "weight":
-        return Item(at, width, kind, value, core, *of[1:], int(kind == "weight"))
+        weights = 0
+        if kind in ("weight", "run"):
+            weights = owner.weights
+        return Item(at, width, kind, value, core, *of[1:], weights)
     if of.kind == "completion":
         channel = of.channel
     return Item(at, width, kind, value, core, channel)
 
 
-def _payload(byte: _Byte, symbols: tuple[int, ...], runs: bool) -> tuple[int, int | None, int]:
-    """Return (bit length, free bit, width of the payload) of a byte."""
-    symbol, free = READ[byte.code, byte.escape]
-    length = symbols[symbol]
-    width = max(length, 1)
-    if runs and length >= RAW_LENGTH:
-        width = 8
-    if free is not None:
-        width -= 1
-    return length, free, width
+def scan(reader: BitReader, coding: Coding) -> Sequence[int]:
+    """Return the tokens of a stream with zero runs, whose number only the stream's size in bits
+    says; the position of ``reader`` stays.
 
-
-def _pairs_with_runs(reader: BitReader, header: Header) -> int:
-    """Return the number of pairs in a stream with zero runs, which only the stream's size in bits
-    says.
+    Raises EOFError if the last step goes past the end.
     """
-    scout, steps = BitReader(reader.data, reader.position, reader.end), 0
+    scout, out = BitReader(reader.data, reader.position, reader.end), array("H")
     recent = deque[list[_Byte]]([[], []], maxlen=DELAY + 1)
-    try:
-        while scout.position < scout.end:
-            recent.append([_Byte(scout.read(CODE_BITS), Event("")) for _ in range(2)])
-            for byte in recent[-2]:
-                if byte.code == ESCAPED:
-                    byte.escape = scout.read(ESCAPE_BITS)
-            for byte in recent[0]:
-                _, _, width = _payload(byte, header.symbols, True)
-                scout.read(width)
-            steps += 1
-    except EOFError:
-        steps += (
-            1  # the stream is cut off: `_stream` reads it again and raises the error with the place
+    while scout.position < scout.end:
+        recent.append([_Byte(scout.read(CODE_BITS), FLUSH) for _ in range(2)])
+        for byte in recent[-2]:
+            if byte.code == ESCAPED:
+                byte.escape = scout.read(ESCAPE_BITS)
+        for byte in recent[0]:
+            length, free, width = coding.payload(byte.code, byte.escape)
+            out.append(coding.token(scout.read(width), free, length))
+    return out
+
+
+def refuse_reaches(reaches: Sequence[int], geometry: Geometry, core: int, at: int) -> None:
+    """Raise ValueError if the bytes of a stream with zero runs do not stand for as many values as
+    the geometry has, and at most a pair of bytes after them.
+    """
+    total, needed = sum(reaches), bytes_of(geometry, core)
+    if total < needed or total - sum(reaches[-2:]) > needed:
+        raise ValueError(
+            f"coefficients: the stream of core {core} from {buffers.place(at)} stands for {total} "
+            f"bytes with its zero runs, allowed are {needed} and the fill of the last pair"
         )
-    return max(steps - DELAY, 0)
 
 
 class _Values:
-    """Turns payloads into bytes and refuses impossible payloads."""
+    """Turns tokens into bytes and refuses impossible ones."""
 
-    def __init__(self, geometry: Geometry, core: int, runs: bool) -> None:
-        self.zero, self.core, self.runs = geometry.zero_point, core, runs
+    def __init__(self, geometry: Geometry, core: int, coding: Coding) -> None:
+        self.zero, self.core, self.coding = geometry.zero_point, core, coding
         self.kernels = geometry.kernels(core)
-        self.left = self.kernels * geometry.kernel_size
         self.count = list(self.kernels.to_bytes(COUNT_BYTES, "little"))
         self.flush = {flush_of(geometry, core)}
-        if runs:
-            self.flush = {0, _flush_codes(1)}
+        if coding.entries:
+            self.flush = {flush_codes(0), flush_codes(1)}
 
-    def next(self, bits: int, length: int, of: Event, at: int) -> int:
-        """Return the byte of a payload: its sign, then its magnitude without the leading 1."""
+    def next(self, token: int, owner: _Owner, at: int) -> int:
+        """Return the byte of a token, for a run the number of its zeros."""
         where = f"coefficients: core {self.core} at {buffers.place(at)}"
-        if self.runs and length == RUN_LENGTH:
-            if self.left or of.kind == "kernels per core":
-                raise Unsupported(
-                    f"{where}: a zero run with {self.left} weights to come, and for how many a run "
-                    "stands is not known"
-                )
-            return bits
-        if self.runs and length > RAW_LENGTH:
-            raise Unsupported(f"{where}: got bit length {length}, allowed is up to {RAW_LENGTH}")
-        value = bits
-        if not self.runs or length != RAW_LENGTH:
-            value = signed(bits, length, self.runs)
-        if of.kind == "kernels per core":
+        value, shown = token % 256, token % 256
+        if token >= ENTRY:
+            value, shown = 0, self.coding.reach(token)
+        for _ in range(owner.counts):
             want = self.count.pop(0)
             refuse_if(
                 value != want,
@@ -320,12 +333,11 @@ class _Values:
                 f"{value} as a byte of the kernels per core",
                 f"is {want} ({self.kernels} kernels)",
             )
-        elif of.kind == "weight":
-            self.left -= 1
-            value = (value + self.zero) % 256
-        elif value:
+        if owner.of.kind == "completion" and value:
             raise ValueError(f"{where}: got {value} in the fill of a block, allowed is 0")
-        return value
+        if owner.of.kind == "weight" and token < ENTRY:
+            return (value + self.zero) % 256
+        return shown
 
     def refuse_flush(self, at: int, codes: list[_Byte]) -> None:
         """Raise ValueError for codes after the last byte that are not the codes of a flush."""
@@ -336,35 +348,14 @@ class _Values:
                 f"coefficients: core {self.core} at {buffers.place(at)}: got codes {got:#x} after "
                 f"the last byte, allowed is {allowed}"
             )
-
-
-def signed(bits: int, length: int, two: bool) -> int:
-    """Return the byte of ``bits``: its sign in bit 0, then its magnitude without the leading 1.
-
-    A negative byte is the complement of its magnitude, with ``two`` (streams with zero runs) the
-    two's complement.
-    """
-    magnitude = bits // 2
-    if length:
-        magnitude += 2 ** (length - 1)
-    if bits % 2 == 0:
-        return magnitude
-    if two:
-        return -magnitude % 256
-    return 255 - magnitude
+        self.flush = {got}
 
 
 def flush_of(geometry: Geometry, core: int) -> int:
     """Return the codes of a flush, the pairs after the last byte that push the last payloads out:
     their free bits are set if the number of bytes is odd.
-
-    With zero runs, the vendor sets the free bits for an even number too.
     """
-    return _flush_codes(bytes_of(geometry, core) % 2)
-
-
-def _flush_codes(free: int) -> int:
-    return (1 + 2**CODE_BITS) * FREE_CODE * free
+    return flush_codes(bytes_of(geometry, core) % 2)
 
 
 def read_by_item(buffer: bytes, geometry: Geometry) -> Coefficients:
@@ -372,11 +363,20 @@ def read_by_item(buffer: bytes, geometry: Geometry) -> Coefficients:
     header = read_header(buffer, geometry)
     weights = np.full(geometry.shape, geometry.zero_point, np.uint8)
     bias = np.zeros(geometry.channels, np.uint32)
+    free = [0] * geometry.used
     for item in walk(buffer, geometry):
         if item.kind == "weight":
             weights[item.channel, item.plane, item.row, item.column] = item.value
         elif item.kind == "bias":
             bias[item.channel] = item.value
+        elif item.kind == "flush" and item.core is not None:
+            free[item.core] = int(item.value > 0)
+    items, start = [], 8 * geometry.header_bytes
+    for core, bits in enumerate(header.bits[: geometry.used]):
+        if header.runs:
+            tokens = scan(BitReader(buffer, start, start + bits), header.coding)
+            items.append(bytes([*map(way, tokens), free[core]]))
+        start += 8 * stream_bytes(bits)
     return Coefficients(
         weights,
         bias.astype(np.int32),
@@ -384,7 +384,14 @@ def read_by_item(buffer: bytes, geometry: Geometry) -> Coefficients:
         size=len(buffer),
         symbols=header.symbols,
         runs=header.runs,
+        items=tuple(items),
     )
+
+
+def way(token: int) -> int:
+    """Return how the byte of a token is written: 0 by its bit length, 1 as it is, 2 + n by entry n
+    of the table."""
+    return token // RAW + token % RAW * (token >= ENTRY)
 
 
 def join(streams: list[tuple[int, bytes]], coefficients: Coefficients, geometry: Geometry) -> bytes:
@@ -394,11 +401,12 @@ def join(streams: list[tuple[int, bytes]], coefficients: Coefficients, geometry:
     # The first symbol lies in the lowest bits of the word, so that it is put in last.
     for length in reversed(c.symbols):
         packed = packed * 2**LENGTH_BITS + length
+    runs = c.runs or bytes(1 + TABLE_BYTES)
     head = layout(g.cores).build(
         {
             "flags": VERSION * 16,
-            "run_size": 0,
-            "run_table": bytes(TABLE_BYTES),
+            "run_size": runs[0],
+            "run_table": runs[1:],
             "symbols": packed,
             "average_bias": 0,
             "reserved": 0,

@@ -93,6 +93,32 @@ def decode_pairs(words, at, end, steps, flush, table, values, out):  # type: ign
 
 
 @compiled
+def count_steps(words, at, end, table):  # type: ignore[no-untyped-def]
+    """Count the Huffman steps from bit ``at`` of ``words`` (uint32) to bit ``end``.
+
+    Returns (steps, the codes of the last), or (0, 0) if it goes past ``end``. ``table`` as with
+    ``decode_pairs``.
+    """
+    before = info = np.int64(0)
+    steps = 0
+    while at < end:
+        window = np.int64(window_at(words, at))
+        ready, codes = info, window & CODES
+        info = np.int64(table[before | (window & ESCAPES)])
+        bits = info & 15
+        if steps == 0:
+            bits = np.int64(CODES_BITS)
+        elif steps >= 2:
+            bits += (ready >> 4 & 15) + (ready >> 8 & 15)
+        at += bits
+        before = codes
+        steps += 1
+    if at != end:
+        return 0, 0
+    return steps, before
+
+
+@compiled
 def encode_pairs(stream, flush, code, escape, payload, out):  # type: ignore[no-untyped-def]
     """Encode ``stream (pairs, 2)`` as Huffman steps to ``out`` (uint32 words, 0); return their
     bits.

@@ -16,10 +16,21 @@ import numpy as np
 from numpy import ndarray as Array
 
 from npulab.layout.bitstream import BitReader, bits_at, put_bits
-from npulab.npus.kit import ceil_div
-from npulab.npus.vivante.coefficients import buffers, huffman
+from npulab.npus.kit import ceil_div, refuse_if
+from npulab.npus.vivante.coefficients import buffers, huffman, zero_runs
 from npulab.npus.vivante.coefficients.buffers import CODE_BITS, Coefficients, Geometry
-from npulab.npus.vivante.coefficients.huffman import COUNT_BYTES, DELAY, ESCAPE_BITS, ESCAPED, READ
+from npulab.npus.vivante.coefficients.codes import (
+    COUNT_BYTES,
+    DELAY,
+    ESCAPE_BITS,
+    ESCAPED,
+    RAW,
+    READ,
+    TOKENS,
+    Coding,
+    coding_of,
+    flush_codes,
+)
 
 # The comparisons that sort the symbols: Mesa 25.0.7, etnaviv_ml_nn_v8.c.
 NETWORK = (
@@ -51,44 +62,63 @@ ONES = (2 ** np.arange(9) - 1).astype(np.uint32)
 PAIR_CODES, PAIR_ESCAPES = 2 ** (2 * CODE_BITS), 2 ** (2 * ESCAPE_BITS)
 
 
-def decode(buffer: bytes, geometry: Geometry, fast: bool = False) -> Coefficients | None:
-    """Return weights, biases and symbols of a buffer, or None if it does not follow the format.
+class Stream(NamedTuple):
+    """A stream's tokens, the last pair completed, and the codes of its flush."""
 
-    ``fast`` runs compiled loops (``npulab[fast]``). Zero runs are understood only after the last
-    weight.
+    tokens: Array
+    flush: int
+
+
+def decode(buffer: bytes, geometry: Geometry, fast: bool = False) -> Coefficients | None:
+    """Return the content of a buffer, or None if it does not follow the format.
+
+    ``fast`` runs compiled loops (``npulab[fast]``).
     """
-    header = huffman.read_header(buffer, geometry)
-    if header.runs:
-        return huffman.read_by_item(buffer, geometry)
-    weights = np.empty(geometry.shape, np.uint8)
-    start = geometry.header_bytes
-    if buffer[buffers.FIRST_SIZE + buffers.SIZE_BYTES * geometry.cores : start].strip(b"\0"):
+    header, g = huffman.read_header(buffer, geometry), geometry
+    start = g.header_bytes
+    if buffer[buffers.FIRST_SIZE + buffers.SIZE_BYTES * g.cores : start].strip(b"\0"):
         return None
-    for core, bits in enumerate(header.bits[: geometry.used]):
+    streams = []
+    for core, bits in enumerate(header.bits[: g.used]):
         data = buffer[start : start + huffman.stream_bytes(bits)]
-        stream = _bytes(data, bits, header, geometry, core, fast)
-        if stream is None or not _take(stream, geometry, core, weights):
-            return None
-        if BitReader(data, bits).read(8 * len(data) - bits):
-            return None  # a bit of the fill is 1
+        stream = _stream(data, bits, header.coding, g, core, fast)
+        if stream is None or BitReader(data, bits).read(8 * len(data) - bits):
+            return None  # for the second: a bit of the fill is 1
+        streams.append(stream)
         start += len(data)
-    if buffer[start + buffers.BIAS_BYTES * geometry.channels :].strip(b"\0"):
+    if buffer[start + buffers.BIAS_BYTES * g.channels :].strip(b"\0"):
         return None
-    bias = np.frombuffer(buffer, "<i4", geometry.channels, start).astype(np.int32)
+    # Only here is it sure that the streams hold as many weights as the geometry has.
+    weights, items = np.empty(g.shape, np.uint8), []
+    for core, stream in enumerate(streams):
+        values = stream.tokens
+        if header.runs:
+            values = zero_runs.expanded(stream.tokens, header.coding.entries)
+            items.append(zero_runs.ways(stream.tokens).tobytes() + bytes([stream.flush > 0]))
+        if not _take(values, g, core, weights):
+            return None
+    bias = np.frombuffer(buffer, "<i4", g.channels, start).astype(np.int32)
     return Coefficients(
-        weights, bias, np.zeros(0, np.uint32), size=len(buffer), symbols=header.symbols
+        weights,
+        bias,
+        np.zeros(0, np.uint32),
+        size=len(buffer),
+        symbols=header.symbols,
+        runs=header.runs,
+        items=tuple(items),
     )
 
 
 class _Tables(NamedTuple):
-    """Lookup tables of a symbol map.
+    """Lookup tables of a coding.
 
     A way is an entry of ``READ``: a code and its escape. Indexed by two codes: ``before``, the
     bits of a step before its payloads, if the step before had these codes. Indexed by two codes
     and the 4 bits that may be their escapes: ``step``, the same bits times ``ROOM`` plus the bits
     of the payloads; ``ways`` of both bytes and ``widths`` of their payloads; ``both``, all of that
-    in 4 bits each. ``bytes`` is indexed by way and payload; ``code``, ``escape`` and ``payload``
-    are (value, width) by byte.
+    in 4 bits each. ``tokens`` is indexed by way and payload; ``code``, ``escape`` and ``payload``
+    are (value, width) by token, a width of 0 for tokens that the coding does not have; ``most`` are
+    the bits of the longest step.
     """
 
     before: Array
@@ -96,32 +126,32 @@ class _Tables(NamedTuple):
     both: Array
     ways: Array
     widths: Array
-    bytes: Array
+    tokens: Array
     code: Array
     escape: Array
     payload: Array
+    most: int
 
 
 @lru_cache(8)
-def _tables(symbols: tuple[int, ...]) -> _Tables:
-    values = np.zeros((len(READ), 256), np.uint8)
-    written = np.zeros((3, 256, 2), np.uint32)
+def _tables(symbols: tuple[int, ...], size: int = 0) -> _Tables:
+    """Return the tables of a symbol map and a table of ``size`` zero runs."""
+    coding, kind = Coding(symbols, (1,) * size), np.uint8
+    if size:
+        kind = np.uint16
+    values = np.zeros((len(READ), 256), kind)
+    written = np.zeros((3, TOKENS, 2), np.uint32)
     widths = []
-    for way, ((code, escape), (symbol, free)) in enumerate(READ.items()):
-        length = symbols[symbol]
-        width, escape_bits = max(length, 1), 0
-        if free is not None:
-            width -= 1
+    for way, (code, escape) in enumerate(READ):
+        length, free, width = coding.payload(code, escape)
+        escape_bits = 0
         if code == ESCAPED:
             escape_bits = ESCAPE_BITS
         widths.append(width)
         for payload in range(2**width):
-            bits = payload
-            if free is not None:
-                bits = 2 * payload + free
-            value = huffman.signed(bits, length, False)
-            values[way, payload] = value
-            written[:, value] = (code, CODE_BITS), (escape or 0, escape_bits), (payload, width)
+            token = coding.token(payload, free, length)
+            values[way, payload] = token
+            written[:, token] = (code, CODE_BITS), (escape or 0, escape_bits), (payload, width)
     index = np.arange(PAIR_CODES * PAIR_ESCAPES)
     pair_ways, pair_widths = np.zeros((2, len(index), 2), np.uint8)
     rest, before = index // PAIR_CODES, np.full(len(index), 2 * CODE_BITS)
@@ -138,53 +168,79 @@ def _tables(symbols: tuple[int, ...]) -> _Tables:
     columns = np.column_stack([before, pair_widths, pair_ways])
     both = (columns * 16 ** np.arange(5)).sum(1).astype(np.uint32)
     before = before[:PAIR_CODES].astype(np.uint32)
-    return _Tables(before, step, both, pair_ways, pair_widths, values, *written)
+    most = int(before.max()) + 2 * max(widths)
+    return _Tables(before, step, both, pair_ways, pair_widths, values, *written, most)
 
 
-def _bytes(
-    data: bytes, bits: int, header: huffman.Header, geometry: Geometry, core: int, fast: bool
-) -> Array | None:
-    """Return the bytes of a stream, or None if its last step does not end at bit ``bits`` or its
-    last codes are not those of a flush.
+def _stream(
+    data: bytes, bits: int, coding: Coding, geometry: Geometry, core: int, fast: bool
+) -> Stream | None:
+    """Return a stream, or None if its last step does not end at bit ``bits``, its last codes are
+    not those of a flush, or zero runs stand for too many or too few weights.
     """
-    pairs, tables = huffman.pairs_of(geometry, core), _tables(header.symbols)
-    if 2 * CODE_BITS * (pairs + DELAY) > bits:
+    steps, flushes = huffman.pairs_of(geometry, core) + DELAY, {huffman.flush_of(geometry, core)}
+    tables = _tables(coding.symbols, len(coding.entries))
+    if coding.entries:
+        # Only the size of the stream says how many steps it has.
+        steps, flushes = bits // (2 * CODE_BITS), {flush_codes(0), flush_codes(1)}
+    elif 2 * CODE_BITS * steps > bits:
         return None
-    out = np.empty((pairs, 2), np.uint8)
     if fast:
-        from npulab.npus.vivante.coefficients import loops
+        stream = _read_fast(data, bits, tables, steps, flushes)
+    else:
+        stream = _read(data, bits, tables, steps)
+    if stream is None or stream.flush not in flushes:
+        return None
+    if coding.entries:
+        reaches = zero_runs.reaches(stream.tokens, coding.entries)
+        if not zero_runs.go_round(reaches, huffman.bytes_of(geometry, core)):
+            return None
+    elif len(stream.tokens) != 2 * (steps - DELAY):
+        return None
+    return stream
 
-        flush = huffman.flush_of(geometry, core)
-        stop = loops.decode_pairs(
-            buffers.words_of(data),
-            0,
-            bits,
-            pairs + DELAY,
-            flush,
-            tables.both,
-            tables.bytes.reshape(-1),
-            out,
-        )
-        if stop == bits:
-            return out.reshape(-1)
+
+def _read_fast(
+    data: bytes, bits: int, tables: _Tables, steps: int, flushes: set[int]
+) -> Stream | None:
+    """Return what ``_read`` returns, by compiled loops; with one flush that is allowed, ``steps``
+    are all steps."""
+    from npulab.npus.vivante.coefficients import loops
+
+    words, (flush, *others) = buffers.words_of(data), flushes
+    if others:
+        steps, flush = loops.count_steps(words, 0, bits, tables.both)
+    if steps <= DELAY:
         return None
-    at = _steps(data, bits, tables.step, pairs + DELAY)
-    if at is None:
+    out = np.empty((steps - DELAY, 2), tables.tokens.dtype)
+    values = tables.tokens.reshape(-1)
+    if loops.decode_pairs(words, 0, bits, steps, flush, tables.both, values, out) != bits:
         return None
-    windows = bits_at(data, at, 24)
+    return Stream(out.reshape(-1), flush)
+
+
+def _read(data: bytes, bits: int, tables: _Tables, most: int) -> Stream | None:
+    """Return a stream of at most ``most`` steps, or None if its last step does not end at bit
+    ``bits`` or its two last pairs of codes differ."""
+    at = _steps(data, bits, tables.step, most)
+    if at is None or len(at) <= DELAY:
+        return None
+    windows = bits_at(data, at, tables.most)
     codes = windows % PAIR_CODES
-    if np.any(codes[pairs:] != huffman.flush_of(geometry, core)):
+    if codes[-1] != codes[-2]:
         return None
     index = codes[:-DELAY] | windows[1:-1] & PAIR_CODES * (PAIR_ESCAPES - 1)
     payloads = windows[DELAY:] >> tables.before[codes[1:-1]]
     widths, ways = tables.widths[index], tables.ways[index]
-    out[:, 0] = tables.bytes[ways[:, 0], payloads & ONES[widths[:, 0]]]
-    out[:, 1] = tables.bytes[ways[:, 1], payloads >> widths[:, 0] & ONES[widths[:, 1]]]
-    return out.reshape(-1)
+    out = np.empty((len(at) - DELAY, 2), tables.tokens.dtype)
+    out[:, 0] = tables.tokens[ways[:, 0], payloads & ONES[widths[:, 0]]]
+    out[:, 1] = tables.tokens[ways[:, 1], payloads >> widths[:, 0] & ONES[widths[:, 1]]]
+    return Stream(out.reshape(-1), int(codes[-1]))
 
 
 def _steps(data: bytes, bits: int, table: Array, steps: int) -> Array | None:
-    """Return the bit where each step begins, or None if the last does not end at bit ``bits``."""
+    """Return the bit where each of at most ``steps`` steps begins, or None if the last does not end
+    at bit ``bits``."""
     advance, found, at = table.data, array("q", [0]), 2 * CODE_BITS
     codes, escapes = PAIR_CODES - 1, PAIR_CODES * (PAIR_ESCAPES - 1)
     before, payloads = data[0] & codes, 0
@@ -203,7 +259,7 @@ def _steps(data: bytes, bits: int, table: Array, steps: int) -> Array | None:
             at += step // ROOM + payloads
             payloads, before = step % ROOM, window & codes
         at += 8 * base
-    if at == bits and len(found) == steps:
+    if at == bits:
         return np.frombuffer(found, np.int64)
     return None
 
@@ -247,21 +303,60 @@ def encode(coefficients: Coefficients, geometry: Geometry, fast: bool = False) -
     write = _written
     if fast:
         write = _written_fast
-    tables, streams = _tables(tuple(c.symbols)), []
+    tables, streams = _tables_of(c), []
     for core in range(g.used):
-        streams.append(write(_stream(c, g, core), tables, huffman.flush_of(g, core)))
+        stream = _written_as(c, values_of(c, g, core), tables, g, core)
+        streams.append(write(stream.tokens, tables, stream.flush))
     return huffman.join(streams, c, g)
 
 
-def _stream(c: Coefficients, g: Geometry, core: int) -> Array:
-    """Return the bytes of a core's stream, the last pair completed."""
-    out = np.zeros(2 * huffman.pairs_of(g, core), np.uint8)
+def bits_of(c: Coefficients, values: Array, geometry: Geometry, core: int) -> int:
+    """Return the bits of the stream that ``encode`` makes of a core's values."""
+    tables = _tables_of(c)
+    tokens = _written_as(c, values, tables, geometry, core).tokens
+    bits = 2 * CODE_BITS * DELAY
+    for table in (tables.code, tables.escape, tables.payload):
+        bits += int(table[tokens, 1].sum(dtype=np.int64))
+    return bits
+
+
+def values_of(c: Coefficients, g: Geometry, core: int) -> Array:
+    """Return the values of a core's stream, without what completes the last pair."""
+    out = np.zeros(huffman.bytes_of(g, core), np.uint8)
     out[:COUNT_BYTES] = np.frombuffer(g.kernels(core).to_bytes(COUNT_BYTES, "little"), np.uint8)
     for blocks, weights in _parts(out, c.weights, g, core):
         kernels = np.zeros((len(weights), blocks[0].size), np.uint8)
         kernels[:, : g.kernel_size] = weights - np.uint8(g.zero_point)
         blocks[...] = kernels.reshape(blocks.shape)
     return out
+
+
+def _written_as(c: Coefficients, values: Array, tables: _Tables, g: Geometry, core: int) -> Stream:
+    """Return the stream of a core's values; ValueError for a byte that the symbols cannot write."""
+    flush = huffman.flush_of(g, core)
+    if not c.runs:
+        fill = np.zeros(len(values) % 2, np.uint8)
+        return Stream(np.concatenate([values, fill]), flush)
+    coding = coding_of(c.symbols, c.runs)
+    if c.items:
+        written = np.frombuffer(c.items[core], np.uint8)
+        flush = flush_codes(int(written[-1]))
+        tokens = zero_runs.tokens_of(values, written[:-1], coding.entries, core)
+    else:
+        written = zero_runs.choose_ways(values, coding)
+        tokens = zero_runs.tokens_of(values, written, coding.entries, core)
+    missing = tokens[tables.code[tokens, 1] == 0]
+    refuse_if(
+        len(missing),
+        "coefficients: symbols",
+        c.symbols,
+        f"are those that can write byte {int(missing[:1].sum()) % RAW} of core {core}",
+    )
+    return Stream(tokens, flush)
+
+
+def _tables_of(c: Coefficients) -> _Tables:
+    return _tables(tuple(c.symbols), len(coding_of(c.symbols, c.runs).entries))
 
 
 def _written(stream: Array, tables: _Tables, flush: int) -> tuple[int, bytes]:

@@ -1,0 +1,164 @@
+"""The zero runs of a Huffman stream (V8) with whole arrays: from tokens to values and back.
+
+Tokens (``codes``) say what each byte of a stream stands for; values are weights less their zero
+point, after the two bytes with the number of kernels. A way says how a byte is written, and with
+the values gives its token.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy import ndarray as Array
+
+from npulab.npus.vivante.coefficients.codes import (
+    COUNT_BYTES,
+    ENTRY,
+    LONGEST,
+    RAW,
+    RAW_LENGTH,
+    TOKENS,
+    Coding,
+)
+
+BY_LENGTH, AS_IT_IS, BY_ENTRY = (
+    0,
+    1,
+    2,
+)  # the ways; an entry of the table adds its number to the last
+# The bit length of each byte, less its sign, as streams with zero runs have it.
+LENGTHS = np.array([min(byte, 256 - byte).bit_length() for byte in range(256)])
+AS_IT_IS_COST = 2  # what a zero that is written as it is costs, measured in runs
+
+
+def reaches(tokens: Array, entries: tuple[int, ...]) -> Array:
+    """Return how many values each token stands for."""
+    table = np.ones(TOKENS, np.int64)
+    table[ENTRY : ENTRY + len(entries)] = entries
+    return table[tokens]
+
+
+def go_round(reach: Array, needed: int) -> bool:
+    """True if bytes stand for as many values as are needed, and at most a pair lies after them."""
+    total = int(reach.sum())
+    return total - int(reach[-2:].sum()) <= needed <= total
+
+
+def expanded(tokens: Array, entries: tuple[int, ...]) -> Array:
+    """Return the values of a stream, zeros after the last included."""
+    reach = reaches(tokens, entries)
+    out = np.zeros(int(reach.sum()), np.uint8)
+    literal = tokens < ENTRY
+    starts = np.cumsum(reach) - reach
+    out[starts[literal]] = tokens[literal] % RAW
+    return out
+
+
+def ways(tokens: Array) -> Array:
+    """Return the way of each token."""
+    found = tokens // RAW
+    runs = tokens >= ENTRY
+    found[runs] += tokens[runs] % RAW
+    return found.astype(np.uint8)
+
+
+def tokens_of(values: Array, written: Array, entries: tuple[int, ...], core: int) -> Array:
+    """Return the tokens of a core's values that are written in given ways; ValueError for ways that
+    do not go with the values."""
+    written = written.astype(np.uint16)
+    tokens, runs = RAW * written, written >= BY_ENTRY
+    tokens[runs] = ENTRY + written[runs] - BY_ENTRY
+    sound = len(written) % 2 == 0 and int(written.max(initial=0)) < BY_ENTRY + len(entries)
+    if sound:
+        reach = reaches(tokens, entries)
+        sound = go_round(reach, len(values))
+    if sound:
+        room = np.zeros(int(reach.sum()), np.uint8)
+        room[: len(values)] = values
+        starts = np.cumsum(reach) - reach
+        literals = room[starts[~runs]]
+        tokens[~runs] += literals
+        sound = np.count_nonzero(literals) == np.count_nonzero(values)
+    if not sound:
+        raise ValueError(
+            f"coefficients: items: got ways for core {core} that do not go with its weights, "
+            "allowed are whole pairs of bytes with runs only where zero points are; without items "
+            "the encoder chooses them"
+        )
+    return tokens
+
+
+def choose_ways(values: Array, coding: Coding) -> Array:
+    """Return ways to write the values of a core, with as few bytes as the table allows.
+
+    The two bytes with the number of kernels are written without runs.
+    """
+    zeros = values == 0
+    zeros[:COUNT_BYTES] = False
+    starts, lengths = segments(zeros)
+    others = np.flatnonzero(~zeros)
+    by_length = np.zeros(RAW_LENGTH + 2, bool)
+    by_length[[length for length in coding.symbols if 0 < length < RAW_LENGTH]] = True
+    literal = np.where(by_length[LENGTHS[values[others]]], BY_LENGTH, AS_IT_IS)
+    # What each byte begins at, and its way; a segment's bytes are in order because the sort below
+    # keeps the order of equal places.
+    places, found = [others], [literal]
+    sizes, first = plan(coding.entries)
+    while len(starts):
+        size, way = sizes[lengths], first[lengths]
+        count = lengths // size
+        places.append(np.repeat(starts, count))
+        found.append(np.repeat(way, count))
+        lengths = lengths % size
+        starts, lengths = starts[lengths > 0], lengths[lengths > 0]
+    order = np.argsort(np.concatenate(places), kind="stable")
+    out = np.concatenate(found)[order]
+    if len(out) % 2:
+        out = np.append(out, AS_IT_IS)
+    return out.astype(np.uint8)
+
+
+def segments(zeros: Array) -> tuple[Array, Array]:
+    """Return first places and lengths of the segments where ``zeros`` is true, cut into pieces of
+    at most the longest run."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], zeros, [False]]).view(np.int8)))
+    starts, ends = edges[::2], edges[1::2]
+    pieces = (ends - starts - 1) // LONGEST + 1
+    number = np.arange(int(pieces.sum())) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    first = np.repeat(starts, pieces) + LONGEST * number
+    return first, np.minimum(np.repeat(ends, pieces) - first, LONGEST)
+
+
+def plan(entries: tuple[int, ...]) -> tuple[Array, Array]:
+    """Return, for each number of zeros up to the longest run, the length of the run that is taken
+    first and as often as it fits, and its way."""
+    lengths = np.arange(LONGEST + 1)
+    cost, sizes = AS_IT_IS_COST * lengths, np.ones(LONGEST + 1, np.int64)
+    first = np.full(LONGEST + 1, AS_IT_IS)
+    for number in np.argsort(entries, kind="stable").tolist():
+        size = entries[number]
+        with_it = lengths // size + cost[lengths % size]
+        better = with_it < cost
+        cost[better] = with_it[better]
+        sizes[better], first[better] = size, BY_ENTRY + number
+    return sizes, first
+
+
+def choose_entries(lengths: Array, count: int) -> list[int]:
+    """Return at most ``count`` runs that write segments of zeros with few bytes.
+
+    ``lengths`` are those of the segments. Run by run, the one is taken that saves most.
+    """
+    often = np.bincount(lengths, minlength=LONGEST + 1)
+    every = np.arange(LONGEST + 1)
+    cost, out = AS_IT_IS_COST * every, list[int]()
+    runs = every[1:, None]
+    while len(out) < count:
+        # Costs by run (rows) and number of zeros (columns).
+        with_it = every // runs + cost[every % runs]
+        saved = (np.maximum(cost - with_it, 0) * often).sum(1)
+        best = int(saved.argmax())
+        if not saved[best]:
+            break
+        out.append(best + 1)
+        cost = np.minimum(cost, with_it[best])
+    return out
