@@ -97,17 +97,31 @@ def plain_items(c: Coefficients, g: Geometry, core: int, zrl: int) -> Iterator[t
             yield int(c.offsets[event.channel]), 32
 
 
-def huffman_items(c: Coefficients, g: Geometry, core: int) -> Iterator[tuple[int, int]]:
-    """(value, width) of a stream's bits: the codes of a pair, escapes of the pair before, payloads
-    of the one before
-    that."""
+def huffman_values(c: Coefficients, g: Geometry, core: int) -> list[int]:
+    """The values of a stream: the number of kernels, weights less their zero point, and zeros that
+    complete blocks."""
     values = list(g.kernels(core).to_bytes(2, "little"))
     for event in g.events(core):
         values.append(
             (int(c.weights[event[1:]]) - g.zero_point) % 256 if event.kind == "weight" else 0
         )
+    return values
+
+
+def huffman_items(c: Coefficients, g: Geometry, core: int) -> Iterator[tuple[int, int]]:
+    """(value, width) of a stream's bits: the codes of a pair, escapes of the pair before, payloads
+    of the one before
+    that."""
+    values = huffman_values(c, g, core)
     odd = len(values) % 2
-    written = [written_byte(value, c.symbols) for value in values + [0] * odd]
+    if c.items:
+        *ways, odd = c.items[core]
+        written = []
+        for way in ways:
+            written.append(written_way(way, values, c))
+            del values[: c.runs[way - 1] + 1 if way > 1 else 1]
+    else:
+        written = [written_byte(value, c.symbols) for value in values + [0] * odd]
     flush = (4 + 8 * 4) * odd
     for step in range(0, len(written) + 4, 2):
         for byte in written[step : step + 2]:
@@ -119,12 +133,32 @@ def huffman_items(c: Coefficients, g: Geometry, core: int) -> Iterator[tuple[int
                 yield byte[part]
 
 
+def written_way(way: int, values: list[int], c: Coefficients) -> list[tuple[int, int]]:
+    """(value, width) of the code, the escape and the payload of the first of ``values`` in a stream
+    with zero runs: 0 by its bit length, 1 as it is, 2 + n by entry n of the table."""
+    value = values[0] if values else 0
+    if way == 1:
+        return coded(c.symbols.index(7), value, 8)
+    if way in (2, 3):
+        return coded(c.symbols.index(0), way - 2, 1)
+    if way > 3:
+        return coded(c.symbols.index(8), way - 4, {4: 1, 6: 2, 10: 3, 18: 4}[c.runs[0]])
+    sign, magnitude = (1, 256 - value) if value > 127 else (0, value)
+    length = magnitude.bit_length()
+    return coded(c.symbols.index(length), sign + 2 * (magnitude - 2 ** (length - 1)), length)
+
+
 def written_byte(byte: int, symbols: tuple[int, ...]) -> list[tuple[int, int]]:
     """(value, width) of the code, the escape and the payload of a byte."""
     sign, magnitude = (1, 255 - byte) if byte > 127 else (0, byte)
     length = magnitude.bit_length()
-    code, escape, unit = SYMBOLS[symbols.index(length)]
-    payload, width = sign + 2 * (magnitude - (2 ** (length - 1) if length else 0)), max(length, 1)
+    payload = sign + 2 * (magnitude - (2 ** (length - 1) if length else 0))
+    return coded(symbols.index(length), payload, max(length, 1))
+
+
+def coded(symbol: int, payload: int, width: int) -> list[tuple[int, int]]:
+    """(value, width) of the code, the escape and the payload of a symbol."""
+    code, escape, unit = SYMBOLS[symbol]
     free = 0
     if unit:
         free, payload, width = unit * (payload % 2), payload // 2, width - 1

@@ -11,6 +11,10 @@ from npulab.npus.vivante.facts import Values
 
 ALIGN, SYMBOLS, LENGTHS, BLOCK = 64, 20, 28, 9
 PLAIN = 0x10  # first byte: version 1, no other mode
+# The table of zero runs: where it lies, and the bits that pick one of its entries from the third on
+# by its size.
+TABLE, TABLE_BITS = 2, {0: 0, 4: 1, 6: 2, 10: 3, 18: 4}
+FIRST_RUNS, AS_IT_IS, OTHER_RUNS = 0, 7, 8  # bit lengths that mean something else with zero runs
 BIAS_BYTES = 4
 SYMBOL_OF_CODE = {7: 2, 3: 3, 6: 4}  # codes without a free bit or an escape
 
@@ -18,11 +22,12 @@ SYMBOL_OF_CODE = {7: 2, 3: 3, 6: 4}  # codes without a free bit or an escape
 @dataclass(frozen=True)
 class V8Buffer:
     """The parts of a coefficient buffer: ``bits`` of each core's stream, the bit length by symbol,
-    and the bytes where streams and biases begin."""
+    the table of zero runs, and the bytes where streams and biases begin."""
 
     data: bytes
     bits: list[int]
     bit_lengths: list[int]
+    runs: bytes
     streams: int
     biases: int
 
@@ -47,7 +52,7 @@ def kernels(buffer: bytes, v: Values, cores: int) -> Iterator[tuple[int, int, li
     for core, bits in enumerate(parts.bits):
         share = channels // used + (core < channels % used)
         reader = BitReader(buffer, 8 * start, 8 * start + bits)
-        stored = iter(_stream(reader, core, share, up(size, block), parts.bit_lengths))
+        stored = iter(_stream(reader, core, share, up(size, block), parts))
         start += up(bits, 8 * ALIGN) // 8
         for group in _superblocks(core, cores, v):
             held: list[list[int]] = [[] for _ in group]
@@ -64,11 +69,11 @@ def kernels(buffer: bytes, v: Values, cores: int) -> Iterator[tuple[int, int, li
 def _parts(buffer: bytes, channels: int, cores: int) -> V8Buffer:
     """Return the parts of a buffer as its header says; Hang if they do not fit it."""
     start = up(LENGTHS + 4 * cores, ALIGN)
-    if len(buffer) < start or buffer[0] != PLAIN or buffer[1]:
+    if len(buffer) < start or buffer[0] != PLAIN or buffer[1] not in TABLE_BITS:
         raise Hang(
             f"the coefficient buffer of {len(buffer)} bytes begins with "
-            f"{buffer[:2].hex() or 'nothing'}, the simulated unit knows {PLAIN:02x}00 and a whole "
-            "header"
+            f"{buffer[:2].hex() or 'nothing'}, the simulated unit knows {PLAIN:02x}, a table of "
+            f"{', '.join(map(str, TABLE_BITS))} zero runs and a whole header"
         )
     bits, biases = [], start
     for core in range(min(channels, cores)):
@@ -78,23 +83,27 @@ def _parts(buffer: bytes, channels: int, cores: int) -> V8Buffer:
     bit_lengths = []
     for byte in buffer[SYMBOLS : SYMBOLS + 4]:
         bit_lengths += [byte & 15, byte >> 4]
-    if max(bit_lengths) > 7 or biases + BIAS_BYTES * channels > len(buffer):
+    runs = buffer[TABLE : TABLE + buffer[1]]
+    most = AS_IT_IS
+    if runs:
+        most = OTHER_RUNS
+    if max(bit_lengths) > most or biases + BIAS_BYTES * channels > len(buffer):
         raise Hang(
             f"the coefficient buffer's streams of {bits} bits and its biases go past its "
             f"{len(buffer)} bytes"
         )
-    return V8Buffer(buffer, bits, bit_lengths, start, biases)
+    return V8Buffer(buffer, bits, bit_lengths, runs, start, biases)
 
 
 def _stream(
-    reader: BitReader, core: int, share: int, kernel_bytes: int, bit_lengths: list[int]
+    reader: BitReader, core: int, share: int, kernel_bytes: int, parts: V8Buffer
 ) -> list[int]:
     """Return the bytes of a core's ``share`` of kernels; Hang if its stream is for another number
     of kernels.
     """
     given = reader.end - reader.position
     try:
-        codes = _bytes(reader, 2 + share * kernel_bytes, bit_lengths)
+        codes = _bytes(reader, 2 + share * kernel_bytes, parts)
     except EOFError as error:
         raise Hang(f"a stream of coefficients overruns: {error}") from None
     if reader.position != reader.end:
@@ -138,8 +147,8 @@ def _superblocks(core: int, cores: int, v: Values) -> Iterator[list[int]]:
         yield group
 
 
-def _bytes(reader: BitReader, count: int, bit_lengths: list[int]) -> list[int]:
-    """Return the first ``count`` bytes of a stream, whose bytes come in pairs.
+def _bytes(reader: BitReader, count: int, parts: V8Buffer) -> list[int]:
+    """Return the first ``count`` bytes of a stream, whose symbols come in pairs.
 
     A step holds two 3-bit codes, the escapes of the codes one step before, and the payloads of the
     codes two steps before.
@@ -147,12 +156,13 @@ def _bytes(reader: BitReader, count: int, bit_lengths: list[int]) -> list[int]:
     out: list[int] = []
     coded: list[list[int]] = []  # the 3-bit codes of each pair
     symbols: list[list[tuple[int, int | None]]] = []  # the symbols and free bits of each pair
-    for step in range(ceil_div(count, 2) + 2):
+    while len(out) < count:
         coded.append([reader.read(3), reader.read(3)])
-        if step >= 1:
-            symbols.append([_symbol(code, reader) for code in coded[step - 1]])
-        if step >= 2:
-            out += [_value(symbol, free, reader, bit_lengths) for symbol, free in symbols[step - 2]]
+        if len(coded) >= 2:
+            symbols.append([_symbol(code, reader) for code in coded[-2]])
+        if len(coded) >= 3:
+            for symbol, free in symbols[-2]:
+                out += _values(symbol, free, reader, parts)
     return out[:count]
 
 
@@ -170,17 +180,30 @@ def _symbol(code: int, reader: BitReader) -> tuple[int, int | None]:
     return 7, None
 
 
-def _value(symbol: int, free: int | None, reader: BitReader, bit_lengths: list[int]) -> int:
-    """Return the byte: its sign in the lowest bit, then its magnitude without the leading 1."""
-    length = bit_lengths[symbol]
+def _values(symbol: int, free: int | None, reader: BitReader, parts: V8Buffer) -> list[int]:
+    """Return what a symbol and its payload stand for: a byte, its sign in the lowest bit, then its
+    magnitude without the leading 1; or with zero runs a byte as it is, or zeros."""
+    length, runs = parts.bit_lengths[symbol], parts.runs
     bits = max(length, 1)
+    if runs and length == AS_IT_IS:
+        bits = 8
+    elif runs and length == OTHER_RUNS:
+        bits = TABLE_BITS[len(runs)]
     if free is None:
         payload = reader.read(bits)
     else:
         payload = free + 2 * reader.read(bits - 1)
+    if runs and length == AS_IT_IS:
+        return [payload]
+    if runs and length == FIRST_RUNS:
+        return [0] * (runs[payload] + 1)
+    if runs and length == OTHER_RUNS:
+        return [0] * (runs[2 + payload] + 1)
     magnitude = payload // 2
     if length:
         magnitude += 2 ** (length - 1)
-    if payload % 2:
-        return 255 - magnitude
-    return magnitude
+    if payload % 2 == 0:
+        return [magnitude]
+    if runs:
+        return [-magnitude % 256]
+    return [255 - magnitude]

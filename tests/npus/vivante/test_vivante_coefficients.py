@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
+import hypothesis
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 import vivante_by_item
 from conftest import shared
 
-from npulab.captures.target import Unsupported
 from npulab.npus.vivante import coefficients
 from npulab.npus.vivante.coefficients import Coefficients, Geometry, counts, huffman, plain
 from npulab.quant.emulate import compiles
@@ -61,23 +62,72 @@ def content(random: np.random.RandomState, g: Geometry) -> Coefficients:
     bias = random.randint(-(2**31), 2**31, g.slots).astype(np.int32)
     size = int(random.choice([0, 20000]))
     if g.huffman:
-        return Coefficients(
+        out = Coefficients(
             weights,
             bias,
             np.zeros(0, np.uint32),
             size=size,
             symbols=tuple(random.permutation(8).tolist()),
         )
+        return with_runs(random, out, g) if random.randint(2) else out
     offsets = random.randint(0, 2**32, g.slots, dtype=np.uint32)
     zrl = random.randint(0, 9, random.choice([1, g.used]))
     return Coefficients(weights, bias, offsets, tuple(np.resize(zrl, g.used).tolist()), size)
+
+
+def with_runs(random: np.random.RandomState, given: Coefficients, g: Geometry) -> Coefficients:
+    """The content with zero runs in any of the ways that a stream allows: any table, any symbols,
+    zero points in any pieces and the bytes at the end too."""
+    share = random.choice([0.0, 0.3, 0.7, 0.95, 1])
+    weights = given.weights.copy()
+    weights[random.random_sample(g.shape) < share] = g.zero_point
+    k = int(random.randint(1, 5))
+    # short runs are the usual ones, so that several fit where zero points are
+    most = int(random.choice([3, 10, 256]))
+    table = random.randint(0, most, 2 + 2**k).astype(np.uint8).tobytes()
+    lengths = [*range(9)]
+    lengths.remove(int(random.choice([1, 2, 3, 4, 5, 6])))
+    symbols = tuple(random.permutation(lengths).tolist())
+    runs = bytes([len(table)]) + table.ljust(18, b"\0")
+    out = dataclasses.replace(given, weights=weights, symbols=symbols, runs=runs)
+    items = []
+    for core in range(g.used):
+        values = vivante_by_item.huffman_values(out, g, core)
+        # a run may reach past the last value, where at most a pair of bytes begins
+        items.append(bytes([*random_ways(random, values, out), int(random.randint(2))]))
+    return dataclasses.replace(out, items=tuple(items))
+
+
+def random_ways(
+    random: np.random.RandomState, values: list[int], content: Coefficients
+) -> list[int]:
+    reaches = [entry + 1 for entry in content.runs[1 : 1 + content.runs[0]]]
+    ways, at = [], 0
+    while at < len(values) or len(ways) % 2:
+        zeros = next((n for n, value in enumerate(values[at:]) if value), 300)
+        if at >= len(values):
+            zeros = 300
+        fits = [n for n, reach in enumerate(reaches) if reach <= zeros]
+        value = values[at] if at < len(values) else 0
+        length = min(value, 256 - value).bit_length()
+        step = 1
+        if zeros and fits and random.randint(8):
+            entry = int(random.choice(fits))
+            ways.append(2 + entry)
+            step = reaches[entry]
+        elif 0 < length < 7 and length in content.symbols and random.randint(8):
+            ways.append(0)
+        else:
+            ways.append(1)
+        at += step
+    return ways
 
 
 def same(a: Coefficients, b: Coefficients) -> bool:
     arrays = ("weights", "bias", "offsets")
     return (
         all(np.array_equal(getattr(a, name), getattr(b, name)) for name in arrays)
-        and (a.zrl, a.symbols, a.runs) == (b.zrl, b.symbols, b.runs)
+        and (a.zrl, a.symbols, a.runs, a.items) == (b.zrl, b.symbols, b.runs, b.items)
         and a.weights.shape == b.weights.shape
     )
 
@@ -268,7 +318,7 @@ def test_items_cover_every_bit_and_weight(huffman_format: bool) -> None:
             # for one
             places = [(item.kind, *item[5:9]) for item in items if item.plane is not None]
             symbols = [key[1:] for key in places if key[0] == "symbol"]
-            assert symbols == [key[1:] for key in places if key[0] == "weight"]
+            assert symbols == [key[1:] for key in places if key[0] in ("weight", "run")]
             assert {key[1:] for key in places if key[0] == "escape"} <= set(symbols)
 
 
@@ -484,6 +534,10 @@ def test_symbols_of_the_driver() -> None:
     assert coefficients.choose_symbols(np.array([-3, -3, 100], np.int8)) == (2, 7, 0, 3, 4, 1, 6, 5)
 
 
+def changed(buffer: bytes, at: int, value: int) -> bytes:
+    return buffer[:at] + bytes([value]) + buffer[at + 1 :]
+
+
 def vendor(
     stream: int = 0xEC024938,
     bits: int = 53,
@@ -522,16 +576,18 @@ def test_the_vendors_job() -> None:
         ("kernels per core", 1, 0),
         ("kernels per core", 0, 8),
         *[("weight", 0xFF, 0)] * 4,
-        ("run", 0, 1),
+        ("run", 4, 1),
         ("completion", 0, 8),
     ]
-    with pytest.raises(Unsupported, match="got a header with zero runs, allowed is none"):
-        coefficients.encode(found, VENDOR)
+    # 4 zeros of the 5 that complete the block are a run, the last is written as it is
+    assert found.items == (bytes([0, 1, 0, 0, 0, 0, 2, 1, 0]),)
+    assert coefficients.encode(found, VENDOR) == vendor()
 
 
 def test_the_older_vendors_job() -> None:
     found = coefficients.decode(vendor(0xEC000038), VENDOR)
     assert found.weights.ravel().tolist() == [1] * 4
+    assert coefficients.encode(found, VENDOR) == vendor(0xEC000038)
 
 
 @pytest.mark.parametrize(
@@ -546,26 +602,205 @@ def test_the_older_vendors_job() -> None:
             "the stream of core 0 from byte 64 bit 0 runs past its end at byte 70 bit 6",
         ),
         (
-            vendor(stream=0xEC02493B),
-            r"a zero run with 4 weights to come, and for how many a run stands is not known",
-        ),
-        (
             vendor(symbols=(1, 8, 7, 0, 4, 5, 6, 6)),
             r"byte 20, symbol map: got \[1, 8, 7, 0, 4, 5, 6, 6\]",
         ),
         (
             vendor(symbols=(8, 1, 7, 0, 4, 5, 6, 2)),
-            "core 0 at byte 66 bit 2: got bit length 8, allowed is up to 7",
+            "core 0 at byte 66 bit 2: got 0 as a byte of the kernels per core, allowed is 1",
+        ),
+        (
+            vendor(table=bytes([1, 1, 0, 1])),
+            "the stream of core 0 from byte 64 bit 0 stands for 9 bytes with its zero runs, allowed "
+            "are 11 and the fill of the last pair",
+        ),
+        (
+            changed(vendor(), 1, 5),
+            "header at byte 1, run-length size: got 5, allowed is one of 0, 4, 6, 10, 18",
+        ),
+        (
+            vendor(stream=0xEC024938 ^ 2**35),
+            "core 0 at byte 68 bit 0: got codes 0x8 after the last byte, allowed is 0x0 or 0x24",
+        ),
+        (
+            vendor(stream=0xEC024938 ^ 2**40),
+            "core 0 at byte 68 bit 6: got codes 0x4 after the last byte, allowed is 0x0",
+        ),
+        (
+            vendor(stream=0xEC024938 ^ 2**52),
+            "core 0 at byte 69 bit 5: got 128 in the fill of a block, allowed is 0",
         ),
     ],
 )
-def test_zero_runs_that_are_not_understood(buffer: bytes, words: str) -> None:
+def test_broken_zero_runs(buffer: bytes, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         coefficients.decode(buffer, VENDOR)
 
 
-def changed(buffer: bytes, at: int, value: int) -> bytes:
-    return buffer[:at] + bytes([value]) + buffer[at + 1 :]
+@hypothesis.given(
+    st.integers(1, 8),
+    st.integers(1, 30),
+    st.integers(1, 6),
+    st.tuples(st.integers(1, 6), st.integers(1, 6)),
+    st.booleans(),
+    st.sampled_from([0, 0.5, 0.8, 0.95, 1]),
+    st.integers(0, 2**32 - 1),
+)
+@hypothesis.settings(max_examples=20, deadline=None)
+def test_zero_runs_in_every_way(
+    cores: int,
+    channels: int,
+    planes: int,
+    kernel: tuple[int, int],
+    depthwise: bool,
+    share: float,
+    seed: int,
+) -> None:
+    """Many zero points, kernels with borders of them, any table: all ways to read and to write
+    agree, and the vendor's dialect is never longer than a stream without runs."""
+    random = np.random.RandomState(seed)
+    per_core = -(-channels // min(cores, channels))
+    superblocks = -(-per_core // int(random.randint(1, per_core + 1)))
+    g = Geometry(
+        cores, channels, planes, *kernel, superblocks, seed % 256, depthwise=depthwise, huffman=True
+    )
+    bare = content(random, g)
+    weights = bare.weights.copy()
+    weights[random.random_sample(g.shape) < share] = g.zero_point
+    weights[:, :, : random.randint(3)] = g.zero_point
+    weights[..., kernel[1] - random.randint(3) :] = g.zero_point
+    bare = dataclasses.replace(bare, weights=weights, size=0, symbols=(), runs=b"", items=())
+    dialect = dataclasses.replace(g, dialect="vendor")
+    symbols = coefficients.choose_symbols(weights - np.uint8(g.zero_point))
+    plain_ = dataclasses.replace(bare, symbols=symbols)
+    buffer = coefficients.encode(bare, dialect)
+    assert len(buffer) <= len(coefficients.encode(plain_, g))
+    every_way(buffer, weights, g)
+    other = with_runs(random, plain_, g)
+    every_way(coefficients.encode(other, g), other.weights, g)
+    # with a table and no ways to write, the encoder finds some
+    no_ways = dataclasses.replace(other, items=())
+    every_way(coefficients.encode(no_ways, g), other.weights, g)
+
+
+def every_way(buffer: bytes, weights: np.ndarray, g: Geometry) -> None:
+    found = vivante_by_item.read(buffer, g)
+    assert np.array_equal(found.weights, weights)
+    assert vivante_by_item.write(found, g) == buffer
+    for fast in FAST:
+        assert same(coefficients.decode(buffer, g, fast), found)
+        assert coefficients.encode(found, g, fast) == buffer
+    items = list(coefficients.walk(buffer, g))
+    assert all(item.bit + item.bits == then.bit for item, then in pairwise(items))
+    assert sum(item.weights for item in items) == weights.size
+
+
+def test_a_table_has_as_many_entries_as_pay() -> None:
+    """The vendor's dialect takes no table, or one of each size, by what the weights are."""
+    random = np.random.RandomState(0)
+    g = Geometry(1, 64, 64, 3, 3, 1, 0, huffman=True, dialect="vendor")
+    sizes = []
+    for runs in ([0], [5], [1, 2, 3, 4, 5, 6], [*range(1, 11)], [*range(20, 220, 7)]):
+        weights: list[int] = []
+        while len(weights) < np.prod(g.shape):
+            weights += [0] * int(random.choice(runs)) + [int(random.randint(1, 4))]
+        given_ = Coefficients(
+            np.array(weights[: np.prod(g.shape)], np.uint8).reshape(g.shape),
+            np.zeros(64, np.int32),
+            np.zeros(0, np.uint32),
+        )
+        buffer = coefficients.encode(given_, g)
+        sizes.append(buffer[1])
+        every_way(buffer, given_.weights, g)
+    assert sizes == [0, 4, 6, 10, 18]
+
+
+def test_the_vendors_job_without_zero_runs() -> None:
+    """From a compiler's container (PID 0x9F): weights and biases alone give its bytes."""
+    data = shared("data/vivante_vendor/nb/imx8mp-pid9f.nb").read_bytes()
+    at = data.index(bytes.fromhex("1000" + 18 * "00" + "67451023"))
+    buffer = data[at : at + 640]
+    g = Geometry(6, 8, 4, 3, 3, 1, 120, huffman=True, dialect="vendor")
+    found = coefficients.decode(buffer, g)
+    assert (found.symbols, found.runs) == ((7, 6, 5, 4, 0, 1, 3, 2), b"")
+    every_way(buffer, found.weights, g)
+    drawn = np.array(bytes_drawn(4 * 8 * 8 + 3 * 3 * 4 * 8 + 8), np.uint8)
+    assert np.array_equal(found.weights.ravel(), drawn[256:544])
+    bias = 16 * drawn[544:].astype(int) - 2000  # the input's zero point is 128: nothing is folded
+    assert found.bias.tolist() == bias.tolist()
+    assert coefficients.encode(dataclasses.replace(found, symbols=()), g) == buffer
+
+
+def bytes_drawn(count: int) -> list[int]:
+    """The bytes that its layer was made of."""
+    state, out = 1, []
+    for _ in range(count):
+        state = (state * 1664525 + 1013904223) % 2**32
+        out.append(state >> 24)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"runs": b"\5" + bytes(18)}, "runs: got 19 bytes that begin with 5, allowed are the size"),
+        ({"runs": b"\4\3"}, "runs: got 2 bytes that begin with 4, allowed are the size of the"),
+        ({"symbols": (1, 8, 7, 0, 4, 5, 6, 9)}, "symbols: got .* each bit length from 0 to 8 at"),
+        (
+            {"symbols": ()},
+            r"symbols: got \(\), allowed is each bit length from 0 to 8 at most once",
+        ),
+        (
+            {"symbols": (2, 8, 3, 0, 4, 5, 6, 1)},
+            r"symbols: got .*, allowed are those that can write byte 0 of core 0",
+        ),
+        ({"items": (b"", b"")}, "items: got those of 2 cores, allowed are none, or with zero runs"),
+        ({"runs": b"", "symbols": (*range(8),)}, "items: got those of 1 cores, allowed are none"),
+        ({"items": (bytes([0, 1, 0, 0, 0, 0, 2, 2, 1]),)}, None),
+        (
+            {"items": (bytes([0, 1, 0, 0, 0, 2, 1, 1, 0]),)},
+            "items: got ways for core 0 that do not",
+        ),
+        (
+            {"items": (bytes([0, 1, 0, 0, 0, 0, 2, 6, 0]),)},
+            "items: got ways for core 0 that do not",
+        ),
+        ({"items": (bytes([0, 1, 0, 0, 0, 0, 2, 0]),)}, "items: got ways for core 0 that do not"),
+        ({"items": (b"",)}, "items: got ways for core 0 that do not"),
+        ({"weights": np.zeros((1, 1, 2, 2), np.uint8)}, "symbols: .* without items the encoder"),
+    ],
+)
+def test_zero_runs_that_do_not_go_with_the_weights(
+    change: dict[str, Any], words: str | None
+) -> None:
+    given_ = dataclasses.replace(coefficients.decode(vendor(), VENDOR), **change)
+    if words is None:
+        assert same(coefficients.decode(coefficients.encode(given_, VENDOR), VENDOR), given_)
+        return
+    with pytest.raises(ValueError, match=f"^coefficients: {words}") as caught:
+        coefficients.encode(given_, VENDOR)
+    assert "\n" not in str(caught.value)
+
+
+def test_runs_that_hold_more_than_there_is() -> None:
+    """The bound is the densest stream: 3 bits that stand for 256 zero points."""
+    g = Geometry(1, 512, 64, 4, 4, 1, 7, huffman=True, dialect="vendor")
+    bare = Coefficients(
+        np.full(g.shape, 7, np.uint8), np.zeros(512, np.int32), np.zeros(0, np.uint32)
+    )
+    buffer = coefficients.encode(bare, g)
+    assert len(buffer) < 3200 < g.slots * g.kernel_size / (8 / 3) / 60
+    every_way(buffer, bare.weights, g)
+    larger = dataclasses.replace(g, planes=64000)
+    with pytest.raises(ValueError, match=r"allowed are as many as \d+ bytes can hold"):
+        coefficients.decode(buffer, larger)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=r"stands for 52\d* bytes with its zero runs, allowed"):
+            coefficients.decode(buffer, dataclasses.replace(g, planes=200))
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
 
 
 def a_buffer() -> tuple[bytes, Geometry]:
@@ -673,8 +908,6 @@ def outcome(buffer: bytes, g: Geometry) -> str:
     if isinstance(by_bit, str):
         assert re.match(r"coefficients: .*(byte|bytes)\b", by_bit), by_bit
         return "error"
-    if by_bit.runs:
-        return "runs"
     again = coefficients.encode(by_bit, g, fast=False)
     # a zero point may be run over or written out, and the driver's way is one of several
     assert (

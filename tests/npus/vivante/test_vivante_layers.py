@@ -531,14 +531,47 @@ def test_the_vendors_v8_job_from_input_to_output(vivante: Target) -> None:
         "equal",
         9,
         True,
-        None,
+        True,
     ), found
-    assert "how the vendor writes them is not known" in found.reason
     lifted = vivante.lift(sent).layer
     assert (lifted.weights.tolist(), lifted.bias.tolist()) == (layer.weights.tolist(), [0])
     explained = npulab.explain(sent)
     assert explained.bits.sum() == 8 * len(vendor())
     assert explained[explained.kind == "weight"].value.tolist() == [0xFF] * 4
+
+
+@pytest.mark.parametrize("depthwise", [False, True])
+@pytest.mark.parametrize("most", [1, 40])
+def test_zero_runs_on_the_simulated_device(vivante: Target, depthwise: bool, most: int) -> None:
+    """Weights of which most are the zero point, written with runs: the same output, the same layer."""
+    random = np.random.RandomState(most)
+    shape = (1, 3, 5, 150) if depthwise else (20, 3, 5, 30)
+    weights = random.randint(99 - most, 99 + most, shape).astype(np.uint8)
+    weights[random.random_sample(shape) < 0.9] = 99
+    bias = random.randint(-500, 500, max(shape[0], shape[3] * depthwise)).astype(np.int32)
+    layer = npulab.Conv2D(
+        weights, bias, (6, 7, shape[3]), depthwise=depthwise, weight_q=Q(1 / 300, 99)
+    )
+    x = random.randint(0, 256, (6, 7, shape[3])).astype(np.uint8)
+    lowered = vivante.lower(layer, chip=IMX8MP, x=x)
+    plain = lowered.buffers["coefficients"]
+    geometry = lifting.geometry_of(lowered.values, coded_chip(IMX8MP))
+    content = replace(coefficients.decode(plain, geometry), symbols=(), size=0)
+    buffer = coefficients.encode(content, replace(geometry, dialect="vendor"))
+    assert buffer[1]
+    assert len(buffer) < len(plain)
+    sent = npulab.Simulated().record(lowered.with_buffers(coefficients=buffer))
+    assert sent.buffers["output"] == npulab.Simulated().record(lowered).buffers["output"]
+    found = npulab.check(sent)
+    assert (found.verdict, found.coefficients) == ("equal", True), found
+    assert np.array_equal(vivante.lift(sent).layer.weights, weights)
+    items = npulab.explain(sent)
+    assert items.bits.sum() == 8 * len(buffer)
+    assert len({*items[items.kind == "run"].value}) > 3
+    # runs that stand for less than the weights leave the device waiting
+    short = sent.with_buffers(coefficients=buffer[:2] + bytes(18) + buffer[20:])
+    ran = npulab.Simulated().run(short)
+    assert (ran.outcome, ran.reason[:33]) == ("hang", "a stream of coefficients overruns")
 
 
 # What is broken

@@ -950,7 +950,8 @@ def test_flipped_words_of_any_job_end_in_an_outcome(chip: str, vivante: Target) 
     ("place", "value", "text"),
     [
         (0, 0x11, "begins with 1100"),
-        (1, 4, "begins with 1004"),
+        (1, 5, "begins with 1005"),
+        (1, 4, "overruns|ends after"),
         (28, 1, "overruns"),
         (31, 1, "go past its"),
         (23, 0xFF, "go past its"),

@@ -38,16 +38,14 @@ def chosen(content: Coefficients, geometry: Geometry) -> Coefficients:
         _, lengths = zero_runs.segments(core[COUNT_BYTES:] == 0)
         zeros.append(lengths)
     for size in TABLE_SIZES:
-        tried = _with_runs(content, values, np.concatenate(zeros), size, g)
+        tried = _with_runs(content, values, np.concatenate(zeros), size)
         needed = _bytes(tried, values, g)
         if needed < least:
             best, least = tried, needed
     return best
 
 
-def _with_runs(
-    content: Coefficients, values: list[Array], zeros: Array, size: int, g: Geometry
-) -> Coefficients:
+def _with_runs(content: Coefficients, values: list[Array], zeros: Array, size: int) -> Coefficients:
     """Return the content with a table of zero runs of a size."""
     entries = zero_runs.choose_entries(zeros, size)
     # Places that no run needs have runs of their own, so that no entry stands twice.
@@ -55,7 +53,7 @@ def _with_runs(
         if len(entries) < size and run not in entries:
             entries.append(run)
     symbols = tuple(range(SYMBOLS))
-    found = [zero_runs.choose_ways(core, Coding(symbols, tuple(entries))) for core in values]
+    found = [zero_runs.choose_ways(core, Coding(symbols, tuple(entries)))[:-1] for core in values]
     used = np.bincount(np.concatenate(found), minlength=BY_ENTRY + size)[BY_ENTRY:]
     order = np.argsort(-used, kind="stable").tolist()
     runs = bytes([size, *(entries[number] - 1 for number in order)])
@@ -68,9 +66,8 @@ def _with_runs(
     counts[RAW_LENGTH] += counts.pop(rarest)
     coding = coding_of(_symbols(counts), runs)
     items = []
-    for number, core in enumerate(values):
-        written = zero_runs.choose_ways(core, coding).tobytes()
-        items.append(written + bytes([huffman.flush_of(g, number) > 0]))
+    for core in values:
+        items.append(zero_runs.choose_ways(core, coding).tobytes())
     return replace(content, symbols=coding.symbols, runs=runs, items=tuple(items))
 
 

@@ -104,12 +104,12 @@ def read_header(buffer: bytes, geometry: Geometry) -> Header:
     lengths = tuple(symbols.read(LENGTH_BITS) for _ in range(buffers.SYMBOLS))
     runs = b""
     if raw.run_size:
-        allowed = ", ".join(map(str, (0, *TABLE_SIZES)))
+        sizes = ", ".join(map(str, (0, *TABLE_SIZES)))
         refuse_if(
             raw.run_size not in TABLE_SIZES,
             "coefficients: header at byte 1, run-length size",
             raw.run_size,
-            f"is one of {allowed}",
+            f"is one of {sizes}",
         )
         runs = bytes([raw.run_size]) + raw.run_table
     if not is_map(lengths, runs):

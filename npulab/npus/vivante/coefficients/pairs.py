@@ -136,11 +136,11 @@ class _Tables(NamedTuple):
 @lru_cache(8)
 def _tables(symbols: tuple[int, ...], size: int = 0) -> _Tables:
     """Return the tables of a symbol map and a table of ``size`` zero runs."""
-    coding, kind = Coding(symbols, (1,) * size), np.uint8
-    if size:
-        kind = np.uint16
-    values = np.zeros((len(READ), 256), kind)
-    written = np.zeros((3, TOKENS, 2), np.uint32)
+    coding = Coding(symbols, (1,) * size)
+    values = np.zeros((len(READ), 256), np.uint16)
+    if not size:
+        values = values.astype(np.uint8)  # tokens are the bytes themselves
+    code_of, escape_of, payload_of = written = np.zeros((3, TOKENS, 2), np.uint32)
     widths = []
     for way, (code, escape) in enumerate(READ):
         length, free, width = coding.payload(code, escape)
@@ -169,7 +169,9 @@ def _tables(symbols: tuple[int, ...], size: int = 0) -> _Tables:
     both = (columns * 16 ** np.arange(5)).sum(1).astype(np.uint32)
     before = before[:PAIR_CODES].astype(np.uint32)
     most = int(before.max()) + 2 * max(widths)
-    return _Tables(before, step, both, pair_ways, pair_widths, values, *written, most)
+    return _Tables(
+        before, step, both, pair_ways, pair_widths, values, code_of, escape_of, payload_of, most
+    )
 
 
 def _stream(
@@ -333,26 +335,25 @@ def values_of(c: Coefficients, g: Geometry, core: int) -> Array:
 
 def _written_as(c: Coefficients, values: Array, tables: _Tables, g: Geometry, core: int) -> Stream:
     """Return the stream of a core's values; ValueError for a byte that the symbols cannot write."""
-    flush = huffman.flush_of(g, core)
     if not c.runs:
         fill = np.zeros(len(values) % 2, np.uint8)
-        return Stream(np.concatenate([values, fill]), flush)
+        return Stream(np.concatenate([values, fill]), huffman.flush_of(g, core))
     coding = coding_of(c.symbols, c.runs)
     if c.items:
         written = np.frombuffer(c.items[core], np.uint8)
-        flush = flush_codes(int(written[-1]))
-        tokens = zero_runs.tokens_of(values, written[:-1], coding.entries, core)
     else:
         written = zero_runs.choose_ways(values, coding)
-        tokens = zero_runs.tokens_of(values, written, coding.entries, core)
-    missing = tokens[tables.code[tokens, 1] == 0]
+    tokens = zero_runs.tokens_of(values, written[:-1], coding.entries, core)
+    missing, how = tokens[tables.code[tokens, 1] == 0], ""
+    if c.items:
+        how = " in the way that items say; without items the encoder chooses"
     refuse_if(
         len(missing),
         "coefficients: symbols",
         c.symbols,
-        f"are those that can write byte {int(missing[:1].sum()) % RAW} of core {core}",
+        f"are those that can write byte {int(missing[:1].sum()) % RAW} of core {core}{how}",
     )
-    return Stream(tokens, flush)
+    return Stream(tokens, flush_codes(int(written[-1])))
 
 
 def _tables_of(c: Coefficients) -> _Tables:

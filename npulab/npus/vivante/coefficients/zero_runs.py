@@ -88,7 +88,8 @@ def tokens_of(values: Array, written: Array, entries: tuple[int, ...], core: int
 
 
 def choose_ways(values: Array, coding: Coding) -> Array:
-    """Return ways to write the values of a core, with as few bytes as the table allows.
+    """Return ways to write the values of a core, with few bytes, and last the free bits of the
+    flush: 1 if the number of bytes is odd.
 
     The two bytes with the number of kernels are written without runs.
     """
@@ -111,10 +112,9 @@ def choose_ways(values: Array, coding: Coding) -> Array:
         lengths = lengths % size
         starts, lengths = starts[lengths > 0], lengths[lengths > 0]
     order = np.argsort(np.concatenate(places), kind="stable")
-    out = np.concatenate(found)[order]
-    if len(out) % 2:
-        out = np.append(out, AS_IT_IS)
-    return out.astype(np.uint8)
+    odd = len(order) % 2
+    fill = np.full(odd, AS_IT_IS)
+    return np.concatenate([np.concatenate(found)[order], fill, [odd]]).astype(np.uint8)
 
 
 def segments(zeros: Array) -> tuple[Array, Array]:
