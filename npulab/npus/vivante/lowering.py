@@ -198,7 +198,8 @@ def encoded(
         of_model = low.weights
         if INT8_MODEL in quirks:
             of_model = low.weights - np.uint8(SIGNED)
-        content = replace(content, symbols=coefficients.choose_symbols(of_model))
+        symbols = coefficients.choose_symbols(of_model, geometry.dialect)
+        content = replace(content, symbols=symbols)
     else:
         zrl = 0
         if low.runs:

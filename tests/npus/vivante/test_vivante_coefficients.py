@@ -532,6 +532,8 @@ def test_symbols_of_the_driver() -> None:
     assert coefficients.choose_symbols(np.full(3, 0xFF, np.uint8)) == (1, 0, 2, 3, 4, 5, 6, 7)
     assert coefficients.choose_symbols(np.zeros(0, np.uint8)) == tuple(range(8))
     assert coefficients.choose_symbols(np.array([-3, -3, 100], np.int8)) == (2, 7, 0, 3, 4, 1, 6, 5)
+    # the vendor's are chosen with zero runs, by the encoder
+    assert coefficients.choose_symbols(np.zeros(3, np.uint8), "vendor") == ()
 
 
 def changed(buffer: bytes, at: int, value: int) -> bytes:

@@ -18,7 +18,7 @@ from numpy import ndarray as Array
 from npulab.layout.bitstream import BitReader, bits_at, put_bits
 from npulab.npus.kit import ceil_div, refuse_if
 from npulab.npus.vivante.coefficients import buffers, huffman, zero_runs
-from npulab.npus.vivante.coefficients.buffers import CODE_BITS, Coefficients, Geometry
+from npulab.npus.vivante.coefficients.buffers import CODE_BITS, MESA, VENDOR, Coefficients, Geometry
 from npulab.npus.vivante.coefficients.codes import (
     COUNT_BYTES,
     DELAY,
@@ -397,8 +397,9 @@ def _joined(stream: Array, table: Array) -> tuple[Array, Array]:
     return first | np.left_shift(second, first_bits), first_bits + second_bits
 
 
-def choose_symbols(weights: Array) -> tuple[int, ...]:
-    """Return the symbol map that the driver picks for ``weights``, uint8 or int8 as in the model.
+def choose_symbols(weights: Array, dialect: str = MESA) -> tuple[int, ...]:
+    """Return the symbol map that Mesa picks for ``weights``, uint8 or int8 as in the model; in the
+    vendor's dialect none, as there the encoder picks it together with zero runs.
 
     The map lists bit lengths from the most frequent to the rarest; the driver's fixed comparisons
     decide between equal counts.
@@ -406,6 +407,8 @@ def choose_symbols(weights: Array) -> tuple[int, ...]:
     >>> choose_symbols(np.array([0, 3, 3, 0xFF], np.uint8))
     (2, 1, 0, 3, 4, 5, 6, 7)
     """
+    if dialect == VENDOR:
+        return ()
     counts = np.bincount(np.ascontiguousarray(weights).view(np.uint8).reshape(-1), minlength=256)
     # A negative byte's magnitude is its complement; 0xFF has length 0 and is counted as 1.
     lengths = [max(min(byte, 255 - byte).bit_length(), byte // 255) for byte in range(256)]
