@@ -1,23 +1,43 @@
-"""The coefficient buffer between bytes and values: plain zero-run streams (V7) and Huffman streams
-(V8)."""
+"""The coefficient buffer between bytes and values: plain zero-run streams (V7), as Mesa and as the
+vendor writes them, and Huffman streams (V8)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from npulab.npus.kit import Item
-from npulab.npus.vivante.coefficients import buffers, choosing, codes, huffman, pairs, plain, runs
-from npulab.npus.vivante.coefficients.buffers import Coefficients, Event, Geometry
+from npulab.npus.vivante.coefficients import (
+    buffers,
+    choosing,
+    codes,
+    huffman,
+    pairs,
+    plain,
+    runs,
+    vendor,
+)
+from npulab.npus.vivante.coefficients.buffers import (
+    DIALECTS,
+    MESA,
+    VENDOR,
+    Coefficients,
+    Event,
+    Geometry,
+)
 from npulab.npus.vivante.coefficients.pairs import choose_symbols
-from npulab.npus.vivante.coefficients.runs import choose_zrl
+from npulab.npus.vivante.coefficients.vendor import choose_channels
 from npulab.quant.emulate import compiles
 from npulab.support.extras import needed
 
 MANY = 2**20  # weights from which loading numba pays
 __all__ = [
+    "DIALECTS",
+    "MESA",
+    "VENDOR",
     "Coefficients",
     "Event",
     "Geometry",
+    "choose_channels",
     "choose_symbols",
     "choose_zrl",
     "decode",
@@ -49,14 +69,17 @@ def decode(buffer: bytes, geometry: Geometry, fast: bool | None = None) -> Coeff
     """Return the buffer's content; raises ValueError as ``walk`` does.
 
     ``fast`` uses compiled loops (the extra ``npulab[fast]``), by default for many weights if it is
-    installed; the content is the same.
+    installed; the content is the same. The vendor's plain streams have no such loops.
     """
     compiled = _compiled(geometry, fast)
     if geometry.huffman:
         content = pairs.decode(buffer, geometry, compiled)
     else:
         buffers.refuse_size(buffer, geometry)
-        content = runs.decode(buffer, geometry, compiled)
+        if geometry.vendor:
+            content = vendor.decode(buffer, geometry)
+        else:
+            content = runs.decode(buffer, geometry, compiled)
     if content is None:
         # Reading with arrays returns None for a broken buffer; reading bit by bit raises the error
         # that names the place.
@@ -79,7 +102,16 @@ def encode(coefficients: Coefficients, geometry: Geometry, fast: bool | None = N
         if not coefficients.symbols:
             coefficients = choosing.chosen(coefficients, geometry)
         return pairs.encode(coefficients, geometry, _compiled(geometry, fast))
+    if geometry.vendor:
+        return vendor.encode(coefficients, geometry)
     return runs.encode(coefficients, geometry)
+
+
+def choose_zrl(coefficients: Coefficients, geometry: Geometry, widest: int) -> int:
+    """Return the zero-run width that the writer of a plain stream picks, ``widest`` at most."""
+    if geometry.vendor:
+        return vendor.choose_zrl(coefficients, geometry, widest)
+    return runs.choose_zrl(coefficients, geometry, widest)
 
 
 def _compiled(geometry: Geometry, fast: bool | None) -> bool:

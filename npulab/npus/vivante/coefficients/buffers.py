@@ -28,6 +28,7 @@ HEAD_COLUMNS = 3  # the first columns of two rows of a wide kernel come before t
 WIDE_INPUT = 64
 BLOCK = 9  # weights in a block of the Huffman format, etnaviv_ml_nn_v8.c
 MESA, VENDOR = "mesa", "vendor"  # the dialects: whose choices the encoder makes
+DIALECTS = (MESA, VENDOR)
 
 
 class Event(NamedTuple):
@@ -61,8 +62,9 @@ class Geometry:
 
     ``huffman`` says which format it is (V8), ``depthwise`` that a kernel reads one plane; in the
     plain format (V7), where depthwise kernels are stored dense, it only changes the order of one
-    wide kernel's cells. ``dialect`` says whose choices the encoder makes where a buffer may be
-    written in several ways. Raises ValueError for superblocks that leave the last one empty.
+    wide kernel's cells. ``dialect`` says whose choices the encoder makes; a plain stream of the
+    vendor's compiler has another order and other counts of kernels than Mesa's. Raises ValueError
+    for superblocks that leave the last one empty, and for an unknown dialect.
     """
 
     cores: int
@@ -83,6 +85,10 @@ class Geometry:
             size = getattr(self, name)
             if size < 1:
                 raise ValueError(f"coefficients: {name}: got {size}, allowed is at least 1")
+        if self.dialect not in DIALECTS:
+            raise ValueError(
+                f"coefficients: dialect: got {self.dialect!r}, allowed is {' or '.join(DIALECTS)}"
+            )
         if self.per_core >= 2**COUNT_BITS:
             raise ValueError(
                 f"coefficients: channels: got {self.channels} on {self.cores} cores, allowed is up "
@@ -95,12 +101,17 @@ class Geometry:
             )
 
     @property
+    def vendor(self) -> bool:
+        """True for a plain stream as the vendor's compiler writes it."""
+        return self.dialect == VENDOR and not self.huffman
+
+    @property
     def used(self) -> int:
         return min(self.channels, self.cores)
 
     @property
     def per_core(self) -> int:
-        """Kernels per core; in the Huffman format, where cores may differ, the most."""
+        """Kernels per core; where cores may differ (Huffman format, vendor), the most."""
         return ceil_div(self.channels, self.used)
 
     @property
@@ -110,9 +121,9 @@ class Geometry:
 
     @property
     def slots(self) -> int:
-        """Kernels in the buffer: the channels and, in the plain format, the fill of the last core's
-        share."""
-        if self.huffman:
+        """Kernels in the buffer: the channels and, in Mesa's plain format, the fill of the last
+        core's share."""
+        if self.huffman or self.vendor:
             return self.channels
         return self.used * self.per_core
 
@@ -143,10 +154,13 @@ class Geometry:
     @property
     def order(self) -> str:
         """The order of the weights, named as in the driver: ``six``, ``inter`` or ``seq`` in the
-        plain format, ``blocks`` in the Huffman format.
+        plain format, ``blocks`` in the Huffman format; ``planes`` is the only one of the vendor's
+        plain format.
         """
         if self.huffman:
             return "blocks"
+        if self.vendor:
+            return "planes"
         if self.kernel_h == self.kernel_w == 1 and self.channels > SEVERAL_OUTPUTS:
             return "six"
         if self.planes > 1:
@@ -173,7 +187,7 @@ class Geometry:
         """Return (row, column) of a 2-D kernel in stream order."""
         rows, columns = range(self.kernel_h), range(self.kernel_w)
         plain = self.order == "seq" and self.input_w <= WIDE_INPUT and not self.depthwise
-        if self.kernel_w <= HEAD_COLUMNS or plain or self.huffman:
+        if self.kernel_w <= HEAD_COLUMNS or plain or self.huffman or self.vendor:
             return [*product(rows, columns)]
         cells: list[tuple[int, int]] = []
         for top in rows[::2]:
@@ -262,7 +276,9 @@ class Coefficients:
     zero runs, ``runs`` are the header's bytes for them: the size of their table and the table.
     ``items`` say for each core how each byte of its stream is written: 0 by the bit length of its
     value, 1 as it is, 2 + n by entry n of the table; the last of them is 1 if the free bits of the
-    flush are set. Without ``items`` the encoder chooses.
+    flush are set. Without ``items`` the encoder chooses. The vendor may reorder the kernels of plain
+    streams: ``channels`` are the output channels in the order of the streams, none if they are not
+    reordered or (when decoded) if the offsets are not those of whole planes.
     """
 
     weights: Array
@@ -273,6 +289,18 @@ class Coefficients:
     symbols: tuple[int, ...] = ()
     runs: bytes = b""
     items: tuple[bytes, ...] = ()
+    channels: tuple[int, ...] = ()
+
+
+def channels_of(offsets: Array, geometry: Geometry) -> tuple[int, ...]:
+    """Return the output channel of each kernel of the vendor's streams, from its output offset;
+    none if the offsets are not those of the output's planes, each once."""
+    if not geometry.plane_bytes:
+        return ()
+    channels, rest = np.divmod(offsets, geometry.plane_bytes)
+    if rest.any() or not np.array_equal(np.sort(channels), np.arange(geometry.channels)):
+        return ()
+    return tuple(channels.tolist())
 
 
 def refuse_size(buffer: bytes, geometry: Geometry, most: float = 2.0**ZRL_BITS) -> None:
@@ -306,6 +334,11 @@ def refuse_content(content: Coefficients, geometry: Geometry) -> None:
     if not g.huffman and (len(c.zrl) != g.used or not all(0 <= zrl <= ZRL_BITS for zrl in c.zrl)):
         raise ValueError(
             f"coefficients: zrl: got {c.zrl}, allowed is 0 to {ZRL_BITS} for each of {g.used} cores"
+        )
+    if c.channels and (not g.vendor or sorted(c.channels) != list(range(g.channels))):
+        raise ValueError(
+            f"coefficients: channels: got {c.channels}, allowed is each of {g.channels} channels "
+            "once in the dialect of the vendor, and none in others"
         )
 
 

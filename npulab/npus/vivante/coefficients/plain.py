@@ -2,7 +2,9 @@
 
 A stream is 8 bits zero-run width, 16 bits kernels per core, then weights in the driver's order.
 The bias follows the first weight of a kernel, the output offset its last. With a zero-run width, a
-weight item is a run of zero points and the literal after it.
+weight item is a run of zero points and the literal after it. Mesa fills up the last core's share
+of kernels and ends runs at each bias and offset; the vendor gives each core a number of its own,
+and its runs end at offsets only.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import construct
+import numpy as np
 
 from npulab.layout.bitstream import BitReader
 from npulab.npus.kit import Item, refuse_if, up
@@ -55,7 +58,26 @@ def walk(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
         yield Item(32 * core, 32, "core size", size, core)
     yield from buffers.fill(buffer, 32 * len(counts), 8 * geometry.header_bytes)
     bits = [8 * size for size in counts[: geometry.used]]
-    yield from buffers.walk_streams(buffer, geometry, bits, _stream)
+    items = buffers.walk_streams(buffer, geometry, bits, _stream)
+    if geometry.vendor:
+        items = _by_output(items, geometry)
+    yield from items
+
+
+def _by_output(items: Iterator[Item], geometry: Geometry) -> Iterator[Item]:
+    """Yield items of the vendor's streams with the output channels that the offsets give to the
+    kernels."""
+    found = list(items)
+    offsets = np.zeros(geometry.slots, np.uint32)
+    for item in found:
+        if item.kind == "offset":
+            offsets[item.channel] = item.value
+    channels = buffers.channels_of(offsets, geometry)
+    for item in found:
+        if item.channel is None or not channels:
+            yield item
+        else:
+            yield item._replace(channel=channels[item.channel])
 
 
 def _stream(reader: BitReader, geometry: Geometry, core: int) -> Iterator[Item]:
@@ -65,13 +87,15 @@ def _stream(reader: BitReader, geometry: Geometry, core: int) -> Iterator[Item]:
     yield Item(at, ZRL_BITS, "zero-run width", zrl, core)
     count = reader.read(buffers.COUNT_BITS)
     yield Item(at + ZRL_BITS, buffers.COUNT_BITS, "kernels per core", count, core)
-    if zrl > ZRL_BITS or count != geometry.per_core:
+    kernels = geometry.kernels(core)
+    if zrl > ZRL_BITS or count != kernels:
         raise ValueError(
             f"coefficients: core {core} at {place(at)}: got zero-run width {zrl}, {count} "
-            f"kernels per core, allowed is 0 to {ZRL_BITS} and {geometry.per_core}"
+            f"kernels per core, allowed is 0 to {ZRL_BITS} and {kernels}"
         )
     pending = 0  # weights of the last item that were not yielded yet
-    left = geometry.per_core * geometry.kernel_size
+    left = kernels * geometry.kernel_size
+    biases = 0  # those that came since the last item
     for event in geometry.events(core):
         at = reader.position
         if event.kind == "weight":
@@ -79,6 +103,7 @@ def _stream(reader: BitReader, geometry: Geometry, core: int) -> Iterator[Item]:
                 run = reader.read(zrl)
                 literal = reader.read(WEIGHT_BITS)
                 pending = run + 1
+                biases = 0
                 if pending > left:
                     raise ValueError(
                         f"coefficients: core {core} at {place(at)}: a run of zero points goes "
@@ -86,12 +111,13 @@ def _stream(reader: BitReader, geometry: Geometry, core: int) -> Iterator[Item]:
                     )
                 yield Item(at, reader.position - at, "weight", literal, core, *event[1:], pending)
             pending, left = pending - 1, left - 1
-        elif pending:
+        elif pending and not (geometry.vendor and event.kind == "bias" and not biases):
             raise ValueError(
                 f"coefficients: core {core} at {place(at)}: a run of zero points goes "
                 f"{pending} weights past the {event.kind} of channel {event.channel}"
             )
         elif event.kind in ("bias", "offset"):
+            biases += event.kind == "bias"
             yield Item(at, WORD_BITS, event.kind, reader.read(WORD_BITS), core, event.channel)
 
 

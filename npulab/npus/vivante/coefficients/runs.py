@@ -167,12 +167,27 @@ def _with_runs(weights: Array, words: Array, order: Order, zrl: int) -> bytes:
         every[last] = runs % longest
         runs = every
     # All items up to an `end` come after the words that stand before them.
-    slots = 1 + np.searchsorted(ends, order.places) + np.arange(len(words))
-    values, widths = np.empty((2, 1 + len(ends) + len(words)), np.uint32)
+    before = np.searchsorted(ends, order.places)
+    return packed(_head(order, zrl), runs, literals, words, before, zrl)
+
+
+def packed(
+    head: bytes,
+    runs: Array,
+    literals: Array,
+    words: Array,
+    before: Array,
+    zrl: int,
+) -> bytes:
+    """Return a stream of its head, its items (runs of zero points and the literals after them) and
+    its words; ``before`` are the items before each word.
+    """
+    slots = 1 + before + np.arange(len(words))
+    values, widths = np.empty((2, 1 + len(runs) + len(words)), np.uint32)
     items = np.ones(len(values), bool)
     items[0], items[slots] = False, False
-    values[0], values[slots] = int.from_bytes(_head(order, zrl), "little"), words
-    values[items] = runs.astype(np.uint32) + np.uint32(longest) * literals
+    values[0], values[slots] = int.from_bytes(head, "little"), words
+    values[items] = runs.astype(np.uint32) + np.uint32(2**zrl) * literals
     widths[:] = zrl + WEIGHT_BITS
     widths[0], widths[slots] = HEAD_BITS, WORD_BITS
     stops = np.cumsum(widths, dtype=np.int64)

@@ -1,0 +1,287 @@
+"""The plain format (V7) as VeriSilicon's compiler writes it, with whole arrays: the same bytes and
+content as ``plain``, which explains each bit.
+
+A core's stream goes superblock by superblock, plane by plane, kernel by kernel and row by row,
+whatever the size of the kernel. A run of zero points goes on over kernels, biases and planes. It
+ends at a kernel's last weight and after the longest run; and of the places where a kernel begins in
+the first plane or a superblock begins a plane, it holds at most one. Source: V, 60 buffers of
+A311D; the laws were found on layers of even index and hold on those of odd index.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy import ndarray as Array
+
+from npulab.layout.bitstream import BitReader, bits_at
+from npulab.npus.kit import ceil_div
+from npulab.npus.vivante.coefficients import buffers, plain
+from npulab.npus.vivante.coefficients.buffers import ALIGN, ZRL_BITS, Coefficients, Geometry
+from npulab.npus.vivante.coefficients.plain import WEIGHT_BITS, WORD_BITS
+from npulab.npus.vivante.coefficients.runs import HEAD_BITS, packed
+
+AT_ONCE = 2**12  # items of a stream that are read at a time
+# Kernels of the vendor are dealt to cores by their weights that are not the zero point if two
+# kernels differ by at least this many. 3 of 60 buffers are dealt; kernels differ by 15 or more in
+# them, by at most 13 in all others.
+UNEVEN = 14
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """The order of one core's stream: where things lie, in weights from its start.
+
+    ``kernels`` are the slots of its kernels. A word is a bias or an offset; ``places (2 *
+    kernels,)`` are those of the words in the order of the stream, ``biases`` and ``offsets`` are
+    the words of each kernel. ``starts`` are the weights with which a kernel begins in the first
+    plane, or a plane of a superblock begins.
+    """
+
+    length: int
+    kernels: Array
+    places: Array
+    biases: Array
+    offsets: Array
+    starts: Array
+
+    @property
+    def ends(self) -> Array:
+        """The last weight of each kernel."""
+        return self.places[self.offsets] - 1
+
+
+def order_of(geometry: Geometry, core: int) -> Order:
+    """Return the order of a core's stream."""
+    g = geometry
+    cells = g.kernel_h * g.kernel_w
+    kernels, biases, offsets, starts = [], [], [], []
+    base = 0
+    for block in g.blocks(core):
+        kernels.append(block.channels)
+        firsts = base + cells * np.arange(block.kernels)
+        biases.append(firsts + 1)
+        plane = cells * block.kernels
+        starts += [firsts, base + plane * np.arange(g.planes)]
+        base += plane * g.planes
+        offsets.append(base - cells * np.arange(block.kernels)[::-1])
+    found = np.concatenate([*biases, *offsets])
+    # Stable: a kernel of one weight has bias and offset at one place, in this order.
+    ranks = np.argsort(found, kind="stable")
+    bias_ranks, offset_ranks = np.argsort(ranks).reshape(2, -1)
+    return Order(
+        base,
+        np.concatenate(kernels),
+        found[ranks],
+        bias_ranks,
+        offset_ranks,
+        np.unique(np.concatenate(starts)),
+    )
+
+
+def encode(content: Coefficients, geometry: Geometry) -> bytes:
+    """Return the buffer of ``content``, filled with zeros to its ``size``; the inverse of
+    ``decode``."""
+    c = _by_place(content)
+    streams = []
+    for core, zrl in enumerate(c.zrl):
+        order = order_of(geometry, core)
+        weights = _taken(c.weights, geometry, core)
+        ends = _item_ends(weights, order, geometry.zero_point, zrl)
+        words = np.empty(len(order.places), np.uint32)
+        words[order.biases] = c.bias[order.kernels].astype(np.uint32)
+        words[order.offsets] = c.offsets[order.kernels]
+        # A word comes after the item that has the weight before it.
+        before = np.searchsorted(ends, order.places - 1) + 1
+        head = bytes([zrl]) + len(order.kernels).to_bytes(buffers.COUNT_BITS // 8, "little")
+        runs = np.diff(ends, prepend=-1) - 1
+        streams.append(packed(head, runs, weights[ends], words, before, zrl))
+    return plain.join(streams, geometry, content.size)
+
+
+def choose_zrl(content: Coefficients, geometry: Geometry, widest: int) -> int:
+    """Return the zero-run width that the vendor picks: the one whose streams, filled up, have the
+    fewest bytes; of equal ones the narrowest. It is 0 for kernels of one plane.
+    """
+    if geometry.planes == 1:
+        return 0
+    c = _by_place(content)
+    totals = [0] * (widest + 1)
+    for core in range(geometry.used):
+        order = order_of(geometry, core)
+        weights = _taken(c.weights, geometry, core)
+        for zrl in range(widest + 1):
+            items = len(_item_ends(weights, order, geometry.zero_point, zrl))
+            bits = HEAD_BITS + WORD_BITS * len(order.places) + (zrl + WEIGHT_BITS) * items
+            totals[zrl] += ceil_div(bits, 8 * ALIGN)
+    return totals.index(min(totals))
+
+
+def choose_channels(weights: Array, geometry: Geometry) -> tuple[int, ...]:
+    """Return the channels in the order in which the vendor gives their kernels to the cores; none
+    if it is their own.
+
+    Kernels that are uneven are dealt by their number of weights that are not the zero point, the
+    fewest first: one to each core, then one to each core from the last core back, and so on. A
+    core has its kernels in the order of their channels.
+    """
+    g = geometry
+    counts = np.count_nonzero(weights != g.zero_point, axis=(1, 2, 3))
+    if g.superblocks > 1 or np.ptp(counts) < UNEVEN:
+        return ()
+    dealt: list[list[int]] = [[] for _ in range(g.used)]
+    ranked = np.argsort(counts, kind="stable").tolist()
+    for first in range(0, len(ranked), g.used):
+        turn = ranked[first : first + g.used]
+        if first // g.used % 2:
+            turn.reverse()
+        for hand, channel in zip(dealt, turn, strict=False):
+            hand.append(channel)
+    order = [channel for hand in dealt for channel in sorted(hand)]
+    if order == list(range(g.channels)):
+        return ()
+    return tuple(order)
+
+
+def decode(buffer: bytes, geometry: Geometry) -> Coefficients | None:
+    """Return weights, biases and offsets of a buffer by output channel, or None if it does not
+    follow the format.
+    """
+    g = geometry
+    stops = np.cumsum([g.header_bytes, *plain.sizes(buffer, g)[: g.used]]).tolist()
+    fill = buffer[buffers.SIZE_BYTES * g.cores : stops[0]] + buffer[stops[-1] :]
+    if fill.strip(b"\0"):
+        return None
+    streams, widths = [], []
+    for core in range(g.used):
+        order = order_of(g, core)
+        data = buffer[stops[core] : stops[core + 1]]
+        found = _stream(data, order, g.zero_point)
+        if found is None:
+            return None
+        streams.append((order, *found))
+        widths.append(data[0])
+    weights = np.empty(g.shape, np.uint8)
+    bias, offsets = np.empty(g.slots, np.int32), np.empty(g.slots, np.uint32)
+    for core, (order, stream, words) in enumerate(streams):
+        _put(stream, weights, g, core)
+        bias[order.kernels] = words[order.biases].view(np.int32)
+        offsets[order.kernels] = words[order.offsets]
+    content = Coefficients(weights, bias, offsets, tuple(widths), len(buffer))
+    return _by_output(content, geometry)
+
+
+def _by_output(content: Coefficients, geometry: Geometry) -> Coefficients:
+    """Return content in the order of the stream in that of the output channels."""
+    c = content
+    channels = buffers.channels_of(c.offsets, geometry)
+    if not channels:
+        return c
+    at = np.argsort(channels)
+    named = channels
+    if channels == tuple(range(geometry.channels)):
+        named = ()
+    return Coefficients(c.weights[at], c.bias[at], c.offsets[at], c.zrl, c.size, channels=named)
+
+
+def _by_place(content: Coefficients) -> Coefficients:
+    """Undo ``_by_output``."""
+    c = content
+    if not c.channels:
+        return c
+    at = np.array(c.channels)
+    return Coefficients(c.weights[at], c.bias[at], c.offsets[at], c.zrl, c.size)
+
+
+# The weights of a core, in the order of its stream
+
+
+def _taken(weights: Array, geometry: Geometry, core: int) -> Array:
+    """Return a core's weights in the order of its stream."""
+    parts = []
+    for block in geometry.blocks(core):
+        parts.append(weights[block.channels].swapaxes(0, 1).reshape(-1))
+    return np.concatenate(parts)
+
+
+def _put(stream: Array, weights: Array, geometry: Geometry, core: int) -> None:
+    """Undo ``_taken``: put a core's stream into ``weights``."""
+    _, planes, rows, columns = geometry.shape
+    start = 0
+    for block in geometry.blocks(core):
+        end = start + block.kernels * geometry.kernel_size
+        part = stream[start:end].reshape(planes, block.kernels, rows, columns)
+        weights[block.channels] = part.swapaxes(0, 1)
+        start = end
+
+
+# The items of a stream
+
+
+def _item_ends(weights: Array, order: Order, zero: int, zrl: int) -> Array:
+    """Return the numbers of the weights with which items end."""
+    if not zrl:
+        return np.arange(order.length)
+    stop = weights != zero
+    stop[order.ends] = True
+    last = np.flatnonzero(stop)
+    # An item ends at each of these, so all parts between them are cut at once, item by item.
+    at = np.append(0, last[:-1] + 1)
+    starts = np.append(order.starts, [order.length, order.length])
+    ends = []
+    while len(at):
+        second_start = starts[np.searchsorted(order.starts, at) + 1]
+        end = np.minimum(np.minimum(at + 2**zrl, second_start) - 1, last)
+        ends.append(end)
+        left = end < last
+        at, last = end[left] + 1, last[left]
+    return np.sort(np.concatenate(ends))
+
+
+def _stream(data: bytes, order: Order, zero: int) -> tuple[Array, Array] | None:
+    """Return weights and words of a stream, or None if it does not follow the format."""
+    zrl = data[0]
+    count = int.from_bytes(data[1 : HEAD_BITS // 8], "little")
+    most = 2**zrl * (8 * len(data) // (zrl + WEIGHT_BITS))
+    if zrl > ZRL_BITS or count != len(order.kernels) or most < order.length:
+        return None
+    at, covered, stretches, words_at = HEAD_BITS, 0, [], []
+    for place in order.places.tolist():
+        while covered < place:
+            if at >= 8 * len(data):
+                return None
+            items, held = _items(data, at, zrl, place - covered)
+            covered += held
+            stretches.append(at + (zrl + WEIGHT_BITS) * np.arange(items))
+            at += (zrl + WEIGHT_BITS) * items
+        words_at.append(at)
+        at += WORD_BITS
+    if covered != order.length or not _ends_at(data, at):
+        return None
+    stored = bits_at(data, np.concatenate(stretches), zrl + WEIGHT_BITS)
+    reach = np.cumsum(stored % 2**zrl + 1, dtype=np.int64)
+    # No run goes over an offset, and none over two biases.
+    holding = np.searchsorted(reach, order.places[order.biases])
+    if not np.isin(order.places[order.offsets], reach).all() or not np.diff(holding).all():
+        return None
+    weights = np.full(order.length, zero, np.uint8)
+    weights[reach - 1] = stored >> zrl
+    return weights, bits_at(data, np.array(words_at), WORD_BITS).astype(np.uint32)
+
+
+def _items(data: bytes, at: int, zrl: int, weights: int) -> tuple[int, int]:
+    """Return how many items from bit ``at`` hold ``weights`` weights, and how many they hold; of
+    many weights, only the first items.
+    """
+    taken = min(weights, AT_ONCE)
+    runs = bits_at(data, at + (zrl + WEIGHT_BITS) * np.arange(taken), zrl)
+    reach = np.cumsum(runs + 1, dtype=np.int64)
+    items = min(int(np.searchsorted(reach, weights)) + 1, taken)
+    return items, int(reach[items - 1])
+
+
+def _ends_at(data: bytes, end: int) -> bool:
+    """True if a stream may end at bit ``end``: after it only fill lies, of fewer than 64 bytes."""
+    size = 8 * len(data)
+    return end <= size < end + 8 * ALIGN and not BitReader(data, end).read(size - end)
