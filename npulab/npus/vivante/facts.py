@@ -36,9 +36,14 @@ for _row in read_table(HERE / "usual.csv"):
 PRINTED = RegisterMap.read(HERE / "update4.csv")  # NN words by the names that update 4 prints
 
 
-def expected(facts: Features) -> dict[str, tuple[int, ...]]:
-    """Return the values that fields of a chip's NN job may have."""
+def expected(facts: Features, vendor: bool = False) -> dict[str, tuple[int, ...]]:
+    """Return the values that fields of a chip's NN job may have; with ``vendor`` also those that
+    only the vendor's compiler writes. Its rings are not among them: their sizes are the tensors'.
+    """
     out = dict(EXPECTED["layer"])
+    if vendor:
+        out |= EXPECTED["vendor"]
+        del out["in_image_circular_buf_size"], out["out_image_circular_buf_size"]
     if facts.get("nn_v8"):
         out |= EXPECTED["v8"]
     else:

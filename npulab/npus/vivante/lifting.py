@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import ndarray as Array
@@ -12,13 +12,29 @@ from numpy import ndarray as Array
 from npulab.captures.target import Features, Item, Lifted, Unsupported
 from npulab.npus.kit import SIGNED, Capture, buffer_of, ceil_div, expect
 from npulab.npus.vivante import coefficients, words
-from npulab.npus.vivante.coefficients import Coefficients, Geometry
+from npulab.npus.vivante.coefficients import MESA, VENDOR, Coefficients, Geometry
+from npulab.npus.vivante.dialects import dialects_of, normal, refuse_marks
 from npulab.npus.vivante.facts import CHIPS, EXPECTED, FACTS, Values, expected, tensor_bytes
 from npulab.npus.vivante.lowering import coded_chip, planned
 from npulab.npus.vivante.moves import Moved, Sides, moved_by, moved_input, moves_of, tensor_of
 from npulab.npus.vivante.plans import join_planes
-from npulab.npus.vivante.quirks import HWC_TENSORS, INT8_MODEL, NN_ALONE, ODD_STRIDE2_TILE, PAD_JOB
-from npulab.npus.vivante.readings import REFUSED, SCALES, Candidate, Reading, chosen, output_size
+from npulab.npus.vivante.quirks import (
+    HWC_TENSORS,
+    INT8_MODEL,
+    NN_ALONE,
+    ODD_STRIDE2_TILE,
+    PAD_JOB,
+    VENDOR_DIALECT,
+)
+from npulab.npus.vivante.readings import (
+    REFUSED,
+    SCALES,
+    Candidate,
+    Reading,
+    chosen,
+    output_size,
+    without_squaring,
+)
 from npulab.quant.layers import Add, Conv2D, FullyConnected, Layer, per_channel
 
 # Rounding by rounding_mode. Every capture has 1; that 0 is toward zero is a guess from the
@@ -45,11 +61,12 @@ def lift(capture: Capture) -> Lifted:
     Words and TP jobs fix the arithmetic. If they leave several readings (stride 2 with padding
     whose TP jobs were not recorded, 1x1 on one channel), ``capture.parameters`` decide; without
     them it is the plainest layer that lowers to the same words (``readings.py``).  int8 models come
-    back as uint8, fully connected layers and additions as the convolution that ran. Raises
-    ValueError if words or coefficients make no layer, Unsupported without coefficients.
+    back as uint8, fully connected layers and additions as the convolution that ran. A job of the
+    vendor's compiler is read in its dialect; kernels that it made square come back as they were, if
+    the cells that it added are empty. Raises ValueError if words or coefficients make no layer, or
+    if they make two, Unsupported without coefficients.
     """
-    facts = coded_chip(capture.chip)
-    values = _nn_values(capture)
+    _nn_values(capture)
     blocks = [job.block for job in capture.jobs]
     if blocks.count("NN") != 1 or {*blocks} - {"NN", "TP"}:
         raise Unsupported(
@@ -57,10 +74,8 @@ def lift(capture: Capture) -> Lifted:
             "and the TP jobs around it so far"
         )
     moved = moves_of(capture)
-    _refuse_uncovered(values, facts)
-    _refuse_gaps(values, moved)
-    geometry = geometry_of(values, facts)
-    content = coefficients.decode(buffer_of(capture, "coefficients"), geometry)
+    job = _read(capture, moved)
+    values, facts, geometry, content = job
     if not values["no_z_offset"]:
         _refuse_offsets(content, geometry)
 
@@ -74,9 +89,12 @@ def lift(capture: Capture) -> Lifted:
         if _is_known(name, value):
             known[name] = value
     weights = content.weights[: geometry.channels]
+    cut = 0, 0
+    if geometry.vendor:
+        weights, cut = without_squaring(weights, geometry.zero_point, _kernel_known(known, values))
     zero = words.folded_zero(facts, values["in_image_border_const"])
     bias = _bias(content, geometry, zero)
-    reading = Reading(values, facts, moved, known, weights, bias, planes)
+    reading = Reading(values, facts, moved, known, weights, bias, planes, geometry.dialect, cut)
     candidate = chosen(reading)
     layer = candidate.layer
     if planes is not None:
@@ -108,21 +126,30 @@ def rule_of(capture: Capture) -> str:
 def recode(capture: Capture) -> bytes:
     """Decode the coefficient buffer and encode it again; Unsupported without the buffer or an NN
     job."""
-    geometry = geometry_of(_nn_values(capture), coded_chip(capture.chip))
-    content = coefficients.decode(buffer_of(capture, "coefficients"), geometry)
-    return coefficients.encode(content, geometry)
+    job = _read(capture)
+    return coefficients.encode(job.content, job.geometry)
 
 
 def explain(capture: Capture) -> list[Item]:
     """Return every bit of the coefficient buffer, as items in order; Unsupported without the buffer
     or an NN job."""
-    geometry = geometry_of(_nn_values(capture), coded_chip(capture.chip))
+    values = _nn_values(capture)
+    dialects = dialects_of(values)
+    if len(dialects) > 1:
+        geometry = _read(capture).geometry
+    else:
+        geometry = geometry_of(values, coded_chip(capture.chip, *dialects))
     return list(coefficients.walk(buffer_of(capture, "coefficients"), geometry))
 
 
-def geometry_of(values: Values, facts: Features) -> Geometry:
-    """Return the coefficient buffer's geometry from decoded NN words; ValueError for a size of
-    0."""
+def geometry_of(values: Values, facts: Features, dialect: str | None = None) -> Geometry:
+    """Return the coefficient buffer's geometry from decoded NN words; ValueError for a size of 0.
+
+    The dialect is by default the first that the words may be in.
+    """
+    if dialect is None:
+        dialect = dialects_of(values)[0]
+    values = normal(values, facts)
     expect(values, EXPECTED["geometry"], "block NN field {name}: got {got}, allowed is {allowed}")
     cores = facts["nn_cores"]
     outputs = values["out_image_z_size"]
@@ -145,6 +172,7 @@ def geometry_of(values: Values, facts: Features) -> Geometry:
         values["in_image_x_size"],
         depthwise=depthwise,
         huffman=bool(facts.get("huffman_coefficients")),
+        dialect=dialect,
     )
 
 
@@ -219,9 +247,82 @@ def _job_names(capture: Capture) -> str:
     return "no jobs"
 
 
-def _refuse_uncovered(values: Values, facts: Features) -> None:
+class Read(NamedTuple):
+    """An NN job as read: its fields with the sizes that the unit works with, the chip's features,
+    the geometry of its coefficients and what they hold."""
+
+    values: dict[str, Any]
+    facts: Features
+    geometry: Geometry
+    content: Coefficients
+
+
+def _read(capture: Capture, moved: Moved | None = None) -> Read:
+    """Return the NN job, read in the dialect of its writer; with ``moved`` words that no covered
+    layer has are refused.
+
+    Raises ValueError if the words leave two dialects in which the coefficients differ, whatever
+    else the words say.
+    """
+    values = _nn_values(capture)
+    dialects = dialects_of(values)
+    if len(dialects) == 1:
+        return _read_as(capture, values, moved, dialects[0])
+    found = []
+    refused = []
+    for dialect in dialects:
+        try:
+            found.append(_read_as(capture, values, None, dialect))
+        except ValueError as error:
+            refused.append(error)
+    if not found:
+        raise refused[0]
+    if len(found) > 1 and not _same_content(*found):
+        raise ValueError(
+            f"capture {capture.name}: got coefficients that are other weights in the dialect "
+            f"{MESA!r} than in {VENDOR!r}, allowed are words that have all marks of one of them "
+            "(rings, further6, kernel_cache_start_address) and none of the other"
+        )
+    for read in found:
+        try:
+            return _read_as(capture, values, moved, read.geometry.dialect)
+        except ValueError as error:
+            refused.append(error)
+    raise refused[-1]
+
+
+def _read_as(
+    capture: Capture,
+    values: dict[str, Any],
+    moved: Moved | None,
+    dialect: str,
+) -> Read:
+    """Return the NN job, read in one dialect."""
+    facts = coded_chip(capture.chip, dialect)
+    if moved is not None:
+        _refuse_uncovered(values, facts, dialect)
+        _refuse_gaps(values, moved)
+    geometry = geometry_of(values, facts, dialect)
+    content = coefficients.decode(buffer_of(capture, "coefficients"), geometry)
+    return Read(normal(values, facts), facts, geometry, content)
+
+
+def _same_content(one: Read, other: Read) -> bool:
+    """True if two readings have the same weights, biases and offsets, fill apart."""
+    channels = one.geometry.channels
+    for name in ("weights", "bias", "offsets"):
+        first = getattr(one.content, name)
+        second = getattr(other.content, name)
+        if not np.array_equal(first[:channels], second[:channels]):
+            return False
+    return True
+
+
+def _refuse_uncovered(values: Values, facts: Features, dialect: str) -> None:
     """Raise ValueError for words of an NN job that no covered layer has."""
-    expect(values, expected(facts), REFUSED)
+    expect(values, expected(facts, dialect == VENDOR), REFUSED)
+    if dialect == VENDOR:
+        refuse_marks(values, facts, REFUSED)
     for axis in "xy":
         pitch = values[f"in_image_{axis}_stride"]
         allowed = {
@@ -284,6 +385,17 @@ def _is_known(name: str, value: Any) -> bool:
     return isinstance(value, kind) and bool(value >= least)
 
 
+def _kernel_known(known: dict[str, Any], values: Values) -> dict[str, int]:
+    """Return the recorded size of the kernel, as it is after its planes were split."""
+    out: dict[str, int] = {}
+    for name in ("kernel_h", "kernel_w"):
+        if name in known:
+            out[name] = known[name]
+            if known.get("stride_h") == 2 and not values["pooling"]:
+                out[name] = ceil_div(known[name], 2)
+    return out
+
+
 def _bias(content: Coefficients, geometry: Geometry, zero: int) -> Array:
     """Return the layer's bias: the stored bias with the share of the input's zero point, which
     drivers take off it, added again.
@@ -327,7 +439,9 @@ def _without_border(layer: Conv2D, border: Sides) -> Conv2D:
 def _quirks(layer: Conv2D, r: Reading, content: Coefficients) -> frozenset[str]:
     """Return the driver's quirks that coefficients, TP jobs and tile show."""
     quirks = set()
-    if _of_int8_model(r.weights, content.symbols):
+    if r.vendor:
+        quirks.add(VENDOR_DIALECT)
+    if not r.vendor and _of_int8_model(r.weights, content.symbols):
         quirks.add(INT8_MODEL)
     if r.moved.hwc_in or r.moved.hwc_out:
         quirks.add(HWC_TENSORS)
@@ -336,6 +450,8 @@ def _quirks(layer: Conv2D, r: Reading, content: Coefficients) -> frozenset[str]:
     _, low, _ = planned(layer, r.facts, quirks)
     if low.split and r.moved.split is None:
         quirks.add(NN_ALONE)
+    if r.vendor:
+        return frozenset(quirks)
     even_h, _ = words.tiling(low, r.facts).size
     odd_h, _ = words.tiling(low, r.facts, {ODD_STRIDE2_TILE}).size
     if r.values["out_image_tile_y_size"] == odd_h != even_h:

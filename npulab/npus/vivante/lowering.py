@@ -15,7 +15,7 @@ from npulab.captures.target import Features
 from npulab.npus.kit import SIGNED, Unsupported, as_codes, of_type, refuse_if, up
 from npulab.npus.kit.lowering import features_asked, lowered, placed
 from npulab.npus.vivante import coefficients
-from npulab.npus.vivante.coefficients import Coefficients, Geometry
+from npulab.npus.vivante.coefficients import DIALECTS, MESA, VENDOR, Coefficients, Geometry
 from npulab.npus.vivante.commands import States, nn_states, start_to_end, stream_of, tp_states
 from npulab.npus.vivante.facts import CHIPS, FACTS, USUAL_CHIP, Values, maps
 from npulab.npus.vivante.moves import Move, moved_by
@@ -27,7 +27,15 @@ from npulab.npus.vivante.plans import (
     plan,
     split_image,
 )
-from npulab.npus.vivante.quirks import FEATURES, HWC_TENSORS, INT8_MODEL, NN_ALONE, PAD_JOB
+from npulab.npus.vivante.quirks import (
+    FEATURES,
+    HWC_TENSORS,
+    INT8_MODEL,
+    NN_ALONE,
+    PAD_JOB,
+    VENDOR_DIALECT,
+    VENDOR_FEATURES,
+)
 from npulab.npus.vivante.words import (
     MOST_SHIFT,
     cached_bytes,
@@ -77,9 +85,14 @@ def lower(
     name: str = "lowered",
     addresses: Features | None = None,
     features: Iterable[str] = (),
+    dialect: str | None = None,
 ) -> Capture:
     """Return the capture that Mesa 25 would send for a layer: jobs in order (TP jobs move tensors
     around the NN job), words, commands, coefficients and, with ``x``, the input.
+
+    In the ``dialect`` ``vendor`` the NN job is that of VeriSilicon's compiler of 2025, but for its
+    choices (the target's page has them), without the shader's job that splits planes on V7. The
+    dialect is by default that of ``layer.driver_quirks``, else ``mesa``.
 
     ``x`` is ``(H, W, C)`` in the type of the weights, I elements for ``FullyConnected``, a pair for
     ``Add``.  int8 tensors are moved up by 128 as the driver does. ``features`` are quirks of a
@@ -93,12 +106,11 @@ def lower(
     convolution. Raises ValueError for a layer or chip that is not covered, LookupError for an
     unknown feature or address.
     """
-    facts = FACTS.features(chip)
     coded = _unsigned(layer)
-    quirks = {*getattr(coded, "driver_quirks", ()), *features}
-    if layer.dtype == "int8":
-        quirks.add(INT8_MODEL)
-    features_asked(quirks, sorted(FEATURES))
+    quirks = _quirks_asked(layer, coded, features, dialect)
+    facts: Features = FACTS.features(chip)
+    if VENDOR_DIALECT in quirks:
+        facts = coded_chip(chip, VENDOR)
     where = placed({**ADDRESSES, **MORE_ADDRESSES}, addresses, ALIGNMENT)
     conv, low, moves = planned(coded, facts, quirks)
     tensors = {}
@@ -128,13 +140,47 @@ def lower(
     return lowered(FACTS, name, chip, jobs, (buffers | tensors, used), coded.parameters)
 
 
+def _quirks_asked(
+    layer: Layer,
+    coded: Layer,
+    features: Iterable[str],
+    dialect: str | None,
+) -> set[str]:
+    """Return the quirks of a layer, as given and coded, with the features and the dialect that are
+    asked for; LookupError for an unknown one, or one that the vendor does not have."""
+    quirks = {*getattr(coded, "driver_quirks", ()), *features}
+    if layer.dtype == "int8":
+        quirks.add(INT8_MODEL)
+    features_asked(quirks, sorted(FEATURES))
+    if dialect not in (None, *DIALECTS):
+        raise LookupError(f"dialect: got {dialect!r}, allowed are {', '.join(DIALECTS)}")
+    if dialect == MESA:
+        quirks.discard(VENDOR_DIALECT)
+    elif dialect == VENDOR:
+        quirks.add(VENDOR_DIALECT)
+    if VENDOR_DIALECT in quirks:
+        features_asked(quirks, sorted(VENDOR_FEATURES))
+    return quirks
+
+
+def _ring_ends(values: Values, image: int, output: int) -> dict[str, int]:
+    """Return the ends of the rings that hold the tensors at two addresses; none if the job has no
+    rings."""
+    if "in_image_circular_buf_size" not in values:
+        return {}
+    return {
+        "in_image_circular_buf_end_addr_plus_1": image + values["in_image_circular_buf_size"],
+        "out_image_circular_buf_end_addr_plus_1": output + values["out_image_circular_buf_size"],
+    }
+
+
 def planned(layer: Layer, facts: Features, quirks: Set[str]) -> tuple[Conv2D, Lowered, list[Move]]:
     """Return the convolution that a layer of uint8 becomes, its plan for the unit, and the moves
     around it.
 
     Raises ValueError if a driver would refuse it on such a chip.
     """
-    conv = as_convolution(layer, facts)
+    conv = as_convolution(layer, facts, quirks)
     widest = facts["max_kernel"]
     if conv.kernel == conv.input_shape[:2] and conv.pads == ((0, 0), (0, 0)):
         widest = max(WIDEST_FULL, widest)
@@ -153,7 +199,8 @@ def planned(layer: Layer, facts: Features, quirks: Set[str]) -> tuple[Conv2D, Lo
         shape = top + height + bottom, left + width + right, channels
         read = replace(conv, input_shape=shape, padding="valid")
     low = plan(read, facts, quirks, isinstance(layer, Add))
-    if low.split:
+    # The vendor splits planes on V7 by a shader's job, which has no words here.
+    if low.split and (VENDOR_DIALECT not in quirks or facts.get("nn_v8")):
         kinds.append("reshuffle")
     ends = ["tensor", *(MOVED[kind] for kind in kinds[:-1]), "input"]
     moves = [Move(kind, ends[n], ends[n + 1]) for n, kind in enumerate(kinds)]
@@ -171,6 +218,9 @@ def encoded(
     """Return the coefficient buffer, or None if the chip's format is not known, and how many of its
     bytes go on chip."""
     zero = layer.weight_q.zero_point
+    dialect = MESA
+    if VENDOR_DIALECT in quirks:
+        dialect = VENDOR
     geometry = Geometry(
         facts["nn_cores"],
         low.channels,
@@ -182,6 +232,7 @@ def encoded(
         low.columns,
         depthwise=low.depthwise or (low.pooled and not facts.get("native_depthwise")),
         huffman=bool(facts.get("huffman_coefficients")),
+        dialect=dialect,
     )
     if facts.get("unknown_coefficients"):
         largest = uncoded_bytes(geometry)
@@ -201,13 +252,16 @@ def encoded(
         symbols = coefficients.choose_symbols(of_model, geometry.dialect)
         content = replace(content, symbols=symbols)
     else:
+        if geometry.vendor:
+            channels = coefficients.choose_channels(weights, geometry)
+            content = replace(content, channels=channels)
         zrl = 0
-        if low.runs:
+        if low.runs or geometry.vendor:
             zrl = coefficients.choose_zrl(content, geometry, facts["zrl_bits"])
         content = replace(content, zrl=(zrl,) * geometry.used)
     buffer = coefficients.encode(content, geometry)
     sizes = coefficients.sizes(buffer, geometry)
-    return buffer, cached_bytes(low, facts, sum(sizes), max(sizes))
+    return buffer, cached_bytes(low, facts, sum(sizes), max(sizes), geometry.vendor)
 
 
 def uncoded_bytes(geometry: Geometry) -> int:
@@ -216,10 +270,12 @@ def uncoded_bytes(geometry: Geometry) -> int:
     return up(HEAD_BYTES + kernel_bytes * geometry.per_core, ALIGNMENT)
 
 
-def coded_chip(chip: str) -> Features:
-    """Return the features of a chip whose coefficient streams are known; Unsupported for any
-    other."""
+def coded_chip(chip: str, dialect: str = MESA) -> Features:
+    """Return the features of a chip whose coefficient streams in a dialect are known; Unsupported
+    for any other."""
     facts = FACTS.features(chip)
+    if dialect == VENDOR and facts.get("vendor_plain_coefficients"):
+        return {**facts, "unknown_coefficients": 0}
     if facts.get("unknown_coefficients"):
         known = [name for name, found in CHIPS.items() if not found.get("unknown_coefficients")]
         raise Unsupported(
@@ -323,6 +379,10 @@ def _tensors(planar: Array, conv: Conv2D, low: Lowered, moves: Sequence[Move]) -
             planar = np.pad(planar, [(0, 0), *conv.pads], constant_values=zero)
         elif move.kind == "reshuffle":
             planar = split_image(planar, low, zero)
+    if low.split and "reshuffle" not in {move.kind for move in moves}:
+        planar = split_image(planar, low, zero)
+    elif low.thinned:
+        planar = planar[:, ::2, ::2]
     out["input"] = planar.tobytes()
     return out
 
@@ -354,5 +414,6 @@ def _jobs(
         "in_image_address": where["input"],
         "out_image_address": where[output],
     }
-    nn = StartedJob("NN", {**values, **addresses}, nn_states(where["nn"]))
+    placed_values = {**values, **addresses, **_ring_ends(values, where["input"], where[output])}
+    nn = StartedJob("NN", placed_values, nn_states(where["nn"]))
     return [*before, nn, *after]

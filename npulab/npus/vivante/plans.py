@@ -12,7 +12,7 @@ from numpy import ndarray as Array
 from npulab.captures.target import Features
 from npulab.npus.kit import ceil_div
 from npulab.npus.vivante.facts import Shape, Size
-from npulab.npus.vivante.quirks import KERNEL_SPLIT_6_7
+from npulab.npus.vivante.quirks import KERNEL_SPLIT_6_7, VENDOR_DIALECT
 from npulab.quant.emulate.addition import weighted
 from npulab.quant.layers import Add, Conv2D, FullyConnected, QuantParams
 
@@ -25,6 +25,8 @@ WIDEST_ADDITION = 63  # the most columns of a row if none of ADDITION_WIDTHS div
 NARROW_DEPTHWISE = range(3, 6)
 SPLIT_DEPTHWISE = range(3, 8)  # input widths at which Mesa 25.0.7 splits the kernel of such a layer
 NARROW_POINTWISE = 3  # columns
+# The vendor pools dense kernels of at most this many rows and columns, and splits larger ones (V).
+WIDEST_POOLED = 2
 MOST_OUTPUTS = 2**14 - 1  # the largest value of the field out_image_z_size
 
 
@@ -38,7 +40,8 @@ class Lowered:
     the planes already hold, in rows and columns of the layer's input. ``output`` are the (rows,
     columns) that leave the unit, ``stride`` is the layer's. ``pooled``: only the first pixel of
     each 2x2 leaves it; ``split``: the planes are a stride 2 image's, four of each; ``depthwise``:
-    the unit runs it as depthwise; ``runs``: the driver tries to code runs of zero points.
+    the unit runs it as depthwise; ``runs``: the driver tries to code runs of zero points;
+    ``thinned``: of a stride 2 image only every second row and column is read.
     """
 
     weights: Array
@@ -53,6 +56,7 @@ class Lowered:
     border: Size = (0, 0)
     depthwise: bool = False
     runs: bool = True
+    thinned: bool = False
 
     @property
     def channels(self) -> int:
@@ -70,23 +74,38 @@ class Lowered:
         return rows, columns
 
 
-def as_convolution(layer: Conv2D | FullyConnected | Add, facts: Features) -> Conv2D:
-    """Return the convolution that the unit runs in a layer's place; a convolution stays itself."""
+def as_convolution(
+    layer: Conv2D | FullyConnected | Add,
+    facts: Features,
+    quirks: Set[str] = frozenset(),
+) -> Conv2D:
+    """Return the convolution that the unit runs in a layer's place; a convolution stays itself.
+
+    Raises ValueError for an addition in the vendor's dialect: it is a shader's job there.
+    """
     if isinstance(layer, FullyConnected):
-        return _full(layer)
+        widest = WIDEST_FULL
+        if VENDOR_DIALECT in quirks:
+            widest = facts["max_kernel"]
+        return _full(layer, widest)
+    if isinstance(layer, Add) and VENDOR_DIALECT in quirks:
+        raise ValueError(
+            f"lower for vivante: got {layer} in the dialect 'vendor', allowed is a Conv2D or "
+            "FullyConnected: the vendor's compiler adds on the shader"
+        )
     if isinstance(layer, Add):
         return _addition(layer, facts)
     return layer
 
 
-def _full(layer: FullyConnected) -> Conv2D:
+def _full(layer: FullyConnected, widest: int) -> Conv2D:
     """Return the convolution that a fully connected layer becomes: its inputs are an image, cut
-    into the largest rows and columns that divide their number, and the kernel has the image's
-    size.
+    into the largest rows and columns that divide their number and are at most ``widest``, and the
+    kernel has the image's size.
     """
     outputs, inputs = layer.weights.shape
-    width = _divisor(inputs, WIDEST_FULL)
-    height = _divisor(inputs // width, WIDEST_FULL)
+    width = _divisor(inputs, widest)
+    height = _divisor(inputs // width, widest)
     shape = inputs // width // height, height, width
     return Conv2D(
         layer.weights.reshape(outputs, *shape).transpose(0, 2, 3, 1),
@@ -164,8 +183,35 @@ def plan(
     """Return the layer as the NN unit runs it, at stride 1.
 
     A layer of stride 2 is pooled or has its planes split; depthwise is made dense if the chip has
-    no native depthwise; 1x1 on one channel is made 2x2.
+    no native depthwise; 1x1 on one channel is made 2x2. The vendor makes kernels square on V7.
     """
+    low = _planned(layer, facts, quirks, addition)
+    if VENDOR_DIALECT in quirks and not facts.get("nn_v8"):
+        return _squared(low, layer.weight_q.zero_point)
+    return low
+
+
+def _squared(low: Lowered, zero: int) -> Lowered:
+    """Return a plan with square kernels: empty rows or columns are added, half of them before the
+    kernel, and the window begins as much earlier. A kernel of one column stays as it is.
+
+    Split planes have as many rows and columns as the square kernel reaches.
+    """
+    rows, columns = low.kernel
+    if columns == 1:
+        return low
+    size = max(rows, columns)
+    top, left = (size - rows) // 2, (size - columns) // 2
+    added = (0, 0), (0, 0), (top, size - rows - top), (left, size - columns - left)
+    weights = np.pad(low.weights, added, constant_values=zero)
+    low = replace(low, weights=weights, pad=(low.pad[0] + top, low.pad[1] + left))
+    if not low.split:
+        return low
+    return replace(low, rows=low.output[0] + size - 1, columns=low.output[1] + size - 1)
+
+
+def _planned(layer: Conv2D, facts: Features, quirks: Set[str], addition: bool) -> Lowered:
+    """Return the plan of a layer with kernels of its own size."""
     zero = layer.weight_q.zero_point
     (height, width, channels), output = layer.input_shape, layer.output_shape[:2]
     weights = layer.weights.transpose(0, 3, 1, 2)
@@ -178,6 +224,7 @@ def plan(
         dense[range(channels), range(channels)] = weights[0]
         weights = dense
     stride, before = layer.stride[0], (layer.pads[0][0], layer.pads[1][0])
+    one_cell = weights
     if layer.kernel == (1, 1) and channels == 1:
         weights = np.pad(weights, [(0, 0), (0, 0), (0, 1), (0, 1)], constant_values=zero)
     low = Lowered(
@@ -193,13 +240,23 @@ def plan(
     )
     if stride == 1:
         return low
+    if VENDOR_DIALECT in quirks and not facts.get("nn_v8"):
+        return _vendor_stride_2(layer, low, one_cell)
     split = _is_split(layer, facts)
     broken = (
         KERNEL_SPLIT_6_7 in quirks and layer.depthwise and not native and width in SPLIT_DEPTHWISE
     )
     if not split and not broken:
         return replace(low, pooled=True)
-    cells = split_planes(weights, zero)
+    low = _split(layer, low, weights)
+    return replace(low, split=split)
+
+
+def _split(layer: Conv2D, low: Lowered, weights: Array) -> Lowered:
+    """Return the plan of a stride 2 layer whose planes are split."""
+    height, width, channels = layer.input_shape
+    output = low.output
+    cells = split_planes(weights, layer.weight_q.zero_point)
     if layer.padding == "valid":
         rows, columns = ceil_div(height, 2), ceil_div(width, 2)
     else:
@@ -212,9 +269,29 @@ def plan(
         rows=rows,
         columns=columns,
         pad=(0, 0),
-        split=split,
-        border=before,
+        split=True,
+        border=low.pad,
     )
+
+
+def _vendor_stride_2(layer: Conv2D, low: Lowered, weights: Array) -> Lowered:
+    """Return the plan of a stride 2 layer as the vendor makes it on V7: pooled if the image has an
+    even width, no border above and to the left, and a kernel that is depthwise or small; of a 1x1
+    layer, every second row and column is read; else its planes are split.
+
+    It is the vendor's choice in 52 of 54 layers of even index, by which it was found, and in 52 of
+    53 others (V). The three others are dense and have kernels of 3 and 4 rows or columns.
+    """
+    height, width, channels = layer.input_shape
+    pointwise = layer.kernel == (1, 1)
+    small = layer.depthwise or max(layer.kernel) <= WIDEST_POOLED
+    if width % 2 == 0 and low.pad == (0, 0) and small:
+        return replace(low, pooled=True)
+    if pointwise and channels > 1 and layer.pads == ((0, 0), (0, 0)):
+        return replace(low, rows=ceil_div(height, 2), columns=ceil_div(width, 2), thinned=True)
+    low = _split(layer, low, weights)
+    rows, columns = low.kernel
+    return replace(low, rows=low.output[0] + rows - 1, columns=low.output[1] + columns - 1)
 
 
 def _is_split(layer: Conv2D, facts: Features) -> bool:

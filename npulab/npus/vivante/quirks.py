@@ -18,6 +18,9 @@ MESA_OFFSETS = "mesa-offsets"
 # Mesa 25.0.7 splits the kernel of V7 stride 2 depthwise layers 6 and 7 wide, but not their input.
 # Wrong results.
 KERNEL_SPLIT_6_7 = "kernel-split-6-7"
+# The job is that of VeriSilicon's compiler and not Mesa's (`lower(..., dialect="vendor")`): rings,
+# other marks in the words and, on V7, square kernels and other coefficient streams.
+VENDOR_DIALECT = "vendor-dialect"
 # The model is int8, which decides the symbol map of V8.
 INT8_MODEL = "int8-model"
 FEATURES = (
@@ -28,4 +31,7 @@ FEATURES = (
     PAD_JOB,
     MESA_OFFSETS,
     KERNEL_SPLIT_6_7,
+    VENDOR_DIALECT,
 )
+# What the vendor's compiler is known to do too.
+VENDOR_FEATURES = (INT8_MODEL, NN_ALONE, VENDOR_DIALECT)

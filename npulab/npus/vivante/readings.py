@@ -18,15 +18,19 @@ import numpy as np
 from numpy import ndarray as Array
 
 from npulab.captures.target import Features
-from npulab.npus.kit import behind, ceil_div, padding_names
+from npulab.npus.kit import behind, ceil_div, padding_names, up
 from npulab.npus.vivante import words
-from npulab.npus.vivante.facts import Size, Values
+from npulab.npus.vivante.coefficients import MESA, VENDOR
+from npulab.npus.vivante.dialects import ring_unit
+from npulab.npus.vivante.facts import Size, Values, tensor_bytes
 from npulab.npus.vivante.moves import Moved, Sides
 from npulab.npus.vivante.plans import Lowered, join_planes, plan
-from npulab.npus.vivante.quirks import ODD_STRIDE2_TILE
+from npulab.npus.vivante.quirks import ODD_STRIDE2_TILE, VENDOR_DIALECT
 from npulab.quant.layers import Conv2D, QuantParams
 
 SCALES = "input_scale", "weight_scale", "output_scale"
+# A part of square kernels that is less likely than this to be empty by chance was added.
+UNLIKELY = 0.001
 REFUSED = "lift for vivante: block NN field {name}: got {got}, allowed is {allowed}"
 
 
@@ -37,7 +41,8 @@ class Reading:
     ``values`` are the job's fields; ``weights`` ``(channels, planes, kernel_h, kernel_w)`` and
     ``bias`` are the unit's; ``planes`` are the recorded planes that the unit reads, or None if they
     were not recorded or TP jobs make them of a recorded tensor; ``known`` are the recorded
-    parameters of the layer.
+    parameters of the layer; ``dialect`` is the writer's, and ``cut`` the (rows, columns) above and
+    to the left that the vendor added to make the kernels square and that ``weights`` do not have.
     """
 
     values: Values
@@ -47,6 +52,19 @@ class Reading:
     weights: Array
     bias: Array
     planes: Array | None
+    dialect: str = MESA
+    cut: Size = (0, 0)
+
+    @property
+    def vendor(self) -> bool:
+        return self.dialect == VENDOR
+
+    @property
+    def quirks(self) -> set[str]:
+        """The quirks of a driver with which layers are lowered to compare them."""
+        if self.vendor:
+            return {VENDOR_DIALECT}
+        return set()
 
     @property
     def zero(self) -> int:
@@ -58,9 +76,15 @@ class Reading:
         return self.values["in_image_y_size"], self.values["in_image_x_size"]
 
     @property
-    def offsets(self) -> Size:
-        """(rows, columns) of the border that the unit adds above and to the left."""
+    def window(self) -> Size:
+        """(rows, columns) that the unit adds above and to the left of the image."""
         return -self.values["in_image_y_offset"], -self.values["in_image_x_offset"]
+
+    @property
+    def offsets(self) -> Size:
+        """(rows, columns) of the border that the layer has above and to the left."""
+        top, left = self.window
+        return top - self.cut[0], left - self.cut[1]
 
     @property
     def output(self) -> Size:
@@ -143,7 +167,7 @@ def candidates(r: Reading) -> Iterator[Candidate]:
         yield from _unsplit(r)
     elif r.moved.split is not None:
         yield from _split(r)
-    elif r.moved.image is not None or r.values["depthwise"]:
+    elif r.moved.image is not None or r.values["depthwise"] or _looks_thinned(r):
         yield from _unsplit(r)
     elif _looks_split(r):
         yield from _split(r)
@@ -170,22 +194,24 @@ def _agreement(candidate: Candidate, r: Reading) -> tuple[bool, bool]:
     layer does not split them either. Split planes have to be of the words' sizes.
     """
     layer = candidate.layer
-    low = plan(layer, r.facts)
+    low = plan(layer, r.facts, r.quirks)
     same_sizes = low.output == r.output and (low.rows, low.columns) == r.sizes
     if candidate.border is None:
         same_planes = not low.split
     else:
         same_planes = low.split and same_sizes
-    same_words = same_planes and same_sizes and low.pad == r.offsets and _same_tile(low, r)
+    same_words = same_planes and same_sizes and low.pad == r.window and _same_choices(low, r)
     if same_planes and candidate.border is not None and r.planes is not None:
         same_planes = _only_fill_around(r.planes, layer, candidate.border)
     return same_words, same_planes
 
 
-def _same_tile(low: Lowered, r: Reading) -> bool:
+def _same_choices(low: Lowered, r: Reading) -> bool:
     """True if a driver, Mesa 25 or one of 2023, picks the words' tile and kernels per core for the
-    plan.
+    plan, or if the vendor, whose tiles nobody knows, makes its kernel.
     """
+    if r.vendor:
+        return low.kernel == (r.values["kernel_y_size"], r.values["kernel_xy_size"])
     share = ceil_div(low.channels, r.facts["nn_cores"])
     wanted = r.values["out_image_tile_y_size"], r.values["kernels_per_core"]
     for quirks in (set[str](), {ODD_STRIDE2_TILE}):
@@ -225,8 +251,8 @@ def _unsplit(r: Reading) -> Iterator[Candidate]:
         weights = weights.transpose(1, 0, 2, 3)
     shape, border = _reached(r.sizes, r.offsets, r.output, weights.shape[2:], stride)
     layer = r.layer(weights, shape, stride, border, depthwise)
-    # Of the layers with stride 2 and a kernel larger than 1x1, drivers pool depthwise ones only.
-    pooled = stride == 2 and layer.kernel != (1, 1)
+    # Of the layers with stride 2 and a kernel larger than 1x1, Mesa pools depthwise ones only.
+    pooled = stride == 2 and layer.kernel != (1, 1) and not r.vendor
     layer = _as_depthwise(layer, r, pooled)
     for named in _by_name(layer, r.known.get("padding")):
         yield Candidate(named)
@@ -251,6 +277,24 @@ def _is_pointwise(r: Reading, stride: int) -> bool:
 
 
 # Planes of a stride 2 image, split in four
+
+
+def _looks_thinned(r: Reading) -> bool:
+    """True if the vendor may have kept every second row and column of the image of a 1x1 layer of
+    stride 2, so that the unit runs it at stride 1.
+
+    The recorded kernel says so, or the ring of the image, which is four times as large.
+    """
+    if not r.vendor or r.weights.shape[2:] != (1, 1):
+        return False
+    kernel = r.known.get("kernel_h"), r.known.get("kernel_w")
+    if None not in kernel:
+        of_one_channel = r.weights.shape[1] == 4 and not np.any(r.weights[:, 1:] != r.zero)
+        return kernel == (1, 1) and not of_one_channel
+    unit = ring_unit(r.facts)
+    image = tensor_bytes(r.values)["input"]
+    ring = r.values["in_image_circular_buf_size"]
+    return bool(ring == up(4 * image, unit))
 
 
 def _looks_split(r: Reading) -> bool:
@@ -340,6 +384,60 @@ def _images(r: Reading, kernel: Size) -> Iterator[SplitImage]:
         below, right = map(behind, shape, r.output, kernel, (2, 2), split)
         top, left = split
         yield SplitImage(shape, ((top, max(below, 0)), (left, max(right, 0))))
+
+
+# Kernels that the vendor made square
+
+
+def without_squaring(weights: Array, zero: int, known: Values) -> tuple[Array, Size]:
+    """Return weights ``(O, planes, rows, columns)`` without the cells that the vendor adds to make
+    a kernel square, and how many rows and columns of them lay above and to the left.
+
+    It adds as many rows, or columns, as a kernel is wider than high, half of them before the
+    kernel. Cells that are empty were added if the recorded size of the kernel says so or, without
+    it, if so many would hardly be empty by chance. Either way the layer computes the same.
+    """
+    rows, columns = weights.shape[2:]
+    if rows != columns or not np.any(weights != zero):
+        return weights, (0, 0)
+    height = _kept(weights, 2, zero, known.get("kernel_h"))
+    width = _kept(weights, 3, zero, known.get("kernel_w"))
+    top, left = (rows - height) // 2, (columns - width) // 2
+    if height < width:
+        return weights[:, :, top : top + height], (top, 0)
+    if width < height:
+        return weights[..., left : left + width], (0, left)
+    return weights, (0, 0)
+
+
+def _kept(weights: Array, axis: int, zero: int, known: int | None) -> int:
+    """Return the rows or columns of square kernels that were not added: the recorded number, or the
+    fewest, if all others are empty."""
+    used = weights != zero
+    size = weights.shape[axis]
+    along = used.any(tuple({0, 1, 2, 3} - {axis}))
+    numbers = range(1, size)
+    if known is not None:
+        numbers = range(known, min(known + 1, size))
+    for kept in numbers:
+        before = (size - kept) // 2
+        outside = along.copy()
+        outside[before : before + kept] = False
+        if not outside.any():
+            if known is None and _chance(used, kept) > UNLIKELY:
+                break
+            return kept
+    return size
+
+
+def _chance(used: Array, kept: int) -> float:
+    """Return how likely it is that all cells but those of ``kept`` rows or columns are empty by
+    chance, by the share of empty cells among these; kernels that are wholly empty do not count."""
+    kernels = int(np.count_nonzero(used.any((2, 3))))
+    size = used.shape[2]
+    inside = kernels * size * kept
+    empty = 1 - np.count_nonzero(used) / inside
+    return float(empty) ** (kernels * size * (size - kept))
 
 
 # Steps that both kinds of candidates take

@@ -9,24 +9,29 @@ import numpy as np
 
 from npulab.captures.target import Features
 from npulab.npus.kit import ceil_div, up
-from npulab.npus.vivante.facts import PATTERNS, USUAL, Size
+from npulab.npus.vivante.dialects import SRAM_START, VENDOR_MARK, ring_unit
+from npulab.npus.vivante.facts import PATTERNS, USUAL, Size, tensor_bytes
 from npulab.npus.vivante.plans import Lowered
-from npulab.npus.vivante.quirks import MESA_OFFSETS, ODD_STRIDE2_TILE
+from npulab.npus.vivante.quirks import MESA_OFFSETS, ODD_STRIDE2_TILE, VENDOR_DIALECT
 from npulab.quant.layers import Conv2D
 from npulab.quant.rules import Mantissa
 
-# Ties go to even as in the vendor API's default; no capture has shown them.
+# Ties go to even: so the vendor's simulator rounds them (V), no capture of a board has shown them.
 MULTIPLIERS = {
     "nn_v7": Mantissa("vivante-v7:half-even", bits=15, ties="half-even"),
     "nn_v8": Mantissa("vivante-v8:half-even", bits=23, ties="half-even"),
 }
 MOST_SHIFT = 128  # post_shift has 7 bits
 
-# Mesa 25.0.7, etnaviv_ml_nn.c; SRAM_START and SMALLEST_CACHE_END also C:update4-vendor.
-SRAM_START, SMALLEST_CACHE_END, SMALL_IMAGE_CACHE = 0x800, 0xA00, 0x800
+# Mesa 25.0.7, etnaviv_ml_nn.c; SMALLEST_CACHE_END also C:update4-vendor.
+SMALLEST_CACHE_END, SMALL_IMAGE_CACHE = 0xA00, 0x800
 MOST_KERNELS = 127  # most kernels per core in a superblock
 # Columns: of a tile (WIDEST), and of a tile with kernel_h - 1 added (SPAN).
 WIDEST_TILE, WIDE_SPAN, MIDDLE_SPAN = 64, 36, 18
+# The vendor's compiler on V7: by the most columns, the rows of a tile that stand in one line of a
+# core's accumulators, and of the input buffer (V: 395 of 395 layers are within these limits).
+ACCUMULATOR_LINES = {8: 8, 16: 4, 32: 2}
+INPUT_LINES = {MIDDLE_SPAN: 4, WIDE_SPAN: 2}
 TILE_PIXELS, TALLEST_TILE = 64, 4  # the most pixels and rows of a tile on V8
 FIRST_PIXEL = 3  # the value of the field pooling if the unit keeps the first pixel of each 2x2
 # The byte of the V8 header where stream lengths begin; biases are words after the streams.
@@ -83,6 +88,8 @@ class Tiling(NamedTuple):
 
 def tiling(low: Lowered, facts: Features, quirks: Set[str] = frozenset()) -> Tiling:
     """Return the tile and superblocks that the driver chooses."""
+    if VENDOR_DIALECT in quirks and not facts.get("nn_v8"):
+        return _vendor_tiling(low, facts)
     height, width = low.before_pooling
     tile_w = min(width, WIDEST_TILE)
     mode = interleave(low.kernel[0], tile_w, facts)
@@ -98,6 +105,41 @@ def tiling(low: Lowered, facts: Features, quirks: Set[str] = frozenset()) -> Til
     fit = max(min(_resident(low, (tile_h, tile_w), mode, facts), share, MOST_KERNELS), 1)
     passes = ceil_div(low.channels, cores * fit)
     return Tiling((tile_h, tile_w), ceil_div(share, ceil_div(low.channels, passes * cores)))
+
+
+def _vendor_tiling(low: Lowered, facts: Features) -> Tiling:
+    """Return a tile and superblocks that the vendor's compiler may choose on V7.
+
+    As few superblocks as possible, then as many rows as fit, shared evenly by the tiles. Tile
+    height and width and kernels per core of all 395 layers are within these limits (V); the
+    compiler often chooses a lower or narrower tile, by a law that nobody found.
+    """
+    height, width = low.before_pooling
+    tile_w = min(width, WIDEST_TILE)
+    rows = facts["accumulation_depth"] * _lines(tile_w, ACCUMULATOR_LINES)
+    most = min(MOST_KERNELS, rows)
+    if low.kernel == (1, 1):
+        most = min(most, facts["accumulation_depth"] // 3)
+    share = ceil_div(low.channels, facts["nn_cores"])
+    blocks = ceil_div(share, most)
+    span = tile_w + low.kernel[1] - 1
+    input_rows = facts["input_depth"] * _lines(span, INPUT_LINES)
+    fit = min(input_rows - low.kernel[0] + 1, rows // ceil_div(share, blocks), height)
+    if low.pooled:
+        fit -= fit % 2
+    tile_h = ceil_div(height, ceil_div(height, max(fit, 1)))
+    if low.pooled and fit > 1:
+        tile_h = up(tile_h, 2)
+    return Tiling((tile_h, tile_w), blocks)
+
+
+def _lines(columns: int, limits: dict[int, int]) -> int:
+    """Return how many rows of so many columns stand in one line of a buffer, by the most columns
+    for each number of rows."""
+    for most, lines in limits.items():
+        if columns <= most:
+            return lines
+    return 1
 
 
 def interleave(kernel_h: int, tile_w: int, facts: Features) -> int:
@@ -159,7 +201,7 @@ def nn_values(
     v8, pooling = int(bool(facts.get("nn_v8"))), "none"
     if low.pooled:
         pooling = "first_pixel"
-    return {
+    values = {
         **USUAL["NN"],
         "no_z_offset": v8,
         "no_flush": v8,
@@ -193,11 +235,103 @@ def nn_values(
         "further5": -np.inf,
         **_caches(low, facts, (tile_h, tile_w), blocks, cached),
     }
+    if VENDOR_DIALECT in quirks:
+        values |= _vendor_values(low, facts, values, cached)
+    return values
 
 
-def cached_bytes(low: Lowered, facts: Features, streams: int, largest: int) -> int:
+def _vendor_values(
+    low: Lowered,
+    facts: Features,
+    values: dict[str, Any],
+    cached: int,
+) -> dict[str, Any]:
+    """Return the fields that the vendor's compiler writes otherwise than Mesa, ends of rings apart
+    (V).
+
+    Each holds in all 395 layers of A311D of which tile, superblocks and stream sizes are known.
+    """
+    v8 = facts.get("nn_v8")
+    rows, columns = low.kernel
+    sizes = tensor_bytes(values)
+    planes = {
+        "in": values["in_image_x_stride"] * values["in_image_y_stride"],
+        "out": values["out_image_x_stride"] * values["out_image_y_stride"],
+    }
+    out: dict[str, Any] = {
+        "further6": VENDOR_MARK,
+        "further6_pooled": int(low.pooled),
+        "in_image_plane_of_64": int(planes["in"] % 64 == 0),
+        "out_image_plane_of_64": int(planes["out"] % 64 == 0),
+        "out_image_circular_buf_size": up(sizes["output"], ring_unit(facts)),
+    }
+    image = sizes["input"]
+    if low.thinned:
+        # The ring is that of the split image, of which the unit reads a quarter.
+        image *= 4
+    out["in_image_circular_buf_size"] = up(image, ring_unit(facts))
+    if v8:
+        out["w18_28_1"] = 1
+    else:
+        for axis in "xy":
+            out[f"in_image_{axis}_offset_sign"] = int(values[f"in_image_{axis}_offset"] < 0)
+        if rows > columns:
+            # A kernel of one column.
+            out |= {"layer_type": 1, "kernel_xy_size": rows}
+    if low.depthwise:
+        out["kernel_z_size"] = 1
+    return out | _vendor_caches(low, facts, values, cached)
+
+
+def _vendor_caches(
+    low: Lowered,
+    facts: Features,
+    values: dict[str, Any],
+    cached: int,
+) -> dict[str, Any]:
+    """Return the fields of the on-chip caches as the vendor places them: the room of an image tile,
+    then the coefficients.
+
+    No layer was seen that does not fit; such a layer has Mesa's fields.
+    """
+    tile_h, tile_w = values["out_image_tile_y_size"], values["out_image_tile_x_size"]
+    rows, columns = low.kernel
+    area = min(low.rows * low.columns, (tile_h + rows - 1) * (tile_w + columns - 1))
+    unit = ring_unit(facts)
+    start = SRAM_START + up(up(area, 16) * low.planes, unit)
+    end = up(start + cached, unit)
+    if end > facts["sram"]:
+        return {}
+    out = {
+        "kernel_caching_mode": "full",
+        "kernel_cache_start_address": start,
+        "kernel_cache_end_address": end,
+        "image_caching_mode": "none",
+        "image_cache_start_address": 0,
+        "image_cache_end_address": SRAM_START,
+    }
+    share = ceil_div(low.channels, facts["nn_cores"])
+    if values["kernels_per_core"] < share and low.kernel != (1, 1):
+        # Several superblocks read the image.
+        out |= {
+            "image_caching_mode": "full",
+            "image_cache_start_address": SRAM_START,
+            "image_cache_end_address": start,
+        }
+    return out
+
+
+def cached_bytes(
+    low: Lowered,
+    facts: Features,
+    streams: int,
+    largest: int,
+    vendor: bool = False,
+) -> int:
     """Return the bytes of coefficients that go on chip, from the bytes of all streams and of the
     largest."""
+    if vendor and not facts.get("nn_v8"):
+        return facts["nn_cores"] * largest
     if facts.get("nn_v8"):
         head = up(STREAM_LENGTHS + WORD_BYTES * facts["nn_cores"], 64)
         return head + streams + WORD_BYTES * low.channels

@@ -1,0 +1,83 @@
+"""Who wrote an NN job: Mesa or VeriSilicon's own compiler.
+
+Both run the same arithmetic. Their words differ in marks that do not change it; in V7 their
+coefficient streams differ too, so that a stream read in the wrong dialect gives other weights.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from npulab.captures.target import Features
+from npulab.npus.kit import expect, up
+from npulab.npus.vivante.coefficients import MESA, VENDOR
+from npulab.npus.vivante.facts import Values, tensor_bytes
+
+# Of 395 jobs of A311D and 395 of i.MX8MP by the vendor's compiler of 2025 (V): the value of
+# further6, and the multiple of bytes up to which the size of a ring is filled up.
+VENDOR_MARK = 15
+RING_BYTES = {"nn_v7": 128, "nn_v8": 256}
+SRAM_START = 0x800  # where Mesa's kernel cache begins, the vendor's begins later
+KINDS = "in", "out"
+
+
+def dialects_of(values: Values) -> tuple[str, ...]:
+    """Return the dialects in which the coefficients of an NN job may be, the likeliest first: one
+    if the words have all marks of one writer and none of the other, else both.
+
+    The marks are that the vendor has two rings and its value of further6, and that Mesa has
+    neither, and its kernel cache at the start of the SRAM.
+    """
+    rings = [bool(values[f"{kind}_image_circular_buf_size"]) for kind in KINDS]
+    mark = values["further6"]
+    if all(rings) and mark == VENDOR_MARK:
+        return (VENDOR,)
+    if not any(rings) and not mark and values["kernel_cache_start_address"] == SRAM_START:
+        return (MESA,)
+    if any(rings) or mark:
+        return VENDOR, MESA
+    return MESA, VENDOR
+
+
+def normal(values: Values, facts: Features) -> dict[str, Any]:
+    """Return values with the sizes that the unit works with, where the vendor writes others: the
+    width of a kernel of one column, and the planes of a native depthwise layer.
+    """
+    out = dict(values)
+    if values["layer_type"]:
+        out["kernel_xy_size"] = 1
+    if facts.get("native_depthwise") and values["depthwise"] and values["kernel_z_size"] == 1:
+        out["kernel_z_size"] = values["out_image_z_size"]
+    return out
+
+
+def ring_unit(facts: Features) -> int:
+    """Return the multiple of bytes up to which the vendor fills the sizes of rings."""
+    if facts.get("nn_v8"):
+        return RING_BYTES["nn_v8"]
+    return RING_BYTES["nn_v7"]
+
+
+def refuse_marks(values: Values, facts: Features, text: str) -> None:
+    """Raise ValueError for marks of the vendor that would change the arithmetic or the place of
+    data: a ring that does not hold its whole tensor, a column that is not one, an offset whose sign
+    is elsewhere.
+
+    Addresses and ends of rings are 0 in words that were not placed yet.
+    """
+    sizes = tensor_bytes(normal(values, facts))
+    for kind, tensor in zip(KINDS, ("input", "output"), strict=True):
+        field = f"{kind}_image_circular_buf_size"
+        ring, whole = values[field], up(sizes[tensor], ring_unit(facts))
+        # An image that is split or thinned by another job lies in a larger ring.
+        if ring and (ring < whole or (kind == "out" and ring != whole)):
+            raise ValueError(text.format(name=field, got=ring, allowed=f"0 or {whole}"))
+        if ring:
+            end = values[f"{kind}_image_address"] + ring
+            expect(values, {f"{kind}_image_circular_buf_end_addr_plus_1": (0, end)}, text)
+    if values["layer_type"]:
+        expect(values, {"kernel_xy_size": (values["kernel_y_size"],)}, text)
+    if not facts.get("nn_v8"):
+        for axis in "xy":
+            negative = int(values[f"in_image_{axis}_offset"] < 0)
+            expect(values, {f"in_image_{axis}_offset_sign": (negative,)}, text)

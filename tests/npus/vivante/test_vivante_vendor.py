@@ -1,0 +1,592 @@
+"""What VeriSilicon's own compiler writes for V7: its coefficient streams, words and layers.
+
+The words and answers of A311D are shared data; the laws were found on layers of even index.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import vivante_vendor
+from conftest import shared
+from lowered_layers import A311D, IMX8MP, S905D3, STM32MP25
+
+import npulab
+from npulab.captures.capture import Capture, Job
+from npulab.captures.target import Unsupported
+from npulab.npus.vivante import coefficients, dialects, lifting, quirks
+from npulab.npus.vivante.coefficients import Coefficients, Geometry
+from npulab.quant.layers import Add, Conv2D, FullyConnected, QuantParams
+
+VIVANTE = npulab.target("vivante")
+REGISTERS = VIVANTE.maps(A311D)["NN"]
+FACTS = VIVANTE.features(A311D)
+# What the compiler chooses by laws that nobody found, and where things lie.
+CHOSEN = {
+    "kernel_address",
+    "in_image_address",
+    "out_image_address",
+    "in_image_circular_buf_end_addr_plus_1",
+    "out_image_circular_buf_end_addr_plus_1",
+    "out_image_tile_x_size",
+    "out_image_tile_y_size",
+    "kernels_per_core",
+    "kernel_cache_start_address",
+    "kernel_cache_end_address",
+    "image_cache_start_address",
+    "image_cache_end_address",
+    "image_caching_mode",
+    "kernel_caching_mode",
+}
+
+
+# Streams
+
+
+def geometry(random: np.random.RandomState) -> Geometry:
+    channels, cores = int(random.randint(1, 60)), int(random.choice([1, 2, 6, 8]))
+    share = -(-channels // min(cores, channels))
+    resident = int(random.randint(1, share + 1))
+    return Geometry(
+        cores,
+        channels,
+        int(random.randint(1, 12)),
+        int(random.choice([1, 2, 3, 5])),
+        int(random.choice([1, 2, 3, 5])),
+        -(-share // resident),
+        int(random.randint(256)),
+        int(random.randint(1, 500)),
+        dialect="vendor",
+    )
+
+
+def content(random: np.random.RandomState, g: Geometry) -> Coefficients:
+    """Weights of which few to nearly all are the zero point; kernels in any order."""
+    weights = random.randint(0, 256, g.shape).astype(np.uint8)
+    weights[random.random_sample(g.shape) < random.choice([0.1, 0.6, 0.97, 1])] = g.zero_point
+    channels = tuple(random.permutation(g.channels).tolist())
+    if random.randint(2) or channels == tuple(range(g.channels)):
+        channels = ()
+    return Coefficients(
+        weights,
+        random.randint(-(2**31), 2**31, g.slots).astype(np.int32),
+        (np.arange(g.channels) * g.plane_bytes).astype(np.uint32),
+        tuple(random.randint(0, 6, g.used).tolist()),
+        channels=channels,
+    )
+
+
+def by_weight(c: Coefficients, g: Geometry) -> bytes:
+    at = list(c.channels or range(g.channels))
+    return vivante_vendor.write(
+        c.weights[at],
+        c.bias[at],
+        c.offsets[at],
+        g.cores,
+        g.superblocks,
+        g.zero_point,
+        c.zrl,
+    )
+
+
+def same(a: Coefficients, b: Coefficients) -> bool:
+    arrays = ("weights", "bias", "offsets")
+    equal = all(np.array_equal(getattr(a, name), getattr(b, name)) for name in arrays)
+    return equal and (a.zrl, a.channels) == (b.zrl, b.channels)
+
+
+def test_streams_are_those_written_weight_by_weight() -> None:
+    reordered = 0
+    for seed in range(60):
+        random = np.random.RandomState(seed)
+        g = geometry(random)
+        given = content(random, g)
+        buffer = coefficients.encode(given, g)
+        assert buffer == by_weight(given, g), (seed, g)
+        found = coefficients.decode(buffer, g)
+        assert same(found, given), (seed, g)
+        assert coefficients.encode(found, g) == buffer
+        reordered += bool(given.channels)
+    assert reordered > 10
+
+
+def test_items_cover_every_bit_and_name_the_output_channel() -> None:
+    for seed in range(20):
+        random = np.random.RandomState(seed)
+        g = geometry(random)
+        given = replace(content(random, g), zrl=(0,) * g.used)
+        buffer = coefficients.encode(given, g)
+        items = list(coefficients.walk(buffer, g))
+        assert items[0].bit == 0
+        assert items[-1].bit + items[-1].bits == 8 * len(buffer)
+        assert all(item.bit + item.bits == then.bit for item, then in pairwise(items))
+        out = np.zeros(g.shape, np.uint8)
+        for item in items:
+            if item.kind == "weight":
+                out[item.channel, item.plane, item.row, item.column] = item.value
+        assert np.array_equal(out, given.weights)
+        biases = {item.channel: item.value for item in items if item.kind == "bias"}
+        assert biases == dict(enumerate(given.bias.astype(np.uint32).tolist()))
+
+
+def test_offsets_that_are_no_planes_leave_kernels_in_their_places() -> None:
+    random = np.random.RandomState(1)
+    g = geometry(random)
+    given = replace(content(random, g), channels=())
+    given = replace(given, offsets=given.offsets + np.uint32(1))
+    buffer = coefficients.encode(given, g)
+    assert same(coefficients.decode(buffer, g), given)
+
+
+def test_broken_streams_are_refused_with_a_place() -> None:
+    refused = whole = 0
+    for seed in range(40):
+        random = np.random.RandomState(seed)
+        g = replace(geometry(random), channels=int(random.randint(1, 10)), superblocks=1)
+        buffer = coefficients.encode(content(random, g), g)
+        for bits in (1, 1, 1, 5):
+            data = np.frombuffer(buffer, np.uint8).copy()
+            for bit in random.randint(0, 8 * min(len(data), 400), bits):
+                data[bit // 8] ^= 2 ** (bit % 8)
+            try:
+                found = coefficients.decode(data.tobytes(), g)
+            except ValueError as error:
+                assert str(error).startswith("coefficients: ")  # noqa: PT017
+                refused += 1
+            else:
+                again = coefficients.encode(found, g)
+                assert same(coefficients.decode(again, g), found)
+                whole += 1
+    assert min(refused, whole) > 20
+
+
+def test_a_run_over_two_biases_or_an_offset_is_refused() -> None:
+    g = Geometry(1, 3, 2, 1, 1, 1, 7, 4, dialect="vendor")
+    stream = [(2, 8), (3, 16), (2, 2), (7, 8), (1, 32), (2, 32), (3, 32), (0, 2), (9, 8)]
+    body = vivante_vendor.pack_bits(stream)
+    buffer = np.array([64], "<u4").tobytes().ljust(64, b"\0") + body.ljust(64, b"\0")
+    said = (
+        r"^coefficients: core 0 at byte 72 bit 2: a run of zero points goes 1 weights past the bias"
+    )
+    with pytest.raises(ValueError, match=said):
+        coefficients.decode(buffer, g)
+    one = replace(g, channels=1)
+    stream = [(2, 8), (1, 16), (0, 2), (9, 8), (1, 32), (3, 2), (9, 8), (0, 32)]
+    body = vivante_vendor.pack_bits(stream)
+    buffer = np.array([64], "<u4").tobytes().ljust(64, b"\0") + body.ljust(64, b"\0")
+    said = r"a run of zero points goes 3 weights past the last of the core"
+    with pytest.raises(ValueError, match=said):
+        coefficients.decode(buffer, one)
+
+
+def test_channels_and_dialects_that_cannot_be() -> None:
+    random = np.random.RandomState(3)
+    g = geometry(random)
+    given = replace(content(random, g), channels=(0, 0))
+    with pytest.raises(ValueError, match=r"^coefficients: channels: got \(0, 0\), allowed is each"):
+        coefficients.encode(given, g)
+    with pytest.raises(ValueError, match=r"^coefficients: dialect: got 'x', allowed is mesa or v"):
+        replace(g, dialect="x")
+
+
+# What the compiler wrote
+
+
+@cache
+def answers() -> list[dict[str, Any]]:
+    """The layers whole, with their words decoded."""
+    with np.load(shared("data/vivante_vendor/a311d-answers.npz")) as data:
+        out = json.loads(str(data["layers"]))
+        for layer in out:
+            for key in ("x", "w", "b", "y", "words", "coef"):
+                layer[key] = data[f"{layer['name']}_{key}"]
+            layer["words"] = layer["words"][:34]
+            layer["values"] = REGISTERS.decode(layer["words"])
+    assert len(out) == 60
+    return out
+
+
+def layer_of(answer: dict[str, Any]) -> Conv2D:
+    channels, height, width = answer["x"].shape
+    padding = "valid"
+    if answer["same"]:
+        padding = "same"
+    quantization = {}
+    for name, letter in (("input", "x"), ("weight", "w"), ("output", "y")):
+        quantization[f"{name}_q"] = QuantParams(answer[f"{letter}_scale"], answer[f"{letter}_zero"])
+    return Conv2D(
+        answer["w"].transpose(0, 2, 3, 1),
+        answer["b"],
+        (height, width, channels),
+        tuple(answer["stride"]),
+        padding,
+        depthwise=answer["kind"] == "depthwise",
+        activation="relu" if answer["relu"] else None,
+        **quantization,
+    )
+
+
+def capture_of(answer: dict[str, Any], **change: Any) -> Capture:
+    """The NN job of a layer as a .nb file has it: addresses are 0."""
+    words = answer["words"]
+    if change:
+        words = REGISTERS.encode({**answer["values"], **change})
+    buffers = {"coefficients": answer["coef"].tobytes(), "output": answer["y"].tobytes()}
+    if answer["jobs"] == [2]:
+        buffers["input"] = answer["x"].tobytes()
+    return Capture(
+        answer["name"],
+        "vivante",
+        A311D,
+        (Job("NN", words),),
+        buffers,
+        {},
+        provenance="compiler",
+        maps=VIVANTE.maps(A311D),
+    )
+
+
+def test_every_buffer_is_decoded_and_written_again_byte_for_byte() -> None:
+    chosen: Counter[str] = Counter()
+    for answer in answers():
+        g = lifting.geometry_of(answer["values"], FACTS)
+        assert g.dialect == "vendor"
+        found = coefficients.decode(answer["coef"].tobytes(), g)
+        buffer = coefficients.encode(found, g)
+        assert buffer == answer["coef"].tobytes(), answer["name"]
+        width = coefficients.choose_zrl(found, g, FACTS["zrl_bits"])
+        chosen["width"] += (width,) * g.used == found.zrl
+        chosen["order"] += coefficients.choose_channels(found.weights, g) == found.channels
+        chosen["reordered"] += bool(found.channels)
+    # The other width is that of a kernel of one column.
+    assert chosen == {"width": 59, "order": 60, "reordered": 3}
+
+
+def test_layers_of_one_nn_job_are_lifted_as_they_are_and_give_the_outputs() -> None:
+    jobs = 0
+    for answer in answers():
+        if answer["jobs"] != [2]:
+            continue
+        jobs += 1
+        layer = layer_of(answer)
+        capture = replace(capture_of(answer), parameters=layer.parameters)
+        lifted = VIVANTE.lift(capture)
+        assert lifted.layer.driver_quirks == {quirks.VENDOR_DIALECT}
+        for name in ("stride", "padding", "depthwise", "activation", "input_shape", "output_q"):
+            assert getattr(lifted.layer, name) == getattr(layer, name), (answer["name"], name)
+        assert np.array_equal(lifted.layer.weights, layer.weights), answer["name"]
+        assert np.array_equal(lifted.layer.bias, layer.bias), answer["name"]
+        y = npulab.emulate(lifted.layer, lifted.x, VIVANTE.rule_of(capture))
+        assert np.array_equal(y, lifted.output), answer["name"]
+    assert jobs == 49
+
+
+def test_layers_without_recorded_parameters_compute_the_same() -> None:
+    """A kernel keeps its size; a 1x1 layer is "valid", and depthwise of one channel is dense."""
+    for answer in answers():
+        capture = capture_of(answer)
+        lifted = VIVANTE.lift(capture)
+        assert VIVANTE.recode(capture) == answer["coef"].tobytes()
+        assert sum(item.bits for item in VIVANTE.explain(capture)) == 8 * len(answer["coef"])
+        if answer["jobs"] == [2]:
+            assert lifted.layer.kernel == layer_of(answer).kernel, answer["name"]
+            assert np.array_equal(lifted.layer.weights.ravel(), layer_of(answer).weights.ravel())
+            y = npulab.emulate(lifted.layer, lifted.x, VIVANTE.rule_of(capture))
+            assert np.array_equal(y, lifted.output), answer["name"]
+
+
+def test_layers_behind_a_shader_are_lifted_by_their_parameters() -> None:
+    """Split planes are joined again; of a 1x1 layer the unit sees an image of half the size."""
+    thinned = 0
+    for answer in answers():
+        if answer["jobs"] == [2]:
+            continue
+        layer = layer_of(answer)
+        lifted = VIVANTE.lift(replace(capture_of(answer), parameters=layer.parameters)).layer
+        if layer.kernel == (1, 1):
+            thinned += 1
+            assert lifted.stride == (1, 1)
+        else:
+            assert (lifted.stride, lifted.padding) == (layer.stride, layer.padding)
+        assert np.array_equal(lifted.weights, layer.weights), answer["name"]
+        assert np.array_equal(lifted.bias, layer.bias), answer["name"]
+    assert thinned == 2
+
+
+def test_lowered_layers_have_the_compilers_words_and_bytes() -> None:
+    equal = 0
+    for answer in answers():
+        layer = layer_of(answer)
+        capture = VIVANTE.lower(layer, A311D, dialect="vendor")
+        values = REGISTERS.decode(capture.jobs[-1].words)
+        for name, value in answer["values"].items():
+            if name not in CHOSEN:
+                assert values[name] == value, (answer["name"], name)
+        equal += capture.buffers["coefficients"] == answer["coef"].tobytes()
+    assert equal == 59
+
+
+@cache
+def sweep() -> list[tuple[dict[str, float], dict[str, Any]]]:
+    """(parameters, fields) of each layer of the sweep."""
+    with np.load(shared("data/vivante_vendor/a311d.npz")) as data:
+        names = data["names"].tolist()
+        parameters = [dict(zip(names, row, strict=True)) for row in data["parameters"].tolist()]
+        return [
+            (known, REGISTERS.decode(words))
+            for known, words in zip(parameters, data["words"], strict=True)
+        ]
+
+
+def layer_with(known: dict[str, float]) -> Conv2D:
+    """A layer of these parameters, with some weights."""
+    whole = {name: int(value) for name, value in known.items()}
+    kernels = whole["output_c"]
+    if whole["depthwise"]:
+        kernels = 1
+    shape = kernels, whole["kernel_h"], whole["kernel_w"], whole["input_c"]
+    quantization = {}
+    for name in ("input", "weight", "output"):
+        scale, zero = known[f"{name}_scale"], whole[f"{name}_zero_point"]
+        quantization[f"{name}_q"] = QuantParams(scale, zero)
+    return Conv2D(
+        np.random.RandomState(0).randint(0, 256, shape).astype(np.uint8),
+        np.zeros(whole["output_c"], np.int32),
+        (whole["input_h"], whole["input_w"], whole["input_c"]),
+        (whole["stride"],) * 2,
+        "same" if whole["same"] else "valid",
+        depthwise=bool(whole["depthwise"]),
+        activation="relu" if whole["relu"] else None,
+        **quantization,
+    )
+
+
+def test_every_field_is_the_compilers_in_nearly_all_layers() -> None:
+    """Three layers are pooled and not split; the compiler's reason is not known."""
+    differ: Counter[str] = Counter()
+    chosen: Counter[str] = Counter()
+    for known, wanted in sweep():
+        capture = VIVANTE.lower(layer_with(known), A311D, dialect="vendor")
+        for name, value in REGISTERS.decode(capture.jobs[-1].words).items():
+            if value != wanted[name]:
+                (chosen if name in CHOSEN else differ)[name] += 1
+    assert len(sweep()) == 395
+    assert max(differ.values()) <= 3
+    assert chosen["kernels_per_core"] == chosen["image_caching_mode"] == 11
+    assert not chosen["kernel_caching_mode"]
+
+
+def test_caches_lie_behind_the_room_of_an_input_tile() -> None:
+    """With the compiler's own tile, kernels per core and largest stream."""
+    for _, v in sweep():
+        rows, columns = v["kernel_y_size"], v["kernel_xy_size"]
+        if v["layer_type"]:
+            columns = 1
+        tile = v["out_image_tile_y_size"] + rows - 1, v["out_image_tile_x_size"] + columns - 1
+        area = min(v["in_image_y_size"] * v["in_image_x_size"], tile[0] * tile[1])
+        room = -(-area // 16) * 16 * v["kernel_z_size"]
+        assert v["kernel_cache_start_address"] == 0x800 + -(-room // 128) * 128
+
+
+# Which dialect it is
+
+
+def mesa_and_vendor() -> Iterator[tuple[str, Capture]]:
+    random = np.random.RandomState(5)
+    weights = random.randint(0, 256, (8, 5, 5, 2)).astype(np.uint8)
+    q = QuantParams(0.5, 7)
+    layer = Conv2D(
+        weights,
+        np.arange(8, dtype=np.int32),
+        (9, 9, 2),
+        input_q=q,
+        weight_q=QuantParams(0.01, 120),
+        output_q=q,
+    )
+    for dialect in ("mesa", "vendor"):
+        yield dialect, VIVANTE.lower(layer, A311D, dialect=dialect)
+
+
+def test_words_say_whose_coefficients_they_are() -> None:
+    for dialect, capture in mesa_and_vendor():
+        assert dialects.dialects_of(REGISTERS.decode(capture.words)) == (dialect,)
+        layer = VIVANTE.lift(capture).layer
+        again = VIVANTE.lower(layer, A311D)
+        assert np.array_equal(again.words, capture.words)
+        assert again.buffers["coefficients"] == capture.buffers["coefficients"]
+    mesa, vendor = (capture for _, capture in mesa_and_vendor())
+    assert mesa.buffers["coefficients"] != vendor.buffers["coefficients"]
+    layers = [VIVANTE.lift(capture).layer for capture in (mesa, vendor)]
+    assert np.array_equal(layers[0].weights, layers[1].weights)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"further6": 0},
+        {"in_image_circular_buf_size": 0, "out_image_circular_buf_size": 0},
+        {"further6": 0, "in_image_circular_buf_size": 0, "out_image_circular_buf_size": 0},
+    ],
+)
+def test_words_without_all_marks_are_refused_if_both_readings_differ(
+    change: dict[str, int],
+) -> None:
+    _, (_, vendor) = mesa_and_vendor()
+    changed = vendor.with_fields(0, **change)
+    said = (
+        r"got coefficients that are other weights in the dialect 'mesa' than in 'vendor', allowed"
+    )
+    for ask in (VIVANTE.lift, VIVANTE.recode, VIVANTE.explain):
+        with pytest.raises(ValueError, match=said):
+            ask(changed)
+
+
+def test_words_without_all_marks_are_read_if_the_readings_are_one() -> None:
+    """Small kernels have the same bytes in both; zero runs and uneven shares only in one."""
+    read = refused = 0
+    off = {"in_image_circular_buf_size": 0, "out_image_circular_buf_size": 0}
+    for answer in answers():
+        if answer["jobs"] != [2]:
+            continue
+        try:
+            lifted = VIVANTE.lift(capture_of(answer, **off)).layer
+        except ValueError as error:
+            assert "other weights in the dialect" in str(error)  # noqa: PT017
+            refused += 1
+        else:
+            read += 1
+            assert np.array_equal(lifted.weights.ravel(), layer_of(answer).weights.ravel())
+    assert (read, refused) == (38, 11)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"out_image_circular_buf_size": 64},
+            r"field out_image_circular_buf_size: got 64, allowed is 0 or 3136",
+        ),
+        (
+            {"in_image_circular_buf_size": 64},
+            r"in_image_circular_buf_size: got 64, allowed is 0 or",
+        ),
+        ({"layer_type": 1, "kernel_y_size": 3}, r"field kernel_xy_size: got 7, allowed is 3"),
+        ({"in_image_x_offset_sign": 0}, r"field in_image_x_offset_sign: got 0, allowed is 1"),
+        (
+            {"in_image_circular_buf_end_addr_plus_1": 64},
+            r"field in_image_circular_buf_end_addr_plus_1: got 64, allowed is 0 or 512",
+        ),
+    ],
+)
+def test_marks_that_would_change_the_arithmetic_are_refused(
+    change: dict[str, int], said: str
+) -> None:
+    answer = answers()[1]
+    if "out_image_circular_buf_size" in change:
+        said = said.replace("3136", str(answer["values"]["out_image_circular_buf_size"]))
+    with pytest.raises(ValueError, match=said):
+        VIVANTE.lift(capture_of(answer, **change))
+
+
+# Layers of other kinds and chips
+
+
+def test_an_average_is_the_convolution_that_runs() -> None:
+    """Of 2x2 cells, stride 2: dense weights of 255 and zero points, pooled."""
+    weights = np.zeros((8, 2, 2, 8), np.uint8)
+    weights[range(8), :, :, range(8)] = 255
+    layer = Conv2D(
+        weights,
+        np.zeros(8, np.int32),
+        (16, 16, 8),
+        (2, 2),
+        "valid",
+        input_q=QuantParams(1.0, 0),
+        weight_q=QuantParams(1 / 1020, 0),
+        output_q=QuantParams(1.0, 0),
+    )
+    capture = replace(VIVANTE.lower(layer, A311D, dialect="vendor"), parameters={})
+    values = REGISTERS.decode(capture.words)
+    assert (values["pooling"], values["further6_pooled"]) == (3, 1)
+    lifted = VIVANTE.lift(capture).layer
+    assert lifted.depthwise
+    assert np.all(lifted.weights == 255)
+    assert lifted.stride == (2, 2)
+
+
+def test_a_fully_connected_layer_is_cut_as_the_compiler_cuts_it() -> None:
+    """96 to 20: 6x8 of two planes, its kernel made square; on i.MX8MP 8x12 (page, section 5)."""
+    q = QuantParams(0.5, 3)
+    weights = np.random.RandomState(0).randint(0, 256, (20, 96)).astype(np.uint8)
+    layer = FullyConnected(
+        weights, np.zeros(20, np.int32), input_q=q, weight_q=QuantParams(0.01, 9), output_q=q
+    )
+    sizes = {}
+    for chip in (A311D, IMX8MP):
+        capture = VIVANTE.lower(layer, chip, dialect="vendor")
+        v = VIVANTE.maps(chip)["NN"].decode(capture.words)
+        image = v["in_image_y_size"], v["in_image_x_size"], v["kernel_z_size"]
+        sizes[chip] = (*image, v["kernel_y_size"], v["kernel_xy_size"])
+        lifted = VIVANTE.lift(capture).layer
+        assert lifted.output_shape == (1, 1, 20)
+        assert np.array_equal(lifted.weights.transpose(0, 3, 1, 2).reshape(20, 96), weights)
+    assert sizes == {A311D: (6, 8, 2, 8, 8), IMX8MP: (8, 12, 1, 8, 12)}
+
+
+@pytest.mark.parametrize("chip", [S905D3, STM32MP25])
+def test_chips_of_two_cores_have_the_plain_stream_in_the_vendors_dialect(chip: str) -> None:
+    layer = layer_of(answers()[20])
+    capture = VIVANTE.lower(layer, chip, dialect="vendor")
+    assert capture.buffers["coefficients"][64:67] == bytes([2, 5, 0])  # width 2, 5 of 10 kernels
+    lifted = VIVANTE.lift(capture).layer
+    assert np.array_equal(lifted.weights, layer.weights)
+    assert np.array_equal(lifted.bias, layer.bias)
+    mesa = VIVANTE.lower(layer, chip)
+    assert "coefficients" not in mesa.buffers
+    with pytest.raises(Unsupported, match=r"coefficient streams are known of"):
+        VIVANTE.lift(mesa)
+
+
+def test_native_depthwise_has_one_plane_in_the_vendors_words() -> None:
+    q = QuantParams(0.5, 3)
+    weights = np.random.RandomState(0).randint(0, 256, (1, 3, 3, 7)).astype(np.uint8)
+    layer = Conv2D(
+        weights,
+        np.arange(7, dtype=np.int32),
+        (6, 5, 7),
+        depthwise=True,
+        input_q=q,
+        weight_q=QuantParams(0.01, 9),
+        output_q=q,
+    )
+    x = np.random.RandomState(1).randint(0, 256, (6, 5, 7)).astype(np.uint8)
+    capture = VIVANTE.lower(layer, IMX8MP, x, dialect="vendor")
+    v = VIVANTE.maps(IMX8MP)["NN"].decode(capture.words)
+    assert (v["kernel_z_size"], v["depthwise"], v["w18_28_1"], v["further6"]) == (1, 1, 1, 15)
+    assert (v["in_image_circular_buf_size"], v["out_image_circular_buf_size"]) == (256, 256)
+    lifted = VIVANTE.lift(capture)
+    assert np.array_equal(lifted.layer.weights, weights)
+    assert np.array_equal(lifted.layer.bias, layer.bias)
+    assert np.array_equal(lifted.x, x)
+    mesa = VIVANTE.maps(IMX8MP)["NN"].decode(VIVANTE.lower(layer, IMX8MP).words)
+    assert mesa["kernel_z_size"] == 7
+
+
+def test_what_the_vendors_dialect_does_not_have() -> None:
+    layer = layer_of(answers()[1])
+    with pytest.raises(LookupError, match=r"^dialect: got 'x', allowed are mesa, vendor$"):
+        VIVANTE.lower(layer, dialect="x")
+    with pytest.raises(LookupError, match=r"^features: got 'hwc-tensors', allowed are int8-model"):
+        VIVANTE.lower(layer, dialect="vendor", features=["hwc-tensors"])
+    q = QuantParams(0.5, 0)
+    add = Add((4, 4, 2), input_q=q, other_q=q, output_q=q, dtype="uint8")
+    with pytest.raises(ValueError, match=r"the vendor's compiler adds on the shader$"):
+        VIVANTE.lower(add, dialect="vendor")
