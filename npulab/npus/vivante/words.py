@@ -110,12 +110,14 @@ def tiling(low: Lowered, facts: Features, quirks: Set[str] = frozenset()) -> Til
 def _vendor_tiling(low: Lowered, facts: Features) -> Tiling:
     """Return a tile and superblocks that the vendor's compiler may choose on V7.
 
-    As few superblocks as possible, then as many rows as fit, shared evenly by the tiles. Tile
-    height and width and kernels per core of all 395 layers are within these limits (V); the
-    compiler often chooses a lower or narrower tile, by a law that nobody found.
+    As few superblocks as possible, then the widest and the highest tile that fits, both shared
+    evenly by the tiles. The tiles of all 395 layers are within these limits (V); the compiler often
+    chooses a lower or narrower one, by a law that nobody found (the page says how often).
     """
     height, width = low.before_pooling
-    tile_w = min(width, WIDEST_TILE)
+    tile_w = ceil_div(width, ceil_div(width, WIDEST_TILE))
+    if low.pooled:
+        tile_w = up(tile_w, 2)
     rows = facts["accumulation_depth"] * _lines(tile_w, ACCUMULATOR_LINES)
     most = min(MOST_KERNELS, rows)
     if low.kernel == (1, 1):

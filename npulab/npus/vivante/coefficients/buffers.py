@@ -276,9 +276,9 @@ class Coefficients:
     zero runs, ``runs`` are the header's bytes for them: the size of their table and the table.
     ``items`` say for each core how each byte of its stream is written: 0 by the bit length of its
     value, 1 as it is, 2 + n by entry n of the table; the last of them is 1 if the free bits of the
-    flush are set. Without ``items`` the encoder chooses. The vendor may reorder the kernels of plain
-    streams: ``channels`` are the output channels in the order of the streams, none if they are not
-    reordered or (when decoded) if the offsets are not those of whole planes.
+    flush are set. Without ``items`` the encoder chooses. The vendor may reorder the kernels of
+    plain streams: ``channels`` are the output channels in the order of the streams, none if they
+    are not reordered or (when decoded) if the offsets are not those of whole planes.
     """
 
     weights: Array
