@@ -13,9 +13,10 @@ from npulab.npus.kit import expect, up
 from npulab.npus.vivante.coefficients import MESA, VENDOR
 from npulab.npus.vivante.facts import Values, tensor_bytes
 
-# Of 395 jobs of A311D and 395 of i.MX8MP by the vendor's compiler of 2025 (V): the value of
-# further6, and the multiple of bytes up to which the size of a ring is filled up.
-VENDOR_MARK = 15
+# Of 395 jobs of A311D and 395 of i.MX8MP by the vendor's compiler of 2025 (V): what word 31 has, and
+# has more if the unit pools, and the multiple of bytes up to which the size of a ring is filled up.
+MARK = "w31_0_32"
+VENDOR_MARK, POOLED_MARK = 0x7800, 4
 RING_BYTES = {"nn_v7": 128, "nn_v8": 256}
 SRAM_START = 0x800  # where Mesa's kernel cache begins, the vendor's begins later
 KINDS = "in", "out"
@@ -25,18 +26,25 @@ def dialects_of(values: Values) -> tuple[str, ...]:
     """Return the dialects in which the coefficients of an NN job may be, the likeliest first: one
     if the words have all marks of one writer and none of the other, else both.
 
-    The marks are that the vendor has two rings and its value of further6, and that Mesa has
+    The marks are that the vendor has two rings and its value of word 31, and that Mesa has
     neither, and its kernel cache at the start of the SRAM.
     """
     rings = [bool(values[f"{kind}_image_circular_buf_size"]) for kind in KINDS]
-    mark = values["further6"]
-    if all(rings) and mark == VENDOR_MARK:
+    mark = values[MARK]
+    if all(rings) and mark == mark_of(bool(values["pooling"])):
         return (VENDOR,)
     if not any(rings) and not mark and values["kernel_cache_start_address"] == SRAM_START:
         return (MESA,)
     if any(rings) or mark:
         return VENDOR, MESA
     return MESA, VENDOR
+
+
+def mark_of(pooled: bool) -> int:
+    """Return the vendor's value of word 31."""
+    if pooled:
+        return VENDOR_MARK + POOLED_MARK
+    return VENDOR_MARK
 
 
 def normal(values: Values, facts: Features) -> dict[str, Any]:

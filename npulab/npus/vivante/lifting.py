@@ -281,7 +281,7 @@ def _read(capture: Capture, moved: Moved | None = None) -> Read:
         raise ValueError(
             f"capture {capture.name}: got coefficients that are other weights in the dialect "
             f"{MESA!r} than in {VENDOR!r}, allowed are words that have all marks of one of them "
-            "(rings, further6, kernel_cache_start_address) and none of the other"
+            "(rings, word 31, kernel_cache_start_address) and none of the other"
         )
     for read in found:
         try:

@@ -9,7 +9,7 @@ import numpy as np
 
 from npulab.captures.target import Features
 from npulab.npus.kit import ceil_div, up
-from npulab.npus.vivante.dialects import SRAM_START, VENDOR_MARK, ring_unit
+from npulab.npus.vivante.dialects import MARK, SRAM_START, mark_of, ring_unit
 from npulab.npus.vivante.facts import PATTERNS, USUAL, Size, tensor_bytes
 from npulab.npus.vivante.plans import Lowered
 from npulab.npus.vivante.quirks import MESA_OFFSETS, ODD_STRIDE2_TILE, VENDOR_DIALECT
@@ -261,10 +261,8 @@ def _vendor_values(
         "out": values["out_image_x_stride"] * values["out_image_y_stride"],
     }
     out: dict[str, Any] = {
-        "further6": VENDOR_MARK,
-        "further6_pooled": int(low.pooled),
-        "in_image_plane_of_64": int(planes["in"] % 64 == 0),
-        "out_image_plane_of_64": int(planes["out"] % 64 == 0),
+        MARK: mark_of(low.pooled),
+        "planes_of_64": int(planes["in"] % 64 == 0) + 2 * int(planes["out"] % 64 == 0),
         "out_image_circular_buf_size": up(sizes["output"], ring_unit(facts)),
     }
     image = sizes["input"]

@@ -431,9 +431,9 @@ def test_words_say_whose_coefficients_they_are() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"further6": 0},
+        {"w31_0_32": 0},
         {"in_image_circular_buf_size": 0, "out_image_circular_buf_size": 0},
-        {"further6": 0, "in_image_circular_buf_size": 0, "out_image_circular_buf_size": 0},
+        {"w31_0_32": 0, "in_image_circular_buf_size": 0, "out_image_circular_buf_size": 0},
     ],
 )
 def test_words_without_all_marks_are_refused_if_both_readings_differ(
@@ -515,7 +515,7 @@ def test_an_average_is_the_convolution_that_runs() -> None:
     )
     capture = replace(VIVANTE.lower(layer, A311D, dialect="vendor"), parameters={})
     values = REGISTERS.decode(capture.words)
-    assert (values["pooling"], values["further6_pooled"]) == (3, 1)
+    assert (values["pooling"], values["w31_0_32"]) == (3, 0x7804)
     lifted = VIVANTE.lift(capture).layer
     assert lifted.depthwise
     assert np.all(lifted.weights == 255)
@@ -570,7 +570,7 @@ def test_native_depthwise_has_one_plane_in_the_vendors_words() -> None:
     x = np.random.RandomState(1).randint(0, 256, (6, 5, 7)).astype(np.uint8)
     capture = VIVANTE.lower(layer, IMX8MP, x, dialect="vendor")
     v = VIVANTE.maps(IMX8MP)["NN"].decode(capture.words)
-    assert (v["kernel_z_size"], v["depthwise"], v["w18_28_1"], v["further6"]) == (1, 1, 1, 15)
+    assert (v["kernel_z_size"], v["depthwise"], v["w18_28_1"], v["w31_0_32"]) == (1, 1, 1, 0x7800)
     assert (v["in_image_circular_buf_size"], v["out_image_circular_buf_size"]) == (256, 256)
     lifted = VIVANTE.lift(capture)
     assert np.array_equal(lifted.layer.weights, weights)
