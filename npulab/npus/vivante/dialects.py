@@ -6,15 +6,16 @@ coefficient streams differ too, so that a stream read in the wrong dialect gives
 
 from __future__ import annotations
 
-from typing import Any
+from collections import ChainMap
+from typing import Any, cast
 
 from npulab.captures.target import Features
 from npulab.npus.kit import expect, up
 from npulab.npus.vivante.coefficients import MESA, VENDOR
 from npulab.npus.vivante.facts import Values, tensor_bytes
 
-# Of 395 jobs of A311D and 395 of i.MX8MP by the vendor's compiler of 2025 (V): what word 31 has, and
-# has more if the unit pools, and the multiple of bytes up to which the size of a ring is filled up.
+# Of 395 jobs of A311D and 395 of i.MX8MP by the vendor's compiler of 2025 (V): what word 31 has,
+# what it has more if the unit pools, and the multiple of bytes up to which rings are filled up.
 MARK = "w31_0_32"
 VENDOR_MARK, POOLED_MARK = 0x7800, 4
 RING_BYTES = {"nn_v7": 128, "nn_v8": 256}
@@ -47,16 +48,16 @@ def mark_of(pooled: bool) -> int:
     return VENDOR_MARK
 
 
-def normal(values: Values, facts: Features) -> dict[str, Any]:
+def normal(values: Values, facts: Features) -> Values:
     """Return values with the sizes that the unit works with, where the vendor writes others: the
     width of a kernel of one column, and the planes of a native depthwise layer.
     """
-    out = dict(values)
+    changes: dict[str, Any] = {}
     if values["layer_type"]:
-        out["kernel_xy_size"] = 1
+        changes["kernel_xy_size"] = 1
     if facts.get("native_depthwise") and values["depthwise"] and values["kernel_z_size"] == 1:
-        out["kernel_z_size"] = values["out_image_z_size"]
-    return out
+        changes["kernel_z_size"] = values["out_image_z_size"]
+    return ChainMap(changes, cast("dict[str, Any]", values))
 
 
 def ring_unit(facts: Features) -> int:

@@ -251,7 +251,7 @@ class Read(NamedTuple):
     """An NN job as read: its fields with the sizes that the unit works with, the chip's features,
     the geometry of its coefficients and what they hold."""
 
-    values: dict[str, Any]
+    values: Values
     facts: Features
     geometry: Geometry
     content: Coefficients

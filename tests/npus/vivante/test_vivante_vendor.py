@@ -555,6 +555,24 @@ def test_chips_of_two_cores_have_the_plain_stream_in_the_vendors_dialect(chip: s
         VIVANTE.lift(mesa)
 
 
+@pytest.mark.parametrize("name", ["a311d-pid88", "imx8mp-pid9f", "pid99", "stm32mp25-pid15"])
+def test_one_layer_compiled_for_four_parts_is_lifted(name: str) -> None:
+    """Weights and biases are bytes of a generator, one after another (the layer of the files)."""
+    state, drawn = 1, []
+    for _ in range(8 * 8 * 4 + 3 * 3 * 4 * 8 + 8):
+        state = (state * 1664525 + 1013904223) % 2**32
+        drawn.append(state // 2**24)
+    x = np.array(drawn[:256], np.uint8).reshape(4, 8, 8).transpose(1, 2, 0)
+    weights = np.array(drawn[256:-8], np.uint8).reshape(8, 4, 3, 3).transpose(0, 2, 3, 1)
+    capture = npulab.load(shared(f"data/vivante_vendor/nb/{name}.nb"))
+    layer = VIVANTE.lift(capture).layer
+    assert np.array_equal(layer.weights, weights)
+    assert np.array_equal(layer.bias, np.array(drawn[-8:]) * 16 - 2000)
+    assert VIVANTE.recode(capture) == capture.buffers["coefficients"]
+    y = npulab.emulate(layer, x, VIVANTE.rule_of(capture)).transpose(2, 0, 1).ravel()
+    assert y[:16].tolist() == [255, 253, 255, 0, 202, 0, 0, 0, 0, 255, 0, 0, 0, 255, 255, 0]
+
+
 def test_native_depthwise_has_one_plane_in_the_vendors_words() -> None:
     q = QuantParams(0.5, 3)
     weights = np.random.RandomState(0).randint(0, 256, (1, 3, 3, 7)).astype(np.uint8)
