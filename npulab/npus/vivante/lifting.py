@@ -50,6 +50,7 @@ KINDS: dict[str, tuple[type, Any]] = {
     "depthwise": (bool, False),
 }
 MOST_NAMED = 16  # the most jobs that an error text names
+OF_THE_VENDOR = "vendor driver", "compiler"  # the provenances of what the vendor wrote
 LEAST_OFFSET = -16  # the least offset of a window, on any chip
 # Drivers add this to the codes of a model; the unit sees uint8.
 STORED_UP = {"uint8": 0, "int8": 128}
@@ -134,7 +135,7 @@ def explain(capture: Capture) -> list[Item]:
     """Return every bit of the coefficient buffer, as items in order; Unsupported without the buffer
     or an NN job."""
     values = _nn_values(capture)
-    dialects = dialects_of(values)
+    dialects = _dialects(capture, values)
     if len(dialects) > 1:
         geometry = _read(capture).geometry
     else:
@@ -265,7 +266,7 @@ def _read(capture: Capture, moved: Moved | None = None) -> Read:
     else the words say.
     """
     values = _nn_values(capture)
-    dialects = dialects_of(values)
+    dialects = _dialects(capture, values)
     if len(dialects) == 1:
         return _read_as(capture, values, moved, dialects[0])
     found = []
@@ -289,6 +290,17 @@ def _read(capture: Capture, moved: Moved | None = None) -> Read:
         except ValueError as error:
             refused.append(error)
     raise refused[-1]
+
+
+def _dialects(capture: Capture, values: Values) -> tuple[str, ...]:
+    """Return the dialects in which the coefficients may be, the likeliest first.
+
+    The vendor's driver of 2023 has Mesa's words (C:update4-vendor) and perhaps not its order.
+    """
+    found = dialects_of(values)
+    if found == (MESA,) and capture.provenance in OF_THE_VENDOR:
+        return MESA, VENDOR
+    return found
 
 
 def _read_as(

@@ -449,6 +449,14 @@ def test_words_without_all_marks_are_refused_if_both_readings_differ(
             ask(changed)
 
 
+def test_mesas_words_of_a_vendors_driver_are_refused_if_both_readings_differ() -> None:
+    """So is a wide kernel of the drivers of 2023; the small one on record is the same in both."""
+    (_, mesa), _ = mesa_and_vendor()
+    with pytest.raises(ValueError, match=r"got coefficients that are other weights in the dialect"):
+        VIVANTE.lift(replace(mesa, provenance="vendor driver"))
+    assert VIVANTE.lift(replace(mesa, provenance="open driver")).layer.kernel == (5, 5)
+
+
 def test_words_without_all_marks_are_read_if_the_readings_are_one() -> None:
     """Small kernels have the same bytes in both; zero runs and uneven shares only in one."""
     read = refused = 0
