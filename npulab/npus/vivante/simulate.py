@@ -17,7 +17,7 @@ from npulab.captures.target import Features
 from npulab.layout.bitstream import BitReader
 from npulab.npus.kit import DEVICE, Capture, Hang, Job, Unsupported, hang_if, known, up, wrapped
 from npulab.npus.kit.memory import Memory, address_of
-from npulab.npus.vivante import device_v8
+from npulab.npus.vivante import device_v8, device_vendor
 from npulab.npus.vivante.facts import CHIPS, EXPECTED, Values, expected, tensor_bytes
 
 STREAM_ALIGN = 64
@@ -80,7 +80,10 @@ def _job_values(capture: Capture, job: Job) -> dict[str, Any]:
     for _, item, raw in job.values(capture.maps):
         if item.align and item.value(raw) % item.align:
             raise Hang(f"{item.name} is {item.value(raw):#x}, off its alignment of {item.align}")
-    return capture.maps[job.block].decode(job.words)
+    v = capture.maps[job.block].decode(job.words)
+    if job.block == "NN" and device_vendor.is_vendors(v):
+        return device_vendor.as_meant(v)
+    return v
 
 
 def _run(v: Values, data: bytes, buffer: bytes, chip: Features) -> bytes:
@@ -110,12 +113,31 @@ def _plain_sums(
     streams = _streams(buffer, v, chip["nn_cores"])
     for core, (reader, size) in enumerate(streams):
         start = reader.position
-        yield from _kernels(reader, core, len(streams), image, v, chip["zrl_bits"])
+        if device_vendor.is_vendors(v):
+            yield from _vendors_kernels(reader, image, v, chip["zrl_bits"])
+        else:
+            yield from _kernels(reader, core, len(streams), image, v, chip["zrl_bits"])
         used = (reader.position - start + 7) // 8
         if up(used, STREAM_ALIGN) != size:
             raise Hang(
                 f"a core waits for {size} bytes of coefficients, its stream ends after {used}"
             )
+
+
+def _vendors_kernels(
+    reader: BitReader,
+    image: Array,
+    v: Values,
+    widest_run: int,
+) -> Iterator[tuple[int, Array, int]]:
+    """Yield (channel, accumulators, output offset) of each kernel in one core's stream of the
+    vendor, whose channel is where its output lies."""
+    plane = v["out_image_y_stride"] * v["out_image_x_stride"]
+    try:
+        for sums, offset in device_vendor.kernels(reader, image, v, widest_run):
+            yield offset // plane, sums, offset
+    except EOFError as error:
+        raise Hang(f"a stream of coefficients overruns: {error}") from None
 
 
 def _huffman_sums(
@@ -143,7 +165,9 @@ def _huffman_sums(
 
 def _refuse_unknown(v: Values, chip: Features) -> None:
     """Raise Hang for values that the simulated unit does not know, or tensors that do not fit."""
-    known(v, {**EXPECTED["device"], **expected(chip)})
+    known(v, {**EXPECTED["device"], **expected(chip, device_vendor.is_vendors(v))})
+    if device_vendor.is_vendors(v):
+        device_vendor.refuse_rings(v, tensor_bytes(v))
     if v["depthwise"] and v["kernel_z_size"] != v["out_image_z_size"]:
         raise Hang(f"depthwise from {v['kernel_z_size']} planes to {v['out_image_z_size']}")
     rows, columns, step = v["out_image_y_size"], v["out_image_x_size"], _step(v)

@@ -21,7 +21,7 @@ from lowered_layers import A311D, IMX8MP, S905D3, STM32MP25
 
 import npulab
 from npulab.captures.capture import Capture, Job
-from npulab.captures.target import Unsupported
+from npulab.captures.target import Hang, Unsupported
 from npulab.npus.vivante import coefficients, dialects, lifting, quirks
 from npulab.npus.vivante.coefficients import Coefficients, Geometry
 from npulab.quant.layers import Add, Conv2D, FullyConnected, QuantParams
@@ -616,3 +616,87 @@ def test_what_the_vendors_dialect_does_not_have() -> None:
     add = Add((4, 4, 2), input_q=q, other_q=q, output_q=q, dtype="uint8")
     with pytest.raises(ValueError, match=r"the vendor's compiler adds on the shader$"):
         VIVANTE.lower(add, dialect="vendor")
+
+
+# The simulated device
+
+
+def random_layer(random: np.random.RandomState) -> tuple[Conv2D, np.ndarray]:
+    channels, outputs = int(random.randint(1, 9)), int(random.randint(1, 40))
+    kernel = tuple(random.randint(1, 6, 2).tolist())
+    if random.randint(2):
+        kernel = (kernel[0], kernel[0])
+    depthwise = bool(random.randint(4) == 0)
+    shape = (outputs, *kernel, channels)
+    if depthwise:
+        outputs = channels
+        shape = (1, *kernel, channels)
+    zeros = [int(zero) for zero in random.randint(0, 256, 3)]
+    weights = random.randint(0, 256, shape).astype(np.uint8)
+    weights[random.random_sample(shape) < random.choice([0, 0.5, 0.95])] = zeros[1]
+    size = tuple((kernel + random.randint(0, 9, 2)).tolist())
+    layer = Conv2D(
+        weights,
+        random.randint(-3000, 3000, outputs).astype(np.int32),
+        (*size, channels),
+        (1, 1) if random.randint(3) else (2, 2),
+        "same" if random.randint(2) else "valid",
+        depthwise=depthwise,
+        input_q=QuantParams(0.5, zeros[0]),
+        weight_q=QuantParams(0.01, zeros[1]),
+        output_q=QuantParams(3.0, zeros[2]),
+    )
+    return layer, random.randint(0, 256, layer.input_shape).astype(np.uint8)
+
+
+@pytest.mark.parametrize(("chip", "layers"), [(A311D, 60), (IMX8MP, 12)])
+def test_the_device_runs_vendor_jobs_from_words_and_bytes_alone(chip: str, layers: int) -> None:
+    kinds = set()
+    for seed in range(layers):
+        layer, x = random_layer(np.random.RandomState(seed))
+        capture = VIVANTE.lower(layer, chip, x, dialect="vendor")
+        v = VIVANTE.maps(chip)["NN"].decode(capture.jobs[-1].words)
+        kinds |= {("layer_type", v["layer_type"]), ("pooling", v["pooling"])}
+        wanted = npulab.emulate(layer, x, VIVANTE.rule_of(capture))
+        output = np.frombuffer(VIVANTE.simulate(capture), np.uint8)
+        assert np.array_equal(output, wanted.transpose(2, 0, 1).ravel()), (seed, layer)
+        lifted = VIVANTE.lift(capture)
+        y = npulab.emulate(lifted.layer, lifted.x, VIVANTE.rule_of(capture))
+        assert np.array_equal(y, wanted), (seed, layer)
+        bare = VIVANTE.lift(replace(capture, parameters={}))
+        y = npulab.emulate(bare.layer, bare.x, VIVANTE.rule_of(capture))
+        assert np.array_equal(y, wanted), (seed, layer)
+    assert {("pooling", 0), ("pooling", 3)} <= kinds
+    assert (("layer_type", 1) in kinds) == (chip == A311D)
+
+
+def test_the_device_gives_the_compilers_outputs() -> None:
+    ran = 0
+    for answer in answers():
+        if answer["jobs"] == [2] and answer["y"].size * answer["w"].size < 100_000:
+            ran += 1
+            assert VIVANTE.simulate(capture_of(answer)) == answer["y"].tobytes(), answer["name"]
+    assert ran > 20
+
+
+def test_the_device_hangs_where_the_compilers_simulator_asserts() -> None:
+    layer, x = random_layer(np.random.RandomState(0))
+    capture = VIVANTE.lower(layer, A311D, x, dialect="vendor")
+    with pytest.raises(Hang, match=r"^a ring of 64 bytes is smaller than its input of \d+"):
+        VIVANTE.simulate(capture.with_fields(0, in_image_circular_buf_size=64))
+    size, stream = np.array([64], "<u4").tobytes(), [(2, 8), (3, 16), (2, 2), (7, 8), (1, 32)]
+    body = vivante_vendor.pack_bits([*stream, (2, 32), (3, 32)])
+    broken = capture_of(
+        answers()[36],
+        out_image_z_size=1,
+        kernel_z_size=2,
+        kernel_xy_size=1,
+        kernel_y_size=1,
+        kernels_per_core=3,
+        in_image_x_offset=0,
+        in_image_y_offset=0,
+        coef_zero_point=7,
+    )
+    buffers = {**broken.buffers, "coefficients": size.ljust(64, b"\0") + body.ljust(64, b"\0")}
+    with pytest.raises(Hang, match=r"^a run of zero points goes over two biases"):
+        VIVANTE.simulate(replace(broken, buffers=buffers))
