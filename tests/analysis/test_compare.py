@@ -418,7 +418,7 @@ def test_float16_outputs_are_compared_in_ulps(
     assert abs(float(output[3, 1, 2]) - float(found.predicted[3, 1, 2])) < 1
     with pytest.raises(
         ValueError,
-        match=r"^layer: got Elementwise.*, allowed is a Conv2D or FullyConnected of int8, uint8, int16$",
+        match=r"^layer: got Elementwise.*, allowed is a Conv2D, FullyConnected or Pool2D of int8, uint8, int16$",
     ):
         npulab.hypotheses(found)
     assert npulab.analysis.mismatch.summary.mismatches(found).differ == 2
