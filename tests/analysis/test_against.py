@@ -279,10 +279,22 @@ def test_a_capture_without_an_output_is_not_compared(here: Path) -> None:
 
 
 def test_an_output_recorded_before_the_run_is_not_compared() -> None:
-    found = shell("check", CAPTURES / "vivante", "--against", "simulated")
+    cases = [path.parent for path in (CAPTURES / "vivante").glob("*/capture.json")]
+    cases = [case for case in cases if not case.name.startswith("vendor-")]
+    found = shell("check", *cases, "--against", "simulated")
     assert found.code == 0
     assert found.out.splitlines()[-1].endswith("(7 equal, 2 nothing to compare)")
     assert found.out.count("the output was recorded before the job ran") == 2
+
+
+def test_what_the_device_does_not_know_is_no_answer_of_its_own() -> None:
+    """Rings, and a kernel of one column: the device says that it knows no such job."""
+    cases = sorted((CAPTURES / "vivante").glob("vendor-*"))
+    found = shell("check", *cases, "--against", "simulated", "--json")
+    rows = json_lines(found.out)
+    assert (found.code, len(rows)) == (1, 20)
+    assert {row["verdict"] for row in rows} == {"hang"}
+    assert all("the simulated unit knows 0 only, which is a guess" in row["reason"] for row in rows)
 
 
 def test_a_capture_that_is_not_covered_is_no_difference(here: Path) -> None:

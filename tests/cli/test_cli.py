@@ -42,7 +42,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Any:
 def test_check_of_all_captures(run: Any) -> None:
     status, lines, _ = run("check", CAPTURES)
     assert status == 0
-    assert lines[-1] == "9 captures, 0 differ (7 equal, 2 not executed)"
+    assert lines[-1] == "29 captures, 0 differ (27 equal, 2 not executed)"
     update4 = [line.split("  ") for line in lines if line.startswith("update4-")]
     assert all(line[-1] == "BC 28 BA FF B2 91 82 97 91" for line in update4)
 
@@ -67,7 +67,7 @@ def test_check_exits_1_where_one_differs(run: Any, tmp_path: Path) -> None:
     npulab.save(capture.with_fields(post_shift=8), tmp_path / "bad")
     status, lines, _ = run("check", CAPTURES, tmp_path, "--explain")
     assert status == 1
-    assert "10 captures, 1 differs (7 equal, 2 not executed, 1 differs)" in lines
+    assert "30 captures, 1 differs (27 equal, 2 not executed, 1 differs)" in lines
     assert any("first difference at (row, column, channel)" in line for line in lines)
 
 

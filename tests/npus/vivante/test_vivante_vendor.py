@@ -5,19 +5,21 @@ The words and answers of A311D are shared data; the laws were found on layers of
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import record_vendor
 import vivante_vendor
-from conftest import shared
+from conftest import CAPTURES, shared
 from lowered_layers import A311D, IMX8MP, S905D3, STM32MP25
+from record_vendor import layer_of
 
 import npulab
 from npulab.captures.capture import Capture, Job
@@ -203,35 +205,12 @@ def test_channels_and_dialects_that_cannot_be() -> None:
 @cache
 def answers() -> list[dict[str, Any]]:
     """The layers whole, with their words decoded."""
-    with np.load(shared("data/vivante_vendor/a311d-answers.npz")) as data:
-        out = json.loads(str(data["layers"]))
-        for layer in out:
-            for key in ("x", "w", "b", "y", "words", "coef"):
-                layer[key] = data[f"{layer['name']}_{key}"]
-            layer["words"] = layer["words"][:34]
-            layer["values"] = REGISTERS.decode(layer["words"])
+    shared(record_vendor.ANSWERS)
+    out = record_vendor.answers()
+    for layer in out:
+        layer["values"] = REGISTERS.decode(layer["words"])
     assert len(out) == 60
     return out
-
-
-def layer_of(answer: dict[str, Any]) -> Conv2D:
-    channels, height, width = answer["x"].shape
-    padding = "valid"
-    if answer["same"]:
-        padding = "same"
-    quantization = {}
-    for name, letter in (("input", "x"), ("weight", "w"), ("output", "y")):
-        quantization[f"{name}_q"] = QuantParams(answer[f"{letter}_scale"], answer[f"{letter}_zero"])
-    return Conv2D(
-        answer["w"].transpose(0, 2, 3, 1),
-        answer["b"],
-        (height, width, channels),
-        tuple(answer["stride"]),
-        padding,
-        depthwise=answer["kind"] == "depthwise",
-        activation="relu" if answer["relu"] else None,
-        **quantization,
-    )
 
 
 def capture_of(answer: dict[str, Any], **change: Any) -> Capture:
@@ -394,6 +373,81 @@ def test_caches_lie_behind_the_room_of_an_input_tile() -> None:
         area = min(v["in_image_y_size"] * v["in_image_x_size"], tile[0] * tile[1])
         room = -(-area // 16) * 16 * v["kernel_z_size"]
         assert v["kernel_cache_start_address"] == 0x800 + -(-room // 128) * 128
+
+
+# Captures of some of them
+
+
+CASES = sorted((CAPTURES / "vivante").glob("vendor-*"))
+
+
+def test_captures_are_the_shared_data_byte_for_byte(tmp_path: Path) -> None:
+    shared(record_vendor.ANSWERS)
+    for capture in record_vendor.record():
+        npulab.save(capture, tmp_path / capture.name)
+    made = {file.relative_to(tmp_path): file.read_bytes() for file in tmp_path.glob("*/*")}
+    stored = {}
+    for case in CASES:
+        stored |= {file.relative_to(case.parent): file.read_bytes() for file in case.iterdir()}
+    assert made == stored
+
+
+def test_captures_are_few_and_cover_the_kinds() -> None:
+    assert {case.name for case in CASES} == set(record_vendor.NAMES.values())
+    assert len(CASES) == 20
+    assert sum(file.stat().st_size for case in CASES for file in case.iterdir()) < 150_000
+    seen: Counter[str] = Counter()
+    for case in CASES:
+        capture = npulab.load(case)
+        v = REGISTERS.decode(capture.words)
+        known = capture.parameters
+        found = coefficients.decode(
+            capture.buffers["coefficients"], lifting.geometry_of(capture.values, FACTS)
+        )
+        kernel = known["kernel_h"], known["kernel_w"]
+        dense = not known["depthwise"]
+        seen["3x3"] += kernel == (3, 3)
+        seen["5x5"] += kernel == (5, 5)
+        seen["1x1 of more than 8 outputs"] += (
+            dense and kernel == (1, 1) and known["output_channels"] > 8
+        )
+        seen["rectangles"] += kernel[0] != kernel[1]
+        seen["one column"] += bool(v["layer_type"])
+        seen["depthwise"] += known["depthwise"]
+        seen["whole image"] += dense and kernel == (known["input_h"], known["input_w"])
+        seen["pooled"] += bool(v["pooling"])
+        seen["zero runs"] += max(found.zrl) > 0
+        seen["re-ordered"] += bool(found.channels)
+    assert seen == {
+        "3x3": 2,
+        "5x5": 2,
+        "1x1 of more than 8 outputs": 1,
+        "rectangles": 5,
+        "one column": 1,
+        "depthwise": 5,
+        "whole image": 1,
+        "pooled": 1,
+        "zero runs": 10,
+        "re-ordered": 2,
+    }
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_captures_are_lifted_to_what_the_compiler_was_given(case: Path) -> None:
+    capture = npulab.load(case)
+    assert (capture.provenance, capture.output_provenance) == ("compiler", "vendor simulator")
+    for said in ("acuitylite 6.57.1", "PID 0x88"):
+        assert said in capture.source
+    layer, x, output = VIVANTE.lift(capture)
+    assert layer.weights.tobytes() == capture.buffers["weights"]
+    assert layer.bias.astype("<i4").tobytes() == capture.buffers["bias"]
+    assert layer.parameters == capture.parameters
+    assert VIVANTE.recode(capture) == capture.buffers["coefficients"]
+    found = npulab.check(capture)
+    assert (found.verdict, found.compared) == ("equal", len(capture.buffers["output"]))
+    half_up = npulab.emulate(layer, x, "vivante-v7:half-up")
+    ties = int(np.sum(half_up != output))
+    assert bool(ties) == case.name.endswith("-ties")
 
 
 # Which dialect it is
