@@ -35,6 +35,7 @@ from npulab.analysis.compared import (
     without_outputs,
 )
 from npulab.analysis.mismatch.summary import in_hex, window
+from npulab.captures.aligned import CHANGED, INSERTED, Edit, Pair, aligned, edits_of
 from npulab.captures.capture import COMMANDS, Capture, CaptureSet, Job
 from npulab.captures.registry import target
 from npulab.captures.streams import Held, held_against
@@ -62,6 +63,8 @@ NOT_EXECUTED = "not executed"  # a verdict: every output is what memory held bef
 # names that stand in place of a field's, if two jobs write a register unequally often, or write
 # registers in another order, and leave the same state
 WRITES, ORDER = "(writes)", "(order)"
+# the register, in a row of a diff, that stands for a whole job of one of two streams
+JOB = "(job)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -711,9 +714,11 @@ def diff(a: Any, b: Any, *, never: bool = False, tasks: Sequence[int] = ()) -> p
     address.
 
     A field that one side does not have is None there; ``address`` is True if the field points into
-    memory. Register writes that leave the same state in another way (a register is written twice,
-    or in another order) differ too, in the fields ``(writes)`` of a register and ``(order)`` of a
-    block.
+    memory. Jobs are compared with their like, not by number, if that takes fewer edits: a job that
+    only one capture has, or that stands elsewhere, is one row with the register ``(job)``. Tasks
+    are those of ``a``. Register writes that leave the same state in another way (a register is
+    written twice, or in another order) differ too, in the fields ``(writes)`` of a register and
+    ``(order)`` of a block.
 
     Buffers are compared by ``diff_buffers``. With ``tasks``, a number for each side, only these
     two jobs are compared, as task 0; ``a`` and ``b`` may then be the same capture.
@@ -845,13 +850,48 @@ class Difference(NamedTuple):
 
 
 def differences(a: Capture, b: Capture) -> list[Difference]:
-    """Return the fields that differ between two captures: the rows of ``diff``."""
+    """Return what differs between two captures: the rows of ``diff``.
+
+    Jobs are compared with the jobs that ``aligned`` puts beside them; tasks are those of ``a``, and
+    an inserted job stands before its task.
+    """
+    pairs = aligned(a.jobs, b.jobs)
+    both = [(left, right) for left, right in pairs if left is not None and right is not None]
+    fields, others = raw_fields(a), raw_fields(b)
+    numbers = {right: left for left, right in both}
     rows = []
-    for key, left, right in _pairs([raw_fields(a)], [raw_fields(b)]):
+    mine = {key: value for key, value in fields.items() if key[0] in numbers.values()}
+    theirs: dict[Key, tuple[Field, int]] = {}
+    for (task, block, register, name), value in others.items():
+        if task in numbers:
+            theirs[numbers[task], block, register, name] = value
+    for key, left, right in _pairs([mine], [theirs]):
         if left.keys() != right.keys():
             [in_a], [in_b] = _meant(left), _meant(right)
             rows.append(Difference(*key, in_a, in_b, _address(left, right)))
-    return rows + _written_differently(a, b)
+    for task, other in both:
+        rows += _written_differently(task, a.jobs[task], b.jobs[other], a.maps)
+    return [*rows, *jobs_edited(a, b, pairs).values()]
+
+
+def jobs_edited(a: Capture, b: Capture, pairs: Sequence[Pair]) -> dict[Edit, Difference]:
+    """Return a row for each job that only one of two captures has, or that stands elsewhere, by its
+    edit; ``pairs`` are their jobs side by side."""
+    rows = {}
+    for edit in edits_of(a.jobs, b.jobs, pairs):
+        if edit.kind == CHANGED:
+            continue
+        there = other = None
+        block = ""
+        if edit.kind != INSERTED:
+            block = a.jobs[edit.a].block
+            there = f"job {edit.a}"
+        if edit.b is not None:
+            block = b.jobs[edit.b].block
+            other = f"job {edit.b}"
+        name = f"{edit.kind} {other or there}"
+        rows[edit] = Difference(edit.a, block, JOB, name, there, other)
+    return rows
 
 
 def raw_fields(capture: Capture) -> dict[Key, tuple[Field, int]]:
@@ -918,28 +958,29 @@ def _address(left: Seen, right: Seen) -> bool:
     return any(item is not None and item.address for item in (*left.values(), *right.values()))
 
 
-def _written_differently(a: Capture, b: Capture) -> list[Difference]:
+def _written_differently(
+    task: int, in_a: Job, in_b: Job, maps: Mapping[str, RegisterMap]
+) -> list[Difference]:
     """Return the differences between two jobs of register writes that leave the same state:
     registers that one job writes more often, or another order.
     """
     rows: list[Difference] = []
-    for task, (in_a, in_b) in enumerate(zip(a.jobs, b.jobs, strict=False)):
-        for job, other in zip(_with_starts(in_a), _with_starts(in_b), strict=False):
-            mine, theirs = _values_written(job), _values_written(other)
-            registers = a.maps[job.block]
-            names = {at: registers.register_at(at) for at in mine if at in theirs}
-            for at, name in names.items():
-                if mine[at] != theirs[at] and mine[at][-1] == theirs[at][-1]:
-                    left, right = " ".join(map(hex, mine[at])), " ".join(map(hex, theirs[at]))
-                    rows.append(Difference(task, job.block, name, WRITES, left, right))
-            order = list(names.values())
-            other_order = [names[at] for at in theirs if at in names]
-            if order != other_order:
-                first = 0
-                while order[first] == other_order[first]:
-                    first += 1
-                left, right = _names_from(order, first), _names_from(other_order, first)
-                rows.append(Difference(task, job.block, "", ORDER, left, right))
+    for job, other in zip(_with_starts(in_a), _with_starts(in_b), strict=False):
+        mine, theirs = _values_written(job), _values_written(other)
+        registers = maps[job.block]
+        names = {at: registers.register_at(at) for at in mine if at in theirs}
+        for at, name in names.items():
+            if mine[at] != theirs[at] and mine[at][-1] == theirs[at][-1]:
+                left, right = " ".join(map(hex, mine[at])), " ".join(map(hex, theirs[at]))
+                rows.append(Difference(task, job.block, name, WRITES, left, right))
+        order = list(names.values())
+        other_order = [names[at] for at in theirs if at in names]
+        if order != other_order:
+            first = 0
+            while order[first] == other_order[first]:
+                first += 1
+            left, right = _names_from(order, first), _names_from(other_order, first)
+            rows.append(Difference(task, job.block, "", ORDER, left, right))
     return rows
 
 

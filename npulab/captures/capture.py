@@ -446,8 +446,17 @@ class Capture:
         """
         need("with_job", job, Job, "is a Job, as capture.jobs has")
         task = self.task_of(task)
-        jobs = (*self.jobs[:task], job, *self.jobs[task + 1 :])
-        if (job.writes, job.start) == (self.jobs[task].writes, self.jobs[task].start):
+        return self.with_jobs((*self.jobs[:task], job, *self.jobs[task + 1 :]))
+
+    def with_jobs(self, jobs: Iterable[Job]) -> Capture:
+        """The same capture with other jobs, more or fewer of them too; the new capture counts as
+        changed.
+
+        Recorded streams follow as in ``with_job``; a buffer that holds the words of the jobs with
+        gaps between them is left out if jobs are not as many or as long as before.
+        """
+        jobs = tuple(need_all("with_jobs", jobs, Job, "are Jobs, as capture.jobs has"))
+        if _sent(jobs) == _sent(self.jobs):
             return self._changed(jobs=jobs, buffers=rewritten(self.jobs, jobs, self.buffers))
         buffers = {name: data for name, data in self.buffers.items() if name != COMMANDS}
         return self._changed(jobs=jobs, buffers=buffers)
@@ -666,6 +675,11 @@ class CaptureSet:
             ],
             columns=["case", "target", "chip", "provenance", "jobs", "buffers"],
         )
+
+
+def _sent(jobs: Iterable[Job]) -> list[tuple[Writes, Job | None]]:
+    """What jobs hand to the NPU by register writes, which a command stream holds."""
+    return [(job.writes, job.start) for job in jobs if job.writes or job.start]
 
 
 def is_records(value: Any) -> bool:

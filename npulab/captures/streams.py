@@ -50,17 +50,28 @@ def rewritten(
     """The buffers after a change of jobs: in a buffer that holds the words of all jobs ``before``,
     those of the jobs ``after`` replace them.
 
-    Each job keeps its length; other buffers do not change.
+    If jobs are not as many or as long as before, the words of a buffer that holds them without gaps
+    are replaced as a whole; a buffer with gaps is left out, as nothing says what belongs into the
+    gaps. Other buffers do not change.
     """
+    sizes = [job.words.nbytes for job in before]
     out = dict(buffers)
     for name, data in buffers.items():
         places = places_of(before, data)
         if places is None:
             continue
-        changed = bytearray(data)
-        for place, job in zip(places, after, strict=True):
-            changed[place : place + job.words.nbytes] = job.words.astype("<u4").tobytes()
-        out[name] = bytes(changed)
+        if sizes == [job.words.nbytes for job in after]:
+            changed = bytearray(data)
+            for place, job in zip(places, after, strict=True):
+                changed[place : place + job.words.nbytes] = job.words.astype("<u4").tobytes()
+            out[name] = bytes(changed)
+            continue
+        end = places[-1] + sizes[-1]
+        if end - places[0] == sum(sizes):
+            stream = b"".join(job.words.astype("<u4").tobytes() for job in after)
+            out[name] = data[: places[0]] + stream + data[end:]
+        else:
+            del out[name]
     return out
 
 

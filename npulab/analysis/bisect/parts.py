@@ -5,10 +5,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from npulab.analysis.check import ORDER, WRITES, Difference, Key, differences
+from npulab.analysis.check import (
+    JOB,
+    ORDER,
+    WRITES,
+    Difference,
+    Key,
+    differences,
+    jobs_edited,
+)
+from npulab.captures.aligned import INSERTED, Edit, Pair, aligned
 from npulab.captures.capture import COMMANDS, Capture, Job
 from npulab.captures.streams import streams_of
 from npulab.registers.fields import Field
@@ -48,8 +57,9 @@ def parts_of(
 
     Fields that point into memory are left out unless ``addresses``, since the good capture's
     buffers lie at its own addresses. Read-only fields and the output are left out; so are the bytes
-    of a command stream, because its register writes are fields. Raises ValueError for captures of
-    different targets or with different jobs, and if no difference is left.
+    of a command stream, because its register writes are fields. Jobs that only one capture
+    has, or that stand elsewhere, are parts, too. Raises ValueError for captures of different
+    targets, and if no difference is left.
     """
     _refuse_unlike(good, bad)
     fixed = set()
@@ -136,7 +146,9 @@ def families(parts: Sequence[Difference]) -> list[list[int]]:
         # the first word is kept even if it is an axis: it names the thing
         stem = [word for word in words if word not in GEOMETRY | AXES.difference(words[:1])]
         unit: tuple[object, ...] = (index,)
-        if part.field in (ORDER, WRITES):
+        if part.register == JOB:
+            pass  # a whole job is a unit of its own
+        elif part.field in (ORDER, WRITES):
             unit = (part.task, part.block, ORDER)
         elif part.a is None or part.b is None:
             unit = (part.task, part.block, part.register, "not written")
@@ -150,21 +162,31 @@ def mix(good: Capture, bad: Capture, keys: Collection[Key]) -> Capture:
     """Return the good capture with some fields changed to their values in the bad one; it counts as
     a changed capture.
 
-    ``keys`` are (task, block, register, field). A register that only the bad job writes is added,
-    in its place, if one of its fields is chosen; a register that only the good job writes is
-    dropped if all its fields that differ are chosen. Raises LookupError for a field that neither
-    capture has, ValueError for captures of different targets or with different jobs.
+    ``keys`` are (task, block, register, field), as ``parts_of`` has them. A register that only the
+    bad job writes is added, in its place, if one of its fields is chosen; a register that only the
+    good job writes is dropped if all its fields that differ are chosen. A job that only one capture
+    has, or that stands elsewhere, is taken over as a whole. Raises LookupError for a field that
+    neither capture has, ValueError for captures of different targets.
     """
     _refuse_unlike(good, bad)
-    capture, left = good, set(keys)
-    for task, (job, bad_job) in enumerate(zip(good.jobs, bad.jobs, strict=True)):
+    pairs = aligned(good.jobs, bad.jobs)
+    left = set(keys)
+    edited = {edit for edit, row in jobs_edited(good, bad, pairs).items() if row.key in left}
+    left -= {row.key for edit, row in jobs_edited(good, bad, pairs).items() if edit in edited}
+    mixed: dict[int, Job] = {}
+    for task, other in pairs:
+        if task is None or other is None:
+            continue
         chosen = {key[1:] for key in left if key[0] == task and key[1] != BUFFER}
         known: Chosen = set()
-        mixed = _mixed(job, bad_job, chosen, good, known)
-        assert mixed is not None
-        if mixed != job:
-            capture = capture.with_job(mixed, task)
+        job = _mixed(good.jobs[task], bad.jobs[other], chosen, good, known)
+        assert job is not None
+        mixed[task] = job
         left -= {(task, *key) for key in chosen & known}
+    jobs = _edited(good, bad, pairs, edited, mixed)
+    capture = good
+    if jobs != list(good.jobs):
+        capture = good.with_jobs(jobs)
     buffers = {}
     for key in list(left):
         _, block, name, _ = key
@@ -195,20 +217,26 @@ def _refuse_unlike(good: Capture, bad: Capture) -> None:
                 f"bad {bad.name}: got {name} {getattr(bad, name)}, allowed is "
                 f"{getattr(good, name)}, that of good {good.name}"
             )
-    if list(map(_shape_of_job, good.jobs)) != list(map(_shape_of_job, bad.jobs)):
-        raise ValueError(
-            f"bad {bad.name}: got jobs {', '.join(map(repr, bad.jobs))}, allowed are those of good "
-            f"{good.name}: {', '.join(map(repr, good.jobs))}"
-        )
 
 
-def _shape_of_job(job: Job) -> tuple[str, int | None]:
-    """Return the properties in which two jobs must agree to be mixed: the block, and the number of
-    words (None for a job of register writes).
-    """
-    if job.writes:
-        return job.block, None
-    return job.block, len(job.words)
+def _edited(
+    good: Capture,
+    bad: Capture,
+    pairs: Sequence[Pair],
+    chosen: Collection[Edit],
+    mixed: Mapping[int, Job],
+) -> list[Job]:
+    """Return the jobs of the good capture after the ``chosen`` edits; ``mixed`` are its jobs by
+    number, as far as the bad capture has their like."""
+    gone = {edit.a for edit in chosen if edit.kind != INSERTED}
+    new = {edit.b for edit in chosen if edit.b is not None}
+    jobs = []
+    for task, other in pairs:
+        if task is not None and task not in gone:
+            jobs.append(mixed.get(task, good.jobs[task]))
+        elif task is None and other in new:
+            jobs.append(bad.jobs[other])
+    return jobs
 
 
 Chosen = set[tuple[str, str, str]]  # block, register, field
