@@ -1437,15 +1437,10 @@ def test_captures_that_cannot_be_bisected_are_one_sentence() -> None:
         "demo",
     )
     refused(lambda: bisect_fields(of.good, dataclasses.replace(of.bad, chip="y"), run), "chip")
-    refused(
-        lambda: bisect_fields(of.good, dataclasses.replace(of.bad, jobs=of.bad.jobs * 2), run),
-        "job",
-    )
     refused(lambda: bisect_fields(of.good, written("bad", (0, 1)), run), "job")
     refused(lambda: bisect_fields("good", of.bad, run), "Capture")  # type: ignore[arg-type]
     refused(lambda: bisect_fields(of.good, None, run), "Capture")  # type: ignore[arg-type]
     refused(lambda: bisect_fields(of.good, of.bad, "simulated"), "oracle")  # type: ignore[arg-type]
-    refused(lambda: mix(of.good, dataclasses.replace(of.bad, jobs=of.bad.jobs * 2), []), "job")
 
 
 def test_only_addresses_differ_says_so() -> None:

@@ -22,6 +22,7 @@ from npulab.captures.capture import COMMANDS, Capture, Job
 from npulab.captures.streams import streams_of
 from npulab.registers.fields import Field
 from npulab.registers.map import RegisterMap
+from npulab.support.text import plural
 
 BUFFER, BYTES = "buffer", "(bytes)"  # block and field in the key of a whole buffer
 # Ending of parameters that a driver chooses, such as coefficient_bytes: two captures of one layer
@@ -62,6 +63,12 @@ def parts_of(
     targets, and if no difference is left.
     """
     _refuse_unlike(good, bad)
+    pairs = aligned(good.jobs, bad.jobs)
+    if all(task is None or other is None for task, other in pairs):
+        raise ValueError(
+            f"bad {bad.name}: got {_listed(bad.jobs)}, allowed are jobs of which one or more are "
+            f"like those of good {good.name}: {_listed(good.jobs)}"
+        )
     fixed = set()
     for registers in good.maps.values():
         fixed |= {_key_in_job(item) for item in registers if item.read_only}
@@ -83,6 +90,17 @@ def parts_of(
             "BAD --explain says where"
         )
     return found
+
+
+def _listed(jobs: Sequence[Job]) -> str:
+    """Return jobs as text, equal kinds counted: ``2 jobs LOAD of 4 words``."""
+    counts = Counter[str]()
+    for job in jobs:
+        size = plural(len(job.words), "word")
+        if job.writes:
+            size = "register writes"
+        counts[f"{job.block} of {size}"] += 1
+    return ", ".join(f"{plural(count, 'job')} {text}" for text, count in counts.items())
 
 
 def _key_in_job(item: Field) -> tuple[str, str, str]:
