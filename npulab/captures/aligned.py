@@ -195,33 +195,42 @@ def _cheapest(
     rows: range,
     columns: range,
 ) -> list[Pair]:
-    """Return the cheapest alignment of a part of two streams, by a table of the prices of all their
-    beginnings: ``(rows + 1, columns + 1) int64``."""
+    """Return the cheapest alignment of a part of two streams."""
     changes = _prices([a[row] for row in rows], [b[column] for column in columns])
     down = np.array([_gap(mine[row], spare) for row in rows], np.int64)
     across = np.array([_gap(theirs[column], spare) for column in columns], np.int64)
+    pairs = cheapest(changes, down, across)
+    return [_shifted(pair, rows.start, columns.start) for pair in pairs]
+
+
+def cheapest(changes: Array, down: Array, across: Array) -> list[Pair]:
+    """Return the cheapest alignment of two sequences: ``changes (A, B)`` are the prices of a pair,
+    ``down (A,)`` and ``across (B,)`` those of a gap; all int64.
+
+    The table of the prices of all beginnings takes ``8 * (A + 1) * (B + 1)`` bytes.
+    """
     base = np.concatenate([[0], np.cumsum(across)])
-    table = np.empty((len(rows) + 1, len(columns) + 1), np.int64)
+    table = np.empty((len(down) + 1, len(across) + 1), np.int64)
     table[0] = base
-    for row in range(len(rows)):
+    for row in range(len(down)):
         best = table[row] + down[row]
         best[1:] = np.minimum(best[1:], table[row, :-1] + changes[row])
         # gaps in a row add up: a running minimum over what each cell costs more than they do
         table[row + 1] = np.minimum.accumulate(best - base) + base
     pairs = []
-    row, column = len(rows), len(columns)
+    row, column = len(down), len(across)
     while row or column:
         price = table[row, column]
         change = row and column and table[row - 1, column - 1] + changes[row - 1, column - 1]
         if row and column and price == change:
             row, column = row - 1, column - 1
-            pairs.append(Pair(rows[row], columns[column]))
+            pairs.append(Pair(row, column))
         elif column and price == table[row, column - 1] + across[column - 1]:
             column -= 1
-            pairs.append(Pair(None, columns[column]))
+            pairs.append(Pair(None, column))
         else:
             row -= 1
-            pairs.append(Pair(rows[row], None))
+            pairs.append(Pair(row, None))
     return pairs[::-1]
 
 

@@ -1,0 +1,406 @@
+"""Roles: what a job is in its stream, the same over captures.
+
+Streams of one driver are alike: the third LOAD does in each capture what it does in the others. The
+jobs of a sweep are put beside each other in three steps.
+
+1. *Kinds.* Jobs of one block are of several kinds if a field with few values divides them so that
+   the other fields become plainer: a LOAD of inputs and a LOAD of weights.
+2. *Runs.* A unit of kinds that comes several times in a row (a layer in stripes) stands once.
+3. *Columns.* What is left of each stream is merged into one stream, in order, by their longest
+   common subsequences. A place in it is a role, which a capture has as often as its run is long.
+
+A job with a label, or a name that the caller gives, is of the kind of that name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy import ndarray as Array
+
+from npulab.captures.aligned import cheapest
+from npulab.captures.capture import Capture, CaptureSet
+from npulab.captures.sweep import Sweep, sweep_of
+from npulab.registers.fields import Field
+from npulab.registers.map import RegisterMap
+from npulab.support.late import pd
+from npulab.support.refuse import near, need_all, refuse_if
+from npulab.support.text import plural
+
+MOST_KINDS = 8  # most values of a field that divides a block's jobs; assumed: memories, operations
+MOST_SAMPLED = 2000  # most jobs of a block that are looked at to choose that field: 50 ms a block
+# the least share of the bits of a block's jobs that a division into kinds has to save; assumed
+LEAST_SAVED = 0.1
+MOST_PERIOD = 64  # most jobs of a unit that comes several times
+INDEX, COUNT = "place_in_run", "length_of_run"  # columns of a role's sweep
+Name = Callable[
+    [Capture, int], str
+]  # of a capture and a task to the kind of the job, "" if unknown
+
+
+@dataclass(frozen=True)
+class Role:
+    """What a job is in a stream: ``block`` and the number of ``captures`` and ``jobs`` that have
+    the role; ``most`` are the most jobs of one capture."""
+
+    name: str
+    block: str
+    captures: int
+    jobs: int
+    most: int
+
+
+@dataclass(frozen=True, eq=False)
+class Roles:
+    """The jobs of captures by role.
+
+    ``names`` are the roles in the order of the streams. For each job of the captures, one after
+    another, ``of`` is the number of its role, ``capture`` and ``task`` say which job it is, ``index``
+    is its place among the jobs of this role in its capture, ``counts`` their number; all ``(J,)``.
+    """
+
+    captures: CaptureSet
+    names: tuple[str, ...]
+    of: Array
+    capture: Array
+    task: Array
+    index: Array
+    counts: Array
+
+    @cached_property
+    def roles(self) -> tuple[Role, ...]:
+        """A row for each role, in the order of the streams."""
+        found = []
+        for number, name in enumerate(self.names):
+            mine = np.flatnonzero(self.of == number)
+            each = np.bincount(self.capture[mine])
+            first = self.captures[int(self.capture[mine[0]])].jobs[self.task[mine[0]]]
+            held = int(np.count_nonzero(each))
+            found.append(Role(name, first.block, held, len(mine), int(each.max())))
+        return tuple(found)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row for each role: role, block, captures, jobs, most."""
+        rows = [(r.name, r.block, r.captures, r.jobs, r.most) for r in self.roles]
+        return pd.DataFrame(rows, columns=["role", "block", "captures", "jobs", "most"])
+
+    def number(self, role: str) -> int:
+        """The number of a role; LookupError with the names near it for an unknown one."""
+        if role not in self.names:
+            raise LookupError(
+                f"role: got {role!r}, allowed are {', '.join(self.names)}{near(role, self.names)}"
+            )
+        return self.names.index(role)
+
+    def name_of(self, capture: int, task: int) -> str:
+        """The role of a job, by the number of its capture and its task."""
+        found = np.flatnonzero((self.capture == capture) & (self.task == task))
+        refuse_if(not len(found), "task", f"capture {capture}, task {task}", "is that of a job")
+        return self.names[self.of[found[0]]]
+
+    def sweep(self, role: str) -> Sweep:
+        """The words of all jobs of a role, with the parameters of their captures.
+
+        A capture that has the role several times has a row for each, and the columns
+        ``place_in_run`` (from 0 on) and ``length_of_run`` say which it is. Raises LookupError for an
+        unknown role.
+        """
+        mine = np.flatnonzero(self.of == self.number(role))
+        rows = self.capture[mine]
+        held = sorted(set(rows.tolist()))
+        whole = sweep_of([self.captures[number] for number in held], role)
+        place = {number: row for row, number in enumerate(held)}
+        parameters = whole.parameters.iloc[[place[number] for number in rows.tolist()]]
+        parameters = parameters.reset_index(drop=True)
+        if self.counts[mine].max() > 1:
+            parameters[INDEX] = self.index[mine]
+            parameters[COUNT] = self.counts[mine]
+        jobs = [self.captures[c].jobs[t] for c, t in zip(rows, self.task[mine], strict=True)]
+        block = jobs[0].block
+        return Sweep(
+            np.stack([job.words for job in jobs]),
+            parameters,
+            role,
+            whole.target,
+            whole.chip,
+            block,
+            whole.provenance,
+            whole.source,
+            whole.tool,
+            whole.date,
+            self.captures[held[0]].maps.get(block),
+        )
+
+    def presence(self) -> Sweep:
+        """How many jobs of each role each capture has, as the words of a sweep: a field for each
+        role, so that laws of it say when a job is there and how often."""
+        words = np.zeros((len(self.captures), len(self.names)), np.uint32)
+        np.add.at(words, (self.capture, self.of), 1)
+        whole = sweep_of(list(self.captures), "presence")
+        rows = []
+        for number, name in enumerate(self.names):
+            rows.append(
+                {"block": "ROLES", "offset": 4 * number, "field": name, "lsb": 0, "width": 32}
+            )
+        return Sweep(
+            words,
+            whole.parameters,
+            "presence",
+            whole.target,
+            whole.chip,
+            "ROLES",
+            whole.provenance,
+            registers=RegisterMap(rows),
+        )
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __repr__(self) -> str:
+        jobs = plural(len(self.of), "job")
+        return (
+            f"Roles({plural(len(self.captures), 'capture')}, {jobs}, {plural(len(self), 'role')})"
+        )
+
+    def _repr_html_(self) -> str:
+        return self.table._repr_html_()
+
+
+def roles(captures: Iterable[Capture], name: Name | None = None) -> Roles:
+    """Find what each job of captures is in its stream.
+
+    ``name`` gives the kind of a job of which it knows one, from the capture and the task; by default
+    a job's label is its kind, and the kinds of the others are found. Raises ValueError for captures
+    of several targets or chips, or none.
+    """
+    found = tuple(need_all("roles", captures, Capture, "are captures, as npulab.load_all gives"))
+    refuse_if(not found, "roles", "no captures", "is one or more")
+    for what in ("target", "chip"):
+        several = sorted({str(getattr(capture, what)) for capture in found})
+        refuse_if(len(several) > 1, "roles", f"{what}s {', '.join(several)}", f"is one {what}")
+    every = [(number, task) for number, one in enumerate(found) for task in range(len(one.jobs))]
+    kinds = _kinds(found, every, name)
+    streams: list[list[str]] = [[] for _ in found]
+    for (number, _), kind in zip(every, kinds, strict=True):
+        streams[number].append(kind)
+    columns, places = _columns(streams)
+    counts = Counter(columns)
+    names = []
+    seen = Counter[str]()
+    for kind in columns:
+        seen[kind] += 1
+        names.append(kind if counts[kind] == 1 else f"{kind} {seen[kind]}")
+    return _roles_of(found, every, names, places)
+
+
+def _roles_of(
+    captures: tuple[Capture, ...],
+    every: Sequence[tuple[int, int]],
+    names: Sequence[str],
+    places: Sequence[Array],
+) -> Roles:
+    of = np.concatenate([np.zeros(0, np.int64), *places])
+    capture, task = np.array(every, np.int64).reshape(-1, 2).T
+    key = capture * len(names) + of
+    order = np.argsort(key, kind="stable")
+    _, first, count = np.unique(key[order], return_index=True, return_counts=True)
+    index = np.empty(len(key), np.int64)
+    counts = np.empty(len(key), np.int64)
+    index[order] = np.arange(len(key)) - np.repeat(first, count)
+    counts[order] = np.repeat(count, count)
+    return Roles(CaptureSet(captures), tuple(names), of, capture, task, index, counts)
+
+
+# Kinds
+
+
+def _kinds(
+    captures: Sequence[Capture], every: Sequence[tuple[int, int]], name: Name | None
+) -> list[str]:
+    """Return the kind of each job: a name that was given, else the block with the value of the
+    field that divides it."""
+    kinds: list[str] = []
+    blocks: dict[tuple[str, int], list[int]] = {}
+    for place, (number, task) in enumerate(every):
+        job = captures[number].jobs[task]
+        given = job.label
+        if name is not None:
+            given = name(captures[number], task)
+        kinds.append(given)
+        if not given:
+            blocks.setdefault((job.block, len(job.words)), []).append(place)
+    for (block, _), mine in blocks.items():
+        where = [every[place] for place in mine]
+        words = np.stack([captures[number].jobs[task].words for number, task in where])
+        registers = captures[where[0][0]].maps.get(block)
+        stream = np.array([number for number, _ in where])
+        for place, text in zip(mine, _kinds_of_block(block, registers, words, stream), strict=True):
+            kinds[place] = text
+    return kinds
+
+
+def _kinds_of_block(
+    block: str, registers: RegisterMap | None, words: Array, stream: Array
+) -> list[str]:
+    """Return the kinds of the jobs of a block, words ``(J, W)`` of the captures ``stream (J,)``."""
+    if registers is None:
+        return [block] * len(words)
+    items = []
+    columns = []
+    for item, column in zip(registers, registers.decode(words, raw=True).values(), strict=True):
+        if not item.address and column.min() != column.max():
+            items.append(item)
+            columns.append(column)
+    chosen = _dividing(columns, stream)
+    if chosen is None:
+        return [block] * len(words)
+    raws = columns[chosen].tolist()
+    texts = {raw: f"{block} {_text(items[chosen], raw)}" for raw in set(raws)}
+    return [texts[raw] for raw in raws]
+
+
+def _text(item: Field, raw: int) -> str:
+    """Return the value of a field as part of a role's name."""
+    if item.names:
+        return str(item.text(raw))
+    return f"{item.name} {item.text(raw)}"
+
+
+def _dividing(columns: Sequence[Array], stream: Array) -> int | None:
+    """Return the number of the field that divides the jobs of a block into kinds: of those that
+    take at most ``MOST_KINDS`` values, and several in half of the captures, the one that saves the
+    most bits of all the others; None if none saves ``LEAST_SAVED`` of them."""
+    sample = np.linspace(0, len(stream) - 1, min(len(stream), MOST_SAMPLED)).astype(int)
+    stream = stream[sample]
+    codes = [np.unique(column[sample], return_inverse=True)[1] for column in columns]
+    together = np.zeros(len(stream), np.int64)
+    whole = [_bits(code, together) for code in codes]
+    best, most = None, LEAST_SAVED
+    for number, code in enumerate(codes):
+        if not 2 <= code.max(initial=0) + 1 <= MOST_KINDS or not _moves_inside(code, stream):
+            continue
+        before = sum(whole) - whole[number]
+        others = codes[:number] + codes[number + 1 :]
+        after = sum(_bits(other, code) for other in others)
+        if before and 1 - after / before > most:
+            best, most = number, 1 - after / before
+    return best
+
+
+def _moves_inside(code: Array, stream: Array) -> bool:
+    """True if a field takes several values in half of the captures that have several of the jobs."""
+    several = moving = 0
+    for number in np.unique(stream):
+        own = code[stream == number]
+        several += len(own) > 1
+        moving += len(np.unique(own)) > 1
+    return 2 * moving >= several > 0
+
+
+def _bits(code: Array, group: Array) -> float:
+    """Return the bits that say the values of a field ``(J,)`` in each group of jobs, with the table
+    of the values: half the logarithm of the jobs for each value but one."""
+    width = int(code.max(initial=0)) + 1
+    table = np.bincount(group * width + code, minlength=width * (int(group.max(initial=0)) + 1))
+    table = table.reshape(-1, width)
+    jobs = table.sum(1)
+    plain = -(table * np.log2(np.maximum(table, 1) / np.maximum(jobs, 1)[:, None])).sum()
+    values = np.count_nonzero(table, axis=1) - 1
+    return float(plain + 0.5 * (values * np.log2(np.maximum(jobs, 1))).sum())
+
+
+# Runs and columns
+
+
+def _columns(streams: Sequence[Sequence[str]]) -> tuple[list[str], list[Array]]:
+    """Return the kinds of all columns, and for each stream the column of each of its jobs."""
+    plain: dict[tuple[str, ...], tuple[tuple[str, ...], Array]] = {}
+    for stream in streams:
+        key = tuple(stream)
+        if key not in plain:
+            plain[key] = _without_runs(key)
+    often = Counter(plain[tuple(stream)][0] for stream in streams)
+    # the streams that most captures share come first, as what others have more is put around them
+    shapes = sorted(often, key=lambda shape: (-often[shape], -len(shape), shape))
+    kinds: list[str] = []  # of each column
+    order: list[int] = []  # the columns as they stand in the merged stream
+    held: dict[tuple[str, ...], list[int]] = {}
+    for shape in shapes:
+        held[shape] = _merge(shape, kinds, order)
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    places = []
+    for stream in streams:
+        shape, at = plain[tuple(stream)]
+        places.append(rank[np.array(held[shape], np.int64)[at]])
+    return [kinds[column] for column in order], places
+
+
+def _without_runs(stream: tuple[str, ...]) -> tuple[tuple[str, ...], Array]:
+    """Return a stream in which a unit that comes several times in a row stands once, and for each
+    job its place there. Short units are looked for first, again after each that was found."""
+    numbers = {kind: number for number, kind in enumerate(dict.fromkeys(stream))}
+    codes = np.array([numbers[kind] for kind in stream], np.int64)
+    at = np.arange(len(codes))
+    period = 1
+    while 2 * period <= min(len(codes), 2 * MOST_PERIOD):
+        keep = _of_runs(codes, period)
+        if keep is None:
+            period += 1
+            continue
+        at = keep[at]
+        codes = codes[np.unique(keep, return_index=True)[1]]
+        period = 1
+    kinds = list(numbers)
+    return tuple(kinds[code] for code in codes.tolist()), at
+
+
+def _of_runs(codes: Array, period: int) -> Array | None:
+    """Return the place of each element after runs of units of a period stand once, None without
+    such runs."""
+    same = codes[period:] == codes[:-period]
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], same, [False]]).astype(np.int8)))
+    keep = np.arange(len(codes))
+    shift = 0
+    found = False
+    done = 0
+    for start, stop in edges.reshape(-1, 2).tolist():
+        repeats = (stop - start) // period  # more copies after the first
+        keep[done:start] -= shift
+        done = start
+        if not repeats:
+            continue
+        found = True
+        first, end = start, start + (repeats + 1) * period
+        inside = np.arange(end - first) % period
+        keep[first:end] = first - shift + inside
+        shift += repeats * period
+        done = end
+    keep[done:] -= shift
+    return keep if found else None
+
+
+def _merge(shape: Sequence[str], kinds: list[str], order: list[int]) -> list[int]:
+    """Put a stream into the merged stream, with new columns for what that lacks; return the column
+    of each of its elements."""
+    mine = np.array([kinds[column] for column in order], dtype=object)
+    changes = np.where(mine[:, None] == np.array(shape, dtype=object)[None], 0, 4).astype(np.int64)
+    ones = np.ones(len(order), np.int64), np.ones(len(shape), np.int64)
+    columns: list[int] = []
+    merged: list[int] = []
+    for old, new in cheapest(changes, *ones):
+        if old is not None:
+            merged.append(order[old])
+            if new is not None:
+                columns.append(order[old])
+        elif new is not None:
+            kinds.append(shape[new])
+            merged.append(len(kinds) - 1)
+            columns.append(len(kinds) - 1)
+    order[:] = merged
+    return columns
