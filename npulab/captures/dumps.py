@@ -29,12 +29,13 @@ Maps = Mapping[str, RegisterMap]
 
 class Recorded(NamedTuple):
     """Jobs, buffers and addresses of a dump, as a reader of jobs may return them together; they
-    replace the jobs, buffers and addresses that the dump's files state.
+    replace the jobs, buffers and addresses that the dump's files state. Without ``addresses``,
+    those of ``job.json`` count.
     """
 
     jobs: Sequence[Job]
     buffers: Mapping[str, bytes]
-    addresses: Mapping[str, int]
+    addresses: Mapping[str, int] | None = None
 
 
 Jobs = Callable[[Path, Mapping[str, bytes], Maps], Sequence[Job] | Recorded]
@@ -56,7 +57,8 @@ def folder_importer(
     may have other keys, and only a key that looks like a misspelling is refused.
 
     ``jobs(path, buffers, maps)`` returns the jobs; ``maps`` are those of the chip. It returns a
-    ``Recorded`` if buffers have other names than their files, or if the jobs state the addresses.
+    ``Recorded`` if buffers have other names than their files, if a file that holds the jobs is no
+    buffer, or if the jobs state the addresses.
     Without ``jobs``, the jobs are read from ``writes.txt``, in the format of ``read_writes``, or
     from ``words.bin``, the words of the first block. The importer's ``read`` raises ValueError with
     file, what, got and allowed.
@@ -116,7 +118,10 @@ class _DumpReader:
         for name, address in _object(path, description, "addresses").items():
             addresses[name] = _address(where, name, address)
         if not isinstance(recorded, Recorded):
-            recorded = Recorded(recorded, buffers, addresses)
+            recorded = Recorded(recorded, buffers)
+        given = recorded.addresses
+        if given is None:
+            given = addresses
         try:
             return Capture(
                 path.name,
@@ -124,7 +129,7 @@ class _DumpReader:
                 chip,
                 tuple(recorded.jobs),
                 recorded.buffers,
-                recorded.addresses,
+                given,
                 _object(path, description, "parameters"),
                 maps=maps,
                 **texts,
@@ -199,8 +204,10 @@ def _refuse_keys(where: Path, description: Mapping[str, Any], strict: bool) -> N
     for a key that looks like a misspelling of one in ``KEYS``.
     """
     for name in description:
+        if name in KEYS:
+            continue
         nearest = near(name, KEYS)
-        if name not in KEYS and (nearest or strict):
+        if nearest or strict:
             raise ValueError(
                 f"{where}: got the key {name!r:.60}, allowed are {', '.join(KEYS)}{nearest}"
             )
