@@ -1,0 +1,400 @@
+"""The Versatile Tensor Accelerator as a target: a stream of instructions, each a job. Its captures
+were recorded from a simulator that nobody at npulab wrote."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import vta_by_step as by_step
+from conftest import shared
+
+import npulab
+from npulab import Capture, Conv2D, QuantParams, bisect_fields
+from npulab.analysis.ignored import ignored_fields
+from npulab.bits import read_commands, write_commands
+from npulab.capture import Job
+from npulab.cli import main
+from npulab.target import Hang, Target, Unsupported
+
+FOLDER = Path(__file__).parents[1] / "outsider"
+BLOCKS = ("LOAD", "STORE", "GEMM", "FINISH", "ALU")
+SAMPLE = 12  # random layers, random streams
+PARTS = 10  # of the recorded layers that are checked
+
+
+@pytest.fixture(autouse=True)
+def vta(monkeypatch: pytest.MonkeyPatch) -> Target:
+    monkeypatch.chdir(FOLDER)
+    return npulab.target("vta")
+
+
+def recorded(kind: str) -> dict[Path, Capture]:
+    """The captures of a folder of dumps, by the dump's folder."""
+    (importer,) = npulab.target("vta").importers
+    folder = shared(f"data/vta/{kind}")
+    captures = {}
+    for name, capture in importer.read(folder).items():
+        assert isinstance(capture, Capture), capture
+        captures[folder / name] = capture
+    return captures
+
+
+def small(**changes: Any) -> Conv2D:
+    """17 outputs, so two blocks, of 3 inputs."""
+    rng = np.random.default_rng(3)
+    weights = rng.integers(-128, 128, (17, 2, 3, 3)).astype(np.int8)
+    layer = Conv2D(weights, rng.integers(-500, 500, 17), (5, 4, 3), padding="same")
+    return replace(layer, **{"weight_q": QuantParams(2.0**-9), **changes})
+
+
+def executed(layer: Conv2D, rule: str = "vta:floor") -> Capture:
+    x = np.random.default_rng(4).integers(-128, 128, layer.input_shape).astype(np.int8)
+    of = npulab.target("vta")
+    capture = of.lower(layer, x=x, rule=rule)
+    return replace(capture, buffers={**capture.buffers, "output": of.simulate(capture)})
+
+
+def task(capture: Capture, block: str, **wanted: int) -> int:
+    """The number of the first job of a block that has these values."""
+    for number, job in enumerate(capture.jobs):
+        if job.block == block:
+            values = capture.maps[block].decode(job.words)
+            if all(values[name] == value for name, value in wanted.items()):
+                return number
+    raise LookupError(block)
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "blocks"), [("layers", 60, set(BLOCKS)), ("driver", 8, {*BLOCKS} - {"ALU"})]
+)
+def test_every_recorded_stream_gives_the_recorded_output(
+    kind: str, count: int, blocks: set[str], vta: Target
+) -> None:
+    """Jobs hold the stream, bit for bit, and no buffer holds it beside them."""
+    maps = vta.maps("vta16")
+    commands = {block: maps[block] for block in BLOCKS}
+    found = Counter[str]()
+    captures = recorded(kind)
+    for folder, capture in captures.items():
+        stream = (folder / "insns.bin").read_bytes()
+        files = {file.stem for file in folder.glob("*.bin")}
+        assert set(capture.buffers) == files - {"insns"}
+        stated = json.loads((folder / "job.json").read_text())["addresses"]
+        assert capture.addresses == {name: int(text, 0) for name, text in stated.items()}
+        assert len(capture.jobs) == len(stream) // 16
+        again = []
+        for job in capture.jobs:
+            words = maps[job.block].encode(maps[job.block].decode(job.words))
+            again.append((job.block, words))
+        assert write_commands(again, commands) == stream
+        assert vta.simulate(capture) == (folder / "output.bin").read_bytes(), folder.name
+        found.update(job.block for job in capture.jobs)
+    assert len(captures) == count
+    assert set(found) == blocks
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_recorded_layers_are_lifted_lowered_and_emulated(part: int, vta: Target) -> None:
+    for capture in [*recorded("layers").values()][part::PARTS]:
+        found = npulab.check(capture)
+        verdicts = (found.verdict, found.words, found.coefficients)
+        assert verdicts == ("equal", True, True), (capture.name, found.reason)
+        layer, stated = vta.lift(capture).layer, capture.parameters
+        assert layer.input_shape == tuple(
+            stated[f"input_{name}"] for name in ("h", "w", "channels")
+        )
+        assert layer.output_shape == tuple(
+            stated[f"output_{name}"] for name in ("h", "w", "channels")
+        )
+        assert layer.kernel == (stated["kernel_h"], stated["kernel_w"])
+        assert layer.stride == (stated["stride_h"], stated["stride_w"])
+        assert layer.activation == stated["activation"]
+        assert layer.weight_q.scale == stated["weight_scale"]
+
+
+def test_streams_of_another_form_are_not_lifted(vta: Target) -> None:
+    for capture in recorded("driver").values():
+        with pytest.raises(Unsupported, match="ALU with alu_opcode 2: got none, allowed is one"):
+            vta.lift(capture)
+
+
+def test_dumps_become_captures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capture = executed(small(), "vta:half-up")
+    dump = tmp_path / "dump"
+    dump.mkdir()
+    stream = write_commands([(job.block, job.words) for job in capture.jobs], capture.maps)
+    for name, data in {**capture.buffers, "insns": stream}.items():
+        (dump / f"{name}.bin").write_bytes(data)
+    described = {"npu": "vta", "provenance": "simulated"}
+    described["addresses"] = dict(capture.addresses)
+    described["parameters"] = dict(capture.parameters)
+    (dump / "job.json").write_text(json.dumps(described))
+    assert npulab.load(dump) == replace(capture, name="dump")
+    assert main(["import", str(dump), str(tmp_path / "captures" / "case")]) == 0
+    assert main(["check", str(tmp_path / "captures")]) == 0
+    assert "1 equal" in capsys.readouterr().out
+    (dump / "insns.bin").unlink()
+    with pytest.raises(ValueError, match=r"got no insns\.bin, allowed is a folder with this file"):
+        npulab.load(dump)
+
+
+def random_layer(rng: np.random.Generator) -> Conv2D:
+    height, width, kernel_h, kernel_w = rng.integers((3, 3, 1, 1), (10, 10, 4, 4)).tolist()
+    inputs, outputs = rng.integers(1, 40, 2).tolist()
+    weights = rng.integers(-128, 128, (outputs, kernel_h, kernel_w, inputs)).astype(np.int8)
+    edge = 2**31 - 1 if not rng.integers(3) else 10_000
+    return Conv2D(
+        weights,
+        rng.integers(-edge, edge, outputs),
+        (height, width, inputs),
+        tuple(rng.integers(1, 3, 2).tolist()),
+        ("same", "valid")[rng.integers(2)],
+        activation=(None, "relu")[rng.integers(2)],
+        weight_q=QuantParams(2.0 ** -int(rng.integers(0, 13))),
+    )
+
+
+def test_random_layers_are_equal_bit_for_bit(vta: Target) -> None:
+    """Sums that wrap are among them, and sums that wrap as half is added."""
+    for seed in range(SAMPLE):
+        rng = np.random.default_rng(seed)
+        layer = random_layer(rng)
+        capture = executed(layer, ("vta:floor", "vta:half-up")[seed % 2])
+        found = vta.lift(capture).layer
+        for name in ("input_shape", "stride", "pads", "activation", "weight_q"):
+            assert getattr(found, name) == getattr(layer, name), (seed, name)
+        assert np.array_equal(found.weights, layer.weights)
+        assert np.array_equal(found.bias, layer.bias)
+        result = npulab.check(capture)
+        assert result.verdict in ("equal", "one value"), (seed, result.reason)
+        assert (result.words, result.coefficients, result.mismatches) == (True, True, 0), seed
+
+
+def test_half_is_added_before_the_shift_and_may_wrap(vta: Target) -> None:
+    """A sum of 2**31 - 1 that is shifted by 9: to 127 without half, to -128 with it."""
+    weights = np.zeros((1, 1, 1, 1), np.int8)
+    layer = Conv2D(weights, [2**31 - 1], (1, 1, 1), weight_q=QuantParams(2.0**-9))
+    outputs = {}
+    for rule in ("vta:floor", "vta:half-up"):
+        capture = executed(layer, rule)
+        assert vta.rule_of is not None
+        assert vta.rule_of(capture) == rule
+        lifted = vta.lift(capture)
+        outputs[rule] = int(lifted.output[0, 0, 0])
+        assert npulab.emulate(lifted.layer, lifted.x, rule) == lifted.output
+    assert outputs == {"vta:floor": 127, "vta:half-up": -128}
+
+
+def random_capture(seed: int, vta: Target) -> tuple[Capture, bytes]:
+    """A capture of random instructions, and its stream."""
+    stream, buffers = by_step.random_stream(random.Random(seed))
+    maps = vta.maps("vta16")
+    commands = {block: maps[block] for block in BLOCKS}
+    jobs = [Job(block, words) for block, words in read_commands(stream, commands, "opcode")]
+    capture = Capture("random", "vta", "vta16", tuple(jobs), buffers, by_step.PLACES, maps=maps)
+    return capture, stream
+
+
+def test_random_streams_are_equal_step_by_step(vta: Target) -> None:
+    """Of steps that read what steps before wrote, of every operation and sign of a shift."""
+    seen = set()
+    for seed in range(5 * SAMPLE):
+        capture, stream = random_capture(seed, vta)
+        memory = {}
+        for name, data in capture.buffers.items():
+            memory |= dict(enumerate(data, by_step.PLACES[name]))
+        stored = by_step.run(stream, memory)
+        assert [*stored] == [*range(by_step.PLACES["output"], by_step.PLACES["output"] + 384)]
+        assert vta.simulate(capture) == bytes(stored.values()), seed
+        for job in capture.jobs:
+            values = capture.maps[job.block].decode(job.words)
+            seen.add((job.block, values.get("alu_opcode"), values.get("use_imm")))
+    assert len(seen) == 4 + 2 * 5
+
+
+TOKENS = [
+    ("GEMM", {"reset_reg": 0}, {"pop_next_dep": 1}, "compute", "store"),
+    ("LOAD", {"memory_type": 1}, {"pop_next_dep": 1}, "load", "compute"),
+    ("LOAD", {"memory_type": 1}, {"push_next_dep": 0}, "compute", "load"),
+    ("ALU", {"alu_opcode": 0}, {"push_next_dep": 0}, "compute", "store"),
+    ("ALU", {"alu_opcode": 0}, {"pop_prev_dep": 1}, "compute", "load"),
+    ("STORE", {}, {"push_prev_dep": 0}, "compute", "store"),
+]
+
+
+@pytest.mark.parametrize(("block", "wanted", "changed", "unit", "of"), TOKENS)
+def test_a_stream_that_pops_too_much_hangs(
+    block: str, wanted: dict[str, int], changed: dict[str, int], unit: str, of: str, vta: Target
+) -> None:
+    capture = executed(small())
+    bad = capture.with_fields(task(capture, block, **wanted), **changed)
+    words = rf"^job \d+, \w+: the {unit} unit waits for a token of the {of} unit, which pushes none"
+    with pytest.raises(Hang, match=words):
+        vta.simulate(bad)
+    assert npulab.Simulated(capture.buffers["output"])(bad) == "hang"
+
+
+def test_tokens_without_a_neighbour_and_tokens_left_over_are_nothing(vta: Target) -> None:
+    capture = executed(small())
+    first, last = task(capture, "LOAD", memory_type=1), task(capture, "STORE")
+    for number, name in ((first, "pop_prev_dep"), (last, "pop_next_dep"), (last, "push_next_dep")):
+        assert vta.simulate(capture.with_fields(number, **{name: 1})) == capture.buffers["output"]
+    more = capture.with_fields(task(capture, "GEMM"), push_prev_dep=1)
+    assert vta.simulate(more) == capture.buffers["output"]
+
+
+def test_a_stream_ends_with_its_only_finish(vta: Target) -> None:
+    capture = executed(small())
+    with pytest.raises(Hang, match=r"^no FINISH ends the stream$"):
+        vta.simulate(replace(capture, jobs=capture.jobs[:-1]))
+    with pytest.raises(ValueError, match=r"^job \d+: got STORE behind FINISH, allowed is FINISH"):
+        vta.simulate(replace(capture, jobs=(*capture.jobs, capture.jobs[-2])))
+
+
+WRONG = [
+    ("GEMM", {"dst_factor_in": 2047}, r"dst_idx: got an index of \d+, allowed is below 2048"),
+    ("GEMM", {"src_factor_in": 2047}, r"src_idx: got an index of \d+, allowed is below 2048"),
+    ("GEMM", {"wgt_factor_in": 1023}, r"wgt_idx: got an index of \d+, allowed is below 1024"),
+    ("ALU", {"src_factor_in": 2047}, r"src_idx: got an index of \d+, allowed is below 2048"),
+    ("ALU", {"uop_end": 8193}, "uop_end: got 8193, allowed is at most 8192"),
+    ("ALU", {"alu_opcode": 5}, "alu_opcode: got 5, allowed is one of min, max, add, shr, mul"),
+    ("LOAD", {"sram_base": 8190}, r"sram_base: got \d+ entries of uop from 8190 on, allowed are"),
+    (
+        "LOAD",
+        {"memory_type": 4},
+        "memory_type: got out, allowed is one of uop, wgt, inp, acc, acc8",
+    ),
+    ("LOAD", {"dram_base": 1}, "row 0: got 56 bytes from 0x4 on, allowed are bytes of a buffer"),
+    ("STORE", {"sram_base": 2040}, "sram_base: got 40 entries of acc from 2040 on, allowed are"),
+    ("STORE", {"memory_type": 3}, "memory_type: got acc, allowed is one of out"),
+]
+
+
+@pytest.mark.parametrize(("block", "changed", "words"), WRONG)
+def test_what_the_units_do_not_have_is_refused(
+    block: str, changed: dict[str, int], words: str, vta: Target
+) -> None:
+    capture = executed(small())
+    wanted = {"GEMM": {"reset_reg": 0}, "ALU": {"alu_opcode": 1}}.get(block, {})
+    number = task(capture, block, **wanted)
+    with pytest.raises(ValueError, match=rf"^job {number}, {block}: {words}"):
+        vta.simulate(capture.with_fields(number, **changed))
+
+
+def test_the_last_entries_are_there(vta: Target) -> None:
+    capture = executed(small())
+    number = task(capture, "GEMM", reset_reg=1)
+    vta.simulate(capture.with_fields(number, iter_in=2, dst_factor_in=2047 - 22))
+    with pytest.raises(ValueError, match="got an index of 2048, allowed is below 2048"):
+        vta.simulate(capture.with_fields(number, iter_in=2, dst_factor_in=2048 - 22))
+    number = task(capture, "STORE")
+    vta.simulate(capture.with_fields(number, sram_base=2048 - 40))
+    with pytest.raises(ValueError, match="got 40 entries of acc from 2009 on, allowed are"):
+        vta.simulate(capture.with_fields(number, sram_base=2049 - 40))
+
+
+def test_an_instruction_that_never_ends_hangs(vta: Target) -> None:
+    capture = executed(small())
+    number = task(capture, "GEMM", reset_reg=1)
+    endless = {"iter_out": 9999, "iter_in": 9999, "dst_factor_in": 0}
+    with pytest.raises(Hang, match="takes 199960002 steps, the simulated device 2097152 at most"):
+        vta.simulate(capture.with_fields(number, **endless))
+
+
+def test_every_memory_counts_its_own_entries(vta: Target) -> None:
+    """The same bytes, loaded as accumulators of 64 bytes and of 16, and stored by 16."""
+    data = bytes(range(192))
+    maps = vta.maps("vta16")
+
+    def ran(memory: int, base: int) -> bytes:
+        jobs = [
+            ("LOAD", {"memory_type": memory, "dram_base": base, "push_next_dep": 1}),
+            ("STORE", {"memory_type": 4, "dram_base": 0x400, "pop_prev_dep": 1}),
+            ("FINISH", {}),
+        ]
+        made = []
+        for block, values in jobs:
+            size = {"y_size": 1, "x_size": 1} if block != "FINISH" else {}
+            opcode = BLOCKS.index(block)
+            made.append(Job(block, maps[block].encode({"opcode": opcode, **size, **values})))
+        places = {"bias": 0x1000, "output": 0x4000}
+        capture = Capture("moved", "vta", "vta16", tuple(made), {"bias": data}, places, maps=maps)
+        return vta.simulate(capture)
+
+    assert ran(3, 0x1000 // 64 + 1) == data[64:128:4]
+    assert ran(5, 0x1000 // 16 + 1) == data[16:32]
+
+
+def test_the_recorded_output_is_not_in_memory(vta: Target) -> None:
+    capture = executed(small())
+    number = task(capture, "LOAD", memory_type=3)
+    bad = capture.with_fields(number, dram_base=capture.addresses["output"] // 64)
+    with pytest.raises(ValueError, match=r"row 0: got 128 bytes from 0x300000 on, allowed are"):
+        vta.simulate(bad)
+
+
+def test_a_planted_field_is_found(vta: Target) -> None:
+    good = executed(small())
+    number = task(good, "ALU", alu_opcode=3)
+    bad = good.with_fields(number, imm=7).with_fields(number + 1, reset_reg=1)
+    found = bisect_fields(good, bad, npulab.Simulated(good.buffers["output"]))
+    assert found.culprits == ((number, "ALU", "W3", "imm"),)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"weight_q": QuantParams(0.3)}, r"ratio of scales: got 0\.3, allowed with vta:floor is a"),
+        ({"weight_q": QuantParams(1.0, 3)}, "weight_q: zero point: got 3, allowed is 0"),
+        ({"activation": "relu6"}, "activation: got relu6, allowed is None or relu"),
+        ({"dilation": (2, 1)}, r"dilation: got \(2, 1\), allowed is \(1, 1\)"),
+        (
+            {"input_shape": (40, 40, 3)},
+            "layer: got 3202 entries of acc, allowed are 2048, as it has one pass",
+        ),
+    ],
+)
+def test_a_layer_that_no_stream_of_one_pass_has_is_refused(
+    changes: dict[str, Any], words: str, vta: Target
+) -> None:
+    with pytest.raises(ValueError, match=f"^{words}"):
+        vta.lower(small(**changes))
+
+
+def test_what_differs_from_the_layer_lowered_again_is_not_lifted(vta: Target) -> None:
+    capture = executed(small())
+    number = task(capture, "GEMM", reset_reg=0)
+    words = f"job {number}, GEMM.wgt_factor_out: got 1, allowed is 0, as its layer is lowered"
+    with pytest.raises(Unsupported, match=words):
+        vta.lift(capture.with_fields(number, wgt_factor_out=1))
+    data = bytes(byte ^ 1 for byte in capture.buffers["uops"])
+    with pytest.raises(Unsupported, match="capture lowered: "):
+        vta.lift(capture.with_buffers(uops=data))
+
+
+@pytest.mark.long
+def test_lift_looks_at_every_field() -> None:
+    assert ignored_fields(executed(small())).empty
+
+
+def test_every_bit_of_the_weights_is_explained() -> None:
+    capture = executed(small())
+    table = npulab.explain(capture)
+    assert table["bits"].sum() == 8 * len(capture.buffers["coefficients"])
+    assert (table["kind"] == "weight").sum() == 17 * 2 * 3 * 3
+
+
+def test_simulate_reads_tables_only() -> None:
+    own = []
+    for line in (FOLDER / "npulab_targets/vta/simulate.py").read_text().splitlines():
+        if line.startswith("from ."):
+            own.append(line.split()[1])
+    assert own == [".facts"]
