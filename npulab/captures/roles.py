@@ -35,6 +35,7 @@ MOST_KINDS = 8  # most values of a field that divides a block's jobs; assumed: m
 MOST_SAMPLED = 2000  # most jobs of a block that are looked at to choose that field: 50 ms a block
 # the least share of the bits of a block's jobs that a division into kinds has to save; assumed
 LEAST_SAVED = 0.1
+LEAST_OWN = 0.5  # the least share of such a field's bits that the capture does not say; assumed
 MOST_PERIOD = 64  # most jobs of a unit that comes several times
 INDEX, COUNT = "place_in_run", "length_of_run"  # columns of a role's sweep
 Name = Callable[
@@ -256,7 +257,7 @@ def _kinds_of_block(
         if not item.address and column.min() != column.max():
             items.append(item)
             columns.append(column)
-    chosen = _dividing(columns, stream)
+    chosen = _dividing(items, columns, stream)
     if chosen is None:
         return [block] * len(words)
     raws = columns[chosen].tolist()
@@ -271,47 +272,66 @@ def _text(item: Field, raw: int) -> str:
     return f"{item.name} {item.text(raw)}"
 
 
-def _dividing(columns: Sequence[Array], stream: Array) -> int | None:
-    """Return the number of the field that divides the jobs of a block into kinds: of those that
-    take at most ``MOST_KINDS`` values, and several in half of the captures, the one that saves the
-    most bits of all the others; None if none saves ``LEAST_SAVED`` of them."""
+def _dividing(items: Sequence[Field], columns: Sequence[Array], stream: Array) -> int | None:
+    """Return the number of the field that divides the jobs of a block into kinds, None if there is
+    none.
+
+    It takes at most ``MOST_KINDS`` values, and several of them in most captures. A field with names
+    for its values comes first. Of the others it is the field that saves the most bits of all fields
+    together, as far as its own values do not depend on the capture: what is one value in a capture
+    and another in the next says what the layer is, not what the job is.
+    """
     sample = np.linspace(0, len(stream) - 1, min(len(stream), MOST_SAMPLED)).astype(int)
-    stream = stream[sample]
+    captures = np.unique(stream[sample], return_inverse=True)[1]
     codes = [np.unique(column[sample], return_inverse=True)[1] for column in columns]
-    together = np.zeros(len(stream), np.int64)
-    whole = [_bits(code, together) for code in codes]
-    best, most = None, LEAST_SAVED
+    alone = np.zeros(len(sample), np.int64)
+    whole = [_bits(code, alone) for code in codes]
+    best, most = None, (False, LEAST_SAVED)
     for number, code in enumerate(codes):
-        if not 2 <= code.max(initial=0) + 1 <= MOST_KINDS or not _moves_inside(code, stream):
+        if not 2 <= code.max(initial=0) + 1 <= MOST_KINDS:
             continue
+        own = 1 - _known_from(code, captures)
+        if own <= LEAST_OWN:
+            continue
+        others = [other for place, other in enumerate(codes) if place != number]
         before = sum(whole) - whole[number]
-        others = codes[:number] + codes[number + 1 :]
         after = sum(_bits(other, code) for other in others)
-        if before and 1 - after / before > most:
-            best, most = number, 1 - after / before
+        saved = own * (1 - after / max(before, 1.0))
+        named = bool(items[number].names)
+        if (named, saved) > most or (named and not most[0]):
+            best, most = number, (named, saved)
     return best
 
 
-def _moves_inside(code: Array, stream: Array) -> bool:
-    """True if a field takes several values in half of the captures that have several of the jobs."""
-    several = moving = 0
-    for number in np.unique(stream):
-        own = code[stream == number]
-        several += len(own) > 1
-        moving += len(np.unique(own)) > 1
-    return 2 * moving >= several > 0
+def _known_from(code: Array, captures: Array) -> float:
+    """Return the share of a field's values that the capture of a job says: 0 if all captures have
+    the same mixture of values, 1 if each has one value; captures with one job do not count."""
+    several = np.bincount(captures)[captures] > 1
+    code, captures = code[several], captures[several]
+    whole = _entropy(code, np.zeros(len(code), np.int64))
+    if not whole:
+        return 1.0
+    return 1 - _entropy(code, captures) / whole
+
+
+def _entropy(code: Array, group: Array) -> float:
+    """Return the bits that the values of a field ``(J,)`` have in each group of jobs."""
+    width = int(code.max(initial=0)) + 1
+    table = np.bincount(group * width + code, minlength=width * (int(group.max(initial=0)) + 1))
+    table = table.reshape(-1, width)
+    jobs = np.maximum(table.sum(1), 1)
+    return float(-(table * np.log2(np.maximum(table, 1) / jobs[:, None])).sum())
 
 
 def _bits(code: Array, group: Array) -> float:
     """Return the bits that say the values of a field ``(J,)`` in each group of jobs, with the table
     of the values: half the logarithm of the jobs for each value but one."""
     width = int(code.max(initial=0)) + 1
-    table = np.bincount(group * width + code, minlength=width * (int(group.max(initial=0)) + 1))
-    table = table.reshape(-1, width)
-    jobs = table.sum(1)
-    plain = -(table * np.log2(np.maximum(table, 1) / np.maximum(jobs, 1)[:, None])).sum()
-    values = np.count_nonzero(table, axis=1) - 1
-    return float(plain + 0.5 * (values * np.log2(np.maximum(jobs, 1))).sum())
+    pairs = np.unique(group * width + code)
+    jobs = np.bincount(group)
+    values = np.bincount(pairs // width) - 1
+    tables = 0.5 * (values * np.log2(np.maximum(jobs, 1))).sum()
+    return _entropy(code, group) + float(tables)
 
 
 # Runs and columns
