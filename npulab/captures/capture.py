@@ -85,7 +85,10 @@ class Job:
     def __post_init__(self) -> None:
         words = np.asarray(self.words)
         whole = words.ndim == 1 and words.dtype.kind in "iu"
-        if not whole or np.any(words < 0) or np.any(words > WORD):
+        fits = words.dtype == np.uint32 or (
+            whole and not (np.any(words < 0) or np.any(words > WORD))
+        )
+        if not whole or not fits:
             raise ValueError(
                 f"words: got {words.dtype} of shape {words.shape}, allowed are 0 to 0xffffffff in "
                 f"one row (block {self.block})"

@@ -31,6 +31,8 @@ from npulab.captures.target import Target
 FIRST_KEYS = ("block", "words", "writes", "commands", "start")  # keys of a job that format 1 knows
 FORMATS = (1, 2)  # a capture is format 2 if a job has keys that format 1 lacks
 PAIRS = ("writes", "before", "masks")
+JOBS, AT = "jobs.bin", "at"  # a file with the words of all jobs, and the key of a job's first byte
+MANY_JOBS = 8  # fewest jobs whose words are in one file; captures of fewer keep a file for each
 LONGEST = 255  # most bytes of a file's name
 WIDE = "64"  # a key of ``PAIRS`` with this end names a file of 64-bit words
 DESCRIPTION = "capture.json"
@@ -52,6 +54,8 @@ def capture_files(capture: Capture, target: Callable[[str], Target]) -> dict[str
         if len(capture.jobs) > 1:
             stem = f"job{task}"
         jobs.append(_describe(job, stem, capture, files, target))
+    if len(jobs) >= MANY_JOBS:
+        _in_one_file(jobs, files, f"capture {capture.name}: jobs")
     version = FORMATS[0]
     if any({*job} - {*FIRST_KEYS, "label", "unit"} for job in _every(jobs)):
         version = FORMATS[1]
@@ -71,6 +75,19 @@ def capture_files(capture: Capture, target: Callable[[str], Target]) -> dict[str
         return {**files, DESCRIPTION: text.encode()}
     except (TypeError, ValueError) as error:
         raise ValueError(f"capture {capture.name}: cannot be written as JSON: {error}") from None
+
+
+def _in_one_file(jobs: Sequence[dict[str, Any]], files: dict[str, bytes], where: str) -> None:
+    """Put the words of many jobs into one file, one after another: opening a file takes longer than
+    reading its words."""
+    words = bytearray()
+    for job in jobs:
+        if "words" in job:
+            job[AT] = len(words)
+            words += files.pop(job["words"])
+            job["words"] = JOBS
+    if words:
+        _add(files, JOBS, bytes(words), where)
 
 
 def _texts(capture: Capture) -> dict[str, str]:

@@ -15,7 +15,7 @@ A job with a label, or a name that the caller gives, is of the kind of that name
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -60,8 +60,9 @@ class Roles:
     """The jobs of captures by role.
 
     ``names`` are the roles in the order of the streams. For each job of the captures, one after
-    another, ``of`` is the number of its role, ``capture`` and ``task`` say which job it is, ``index``
-    is its place among the jobs of this role in its capture, ``counts`` their number; all ``(J,)``.
+    another, ``of`` is the number of its role, ``capture`` and ``task`` say which job it is,
+    ``index`` is its place among the jobs of this role in its capture, ``counts`` their number; all
+    are ``(J,)``.
     """
 
     captures: CaptureSet
@@ -108,8 +109,8 @@ class Roles:
         """The words of all jobs of a role, with the parameters of their captures.
 
         A capture that has the role several times has a row for each, and the columns
-        ``place_in_run`` (from 0 on) and ``length_of_run`` say which it is. Raises LookupError for an
-        unknown role.
+        ``place_in_run`` (from 0 on) and ``length_of_run`` say which it is. Raises LookupError for
+        an unknown role.
         """
         mine = np.flatnonzero(self.of == self.number(role))
         rows = self.capture[mine]
@@ -175,9 +176,9 @@ class Roles:
 def roles(captures: Iterable[Capture], name: Name | None = None) -> Roles:
     """Find what each job of captures is in its stream.
 
-    ``name`` gives the kind of a job of which it knows one, from the capture and the task; by default
-    a job's label is its kind, and the kinds of the others are found. Raises ValueError for captures
-    of several targets or chips, or none.
+    ``name`` gives the kind of a job of which it knows one, from the capture and the task; by
+    default a job's label is its kind, and the kinds of the others are found. Raises ValueError for
+    captures of several targets or chips, or none.
     """
     found = tuple(need_all("roles", captures, Capture, "are captures, as npulab.load_all gives"))
     refuse_if(not found, "roles", "no captures", "is one or more")
@@ -283,6 +284,8 @@ def _dividing(items: Sequence[Field], columns: Sequence[Array], stream: Array) -
     """
     sample = np.linspace(0, len(stream) - 1, min(len(stream), MOST_SAMPLED)).astype(int)
     captures = np.unique(stream[sample], return_inverse=True)[1]
+    if 2 * np.count_nonzero(np.bincount(captures) > 1) < captures.max(initial=0) + 1:
+        return None  # most captures have one such job, which needs no second name
     codes = [np.unique(column[sample], return_inverse=True)[1] for column in columns]
     alone = np.zeros(len(sample), np.int64)
     whole = [_bits(code, alone) for code in codes]

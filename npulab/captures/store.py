@@ -13,6 +13,7 @@ from shlex import quote
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.captures.capture import (
     MOST_STARTS,
@@ -24,6 +25,7 @@ from npulab.captures.capture import (
     Writes,
 )
 from npulab.captures.folders import (
+    AT,
     DESCRIPTION,
     FORMATS,
     PAIRS,
@@ -369,6 +371,8 @@ def _job(
     data = files[name]
     refuse_if(len(data) % 4, name, f"{len(data)} bytes", "is a multiple of 4, for 32-bit words")
     words = np.frombuffer(data, "<u4")
+    if AT in d:
+        words = _words_at(name, words, d[AT], len(maps[block]))
     more: dict[str, Any] = {}
     for key in ("label", "unit"):
         more[key] = _of(d.get(key, ""), f"jobs {key}", str)
@@ -393,6 +397,17 @@ def _job(
         )
     job = replace(Job.from_writes(block, writes, maps[block]), before=before, **more)
     return replace(job, masks=masks or job.masks).read_with(maps[block])
+
+
+def _words_at(name: str, words: Array, at: Any, count: int) -> Array:
+    """The words of a job that begin at a byte of a file of several jobs."""
+    whole = isinstance(at, int) and not isinstance(at, bool)
+    if not whole or at % 4 or not 0 <= at <= 4 * (len(words) - count):
+        raise ValueError(
+            f"{name}: got {AT} {at!r}, allowed is a multiple of 4 with {count} words behind it in "
+            f"{4 * len(words)} bytes"
+        )
+    return words[at // 4 : at // 4 + count]
 
 
 def _pairs(kind: str, d: Mapping[str, Any], files: Mapping[str, bytes]) -> Writes:

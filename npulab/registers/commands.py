@@ -122,10 +122,13 @@ def contradiction(block: str, words: Array, maps: Mapping[str, RegisterMap]) -> 
     item = opcodes(maps).get(block)
     if item is None or max(piece.word for piece in item.pieces) >= len(words):
         return ""
-    raw = int(item.extract(words))
-    names = dict(item.names)
-    if names.get(raw) == block:
+    raw = 0
+    for piece in item.pieces:  # in plain numbers: a capture may have very many commands
+        run = int(words[piece.word]) >> piece.lsb & 2**piece.width - 1
+        raw |= run << piece.at
+    if (raw, block) in item.names:
         return ""
+    names = dict(item.names)
     got = f"{raw:#x}"
     if raw in names:
         got = f"{names[raw]} ({raw:#x})"
