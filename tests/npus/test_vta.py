@@ -20,11 +20,13 @@ from npulab import Capture, Conv2D, QuantParams, bisect_fields
 from npulab.analysis.ignored import ignored_fields
 from npulab.bits import read_commands, write_commands
 from npulab.capture import Job
+from npulab.captures.devices import Simulated
 from npulab.cli import main
 from npulab.target import Hang, Target, Unsupported
 
 FOLDER = Path(__file__).parents[1] / "outsider"
 BLOCKS = ("LOAD", "STORE", "GEMM", "FINISH", "ALU")
+MAXIMUM, ADD, SHIFT = 1, 2, 3  # codes of alu_opcode
 SAMPLE = 12  # random layers, random streams
 PARTS = 10  # of the recorded layers that are checked
 
@@ -398,3 +400,40 @@ def test_simulate_reads_tables_only() -> None:
         if line.startswith("from ."):
             own.append(line.split()[1])
     assert own == [".facts"]
+
+
+def changed(capture: Capture, number: int, **values: Any) -> Job:
+    """A job of a capture with other values in some fields."""
+    job = capture.jobs[number]
+    registers = capture.maps[job.block]
+    return replace(job, words=registers.encode({**registers.decode(job.words), **values}))
+
+
+def planted(good: Capture, kind: str) -> tuple[Capture, str]:
+    """A stream with one edit that changes the output among others that do not; and the part of it
+    that matters."""
+    jobs = list(good.jobs)
+    add, shift = task(good, "ALU", alu_opcode=ADD), task(good, "ALU", alu_opcode=SHIFT)
+    # a maximum of what is at least as large already
+    harmless = changed(good, shift, alu_opcode=MAXIMUM, use_imm=1, imm=-(2**15))
+    if kind == "changed":
+        jobs[shift] = changed(good, shift, imm=3)
+        part = "imm"
+    elif kind == "inserted":
+        jobs.insert(shift, changed(good, shift, alu_opcode=ADD, use_imm=1, imm=4000))
+        part = f"inserted job {shift}"
+    else:
+        del jobs[add]
+        part = f"left out job {add}"
+    last = max(number for number, job in enumerate(jobs) if job.block == "ALU")
+    jobs.insert(last, harmless)
+    return good.with_jobs(jobs), part
+
+
+@pytest.mark.parametrize("kind", ["changed", "inserted", "left out"])
+def test_bisect_finds_a_job_of_another_stream(kind: str) -> None:
+    good = executed(small())
+    bad, part = planted(good, kind)
+    assert len(bad.jobs) != len(good.jobs) or kind == "left out"
+    found = bisect_fields(good, bad, Simulated())
+    assert [[key[3] for key in group] for group in found.groups] == [[part]], found
