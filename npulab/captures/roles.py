@@ -37,7 +37,9 @@ MOST_SAMPLED = 2000  # most jobs of a block that are looked at to choose that fi
 LEAST_SAVED = 0.1
 LEAST_OWN = 0.5  # the least share of such a field's bits that the capture does not say; assumed
 MOST_PERIOD = 64  # most jobs of a unit that comes several times
-INDEX, COUNT = "place_in_run", "length_of_run"  # columns of a role's sweep
+# Columns of a role's sweep
+INDEX, COUNT = "place_in_run", "length_of_run"
+FIRST, LAST = "first_of_run", "last_of_run"
 Name = Callable[
     [Capture, int], str
 ]  # of a capture and a task to the kind of the job, "" if unknown
@@ -105,14 +107,21 @@ class Roles:
         refuse_if(not len(found), "task", f"capture {capture}, task {task}", "is that of a job")
         return self.names[self.of[found[0]]]
 
-    def sweep(self, role: str) -> Sweep:
-        """The words of all jobs of a role, with the parameters of their captures.
+    def sweep(self, role: str, place: int | None = None) -> Sweep:
+        """The words of all jobs of a role, with the parameters of their captures; with ``place``
+        only the jobs at this place of their run, from 0 on, -1 is the last.
 
         A capture that has the role several times has a row for each, and the columns
-        ``place_in_run`` (from 0 on) and ``length_of_run`` say which it is. Raises LookupError for
-        an unknown role.
+        ``place_in_run`` (from 0 on), ``length_of_run``, ``first_of_run`` and ``last_of_run`` (0 or
+        1) say which it is. Raises LookupError for an unknown role.
         """
-        mine = np.flatnonzero(self.of == self.number(role))
+        here = self.of == self.number(role)
+        most = self.counts[here].max()
+        if place is not None:
+            here &= self.index == np.where(place < 0, self.counts + place, place)
+        mine = np.flatnonzero(here)
+        if not len(mine):
+            raise LookupError(f"place: got {place}, allowed with role {role} is up to {most - 1}")
         rows = self.capture[mine]
         held = sorted(set(rows.tolist()))
         whole = sweep_of([self.captures[number] for number in held], role)
@@ -122,6 +131,8 @@ class Roles:
         if self.counts[mine].max() > 1:
             parameters[INDEX] = self.index[mine]
             parameters[COUNT] = self.counts[mine]
+            parameters[FIRST] = (self.index[mine] == 0).astype(np.int64)
+            parameters[LAST] = (self.index[mine] == self.counts[mine] - 1).astype(np.int64)
         jobs = [self.captures[c].jobs[t] for c, t in zip(rows, self.task[mine], strict=True)]
         block = jobs[0].block
         return Sweep(
