@@ -8,7 +8,8 @@ words may be the same job with other words; jobs of different blocks never are.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -74,16 +75,44 @@ def _alignments(a: Sequence[Job], b: Sequence[Job]) -> Iterator[list[Pair]]:
     """Yield alignments of which one has the fewest edits: side by side as far as both go, by the
     price of each edit, and with cheap gaps for jobs that both streams have, which may have
     moved."""
-    mine, theirs = list(map(_identity, a)), list(map(_identity, b))
     if list(map(_kind, a)) == list(map(_kind, b)):
-        yield [Pair(number, number) for number in range(len(a))]
-    yield _path(a, b, mine, theirs, Counter())
-    yield _path(a, b, mine, theirs, Counter(mine) & Counter(theirs))
+        yield _abreast(len(a), 0, 0)
+    mine, theirs = tuple(map(_identity, a)), tuple(map(_identity, b))
+    yield _path(_Streams(a, b, mine, theirs, Counter()))
+    yield _path(_Streams(a, b, mine, theirs, Counter(mine) & Counter(theirs)))
+
+
+@dataclass(frozen=True)
+class _Streams:
+    """Two streams, or a part of both, with the identity of each job; a gap of a job that is in
+    ``spare`` costs half an edit."""
+
+    a: Sequence[Job]
+    b: Sequence[Job]
+    mine: Sequence[Identity]
+    theirs: Sequence[Identity]
+    spare: Counter[Identity]
+
+    def part(self, rows: range, columns: range) -> _Streams:
+        first, last = rows.start, rows.stop
+        left, right = columns.start, columns.stop
+        return _Streams(
+            self.a[first:last],
+            self.b[left:right],
+            self.mine[first:last],
+            self.theirs[left:right],
+            self.spare,
+        )
+
+    def gaps(self, identities: Sequence[Identity]) -> Array:
+        """The prices of a gap of each job, int64."""
+        spared = np.array([identity in self.spare for identity in identities], bool)
+        return np.where(spared, EDIT // 2, EDIT).astype(np.int64)
 
 
 def _identity(job: Job) -> Identity:
     """Return what is equal for two jobs that do the same."""
-    start: object = None
+    start: Identity | None = None
     if job.start:
         start = _identity(job.start)
     return job.block, job.words.tobytes(), job.writes, job.before, start, job.label, job.unit
@@ -97,22 +126,29 @@ def _kind(job: Job) -> tuple[str, int | None]:
     return job.block, len(job.words)
 
 
-def _path(
-    a: Sequence[Job],
-    b: Sequence[Job],
-    mine: Sequence[Identity],
-    theirs: Sequence[Identity],
-    spare: Counter[Identity],
-) -> list[Pair]:
-    """Return the cheapest alignment; a gap of a job that is in ``spare`` costs half an edit."""
-    first, last = _ends(mine, theirs)
-    pairs = [Pair(number, number) for number in range(first)]
-    rows, columns = range(first, len(a) - last), range(first, len(b) - last)
+def _path(of: _Streams) -> list[Pair]:
+    """Return the cheapest alignment: equal jobs at both ends as they stand, and the rest by prices;
+    a rest that is too long for one table is cut in two."""
+    first, last = _ends(of.mine, of.theirs)
+    pairs = _abreast(first, 0, 0)
+    rows, columns = range(first, len(of.a) - last), range(first, len(of.b) - last)
+    rest = of.part(rows, columns)
     if len(rows) * len(columns) > MOST_CELLS:
-        pairs += _cut(a, b, mine, theirs, spare, rows, columns)
+        inner = _cut(rest)
     else:
-        pairs += _cheapest(a, b, mine, theirs, spare, rows, columns)
-    pairs += [Pair(len(a) - last + n, len(b) - last + n) for n in range(last)]
+        changes = _prices(rest.a, rest.b)
+        inner = cheapest(changes, rest.gaps(rest.mine), rest.gaps(rest.theirs))
+    pairs += _shifted(inner, first, first)
+    pairs += _abreast(last, rows.stop, columns.stop)
+    return pairs
+
+
+def _abreast(count: int, a: int, b: int) -> list[Pair]:
+    """Return pairs of so many jobs that follow one another in both streams, from these on."""
+    pairs = []
+    for number in range(count):
+        pair = Pair(a + number, b + number)
+        pairs.append(pair)
     return pairs
 
 
@@ -128,79 +164,48 @@ def _ends(mine: Sequence[Identity], theirs: Sequence[Identity]) -> tuple[int, in
     return first, last
 
 
-def _cut(
-    a: Sequence[Job],
-    b: Sequence[Job],
-    mine: Sequence[Identity],
-    theirs: Sequence[Identity],
-    spare: Counter[Identity],
-    rows: range,
-    columns: range,
-) -> list[Pair]:
-    """Return an alignment of parts that are too long for one table: cut at the job, of those that
-    occur once in each part, that is nearest to the middle; side by side if there is none."""
-    own, other = Counter(mine[row] for row in rows), Counter(theirs[column] for column in columns)
-    places = {theirs[column]: column for column in columns}
-    middle = (rows.start + rows.stop) / 2
-    once = [row for row in rows if own[mine[row]] == 1 and other[mine[row]] == 1]
-    if not once:
-        return _side_by_side(a, b, rows, columns)
-    row = min(once, key=lambda row: abs(row - middle))
-    column = places[mine[row]]
-    before = range(rows.start, row), range(columns.start, column)
-    after = range(row + 1, rows.stop), range(column + 1, columns.stop)
-    pairs = []
-    for part, (left, right) in enumerate((before, after)):
-        inner = _path(
-            a[left.start : left.stop],
-            b[right.start : right.stop],
-            mine[left.start : left.stop],
-            theirs[right.start : right.stop],
-            spare,
-        )
-        pairs += [_shifted(pair, left.start, right.start) for pair in inner]
-        if part == 0:
-            pairs.append(Pair(row, column))
-    return pairs
+def _cut(of: _Streams) -> list[Pair]:
+    """Return an alignment of streams that are too long for one table: cut at the job, of those that
+    occur once in each, that is nearest to the middle; side by side if there is none."""
+    own, other = Counter(of.mine), Counter(of.theirs)
+    places = {identity: column for column, identity in enumerate(of.theirs)}
+    best = None
+    for row, identity in enumerate(of.mine):
+        once = own[identity] == 1 and other[identity] == 1
+        if once and (best is None or abs(2 * row - len(of.a)) < abs(2 * best - len(of.a))):
+            best = row
+    if best is None:
+        return _side_by_side(of)
+    column = places[of.mine[best]]
+    before = _path(of.part(range(best), range(column)))
+    after = _path(of.part(range(best + 1, len(of.a)), range(column + 1, len(of.b))))
+    return [*before, Pair(best, column), *_shifted(after, best + 1, column + 1)]
 
 
-def _shifted(pair: Pair, a: int, b: int) -> Pair:
-    in_a, in_b = pair
-    if in_a is not None:
-        in_a += a
-    if in_b is not None:
-        in_b += b
-    return Pair(in_a, in_b)
+def _shifted(pairs: Iterable[Pair], a: int, b: int) -> list[Pair]:
+    """Return the pairs of a part that begins at these jobs."""
+    out = []
+    for in_a, in_b in pairs:
+        if in_a is not None:
+            in_a += a
+        if in_b is not None:
+            in_b += b
+        out.append(Pair(in_a, in_b))
+    return out
 
 
-def _side_by_side(a: Sequence[Job], b: Sequence[Job], rows: range, columns: range) -> list[Pair]:
+def _side_by_side(of: _Streams) -> list[Pair]:
     pairs: list[Pair] = []
-    for row, column in zip(rows, columns, strict=False):
-        if _kind(a[row]) == _kind(b[column]):
-            pairs.append(Pair(row, column))
+    for number, (one, other) in enumerate(zip(of.a, of.b, strict=False)):
+        if _kind(one) == _kind(other):
+            pairs.append(Pair(number, number))
         else:
-            pairs += [Pair(row, None), Pair(None, column)]
-    both = min(len(rows), len(columns))
-    pairs += [Pair(row, None) for row in rows[both:]]
-    pairs += [Pair(None, column) for column in columns[both:]]
+            pairs += [Pair(number, None), Pair(None, number)]
+    for row in range(len(of.b), len(of.a)):
+        pairs.append(Pair(row, None))
+    for column in range(len(of.a), len(of.b)):
+        pairs.append(Pair(None, column))
     return pairs
-
-
-def _cheapest(
-    a: Sequence[Job],
-    b: Sequence[Job],
-    mine: Sequence[Identity],
-    theirs: Sequence[Identity],
-    spare: Counter[Identity],
-    rows: range,
-    columns: range,
-) -> list[Pair]:
-    """Return the cheapest alignment of a part of two streams."""
-    changes = _prices([a[row] for row in rows], [b[column] for column in columns])
-    down = np.array([_gap(mine[row], spare) for row in rows], np.int64)
-    across = np.array([_gap(theirs[column], spare) for column in columns], np.int64)
-    pairs = cheapest(changes, down, across)
-    return [_shifted(pair, rows.start, columns.start) for pair in pairs]
 
 
 def cheapest(changes: Array, down: Array, across: Array) -> list[Pair]:
@@ -221,45 +226,54 @@ def cheapest(changes: Array, down: Array, across: Array) -> list[Pair]:
     row, column = len(down), len(across)
     while row or column:
         price = table[row, column]
-        change = row and column and table[row - 1, column - 1] + changes[row - 1, column - 1]
-        if row and column and price == change:
-            row, column = row - 1, column - 1
-            pairs.append(Pair(row, column))
-        elif column and price == table[row, column - 1] + across[column - 1]:
+        paired = inserted = None
+        if row and column:
+            paired = table[row - 1, column - 1] + changes[row - 1, column - 1]
+        if column:
+            inserted = table[row, column - 1] + across[column - 1]
+        if price == paired:
+            row -= 1
             column -= 1
-            pairs.append(Pair(None, column))
+            pair = Pair(row, column)
+        elif price == inserted:
+            column -= 1
+            pair = Pair(None, column)
         else:
             row -= 1
-            pairs.append(Pair(row, None))
-    return pairs[::-1]
-
-
-def _gap(identity: Identity, spare: Counter[Identity]) -> int:
-    if identity in spare:
-        return EDIT // 2
-    return EDIT
+            pair = Pair(row, None)
+        pairs.append(pair)
+    pairs.reverse()
+    return pairs
 
 
 def _prices(a: Sequence[Job], b: Sequence[Job]) -> Array:
     """Return the price of making each job of ``b`` of each job of ``a``, ``(a, b) int64``: more
     than two gaps for jobs of other kinds."""
     prices = np.full((len(a), len(b)), 4 * EDIT, np.int64)
-    columns: dict[tuple[tuple[str, int | None], int], list[int]] = {}
+    columns: dict[tuple[str, int | None], list[int]] = {}
     for column, job in enumerate(b):
-        columns.setdefault((_kind(job), len(job.words)), []).append(column)
+        columns.setdefault(_kind(job), []).append(column)
     identities = list(map(_identity, b))
     for row, job in enumerate(a):
         own = _identity(job)
-        for (kind, count), same in columns.items():
-            if kind != _kind(job):
-                continue
-            bits = np.full(len(same), MOST_BITS)
-            if count == len(job.words):
-                theirs = np.stack([b[column].words for column in same])
-                bits = np.bitwise_count(theirs ^ job.words).sum(1, dtype=np.int64)
-            equal = np.array([identities[column] == own for column in same])
-            prices[row, same] = np.where(equal, 0, EDIT + np.minimum(bits, MOST_BITS))
+        same = columns.get(_kind(job), [])
+        if not same:
+            continue
+        bits = _bits_apart(job, [b[column] for column in same])
+        prices[row, same] = EDIT + np.minimum(bits, MOST_BITS)
+        for column in same:
+            if identities[column] == own:
+                prices[row, column] = 0
     return prices
+
+
+def _bits_apart(job: Job, others: Sequence[Job]) -> Array:
+    """Return how many bits differ between a job and others of its kind, ``MOST_BITS`` if one has
+    more words, as jobs of register writes may."""
+    if any(len(other.words) != len(job.words) for other in others):
+        return np.full(len(others), MOST_BITS)
+    words = np.stack([other.words for other in others])
+    return np.bitwise_count(words ^ job.words).sum(1, dtype=np.int64)
 
 
 def edits_of(a: Sequence[Job], b: Sequence[Job], pairs: Sequence[Pair]) -> list[Edit]:

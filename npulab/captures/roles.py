@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -40,6 +40,7 @@ MOST_PERIOD = 64  # most jobs of a unit that comes several times
 # Columns of a role's sweep
 INDEX, COUNT = "place_in_run", "length_of_run"
 FIRST, LAST = "first_of_run", "last_of_run"
+PRESENCE = "ROLES"  # the block of a sweep of how often captures have their roles
 Name = Callable[
     [Capture, int], str
 ]  # of a capture and a task to the kind of the job, "" if unknown
@@ -90,8 +91,8 @@ class Roles:
     @property
     def table(self) -> pd.DataFrame:
         """A row for each role: role, block, captures, jobs, most."""
-        rows = [(r.name, r.block, r.captures, r.jobs, r.most) for r in self.roles]
-        return pd.DataFrame(rows, columns=["role", "block", "captures", "jobs", "most"])
+        frame = pd.DataFrame(self.roles, columns=list(Role.__dataclass_fields__))
+        return frame.rename(columns={"name": "role"})
 
     def number(self, role: str) -> int:
         """The number of a role; LookupError with the names near it for an unknown one."""
@@ -123,30 +124,26 @@ class Roles:
         if not len(mine):
             raise LookupError(f"place: got {place}, allowed with role {role} is up to {most - 1}")
         rows = self.capture[mine]
-        held = sorted(set(rows.tolist()))
-        whole = sweep_of([self.captures[number] for number in held], role)
-        place = {number: row for row, number in enumerate(held)}
-        parameters = whole.parameters.iloc[[place[number] for number in rows.tolist()]]
-        parameters = parameters.reset_index(drop=True)
-        if self.counts[mine].max() > 1:
-            parameters[INDEX] = self.index[mine]
-            parameters[COUNT] = self.counts[mine]
-            parameters[FIRST] = (self.index[mine] == 0).astype(np.int64)
-            parameters[LAST] = (self.index[mine] == self.counts[mine] - 1).astype(np.int64)
-        jobs = [self.captures[c].jobs[t] for c, t in zip(rows, self.task[mine], strict=True)]
-        block = jobs[0].block
-        return Sweep(
-            np.stack([job.words for job in jobs]),
-            parameters,
-            role,
-            whole.target,
-            whole.chip,
-            block,
-            whole.provenance,
-            whole.source,
-            whole.tool,
-            whole.date,
-            self.captures[held[0]].maps.get(block),
+        held, at = np.unique(rows, return_inverse=True)
+        whole = sweep_of([self.captures[number] for number in held.tolist()], role)
+        parameters = whole.parameters.iloc[at].reset_index(drop=True)
+        index, counts = self.index[mine], self.counts[mine]
+        if most > 1:
+            parameters[INDEX] = index
+            parameters[COUNT] = counts
+            parameters[FIRST] = (index == 0).astype(np.int64)
+            parameters[LAST] = (index == counts - 1).astype(np.int64)
+        words = []
+        for number, task in zip(rows.tolist(), self.task[mine].tolist(), strict=True):
+            job = self.captures[number].jobs[task]
+            words.append(job.words)
+        registers = self.captures[int(rows[0])].maps.get(job.block)
+        return replace(
+            whole,
+            words=np.stack(words),
+            parameters=parameters,
+            block=job.block,
+            registers=registers,
         )
 
     def presence(self) -> Sweep:
@@ -154,22 +151,12 @@ class Roles:
         role, so that laws of it say when a job is there and how often."""
         words = np.zeros((len(self.captures), len(self.names)), np.uint32)
         np.add.at(words, (self.capture, self.of), 1)
-        whole = sweep_of(list(self.captures), "presence")
         rows = []
         for number, name in enumerate(self.names):
-            rows.append(
-                {"block": "ROLES", "offset": 4 * number, "field": name, "lsb": 0, "width": 32}
-            )
-        return Sweep(
-            words,
-            whole.parameters,
-            "presence",
-            whole.target,
-            whole.chip,
-            "ROLES",
-            whole.provenance,
-            registers=RegisterMap(rows),
-        )
+            row = {"block": PRESENCE, "offset": 4 * number, "field": name}
+            rows.append({**row, "lsb": 0, "width": 32})
+        whole = sweep_of(self.captures, "presence")
+        return replace(whole, words=words, block=PRESENCE, registers=RegisterMap(rows))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -194,9 +181,13 @@ def roles(captures: Iterable[Capture], name: Name | None = None) -> Roles:
     found = tuple(need_all("roles", captures, Capture, "are captures, as npulab.load_all gives"))
     refuse_if(not found, "roles", "no captures", "is one or more")
     for what in ("target", "chip"):
-        several = sorted({str(getattr(capture, what)) for capture in found})
-        refuse_if(len(several) > 1, "roles", f"{what}s {', '.join(several)}", f"is one {what}")
-    every = [(number, task) for number, one in enumerate(found) for task in range(len(one.jobs))]
+        several = {str(getattr(capture, what)) for capture in found}
+        listed = ", ".join(sorted(several))
+        refuse_if(len(several) > 1, "roles", f"{what}s {listed}", f"is one {what}")
+    every = []
+    for number, capture in enumerate(found):
+        for task in range(len(capture.jobs)):
+            every.append((number, task))
     kinds = _kinds(found, every, name)
     streams: list[list[str]] = [[] for _ in found]
     for (number, _), kind in zip(every, kinds, strict=True):
@@ -207,7 +198,10 @@ def roles(captures: Iterable[Capture], name: Name | None = None) -> Roles:
     seen = Counter[str]()
     for kind in columns:
         seen[kind] += 1
-        names.append(kind if counts[kind] == 1 else f"{kind} {seen[kind]}")
+        if counts[kind] == 1:
+            names.append(kind)
+        else:
+            names.append(f"{kind} {seen[kind]}")
     return _roles_of(found, every, names, places)
 
 
@@ -248,11 +242,15 @@ def _kinds(
         if not given:
             blocks.setdefault((job.block, len(job.words)), []).append(place)
     for (block, _), mine in blocks.items():
-        where = [every[place] for place in mine]
-        words = np.stack([captures[number].jobs[task].words for number, task in where])
-        registers = captures[where[0][0]].maps.get(block)
-        stream = np.array([number for number, _ in where])
-        for place, text in zip(mine, _kinds_of_block(block, registers, words, stream), strict=True):
+        stream = np.empty(len(mine), np.int64)
+        words = []
+        for row, place in enumerate(mine):
+            number, task = every[place]
+            stream[row] = number
+            words.append(captures[number].jobs[task].words)
+        registers = captures[stream[0]].maps.get(block)
+        found = _kinds_of_block(block, registers, np.stack(words), stream)
+        for place, text in zip(mine, found, strict=True):
             kinds[place] = text
     return kinds
 
@@ -272,9 +270,14 @@ def _kinds_of_block(
     chosen = _dividing(items, columns, stream)
     if chosen is None:
         return [block] * len(words)
-    raws = columns[chosen].tolist()
-    texts = {raw: f"{block} {_text(items[chosen], raw)}" for raw in set(raws)}
-    return [texts[raw] for raw in raws]
+    texts: dict[int, str] = {}
+    kinds = []
+    for raw in columns[chosen].tolist():
+        if raw not in texts:
+            text = _text(items[chosen], raw)
+            texts[raw] = f"{block} {text}"
+        kinds.append(texts[raw])
+    return kinds
 
 
 def _text(item: Field, raw: int) -> str:
@@ -297,9 +300,12 @@ def _dividing(items: Sequence[Field], columns: Sequence[Array], stream: Array) -
     captures = np.unique(stream[sample], return_inverse=True)[1]
     if 2 * np.count_nonzero(np.bincount(captures) > 1) < captures.max(initial=0) + 1:
         return None  # most captures have one such job, which needs no second name
-    codes = [np.unique(column[sample], return_inverse=True)[1] for column in columns]
-    alone = np.zeros(len(sample), np.int64)
-    whole = [_bits(code, alone) for code in codes]
+    codes = []
+    whole = []  # the bits of each field in all jobs
+    for column in columns:
+        _, code = np.unique(column[sample], return_inverse=True)
+        codes.append(code)
+        whole.append(_bits(code, np.zeros_like(code)))
     best, most = None, (False, LEAST_SAVED)
     for number, code in enumerate(codes):
         if not 2 <= code.max(initial=0) + 1 <= MOST_KINDS:
@@ -307,9 +313,10 @@ def _dividing(items: Sequence[Field], columns: Sequence[Array], stream: Array) -
         own = 1 - _known_from(code, captures)
         if own <= LEAST_OWN:
             continue
-        others = [other for place, other in enumerate(codes) if place != number]
         before = sum(whole) - whole[number]
-        after = sum(_bits(other, code) for other in others)
+        after = -_bits(code, code)
+        for other in codes:
+            after += _bits(other, code)
         saved = own * (1 - after / max(before, 1.0))
         named = bool(items[number].names)
         if (named, saved) > most or (named and not most[0]):
@@ -416,7 +423,9 @@ def _of_runs(codes: Array, period: int) -> Array | None:
         shift += repeats * period
         done = end
     keep[done:] -= shift
-    return keep if found else None
+    if found:
+        return keep
+    return None
 
 
 def _merge(shape: Sequence[str], kinds: list[str], order: list[int]) -> list[int]:

@@ -122,10 +122,7 @@ def contradiction(block: str, words: Array, maps: Mapping[str, RegisterMap]) -> 
     item = opcodes(maps).get(block)
     if item is None or max(piece.word for piece in item.pieces) >= len(words):
         return ""
-    raw = 0
-    for piece in item.pieces:  # in plain numbers: a capture may have very many commands
-        run = int(words[piece.word]) >> piece.lsb & 2**piece.width - 1
-        raw |= run << piece.at
+    raw = item.raw_in(words)
     if (raw, block) in item.names:
         return ""
     names = dict(item.names)

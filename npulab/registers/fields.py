@@ -116,6 +116,15 @@ class Field:
             out |= run.astype(wide) << wide(piece.at)
         return out
 
+    def raw_in(self, words: Array) -> int:
+        """Return the raw value of the words ``(W,)`` of one job; Python's integers are faster than
+        arrays of one element."""
+        raw = 0
+        for piece in self.pieces:
+            run = int(words[piece.word]) >> piece.lsb & 2**piece.width - 1
+            raw |= run << piece.at
+        return raw
+
     def insert(self, words: Array, raw: Any) -> None:
         """Put raw values ``(...)`` into words ``(..., W) uint32`` in place.
 
