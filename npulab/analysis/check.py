@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from npulab.quant.layers import Layer
 
 Key = tuple[int, str, str, str]
+RawFields = dict[Key, "tuple[Field, int]"]  # the fields of a capture with their raw values
 SETS = ("task", "block", "register", "field", "differs", "constant", "a", "b", "address")
 # A diff shows at most so many values of a field on a side, and registers of an order of writes.
 MOST_SHOWN = 5
@@ -856,22 +857,35 @@ def differences(a: Capture, b: Capture) -> list[Difference]:
     an inserted job stands before its task.
     """
     pairs = aligned(a.jobs, b.jobs)
-    both = [(left, right) for left, right in pairs if left is not None and right is not None]
-    fields, others = raw_fields(a), raw_fields(b)
-    numbers = {right: left for left, right in both}
     rows = []
-    mine = {key: value for key, value in fields.items() if key[0] in numbers.values()}
-    theirs: dict[Key, tuple[Field, int]] = {}
-    for (task, block, register, name), value in others.items():
-        if task in numbers:
-            theirs[numbers[task], block, register, name] = value
+    mine, theirs = fields_side_by_side(a, b, pairs)
     for key, left, right in _pairs([mine], [theirs]):
         if left.keys() != right.keys():
             [in_a], [in_b] = _meant(left), _meant(right)
             rows.append(Difference(*key, in_a, in_b, _address(left, right)))
-    for task, other in both:
-        rows += _written_differently(task, a.jobs[task], b.jobs[other], a.maps)
+    for task, other in pairs:
+        if task is not None and other is not None:
+            rows += _written_differently(task, a.jobs[task], b.jobs[other], a.maps)
     return [*rows, *jobs_edited(a, b, pairs).values()]
+
+
+def fields_side_by_side(
+    a: Capture, b: Capture, pairs: Sequence[Pair]
+) -> tuple[RawFields, RawFields]:
+    """Return the fields of the jobs that two captures have in common, with their raw values; the
+    tasks of both are those of ``a``. ``pairs`` are the jobs side by side."""
+    numbers = {}
+    for task, other in pairs:
+        if task is not None and other is not None:
+            numbers[other] = task
+    both = set(numbers.values())
+    mine = {key: value for key, value in raw_fields(a).items() if key[0] in both}
+    theirs: RawFields = {}
+    for (other, *names), value in raw_fields(b).items():
+        if other in numbers:
+            block, register, name = names
+            theirs[numbers[other], block, register, name] = value
+    return mine, theirs
 
 
 def jobs_edited(a: Capture, b: Capture, pairs: Sequence[Pair]) -> dict[Edit, Difference]:
@@ -894,9 +908,9 @@ def jobs_edited(a: Capture, b: Capture, pairs: Sequence[Pair]) -> dict[Edit, Dif
     return rows
 
 
-def raw_fields(capture: Capture) -> dict[Key, tuple[Field, int]]:
+def raw_fields(capture: Capture) -> RawFields:
     """Return every field of a capture and its raw value, by (task, block, register, field)."""
-    fields: dict[Key, tuple[Field, int]] = {}
+    fields: RawFields = {}
     for task, job in enumerate(capture.jobs):
         for block, item, raw in job.values(capture.maps):
             fields[task, block, item.register, item.name] = (item, int(raw))

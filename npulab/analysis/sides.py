@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from npulab.analysis.check import diff, diff_buffers, jobs_apart, raw_fields
+from npulab.analysis.check import JOB, Difference, diff, diff_buffers, jobs_apart, raw_fields
+from npulab.analysis.edited import streams_differ
 from npulab.captures.capture import Capture, CaptureSet, Job
 from npulab.captures.listing import ALL, Wanted, folded
 from npulab.captures.store import load_all
@@ -91,7 +92,9 @@ class Differing(Answer):
     def parts(self) -> list[Part]:
         fields: list[Row] = []
         addresses: list[Row] = []
-        for row in folded(self.fields, jobs_of(self.a, self.b)):
+        jobs = [row for row in self.fields if row["register"] == JOB]
+        others = [row for row in self.fields if row["register"] != JOB]
+        for row in folded(others, jobs_of(self.a, self.b)):
             if row["address"]:
                 addresses.append({**row, "a": as_address(row["a"]), "b": as_address(row["b"])})
             else:
@@ -103,7 +106,10 @@ class Differing(Answer):
         title = _differ(len(fields), "field", "s")
         if addresses:
             title += ", addresses apart"
-        parts: list[Part] = [f"a {self.a!r}", f"b {self.b!r}", "", title, Table(fields, names)]
+        if jobs:
+            title = self._streams()
+        parts: list[Part] = [f"a {self.a!r}", f"b {self.b!r}", "", title]
+        parts.append(Table([*jobs, *fields], names))
         if addresses:
             parts += ["", _differ(len(addresses), "address", "es"), Table(addresses, names)]
         for row in self.buffers:
@@ -113,6 +119,11 @@ class Differing(Answer):
                 f"from byte {row['first']} on (a {_length(row['a'])}, b {_length(row['b'])})",
             ]
         return parts
+
+    def _streams(self) -> str:
+        """Return what differs between two streams of jobs, in one sentence."""
+        assert isinstance(self.a, Capture)
+        return streams_differ([Difference(**row) for row in self.fields], len(self.a.jobs))
 
 
 def differing(a: Any, b: Any, wanted: Wanted = ALL, tasks: Sequence[int] = ()) -> Differing:

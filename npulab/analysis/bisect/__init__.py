@@ -19,6 +19,7 @@ from npulab.analysis.bisect.parts import BUFFER, families, mix, name_of, parts_o
 from npulab.analysis.bisect.search import CERTAINTY, FOUND, UNSURE, Search
 from npulab.analysis.bisect.words import Words, good_and_bad
 from npulab.analysis.check import Difference, Key, raw_fields
+from npulab.analysis.edited import edited_job, is_job
 from npulab.captures.capture import Capture
 from npulab.captures.devices import as_code
 from npulab.captures.journal import ANSWERS, POISONS, Journal, Trial
@@ -60,12 +61,13 @@ SAID = (
 
 @dataclass(frozen=True)
 class Trying:
-    """A trial: ``capture`` is the good one with the parts ``changed`` as the bad one has them, and
-    ``reason`` says why it is tried."""
+    """A trial: ``capture`` is the good one, which has ``jobs`` jobs, with the parts ``changed`` as
+    the bad one has them, and ``reason`` says why it is tried."""
 
     capture: Capture
     changed: tuple[Difference, ...]
     reason: str
+    jobs: int = 1
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -73,13 +75,16 @@ class Trying:
 
     def __str__(self) -> str:
         """Return the reason and a line for each field that a person has to set by hand, with its
-        value.
+        value, and for each job that is put in, left out or moved.
         """
         text = (
             f"{self.reason}\nThe good job with {plural(len(self.changed), 'part')} of the bad one:"
         )
         for part in self.changed:
-            text += f"\n  {name_of(part.key)} = {good_and_bad(part)}"
+            if is_job(part):
+                text += f"\n  {edited_job(part, self.jobs, 'BAD')}"
+            else:
+                text += f"\n  {name_of(part.key)} = {good_and_bad(part)}"
         return text
 
 
@@ -246,7 +251,7 @@ class Bisection:
         self.differences = tuple(parts_of(good, bad, addresses=addresses, buffers=buffers))
         self.warning = two_layers(good, bad)
         self.names = tuple(name_of(part.key) for part in self.differences)
-        self._words = Words(self.differences, len(good.jobs) > 1, self._spoils)
+        self._words = Words(self.differences, len(good.jobs), self._spoils)
         if units is None:
             self.units = families(self.differences)
         else:
@@ -423,7 +428,8 @@ class Bisection:
 
     def _trying(self, subset: np.ndarray, reason: str) -> Trying:
         changed = tuple(self.differences[item] for item in np.flatnonzero(subset))
-        return Trying(mix(self.good, self.bad, [part.key for part in changed]), changed, reason)
+        mixed = mix(self.good, self.bad, [part.key for part in changed])
+        return Trying(mixed, changed, reason, len(self.good.jobs))
 
     def _subset(self, names: Iterable[str]) -> np.ndarray:
         chosen = set(names)

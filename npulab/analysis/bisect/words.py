@@ -10,6 +10,7 @@ from npulab.analysis.bisect import search
 from npulab.analysis.bisect.parts import BUFFER
 from npulab.analysis.bisect.search import Search
 from npulab.analysis.check import Difference
+from npulab.analysis.edited import edited_job, is_job
 from npulab.support.text import plural
 
 # what a symptom does: of one part, and of several
@@ -22,15 +23,13 @@ SHOWN = 6  # most parts of a group, groups, and trials that a sentence names
 
 
 class Words:
-    """The sentences of one bisection: ``differences`` are the parts that it may change; ``several``
-    is True if the captures have several jobs, ``spoils`` if the search is for what spoils the next
-    job.
+    """The sentences of one bisection: ``differences`` are the parts that it may change; ``jobs`` is
+    the number of jobs of the good capture, ``spoils`` is True if the search is for what spoils the
+    next job.
     """
 
-    def __init__(
-        self, differences: Sequence[Difference], several: bool, spoils: bool = False
-    ) -> None:
-        self.differences, self.several, self.spoils = differences, several, spoils
+    def __init__(self, differences: Sequence[Difference], jobs: int, spoils: bool = False) -> None:
+        self.differences, self.jobs, self.spoils = differences, jobs, spoils
 
     def _verb(self, of: Search, parts: int) -> str:
         """Return what a number of parts does, by the symptom: "breaks it"."""
@@ -44,8 +43,10 @@ class Words:
         part = self.differences[item]
         if part.block == BUFFER:
             return f"buffer {part.register}"
+        if is_job(part):
+            return edited_job(part, self.jobs, "BAD")
         task = ""
-        if self.several:
+        if self.jobs > 1:
             task = f"job {part.task} "
         register = ""
         if part.register:

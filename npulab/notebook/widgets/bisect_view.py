@@ -23,6 +23,7 @@ from traitlets import Dict, Enum, Float, Int, List, Unicode
 from npulab.analysis.bisect import MAX_HANGS, Bisected, Bisection, Oracle
 from npulab.analysis.bisect.parts import BUFFER
 from npulab.analysis.check import Difference
+from npulab.analysis.edited import edited_job, is_job
 from npulab.analysis.sides import jobs_of
 from npulab.captures.capture import Capture
 from npulab.captures.devices import as_code
@@ -528,6 +529,9 @@ def _part_row(session: Bisection, part: Difference) -> Row:
         bad_text = f"{len(bad)} bytes, {differ} differ"
         return Row("buffer", part.register, f"{len(good)} bytes", bad_text)
     jobs = jobs_of(session.good, session.bad)
+    if is_job(part):
+        text = edited_job(part, len(session.good.jobs), "BAD")
+        return Row("job", text, part.a or "not there", part.b or "not there")
     where = f"{part.block} {part.register}".strip()
     if len(jobs) > 1:
         job = jobs[part.task].name or f"job {part.task}"
@@ -545,17 +549,16 @@ def _value_text(value: Any, address: bool) -> str:
 
 
 def _counts_text(rows: Sequence[Row]) -> str:
-    """Return in words how many of the rows are fields and how many are buffers.
+    """Return in words how many of the rows are fields, how many jobs and how many buffers.
 
     >>> buffer = Row("buffer", "input", "4 bytes", "4 bytes, 1 differ")
     >>> _counts_text([Row("NN w0", "relu", "0", "1"), buffer])
     '1 field and 1 buffer'
     """
     buffers = sum(row.where == "buffer" for row in rows)
-    fields = len(rows) - buffers
+    jobs = sum(row.where == "job" for row in rows)
     counts = []
-    if fields:
-        counts.append(plural(fields, "field"))
-    if buffers:
-        counts.append(plural(buffers, "buffer"))
+    for count, name in ((len(rows) - jobs - buffers, "field"), (jobs, "job"), (buffers, "buffer")):
+        if count:
+            counts.append(plural(count, name))
     return " and ".join(counts) or "nothing"

@@ -9,8 +9,20 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from npulab.analysis.check import ORDER, WRITES, Key, diff, raw_fields
+from npulab.analysis.check import (
+    JOB,
+    ORDER,
+    WRITES,
+    Difference,
+    Key,
+    RawFields,
+    diff,
+    fields_side_by_side,
+    raw_fields,
+)
+from npulab.analysis.edited import edited_job
 from npulab.analysis.sides import jobs_of
+from npulab.captures.aligned import aligned
 from npulab.captures.capture import Capture, CaptureSet
 from npulab.captures.listing import folded
 from npulab.registers.fields import Field
@@ -57,7 +69,14 @@ class DiffRow:
         return f"{self.block} {self.register}".strip()
 
     @property
+    def of_job(self) -> bool:
+        """True if the row stands for a whole job; ``known`` then says what was done to it."""
+        return self.register == JOB
+
+    @property
     def meaning(self) -> str:
+        if self.of_job:
+            return self.known
         values = ""
         if (self.a, self.b) != (self.hex_a, self.hex_b):
             values = f"{self.a} → {self.b}"
@@ -86,6 +105,8 @@ class DiffRow:
     @property
     def line(self) -> str:
         """Place, values, differing bits, evidence and note of the field, in one line."""
+        if self.of_job:
+            return self.known
         xor = self.xor or 0
         differ = [str(bit) for bit in range(xor.bit_length()) if xor >> bit & 1]
         bits = ""
@@ -125,17 +146,21 @@ class DiffRow:
 def rows(a: Capture | CaptureSet, b: Capture | CaptureSet) -> tuple[tuple[DiffRow, ...], int]:
     """Return the rows of ``npulab.diff`` sorted by place, and the number of fields that are equal.
 
-    Jobs with the same difference share a row.
+    Jobs with the same difference share a row. Jobs that only one of two captures has, or that stand
+    elsewhere, come first, a row each.
     """
-    captures_a = [raw_fields(capture) for capture in captures_of(a)]
-    captures_b = [raw_fields(capture) for capture in captures_of(b)]
+    captures_a, captures_b = _fields_of(a, b)
     every: dict[Key, Field] = {}
     for fields in captures_a + captures_b:
         for key, (item, _) in fields.items():
             every.setdefault(key, item)
     found = []
+    jobs = []
     for row in diff(a, b).to_dict("records"):
         key = row["task"], row["block"], row["register"], row["field"]
+        if row["register"] == JOB and isinstance(a, Capture):
+            jobs.append(_row_of_job(Difference(**row), len(a.jobs)))
+            continue
         side_a = _side(row["a"], row["address"], key, captures_a)
         side_b = _side(row["b"], row["address"], key, captures_b)
         found.append(_row(row, key, every.get(key), side_a, side_b))
@@ -150,7 +175,17 @@ def rows(a: Capture | CaptureSet, b: Capture | CaptureSet) -> tuple[tuple[DiffRo
     for record in folded(records, jobs_of(a, b)):
         folded_rows.append(replace(record["row"], job=str(record["task"])))
     equal = every.keys() - {row.key for row in found}
-    return tuple(folded_rows), len(equal)
+    return (*jobs, *folded_rows), len(equal)
+
+
+def _fields_of(
+    a: Capture | CaptureSet, b: Capture | CaptureSet
+) -> tuple[list[RawFields], list[RawFields]]:
+    """Return the fields of the captures of each side by key, as ``npulab.diff`` compares them."""
+    if isinstance(a, Capture) and isinstance(b, Capture):
+        mine, theirs = fields_side_by_side(a, b, aligned(a.jobs, b.jobs))
+        return [mine], [theirs]
+    return [*map(raw_fields, captures_of(a))], [*map(raw_fields, captures_of(b))]
 
 
 def captures_of(side: Capture | CaptureSet) -> Iterable[Capture]:
@@ -203,6 +238,13 @@ def _side(values: Any, address: bool, key: Key, captures: list[Any]) -> _Side:
         values = [values]
     raws = dict.fromkeys(fields[key][1] for fields in captures if key in fields)
     return _Side(values, [*raws], bool(address))
+
+
+def _row_of_job(row: Difference, jobs: int) -> DiffRow:
+    """Return the row of a whole job; ``jobs`` is the number of jobs of ``a``."""
+    a, b = row.a or ABSENT, row.b or ABSENT
+    text = edited_job(row, jobs, "b")
+    return DiffRow(*row.key, "", a, b, None, a, b, False, False, known=text, job=str(row.task))
 
 
 def _row(row: Any, key: Key, item: Field | None, a: _Side, b: _Side) -> DiffRow:

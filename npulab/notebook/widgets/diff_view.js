@@ -53,6 +53,8 @@ class View extends Frame {
     this.none = make("p", "none");
     this.scroll.append(this.table, this.none);
     this.root.append(this.heading(), this.tools(), this.status, this.scroll, this.summary, this.help());
+    // what was done to the jobs of a stream comes before what differs in them
+    if (model.get("streams")) this.root.insertBefore(this.summary, this.root.children[1]);
     this.show();
     el.append(this.root);
   }

@@ -14,7 +14,8 @@ from typing import Any
 
 from traitlets import Bool, Int, List, Unicode, observe
 
-from npulab.analysis.check import diff_buffers
+from npulab.analysis.check import diff_buffers, differences
+from npulab.analysis.edited import streams_differ
 from npulab.captures.capture import Capture, CaptureSet
 from npulab.notebook.widgets.diff_rows import DiffRow, captures_of, rows
 from npulab.notebook.widgets.frame import Model, Numbers, View, assets, table_html
@@ -34,8 +35,9 @@ class DiffModel(Model):
     named), ``addresses`` (False leaves out fields that point into memory) and ``selected`` (the
     index of a shown row, at first of a field that is not an address; -1 if none is shown).
     ``shown`` (indices of rows), ``summary`` and ``hidden`` (the number of rows that each filter
-    leaves out) follow. Raises TypeError and ValueError as ``npulab.diff`` does, ValueError for an
-    index outside.
+    leaves out) follow. If jobs were put in, left out or moved, ``streams`` says so in one sentence,
+    with which ``summary`` begins. Raises TypeError and ValueError as ``npulab.diff`` does,
+    ValueError for an index outside.
 
     >>> from npulab.bits import RegisterMap
     >>> from npulab.capture import Job
@@ -70,7 +72,10 @@ class DiffModel(Model):
         self.a, self.b = a, b
         self.rows, self.equal = rows(a, b)
         self.buffers = []
+        self.streams = ""  # what differs, if jobs were put in, left out or moved
         if isinstance(a, Capture) and isinstance(b, Capture):
+            if any(row.of_job for row in self.rows):
+                self.streams = streams_differ(differences(a, b), len(a.jobs))
             for row in diff_buffers(a, b).itertuples():
                 count = plural(row.bytes, "byte")
                 self.buffers.append(f"{row.buffer}: {count} from {row.first:#x} on")
@@ -81,7 +86,7 @@ class DiffModel(Model):
 
     @property
     def count(self) -> int:
-        """The number of fields that differ."""
+        """The number of rows: fields that differ, and jobs."""
         return len(self.rows)
 
     @property
@@ -182,7 +187,7 @@ class DiffModel(Model):
 
     def _summary(self) -> str:
         addresses = sum(row.address for row in self.rows)
-        fields = self.count - addresses
+        fields = sum(not (row.address or row.of_job) for row in self.rows)
         counts = f"{fields} fields differ"
         if fields == 1:
             counts = "1 field differs"
@@ -190,7 +195,7 @@ class DiffModel(Model):
             counts += ", 1 address"
         elif addresses:
             counts += f", {addresses} addresses"
-        parts = [f"{counts}, {self.equal} are equal"]
+        parts = [f"{self.streams or counts}, {self.equal} are equal"]
         hidden = ", ".join(f"{name} {count}" for name, count in self.hidden.items())
         if hidden:
             parts.append(f"{len(self.shown)} shown, hidden: {hidden}")
@@ -217,6 +222,7 @@ class DiffView(View):
     columns = List(Unicode())
     rows: List[Any] = List()
     markdown = Unicode()
+    streams = Bool()
 
     def __init__(self, a: Capture | CaptureSet, b: Capture | CaptureSet) -> None:
         model = DiffModel(a, b)
@@ -226,7 +232,8 @@ class DiffView(View):
                 name: getattr(row, name) for name in ("line", "address", "automatic", "binary")
             }
             rows.append({"cells": cells, **shown})
-        super().__init__(model, columns=list(model.columns), rows=rows)
+        streams = bool(model.streams)
+        super().__init__(model, columns=list(model.columns), rows=rows, streams=streams)
         model.observe(self._copy, ["summary", "shown"])
         self._copy(None)
 

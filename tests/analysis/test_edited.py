@@ -1,0 +1,196 @@
+"""Jobs that were put in, left out or moved: in words, in diffs, in bisections and in their views."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from blank_page import BlankPage
+from playwright.sync_api import Browser
+
+import npulab
+from npulab import Capture, QuantParams, bisect_fields
+from npulab.analysis.bisect import Bisection
+from npulab.analysis.check import differences
+from npulab.analysis.edited import streams_differ
+from npulab.analysis.sides import differing
+from npulab.captures.capture import CaptureSet, Job
+from npulab.cli import main
+from npulab.notebook.widgets import BisectView, DiffModel, DiffView
+from npulab.registers.map import RegisterMap
+
+BLOCKS = ("LOAD", "GEMM", "ALU")
+MAPS = {
+    block: RegisterMap(
+        [
+            {"block": block, "register": "W", "field": "size", "lsb": 0, "width": 16},
+            {"block": block, "register": "W", "field": "kind", "lsb": 16, "width": 16},
+        ]
+    )
+    for block in BLOCKS
+}
+COUNT = 12
+
+
+def job(number: int, kind: int = 0) -> Job:
+    return Job(BLOCKS[number % 3], [1 + number + 65536 * kind])
+
+
+JOBS = [job(number) for number in range(COUNT)]
+NEW = Job("LOAD", [99])
+
+
+def capture(name: str, jobs: list[Job]) -> Capture:
+    return Capture(name, "demo", "x", tuple(jobs), maps=MAPS, provenance="simulated")
+
+
+GOOD = capture("good", JOBS)
+INSERTED = [*JOBS[:3], NEW, *JOBS[3:]]
+LEFT_OUT = [*JOBS[:7], *JOBS[8:]]
+MOVED = [*JOBS[:2], *JOBS[3:9], JOBS[2], *JOBS[9:]]
+ALL = [*JOBS[:3], NEW, *JOBS[3:7], job(8, 5), *JOBS[9:11], JOBS[0], NEW, JOBS[11]][1:]
+
+
+def sentence(jobs: list[Job]) -> str:
+    return streams_differ(differences(GOOD, capture("b", jobs)), COUNT)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "expected"),
+    [
+        (JOBS, ""),
+        ([job(0, 1), *JOBS[1:]], ""),
+        (INSERTED, "1 job LOAD inserted before job 3; no field of the other jobs differs"),
+        ([*JOBS, NEW], "1 job LOAD inserted at the end; no field of the other jobs differs"),
+        (LEFT_OUT, "1 job GEMM left out (job 7); no field of the other jobs differs"),
+        (MOVED, "1 job ALU moved (2 to 8); no field of the other jobs differs"),
+        (
+            [*JOBS[:3], NEW, Job("ALU", [77]), *JOBS[3:]],
+            "2 jobs inserted before job 3 (1 LOAD, 1 ALU); no field of the other jobs differs",
+        ),
+        (
+            [job(0, 1), NEW, *JOBS[1:4], NEW, *JOBS[4:]],
+            "2 jobs inserted (2 LOAD); 1 field of 1 job differs",
+        ),
+        (
+            [*JOBS[:3], NEW, *JOBS[3:9], Job("LOAD", [65546 + 7]), job(10, 2), JOBS[11]],
+            "1 job LOAD inserted before job 3; 3 fields of 2 jobs differ",
+        ),
+    ],
+)
+def test_two_streams_in_one_sentence(jobs: list[Job], expected: str) -> None:
+    assert sentence(jobs) == expected
+
+
+@pytest.mark.parametrize("jobs", [INSERTED, LEFT_OUT, MOVED, ALL, [*JOBS[:10], NEW, *JOBS[:2]]])
+def test_the_view_and_the_shell_show_the_rows_of_diff(jobs: list[Job]) -> None:
+    bad = capture("bad", jobs)
+    rows = differences(GOOD, bad)
+    model, answer = DiffModel(GOOD, bad), differing(GOOD, bad)
+    assert sorted(row.key for row in model.rows) == sorted(row.key for row in rows)
+    values = {row.key: row for row in rows}
+    for shown in model.rows:
+        row = values[shown.key]
+        if shown.of_job:
+            assert (shown.a, shown.b) == (row.a or "–", row.b or "–")
+        else:
+            assert (shown.hex_a, shown.hex_b) == (f"{row.a:#x}", f"{row.b:#x}")
+            assert shown.xor == row.a ^ row.b
+    text = streams_differ(rows, COUNT)
+    assert model.summary.startswith(text)
+    assert text in str(answer).splitlines()
+    first = [row.of_job for row in model.rows]
+    assert first == sorted(first, reverse=True), "jobs come first"
+    common = COUNT - sum(row.a is not None for row in rows if row.register == "(job)")
+    fields = sum(row.register != "(job)" for row in rows)
+    assert model.equal == 2 * common - fields
+
+
+def test_what_one_row_of_a_job_says() -> None:
+    inserted = DiffModel(GOOD, capture("b", INSERTED)).rows
+    assert [(row.line, row.meaning) for row in inserted] == [
+        ("job 3 of b (LOAD) inserted before job 3",) * 2
+    ]
+    assert "job 2 (ALU) moved to 8" in DiffModel(GOOD, capture("b", MOVED)).to_markdown()
+    # sets are compared by number
+    both = DiffModel(CaptureSet((GOOD,)), CaptureSet((capture("b", INSERTED),)))
+    assert both.streams == ""
+
+
+def test_the_page_begins_with_the_sentence(chrome: Browser) -> None:
+    view = DiffView(GOOD, capture("b", INSERTED))
+    with BlankPage(chrome, view) as page:
+        second = page.page.locator(".npulab-diff > *").nth(1)
+        assert second.inner_text() == view.summary
+        assert page.page.locator("tbody tr").count() == 1
+        assert (page.accessibility(), page.errors) == ([], [])
+    with BlankPage(chrome, DiffView(GOOD, capture("b", [job(0, 1), *JOBS[1:]]))) as page:
+        assert page.page.locator(".npulab-diff > *").nth(1).get_attribute("class") == "tools"
+
+
+@pytest.mark.parametrize(
+    ("jobs", "expected"),
+    [
+        (INSERTED, "job 3 of BAD (LOAD) inserted before job 3"),
+        ([*JOBS, NEW], "job 12 of BAD (LOAD) inserted at the end"),
+        (LEFT_OUT, "job 7 (GEMM) left out"),
+        (MOVED, "job 2 (ALU) moved to 8"),
+    ],
+)
+def test_a_job_that_breaks_it_is_named_wherever_a_bisection_speaks(
+    jobs: list[Job], expected: str, tmp_path: Path
+) -> None:
+    jobs = list(jobs)
+    jobs[0] = job(0, 1)  # one field differs, too
+    bad = capture("bad", jobs)
+
+    def oracle(tried: Capture) -> str:
+        return (
+            "pass" if [one.block for one in tried.jobs] == [one.block for one in JOBS] else "fail"
+        )
+
+    found = bisect_fields(GOOD, bad, oracle)
+    assert found.sentence.startswith(f"{expected} breaks it (over 99.9% certain after ")
+    assert repr(found) == f"Bisected({found.sentence})"
+    assert expected in found._repr_html_()
+    assert found.records()[0]["sentence"] == found.sentence
+    assert found.script().startswith(f"# {expected} breaks it")
+    (broken,) = found.captures
+    assert [one.words.tolist() for one in broken.jobs] == [
+        one.words.tolist() for one in (JOBS[0], *jobs[1:])
+    ]
+    session = Bisection(GOOD, bad)
+    texts = [str(session.trial)]
+    while session.trial is not None:
+        texts.append(str(session.trial))
+        session.tell(oracle(session.trial.capture))
+    assert any(f"\n  {expected}" in text for text in texts)
+    view = BisectView(GOOD, bad)
+    assert [row.field for row in view.model.parts if row.where == "job"] == [expected]
+    assert "1 field and 1 job differ" in repr(view)
+    assert expected in view.model._repr_html_()
+
+
+def test_the_shell_says_it_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(__file__).parents[1] / "outsider")
+    vta = npulab.target("vta")
+    weights = np.ones((16, 1, 1, 16), np.int8)
+    layer = npulab.Conv2D(weights, np.zeros(16, int), (2, 2, 16), weight_q=QuantParams(2.0**-9))
+    good = vta.lower(layer, x=np.ones((2, 2, 16), np.int8))
+    good = replace(good, buffers={**good.buffers, "output": vta.simulate(good)})
+    finish = len(good.jobs) - 1
+    bad = good.with_jobs([good.jobs[0], *good.jobs[:finish]])
+    for name, one in (("good", good), ("bad", bad)):
+        npulab.save(replace(one, name=name), tmp_path / name)
+    paths = [str(tmp_path / name) for name in ("good", "bad")]
+    assert main(["diff", *paths]) == 0
+    line = f"1 job LOAD inserted before job 1, 1 job FINISH left out (job {finish}); "
+    assert line in capsys.readouterr().out
+    main(["bisect", *paths, "--device", "simulated", "--json"])
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert last["sentence"].startswith(f"job {finish} (FINISH) left out hangs it "), last
