@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
@@ -39,12 +39,13 @@ class Wanted:
         return bool(self.field or self.unknown or self.addresses or self.nonzero)
 
     def named(self, block: str, register: str, field: str) -> bool:
-        """True if one of the full names of a field matches the glob ``field``, or if there is no
-        glob."""
+        """True if one of the full names of a field is ``field`` or matches it as a glob, or if
+        there is no glob."""
         if not self.field:
             return True
         names = full_names(block, register, field)
-        return any(fnmatch.fnmatchcase(name, self.field) for name in names)
+        # a name such as ``Stride[0].x`` is a name, although brackets have a meaning in a glob
+        return self.field in names or any(fnmatch.fnmatchcase(name, self.field) for name in names)
 
     def holds(self, block: str, register: str, field: str, automatic: bool, address: bool) -> bool:
         """True if a field passes the filter; ``nonzero`` is not looked at, because it needs the
@@ -198,15 +199,30 @@ def _in_ranges(names: Sequence[str]) -> list[str]:
     return joined
 
 
+def about(capture: Capture) -> list[Part]:
+    """What is known of a capture besides its jobs, as lines and tables."""
+    parts: list[Part] = [repr(capture)]
+    for name in ("source", "tool", "date"):
+        text = getattr(capture, name)
+        if text:
+            parts.append(f"{name} {text}")
+    for name, value in capture.parameters.items():
+        if is_records(value):
+            parts += [f"{name}:", Table(value, [*value[0]])]
+    return parts
+
+
 @dataclass(frozen=True, eq=False)
 class Decoded(Answer):
-    """A capture with those of its fields that pass the filter ``wanted``.
+    """A capture with those of its fields that pass the filter ``wanted``; with ``tasks`` only those
+    of these jobs.
 
     ``rows`` have task, block, register, field, bits, raw, value, evidence and note.
     """
 
     capture: Capture
     wanted: Wanted = ALL
+    tasks: Collection[int] | None = None
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -233,7 +249,7 @@ class Decoded(Answer):
         return rows
 
     def refuse(self) -> None:
-        """Raise LookupError if the glob of the filter matches no field of the capture."""
+        """Raise LookupError if the glob of the filter matches no field of the jobs."""
         known = [(block, item.register, item.name) for _, block, item, _ in self._fields()]
         self.wanted.refuse(known, self.capture.name)
 
@@ -243,14 +259,7 @@ class Decoded(Answer):
     @property
     def parts(self) -> list[Part]:
         capture = self.capture
-        parts: list[Part] = [repr(capture)]
-        for name in ("source", "tool", "date"):
-            text = getattr(capture, name)
-            if text:
-                parts.append(f"{name} {text}")
-        for name, value in capture.parameters.items():
-            if is_records(value):
-                parts += [f"{name}:", Table(value, [*value[0]])]
+        parts = about(capture)
         if not self.rows:
             return [*parts, Table([], [])]
         pointers = set()
@@ -269,8 +278,10 @@ class Decoded(Answer):
         return parts
 
     def _fields(self) -> Iterator[tuple[int, str, Field, int]]:
-        """Yield (number of the job, block, field, raw) for every field of every job."""
+        """Yield (number of the job, block, field, raw) for every field of the jobs."""
         for task, job in enumerate(self.capture.jobs):
+            if self.tasks is not None and task not in self.tasks:
+                continue
             for block, item, raw in job.values(self.capture.maps):
                 yield task, block, item, raw
 

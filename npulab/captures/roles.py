@@ -226,6 +226,22 @@ def _roles_of(
 # Kinds
 
 
+def kinds_of(capture: Capture) -> list[str]:
+    """Return what each job of one capture is: its block, with the value of the field that divides
+    the jobs of the block, if one with names for its values does; labels are not looked at."""
+    kinds = [job.block for job in capture.jobs]
+    blocks: dict[tuple[str, int], list[int]] = {}
+    for task, job in enumerate(capture.jobs):
+        blocks.setdefault((job.block, len(job.words)), []).append(task)
+    for (block, _), mine in blocks.items():
+        words = np.stack([capture.jobs[task].words for task in mine])
+        stream = np.zeros(len(mine), np.int64)
+        texts = _kinds_of_block(block, capture.maps.get(block), words, stream, named=True)
+        for task, text in zip(mine, texts, strict=True):
+            kinds[task] = text
+    return kinds
+
+
 def _kinds(
     captures: Sequence[Capture], every: Sequence[tuple[int, int]], name: Name | None
 ) -> list[str]:
@@ -256,14 +272,21 @@ def _kinds(
 
 
 def _kinds_of_block(
-    block: str, registers: RegisterMap | None, words: Array, stream: Array
+    block: str,
+    registers: RegisterMap | None,
+    words: Array,
+    stream: Array,
+    named: bool = False,
 ) -> list[str]:
-    """Return the kinds of the jobs of a block, words ``(J, W)`` of the captures ``stream (J,)``."""
+    """Return the kinds of the jobs of a block, words ``(J, W)`` of the captures ``stream (J,)``;
+    with ``named`` only a field with names for its values divides them."""
     if registers is None:
         return [block] * len(words)
     items = []
     columns = []
     for item, column in zip(registers, registers.decode(words, raw=True).values(), strict=True):
+        if named and not item.names:
+            continue
         if not item.address and column.min() != column.max():
             items.append(item)
             columns.append(column)

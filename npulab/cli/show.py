@@ -9,6 +9,7 @@ from pathlib import Path
 from npulab.analysis.sides import differing, load_sides
 from npulab.captures import store
 from npulab.captures.documents import document
+from npulab.captures.lines import chosen_tasks, lines_of
 from npulab.captures.listing import Contents, Decoded, Formats, Listing, Wanted
 from npulab.captures.sweep import is_sweep, load_sweep, sweep_files
 from npulab.captures.unrecognised import formats
@@ -17,6 +18,8 @@ from npulab.cli.output import Add, each, show
 from npulab.models import is_model, read_model
 from npulab.models.listing import LISTINGS
 from npulab.models.read import Listed, OperatorList
+
+WHOLE = "--task N, --block NAME and --field GLOB show jobs whole, --all shows all of them"
 
 
 def _list_options(add: Add) -> None:
@@ -69,6 +72,9 @@ def _show_options(add: Add) -> None:
         action="store_true",
         help="list the operators of a model, with shapes and sizes",
     )
+    add("--task", metavar="N", help="only these jobs, whole: 3, 3-7, several after commas")
+    add("--block", metavar="NAME", help="only the jobs of a block, whole")
+    add("--all", action="store_true", help="all jobs whole; a capture of several is listed else")
     _filters(add)
     add("--nonzero", action="store_true", help="only fields that are not zero")
 
@@ -93,7 +99,12 @@ def _show(options: argparse.Namespace) -> None:
     if (found := document(options.path)) is not None:
         _refuse(options, "no capture")
         return show(options, found)
-    decoded = Decoded(store.load(options.path, options.case), _wanted(options))
+    capture, wanted = store.load(options.path, options.case), _wanted(options)
+    tasks = chosen_tasks(capture, options.task, options.block)
+    chosen = options.task is not None or options.block is not None
+    if len(capture.jobs) > 1 and not (options.json or options.all or chosen or wanted):
+        return show(options, lines_of(capture, hint=WHOLE))
+    decoded = Decoded(capture, wanted, tasks)
     decoded.refuse()
     return show(options, decoded)
 
@@ -102,7 +113,7 @@ def _refuse(options: argparse.Namespace, what: str) -> None:
     """Raise ValueError if an option is given that works only on captures; ``what`` says what the
     path is instead.
     """
-    for name in ("case", "field", "unknown", "addresses", "nonzero"):
+    for name in ("case", "task", "block", "all", "field", "unknown", "addresses", "nonzero"):
         if getattr(options, name):
             raise ValueError(f"--{name}: got {options.path}, {what}, allowed is a capture")
 

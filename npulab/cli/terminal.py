@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Protocol
 
-from npulab.support.answers import Part, Table, shown, tone
+from npulab.support.answers import Lines, Part, Table, shown, tone
 from npulab.support.text import cell, visible
 
 if TYPE_CHECKING:
@@ -36,7 +36,9 @@ def print_parts(parts: Sequence[Part], console: Console | None = None) -> None:
     console = console or Console(highlight=False)
     texts = []
     for part in shown(parts):
-        if isinstance(part, Table):
+        if isinstance(part, Lines):
+            texts.append(Text(visible(part.fitted(console.width))))
+        elif isinstance(part, Table):
             texts.append(_text_of_table(part, console.width))
         else:
             texts.append(Text(visible(part)))

@@ -4,12 +4,14 @@ terminal."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from npulab.support.text import cell, in_columns
+from npulab.support.text import GAP, cell, cut_short, in_columns
+
+MOST_LETTERS = 120  # of the last column of ``Lines`` in a notebook
 
 # the verdicts by tone, which chooses the colour of a verdict's cell
 _BAD = ("differs", "hang", "failed", "unsteady")
@@ -74,6 +76,42 @@ class Table:
             cells = "".join(_html(name, row.get(name)) for name in self.names)
             body += f"<tr>{cells}</tr>"
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+@dataclass(frozen=True, eq=False)
+class Lines(Table):
+    """A table whose rows are one line each: its last column has texts, of which as many are shown
+    as fit, with the number of the others. As plain text, which programs read, none is left out.
+    """
+
+    def fitted(self, most: int) -> str:
+        """The table in lines of at most ``most`` letters."""
+        *names, last = self.names
+        heads = [head.ljust(self._start) for head in in_columns(self.rows, names)]
+        texts = [last]
+        for row in self.rows:
+            texts.append(cut_short(row[last], most - self._start))
+        lines = []
+        for head, text in zip(heads, texts, strict=True):
+            lines.append(f"{head}{text}"[:most].rstrip())
+        return "\n".join(lines)
+
+    @property
+    def _start(self) -> int:
+        """The column at which the texts begin."""
+        heads = in_columns(self.rows, self.names[:-1])
+        return max(map(len, heads), default=0) + len(GAP)
+
+    def __str__(self) -> str:
+        return "\n".join(in_columns(self._joined("".join), self.names))
+
+    def _repr_html_(self) -> str:
+        rows = self._joined(lambda texts: cut_short(texts, MOST_LETTERS))
+        return Table(rows, self.names)._repr_html_()
+
+    def _joined(self, join: Callable[[Sequence[str]], str]) -> list[Mapping[str, Any]]:
+        last = self.names[-1]
+        return [{**row, last: join(row[last])} for row in self.rows]
 
 
 Part = str | Table

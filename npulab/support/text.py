@@ -14,6 +14,7 @@ QUOTED = re.compile(r"(?<!\w)(['\"])((?:\\.|(?!\1)[^\\]){81,})\1(?!\w)", re.DOTA
 # matches a run that an error text cuts short: a hexadecimal number of 79 digits or more, or 161
 # characters or more without a blank or slash
 RUN = re.compile(r"((?:0x)?[0-9a-f]{75}|[^\s/]{157})[^\s/]{4,}")
+GAP = "  "  # between two columns
 MOST_LETTERS = 1500  # most characters of an error text
 
 
@@ -60,8 +61,28 @@ def in_columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[
     lines = []
     for texts in cells:
         padded = map(str.ljust, texts, widths)
-        lines.append("  ".join(padded).rstrip())
+        lines.append(GAP.join(padded).rstrip())
     return lines
+
+
+def cut_short(texts: Sequence[str], most: int) -> str:
+    """The texts one after another, as many as fit into ``most`` letters, and how many do not.
+
+    >>> fields = ["size 4", ", stride 2", ", relu 1"]
+    >>> cut_short(fields, 24), cut_short(fields, 20)
+    ('size 4, stride 2, relu 1', 'size 4 … 2 more')
+    """
+    whole = "".join(texts)
+    if len(whole) <= most:
+        return whole
+    shown, left = "", len(texts)
+    for text in texts:
+        ending = f" … {left - 1} more"
+        if len(shown) + len(text) + len(ending) > most:
+            break
+        shown += text
+        left -= 1
+    return f"{shown} … {left} more".lstrip()
 
 
 def cell(value: Any) -> str:
