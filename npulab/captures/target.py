@@ -26,6 +26,7 @@ from npulab.support.refuse import need, refuse_if, shortly
 
 if TYPE_CHECKING:
     from npulab.captures.capture import Capture
+    from npulab.captures.tokens import Tokens
     from npulab.quant.layers import Layer
 
 Features = Mapping[str, int]
@@ -311,7 +312,8 @@ class Target:
 
     ``rules`` are rounding rules of its own, named ``<target>:...``: they are known wherever a rule
     is named. ``variants`` are those of ``VARIANTS`` that ``lower`` heeds: a layer with another
-    variant is refused before. If a function of the target fails other than by raising a sentence,
+    variant is refused before. ``tokens`` says which fields of jobs make its units wait for each
+    other. If a function of the target fails other than by raising a sentence,
     the error becomes a ValueError with the question, file and line.
     """
 
@@ -354,6 +356,7 @@ class Target:
     rules: tuple[Rule, ...] = ()
     variants: tuple[str, ...] = ()
     stays_up: Callable[[str], Callable[[Capture], bytes]] | None = None
+    tokens: Tokens | None = None
 
     def __post_init__(self) -> None:
         try:

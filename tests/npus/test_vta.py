@@ -21,6 +21,7 @@ from npulab.analysis.ignored import ignored_fields
 from npulab.bits import read_commands, write_commands
 from npulab.capture import Job
 from npulab.captures.devices import Simulated
+from npulab.captures.tokens import waits_of
 from npulab.cli import main
 from npulab.target import Hang, Target, Unsupported
 
@@ -251,6 +252,34 @@ def test_tokens_without_a_neighbour_and_tokens_left_over_are_nothing(vta: Target
         assert vta.simulate(capture.with_fields(number, **{name: 1})) == capture.buffers["output"]
     more = capture.with_fields(task(capture, "GEMM"), push_prev_dep=1)
     assert vta.simulate(more) == capture.buffers["output"]
+
+
+def test_jobs_that_never_begin_are_those_of_a_stream_that_hangs(vta: Target) -> None:
+    """What the table of tokens says, against the device; one token of a stream is changed."""
+    rng = random.Random(5)
+    capture = executed(small())
+    hung = 0
+    for _ in range(SAMPLE):
+        number = rng.randrange(len(capture.jobs))
+        name = rng.choice(
+            [f"{act}_{side}_dep" for act in ("pop", "push") for side in ("prev", "next")]
+        )
+        job = capture.jobs[number]
+        if name not in {item.name for item in capture.maps[job.block]}:
+            continue
+        value = capture.maps[job.block].decode(job.words)[name]
+        changed = capture.with_fields(number, **{name: 1 - value})
+        stuck = waits_of(changed, vta.tokens).stuck
+        try:
+            vta.simulate(changed)
+            assert stuck == (), (number, name)
+        except Hang as error:
+            hung += 1
+            assert str(error).startswith(tuple(f"job {task}, " for task in stuck)), (number, name)
+    assert 0 < hung < SAMPLE
+    for one in recorded("driver").values():
+        found = waits_of(one, vta.tokens)
+        assert (found.stuck, found.waits != ()) == ((), True)
 
 
 def test_a_stream_ends_with_its_only_finish(vta: Target) -> None:

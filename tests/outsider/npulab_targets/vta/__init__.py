@@ -2,7 +2,7 @@
 
 from npulab.target import Target
 
-from .facts import CHIPS, SOURCES, TABLES
+from .facts import CHIPS, SOURCES, TABLES, TOKENS
 from .layers import FLOOR, HALF_UP, explain, lift, lower, recode, rule_of, tensor
 from .simulate import simulate
 from .stream import IMPORTERS
@@ -23,4 +23,5 @@ TARGET = Target(
     importers=IMPORTERS,
     sources=SOURCES,
     rules=(FLOOR, HALF_UP),
+    tokens=TOKENS,
 )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from npulab.bits import RegisterMap, read_enums, read_table
+from npulab.captures.tokens import Place, read_tokens
 from npulab.target import read_chips, read_sources
 
 HERE = Path(__file__).parent
@@ -37,6 +38,15 @@ def read_kinds() -> dict[str, Kind]:
     return kinds
 
 
+def places_of(kinds: Mapping[str, Kind], opcodes: Iterable[str]) -> list[Place]:
+    """Which unit runs an instruction: LOAD goes by the memory that it fills, STORE is a unit's own."""
+    places = [Place("LOAD", kind.unit, "memory_type", name) for name, kind in kinds.items()]
+    for block in opcodes:
+        unit = {"STORE": "store"}.get(block, "compute")
+        places.append(Place(block, unit))
+    return places
+
+
 def read_maps(enums: Mapping[str, Mapping[int, str]]) -> dict[str, RegisterMap]:
     rows = read_table(HERE / "registers.csv")
     maps = {}
@@ -51,4 +61,5 @@ ENUMS = read_enums(read_table(HERE / "enums.csv"))
 TABLES = read_maps(ENUMS)
 COMMANDS = {block: TABLES[block] for block in ENUMS["opcode"].values()}
 KINDS = read_kinds()
+TOKENS = read_tokens(HERE / "tokens.csv", places_of(KINDS, ENUMS["opcode"].values()))
 SOURCES = read_sources(HERE / "sources.csv")

@@ -12,9 +12,9 @@ import numpy as np
 from npulab import Capture
 from npulab.npus.kit import Hang, Memory, address_of, refuse_if, refusing
 
-from .facts import CHIPS, ENUMS, KINDS, TABLES
+from .facts import CHIPS, ENUMS, KINDS, TABLES, TOKENS
 
-UNITS = ("load", "compute", "store")  # in the order of the data; neighbours pass tokens
+UNITS = ("load", "compute", "store")  # in the order of the data
 LOADED = ("uop", "wgt", "inp", "acc", "acc8")
 MOST_STEPS = 2**21  # most steps of an instruction: each accumulator with each tile of weights
 Token = tuple[str, str]  # the unit that pushes it, the unit that pops it
@@ -32,16 +32,11 @@ class Step(NamedTuple):
         return f"job {self.number}, {self.block}"
 
     def tokens(self, act: str) -> list[Token]:
-        """The tokens that it pops or pushes, as ``act`` says; a unit at an end has one neighbour."""
-        place = UNITS.index(self.unit)
-        neighbours = {"prev": UNITS[:place][-1:], "next": UNITS[place + 1 :][:1]}
-        found = []
-        for side, names in neighbours.items():
-            if not self.values[f"{act}_{side}_dep"]:
-                continue
-            for name in names:
-                found.append((name, self.unit) if act == "pop" else (self.unit, name))
-        return found
+        """The tokens that it pops or pushes, as ``act`` says."""
+        others = TOKENS.passed(self.unit, act, self.values)
+        if act == "pop":
+            return [(other, self.unit) for other in others]
+        return [(self.unit, other) for other in others]
 
 
 @dataclass

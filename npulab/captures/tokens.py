@@ -1,0 +1,181 @@
+"""Tokens: how the units of an NPU wait for each other, and what waits for what in a stream of jobs.
+
+A unit runs its jobs in their order. A job that pops a token begins when a job of another unit has
+pushed it; the first pop takes the first push.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from npulab.captures.capture import Capture, Job
+from npulab.support.files import read_table
+from npulab.support.refuse import refuse_if
+
+PUSH, POP = "push", "pop"
+
+
+class Place(NamedTuple):
+    """The ``unit`` that runs jobs of a ``block``; if a ``field`` is named, only jobs in which it
+    has this ``value``, as text."""
+
+    block: str
+    unit: str
+    field: str = ""
+    value: str = ""
+
+
+class Pass(NamedTuple):
+    """A ``field`` of the jobs of a ``unit``: if it is not 0, a job pushes a token to the unit
+    ``other``, or pops one from there, as ``act`` says."""
+
+    unit: str
+    field: str
+    act: str
+    other: str
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What a target states of tokens: where jobs run (the first of ``places`` that fits holds) and
+    which fields pass tokens."""
+
+    places: tuple[Place, ...]
+    passes: tuple[Pass, ...]
+
+    def __post_init__(self) -> None:
+        for row in self.passes:
+            refuse_if(row.act not in (PUSH, POP), f"tokens: {row.field}", row.act, "is push or pop")
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The units that run jobs or pass tokens, in the order of the statement."""
+        units = [row.unit for row in self.passes] + [place.unit for place in self.places]
+        return tuple(dict.fromkeys(units))
+
+    def unit_of(self, block: str, values: Mapping[str, Any]) -> str:
+        """Return the unit that runs a job, by its block and its values as texts; "" if none is
+        stated."""
+        for place in self.places:
+            if place.block != block:
+                continue
+            if not place.field or str(values.get(place.field)) == place.value:
+                return place.unit
+        return ""
+
+    def passed(self, unit: str, act: str, values: Mapping[str, Any]) -> list[str]:
+        """Return the units to which a job of a unit pushes, or from which it pops; ``values`` are
+        its raw values."""
+        rows = [row for row in self.passes if row.unit == unit and row.act == act]
+        return [row.other for row in rows if values.get(row.field)]
+
+
+def read_tokens(path: Path | str, places: Sequence[Place]) -> Tokens:
+    """Read the table of the fields that pass tokens: unit, field, act, other, and any further
+    columns. Raises ValueError for another act than push and pop."""
+    passes = []
+    for row in read_table(path):
+        passes.append(Pass(row["unit"], row["field"], row["act"], row["other"]))
+    return Tokens(tuple(places), tuple(passes))
+
+
+class Wait(NamedTuple):
+    """A job that pops a token of the unit ``unit``: ``source`` is the job that pushed it, None if
+    no job does."""
+
+    task: int
+    unit: str
+    source: int | None
+
+
+@dataclass(frozen=True)
+class Waits:
+    """What waits for what in a stream: ``units`` has the unit of each job ("" if none is stated),
+    ``waits`` a row for each token that is popped. ``stuck`` are the jobs that never begin."""
+
+    units: tuple[str, ...]
+    waits: tuple[Wait, ...]
+    stuck: tuple[int, ...]
+
+    def of(self, task: int) -> list[Wait]:
+        """The tokens that a job waits for."""
+        return [wait for wait in self.waits if wait.task == task]
+
+    def after(self, task: int) -> list[int]:
+        """The jobs that wait for a token of this one."""
+        return [wait.task for wait in self.waits if wait.source == task]
+
+    @property
+    def sentence(self) -> str:
+        """How many jobs wait for another, and the first that never begins."""
+        count = len({wait.task for wait in self.waits})
+        text = f"{count} jobs wait for another unit"
+        if count == 1:
+            text = "1 job waits for another unit"
+        if self.stuck:
+            first = self.stuck[0]
+            text += f"; job {first} ({self.units[first]}) never begins"
+            missing = [wait.unit for wait in self.of(first) if wait.source is None]
+            if missing:
+                text += f", no job of {missing[0]} pushes its token"
+        return text
+
+
+def waits_of(capture: Capture, tokens: Tokens) -> Waits:
+    """Return what waits for what in the jobs of a capture."""
+    units = []
+    pushed: dict[tuple[str, str], list[int]] = {}
+    popped: list[tuple[int, str]] = []
+    for task, job in enumerate(capture.jobs):
+        texts, raws = _values(job, capture)
+        unit = tokens.unit_of(job.block, texts) or job.unit
+        units.append(unit)
+        popped += [(task, other) for other in tokens.passed(unit, POP, raws)]
+        for other in tokens.passed(unit, PUSH, raws):
+            pushed.setdefault((unit, other), []).append(task)
+    waits = []
+    taken: dict[tuple[str, str], int] = {}
+    for task, other in popped:
+        way = other, units[task]
+        number = taken.get(way, 0)
+        taken[way] = number + 1
+        source = None
+        if number < len(pushed.get(way, ())):
+            source = pushed[way][number]
+        waits.append(Wait(task, other, source))
+    return Waits(tuple(units), tuple(waits), _stuck(units, waits))
+
+
+def _values(job: Job, capture: Capture) -> tuple[dict[str, str], dict[str, int]]:
+    """Return the values of a job as texts, and as raw numbers, by the names of the fields."""
+    texts = {}
+    raws = {}
+    for _, item, raw in job.values(capture.maps):
+        texts[item.name] = str(item.text(raw))
+        raws[item.name] = int(raw)
+    return texts, raws
+
+
+def _stuck(units: Sequence[str], waits: Sequence[Wait]) -> tuple[int, ...]:
+    """Return the jobs that never begin: each unit runs its jobs in their order, as far as the
+    tokens that they pop were pushed."""
+    needs: dict[int, list[int | None]] = {}
+    for wait in waits:
+        needs.setdefault(wait.task, []).append(wait.source)
+    queues: dict[str, list[int]] = {}
+    for task, unit in enumerate(units):
+        queues.setdefault(unit, []).append(task)
+    done: set[int] = set()
+    at = dict.fromkeys(queues, 0)
+    moved = True
+    while moved:
+        moved = False
+        for unit, queue in queues.items():
+            while at[unit] < len(queue) and done.issuperset(needs.get(queue[at[unit]], ())):
+                done.add(queue[at[unit]])
+                at[unit] += 1
+                moved = True
+    return tuple(task for task in range(len(units)) if task not in done)
