@@ -15,6 +15,7 @@ from blank_page import PAGE, BlankPage
 from conftest import CAPTURES
 from playwright.sync_api import Browser
 from test_map_editor import made, small
+from test_stream_view import capture as jobs
 from test_styles import FOLDER
 from test_views_browser import drawn, nasty_bytes, nasty_diff, nasty_outputs
 
@@ -27,6 +28,7 @@ from npulab.notebook.widgets import (
     LawView,
     MapEditor,
     RegisterView,
+    StreamView,
     SweepView,
 )
 
@@ -61,6 +63,12 @@ def sweep() -> SweepView:
     return SweepView(npulab.load_sweep(CAPTURES / "heron" / "sweep-jobs.npz"))
 
 
+def stream() -> StreamView:
+    view = StreamView(jobs())
+    view.opened = 4
+    return view
+
+
 def laws() -> LawView:
     sizes = np.arange(1, 25, dtype=np.uint32)
     words = np.stack([sizes - 1, sizes * 5 % 7], axis=1)
@@ -80,6 +88,7 @@ VIEWS: dict[str, Callable[[], AnyWidget]] = {
     "bytes": nasty_bytes,
     "outputs": nasty_outputs,
     "differences": nasty_diff,
+    "stream": stream,
     "bisection": bisection,
     "exploration": lambda: ExploreView(
         Lowered("vivante", "vipnano-si-imx8mp"), {"input_h": (8, 16)}

@@ -28,6 +28,7 @@ ROOTS = {
     "law_view": ["npulab-laws"],
     "map_editor": ["npulab-map", "npulab-map-bits"],
     "output_view": ["npulab-outputs"],
+    "stream_view": ["npulab-stream", "npulab-stream-bits"],
     "sweep_view": ["npulab-sweep"],
     "bits_view": [
         "npulab-bits",
@@ -41,11 +42,12 @@ ROOTS = {
     ],
 }
 # files that come in front of others, and in front of which
-SHARED = {"frame": [*ROOTS], "bits_view": ["sweep_view", "map_editor"]}
+SHARED = {"frame": [*ROOTS], "bits_view": ["sweep_view", "map_editor", "stream_view"]}
 # roots that have a class of a shared file too
-TABLE = "npulab-map >"
-OUTER = {names[0] for names in ROOTS.values()} - {"npulab-sweep"} | {TABLE}
-ALSO = {"npulab-sweep": "npulab-bits", "npulab-map-bits": "npulab-bits"}
+HOLDERS = ("npulab-map", "npulab-stream")  # views with bits below what is their own
+TABLES = {f"{name} >" for name in HOLDERS}
+OUTER = {names[0] for names in ROOTS.values()} - {"npulab-sweep"} | TABLES
+ALSO = dict.fromkeys(("npulab-sweep", "npulab-map-bits", "npulab-stream-bits"), "npulab-bits")
 
 
 class Rule(NamedTuple):
@@ -116,20 +118,22 @@ def names(compound: str) -> tuple[set[str], str]:
 
 
 def root(selector: str) -> str:
-    """The view in which a selector looks; what stands directly in the map editor is not in its
-    bits.
+    """The view in which a selector looks; what stands directly in a view with bits below is not in
+    its bits.
     """
     found = re.match(r"\.(npulab-[a-z-]+)( > )?", selector)
     name = found[1] if found else ""
-    if found and found[2] and name == "npulab-map":
-        return TABLE
+    if found and found[2] and name in HOLDERS:
+        return f"{name} >"
     return ALSO.get(name, name)
 
 
 def same_view(a: str, b: str) -> bool:
-    """Whether one view can hold what both selectors ask for; there are bits in the map editor."""
+    """Whether one view can hold what both selectors ask for; there are bits in some."""
     views = {root(a), root(b)} & OUTER
-    return len(views) <= 1 or views in ({"npulab-map", "npulab-bits"}, {"npulab-map", TABLE})
+    return len(views) <= 1 or any(
+        views in ({name, "npulab-bits"}, {name, f"{name} >"}) for name in HOLDERS
+    )
 
 
 def same_element(a: Rule, b: Rule) -> bool:

@@ -189,6 +189,7 @@ MORE: dict[str, tuple[Callable[[Any], Any], set[str]]] = {
         lambda v: npulab.RegisterView(TRAFFIC, sweep=v),
         {"nothing", "capture"},
     ),
+    "StreamView": (widgets.StreamView, {"capture"}),
     "SweepView": (widgets.SweepView, set()),
     "SweepView: laws": (
         lambda v: widgets.SweepView(npulab.Sweep(WORDS, {"a": range(20)}), v),

@@ -12,6 +12,7 @@ from npulab.notebook.widgets.law_view import LawModel, LawView
 from npulab.notebook.widgets.map_editor import MapEditor, MapModel
 from npulab.notebook.widgets.output_view import OutputModel, OutputView
 from npulab.notebook.widgets.register_view import RegisterModel, RegisterView
+from npulab.notebook.widgets.stream_view import StreamModel, StreamView
 from npulab.notebook.widgets.sweep_view import SweepModel, SweepView, WritesModel, WritesView
 
 __all__ = [
@@ -31,6 +32,8 @@ __all__ = [
     "OutputView",
     "RegisterModel",
     "RegisterView",
+    "StreamModel",
+    "StreamView",
     "SweepModel",
     "SweepView",
     "WritesModel",

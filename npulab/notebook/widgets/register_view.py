@@ -69,11 +69,11 @@ class RegisterModel(BitsModel):
         self.task = capture.task_of(task)
         self._given = capture
         self._alone = reference is None
-        self._sources = _sources(capture.target)
+        self._sources = sources_of(capture.target)
         self._history: list[tuple[int, ...]] = []
         self._undone: list[tuple[int, ...]] = []
-        rows = Rows.of(job, _map_of(capture, job))
-        super().__init__(rows, _words_of(job), _words_of(other), laws, sweep)
+        rows = Rows.of(job, map_of(capture, job))
+        super().__init__(rows, words_of(job), words_of(other), laws, sweep)
 
     @property
     def unchanged(self) -> str:
@@ -220,7 +220,7 @@ class RegisterModel(BitsModel):
     def _reread(self, given: Capture) -> None:
         job = given.jobs[self.task]
         self._given = given
-        self.reread(Rows.of(job, _map_of(given, job)))
+        self.reread(Rows.of(job, map_of(given, job)))
 
     @observe("words")
     def _remember(self, change: Any) -> None:
@@ -280,7 +280,7 @@ def title_of(capture: Capture, task: int) -> str:
     return title
 
 
-def _sources(name: str) -> Mapping[str, str]:
+def sources_of(name: str) -> Mapping[str, str]:
     """Return the titles of an NPU's sources by code of evidence; empty for an unknown NPU."""
     try:
         return stated_target(name).sources
@@ -293,7 +293,7 @@ def job_of(capture: Capture, task: int) -> Job:
     return capture.jobs[capture.task_of(task)]
 
 
-def _map_of(capture: Capture, job: Job) -> RegisterMap:
+def map_of(capture: Capture, job: Job) -> RegisterMap:
     if job.block not in capture.maps:
         raise LookupError(
             f"block: got {job.block!r}, maps are known for {', '.join(capture.maps) or 'none'}"
@@ -301,7 +301,7 @@ def _map_of(capture: Capture, job: Job) -> RegisterMap:
     return capture.maps[job.block]
 
 
-def _words_of(job: Job) -> Sequence[int]:
+def words_of(job: Job) -> Sequence[int]:
     """Return the words of a job: of its parameter block, or the last value of each register that it
     writes.
     """
