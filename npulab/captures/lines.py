@@ -75,8 +75,8 @@ class JobLines(Answer):
 
     @cached_property
     def lines(self) -> list[Line]:
-        every = _lines(self.capture)
-        return [every[task] for task in self.tasks]
+        chosen = set(self.tasks)
+        return [line for line in _lines(self.capture) if line.task in chosen]
 
     @property
     def table(self) -> pd.DataFrame:
@@ -136,7 +136,11 @@ def chosen_tasks(capture: Capture, tasks: str | None = None, block: str | None =
                 f"--block: got {block!r}, allowed are the blocks of the jobs of {capture.name}: "
                 f"{', '.join(blocks)}{near(block, blocks)}"
             )
-        chosen = {task for task in chosen if capture.jobs[task].block == block}
+        of_block = set()
+        for task in chosen:
+            if capture.jobs[task].block == block:
+                of_block.add(task)
+        chosen = of_block
     return sorted(chosen)
 
 
@@ -165,9 +169,12 @@ def _lines(capture: Capture) -> list[Line]:
         for block, item, raw in job.values(capture.maps):
             if (block, item.name) not in said:
                 values.append((block, item, int(raw)))
-        raws = {(block, item.register, item.name): raw for block, item, raw in values}
+        raws = {}
+        names = Counter[str]()
+        for block, item, raw in values:
+            raws[block, item.register, item.name] = raw
+            names[item.name] += 1
         like, held = before.get((job.block, kind), (None, raws))
-        names = Counter(item.name for _, item, _ in values)
         changed: list[str] = []
         others: list[str] = []
         for block, item, raw in values:

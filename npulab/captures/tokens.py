@@ -53,8 +53,12 @@ class Tokens:
     @property
     def units(self) -> tuple[str, ...]:
         """The units that run jobs or pass tokens, in the order of the statement."""
-        units = [row.unit for row in self.passes] + [place.unit for place in self.places]
-        return tuple(dict.fromkeys(units))
+        units = dict[str, None]()
+        for passing in self.passes:
+            units[passing.unit] = None
+        for place in self.places:
+            units[place.unit] = None
+        return tuple(units)
 
     def unit_of(self, block: str, values: Mapping[str, Any]) -> str:
         """Return the unit that runs a job, by its block and its values as texts; "" if none is
@@ -69,8 +73,11 @@ class Tokens:
     def passed(self, unit: str, act: str, values: Mapping[str, Any]) -> list[str]:
         """Return the units to which a job of a unit pushes, or from which it pops; ``values`` are
         its raw values."""
-        rows = [row for row in self.passes if row.unit == unit and row.act == act]
-        return [row.other for row in rows if values.get(row.field)]
+        others = []
+        for row in self.passes:
+            if (row.unit, row.act) == (unit, act) and values.get(row.field):
+                others.append(row.other)
+        return others
 
 
 def read_tokens(path: Path | str, places: Sequence[Place]) -> Tokens:
@@ -118,9 +125,10 @@ class Waits:
         if self.stuck:
             first = self.stuck[0]
             text += f"; job {first} ({self.units[first]}) never begins"
-            missing = [wait.unit for wait in self.of(first) if wait.source is None]
-            if missing:
-                text += f", no job of {missing[0]} pushes its token"
+            for wait in self.of(first):
+                if wait.source is None:
+                    text += f", no job of {wait.unit} pushes its token"
+                    break
         return text
 
 
@@ -133,7 +141,8 @@ def waits_of(capture: Capture, tokens: Tokens) -> Waits:
         texts, raws = _values(job, capture)
         unit = tokens.unit_of(job.block, texts) or job.unit
         units.append(unit)
-        popped += [(task, other) for other in tokens.passed(unit, POP, raws)]
+        for other in tokens.passed(unit, POP, raws):
+            popped.append((task, other))
         for other in tokens.passed(unit, PUSH, raws):
             pushed.setdefault((unit, other), []).append(task)
     waits = []

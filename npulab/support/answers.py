@@ -4,7 +4,7 @@ terminal."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -78,7 +78,6 @@ class Table:
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-@dataclass(frozen=True, eq=False)
 class Lines(Table):
     """A table whose rows are one line each: its last column has texts, of which as many are shown
     as fit, with the number of the others. As plain text, which programs read, none is left out.
@@ -86,32 +85,24 @@ class Lines(Table):
 
     def fitted(self, most: int) -> str:
         """The table in lines of at most ``most`` letters."""
-        *names, last = self.names
-        heads = [head.ljust(self._start) for head in in_columns(self.rows, names)]
-        texts = [last]
-        for row in self.rows:
-            texts.append(cut_short(row[last], most - self._start))
-        lines = []
-        for head, text in zip(heads, texts, strict=True):
-            lines.append(f"{head}{text}"[:most].rstrip())
-        return "\n".join(lines)
-
-    @property
-    def _start(self) -> int:
-        """The column at which the texts begin."""
         heads = in_columns(self.rows, self.names[:-1])
-        return max(map(len, heads), default=0) + len(GAP)
+        start = max(map(len, heads), default=0) + len(GAP)
+        return str(self.cut(most - start))
+
+    def cut(self, most: int) -> Table:
+        """The table with at most ``most`` letters in its last column."""
+        last = self.names[-1]
+        rows = []
+        for row in self.rows:
+            rows.append({**row, last: cut_short(row[last], most)})
+        return Table(rows, self.names)
 
     def __str__(self) -> str:
-        return "\n".join(in_columns(self._joined("".join), self.names))
+        # grep and less find all fields in a pipe
+        return str(self.cut(sys.maxsize))
 
     def _repr_html_(self) -> str:
-        rows = self._joined(lambda texts: cut_short(texts, MOST_LETTERS))
-        return Table(rows, self.names)._repr_html_()
-
-    def _joined(self, join: Callable[[Sequence[str]], str]) -> list[Mapping[str, Any]]:
-        last = self.names[-1]
-        return [{**row, last: join(row[last])} for row in self.rows]
+        return self.cut(MOST_LETTERS)._repr_html_()
 
 
 Part = str | Table

@@ -72,17 +72,13 @@ def cut_short(texts: Sequence[str], most: int) -> str:
     >>> cut_short(fields, 24), cut_short(fields, 20)
     ('size 4, stride 2, relu 1', 'size 4 … 2 more')
     """
-    whole = "".join(texts)
-    if len(whole) <= most:
-        return whole
-    shown, left = "", len(texts)
-    for text in texts:
-        ending = f" … {left - 1} more"
-        if len(shown) + len(text) + len(ending) > most:
-            break
-        shown += text
-        left -= 1
-    return f"{shown} … {left} more".lstrip()
+    shown = "".join(texts)
+    left = 0
+    # texts are taken from the end until the count of those that are left out fits, too
+    while len(shown) > most and left < len(texts):
+        left += 1
+        shown = "".join(texts[:-left]) + f" … {left} more"
+    return shown.lstrip()
 
 
 def cell(value: Any) -> str:

@@ -142,7 +142,7 @@ def test_jobs_are_chosen_by_number_and_block() -> None:
     }.items():
         with pytest.raises((ValueError, LookupError), match=f"^{re.escape(words)}"):
             chosen_tasks(STREAM, text)
-    with pytest.raises(LookupError, match="--block: got 'LOD', allowed are .* ALU, LOAD; near is"):
+    with pytest.raises(LookupError, match=r"--block: got 'LOD', allowed are .* ALU, LOAD; near is"):
         chosen_tasks(STREAM, None, "LOD")
 
 

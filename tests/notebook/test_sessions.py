@@ -942,3 +942,15 @@ def test_a_place_in_a_sweep_or_in_writes_is_there_again(folder: Path, kind: str)
     session.open_view(view)
     shown = npulab.session(folder / "x.json").show()
     assert (type(shown).__name__, shown.at, shown.model.line) == (kind, 7, view.model.line)
+
+
+def test_an_opened_job_of_a_stream_is_there_again(folder: Path) -> None:
+    path = "captures/ane/sim-concat"
+    shutil.copytree(CAPTURES / "ane" / "sim-concat", folder / path)
+    session = npulab.session(folder / "x.json")
+    view = npulab.notebook.widgets.StreamView(session.attach(path))
+    view.block, view.opened = "H13", 1
+    session.open_view(view)
+    shown = npulab.session(folder / "x.json").show()
+    assert type(shown) is type(view)
+    assert (shown.block, shown.selected, shown.opened) == ("H13", 1, 1)

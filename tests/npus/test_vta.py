@@ -270,12 +270,13 @@ def test_jobs_that_never_begin_are_those_of_a_stream_that_hangs(vta: Target) -> 
         value = capture.maps[job.block].decode(job.words)[name]
         changed = capture.with_fields(number, **{name: 1 - value})
         stuck = waits_of(changed, vta.tokens).stuck
-        try:
+        if not stuck:
             vta.simulate(changed)
-            assert stuck == (), (number, name)
-        except Hang as error:
-            hung += 1
-            assert str(error).startswith(tuple(f"job {task}, " for task in stuck)), (number, name)
+            continue
+        hung += 1
+        jobs = "|".join(map(str, stuck))
+        with pytest.raises(Hang, match=f"^job ({jobs}), "):
+            vta.simulate(changed)
     assert 0 < hung < SAMPLE
     for one in recorded("driver").values():
         found = waits_of(one, vta.tokens)

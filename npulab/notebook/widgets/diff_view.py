@@ -74,7 +74,7 @@ class DiffModel(Model):
         self.buffers = []
         self.streams = ""  # what differs, if jobs were put in, left out or moved
         if isinstance(a, Capture) and isinstance(b, Capture):
-            if any(row.of_job for row in self.rows):
+            if self.rows and self.rows[0].of_job:  # rows of jobs come first
                 self.streams = streams_differ(differences(a, b), len(a.jobs))
             for row in diff_buffers(a, b).itertuples():
                 count = plural(row.bytes, "byte")

@@ -166,7 +166,10 @@ class StreamModel(Model):
         if self.tokens is not None:
             self.waits = waits_of(capture, self.tokens)
         self.rows = _rows_of(lines_of(capture).lines, self.waits)
-        self.blocks = tuple(dict.fromkeys(row.line.block for row in self.rows))
+        self._counts = Counter[str]()  # the jobs of each block
+        for row in self.rows:
+            self._counts[row.line.block] += 1
+        self.blocks = tuple(self._counts)
         self.fields: JobModel | None = None
         super().__init__()
         self._filter(None)
@@ -196,8 +199,9 @@ class StreamModel(Model):
         without a statement of tokens."""
         if self.tokens is None or self.waits is None:
             return ()
-        used = dict.fromkeys([*self.tokens.units, *self.waits.units])
-        return tuple(unit for unit in used if unit and unit in self.waits.units)
+        used = set(self.waits.units) - {""}
+        units = dict.fromkeys([*self.tokens.units, *self.waits.units])
+        return tuple(filter(used.__contains__, units))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -233,7 +237,10 @@ class StreamModel(Model):
 
     @observe("block")
     def _filter(self, _: Any) -> None:
-        shown = [row.line.task for row in self.rows if self.block in ("", row.line.block)]
+        shown = []
+        for row in self.rows:
+            if self.block in ("", row.line.block):
+                shown.append(row.line.task)
         self.set_trait("shown", shown)
         self.set_trait("summary", self._summary())
         if self.selected not in shown:
@@ -255,8 +262,7 @@ class StreamModel(Model):
         self.set_trait("job", _facts_of(self.fields))
 
     def _summary(self) -> str:
-        counts = Counter(row.line.block for row in self.rows)
-        blocks = ", ".join(f"{count} {block}" for block, count in counts.items())
+        blocks = ", ".join(f"{count} {block}" for block, count in self._counts.items())
         parts = [plural(self.count, "job")]
         if blocks:
             parts[0] += f": {blocks}"
@@ -341,7 +347,7 @@ def _facts_of(model: JobModel | None) -> Mapping[str, Any]:
         "title": model.title,
         "summary": model.summary,
         "registers": list(model.rows.labels),
-        "places": [model.about(index) for index in range(len(model.rows.fields))],
+        "places": list(map(model.about, range(len(model.rows.fields)))),
         "words": list(model.words),
         "reference": list(model.reference),
         "values": list(model.values),
