@@ -23,6 +23,7 @@ from npulab.quant.rules import Rule, state_rules
 from npulab.registers.map import RegisterMap
 from npulab.support.files import read_table
 from npulab.support.refuse import need, refuse_if, shortly
+from npulab.support.text import plural
 
 if TYPE_CHECKING:
     from npulab.captures.capture import Capture
@@ -56,6 +57,7 @@ class Unsupported(ValueError):
 
 
 # what a simulated device says of a hang for which it has no evidence
+SHOWN_BYTES = 16  # the longest output of which a run shows the bytes themselves
 GUESS = "which is a guess: no board or RTL confirmed it"
 
 
@@ -98,6 +100,25 @@ class Run:
     def hung(cls, hang: Hang) -> Run:
         """The run that a ``Hang`` ended."""
         return cls("hang", reason=str(hang), guessed=bool(hang.guessed))
+
+    def __repr__(self) -> str:
+        """The run in one line, which has the number and the CRC-32 of the bytes of a long output.
+
+        >>> Run("done", bytes(2000)), Run("hang", reason="no interrupt")
+        (Run(done, 2000 bytes, CRC-32 0x02c9f444), Run(hang, reason='no interrupt'))
+        """
+        parts = [self.outcome]
+        if self.output is not None and len(self.output) <= SHOWN_BYTES:
+            parts.append(f"output={self.output!r}")
+        elif self.output is not None:
+            crc = zlib.crc32(self.output)
+            parts.append(f"{plural(len(self.output), 'byte')}, CRC-32 {crc:#010x}")
+        for name in ("reason", "spoiled"):
+            if text := getattr(self, name):
+                parts.append(f"{name}={text!r}")
+        if self.guessed:
+            parts.append("guessed")
+        return f"Run({', '.join(parts)})"
 
 
 class Lifted(NamedTuple):

@@ -725,3 +725,11 @@ def test_a_program_is_told_how_long_the_output_is(tmp_path: Path) -> None:
     device = Command((sys.executable, str(program)))
     assert device(job("a", b"ggg")) == "pass"
     assert device(job("a", b"gg")) == "pass"
+
+
+def test_a_run_is_shown_without_the_bytes_of_a_long_output() -> None:
+    shown = repr(Run("done", bytes(4096), spoiled="the probe fails"))
+    assert shown == "Run(done, 4096 bytes, CRC-32 0xc71c0011, spoiled='the probe fails')"
+    assert repr(Run("done", b"ab")) == r"Run(done, output=b'ab')"
+    assert repr(Run("hang", guessed=True)) == "Run(hang, guessed)"
+    assert Run("done", b"ab") == Run("done", b"ab")
