@@ -12,6 +12,7 @@ import warnings
 from bisect import bisect_right
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,17 @@ from npulab.registers.formats.c_annotations import (
     comments_of,
     span_at,
 )
+from npulab.registers.formats.c_codes import Named, with_codes
 from npulab.registers.formats.c_comments import MARK, licence_in
-from npulab.registers.formats.c_dialects import INLINE
+from npulab.registers.formats.c_dialects import INLINE, tail_of
 from npulab.registers.formats.c_fields import Lost
 from npulab.registers.formats.c_numbers import constants, plain_values, probes
-from npulab.registers.formats.c_registers import Chunk, Rows, registers_of_macros
+from npulab.registers.formats.c_registers import (
+    Chunk,
+    MacroRegisters,
+    Rows,
+    registers_of_macros,
+)
 from npulab.registers.formats.c_structs import Layout, Struct, holes, rows_of, twice
 from npulab.registers.formats.c_text import ASKED, Source, Unit, Wrong, read_source, read_unit
 from npulab.registers.formats.tables import MOST_ROWS, Reading, RegisterTable
@@ -81,22 +88,27 @@ def read_c(path: Path, define: Sequence[str] = (), include: Sequence[Path] = ())
             f"{path}: got declarations that are nested too deep, allowed are fewer levels"
         ) from None
     remarks = macros.remarks
-    chunks = macros.chunks + _struct_chunks(
-        source, structs, layout, comments, macros.known, remarks
-    )
-    lost = macros.lost
+    laid = _struct_chunks(source, structs, layout, comments, macros.known, remarks)
+    laid, coded = _coded(laid, macros, values, layout.enums)
+    chunks = macros.chunks + laid
+    lost = [lost for lost in macros.lost if lost.name not in coded.macros]
     for name, wrong in layout.skipped:
         lost.append(Lost("declaration", name, wrong.position, wrong.text))
     rows: Rows = []
     for chunk in sorted(chunks, key=lambda chunk: chunk.position):
         rows += chunk.rows
     rows = _once(rows)
-    reading = _reading(unit, macros.roles.unexplained, [*dict.fromkeys(lost)], layout)
+    unexplained = macros.roles.unexplained.keys() - coded.macros
+    reading = _reading(unit, unexplained, [*dict.fromkeys(lost)], layout)
     _refuse_empty(path, rows, reading, unit)
     _warn(path, [*remarks, *layout.lost, *_sentences(reading), *_missing(unit)])
     with refusing(path):
         table = RegisterTable.of_said(
-            rows, {**layout.enums, **macros.enums}, _copyright(source), _kinds(source), None
+            rows,
+            {**layout.enums, **macros.enums, **coded.enums},
+            _copyright(source),
+            _kinds(source),
+            None,
         )
         return replace(table, reading=reading)
 
@@ -296,6 +308,30 @@ def _struct_chunks(
                 remark += f", {len(found) - SHOWN} more"
             remarks.append(remark)
     return chunks
+
+
+def _coded(
+    chunks: Sequence[Chunk],
+    macros: MacroRegisters,
+    values: Mapping[str, int],
+    enums: Mapping[str, Mapping[int, str]],
+) -> tuple[list[Chunk], Named]:
+    """The rows of structs with the enums of their fields, chunk by chunk, and what was made for
+    them; only macros without a role name codes, and none whose name ends as a mask's does.
+    """
+    numbers = {}
+    for lost in macros.lost:
+        if lost.name in values and tail_of(lost.name) is None:
+            numbers[lost.name] = values[lost.name]
+    rows: Rows = []
+    for chunk in chunks:
+        rows += chunk.rows
+    coded = with_codes(rows, numbers, {**enums, **macros.enums})
+    rest = iter(coded.rows)
+    made = []
+    for chunk in chunks:
+        made.append(Chunk(chunk.position, [*islice(rest, len(chunk.rows))]))
+    return made, coded
 
 
 def _rows(block: str, struct: Struct, words: Mapping[str, Any], comments: Comments) -> Rows:
