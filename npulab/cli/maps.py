@@ -5,14 +5,16 @@ its code.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 
 from npulab.captures.registry import LOCAL, trust
 from npulab.cli.output import Add, Done, show
-from npulab.npus.template import WORDS, jobs_in, new_target
+from npulab.npus.template import WORDS, Reading, jobs_in, new_target
 from npulab.registers.fields import WORD_BYTES
 from npulab.registers.formats import FORMATS, of_blocks, of_chip, read_map, write_map
+from npulab.support.refuse import refuse_if
 from npulab.support.text import plural
 
 # columns of the table of the things in a C header that a register map cannot hold
@@ -105,13 +107,25 @@ def _new_options(add: Add) -> None:
         metavar="N",
         help=f"of its parameter block ({WORDS}); of one job, if a .bin holds several",
     )
+    add(
+        "--opcode",
+        action="append",
+        metavar="NAME=ALTERNATIVE",
+        default=[],
+        help="the alternative of a union that has the fields of an opcode, if they are not called "
+        "alike; repeatable",
+    )
     _header_options(add)
 
 
 def _new(options: argparse.Namespace) -> None:
     dest = options.dest and Path(options.dest)
     written = new_target(
-        options.name, dest, options.words, options.source, options.define, options.include
+        options.name,
+        dest,
+        options.words,
+        options.source,
+        Reading(options.define, options.include, _opcodes(options.opcode)),
     )
     folder = written[0].parent
     page = f"{folder / 'README.md'} says which file holds what, and the commands to try"
@@ -125,6 +139,17 @@ def _new(options: argparse.Namespace) -> None:
     names = ", ".join(path.name for path in written)
     record = {"target": options.name, "files": list(map(str, written))}
     show(options, Done(record, "\n".join([f"{folder}: {names}", *following])))
+
+
+def _opcodes(texts: Sequence[str]) -> dict[str, str]:
+    """Return the alternatives by name of the opcode; raises ValueError for another text."""
+    out = {}
+    for text in texts:
+        name, equals, alternative = text.partition("=")
+        wrong = not (name and equals and alternative)
+        refuse_if(wrong, "--opcode", f"{text!r:.80}", "is NAME=ALTERNATIVE")
+        out[name] = alternative
+    return out
 
 
 def _next(

@@ -30,6 +30,7 @@ from npulab.support.text import plural
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 PLACEHOLDER, PACKAGE, LAST = "@NAME@", "@HERE@", "@LAST@"
 WORDS = 16
+STREAMS = "streams"  # the folder of files for an NPU whose jobs are a stream of commands
 SUFFIX = ".txt"  # so that no tool treats a template as the file that it becomes
 MAPS = {known.suffix for known in FORMATS.values() if known.read}
 SOURCES = (
@@ -52,13 +53,28 @@ class Start(NamedTuple):
 
     ``files`` replace those of the template; ``dense`` says that a block has a word at every offset;
     ``guessed`` is a text for the target's page; ``words`` is the size of its parameter block in
-    words.
+    words; ``opcode`` is the field that names the block of each command, if jobs are a stream of
+    commands.
     """
 
     files: Mapping[str, str] = {}
     dense: bool = True
     guessed: str = ""
     words: int = WORDS
+    opcode: str = ""
+
+
+class Reading(NamedTuple):
+    """How a header is read: ``define`` and ``include`` as ``read_map`` has them; ``opcodes`` has,
+    by name of an opcode, the alternative of a union with its fields.
+    """
+
+    define: Sequence[str] = ()
+    include: Sequence[Path | str] = ()
+    opcodes: Mapping[str, str] = {}
+
+
+PLAIN = Reading()
 
 
 def new_target(
@@ -66,8 +82,7 @@ def new_target(
     folder: Path | None = None,
     words: int | None = None,
     source: Path | str | None = None,
-    define: Sequence[str] = (),
-    include: Sequence[Path | str] = (),
+    reading: Reading = PLAIN,
 ) -> list[Path]:
     """Write the folder of a new target, below ``folder`` (by default ``npulab_targets`` here), and
     return its files.
@@ -75,9 +90,10 @@ def new_target(
     ``words`` is the size of its parameter block. ``source`` is what is known of it: a map in a
     format that ``read_map`` knows (a C header, CMSIS-SVD, SystemRDL, rnndb XML, a table); words of
     one or several jobs as a ``.bin``, little-endian; or register writes as ``read_writes`` reads
-    them. ``define`` and ``include`` are those of ``read_map``. Raises ValueError for a name that
-    no module can have, or that a module or another target has, for a broken source, and for another
-    number of words than the source has; FileExistsError if the folder exists; nothing is
+    them. ``reading`` says how a header is read; if an opcode has no alternative of its name and
+    ``reading`` states none, one is a guess, and a UserWarning says so. Raises ValueError for a name
+    that no module can have, or that a module or another target has, for a broken source, and for
+    another number of words than the source has; FileExistsError if the folder exists; nothing is
     half-written. The folder is trusted from then on; a UserWarning says if this cannot be
     recorded.
     """
@@ -88,11 +104,11 @@ def new_target(
         "are up to 40 of a-z, 0-9 and _, a letter first, and no word of Python's own",
     )
     if source is not None:
-        start = begin(Path(source), name, words, define, include)
+        start = begin(Path(source), name, words, reading)
     else:
         refuse_if(
-            define or include,
-            "define, include",
+            any(reading),
+            "define, include, opcode",
             "no source",
             "is a C header or rnndb XML as source",
         )
@@ -119,10 +135,14 @@ def _contents(name: str, where: Path, start: Start) -> dict[str, str]:
         package = f"npulab.npus.{name}."
     folder = f"{where.parent.name}/{name}"
     contents = {}
-    for template in (files(__name__) / "files").iterdir():
-        file = filled(template.name, name).removesuffix(SUFFIX)
-        text = template.read_text(encoding="utf-8")
-        contents[file] = filled(text, name, package, start, folder)
+    templates = [*(files(__name__) / "files").iterdir()]
+    if start.opcode:
+        templates += (files(__name__) / "files" / STREAMS).iterdir()
+    for template in templates:
+        if template.is_file():
+            file = filled(template.name, name).removesuffix(SUFFIX)
+            text = template.read_text(encoding="utf-8")
+            contents[file] = filled(text, name, package, start, folder)
     return contents | dict(start.files)
 
 
@@ -163,8 +183,7 @@ def begin(
     source: Path,
     name: str = "",
     words: int | None = None,
-    define: Sequence[str] = (),
-    include: Sequence[Path | str] = (),
+    reading: Reading = PLAIN,
 ) -> Start:
     """Return the contents of a new target from ``source``, a file of a map, words or register
     writes; raises as ``new_target``.
@@ -173,15 +192,15 @@ def begin(
     is_words = source.suffix == ".bin"
     is_map = source.suffix in MAPS or (not is_words and format_of(first_bytes(source, HEAD)) != "")
     refuse_if(
-        (define or include) and not is_map,
+        any(reading) and not is_map,
         source,
-        "define or include",
+        "define, include or opcode",
         "are these with a C header or rnndb XML only",
     )
     if is_words:
         return _of_words(source, words)
     if is_map:
-        start = _of_map(source, name, define, include)
+        start = _of_map(source, name, reading)
     else:
         start = _of_writes(source)
     if words not in (None, start.words):
@@ -231,13 +250,13 @@ def _of_writes(source: Path) -> Start:
     return Start({"registers.csv": table.csv()}, False, text, max(count, 2))
 
 
-def _of_map(source: Path, name: str, define: Sequence[str], include: Sequence[Path | str]) -> Start:
+def _of_map(source: Path, name: str, reading: Reading) -> Start:
     # the text of a table with arrays of registers is not changed
     arrays = source.suffix == ".csv" and shaped(read_table(source))
     with warnings.catch_warnings():
         if arrays:
             warnings.simplefilter("ignore")
-        table = read_map(source, define, include)
+        table = read_map(source, reading.define, reading.include)
     refuse_if(not table.rows, source, "a map without a register", "is one that has some")
     table.check()
     rows = []
@@ -248,7 +267,7 @@ def _of_map(source: Path, name: str, define: Sequence[str], include: Sequence[Pa
         made = Usable(table, {}, together(table))
         text = source.read_text(encoding="utf-8")
     else:
-        made = usable(table)
+        made = usable(table, reading.opcodes)
         table = made.table
         text = table.csv()
     file_name = source.name.replace('"', "")
@@ -265,7 +284,9 @@ def _of_map(source: Path, name: str, define: Sequence[str], include: Sequence[Pa
         f"What `{source.name}` says, in `registers.csv`: {counts}. Nobody has checked it on a job."
     )
     page = " ".join([page, *_alternatives(made)])
-    return Start(files, arrays, page, max(len(table.registers), 2))
+    for guess in _guesses(made):
+        warnings.warn(f"{source}: {guess}", stacklevel=4)
+    return Start(files, arrays, page, max(len(table.registers), 2), _opcode_of(made))
 
 
 def _chips(name: str, features: Mapping[str, int]) -> str:
@@ -287,11 +308,20 @@ def _alternatives(made: Usable) -> list[str]:
     texts = []
     for block, names in made.split.items():
         common = _quoted(shared(made.table, names)) or "no field"
+        if block in made.opcodes:
+            field = made.opcodes[block].field
+            texts.append(
+                f"`{block}` is a union: each name of its opcode `{field}` is a block "
+                f"({_quoted(names)}), and all of them have {common} in the same bits. "
+                "`read_commands` takes streams apart by it, as `dumps.py` does."
+            )
+            continue
         texts.append(
             f"`{block}` is a union: each alternative is a block ({_quoted(names)}), and all of "
             f"them have {common} in the same bits. `read_commands` takes streams apart by one "
             "whose enum names the blocks."
         )
+    texts += [f"{guess}." for guess in _guesses(made)]
     off = [feature for feature, value in made.features.items() if not value]
     if off:
         texts.append(
@@ -299,6 +329,34 @@ def _alternatives(made: Usable) -> list[str]:
             "a chip that has them is a line there."
         )
     return texts
+
+
+def _guesses(made: Usable) -> list[str]:
+    """Return sentences, without their full stops, about names of opcodes whose alternative is
+    guessed, and about alternatives that no name has.
+    """
+    texts = []
+    for block, opcode in made.opcodes.items():
+        if opcode.guessed:
+            alternative = opcode.alternatives[opcode.guessed[0]]
+            texts.append(
+                f"`{block}`: that {_quoted(opcode.guessed)} have the fields of `{alternative}` "
+                "is a guess (`--opcode NAME=ALTERNATIVE` of `npulab new` states it)"
+            )
+        if opcode.unused:
+            texts.append(f"`{block}`: no block has the fields of {_quoted(opcode.unused)}")
+    return texts
+
+
+def _opcode_of(made: Usable) -> str:
+    """Return the field that names the block of a command; "" if not every block is one of a single
+    union with an opcode.
+    """
+    if len(made.opcodes) == 1:
+        ((block, opcode),) = made.opcodes.items()
+        if {*made.split[block]} == {*made.table.blocks}:
+            return opcode.field
+    return ""
 
 
 def _quoted(names: Sequence[str]) -> str:
@@ -321,6 +379,7 @@ def filled(
         LAST: f"{WORD_BYTES * (start.words - 1):#06x}",
         "@DENSE@": str(start.dense),
         "@GUESSED@": start.guessed,
+        "@OPCODE@": start.opcode,
         "@FOLDER@": folder,
     }
     for mark, value in values.items():

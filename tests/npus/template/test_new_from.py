@@ -20,7 +20,7 @@ from conftest import ROOT
 
 import npulab
 from npulab.cli import main
-from npulab.npus.template import new_target
+from npulab.npus.template import Reading, new_target
 
 MAPS = ROOT.parent / "shared" / "data" / "maps"
 HEADER = """#include <stdint.h>
@@ -101,7 +101,7 @@ def test_every_kind_of_source_loads_and_passes_its_tests(here: Path, file: str) 
 def test_alternatives_of_a_union_are_blocks(here: Path) -> None:
     pytest.importorskip("clang")
     Path("npu.h").write_text(HEADER)
-    new_target("mine", source="npu.h", define=DEFINES)
+    new_target("mine", source="npu.h", reading=Reading(DEFINES))
     target = npulab.target("mine")
     assert {*target.tables} == {"any", "move", "multiply"}
     assert {len(registers) for registers in target.tables.values()} == {
@@ -118,6 +118,106 @@ def test_alternatives_of_a_union_are_blocks(here: Path) -> None:
         in Path("npulab_targets/mine/README.md").read_text()
     )
     passes("mine", here / "dump")
+
+
+OPCODES = "".join(
+    f"#define WREN_OPCODE_{name} {raw}\n"
+    for raw, name in enumerate(("FETCH", "MULTIPLY", "FINISH", "KEEP"), 1)
+)
+
+
+def blocks_of(name: str) -> dict[str, list[str]]:
+    """The names of the fields of each block."""
+    maps = npulab.target(name).tables
+    return {
+        block: [item.name for item in registers if not item.automatic]
+        for block, registers in maps.items()
+    }
+
+
+def test_names_of_an_opcode_are_blocks_of_a_stream(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("clang")
+    Path("npu.h").write_text(OPCODES + HEADER)
+    defines = [f"--define={one}" for one in DEFINES]
+    stated = ["--opcode=FETCH=move", "--opcode=KEEP=move", "--opcode", "FINISH=any"]
+    assert main(["new", "mine", "--from", "npu.h", *defines, *stated]) == 0
+    assert "guess" not in capsys.readouterr().err
+    move = ["opcode", "wait", "kind", "base", "rows", "columns"]
+    assert blocks_of("mine") == {
+        "FETCH": move,
+        "KEEP": move,
+        "MULTIPLY": ["opcode", "wait", "count"],
+        "FINISH": ["opcode", "wait", "pad_0", "pad_1"],
+    }
+    passes("mine", here / "dump")
+    # a stream of commands of several kinds becomes a job for each, and the same words again
+    words = np.zeros((3, 4), "<u4")
+    words[:, 0] = 4 + 8, 2 + 16 * 9, 3
+    Path("stream").mkdir()
+    Path("stream/words.bin").write_bytes(words.tobytes())
+    Path("stream/job.json").write_text(json.dumps({"npu": "mine"}))
+    capture = npulab.load("stream")
+    assert [job.block for job in capture.jobs] == ["KEEP", "MULTIPLY", "FINISH"]
+    assert np.array_equal([job.words for job in capture.jobs], words)
+    values = capture.fields.set_index(["block", "field"]).value
+    assert values["KEEP", "wait"] == 1
+    assert values["MULTIPLY", "count"] == 9
+    words[1, 0] = 7
+    Path("stream/words.bin").write_bytes(words.tobytes())
+    with pytest.raises(ValueError, match=r"stream.*byte 0x10: got opcode 0x7, allowed is 0x1"):
+        npulab.load("stream")
+
+
+def test_an_alternative_that_is_guessed_says_so(here: Path) -> None:
+    pytest.importorskip("clang")
+    Path("npu.h").write_text(OPCODES + HEADER)
+    with pytest.warns(UserWarning, match="`FETCH`, `KEEP` have the fields of `move` is a guess"):
+        new_target("mine", source="npu.h", reading=Reading(DEFINES, opcodes={"FINISH": "any"}))
+    maps = npulab.target("mine").tables
+    evidence = {item.name: item.evidence for item in maps["KEEP"] if not item.automatic}
+    assert {evidence[name] for name in ("opcode", "wait")} == {"source"}
+    assert {evidence[name] for name in ("kind", "base", "rows", "columns")} == {"guess"}
+    assert "is a guess" in Path("npulab_targets/mine/README.md").read_text()
+    passes("mine", here / "dump")
+
+
+def test_an_opcode_without_any_alternative_has_the_fields_of_all(here: Path) -> None:
+    pytest.importorskip("clang")
+    Path("npu.h").write_text(
+        "enum opcode { A_RUN, A_WAIT, A_STOP };\nunion insn { struct { unsigned opcode : 2; unsigned a : 9; unsigned b; } run;"
+        " struct { unsigned opcode : 2; unsigned c : 5; } wait; };\n"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of holes
+        new_target("mine", source="npu.h")
+    assert blocks_of("mine") == {
+        "RUN": ["opcode", "a", "b"],
+        "WAIT": ["opcode", "c"],
+        "STOP": ["opcode"],
+    }
+    assert {len(registers) for registers in npulab.target("mine").tables.values()} == {2}
+    passes("mine", here / "dump")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("KEPT=move", "opcode: got 'KEPT', allowed is one of FETCH, MULTIPLY, FINISH, KEEP"),
+        ("KEEP=moves", "opcode KEEP: got alternative 'moves', allowed is one of any, move, multi"),
+        ("KEEP", "--opcode: got 'KEEP', allowed is NAME=ALTERNATIVE"),
+    ],
+)
+def test_an_opcode_that_nobody_has_is_refused(
+    here: Path, given: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("clang")
+    Path("npu.h").write_text(OPCODES + HEADER)
+    defines = [f"--define={one}" for one in DEFINES]
+    assert main(["new", "mine", "--from", "npu.h", *defines, "--opcode", given]) == 2
+    assert told in capsys.readouterr().err
+    assert not Path("npulab_targets/mine").exists()
 
 
 @pytest.mark.parametrize(
