@@ -540,7 +540,7 @@ def _members(data: bytes) -> dict[str, Array]:
                 )
             size = sum(entry.file_size for entry in entries.values())
             refuse_if(size > MOST_BYTES, "unpacked", f"{size} bytes", f"are {MOST_BYTES}")
-            return {name: _array(name, file.read(entry)) for name, entry in entries.items()}
+            return {name: npy_array(name, file.read(entry)) for name, entry in entries.items()}
     except (
         zipfile.BadZipFile,
         zlib.error,
@@ -554,9 +554,9 @@ def _members(data: bytes) -> dict[str, Array]:
         ) from None
 
 
-def _array(name: str, data: bytes) -> Array:
-    """The array in the bytes of an npy file; raises ValueError if they are not an npy file, or if
-    any byte is left over."""
+def npy_array(name: str, data: bytes, written: str = f"{WRITERS} write") -> Array:
+    """The array in the bytes of an npy file called ``name``, which is what ``written`` says; raises
+    ValueError if they are not an npy file, or if any byte is left over."""
     member = io.BytesIO(data)
     try:
         version = np.lib.format.read_magic(member)
@@ -572,7 +572,7 @@ def _array(name: str, data: bytes) -> Array:
         shape, by_column, dtype = head(member)
     except Exception as error:  # numpy's parser of headers raises errors of every kind
         raise ValueError(
-            f"{name}: got no npy array ({error!s:.80}), allowed is what {WRITERS} write"
+            f"{name}: got no npy array ({error!s:.80}), allowed is what {written}"
         ) from None
     start = member.tell()
     size = len(data) - start
@@ -581,7 +581,7 @@ def _array(name: str, data: bytes) -> Array:
     sized = dtype.itemsize and not dtype.hasobject
     if not plain or not sized or math.prod(shape) * dtype.itemsize != size:
         raise ValueError(
-            f"{name}: got {size} bytes of {dtype} of shape {shape}, allowed is what {WRITERS} write"
+            f"{name}: got {size} bytes of {dtype} of shape {shape}, allowed is what {written}"
         )
     array = np.frombuffer(data, dtype, offset=start)
     if dtype.kind == "U":

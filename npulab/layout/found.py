@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import ndarray as Array
@@ -17,6 +18,19 @@ from npulab.layout.stored import Buffer, Table, elements_at, held_as, joined, st
 FEW = 3  # elements above chance that may be found at wrong places
 LISTED = 4  # most elements, runs and rivals that a text lists, each
 MOST_RUNS = 256  # most constant runs that become parts; with more runs none does
+# what a record has as the account has it
+RECORDED = (
+    "sure",
+    "captures",
+    "elements",
+    "own",
+    "shared",
+    "past_end",
+    "outside",
+    "elsewhere",
+    "filled",
+    "more_rivals",
+)
 UNIFORM = 8  # bytes: a longer run of one value is stored as one byte and a count
 
 
@@ -106,6 +120,20 @@ class Found:
     def unpack(self, buffer: Buffer) -> Array:
         """Return the tensor of a buffer, as ``Layout.unpack`` does."""
         return self.layout.unpack(buffer)
+
+    def records(self) -> list[dict[str, Any]]:
+        """One record: the layout as text and as code, and the account."""
+        record: dict[str, Any] = {"layout": str(self.layout), "code": ""}
+        if isinstance(self.layout, Layout):
+            record["code"] = repr(self.layout)
+        for name in RECORDED:
+            record[name] = getattr(self, name)
+        record["missing"] = len(self.missing)
+        runs = map(itemgetter(0, 1), self.unexplained)
+        record["unexplained"] = [*runs]
+        rivals = map(str, self.rivals)
+        record["rivals"] = [*rivals]
+        return [record]
 
     def __str__(self) -> str:
         return "\n".join(self._lines())

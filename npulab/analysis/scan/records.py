@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 from numpy import ndarray as Array
 
-from npulab.support.text import plural
+from npulab.support.answers import Answer, Part, Table
+from npulab.support.text import Row, plural, rows_of
 
 KINDS = ("data", "control", "length", "dead", "hang", "unknown")
 PLACE = ("channel", "row", "column", "input_channel", "order", "sign")
@@ -38,7 +39,7 @@ class Probe:
 
 
 @dataclass(frozen=True, eq=False)
-class Scan:
+class Scan(Answer):
     """The kind and the place of each of N bits. Bit i is bit ``i % 8``, counted from the lowest, of
     byte ``i // 8``.
 
@@ -138,6 +139,32 @@ class Scan:
                 yield first, i, toward
                 first, toward = i, 0
         yield first, len(order), toward
+
+    def records(self) -> list[Row]:
+        """One record of the whole scan, and one for each row of ``table``; ``what`` says which."""
+        whole = {
+            "what": "scan",
+            **self.counts,
+            "mapped": self.mapped,
+            "runs": self.runs,
+            "hangs": self.hangs,
+            "guessed": self.guessed,
+            "inputs": self.inputs,
+            "saturated": self.saturated,
+            "together": [list(bits) for bits in self.together],
+            "tried": self.tried,
+            "notes": list(self.notes),
+        }
+        return [whole, *({"what": "bits", **row} for row in self._rows())]
+
+    @property
+    def parts(self) -> list[Part]:
+        return [repr(self), *self.notes, Table(self._rows(), COLUMNS)]
+
+    def _rows(self) -> list[Row]:
+        """The rows of ``table``, with None for what is not known."""
+        frame = self.table.astype(object)
+        return rows_of(frame.where(frame.notna(), None))
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{count} {kind}" for kind, count in self.counts.items())

@@ -1,0 +1,203 @@
+"""``npulab scan`` and ``layout``: the kind of each bit of a buffer, and where the elements of a
+tensor lie in one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from npulab.captures import store
+from npulab.captures.capture import Capture
+from npulab.captures.devices import Command, InProcess, Manual, Simulated, device
+from npulab.captures.journal import Journal
+from npulab.cli.devices import DEVICES, program_options, program_settings, refuse_settings
+from npulab.cli.output import Add, Done, show, tell
+from npulab.cli.terminal import progress
+from npulab.support.files import read_bounded, write_files
+from npulab.support.refuse import refuse_if
+from npulab.support.text import plural
+
+COEFFICIENTS = "coefficients"
+OWN = "simulated: npulab's own device ran it, which proves nothing about the NPU"
+MOST_BYTES = 2**28  # most bytes of a tensor's file, and of a buffer's
+
+
+def _scan_options(add: Add) -> None:
+    add("path", metavar="CAPTURE", help="a capture that runs")
+    add("--case", help="which case of a dump that holds several")
+    add("--device", required=True, metavar="DEVICE", help=DEVICES)
+    add("--buffer", metavar="NAME", help=f"the buffer whose bits are flipped ({COEFFICIENTS})")
+    add("--task", type=int, metavar="N", help="flip bits of the words of this job instead, from 0")
+    add(
+        "--input",
+        action="append",
+        metavar="CAPTURE",
+        help="a capture to scan with, which has another input; repeatable; left out, inputs are "
+        "made from the layer that the capture lifts to",
+    )
+    add(
+        "--resume",
+        metavar="JOURNAL",
+        help="keep runs in this file; runs already in it are not made again",
+    )
+    add("--votes", type=int, default=1, metavar="N", help="how often each run is made (1)")
+    add("--checks", type=int, default=4, metavar="N", help="runs at the end that check all (4)")
+    add("--hang-cost", type=float, default=10.0, metavar="N", help="of a hang, in runs (10)")
+    add("--max-hangs", type=int, metavar="N", help="then try no more bits that may hang")
+    add("--seed", type=int, default=0, metavar="N", help="of the choice of runs (0)")
+    program_options(add)
+
+
+def _scan(options: argparse.Namespace) -> int:
+    from npulab.analysis.scan import scan_capture
+
+    capture = store.load(options.path, options.case)
+    asked = _device(options)
+    buffer = options.buffer or COEFFICIENTS
+    if options.task is not None:
+        refuse_if(options.buffer, "--task", f"it with --buffer {buffer}", "is one of them")
+        buffer = None
+    inputs = None
+    if options.input is not None:
+        inputs = [*map(store.load, options.input)]
+    journal = None
+    if options.resume is not None:
+        journal = Journal(options.resume, _about(options, capture, buffer))
+    try:
+        with progress("bit") as bar:
+            found = scan_capture(
+                capture,
+                asked,
+                buffer,
+                task=options.task or 0,
+                inputs=inputs,
+                seed=options.seed,
+                votes=options.votes,
+                checks=options.checks,
+                hang_cost=options.hang_cost,
+                most_hangs=options.max_hangs,
+                journal=journal,
+                progress=bar,
+            )
+    except KeyboardInterrupt:
+        kept = ""
+        if options.resume:
+            kept = f", {options.resume} has every run so far"
+        tell(f"stopped{kept}")
+        return 1
+    if isinstance(asked, Simulated):
+        found = replace(found, notes=(OWN, *found.notes))
+    show(options, found)
+    return 0
+
+
+def _device(options: argparse.Namespace) -> Simulated | Command | InProcess:
+    settings = program_settings(options)
+    found = device(options.device, **settings)
+    if settings:
+        refuse_settings(next(iter(settings)), options.device, found)
+    if isinstance(found, Manual):
+        raise ValueError(
+            f"--device: got {options.device!r}, allowed is one that runs without a person"
+        )
+    return found
+
+
+def _about(options: argparse.Namespace, capture: Capture, buffer: str | None) -> dict[str, Any]:
+    """Return what a scan's journal is about: all that chooses its runs."""
+    data = capture.buffers.get(buffer or "", b"")
+    if buffer is None:
+        data = b""
+        for job in capture.jobs:
+            data += job.words.tobytes()
+    return {
+        "scan": buffer or f"words of task {options.task}",
+        "capture": capture.name,
+        "target": capture.target,
+        "data": hashlib.sha256(data).hexdigest()[:16],
+        "inputs": options.input or "made",
+        "votes": options.votes,
+        "checks": options.checks,
+        "hang cost": options.hang_cost,
+        "most hangs": options.max_hangs,
+        "seed": options.seed,
+    }
+
+
+def _layout_options(add: Add) -> None:
+    add(
+        "paths",
+        nargs="+",
+        metavar="FILE",
+        help="a tensor (.npy, as numpy.save writes) and its buffer (raw bytes), and so on",
+    )
+    add(
+        "--dtype", default="", help="of elements below 8 bits, one in a byte each: int4, uint4, ..."
+    )
+    add(
+        "--markers",
+        metavar="SHAPE",
+        help="make FILEs instead: tensors of this shape (3,3,8,16), whose values tell all elements "
+        "apart",
+    )
+
+
+def _layout(options: argparse.Namespace) -> int:
+    from npulab.layout import find_layout
+
+    if options.markers is not None:
+        return _markers(options)
+    paths = [*map(Path, options.paths)]
+    odd, count = len(paths) % 2, plural(len(paths), "file")
+    refuse_if(odd, "layout", count, "are a tensor and its buffer, or several such pairs")
+    tensors, buffers = [], []
+    for tensor, buffer in zip(paths[::2], paths[1::2], strict=True):
+        tensors.append(_tensor(tensor))
+        buffers.append(read_bounded(buffer, MOST_BYTES))
+    found = find_layout(tensors, buffers, dtype=options.dtype)
+    show(options, found)
+    return int(not found.sure)
+
+
+def _tensor(path: Path) -> Any:
+    """Return the array of a .npy file; raises ValueError for another file."""
+    from npulab.captures.sweep import npy_array
+
+    return npy_array(str(path), read_bounded(path, MOST_BYTES), "numpy.save writes")
+
+
+def _markers(options: argparse.Namespace) -> int:
+    """Write tensors whose values tell all of their elements apart."""
+    import numpy as np
+
+    from npulab.layout import markers
+
+    shape = _shape(options.markers)
+    dtype = options.dtype or "uint8"
+    contents = {}
+    tensors = markers(shape, dtype, captures=len(options.paths))
+    for path, tensor in zip(options.paths, tensors, strict=True):
+        data = io.BytesIO()
+        np.lib.format.write_array(data, tensor, (1, 0), False)
+        contents[Path(path)] = data.getvalue()
+    write_files(contents)
+    record = {"files": options.paths, "shape": shape, "dtype": dtype}
+    show(options, Done(record, f"{', '.join(options.paths)}: markers {shape} {dtype}"))
+    return 0
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(map(int, text.split(",")))
+    except ValueError:
+        raise ValueError(
+            f"--markers: got {text!r:.80}, allowed are sizes of axes, as 3,3,8,16"
+        ) from None
+
+
+COMMANDS = {"scan": (_scan_options, _scan), "layout": (_layout_options, _layout)}
