@@ -16,6 +16,7 @@ from npulab.captures.capture import OUTPUT_TEXT, TEXTS, Capture, Job
 from npulab.captures.target import Features, Importer, Unsupported, each_read, guarded, select
 from npulab.captures.writes import read_writes
 from npulab.layout.stored import SWAPS, swap_words
+from npulab.quant.layers.spellings import spelled
 from npulab.registers.fields import WORD_BYTES
 from npulab.registers.map import RegisterMap
 from npulab.support.files import read_bounded, read_json
@@ -130,7 +131,7 @@ class _DumpReader:
                 tuple(recorded.jobs),
                 recorded.buffers,
                 given,
-                _object(path, description, "parameters"),
+                spelled(_object(path, description, "parameters")),
                 maps=maps,
                 **texts,
             )

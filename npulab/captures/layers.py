@@ -19,6 +19,7 @@ import numpy as np
 from numpy import ndarray as Array
 
 from npulab.quant.layers import UNIT, Add, Conv2D, FullyConnected, Layer, Pool2D
+from npulab.quant.layers.spellings import with_numbers
 from npulab.quant.rules import QuantParams
 from npulab.support.refuse import near, refuse_if, shortly
 
@@ -55,7 +56,8 @@ MOST_WEIGHTS = 2**21  # most elements of a tensor that is made
 def complete_ranges(ranges: Mapping[str, Any]) -> dict[str, Any]:
     """The range of every parameter of a layer: the given range, or the usual range of a parameter
     that is not given. ``kernel`` and ``stride`` stand for both of their axes, and are kept under
-    that name.
+    that name. Other spellings of a name (``input_channels``) are taken, and texts of ``padding``
+    and ``activation`` for ``same`` and ``relu``.
 
     Raises ValueError for a name that no layer has, for a range that is neither (low, high) nor a
     list of numbers that such a parameter may have, and for an operator that is not known.
@@ -65,6 +67,7 @@ def complete_ranges(ranges: Mapping[str, Any]) -> dict[str, Any]:
     """
     given = isinstance(ranges, Mapping)
     refuse_if(not given, "ranges", shortly(ranges), f"is {RANGE} by parameter")
+    ranges = with_numbers(ranges)
     out = {**USUAL, "op": _operators(ranges.get("op", USUAL["op"]))}
     names = (*USUAL, *TOGETHER)
     for name, allowed in ranges.items():

@@ -38,6 +38,7 @@ from npulab.captures.registry import stated_target, target, working_targets
 from npulab.captures.target import Importer, Target
 from npulab.captures.unrecognised import holds_none, sentence_of, unread_dumps
 from npulab.models import is_model
+from npulab.quant.layers.spellings import spelled
 from npulab.registers.map import RegisterMap
 from npulab.support.files import need_file, read_bounded, read_json, write_folders
 from npulab.support.refuse import near, need, need_path, reason, refuse_if, refusing
@@ -327,7 +328,7 @@ def _capture(folder: Path, description: Any) -> Capture:
         tuple(jobs),
         buffers,
         addresses,
-        _of(d.get("parameters", {}), "parameters", dict),
+        spelled(_of(d.get("parameters", {}), "parameters", dict)),
         maps=maps,
         folder=folder.absolute(),
         **texts,

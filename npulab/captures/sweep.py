@@ -24,6 +24,7 @@ from npulab.captures.folders import is_hidden
 from npulab.captures.registry import stated_target
 from npulab.captures.store import load_all
 from npulab.captures.unrecognised import undescribed
+from npulab.quant.layers.spellings import spelled
 from npulab.registers.map import RegisterMap
 from npulab.support.files import opened, read_bounded, write_file
 from npulab.support.late import pd
@@ -214,9 +215,10 @@ def load_sweep(
 
     The file has ``words`` ``(N, W) uint32``, ``parameters`` ``(N, P)`` and ``names`` ``(P,)``, and
     may have the texts target, chip, block, provenance, source, tool and date. No code in the file
-    is run. If a folder holds captures of several chips or targets, ``chip`` and ``target`` choose
-    the captures. Raises FileNotFoundError; ValueError (file, what, got, allowed) for a file or
-    folder that is not a sweep.
+    is run. A parameter that the file calls by another name of ``SPELLINGS`` (``input_channels``)
+    has npulab's (``input_c``). If a folder holds captures of several chips or targets, ``chip`` and
+    ``target`` choose the captures. Raises FileNotFoundError; ValueError (file, what, got, allowed)
+    for a file or folder that is not a sweep.
     """
     need_path("load_sweep", path)
     need("load_sweep: chip", chip, (str, type(None)), "is the name of a chip")
@@ -331,8 +333,9 @@ def sweep_of(captures: CaptureSet | Iterable[Capture], name: str = "") -> Sweep:
     ``name_1``, ..., or ``stride_h`` and ``stride_w`` if its axes are known. A list of more than 16
     numbers, or of different lengths in different captures (scales per channel), is a tensor and
     left out; so is a list of records, which describes tensors. A text becomes a column of 0 and 1
-    for each of its values but one (``activation_relu``, 0 if there is no activation;
-    ``padding_same``, 0 for "valid"); a text that is the same in all captures is left out.
+    for each of its values but one (``activation_relu6``, 0 if there is no activation); those of
+    ReLU and of padding "same" are called ``relu`` and ``same``. A text that is the same in all
+    captures is left out.
 
     Raises ValueError (what, got, allowed) for captures of more than one target, chip, block, length
     or provenance, and for a parameter that some captures lack; the error names one of these
@@ -639,7 +642,7 @@ def _sweep_of_arrays(
     if len(set(columns)) != len(columns):
         twice = Counter(columns).most_common(1)[0][0]
         raise ValueError(f"names: got {twice!r:.80} twice, allowed is each once")
-    frame: Any = dict(zip(columns, parameters.T, strict=True))
+    frame: Any = spelled(dict(zip(columns, parameters.T, strict=True)))
     return Sweep(words, frame, name, **{what: text.item() for what, text in texts.items()})
 
 
@@ -674,7 +677,7 @@ def _columns(captures: tuple[Capture, ...]) -> Any:
                     "parameter, allowed is once"
                 )
             columns[column] = numbers
-    return columns
+    return spelled(columns)
 
 
 def _leaves(values: Mapping[str, Any], front: str = "") -> Iterator[tuple[str, Any]]:

@@ -20,6 +20,7 @@ from npulab.models.read import read_model
 from npulab.models.write import one_scale, single_op_model
 from npulab.quant.emulate import emulate
 from npulab.quant.layers import ACTIVATIONS, POOLS, UNIT, Add, Conv2D, FullyConnected, Layer, Pool2D
+from npulab.quant.layers.spellings import with_texts
 from npulab.quant.rules import QUANTIZED, QuantParams, Rule
 from npulab.support.cells import guarded
 from npulab.support.files import read_bounded, write_folders
@@ -32,8 +33,8 @@ DEFAULTS: dict[str, Any] = {
     "op": "conv2d",
     "input_h": 8,
     "input_w": 8,
-    "input_channels": 4,
-    "output_channels": None,
+    "input_c": 4,
+    "output_c": None,
     "kernel_h": 3,
     "kernel_w": 3,
     "stride_h": 1,
@@ -100,7 +101,7 @@ def sweep(grid: Mapping[str, Any], make: Make | None = None, seed: int = 0) -> S
     names.
 
     Names are op (conv2d, fully_connected, average_pool, max_pool, min_pool, add), input_h, input_w,
-    input_channels, output_channels, kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w,
+    input_c, output_c, kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w,
     padding, depthwise, activation, dtype, per_channel and weight_bits; ``input``, ``kernel``,
     ``stride`` and ``dilation`` set both axes. A value that is not a list counts as a list of one;
     a name that is left out has its value in ``npulab.models.sweeps.DEFAULTS``. ``make(point,
@@ -113,7 +114,7 @@ def sweep(grid: Mapping[str, Any], make: Make | None = None, seed: int = 0) -> S
         )
     if not isinstance(seed, int | np.integer) or seed < 0:
         raise ValueError(f"seed: got {seed!r:.80}, allowed is a whole number, not negative")
-    columns = {name: _values_of(values) for name, values in grid.items()}
+    columns = {name: _values_of(values) for name, values in with_texts(grid).items()}
     for name, values in columns.items():
         if name not in DEFAULTS and name not in BOTH:
             raise ValueError(f"grid: got {name!r}, allowed are {', '.join((*DEFAULTS, *BOTH))}")
@@ -168,8 +169,8 @@ def write_sweep(
     bytes.
 
     ``grid`` is values by name, and every combination of them is a model. Names are op (conv2d,
-    fully_connected, average_pool, max_pool, min_pool, add), input_h, input_w, input_channels,
-    output_channels, kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, padding,
+    fully_connected, average_pool, max_pool, min_pool, add), input_h, input_w, input_c,
+    output_c, kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, padding,
     depthwise, activation, dtype, per_channel and weight_bits; input, kernel, stride and dilation
     set both axes.
 
@@ -286,7 +287,7 @@ def random_layer(point: Mapping[str, Any], random: np.random.Generator) -> Layer
     input.
     """
     op, dtype, activation = point["op"], point["dtype"], point["activation"]
-    shape = point["input_h"], point["input_w"], point["input_channels"]
+    shape = point["input_h"], point["input_w"], point["input_c"]
     window = {"stride": (point["stride_h"], point["stride_w"]), "padding": point["padding"]}
     output_q = _output_q(dtype, activation, random)
     if op == "add":
@@ -324,11 +325,11 @@ def random_layer(point: Mapping[str, Any], random: np.random.Generator) -> Layer
     )
 
 
-def _output_channels(point: Mapping[str, Any]) -> int:
-    if point["output_channels"]:
-        return point["output_channels"]
+def _outputs_of(point: Mapping[str, Any]) -> int:
+    if point["output_c"]:
+        return point["output_c"]
     if point["depthwise"]:
-        return point["input_channels"]
+        return point["input_c"]
     return 8
 
 
@@ -336,10 +337,10 @@ def _random_weights(point: Mapping[str, Any], random: np.random.Generator) -> Ar
     """Random weights of a convolution or a fully connected layer, with the number of bits that the
     point states."""
     dtype = WEIGHTS.get(point["dtype"], point["dtype"])
-    outputs, kernel = _output_channels(point), (point["kernel_h"], point["kernel_w"])
-    sizes: tuple[int, ...] = (outputs, *kernel, point["input_channels"])
+    outputs, kernel = _outputs_of(point), (point["kernel_h"], point["kernel_w"])
+    sizes: tuple[int, ...] = (outputs, *kernel, point["input_c"])
     if point["op"] == "fully_connected":
-        sizes = outputs, point["input_channels"]
+        sizes = outputs, point["input_c"]
     elif point["depthwise"]:
         sizes = 1, *kernel, outputs
     weights = _random_codes(dtype, sizes, random)
@@ -357,7 +358,7 @@ def _random_constants(
     """The bias and the quantization of input and weights, drawn so that outputs spread over their
     range."""
     dtype, weights_type = point["dtype"], weights.dtype.name
-    outputs = _output_channels(point)
+    outputs = _outputs_of(point)
     terms = weights.size // outputs
     bias: Any = random.integers(-64, 65, outputs) / 64
     if point["per_channel"]:

@@ -343,8 +343,8 @@ def test_captures_become_a_sweep(captures: npulab.CaptureSet) -> None:
             "weight_zero_point",
         ):
             assert row[name] == one.parameters[name]
-        assert row["padding_same"] == (one.parameters["padding"] == "same")
-        assert row["activation_relu"] == (one.parameters["activation"] == "relu")
+        assert row["same"] == (one.parameters["padding"] == "same")
+        assert row["relu"] == (one.parameters["activation"] == "relu")
     assert not [name for name in found.parameters if name.startswith(("op", "dtype"))]
 
 

@@ -59,14 +59,14 @@ GRIDS: dict[str, dict[str, list[Any]]] = {
         "padding": ["same", "valid", EXPLICIT],
         "activation": ACTIVATIONS,
         "per_channel": [False, True],
-        "output_channels": [4, 12],
+        "output_c": [4, 12],
     },
     "fully_connected": {
         "op": ["fully_connected"],
         "dtype": ["int8", "uint8", "int16", "float16", "float32"],
         "activation": ACTIVATIONS,
         "per_channel": [False, True],
-        "input_channels": [1, 40],
+        "input_c": [1, 40],
     },
     "average_pool": {
         **WINDOWS,
@@ -847,7 +847,7 @@ def test_sweep_is_the_same_again_and_another_by_seed() -> None:
 @pytest.mark.parametrize("op", GRIDS)
 def test_outputs_of_a_sweep_spread(op: str) -> None:
     """Most outputs are inside the range and many codes occur."""
-    made = sweep({**GRIDS[op], "activation": [None], "dtype": ["int8"], "input_channels": [32]})
+    made = sweep({**GRIDS[op], "activation": [None], "dtype": ["int8"], "input_c": [32]})
     for number in range(0, len(made), 5):
         got, _ = litert(made.models[number], *made.inputs(number))
         assert np.mean((got == -128) | (got == 127)) < 0.4

@@ -111,12 +111,8 @@ def test_recorded_layers_are_lifted_lowered_and_emulated(part: int, vta: Target)
         verdicts = (found.verdict, found.words, found.coefficients)
         assert verdicts == ("equal", True, True), (capture.name, found.reason)
         layer, stated = vta.lift(capture).layer, capture.parameters
-        assert layer.input_shape == tuple(
-            stated[f"input_{name}"] for name in ("h", "w", "channels")
-        )
-        assert layer.output_shape == tuple(
-            stated[f"output_{name}"] for name in ("h", "w", "channels")
-        )
+        assert layer.input_shape == tuple(stated[f"input_{name}"] for name in ("h", "w", "c"))
+        assert layer.output_shape == tuple(stated[f"output_{name}"] for name in ("h", "w", "c"))
         assert layer.kernel == (stated["kernel_h"], stated["kernel_w"])
         assert layer.stride == (stated["stride_h"], stated["stride_w"])
         assert layer.activation == stated["activation"]

@@ -503,10 +503,10 @@ def test_layers_print_and_tell_their_parameters() -> None:
         "op": "add",
         "input_h": 4,
         "input_w": 4,
-        "input_channels": 8,
+        "input_c": 8,
         "other_h": 4,
         "other_w": 1,
-        "other_channels": 8,
+        "other_c": 8,
         "prescale": -1.0,
         "scale": (2.0,) * 8,
         "bias": 0.5,
@@ -520,12 +520,12 @@ def test_layers_print_and_tell_their_parameters() -> None:
         "function": "tanh",
         "input_h": 1,
         "input_w": 2,
-        "input_channels": 3,
+        "input_c": 3,
         "prescale": 1.0,
         "dtype": "float16",
     }
     assert repr(Concat([(2, 3)] * 2, 0)) == "Concat(2 times 2x3 -> 4x3, axis 0, float16)"
-    assert Concat([(1, 2, 3)] * 2).parameters["output_channels"] == 6
+    assert Concat([(1, 2, 3)] * 2).parameters["output_c"] == 6
     assert isinstance(FullyConnected(np.zeros((2, 3), np.float16), np.zeros(2)).parameters, dict)
 
 

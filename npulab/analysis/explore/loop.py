@@ -24,6 +24,7 @@ from npulab.analysis.laws.score import Score
 from npulab.captures.layers import complete_ranges
 from npulab.captures.sources import Source, ask_all
 from npulab.captures.sweep import Sweep
+from npulab.quant.layers.spellings import with_numbers
 from npulab.support.late import pd
 from npulab.support.refuse import need, shortly
 from npulab.support.text import plural
@@ -173,7 +174,7 @@ def explore(
         raise ValueError(f"budget: got {budget}, allowed is at least 2 layers")
     possible = Possible(complete_ranges(ranges or {}), tuple(constraints), derived)
     stated: dict[str, Any] = {}
-    for name, allowed in (ranges or {}).items():
+    for name, allowed in with_numbers(ranges or {}).items():
         stated[name] = allowed
         if isinstance(allowed, tuple):
             stated[name] = list(allowed)

@@ -14,6 +14,7 @@ from npulab.analysis.laws.expressions import Array, Columns
 from npulab.analysis.laws.naming import Naming
 from npulab.captures.listing import Wanted
 from npulab.captures.sweep import Sweep, is_sweep, load_sweep
+from npulab.quant.layers.spellings import spelled
 from npulab.registers.fields import WORD_BITS
 from npulab.registers.map import RegisterMap
 from npulab.registers.names import FIELD
@@ -314,6 +315,7 @@ def candidate_layers(path: str, sweep: Sweep) -> pd.DataFrame:
             layers = load_sweep(path).parameters
         else:
             layers = pd.read_csv(path)
+            layers = layers.rename(columns=dict(zip(layers, spelled(dict(layers)), strict=True)))
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise ValueError(
             f"--candidates: got {path}, which is no table ({error}), allowed is .csv with a "

@@ -23,6 +23,7 @@ from npulab.analysis.laws.inputs import LARGEST, checked_numbers, checked_words
 from npulab.analysis.laws.naming import Naming
 from npulab.analysis.laws.solved import Place, Steps
 from npulab.analysis.laws.texts import parse_law, parse_steps
+from npulab.quant.layers.spellings import spellings_of
 from npulab.registers.fields import WORD_BITS
 
 if TYPE_CHECKING:
@@ -266,12 +267,12 @@ class _Evidence:
 
     def column(self, name: str, kinds: Sequence[str]) -> tuple[Array, Array] | None:
         """The numbers ``(N,)`` of a name and which captures have it ``(N,)``: from the first of
-        ``kinds`` (parameter, field) that knows the name, else from the bits that the name
-        states; None if it states none.
+        ``kinds`` (parameter, field) that knows the name or another spelling of it, else from the
+        bits that the name states; None if it states none.
         """
-        for kind in kinds:
-            if Expression(kind, (name,)) in self.columns:
-                return self.columns[Expression(kind, (name,))]
+        for kind, spelling in itertools.product(kinds, spellings_of(name)):
+            if Expression(kind, (spelling,)) in self.columns:
+                return self.columns[Expression(kind, (spelling,))]
         found = self.naming.place(name)
         if found is None:
             return None

@@ -322,10 +322,10 @@ def window_parameters(layer: Any) -> dict[str, Any]:
     return {
         "input_h": layer.input_shape[0],
         "input_w": layer.input_shape[1],
-        "input_channels": layer.input_shape[2],
+        "input_c": layer.input_shape[2],
         "output_h": layer.output_shape[0],
         "output_w": layer.output_shape[1],
-        "output_channels": layer.output_shape[2],
+        "output_c": layer.output_shape[2],
         "kernel_h": layer.kernel[0],
         "kernel_w": layer.kernel[1],
         "stride_h": layer.stride[0],

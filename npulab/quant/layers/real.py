@@ -30,7 +30,7 @@ PAIRED = ("add", "subtract", "multiply", "maximum", "minimum")
 SINGLE = ("abs", "copy")
 HALVES = 2**16  # number of float16 codes
 SMALLEST, LARGEST = 2.0**-149, float(np.finfo(np.float32).max)
-AXES = ("input_h", "input_w", "input_channels")
+AXES = ("input_h", "input_w", "input_c")
 
 
 @dataclass(frozen=True, eq=False)

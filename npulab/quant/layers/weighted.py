@@ -258,8 +258,8 @@ class FullyConnected:
         """The layer in plain numbers and names, as columns of a sweep."""
         return {
             "op": self.op,
-            "input_channels": self.input_shape[0],
-            "output_channels": self.output_shape[0],
+            "input_c": self.input_shape[0],
+            "output_c": self.output_shape[0],
             **weight_parameters(self),
             **quantization_parameters(self),
         }
@@ -367,9 +367,9 @@ class Conv1D:
         return {
             "op": self.op,
             "input_w": self.input_shape[0],
-            "input_channels": self.input_shape[1],
+            "input_c": self.input_shape[1],
             "output_w": self.output_shape[0],
-            "output_channels": self.output_shape[1],
+            "output_c": self.output_shape[1],
             "kernel_w": self.weights.shape[1],
             "stride_w": self.stride,
             "padding": self.padding if isinstance(self.padding, str) else "explicit",

@@ -458,8 +458,8 @@ def test_a_sweep_of_layers_shows_the_blocks(
         pd.DataFrame(
             [
                 {
-                    "input_channels": one.parameters["input_channels"],
-                    "output_channels": one.parameters["output_channels"],
+                    "input_c": one.parameters["input_c"],
+                    "output_c": one.parameters["output_c"],
                     "batches": one.parameters["batches"],
                 }
                 for one in captures
@@ -468,8 +468,8 @@ def test_a_sweep_of_layers_shows_the_blocks(
     )
     (rows, columns), (_, batches), *_ = PATHS[path]
     told = " ".join(laws.table["law"])
-    assert f"ceil(input_channels / {rows})" in told
-    assert f"ceil(output_channels / {columns})" in told
+    assert f"ceil(input_c / {rows})" in told
+    assert f"ceil(output_c / {columns})" in told
     assert f"ceil(batches / {batches})" in told
 
 

@@ -171,7 +171,7 @@ def lower(
         tuple(jobs),
         buffers,
         where,
-        {"input_channels": layer.input_shape[2], "output_channels": len(layer.weights)},
+        {"input_c": layer.input_shape[2], "output_c": len(layer.weights)},
         provenance="simulated",
         maps=TABLES,
     )
@@ -350,8 +350,8 @@ def those(capture: Capture, block: str, name: str, code: int) -> list[dict[str, 
 
 
 def layer_of(capture: Capture, form: Form) -> Conv2D:
-    inputs = capture.parameters.get("input_channels", LANES * form.inputs)
-    outputs = capture.parameters.get("output_channels", LANES * form.outputs)
+    inputs = capture.parameters.get("input_c", LANES * form.inputs)
+    outputs = capture.parameters.get("output_c", LANES * form.outputs)
     layout = weight_layout((outputs, *form.kernel, inputs))
     where = capture.addresses["coefficients"]
     refuse_if(not 0 <= form.shift <= 31, "shift", form.shift, "is 0 to 31")
