@@ -12,6 +12,7 @@ from .analysis.scan import scan_capture as scan_capture
 from .captures.capture import Capture as Capture, CaptureSet as CaptureSet
 from .captures.devices import Command as Command, Manual as Manual, Simulated as Simulated
 from .captures.registry import targets as targets
+from .captures.roles import roles as roles
 from .captures.sources import Compiler as Compiler
 from .captures.store import load as load, load_all as load_all, save as save
 from .captures.sweep import Sweep as Sweep, load_sweep as load_sweep

@@ -18,7 +18,12 @@ from npulab.support.refuse import near
 from npulab.support.text import Row, as_address, brief, rows_of
 
 COLUMNS = ("case", "target", "chip", "provenance", "date", "jobs", "buffers")
-COUNTS = ("captures", "words", "parameters")  # counts of a sweep, in the column ``buffers``
+COUNTS = (
+    "looked_at",
+    "captures",
+    "words",
+    "parameters",
+)  # counts of a sweep, in the column ``buffers``
 
 
 @dataclass(frozen=True)
@@ -99,14 +104,22 @@ class Listing(Answer):
             row["buffers"] = ", ".join(capture.buffers)
             rows.append(row)
         for sweep in self.sweeps:
-            rows.append(_named_row(sweep, sweep.provenance) | sweep.counts)
+            row = _named_row(sweep, sweep.provenance) | sweep.counts
+            if sweep.looked_at:
+                row["looked_at"] = sweep.looked_at
+            rows.append(row)
         return rows
 
     @property
     def parts(self) -> list[Part]:
         rows = self.records()
         for row in rows:
-            counts = [f"{row[name]} {name}" for name in COUNTS if name in row]
+            counts = []
+            for name in COUNTS:
+                if name == "looked_at" and name in row:
+                    counts.append(row[name])
+                elif name in row:
+                    counts.append(f"{row[name]} {name}")
             row.setdefault("buffers", ", ".join(counts))
         return [Table(rows, COLUMNS)]
 
@@ -300,7 +313,8 @@ class Contents(Answer):
     @property
     def parts(self) -> list[Part]:
         sweep = self.sweep
-        texts = [f"{name} {text}" for name, text in sweep.texts.items() if text]
+        stated = sweep.texts.items()
+        texts = [f"{name} {text}" for name, text in stated if text and name != "looked_at"]
         words: list[Row] = []
         for word, mask in enumerate(sweep.varying.tolist()):
             if mask:

@@ -23,12 +23,12 @@ import numpy as np
 from numpy import ndarray as Array
 
 from npulab.captures.aligned import cheapest
-from npulab.captures.capture import Capture, CaptureSet
-from npulab.captures.sweep import Sweep, sweep_of
+from npulab.captures.capture import Capture, CaptureSet, Job
+from npulab.captures.sweep import Sweep, sweep_of, sweep_of_jobs
 from npulab.registers.fields import Field
 from npulab.registers.map import RegisterMap
 from npulab.support.late import pd
-from npulab.support.refuse import near, need_all, refuse_if
+from npulab.support.refuse import near, need, need_all, refuse_if
 from npulab.support.text import plural
 
 MOST_KINDS = 8  # most values of a field that divides a block's jobs; assumed: memories, operations
@@ -40,7 +40,7 @@ MOST_PERIOD = 64  # most jobs of a unit that comes several times
 # Columns of a role's sweep
 INDEX, COUNT = "place_in_run", "length_of_run"
 FIRST, LAST = "first_of_run", "last_of_run"
-PRESENCE = "ROLES"  # the block of a sweep of how often captures have their roles
+ROLES, PRESENCE = "ROLES", "presence"  # block and name of the sweep of how often roles occur
 Name = Callable[
     [Capture, int], str
 ]  # of a capture and a task to the kind of the job, "" if unknown
@@ -96,6 +96,7 @@ class Roles:
 
     def number(self, role: str) -> int:
         """The number of a role; LookupError with the names near it for an unknown one."""
+        need("role", role, str, "is the name of a role, as the table has it")
         if role not in self.names:
             raise LookupError(
                 f"role: got {role!r}, allowed are {', '.join(self.names)}{near(role, self.names)}"
@@ -108,43 +109,65 @@ class Roles:
         refuse_if(not len(found), "task", f"capture {capture}, task {task}", "is that of a job")
         return self.names[self.of[found[0]]]
 
-    def sweep(self, role: str, place: int | None = None) -> Sweep:
+    def of_block(self, block: str) -> list[str]:
+        """The roles of a block; LookupError with the blocks for an unknown one."""
+        found = [role.name for role in self.roles if role.block == block]
+        if not found:
+            blocks = dict.fromkeys(role.block for role in self.roles)
+            raise LookupError(
+                f"block: got {block!r}, allowed are {', '.join(blocks)}{near(block, blocks)}"
+            )
+        return found
+
+    def chosen(self, role: str | None = None, block: str | None = None) -> str:
+        """The role of a name, or the only role of a block; LookupError that lists the roles for an
+        unknown name and for a block of several roles."""
+        if role is not None:
+            return self.names[self.number(role)]
+        need("block", block, str, "is the name of a block")
+        found = self.of_block(str(block))
+        if len(found) > 1:
+            raise LookupError(
+                f"block: got {block}, which has the roles {', '.join(found)}, allowed is a block "
+                "with one role; role= or --role takes one of them"
+            )
+        return found[0]
+
+    def sweep(self, role: str, place: int | None = None, name: str | None = None) -> Sweep:
         """The words of all jobs of a role, with the parameters of their captures; with ``place``
         only the jobs at this place of their run, from 0 on, -1 is the last.
 
         A capture that has the role several times has a row for each, and the columns
         ``place_in_run`` (from 0 on), ``length_of_run``, ``first_of_run`` and ``last_of_run`` (0 or
-        1) say which it is. Raises LookupError for an unknown role.
+        1) say which it is. ``name`` is that of the sweep, by default the role. Raises LookupError
+        for an unknown role.
         """
         here = self.of == self.number(role)
         most = self.counts[here].max()
+        label = role
         if place is not None:
             here &= self.index == np.where(place < 0, self.counts + place, place)
+            label = f"{role} at place {place}"
         mine = np.flatnonzero(here)
         if not len(mine):
             raise LookupError(f"place: got {place}, allowed with role {role} is up to {most - 1}")
-        rows = self.capture[mine]
-        held, at = np.unique(rows, return_inverse=True)
-        whole = sweep_of([self.captures[number] for number in held.tolist()], role)
-        parameters = whole.parameters.iloc[at].reset_index(drop=True)
-        index, counts = self.index[mine], self.counts[mine]
-        if most > 1:
-            parameters[INDEX] = index
-            parameters[COUNT] = counts
-            parameters[FIRST] = (index == 0).astype(np.int64)
-            parameters[LAST] = (index == counts - 1).astype(np.int64)
-        words = []
-        for number, task in zip(rows.tolist(), self.task[mine].tolist(), strict=True):
-            job = self.captures[number].jobs[task]
-            words.append(job.words)
-        registers = self.captures[int(rows[0])].maps.get(job.block)
-        return replace(
-            whole,
-            words=np.stack(words),
-            parameters=parameters,
-            block=job.block,
-            registers=registers,
-        )
+        jobs = list(zip(self.capture[mine].tolist(), self.task[mine].tolist(), strict=True))
+        if name is None:
+            name = role
+        found = sweep_of_jobs(self.captures.captures, jobs, label, name)
+        if most <= 1:
+            return found
+        return replace(found, parameters=found.parameters.assign(**self.runs(mine)))
+
+    def runs(self, rows: Array) -> dict[str, Array]:
+        """The columns that say where jobs, given by their numbers, are in their runs."""
+        index, counts = self.index[rows], self.counts[rows]
+        return {
+            INDEX: index,
+            COUNT: counts,
+            FIRST: (index == 0).astype(np.int64),
+            LAST: (index == counts - 1).astype(np.int64),
+        }
 
     def presence(self) -> Sweep:
         """How many jobs of each role each capture has, as the words of a sweep: a field for each
@@ -153,10 +176,13 @@ class Roles:
         np.add.at(words, (self.capture, self.of), 1)
         rows = []
         for number, name in enumerate(self.names):
-            row = {"block": PRESENCE, "offset": 4 * number, "field": name}
+            row = {"block": ROLES, "offset": 4 * number, "field": name}
             rows.append({**row, "lsb": 0, "width": 32})
-        whole = sweep_of(self.captures, "presence")
-        return replace(whole, words=words, block=PRESENCE, registers=RegisterMap(rows))
+        maps = {ROLES: RegisterMap(rows)}
+        counted = []
+        for capture, counts in zip(self.captures, words, strict=True):
+            counted.append(replace(capture, jobs=(Job(ROLES, counts),), maps=maps))
+        return sweep_of(counted, PRESENCE)
 
     def __len__(self) -> int:
         return len(self.names)

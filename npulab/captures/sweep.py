@@ -7,10 +7,11 @@ import html
 import io
 import math
 import os
+import re
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +20,15 @@ from typing import Any
 import numpy as np
 from numpy import ndarray as Array
 
-from npulab.captures.capture import CHANGED, PROVENANCES, TEXTS, Capture, CaptureSet, is_records
+from npulab.captures.capture import (
+    CHANGED,
+    PROVENANCES,
+    TEXTS,
+    Capture,
+    CaptureSet,
+    Job,
+    is_records,
+)
 from npulab.captures.folders import is_hidden
 from npulab.captures.registry import stated_target
 from npulab.captures.store import load_all
@@ -29,11 +38,12 @@ from npulab.registers.map import RegisterMap
 from npulab.support.files import opened, read_bounded, write_file
 from npulab.support.late import pd
 from npulab.support.refuse import near, need, need_path, refuse_if, refusing, shortly
-from npulab.support.text import plural, six_digits
+from npulab.support.text import part_said, plural, six_digits
 
 SUFFIX = ".npz"
 ARRAYS = ("words", "parameters", "names")
-SWEEP_TEXTS = ("target", "chip", "block", *TEXTS)  # texts of a sweep; each is a field of Sweep
+# texts of a sweep; each is a field of Sweep
+SWEEP_TEXTS = ("target", "chip", "block", *TEXTS, "looked_at")
 # name of the array with the sha256 of all other arrays; files that numpy or an older version of
 # npulab wrote lack it
 SUM = "sha256"
@@ -55,6 +65,7 @@ AXES = {
     "output_shape": "hwc",
 }
 STAMP = (1980, 1, 1, 0, 0, 0)  # a fixed date, so that the same sweep gives the same bytes
+PART = re.compile(r"\d+ of (?=\d+ )")  # in ``looked_at``, what a selection of rows puts in front
 CELL = "style='text-align:left'"
 
 
@@ -62,7 +73,9 @@ CELL = "style='text-align:left'"
 class Sweep:
     """Many captures of one target with the parameters of their layers.
 
-    ``words`` are ``(N, W) uint32``: the words of the main job of each of the N captures.
+    ``words`` are ``(N, W) uint32``: the words of one job of each of the N captures. If these are
+    not all jobs that the captures have, ``looked_at`` says how many of how many they are: "60 jobs
+    GEMM of 823 jobs of 60 captures". Where a capture has several jobs of that role, each has a row.
     ``parameters`` is a DataFrame of N rows, or a mapping of columns, with int64 for columns of
     whole numbers and float64 for the others. ``target``, ``chip`` and ``block`` say what the words
     belong to, as far as that is known, and ``registers`` is the map of that block, or None.
@@ -87,13 +100,15 @@ class Sweep:
     tool: str = ""
     date: str = ""
     registers: RegisterMap | None = None
+    looked_at: str = ""
 
     def __post_init__(self) -> None:
         words = words_of(self.words)
         words.setflags(write=False)
         object.__setattr__(self, "words", words)
         object.__setattr__(self, "parameters", _parameters(self.parameters, len(words)))
-        for name, text in {"name": self.name, **self.texts}.items():
+        stated = {name: getattr(self, name) for name in ("name", *SWEEP_TEXTS)}
+        for name, text in stated.items():
             if not isinstance(text, str):
                 raise ValueError(f"{name}: got {text!r:.80}, allowed is a text")
         if self.provenance not in ("", *PROVENANCES):
@@ -122,8 +137,11 @@ class Sweep:
     @property
     def texts(self) -> dict[str, str]:
         """The texts that say where the captures come from, by name: target, chip, block,
-        provenance, source, tool, date."""
-        return {name: getattr(self, name) for name in SWEEP_TEXTS}
+        provenance, source, tool, date; and ``looked_at`` if not all jobs are."""
+        found = {name: getattr(self, name) for name in SWEEP_TEXTS}
+        if not self.looked_at:
+            del found["looked_at"]
+        return found
 
     @cached_property
     def varying(self) -> Array:
@@ -151,10 +169,19 @@ class Sweep:
         return pd.DataFrame(rows, columns=["parameter", "least", "most", "values"], dtype=object)
 
     @property
+    def unit(self) -> str:
+        """The word for a row: "capture", or "job" if not all jobs of the captures are looked
+        at."""
+        if self.looked_at:
+            return "job"
+        return "capture"
+
+    @property
     def counts(self) -> dict[str, int]:
-        """The numbers of captures, words and parameters."""
+        """The numbers of captures (of jobs, if not all jobs are looked at), words and
+        parameters."""
         return {
-            "captures": len(self),
+            f"{self.unit}s": len(self),
             "words": self.words.shape[1],
             "parameters": self.parameters.shape[1],
         }
@@ -173,20 +200,29 @@ class Sweep:
                     f"sweep: got {which.dtype} of shape {which.shape}, allowed is a slice, a mask "
                     "or numbers of captures"
                 )
-        return replace(self, words=self.words[which], parameters=self.parameters.iloc[which])
+        words = self.words[which]
+        looked_at = self.looked_at
+        if looked_at and len(words) != len(self):
+            looked_at = f"{len(words)} of {PART.sub('', looked_at)}"
+        return replace(
+            self, words=words, parameters=self.parameters.iloc[which], looked_at=looked_at
+        )
 
     def __repr__(self) -> str:
         about = ", ".join(filter(None, (self.name, self.target, self.chip, self.provenance)))
         if about:
-            return f"Sweep({about}: {self._counts()})"
-        return f"Sweep({self._counts()})"
+            about += ": "
+        text = f"Sweep({about}{self._counts()})"
+        if self.looked_at:
+            text += f"; {part_said(self.looked_at)}"
+        return text
 
     def _counts(self) -> str:
         vary = "vary"
         if self.bits == 1:
             vary = "varies"
         return (
-            f"{plural(len(self), 'capture')} of {plural(self.words.shape[1], 'word')}, "
+            f"{plural(len(self), self.unit)} of {plural(self.words.shape[1], 'word')}, "
             f"{plural(self.bits, 'bit')} {vary}, {plural(self.parameters.shape[1], 'parameter')}"
         )
 
@@ -208,30 +244,52 @@ class Sweep:
 
 @refusing()
 def load_sweep(
-    path: str | os.PathLike[str], chip: str | None = None, target: str | None = None
+    path: str | os.PathLike[str],
+    chip: str | None = None,
+    target: str | None = None,
+    *,
+    role: str | None = None,
+    block: str | None = None,
+    job: int | None = None,
 ) -> Sweep:
     """The sweep in an npz file, or a sweep made of the captures in a folder or foreign dump
     (``sweep_of``).
 
     The file has ``words`` ``(N, W) uint32``, ``parameters`` ``(N, P)`` and ``names`` ``(P,)``, and
-    may have the texts target, chip, block, provenance, source, tool and date. No code in the file
-    is run. A parameter that the file calls by another name of ``SPELLINGS`` (``input_channels``)
-    has npulab's (``input_c``). If a folder holds captures of several chips or targets, ``chip`` and
-    ``target`` choose the captures. Raises FileNotFoundError; ValueError (file, what, got, allowed)
-    for a file or folder that is not a sweep.
+    may have the texts target, chip, block, provenance, source, tool, date and looked_at. No code in
+    the file is run. A parameter that the file calls by another name of ``SPELLINGS``
+    (``input_channels``) has npulab's (``input_c``). If a folder holds captures of several chips or
+    targets, ``chip`` and ``target`` choose the captures. Of captures with several jobs, ``role``,
+    ``block`` or ``job`` choose the jobs, as in ``sweep_of``. Raises FileNotFoundError; ValueError
+    (file, what, got, allowed) for a file or folder that is not a sweep; LookupError for a role,
+    block or job that the captures do not have.
     """
     need_path("load_sweep", path)
-    need("load_sweep: chip", chip, (str, type(None)), "is the name of a chip")
-    need(
-        "load_sweep: target",
-        target,
-        (str, type(None)),
-        "is an NPU's name, as npulab.targets() gives",
-    )
     path = Path(path)
     if path.is_file() and (path.suffix == SUFFIX or _is_zip(path)):
+        _need_choice("load_sweep", chip, target)
+        chosen = {"role": role, "block": block, "job": job}
+        for name, value in chosen.items():
+            refuse_if(
+                value is not None,
+                f"{path}: {name}",
+                f"{value!r} for a file of one sweep",
+                "is a folder of captures, which have jobs",
+            )
         return _read_npz(path)
+    found = load_captures(path, chip, target)
+    with refusing(path):
+        return sweep_of(found, path.resolve().stem, role=role, block=block, job=job)
+
+
+def load_captures(
+    path: str | os.PathLike[str], chip: str | None = None, target: str | None = None
+) -> list[Capture]:
+    """The captures in a folder or foreign dump that are of a chip and a target; raises ValueError
+    if there are none."""
+    _need_choice("load_sweep", chip, target)
     every = load_all(path)
+    path = Path(path)
     refuse_if(
         not len(every),
         path,
@@ -253,8 +311,17 @@ def load_sweep(
     refuse_if(
         not found, path, f"no capture of target {target} and chip {chip}", "is a chip of the target"
     )
-    with refusing(path):
-        return sweep_of(found, path.resolve().stem)
+    return found
+
+
+def _need_choice(what: str, chip: object, target: object) -> None:
+    need(f"{what}: chip", chip, (str, type(None)), "is the name of a chip")
+    need(
+        f"{what}: target",
+        target,
+        (str, type(None)),
+        "is an NPU's name, as npulab.targets() gives",
+    )
 
 
 def save_sweep(sweep: Sweep, path: str | os.PathLike[str]) -> Path:
@@ -325,9 +392,21 @@ def sweep_files(folder: str | os.PathLike[str]) -> list[Path]:
     return sorted(found)
 
 
-def sweep_of(captures: CaptureSet | Iterable[Capture], name: str = "") -> Sweep:
-    """A sweep of captures: the words of their main jobs, and their ``parameters`` as columns of
+def sweep_of(
+    captures: CaptureSet | Iterable[Capture],
+    name: str = "",
+    *,
+    role: str | None = None,
+    block: str | None = None,
+    job: int | None = None,
+) -> Sweep:
+    """A sweep of captures: the words of one job of each, and their ``parameters`` as columns of
     numbers.
+
+    The job is the main job of each capture; or ``role`` takes all jobs of a role that
+    ``npulab.roles(captures)`` lists, ``block`` those of the only role of a block, and ``job`` the
+    job of this number of each capture. If the captures have further jobs, ``looked_at`` of the
+    sweep says so.
 
     A mapping inside a parameter becomes columns ``name_inner``; a list becomes ``name_0``,
     ``name_1``, ..., or ``stride_h`` and ``stride_w`` if its axes are known. A list of more than 16
@@ -339,7 +418,7 @@ def sweep_of(captures: CaptureSet | Iterable[Capture], name: str = "") -> Sweep:
 
     Raises ValueError (what, got, allowed) for captures of more than one target, chip, block, length
     or provenance, and for a parameter that some captures lack; the error names one of these
-    captures.
+    captures. Raises LookupError for a role, block or job that the captures do not have.
     """
     found: tuple[Any, ...] = (captures,)
     if isinstance(captures, Iterable):
@@ -351,38 +430,93 @@ def sweep_of(captures: CaptureSet | Iterable[Capture], name: str = "") -> Sweep:
                 "gives"
             )
     refuse_if(not found, "captures", "none", "is one or more")
-    first = found[0]
-    shared = [_shared(capture) for capture in found]
+    choices = {"role": role, "block": block, "job": job}
+    given = []
+    for what, value in choices.items():
+        if value is not None:
+            given.append(what)
+    refuse_if(len(given) > 1, "sweep_of", " and ".join(given), "is one of role, block and job")
+    if job is not None:
+        tasks = [capture.task_of(job) for capture in found]
+        return sweep_of_jobs(found, tuple(enumerate(tasks)), f"number {job}", name)
+    if given:
+        # roles are made of sweeps: their module imports this one
+        from npulab.captures.roles import roles
+
+        known = roles(found)
+        return known.sweep(known.chosen(role, block), name=name)
+    mains = [capture.main for capture in found]
+    own = found[0].jobs[mains[0]].block
+    kind = "job"
+    for capture in found:
+        others = capture.jobs[capture.main + 1 :]
+        if any(job.block == own for job in others):
+            kind = "first job"
+    return sweep_of_jobs(found, tuple(enumerate(mains)), own, name, kind)
+
+
+def sweep_of_jobs(
+    captures: Sequence[Capture],
+    jobs: Sequence[tuple[int, int]],
+    label: str,
+    name: str = "",
+    kind: str = "job",
+) -> Sweep:
+    """A sweep of some jobs, each the number of its capture and its task, with the parameters of
+    their captures; ``kind`` and ``label`` say which jobs they are, where they are not all jobs of
+    the captures. Raises as ``sweep_of``."""
+    numbers, places = np.unique([number for number, _ in jobs], return_inverse=True)
+    held = tuple(captures[number] for number in numbers.tolist())
+    of_job = []
+    shared = []
+    words = []
+    for number, task in jobs:
+        capture = captures[number]
+        of_job.append(capture)
+        shared.append(_shared(capture, capture.jobs[task]))
+        words.append(capture.jobs[task].words)
+    first = of_job[0]
     for what, value in shared[0].items():
-        for capture, values in zip(found, shared, strict=True):
+        for capture, values in zip(of_job, shared, strict=True):
             if values[what] != value:
                 raise ValueError(
                     f"captures: got {what} {value} ({first.name}) and {values[what]} "
                     f"({capture.name}), allowed is one for all; {_advice(what, value)}"
                 )
-    block = first.jobs[first.main].block
+    block = str(shared[0]["block"])
+    parameters = _columns(held)
+    if len(jobs) != len(held):
+        rows = places.tolist()
+        for column, values in parameters.items():
+            parameters[column] = [values[row] for row in rows]
+    looked_at = ""
+    every = sum(len(capture.jobs) for capture in captures)
+    if len(jobs) != every:
+        looked_at = f"{plural(len(jobs), kind)} {label} of {plural(every, 'job')}"
+        looked_at += f" of {plural(len(captures), 'capture')}"
     return Sweep(
-        np.stack([capture.words for capture in found]),
-        _columns(found),
+        np.stack(words),
+        parameters,
         name,
         first.target,
         first.chip,
         block,
         first.provenance,
-        _all_of(capture.source for capture in found),
-        _tools(found),
-        _all_of(capture.date for capture in found),
+        _all_of(capture.source for capture in held),
+        _tools(held),
+        _all_of(capture.date for capture in held),
         first.maps.get(block),
+        looked_at,
     )
 
 
-def _shared(capture: Capture) -> dict[str, object]:
-    """The properties that must be the same in every capture of a sweep, by name."""
+def _shared(capture: Capture, job: Job) -> dict[str, object]:
+    """The properties that must be the same of every job of a sweep, by name."""
     return {
         "target": capture.target,
         "chip": capture.chip,
-        "block": capture.jobs[capture.main].block,
-        "number of words": len(capture.words),
+        "block": job.block,
+        "number of words": len(job.words),
         "provenance": capture.provenance,
     }
 

@@ -107,6 +107,19 @@ def plural(number: int, name: str) -> str:
     return f"{number} {name}s"
 
 
+def part_said(looked_at: str) -> str:
+    """The sentence that says which jobs are looked at, "" if all are.
+
+    >>> part_said("1 job GEMM of 13 jobs of 1 capture")
+    '1 job GEMM of 13 jobs of 1 capture is looked at'
+    """
+    if not looked_at:
+        return ""
+    if looked_at.startswith("1 "):
+        return f"{looked_at} is looked at"
+    return f"{looked_at} are looked at"
+
+
 def as_address(value: Any) -> Any:
     """An address, or each of a list of addresses, as a hexadecimal text of at least 8 digits; any
     other value unchanged.

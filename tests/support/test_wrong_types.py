@@ -60,6 +60,7 @@ CALLS: dict[str, list[tuple[Callable[[Any], Any], set[str]]]] = {
     ],
     "Sweep": [(lambda v: npulab.Sweep(v, {}), set())],
     "load_sweep": [(lambda v: npulab.load_sweep(v), {"text"})],
+    "roles": [(lambda v: npulab.roles(v), {"captures"})],
     "bisect_fields": [(lambda v: npulab.bisect_fields(v, v, npulab.Simulated()), {"capture"})],
     "check": [(lambda v: npulab.check(v), {"capture"})],
     "diff": [
@@ -162,6 +163,14 @@ MORE: dict[str, tuple[Callable[[Any], Any], set[str]]] = {
     "Target.maps": (lambda v: npulab.target("vivante").maps(v), set()),
     "load: case": (lambda v: npulab.load(SIM, v), {"nothing"}),
     "load_sweep: chip": (lambda v: npulab.load_sweep(SIM, chip=v), {"nothing"}),
+    "load_sweep: role": (lambda v: npulab.load_sweep(SIM, role=v), {"nothing"}),
+    "load_sweep: block": (lambda v: npulab.load_sweep(SIM, block=v), {"nothing"}),
+    "load_sweep: job": (lambda v: npulab.load_sweep(SIM, job=v), {"nothing"}),
+    "Roles.sweep": (lambda v: npulab.roles([TRAFFIC]).sweep(v), set()),
+    "explore: role": (
+        lambda v: npulab.explore(npulab.Compiler("{model}"), role=v, budget=2),
+        {"nothing", "text"},
+    ),
     "load_sweep: target": (lambda v: npulab.load_sweep(SIM, target=v), {"nothing"}),
     "write_map: to": (lambda v: npulab.write_map(npulab.draft(MAP).table, _none(), to=v), set()),
     "write_map: features": (
