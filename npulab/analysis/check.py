@@ -1049,6 +1049,8 @@ def _diff_sweeps(a: Sweep, b: Sweep, never: bool) -> pd.DataFrame:
             f"diff: got {len(a)} captures of {width} words and {len(b)} of {other}, allowed is "
             "at least one on each side, with equally many words"
         )
+    from npulab.registers.shown import with_part
+
     paired = len(a) == len(b) and a.parameters.equals(b.parameters)
     mine, theirs = _fields_of_sweep(a, b), _fields_of_sweep(b, a)
     rows = []
@@ -1070,9 +1072,9 @@ def _diff_sweeps(a: Sweep, b: Sweep, never: bool) -> pd.DataFrame:
                 pairs = int(np.count_nonzero(mine[key][1] != theirs[key][1]))
         rows.append((*row, pairs))
     frame = pd.DataFrame(rows, columns=[*SETS, "pairs"])
-    if paired:
-        return frame
-    return frame.drop(columns="pairs")
+    if not paired:
+        frame = frame.drop(columns="pairs")
+    return with_part(frame, a, b)
 
 
 def _fields_of_sweep(of: Sweep, other: Sweep) -> dict[Key, tuple[Field, Array]]:

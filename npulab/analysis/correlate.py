@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
@@ -26,8 +27,9 @@ from npulab.captures.sweep import no_captures, words_of
 from npulab.registers.fields import WORD_BITS, Field, Piece
 from npulab.registers.map import RegisterMap
 from npulab.registers.names import automatic_name
+from npulab.registers.shown import with_part
 from npulab.support.refuse import refuse_if
-from npulab.support.text import plural
+from npulab.support.text import part_said, plural
 
 PER_CELL = 5  # the average number of captures in each pair of bins; limits the number of bins
 MOST_BINS = 64
@@ -53,7 +55,8 @@ def correlate(
     for a parameter of texts); ``mutual_information`` in bits; ``law``, which is True if the field
     is equal to the parameter in every capture, as a number or as the bit pattern of a float32, or
     if the law of the field in ``laws`` names the parameter. ``attrs["simulated"]`` of the table is
-    True if the sweep or the laws are simulated.
+    True if the sweep or the laws are simulated. A line below it says of how many jobs it is
+    (``attrs["looked_at"]``), if not of all.
 
     Raises ValueError for fewer than two captures, numbers that are not finite, and arrays of
     different lengths.
@@ -63,7 +66,7 @@ def correlate(
     [['w0_0_6', 'height', True]]
     """
     no_captures("correlate", words)
-    simulated = any(getattr(source, "simulated", False) for source in (words, laws))
+    sources = words, laws
     known = getattr(laws, "registers", None) or getattr(words, "registers", None)
     words, columns = _arrays(words, parameters)
     if registers is None:
@@ -92,8 +95,8 @@ def correlate(
     strength = np.abs(table["spearman"])
     order = np.lexsort((-strength, -table["mutual_information"]))
     table = table.iloc[order].reset_index(drop=True)
-    table.attrs["simulated"] = simulated
-    return table
+    table.attrs["simulated"] = any(getattr(source, "simulated", False) for source in sources)
+    return with_part(table, *sources)
 
 
 def _figures(fields: Sequence[Field], words: Array, columns: Columns) -> dict[str, Array]:
@@ -134,11 +137,13 @@ def flips(words: Any, parameters: Any = None, sort: str | None = None) -> Array:
 
     Captures are neighbours in the order in which they are given, or sorted by the parameter
     ``sort`` (captures with equal values keep their order): then a bit that follows the parameter
-    flips rarely. Raises ValueError as ``correlate``, LookupError for an unknown parameter.
+    flips rarely. A UserWarning says of how many jobs the shares are, if the sweep is not of all
+    jobs of its captures. Raises ValueError as ``correlate``, LookupError for an unknown parameter.
 
     >>> flips(np.array([[0], [1], [2]], np.uint32))[0, :3].tolist()
     [1.0, 0.5, 0.0]
     """
+    _tell_part(words)
     if sort is None:
         words = words_of(getattr(words, "words", words))
         _enough(len(words))
@@ -159,11 +164,12 @@ def bit_effects(words: Any, parameters: Any = None) -> Array:
     """Return the mutual information of every bit with every parameter: ``(W, 32, P)`` float, 0 to 1
     (bits of information), bit 0 first.
 
-    Arguments and errors are those of ``correlate``.
+    Arguments and errors are those of ``correlate``, the warning is that of ``flips``.
 
     >>> bit_effects(np.array([[0], [1]] * 8, np.uint32), {"relu": [0, 1] * 8})[0, :2, 0].tolist()
     [1.0, 0.0]
     """
+    _tell_part(words)
     words, columns = _arrays(words, parameters)
     _, theirs = _ranked(columns.values(), _bins(len(words), 2))
     out = np.zeros((words.shape[1], WORD_BITS, len(columns)))
@@ -235,6 +241,13 @@ def _bits_at(words: Array, bits: Any) -> Array:
 
 
 # ---- arguments as arrays ----
+
+
+def _tell_part(words: Any) -> None:
+    """Warn that the words of a sweep are of some jobs of its captures: an array cannot say it."""
+    looked_at = getattr(words, "looked_at", "")
+    if looked_at:
+        warnings.warn(part_said(looked_at), UserWarning, stacklevel=3)
 
 
 def _enough(rows: int) -> int:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import html
 from typing import Any
 
 import pandas as pd
 
+from npulab.support.text import part_said
+
 MOST_ROWS = 60  # most rows that are shown as HTML
 # ``attrs`` has, at this key, (block, register, field) of the fields that point into memory
 ADDRESSES = "addresses"
+# ``attrs`` has, at this key, how many jobs of how many the table is of, if not of all
+LOOKED_AT = "looked_at"
 FIELD = ["block", "register", "field"]
 VALUES = {"raw", "value", "a", "b", "good", "bad"}  # columns whose values may be addresses
 NONE = "–"  # shown for a missing value
@@ -20,7 +25,7 @@ class Table(pd.DataFrame):  # type: ignore[misc]  # pandas has no types here
 
     Addresses are shown in base 16 but stay numbers. They are the values of rows whose column
     ``address`` is true, or whose field is in ``attrs["addresses"]``. A missing value is shown as a
-    dash.
+    dash. If ``attrs["looked_at"]`` says of how many jobs the table is, a line below it says so.
 
     >>> Table({"field": ["output_address"], "a": [0x80001000], "address": [True]})
                 field           a  address
@@ -57,14 +62,31 @@ class Table(pd.DataFrame):  # type: ignore[misc]  # pandas has no types here
 
     def __repr__(self) -> str:
         with pd.option_context("display.max_colwidth", None):
-            return repr(self._shown())
+            text = repr(self._shown())
+        if self.attrs.get(LOOKED_AT):
+            text += f"\n{part_said(self.attrs[LOOKED_AT])}"
+        return text
 
     def _repr_html_(self) -> str:
         frame = self._shown()
         with pd.option_context("display.max_colwidth", None):
             rows = frame.to_html(max_rows=MOST_ROWS, border=0).split("<tr")
         texts = [dtype.kind == "O" for dtype in self.dtypes]
-        return "<tr".join(_aligned(row, texts) for row in rows)
+        text = "<tr".join(_aligned(row, texts) for row in rows)
+        if self.attrs.get(LOOKED_AT):
+            text += f"<p>{html.escape(part_said(self.attrs[LOOKED_AT]))}</p>"
+        return text
+
+
+def with_part(table: pd.DataFrame, *sources: Any) -> pd.DataFrame:
+    """The table, which says how many jobs of how many it is of, if one of its sources (sweeps,
+    laws) says so."""
+    for source in sources:
+        if getattr(source, LOOKED_AT, ""):
+            table = Table(table)
+            table.attrs[LOOKED_AT] = source.looked_at
+            return table
+    return table
 
 
 def _hex(value: Any) -> Any:

@@ -330,7 +330,9 @@ def test_views_fold_equal_units_and_name_jobs(folder: Path) -> None:
     assert model.summary.startswith(f"1 field differs, {4 * len([*a.maps['JOB']]) - 3} are equal")
     assert "| layer 2, group 0-2 | JOB CTRL | relu" in model.to_markdown()
     assert model.rows[0].line.startswith("layer 2, group 0-2 JOB CTRL relu [0] · a 0x1")
-    assert RegisterModel(a, task=3).title == "acc/two, job 3 JOB, layer 2, group 3, 2 words"
+    assert RegisterModel(a, task=3).title == (
+        "acc/two, job 3 JOB, layer 2, group 3, 1 of 4 jobs, 2 words"
+    )
 
 
 def test_one_case_is_checked(folder: Path, capsys: Any) -> None:

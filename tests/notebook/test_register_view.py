@@ -318,7 +318,7 @@ def test_model_second_job() -> None:
     given = small(jobs=(Job("NN", (0, 0, 0)), Job("NN", WORDS)))
     model = RegisterModel(given, task=1)
     model.flip(2, 0)
-    assert model.title == "demo/a, job 1 NN, 3 words"
+    assert model.title == "demo/a, job 1 NN, 1 of 2 jobs, 3 words"
     assert [job.words[2] for job in model.capture.jobs] == [0, 0xFFFFFFFE]
 
 

@@ -224,7 +224,7 @@ def test_writes_are_gone_through_in_their_order() -> None:
     model = WritesModel(written())
     assert (
         repr(model)
-        == "WritesModel(demo/a, job 0 DMA, 4 writes, simulated; write 0: no bit differs from write 0)"
+        == "WritesModel(demo/a, job 0 DMA, 1 of 2 jobs, 4 writes, simulated; write 0: no bit differs from write 0)"
     )
     assert (len(model.sweep), model.layer) == (5, [["before the first write", "", ""]])
     assert (model.words, model.rows.labels) == ((0x10, 0, 0), ("R1", "w64", "R0"))

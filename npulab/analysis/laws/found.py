@@ -4,6 +4,7 @@ bits that are open.
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -36,11 +37,12 @@ from npulab.analysis.laws.search import explain, start
 from npulab.analysis.laws.shown import notebook_progress
 from npulab.analysis.laws.solved import Place, Rival, Solved, covered
 from npulab.analysis.laws.state import Progress, State, Watch
-from npulab.captures.sweep import no_captures
+from npulab.captures.sweep import PART, no_captures
 from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.map import RegisterMap
 from npulab.registers.names import automatic_name, word_name
 from npulab.support.refuse import need, refuse_if
+from npulab.support.text import part_said
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,6 +93,7 @@ def find_laws(
         "is a RegisterMap, as capture.maps[block]",
     )
     simulated = bool(getattr(words, "simulated", False))
+    looked_at = str(getattr(words, "looked_at", ""))
     known = registers or getattr(words, "registers", None)
     if parameters is None and hasattr(words, "parameters"):
         words, parameters = words.words, words.parameters
@@ -138,6 +141,7 @@ def find_laws(
         stopped,
         state.nearly,
         known if known is not None and len(known) == words.shape[1] else None,
+        looked_at,
     )
 
 
@@ -387,7 +391,8 @@ class Laws:
     and which of their bits are proved, ``.open`` has the bits without a law and why, ``.status``
     the status of each bit, ``.next_captures`` the layers to capture next. ``.captured_for`` says to
     which numbers the captured layers keep; nothing is proved of layers with other numbers.
-    ``.stopped`` is true if the search was interrupted.
+    ``.stopped`` is true if the search was interrupted. ``.looked_at`` is that of the sweep: it says
+    how many jobs of how many the laws are of, if not of all.
     """
 
     words: Array
@@ -401,6 +406,7 @@ class Laws:
     stopped: bool = False
     _nearly: Mapping[Place, str] = field(default_factory=dict)
     registers: RegisterMap | None = field(default=None, repr=False)
+    looked_at: str = ""
 
     @cached_property
     def naming(self) -> Naming:
@@ -625,13 +631,18 @@ class Laws:
         explained = covered(self._findings.ready, self.words.shape[1])
         return (out & explained) | (self.words[0] & ~explained), explained & ~doubt
 
-    def score(self, words: Any, parameters: Any) -> Score:
-        """How much of other captures' words the laws claim, and how much of that is wrong.
+    def score(self, words: Any, parameters: Any = None) -> Score:
+        """How much of other captures' words the laws claim, and how much of that is wrong. A
+        ``Sweep`` as the only argument holds both.
 
         Raises as ``find_laws`` for words and parameters that do not go with the captures.
         """
+        looked_at = str(getattr(words, "looked_at", "") or self.looked_at)
+        if parameters is None and hasattr(words, "parameters"):
+            words, parameters = words.words, words.parameters
         words = self._like(words)
-        return scored(self.words, words, *self.predict(parameters), self.nuisance)
+        found = scored(self.words, words, *self.predict(parameters), self.nuisance)
+        return replace(found, looked_at=looked_at)
 
     def _like(self, words: Any) -> Array:
         """Check words ``(N, W)``: they are as wide as the words of the captures."""
@@ -769,7 +780,12 @@ class Laws:
             laws=self._laws,
             nuisance=self.nuisance if self.nuisance.any() else None,
         )
-        return replace(laws, simulated=self.simulated, registers=self.registers)
+        return replace(
+            laws,
+            simulated=self.simulated,
+            registers=self.registers,
+            looked_at=PART.sub("", self.looked_at),
+        )
 
     def register_rows(
         self, block: str = "", names: Mapping[str, str] | None = None
@@ -851,15 +867,19 @@ class Laws:
             about += ", stopped before the end"
         if self.captured_for:
             about += f", {self.captured_for}"
-        return (
-            f"Laws({len(self.fields)} fields of {len(self.words)} captures{about}: {law} of "
+        unit = "jobs" if self.looked_at else "captures"
+        text = (
+            f"Laws({len(self.fields)} fields of {len(self.words)} {unit}{about}: {law} of "
             f"{law + rivals + left} varying bits have a law, {rivals} rivals, {left} open)"
         )
+        if self.looked_at:
+            text += f"; {part_said(self.looked_at)}"
+        return text
 
     def _repr_html_(self) -> str:
-        return (
-            f"<p>{repr(self).removeprefix('Laws(').removesuffix(')')}</p>{self.table._repr_html_()}"
-        )
+        text, _, part = repr(self).removeprefix("Laws(").partition("); ")
+        text = "; ".join(filter(None, [text.removesuffix(")"), html.escape(part)]))
+        return f"<p>{text}</p>{self.table._repr_html_()}"
 
 
 def _capture(layers: pd.DataFrame, row: int) -> dict[str, Any]:

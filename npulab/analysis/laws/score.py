@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npulab.analysis.laws.matching import bits_of
+from npulab.support.text import part_said
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,6 +24,7 @@ class Score:
     ``claimed`` cells are those that the laws claim, ``wrong`` are claimed cells with the wrong
     value.
 
+    ``looked_at`` says how many jobs of how many the captures' words are, if not all of them.
     ``by_bit`` has a row for each bit that varies: word, bit, cells, claimed, wrong. ``mistakes``
     are (row, word, mask of wrong bits, claimed value of the word, its real value).
     """
@@ -32,6 +34,7 @@ class Score:
     wrong: int
     by_bit: pd.DataFrame
     mistakes: tuple[tuple[int, int, int, int, int], ...] = ()
+    looked_at: str = ""
 
     @property
     def share(self) -> float:
@@ -48,11 +51,14 @@ class Score:
         return 0.0
 
     def __str__(self) -> str:
-        return (
+        text = (
             f"{self.claimed} of {self.cells} cells claimed "
             f"({100 * self.claimed / max(self.cells, 1):.1f} %), "
             f"{self.wrong} of them wrong"
         )
+        if self.looked_at:
+            text += f"; {part_said(self.looked_at)}"
+        return text
 
 
 def scored(known: Array, words: Array, predicted: Array, claims: Array, nuisance: Array) -> Score:

@@ -112,6 +112,8 @@ def check_stated(stated: Iterable[Stated], captures: Any, parameters: Any = None
     captures by name, each a pair: its words ``(W,)`` or its raw numbers by field, and its
     parameters. A capture without a name that a law reads is not counted for that law.
 
+    If a sweep is of some jobs of its captures, a line below the table says of how many.
+
     ``verdict`` is agrees; contradicted; not varied (the law agrees, and the recorded number is the
     same in all captures); or nothing to compare. ``status`` says it in words: a law that agrees is
     called found if at least eight different captures support it.
@@ -122,8 +124,11 @@ def check_stated(stated: Iterable[Stated], captures: Any, parameters: Any = None
     """
     import pandas as pd
 
+    from npulab.registers.shown import with_part
+
     evidence = _Evidence.of(captures, parameters)
-    return pd.DataFrame([_row(law, evidence) for law in stated], columns=list(COLUMNS))
+    table = pd.DataFrame([_row(law, evidence) for law in stated], columns=list(COLUMNS))
+    return with_part(table, captures)
 
 
 def check_rows(

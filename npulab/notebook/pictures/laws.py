@@ -16,9 +16,10 @@ from npulab.analysis.correlate import flips, related
 from npulab.analysis.laws.naming import Naming, naming_of
 from npulab.notebook.pictures.picture import RIGHT, WRONG, Picture, bare, canvas, legend
 from npulab.registers.fields import WORD_BITS, Field, Piece
+from npulab.registers.shown import LOOKED_AT
 from npulab.support.late import pd
 from npulab.support.refuse import refuse_if
-from npulab.support.text import plural
+from npulab.support.text import part_said, plural
 
 # by status: the colour, the mark, and the mark's colour; the mark is for readers who cannot tell
 # the colours apart
@@ -50,7 +51,9 @@ def flip_map(words: Any, parameters: Any = None, sort: str | None = None) -> Pic
     Arguments and errors as for ``flips``: words ``(N, W) uint32`` or a sweep; captures follow one
     another as they are given, or sorted by the parameter ``sort``.
     """
-    shares = flips(words, parameters, sort)
+    if parameters is None:
+        parameters = getattr(words, "parameters", None)
+    shares = flips(getattr(words, "words", words), parameters, sort)
     captures = len(getattr(words, "words", words))
     order = "as they come"
     if sort:
@@ -61,8 +64,8 @@ def flip_map(words: Any, parameters: Any = None, sort: str | None = None) -> Pic
         share = shares[word, bit]
         most = f"most often word {word} bit {bit}, {share:.1%}"
     flipped = np.count_nonzero(shares)
-    text = f"{captures} captures{_simulated(words)} {order}: "
-    text += f"{flipped} of {shares.size} bits flip, {most}"
+    text = f"{captures} {_unit(words)}{_simulated(words)} {order}: "
+    text += f"{flipped} of {shares.size} bits flip, {most}{_part(words)}"
     with canvas(_size(len(shares))) as (figure, ax):
         scale = PowerNorm(0.5, 0, max(shares.max(), 0.1))  # so that one flip is seen
         image = ax.imshow(shares[:, ::-1], cmap="Oranges", aspect="auto", norm=scale)
@@ -82,7 +85,7 @@ def law_map(laws: Any) -> Picture:
     known = [name for name in STATUSES if counts[name]]
     by_status = ", ".join(f"{counts[name]} {name}" for name in known)
     block = f"{len(status)} words{_simulated(laws)}"
-    text = f"{block}: {by_status} of {status.size} bits"
+    text = f"{block}: {by_status} of {status.size} bits{_part(laws)}"
     with canvas(_size(len(status))) as (figure, ax):
         colours = np.zeros((*status.shape, 3))
         patches = []
@@ -180,7 +183,10 @@ def _correlation_text(table: pd.DataFrame, by: str, shown: int, hits: int) -> st
     name, _ = FIGURES[by]
     pair = f"{best['field']} with {best['parameter']}"
     most = f"most {name}: {pair}, {best[by]:.3g}"
-    return f"{fields}, {parameters} parameters{simulated}: {hits} law hits; {most}"
+    text = f"{fields}, {parameters} parameters{simulated}: {hits} law hits; {most}"
+    if table.attrs.get(LOOKED_AT):
+        text += f"; {part_said(table.attrs[LOOKED_AT])}"
+    return text
 
 
 def law_scatter(laws: Any, field: Any, parameter: str | None = None) -> Picture:
@@ -205,7 +211,7 @@ def law_scatter(laws: Any, field: Any, parameter: str | None = None) -> Picture:
         raise LookupError(f"parameter: got {parameter!r}, known are {', '.join(parameters)}")
     across = np.asarray(laws.parameters[parameter])
     pair = f"{name} against {parameter}{_simulated(laws)}"
-    text = f"{pair}: {len(values)} captures"
+    text = f"{pair}: {len(values)} {_unit(laws)}"
     with canvas((7.2, 3.6)) as (figure, ax):
         if isinstance(item, Piece) or item.open:
             distinct = len(np.unique(values))
@@ -220,6 +226,7 @@ def law_scatter(laws: Any, field: Any, parameter: str | None = None) -> Picture:
             captured = {"x": across, "raw": values, "predicted": predicted, "step": steps}
             _draw_steps(ax, pd.DataFrame(captured), item.steps)
             figure.legend(loc="outside lower center")
+        text += _part(laws)
         ax.set_xlabel(parameter)
         bare(ax, f"{name}, raw")
         ax.set_title(text, loc="left")
@@ -317,6 +324,19 @@ def _grid(ax: Any, names: Sequence[str]) -> None:
     ax.set_xlim(-0.5, WORD_BITS - 0.5)
     ax.set_ylim(words - 0.5, -0.5)
     ax.set_xlabel("bit")
+
+
+def _unit(shown: Any) -> str:
+    if getattr(shown, "looked_at", ""):
+        return "jobs"
+    return "captures"
+
+
+def _part(shown: Any) -> str:
+    looked_at = getattr(shown, "looked_at", "")
+    if looked_at:
+        return f"; {part_said(looked_at)}"
+    return ""
 
 
 def _simulated(shown: Any) -> str:

@@ -43,7 +43,7 @@ from npulab.notebook.sessions.markdown import (
 from npulab.registers.map import RegisterMap
 from npulab.support.files import first_bytes, read_bounded, replace_file
 from npulab.support.late import pd
-from npulab.support.text import plural, six_digits
+from npulab.support.text import part_said, plural, six_digits
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -252,7 +252,7 @@ def _captures(session: Contents, known: Evidence) -> Iterator[Piece]:
             continue
         kind = "capture"
         if isinstance(found, Sweep):
-            kind = f"sweep of {len(found)}"
+            kind = f"sweep of {found.looked_at or len(found)}"
             sweeps.append(held.path)
         source = _join(found.source, found.tool, found.date)
         made = found.target, found.chip, origin(found), source
@@ -303,16 +303,20 @@ def _status(registers: RegisterMap, known: Evidence) -> Iterator[Piece]:
     """
     used = []
     simulated = 0
+    jobs = 0
     for path, capture in known.captures.items():
         if known.own_map(path) and len(capture.words) == len(registers):
             used.append(capture.words)
             simulated += capture.simulated
+            jobs += len(capture.jobs)
     if not used:
         yield _frame(registers.status(None), "the map's bits")
         return
     caption = f"the map's bits over {plural(len(used), 'capture')}"
     if simulated:
         caption += f" ({simulated} {SIMULATED})"
+    if jobs > len(used):
+        caption += f"; {part_said(f'{len(used)} main jobs of {jobs} jobs')}"
     yield _frame(registers.status(np.stack(used)), caption)
 
 
@@ -420,6 +424,8 @@ def _captures_of(law: AcceptedLaw, sweep: Any) -> str:
         groups = captured_for(groups_in(sweep.parameters))
     if groups:
         captures += f", {groups}"
+    if getattr(sweep, "looked_at", ""):
+        captures += f"; {part_said(sweep.looked_at)}"
     return captures
 
 

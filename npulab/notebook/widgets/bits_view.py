@@ -250,6 +250,8 @@ class BitsModel(Model):
         source = sweep
         if laws is not None:
             source = laws
+        # of how many jobs the laws or the sweep are, if not of all
+        self.looked_at = str(getattr(source, "looked_at", ""))
         super().__init__(words=words, reference=reference)
         if laws is not None:
             self.letters = ["".join(row) for row in self._of_words(letters_of(laws.status))]

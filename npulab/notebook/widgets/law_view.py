@@ -30,7 +30,7 @@ from npulab.notebook.widgets.law_picture import (
     usual_parameter,
 )
 from npulab.registers.fields import WORD_BITS, Field, Piece
-from npulab.support.text import plural
+from npulab.support.text import part_said, plural
 
 COLOURS = ("status", "flips", "relation")
 # the most rows in a panel: of related parameters, of open bits, and of rival laws
@@ -121,11 +121,17 @@ class LawModel(Model):
 
     @property
     def title(self) -> str:
-        title = f"{plural(len(self.laws.words), 'capture')} of {plural(self.count, 'word')}"
+        looked_at = str(getattr(self.laws, "looked_at", ""))
+        unit = "capture"
+        if looked_at:
+            unit = "job"
+        title = f"{plural(len(self.laws.words), unit)} of {plural(self.count, 'word')}"
         title += f", {plural(len(self.parameters), 'parameter')}"
         name = str(getattr(self.laws, "name", ""))
         if name:
-            return f"{name}: {title}"
+            title = f"{name}: {title}"
+        if looked_at:
+            title += f"; {part_said(looked_at)}"
         return title
 
     @property

@@ -243,6 +243,9 @@ class MapModel(Model):
         title += plural(len(registers), "word")
         if self.capture is not None:
             title += f", read in {self.capture.target}/{self.capture.name}"
+            jobs = len(self.capture.jobs)
+            if jobs > 1:
+                title += f", job {self._task}, 1 of {jobs} jobs"
         self.title = title
 
     def _captured(self, draft: Draft, capture: Capture, words: np.ndarray) -> dict[str, int]:

@@ -20,7 +20,7 @@ from npulab.notebook.widgets.frame import assets
 from npulab.registers.fields import WORD_BITS, Field, Piece
 from npulab.registers.map import RegisterMap
 from npulab.support.refuse import need
-from npulab.support.text import plural
+from npulab.support.text import part_said, plural
 
 ACTS = ("undo", "redo", "type")
 
@@ -99,7 +99,10 @@ class RegisterModel(BitsModel):
 
     @property
     def title(self) -> str:
-        return f"{title_of(self._given, self.task)}, {plural(self.count, 'word')}"
+        title = f"{title_of(self._given, self.task)}, {plural(self.count, 'word')}"
+        if self.looked_at:
+            title += f"; in shades and laws {part_said(self.looked_at)}"
+        return title
 
     @property
     def simulated(self) -> bool:
@@ -272,11 +275,14 @@ class RegisterView(BitsView):
 
 
 def title_of(capture: Capture, task: int) -> str:
-    """Return the title of a job of a capture: target, case, number, block and name."""
+    """Return the title of a job of a capture: target, case, number, block and name, and of how many
+    jobs it is one."""
     job = capture.jobs[task]
     title = f"{capture.target}/{capture.name}, job {task} {job.block}"
     if job.name:
         title += f", {job.name}"
+    if len(capture.jobs) > 1:
+        title += f", 1 of {len(capture.jobs)} jobs"
     return title
 
 

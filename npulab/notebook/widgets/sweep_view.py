@@ -22,7 +22,7 @@ from npulab.notebook.widgets.register_view import job_of, title_of
 from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.map import RegisterMap
 from npulab.support.refuse import need
-from npulab.support.text import plural
+from npulab.support.text import part_said, plural
 
 BINS = 64  # how many steps a field's line has, at most
 HIGHEST = 255
@@ -67,6 +67,8 @@ class SweepModel(BitsModel):
         self.sweep, self.parameters = sweep, tuple(map(str, sweep.parameters))
         if rows is None:
             rows = Rows.whole(sweep.registers or _unnamed_words(sweep.words.shape[1]))
+        if sweep.looked_at:
+            self.unit = sweep.unit
         self._order = np.arange(len(sweep))
         self._other = 0
         self._shown = sweep.words[:, list(rows.slots)]
@@ -82,9 +84,11 @@ class SweepModel(BitsModel):
 
     @property
     def title(self) -> str:
-        title = f"{plural(len(self.sweep), 'capture')} of {plural(self.count, 'word')}"
+        title = f"{plural(len(self.sweep), self.sweep.unit)} of {plural(self.count, 'word')}"
         if self.sweep.name:
-            return f"{self.sweep.name}: {title}"
+            title = f"{self.sweep.name}: {title}"
+        if self.sweep.looked_at:
+            title += f"; {part_said(self.sweep.looked_at)}"
         return title
 
     @property
