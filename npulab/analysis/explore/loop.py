@@ -17,17 +17,18 @@ import numpy as np
 from numpy import ndarray as Array
 
 from npulab.analysis.explore.space import Possible, Rule, learnt_rules
-from npulab.analysis.explore.storing import Kept, Store
+from npulab.analysis.explore.storing import JobsOf, Kept, Store
 from npulab.analysis.laws.found import Laws, find_laws
 from npulab.analysis.laws.planning import plan_sweep
 from npulab.analysis.laws.score import Score
 from npulab.captures.layers import complete_ranges
+from npulab.captures.roles import COUNT, INDEX, roles
 from npulab.captures.sources import Source, ask_all
 from npulab.captures.sweep import Sweep
 from npulab.quant.layers.spellings import with_numbers
 from npulab.support.late import pd
-from npulab.support.refuse import need, shortly
-from npulab.support.text import plural
+from npulab.support.refuse import need, refuse_if, shortly
+from npulab.support.text import part_said, plural
 
 FIRST = 24  # most layers of the first sweep
 TWICE = 3  # how many layers of the first sweep are asked for again with other weights
@@ -117,6 +118,13 @@ class Explored:
     stopped: bool = False
 
     @property
+    def looked_at(self) -> str:
+        """How many jobs of how many were looked at; "" if all of them were."""
+        if self.sweep is None:
+            return ""
+        return self.sweep.looked_at
+
+    @property
     def reasons(self) -> tuple[Reason, ...]:
         """The most frequent reasons why layers gave no capture, at most three."""
         if self.outcomes.empty:
@@ -128,6 +136,8 @@ class Explored:
         if self.sweep is not None:
             captures = len(self.sweep.words)
         text = f"{captures} captures, {len(self.outcomes)} without one"
+        if self.looked_at:
+            text = f"{captures} jobs, {plural(len(self.outcomes), 'layer')} without a capture"
         if len(self.batches):
             text += f", last batch {100 * self.batches['share'].iloc[-1]:.0f} % right"
         text += f", {len(self.surprises)} surprises"
@@ -135,6 +145,8 @@ class Explored:
             text += ", stopped"
         for reason in self.reasons:
             text += f"; {reason}"
+        if self.looked_at:
+            text += f"; {part_said(self.looked_at)}"
         return f"Explored({text})"
 
     def _repr_html_(self) -> str:
@@ -149,6 +161,8 @@ def explore(
     budget: int = 200,
     store: str | os.PathLike[str] | None = None,
     *,
+    role: str | None = None,
+    block: str | None = None,
     seed: int = 0,
     workers: int = 1,
     progress: Progress | None = None,
@@ -164,6 +178,11 @@ def explore(
     most between laws. Three layers are asked for twice, with other weights: bits that differ
     between the two captures are not functions of the parameters.
 
+    If the source gives captures of several jobs, the words are those of the main job of each, and
+    the result says of how many. ``role`` takes all jobs of a role instead, ``block`` those of the
+    only role of a block, as ``sweep_of`` does; roles are found in all captures so far, again after
+    each batch, and a role that they do not have raises LookupError, with those that they have.
+
     ``store`` is a folder in which every answer is saved at once; the next call with the same folder
     continues. An interrupt, or the event ``stop``, ends the exploration with the results so far.
     Raises ValueError as ``plan_sweep``, and for a store of another exploration.
@@ -173,18 +192,36 @@ def explore(
     if budget < 2:
         raise ValueError(f"budget: got {budget}, allowed is at least 2 layers")
     possible = Possible(complete_ranges(ranges or {}), tuple(constraints), derived)
-    stated: dict[str, Any] = {}
-    for name, allowed in with_numbers(ranges or {}).items():
-        stated[name] = allowed
-        if isinstance(allowed, tuple):
-            stated[name] = list(allowed)
-    about = {"source": source.record, "ranges": stated, "seed": seed}
-    run = _Exploration(source, possible, budget, seed, workers, Store(store, about))
+    chosen = _chosen(role, block)
+    about = {"source": source.record, "ranges": _stated(with_numbers(ranges or {})), "seed": seed, **chosen}
+    kept = Store(store, about, bool(chosen))
+    run = _Exploration(source, possible, budget, seed, workers, kept, **chosen)
     if progress is not None:
         run.progress = progress
     if stop is not None:
         run.stop = stop
     return run.explore()
+
+
+def _stated(ranges: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ranges as JSON has them: lists in the place of tuples."""
+    stated: dict[str, Any] = {}
+    for name, allowed in ranges.items():
+        stated[name] = allowed
+        if isinstance(allowed, tuple):
+            stated[name] = list(allowed)
+    return stated
+
+
+def _chosen(role: str | None, block: str | None) -> dict[str, Any]:
+    """Return the role or the block that was given, by name; raises ValueError for both."""
+    given: dict[str, Any] = {}
+    for name, value in (("role", role), ("block", block)):
+        need(f"explore: {name}", value, (str, type(None)), f"is the name of a {name}")
+        if value is not None:
+            given[name] = value
+    refuse_if(len(given) > 1, "explore", "role and block", "is one of them")
+    return given
 
 
 def need_source(source: object) -> None:
@@ -209,6 +246,8 @@ class _Exploration:
     seed: int
     workers: int
     store: Store
+    role: str | None = None
+    block: str | None = None
     progress: Progress = lambda step: None
     stop: Event = field(default_factory=Event)
     laws: Laws | None = None
@@ -216,6 +255,9 @@ class _Exploration:
     searched: int = 0  # captures at the last search for every law
     batches: list[dict[str, Any]] = field(default_factory=list)
     surprises: list[dict[str, Any]] = field(default_factory=list)
+    # the rows of the jobs of a role, and the number of answers that they were made from
+    known_rows: tuple[int, list[Kept]] = field(default=(0, []))
+    runs: bool = False  # whether a capture has had the role several times
 
     def explore(self) -> Explored:
         stopped = False
@@ -306,10 +348,14 @@ class _Exploration:
         and return it as a sentence.
         """
         width = laws.words.shape[1]
-        kept = [answer for answer in new if answer.words is not None and len(answer.row) == width]
+        numbers = {answer.number for answer in new}
+        kept = []
+        for answer in self._rows():
+            if answer.number in numbers and len(answer.row) == width:
+                kept.append(answer)
         every = self._score(laws, kept)
         drawn = self._score(laws, [answer for answer in kept if answer.reason == "random"])
-        row: dict[str, Any] = {"batch": number, "captures": len(kept)}
+        row: dict[str, Any] = {"batch": number, "captures": len({one.number for one in kept})}
         row |= {"cells": every.cells, "claimed": every.claimed, "wrong": every.wrong}
         row |= {f"drawn_{name}": getattr(drawn, name) for name in ("cells", "claimed", "wrong")}
         row |= {"share": every.share, "drawn_share": drawn.share}
@@ -343,8 +389,59 @@ class _Exploration:
         """The answers that have words, except those with another number of words than the first of
         them.
         """
+        rows = self._rows()
+        return [kept for kept in rows if len(kept.row) == len(rows[0].row)]
+
+    def _rows(self) -> list[Kept]:
+        """The answers that have words, or, if the exploration is of a role, a row for each job of
+        it: the answer with the words of that job and with its place in the run.
+        """
         with_words = [kept for kept in self.store.answers if kept.words is not None]
-        return [kept for kept in with_words if len(kept.row) == len(with_words[0].row)]
+        if not with_words or (self.role is None and self.block is None):
+            return with_words
+        if self.known_rows[0] != len(with_words):
+            self.known_rows = len(with_words), self._rows_of_role(with_words)
+        return self.known_rows[1]
+
+    def _rows_of_role(self, with_words: Sequence[Kept]) -> list[Kept]:
+        captures = [kept.capture for kept in with_words if kept.capture is not None]
+        # with more captures a role may have another name: then this raises an error that says so
+        known = roles(captures)
+        number = known.number(known.chosen(self.role, self.block))
+        mine = np.flatnonzero(known.of == number)
+        # once the laws have these parameters, every later row has them
+        self.runs = self.runs or int(known.counts[mine].max()) > 1
+        places = known.runs(mine)
+        rows = []
+        for row, job in enumerate(mine):
+            capture = int(known.capture[job])
+            kept = with_words[capture]
+            observed = dict(kept.observed)
+            if self.runs:
+                for name, column in places.items():
+                    observed[name] = float(column[row])
+            words = captures[capture].jobs[known.task[job]].words
+            rows.append(replace(kept, words=words, observed=observed))
+        return rows
+
+    def _looked_at(self) -> str:
+        """How many jobs of how many the rows are, "" if all of them."""
+        with_words = [kept for kept in self.store.answers if kept.words is not None]
+        every = 0
+        kind = "job"
+        label = self.role or self.block or ""
+        for kept in with_words:
+            jobs = kept.jobs or JobsOf(1, "", 1)
+            every += jobs.jobs
+            if not (self.role or self.block):
+                label = label or jobs.block
+                if jobs.alike > 1:
+                    kind = "first job"
+        rows = len(self._captured())
+        if rows == every:
+            return ""
+        of = f"{plural(every, 'job')} of {plural(len(with_words), 'capture')}"
+        return f"{plural(rows, kind)} {label} of {of}"
 
     def _asked(self) -> tuple[pd.DataFrame, Array]:
         """Return the parameters of every layer that was asked for, and a mask of the layers without
@@ -379,9 +476,9 @@ class _Exploration:
             if kept.reason == "again":
                 again.append(kept)
             else:
-                first[tuple(sorted(kept.parameters.items()))] = kept
+                first[_layer_of(kept)] = kept
         for kept in again:
-            other = first.get(tuple(sorted(kept.parameters.items())))
+            other = first.get(_layer_of(kept))
             if other is not None and kept.observed == other.observed:
                 mask |= kept.row ^ other.row
         return mask
@@ -400,7 +497,8 @@ class _Exploration:
             earlier = self.earlier
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            self.laws = find_laws(words, frame, nuisance=self._nuisance(), earlier=earlier)
+            found = find_laws(words, frame, nuisance=self._nuisance(), earlier=earlier)
+        self.laws = replace(found, looked_at=self._looked_at())
         if not quick:
             self.searched = len(captured)
 
@@ -426,6 +524,7 @@ class _Exploration:
                 provenance=provenance,
                 source=str(record.get("command") or record.get("target") or ""),
                 tool=str(record.get("version") or "npulab explore"),
+                looked_at=self._looked_at(),
             )
         lost = []
         for kept in self.store.answers:
@@ -444,6 +543,12 @@ class _Exploration:
             rules,
             stopped,
         )
+
+
+def _layer_of(kept: Kept) -> tuple[tuple[str, float], ...]:
+    """The parameters of a layer, with the place of the row in its run if it has one."""
+    place = {name: kept.observed[name] for name in (INDEX, COUNT) if name in kept.observed}
+    return tuple(sorted({**kept.parameters, **place}.items()))
 
 
 def _log(frame: pd.DataFrame) -> Array:

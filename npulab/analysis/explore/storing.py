@@ -16,9 +16,9 @@ import os
 import warnings
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,11 +38,32 @@ STORED = ("number", "batch", "reason", "seed", "parameters", "outcome", "observe
 MOST_BYTES = 2**28  # most bytes of ``answers.jsonl``; an answer takes some kB
 
 
+class JobsOf(NamedTuple):
+    """The main job of a capture of several jobs: how many jobs the capture has, the block of the
+    main job, and how many jobs are of this block."""
+
+    jobs: int
+    block: str
+    alike: int
+
+    @classmethod
+    def of(cls, capture: Capture) -> JobsOf | None:
+        """None for a capture of one job."""
+        if len(capture.jobs) < 2:
+            return None
+        blocks = [job.block for job in capture.jobs]
+        own = blocks[capture.main]
+        return cls(len(blocks), own, blocks.count(own))
+
+
 @dataclass(frozen=True, eq=False)
 class Kept:
     """An answer in a store: the parameters and the seed of the layer, the batch and the reason for
     which the layer was asked for ("first", "again", "planned" or "random"), the outcome, and the
     words.
+
+    For a capture of several jobs ``jobs`` says which of them has the words, and ``capture`` holds
+    it without its buffers, if the exploration looks at the jobs of a role.
     """
 
     number: int
@@ -54,6 +75,8 @@ class Kept:
     words: np.ndarray | None = None
     observed: dict[str, float] = field(default_factory=dict)
     text: str = ""
+    jobs: JobsOf | None = None
+    capture: Capture | None = None
 
     @property
     def row(self) -> np.ndarray:
@@ -70,8 +93,14 @@ class Store:
     """
 
     @refusing()
-    def __init__(self, folder: str | os.PathLike[str] | None, about: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str] | None,
+        about: Mapping[str, Any],
+        streams: bool = False,
+    ) -> None:
         self.folder = None
+        self.streams = streams  # whether the answers hold their captures, for the jobs
         self.about = json.loads(json.dumps(dict(about)))
         self.answers: list[Kept] = []
         if folder is None:
@@ -93,8 +122,13 @@ class Store:
         returns.
         """
         words = None
+        jobs = None
+        capture = None
         if answer.capture is not None:
             words = answer.capture.words
+            jobs = JobsOf.of(answer.capture)
+            if self.streams:
+                capture = _stream(answer.capture)
         kept = Kept(
             len(self.answers),
             batch,
@@ -105,6 +139,8 @@ class Store:
             words,
             _floats(answer.parameters),
             answer.text,
+            jobs,
+            capture,
         )
         if self.folder is not None:
             with locked(self._file.path):
@@ -135,6 +171,11 @@ class Store:
                     f"that of this exploration, {str(allowed)[:60]}; give another folder"
                 )
         self.answers = [_kept(path, number, entry) for number, entry in enumerate(rest, 2)]
+        if self.streams:
+            for place, kept in enumerate(self.answers):
+                if kept.words is not None:
+                    found = store.read_folder(path.parent / CAPTURES / f"{kept.number:05d}")
+                    self.answers[place] = replace(kept, capture=_stream(found))
 
 
 def _line(entry: Mapping[str, Any]) -> bytes:
@@ -224,6 +265,11 @@ def _move_aside(where: Path, aside: Path) -> None:
     )
 
 
+def _stream(capture: Capture) -> Capture:
+    """A capture with its jobs and without its buffers, which take most of the memory."""
+    return replace(capture, buffers={})
+
+
 def _floats(numbers: Mapping[str, float]) -> dict[str, float]:
     return {name: float(value) for name, value in numbers.items()}
 
@@ -234,6 +280,8 @@ def _entry_of(kept: Kept) -> dict[str, Any]:
     entry["words"] = ""
     if kept.words is not None:
         entry["words"] = kept.words.astype("<u4").tobytes().hex()
+    if kept.jobs is not None:
+        entry["jobs"] = list(kept.jobs)
     return entry
 
 
@@ -260,7 +308,11 @@ def _kept(path: Path, number: int, entry: Mapping[str, Any]) -> Kept:
             words = np.frombuffer(bytes.fromhex(entry["words"]), "<u4").astype(np.uint32)
         if entry["outcome"] not in OUTCOMES or entry["number"] != number - 2:
             raise ValueError
-        return Kept(**{name: entry[name] for name in STORED}, words=words)
+        jobs = None
+        if "jobs" in entry:
+            count, block, alike = entry["jobs"]
+            jobs = JobsOf(int(count), str(block), int(alike))
+        return Kept(**{name: entry[name] for name in STORED}, words=words, jobs=jobs)
     except (KeyError, TypeError, ValueError):
         raise ValueError(
             f"{path}, line {number}: got {str(dict(entry))[:60]}, allowed is a JSON object of an "
