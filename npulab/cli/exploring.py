@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from npulab.cli.output import Add, show
+from npulab.cli.roles import chosen_jobs, job_options, tell_part
 from npulab.cli.terminal import progress
 from npulab.support.answers import Answer, Part, Table
 from npulab.support.files import read_json
@@ -30,7 +31,8 @@ class Answered(Answer):
 
     def records(self) -> list[Row]:
         """Return records of these kinds: each batch, each surprise (a wrong prediction), each layer
-        without a capture, the commonest reasons for these, each law.
+        without a capture, the commonest reasons for these, how many jobs of how many are looked at
+        (if not all), each law.
         """
         rows = [
             *_records("batch", self.found.batches),
@@ -38,6 +40,8 @@ class Answered(Answer):
             *_records("lost", self.found.outcomes),
         ]
         rows += [{"kind": "reason", **asdict(reason)} for reason in self.found.reasons]
+        if self.found.looked_at:
+            rows.append({"kind": "part", "looked_at": self.found.looked_at})
         if self.found.laws is not None:
             rows += _records("law", self.found.laws.table)
         return rows
@@ -88,6 +92,7 @@ def _options(add: Add) -> None:
         metavar="N",
         help="layers that a command compiles at a time (2)",
     )
+    job_options(add, "only jobs of this block, which has one role", job=False)
 
 
 def _explore(options: argparse.Namespace) -> int:
@@ -115,9 +120,15 @@ def _explore(options: argparse.Namespace) -> int:
             budget=options.budget,
             store=options.store,
             workers=workers,
+            **chosen_jobs(options),
             progress=lambda step: bar(step.asked, options.budget, f"{step.text:.60}"),
         )
     show(options, Answered(found))
+    if not chosen_jobs(options):
+        captures = "PATH"
+        if options.store:
+            captures = f"{options.store}/captures"
+        tell_part(found.looked_at, captures)
     if found.stopped:
         return 1
     return 0

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from npulab.captures import store
 from npulab.captures.capture import PROVENANCES, Capture
 from npulab.captures.sweep import SUFFIX, save_sweep, sweep_of
 from npulab.captures.unrecognised import holds_none
 from npulab.cli.output import Add, Done, show, tell
+from npulab.cli.roles import chosen_jobs, job_options, tell_part
 
 
 def _options(add: Add) -> None:
@@ -24,6 +26,7 @@ def _options(add: Add) -> None:
         choices=PROVENANCES,
         help="what recorded it, if the dump does not say it",
     )
+    job_options(add, "into a sweep: only jobs of this block, which has one role")
 
 
 def _import(options: argparse.Namespace) -> int:
@@ -34,10 +37,14 @@ def _import(options: argparse.Namespace) -> int:
     for error in torn:
         tell(error)
     captures = [case for case in cases if isinstance(case, Capture)]
+    chosen = chosen_jobs(options)
+    if chosen and Path(options.dest).suffix != SUFFIX:
+        name = next(iter(chosen))
+        raise ValueError(f"--{name}: got {options.dest}, allowed is a file {SUFFIX} for one sweep")
     if options.provenance:
         captures = [replace(capture, provenance=options.provenance) for capture in captures]
     if captures and Path(options.dest).suffix == SUFFIX:
-        _into_sweep(options, captures)
+        _into_sweep(options, captures, chosen)
     elif captures:
         _into_folders(options, captures)
     elif not torn:
@@ -61,16 +68,23 @@ def _into_folders(options: argparse.Namespace, captures: list[Capture]) -> None:
         show(options, Done({"case": path.name, "path": str(path)}, str(path)))
 
 
-def _into_sweep(options: argparse.Namespace, captures: list[Capture]) -> None:
+def _into_sweep(
+    options: argparse.Namespace, captures: list[Capture], chosen: dict[str, Any]
+) -> None:
     """Write captures as one sweep, which has the name of its file."""
     if options.name:
         raise ValueError(
             f"--name: got {options.name!r} for a sweep, allowed is no name, as a sweep has the "
             "name of its file"
         )
-    sweep = sweep_of([store.on_chip(capture, options.chip) for capture in captures])
+    sweep = sweep_of([store.on_chip(capture, options.chip) for capture in captures], **chosen)
     path = save_sweep(replace(sweep, source=options.source or sweep.source), options.dest)
-    show(options, Done({"sweep": path.stem, "path": str(path), **sweep.counts}, str(path)))
+    done = {"sweep": path.stem, "path": str(path), **sweep.counts}
+    if sweep.looked_at:
+        done["looked_at"] = sweep.looked_at
+    show(options, Done(done, str(path)))
+    if not chosen:
+        tell_part(sweep.looked_at, options.path)
 
 
 COMMANDS = {"import": (_options, _import)}

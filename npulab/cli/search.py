@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from npulab.analysis.bisect import (
     CERTAINTY,
@@ -32,14 +33,20 @@ from npulab.captures.devices import (
     device,
 )
 from npulab.captures.journal import POISONS, repair
-from npulab.captures.sweep import SUFFIX, load_sweep
+from npulab.captures.roles import PRESENCE, Roles, roles
+from npulab.captures.sweep import SUFFIX, Sweep, is_sweep, load_captures, load_sweep, sweep_of
 from npulab.cli.devices import DEVICES, program_options, program_settings, refuse_settings
 from npulab.cli.output import Add, Done, show, tell
+from npulab.cli.roles import chosen_jobs, job_options, tell_part
 from npulab.cli.terminal import progress
 from npulab.registers.formats.tables import table_text
 from npulab.registers.table import COLUMNS
 from npulab.support.files import first_bytes, replace_file, write_file
+from npulab.support.refuse import reason, refusing
 from npulab.support.text import plural
+
+if TYPE_CHECKING:
+    from npulab.analysis.laws.summary import Summary
 
 MAP_SUFFIX = ".csv"
 # a script of bisect has its imports in its first bytes, of which this many are read
@@ -266,21 +273,61 @@ def _laws_options(add: Add) -> None:
         help="only fields of the target's map with this name (also after register or block), each "
         "by itself; repeatable",
     )
+    job_options(add, "only jobs of this block, role after role")
     add("--map", metavar="FILE", help=f"write the fields as a register map, {MAP_SUFFIX}")
 
 
 def _laws(options: argparse.Namespace) -> int:
-    from npulab.analysis.laws import find_laws
-    from npulab.analysis.laws.inputs import candidate_layers, field_bits, named_bits
-    from npulab.analysis.laws.summary import Summary
-
     if options.plan is not None and options.plan < 1:
         raise ValueError(f"--plan: got {options.plan}, allowed is at least 1")
     if options.candidates and options.plan is None:
         raise ValueError(
             f"--candidates: got {options.candidates} without --plan, allowed is it with --plan"
         )
-    sweep = load_sweep(options.sweep, options.chip, options.target)
+    _refuse_map(options.map)
+    chosen = chosen_jobs(options)
+    if is_sweep(options.sweep) or {"role", "job"} & chosen.keys():
+        sweep = load_sweep(options.sweep, options.chip, options.target, **chosen)
+    else:
+        captures = load_captures(options.sweep, options.chip, options.target)
+        several = any(len(capture.jobs) > 1 for capture in captures)
+        if several or options.block is not None:
+            known = roles(captures)
+            names = list(known.names)
+            if options.block is not None:
+                names = known.of_block(options.block)
+            if len(names) > 1:
+                return _laws_of_roles(options, known, names)
+            chosen = {"role": names[0]}
+        with refusing(options.sweep):
+            sweep = sweep_of(captures, Path(options.sweep).resolve().stem, **chosen)
+    told: dict[str, None] = {}
+    with progress("step") as bar:
+        found = _laws_of(options, sweep, bar, count(1), told)
+    for text in told:
+        tell(text)
+    if options.map:
+        rows = table_text(COLUMNS, found.laws.register_rows(sweep.block))
+        write_file(Path(options.map), rows.encode())
+    show(options, found)
+    if not chosen:
+        tell_part(sweep.looked_at, "PATH")
+    return int(found.laws.stopped)
+
+
+def _laws_of(
+    options: argparse.Namespace,
+    sweep: Sweep,
+    bar: Callable[..., None],
+    steps: Iterator[int],
+    told: dict[str, None],
+) -> Summary:
+    """Return the laws of a sweep, with its open bits and the plan that the options ask for; add
+    what is to be said on stderr to ``told``."""
+    from npulab.analysis.laws import find_laws
+    from npulab.analysis.laws.inputs import candidate_layers, field_bits, named_bits
+    from npulab.analysis.laws.summary import Summary
+
     nuisance = named_bits(options.nuisance, sweep.words.shape[1], sweep.registers)
     registers = None
     if options.field:
@@ -290,10 +337,8 @@ def _laws(options: argparse.Namespace) -> int:
     layers = None
     if options.candidates:
         layers = candidate_layers(options.candidates, sweep)
-    _refuse_map(options.map)
-    with progress("step") as bar, warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        steps = count(1)
         found = find_laws(
             sweep,
             nuisance=nuisance,
@@ -305,16 +350,66 @@ def _laws(options: argparse.Namespace) -> int:
         if options.plan is not None:
             plan = found.next_captures(options.plan, candidates=layers)
     if found.stopped:
-        tell("stopped; these are the laws found so far, each is proved on every capture")
-    messages = [warning.message for warning in caught]
-    texts = [str(message) for message in messages if isinstance(message, UserWarning)]
-    for text in dict.fromkeys(texts):
+        told["stopped; these are the laws found so far, each is proved on every capture"] = None
+    for warning in caught:
+        if isinstance(warning.message, UserWarning):
+            told[str(warning.message)] = None
+    return Summary(sweep, found, unproved, plan, drawn=layers is None)
+
+
+def _laws_of_roles(options: argparse.Namespace, known: Roles, names: list[str]) -> int:
+    """Show the laws of several roles, one after another, and of how often captures have them."""
+    from npulab.analysis.laws.by_role import LawsOfRoles, OfRole
+
+    for name in ("plan", "nuisance", "map"):
+        if getattr(options, name):
+            raise ValueError(
+                f"--{name}: got it for {plural(len(names), 'role')} ({', '.join(names)}), allowed "
+                "is one role, with --role"
+            )
+    wanted = names
+    if options.field:
+        wanted = _with_fields(options.field, known, names)
+    found = []
+    stopped = False
+    told: dict[str, None] = {}
+    with progress("step") as bar:
+        steps = count(1)
+        for name in [*wanted, PRESENCE]:
+            if name == PRESENCE and len(wanted) < len(known):
+                continue  # of a part of the roles, only the words are asked for
+            one = OfRole.of(known, name)
+            if one.sweep is not None and one.searchable and not stopped:
+                try:
+                    summary = _laws_of(options, one.sweep, bar, steps, told)
+                except ValueError as error:
+                    one = replace(one, reason=reason(error))
+                else:
+                    one = replace(one, summary=summary)
+                    stopped = summary.laws.stopped
+            found.append(one)
+    for text in told:
         tell(text)
-    if options.map:
-        rows = table_text(COLUMNS, found.register_rows(sweep.block))
-        write_file(Path(options.map), rows.encode())
-    show(options, Summary(sweep, found, unproved, plan, drawn=layers is None))
-    return int(found.stopped)
+    show(options, LawsOfRoles(known, tuple(found)))
+    return int(stopped)
+
+
+def _with_fields(globs: list[str], known: Roles, names: list[str]) -> list[str]:
+    """Return the roles of whose fields a glob matches one; raises LookupError if none does."""
+    from npulab.analysis.laws.inputs import field_bits
+
+    wanted = []
+    errors = []
+    for name in names:
+        try:
+            field_bits(globs, known.sweep(name).registers)
+        except LookupError as error:
+            errors.append(error)
+        else:
+            wanted.append(name)
+    if not wanted:
+        raise errors[0]
+    return wanted
 
 
 def _refuse_map(path: str | None) -> None:

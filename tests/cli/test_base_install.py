@@ -37,6 +37,7 @@ RUNS = {
     "show": ["show", VIVANTE / "sim-1x1"],
     "diff": ["diff", VIVANTE / "update4-vendor", VIVANTE / "update4-mesa"],
     "check": ["check", VIVANTE / "sim-1x1", "--explain"],
+    "roles": ["roles", VIVANTE / "sim-1x1"],
     "unread": ["unread", CAPTURES / "onert" / "sim-hybrid-2d"],
     "import": ["import", VIVANTE / "sim-1x1", "imported.npz"],
     "bisect": [

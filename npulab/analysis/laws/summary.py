@@ -46,16 +46,17 @@ class Summary(Answer):
         return {name: int((self.laws.status == name).sum()) for name in STATUSES}
 
     def records(self) -> list[Row]:
-        rows: list[Row] = [
-            {
-                "kind": "sweep",
-                "sweep": self.sweep.name,
-                "captures": len(self.sweep),
-                "captured_for": self.laws.captured_for,
-                "simulated": self.sweep.simulated,
-                "bits": self.statuses,
-            }
-        ]
+        about: Row = {
+            "kind": "sweep",
+            "sweep": self.sweep.name,
+            f"{self.sweep.unit}s": len(self.sweep),
+            "captured_for": self.laws.captured_for,
+            "simulated": self.sweep.simulated,
+            "bits": self.statuses,
+        }
+        if self.sweep.looked_at:
+            about["looked_at"] = self.sweep.looked_at
+        rows = [about]
         for field in self.laws.fields:
             rows.append(
                 {

@@ -1,0 +1,139 @@
+"""The laws of captures of several jobs, role by role, as text and as records: a line for each role,
+and how many bits of all jobs have a law."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from npulab.analysis.laws.summary import Summary
+from npulab.captures.roles import PRESENCE, Roles
+from npulab.captures.sweep import Sweep
+from npulab.support.answers import Answer, Part, Table
+from npulab.support.text import Row, part_said, plural
+
+VARYING = ("law", "rivals", "open")
+COLUMNS = ("role", "block", "captures", "jobs", "varying bits", *VARYING, "nuisance", "laws")
+WITHOUT = "no bit varies"
+
+
+@dataclass(frozen=True, eq=False)
+class OfRole:
+    """A role with its sweep and the ``summary`` of its laws, or the ``reason`` why there is none.
+
+    The sweep is None if the jobs of the role make none.
+    """
+
+    name: str
+    sweep: Sweep | None
+    summary: Summary | None = None
+    reason: str = "not searched"
+
+    @classmethod
+    def of(cls, known: Roles, name: str) -> OfRole:
+        """A role of which no laws are known yet; or the presence of all roles, by its name."""
+        try:
+            if name == PRESENCE:
+                sweep = known.presence()
+            else:
+                sweep = known.sweep(name)
+        except ValueError as error:
+            return cls(name, None, reason=str(error))
+        if not sweep.bits:
+            return cls(name, sweep, reason=WITHOUT)
+        return cls(name, sweep)
+
+    @property
+    def searchable(self) -> bool:
+        return self.sweep is not None and self.sweep.bits > 0
+
+    @property
+    def bits(self) -> dict[str, int]:
+        """The number of bits of each status; those of a role without laws that vary are open."""
+        if self.summary is not None:
+            return self.summary.statuses
+        varying = 0
+        if self.sweep is not None:
+            varying = self.sweep.bits
+        return {"law": 0, "rivals": 0, "open": varying}
+
+
+@dataclass(frozen=True, eq=False)
+class LawsOfRoles(Answer):
+    """The laws of several roles of captures, and the counts over all of them."""
+
+    known: Roles
+    found: tuple[OfRole, ...]
+
+    @property
+    def bits(self) -> dict[str, int]:
+        """The number of bits of each status, over all roles here."""
+        counts = Counter[str]()
+        for one in self.found:
+            counts.update(one.bits)
+        return {name: counts[name] for name in (*VARYING, "nuisance")}
+
+    @property
+    def looked_at(self) -> str:
+        """How many jobs of how many are looked at; "" if all are."""
+        rows = self._rows()
+        roles = [row for row in rows if row["role"] != PRESENCE]
+        if len(roles) == len(self.known):
+            return ""
+        jobs = sum(row["jobs"] for row in roles)
+        captures = plural(len(self.known.captures), "capture")
+        of = f"{len(self.known)} roles, {len(self.known.of)} jobs of {captures}"
+        return f"{plural(len(roles), 'role')}, {plural(jobs, 'job')} of {of}"
+
+    def _rows(self) -> list[Row]:
+        roles = {role.name: role for role in self.known.roles}
+        rows = []
+        for one in self.found:
+            row: Row = {"role": one.name, "block": "", "captures": len(self.known.captures)}
+            row["jobs"] = None
+            if one.name in roles:
+                role = roles[one.name]
+                row |= {"block": role.block, "captures": role.captures, "jobs": role.jobs}
+            row |= one.bits
+            row["varying bits"] = sum(one.bits[name] for name in VARYING)
+            row["laws"] = one.reason
+            if one.summary is not None:
+                row["laws"] = plural(len(one.summary.laws.fields), "field")
+            rows.append(row)
+        return rows
+
+    def records(self) -> list[Row]:
+        """Return the counts over all roles, then the records of each role, with its name."""
+        about: Row = {
+            "kind": "roles",
+            "roles": len(self.known),
+            "jobs": len(self.known.of),
+            "captures": len(self.known.captures),
+            "bits": self.bits,
+        }
+        if self.looked_at:
+            about["looked_at"] = self.looked_at
+        rows = [about]
+        for one in self.found:
+            records: list[Row] = [{"kind": "sweep", "bits": one.bits, "reason": one.reason}]
+            if one.summary is not None:
+                records = one.summary.records()
+            rows += [{**record, "role": one.name} for record in records]
+        return rows
+
+    @property
+    def parts(self) -> list[Part]:
+        bits = self.bits
+        counts = ", ".join(f"{bits[name]} {name}" for name in VARYING)
+        varying = plural(sum(bits[name] for name in VARYING), "varying bit")
+        parts: list[Part] = [
+            repr(self.known),
+            Table(self._rows(), COLUMNS),
+            f"{varying} of these roles: {counts}; {bits['nuisance']} nuisance",
+        ]
+        if self.looked_at:
+            parts.append(part_said(self.looked_at))
+        for one in self.found:
+            if one.summary is not None:
+                parts += ["", f"== {one.name}", *one.summary.parts]
+        return parts
