@@ -182,10 +182,10 @@ def _changeable(
 
 def _of_job(job: Job, maps: Mapping[str, RegisterMap]) -> Iterator[_FieldOfJob]:
     registers = maps[job.block]
-    of_map = {id(item) for item in registers}
+    of_map = set(registers)
     for block, item, raw in replace(job, start=None).values(maps):
         change = _with_write
-        if id(item) in of_map:
+        if item in of_map:
             change = _with_field
         yield _FieldOfJob(block, item, int(raw), partial(change, job, item, registers))
     if job.start:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 from numpy import ndarray as Array
 
+from npulab.captures.records import Records, records_of
 from npulab.captures.streams import rewritten
 from npulab.captures.writes import place_of_write
 from npulab.registers.commands import contradiction, opcodes
@@ -285,7 +287,7 @@ class Job:
         state = self.state
         written = {registers.index[offset] for offset in state if offset in registers.index}
         values = []
-        for item, number in zip(registers, raw, strict=True):
+        for item, number in zip(registers.fields_in(self.words), raw, strict=True):
             if not state or any(piece.word in written for piece in item.pieces):
                 values.append((item.block, item, number))
         for offset, value in state.items():
@@ -422,6 +424,12 @@ class Capture:
         registers = self.maps[self.jobs[self.main].block]
         return FieldValues(registers, registers.decode(self.words))
 
+    @cached_property
+    def records(self) -> dict[str, Records]:
+        """The records in the buffers, by the buffer's name, as far as the maps say in which buffers
+        records of a block lie."""
+        return records_of(self.buffers, self.maps)
+
     @property
     def fields(self) -> pd.DataFrame:
         """One row per field of every job: task, block, register, field, raw, value, bits,
@@ -480,23 +488,11 @@ class Capture:
         """
         task = self.task_of(task)
         registers = self.maps[self.jobs[task].block]
-        words = self.jobs[task].words.copy()
         for name, value in values.items():
             item = registers[name]
-            if item.read_only:
-                raise ValueError(
-                    f"fields: got {item.register}.{item.name}, which is read-only, allowed is a "
-                    "field that a driver can set"
-                )
-            raw = item.raw(value)
-            refuse_if(
-                np.ndim(raw),
-                f"register {item.register} field {item.name}",
-                shortly(value),
-                "is one value",
-            )
-            item.insert(words, raw)
-        return self.with_words(words, task)
+            where = f"register {item.register} field {item.name}"
+            refuse_if(np.ndim(value), where, shortly(value), "is one value")
+        return self.with_words(registers.with_values(self.jobs[task].words, values), task)
 
     def with_buffers(self, **buffers: bytes | Array) -> Capture:
         """The same capture with other contents in the named buffers; the new capture counts as
@@ -506,6 +502,21 @@ class Capture:
         """
         new = {name: _bytes_of(name, data) for name, data in buffers.items()}
         return self._changed(buffers={**self.buffers, **new})
+
+    def with_records(self, buffer: str, index: Any, **values: Any) -> Capture:
+        """The same capture with other values in some fields of records in a buffer; the new
+        capture counts as changed.
+
+        ``index`` is the number of a record, or a slice, numbers or a mask of several, as in
+        ``Records.with_fields``. Raises LookupError for a buffer without records, an unknown field
+        or record, ValueError for a value that does not fit and for a field that is read-only.
+        """
+        if buffer not in self.records:
+            raise LookupError(
+                f"capture {self.name}: got buffer {buffer!r}, its maps say of records in "
+                f"{', '.join(self.records) or 'none'}"
+            )
+        return self.with_buffers(**{buffer: self.records[buffer].with_fields(index, **values)})
 
     def task_of(self, task: int | None) -> int:
         """The number of a task, by default the main task; raises LookupError for a number that the

@@ -15,6 +15,15 @@ A row that has a block but no register, lsb and width says where the block lies:
 and ``field`` names these dimensions. The value ``sparse`` says that no words lie between its
 registers. For a block that is a command (``registers.commands``), ``bits`` is its length, or
 ``count`` is the name of the field that says its length.
+
+A block of records lies in buffers, not at an address: a fourth column, ``buffer``, has their names::
+
+    block,offset,bits,count,stride,buffer
+    SCALE,16,80,,12,biases
+
+``offset`` is the first record's byte in the buffer, ``bits`` the length of a record (the words of
+the block if blank), ``stride`` the bytes from one record to the next (the bytes of a record if
+blank), and ``count`` the most records (as many as the buffer holds if blank).
 """
 
 from __future__ import annotations
@@ -26,8 +35,10 @@ from itertools import chain, product
 from typing import Any, NamedTuple
 
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, pieces
+from npulab.support.text import plural
 
-SHAPE = ("bits", "count", "stride")  # the optional columns
+BUFFER = "buffer"
+SHAPE = ("bits", "count", "stride", BUFFER)  # the optional columns
 SPARSE = "sparse"
 MOST_BITS = 1024  # most bits of a register
 MOST_COPIES = 2**16  # most copies of a register or of a block
@@ -46,13 +57,46 @@ class Place(NamedTuple):
     offset: int
 
 
+class Held(NamedTuple):
+    """The place of a block's records in each of some ``buffers``.
+
+    ``offset`` is the byte of the first record, ``size`` the bytes of a record, ``stride`` the bytes
+    from one record to the next; there are at most ``most`` records (None: as many as fit). A size
+    or stride of 0 stands for what the table leaves blank.
+    """
+
+    buffers: tuple[str, ...]
+    offset: int = 0
+    size: int = 0
+    stride: int = 0
+    most: int | None = None
+
+    def filled(self, block: str, words: int) -> Held:
+        """The same place with its size and stride filled in, for a block of so many words; raises
+        ValueError for a record that is longer than them or than its stride."""
+        where = f"register map, block {block!r}"
+        size = self.size or WORD_BYTES * words
+        stride = self.stride or size
+        if size > WORD_BYTES * words:
+            raise ValueError(
+                f"{where}: got records of {BYTE_BITS * size} bits, allowed are at most "
+                f"{WORD_BITS * words}, the bits of its {plural(words, 'word')}"
+            )
+        if stride < size:
+            raise ValueError(
+                f"{where}: got a stride of {stride} bytes, allowed are at least {size}, the bytes "
+                "of a record"
+            )
+        return self._replace(size=size, stride=stride)
+
+
 class Repeat(NamedTuple):
     """The place of a block and of its copies.
 
     ``base`` is the address of the first copy. ``counts``, ``strides`` (bytes) and ``names`` belong
     to the dimensions of the copies, the outermost first. For a command, ``bits`` is its length (0:
     as long as the block's words), to which ``step`` bytes are added for each item that the field
-    ``counted`` counts.
+    ``counted`` counts. For records, ``held`` is their place in buffers.
     """
 
     base: int = 0
@@ -63,6 +107,7 @@ class Repeat(NamedTuple):
     bits: int = 0
     counted: str = ""
     step: int = 0
+    held: Held | None = None
 
     @property
     def copies(self) -> Iterator[tuple[tuple[int, ...], int]]:
@@ -130,6 +175,13 @@ def repeats(rows: Iterable[Row], features: Iterable[str]) -> dict[str, Repeat]:
         block, where = str(row["block"]), f"register map, block {row['block']!r}"
         if row.get("feature") and row["feature"] not in features:
             continue
+        if block in out:
+            raise ValueError(
+                f"{where}: got two rows with the block's place, allowed is one for each chip"
+            )
+        if not _blank(row, [BUFFER]):
+            out[block] = Repeat(held=_held(row, where))
+            continue
         base = _number(row, "offset", where) or 0
         counted, step = str(row.get("count") or "").strip(), 0
         counts, strides = tuple[int, ...](), tuple[int, ...]()
@@ -142,10 +194,6 @@ def repeats(rows: Iterable[Row], features: Iterable[str]) -> dict[str, Repeat]:
         names, value = tuple(str(row.get("field") or "").split()), str(row.get("value") or "")
         if value not in ("", SPARSE):
             raise ValueError(f"{where}: got value {value!r}, allowed is blank or {SPARSE}")
-        if block in out:
-            raise ValueError(
-                f"{where}: got two rows with the block's place, allowed is one for each chip"
-            )
         if names and len(names) != len(counts):
             raise ValueError(
                 f"{where}: got {len(names)} names of dimensions ({' '.join(names)}), "
@@ -164,6 +212,23 @@ def repeats(rows: Iterable[Row], features: Iterable[str]) -> dict[str, Repeat]:
             )
         out[block] = Repeat(base, counts, strides, names, value == SPARSE, bits, counted, step)
     return out
+
+
+def _held(row: Row, where: str) -> Held:
+    """The place of records in buffers; raises ValueError for numbers that are malformed and for a
+    cell that says how a block repeats."""
+    for name in ("field", "value"):
+        if not _blank(row, [name]):
+            raise ValueError(f"{where}: got {name} {row[name]!r} with a buffer, allowed is blank")
+    offset, stride = _number(row, "offset", where) or 0, _number(row, "stride", where)
+    most = _number(row, "count", where)
+    if offset < 0:
+        raise ValueError(f"{where}: got offset {offset}, allowed is at least 0")
+    for name, number in (("stride", stride), ("count", most)):
+        if number is not None and number <= 0:
+            raise ValueError(f"{where}: got {name} {number}, allowed is at least 1, or blank")
+    size = (_size(row, where) or 0) // BYTE_BITS
+    return Held(tuple(str(row[BUFFER]).split()), offset, size, stride or 0, most)
 
 
 def sparse_blocks(rows: Iterable[Row]) -> set[str]:
@@ -192,6 +257,11 @@ def _array(row: Row) -> Iterator[dict[str, Any]]:
     """
     plain = _without(row)
     where = f"register map, register {row.get('register')!r}"
+    if not _blank(row, [BUFFER]):
+        raise ValueError(
+            f"{where}: got buffer {row[BUFFER]!r} in a row of a field, allowed is buffer in a row "
+            "that says where a block lies"
+        )
     counts, strides = _shape(row, where)
     bits, offset = _size(row, where), _number(row, "offset", where)
     if offset is not None and offset < 0:

@@ -51,6 +51,8 @@ class Field:
     # True if a write to the field's register starts the unit; it is not compared, because the NPU's
     # record states it, not the map
     starts: bool = field(default=False, compare=False)
+    # the unit that another field names in some words; not compared, because the words state it
+    unit: int = field(default=1, compare=False)
 
     @classmethod
     def whole_word(cls, block: str, register: str) -> Field:
@@ -88,7 +90,10 @@ class Field:
             end = 0
         else:
             end = 2**self.width
-        return 0 if self.meaning.kind or self.meaning.steps else end, end
+        meaning = self.meaning
+        if meaning.kind or meaning.steps or meaning.by:
+            return 0, end
+        return end, end
 
     @property
     def stored_type(self) -> Any:
@@ -158,7 +163,7 @@ class Field:
         return bits
 
     def value(self, raw: Any) -> Any:
-        return self.meaning.value(raw, self.width)
+        return self.meaning.value(raw, self.width, self.unit)
 
     def text(self, raw: int) -> Any:
         """Return the value as people read it: an enum's name, a plain int or a float."""
@@ -166,15 +171,17 @@ class Field:
             return dict(self.names).get(int(raw), int(raw))
         return np.asarray(self.value(np.asarray(raw))).item()
 
-    def raw(self, value: Any) -> Any:
+    def raw(self, value: Any, unit: Any = None) -> Any:
         """Return the raw value of a value or, for an enum, of a name; errors name the register and
-        the field.
+        the field. ``unit`` is the unit that another field names, by default that of this field.
         """
+        if unit is None:
+            unit = self.unit
         if self.meaning.enum and isinstance(value, str):
             codes = {name: code for code, name in self.names}
             return codes[one_of(f"register {self.register} field {self.name}", value, codes)]
         try:
-            raw = self.meaning.raw(value)
+            raw = self.meaning.raw(value, unit)
         except ValueError as error:
             raise ValueError(
                 f"register {self.register} field {self.name}: got {value!r}, which {error}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from operator import itemgetter
@@ -36,6 +37,7 @@ from npulab.registers.table import (
     spellings_of,
     words_of,
 )
+from npulab.registers.units import units_of
 from npulab.support.files import read_table
 from npulab.support.late import pd
 from npulab.support.refuse import need, need_all, need_path, need_whole
@@ -141,6 +143,12 @@ class RegisterMap:
         self.registers, self._labels = all_words.registers, all_words.labels
         self._fields = fields_of(self._kept, all_words, self.enums)
         self._keys = spellings_of(self._fields)
+        self._units = units_of(self._fields)
+        self._counted: dict[tuple[Field, int], Field] = {}
+        for block, repeat in self.repeats.items():
+            if repeat.held:
+                count = sum(block == name for name, _, _ in self.registers)
+                self.repeats[block] = repeat._replace(held=repeat.held.filled(block, count))
 
     @classmethod
     def read(
@@ -359,7 +367,10 @@ class RegisterMap:
         rows = self._extract(words.reshape(math.prod(shape), len(self)))
         values = [bits.reshape(shape) for bits in rows]
         if not raw:
+            stored = values
             values = [item.value(bits) for item, bits in zip(self._fields, values, strict=True)]
+            for n, unit in self._units.items():
+                values[n] = values[n] * unit.factors[stored[unit.by]]
         return dict(zip(self._spelled, values, strict=True))
 
     def _decode_one(self, words: list[int], raw: bool) -> dict[str, Any]:
@@ -369,6 +380,9 @@ class RegisterMap:
         out = [0] * len(self._fields)
         for n, piece in self._plan:
             out[n] |= (words[piece.word] >> piece.lsb & 2**piece.width - 1) << piece.at
+        units = {} if raw else {n: unit.factors[out[unit.by]] for n, unit in self._units.items()}
+        for n, unit in units.items():
+            out[n] *= int(unit)
         for n, item in enumerate([] if raw else self._fields):
             if item.meaning.kind or item.meaning.steps:
                 value = item.value(np.asarray(out[n], item.stored_type))
@@ -387,11 +401,16 @@ class RegisterMap:
         need("encode", values, Mapping, "are values by field's name")
         # if a field is named twice, by two spellings, the last value counts
         bits, shape = dict[int, Any](), tuple[int, ...]()
+        if self._units and not raw:
+            values = self._in_order(values)
         for name, value in values.items():
             item = self[name]
+            unit = None
+            if not raw:
+                unit = self._unit(self._numbers[name], bits)
             # the quick way for a plain number that is stored without a change
             if type(value) is not int or not 0 <= value < item.stored_below[raw]:
-                value = item.stored(value if raw else item.raw(value))
+                value = item.stored(value if raw else item.raw(value, unit))
                 shape = np.broadcast_shapes(shape, np.shape(value))
             bits[self._numbers[name]] = value
         if not shape:
@@ -401,6 +420,59 @@ class RegisterMap:
             array = np.asarray(value, self._fields[n].stored_type)
             rows[n] = np.broadcast_to(array, shape).reshape(-1)
         return self._insert(rows, math.prod(shape)).reshape(*shape, len(self))
+
+    def _in_order(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return values with those last whose unit another field names."""
+        names = sorted(values, key=lambda name: self[name].meaning.by != "")
+        return {name: values[name] for name in names}
+
+    def _unit(self, number: int, bits: Mapping[int, Any]) -> Any:
+        """Return the unit of a field that another field names, whose raw values are among ``bits``;
+        None for a field of a fixed unit."""
+        if number not in self._units:
+            return None
+        by, factors = self._units[number]
+        return factors[np.asarray(bits.get(by, 0))]
+
+    def with_values(self, words: Any, values: Mapping[str, Any]) -> Array:
+        """Return words ``(..., W) uint32`` with other values in some fields; values broadcast to
+        ``(...)``.
+
+        Raises LookupError for an unknown name, ValueError for a value that does not fit and for a
+        field that is read-only.
+        """
+        need("with_values", values, Mapping, "are values by field's name")
+        words = self._words(words).copy()
+        for name, value in self._in_order(values).items():
+            item = self[name]
+            if item.read_only:
+                raise ValueError(
+                    f"fields: got {item.register}.{item.name}, which is read-only, allowed is a "
+                    "field that a driver can set"
+                )
+            unit = None
+            if item.meaning.by:
+                by, factors = self._units[self._numbers[name]]
+                unit = factors[self._fields[by].extract(words)]
+            item.insert(words, item.raw(value, unit))
+        return words
+
+    def fields_in(self, words: Array) -> tuple[Field, ...]:
+        """Return the fields as they are in words ``(W,)`` of one capture: a field whose unit
+        another field names has that unit."""
+        if not self._units:
+            return self._fields
+        return tuple(self.field_in(item, words) for item in self._fields)
+
+    def field_in(self, item: Field, words: Array) -> Field:
+        """Return a field as it is in words ``(W,)``, as ``fields_in`` does."""
+        if not item.meaning.by:
+            return item
+        by, factors = self._units[self._numbers[self.key(item)]]
+        key = item, int(factors[self._fields[by].extract(words)])
+        if key not in self._counted:
+            self._counted[key] = replace(item, unit=key[1])
+        return self._counted[key]
 
     def _encode_one(self, bits: Mapping[int, int]) -> Array:
         """``_insert`` for the words of one capture; Python's integers are faster than arrays of one
@@ -632,7 +704,9 @@ class RegisterMap:
         """For each address at which a word lies, in any copy of a block, the place there."""
         offsets: dict[str, list[int]] = {}
         for block, offset, _ in self.registers:
-            offsets.setdefault(block, []).append(offset)
+            # records lie in buffers: a write to an address is not one to a record
+            if not self.repeats.get(block, Repeat()).held:
+                offsets.setdefault(block, []).append(offset)
         repeat = {block: self.repeats.get(block, Repeat()) for block in offsets}
         # places are counted before the first is made, because a few cells of a table can state
         # millions of copies

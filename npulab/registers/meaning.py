@@ -16,6 +16,7 @@ FLOATS: dict[str, tuple[Any, Any]] = {
     "f32": (np.float32, np.uint32),
 }
 MOST_BITS = 64  # most bits of a number after *, + or >>
+UNIT = re.compile(r"(?:raw\s*)?\*\s*(?P<by>[A-Za-z_]\w*)\s*\((?P<factors>[^()]*)\)")
 FLOAT_BITS = 53  # float64 holds every whole number of at most this many bits exactly
 
 
@@ -23,7 +24,11 @@ FLOAT_BITS = 53  # float64 holds every whole number of at most this many bits ex
 class Meaning:
     """The way from a field's raw number to its value: ``signed`` or a float (``f16``, ``f32``),
     then ``*n`` and ``+n`` in the order in which they are written, and ``>>n`` at the end; or an
-    enum.
+    enum; or a unit that another field names.
+
+    ``raw*kind(4 256 0 64)`` counts units of 4 if the field ``kind`` of the same block is 0, of 256
+    if it is 1, and so on; for 2, and from 4 on, no unit is stated and the value is the raw number.
+    ``by`` is the name of the other field, ``factors`` are the units.
 
     ``>>n`` is a fixed-point number: the value is ``... / 2**n`` exactly, so nothing is lost.
 
@@ -34,9 +39,12 @@ class Meaning:
     kind: str = ""
     steps: tuple[tuple[str, int], ...] = ()
     enum: str = ""
+    by: str = ""
+    factors: tuple[int, ...] = ()
 
     GRAMMAR = (
-        "blank, or signed, f16 or f32, then raw, *n, +n, >>n (last) at most once each, or enum:NAME"
+        "blank, or signed, f16 or f32, then raw, *n, +n, >>n (last) at most once each, or "
+        "enum:NAME, or raw*FIELD(n n ...)"
     )
 
     @classmethod
@@ -45,6 +53,15 @@ class Meaning:
         words = re.findall(
             r"signed\b|f16\b|f32\b|raw\b|enum:\w+|>>|\*|\+|-?0x[0-9a-fA-F]+|-?\d+|\S", text
         )
+        unit = UNIT.fullmatch(text.strip())
+        if unit:
+            factors = [cls._number(word, unit["by"], text) for word in unit["factors"].split()]
+            if not factors or min(factors) < 0:
+                raise ValueError(
+                    f"value {text!r}: got {unit['factors']!r} in brackets, allowed are one or more "
+                    "numbers from 0 on"
+                )
+            return cls(by=unit["by"], factors=tuple(factors))
         kind = ""
         if words and words[0] in ("signed", *FLOATS):
             kind = words.pop(0)
@@ -83,6 +100,8 @@ class Meaning:
         return number
 
     def __str__(self) -> str:
+        if self.by:
+            return f"raw*{self.by}({' '.join(map(str, self.factors))})"
         if self.enum:
             tail = f"enum:{self.enum}"
         else:
@@ -93,7 +112,7 @@ class Meaning:
 
     def refuse_width(self, width: int) -> None:
         """Raise ValueError if not every value of a field of ``width`` bits can be held exactly."""
-        reach = width
+        reach = width + max(self.factors, default=0).bit_length()
         for operation, number in self.steps:
             bits = number.bit_length()
             if operation == "+":
@@ -109,7 +128,8 @@ class Meaning:
         bits = width
         if self.kind in FLOATS:
             bits = 8 * np.dtype(FLOATS[self.kind][0]).itemsize
-        if width != bits or (self.steps and reach > 63) or (self.kind == "signed" and reach > 64):
+        arithmetic = self.steps or self.by
+        if width != bits or (arithmetic and reach > 63) or (self.kind == "signed" and reach > 64):
             allowed = f"one whose values fit into 63 bits ({FLOAT_BITS} with >>)"
             if self.kind in FLOATS:
                 allowed = f"one of {bits} bits for {self.kind}"
@@ -117,10 +137,12 @@ class Meaning:
                 f"value {str(self)!r}: got a field of {width} bits, allowed is {allowed}"
             )
 
-    def value(self, raw: Any, width: int) -> Any:
+    def value(self, raw: Any, width: int, unit: Any = 1) -> Any:
         """Return the values of raw (unsigned) numbers, elementwise; the value of an enum is its raw
-        number.
+        number. ``unit`` is the unit that another field names, if one does.
         """
+        if self.by:
+            return (np.asarray(raw).astype(np.int64) * unit)[()]
         if self.kind in FLOATS:
             real, stored = FLOATS[self.kind]
             return np.asarray(raw, stored).view(real)[()]
@@ -138,9 +160,10 @@ class Meaning:
                 out = out / 2.0**number
         return out[()]
 
-    def raw(self, value: Any) -> Any:
+    def raw(self, value: Any, unit: Any = 1) -> Any:
         """Return the raw numbers of values, elementwise. They may be negative or too wide for the
-        field: ``Field.raw`` checks that.
+        field: ``Field.raw`` checks that. ``unit`` is the unit that another field names, if one
+        does.
 
         Raises ValueError if no raw number gives a value.
         """
@@ -156,12 +179,17 @@ class Meaning:
         if not np.all(np.isfinite(out)):
             raise ValueError("is not finite")
         if out.dtype.kind != "f":
-            if out.dtype.kind in "iu" and not self.kind and not self.steps:
+            if out.dtype.kind in "iu" and not self.kind and not self.steps and not self.by:
                 return out
             # the cast to int64 would make a number of 2**63 or more negative
             if out.dtype == np.uint64 and np.any(out > np.uint64(2**63 - 1)):
                 raise ValueError("is too large")
             out = out.astype(np.int64)
+        if self.by:
+            wrong = np.broadcast_to(unit, np.shape(out % unit))[out % unit != 0]
+            if wrong.size:
+                raise ValueError(f"is not a multiple of {wrong.flat[0]}, its unit by {self.by}")
+            out = out // unit
         for operation, number in reversed(self.steps):
             if operation == "*" and np.any(out % number):
                 raise ValueError(f"is not a multiple of {number}")

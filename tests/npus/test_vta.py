@@ -300,7 +300,7 @@ WRONG = [
         {"memory_type": 4},
         "memory_type: got out, allowed is one of uop, wgt, inp, acc, acc8",
     ),
-    ("LOAD", {"dram_base": 1}, "row 0: got 56 bytes from 0x4 on, allowed are bytes of a buffer"),
+    ("LOAD", {"dram_base": 4}, "row 0: got 56 bytes from 0x4 on, allowed are bytes of a buffer"),
     ("STORE", {"sram_base": 2040}, "sram_base: got 40 entries of acc from 2040 on, allowed are"),
     ("STORE", {"memory_type": 3}, "memory_type: got acc, allowed is one of out"),
 ]
@@ -345,7 +345,7 @@ def test_every_memory_counts_its_own_entries(vta: Target) -> None:
     def ran(memory: int, base: int) -> bytes:
         jobs = [
             ("LOAD", {"memory_type": memory, "dram_base": base, "push_next_dep": 1}),
-            ("STORE", {"memory_type": 4, "dram_base": 0x400, "pop_prev_dep": 1}),
+            ("STORE", {"memory_type": 4, "dram_base": 0x4000, "pop_prev_dep": 1}),
             ("FINISH", {}),
         ]
         made = []
@@ -357,14 +357,14 @@ def test_every_memory_counts_its_own_entries(vta: Target) -> None:
         capture = Capture("moved", "vta", "vta16", tuple(made), {"bias": data}, places, maps=maps)
         return vta.simulate(capture)
 
-    assert ran(3, 0x1000 // 64 + 1) == data[64:128:4]
-    assert ran(5, 0x1000 // 16 + 1) == data[16:32]
+    assert ran(3, 0x1000 + 64) == data[64:128:4]
+    assert ran(5, 0x1000 + 16) == data[16:32]
 
 
 def test_the_recorded_output_is_not_in_memory(vta: Target) -> None:
     capture = executed(small())
     number = task(capture, "LOAD", memory_type=3)
-    bad = capture.with_fields(number, dram_base=capture.addresses["output"] // 64)
+    bad = capture.with_fields(number, dram_base=capture.addresses["output"])
     with pytest.raises(ValueError, match=r"row 0: got 128 bytes from 0x300000 on, allowed are"):
         vta.simulate(bad)
 

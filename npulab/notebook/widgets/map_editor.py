@@ -262,11 +262,11 @@ class MapModel(Model):
             items = [item for item in items if item.block == job.block]
             first = blocks.index(job.block)
         words[first : first + len(own)] = job.words
-        values = {id(item): value for _, item, value in job.values(capture.maps)}
+        values = {item: value for _, item, value in job.values(capture.maps)}
         raw = {}
         for item, read in zip(items, own, strict=True):
-            if id(read) in values:
-                raw[draft.map.key(item)] = values[id(read)]
+            if read in values:
+                raw[draft.map.key(item)] = values[read]
         return raw
 
     def _repr_html_(self) -> str:

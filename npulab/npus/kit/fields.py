@@ -60,6 +60,7 @@ def values_of(
         if item is None:
             out[name] = value
         else:
+            item = registers.field_in(item, job.words)
             out[name] = item.value(np.array(value, item.stored_type)).item()
     if job.start:
         out.update(values_of(job.start, maps, raw=raw, unwritten=unwritten))
@@ -101,7 +102,8 @@ def _cuts(registers: RegisterMap, raw: bool) -> list[list[Cut]]:
     out: list[list[Cut]] = [[] for _ in registers.registers]
     for item in registers:
         signed, steps = item.meaning.kind == "signed", dict(item.meaning.steps)
-        plain = raw or ((signed or not item.meaning.kind) and steps.keys() <= {"*"})
+        simple = steps.keys() <= {"*"} and not item.meaning.by
+        plain = raw or ((signed or not item.meaning.kind) and simple)
         by = 1
         if plain and not raw:
             by = steps.get("*", 1)

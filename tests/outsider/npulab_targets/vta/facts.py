@@ -26,7 +26,7 @@ class Kind(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The bytes of an entry in DRAM, which are the unit of ``dram_base``."""
+        """The bytes of an entry in DRAM, which ``x_stride`` counts."""
         return self.stored.itemsize * int(np.prod(self.shape))
 
 

@@ -235,16 +235,15 @@ def instructions(form: Form, where: Mapping[str, int]) -> list[tuple[str, dict[s
     height, width = form.size
     (top, bottom), (left, right) = form.pads
     rows, columns = form.padded
-    base = {name: where[of] // KINDS[name].size for name, of in BUFFERS.items()}
 
     def run(name: str, count: int, **more: int) -> dict[str, int]:
-        values = {"memory_type": CODES["memory"][name], "dram_base": base[name]}
+        values = {"memory_type": CODES["memory"][name], "dram_base": where[BUFFERS[name]]}
         return {**values, "y_size": 1, "x_size": count, "x_stride": count, **more}
 
     out = [("LOAD", run("uop", form.tiles + form.outputs))]
     for block in range(form.inputs):
         values = run("inp", width, sram_base=block * rows * columns, y_size=height)
-        values["dram_base"] += block * height * width
+        values["dram_base"] += block * height * width * KINDS["inp"].size
         values |= {"y_pad_0": top, "y_pad_1": bottom, "x_pad_0": left, "x_pad_1": right}
         out.append(("LOAD", values))
     out.append(("LOAD", run("wgt", form.tiles, push_next_dep=1)))

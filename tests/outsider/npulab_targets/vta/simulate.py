@@ -180,8 +180,8 @@ def entries(start: int, count: int, name: str, chip: np.ndarray) -> slice:
 
 
 def address(values: dict[str, Any], row: int, size: int) -> int:
-    """The byte at which a row begins; ``dram_base`` and ``x_stride`` count entries of ``size``."""
-    return size * int(values["dram_base"] + row * values["x_stride"])
+    """The byte at which a row begins; ``x_stride`` counts entries of ``size`` bytes."""
+    return int(values["dram_base"] + row * values["x_stride"] * size)
 
 
 def multiply(values: dict[str, Any], device: Device) -> None:

@@ -1,0 +1,252 @@
+"""Records in buffers: micro-ops, descriptors, scales and biases, any number of them in a buffer.
+
+A register map says in which buffers the records of a block lie (``registers.expansion``). All
+records of a buffer are words of one array, decoded and encoded at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy import ndarray as Array
+
+from npulab.registers.expansion import Held
+from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field
+from npulab.registers.map import RegisterMap
+from npulab.support.late import pd
+from npulab.support.refuse import need_whole, refuse_if
+from npulab.support.text import plural
+
+BYTE_BITS = 8
+
+
+class Holder(NamedTuple):
+    """The block of the records in a buffer, its map, and their place."""
+
+    block: str
+    registers: RegisterMap
+    held: Held
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """The records of a ``block`` in the bytes ``data`` of a buffer.
+
+    ``len`` is their number N: as many as fit, and at most as many as the map allows. Bytes before
+    the first record, between two records and after the last are no part of a record.
+
+    >>> rows = [dict(block="OP", buffer="ops"), dict(block="OP", field="dst", lsb=0, width=11)]
+    >>> ops = Records("ops", "OP", RegisterMap(rows), Held(("ops",), size=4, stride=4), bytes(8))
+    >>> ops, ops.with_fields(1, dst=5)
+    (Records(ops: 2 records of OP), b'\\x00\\x00\\x00\\x00\\x05\\x00\\x00\\x00')
+    """
+
+    buffer: str
+    block: str
+    registers: RegisterMap
+    held: Held
+    data: bytes
+
+    def __len__(self) -> int:
+        held = self.held
+        fit = (len(self.data) - held.offset - held.size) // held.stride + 1
+        if held.most is not None:
+            fit = min(fit, held.most)
+        return max(0, fit)
+
+    @cached_property
+    def words(self) -> Array:
+        """The words of the records ``(N, W) uint32``, not writable; bits of the last word after
+        the end of a record are 0."""
+        words = np.zeros((len(self), len(self.registers)), "<u4")
+        words.view(np.uint8)[:, : self.held.size] = self._bytes(bytearray(self.data))
+        words = words.astype(np.uint32, copy=False)
+        words.setflags(write=False)
+        return words
+
+    @cached_property
+    def fields(self) -> dict[str, Field]:
+        """The fields of a record by their shortest name, also the automatic ones; bits after the
+        end of a record are in no field."""
+        found = {}
+        for item in self.registers:
+            lowest = min(WORD_BITS * piece.word + piece.lsb for piece in item.pieces)
+            if lowest < BYTE_BITS * self.held.size:
+                found[self.registers.key(item)] = item
+        return found
+
+    @property
+    def values(self) -> dict[str, Array]:
+        """The value of each field in all records, ``(N,)``, by the field's shortest name."""
+        values = self.registers.decode(self.words)
+        return {name: values[name] for name in self.fields}
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per record, the columns are its number (``record``) and its fields; an enum has
+        its names."""
+        from npulab.registers.shown import Table
+
+        frame = Table({"record": range(len(self)), **self.values})
+        for name, item in self.fields.items():
+            if item.names:
+                named = frame[name].map(dict(item.names)).astype(object)
+                frame[name] = named.where(named.notna(), frame[name])
+        return frame
+
+    def rows(self, most: int | None = None) -> Iterator[dict[str, Any]]:
+        """Yield the first records, at most ``most``, each as a row: record, and a text or number
+        for each field."""
+        for number, words in enumerate(self.words[:most]):
+            row: dict[str, Any] = {"record": number}
+            raw = self.registers.decode(words, raw=True)
+            for item in self.registers.fields_in(words):
+                name = self.registers.key(item)
+                if name in self.fields:
+                    row[name] = item.text(raw[name])
+            yield row
+
+    @property
+    def gaps(self) -> bytes:
+        """The bytes between two records, one gap after another."""
+        first, end = self.held.offset, self.end
+        between = np.frombuffer(self.data[first:end].ljust(self._room), np.uint8)
+        return between.reshape(len(self), self.held.stride)[:-1, self.held.size :].tobytes()
+
+    @property
+    def outside(self) -> tuple[bytes, bytes]:
+        """The bytes before the first record, and those after the last."""
+        return self.data[: self.held.offset], self.data[self.end :]
+
+    @property
+    def end(self) -> int:
+        """The first byte after the last record; the end of the buffer at most."""
+        if not len(self):
+            return min(self.held.offset, len(self.data))
+        return self.held.offset + (len(self) - 1) * self.held.stride + self.held.size
+
+    def with_words(self, words: Any) -> bytes:
+        """The bytes of the buffer with other records, ``(N, W) uint32``, more or fewer of them too.
+
+        Bytes that are in no record stay; those between records become 0 if there are more or fewer
+        records. Raises ValueError for words of another shape, for bits after the end of a
+        record, and for more records than the map allows.
+        """
+        words = np.asarray(words)
+        where = f"buffer {self.buffer}: records of {self.block}"
+        wide = words.ndim == 2 and words.shape[1] == len(self.registers)
+        whole = words.dtype.kind in "iu" and not np.any((words < 0) | (words >= 2**WORD_BITS))
+        allowed = f"are words (N, {len(self.registers)}) of 0 to 0xffffffff"
+        refuse_if(not wide or not whole, where, f"{words.dtype} of shape {words.shape}", allowed)
+        most = self.held.most
+        if most is not None:
+            refuse_if(len(words) > most, where, len(words), f"are at most {most}")
+        stored = np.ascontiguousarray(words, "<u4").view(np.uint8)
+        size = self.held.size
+        odd = stored[:, size:].any(1)
+        if odd.any():
+            raise ValueError(
+                f"{where}: got set bits after byte {size} of record {int(np.argmax(odd))}, allowed "
+                f"are set bits in its {size} bytes"
+            )
+        if len(words) == len(self):
+            changed = bytearray(self.data)
+            self._bytes(changed)[:] = stored
+            return bytes(changed)
+        before, after = self.outside
+        room = np.zeros((len(words), self.held.stride), np.uint8)
+        room[:, :size] = stored[:, :size]
+        gap = self.held.stride - size
+        own = room.tobytes()
+        if gap:
+            own = own[:-gap]
+        return before.ljust(self.held.offset, b"\0") + own + after
+
+    def with_fields(self, index: Any, **values: Any) -> bytes:
+        """The bytes of the buffer with other values in some fields of a record.
+
+        ``index`` is the number of a record, or a slice, numbers or a mask of several; values
+        broadcast to these. Raises LookupError for an unknown field or record, ValueError for a
+        value that does not fit and for a field that is read-only.
+        """
+        chosen = self._chosen(index)
+        words = self.words.copy()
+        words[chosen] = self.registers.with_values(words[chosen], values)
+        return self.with_words(words)
+
+    def _chosen(self, index: Any) -> Array:
+        """The numbers of the records that an index means, counted from 0."""
+        where = f"buffer {self.buffer}: record"
+        if isinstance(index, slice):
+            return np.arange(len(self))[index]
+        numbers = np.asarray(index)
+        if numbers.dtype == bool:
+            refuse_if(
+                numbers.shape != (len(self),),
+                where,
+                f"a mask of shape {numbers.shape}",
+                f"is one of shape ({len(self)},)",
+            )
+            return np.flatnonzero(numbers)
+        if not numbers.ndim or numbers.dtype.kind not in "iu":
+            need_whole(where, index, "is a number, a slice, numbers or a mask")
+        wrong = numbers[(numbers < 0) | (numbers >= len(self))]
+        if wrong.size:
+            raise LookupError(f"{where}: got {wrong.flat[0]}, it has 0 to {len(self) - 1}")
+        return numbers
+
+    @property
+    def _room(self) -> int:
+        return len(self) * self.held.stride
+
+    def _bytes(self, data: bytearray) -> Array:
+        """The bytes of the records in the bytes of a buffer, ``(N, size)``, as a view."""
+        held = self.held
+        if not len(self):
+            return np.zeros((0, held.size), np.uint8)
+        return np.ndarray(
+            (len(self), held.size), np.uint8, data, held.offset, (held.stride, 1)
+        )
+
+    def __repr__(self) -> str:
+        return f"Records({self.buffer}: {plural(len(self), 'record')} of {self.block})"
+
+    def _repr_html_(self) -> str:
+        from npulab.registers.shown import MOST_ROWS
+
+        table = self.table.to_html(max_rows=MOST_ROWS, index=False)
+        return f"<b>{self.buffer}: {plural(len(self), 'record')} of {self.block}</b>{table}"
+
+
+def holders(maps: Mapping[str, RegisterMap]) -> dict[str, Holder]:
+    """Return what the maps say of the records in each buffer, by the buffer's name; raises
+    ValueError for a buffer that two blocks name."""
+    found: dict[str, Holder] = {}
+    for registers in maps.values():
+        for block, repeat in registers.repeats.items():
+            if repeat.held is None:
+                continue
+            for buffer in repeat.held.buffers:
+                other = found.get(buffer)
+                if other and other.block != block:
+                    raise ValueError(
+                        f"buffer {buffer}: got records of {other.block} and of {block}, allowed "
+                        "are records of one block"
+                    )
+                found[buffer] = Holder(block, registers.of_block(block), repeat.held)
+    return found
+
+
+def records_of(
+    buffers: Mapping[str, bytes], maps: Mapping[str, RegisterMap]
+) -> dict[str, Records]:
+    """Return the records in buffers, by the buffer's name."""
+    found = {}
+    for buffer, (block, registers, held) in holders(maps).items():
+        if buffer in buffers:
+            found[buffer] = Records(buffer, block, registers, held, bytes(buffers[buffer]))
+    return found

@@ -1,0 +1,72 @@
+"""Fields whose unit depends on another field of their block, as an address that counts entries of
+the memory that the other field names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy import ndarray as Array
+
+from npulab.registers.fields import Field
+from npulab.support.text import plural
+
+MOST_BITS = 16  # most bits of a field that names a unit
+
+
+class Unit(NamedTuple):
+    """The unit of a field: the number of the field that names it, and the unit by each raw number
+    of that field, ``(2**width,) int64``; 1 where the map states none."""
+
+    by: int
+    factors: Array
+
+
+def units_of(fields: Sequence[Field]) -> dict[int, Unit]:
+    """Return the units of the fields of a map, by the field's number.
+
+    Raises LookupError for a unit that no field of the block names, or several, ValueError for one
+    that names too many factors, or that a field with such a unit itself names.
+    """
+    units = {}
+    for number, item in enumerate(fields):
+        if not item.meaning.by:
+            continue
+        where = f"register map, register {item.register} field {item.name}"
+        by = _named(where, item, fields)
+        other, factors = fields[by], item.meaning.factors
+        most = min(other.width, MOST_BITS)
+        if other.meaning.by or len(factors) > 2**most or other.width > MOST_BITS:
+            raise ValueError(
+                f"{where}: got {len(factors)} factors by {other.name} ({other.width} bits), "
+                f"allowed are at most {2**most}, by a field of at most {MOST_BITS} bits with a "
+                "unit of its own"
+            )
+        every = np.ones(2**other.width, np.int64)
+        stated = np.array(factors, np.int64)
+        every[: len(factors)] = np.maximum(stated, 1)
+        units[number] = Unit(by, every)
+    return units
+
+
+def _named(where: str, item: Field, fields: Sequence[Field]) -> int:
+    """Return the number of the field that names the unit of a field: one of the same register, or
+    else of the same block."""
+    name = item.meaning.by
+    found = []
+    for number, other in enumerate(fields):
+        _, _, last = other.name.rpartition(".")
+        if other.block == item.block and name in (last, other.name):
+            found.append(number)
+    near = [number for number in found if fields[number].register == item.register]
+    if len(near) != 1:
+        near = found
+    if len(near) != 1:
+        count = plural(len(near), "field")
+        known = [other.name for other in fields if other.block == item.block]
+        raise LookupError(
+            f"{where}: got a unit by {name!r}, which {count} of the block have as "
+            f"their name, allowed is one of {', '.join(dict.fromkeys(known))}"
+        )
+    return near[0]
