@@ -35,8 +35,10 @@ from npulab.analysis.compared import (
     without_outputs,
 )
 from npulab.analysis.mismatch.summary import in_hex, window
+from npulab.analysis.records import BUFFER, Part, beside
 from npulab.captures.aligned import CHANGED, INSERTED, Edit, Pair, aligned, edits_of
 from npulab.captures.capture import COMMANDS, Capture, CaptureSet, Job
+from npulab.captures.records import Records
 from npulab.captures.registry import target
 from npulab.captures.streams import Held, held_against
 from npulab.captures.sweep import Sweep
@@ -72,7 +74,8 @@ JOB = "(job)"
 class Comparison:
     """How far a capture agrees with our understanding of its NPU.
 
-    ``words`` and ``coefficients`` are True if decoding and encoding again gives the same bytes
+    ``words`` (of jobs, and of records in buffers) and ``coefficients`` are True if decoding and
+    encoding again gives the same bytes
     (None if there are none); ``refused`` is True if the coefficients could not be decoded at all.
 
     ``verdict`` is about the output:
@@ -224,6 +227,7 @@ def check(capture: Capture) -> Comparison:
     _refuse(capture, "check", Capture)
     of = target(capture.target)
     words = all(_same_words(job, capture) for job in capture.jobs)
+    words = words and all(map(_same_records, capture.records.values()))
     result = Comparison(
         capture.name,
         capture.target,
@@ -459,6 +463,12 @@ def _same_words(job: Job, capture: Capture) -> bool:
     registers = capture.maps[job.block]
     same = bool(np.array_equal(registers.encode(registers.decode(job.words)), job.words))
     return same and (job.start is None or _same_words(job.start, capture))
+
+
+def _same_records(records: Records) -> bool:
+    """True if the records of a buffer are encoded to the bytes that they were decoded from."""
+    again = records.registers.encode(records.registers.decode(records.words))
+    return records.with_words(again.reshape(records.words.shape)) == records.data
 
 
 def _compared(result: Comparison, of: Target, capture: Capture) -> Comparison:
@@ -721,7 +731,9 @@ def diff(a: Any, b: Any, *, never: bool = False, tasks: Sequence[int] = ()) -> p
     written twice, or in another order) differ too, in the fields ``(writes)`` of a register and
     ``(order)`` of a block.
 
-    Buffers are compared by ``diff_buffers``. With ``tasks``, a number for each side, only these
+    Records in buffers are compared with their like as jobs are. Their rows are of task 0 and block
+    ``buffer``, the register is the name of the buffer, the field ``record 12 UOP.dst_idx``. The
+    bytes of buffers are compared by ``diff_buffers``. With ``tasks``, a number for each side, only these
     two jobs are compared, as task 0; ``a`` and ``b`` may then be the same capture.
 
     For two CaptureSets or two Sweeps the columns are task, block, register, field, differs
@@ -759,7 +771,10 @@ def diff(a: Any, b: Any, *, never: bool = False, tasks: Sequence[int] = ()) -> p
                 rows.append(row)
         return Table(rows, columns=[*SETS])
     refuse_if(never, "diff", "never with two captures", "is with CaptureSets and Sweeps")
-    frame = Table(differences(a, b), columns=list(Difference._fields), dtype=object)
+    rows = differences(a, b)
+    if not tasks:
+        rows += differing_records(a, b)
+    frame = Table(rows, columns=list(Difference._fields), dtype=object)
     return frame.astype({"task": int, "address": bool})
 
 
@@ -886,6 +901,20 @@ def fields_side_by_side(
             block, register, name = names
             theirs[numbers[other], block, register, name] = value
     return mine, theirs
+
+
+def differing_records(a: Capture, b: Capture) -> list[Difference]:
+    """Return what differs between the records in the buffers of two captures."""
+    rows = []
+    for name, held in beside(a, b).items():
+        rows += [of_record(name, part) for part in held.parts]
+    return rows
+
+
+def of_record(buffer: str, part: Part) -> Difference:
+    """Return the difference that a part of the records in a buffer is."""
+    address = part.field is not None and part.field.address
+    return Difference(0, BUFFER, buffer, part.name, part.a, part.b, address)
 
 
 def jobs_edited(a: Capture, b: Capture, pairs: Sequence[Pair]) -> dict[Edit, Difference]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from npulab.analysis.check import JOB, Difference, diff, diff_buffers, jobs_apart, raw_fields
 from npulab.analysis.edited import streams_differ
+from npulab.analysis.records import BUFFER
 from npulab.captures.capture import Capture, CaptureSet, Job
 from npulab.captures.listing import ALL, Wanted, folded
 from npulab.captures.store import load_all
@@ -20,6 +21,7 @@ from npulab.registers.fields import Field
 from npulab.support.answers import Answer, Part, Table
 from npulab.support.text import Row, as_address, plural, rows_of
 
+MOST_SHOWN = 60  # most fields of records that are shown
 SOME = ("differs", "constant", "pairs")  # columns that only diffs of sets and sweeps have
 
 SidePath = str | os.PathLike[str]
@@ -92,10 +94,14 @@ class Differing(Answer):
     def parts(self) -> list[Part]:
         fields: list[Row] = []
         addresses: list[Row] = []
+        inside: list[Row] = []
         jobs = [row for row in self.fields if row["register"] == JOB]
         others = [row for row in self.fields if row["register"] != JOB]
         for row in folded(others, jobs_of(self.a, self.b)):
-            if row["address"]:
+            if row["block"] == BUFFER:
+                title = f"{BUFFER} {row['register']} {row['field']}"
+                inside.append({"record": title, "a": row["a"], "b": row["b"]})
+            elif row["address"]:
                 addresses.append({**row, "a": as_address(row["a"]), "b": as_address(row["b"])})
             else:
                 fields.append(row)
@@ -112,6 +118,11 @@ class Differing(Answer):
         parts.append(Table([*jobs, *fields], names))
         if addresses:
             parts += ["", _differ(len(addresses), "address", "es"), Table(addresses, names)]
+        if inside:
+            title = f"records differ in {plural(len(inside), 'field')}"
+            if len(inside) > MOST_SHOWN:
+                title += f", the first {MOST_SHOWN} (--json prints all)"
+            parts += ["", title, Table(inside[:MOST_SHOWN], ["record", "a", "b"])]
         for row in self.buffers:
             parts += [
                 "",
@@ -148,6 +159,9 @@ def differing(a: Any, b: Any, wanted: Wanted = ALL, tasks: Sequence[int] = ()) -
     rows = []
     for row in every:
         names = _names_of(row)
+        if row["block"] == BUFFER:
+            row["task"] = None
+            names = _names_in_record(row, a)
         if wanted.holds(*names, names in automatic, row["address"]):
             rows.append(row)
     buffers: Sequence[Row] = ()
@@ -163,6 +177,16 @@ def _names_of(row: Row) -> FieldNames:
     return row["block"], row["register"], row["field"]
 
 
+def _names_in_record(row: Row, side: Capture) -> FieldNames:
+    """Return the names of the field of a record; those of the row for a whole record."""
+    records = side.records[row["register"]]
+    _, _, name = row["field"].rpartition(" ")
+    item = records.fields.get(name.removeprefix(f"{records.block}."))
+    if item is None:
+        return _names_of(row)
+    return item.block, item.register, item.name
+
+
 def _declared_names(side: Sweep) -> set[FieldNames]:
     fields = side.registers or ()
     return {(item.block, item.register, item.name) for item in fields if not item.automatic}
@@ -176,6 +200,9 @@ def _items(side: Capture | CaptureSet) -> dict[FieldNames, Field]:
     for capture in side:
         for key, (item, _) in raw_fields(capture).items():
             items[key[1:]] = item
+        for records in capture.records.values():
+            for item in records.fields.values():
+                items[item.block, item.register, item.name] = item
     return items
 
 

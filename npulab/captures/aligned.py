@@ -8,9 +8,9 @@ words may be the same job with other words; jobs of different blocks never are.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy import ndarray as Array
@@ -25,6 +25,7 @@ EDIT, MOST_BITS = 2**16, 2**10
 # occur once in each stream.
 MOST_CELLS = 2**22
 
+One = TypeVar("One")
 Identity = tuple[object, ...]  # what is equal for two jobs that do the same
 
 
@@ -307,3 +308,23 @@ def edits_of(a: Sequence[Job], b: Sequence[Job], pairs: Sequence[Pair]) -> list[
         elif _identity(a[left]) != _identity(b[right]):
             out.append(Edit(CHANGED, left, right))
     return out
+
+
+def edited(
+    a: Sequence[One],
+    b: Sequence[One],
+    pairs: Sequence[Pair],
+    chosen: Collection[Edit],
+    changed: Mapping[int, One],
+) -> list[One]:
+    """Return the first stream after the ``chosen`` edits that insert, leave out or move;
+    ``changed`` has its other members, by number, in place of those that it has."""
+    gone = {edit.a for edit in chosen if edit.kind != INSERTED}
+    new = {edit.b for edit in chosen if edit.b is not None}
+    members = []
+    for left, right in pairs:
+        if left is not None and left not in gone:
+            members.append(changed.get(left, a[left]))
+        elif left is None and right is not None and right in new:
+            members.append(b[right])
+    return members

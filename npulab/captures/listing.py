@@ -9,15 +9,17 @@ from functools import cached_property
 from operator import itemgetter
 
 from npulab.captures.capture import Capture, Job, is_records
+from npulab.captures.records import Records
 from npulab.captures.registry import target
 from npulab.captures.sweep import Sweep
 from npulab.registers.fields import Field
 from npulab.registers.names import full_names
 from npulab.support.answers import Answer, Part, Table
 from npulab.support.refuse import near
-from npulab.support.text import Row, as_address, brief, rows_of
+from npulab.support.text import Row, as_address, brief, plural, rows_of
 
 COLUMNS = ("case", "target", "chip", "provenance", "date", "jobs", "buffers")
+MOST_RECORDS = 60  # most records of a buffer that are shown
 COUNTS = (
     "looked_at",
     "captures",
@@ -230,7 +232,8 @@ class Decoded(Answer):
     """A capture with those of its fields that pass the filter ``wanted``; with ``tasks`` only those
     of these jobs.
 
-    ``rows`` have task, block, register, field, bits, raw, value, evidence and note.
+    ``rows`` have task, block, register, field, bits, raw, value, evidence and note; records in
+    buffers are a row each, with buffer, record, block and their fields.
     """
 
     capture: Capture
@@ -264,17 +267,50 @@ class Decoded(Answer):
     def refuse(self) -> None:
         """Raise LookupError if the glob of the filter matches no field of the jobs."""
         known = [(block, item.register, item.name) for _, block, item, _ in self._fields()]
+        for held in self.capture.records.values():
+            known += [(held.block, item.register, item.name) for item in held.fields.values()]
         self.wanted.refuse(known, self.capture.name)
 
     def records(self) -> list[Row]:
-        return self.rows
+        rows = list(self.rows)
+        for held in self.capture.records.values():
+            for row in self._in_buffer(held):
+                rows.append({"buffer": held.buffer, "block": held.block, **row})
+        return rows
+
+    def _in_buffer(self, held: Records, most: int | None = None) -> list[Row]:
+        """The first records of a buffer, at most ``most``, each as a row of the fields that pass
+        the filter."""
+        names = []
+        for name, item in held.fields.items():
+            full = held.block, item.register, item.name
+            if self.wanted.holds(*full, item.automatic, item.address):
+                names.append(name)
+        rows: list[Row] = []
+        for row in held.rows(most):
+            chosen = {name: row[name] for name in names}
+            if chosen and (not self.wanted.nonzero or any(chosen.values())):
+                rows.append({"record": row["record"], **chosen})
+        return rows
+
+    def _tables(self) -> list[Part]:
+        """The first records of each buffer as tables."""
+        parts: list[Part] = []
+        for held in self.capture.records.values():
+            rows = self._in_buffer(held, MOST_RECORDS)
+            if rows:
+                title = f"buffer {held.buffer}: {plural(len(held), 'record')} of {held.block}"
+                if len(held) > MOST_RECORDS:
+                    title += f", the first {MOST_RECORDS} (--json prints all)"
+                parts += ["", title, Table(rows, [*rows[0]])]
+        return parts
 
     @property
     def parts(self) -> list[Part]:
         capture = self.capture
         parts = about(capture)
         if not self.rows:
-            return [*parts, Table([], [])]
+            return [*parts, Table([], []), *self._tables()]
         pointers = set()
         for registers in capture.maps.values():
             pointers |= {(item.register, item.name) for item in registers if item.address}
@@ -288,7 +324,7 @@ class Decoded(Answer):
         for code in dict.fromkeys(row["evidence"] for row in rows):
             if code in sources:
                 parts.append(f"evidence {code}: {sources[code]}")
-        return parts
+        return [*parts, *self._tables()]
 
     def _fields(self) -> Iterator[tuple[int, str, Field, int]]:
         """Yield (number of the job, block, field, raw) for every field of the jobs."""

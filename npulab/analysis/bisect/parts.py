@@ -16,15 +16,16 @@ from npulab.analysis.check import (
     Key,
     differences,
     jobs_edited,
+    of_record,
 )
-from npulab.captures.aligned import INSERTED, Edit, Pair, aligned
+from npulab.analysis.records import BUFFER, BYTES, MOST_PARTS, OTHERS, beside
+from npulab.captures.aligned import aligned, edited
 from npulab.captures.capture import COMMANDS, Capture, Job
 from npulab.captures.streams import streams_of
 from npulab.registers.fields import Field
 from npulab.registers.map import RegisterMap
 from npulab.support.text import plural
 
-BUFFER, BYTES = "buffer", "(bytes)"  # block and field in the key of a whole buffer
 # Ending of parameters that a driver chooses, such as coefficient_bytes: two captures of one layer
 # may differ in these.
 OBSERVED = "_bytes"
@@ -53,8 +54,10 @@ def name_of(key: Key) -> str:
 def parts_of(
     good: Capture, bad: Capture, *, addresses: bool = False, buffers: bool = True
 ) -> list[Difference]:
-    """Return all differences that can be taken over from the bad capture: fields, and whole
-    buffers.
+    """Return all differences that can be taken over from the bad capture: fields, and buffers.
+
+    If the maps say of records in a buffer, the parts are fields of these, and whole records that
+    are inserted, left out or moved, if there are at most ``MOST_PARTS``.
 
     Fields that point into memory are left out unless ``addresses``, since the good capture's
     buffers lie at its own addresses. Read-only fields and the output are left out; so are the bytes
@@ -78,8 +81,7 @@ def parts_of(
             found.append(part)
     if buffers:
         for name in _buffers_that_differ(good, bad):
-            sizes = len(good.buffers.get(name, b"")), len(bad.buffers[name])
-            found.append(Difference(0, BUFFER, name, BYTES, *sizes))
+            found += _parts_of_buffer(name, good, bad, addresses)
     if not found:
         apart = " (addresses are left out)"
         if addresses:
@@ -89,6 +91,26 @@ def parts_of(
             f"buffers{apart}, allowed are two that differ; if their outputs differ, npulab check "
             "BAD --explain says where"
         )
+    return found
+
+
+def _parts_of_buffer(
+    name: str, good: Capture, bad: Capture, addresses: bool
+) -> list[Difference]:
+    """Return the differences of a buffer: of its records, if the maps say of records in it and not
+    too many differ, else the whole buffer."""
+    sizes = len(good.buffers.get(name, b"")), len(bad.buffers[name])
+    whole = [Difference(0, BUFFER, name, BYTES, *sizes)]
+    held = beside(good, bad).get(name)
+    if held is None or len(held.parts) > MOST_PARTS:
+        return whole
+    found = []
+    for part in held.parts:
+        row = of_record(name, part)
+        if (addresses or not row.address) and not (part.field and part.field.read_only):
+            found.append(row)
+    if held.apart:
+        found.append(Difference(0, BUFFER, name, OTHERS, *sizes))
     return found
 
 
@@ -159,19 +181,25 @@ def families(parts: Sequence[Difference]) -> list[list[int]]:
     """
     units: dict[tuple[object, ...], list[int]] = {}
     for index, part in enumerate(parts):
-        words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", part.field)
+        field = part.field
+        where: tuple[str, ...] = ()
+        if part.block == BUFFER:
+            place, _, name = field.rpartition(" ")  # the number of the record, and its field
+            where = part.register, place
+            field = name.rpartition(".")[2]
+        words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", field)
         words = [word.lower() for word in words]
         # the first word is kept even if it is an axis: it names the thing
         stem = [word for word in words if word not in GEOMETRY | AXES.difference(words[:1])]
         unit: tuple[object, ...] = (index,)
-        if part.register == JOB:
-            pass  # a whole job is a unit of its own
+        if part.register == JOB or (part.block == BUFFER and None in (part.a, part.b)):
+            pass  # a whole job or record is a unit of its own
         elif part.field in (ORDER, WRITES):
             unit = (part.task, part.block, ORDER)
         elif part.a is None or part.b is None:
             unit = (part.task, part.block, part.register, "not written")
         elif stem and not GEOMETRY.isdisjoint(words):
-            unit = (part.task, part.block, *stem)
+            unit = (part.task, part.block, *where, *stem)
         units.setdefault(unit, []).append(index)
     return sorted(units.values())
 
@@ -189,8 +217,11 @@ def mix(good: Capture, bad: Capture, keys: Collection[Key]) -> Capture:
     _refuse_unlike(good, bad)
     pairs = aligned(good.jobs, bad.jobs)
     left = set(keys)
-    edited = {edit for edit, row in jobs_edited(good, bad, pairs).items() if row.key in left}
-    left -= {row.key for edit, row in jobs_edited(good, bad, pairs).items() if edit in edited}
+    chosen_edits = set()
+    for edit, row in jobs_edited(good, bad, pairs).items():
+        if row.key in left:
+            chosen_edits.add(edit)
+            left.remove(row.key)
     mixed: dict[int, Job] = {}
     for task, other in pairs:
         if task is None or other is None:
@@ -201,16 +232,11 @@ def mix(good: Capture, bad: Capture, keys: Collection[Key]) -> Capture:
         assert job is not None
         mixed[task] = job
         left -= {(task, *key) for key in chosen & known}
-    jobs = _edited(good, bad, pairs, edited, mixed)
+    jobs = edited(good.jobs, bad.jobs, pairs, chosen_edits, mixed)
     capture = good
     if jobs != list(good.jobs):
         capture = good.with_jobs(jobs)
-    buffers = {}
-    for key in list(left):
-        _, block, name, _ = key
-        if block == BUFFER and name in bad.buffers:
-            buffers[name] = bad.buffers[name]
-            left.remove(key)
+    buffers = _mixed_buffers(good, bad, left)
     if left:
         raise LookupError(
             f"field: got {name_of(min(left))}, which {good.name} and {bad.name} do not have"
@@ -218,6 +244,27 @@ def mix(good: Capture, bad: Capture, keys: Collection[Key]) -> Capture:
     if buffers:
         return capture.with_buffers(**buffers)
     return capture
+
+
+def _mixed_buffers(good: Capture, bad: Capture, left: set[Key]) -> dict[str, bytes]:
+    """Return the buffers that the keys in ``left`` change; the keys that are known are taken out
+    of it."""
+    chosen: dict[str, set[str]] = {}
+    for _, block, name, field in left:
+        if block == BUFFER and name in bad.buffers:
+            chosen.setdefault(name, set()).add(field)
+    held = beside(good, bad)
+    buffers = {}
+    for name, fields in chosen.items():
+        known = {BYTES}
+        if name in held:
+            known |= held[name].names
+        if BYTES in fields:
+            buffers[name] = bad.buffers[name]
+        elif fields & known:
+            buffers[name] = held[name].mixed(fields)
+        left -= {(0, BUFFER, name, field) for field in fields & known}
+    return buffers
 
 
 def _refuse_unlike(good: Capture, bad: Capture) -> None:
@@ -235,26 +282,6 @@ def _refuse_unlike(good: Capture, bad: Capture) -> None:
                 f"bad {bad.name}: got {name} {getattr(bad, name)}, allowed is "
                 f"{getattr(good, name)}, that of good {good.name}"
             )
-
-
-def _edited(
-    good: Capture,
-    bad: Capture,
-    pairs: Sequence[Pair],
-    chosen: Collection[Edit],
-    mixed: Mapping[int, Job],
-) -> list[Job]:
-    """Return the jobs of the good capture after the ``chosen`` edits; ``mixed`` are its jobs by
-    number, as far as the bad capture has their like."""
-    gone = {edit.a for edit in chosen if edit.kind != INSERTED}
-    new = {edit.b for edit in chosen if edit.b is not None}
-    jobs = []
-    for task, other in pairs:
-        if task is not None and task not in gone:
-            jobs.append(mixed.get(task, good.jobs[task]))
-        elif task is None and other in new:
-            jobs.append(bad.jobs[other])
-    return jobs
 
 
 Chosen = set[tuple[str, str, str]]  # block, register, field

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from npulab.analysis.bisect import search
-from npulab.analysis.bisect.parts import BUFFER
 from npulab.analysis.bisect.search import Search
 from npulab.analysis.check import Difference
 from npulab.analysis.edited import edited_job, is_job
+from npulab.analysis.records import BUFFER, BYTES, OTHERS
 from npulab.support.text import plural
 
 # what a symptom does: of one part, and of several
@@ -42,7 +42,12 @@ class Words:
         """Return a part as text, with its value: ``NN w3.relu = 1 (good 0)``."""
         part = self.differences[item]
         if part.block == BUFFER:
-            return f"buffer {part.register}"
+            if part.field == BYTES:
+                return f"buffer {part.register}"
+            text = f"buffer {part.register} {part.field}"
+            if part.field == OTHERS or None in (part.a, part.b):
+                return text
+            return f"{text} = {good_and_bad(part)}"
         if is_job(part):
             return edited_job(part, self.jobs, "BAD")
         task = ""

@@ -21,9 +21,9 @@ import numpy as np
 from traitlets import Dict, Enum, Float, Int, List, Unicode
 
 from npulab.analysis.bisect import MAX_HANGS, Bisected, Bisection, Oracle
-from npulab.analysis.bisect.parts import BUFFER
 from npulab.analysis.check import Difference
 from npulab.analysis.edited import edited_job, is_job
+from npulab.analysis.records import BUFFER, BYTES, OTHERS
 from npulab.analysis.sides import jobs_of
 from npulab.captures.capture import Capture
 from npulab.captures.devices import as_code
@@ -520,6 +520,9 @@ def _part_row(session: Bisection, part: Difference) -> Row:
     """Return the texts of a part that differs; a buffer's are its sizes and the number of bytes
     that differ.
     """
+    if part.block == BUFFER and part.field not in (BYTES, OTHERS):
+        texts = [_value_text(value, part.address) for value in (part.a, part.b)]
+        return Row(f"records {part.register}", part.field, *texts)
     if part.block == BUFFER:
         good = session.good.buffers.get(part.register, b"")
         bad = session.bad.buffers.get(part.register, b"")
