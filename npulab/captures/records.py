@@ -155,7 +155,7 @@ class Records:
             )
         if len(words) == len(self):
             changed = bytearray(self.data)
-            self._bytes(changed)[:] = stored
+            self._bytes(changed)[:] = stored[:, :size]
             return bytes(changed)
         before, after = self.outside
         room = np.zeros((len(words), self.held.stride), np.uint8)

@@ -587,9 +587,10 @@ def _plain_only(
 
 
 def select(tables: Mapping[str, RegisterMap], features: Features) -> dict[str, RegisterMap]:
-    """The register maps by block, with the registers that a chip with these features has."""
+    """The register maps by block, with the registers that a chip with these features has, and with
+    the places of fields that follow from their numbers."""
     on = [name for name, value in features.items() if value]
-    return {block: table.select(on) for block, table in tables.items()}
+    return {block: table.select(on, features) for block, table in tables.items()}
 
 
 def read_chips(path: Path) -> dict[str, dict[str, int]]:

@@ -25,6 +25,7 @@ from npulab.registers.names import (
     in_block,
     word_name,
 )
+from npulab.registers.numbers import names_in, sums_in, with_numbers
 from npulab.registers.table import (
     ACCESS,
     COLUMNS,
@@ -93,7 +94,9 @@ class RegisterMap:
     and blocks that repeat are described in ``registers.expansion``; ``repeats`` has the places of
     blocks. ``by_address`` are the blocks whose registers have addresses; by default
     ``registers.names`` decides. That decision depends on the whole table, so ``by_address`` is
-    needed if ``rows`` are only a part of a table.
+    needed if ``rows`` are only a part of a table. ``numbers`` are those of a chip by name, which
+    ``lsb`` and ``width`` may follow from (``registers.numbers``); ``select`` also gives the map for
+    others.
 
     Words are ``(..., W) uint32``. Values are arrays ``(...)``, or plain numbers if words are 1-D.
     Keys are names of fields, with ``register.`` (and ``block.``) in front if a name is not unique;
@@ -117,19 +120,31 @@ class RegisterMap:
         enums: Mapping[str, Mapping[int, str]] | None = None,
         dense: bool = True,
         by_address: Collection[str] | None = None,
+        numbers: Mapping[str, int] | None = None,
     ) -> None:
         rows = need_all(
             "RegisterMap: rows", rows, Mapping, f"are rows with {', '.join(REQUIRED)}, as mappings"
         )
+        need("RegisterMap: numbers", numbers, (Mapping, type(None)), "are numbers by name")
+        stated, sums = rows, sums_in(rows)
+        self.numbers: dict[str, int] = {}
+        if sums:
+            numbers = numbers or {}
+            rows = with_numbers(stated, numbers)
+            self.numbers = {name: numbers[name] for name in sorted(names_in(stated))}
         features = need_features("RegisterMap", features)
         need("RegisterMap: enums", enums, (Mapping, type(None)), "are names by raw of each enum")
         words, blocks = expanded(rows)
         plain = [normal_row(row) for row in words]
         self._rows = (*plain, *blocks)
+        # the rows of which a map for other features and numbers is made
+        self._source = self._rows
+        if sums:
+            self._source = tuple(stated)
         self.features = frozenset(features)
         self.enums = dict(enums or {})
         self._all_dense = dense
-        self._selected: dict[frozenset[str], RegisterMap] = {}
+        self._selected: dict[Any, RegisterMap] = {}
         self._kept = [row for row in plain if not row["feature"] or row["feature"] in self.features]
         self.repeats = repeats(blocks, self.features)
         sparse = {block for block, repeat in self.repeats.items() if repeat.sparse}
@@ -157,6 +172,7 @@ class RegisterMap:
         *,
         features: Iterable[str] = (),
         dense: bool = True,
+        numbers: Mapping[str, int] | None = None,
     ) -> RegisterMap:
         """Return the map in a CSV table, with ``enums.csv`` (enum, raw, name) next to it if
         there is one.
@@ -173,24 +189,40 @@ class RegisterMap:
         except (ValueError, LookupError, TypeError) as error:
             raise ValueError(f"{beside}: {error}") from None
         try:
-            return cls(read_table(path), features=features, enums=enums, dense=dense)
+            return cls(
+                read_table(path), features=features, enums=enums, dense=dense, numbers=numbers
+            )
         except UnicodeDecodeError as error:
             raise ValueError(f"{path}: is not UTF-8: {error}") from None
         except (ValueError, LookupError) as error:
             raise type(error)(f"{path}: {error}") from None
 
-    def select(self, features: Iterable[str]) -> RegisterMap:
-        """Return the map of the same table for a chip with these features."""
+    def select(
+        self, features: Iterable[str], numbers: Mapping[str, int] | None = None
+    ) -> RegisterMap:
+        """Return the map of the same table for a chip with these features, and with these
+        ``numbers`` in place of those that the places of fields follow from."""
         wanted = frozenset(need_features("select", features))
-        if wanted not in self._selected:
-            self._selected[wanted] = RegisterMap(
-                self._rows,
-                features=wanted,
-                enums=self.enums,
-                dense=self._all_dense,
-                by_address=self.by_address,
-            )
-        return self._selected[wanted]
+        own = self.numbers
+        if numbers is not None:
+            own = {name: numbers.get(name, number) for name, number in self.numbers.items()}
+        key = wanted, tuple(own.items())
+        if key not in self._selected:
+            self._selected[key] = self._of(self._source, wanted, own)
+        return self._selected[key]
+
+    def _of(
+        self, rows: Iterable[Mapping[str, Any]], features: Iterable[str], numbers: Mapping[str, int]
+    ) -> RegisterMap:
+        """Return a map of rows of the same table."""
+        return RegisterMap(
+            rows,
+            features=features,
+            enums=self.enums,
+            dense=self._all_dense,
+            by_address=self.by_address,
+            numbers=numbers,
+        )
 
     def starting(self, registers: Collection[str]) -> RegisterMap:
         """Return the same map, in which a write to one of these registers, ``block.register``,
@@ -199,25 +231,25 @@ class RegisterMap:
             need_all("starting", registers, str, "are registers, as block.register")
         )
         rows = []
-        for row in self._rows:
-            if f"{row['block']}.{row['register']}" in registers:
+        for row in self._source:
+            if f"{row['block']}.{row.get('register')}" in registers:
                 row = {**row, ACCESS: START}
             rows.append(row)
-        return RegisterMap(rows, features=self.features, enums=self.enums, dense=self._all_dense)
+        return RegisterMap(
+            rows,
+            features=self.features,
+            enums=self.enums,
+            dense=self._all_dense,
+            numbers=self.numbers,
+        )
 
     def of_block(self, block: str) -> RegisterMap:
         """Return the map of this block alone."""
         need("of_block", block, str, "is the name of a block")
         if {name for name, _, _ in self.registers} == {block}:
             return self
-        rows = [row for row in self._rows if row["block"] == block]
-        return RegisterMap(
-            rows,
-            features=self.features,
-            enums=self.enums,
-            dense=self._all_dense,
-            by_address=self.by_address,
-        )
+        rows = [row for row in self._source if row["block"] == block]
+        return self._of(rows, self.features, self.numbers)
 
     @classmethod
     def from_struct(cls, members: Sequence[tuple[str, int]], block: str = "struct") -> RegisterMap:

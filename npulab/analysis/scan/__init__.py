@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from npulab.analysis.scan.captures import impulses, opened, probes_of, reader
+from npulab.analysis.scan.fields import scanned_fields
 from npulab.analysis.scan.evidence import Evidence, Runner, Runs
 from npulab.analysis.scan.looking import SATURATED, Looks, find_channels, find_hangs
 from npulab.analysis.scan.records import KINDS, Probe, Scan
@@ -34,7 +35,17 @@ from npulab.quant.layers import Conv2D
 from npulab.registers.commands import contradiction
 from npulab.support.refuse import need, refuse_if, shortly
 
-__all__ = ["KINDS", "Device", "Probe", "Runner", "Scan", "impulses", "scan", "scan_capture"]
+__all__ = [
+    "KINDS",
+    "Device",
+    "Probe",
+    "Runner",
+    "Scan",
+    "impulses",
+    "scan",
+    "scan_capture",
+    "scanned_fields",
+]
 
 
 class Device(Protocol):
@@ -127,13 +138,13 @@ def scan_capture(
     ``device.run(capture)`` runs a capture. ``inputs`` are captures, or probes whose ``given`` is a
     capture; they differ from ``capture`` in their input, and in words that are not scanned;
     ``layer`` is then the layer of these inputs. Without ``inputs`` they are made from the layer
-    that the capture lifts to: impulses and a random image. If a buffer is scanned, each of these
-    is run with several output scales, from one at which an output step is one accumulator unit to
+    that the capture lifts to: impulses and a random image. If a buffer is scanned in which the
+    maps say of no records, each of these is run with several output scales, from one at which an output step is one accumulator unit to
     one at which no output reaches the end of its type. Only shapes, stride, padding and zero
     points of the lifted layer are used, and every output channel is taken to read all input
     channels. Words whose opcode names another block are not run and count as a hang; so
     does a run after which a ``Probed`` device does not run its known-good capture. ``options`` are
-    those of ``scan``.
+    those of ``scan``; ``scanned_fields`` sorts a scan of words or records by field.
 
     Raises ValueError for a missing buffer or task, and for a layer that cannot be lifted or
     lowered.
@@ -147,7 +158,9 @@ def scan_capture(
     data = _scanned(capture, buffer, task)
     if inputs is None:
         lifted = target(capture.target).lift(capture).layer
-        probes = probes_of(capture, lifted, through=buffer is not None, seed=seed)
+        # records say what the units do, as words do: they have no weights that a scale would show
+        through = buffer is not None and buffer not in capture.records
+        probes = probes_of(capture, lifted, through=through, seed=seed)
         layer = opened(lifted)
     else:
         probes = [given if isinstance(given, Probe) else Probe(given) for given in inputs]

@@ -36,13 +36,14 @@ class Facts(NamedTuple):
         """
         here = Path(module).parent
         chips = read_chips(here / "chips.csv")
+        usual = chips[next(iter(chips))]
         starts = set()
         if (here / STARTS).exists():
             starts = {f"{row['block']}.{row['register']}" for row in read_table(here / STARTS)}
         maps = {}
         for block, table in tables.items():
             if not isinstance(table, RegisterMap):
-                table = RegisterMap.read(here / table, dense=block not in sparse)
+                table = RegisterMap.read(here / table, dense=block not in sparse, numbers=usual)
             maps[block] = table.starting(starts) if starts else table
         return cls(here, chips, next(iter(chips)), maps)
 

@@ -17,6 +17,7 @@ from npulab.registers.expansion import SHAPE, SPARSE, expanded, shaped, sparse_b
 from npulab.registers.map import RegisterMap
 from npulab.registers.meaning import Meaning
 from npulab.registers.names import blocks_by_address
+from npulab.registers.numbers import PLACES as PLACES_OF_BITS, is_sum
 from npulab.registers.table import (
     ACCESS,
     COLUMNS,
@@ -240,7 +241,8 @@ def features_in(rows: Iterable[Row]) -> list[str]:
 def read_csv(path: Path) -> RegisterTable:
     """Return the table in a file, with ``enums.csv`` next to it if there is one.
 
-    Arrays and registers of other sizes become plain rows; the places of blocks are left out.
+    Arrays and registers of other sizes become plain rows; the places of blocks are left out. A
+    place that follows from numbers of a chip is refused.
     Raises ValueError with file and line for a row that is not a field.
     """
     copyright_, rows = _numbered_rows(path)
@@ -252,6 +254,12 @@ def read_csv(path: Path) -> RegisterTable:
     for name in rows[0][1]:  # the first line names the columns of all rows
         where = f"{path}, line {rows[0][0]}"
         refuse_if(name not in known, where, f"column {name!r}", f"are {', '.join(COLUMNS)}")
+    for line, row in rows:
+        for column in (name for name in PLACES_OF_BITS if is_sum(row.get(name))):
+            raise ValueError(
+                f"{path}, line {line}: got {column} {row[column]!r:.60}, allowed is a whole number: a "
+                "table in which places follow from numbers of a chip belongs to a target"
+            )
     plain: list[Row] = []
     blocks: Sequence[Row] = ()
     # rows that are expanded have no line of their own, so the error names the file alone

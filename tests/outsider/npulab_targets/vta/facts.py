@@ -47,18 +47,21 @@ def places_of(kinds: Mapping[str, Kind], opcodes: Iterable[str]) -> list[Place]:
     return places
 
 
-def read_maps(enums: Mapping[str, Mapping[int, str]]) -> dict[str, RegisterMap]:
+def read_maps(
+    enums: Mapping[str, Mapping[int, str]], numbers: Mapping[str, int]
+) -> dict[str, RegisterMap]:
     rows = read_table(HERE / "registers.csv")
     maps = {}
     for block in dict.fromkeys(row["block"] for row in rows):
         own = [row for row in rows if row["block"] == block]
-        maps[block] = RegisterMap(own, enums=enums)
+        maps[block] = RegisterMap(own, enums=enums, numbers=numbers)
     return maps
 
 
+USUAL = "vta16"
 CHIPS = read_chips(HERE / "chips.csv")
 ENUMS = read_enums(read_table(HERE / "enums.csv"))
-TABLES = read_maps(ENUMS)
+TABLES = read_maps(ENUMS, CHIPS[USUAL])
 COMMANDS = {block: TABLES[block] for block in ENUMS["opcode"].values()}
 KINDS = read_kinds()
 TOKENS = read_tokens(HERE / "tokens.csv", places_of(KINDS, ENUMS["opcode"].values()))

@@ -62,8 +62,8 @@ def simulate(capture: Capture) -> bytes:
 def device_of(capture: Capture) -> Device:
     given = {name: data for name, data in capture.buffers.items() if name != "output"}
     chip = {}
-    for name, entries in CHIPS[capture.chip].items():
-        kind = KINDS[name]
+    for name in dict.fromkeys(kind.holds for kind in KINDS.values()):
+        kind, entries = KINDS[name], CHIPS[capture.chip][name]
         chip[name] = np.zeros((entries, *kind.shape), kind.stored)
     return Device(Memory(given, capture.addresses), chip)
 

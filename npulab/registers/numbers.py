@@ -1,0 +1,99 @@
+"""Places of fields that follow from the configuration of a chip: sums of whole numbers and of names
+that the chip states, such as ``8+log_uop`` in the column ``lsb`` or ``width``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from npulab.support.text import one_line
+
+PLACES = ("lsb", "width")  # the columns in which a sum may stand
+TERM = re.compile(r"\s*(?P<sign>[+-])\s*(?:(?P<name>[A-Za-z_]\w*)|(?P<number>0[xX][0-9a-fA-F]+|\d+))")
+
+Row = Mapping[str, Any]
+
+
+def sums_in(rows: Iterable[Row]) -> bool:
+    """True if a place in some rows is a sum."""
+    return any(is_sum(row.get(column)) for row in rows for column in PLACES)
+
+
+def names_in(rows: Iterable[Row]) -> frozenset[str]:
+    """Return the names in the sums of some rows; raises ValueError for a sum that is malformed."""
+    names: set[str] = set()
+    for row in rows:
+        for column in PLACES:
+            if is_sum(row.get(column)):
+                names.update(name for _, name, _ in _terms(row, column) if name)
+    return frozenset(names)
+
+
+def with_numbers(rows: Iterable[Row], numbers: Mapping[str, int]) -> list[Row]:
+    """Return rows with the values of their sums; raises ValueError for a sum that is malformed or
+    has a name without a number."""
+    out = []
+    for row in rows:
+        for column in PLACES:
+            if is_sum(row.get(column)):
+                row = {**row, column: _value(row, column, numbers)}
+        out.append(row)
+    return out
+
+
+def is_sum(cell: object) -> bool:
+    """True if a cell is a text with a letter or a sign after its first character, but no number
+    such as 0x1f.
+
+    >>> [is_sum(cell) for cell in (8, "8", "-1", "0x1f", "log_uop", "8+log_uop")]
+    [False, False, False, False, True, True]
+    """
+    if not isinstance(cell, str) or cell.isdecimal():
+        return False
+    try:
+        int(cell.strip() or "0", 0)
+    except ValueError:
+        return True
+    return False
+
+
+def _value(row: Row, column: str, numbers: Mapping[str, int]) -> int:
+    total = 0
+    for sign, name, number in _terms(row, column):
+        if name and name not in numbers:
+            known = one_line(", ".join(sorted(numbers))) or "none"
+            raise ValueError(
+                f"{_where(row)}: got {column} {row[column]!r:.60}, which needs a number {name}, "
+                f"known are {known}"
+            )
+        if name:
+            number = numbers[name]
+        total += sign * number
+    return total
+
+
+def _terms(row: Row, column: str) -> list[tuple[int, str, int]]:
+    """Return (1 or -1, name, number) of each term of a sum; a term without a name is a number."""
+    text = str(row[column]).strip()
+    rest = text
+    if not rest.startswith(("+", "-")):
+        rest = f"+{rest}"
+    terms = []
+    while rest:
+        found = TERM.match(rest)
+        if not found:
+            raise ValueError(
+                f"{_where(row)}: got {column} {text!r:.60}, allowed is a whole number, or numbers "
+                "and names of numbers of the chip with + or - between them"
+            )
+        sign = 1
+        if found["sign"] == "-":
+            sign = -1
+        terms.append((sign, found["name"] or "", int(found["number"] or "0", 0)))
+        rest = rest[found.end() :].rstrip()
+    return terms
+
+
+def _where(row: Row) -> str:
+    return f"register map, field {row.get('field')!r}"
