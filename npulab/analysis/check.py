@@ -733,8 +733,8 @@ def diff(a: Any, b: Any, *, never: bool = False, tasks: Sequence[int] = ()) -> p
 
     Records in buffers are compared with their like as jobs are. Their rows are of task 0 and block
     ``buffer``, the register is the name of the buffer, the field ``record 12 UOP.dst_idx``. The
-    bytes of buffers are compared by ``diff_buffers``. With ``tasks``, a number for each side, only these
-    two jobs are compared, as task 0; ``a`` and ``b`` may then be the same capture.
+    bytes of buffers are compared by ``diff_buffers``. With ``tasks``, a number for each side, only
+    these two jobs are compared, as task 0; ``a`` and ``b`` may then be the same capture.
 
     For two CaptureSets or two Sweeps the columns are task, block, register, field, differs
     (``always``: no value occurs on both sides; ``sometimes``), constant (True if each side has one
@@ -771,10 +771,10 @@ def diff(a: Any, b: Any, *, never: bool = False, tasks: Sequence[int] = ()) -> p
                 rows.append(row)
         return Table(rows, columns=[*SETS])
     refuse_if(never, "diff", "never with two captures", "is with CaptureSets and Sweeps")
-    rows = differences(a, b)
+    found = differences(a, b)
     if not tasks:
-        rows += differing_records(a, b)
-    frame = Table(rows, columns=list(Difference._fields), dtype=object)
+        found += differing_records(a, b)
+    frame = Table(found, columns=list(Difference._fields), dtype=object)
     return frame.astype({"task": int, "address": bool})
 
 

@@ -3,10 +3,10 @@ the other, what differs, and the buffer with some of that taken over."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy import ndarray as Array
@@ -64,9 +64,7 @@ class Beside:
     def parts(self) -> tuple[Part, ...]:
         """A part for each field that differs, and for each record that is inserted, left out or
         moved, in the order of the first capture's records."""
-        others = {pair.a: pair.b for pair in self.pairs}
-        changed = [(edit, others[edit.a]) for edit in self.edits if edit.kind == CHANGED]
-        fields = self._fields(changed)
+        fields = self._fields([edit for edit in self.edits if edit.kind == CHANGED])
         found = []
         for edit in self.edits:
             if edit.kind == CHANGED:
@@ -80,16 +78,25 @@ class Beside:
             found.append(Part(f"{edit.kind} {other or there}", edit, None, there, other))
         return tuple(found)
 
-    def _fields(self, changed: list[tuple[Edit, int | None]]) -> dict[Edit, list[Part]]:
+    @cached_property
+    def _others(self) -> dict[int, int]:
+        """For each record of the first capture that the second has too, its number there."""
+        others = {}
+        for left, right in self.pairs:
+            if left is not None and right is not None:
+                others[left] = right
+        return others
+
+    def _fields(self, changed: Sequence[Edit]) -> dict[Edit, list[Part]]:
         """The fields that differ between records that are the same, by the edit."""
-        mine = self.a.words[[edit.a for edit, _ in changed]]
-        theirs = self.b.words[[other for _, other in changed]]
+        mine = self.a.words[[edit.a for edit in changed]]
+        theirs = self.b.words[[self._others[edit.a] for edit in changed]]
         meant, others_meant = _texts(self.a, mine), _texts(self.b, theirs)
         found: dict[Edit, list[Part]] = {}
         for name, item in self.a.fields.items():
             differ = np.flatnonzero(item.extract(mine) != item.extract(theirs)).tolist()
             for number in differ:
-                edit, _ = changed[number]
+                edit = changed[number]
                 title = f"{RECORD} {edit.a} {self.a.block}.{name}"
                 texts = meant[name][number], others_meant[name][number]
                 found.setdefault(edit, []).append(Part(title, edit, item, *texts))
@@ -108,7 +115,6 @@ class Beside:
     def mixed(self, names: Collection[str]) -> bytes:
         """The first capture's buffer with the parts of these ``names`` as the second has them."""
         words = self.a.words.copy()
-        others = {pair.a: pair.b for pair in self.pairs}
         chosen = set()
         for part in self.parts:
             if part.name not in names:
@@ -118,9 +124,9 @@ class Beside:
                 continue
             number = part.edit.a
             one = words[number : number + 1]
-            part.field.insert(one, part.field.extract(self.b.words[others[number]]))
-        changed = {pair.a: words[pair.a] for pair in self.pairs if pair.a is not None}
-        between = edited(self.a.words, self.b.words, self.pairs, chosen, changed)
+            part.field.insert(one, part.field.extract(self.b.words[self._others[number]]))
+        mine, theirs = cast("Sequence[Array]", words), cast("Sequence[Array]", self.b.words)
+        between = edited(mine, theirs, self.pairs, chosen, {})
         parts = [words[: self.first], *(one[None] for one in between)]
         parts.append(words[len(words) - self.last :])
         base = self.a

@@ -15,7 +15,7 @@ import numpy as np
 from numpy import ndarray as Array
 
 from npulab.registers.expansion import Held
-from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field
+from npulab.registers.fields import WORD_BITS, Field
 from npulab.registers.map import RegisterMap
 from npulab.support.late import pd
 from npulab.support.refuse import need_whole, refuse_if
@@ -208,9 +208,7 @@ class Records:
         held = self.held
         if not len(self):
             return np.zeros((0, held.size), np.uint8)
-        return np.ndarray(
-            (len(self), held.size), np.uint8, data, held.offset, (held.stride, 1)
-        )
+        return np.ndarray((len(self), held.size), np.uint8, data, held.offset, (held.stride, 1))
 
     def __repr__(self) -> str:
         return f"Records({self.buffer}: {plural(len(self), 'record')} of {self.block})"
@@ -241,9 +239,7 @@ def holders(maps: Mapping[str, RegisterMap]) -> dict[str, Holder]:
     return found
 
 
-def records_of(
-    buffers: Mapping[str, bytes], maps: Mapping[str, RegisterMap]
-) -> dict[str, Records]:
+def records_of(buffers: Mapping[str, bytes], maps: Mapping[str, RegisterMap]) -> dict[str, Records]:
     """Return the records in buffers, by the buffer's name."""
     found = {}
     for buffer, (block, registers, held) in holders(maps).items():

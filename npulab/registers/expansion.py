@@ -16,7 +16,7 @@ and ``field`` names these dimensions. The value ``sparse`` says that no words li
 registers. For a block that is a command (``registers.commands``), ``bits`` is its length, or
 ``count`` is the name of the field that says its length.
 
-A block of records lies in buffers, not at an address: a fourth column, ``buffer``, has their names::
+A block of records lies in buffers, not at an address; a fourth column, ``buffer``, names them::
 
     block,offset,bits,count,stride,buffer
     SCALE,16,80,,12,biases

@@ -126,7 +126,7 @@ class RegisterMap:
             "RegisterMap: rows", rows, Mapping, f"are rows with {', '.join(REQUIRED)}, as mappings"
         )
         need("RegisterMap: numbers", numbers, (Mapping, type(None)), "are numbers by name")
-        stated, sums = rows, sums_in(rows)
+        stated, sums = rows, bool(sums_in(rows))
         self.numbers: dict[str, int] = {}
         if sums:
             numbers = numbers or {}
@@ -232,7 +232,7 @@ class RegisterMap:
         )
         rows = []
         for row in self._source:
-            if f"{row['block']}.{row.get('register')}" in registers:
+            if f"{row.get('block')}.{row.get('register')}" in registers:
                 row = {**row, ACCESS: START}
             rows.append(row)
         return RegisterMap(
@@ -248,7 +248,7 @@ class RegisterMap:
         need("of_block", block, str, "is the name of a block")
         if {name for name, _, _ in self.registers} == {block}:
             return self
-        rows = [row for row in self._source if row["block"] == block]
+        rows = [row for row in self._source if (row.get("block") or "") == block]
         return self._of(rows, self.features, self.numbers)
 
     @classmethod
@@ -412,10 +412,12 @@ class RegisterMap:
         out = [0] * len(self._fields)
         for n, piece in self._plan:
             out[n] |= (words[piece.word] >> piece.lsb & 2**piece.width - 1) << piece.at
-        units = {} if raw else {n: unit.factors[out[unit.by]] for n, unit in self._units.items()}
-        for n, unit in units.items():
-            out[n] *= int(unit)
-        for n, item in enumerate([] if raw else self._fields):
+        if raw:
+            return dict(zip(self._spelled, out, strict=True))
+        stored = out.copy()
+        for n, unit in self._units.items():
+            out[n] *= int(unit.factors[stored[unit.by]])
+        for n, item in enumerate(self._fields):
             if item.meaning.kind or item.meaning.steps:
                 value = item.value(np.asarray(out[n], item.stored_type))
                 if item.meaning.kind in FLOATS:

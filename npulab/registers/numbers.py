@@ -10,23 +10,28 @@ from typing import Any
 from npulab.support.text import one_line
 
 PLACES = ("lsb", "width")  # the columns in which a sum may stand
-TERM = re.compile(r"\s*(?P<sign>[+-])\s*(?:(?P<name>[A-Za-z_]\w*)|(?P<number>0[xX][0-9a-fA-F]+|\d+))")
+TERM = re.compile(
+    r"\s*(?P<sign>[+-])\s*(?:(?P<name>[A-Za-z_]\w*)|(?P<number>0[xX][0-9a-fA-F]+|\d+))"
+)
 
 Row = Mapping[str, Any]
 
 
-def sums_in(rows: Iterable[Row]) -> bool:
-    """True if a place in some rows is a sum."""
-    return any(is_sum(row.get(column)) for row in rows for column in PLACES)
+def sums_in(rows: Iterable[Row]) -> list[tuple[Row, str]]:
+    """Return the sums in some rows, each as its row and its column."""
+    found = []
+    for row in rows:
+        for column in PLACES:
+            if is_sum(row.get(column)):
+                found.append((row, column))
+    return found
 
 
 def names_in(rows: Iterable[Row]) -> frozenset[str]:
     """Return the names in the sums of some rows; raises ValueError for a sum that is malformed."""
     names: set[str] = set()
-    for row in rows:
-        for column in PLACES:
-            if is_sum(row.get(column)):
-                names.update(name for _, name, _ in _terms(row, column) if name)
+    for row, column in sums_in(rows):
+        names.update(name for _, name, _ in _terms(row, column) if name)
     return frozenset(names)
 
 

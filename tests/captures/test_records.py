@@ -289,7 +289,7 @@ def test_gaps_that_differ_make_a_buffer_one_part() -> None:
     assert keys == ["record 0 SCALE.bias", "(bytes in no record)"]
     outside = mix(good, head, [(0, "buffer", "scales", keys[1])]).buffers["scales"]
     assert outside == b"\1" + bytes(63)
-    with pytest.raises(LookupError, match="got 0/buffer/scales/record 9 SCALE.bias, which g and"):
+    with pytest.raises(LookupError, match=r"got 0/buffer/scales/record 9 SCALE\.bias, which"):
         mix(good, head, [(0, "buffer", "scales", "record 9 SCALE.bias")])
 
 
@@ -363,7 +363,10 @@ def test_records_are_shown_and_their_number_is_bounded() -> None:
         "buffer": "ops",
         "block": "OP",
         "record": 3,
-        **{"kind": "mul", "dst": 0, "src": 0, "w0_24_8": 0},
+        "kind": "mul",
+        "dst": 0,
+        "src": 0,
+        "w0_24_8": 0,
     }
     one = Decoded(capture(ops=[0, 4]), Wanted("OP.dst", nonzero=True))
     one.refuse()

@@ -18,12 +18,13 @@ from conftest import shared
 import npulab
 from npulab import Capture, Conv2D, QuantParams, bisect_fields
 from npulab.analysis.ignored import ignored_fields
+from npulab.analysis.scan import scan_capture, scanned_fields
 from npulab.bits import read_commands, write_commands
 from npulab.capture import Job
 from npulab.captures.devices import Simulated
 from npulab.captures.tokens import waits_of
 from npulab.cli import main
-from npulab.target import Hang, Target, Unsupported
+from npulab.target import Hang, Run, Target, Unsupported
 
 FOLDER = Path(__file__).parents[1] / "outsider"
 BLOCKS = ("LOAD", "STORE", "GEMM", "FINISH", "ALU")
@@ -463,3 +464,92 @@ def test_bisect_finds_a_job_of_another_stream(kind: str) -> None:
     assert len(bad.jobs) != len(good.jobs) or kind == "left out"
     found = bisect_fields(good, bad, Simulated())
     assert [[key[3] for key in group] for group in found.groups] == [[part]], found
+
+
+def test_every_micro_op_is_a_record_that_is_encoded_to_the_same_bytes(vta: Target) -> None:
+    count = 0
+    for kind in ("layers", "driver"):
+        for folder, capture in recorded(kind).items():
+            data = (folder / "uops.bin").read_bytes()
+            held = capture.records["uops"]
+            again = held.registers.encode(held.values)
+            assert held.with_words(again) == data == held.data, folder.name
+            assert (len(held), held.outside) == (len(data) // 4, (b"", b""))
+            stored = np.frombuffer(data, "<u4")
+            assert np.array_equal(held.values["dst_idx"], stored & 2047)
+            assert np.array_equal(held.values["wgt_idx"], stored >> 22)
+            count += len(held)
+    assert count == 5954
+
+
+def test_dram_base_is_the_byte_at_which_the_buffer_lies(vta: Target) -> None:
+    """The micro-ops, the weights and the bias are loaded from the start of their buffers."""
+    names = {"uop": "uops", "wgt": "coefficients", "acc": "bias", "inp": "input"}
+    for capture in recorded("layers").values():
+        found: dict[str, list[int]] = {}
+        for job in capture.jobs:
+            if job.block == "LOAD":
+                values = capture.maps["LOAD"].decode(job.words)
+                name = names[vta.maps("vta16")["LOAD"]["memory_type"].text(values["memory_type"])]
+                found.setdefault(name, []).append(values["dram_base"])
+        for name, starts in found.items():
+            assert min(starts) == capture.addresses[name], (capture.name, name)
+        table = capture.fields
+        shown = table[(table["field"] == "dram_base") & (table["block"] == "LOAD")]["value"]
+        assert sorted(shown) == sorted(sum(found.values(), []))
+
+
+def test_dram_base_counts_what_memory_type_names(vta: Target) -> None:
+    load = vta.maps("vta16")["LOAD"]
+    for kind, size in enumerate((4, 256, 16, 64, 16, 16)):
+        words = load.encode({"memory_type": kind, "dram_base": 0x12300})
+        assert load.decode(words, raw=True)["dram_base"] == 0x12300 // size
+        with pytest.raises(ValueError, match=f"is not a multiple of {size}, its unit by memory_ty"):
+            load.encode({"dram_base": 0x12302, "memory_type": kind})
+    capture = executed(small())
+    number = task(capture, "LOAD", memory_type=3)
+    moved = capture.with_fields(number, dram_base=0x2000, memory_type=1)
+    assert moved.fields.query(f"task == {number} and field == 'dram_base'")["raw"].item() == 0x20
+
+
+def test_a_planted_micro_op_is_found(vta: Target) -> None:
+    """Among others that change nothing: what resets and what ALU do, reads no weights."""
+    good = recorded("layers")[shared("data/vta/layers") / "layer-004"]
+    held = good.records["uops"].values
+    resets = task(good, "GEMM", reset_reg=1)
+    values = good.maps["GEMM"].decode(good.jobs[resets].words)
+    harmless = range(values["uop_bgn"], values["uop_end"])
+    bad = good.with_records("uops", list(harmless), wgt_idx=1)
+    bad = bad.with_records("uops", 12, dst_idx=int(held["dst_idx"][12]) + 3)
+    found = bisect_fields(good, bad, npulab.Simulated(good.buffers["output"]))
+    assert len(found.differences) == len(harmless) + 1 > 5
+    assert found.culprits == ((0, "buffer", "uops", "record 12 UOP.dst_idx"),)
+    assert "buffer uops record 12 UOP.dst_idx = " in found.sentence
+
+
+class Refusing:
+    """The simulated device, which fails where it refuses a capture."""
+
+    def run(self, capture: Capture) -> Run:
+        try:
+            return npulab.Simulated().run(capture)
+        except ValueError as error:
+            return Run("failed", reason=str(error))
+
+
+def test_micro_ops_are_scanned_field_by_field() -> None:
+    """The second micro-op resets the sums and adds the bias; it reads no weights."""
+    layer = small(
+        weights=np.ones((16, 1, 1, 3), np.int8), bias=np.full(16, 500), input_shape=(2, 2, 3)
+    )
+    capture = executed(layer)
+    found = scanned_fields(scan_capture(capture, Refusing(), "uops"), capture, "uops")
+    assert [*zip(found["record"], found["field"], strict=True)] == [
+        (record, name) for record in range(2) for name in ("dst_idx", "src_idx", "wgt_idx")
+    ]
+    dead = found.set_index(["record", "field"])["dead"]
+    assert dead[1, "wgt_idx"] == 10
+    assert dead.drop((1, "wgt_idx")).sum() == 0
+    assert found.drop(columns=["record", "block", "register", "field"]).sum(axis=1).tolist() == [
+        *(11, 11, 10) * 2
+    ]

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from npulab.analysis.bisect.kinds import Groups
-from npulab.analysis.bisect.parts import BUFFER, families, mix, name_of, parts_of, two_layers
+from npulab.analysis.bisect.parts import families, mix, name_of, parts_of, two_layers
 from npulab.analysis.bisect.search import CERTAINTY, FOUND, UNSURE, Search
 from npulab.analysis.bisect.words import Words, good_and_bad
 from npulab.analysis.check import Difference, Key, raw_fields
 from npulab.analysis.edited import edited_job, is_job
+from npulab.analysis.records import BUFFER
 from npulab.captures.capture import Capture
 from npulab.captures.devices import as_code
 from npulab.captures.journal import ANSWERS, POISONS, Journal, Trial

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from npulab.analysis.check import (
@@ -94,9 +94,7 @@ def parts_of(
     return found
 
 
-def _parts_of_buffer(
-    name: str, good: Capture, bad: Capture, addresses: bool
-) -> list[Difference]:
+def _parts_of_buffer(name: str, good: Capture, bad: Capture, addresses: bool) -> list[Difference]:
     """Return the differences of a buffer: of its records, if the maps say of records in it and not
     too many differ, else the whole buffer."""
     sizes = len(good.buffers.get(name, b"")), len(bad.buffers[name])

@@ -21,8 +21,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from npulab.analysis.scan.captures import impulses, opened, probes_of, reader
-from npulab.analysis.scan.fields import scanned_fields
 from npulab.analysis.scan.evidence import Evidence, Runner, Runs
+from npulab.analysis.scan.fields import scanned_fields
 from npulab.analysis.scan.looking import SATURATED, Looks, find_channels, find_hangs
 from npulab.analysis.scan.records import KINDS, Probe, Scan
 from npulab.analysis.scan.results import result
@@ -139,9 +139,10 @@ def scan_capture(
     capture; they differ from ``capture`` in their input, and in words that are not scanned;
     ``layer`` is then the layer of these inputs. Without ``inputs`` they are made from the layer
     that the capture lifts to: impulses and a random image. If a buffer is scanned in which the
-    maps say of no records, each of these is run with several output scales, from one at which an output step is one accumulator unit to
-    one at which no output reaches the end of its type. Only shapes, stride, padding and zero
-    points of the lifted layer are used, and every output channel is taken to read all input
+    maps say of no records, each of these is run with several output scales, from one at which an
+    output step is one accumulator unit to one at which no output reaches the end of its type. Only
+    shapes, stride, padding and zero points of the lifted layer are used, and every output channel
+    is taken to read all input
     channels. Words whose opcode names another block are not run and count as a hang; so
     does a run after which a ``Probed`` device does not run its known-good capture. ``options`` are
     those of ``scan``; ``scanned_fields`` sorts a scan of words or records by field.

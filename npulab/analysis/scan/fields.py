@@ -37,9 +37,7 @@ def scanned_fields(
     return Table(rows, columns=columns).astype({"record": "Int64"})
 
 
-def _places(
-    found: Scan, capture: Capture, buffer: str | None, task: int
-) -> Iterator[Place]:
+def _places(found: Scan, capture: Capture, buffer: str | None, task: int) -> Iterator[Place]:
     if buffer is None:
         job = capture.jobs[capture.task_of(task)]
         _refuse_size(found, WORD_BITS * len(job.words))

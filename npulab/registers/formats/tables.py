@@ -17,7 +17,7 @@ from npulab.registers.expansion import SHAPE, SPARSE, expanded, shaped, sparse_b
 from npulab.registers.map import RegisterMap
 from npulab.registers.meaning import Meaning
 from npulab.registers.names import blocks_by_address
-from npulab.registers.numbers import PLACES as PLACES_OF_BITS, is_sum
+from npulab.registers.numbers import sums_in
 from npulab.registers.table import (
     ACCESS,
     COLUMNS,
@@ -255,10 +255,10 @@ def read_csv(path: Path) -> RegisterTable:
         where = f"{path}, line {rows[0][0]}"
         refuse_if(name not in known, where, f"column {name!r}", f"are {', '.join(COLUMNS)}")
     for line, row in rows:
-        for column in (name for name in PLACES_OF_BITS if is_sum(row.get(name))):
+        for _, column in sums_in([row]):
             raise ValueError(
-                f"{path}, line {line}: got {column} {row[column]!r:.60}, allowed is a whole number: a "
-                "table in which places follow from numbers of a chip belongs to a target"
+                f"{path}, line {line}: got {column} {row[column]!r:.60}, allowed is a whole number; "
+                "a table in which places follow from numbers of a chip belongs to a target"
             )
     plain: list[Row] = []
     blocks: Sequence[Row] = ()
