@@ -1107,12 +1107,16 @@ def _diff_sweeps(a: Sweep, b: Sweep, never: bool) -> pd.DataFrame:
 
 
 def _fields_of_sweep(of: Sweep, other: Sweep) -> dict[Key, tuple[Field, Array]]:
-    """Return the fields of a sweep with their raw values ``(N,)``. They are read with its map or,
-    if it has none, with the map of the other sweep; else they are runs of bits."""
+    """Return the fields of a sweep with their raw values ``(N,)``; a field whose unit another field
+    names has its values instead. They are read with its map or, if it has none, with the map of
+    the other sweep; else they are runs of bits."""
     registers = of.registers or other.registers or _runs_of_bits(of, other)
     fields: dict[Key, tuple[Field, Array]] = {}
     for item in registers:
-        fields[0, item.block, item.register, item.name] = (item, item.extract(of.words))
+        numbers = item.extract(of.words)
+        if item.meaning.by:  # the unit differs from capture to capture
+            numbers = registers.decode(of.words)[registers.key(item)]
+        fields[0, item.block, item.register, item.name] = (item, numbers)
     return fields
 
 

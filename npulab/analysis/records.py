@@ -4,7 +4,7 @@ the other, what differs, and the buffer with some of that taken over."""
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, cast
 
@@ -129,12 +129,10 @@ class Beside:
         between = edited(mine, theirs, self.pairs, chosen, {})
         parts = [words[: self.first], *(one[None] for one in between)]
         parts.append(words[len(words) - self.last :])
-        base = self.a
+        outside = self.a.outside
         if OTHERS in names:
-            before, after = self.b.outside
-            own = base.data[base.held.offset : base.end]
-            base = replace(base, data=before.ljust(base.held.offset, b"\0") + own + after)
-        return base.with_words(np.concatenate(parts))
+            outside = self.b.outside
+        return self.a.with_words(np.concatenate(parts), outside)
 
 
 def _texts(records: Records, words: Array) -> dict[str, list[Any]]:
@@ -180,7 +178,8 @@ def _beside(a: Records, b: Records) -> Beside:
     theirs = b.words[first : len(b) - last]
     longest = max(len(mine), len(theirs))
     apart = longest > FEW and _shared(mine, theirs) * SHARED < longest
-    if longest > MOST_ALIGNED or apart:
+    # a table of at most so many records has no place for one that is inserted
+    if longest > MOST_ALIGNED or apart or a.held.most is not None:
         pairs, edits = _side_by_side(mine, theirs)
     else:
         jobs = [Job(a.block, words) for words in mine]

@@ -129,11 +129,11 @@ class Records:
             return min(self.held.offset, len(self.data))
         return self.held.offset + (len(self) - 1) * self.held.stride + self.held.size
 
-    def with_words(self, words: Any) -> bytes:
+    def with_words(self, words: Any, outside: tuple[bytes, bytes] | None = None) -> bytes:
         """The bytes of the buffer with other records, ``(N, W) uint32``, more or fewer of them too.
 
         Bytes that are in no record stay; those between records become 0 if there are more or fewer
-        records. Raises ValueError for words of another shape, for bits after the end of a
+        records. With ``outside`` these are before and after the records. Raises ValueError for words of another shape, for bits after the end of a
         record, and for more records than the map allows.
         """
         words = np.asarray(words)
@@ -153,18 +153,16 @@ class Records:
                 f"{where}: got set bits after byte {size} of record {int(np.argmax(odd))}, allowed "
                 f"are set bits in its {size} bytes"
             )
-        if len(words) == len(self):
-            changed = bytearray(self.data)
-            self._bytes(changed)[:] = stored[:, :size]
-            return bytes(changed)
-        before, after = self.outside
         room = np.zeros((len(words), self.held.stride), np.uint8)
         room[:, :size] = stored[:, :size]
-        gap = self.held.stride - size
-        own = room.tobytes()
-        if gap:
-            own = own[:-gap]
-        return before.ljust(self.held.offset, b"\0") + own + after
+        if len(words) == len(self) and self.gaps:
+            between = np.frombuffer(self.gaps, np.uint8)
+            room[:-1, size:] = between.reshape(len(words) - 1, -1)
+        before, after = outside or self.outside
+        if len(words):
+            before = before.ljust(self.held.offset, b"\0")
+        last_gap = self.held.stride - size
+        return before + room.tobytes()[: room.size - last_gap] + after
 
     def with_fields(self, index: Any, **values: Any) -> bytes:
         """The bytes of the buffer with other values in some fields of a record.

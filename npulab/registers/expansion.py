@@ -23,7 +23,8 @@ A block of records lies in buffers, not at an address; a fourth column, ``buffer
 
 ``offset`` is the first record's byte in the buffer, ``bits`` the length of a record (the words of
 the block if blank), ``stride`` the bytes from one record to the next (the bytes of a record if
-blank), and ``count`` the most records (as many as the buffer holds if blank).
+blank), and ``count`` the most records (as many as the buffer holds if blank); with a count, records
+of two buffers are compared by their number, without one with their like.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ A word is 32 little-endian bits, bit 0 lowest. A map is a table, one row per run
 
     block, offset, register, field, lsb, width, at, value, feature, address, align, evidence, note
 
-``lsb`` and ``width`` may be sums that follow from numbers of a chip (``registers.numbers``). Rows of
-one block that share a field name and fill in ``at`` are pieces of one split field; ``at`` is the bit
-of the value at which the piece begins. A row without a field name, and every bit without
+``lsb`` and ``width`` may be sums that follow from numbers of a chip (``registers.numbers``). Rows
+of one block that share a field name and fill in ``at`` are pieces of one split field; ``at`` is the
+bit of the value at which the piece begins. A row without a field name, and every bit without
 a row, gets an automatic name (``w18_27_2``: word 18, lsb 27, 2 bits; ``r3930_7_1`` if registers
 have addresses; ``registers.names`` has the rule), so that all words round-trip.
 

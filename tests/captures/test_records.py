@@ -83,9 +83,9 @@ def test_values_are_those_that_each_record_has_alone() -> None:
 
 def test_a_hundred_thousand_records_take_well_under_a_second() -> None:
     held = capture(ops=random_ops(100_000)).records["ops"]
-    start = time.perf_counter()
+    start = time.process_time()
     again = held.with_words(held.registers.encode(held.values))
-    assert time.perf_counter() - start < 0.5
+    assert time.process_time() - start < 0.5
     assert again == held.data
 
 
@@ -240,14 +240,23 @@ def test_records_are_aligned_if_one_is_inserted_left_out_or_moved() -> None:
     assert fields == ["inserted record 7", "record 19 OP.dst"]
 
 
+def test_records_of_a_table_with_a_count_are_compared_by_number() -> None:
+    good, bad = (capture(ops=ops, count=3) for ops in ([4, 8, 12, 16], [8, 12, 16, 20]))
+    found = npulab.diff(good, bad)
+    assert [*found["field"]] == [f"record {number} OP.dst" for number in range(3)]
+    keys = [part.key for part in parts_of(good, bad)]
+    assert [key[3] for key in keys[3:]] == ["(bytes in no record)"]
+    assert mix(good, bad, keys).buffers == bad.buffers
+
+
 def test_many_records_are_aligned_too() -> None:
-    ops = np.random.default_rng(5).permutation(2**20)[:20_000].astype(np.uint32)
+    ops = np.random.default_rng(5).permutation(2**20)[:6_000].astype(np.uint32)
     other = np.delete(ops, 5)
-    other[15_000] ^= 4
+    other[4_000] ^= 4
     found = npulab.diff(capture(ops=ops), capture("bad", ops=other))
-    assert [*found["field"]] == ["left out record 5", "record 15001 OP.dst"]
-    apart = capture("apart", ops=2**20 + np.arange(20_001))
-    assert len(beside(capture(ops=ops), apart)["ops"].pairs) == 20_001
+    assert [*found["field"]] == ["left out record 5", "record 4001 OP.dst"]
+    apart = capture("apart", ops=2**20 + np.arange(6_001))
+    assert len(beside(capture(ops=ops), apart)["ops"].pairs) == 6_001
 
 
 def edited(ops: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -266,11 +275,12 @@ def edited(ops: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 def test_all_parts_together_make_the_bad_capture_and_none_the_good() -> None:
     rng = np.random.default_rng(2)
-    for seed in range(150):
+    for seed in range(60):
         ops = random_ops(30, seed) & np.uint32(0xF00F if seed % 2 else 0xFFFFFF)
-        good = capture(ops=ops, tail=bytes(rng.integers(0, 2, rng.integers(3), np.uint8)))
-        tail = bytes(rng.integers(0, 2, rng.integers(3), np.uint8))
-        bad = capture("bad", ops=edited(ops, rng), tail=tail)
+        place = ({}, {"count": 28}, {"offset": 5}, {"stride": 8, "offset": 120})[seed % 4]
+        good = capture(ops=ops, tail=bytes(rng.integers(0, 2, rng.integers(3), np.uint8)), **place)
+        tail = bytes(rng.integers(0, 2, rng.integers(9), np.uint8))
+        bad = capture("bad", ops=edited(ops, rng), tail=tail, **place)
         if bad.buffers == good.buffers:
             continue
         keys = [part.key for part in parts_of(good, bad)]
@@ -294,10 +304,10 @@ def test_gaps_that_differ_make_a_buffer_one_part() -> None:
 
 
 def test_a_bisection_finds_the_field_of_a_record_and_the_inserted_record() -> None:
-    ops = random_ops(200)
+    ops = random_ops(60)
     good = capture(ops=ops)
     other = ops ^ np.uint32(2**13)
-    bad = capture("bad", ops=np.insert(other, 100, 5))
+    bad = capture("bad", ops=np.insert(other, 40, 5))
     dst = 12
 
     def oracle(trial: Capture) -> str:
@@ -307,15 +317,13 @@ def test_a_bisection_finds_the_field_of_a_record_and_the_inserted_record() -> No
         return "fail" if 5 in found.words else "pass"
 
     found = bisect_fields(good, bad, oracle)
-    assert found.groups == (
-        ((0, "buffer", "ops", f"record {dst} OP.src"),),
-        ((0, "buffer", "ops", "inserted record 100"),),
-    ) or set(found.culprits) == {
+    assert found.found
+    assert set(found.culprits) == {
         (0, "buffer", "ops", f"record {dst} OP.src"),
-        (0, "buffer", "ops", "inserted record 100"),
+        (0, "buffer", "ops", "inserted record 40"),
     }
     assert f"buffer ops record {dst} OP.src = " in found.sentence
-    assert "buffer ops inserted record 100" in found.sentence
+    assert "buffer ops inserted record 40" in found.sentence
     assert found.queries < 40
 
 

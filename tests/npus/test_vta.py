@@ -7,6 +7,7 @@ import json
 import random
 from collections import Counter
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -496,7 +497,7 @@ def test_dram_base_is_the_byte_at_which_the_buffer_lies(vta: Target) -> None:
             assert min(starts) == capture.addresses[name], (capture.name, name)
         table = capture.fields
         shown = table[(table["field"] == "dram_base") & (table["block"] == "LOAD")]["value"]
-        assert sorted(shown) == sorted(sum(found.values(), []))
+        assert sorted(shown) == sorted(chain.from_iterable(found.values()))
 
 
 def test_dram_base_counts_what_memory_type_names(vta: Target) -> None:
