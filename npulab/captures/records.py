@@ -133,8 +133,9 @@ class Records:
         """The bytes of the buffer with other records, ``(N, W) uint32``, more or fewer of them too.
 
         Bytes that are in no record stay; those between records become 0 if there are more or fewer
-        records. With ``outside`` these are before and after the records. Raises ValueError for words of another shape, for bits after the end of a
-        record, and for more records than the map allows.
+        records. ``outside`` are the bytes before and after the records, if they are to be others.
+        Raises ValueError for words of another shape, for bits after the end of a record, and for
+        more records than the map allows.
         """
         words = np.asarray(words)
         where = f"buffer {self.buffer}: records of {self.block}"
