@@ -193,7 +193,12 @@ def explore(
         raise ValueError(f"budget: got {budget}, allowed is at least 2 layers")
     possible = Possible(complete_ranges(ranges or {}), tuple(constraints), derived)
     chosen = _chosen(role, block)
-    about = {"source": source.record, "ranges": _stated(with_numbers(ranges or {})), "seed": seed, **chosen}
+    about = {
+        "source": source.record,
+        "ranges": _stated(with_numbers(ranges or {})),
+        "seed": seed,
+        **chosen,
+    }
     kept = Store(store, about, bool(chosen))
     run = _Exploration(source, possible, budget, seed, workers, kept, **chosen)
     if progress is not None:
