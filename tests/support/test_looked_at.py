@@ -307,6 +307,12 @@ WIDGETS: dict[str, Entry] = {
             == len(of.first.jobs)
         )
     ),
+    "StreamModel": plainly(
+        lambda of: len(widgets.StreamModel(of.first).rows) == len(of.first.jobs)
+    ),
+    "StreamView": plainly(
+        lambda of: len(widgets.StreamView(of.first).model.rows) == len(of.first.jobs)
+    ),
     "ExploreModel": says(lambda of: _in_view(of, widgets.ExploreModel)),
     "ExploreView": says(
         lambda of: _in_view(of, lambda *a, **o: widgets.ExploreView(*a, **o).model)

@@ -280,6 +280,7 @@ def _entry_of(kept: Kept) -> dict[str, Any]:
     entry["words"] = ""
     if kept.words is not None:
         entry["words"] = kept.words.astype("<u4").tobytes().hex()
+    # lines of captures of one job stay as earlier versions wrote them
     if kept.jobs is not None:
         entry["jobs"] = list(kept.jobs)
     return entry

@@ -14,6 +14,7 @@ from npulab.support.text import Row, part_said, plural
 
 VARYING = ("law", "rivals", "open")
 COLUMNS = ("role", "block", "captures", "jobs", "varying bits", *VARYING, "nuisance", "laws")
+# why a role has no laws, where that is no lack of knowledge
 WITHOUT = "no bit varies"
 
 
@@ -52,6 +53,7 @@ class OfRole:
         """The number of bits of each status; those of a role without laws that vary are open."""
         if self.summary is not None:
             return self.summary.statuses
+        # a role that makes no sweep has no bits that can be counted
         varying = 0
         if self.sweep is not None:
             varying = self.sweep.bits
