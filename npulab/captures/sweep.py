@@ -445,14 +445,18 @@ def sweep_of(
 
         known = roles(found)
         return known.sweep(known.chosen(role, block), name=name)
-    mains = [capture.main for capture in found]
-    own = found[0].jobs[mains[0]].block
+    return _of_main_jobs(found, name)
+
+
+def _of_main_jobs(captures: Sequence[Capture], name: str) -> Sweep:
+    mains = [capture.main for capture in captures]
+    own = captures[0].jobs[mains[0]].block
     kind = "job"
-    for capture in found:
+    for capture in captures:
         others = capture.jobs[capture.main + 1 :]
         if any(job.block == own for job in others):
             kind = "first job"
-    return sweep_of_jobs(found, tuple(enumerate(mains)), own, name, kind)
+    return sweep_of_jobs(captures, tuple(enumerate(mains)), own, name, kind)
 
 
 def sweep_of_jobs(

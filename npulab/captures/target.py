@@ -114,7 +114,8 @@ class Run:
             crc = zlib.crc32(self.output)
             parts.append(f"{plural(len(self.output), 'byte')}, CRC-32 {crc:#010x}")
         for name in ("reason", "spoiled"):
-            if text := getattr(self, name):
+            text = getattr(self, name)
+            if text:
                 parts.append(f"{name}={text!r}")
         if self.guessed:
             parts.append("guessed")

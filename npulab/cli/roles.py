@@ -66,10 +66,12 @@ def chosen_jobs(options: argparse.Namespace) -> dict[str, Any]:
 def tell_part(looked_at: str, captures: object) -> None:
     """Say on stderr how many jobs of how many are looked at, if not all are, and how to look at
     others; ``captures`` is where they lie."""
+    # the answer itself goes to stdout, which a program may read
     if looked_at:
         tell(
             f"{part_said(looked_at)}; npulab roles {captures} lists the roles, --role takes another"
         )
 
 
+# each command by its name: its options and what it runs
 COMMANDS = {"roles": (_options, _roles)}
