@@ -289,8 +289,11 @@ class Decoded(Answer):
         rows: list[Row] = []
         for row in held.rows(most):
             chosen = {name: row[name] for name in names}
-            if chosen and (not self.wanted.nonzero or any(chosen.values())):
-                rows.append({"record": row["record"], **chosen})
+            if self.wanted.nonzero and not any(chosen.values()):
+                continue
+            if chosen:
+                number = row["record"]
+                rows.append({"record": number, **chosen})
         return rows
 
     def _tables(self) -> list[Part]:
@@ -298,11 +301,14 @@ class Decoded(Answer):
         parts: list[Part] = []
         for held in self.capture.records.values():
             rows = self._in_buffer(held, MOST_RECORDS)
-            if rows:
-                title = f"buffer {held.buffer}: {plural(len(held), 'record')} of {held.block}"
-                if len(held) > MOST_RECORDS:
-                    title += f", the first {MOST_RECORDS} (--json prints all)"
-                parts += ["", title, Table(rows, [*rows[0]])]
+            if not rows:
+                continue
+            count = plural(len(held), "record")
+            title = f"buffer {held.buffer}: {count} of {held.block}"
+            if len(held) > MOST_RECORDS:
+                title += f", the first {MOST_RECORDS} (--json prints all)"
+            names = list(rows[0])
+            parts += ["", title, Table(rows, names)]
         return parts
 
     @property

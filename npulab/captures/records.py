@@ -6,6 +6,7 @@ records of a buffer are words of one array, decoded and encoded at once.
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +23,7 @@ from npulab.support.refuse import need_whole, refuse_if
 from npulab.support.text import plural
 
 BYTE_BITS = 8
+WORD = 2**WORD_BITS - 1  # every bit of a word
 
 
 class Holder(NamedTuple):
@@ -52,19 +54,16 @@ class Records:
     data: bytes
 
     def __len__(self) -> int:
-        held = self.held
-        fit = (len(self.data) - held.offset - held.size) // held.stride + 1
-        if held.most is not None:
-            fit = min(fit, held.most)
-        return max(0, fit)
+        return self.held.fits(len(self.data))
 
     @cached_property
     def words(self) -> Array:
         """The words of the records ``(N, W) uint32``, not writable; bits of the last word after
         the end of a record are 0."""
-        words = np.zeros((len(self), len(self.registers)), "<u4")
-        words.view(np.uint8)[:, : self.held.size] = self._bytes(bytearray(self.data))
-        words = words.astype(np.uint32, copy=False)
+        size = self.held.size
+        stored = np.zeros((len(self), len(self.registers)), "<u4")
+        stored.view(np.uint8)[:, :size] = self.held.lying(self.data)
+        words = stored.astype(np.uint32, copy=False)
         words.setflags(write=False)
         return words
 
@@ -73,10 +72,13 @@ class Records:
         """The fields of a record by their shortest name, also the automatic ones; bits after the
         end of a record are in no field."""
         found = {}
+        end = BYTE_BITS * self.held.size
         for item in self.registers:
-            lowest = min(WORD_BITS * piece.word + piece.lsb for piece in item.pieces)
-            if lowest < BYTE_BITS * self.held.size:
-                found[self.registers.key(item)] = item
+            lowest = min(item.pieces)
+            start = WORD_BITS * lowest.word + lowest.lsb
+            if start < end:
+                name = self.registers.key(item)
+                found[name] = item
         return found
 
     @property
@@ -113,21 +115,18 @@ class Records:
     @property
     def gaps(self) -> bytes:
         """The bytes between two records, one gap after another."""
-        first, end = self.held.offset, self.end
-        between = np.frombuffer(self.data[first:end].ljust(self._room), np.uint8)
-        return between.reshape(len(self), self.held.stride)[:-1, self.held.size :].tobytes()
+        return self.held.between(self.data)
 
     @property
     def outside(self) -> tuple[bytes, bytes]:
         """The bytes before the first record, and those after the last."""
-        return self.data[: self.held.offset], self.data[self.end :]
+        first = self.held.offset
+        return self.data[:first], self.data[self.end :]
 
     @property
     def end(self) -> int:
         """The first byte after the last record; the end of the buffer at most."""
-        if not len(self):
-            return min(self.held.offset, len(self.data))
-        return self.held.offset + (len(self) - 1) * self.held.stride + self.held.size
+        return self.held.end(len(self.data))
 
     def with_words(self, words: Any, outside: tuple[bytes, bytes] | None = None) -> bytes:
         """The bytes of the buffer with other records, ``(N, W) uint32``, more or fewer of them too.
@@ -137,33 +136,44 @@ class Records:
         Raises ValueError for words of another shape, for bits after the end of a record, and for
         more records than the map allows.
         """
-        words = np.asarray(words)
+        stored = self._stored(np.asarray(words))
+        count, size = stored.shape
+        gap = self.held.stride - size
+        room = np.zeros((count, size + gap), np.uint8)
+        room[:, :size] = stored
+        if self.gaps and count == len(self):
+            between = np.frombuffer(self.gaps, np.uint8)
+            room[:-1, size:] = between.reshape(-1, gap)
+        before, after = outside or self.outside
+        if not count:
+            return before + after
+        before = before.ljust(self.held.offset, b"\0")
+        own = room.tobytes()
+        end = len(own) - gap  # no gap is behind the last record
+        return before + own[:end] + after
+
+    def _stored(self, words: Array) -> Array:
+        """The bytes of records with these words, ``(N, size)``; raises as ``with_words``."""
         where = f"buffer {self.buffer}: records of {self.block}"
-        wide = words.ndim == 2 and words.shape[1] == len(self.registers)
-        whole = words.dtype.kind in "iu" and not np.any((words < 0) | (words >= 2**WORD_BITS))
-        allowed = f"are words (N, {len(self.registers)}) of 0 to 0xffffffff"
-        refuse_if(not wide or not whole, where, f"{words.dtype} of shape {words.shape}", allowed)
-        most = self.held.most
+        size, most = self.held.size, self.held.most
+        width = len(self.registers)
+        wrong = words.ndim != 2 or words.shape[1] != width or words.dtype.kind not in "iu"
+        if not wrong:
+            beyond = (words < 0) | (words > WORD)
+            wrong = bool(np.any(beyond))
+        got = f"{words.dtype} of shape {words.shape}"
+        refuse_if(wrong, where, got, f"are words (N, {width}) of 0 to {WORD:#x}")
         if most is not None:
             refuse_if(len(words) > most, where, len(words), f"are at most {most}")
         stored = np.ascontiguousarray(words, "<u4").view(np.uint8)
-        size = self.held.size
         odd = stored[:, size:].any(1)
         if odd.any():
+            number = int(np.argmax(odd))
             raise ValueError(
-                f"{where}: got set bits after byte {size} of record {int(np.argmax(odd))}, allowed "
-                f"are set bits in its {size} bytes"
+                f"{where}: got set bits after byte {size} of record {number}, allowed are set bits "
+                f"in its {size} bytes"
             )
-        room = np.zeros((len(words), self.held.stride), np.uint8)
-        room[:, :size] = stored[:, :size]
-        if len(words) == len(self) and self.gaps:
-            between = np.frombuffer(self.gaps, np.uint8)
-            room[:-1, size:] = between.reshape(len(words) - 1, -1)
-        before, after = outside or self.outside
-        if len(words):
-            before = before.ljust(self.held.offset, b"\0")
-        last_gap = self.held.stride - size
-        return before + room.tobytes()[: room.size - last_gap] + after
+        return stored[:, :size]
 
     def with_fields(self, index: Any, **values: Any) -> bytes:
         """The bytes of the buffer with other values in some fields of a record.
@@ -184,39 +194,32 @@ class Records:
             return np.arange(len(self))[index]
         numbers = np.asarray(index)
         if numbers.dtype == bool:
-            refuse_if(
-                numbers.shape != (len(self),),
-                where,
-                f"a mask of shape {numbers.shape}",
-                f"is one of shape ({len(self)},)",
-            )
+            shape = (len(self),)
+            got = f"a mask of shape {numbers.shape}"
+            refuse_if(numbers.shape != shape, where, got, f"is one of shape {shape}")
             return np.flatnonzero(numbers)
         if not numbers.ndim or numbers.dtype.kind not in "iu":
             need_whole(where, index, "is a number, a slice, numbers or a mask")
-        wrong = numbers[(numbers < 0) | (numbers >= len(self))]
+        beyond = (numbers < 0) | (numbers >= len(self))
+        wrong = numbers[beyond]
         if wrong.size:
-            raise LookupError(f"{where}: got {wrong.flat[0]}, it has 0 to {len(self) - 1}")
+            last = len(self) - 1
+            raise LookupError(f"{where}: got {wrong.flat[0]}, it has 0 to {last}")
         return numbers
 
-    @property
-    def _room(self) -> int:
-        return len(self) * self.held.stride
-
-    def _bytes(self, data: bytearray) -> Array:
-        """The bytes of the records in the bytes of a buffer, ``(N, size)``, as a view."""
-        held = self.held
-        if not len(self):
-            return np.zeros((0, held.size), np.uint8)
-        return np.ndarray((len(self), held.size), np.uint8, data, held.offset, (held.stride, 1))
-
     def __repr__(self) -> str:
-        return f"Records({self.buffer}: {plural(len(self), 'record')} of {self.block})"
+        return f"Records({self._title})"
+
+    @property
+    def _title(self) -> str:
+        count = plural(len(self), "record")
+        return f"{self.buffer}: {count} of {self.block}"
 
     def _repr_html_(self) -> str:
         from npulab.registers.shown import MOST_ROWS
 
         table = self.table.to_html(max_rows=MOST_ROWS, index=False)
-        return f"<b>{self.buffer}: {plural(len(self), 'record')} of {self.block}</b>{table}"
+        return f"<b>{html.escape(self._title)}</b>{table}"
 
 
 def holders(maps: Mapping[str, RegisterMap]) -> dict[str, Holder]:
@@ -243,5 +246,6 @@ def records_of(buffers: Mapping[str, bytes], maps: Mapping[str, RegisterMap]) ->
     found = {}
     for buffer, (block, registers, held) in holders(maps).items():
         if buffer in buffers:
-            found[buffer] = Records(buffer, block, registers, held, bytes(buffers[buffer]))
+            data = bytes(buffers[buffer])
+            found[buffer] = Records(buffer, block, registers, held, data)
     return found

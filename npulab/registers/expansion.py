@@ -35,6 +35,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, product
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy import ndarray as Array
+
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, pieces
 from npulab.support.text import plural
 
@@ -71,6 +74,39 @@ class Held(NamedTuple):
     size: int = 0
     stride: int = 0
     most: int | None = None
+
+    def fits(self, length: int) -> int:
+        """How many records a buffer of this many bytes holds; size and stride are filled in."""
+        room = length - self.offset - self.size
+        count = max(0, room // self.stride + 1)
+        if self.most is None:
+            return count
+        return min(count, self.most)
+
+    def end(self, length: int) -> int:
+        """The first byte after the last record in a buffer of this many bytes."""
+        count = self.fits(length)
+        if not count:
+            return min(self.offset, length)
+        last = self.offset + (count - 1) * self.stride
+        return last + self.size
+
+    def lying(self, data: bytes) -> Array:
+        """The bytes of the records in a buffer, ``(N, size) uint8``, as a view."""
+        count = self.fits(len(data))
+        if not count:
+            return np.zeros((0, self.size), np.uint8)
+        strides = self.stride, 1
+        return np.ndarray((count, self.size), np.uint8, data, self.offset, strides)
+
+    def between(self, data: bytes) -> bytes:
+        """The bytes between two records, one gap after another."""
+        count, gap = self.fits(len(data)), self.stride - self.size
+        if count < 2 or not gap:
+            return b""
+        first = self.offset + self.size
+        strides = self.stride, 1
+        return np.ndarray((count - 1, gap), np.uint8, data, first, strides).tobytes()
 
     def filled(self, block: str, words: int) -> Held:
         """The same place with its size and stride filled in, for a block of so many words; raises

@@ -69,8 +69,8 @@ def _value(row: Row, column: str, numbers: Mapping[str, int]) -> int:
         if name and name not in numbers:
             known = one_line(", ".join(sorted(numbers))) or "none"
             raise ValueError(
-                f"{_where(row)}: got {column} {row[column]!r:.60}, which needs a number {name}, "
-                f"known are {known}"
+                f"{_where(row)}: got {column} {row[column]!r:.60}, allowed is a whole number, or a "
+                f"sum with names of numbers of the chip, known are {known}"
             )
         if name:
             number = numbers[name]
