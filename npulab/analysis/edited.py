@@ -19,9 +19,19 @@ def is_job(part: Difference) -> bool:
     return part.register == JOB
 
 
-def edited_job(part: Difference, jobs: int, other: str) -> str:
+def is_inserted(part: Difference) -> bool:
+    """True if a row of a diff stands for a job that only the second stream has."""
+    return is_job(part) and part.a is None
+
+
+def number_of(job: str) -> int:
+    """Return the number in ``job 14``, as rows of jobs have it."""
+    return int(_number(job))
+
+
+def edited_job(part: Difference, jobs: int, other: str, kind: str = "") -> str:
     """Return such a row as text; ``jobs`` is the number of jobs of the first stream, ``other`` what
-    the second one is called.
+    the second one is called, ``kind`` what the job is, by default its block.
 
     >>> edited_job(Difference(3, "LOAD", JOB, "inserted job 14", None, "job 14"), 21, "BAD")
     'job 14 of BAD (LOAD) inserted before job 3'
@@ -30,11 +40,12 @@ def edited_job(part: Difference, jobs: int, other: str) -> str:
     >>> edited_job(Difference(3, "ALU", JOB, "moved job 17", "job 3", "job 17"), 21, "BAD")
     'job 3 (ALU) moved to 17'
     """
-    kind = _kind(part)
-    if kind == INSERTED:
-        return f"{part.b} of {other} ({part.block}) inserted {_place(part, jobs)}"
-    text = f"{part.a} ({part.block}) {kind}"
-    if kind == MOVED:
+    kind = kind or part.block
+    edit = _kind(part)
+    if edit == INSERTED:
+        return f"{part.b} of {other} ({kind}) inserted {_place(part, jobs)}"
+    text = f"{part.a} ({kind}) {edit}"
+    if edit == MOVED:
         text += f" to {_number(part.b)}"
     return text
 

@@ -27,6 +27,7 @@ MOST_CELLS = 2**22
 
 One = TypeVar("One")
 Identity = tuple[object, ...]  # what is equal for two jobs that do the same
+Kind = tuple[object, ...]  # what is equal for two jobs that are one job with other words
 
 
 class Edit(NamedTuple):
@@ -119,12 +120,16 @@ def _identity(job: Job) -> Identity:
     return job.block, job.words.tobytes(), job.writes, job.before, start, job.label, job.unit
 
 
-def _kind(job: Job) -> tuple[str, int | None]:
-    """Return what jobs must have in common to be the same job with other words: the block, and the
-    number of words, which may differ only between jobs of register writes."""
+def _kind(job: Job) -> Kind:
+    """Return what jobs must have in common to be the same job with other words: the block, the
+    number of words, which may differ only between jobs of register writes, and the kind of the job
+    that starts it, if that is of words."""
     if job.writes:
-        return job.block, None
-    return job.block, len(job.words)
+        return job.block, None, None
+    start = None
+    if job.start is not None and not job.start.writes:
+        start = _kind(job.start)
+    return job.block, len(job.words), start
 
 
 def _path(of: _Streams) -> list[Pair]:
@@ -251,7 +256,7 @@ def _prices(a: Sequence[Job], b: Sequence[Job]) -> Array:
     """Return the price of making each job of ``b`` of each job of ``a``, ``(a, b) int64``: more
     than two gaps for jobs of other kinds."""
     prices = np.full((len(a), len(b)), 4 * EDIT, np.int64)
-    columns: dict[tuple[str, int | None], list[int]] = {}
+    columns: dict[Kind, list[int]] = {}
     for column, job in enumerate(b):
         columns.setdefault(_kind(job), []).append(column)
     identities = list(map(_identity, b))

@@ -327,7 +327,9 @@ def test_a_recorded_buffer_that_is_cut_differs_in_words(npu: str) -> None:
     """
     for capture in whole(npu)[-3:]:
         for name, data in capture.buffers.items():
-            if name in ("output", "commands"):
+            # a compiler was asked for these weights and biases; its job holds them as coefficients
+            asked = capture.provenance == "compiler" and name in ("weights", "bias")
+            if asked or name in ("output", "commands"):
                 continue
             for rest in (data[: len(data) // 2], b"", data[:-1]):
                 found = npulab.check(capture.with_buffers(**{name: rest}))

@@ -465,6 +465,8 @@ def test_bisect_finds_a_job_of_another_stream(kind: str) -> None:
     assert len(bad.jobs) != len(good.jobs) or kind == "left out"
     found = bisect_fields(good, bad, Simulated())
     assert [[key[3] for key in group] for group in found.groups] == [[part]], found
+    job = {"changed": "ALU shr W3.imm = 3", "inserted": "(ALU add) inserted before job"}
+    assert job.get(kind, "(ALU add) left out") in found.sentence
 
 
 def test_every_micro_op_is_a_record_that_is_encoded_to_the_same_bytes(vta: Target) -> None:

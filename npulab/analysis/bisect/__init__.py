@@ -24,6 +24,7 @@ from npulab.analysis.records import BUFFER
 from npulab.captures.capture import Capture
 from npulab.captures.devices import as_code
 from npulab.captures.journal import ANSWERS, POISONS, Journal, Trial
+from npulab.captures.roles import kinds_of
 from npulab.captures.target import GUESS
 from npulab.support.answers import Answer, Part, Table
 from npulab.support.late import pd
@@ -252,7 +253,8 @@ class Bisection:
         self.differences = tuple(parts_of(good, bad, addresses=addresses, buffers=buffers))
         self.warning = two_layers(good, bad)
         self.names = tuple(name_of(part.key) for part in self.differences)
-        self._words = Words(self.differences, len(good.jobs), self._spoils)
+        kinds = kinds_of(good), kinds_of(bad)
+        self._words = Words(self.differences, len(good.jobs), self._spoils, kinds)
         if units is None:
             self.units = families(self.differences)
         else:

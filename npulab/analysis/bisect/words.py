@@ -9,7 +9,7 @@ import numpy as np
 from npulab.analysis.bisect import search
 from npulab.analysis.bisect.search import Search
 from npulab.analysis.check import Difference
-from npulab.analysis.edited import edited_job, is_job
+from npulab.analysis.edited import edited_job, is_inserted, is_job, number_of
 from npulab.analysis.records import BUFFER, BYTES, OTHERS
 from npulab.support.text import plural
 
@@ -25,11 +25,18 @@ SHOWN = 6  # most parts of a group, groups, and trials that a sentence names
 class Words:
     """The sentences of one bisection: ``differences`` are the parts that it may change; ``jobs`` is
     the number of jobs of the good capture, ``spoils`` is True if the search is for what spoils the
-    next job.
+    next job. ``kinds`` say what each job of the good and of the bad capture is, if that is known.
     """
 
-    def __init__(self, differences: Sequence[Difference], jobs: int, spoils: bool = False) -> None:
+    def __init__(
+        self,
+        differences: Sequence[Difference],
+        jobs: int,
+        spoils: bool = False,
+        kinds: tuple[Sequence[str], Sequence[str]] = ((), ()),
+    ) -> None:
         self.differences, self.jobs, self.spoils = differences, jobs, spoils
+        self.kinds = kinds
 
     def _verb(self, of: Search, parts: int) -> str:
         """Return what a number of parts does, by the symptom: "breaks it"."""
@@ -49,14 +56,25 @@ class Words:
                 return text
             return f"{text} = {good_and_bad(part)}"
         if is_job(part):
-            return edited_job(part, self.jobs, "BAD")
+            return edited_job(part, self.jobs, "BAD", self._kind(part))
         task = ""
         if self.jobs > 1:
             task = f"job {part.task} "
         register = ""
         if part.register:
             register = f"{part.register}."
-        return f"{task}{part.block} {register}{part.field} = {good_and_bad(part)}"
+        return f"{task}{self._kind(part)} {register}{part.field} = {good_and_bad(part)}"
+
+    def _kind(self, part: Difference) -> str:
+        """Return what the job of a part is: its kind if it is known, else its block."""
+        good, bad = self.kinds
+        if is_inserted(part):
+            number = number_of(part.b)
+            if number < len(bad):
+                return bad[number]
+        elif part.task < len(good) and good[part.task].startswith(part.block):
+            return good[part.task]  # the block of a start may be another
+        return part.block
 
     def groups(self, groups: Sequence[Sequence[int]]) -> str:
         """Return groups of parts as text: ``a and b together, or c alone``."""
