@@ -308,7 +308,7 @@ def _mixed(
     carried = good is not None and bad is not None and good.before != bad.before
     mine, theirs = _writes_of(good, carried), _writes_of(bad, carried)
     writes = tuple(_mixed_writes(mine, theirs, job.block, registers, chosen, known))
-    if not writes and not good:
+    if not writes and None in (good, bad):
         return None
     if good and writes == good.writes and not carried:
         return replace(good, start=start)
