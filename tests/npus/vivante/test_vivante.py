@@ -620,7 +620,10 @@ def printed(capture: npulab.Capture) -> str:
 def test_any_capture_printed_is_imported_the_same(
     captures: npulab.CaptureSet, tmp_path: Path
 ) -> None:
-    for capture in captures:
+    """Each that has a command stream: the text prints one, a compiler's layer has none."""
+    whole = [capture for capture in captures if "commands" in capture.buffers]
+    assert len(whole) == 9
+    for capture in whole:
         path = tmp_path / f"{capture.name}.txt"
         path.write_text(printed(capture), encoding="utf-8")
         got = npulab.load(path)
