@@ -408,9 +408,7 @@ def test_captures_are_few_and_cover_the_kinds() -> None:
         dense = not known["depthwise"]
         seen["3x3"] += kernel == (3, 3)
         seen["5x5"] += kernel == (5, 5)
-        seen["1x1 of more than 8 outputs"] += (
-            dense and kernel == (1, 1) and known["output_c"] > 8
-        )
+        seen["1x1 of more than 8 outputs"] += dense and kernel == (1, 1) and known["output_c"] > 8
         seen["rectangles"] += kernel[0] != kernel[1]
         seen["one column"] += bool(v["layer_type"])
         seen["depthwise"] += known["depthwise"]
