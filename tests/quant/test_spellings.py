@@ -45,6 +45,7 @@ def test_a_layer_and_the_ranges_have_the_same_names() -> None:
 def test_captures_of_old_and_new_names_are_one_sweep(tmp_path: Path) -> None:
     shutil.copytree(SIM, tmp_path / "old")
     file = tmp_path / "old" / "capture.json"
+    file.write_text(file.read_text().replace('"input_c"', '"input_channels"'))
     before = file.read_bytes()
     assert "input_channels" in json.loads(before)["parameters"]
     old = npulab.load(tmp_path / "old")

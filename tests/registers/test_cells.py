@@ -86,11 +86,12 @@ def formulas(text: str) -> list[str]:
 
 
 def is_formula(cell: str) -> bool:
+    signed = bool(re.match(r"\s*[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r]", cell))
     try:
         float(int(cell, 0) if "x" in cell else cell)
     except ValueError:
-        return bool(re.match(r"\s*[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r]", cell))
-    return cell != cell.strip()
+        return signed
+    return signed and cell != cell.strip()  # a number is none, unless blanks are beside it
 
 
 def of(text: str, comment: str = "") -> RegisterTable:

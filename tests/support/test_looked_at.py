@@ -397,7 +397,9 @@ def _list(of: Streams, run: Callable[..., str], to: Path) -> str:
 
 def _show(of: Streams, run: Callable[..., str], to: Path) -> str:
     shown = run("show", of.folder / of.first.name, "--json").splitlines()
-    assert {json.loads(line)["task"] for line in shown} == {*range(len(of.first.jobs))}
+    rows = map(json.loads, shown)
+    # records in buffers are rows without a job
+    assert {row["task"] for row in rows if "task" in row} == {*range(len(of.first.jobs))}
     return run("show", of.file)
 
 
@@ -516,7 +518,8 @@ SHELL: dict[str, Shell] = {
     "report": _report,
     "session": _session,
 }
-NO_JOBS_READ = {"lab", "repair", "map", "new", "trust", "bench", "completion"}
+# the last two read buffers
+NO_JOBS_READ = {"lab", "repair", "map", "new", "trust", "bench", "completion", "scan", "layout"}
 
 
 def test_every_command_is_here() -> None:

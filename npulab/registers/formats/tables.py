@@ -257,8 +257,9 @@ def read_csv(path: Path) -> RegisterTable:
     for line, row in rows:
         for _, column in sums_in([row]):
             raise ValueError(
-                f"{path}, line {line}: got {column} {row[column]!r:.60}, allowed is a whole "
-                "number; a table in which places follow from numbers of a chip belongs to a target"
+                f"{path}, line {line}: field {row['field']!r:.60}: got {column} "
+                f"{row[column]!r:.60}, allowed is a whole number; a table in which places follow "
+                "from numbers of a chip belongs to a target"
             )
     plain: list[Row] = []
     blocks: Sequence[Row] = ()
