@@ -89,7 +89,10 @@ def read_c(path: Path, define: Sequence[str] = (), include: Sequence[Path] = ())
         ) from None
     remarks = macros.remarks
     laid = _struct_chunks(source, structs, layout, comments, macros.known, remarks)
-    laid, coded = _coded(laid, macros, values, layout.enums)
+    coded = Named((), {}, set())
+    # npulab's own export says which fields have an enum; of other headers the names tell
+    if not any(name.startswith("NPULAB_") for name in source.macros):
+        laid, coded = _coded(laid, macros, values, layout.enums)
     chunks = macros.chunks + laid
     lost = [lost for lost in macros.lost if lost.name not in coded.macros]
     for name, wrong in layout.skipped:
