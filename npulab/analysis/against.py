@@ -25,7 +25,7 @@ from npulab.captures.capture import Capture
 from npulab.captures.devices import Simulated
 from npulab.captures.registry import target
 from npulab.captures.target import Run, Unsupported, place_of
-from npulab.support.answers import Answer, Part, Table
+from npulab.support.answers import Answer, Part, Table, compared_rows
 from npulab.support.processes import NotRun, Stopped
 from npulab.support.refuse import reason
 from npulab.support.text import Row, plural
@@ -138,11 +138,7 @@ class DeviceChecks(Answer):
 
     @property
     def parts(self) -> list[Part]:
-        rows = self.records()
-        for row in rows:
-            if not row["compared"]:
-                row |= {"compared": None, "mismatches": None}
-        return [Table(rows, COLUMNS), self._sentence()]
+        return [Table(compared_rows(self.results), COLUMNS), self._sentence()]
 
     def __repr__(self) -> str:
         return f"DeviceChecks({self._sentence()})"

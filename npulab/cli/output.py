@@ -56,6 +56,15 @@ def show(options: argparse.Namespace, result: Result) -> None:
         print(visible(text))
 
 
+def tell_stopped(journal: object, holds: str) -> None:
+    """Say on stderr that a search was stopped, and what the file of its journal, if it has one,
+    ``holds``."""
+    kept = ""
+    if journal:
+        kept = f", {journal} has every {holds} so far"
+    tell(f"stopped{kept}")
+
+
 def tell(what: object) -> None:
     """Print a sentence on stderr."""
     print(f"npulab: {sentence(what)}", file=sys.stderr)

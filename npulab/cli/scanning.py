@@ -16,7 +16,7 @@ from npulab.captures.capture import Capture
 from npulab.captures.devices import Command, InProcess, Manual, Simulated, device
 from npulab.captures.journal import Journal
 from npulab.cli.devices import DEVICES, program_options, program_settings, refuse_settings
-from npulab.cli.output import Add, Done, show, tell
+from npulab.cli.output import Add, Done, show, tell_stopped
 from npulab.cli.terminal import progress
 from npulab.support.files import read_bounded, write_files
 from npulab.support.refuse import refuse_if
@@ -85,10 +85,7 @@ def _scan(options: argparse.Namespace) -> int:
                 progress=bar,
             )
     except KeyboardInterrupt:
-        kept = ""
-        if options.resume:
-            kept = f", {options.resume} has every run so far"
-        tell(f"stopped{kept}")
+        tell_stopped(options.resume, "run")
         return 1
     if isinstance(asked, Simulated):
         found = replace(found, notes=(OWN, *found.notes))

@@ -36,7 +36,7 @@ from npulab.captures.journal import POISONS, repair
 from npulab.captures.roles import PRESENCE, Roles, roles
 from npulab.captures.sweep import SUFFIX, Sweep, is_sweep, load_captures, load_sweep, sweep_of
 from npulab.cli.devices import DEVICES, program_options, program_settings, refuse_settings
-from npulab.cli.output import Add, Done, show, tell
+from npulab.cli.output import Add, Done, show, tell, tell_stopped
 from npulab.cli.roles import chosen_jobs, job_options, tell_part
 from npulab.cli.terminal import progress
 from npulab.registers.formats.tables import table_text
@@ -140,8 +140,7 @@ def _bisect(options: argparse.Namespace) -> int:
                 asking=_print_trial if by_hand else None,
             )
     except (KeyboardInterrupt, EOFError):
-        kept = f", {options.resume} has every trial so far"
-        tell(f"stopped{kept if options.resume else ''}")
+        tell_stopped(options.resume, "trial")
         return 1
     show(options, found)
     if options.script:

@@ -4,12 +4,12 @@ terminal."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from npulab.support.text import GAP, cell, cut_short, in_columns
+from npulab.support.text import GAP, Row, cell, cut_short, in_columns
 
 MOST_LETTERS = 120  # of the last column of ``Lines`` in a notebook
 
@@ -45,6 +45,18 @@ TINTS = {
     "bad": "rgba(218, 54, 51, .3)",
     "open": "rgba(210, 153, 34, .3)",
 }
+
+
+def compared_rows(results: Iterable[Any]) -> list[Row]:
+    """The records of several results as rows of a table; where nothing was compared, the numbers
+    of what was compared and differs are left out."""
+    rows: list[Row] = []
+    for result in results:
+        rows += result.records()
+    for row in rows:
+        if not row["compared"]:
+            row |= {"compared": None, "mismatches": None}
+    return rows
 
 
 def tone(column: str, value: Any) -> str:

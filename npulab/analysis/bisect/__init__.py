@@ -21,6 +21,7 @@ from npulab.analysis.bisect.words import Words, good_and_bad
 from npulab.analysis.check import Difference, Key, raw_fields
 from npulab.analysis.edited import edited_job, is_job
 from npulab.analysis.records import BUFFER
+from npulab.captures.aligned import aligned
 from npulab.captures.capture import Capture
 from npulab.captures.devices import as_code
 from npulab.captures.journal import ANSWERS, POISONS, Journal, Trial
@@ -251,6 +252,7 @@ class Bisection:
             symptom = "fail"
         self.good, self.bad = good, bad
         self.differences = tuple(parts_of(good, bad, addresses=addresses, buffers=buffers))
+        self._pairs = aligned(good.jobs, bad.jobs)  # once for all trials
         self.warning = two_layers(good, bad)
         self.names = tuple(name_of(part.key) for part in self.differences)
         kinds = kinds_of(good), kinds_of(bad)
@@ -431,7 +433,7 @@ class Bisection:
 
     def _trying(self, subset: np.ndarray, reason: str) -> Trying:
         changed = tuple(self.differences[item] for item in np.flatnonzero(subset))
-        mixed = mix(self.good, self.bad, [part.key for part in changed])
+        mixed = mix(self.good, self.bad, [part.key for part in changed], self._pairs)
         return Trying(mixed, changed, reason, len(self.good.jobs))
 
     def _subset(self, names: Iterable[str]) -> np.ndarray:

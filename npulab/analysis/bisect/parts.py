@@ -19,7 +19,7 @@ from npulab.analysis.check import (
     of_record,
 )
 from npulab.analysis.records import BUFFER, BYTES, MOST_PARTS, OTHERS, beside
-from npulab.captures.aligned import aligned, edited
+from npulab.captures.aligned import Pair, aligned, edited
 from npulab.captures.capture import COMMANDS, Capture, Job
 from npulab.captures.streams import streams_of
 from npulab.registers.fields import Field
@@ -202,18 +202,25 @@ def families(parts: Sequence[Difference]) -> list[list[int]]:
     return sorted(units.values())
 
 
-def mix(good: Capture, bad: Capture, keys: Collection[Key]) -> Capture:
+def mix(
+    good: Capture,
+    bad: Capture,
+    keys: Collection[Key],
+    pairs: Sequence[Pair] | None = None,
+) -> Capture:
     """Return the good capture with some fields changed to their values in the bad one; it counts as
     a changed capture.
 
     ``keys`` are (task, block, register, field), as ``parts_of`` has them. A register that only the
     bad job writes is added, in its place, if one of its fields is chosen; a register that only the
     good job writes is dropped if all its fields that differ are chosen. A job that only one capture
-    has, or that stands elsewhere, is taken over as a whole. Raises LookupError for a field that
-    neither capture has, ValueError for captures of different targets.
+    has, or that stands elsewhere, is taken over as a whole. ``pairs`` are the jobs side by side, by
+    default as ``aligned`` finds them. Raises LookupError for a field that neither capture has,
+    ValueError for captures of different targets.
     """
     _refuse_unlike(good, bad)
-    pairs = aligned(good.jobs, bad.jobs)
+    if pairs is None:
+        pairs = aligned(good.jobs, bad.jobs)
     left = set(keys)
     chosen_edits = set()
     for edit, row in jobs_edited(good, bad, pairs).items():
@@ -225,6 +232,8 @@ def mix(good: Capture, bad: Capture, keys: Collection[Key]) -> Capture:
         if task is None or other is None:
             continue
         chosen = {key[1:] for key in left if key[0] == task and key[1] != BUFFER}
+        if not chosen:
+            continue  # ``edited`` keeps the good job
         known: Chosen = set()
         job = _mixed(good.jobs[task], bad.jobs[other], chosen, good, known)
         assert job is not None

@@ -34,7 +34,7 @@ from npulab.models.listing import operators
 from npulab.quant.emulate.engines import REAL
 from npulab.quant.layers import Conv2D, FullyConnected, Layer, per_channel
 from npulab.quant.rules import QUANTIZED
-from npulab.support.answers import TINTS, Answer, Part, Table, tone
+from npulab.support.answers import TINTS, Answer, Part, Table, compared_rows, tone
 from npulab.support.late import pd
 from npulab.support.text import Row, plural, six_digits
 
@@ -264,10 +264,7 @@ class RunCheck(Answer):
 
     @property
     def parts(self) -> list[Part]:
-        rows = self.records()
-        for row in rows:
-            if not row["compared"]:
-                row |= {"compared": None, "mismatches": None}
+        rows = compared_rows(self.operators)
         columns: Sequence[str] = COLUMNS
         if not any(operator.inference for operator in self.operators):
             columns = COLUMNS[1:]

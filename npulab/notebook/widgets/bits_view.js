@@ -25,17 +25,7 @@ const GRID_KEYS = [
 const LIST_KEYS = [
   SEARCH,
   ...SHARED_KEYS,
-  {
-    keys: {
-      ArrowUp: view => view.step(-1),
-      ArrowDown: view => view.step(1),
-      PageUp: view => view.step(-PAGE),
-      PageDown: view => view.step(PAGE),
-      Home: view => view.step(-Infinity),
-      End: view => view.step(Infinity),
-    },
-    help: "move",
-  },
+  { keys: rowMoves(PAGE, "step"), help: "move" },
 ];
 
 const SHOWS = { all: "all fields", nonzero: "not zero", unknown: "unknown", differing: "differing" };

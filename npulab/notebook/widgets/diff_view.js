@@ -4,17 +4,7 @@
 const PAGE = 12;
 const MOST = 600; // rows that are built at first; more when the cursor comes to them
 const KEYS = [
-  {
-    keys: {
-      ArrowUp: view => view.move(-1),
-      ArrowDown: view => view.move(1),
-      PageUp: view => view.move(-PAGE),
-      PageDown: view => view.move(PAGE),
-      Home: view => view.move(-Infinity),
-      End: view => view.move(Infinity),
-    },
-    help: "go through the rows",
-  },
+  { keys: rowMoves(PAGE), help: "go through the rows" },
   { keys: { "/": view => view.search.focus() }, help: "filters by name: part of it, or a glob such as CONV*.stride?" },
   { keys: { u: view => view.turn("unknown") }, help: "leaves the fields that nobody named" },
   { keys: { a: view => view.turn("addresses") }, help: "takes addresses in or out" },

@@ -49,6 +49,18 @@ function keyHelp(table) {
   return lines.join(" · ");
 }
 
+// Acts of keys that move through rows: the view's method `name` takes how many rows on.
+function rowMoves(page, name = "move") {
+  return {
+    ArrowUp: view => view[name](-1),
+    ArrowDown: view => view[name](1),
+    PageUp: view => view[name](-page),
+    PageDown: view => view[name](page),
+    Home: view => view[name](-Infinity),
+    End: view => view[name](Infinity),
+  };
+}
+
 // Acts of keys that move over words in rows, the highest bit on the left: `move` takes words and bits.
 function bitMoves(page, bits) {
   return {

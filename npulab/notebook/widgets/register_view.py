@@ -82,10 +82,7 @@ class RegisterModel(BitsModel):
         return super().unchanged
 
     def evidence(self, code: str) -> str:
-        title, _, _ = self._sources.get(code, "").partition(" (")
-        if title:
-            return f"{code}: {title}"
-        return code
+        return evidence_said(self._sources, code)
 
     @property
     def capture(self) -> Capture:
@@ -284,6 +281,14 @@ def title_of(capture: Capture, task: int) -> str:
     if len(capture.jobs) > 1:
         title += f", 1 of {len(capture.jobs)} jobs"
     return title
+
+
+def evidence_said(sources: Mapping[str, str], code: str) -> str:
+    """Return a code of evidence with the title of its source, if ``sources`` has one."""
+    title, _, _ = sources.get(code, "").partition(" (")
+    if title:
+        return f"{code}: {title}"
+    return code
 
 
 def sources_of(name: str) -> Mapping[str, str]:

@@ -5,17 +5,7 @@
 const LEAP = 12; // rows
 const MOST = 600; // rows that are built at first; more when the cursor comes to them
 const KEYS = [
-  {
-    keys: {
-      ArrowUp: view => view.move(-1),
-      ArrowDown: view => view.move(1),
-      PageUp: view => view.move(-LEAP),
-      PageDown: view => view.move(LEAP),
-      Home: view => view.move(-Infinity),
-      End: view => view.move(Infinity),
-    },
-    help: "go through the jobs",
-  },
+  { keys: rowMoves(LEAP), help: "go through the jobs" },
   { keys: { Enter: view => view.open() }, help: "shows the fields of a job" },
   { keys: { Escape: view => view.shut() }, help: "goes back" },
   { keys: { b: view => view.turn() }, help: "shows the jobs of the next block" },

@@ -19,7 +19,13 @@ from npulab.captures.registry import stated_target
 from npulab.captures.tokens import Tokens, Waits, waits_of
 from npulab.notebook.widgets.bits_view import BitsModel, Rows
 from npulab.notebook.widgets.frame import Model, Numbers, View, assets, table_html
-from npulab.notebook.widgets.register_view import map_of, sources_of, title_of, words_of
+from npulab.notebook.widgets.register_view import (
+    evidence_said,
+    map_of,
+    sources_of,
+    title_of,
+    words_of,
+)
 from npulab.support.refuse import near, need
 from npulab.support.text import plural
 
@@ -119,10 +125,7 @@ class JobModel(BitsModel):
         return super().unchanged
 
     def evidence(self, code: str) -> str:
-        title, _, _ = self._sources.get(code, "").partition(" (")
-        if title:
-            return f"{code}: {title}"
-        return code
+        return evidence_said(self._sources, code)
 
 
 class StreamModel(Model):

@@ -228,12 +228,7 @@ def _operations(graph: Graph) -> Iterator[Operation]:
         known = CODES["operation"].get(code, {"name": f"type {code}", "block": OTHER})
         if known["name"] != START_UP:
             claimed += count
-        refuse_if(
-            first + count > patches or claimed > patches,
-            f"{where}: patches",
-            f"{count} from {first} on",
-            f"are {patches} of all operations together",
-        )
+        _refuse_patches(where, first, count, claimed, patches, "operations")
         yield Operation(
             number,
             known["name"],
@@ -413,6 +408,19 @@ def _patches(
         }
 
 
+def _refuse_patches(
+    where: str, first: int, count: int, claimed: int, patches: int, owners: str
+) -> None:
+    """Raise ValueError for ``count`` patches from ``first`` on that the file's ``patches`` do not
+    hold, or if all ``owners`` so far claim more than there are."""
+    refuse_if(
+        first + count > patches or claimed > patches,
+        f"{where}: patches",
+        f"{count} from {first} on",
+        f"are {patches} of all {owners} together",
+    )
+
+
 def _owners(graph: Graph, operations: Sequence[Operation]) -> dict[int, Operation | str]:
     """Return the operation, or the part of the start-up, that each patch belongs to."""
     owners: dict[int, Operation | str] = {}
@@ -421,12 +429,7 @@ def _owners(graph: Graph, operations: Sequence[Operation]) -> dict[int, Operatio
     for number, row in enumerate(graph.records["hw_init_operation"].tolist()):
         entry, first, patches = row
         claimed += patches
-        refuse_if(
-            first + patches > count or claimed > count,
-            f"{section}, item {number}: patches",
-            f"{patches} from {first} on",
-            f"are {count} of all items together",
-        )
+        _refuse_patches(f"{section}, item {number}", first, patches, claimed, count, "items")
         owners.update(dict.fromkeys(range(first, first + patches), f"init_data entry {entry}"))
     for operation in operations:
         if operation.kind != START_UP:
