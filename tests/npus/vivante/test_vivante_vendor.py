@@ -348,18 +348,32 @@ def layer_with(known: dict[str, float]) -> Conv2D:
     )
 
 
-def test_every_field_is_the_compilers_in_nearly_all_layers() -> None:
-    """Three layers are pooled and not split; the compiler's reason is not known."""
+def fields_apart(step: int) -> tuple[Counter[str], Counter[str]]:
+    """How many of every ``step``-th layer have another value in a field, and in a chosen one."""
     differ: Counter[str] = Counter()
     chosen: Counter[str] = Counter()
-    for known, wanted in sweep():
+    for known, wanted in sweep()[::step]:
         capture = VIVANTE.lower(layer_with(known), A311D, dialect="vendor")
         for name, value in REGISTERS.decode(capture.jobs[-1].words).items():
             if value != wanted[name]:
                 (chosen if name in CHOSEN else differ)[name] += 1
+    return differ, chosen
+
+
+@pytest.mark.long
+def test_every_field_is_the_compilers_in_nearly_all_layers() -> None:
+    """Three layers are pooled and not split; the compiler's reason is not known."""
+    differ, chosen = fields_apart(1)
     assert len(sweep()) == 395
     assert max(differ.values()) <= 3
     assert chosen["kernels_per_core"] == chosen["image_caching_mode"] == 11
+    assert not chosen["kernel_caching_mode"]
+
+
+def test_every_field_is_the_compilers_in_some_layers() -> None:
+    differ, chosen = fields_apart(7)
+    assert max(differ.values(), default=0) <= 1
+    assert chosen["kernels_per_core"] <= 3
     assert not chosen["kernel_caching_mode"]
 
 
