@@ -26,7 +26,7 @@ from npulab.support.refuse import need, refuse_if, shortly
 from npulab.support.text import plural
 
 if TYPE_CHECKING:
-    from npulab.captures.capture import Capture
+    from npulab.captures.capture import Capture, Job
     from npulab.captures.tokens import Tokens
     from npulab.quant.layers import Layer
 
@@ -48,6 +48,7 @@ STEPS = (
     "extent",
     "covers",
     "rule_of",
+    "idle",
 )
 
 
@@ -326,7 +327,10 @@ class Target:
       with the fill between and after elements (left out: found by lifting other bytes);
     - ``covers`` gives the tasks that ``lift`` makes its layer of (left out: all);
     - ``stays_up`` gives, for a chip, a function like ``simulate`` of one device that stays up: each
-      capture meets what the captures before it left (left out: each runs after a reset).
+      capture meets what the captures before it left (left out: each runs after a reset);
+    - ``idle`` gives, for a capture and the number of a job, a job that does nothing but passes the
+      same tokens (waits, signals) on the same unit; None if there is none for it. A bisection puts
+      it in place of a culprit, to tell what the job does from its tokens.
 
     ``simulate`` of a list of captures runs them one after another on one device and gives a ``Run``
     for each: a hang is an outcome there, and not raised. A hang counts as guessed unless the target
@@ -379,6 +383,7 @@ class Target:
     variants: tuple[str, ...] = ()
     stays_up: Callable[[str], Callable[[Capture], bytes]] | None = None
     tokens: Tokens | None = None
+    idle: Callable[[Capture, int], Job | None] | None = None
 
     def __post_init__(self) -> None:
         try:

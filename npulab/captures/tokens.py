@@ -132,19 +132,46 @@ class Waits:
         return text
 
 
+class Passed(NamedTuple):
+    """The unit that runs a job ("" if none is stated), the units of which the job pops a token, and
+    those to which it pushes one."""
+
+    unit: str
+    pops: tuple[str, ...]
+    pushes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Return the tokens in words.
+
+        >>> print(Passed("load", (), ("compute", "store")))
+        a job of unit load that pops of none and pushes to compute, store
+        """
+        pops = ", ".join(self.pops) or "none"
+        pushes = ", ".join(self.pushes) or "none"
+        return f"a job of unit {self.unit} that pops of {pops} and pushes to {pushes}"
+
+
+def passed_by(job: Job, capture: Capture, tokens: Tokens) -> Passed:
+    """Return the tokens that a job passes; the capture has its maps."""
+    texts, raws = _values(job, capture)
+    unit = tokens.unit_of(job.block, texts) or job.unit
+    pops = tokens.passed(unit, POP, raws)
+    pushes = tokens.passed(unit, PUSH, raws)
+    return Passed(unit, tuple(pops), tuple(pushes))
+
+
 def waits_of(capture: Capture, tokens: Tokens) -> Waits:
     """Return what waits for what in the jobs of a capture."""
     units = []
     pushed: dict[tuple[str, str], list[int]] = {}
     popped: list[tuple[int, str]] = []
     for task, job in enumerate(capture.jobs):
-        texts, raws = _values(job, capture)
-        unit = tokens.unit_of(job.block, texts) or job.unit
-        units.append(unit)
-        for other in tokens.passed(unit, POP, raws):
+        passed = passed_by(job, capture, tokens)
+        units.append(passed.unit)
+        for other in passed.pops:
             popped.append((task, other))
-        for other in tokens.passed(unit, PUSH, raws):
-            pushed.setdefault((unit, other), []).append(task)
+        for other in passed.pushes:
+            pushed.setdefault((passed.unit, other), []).append(task)
     waits = []
     taken: dict[tuple[str, str], int] = {}
     for task, other in popped:

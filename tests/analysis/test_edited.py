@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from npulab.analysis.check import differences
 from npulab.analysis.edited import streams_differ
 from npulab.analysis.sides import differing
 from npulab.captures.capture import CaptureSet, Job
+from npulab.captures.target import Target
+from npulab.captures.tokens import Pass, Place, Tokens
 from npulab.cli import main
 from npulab.notebook.widgets import BisectView, DiffModel, DiffView
 from npulab.registers.map import RegisterMap
@@ -172,6 +175,99 @@ def test_a_job_that_breaks_it_is_named_wherever_a_bisection_speaks(
     assert [row.field for row in view.model.parts if row.where == "job"] == [expected]
     assert "1 field and 1 job differ" in repr(view)
     assert expected in view.model._repr_html_()
+
+
+def states(monkeypatch: pytest.MonkeyPatch, idle: Callable[[Capture, int], object]) -> None:
+    """Let the target of these captures state a no-operation."""
+    stated = Target("demo", "demo", {"x": {}}, MAPS, idle=idle)  # type: ignore[arg-type]
+    monkeypatch.setattr("npulab.analysis.bisect.idle.stated_target", lambda _: stated)
+
+
+def of_no_size(of: Capture, number: int) -> Job:
+    return Job(of.jobs[number].block, [0])
+
+
+def sizes(of: Capture) -> list[int]:
+    return [int(one.words[0]) for one in of.jobs]
+
+
+def test_at_most_four_jobs_are_tried_as_no_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    states(monkeypatch, of_no_size)
+    new = [Job("LOAD", [200 + number]) for number in range(5)]
+    jobs = [new[0], *JOBS[:3], new[1], *JOBS[3:6], new[2], *JOBS[6:9], new[3], *JOBS[9:], new[4]]
+
+    def oracle(tried: Capture) -> str:
+        return "fail" if max(sizes(tried)) >= 200 else "pass"
+
+    found = bisect_fields(GOOD, capture("bad", jobs), oracle)
+    assert len(found.groups) == 5
+    assert [idle.matters for idle in found.idle] == ["what it does"] * 4
+    assert sum(name.endswith("no-operation") for one in found.journal for name in one.subset) == 4
+    assert found.sentence.endswith("; 1 job more not tried as a no-operation")
+
+
+def test_a_job_of_a_group_is_tried_with_the_rest_of_the_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    states(monkeypatch, of_no_size)
+    tried_as = []
+
+    def oracle(tried: Capture) -> str:
+        tried_as.append(sizes(tried))
+        kinds = [one >> 16 for one in sizes(tried)]
+        if any(kinds) and 99 in sizes(tried):
+            return "fail"
+        return "hang" if any(kinds) and 0 in sizes(tried) else "pass"
+
+    jobs = list(INSERTED)
+    jobs[0] = job(0, 1)
+    bad = capture("bad", jobs)
+    found = bisect_fields(GOOD, bad, oracle)
+    assert [len(group) for group in found.groups] == [2]
+    assert tried_as[-1] == [sizes(bad)[0], 2, 3, 0, *range(4, COUNT + 1)]
+    assert [idle[1:] for idle in found.idle] == [(("hang",), "open")]
+    text = "it is open if the tokens of job 3 of BAD (LOAD) matter or what it does"
+    assert f"; {text} (trial {found.queries}: hang with a no-operation in its place)" in (
+        found.sentence
+    )
+    stopped = bisect_fields(GOOD, bad, oracle, flake_rate=0.02)
+    assert "hang with a no-operation in its place, if that is no error)" in stopped.sentence
+
+
+def test_a_no_operation_that_is_no_job_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def oracle(tried: Capture) -> str:
+        return "fail" if 99 in sizes(tried) else "pass"
+
+    bad = capture("bad", INSERTED)
+    for given, words in (
+        ("NOP", "target demo: idle of job 3 of bad: got str 'NOP', allowed is a Job or None"),
+        (Job("NOP", [0]), "got block NOP, allowed is one of LOAD, GEMM, ALU"),
+    ):
+        states(monkeypatch, lambda _, __, given=given: given)
+        with pytest.raises((TypeError, ValueError), match=words):
+            bisect_fields(GOOD, bad, oracle)
+    states(monkeypatch, lambda _, __: None)
+    assert "no-operation" not in bisect_fields(GOOD, bad, oracle).sentence
+    states(monkeypatch, of_no_size)
+    view = BisectView(GOOD, bad, oracle)
+    view.model.run(wait=True)
+    assert view.model.result.idle[0].matters == "what it does"
+    moved = bisect_fields(
+        GOOD, capture("bad", MOVED), lambda tried: "fail" if tried != GOOD else "pass"
+    )
+    assert moved.idle == ()
+
+
+def test_a_no_operation_passes_the_tokens_of_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = Tokens((Place("LOAD", "load"),), (Pass("load", "kind", "push", "compute"),))
+    stated = Target("demo", "demo", {"x": {}}, MAPS, idle=of_no_size, tokens=tokens)
+    monkeypatch.setattr("npulab.analysis.bisect.idle.stated_target", lambda _: stated)
+    jobs = [*JOBS[:3], Job("LOAD", [99 + 65536]), *JOBS[3:]]
+    words = "pushes to none, allowed is a job of unit load that pops of none and pushes to compute"
+    with pytest.raises(ValueError, match=words):
+        bisect_fields(
+            GOOD, capture("bad", jobs), lambda tried: "fail" if len(tried.jobs) > COUNT else "pass"
+        )
 
 
 def test_the_shell_says_it_too(

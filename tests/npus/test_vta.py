@@ -18,6 +18,7 @@ from conftest import shared
 
 import npulab
 from npulab import Capture, Conv2D, QuantParams, bisect_fields
+from npulab.analysis.bisect import Bisection
 from npulab.analysis.ignored import ignored_fields
 from npulab.analysis.scan import scan_capture, scanned_fields
 from npulab.bits import read_commands, write_commands
@@ -467,6 +468,152 @@ def test_bisect_finds_a_job_of_another_stream(kind: str) -> None:
     assert [[key[3] for key in group] for group in found.groups] == [[part]], found
     job = {"changed": "ALU shr W3.imm = 3", "inserted": "(ALU add) inserted before job"}
     assert job.get(kind, "(ALU add) left out") in found.sentence
+
+
+def without_effect(capture: Capture, number: int) -> Job:
+    """The no-operation with the tokens of a job."""
+    idle = npulab.target("vta").idle
+    assert idle is not None
+    job = idle(capture, number)
+    assert isinstance(job, Job)
+    return job
+
+
+def test_an_instruction_of_no_rows_and_no_steps_does_nothing_but_pass_its_tokens(
+    vta: Target,
+) -> None:
+    """The second opinion, which knows no tokens, runs each before and after every job of streams at
+    random; the device runs each without its tokens, and in place of its job."""
+    for seed in range(SAMPLE):
+        capture, stream = random_capture(seed, vta)
+        memory = {}
+        for name, data in capture.buffers.items():
+            memory |= dict(enumerate(data, by_step.PLACES[name]))
+        wanted = by_step.run(stream, memory)
+        jobs = []
+        silent = []
+        for number, job in enumerate(capture.jobs[:-1]):
+            idle = without_effect(capture, number)
+            jobs += [idle, job, idle]
+            silent += [replace(idle, words=idle.words & np.uint32([0xFFFFFF87, *[2**32 - 1] * 3]))]
+            silent += [job, silent[-1]]
+            instead = [*capture.jobs]
+            instead[number] = idle
+            swapped = capture.with_jobs(instead)
+            assert waits_of(swapped, vta.tokens) == waits_of(capture, vta.tokens)
+            if job.block != "STORE":
+                vta.simulate(swapped)
+        more = write_commands([(job.block, job.words) for job in jobs], capture.maps)
+        assert by_step.run(more + stream[-16:], memory) == wanted
+        quiet = capture.with_jobs([*silent, capture.jobs[-1]])
+        assert vta.simulate(quiet) == bytes(wanted.values())
+    assert vta.idle is not None
+    assert vta.idle(capture, len(capture.jobs) - 1) is None
+
+
+EFFECT = {
+    "inserted, breaks by what it does": (
+        "what job 7 of BAD (ALU add) does breaks it (trial 6: pass with a no-operation in its "
+        "place)",
+        "what it does",
+    ),
+    "inserted, breaks by its tokens": (
+        "the tokens of job 7 of BAD (ALU max) suffice (trial {}: hang with a no-operation in its "
+        "place)",
+        "its tokens",
+    ),
+    "left out, what it does is missed": (
+        "what job 6 (ALU add) does is missed (trial 6: fail with a no-operation in its place)",
+        "what it does",
+    ),
+    "left out, its tokens are missed": (
+        "the tokens of job 9 (ALU min) are missed, what it does is not (trial {}: pass with a "
+        "no-operation in its place)",
+        "its tokens",
+    ),
+    "left out, both are missed": (
+        "both the tokens of job 2 (LOAD wgt) and what it does matter (trial {}: fail with a "
+        "no-operation in its place)",
+        "both",
+    ),
+}
+
+
+def edited(good: Capture, kind: str) -> Capture:
+    """A stream with one edit that breaks it; and a field that does not."""
+    jobs = list(good.jobs)
+    shift = task(good, "ALU", alu_opcode=SHIFT)
+    if kind == "inserted, breaks by what it does":
+        return planted(good, "inserted")[0]
+    if kind == "left out, what it does is missed":
+        return planted(good, "left out")[0]
+    jobs[shift + 1] = changed(good, shift + 1, reset_reg=1)
+    harmless = changed(good, shift, alu_opcode=MAXIMUM, use_imm=1, imm=-(2**15), pop_next_dep=1)
+    if kind == "inserted, breaks by its tokens":
+        jobs.insert(shift, harmless)
+    elif kind == "left out, its tokens are missed":
+        del jobs[task(good, "ALU", push_next_dep=1)]
+    else:
+        del jobs[task(good, "LOAD", push_next_dep=1)]
+    return good.with_jobs(jobs)
+
+
+@pytest.mark.parametrize("kind", EFFECT)
+def test_what_a_job_does_is_told_from_its_tokens(
+    kind: str, vta: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = executed(small())
+    bad = edited(good, kind)
+    found = bisect_fields(good, bad, Simulated(), journal=tmp_path / "a.jsonl")
+    text, matters = EFFECT[kind]
+    assert f"; {text.format(found.queries)}" in found.sentence
+    assert "\n" not in found.sentence
+    (idle,) = found.idle
+    assert ((idle.job,), (idle.matters,)) == (found.culprits, (matters,))
+    assert found.records()[0]["idle"] == found.idle
+    assert found.journal[-1].subset == (f"{'/'.join(map(str, idle.job))} as a no-operation",)
+    assert found.done
+    # a target that states none is bisected as before
+    silent = replace(vta, idle=None)
+    monkeypatch.setattr("npulab.analysis.bisect.idle.stated_target", lambda _: silent)
+    before = bisect_fields(good, bad, Simulated())
+    assert (before.queries, before.idle) == (found.queries - 1, ())
+    assert before.groups == found.groups
+    assert "no-operation" not in before.sentence
+    pairs = zip(before.journal, found.journal, strict=False)
+    assert all(one.subset == other.subset for one, other in pairs)
+
+
+def test_a_journal_that_stopped_before_the_no_operation_goes_on(tmp_path: Path) -> None:
+    good = executed(small())
+    bad = edited(good, "left out, its tokens are missed")
+    path = tmp_path / "a.jsonl"
+    device = Simulated()
+    session = Bisection(good, bad, journal=path)
+    while session.trial is not None and session.trial.idle is None:
+        session.tell(device(session.trial.capture))
+    stopped = session.result
+    assert (stopped.done, stopped.found, len(stopped.groups)) == (False, True, 1)
+    assert session.left == 1
+    assert "; not tried yet: a no-operation in place of job 9 (ALU min)" in stopped.sentence
+    again = Bisection(good, bad, journal=path)
+    asked = str(again.trial)
+    assert asked.startswith("is it what job 9 (ALU min) does, or its tokens? with a no-operation")
+    assert "W1.iter_out = 0" in asked
+    assert asked.endswith("\n  job 9 (ALU) left out, but with a no-operation in its place")
+    found = bisect_fields(good, bad, device, journal=path)
+    assert (found.done, found.queries) == (True, stopped.queries + 1)
+    assert Bisection(good, bad, journal=path).result.sentence == found.sentence
+    whole = Bisection(good, bad, journal=path)
+    assert repr(whole).endswith(f": {found.sentence})")
+    whole.again()  # a no-operation is run once more as it was
+    assert whole.trial is not None
+    assert (whole.trial.idle, whole.result.queries) == (found.idle[0].job, found.queries)
+    whole.tell("hang")
+    assert whole.result.idle[0][1:] == (("pass", "hang"), "open")
+    assert "it is open if the tokens of job 9 (ALU min) matter or what it does" in repr(whole)
+    whole.undo(2)
+    assert whole.result.sentence == stopped.sentence
 
 
 def test_every_micro_op_is_a_record_that_is_encoded_to_the_same_bytes(vta: Target) -> None:

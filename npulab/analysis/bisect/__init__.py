@@ -14,6 +14,15 @@ from typing import Any
 
 import numpy as np
 
+from npulab.analysis.bisect.idle import (
+    MOST_IDLE,
+    Idle,
+    Idled,
+    idles_of,
+    is_idle,
+    matters,
+    names_of,
+)
 from npulab.analysis.bisect.kinds import Groups
 from npulab.analysis.bisect.parts import families, mix, name_of, parts_of, two_layers
 from npulab.analysis.bisect.search import CERTAINTY, FOUND, UNSURE, Search
@@ -36,6 +45,7 @@ __all__ = [
     "MAX_HANGS",
     "Bisected",
     "Bisection",
+    "Idled",
     "Oracle",
     "Suspect",
     "Trying",
@@ -51,6 +61,7 @@ SYMPTOMS = (*ANSWERS[1:], POISONS)
 SAID = (
     "culprits",
     "groups",
+    "idle",
     "certainty",
     "queries",
     "hangs",
@@ -65,16 +76,19 @@ SAID = (
 @dataclass(frozen=True)
 class Trying:
     """A trial: ``capture`` is the good one, which has ``jobs`` jobs, with the parts ``changed`` as
-    the bad one has them, and ``reason`` says why it is tried."""
+    the bad one has them, and ``reason`` says why it is tried. If ``idle`` is the key of a changed
+    part, a no-operation stands in place of its job."""
 
     capture: Capture
     changed: tuple[Difference, ...]
     reason: str
     jobs: int = 1
+    idle: Key | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(name_of(part.key) for part in self.changed)
+        """The names of the changed parts, as a journal has them."""
+        return names_of(self.changed, self.idle)
 
     def __str__(self) -> str:
         """Return the reason and a line for each field that a person has to set by hand, with its
@@ -86,6 +100,8 @@ class Trying:
         for part in self.changed:
             if is_job(part):
                 text += f"\n  {edited_job(part, self.jobs, 'BAD')}"
+                if part.key == self.idle:
+                    text += ", but with a no-operation in its place"
             else:
                 text += f"\n  {name_of(part.key)} = {good_and_bad(part)}"
         return text
@@ -113,7 +129,8 @@ class Bisected(Answer):
     that the trials suggest. ``certainty`` is the probability of exactly these groups, or None if
     trials contradict them; ``queries`` counts the runs, ``hangs`` the runs that hung, ``guessed``
     the hangs that are only a guess of a simulated device; ``flake_rate`` is the rate of wrong
-    outcomes that was given or inferred.
+    outcomes that was given or inferred. ``idle`` says of inserted and left out jobs of the groups
+    if what they do matters, or their tokens, as trials with a no-operation in their place show.
     """
 
     culprits: tuple[Key, ...]
@@ -131,6 +148,7 @@ class Bisected(Answer):
     bad: Capture
     oracle: str = ""  # Python text of the oracle that ran the trials, if known
     guessed: int = 0
+    idle: tuple[Idled, ...] = ()
 
     @property
     def diff(self) -> pd.DataFrame:
@@ -220,6 +238,11 @@ class Bisection:
     that it holds are not run again. ``warning`` is a sentence about captures of two layers, and
     stands before the reason of the first trial.
 
+    If an inserted or left out job is in the answer, and the target has a no-operation for it
+    (``idle``), a trial more shows if what the job does matters or its tokens; for at most
+    ``MOST_IDLE`` jobs. There is none if the answer itself is in doubt, or if the device keeps a
+    state or no trial separates the parts.
+
     Raises ValueError for captures that cannot be mixed or a journal of other captures, LookupError
     for an unknown field.
     """
@@ -279,6 +302,7 @@ class Bisection:
         self._again = False
         self._trial: Trying | None = None
         self._followed: list[Trial] = []  # the trials that the search was told
+        self._idles_of: dict[Groups, list[Idle]] = {}
         self._follow()
 
     @property
@@ -290,7 +314,8 @@ class Bisection:
         return self._search
 
     def _follow(self) -> None:
-        trials = self.journal.trials
+        # a no-operation says nothing of the parts, so the search knows nothing of it
+        trials = [trial for trial in self.journal if not is_idle(trial)]
         same = 0
         for followed, trial in zip(self._followed, trials, strict=False):
             if followed is not trial:
@@ -319,10 +344,13 @@ class Bisection:
             if self._again and len(self.journal):
                 last = self.journal[-1]
                 reason = f"asked again: the last outcome was {last.outcome}"
-                self._trial = self._trying(self._subset(last.subset), reason)
+                self._trial = self._once_more(last, reason)
                 return self._trial
             question = self.search.ask()
-            if question is not None:
+            left = self._idles_left()
+            if question is None and left:
+                self._trial = self._trying_idle(left[0], self._asks(left[0]))
+            elif question is not None:
                 reason = question.reason
                 if self.warning and not len(self.journal):
                     reason = f"{self.warning}; {reason}"
@@ -368,7 +396,7 @@ class Bisection:
     @property
     def left(self) -> int:
         """The number of trials that are probably left."""
-        return self.search.left
+        return self.search.left + len(self._idles_left())
 
     @property
     def suspects(self) -> list[Suspect]:
@@ -386,11 +414,12 @@ class Bisection:
         how = UNSURE
         if search.end:
             how = search.end.how
+        ended = done or bool(self._idles_left())
         groups: Groups = ()
-        if done:
+        if ended:
             groups = search.groups
         certainty = None
-        if done and how in (FOUND, UNSURE):
+        if ended and how in (FOUND, UNSURE):
             certainty = search.certain
         return Bisected(
             culprits=self._keys(sorted(set().union(*groups))),
@@ -407,10 +436,64 @@ class Bisection:
             good=self.good,
             bad=self.bad,
             guessed=self.journal.guessed,
+            idle=tuple(self._idled(idle) for idle in self._idles() if self._numbers(idle)),
         )
 
     def _sentence(self, search: Search) -> str:
-        return self._words.sentence(search) + self._spoiled() + self._guessed()
+        text = self._words.sentence(search) + self._without_effect(search)
+        return text + self._spoiled() + self._guessed()
+
+    def _without_effect(self, search: Search) -> str:
+        """Return what no-operations in place of jobs showed, or would show."""
+        text = ""
+        for idle in self._idles():
+            numbers = self._numbers(idle)
+            if numbers:
+                shown = self._words.idle(search, idle.item, self._idled(idle), numbers[-1] + 1)
+                text += f"; {shown}"
+            elif idle in self._idles_left():
+                text += f"; not tried yet: a no-operation in place of {self._words.job(idle.item)}"
+        more = len(self._idles()) - MOST_IDLE
+        if more > 0:
+            text += f"; {plural(more, 'job')} more not tried as a no-operation"
+        return text
+
+    def _idles(self) -> list[Idle]:
+        """Return a trial for each job of the answer that has a no-operation; none before the end,
+        and none if what it shows would be in doubt."""
+        search = self.search
+        if search.end is None or search.end.how != FOUND or search.apart or search.inseparable:
+            return []
+        if search.groups not in self._idles_of:
+            found = idles_of(self.good, self.bad, self.differences, search.groups)
+            self._idles_of[search.groups] = found
+        return self._idles_of[search.groups]
+
+    def _idles_left(self) -> list[Idle]:
+        return [idle for idle in self._idles()[:MOST_IDLE] if not self._numbers(idle)]
+
+    def _numbers(self, idle: Idle) -> list[int]:
+        """Return the numbers of the trials with this no-operation, from 0."""
+        parts = [self.differences[item] for item in idle.group]
+        names = names_of(parts, self.differences[idle.item].key)
+        return [number for number, trial in enumerate(self.journal) if trial.subset == names]
+
+    def _idled(self, idle: Idle) -> Idled:
+        """Return what the trials with a no-operation show."""
+        symptom = self.search.symptom or "fail"
+        if self._spoils:
+            symptom = POISONS
+        part = self.differences[idle.item]
+        outcomes = tuple(str(self.journal[number].outcome) for number in self._numbers(idle))
+        return Idled(part.key, outcomes, matters(part, outcomes, symptom))
+
+    def _asks(self, idle: Idle) -> str:
+        """Return the reason of a trial with a no-operation."""
+        job = self._words.job(idle.item)
+        text = f"is it what {job} does, or its tokens? with a no-operation in its place"
+        if idle.fields:
+            text += f": {idle.fields}"
+        return text
 
     def _guessed(self) -> str:
         """Return how many hangs are only a guess of a simulated device, if there are any."""
@@ -435,6 +518,21 @@ class Bisection:
         changed = tuple(self.differences[item] for item in np.flatnonzero(subset))
         mixed = mix(self.good, self.bad, [part.key for part in changed], self._pairs)
         return Trying(mixed, changed, reason, len(self.good.jobs))
+
+    def _trying_idle(self, idle: Idle, reason: str) -> Trying:
+        changed = tuple(self.differences[item] for item in idle.group)
+        key = self.differences[idle.item].key
+        keys = [part.key for part in changed]
+        mixed = mix(self.good, self.bad, keys, self._pairs, {key: idle.job})
+        return Trying(mixed, changed, reason, len(self.good.jobs), key)
+
+    def _once_more(self, last: Trial, reason: str) -> Trying:
+        if is_idle(last):
+            self.search.ask()  # a journal was read: its answer is found only when it is asked for
+        for idle in self._idles():
+            if self._numbers(idle)[-1:] == [len(self.journal) - 1]:
+                return self._trying_idle(idle, reason)
+        return self._trying(self._subset(last.subset), reason)
 
     def _subset(self, names: Iterable[str]) -> np.ndarray:
         chosen = set(names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from npulab.analysis.check import (
@@ -19,7 +19,7 @@ from npulab.analysis.check import (
     of_record,
 )
 from npulab.analysis.records import BUFFER, BYTES, MOST_PARTS, OTHERS, beside
-from npulab.captures.aligned import Pair, aligned, edited
+from npulab.captures.aligned import INSERTED, Pair, aligned, edited
 from npulab.captures.capture import COMMANDS, Capture, Job
 from npulab.captures.streams import streams_of
 from npulab.registers.fields import Field
@@ -207,6 +207,7 @@ def mix(
     bad: Capture,
     keys: Collection[Key],
     pairs: Sequence[Pair] | None = None,
+    instead: Mapping[Key, Job] | None = None,
 ) -> Capture:
     """Return the good capture with some fields changed to their values in the bad one; it counts as
     a changed capture.
@@ -215,7 +216,8 @@ def mix(
     bad job writes is added, in its place, if one of its fields is chosen; a register that only the
     good job writes is dropped if all its fields that differ are chosen. A job that only one capture
     has, or that stands elsewhere, is taken over as a whole. ``pairs`` are the jobs side by side, by
-    default as ``aligned`` finds them. Raises LookupError for a field that neither capture has,
+    default as ``aligned`` finds them; ``instead`` has other jobs, by key, for chosen ones that are
+    inserted or left out. Raises LookupError for a field that neither capture has,
     ValueError for captures of different targets.
     """
     _refuse_unlike(good, bad)
@@ -223,11 +225,20 @@ def mix(
         pairs = aligned(good.jobs, bad.jobs)
     left = set(keys)
     chosen_edits = set()
-    for edit, row in jobs_edited(good, bad, pairs).items():
-        if row.key in left:
-            chosen_edits.add(edit)
-            left.remove(row.key)
     mixed: dict[int, Job] = {}
+    theirs = list(bad.jobs)
+    for edit, row in jobs_edited(good, bad, pairs).items():
+        if row.key not in left:
+            continue
+        left.remove(row.key)
+        job = (instead or {}).get(row.key)
+        if job is None:
+            chosen_edits.add(edit)
+        elif edit.kind == INSERTED and edit.b is not None:
+            chosen_edits.add(edit)
+            theirs[edit.b] = job
+        else:
+            mixed[edit.a] = job
     for task, other in pairs:
         if task is None or other is None:
             continue
@@ -235,11 +246,11 @@ def mix(
         if not chosen:
             continue  # ``edited`` keeps the good job
         known: Chosen = set()
-        job = _mixed(good.jobs[task], bad.jobs[other], chosen, good, known)
-        assert job is not None
-        mixed[task] = job
+        changed = _mixed(good.jobs[task], bad.jobs[other], chosen, good, known)
+        assert changed is not None
+        mixed[task] = changed
         left -= {(task, *key) for key in chosen & known}
-    jobs = edited(good.jobs, bad.jobs, pairs, chosen_edits, mixed)
+    jobs = edited(good.jobs, theirs, pairs, chosen_edits, mixed)
     capture = good
     if jobs != list(good.jobs):
         capture = good.with_jobs(jobs)

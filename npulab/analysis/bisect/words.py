@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from npulab.analysis.bisect import search
+from npulab.analysis.bisect.idle import BOTH, EFFECT, OPEN, TOKENS, Idled
 from npulab.analysis.bisect.search import Search
 from npulab.analysis.check import Difference
 from npulab.analysis.edited import edited_job, is_inserted, is_job, number_of
@@ -18,6 +19,17 @@ VERBS = {
     "hang": ("hangs it", "hang it"),
     "fail": ("breaks it", "break it"),
     "poisons": ("spoils the job after it", "spoil the job after it"),
+}
+# what a no-operation in place of an inserted (True) or left out job shows
+SHOWS = {
+    (True, EFFECT): "what {job} does {verb}",
+    (True, TOKENS): "the tokens of {job} suffice",
+    (False, EFFECT): "what {job} does is missed",
+    (False, TOKENS): "the tokens of {job} are missed, what it does is not",
+}
+SHOWS_ELSE = {
+    BOTH: "both the tokens of {job} and what it does matter",
+    OPEN: "it is open if the tokens of {job} matter or what it does",
 }
 SHOWN = 6  # most parts of a group, groups, and trials that a sentence names
 
@@ -76,6 +88,26 @@ class Words:
             return good[part.task]  # the block of a start may be another
         return part.block
 
+    def job(self, item: int) -> str:
+        """Return a job that is inserted or left out as text: ``job 14 of BAD (LOAD)``."""
+        part = self.differences[item]
+        kind = self._kind(part)
+        if is_inserted(part):
+            return f"{part.b} of BAD ({kind})"
+        return f"{part.a} ({kind})"
+
+    def idle(self, of: Search, item: int, idled: Idled, number: int) -> str:
+        """Return what a no-operation in place of a job showed in the trial of this number, counted
+        from 1, and in those like it."""
+        inserted = is_inserted(self.differences[item])
+        text = SHOWS_ELSE.get(idled.matters) or SHOWS[inserted, idled.matters]
+        text = text.format(job=self.job(item), verb=self._verb(of, 1))
+        outcomes = " and ".join(dict.fromkeys(idled.outcomes))
+        text += f" (trial {number}: {outcomes} with a no-operation in its place"
+        if of.errs:
+            text += ", if that is no error"
+        return f"{text})"
+
     def groups(self, groups: Sequence[Sequence[int]]) -> str:
         """Return groups of parts as text: ``a and b together, or c alone``."""
         if not groups:
@@ -99,8 +131,9 @@ class Words:
 
     def sentence(self, of: Search) -> str:
         """Return one sentence: the answer of a search, or how many trials it still needs."""
+        left = of.left  # counting them may end the search
         if of.end is None:
-            return f"not found yet: about {plural(of.left, 'trial')} left after {_cost(of)}"
+            return f"not found yet: about {plural(left, 'trial')} left after {_cost(of)}"
         write = _ENDS[of.end.how]
         return write(self, of)
 

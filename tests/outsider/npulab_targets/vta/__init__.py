@@ -5,7 +5,7 @@ from npulab.target import Target
 from .facts import CHIPS, SOURCES, TABLES, TOKENS
 from .layers import FLOOR, HALF_UP, explain, lift, lower, recode, rule_of, tensor
 from .simulate import simulate
-from .stream import IMPORTERS
+from .stream import IMPORTERS, idle
 
 TARGET = Target(
     name="vta",
@@ -24,4 +24,5 @@ TARGET = Target(
     sources=SOURCES,
     rules=(FLOOR, HALF_UP),
     tokens=TOKENS,
+    idle=idle,
 )

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from npulab.bits import RegisterMap, read_commands, write_commands
-from npulab.capture import Job
+from npulab.capture import Capture, Job
 from npulab.captures.dumps import Recorded, folder_importer
 
-from .facts import CHIPS, COMMANDS, TABLES
+from .facts import CHIPS, COMMANDS, TABLES, TOKENS
 
 STREAM = "insns"  # the file of a dump that holds the stream
+# what an instruction keeps that does nothing
+KEPT = ("opcode", "memory_type", *dict.fromkeys(row.field for row in TOKENS.passes))
 
 
 def jobs_of(stream: bytes) -> list[Job]:
@@ -22,6 +24,19 @@ def jobs_of(stream: bytes) -> list[Job]:
 def stream_of(jobs: Sequence[Job]) -> bytes:
     """The stream of these jobs."""
     return write_commands([(job.block, job.words) for job in jobs], COMMANDS)
+
+
+def idle(capture: Capture, number: int) -> Job | None:
+    """The job's instruction with no rows and no steps, and its tokens; ``memory_type`` stays, as
+    the unit goes by it. FINISH ends the stream, so it has none."""
+    job = capture.jobs[number]
+    if job.block == "FINISH":
+        return None
+    values = {}
+    for name, value in TABLES[job.block].decode(job.words).items():
+        if name in KEPT:
+            values[name] = value
+    return Job(job.block, TABLES[job.block].encode(values))
 
 
 def dumped(path: Path, buffers: Mapping[str, bytes], maps: Mapping[str, RegisterMap]) -> Recorded:

@@ -1,0 +1,157 @@
+"""Whether a job breaks it by what it does or by its tokens: a trial more for a job that is put in
+or left out, with a no-operation in its place that passes the same tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from npulab.analysis.bisect.kinds import Groups
+from npulab.analysis.bisect.parts import name_of
+from npulab.analysis.check import Difference, Key
+from npulab.analysis.edited import is_inserted, is_job, number_of
+from npulab.captures.capture import Capture, Job
+from npulab.captures.journal import Trial
+from npulab.captures.registry import stated_target
+from npulab.captures.target import Target, Unsupported
+from npulab.captures.tokens import passed_by
+from npulab.support.refuse import need, refuse_if
+
+AS_IDLE = " as a no-operation"  # ends the name of such a job in a journal
+MOST_IDLE = 4  # most jobs that are tried as no-operations: each costs a run
+# what of a job matters
+EFFECT, TOKENS, BOTH, OPEN = "what it does", "its tokens", "both", "open"
+
+
+@dataclass(frozen=True)
+class Idle:
+    """A trial in which ``job``, a no-operation, stands for the job of the part ``item``; the other
+    parts of the ``group`` are changed. ``fields`` says what it has otherwise than that job."""
+
+    group: tuple[int, ...]
+    item: int
+    job: Job
+    fields: str
+
+
+class Idled(NamedTuple):
+    """What trials with a no-operation in place of a job showed: ``matters`` is "what it does", "its
+    tokens" (or only that it is there), "both", or "open" if they do not tell."""
+
+    job: Key
+    outcomes: tuple[str, ...]
+    matters: str
+
+
+def names_of(parts: Iterable[Difference], idle: Key | None = None) -> tuple[str, ...]:
+    """Return the names of changed parts, as a journal has them; a no-operation stands for the job
+    of the part ``idle``."""
+    names = []
+    for part in parts:
+        name = name_of(part.key)
+        if part.key == idle:
+            name += AS_IDLE
+        names.append(name)
+    return tuple(names)
+
+
+def is_idle(trial: Trial) -> bool:
+    """True if a no-operation stood for a job in a trial, so that its parts alone do not say what
+    ran."""
+    return any(name.endswith(AS_IDLE) for name in trial.subset)
+
+
+def idles_of(
+    good: Capture, bad: Capture, parts: Sequence[Difference], groups: Groups
+) -> list[Idle]:
+    """Return a trial for each inserted or left out job of the groups that has a no-operation."""
+    found: dict[int, Idle] = {}
+    for group in groups:
+        for item in group:
+            part = parts[item]
+            if item in found or not is_job(part):
+                continue
+            if is_inserted(part):
+                capture, number = bad, number_of(part.b)
+            elif part.b is None:
+                capture, number = good, part.task
+            else:
+                continue  # a moved job is in both streams
+            job = idle_form(capture, number)
+            if job is not None:
+                fields = _fields(job, capture.jobs[number], capture)
+                found[item] = Idle(group, item, job, fields)
+    return list(found.values())
+
+
+def idle_form(capture: Capture, number: int) -> Job | None:
+    """Return the no-operation with the tokens of a job, as the capture's target states it; None if
+    there is none.
+
+    Raises TypeError for an answer that is no job, ValueError for a job that passes other tokens.
+    """
+    of = _target_of(capture)
+    if of is None or of.idle is None:
+        return None
+    try:
+        job = of.idle(capture, number)
+    except Unsupported:
+        return None
+    if job is None:
+        return None
+    what = f"target {of.name}: idle of job {number} of {capture.name}"
+    need(what, job, Job, "is a Job or None")
+    blocks = ", ".join(capture.maps)
+    refuse_if(job.block not in capture.maps, what, f"block {job.block}", f"is one of {blocks}")
+    if of.tokens is not None:
+        wanted = passed_by(capture.jobs[number], capture, of.tokens)
+        given = passed_by(job, capture, of.tokens)
+        refuse_if(given != wanted, what, str(given), f"is {wanted}")
+    return job
+
+
+def _target_of(capture: Capture) -> Target | None:
+    try:
+        return stated_target(capture.target)
+    except (LookupError, ValueError, ImportError):
+        return None  # a capture without a target, or with one whose code nobody trusts
+
+
+def _fields(job: Job, was: Job, capture: Capture) -> str:
+    """Return the fields in which a job differs from what it was, with their values."""
+    before = {}
+    for block, item, raw in was.values(capture.maps):
+        before[block, item.register, item.name] = raw
+    texts = []
+    for block, item, raw in job.values(capture.maps):
+        if before.get((block, item.register, item.name)) != raw:
+            texts.append(f"{block} {item.register}.{item.name} = {item.text(raw)}")
+    return ", ".join(texts)
+
+
+def matters(part: Difference, outcomes: Iterable[str], symptom: str) -> str:
+    """Return what of an inserted or left out job matters, by the outcomes with a no-operation in
+    its place; ``symptom`` is the outcome with the part changed.
+
+    >>> left_out = Difference(9, "GEMM", "(job)", "left out job 9", "job 9", None)
+    >>> matters(left_out, ["pass"], "hang"), matters(left_out, ["fail"], "hang")
+    ('its tokens', 'both')
+    """
+    seen = set(outcomes)
+    if len(seen) != 1:
+        return OPEN
+    (outcome,) = seen
+    inserted = is_inserted(part)
+    if outcome == "pass" and inserted:
+        return EFFECT
+    if outcome == "pass":
+        return TOKENS
+    if outcome == symptom and inserted:
+        return TOKENS
+    if outcome == symptom:
+        return EFFECT
+    if outcome == "hang":
+        return OPEN  # the no-operation itself may hang
+    # without the job's effect it is neither as with the job nor as without it
+    return BOTH
