@@ -173,13 +173,6 @@ class Findings:
                 out[names] = bool((counts == 1).sum() <= BUDGET.part_for_claim)
         return out
 
-    def is_narrow(self, solved: Solved) -> bool:
-        """True if a field has so few different values that a wrong regime is easily overlooked."""
-        return (
-            solved.explained < 3.5 * self.captured.n
-            or len(np.unique(solved.values(self.captured))) < 8
-        )
-
     def information(self, solved: Solved, rows: Array | None = None) -> float:
         """The bits of information in a field's values on the captures ``rows`` (by default all):
         which values there are, and which captures have them.
@@ -410,49 +403,16 @@ class Findings:
                 changes.append(solved.values(now) ^ values)
         return changes
 
-    def unproved(
-        self,
-        solved: Solved,
-        asked: Columns,
-        values: Array,
-        unseen: Sequence[Array],
-    ) -> Iterator[tuple[str, str, float, Array]]:
-        """Yield (reason, text, weight in a plan, ``(N,) bool`` of rows) for each reason why
-        captures prove nothing.
+    def support(self, solved: Solved) -> Array:
+        """The number of captured layers that each step of a field decides, and 0 for none, ``(steps
+        + 1,)``."""
+        decided = solved.decide(self.captured)[self.layers]
+        return np.append([(decided == step).sum() for step in range(len(solved.steps))], 0)
 
-        On these rows the ``values`` of a field are not proved, whatever its rivals give; ``unseen``
-        comes from ``unseen_rows``.
-        """
-        every = np.ones(asked.n, bool)
-        several = len(solved.steps) > 1 or solved.partial
-        yield "rivals", "another law between the numbers captured", 1.0, self.outside(solved, asked)
-        agreeing = self.twins.apart(solved, asked)
-        yield "rivals", "parameters that agree on all captures", 1.0, agreeing
-        yield "few rows", "numbers that no capture has", 1.0, self.unseen_values(solved, asked)
-        rare = self.hardly_proved(solved, asked, values)
-        yield "few rows", "a part of the law that few captured layers need", 1.0, rare
-        combined = unseen[1 + self.is_narrow(solved) if several else 0]
-        yield "combination", "modes that were never captured together", 1.0, combined
-        if self.is_weak(solved):
-            detail = (
-                f"{self.information(solved):.0f} bits of captures for a law of {solved.cost:.0f}"
-            )
-            yield "few rows", detail, 0.3, every
-        cut_off = self.cut_off(solved, asked)
-        yield "few rows", "the law fails in the bits next to the field", 0.3, cut_off
-        if solved.partial:
-            undecided = solved.decide(asked) < 0
-            yield "no law", "layers to which no step of the law applies", 0.3, undecided
-        # the rivals of a rare step say which layers it decides; other steps keep what many captures
-        # prove
-        thin = []
-        for number, count in enumerate(solved.support):
-            if several and count < BUDGET.step_for_claim:
-                thin.append(number)
-        rows = np.isin(solved.decide(asked), thin) | (
-            bool(thin) and self.captured.n < BUDGET.rare_step
-        )
-        yield "few rows", f"{min(solved.support)} captures in its regime", 0.3, rows
+    def rarer(self, solved: Solved) -> int:
+        """The number of captured layers on which a field has not its most frequent value."""
+        values = solved.values(self.captured)[self.layers]
+        return len(values) - int(np.unique(values, return_counts=True)[1].max())
 
 
 def _table(leaves: Sequence[Expression], columns: Columns) -> Array:
@@ -466,74 +426,3 @@ def _first(rows: Array) -> Array:
 
 def _alone_and_together(names: list[str]) -> list[list[str]]:
     return [*([name] for name in names), *([names] if len(names) > 1 else [])]
-
-
-def doubts(findings: Findings, asked: Columns) -> tuple[Array, Array]:
-    """(words, doubt), each ``(N, W) uint32``: the words that the laws give, and masks of their
-    doubtful bits.
-
-    A bit is doubtful if an alternative that fits the captures as well would change it.
-    """
-    ready, captured = findings.ready, findings.captured
-    values = fill(ready, asked)
-    out = np.zeros((asked.n, len(findings.moved)), np.uint32)
-    doubt = np.zeros_like(out)
-    bits = {solved.name: np.zeros(asked.n, np.int64) for solved in ready}
-    unseen, unlike = findings.unseen_rows(asked), findings.unlike(asked)
-    for solved in ready:
-        own, value = bits[solved.name], values[solved.name]
-        out[:, solved.word] |= solved.placed(value)
-        later = [other for other in ready if solved.name in findings.follows[other.name]]
-        for changed in (
-            *_from_doubted(solved, asked, values, bits),
-            *findings.uncut_changes(solved, asked, value),
-        ):
-            own |= _upwards(changed, solved.width)
-        whole = np.any(
-            [rows for *_, rows in findings.unproved(solved, asked, value, unseen)], axis=0
-        )
-        own[whole | unlike] = 2**solved.width - 1
-        changes = []
-        for _, rivals in rival_groups(solved, ready, captured):
-            for rival in rivals:
-                if rival.extra_cost <= findings.within:
-                    changes.append(solved.changes(rival, asked, value))
-        for changed in (*changes, hidden_changes(solved, captured, asked, value)):
-            rows = np.flatnonzero(changed)
-            own |= changed
-            if not len(rows) or not later:
-                continue
-            part = asked.rows(rows)
-            part.add(solved.name, value[rows] ^ changed[rows])
-            for other, again in fill(later, part).items():
-                bits[other][rows] |= again ^ values[other][rows]
-        doubt[:, solved.word] |= solved.placed(own)
-    return out, doubt
-
-
-def _upwards(changed: Array, width: int) -> Array:
-    """Masks of the lowest changed bit and all bits above it, which can be right only by chance."""
-    return np.where(changed != 0, -(changed & -changed), 0) & (2**width - 1)
-
-
-def _from_doubted(
-    solved: Solved,
-    asked: Columns,
-    values: Mapping[str, Array],
-    bits: Mapping[str, Array],
-) -> Iterable[Array]:
-    """Yield the bits of a field that change if all doubted bits of the fields that it reads are
-    clear, and if all are set.
-    """
-    for names in _alone_and_together([name for name in sorted(solved.reads) if bits[name].any()]):
-        rows = np.flatnonzero(np.any([bits[name] != 0 for name in names], axis=0))
-        for level in (False, True):
-            part = asked.rows(rows)
-            for name in names:
-                unsure = bits[name][rows]
-                part.add(
-                    name, values[name][rows] | unsure if level else values[name][rows] & ~unsure
-                )
-            changed = np.zeros(asked.n, np.int64)
-            changed[rows] = solved.values(part) ^ values[solved.name][rows]
-            yield changed

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npulab.analysis.correlate import best_related
-from npulab.analysis.laws.claims import Findings, doubts, fill, in_order
+from npulab.analysis.laws.claims import Findings, fill, in_order
 from npulab.analysis.laws.expressions import ALWAYS, Array, Columns
 from npulab.analysis.laws.groups import captured_for
 from npulab.analysis.laws.inputs import (
@@ -31,6 +31,7 @@ from npulab.analysis.laws.matching import bits_of
 from npulab.analysis.laws.naming import NAME, Naming, renamed
 from npulab.analysis.laws.nearly import flags
 from npulab.analysis.laws.planning import Space, best_rows, features, given_rows, open_doubts
+from npulab.analysis.laws.posterior import believed, predicted
 from npulab.analysis.laws.prior import BUDGET
 from npulab.analysis.laws.score import Score, scored
 from npulab.analysis.laws.search import explain, start
@@ -627,9 +628,14 @@ class Laws:
         ``captured_for``, even if no law reads that number. Bits outside the mask are as the best
         law has them, or as in the first capture.
         """
-        out, doubt = doubts(self._findings, self._columns(parameters))
+        out, claimed = predicted(self._findings, self._columns(parameters))
         explained = covered(self._findings.ready, self.words.shape[1])
-        return (out & explained) | (self.words[0] & ~explained), explained & ~doubt
+        return (out & explained) | (self.words[0] & ~explained), claimed
+
+    def certainty(self, parameters: Any) -> Array:
+        """The probability, for layers, that each bit of ``predict`` is right: ``(N, W, 32)
+        float32``, 0 for a bit without a law."""
+        return believed(self._findings, self._columns(parameters)).probability()
 
     def score(self, words: Any, parameters: Any = None) -> Score:
         """How much of other captures' words the laws claim, and how much of that is wrong. A

@@ -13,8 +13,8 @@ import numpy as np
 
 from npulab.analysis.laws.claims import Findings
 from npulab.analysis.laws.expressions import Array, Columns, parameter
+from npulab.analysis.laws.posterior import alternatives, families
 from npulab.analysis.laws.prior import BUDGET
-from npulab.analysis.laws.rivals import hidden_changes, rival_groups
 from npulab.analysis.laws.solved import Solved
 
 if TYPE_CHECKING:
@@ -262,49 +262,13 @@ class Doubt:
 
 
 def open_doubts(findings: Findings, asked: Columns) -> Iterator[Doubt]:
-    """Yield every doubt that any of these layers would settle."""
-    unseen = findings.unseen_rows(asked)
-    every = (
-        Doubt(solved, *of)
-        for solved in findings.ready
-        for of in _doubts_of(solved, findings, asked, unseen)
-    )
-    return (doubt for doubt in every if doubt.rows.any())
-
-
-def _doubts_of(
-    solved: Solved,
-    findings: Findings,
-    asked: Columns,
-    unseen: Sequence[Array],
-) -> Iterator[tuple[str, str, float, Array]]:
-    captured, values = findings.captured, solved.values(asked)
-    for reason, rivals in rival_groups(
-        solved, findings.ready, captured, twins=findings.twins, inner=True
-    ):
-        near = [rival for rival in rivals if rival.extra_cost <= findings.within]
-        for rival in near:
-            yield (
-                reason,
-                str(rival),
-                2.0**-rival.extra_cost / len(near),
-                solved.changes(rival, asked, values) != 0,
-            )
-    yield (
-        "threshold",
-        "a budget that the captures only bound",
-        1.0,
-        hidden_changes(solved, captured, asked, values) != 0,
-    )
-    for changed in findings.uncut_changes(solved, asked, values):
-        yield "rivals", "a longer number than any captured", 1.0, changed != 0
-    yield from findings.unproved(solved, asked, values, unseen)
-    thin = []
-    for number, support in enumerate(solved.support):
-        if support < BUDGET.step_for_plan:
-            thin.append(number)
-    if thin and len(solved.steps) > 1:
-        yield "few rows", "few captures in its regime", 0.3, np.isin(solved.decide(asked), thin)
+    """Yield every alternative to a law that any of these layers would tell from it, with its
+    mass."""
+    for solved, others in alternatives(findings, asked):
+        for other in others:
+            family = families()[other.family]
+            weight = family.prior * float(np.mean(other.weight))
+            yield Doubt(solved, family.reason, other.text, weight, other.changed != 0)
 
 
 def best_rows(findings: Findings, asked: Columns, shown: Array, seen: Array, n: int) -> list[int]:

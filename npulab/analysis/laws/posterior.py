@@ -1,0 +1,241 @@
+"""What the captures leave possible: alternatives to the law of a field, and sums of their mass.
+
+The law that the search found has the mass 1. Each alternative that the captures do not strike out
+has the mass ``prior * weight``: the prior is that of its family, a row of ``families.csv``, which
+says how often such an alternative was the truth, on captures that no search had seen; the weight is
+2**-bits of what it costs more than the law, or falls with the captures that speak against it. The
+odds that a bit is wrong on a layer are the mass of the alternatives that change it there, and of
+those to the fields that its law reads. A bit is claimed if the law keeps at least ``CLAIM`` of the
+mass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from npulab.analysis.laws.claims import Findings, fill
+from npulab.analysis.laws.expressions import FIELD, Array, Columns
+from npulab.analysis.laws.rivals import (
+    clamp_rivals,
+    gap_rivals,
+    hidden_changes,
+    like_rivals,
+    limit_rivals,
+)
+from npulab.analysis.laws.solved import Rival, Solved, covered
+from npulab.support.files import read_table
+
+CLAIM = 0.99  # the least share of the mass; at 0.98 and 0.995 three fit sources claim as much wrong
+WEAK = 8.0  # bits that halve the mass of "no law" if the captures hold so many more than the law
+MOST_SPARE = 60.0  # more bits than these do not count
+
+
+class Family(NamedTuple):
+    """A kind of alternatives: its prior odds against the law, and what it is called."""
+
+    prior: float
+    reason: str
+    text: str
+
+
+class Alternative(NamedTuple):
+    """What may hold instead of a law: the bits ``changed (N,) int64`` of the field on some layers,
+    with a ``weight`` for each layer or for all."""
+
+    family: str
+    text: str
+    weight: Array | float
+    changed: Array
+
+
+@cache
+def families() -> Mapping[str, Family]:
+    """The families of alternatives by name, as ``families.csv`` has them."""
+    rows = read_table(Path(__file__).with_name("families.csv"))
+    return {
+        row["family"]: Family(float(row["prior"]), row["reason"], row["text"]) for row in rows
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class Belief:
+    """What is believed of the words of some layers: ``words (N, W) uint32``, and for each field by
+    name the odds ``(N, width)`` that a bit of it is wrong."""
+
+    fields: tuple[Solved, ...]
+    words: Array
+    odds: Mapping[str, Array]
+
+    def probability(self) -> Array:
+        """``(N, W, 32)``: the probability of each bit; 0 for a bit without a law."""
+        out = np.zeros((*self.words.shape, 32), np.float32)
+        for solved in self.fields:
+            out[:, solved.word, solved.lsb : solved.end] = 1 / (1 + self.odds[solved.name])
+        return out
+
+    def claimed(self) -> Array:
+        """``(N, W) uint32``: masks of the bits that are probable enough."""
+        out = np.zeros_like(self.words)
+        for solved in self.fields:
+            sure = 1 / (1 + self.odds[solved.name]) >= CLAIM
+            out[:, solved.word] |= solved.placed(sure @ (1 << np.arange(solved.width)))
+        return out
+
+
+def believed(findings: Findings, asked: Columns) -> Belief:
+    """What the captures let us believe of layers; the values of fields become columns of
+    ``asked``."""
+    values = fill(findings.ready, asked)
+    words = np.zeros((asked.n, len(findings.moved)), np.uint32)
+    odds: dict[str, Array] = {}
+    for solved, others in alternatives(findings, asked):
+        words[:, solved.word] |= solved.placed(values[solved.name])
+        own = _odds(solved, others, asked.n)
+        for name in solved.reads:
+            own += odds[name].max(1)[:, None]
+        own[solved.decide(asked) < 0] = np.inf
+        odds[solved.name] = own
+    return Belief(findings.ready, words, odds)
+
+
+def _odds(solved: Solved, others: Iterator[Alternative], n: int) -> Array:
+    """The odds ``(N, width)`` that a bit of a field is wrong.
+
+    Recorded rivals share the mass with the law where they agree with it.
+    """
+    places = np.arange(solved.width)
+    odds, rivals, alike = np.zeros((n, solved.width)), np.zeros((n, solved.width)), np.ones(n)
+    for other in others:
+        mass = np.broadcast_to(families()[other.family].prior * np.asarray(other.weight), n)
+        bits = (other.changed[:, None] >> places & 1) * mass[:, None]
+        if other.family == "rival":
+            rivals += bits
+            alike = alike + np.where(other.changed == 0, mass, 0)
+        else:
+            odds += bits
+    return odds + rivals / alike[:, None]
+
+
+def alternatives(
+    findings: Findings, asked: Columns
+) -> Iterator[tuple[Solved, Iterator[Alternative]]]:
+    """Yield each field with what may hold instead of its law, as far as it changes the field on any
+    of the layers asked about; ``asked`` has the values of the fields as columns."""
+    unlike = findings.unlike(asked)
+    dependent, pair, every = findings.unseen_rows(asked)
+    for solved in findings.ready:
+        rows = {"unlike": unlike, "dependent": dependent}
+        if len(solved.steps) > 1 or solved.partial:
+            rows |= {"pair": pair, "modes": every}
+        yield solved, filter(_changes, _every(findings, solved, asked, rows))
+
+
+def _changes(other: Alternative) -> bool:
+    return bool(other.changed.any())
+
+
+def _every(
+    findings: Findings, solved: Solved, asked: Columns, unlike: Mapping[str, Array]
+) -> Iterator[Alternative]:
+    values = solved.values(asked)
+    yield from _other_lists(findings, solved, asked, values)
+    yield from _other_numbers(findings, solved, asked, values)
+    yield from _unlike_layers(findings, solved, asked, values, unlike)
+    yield from _little_evidence(findings, solved, asked)
+
+
+def _other_lists(
+    findings: Findings, solved: Solved, asked: Columns, values: Array
+) -> Iterator[Alternative]:
+    """Yield lists that fit the captures as well."""
+    captured, fields = findings.captured, findings.ready
+    kinds: tuple[tuple[str, Iterator[Rival]], ...] = (
+        ("rival", iter(solved.rivals)),
+        ("limit", gap_rivals(solved, captured, inner=True)),
+        ("end", limit_rivals(solved, captured)),
+        ("held", clamp_rivals(solved, captured, fields)),
+        ("near", like_rivals(solved, fields, captured)),
+        ("twin", findings.twins.rivals(solved)),
+    )
+    for family, rivals in kinds:
+        for rival in rivals:
+            changed = solved.changes(rival, asked, values)
+            yield Alternative(family, str(rival), 2.0**-rival.extra_cost, changed)
+
+
+def _other_numbers(
+    findings: Findings, solved: Solved, asked: Columns, values: Array
+) -> Iterator[Alternative]:
+    """Yield numbers that the captures only bound, or cut."""
+    hidden = hidden_changes(solved, findings.captured, asked, values)
+    yield _of("budget", hidden)
+    for changed in findings.uncut_changes(solved, asked, values):
+        yield _of("uncut", upwards(changed, solved.width))
+
+
+def upwards(changed: Array, width: int) -> Array:
+    """Masks of the lowest changed bit and all bits above it, which can be right only by chance."""
+    return np.where(changed != 0, -(changed & -changed), 0) & (2**width - 1)
+
+
+def _unlike_layers(
+    findings: Findings,
+    solved: Solved,
+    asked: Columns,
+    values: Array,
+    unlike: Mapping[str, Array],
+) -> Iterator[Alternative]:
+    """Yield alternatives on layers that are unlike those captured; those in ``unlike`` are given as
+    rows ``(N,) bool``."""
+    rows = {
+        **unlike,
+        "between": findings.outside(solved, asked),
+        "numbers": findings.unseen_values(solved, asked),
+        "part": findings.hardly_proved(solved, asked, values),
+        "beside": findings.cut_off(solved, asked),
+    }
+    for family, where in rows.items():
+        yield _of(family, _whole(where, solved.width))
+
+
+def _little_evidence(findings: Findings, solved: Solved, asked: Columns) -> Iterator[Alternative]:
+    """Yield alternatives whose weight falls with the captures that speak for the law."""
+    every = np.ones(asked.n, bool)
+    spare = min(findings.information(solved) - solved.cost, MOST_SPARE)
+    text = f"{findings.information(solved):.0f} bits of captures for a law of {solved.cost:.0f}"
+    yield Alternative("weak", text, 2.0 ** (-spare / WEAK), _whole(every, solved.width))
+    support = findings.support(solved)
+    decided = support[solved.decide(asked)]
+    if len(solved.steps) > 1 or solved.partial:
+        fewest = f"{int(support[:-1].min())} captures in its regime"
+        yield Alternative("step", fewest, 1 / (decided + 1), _whole(every, solved.width))
+    if solved.width == 1:
+        fewest = f"{findings.rarer(solved)} captures with the other value"
+        weight = 1 / (findings.rarer(solved) + 1)
+        yield Alternative("bit", fewest, weight, _whole(every, 1))
+    if any(when.names(FIELD) for when, _ in solved.steps):
+        yield Alternative(
+            "proxy", families()["proxy"].text, 1 / (decided + 2), _whole(every, solved.width)
+        )
+
+
+def _of(family: str, changed: Array) -> Alternative:
+    return Alternative(family, families()[family].text, 1.0, changed)
+
+
+def _whole(rows: Array, width: int) -> Array:
+    """Masks of all bits of a field on some rows."""
+    return np.where(rows, 2**width - 1, 0).astype(np.int64)
+
+
+def predicted(findings: Findings, asked: Columns) -> tuple[Array, Array]:
+    """(words, claimed), each ``(N, W) uint32``: the words that the laws give, and masks of the bits
+    that are claimed."""
+    belief = believed(findings, asked)
+    return belief.words, belief.claimed() & covered(findings.ready, len(findings.moved))
