@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import npulab
-from npulab.analysis.laws.claims import Findings, doubts, in_order
+from npulab.analysis.laws.claims import Findings, in_order
 from npulab.analysis.laws.expressions import ALWAYS, Columns, Expression, constant, field, parameter
+from npulab.analysis.laws.posterior import predicted
 from npulab.analysis.laws.rivals import clamp_rivals, gap_rivals
-from npulab.analysis.laws.solved import Rival, Solved
+from npulab.analysis.laws.solved import Rival, Solved, covered
 
 HEIGHT, TALL = parameter("height"), Expression("==", (parameter("kernel"), constant(1)))
 CAPTURED = Columns(
@@ -78,6 +79,12 @@ def test_what_both_steps_give_says_nothing_of_the_limit_between_them() -> None:
     assert limits == [127]
 
 
+def doubts_of(findings: Findings, asked: Columns) -> tuple[np.ndarray, np.ndarray]:
+    """The words of layers, and masks of the bits of fields that are not claimed."""
+    words, sure = predicted(findings, asked)
+    return words, covered(findings.ready, len(findings.moved)) & ~sure
+
+
 def claimed(
     law: Expression, heights: list[int], asked: list[int], words: list[int] | None = None, **of: Any
 ) -> list[bool]:
@@ -90,7 +97,9 @@ def claimed(
         [one], {one.name: frozenset()}, captured, ["height"], raw, np.array([255], np.uint32)
     )
     return (
-        doubts(findings, Columns({"height": np.array(asked), "channels": np.array(asked)}))[1][:, 0]
+        doubts_of(findings, Columns({"height": np.array(asked), "channels": np.array(asked)}))[1][
+            :, 0
+        ]
         == 0
     ).tolist()
 
@@ -153,7 +162,7 @@ def test_low_bits_are_claimed_where_the_law_of_the_bits_above_goes_on_with_their
         np.array([2**9 - 1], np.uint32),
     )
     asked = Columns({"height": np.array([110, 310, 110, 310]), "jobs": np.array([0, 0, 1, 1])})
-    assert (doubts(findings, asked)[1][:, 0] & 255 == 0).tolist() == [known, known, False, False]
+    assert (doubts_of(findings, asked)[1][:, 0] & 255 == 0).tolist() == [known, known, False, False]
 
 
 def doubted(solved: Solved, captured: dict[str, Any], asked: dict[str, Any]) -> list[bool]:
@@ -185,7 +194,7 @@ def doubted(solved: Solved, captured: dict[str, Any], asked: dict[str, Any]) -> 
         np.array([solved.mask], np.uint32),
     )
     layers = Columns({name: np.array(values) for name, values in asked.items()})
-    return (doubts(findings, layers)[1][:, 0] & solved.mask != 0).tolist()
+    return (doubts_of(findings, layers)[1][:, 0] & solved.mask != 0).tolist()
 
 
 def test_a_law_says_nothing_of_modes_that_go_together_otherwise() -> None:
@@ -314,7 +323,7 @@ def test_a_rival_that_reads_an_open_field_says_nothing() -> None:
         CAPTURED[HEIGHT][:, None].astype(np.uint32),
         np.array([1023], np.uint32),
     )
-    words, doubt = doubts(findings, CAPTURED.rows(np.arange(8)))
+    words, doubt = doubts_of(findings, CAPTURED.rows(np.arange(8)))
     assert words[:, 0].tolist() == CAPTURED[HEIGHT].tolist()
     assert doubt.any()
 

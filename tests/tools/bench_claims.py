@@ -130,6 +130,7 @@ SOURCES: dict[str, Callable[[], Source]] = {
         name: lambda name=name: compiled(name)  # type: ignore[misc]
         for name in ("ethos-u55-128", "ethos-u55-32", "ethos-u65-256", "ethos-u85-256")
     },
+    "vendor-a311d": lambda: of_sweep("data/vivante_vendor/a311d.npz"),
     "rk3576": lambda: rk3576.captured(shared("data/rk3576")),
     "descriptor": described,
 }

@@ -5,7 +5,7 @@ as well changes it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -25,7 +25,7 @@ from npulab.analysis.laws.expressions import (
 from npulab.analysis.laws.groups import Group, groups_of
 from npulab.analysis.laws.predicates import literals
 from npulab.analysis.laws.prior import BUDGET, PRIOR, constant_cost
-from npulab.analysis.laws.rivals import ORDERED, Twins, hidden_changes, rival_groups, shorter
+from npulab.analysis.laws.rivals import ORDERED, Twins, shorter
 from npulab.analysis.laws.solved import Place, Solved, Steps, covered, names_in
 from npulab.registers.fields import WORD_BITS
 

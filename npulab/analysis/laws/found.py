@@ -315,14 +315,13 @@ class FieldLaw(Place):
     def probability(self) -> tuple[float, ...]:
         """The probability, for each step, that it is right on the next layer that it decides.
 
-        It is (n + 1) / (n + 2) for n distinct captured layers (Laplace's rule of succession), if
-        the fields that the step reads are right; 0 if the field reads a field without a law,
-        because it then predicts nothing.
+        It is the mean of ``Laws.certainty`` over layers in the captured ranges that the step
+        decides, or over the captures that it decides if none of these layers is among them; 0 if
+        the field reads a field without a law, because it then predicts nothing.
         """
         if self.open:
             return (0.0,) * len(self.steps)
-        decided = self._solved.decide(self._of._findings.captured)[self._of._findings.layers]
-        return tuple(1 - 1 / (2 + int((decided == step).sum())) for step in range(len(self.steps)))
+        return self._of._step_probability[self._solved.name]
 
     @property
     def stated(self) -> str:
@@ -517,6 +516,25 @@ class Laws:
         return pd.concat([self.parameters, drawn], ignore_index=True).fillna(
             self.parameters.iloc[0]
         )
+
+    @cached_property
+    def _step_probability(self) -> dict[str, tuple[float, ...]]:
+        """The probability of each step of the fields that can be computed, by name."""
+        probes = self._columns(self._probes)
+        belief = believed(self._findings, probes)
+        drawn = np.arange(probes.n) >= len(self.parameters)
+        out = {}
+        for solved in self._findings.ready:
+            right = 1 / (1 + belief.odds[solved.name].max(1))
+            decided = solved.decide(probes)
+            steps = []
+            for step in range(len(solved.steps)):
+                rows = (decided == step) & drawn
+                if not rows.any():
+                    rows = decided == step
+                steps.append(float(right[rows].mean()))
+            out[solved.name] = tuple(steps)
+        return out
 
     @cached_property
     def fields(self) -> tuple[FieldLaw, ...]:

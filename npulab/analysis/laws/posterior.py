@@ -33,6 +33,7 @@ from npulab.support.files import read_table
 
 CLAIM = 0.99  # the least share of the mass; at 0.98 and 0.995 three fit sources claim as much wrong
 WEAK = 8.0  # bits that halve the mass of "no law" if the captures hold so many more than the law
+RIVAL = "rival"
 MOST_SPARE = 60.0  # more bits than these do not count
 
 
@@ -58,9 +59,7 @@ class Alternative(NamedTuple):
 def families() -> Mapping[str, Family]:
     """The families of alternatives by name, as ``families.csv`` has them."""
     rows = read_table(Path(__file__).with_name("families.csv"))
-    return {
-        row["family"]: Family(float(row["prior"]), row["reason"], row["text"]) for row in rows
-    }
+    return {row["family"]: Family(float(row["prior"]), row["reason"], row["text"]) for row in rows}
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,21 +104,31 @@ def believed(findings: Findings, asked: Columns) -> Belief:
 
 
 def _odds(solved: Solved, others: Iterator[Alternative], n: int) -> Array:
-    """The odds ``(N, width)`` that a bit of a field is wrong.
+    """The odds ``(N, width)`` that a bit of a field is wrong."""
+    odds = np.zeros((n, solved.width))
+    for family, mass in masses(solved, others, n).items():
+        odds += families()[family].prior * mass
+    return odds
+
+
+def masses(solved: Solved, others: Iterator[Alternative], n: int) -> dict[str, Array]:
+    """The mass ``(N, width)`` of the alternatives of each family that change a bit of a field, with
+    all priors 1.
 
     Recorded rivals share the mass with the law where they agree with it.
     """
     places = np.arange(solved.width)
-    odds, rivals, alike = np.zeros((n, solved.width)), np.zeros((n, solved.width)), np.ones(n)
+    out: dict[str, Array] = {}
+    alike = np.ones(n)
     for other in others:
-        mass = np.broadcast_to(families()[other.family].prior * np.asarray(other.weight), n)
-        bits = (other.changed[:, None] >> places & 1) * mass[:, None]
-        if other.family == "rival":
-            rivals += bits
-            alike = alike + np.where(other.changed == 0, mass, 0)
-        else:
-            odds += bits
-    return odds + rivals / alike[:, None]
+        weight = np.broadcast_to(np.asarray(other.weight, np.float64), n)
+        bits = (other.changed[:, None] >> places & 1) * weight[:, None]
+        out[other.family] = out.get(other.family, 0) + bits
+        if other.family == RIVAL:
+            alike = alike + np.where(other.changed == 0, weight, 0)
+    if RIVAL in out:
+        out[RIVAL] = out[RIVAL] / alike[:, None]
+    return out
 
 
 def alternatives(
@@ -156,7 +165,7 @@ def _other_lists(
     """Yield lists that fit the captures as well."""
     captured, fields = findings.captured, findings.ready
     kinds: tuple[tuple[str, Iterator[Rival]], ...] = (
-        ("rival", iter(solved.rivals)),
+        (RIVAL, iter(solved.rivals)),
         ("limit", gap_rivals(solved, captured, inner=True)),
         ("end", limit_rivals(solved, captured)),
         ("held", clamp_rivals(solved, captured, fields)),
@@ -207,6 +216,9 @@ def _unlike_layers(
 def _little_evidence(findings: Findings, solved: Solved, asked: Columns) -> Iterator[Alternative]:
     """Yield alternatives whose weight falls with the captures that speak for the law."""
     every = np.ones(asked.n, bool)
+    layers = len(findings.layers)
+    text = f"{layers} captured layers"
+    yield Alternative("any", text, 1 / (layers + 2), _whole(every, solved.width))
     spare = min(findings.information(solved) - solved.cost, MOST_SPARE)
     text = f"{findings.information(solved):.0f} bits of captures for a law of {solved.cost:.0f}"
     yield Alternative("weak", text, 2.0 ** (-spare / WEAK), _whole(every, solved.width))

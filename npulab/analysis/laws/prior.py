@@ -49,6 +49,7 @@ class Prior:
     likely_few: float = (
         4.0  # the most extra cost of a rival in a sweep of fewer than Budget.many captures
     )
+    recorded: float = 10.0  # the most extra cost of a rival that is kept: a mass of 2**-10
     # the bits that a law must save to be claimed on unseen rows
     claim: float = 12.0
     claim_limit: float = 28.0  # a list of one limit between two constants

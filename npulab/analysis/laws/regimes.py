@@ -250,7 +250,7 @@ def _solved(captures: Captures, place: Place, lists: _Lists) -> Solved | None:
         rivals += _step_rivals(captures, lists, number, here, left)
         left &= ~here
     for cost, other in lists.found[1:12]:
-        if cost - total < PRIOR.likely_few:
+        if cost - total < PRIOR.recorded:
             rivals.append(Rival(max(0.0, cost - total), -1, steps=lists.steps(other)))
     information = float(lists.weights[~left].sum())
     total -= float(lists.weights[left].sum())
@@ -284,7 +284,7 @@ def _step_rivals(
     laws, predicates = lists.laws, lists.predicates
     predicate, law = lists.found[0][1][number]
     own, price = laws.kept[law], laws.cost[laws.kept[law]]
-    fits = np.flatnonzero((laws.cost <= price + PRIOR.likely_few) & laws.agree[:, here].all(1))
+    fits = np.flatnonzero((laws.cost <= price + PRIOR.recorded) & laws.agree[:, here].all(1))
     for other in fits[np.argsort(laws.cost[fits], kind="stable")][:60]:
         if other != own:
             yield Rival(max(0.0, float(laws.cost[other] - price)), number, law=laws[int(other)])
@@ -299,7 +299,7 @@ def _step_rivals(
         free &= ~predicates.masks[later]
     needed, others = here & ~rest, left & ~laws.agree[own]
     inside, outside = packed(needed[None]), packed(others[None])
-    same = (predicates.all_costs <= cost + PRIOR.likely_few) & (
+    same = (predicates.all_costs <= cost + PRIOR.recorded) & (
         (inside & ~predicates.all_masks | outside & predicates.all_masks) == 0
     ).all(1)
     for other in np.flatnonzero(same)[: BUDGET.rivals].tolist():
@@ -316,7 +316,7 @@ def _step_rivals(
         extra_cost = 0.0
         if limit:
             extra_cost = other_limit.price - limit.price
-        if other_limit is limit or extra_cost > PRIOR.likely_few:
+        if other_limit is limit or extra_cost > PRIOR.recorded:
             continue
         for end in (other_limit.low, other_limit.high - 1):
             below = term("<=", other_limit.condition.args[0], end)

@@ -186,10 +186,10 @@ def _solved(state: State, piece: _Piece, library: Library, matches: Matches) -> 
     for law, start, extra_cost in zip(
         fits.tolist(), starts.tolist(), np.maximum(extra, 0).tolist(), strict=True
     ):
-        if extra_cost <= PRIOR.likely_few:
+        if extra_cost <= PRIOR.recorded:
             if (law, start) != told:
                 rivals.append(Rival(extra_cost, 0, law=shifted(library.laws[law], start)))
-            for more, other in library.rivals(law, PRIOR.likely_few - extra_cost):
+            for more, other in library.rivals(law, PRIOR.recorded - extra_cost):
                 rivals.append(Rival(extra_cost + more, 0, law=shifted(other, start)))
     rivals.sort(key=lambda rival: rival.extra_cost)
     return Solved(
