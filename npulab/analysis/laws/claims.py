@@ -23,24 +23,12 @@ from npulab.analysis.laws.expressions import (
     parameter,
 )
 from npulab.analysis.laws.groups import Group, groups_of
+from npulab.analysis.laws.operators import operator
 from npulab.analysis.laws.predicates import literals
 from npulab.analysis.laws.prior import BUDGET, PRIOR, constant_cost
-from npulab.analysis.laws.rivals import ORDERED, Twins, shorter
+from npulab.analysis.laws.rivals import Twins, shorter
 from npulab.analysis.laws.solved import Place, Solved, Steps, covered, names_in
 from npulab.registers.fields import WORD_BITS
-
-# operators at which a law may bend between two captured numbers
-BENT = {
-    "//",
-    "ceil",
-    "align",
-    "%",
-    "share",
-    "clog2",
-    "flog2",
-    "!=0",
-    "^",
-}
 
 
 def in_order(
@@ -268,7 +256,7 @@ class Findings:
             # A limit that few captures need may be a limit on another number: so all rows that its
             # step decides without the limit count.
             for number, ((when, _), (wider, _)) in enumerate(zip(solved.steps, steps, strict=True)):
-                if any(literal.op in ORDERED for literal in {*literals(when)} - {*literals(wider)}):
+                if _has_limit({*literals(when)} - {*literals(wider)}):
                     out |= solved.decide(asked, steps) == number
         return out
 
@@ -281,8 +269,7 @@ class Findings:
         left, out = self.moved & ~covered(self.ready, len(self.moved)), set()
         for solved in sorted(self.ready, key=lambda solved: (solved.word, solved.lsb)):
             rough = any(
-                law.op in ("//", "ceil") or any(literal.op in ORDERED for literal in literals(when))
-                for when, law in solved.steps
+                operator(law.op).rounds or _has_limit(literals(when)) for when, law in solved.steps
             )
             if rough and int(left[solved.word]) & solved.mask // 2:
                 out.add(solved.name)
@@ -349,7 +336,9 @@ class Findings:
         rounded down.
         """
         out = np.zeros(asked.n, bool)
-        names = names_in(part for _, law in solved.steps for part in law.walk() if part.op in BENT)
+        names = names_in(
+            part for _, law in solved.steps for part in law.walk() if operator(part.op).bends
+        )
         groups = {group.name: group for group in self.groups}
         for name in sorted(names & {*self.integers}):
             values, column = np.unique(self.captured[parameter(name)]), asked[parameter(name)]
@@ -413,6 +402,10 @@ class Findings:
         """The number of captured layers on which a field has not its most frequent value."""
         values = solved.values(self.captured)[self.layers]
         return len(values) - int(np.unique(values, return_counts=True)[1].max())
+
+
+def _has_limit(conditions: Iterable[Expression]) -> bool:
+    return any(operator(condition.op).ordered for condition in conditions)
 
 
 def _table(leaves: Sequence[Expression], columns: Columns) -> Array:

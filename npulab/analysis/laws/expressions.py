@@ -2,91 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from npulab.analysis.laws.operators import OPERATORS, operator
+
 Array = np.ndarray
 PARAMETER, FIELD, CONSTANT, GIVEN = "parameter", "field", "constant", "given"
-
-
-def _log2(x: Array, up: bool) -> Array:
-    """log2 of whole numbers rounded up or down, 0 below 1; exact to 2**53."""
-    fraction, exponent = np.frexp(np.maximum(x, 1).astype(np.float64))
-    return (exponent - (fraction == 0.5) if up else exponent - 1).astype(np.int64)
-
-
-def _ceil_div(x: Array, y: Array) -> Array:
-    return -(-x // np.maximum(y, 1))
-
-
-def _float32(x: Array) -> Array:
-    return np.asarray(x, np.float32).view(np.uint32).astype(np.int64)
-
-
-def _wide(x: Array) -> Array:
-    return np.asarray(x, np.float64)
-
-
-# Operators of whole numbers by symbol: the function, and the text that is written for it. A divisor
-# below 1 counts as 1, so that every row has a value.
-INTEGER: dict[str, tuple[Callable[..., Any], str]] = {
-    "+": (np.add, "{0} + {1}"),
-    "-": (np.subtract, "{0} - {1}"),
-    "*": (np.multiply, "{0} * {1}"),
-    "//": (lambda x, y: x // np.maximum(y, 1), "{0} // {1}"),
-    "ceil": (_ceil_div, "ceil({0} / {1})"),
-    "align": (lambda x, y: _ceil_div(x, y) * np.maximum(y, 1), "align({0}, {1})"),
-    "%": (lambda x, y: x % np.maximum(y, 1), "{0} % {1}"),
-    "min": (np.minimum, "min({0}, {1})"),
-    "max": (np.maximum, "max({0}, {1})"),
-    # x is cut into the fewest equal shares of at most y; the size of a share
-    "share": (lambda x, y: _ceil_div(x, np.maximum(_ceil_div(x, y), 1)), "share({0}, {1})"),
-    "clog2": (lambda x: _log2(x, True), "ceil(log2({0}))"),
-    "flog2": (lambda x: _log2(x, False), "floor(log2({0}))"),
-    "!=0": (lambda x: (np.asarray(x) != 0).astype(np.int64), "({0} != 0)"),
-    "^": (np.bitwise_xor, "{0} ^ {1}"),
-}
-REAL: dict[str, tuple[Callable[..., Any], str]] = {
-    "f": (lambda x: _float32(x), "float32({0})"),
-    "f*": (lambda x, y: np.float32(x) * np.float32(y), "{0} * {1}"),
-    "f/": (lambda x, y: np.float32(x) / np.float32(y), "{0} / {1}"),
-    "d*": (lambda x, y: _wide(x) * _wide(y), "{0} * {1} in double"),
-    "d/": (lambda x, y: _wide(x) / _wide(y), "{0} / {1} in double"),
-}
-CONDITIONS: dict[str, tuple[Callable[..., Any], str]] = {
-    "==": (np.equal, "{0} == {1}"),
-    "!=": (np.not_equal, "{0} != {1}"),
-    "<=": (np.less_equal, "{0} <= {1}"),
-    ">": (np.greater, "{0} > {1}"),
-    "<": (np.less, "{0} < {1}"),
-    ">=": (np.greater_equal, "{0} >= {1}"),
-    "divides": (lambda x, y: x % y == 0, "{0} % {1} == 0"),
-    "leaves": (lambda x, y: x % y != 0, "{0} % {1} != 0"),
-    "and": (np.logical_and, "{0} and {1}"),
-}
-OPPOSITE = {"==": "!=", "<=": ">", "<": ">=", "divides": "leaves"}
-OPPOSITE |= {other: op for op, other in OPPOSITE.items()}
-OPERATORS = {**INTEGER, **REAL, **CONDITIONS}
-# how tightly an operator binds; operators that are not listed are written with brackets of their
-# own
-BINDING = {
-    "and": 0,
-    **dict.fromkeys(CONDITIONS.keys() - {"and"}, 1),
-    "+": 3,
-    "-": 3,
-    "^": 2,
-    "*": 4,
-    "//": 4,
-    "%": 4,
-    "f*": 4,
-    "f/": 4,
-    "d*": 4,
-    "d/": 4,
-}
 
 
 @dataclass(frozen=True)
@@ -113,15 +39,15 @@ class Expression:
             return str(self.args[0])
         if self == ALWAYS:
             return "always"
-        own = {"ceil": 4.5}.get(self.op, BINDING.get(self.op, -1))
+        row = OPERATORS[self.op]
         parts = []
         for i, part in enumerate(self.args):
+            binding = operator(part.op).binding
             # an operator of the same strength needs brackets on the right, as it would be read from
             # the left
-            inner = BINDING.get(part.op, 9)
-            loose = inner < own or (i and inner == own and self.op != "and")
+            loose = binding < row.inside or (i and binding == row.inside)
             parts.append(f"({part})" if loose else str(part))
-        return OPERATORS[self.op][1].format(*parts).replace("+ -", "- ")
+        return row.text.format(*parts).replace("+ -", "- ")
 
     def __repr__(self) -> str:
         return f"Expression({self})"
@@ -211,7 +137,9 @@ class Columns:
             if expression.op in (PARAMETER, FIELD, GIVEN):
                 raise KeyError(expression.args[0])
             with np.errstate(all="ignore"):
-                values = OPERATORS[expression.op][0](*(self[part] for part in expression.args))
+                values = OPERATORS[expression.op].function(
+                    *(self[part] for part in expression.args)
+                )
             self.values[expression] = values
         return values
 

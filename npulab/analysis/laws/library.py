@@ -17,7 +17,6 @@ from npulab.analysis.laws.expressions import (
     CONSTANT,
     FIELD,
     GIVEN,
-    OPERATORS,
     Array,
     Columns,
     Expression,
@@ -26,9 +25,9 @@ from npulab.analysis.laws.expressions import (
     parameter,
     term,
 )
+from npulab.analysis.laws.operators import OPERATORS
 from npulab.analysis.laws.prior import BUDGET, PRIOR, constant_cost
 
-COST = {"+": 3.0, "-": 3.0, "*": 3.0, "//": 4.0, "ceil": 4.0, "min": 4.0, "max": 4.0, "^": 5.0}
 POWERS = (2, 4, 8, 16, 32, 64, 128, 256)
 DIVISORS = (*range(2, 40), 64, 128)
 CAPS = (1, 2, 3, 4, 6, 7, 8, 15, 16, 31, 32, 63, 64, 127, 128, 255, 256, 511, 512, 1023)
@@ -455,7 +454,7 @@ class _Growth:
         constant, or a node for each of ``left``.
         """
         fresh: list[int] = []
-        function = OPERATORS[op][0]
+        function = OPERATORS[op].function
         step = max(BUDGET.block_values // self.n, 1)
         for start in range(0, len(left), step):
             part = left[start : start + step]
@@ -496,7 +495,7 @@ class _Growth:
 
     def _step(self, op: str, left: int, right: int) -> int:
         """A node that is made only as an operand of another and is not entered as a law."""
-        values = OPERATORS[op][0](self.nodes.values(left), self.nodes.values(right))
+        values = OPERATORS[op].function(self.nodes.values(left), self.nodes.values(right))
         node = self.nodes.add(op, [left], right, self.nodes.cost[left] + 3)
         self.nodes.store(node, values[None])
         return int(node[0])
@@ -861,7 +860,9 @@ class _Growth:
 def _candidates(nodes: _Nodes, left: Array, right: Array, ops: Sequence[str]) -> Array:
     """``(pairs, operators)`` of candidates: each pair with each operator."""
     out = np.empty((len(left), len(ops)), CANDIDATE)
-    out["cost"] = (nodes.cost[left] + nodes.cost[right])[:, None] + [COST[op] for op in ops]
+    out["cost"] = (nodes.cost[left] + nodes.cost[right])[:, None] + [
+        OPERATORS[op].cost for op in ops
+    ]
     out["op"] = [CODES[op] for op in ops]
     out["left"], out["right"] = left[:, None], right[:, None]
     return out

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from npulab.analysis.laws.expressions import OPERATORS, Array, Expression, constant, term
+from npulab.analysis.laws.expressions import Array, Expression, constant, term
 from npulab.analysis.laws.library import Family, Leaf, Library
 from npulab.analysis.laws.masks import counted, distinct, packed, weighed
+from npulab.analysis.laws.operators import OPERATORS, equal_share
 from npulab.analysis.laws.prior import BUDGET, PRIOR, constant_cost, roundest
 
 POWERS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -32,7 +33,6 @@ CEIL_SHARES = (
 SUM_SHARES = (0.5, 0.22, 0.1)
 UNBOUNDED = 2**40
 PART = 1_024
-SHARED = OPERATORS["share"][0]
 # the laws of one kind: a function that makes law i, their costs (L,) in bits, and (L, N) bool: the
 # captures on which each gives the field
 Group = tuple[Callable[[int], Expression], Any, Array]
@@ -252,7 +252,7 @@ def _held(target: Target) -> Iterator[Group]:
         if c == 0 or (values == c).sum() < BUDGET.holds:
             continue
         for op in ("min", "max"):
-            agree = OPERATORS[op][0](columns, c) == values
+            agree = OPERATORS[op].function(columns, c) == values
             gain = weighed(agree, target.weights) - costs - 4 - constant_cost(c)
             free = counted(agree & (values != c)) >= BUDGET.holds  # else the law is the constant
             good = np.flatnonzero((gain > 0) & free)
@@ -345,7 +345,7 @@ def _divided(target: Target) -> Iterator[Group]:
         for i in np.flatnonzero((least > 1) & (most < UNBOUNDED)).tolist():
             n = roundest(int(least[i]), int(most[i]))
             cost = float(linear.cost[laws[i]]) + 3 + constant_cost(n)
-            agree = OPERATORS[op][0](linear.values[laws[i]], n) == values
+            agree = OPERATORS[op].function(linear.values[laws[i]], n) == values
             if agree @ target.weights > cost:
                 yield _single(term(op, linear[int(laws[i])], n), cost, agree)
 
@@ -387,7 +387,7 @@ def _clamped(target: Target) -> Iterator[Group]:
                     c = roundest(least, most)
                 result = -(-(columns[i] + c) // divisor)
                 for op, end in limits.items():
-                    result = OPERATORS[op][0](result, end)
+                    result = OPERATORS[op].function(result, end)
                 agree = result == values
                 cost = float(price[i]) + (3 + constant_cost(c) if c else 0)
                 if agree @ target.weights > cost:
@@ -428,7 +428,7 @@ def _shares(target: Target) -> Iterator[Group]:
         if not plain and not budgets:
             continue
         limits, costs, limit_values = zip(*plain, *budgets, strict=True)
-        agree = SHARED(columns[i], np.array(limit_values)) == values
+        agree = equal_share(columns[i], np.array(limit_values)) == values
         gain = weighed(agree, target.weights)
         cost = float(laws.cost[i]) + np.array(costs)
         seen: Counter[bytes] = Counter()

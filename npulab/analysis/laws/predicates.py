@@ -12,13 +12,13 @@ import numpy as np
 from npulab.analysis.laws.expressions import (
     ALWAYS,
     FIELD,
-    OPPOSITE,
     Array,
     Columns,
     Expression,
     term,
 )
 from npulab.analysis.laws.masks import distinct, packed, unpacked
+from npulab.analysis.laws.operators import OPERATORS
 from npulab.analysis.laws.prior import BUDGET, constant_cost, roundest
 
 STEPS = (2, 4, 8, 16)
@@ -30,7 +30,7 @@ Group = tuple[Array, Array]
 
 
 def opposite(condition: Expression) -> Expression:
-    return Expression(OPPOSITE[condition.op], condition.args)
+    return Expression(OPERATORS[condition.op].opposite, condition.args)
 
 
 def literals(condition: Expression) -> list[Expression]:

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from npulab.analysis.laws.expressions import FIELD, INTEGER, Array, Expression, term
+from npulab.analysis.laws.expressions import FIELD, Array, Expression, term
 from npulab.analysis.laws.library import Library
 from npulab.analysis.laws.lists import Choices, Path, decision_lists, held_out
 from npulab.analysis.laws.masks import packed, weighed
 from npulab.analysis.laws.nearly import exceptions
+from npulab.analysis.laws.operators import operator
 from npulab.analysis.laws.pool import Pool, Target, make_pool
 from npulab.analysis.laws.predicates import Predicates, opposite, threshold
 from npulab.analysis.laws.prior import BUDGET, PRIOR
@@ -194,9 +195,9 @@ def _dominant(laws: Pool, agree: Array, cost: Array, weights: Array) -> list[Exp
     second = int(np.argmax(weighed(agree, np.where(agree[first], 0, weights)) - cost))
     chosen = [laws[int(laws.kept[number])] for number in (first, second)]
     parts = dict.fromkeys(itertools.chain.from_iterable(law.walk() for law in chosen))
-    return [part for part in parts if part.op in INTEGER and (part.names() or part.names(FIELD))][
-        :4
-    ]
+    return [
+        part for part in parts if operator(part.op).whole and (part.names() or part.names(FIELD))
+    ][:4]
 
 
 def _separating(values: Array, library: Library, uses: int) -> list[Limit]:

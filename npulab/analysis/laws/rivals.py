@@ -14,8 +14,6 @@ import numpy as np
 from npulab.analysis.laws.expressions import (
     CONSTANT,
     FIELD,
-    INTEGER,
-    OPERATORS,
     PARAMETER,
     Array,
     Columns,
@@ -23,14 +21,13 @@ from npulab.analysis.laws.expressions import (
     parameter,
     term,
 )
+from npulab.analysis.laws.operators import OPERATORS, equal_share, operator
 from npulab.analysis.laws.predicates import both, literals
 from npulab.analysis.laws.prior import BUDGET, PRIOR, constant_cost
 from npulab.analysis.laws.solved import Rival, Solved, Steps
 
 TWINS = (("//", 2), ("ceil", 2), ("+", -1), ("+", 1), ("*", 2))
 UNBOUNDED = 2**20  # above every budget
-ORDERED = ("<=", ">", "<", ">=")
-OTHER_END = {"min": "max", "max": "min"}
 
 
 def rival_groups(
@@ -77,7 +74,7 @@ def shorter(solved: Solved) -> Iterator[Steps]:
 def _whole(law: Expression) -> dict[Expression, None]:
     """A law and all parts of it that compute whole numbers from whole numbers."""
     inner: list[Expression] = []
-    if law.op in INTEGER:
+    if operator(law.op).whole:
         for arg in law.args:
             inner += _whole(arg)
     return dict.fromkeys([law, *inner])
@@ -103,7 +100,7 @@ def gap_rivals(solved: Solved, columns: Columns, inner: bool = False) -> Iterato
         else:
             alike = ~free & free
         for literal in parts:
-            if literal.op not in ORDERED or literal.args[1].op != CONSTANT:
+            if not operator(literal.op).ordered or literal.args[1].op != CONSTANT:
                 continue
             others = both(*(part for part in parts if part is not literal))
             column, limit = literal.args[0], literal.args[1].args[0]
@@ -140,9 +137,9 @@ def limit_rivals(solved: Solved, columns: Columns) -> Iterator[Rival]:
     raw = [columns[law][decided == number] for number, (_, law) in enumerate(solved.steps)]
     for number, (_, law) in enumerate(solved.steps):
         if (
-            law.op in OTHER_END
+            operator(law.op).other_end
             and law.args[1].op == CONSTANT
-            and law.args[0].op in INTEGER
+            and operator(law.args[0].op).whole
             and 2 * (raw[number] == law.args[1].args[0]).sum() > len(raw[number])
         ):
             if law.op == "min":
@@ -151,14 +148,14 @@ def limit_rivals(solved: Solved, columns: Columns) -> Iterator[Rival]:
                 end, step = int(raw[number].max()), 1
             # the limit may be at the end of the captured values or beyond it
             for limit in (end, end + step, end + step * end // 4, end + step * end // 2):
-                yield Rival(0.0, number, law=term(OTHER_END[law.op], law, limit))
+                yield Rival(0.0, number, law=term(operator(law.op).other_end, law, limit))
     for op, end in (("max", int(values.min())), ("min", int(values.max()))):
         if constant_cost(end) > PRIOR.round_limit or (values == end).sum() < max(
             BUDGET.at_end, 0.01 * columns.n
         ):
             continue
         for number, (_, law) in enumerate(solved.steps):
-            plain = law.op not in INTEGER or law.op == op or not law.names() | law.names(FIELD)
+            plain = not operator(law.op).whole or law.op == op or not law.names() | law.names(FIELD)
             # a law whose values do not fit the field wraps, so it has no limit
             inside = (
                 len(raw[number]) and raw[number].min() >= 0 and raw[number].max() < 2**solved.width
@@ -203,7 +200,8 @@ def clamp_rivals(
                 part
                 for _, read_law in read
                 for part in read_law.walk()
-                if part.op in (PARAMETER, FIELD, *INTEGER) and part.op not in OTHER_END
+                if (part.op in (PARAMETER, FIELD) or operator(part.op).whole)
+                and not operator(part.op).other_end
             )
             for part in parts:
                 column = columns[part][here]
@@ -302,7 +300,7 @@ def hidden_changes(solved: Solved, captured: Columns, asked: Columns, values: Ar
             lower = least[np.searchsorted(along[order], at, "right")]
             upper = most[np.searchsorted(along[order], at, "left")]
         for bound in (upper, lower):
-            shares = OPERATORS["share"][0](asked[x][here], np.maximum(bound, 1))
+            shares = equal_share(asked[x][here], np.maximum(bound, 1))
             changed[here] |= (shares ^ values[here]) % 2**solved.width
     return changed
 

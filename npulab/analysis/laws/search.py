@@ -12,7 +12,6 @@ from npulab.analysis.laws.boundaries import information, places
 from npulab.analysis.laws.expressions import (
     ALWAYS,
     FIELD,
-    INTEGER,
     PARAMETER,
     Array,
     Columns,
@@ -23,6 +22,7 @@ from npulab.analysis.laws.expressions import (
 )
 from npulab.analysis.laws.library import Library, Names, is_size, make_library
 from npulab.analysis.laws.matching import bits_of
+from npulab.analysis.laws.operators import operator
 from npulab.analysis.laws.parity import parity
 from npulab.analysis.laws.predicates import make_predicates
 from npulab.analysis.laws.prior import BUDGET, PRIOR
@@ -31,13 +31,6 @@ from npulab.analysis.laws.singles import explain_singly
 from npulab.analysis.laws.solved import Place, Rival, Solved, names_in
 from npulab.analysis.laws.state import Captures, State, Watch
 
-LIMITED = {
-    "ceil",
-    "align",
-    "*",
-    "+",
-    "//",
-}  # operators of the partial results on which limits are tried
 QUANTILES = np.linspace(0, 1, 9)[1:-1]
 
 
@@ -233,7 +226,7 @@ def derive(state: State, library: Library, captured: bool) -> Derived:
             part
             for _, law in solved.steps
             for part in law.walk()
-            if part != law and part.op in LIMITED and len([*part.walk()]) > 3
+            if part != law and operator(part.op).limited and len([*part.walk()]) > 3
         )
     for run in state.open_runs() if captured else ():
         values = run.raw(captures.words).astype(np.int64)
@@ -251,7 +244,7 @@ def _usual(values: Array, width: int, library: Library) -> Expression | None:
     first = library.laws.values[: BUDGET.usual_laws]
     share = (((first ^ values.astype(np.uint32)) & np.uint32(2**width - 1)) == 0).mean(1)
     best = int(share.argmax())
-    if share[best] > 0.5 and library.laws[best].op in INTEGER:
+    if share[best] > 0.5 and operator(library.laws[best].op).whole:
         return library.laws[best]
     return None
 

@@ -1,16 +1,21 @@
 """Laws read from text.
 
-A text is written as ``expressions`` writes laws: parameters and fields by name, whole numbers, ``+
-- * // % ^``, comparisons and ``and``, ``ceil(x / y)``, ``align(x, y)``, ``share(x, y)``, ``min``,
-``max``, ``ceil(log2(x))``, ``floor(log2(x))``, and ``float32(...)``, in which ``*`` and ``/`` are
-of real numbers. A law may have cases: ``when stride == 2: a; else: b``. No part of a text is
-evaluated as Python.
+A text is written as ``expressions`` writes laws: parameters and fields by name, whole numbers,
+brackets, and the operators as ``operators.csv`` writes them; operators of real numbers stand within
+``float32(...)``. A law may have cases: ``when stride == 2: a; else: b``.
+
+A text is cut into tokens, and each token is checked to be one that may stand there. Python's
+``ast`` then builds a tree, in which the texts of the operators are looked for. Nothing is
+evaluated: names and numbers stand as ``_`` in the text that Python parses.
 """
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, NamedTuple, NoReturn
 
 from npulab.analysis.laws.expressions import (
     ALWAYS,
@@ -19,20 +24,64 @@ from npulab.analysis.laws.expressions import (
     constant,
     field,
     parameter,
+    term,
 )
 from npulab.analysis.laws.inputs import FIELD_NAME, LARGEST
+from npulab.analysis.laws.operators import BITS, OPERATORS, REAL, Operator
+from npulab.analysis.laws.predicates import both
 from npulab.analysis.laws.solved import Steps
 
-MOST_TOKENS, DEEPEST = 200, 25
+MOST_TOKENS, DEEPEST, MOST_DIGITS = 200, 25, 40
 TOKEN = re.compile(
-    r"\s*(?:(?P<number>0x[0-9a-fA-F]+|[0-9]+)|(?P<name>[A-Za-z_](?:[\w.@]|\[\w+\])*)"
-    r"|(?P<sign>//|==|!=|<=|>=|[-+*/%^<>(),:;]))"
+    r"""\s* (?:
+    (?P<number> 0x[0-9a-fA-F]+ | [0-9]+ )
+    | (?P<minus> - ) | (?P<open> \( ) | (?P<close> \) ) | (?P<comma> , )
+    | (?P<colon> : ) | (?P<semicolon> ; )
+    | (?P<sign> // | == | != | <= | >= | [+*/%^<>] | and (?![\w.@[]) )
+    | (?: (?P<double> in\s+double ) | (?P<when> when ) | (?P<otherwise> else ) ) (?![\w.@[])
+    | (?P<call> [A-Za-z_](?:[\w.@]|\[\w+\])* ) \s* \(
+    | (?P<name> [A-Za-z_](?:[\w.@]|\[\w+\])* )
+    | (?P<unknown> \S )
+    )""",
+    re.VERBOSE,
 )
-SUMS, PRODUCTS, COMPARISONS = ("+", "-"), ("*", "//", "%"), ("==", "!=", "<=", ">=", "<", ">")
-PAIRS = ("align", "share", "min", "max")
-LOGARITHMS = {"ceil": "clog2", "floor": "flog2"}
-REAL = {"*": "f*", "/": "f/"}
-DOUBLE = {"f*": "d*", "f/": "d/"}
+# What is allowed at a place, as a refusal says it, and the kinds of tokens that are read there.
+OPERAND, COLON, BRACKET, CALL = "a name, a number or a bracket", "':'", "')'", "',' or ')'"
+END, CASE_END, CASE = "the end", "';' or the end", "'when', 'else' or the end"
+SIGNS = {"sign", "minus", "double"}
+READ = {
+    OPERAND: {"number", "name", "minus", "open", "call"},
+    BRACKET: {*SIGNS, "close"},
+    CALL: {*SIGNS, "close", "comma"},
+    COLON: {*SIGNS, "colon"},
+    CASE_END: {*SIGNS, "semicolon"},
+    CASE: {"when", "otherwise"},
+    END: SIGNS,
+}
+# The ends of the parts that a token opens, and Python's text for an end. Cases become a dictionary.
+# A bracket that is no call becomes a list, so that the tree shows it.
+OPENED = {"open": [BRACKET], "call": [CALL], "when": [CASE_END, COLON], "otherwise": [END, COLON]}
+CLOSED = {BRACKET: "]", CALL: ")", COLON: ":", CASE_END: ","}
+# Python's text for other tokens, if it is another one; "in double" is a sign after its product.
+PIECES = {
+    "number": "_",
+    "name": "_",
+    "otherwise": "_",
+    "call": "_(",
+    "open": "[",
+    "when": "",
+    "double": "@ double",
+}
+ENDED = {"number", "name", "close", "double", "otherwise"}  # an operand ends with these tokens
+ELSEWHERE = {False: REAL, True: BITS}  # operators that are not read outside, and inside, float32
+BASES = {"0x": 16}
+HOLES = ("x", "y")  # the operands in the texts of operators
+
+
+class Token(NamedTuple):
+    kind: str
+    text: str
+    place: int
 
 
 def parse_law(text: str, index: int | None = None) -> Expression:
@@ -58,118 +107,92 @@ def parse_steps(text: str, index: int | None = None) -> Steps:
 
 
 class _Reader:
-    """Reads the tokens of a text from left to right; ``real`` is true within ``float32(...)``."""
+    """Reads one text. A place is the number of a token; the end is the count of tokens."""
 
-    def __init__(self, text: str, index: int | None) -> None:
-        self.text, self.index, self.next, self.real, self.depth = text, index, 0, False, 0
-        self.tokens: list[tuple[str, str, int]] = []
-        place, end = 0, len(text.rstrip())
-        while place < end:
-            found = TOKEN.match(text, place)
-            if found is None or len(self.tokens) == MOST_TOKENS:
-                rest = text[place : place + 40].lstrip()
-                raise ValueError(
-                    f"law {text!r:.80}: got {rest[:12]!r} at {place}, allowed are names, whole "
-                    "numbers "
-                    f"and signs, {MOST_TOKENS} in all"
-                )
-            kind = str(found.lastgroup)
-            self.tokens.append((kind, found[kind], found.start(kind)))
-            place = found.end()
+    def __init__(self, text: str, index: int | None = None) -> None:
+        self.text, self.index = text, index
+        self.tokens = _tokens(text)
+        self.has_cases = any(token.kind == "when" for token in self.tokens[:1])
+        self.allowed: list[str] = []  # what is allowed in place of each token
 
     def steps(self) -> Steps:
-        out: list[tuple[Expression, Expression]] = []
-        while self.take("when"):
-            when = self.conditions()
-            self.expect(":")
-            out.append((when, self.conditions()))
-            if not self.take(";"):
-                break
-            if self.take("else"):
-                self.expect(":")
-                out.append((ALWAYS, self.conditions()))
-                break
-        if not out:
-            out.append((ALWAYS, self.conditions()))
-        if self.next < len(self.tokens):
-            self.refuse("the end")
-        return tuple(out)
+        match self.tree():
+            case ast.Dict(keys=conditions, values=laws):
+                whens = map(self.read, conditions)
+                return tuple(zip(whens, map(self.read, laws), strict=True))
+            case law:
+                return ((ALWAYS, self.read(law)),)
 
-    def conditions(self) -> Expression:
-        return self.chain(("and",), self.comparison)
-
-    def comparison(self) -> Expression:
-        left = self.whole()
-        op = self.peek()
-        if op not in COMPARISONS:
-            return left
-        self.next += 1
-        right = self.whole()
-        if left.op == "%" and op in ("==", "!=") and right == constant(0):
-            return Expression("divides" if op == "==" else "leaves", left.args)
-        return Expression(op, (left, right))
-
-    def whole(self) -> Expression:
-        return self.chain(("^",), lambda: self.chain(SUMS, self.product))
-
-    def chain(self, signs: Sequence[str], part: Callable[[], Expression]) -> Expression:
-        left = part()
-        while (op := self.peek()) in signs:
-            self.next += 1
-            left = Expression(op, (left, part()))
-        return left
-
-    def product(self) -> Expression:
-        left = self.single()
-        while (op := self.peek()) in PRODUCTS or (self.real and op == "/"):
-            self.next += 1
-            left = Expression(REAL.get(op, op) if self.real else op, (left, self.single()))
-        if self.real and left.op in DOUBLE and self.take("in"):
-            self.expect("double")
-            left = Expression(DOUBLE[left.op], left.args)
-        return left
-
-    def single(self) -> Expression:
-        self.depth += 1
-        if self.depth > DEEPEST:
-            self.refuse(f"a law of {DEEPEST} levels")
-        found = self.innermost()
-        self.depth -= 1
+    def tree(self) -> ast.expr:
+        """Python's tree of the tokens. Each stands in a line, so that a node tells its place."""
+        lines = "\n".join(self.pieces())
+        if self.has_cases:
+            lines = "{" + lines + "}"
+        found = ast.parse(f"({lines})", mode="eval").body
+        for node in ast.walk(found):
+            if isinstance(node, ast.Name) and node.id == "_":
+                node.id = self.tokens[node.lineno - 1].text
         return found
 
-    def innermost(self) -> Expression:
-        if self.take("-"):
-            inner = self.single()
-            if inner.op == CONSTANT:
-                return constant(-inner.args[0])
-            return Expression("-", (constant(0), inner))
-        if self.take("("):
-            inner = self.conditions()
-            self.expect(")")
-            if inner.op == "leaves":
-                return Expression("!=0", (Expression("%", inner.args),))
-            if inner.op == "!=" and inner.args[1] == constant(0):
-                return Expression("!=0", inner.args[:1])
-            return inner
-        if self.next < len(self.tokens):
-            kind, text, _ = self.tokens[self.next]
-        else:
-            kind, text, _ = "", "", 0
-        if kind == "number":
-            number = int(text, 0 if text.startswith("0x") else 10)
-            if number > LARGEST:
-                self.refuse("a number to 2**53")
-            self.next += 1
-            return constant(number)
-        if kind != "name":
-            self.refuse("a name, a number or a bracket")
-        self.next += 1
-        if self.peek() == "(":
-            return self.call(text)
-        return self.named(text)
+    def pieces(self) -> Iterator[str]:
+        """The tokens as Python's, each checked to be one that may stand at its place."""
+        ends, allowed, minuses = [END], OPERAND, 0
+        if self.has_cases:
+            ends, allowed = [], CASE
+        for place, (kind, text, _) in enumerate(self.tokens):
+            if kind not in READ[allowed]:
+                self.refuse(place, allowed)
+            if len(ends) + minuses > DEEPEST:
+                self.refuse(place, f"a law of {DEEPEST} levels")
+            self.allowed.append(allowed)
+            piece, allowed, minuses = PIECES.get(kind, text), OPERAND, minuses + 1
+            ends += OPENED.get(kind, [])
+            if kind != "minus":
+                minuses = 0
+            if kind in ("close", "colon", "semicolon"):
+                piece = CLOSED[ends.pop()]
+            if not ends:
+                allowed = CASE
+            elif kind in ENDED:
+                allowed = ends[-1]
+            yield piece
+        if allowed not in (END, CASE_END, CASE):
+            self.refuse(len(self.tokens), allowed)
 
-    def named(self, text: str) -> Expression:
-        if text == "always":
+    def read(self, node: Any, real: bool = False) -> Expression:
+        """The law of a tree; ``real`` is true within ``float32(...)``."""
+        match node:
+            case ast.Name():
+                return self.leaf(node.lineno - 1)
+            case ast.BoolOp(values=parts):
+                return both(*(self.read(part, real) for part in parts))
+            case ast.UnaryOp(operand=operand):
+                inner = self.read(operand, real)
+                if inner.op == CONSTANT:
+                    return constant(-inner.args[0])
+                return term("-", 0, inner)
+        for row, form in _forms():
+            operands = _operands(form, node)
+            if operands is not None and row.kind != ELSEWHERE[real]:
+                inside = real or row.kind == BITS
+                return term(row.symbol, *(self.read(part, inside) for part in operands))
+        match node:
+            case ast.Call():
+                calls = [row.text for row in OPERATORS.values() if row.text[0].isalpha()]
+                self.refuse(node.lineno - 1, f"one of {', '.join(calls).format(*HOLES)}")
+            case ast.BinOp(left=first) | ast.Compare(comparators=[first, *_]):
+                sign = first.end_lineno or 0
+                self.refuse(sign, self.allowed[sign])
+        return self.read(node.elts[0], real)  # a bracket
+
+    def leaf(self, place: int) -> Expression:
+        kind, text, _ = self.tokens[place]
+        if kind == "number":
+            base = BASES.get(text[:2], 10)
+            if len(text) > MOST_DIGITS or int(text, base) > LARGEST:
+                self.refuse(place, "a number to 2**53")
+            return constant(int(text, base))
+        if text in ("always", "else"):
             return ALWAYS
         if self.index is not None:
             if text == "i":
@@ -179,52 +202,51 @@ class _Reader:
             return field(text)
         return parameter(text)
 
-    def call(self, name: str) -> Expression:
-        self.expect("(")
-        if name in PAIRS:
-            left = self.conditions()
-            self.expect(",")
-            found = Expression(name, (left, self.conditions()))
-        elif name in LOGARITHMS and self.peek() == "log2" and self.after() == "(":
-            self.next += 2
-            found = Expression(LOGARITHMS[name], (self.conditions(),))
-            self.expect(")")
-        elif name == "ceil":
-            left = self.product()
-            self.expect("/")
-            found = Expression("ceil", (left, self.single()))
-        elif name == "float32" and not self.real:
-            self.real = True
-            found = Expression("f", (self.conditions(),))
-            self.real = False
-        else:
-            self.next -= 2
-            self.refuse(f"one of {', '.join(PAIRS)}, ceil, floor(log2(x)), float32")
-        self.expect(")")
-        return found
-
-    def peek(self) -> str:
-        if self.next < len(self.tokens):
-            return self.tokens[self.next][1]
-        return ""
-
-    def after(self) -> str:
-        if self.next + 1 < len(self.tokens):
-            return self.tokens[self.next + 1][1]
-        return ""
-
-    def take(self, text: str) -> bool:
-        found = self.peek() == text
-        self.next += found
-        return found
-
-    def expect(self, text: str) -> None:
-        if not self.take(text):
-            self.refuse(repr(text))
-
-    def refuse(self, allowed: str) -> None:
-        if self.next < len(self.tokens):
-            got = f"{self.tokens[self.next][1]!r:.40} at {self.tokens[self.next][2]}"
-        else:
-            got = "the end"
+    def refuse(self, place: int, allowed: str) -> NoReturn:
+        got = "the end"
+        for _, text, start in self.tokens[place : place + 1]:
+            got = f"{text!r:.40} at {start}"
         raise ValueError(f"law {self.text!r:.80}: got {got}, allowed is {allowed}")
+
+
+def _tokens(text: str) -> list[Token]:
+    tokens: list[Token] = []
+    for found in TOKEN.finditer(text.rstrip()):
+        kind = str(found.lastgroup)
+        if kind == "unknown" or len(tokens) == MOST_TOKENS:
+            place = found.start()
+            rest = text[place : place + 40].lstrip()
+            raise ValueError(
+                f"law {text!r:.80}: got {rest[:12]!r} at {place}, allowed are names, whole numbers "
+                f"and signs, {MOST_TOKENS} in all"
+            )
+        tokens.append(Token(kind, found[kind], found.start(kind)))
+    return tokens
+
+
+@cache
+def _forms() -> list[tuple[Operator, ast.expr]]:
+    """The operators with the trees of their texts. The last row stands first, as the table has a
+    special case, and an operator of real numbers, after a general one that is written alike."""
+    return [(row, _Reader(row.text.format(*HOLES)).tree()) for row in reversed(OPERATORS.values())]
+
+
+def _operands(form: ast.AST, node: Any) -> list[ast.expr] | None:
+    """The operands of a node that has a form; None if it has another form."""
+    if isinstance(form, ast.Name) and form.id in HOLES:
+        return [node]
+    if _head(form) != _head(node):
+        return None
+    found: list[ast.expr] = []
+    for part, other in zip(ast.iter_child_nodes(form), ast.iter_child_nodes(node), strict=True):
+        while isinstance(other, ast.List) and not isinstance(part, (ast.List, ast.Name)):
+            other = other.elts[0]
+        inner = _operands(part, other)
+        if inner is None:
+            return None
+        found += inner
+    return found
+
+
+def _head(node: ast.AST) -> tuple[Any, ...]:
+    return type(node), getattr(node, "id", ""), len([*ast.iter_child_nodes(node)])

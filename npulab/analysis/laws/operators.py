@@ -1,0 +1,136 @@
+"""The operators of laws. An operator is a row of ``operators.csv`` and a function: one of this
+module, or numpy's of that name.
+
+A divisor below 1 counts as 1, so that every row of captures has a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from npulab.support.files import read_table
+
+Array = np.ndarray
+TABLE = Path(__file__).with_name("operators.csv")
+# What an operator gives: whole numbers, real numbers, or the bits of a float32, whose operand is a
+# real number. Other operators are conditions.
+WHOLE, REAL, BITS = "whole", "real", "bits"
+
+
+class Operator(NamedTuple):
+    """A row of the table. Other modules ask it for what they have to know of an operator."""
+
+    function: Callable[..., Any]
+    symbol: str
+    text: str  # as it is written and read, with {0} and {1} for the operands
+    kind: str
+    # How tightly it binds, and how tightly an operand has to bind to be written without brackets;
+    # nan (a blank cell) if it has brackets of its own.
+    binding: float
+    inside: float
+    bends: bool  # a law may bend here between two captured numbers
+    limited: bool  # limits are tried on a partial result of this operator
+    rounds: bool  # a quotient: its high bits may agree with another law's by chance
+    ordered: bool  # the condition is a limit
+    other_end: str  # the operator that limits a number at its other end
+    opposite: str  # the operator of the opposite condition
+    cost: float  # bits that joining two columns by this operator costs; nan: it joins none
+
+    @property
+    def whole(self) -> bool:
+        return self.kind == WHOLE
+
+
+def operator(symbol: str) -> Operator:
+    """The row of an operator; a row without any property for a leaf, as a parameter."""
+    return OPERATORS.get(symbol, OF_LEAF)
+
+
+def quotient(x: Array, y: Array) -> Array:
+    return x // np.maximum(y, 1)
+
+
+def remainder(x: Array, y: Array) -> Array:
+    return x % np.maximum(y, 1)
+
+
+def ceil_div(x: Array, y: Array) -> Array:
+    return -(-x // np.maximum(y, 1))
+
+
+def align(x: Array, y: Array) -> Array:
+    return ceil_div(x, y) * np.maximum(y, 1)
+
+
+def equal_share(x: Array, y: Array) -> Array:
+    """The size of a share, if x is cut into the fewest equal shares of at most y."""
+    return ceil_div(x, np.maximum(ceil_div(x, y), 1))
+
+
+def ceil_log2(x: Array) -> Array:
+    """0 below 1; exact to 2**53, as is ``floor_log2``."""
+    fraction, exponent = np.frexp(_at_least_1(x))
+    return (exponent - (fraction == 0.5)).astype(np.int64)
+
+
+def floor_log2(x: Array) -> Array:
+    return (np.frexp(_at_least_1(x))[1] - 1).astype(np.int64)
+
+
+def popcount(x: Array) -> Array:
+    """The bits that are set; 0 below 1."""
+    return np.bitwise_count(np.maximum(x, 0)).astype(np.int64)
+
+
+def is_set(x: Array) -> Array:
+    return np.not_equal(x, 0).astype(np.int64)
+
+
+def float32_bits(x: Array) -> Array:
+    return np.asarray(x, np.float32).view(np.uint32).astype(np.int64)
+
+
+def multiply_float32(x: Array, y: Array) -> Array:
+    return np.multiply(x, y, dtype=np.float32)
+
+
+def divide_float32(x: Array, y: Array) -> Array:
+    return np.divide(x, y, dtype=np.float32)
+
+
+def multiply_double(x: Array, y: Array) -> Array:
+    return np.multiply(x, y, dtype=np.float64)
+
+
+def divide_double(x: Array, y: Array) -> Array:
+    return np.divide(x, y, dtype=np.float64)
+
+
+def divides(x: Array, y: Array) -> Array:
+    return x % y == 0
+
+
+def leaves(x: Array, y: Array) -> Array:
+    return x % y != 0
+
+
+def _at_least_1(x: Array) -> Array:
+    return np.maximum(x, 1).astype(np.float64)
+
+
+def _operator(row: dict[str, str]) -> Operator:
+    values: dict[str, Any] = {**row}
+    values["function"] = globals().get(row["function"]) or getattr(np, row["function"])
+    for name in ("binding", "inside", "cost"):
+        values[name] = float(row[name] or "nan")
+    for name in ("bends", "limited", "rounds", "ordered"):
+        values[name] = row[name] == "yes"
+    return Operator(**values)
+
+
+OPERATORS = {row["symbol"]: _operator(row) for row in read_table(TABLE)}
+OF_LEAF = OPERATORS.pop("")
