@@ -64,6 +64,8 @@ def tree(random: np.random.RandomState, depth: int) -> Expression:
         ("width % 2 == 0", lambda w, h, s: int(w % 2 == 0)),
         ("width % 2 != 0 and stride <= 2", lambda w, h, s: int(w % 2 != 0 and s <= 2)),
         ("(width + stride * 2) % 5 + (stride == 2)", lambda w, h, s: (w + s * 2) % 5 + (s == 2)),
+        ("popcount(width) + popcount(0 - width)", lambda w, h, s: w.bit_count()),
+        ("010 + width", lambda w, h, s: 10 + w),
         ("7", lambda w, h, s: 7),
     ],
 )
@@ -150,6 +152,58 @@ def test_what_is_no_law_is_told(text: str, said: str) -> None:
     with pytest.raises(ValueError) as caught:
         parse_law(text)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["in", "pass", "lambda", "None", "x", "y", "double", "log2"])
+def test_words_of_python_are_names(name: str) -> None:
+    assert parse_law(f"2 * {name}") == Expression("*", (constant(2), parameter(name)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(width + 1) % 4 == 0",
+        "width % (stride + 1) != 0 and height > 2",
+        "(width > 2) == (height > 2)",
+        "float32(width * height in double * stride)",
+        "float32(ceil(width / 3) * stride)",
+    ],
+)
+def test_brackets_stand_where_an_operand_needs_them(text: str) -> None:
+    assert str(parse_law(text)) == text
+
+
+def test_a_remainder_of_a_sum_is_written_with_brackets() -> None:
+    law = Expression("divides", (Expression("+", (parameter("width"), constant(1))), constant(4)))
+    assert str(law) == "(width + 1) % 4 == 0"
+    assert parse_law(str(law)) == law
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 10**5,
+        "-" * 10**5,
+        "min(" * 10**5,
+        "9" * 10**5,
+        "w[" * 10**5,
+        " " * 10**5 + "$",
+        "when a: " * 50,
+        "min(a, b,)",
+        "(a, b)",
+        "*a",
+        "min(*a)",
+        "{a}",
+        "a[1:2]",
+        "a.b()",
+        "(a)(b)",
+        "else: a",
+        "when a: b; else: c; else: d",
+    ],
+)
+def test_what_python_would_read_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^law .*: got .*, allowed (is|are) "):
+        parse_steps(text)
 
 
 def test_long_laws_are_computed() -> None:

@@ -233,12 +233,16 @@ def _forms() -> list[tuple[Operator, ast.expr]]:
 
 def _operands(form: ast.AST, node: Any) -> list[ast.expr] | None:
     """The operands of a node that has a form; None if it has another form."""
-    if isinstance(form, ast.Name) and form.id in HOLES:
+    name = getattr(form, "id", None)
+    if name in HOLES:
         return [node]
-    if _head(form) != _head(node):
+    if type(form) is not type(node) or name != getattr(node, "id", None):
+        return None
+    parts, others = [*ast.iter_child_nodes(form)], [*ast.iter_child_nodes(node)]
+    if len(parts) != len(others):
         return None
     found: list[ast.expr] = []
-    for part, other in zip(ast.iter_child_nodes(form), ast.iter_child_nodes(node), strict=True):
+    for part, other in zip(parts, others, strict=True):
         while isinstance(other, ast.List) and not isinstance(part, (ast.List, ast.Name)):
             other = other.elts[0]
         inner = _operands(part, other)
@@ -246,7 +250,3 @@ def _operands(form: ast.AST, node: Any) -> list[ast.expr] | None:
             return None
         found += inner
     return found
-
-
-def _head(node: ast.AST) -> tuple[Any, ...]:
-    return type(node), getattr(node, "id", ""), len([*ast.iter_child_nodes(node)])
