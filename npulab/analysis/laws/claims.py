@@ -1,6 +1,4 @@
-"""The bits that the captures prove: a bit is claimed only if no alternative that fits the captures
-as well changes it.
-"""
+"""The result of a search, and what the captures say for and against each of its laws."""
 
 from __future__ import annotations
 
@@ -69,8 +67,7 @@ class Findings:
 
     ``ready`` fields come after the fields they read; ``stuck`` fields read a field without a law.
     ``captured`` has the values of the ready fields, ``words (N, W) uint32`` are those of the
-    captures, ``moved (W,) uint32`` masks the bits to explain. Alternatives count if they cost at
-    most ``within`` bits more.
+    captures, ``moved (W,) uint32`` masks the bits to explain.
     """
 
     ready: tuple[Solved, ...]
@@ -80,7 +77,6 @@ class Findings:
     integers: tuple[str, ...]
     words: Array
     moved: Array
-    within: float
 
     @classmethod
     def of(
@@ -95,11 +91,7 @@ class Findings:
         ready, stuck = in_order(fields, follows)
         for solved in fields:  # the values as captured, even if no law gives them
             captured.add(solved.name, solved.raw(words).astype(np.int64))
-        # with few captures the cost of a law matters more, so dearer rivals count too
-        within = PRIOR.likely_few
-        if captured.n >= BUDGET.many:
-            within = PRIOR.likely
-        return cls(ready, stuck, follows, captured, tuple(integers), words, moved, within)
+        return cls(ready, stuck, follows, captured, tuple(integers), words, moved)
 
     @cached_property
     def by_name(self) -> dict[str, Solved]:
@@ -183,37 +175,23 @@ class Findings:
             ),
         )
 
-    def is_weak(self, solved: Solved, rows: Array | None = None) -> bool:
-        """True if a law explains hardly more bits than it costs; only the captures ``rows`` count.
+    def spare(self, solved: Solved, rows: Array | None = None) -> float:
+        """The bits of information in a field that its law does not cost; only the captures ``rows``
+        count."""
+        return self.information(solved, rows) - solved.cost
 
-        A list of one limit between two constants may explain less than other lists, because the gap
-        around its limit is doubted anyway.
-        """
-        if len(solved.steps) == 1 and not solved.partial:
-            needed = PRIOR.claim
-        else:
-            limit = (
-                not solved.partial
-                and len(solved.steps) == 2
-                and all(law.op == CONSTANT for _, law in solved.steps)
-                and len(literals(solved.steps[0][0])) == 1
-            )
-            needed = PRIOR.claim_list
-            if limit:
-                needed = PRIOR.claim_limit
-        return self.information(solved, rows) - solved.cost < needed
+    def unseen_numbers(self, solved: Solved, asked: Columns) -> tuple[Array, float]:
+        """``(N,) bool``: rows on which a field reads a combination of values that no capture had,
+        and the spare bits with one capture of each combination counted.
 
-    def unseen_values(self, solved: Solved, asked: Columns) -> Array:
-        """``(N,) bool``: rows on which a field reads a combination of values that no capture had.
-
-        All are False if the law is strong with one capture of each combination counted: captures
-        that repeat a combination do not show what the law does with other numbers.
+        Captures that repeat a combination do not show what the law does with other numbers.
         """
         walked = {leaf for part in solved.parts for leaf in part.walk()}
         leaves = sorted((leaf for leaf in walked if leaf.op in (PARAMETER, FIELD, GIVEN)), key=str)
-        if leaves and self.is_weak(solved, _first(_table(leaves, self.captured))):
-            return self._unseen(leaves, asked)
-        return np.zeros(asked.n, bool)
+        if not leaves:
+            return np.zeros(asked.n, bool), self.spare(solved)
+        once = _first(_table(leaves, self.captured))
+        return self._unseen(leaves, asked), self.spare(solved, once)
 
     def _unseen(self, leaves: Sequence[Expression], asked: Columns) -> Array:
         """``(N,) bool``: rows with a combination of numbers that no capture has."""

@@ -32,7 +32,7 @@ from npulab.analysis.laws.naming import NAME, Naming, renamed
 from npulab.analysis.laws.nearly import flags
 from npulab.analysis.laws.planning import Space, best_rows, features, given_rows, open_doubts
 from npulab.analysis.laws.posterior import believed, predicted
-from npulab.analysis.laws.prior import BUDGET
+from npulab.analysis.laws.prior import BUDGET, PRIOR
 from npulab.analysis.laws.score import Score, scored
 from npulab.analysis.laws.search import explain, start
 from npulab.analysis.laws.shown import notebook_progress
@@ -581,10 +581,7 @@ class Laws:
         could."""
         values = solved.values(probes)
         for rival in (*solved.rivals, *self._findings.twins.rivals(solved)):
-            if (
-                rival.extra_cost <= self._findings.within
-                and solved.changes(rival, probes, values).any()
-            ):
+            if rival.extra_cost <= PRIOR.likely and solved.changes(rival, probes, values).any():
                 yield rival
 
     @cached_property

@@ -205,12 +205,14 @@ def _unlike_layers(
     rows = {
         **unlike,
         "between": findings.outside(solved, asked),
-        "numbers": findings.unseen_values(solved, asked),
         "part": findings.hardly_proved(solved, asked, values),
         "beside": findings.cut_off(solved, asked),
     }
     for family, where in rows.items():
         yield _of(family, _whole(where, solved.width))
+    where, spare = findings.unseen_numbers(solved, asked)
+    text = families()["numbers"].text
+    yield Alternative("numbers", text, _weakness(spare), _whole(where, solved.width))
 
 
 def _little_evidence(findings: Findings, solved: Solved, asked: Columns) -> Iterator[Alternative]:
@@ -219,9 +221,9 @@ def _little_evidence(findings: Findings, solved: Solved, asked: Columns) -> Iter
     layers = len(findings.layers)
     text = f"{layers} captured layers"
     yield Alternative("any", text, 1 / (layers + 2), _whole(every, solved.width))
-    spare = min(findings.information(solved) - solved.cost, MOST_SPARE)
     text = f"{findings.information(solved):.0f} bits of captures for a law of {solved.cost:.0f}"
-    yield Alternative("weak", text, 2.0 ** (-spare / WEAK), _whole(every, solved.width))
+    weight = _weakness(findings.spare(solved))
+    yield Alternative("weak", text, weight, _whole(every, solved.width))
     support = findings.support(solved)
     decided = support[solved.decide(asked)]
     if len(solved.steps) > 1 or solved.partial:
@@ -235,6 +237,11 @@ def _little_evidence(findings: Findings, solved: Solved, asked: Columns) -> Iter
         yield Alternative(
             "proxy", families()["proxy"].text, 1 / (decided + 2), _whole(every, solved.width)
         )
+
+
+def _weakness(spare: float) -> float:
+    """The weight of "no law" if the captures hold so many bits more than the law costs."""
+    return float(2.0 ** (-min(spare, MOST_SPARE) / WEAK))
 
 
 def _of(family: str, changed: Array) -> Alternative:

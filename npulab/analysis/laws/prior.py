@@ -44,16 +44,8 @@ class Prior:
     # the captures that a condition selects must all follow the law with a chance of less than
     # 2**-(cost of the condition + this), or the condition may select them for being right
     selection: float = 20.0
-    # a rival counts up to this extra cost
-    likely: float = 3.0
-    likely_few: float = (
-        4.0  # the most extra cost of a rival in a sweep of fewer than Budget.many captures
-    )
+    likely: float = 3.0  # a rival of at most so much extra cost is shown: an eighth of the mass
     recorded: float = 10.0  # the most extra cost of a rival that is kept: a mass of 2**-10
-    # the bits that a law must save to be claimed on unseen rows
-    claim: float = 12.0
-    claim_limit: float = 28.0  # a list of one limit between two constants
-    claim_list: float = 40.0  # any other list
     # modes depend on each other if, were they independent, more than this share of the layers
     # would have a combination that was never captured
     missing: float = 0.2
@@ -78,7 +70,6 @@ class Budget:
     searched_of_large: int = 256
     proofs: int = 3  # the most searches, each with the captures that disproved the one before
     added: int = 40  # the most captures added for a disproved field
-    many: int = 100  # fewer captures use Prior.likely_few
     for_regimes: int = 12  # fewer captures get no decision lists
     # fewer captures cannot pay for laws over other fields, or for laws of four columns
     for_derived: int = 80
@@ -86,14 +77,10 @@ class Budget:
     key_sample: int = 64  # captures on which columns are compared first
     boundary_sample: int = 48
     in_step: int = 2  # a step of a list decides at least so many captures
-    step_for_claim: int = 6  # a step must decide so many captures to be claimed
-    # in a sweep of fewer captures, one step below step_for_claim leaves its whole field unclaimed
-    rare_step: int = 60
     # a part of a law is proved if so many layers contradict the law without it
     part_for_claim: int = 4
     # each step of a list that leaves some captures without a law must decide so many captures
     step_for_part: int = 20
-    step_for_plan: int = 20  # a step of fewer captures is worth a planned capture
     folds: int = 4  # parts of the captures that are held out in turn
     # the library
     categories: int = 6  # a column of at most so many values is a category

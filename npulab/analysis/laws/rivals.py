@@ -30,29 +30,6 @@ TWINS = (("//", 2), ("ceil", 2), ("+", -1), ("+", 1), ("*", 2))
 UNBOUNDED = 2**20  # above every budget
 
 
-def rival_groups(
-    solved: Solved,
-    fields: Sequence[Solved],
-    columns: Columns,
-    *,
-    twins: Twins | None = None,
-    inner: bool = False,
-) -> Iterator[tuple[str, list[Rival]]]:
-    """Yield (kind, rivals) of a field; the kind is "rivals" or "threshold".
-
-    The groups are rivals from the search, moved limits, limits that may hold, and laws with a
-    number one more or less. ``inner`` is as in ``gap_rivals``; if ``twins`` are given, laws with a
-    twin in place of a part are rivals too.
-    """
-    yield "rivals", list(solved.rivals)
-    yield "threshold", list(gap_rivals(solved, columns, inner))
-    yield "threshold", [*limit_rivals(solved, columns), *clamp_rivals(solved, columns, fields)]
-    yield (
-        "rivals",
-        [*(twins.rivals(solved) if twins else ()), *like_rivals(solved, fields, columns)],
-    )
-
-
 def shorter(solved: Solved) -> Iterator[Steps]:
     """Yield the decision list with one condition left out, or with one operator of a law replaced
     by its operand, for each such change.
@@ -354,20 +331,6 @@ class Twins:
                                     if whole is law
                                     else Rival(0.0, number, when=other)
                                 )
-
-    def apart(self, solved: Solved, asked: Columns) -> Array:
-        """``(N,) bool``: rows on which two laws differ that had equal values on all captures.
-
-        All are False if the field reads no parameter of such laws. Otherwise no capture shows which
-        of the equal parameters the field reads.
-        """
-        parts = dict.fromkeys(part for whole in solved.parts for part in whole.walk())
-        out = np.zeros(asked.n, bool)
-        if any(self.of(part) for part in parts):
-            for first, *others in self._of.values():
-                for other in others:
-                    out |= asked[first] != asked[other]
-        return out
 
 
 def _replaced(law: Expression, part: Expression, twin: Expression, left: list[int]) -> Expression:
