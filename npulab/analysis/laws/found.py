@@ -701,11 +701,14 @@ class Laws:
         from npulab.registers.shown import Table as Shown
 
         layers, status = self._probes, self.status
+        asked = self._columns(layers)
+        unsure = believed(self._findings, asked).unsure()
         strongest: dict[str, tuple[float, str, str, int]] = {}
-        for doubt in open_doubts(self._findings, self._asked(layers)):
-            strength = doubt.weight * float(doubt.rows.mean())
+        for doubt in open_doubts(self._findings, asked):
+            mass = np.where(unsure[doubt.solved.name], doubt.mass, 0)
+            strength = float(mass.sum())
             if strength > strongest.get(doubt.solved.name, (0.0,))[0]:
-                row = int(np.flatnonzero(doubt.rows)[-1])
+                row = int(np.flatnonzero(mass)[-1])
                 strongest[doubt.solved.name] = strength, doubt.reason, doubt.detail, row
         places: list[tuple[int, int, str, str, Any]] = []
         for solved in self._findings.ready:

@@ -4,7 +4,6 @@ open questions.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,13 +12,15 @@ import numpy as np
 
 from npulab.analysis.laws.claims import Findings
 from npulab.analysis.laws.expressions import Array, Columns, parameter
-from npulab.analysis.laws.posterior import alternatives, families
+from npulab.analysis.laws.posterior import CLAIM, alternatives, families
 from npulab.analysis.laws.prior import BUDGET
 from npulab.analysis.laws.solved import Solved
 
 if TYPE_CHECKING:
     import pandas as pd
 
+# the odds at which a bit is not claimed: an alternative of this mass prevents a claim alone
+UNCLAIMED = 1 / CLAIM - 1
 SETTLED = 0.2  # the share of a doubt's weight that remains once a chosen capture settles it
 UNLIKE = (
     1.0  # weight of a number outside the captured groups; a bit that never moved weighs as much
@@ -250,25 +251,23 @@ def features(layers: pd.DataFrame) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Doubt:
-    """An alternative that fits a field's captures as well; ``rows`` are the layers on which it
-    differs from the law.
+    """An alternative to the law of a field; ``mass (N,)`` is its mass on the layers on which it
+    differs from the law, 0 on others.
     """
 
     solved: Solved
     reason: str
     detail: str
-    weight: float
-    rows: Array
+    mass: Array
 
 
 def open_doubts(findings: Findings, asked: Columns) -> Iterator[Doubt]:
-    """Yield every alternative to a law that any of these layers would tell from it, with its
-    mass."""
+    """Yield every alternative to a law that any of these layers would tell from it."""
     for solved, others in alternatives(findings, asked):
         for other in others:
             family = families()[other.family]
-            weight = family.prior * float(np.mean(other.weight))
-            yield Doubt(solved, family.reason, other.text, weight, other.changed != 0)
+            mass = np.where(other.changed != 0, family.prior * other.weight, 0.0)
+            yield Doubt(solved, family.reason, other.text, mass)
 
 
 def best_rows(findings: Findings, asked: Columns, shown: Array, seen: Array, n: int) -> list[int]:
@@ -278,12 +277,9 @@ def best_rows(findings: Findings, asked: Columns, shown: Array, seen: Array, n: 
     ``shown`` are the features of each row, ``seen`` is how often the captures showed each feature.
     """
     told, weights = [], []
-    count: Counter[str] = Counter()
     for doubt in open_doubts(findings, asked):
-        count[doubt.solved.name] += 1
-        if count[doubt.solved.name] <= BUDGET.doubts:
-            told.append(doubt.rows)
-            weights.append(doubt.weight * doubt.solved.width)
+        told.append(np.minimum(doubt.mass / UNCLAIMED, 1))
+        weights.append(float(doubt.solved.width))
     for solved in findings.ready:
         captured = solved.uncut(findings.captured)
         # The bits of the law's value that no capture moved. All bits above the field count together
@@ -305,6 +301,6 @@ def best_rows(findings: Findings, asked: Columns, shown: Array, seen: Array, n: 
         score[chosen] = -np.inf
         best = int(score.argmax())
         chosen.append(best)
-        weight = np.where(settles[:, best] > 0, weight * SETTLED, weight)
+        weight = weight * (1 - (1 - SETTLED) * settles[:, best])
         seen = seen + shown[best]
     return chosen

@@ -78,6 +78,13 @@ class Belief:
             out[:, solved.word, solved.lsb : solved.end] = 1 / (1 + self.odds[solved.name])
         return out
 
+    def unsure(self) -> dict[str, Array]:
+        """``(N,) bool`` for each field by name: the layers on which a bit of it is not claimed."""
+        out = {}
+        for name, odds in self.odds.items():
+            out[name] = (1 / (1 + odds) < CLAIM).any(1)
+        return out
+
     def claimed(self) -> Array:
         """``(N, W) uint32``: masks of the bits that are probable enough."""
         out = np.zeros_like(self.words)

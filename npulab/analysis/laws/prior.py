@@ -143,7 +143,6 @@ class Budget:
     rivals: int = 200  # rivals of a step, or of a law
     twins: int = 4
     at_end: int = 4  # so many captures must share the end of a field's values for a limit there
-    doubts: int = 40  # doubts of a field that a plan weighs
     pool_for_capture: int = 40  # candidate layers made for each planned capture
     pool_least: int = 400
     tries: int = 60  # draws before the constraints are called impossible
