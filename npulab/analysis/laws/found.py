@@ -15,6 +15,14 @@ import numpy as np
 
 from npulab.analysis.correlate import best_related
 from npulab.analysis.laws.claims import Findings, fill, in_order
+from npulab.analysis.laws.exceptional import (
+    LEAST_LAWS,
+    MOST_APART,
+    Apart,
+    broken_laws,
+    exceptional,
+    relabelled,
+)
 from npulab.analysis.laws.expressions import ALWAYS, Array, Columns
 from npulab.analysis.laws.groups import captured_for
 from npulab.analysis.laws.inputs import (
@@ -26,7 +34,7 @@ from npulab.analysis.laws.inputs import (
     field_starts,
     given_columns,
 )
-from npulab.analysis.laws.library import Names
+from npulab.analysis.laws.library import Library, Names
 from npulab.analysis.laws.matching import bits_of
 from npulab.analysis.laws.naming import NAME, Naming, renamed
 from npulab.analysis.laws.nearly import flags
@@ -34,7 +42,7 @@ from npulab.analysis.laws.planning import Space, best_rows, features, given_rows
 from npulab.analysis.laws.posterior import believed, predicted
 from npulab.analysis.laws.prior import BUDGET, PRIOR
 from npulab.analysis.laws.score import Score, scored
-from npulab.analysis.laws.search import explain, start
+from npulab.analysis.laws.search import explain, explain_plainly, start
 from npulab.analysis.laws.shown import notebook_progress
 from npulab.analysis.laws.solved import Place, Rival, Solved, covered
 from npulab.analysis.laws.state import Progress, State, Watch
@@ -106,43 +114,41 @@ def find_laws(
             f"a map of {len(registers)} words",
             f"is a map of {words.shape[1]} words, as many as each capture has",
         )
+    frame = _frame(parameters)
     table = checked_parameters({} if parameters is None else parameters, len(words))
-    given = given_columns({} if laws is None else laws, _frame(parameters), len(words))
+    given = given_columns({} if laws is None else laws, frame, len(words))
     ignore = _nuisance(words, table, nuisance)
     naming = Naming.of(words.shape[1], known)
-    watch, stopped = Watch(_told(progress, naming)), False
+    watch, stopped, apart = Watch(_told(progress, naming)), False, None
     with notebook_progress(watch, naming) if progress is None else nullcontext():
         try:
-            starts = field_starts(registers, words.shape[1])
-            kept = () if earlier is None else earlier._proved(words, table.columns(given), table)
-            open_ = None
-            if earlier and kept and len(words) < 2 * len(earlier.words):
-                open_ = earlier._open
-            columns = table.columns(given)
             names = Names(list(table.integers), list(table.reals), given=list(given))
-
-            def begin(rows: Array) -> State:
-                return start(words[rows], columns.rows(rows), names, ignore, starts, watch)
-
-            state = _search(words, table, columns, begin, kept, open_)
+            starts = field_starts(registers, words.shape[1])
+            sweep = _Sweep(words, table, given, names, ignore, starts, watch)
+            few = sweep.exceptional(earlier)
+            if few.any():
+                apart = Apart(np.flatnonzero(few), words[few], frame[few])
+                sweep, frame = sweep.but(few), frame[~few].reset_index(drop=True)
+            state = sweep.search(earlier)
         except KeyboardInterrupt:
             if watch.state is None or not watch.state.solved:
                 raise
             state, stopped = watch.state, True
-            state = _without(state, _disproved(words, table.columns(given), state))
+            state = _without(state, _disproved(sweep.words, sweep.columns, state))
     return Laws(
-        words,
-        _frame(parameters),
+        sweep.words,
+        frame,
         state.solved,
         state.follows,
         ignore,
-        table,
+        sweep.table,
         dict(laws or {}),
         simulated,
         stopped,
         state.nearly,
         known if known is not None and len(known) == words.shape[1] else None,
         looked_at,
+        apart,
     )
 
 
@@ -187,45 +193,110 @@ def _nuisance(words: Array, table: Table, given: Any) -> Array:
     return np.bitwise_or.reduce(words ^ words[first[inverse.ravel()]], axis=0)
 
 
-def _search(
-    words: Array,
-    table: Table,
-    columns: Columns,
-    begin: Callable[[Array], State],
-    kept: tuple[Solved, ...] = (),
-    open_: Array | None = None,
-) -> State:
-    """The state with fields whose laws hold on all captures; the search itself sees only a sample
-    of the captures.
+@dataclass(frozen=True, eq=False)
+class _Sweep:
+    """What a search is made on: ``words (N, W)`` and the ``table`` of their parameters, the values
+    of a user's laws, the names of all columns, masks of the bits without meaning and of those at
+    which a field begins, and who watches."""
 
-    ``begin`` gives the first state of a search on some captures. Fields in ``kept`` stay as they
-    are; runs of bits in ``open_ (W,) uint32`` are not searched.
-    """
-    rows = _sample(words, table)
-    for _ in range(BUDGET.proofs):
-        state = begin(rows)
-        for solved in kept:
-            state = state.accept(solved)
-        still = []
-        for run in state.open_runs():
-            if open_ is not None and not run.mask & ~int(open_[run.word]):
-                still.append(run)
-        state = explain(state.but(still), brief=bool(kept))
-        wrong = {}
-        if len(rows) < len(words):
-            wrong = _disproved(words, columns, state)
-        if not wrong:
-            break
-        added = np.unique(
-            np.concatenate([disproofs[: BUDGET.added] for disproofs in wrong.values()])
-        )
-        state.captures.watch.tell(
-            f"{len(wrong)} fields are disproved by other captures, {len(added)} of which are added"
-        )
-        rows = np.union1d(rows, added)
-        state = _without(state, wrong)
-        kept = state.solved
-    return state
+    words: Array
+    table: Table
+    given: Mapping[str, Array]
+    names: Names
+    ignore: Array
+    starts: Sequence[int]
+    watch: Watch
+
+    @cached_property
+    def columns(self) -> Columns:
+        return self.table.columns(self.given)
+
+    @cached_property
+    def sample(self) -> Array:
+        """The captures that the search sees."""
+        return _sample(self.words, self.table)
+
+    @cached_property
+    def plain(self) -> tuple[State, Library]:
+        """The fields of the sample that one law over the parameters explains."""
+        return explain_plainly(self._start(self.sample))
+
+    def _start(self, rows: Array) -> State:
+        columns = self.columns.rows(rows)
+        words = self.words[rows]
+        return start(words, columns, self.names, self.ignore, self.starts, self.watch)
+
+    def but(self, rows: Array) -> _Sweep:
+        """The sweep without some captures."""
+        left = ~rows
+        given = {text: values[left] for text, values in self.given.items()}
+        return replace(self, words=self.words[left], table=self.table.rows(left), given=given)
+
+    def exceptional(self, earlier: Laws | None) -> Array:
+        """``(N,) bool``: the captures to set apart, as they break several plain laws, or several of
+        the earlier laws."""
+        few = np.zeros(len(self.words), bool)
+        if earlier is None:
+            few[self.sample] = exceptional(*self.plain)
+            return few
+        count = np.zeros(len(self.words), int)
+        for _, broken in broken_laws(earlier._findings.ready, self.words, self.columns):
+            count += broken
+        few = count >= LEAST_LAWS
+        return few & (few.sum() <= MOST_APART * len(few))
+
+    def search(self, earlier: Laws | None) -> State:
+        """The state with fields whose laws hold on all captures; the search itself sees only a
+        sample.
+
+        The ``earlier`` laws that hold on all captures stay as they are; if there are less than
+        twice as many captures, bits that were open are not searched.
+        """
+        kept: tuple[Solved, ...] = ()
+        open_ = None
+        if earlier is not None:
+            kept = earlier._proved(
+                self.words, self.columns.rows(np.arange(self.columns.n)), self.table
+            )
+            if kept and len(self.words) < 2 * len(earlier.words):
+                open_ = earlier._open
+        rows = self.sample
+        for proof in range(BUDGET.proofs):
+            if proof or kept:
+                state = self._start(rows)
+                for solved in kept:
+                    state = state.accept(solved)
+                state = _but_open(state, open_)
+                if state.todo.any():
+                    state = explain(*explain_plainly(state), brief=bool(kept))
+            else:
+                state = explain(*self.plain)
+            wrong = {}
+            if len(rows) < len(self.words):
+                wrong = _disproved(self.words, self.columns, state)
+            if not wrong:
+                break
+            some = [disproofs[: BUDGET.added] for disproofs in wrong.values()]
+            added = np.unique(np.concatenate(some))
+            self.watch.tell(
+                f"{len(wrong)} fields are disproved by other captures, {len(added)} of which are "
+                "added"
+            )
+            rows = np.union1d(rows, added)
+            state = _without(state, wrong)
+            kept = state.solved
+        return state
+
+
+def _but_open(state: State, open_: Array | None) -> State:
+    """The state in which runs of bits in ``open_ (W,) uint32`` are no longer to be explained."""
+    if open_ is None:
+        return state
+    still = []
+    for run in state.open_runs():
+        if not run.mask & ~int(open_[run.word]):
+            still.append(run)
+    return state.but(still)
 
 
 def _without(state: State, wrong: Mapping[str, Array]) -> State:
@@ -273,14 +344,10 @@ def _sample(words: Array, table: Table) -> Array:
 def _disproved(words: Array, columns: Columns, state: State) -> dict[str, Array]:
     """For each wrong field, the captures on which its law is wrong."""
     ready, _ = in_order(state.solved, state.follows)
-    part = columns.rows(np.arange(columns.n))
     out = {}
-    for solved in ready:
-        wrong = solved.wrong(part, words)
-        # a field that reads this one is judged with the captured values
-        part.add(solved.name, solved.raw(words).astype(np.int64))
-        if wrong.any():
-            out[solved.name] = np.flatnonzero(wrong)
+    for solved, broken in broken_laws(ready, words, columns):
+        if broken.any():
+            out[solved.name] = np.flatnonzero(broken)
     return out
 
 
@@ -407,6 +474,7 @@ class Laws:
     _nearly: Mapping[Place, str] = field(default_factory=dict)
     registers: RegisterMap | None = field(default=None, repr=False)
     looked_at: str = ""
+    apart: Apart | None = None
 
     @cached_property
     def naming(self) -> Naming:
@@ -428,6 +496,27 @@ class Laws:
         ``for c in groups of 8, stride = 1``; blank if they keep to no group.
         """
         return captured_for(self._findings.groups)
+
+    @cached_property
+    def exceptions(self) -> pd.DataFrame:
+        """The captures that were set apart, as they break several laws: capture (its number among
+        those given), laws (the bits with laws that it breaks, by name) and cause, such as ``shift
+        would be 5`` if that alone makes all laws right."""
+        from npulab.registers.shown import Table as Shown
+
+        rows = []
+        if self.apart is not None:
+            ready = self._findings.ready
+            values = {name: np.unique(column) for name, column in self._table.integers.items()}
+            columns = self._columns(self.apart.parameters)
+            broken = [*broken_laws(ready, self.apart.words, columns)]
+            layers = self.apart.parameters.to_dict("records")
+            for number, (capture, layer) in enumerate(zip(self.apart.rows, layers, strict=True)):
+                names = [solved.name for solved, wrong in broken if wrong[number]]
+                given = {name: layer[name] for name in self._table.integers}
+                cause = relabelled(ready, self.apart.words[number], given, values)
+                rows.append((int(capture), ", ".join(map(self.naming.said, names)), cause))
+        return Shown(rows, columns=["capture", "laws", "cause"])
 
     def _asked(self, parameters: Any) -> Columns:
         """The columns of layers: their parameters, and the values of all fields that can be
@@ -796,10 +885,13 @@ class Laws:
         """The laws of these captures and more of them."""
         import pandas as pd
 
-        more = self._like(words)
-        frame = pd.concat([self.parameters, _frame(parameters)], ignore_index=True)
+        known, layers = [self.words], [self.parameters]
+        if self.apart is not None:
+            known.append(self.apart.words)
+            layers.append(self.apart.parameters)
+        frame = pd.concat([*layers, _frame(parameters)], ignore_index=True)
         laws = find_laws(
-            np.concatenate([self.words, more]),
+            np.concatenate([*known, self._like(words)]),
             frame,
             laws=self._laws,
             nuisance=self.nuisance if self.nuisance.any() else None,
@@ -887,6 +979,8 @@ class Laws:
         about = ""
         if self.simulated:
             about += ", simulated"
+        if self.apart is not None:
+            about += f", {len(self.apart.rows)} more set apart"
         if self.stopped:
             about += ", stopped before the end"
         if self.captured_for:

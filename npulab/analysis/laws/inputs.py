@@ -44,6 +44,13 @@ class Table:
     def n(self) -> int:
         return len(next(iter({**self.integers, **self.reals}.values())))
 
+    def rows(self, rows: Array) -> Table:
+        """The parameters of some of the captures."""
+        kinds = []
+        for columns in (self.integers, self.reals, self.constant):
+            kinds.append({name: values[rows] for name, values in columns.items()})
+        return Table(*kinds)
+
     def columns(self, given: Mapping[str, Array] | None = None) -> Columns:
         return Columns({**self.integers, **self.reals, **self.constant}, given)
 

@@ -62,14 +62,20 @@ def start(
     return watch.state
 
 
-def explain(state: State, brief: bool = False) -> State:
-    """All rounds: single laws; regimes over the parameters, over explained fields, over captured
-    fields."""
+def explain_plainly(state: State) -> tuple[State, Library]:
+    """The state with the fields that one law over the parameters explains, and the library of such
+    laws."""
     captures = state.captures
+    library = make_library(captures.columns, captures.names, BUDGET.first_laws)
+    return explain_singly(state, library), library
+
+
+def explain(state: State, first: Library, brief: bool = False) -> State:
+    """The further rounds: regimes over the parameters, over explained fields, over captured fields;
+    ``first`` is the library of ``explain_plainly``."""
+    captures, library = state.captures, first
     if not state.todo.any():
         return state
-    first = library = make_library(captures.columns, captures.names, BUDGET.first_laws)
-    state = explain_singly(state, first)
     round_ = None
     derived = Derived()
     rounds = (
