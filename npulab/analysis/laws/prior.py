@@ -88,13 +88,11 @@ class Budget:
     laws: int = 110_000
     first_laws: int = 60_000
     library_values: int = 40_000_000  # values of all laws together, 160 MB
-    block_values: int = 250_000  # values computed at once
     slice: int = 2_500  # candidates computed at once, by rising cost
     pairs: int = 16_000  # shapes of two columns
     grown_pairs: int = 3_000  # shapes of two columns that are joined with a constant
     third_column: int = 500  # shapes of two columns that are joined with a third column
     areas: int = 12_000
-    factors: int = 14  # columns that products are made of
     same_column: int = 12  # shapes that are kept for one column of values
     # single laws
     match_block: int = 8_192
