@@ -20,13 +20,15 @@ from typing import NamedTuple
 import numpy as np
 
 from npulab.analysis.laws.claims import Findings, fill
-from npulab.analysis.laws.expressions import FIELD, Array, Columns
+from npulab.analysis.laws.expressions import CONSTANT, FIELD, Array, Columns, Expression
+from npulab.analysis.laws.predicates import literals
 from npulab.analysis.laws.rivals import (
     clamp_rivals,
     gap_rivals,
     hidden_changes,
     like_rivals,
     limit_rivals,
+    separating_rivals,
 )
 from npulab.analysis.laws.solved import Rival, Solved, covered
 from npulab.support.files import read_table
@@ -176,6 +178,7 @@ def _other_lists(
         ("limit", gap_rivals(solved, captured, inner=True)),
         ("end", limit_rivals(solved, captured)),
         ("held", clamp_rivals(solved, captured, fields)),
+        ("parted", separating_rivals(solved, captured, findings.integers)),
         ("near", like_rivals(solved, fields, captured)),
         ("twin", findings.twins.rivals(solved)),
     )
@@ -240,10 +243,20 @@ def _little_evidence(findings: Findings, solved: Solved, asked: Columns) -> Iter
         fewest = f"{findings.rarer(solved)} captures with the other value"
         weight = 1 / (findings.rarer(solved) + 1)
         yield Alternative("bit", fewest, weight, _whole(every, 1))
-    if any(when.names(FIELD) for when, _ in solved.steps):
-        yield Alternative(
-            "proxy", families()["proxy"].text, 1 / (decided + 2), _whole(every, solved.width)
-        )
+    conditions = [part for when, _ in solved.steps for part in literals(when)]
+    for family, has in (
+        ("proxy", any(part.names(FIELD) for part in conditions)),
+        ("equal", any(_compares(part) for part in conditions)),
+    ):
+        if has:
+            text = families()[family].text
+            yield Alternative(family, text, 1 / (decided + 2), _whole(every, solved.width))
+
+
+def _compares(condition: Expression) -> bool:
+    """True if a condition says that two numbers, neither of them a constant, are equal or not."""
+    equal = condition.op in ("==", "!=")
+    return equal and not any(part.op == CONSTANT for part in condition.args)
 
 
 def _weakness(spare: float) -> float:

@@ -12,12 +12,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from npulab.analysis.laws.expressions import (
+    ALWAYS,
     CONSTANT,
     FIELD,
     PARAMETER,
     Array,
     Columns,
     Expression,
+    constant,
     parameter,
     term,
 )
@@ -186,6 +188,28 @@ def clamp_rivals(
                     if beyond.all():
                         held = _moved(term(op, part, limit), up)
                         yield from _earlier(solved, number, held, columns, values)
+
+
+def separating_rivals(solved: Solved, columns: Columns, names: Sequence[str]) -> Iterator[Rival]:
+    """Yield the limits on a parameter that part the two captured values of a field, at either end
+    of the gap around them.
+    """
+    values = solved.values(columns)
+    kinds = np.unique(values)
+    if len(kinds) != 2:
+        return
+    first = values == kinds[0]
+    for name in names:
+        column = columns[parameter(name)]
+        for below, its_rows in ((kinds[0], first), (kinds[1], ~first)):
+            low, high = int(column[its_rows].max()), int(column[~its_rows].min())
+            if low >= high:
+                continue
+            above = kinds.sum() - below
+            for end in {low, high - 1}:
+                when = term("<=", parameter(name), end)
+                steps = (when, constant(int(below))), (ALWAYS, constant(int(above)))
+                yield Rival(0.0, -1, steps=steps)
 
 
 def _earlier(
