@@ -67,7 +67,8 @@ class Findings:
 
     ``ready`` fields come after the fields they read; ``stuck`` fields read a field without a law.
     ``captured`` has the values of the ready fields, ``words (N, W) uint32`` are those of the
-    captures, ``moved (W,) uint32`` masks the bits to explain.
+    captures, ``moved (W,) uint32`` masks the bits to explain; ``apart`` is the number of captures
+    that were set apart.
     """
 
     ready: tuple[Solved, ...]
@@ -77,6 +78,7 @@ class Findings:
     integers: tuple[str, ...]
     words: Array
     moved: Array
+    apart: int = 0
 
     @classmethod
     def of(
@@ -87,11 +89,12 @@ class Findings:
         integers: Sequence[str],
         words: Array,
         moved: Array,
+        apart: int = 0,
     ) -> Findings:
         ready, stuck = in_order(fields, follows)
         for solved in fields:  # the values as captured, even if no law gives them
             captured.add(solved.name, solved.raw(words).astype(np.int64))
-        return cls(ready, stuck, follows, captured, tuple(integers), words, moved)
+        return cls(ready, stuck, follows, captured, tuple(integers), words, moved, apart)
 
     @cached_property
     def by_name(self) -> dict[str, Solved]:

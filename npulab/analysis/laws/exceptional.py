@@ -9,25 +9,25 @@ other captures.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from npulab.analysis.laws.boundaries import entropy, places
-from npulab.analysis.laws.expressions import Array, Columns
+from npulab.analysis.laws.expressions import ALWAYS, Array, Columns, parameter
 from npulab.analysis.laws.library import Library
 from npulab.analysis.laws.masks import weighed
 from npulab.analysis.laws.prior import BUDGET
-from npulab.analysis.laws.solved import Solved
+from npulab.analysis.laws.solved import Solved, names_in
 from npulab.analysis.laws.state import State
 
 if TYPE_CHECKING:
     import pandas as pd
 
-MOST_APART = 0.03  # the most captures set apart, as a share: more of them are a regime
-LEAST_LAWS = 3  # fewer laws that the same captures break may do so by chance
+MOST_APART = 0.02  # the most captures set apart, as a share: more of them are a regime
+LEAST_LAWS = 2  # fewer laws that the same captures break may do so by chance
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,13 +78,20 @@ def relabelled(
 
 
 def exceptional(state: State, library: Library) -> Array:
-    """``(N,) bool``: the captures to set apart, none if no few captures break several laws."""
-    broken = np.array([*_broken(state, library)], bool).reshape(-1, state.captures.n)
-    most = MOST_APART * state.captures.n
-    broken = broken[(broken.sum(1) <= most) & broken.any(1)]
-    apart = np.zeros(state.captures.n, bool)
-    best = 0.0
-    while len(broken):
+    """``(N,) bool``: the captures to set apart: a few that break several laws, each of which keeps
+    to all laws with another value of one parameter.
+
+    A few captures without such a value may be of a kind that is lowered in another way.
+    """
+    captures = state.captures
+    none = np.zeros(captures.n, bool)
+    most = max(MOST_APART * captures.n, 1)
+    found = [one for one in _broken(state, library) if 0 < one[1].sum() <= most]
+    if len(found) < LEAST_LAWS:
+        return none
+    broken = np.array([rows for _, rows in found])
+    apart, best = none, 0.0
+    while True:
         wider = apart | broken
         gains = np.array([_gain(rows, broken) for rows in wider])
         gains[wider.sum(1) > most] = -np.inf
@@ -92,13 +99,31 @@ def exceptional(state: State, library: Library) -> Array:
             break
         best = float(gains.max())
         apart = wider[int(gains.argmax())]
-    if (broken & ~apart).any(1).sum() > len(broken) - LEAST_LAWS:
-        return np.zeros_like(apart)
+    laws = [law for law, rows in found if not (rows & ~apart).any()]
+    if len(laws) < LEAST_LAWS:
+        return none
+    values = {}
+    for name in captures.names.integers:
+        values[name] = np.unique(captures.columns[parameter(name)])
+    fields = [*state.solved, *laws]
+    for row in np.flatnonzero(apart).tolist():
+        layer = {name: int(captures.columns[parameter(name)][row]) for name in values}
+        if not relabelled(_of_integers(fields, values), captures.words[row], layer, values):
+            return none
     return apart
 
 
-def _broken(state: State, library: Library) -> Iterator[Array]:
-    """Yield, for each field that one law explains best, the captures that break this law."""
+def _of_integers(fields: Sequence[Solved], names: Container[str]) -> list[Solved]:
+    """The fields whose laws read whole-valued parameters only."""
+    found = []
+    for solved in fields:
+        if all(name in names for name in names_in(solved.parts)) and not solved.reads:
+            found.append(solved)
+    return found
+
+
+def _broken(state: State, library: Library) -> Iterator[tuple[Solved, Array]]:
+    """Yield the law of each field that one law explains best, with the captures that break it."""
     captures = state.captures
     laws = library.laws.of(slice(BUDGET.boundary_laws))
     for place in places(captures.words, captures.information, library, state.todo):
@@ -106,7 +131,9 @@ def _broken(state: State, library: Library) -> Iterator[Array]:
         agree = (laws.values ^ values) & np.uint32(2**place.width - 1) == 0
         weights = captures.information[:, place.word, place.lsb : place.end].sum(1)
         best = int(np.argmax(weighed(agree, weights) - laws.cost))
-        yield ~agree[best]
+        steps = ((ALWAYS, laws[best]),)
+        at = place.word, place.lsb, place.width
+        yield Solved(*at, steps, (captures.n,), float(laws.cost[best]), 0.0), ~agree[best]
 
 
 def _gain(apart: Array, broken: Array) -> float:

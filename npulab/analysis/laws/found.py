@@ -243,7 +243,7 @@ class _Sweep:
         for _, broken in broken_laws(earlier._findings.ready, self.words, self.columns):
             count += broken
         few = count >= LEAST_LAWS
-        return few & (few.sum() <= MOST_APART * len(few))
+        return few & (few.sum() <= max(MOST_APART * len(few), 1))
 
     def search(self, earlier: Laws | None) -> State:
         """The state with fields whose laws hold on all captures; the search itself sees only a
@@ -485,9 +485,9 @@ class Laws:
     def _findings(self) -> Findings:
         captured = self._table.columns(given_columns(self._laws, self.parameters, self._table.n))
         moved = np.bitwise_or.reduce(self.words ^ self.words[0], axis=0) & ~self.nuisance
-        return Findings.of(
-            self._solved, self._follows, captured, [*self._table.integers], self.words, moved
-        )
+        apart = 0 if self.apart is None else len(self.apart.rows)
+        names = [*self._table.integers]
+        return Findings.of(self._solved, self._follows, captured, names, self.words, moved, apart)
 
     @property
     def captured_for(self) -> str:

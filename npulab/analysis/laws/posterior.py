@@ -231,6 +231,9 @@ def _little_evidence(findings: Findings, solved: Solved, asked: Columns) -> Iter
     layers = len(findings.layers)
     text = f"{layers} captured layers"
     yield Alternative("any", text, 1 / (layers + 2), _whole(every, solved.width))
+    if findings.apart:
+        text = f"{findings.apart} captures set apart"
+        yield Alternative("apart", text, findings.apart / layers, _whole(every, solved.width))
     text = f"{findings.information(solved):.0f} bits of captures for a law of {solved.cost:.0f}"
     weight = _weakness(findings.spare(solved))
     yield Alternative("weak", text, weight, _whole(every, solved.width))
