@@ -92,13 +92,9 @@ def test_the_laws_so_far_are_told() -> None:
     from npulab.analysis.laws import found
 
     table = found.checked_parameters(LAYERS, ROWS)
-    columns, names = table.columns({}), found.Names(list(table.integers), list(table.reals))
+    names = found.Names(list(table.integers), list(table.reals))
     ignore, starts = np.zeros(3, np.uint32), found.field_starts(None, 3)
-
-    def begin(rows: np.ndarray) -> found.State:
-        return found.start(WORDS[rows], columns.rows(rows), names, ignore, starts, watch)
-
-    found._search(WORDS, table, columns, begin)
+    found._Sweep(WORDS, table, {}, names, ignore, starts, watch).search(None)
     assert any("1 fields explain" in text and "bits that vary" in text for text in told)
     assert "= width" in told[-1]
     assert "&lt;" in status_html(watch, "<b>", 0)

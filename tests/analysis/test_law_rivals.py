@@ -242,17 +242,14 @@ def test_a_list_says_nothing_of_modes_that_no_capture_has_together() -> None:
     assert doubted(several, three, asked) == doubted(always, three, asked) == [False, True]
 
 
-@pytest.mark.parametrize(
-    ("captures", "rare", "others", "own"),
-    [(60, 5, True, False), (60, 6, True, True), (59, 5, False, False), (59, 6, True, True)],
-)
+@pytest.mark.parametrize(("captures", "rare", "own"), [(60, 6, False), (60, 20, True)])
 def test_a_rare_kind_of_layer_leaves_the_others_proved(
-    captures: int, rare: int, others: bool, own: bool
+    captures: int, rare: int, own: bool
 ) -> None:
     """A few layers with several jobs say little of such layers, and nothing against those with
     one, if there are many.
     """
-    jobs = np.isin(np.arange(captures), 5 + 10 * np.arange(rare)).astype(int)
+    jobs = np.isin(np.arange(captures), 2 + 2 * np.arange(rare)).astype(int)
     several = replace(
         cut(
             0,
@@ -268,7 +265,7 @@ def test_a_rare_kind_of_layer_leaves_the_others_proved(
         several,
         {"height": [*range(10, 10 + captures)], "jobs": jobs},
         {"height": [20, 20], "jobs": [0, 1]},
-    ) == [not others, not own]
+    ) == [False, not own]
 
 
 @pytest.mark.parametrize("needed", [2, 4])

@@ -114,8 +114,8 @@ def find_laws(
             f"a map of {len(registers)} words",
             f"is a map of {words.shape[1]} words, as many as each capture has",
         )
-    frame = _frame(parameters)
     table = checked_parameters({} if parameters is None else parameters, len(words))
+    frame = _frame(parameters)
     given = given_columns({} if laws is None else laws, frame, len(words))
     ignore = _nuisance(words, table, nuisance)
     naming = Naming.of(words.shape[1], known)

@@ -234,8 +234,9 @@ def _little_evidence(findings: Findings, solved: Solved, asked: Columns) -> Iter
     if findings.apart:
         text = f"{findings.apart} captures set apart"
         yield Alternative("apart", text, findings.apart / layers, _whole(every, solved.width))
-    text = f"{findings.information(solved):.0f} bits of captures for a law of {solved.cost:.0f}"
-    weight = _weakness(findings.spare(solved))
+    spare = findings.spare(solved, findings.layers)
+    text = f"{spare + solved.cost:.0f} bits of layers for a law of {solved.cost:.0f}"
+    weight = _weakness(spare)
     yield Alternative("weak", text, weight, _whole(every, solved.width))
     support = findings.support(solved)
     decided = support[solved.decide(asked)]
