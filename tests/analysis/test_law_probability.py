@@ -25,7 +25,7 @@ def test_it_counts_layers_and_not_captures() -> None:
         (field,) = laws_of(np.repeat(width, times) + 1, width=np.repeat(width, times)).fields
         assert field.support == (16 * times,)
         found.append(field.probability)
-    assert found[0] == found[1]
+    assert found[0] == pytest.approx(found[1], abs=1e-4)
     (more,) = laws_of(np.arange(64) + 1, width=np.arange(64)).fields
     assert found[0][0] < more.probability[0] < 1
 

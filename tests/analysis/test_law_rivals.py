@@ -243,9 +243,7 @@ def test_a_list_says_nothing_of_modes_that_no_capture_has_together() -> None:
 
 
 @pytest.mark.parametrize(("captures", "rare", "own"), [(60, 6, False), (60, 20, True)])
-def test_a_rare_kind_of_layer_leaves_the_others_proved(
-    captures: int, rare: int, own: bool
-) -> None:
+def test_a_rare_kind_of_layer_leaves_the_others_proved(captures: int, rare: int, own: bool) -> None:
     """A few layers with several jobs say little of such layers, and nothing against those with
     one, if there are many.
     """

@@ -89,12 +89,11 @@ class Findings:
         integers: Sequence[str],
         words: Array,
         moved: Array,
-        apart: int = 0,
     ) -> Findings:
         ready, stuck = in_order(fields, follows)
         for solved in fields:  # the values as captured, even if no law gives them
             captured.add(solved.name, solved.raw(words).astype(np.int64))
-        return cls(ready, stuck, follows, captured, tuple(integers), words, moved, apart)
+        return cls(ready, stuck, follows, captured, tuple(integers), words, moved)
 
     @cached_property
     def by_name(self) -> dict[str, Solved]:

@@ -487,7 +487,8 @@ class Laws:
         moved = np.bitwise_or.reduce(self.words ^ self.words[0], axis=0) & ~self.nuisance
         apart = 0 if self.apart is None else len(self.apart.rows)
         names = [*self._table.integers]
-        return Findings.of(self._solved, self._follows, captured, names, self.words, moved, apart)
+        found = Findings.of(self._solved, self._follows, captured, names, self.words, moved)
+        return replace(found, apart=apart)
 
     @property
     def captured_for(self) -> str:

@@ -92,7 +92,7 @@ class Belief:
         out = np.zeros_like(self.words)
         for solved in self.fields:
             sure = 1 / (1 + self.odds[solved.name]) >= CLAIM
-            out[:, solved.word] |= solved.placed(sure @ (1 << np.arange(solved.width)))
+            out[:, solved.word] |= solved.placed(sure @ 2 ** np.arange(solved.width))
         return out
 
 
@@ -214,6 +214,7 @@ def _unlike_layers(
     rows ``(N,) bool``."""
     rows = {
         **unlike,
+        "agree": findings.twins.apart(solved, asked),
         "between": findings.outside(solved, asked),
         "part": findings.hardly_proved(solved, asked, values),
         "beside": findings.cut_off(solved, asked),

@@ -356,6 +356,19 @@ class Twins:
                                     else Rival(0.0, number, when=other)
                                 )
 
+    def apart(self, solved: Solved, asked: Columns) -> Array:
+        """``(N,) bool``: rows on which two laws differ that had equal values on all captures.
+
+        All are False if the field reads no parameter of such laws.
+        """
+        parts = dict.fromkeys(part for whole in solved.parts for part in whole.walk())
+        out = np.zeros(asked.n, bool)
+        if any(self.of(part) for part in parts):
+            for first, *others in self._of.values():
+                for other in others:
+                    out |= asked[first] != asked[other]
+        return out
+
 
 def _replaced(law: Expression, part: Expression, twin: Expression, left: list[int]) -> Expression:
     """A law with a part replaced: its first ``left[0]`` occurrences, or all of them for -1."""
