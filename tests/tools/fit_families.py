@@ -1,7 +1,7 @@
 """Fit the priors of the families of alternatives, ``npulab/analysis/laws/families.csv``:
 
     PYTHONPATH=tests:tests/reference:tests/tools python tests/tools/fit_families.py FOLDER
-    [--count 200] [--splits 2] [--judge]
+    [--judge] [--plot FILE]
 
 Laws are made from layers at random of the sources in ``FITTED`` (those in ``JUDGED`` judge and are
 not fitted), and kept in FOLDER for the next run. A claim is a field on a layer that was not
@@ -14,6 +14,7 @@ assumed.
 from __future__ import annotations
 
 import argparse
+import itertools
 import pickle
 import time
 import warnings
@@ -38,6 +39,8 @@ FITTED = (
     "descriptor",
     "ethos-u85-256",
 )
+LEARNT = {24: 4, 64: 3, 200: 2}  # layers that laws are learnt from, and how many times
+MOST_LAYERS = max(LEARNT)
 JUDGED = tuple(name for name in SOURCES if name not in FITTED)
 STEPS = 300  # of the fit: the likelihood then changes in the sixth digit
 # claims that a family is given before any is counted, and how many of them are wrong: 0.02 of 0.4
@@ -130,18 +133,44 @@ def judged(claims: Claims, prior: np.ndarray) -> str:
     )
 
 
+def drawn(claims: list[Claims], prior: np.ndarray, file: Path) -> None:
+    """Draw how many claims came true against the probability told, on scales of odds."""
+    from matplotlib import pyplot
+
+    wrong = np.concatenate([one.wrong for one in claims])
+    told = np.concatenate([one.masses @ prior for one in claims])
+    told = told / (1 + told)
+    edges = np.logspace(-5, -0.3, 16)
+    middle, share = [], []
+    for low, high in itertools.pairwise(edges):
+        here = (told >= low) & (told < high)
+        if here.sum() >= 100:
+            middle.append(told[here].mean())
+            share.append(max(wrong[here].mean(), 1e-6))
+    axes = pyplot.subplots()[1]
+    axes.loglog(edges, edges, label="as told")
+    axes.loglog(middle, share, "o", label="unseen layers")
+    axes.set(xlabel="told: share of claims that is wrong", ylabel="wrong")
+    axes.legend()
+    axes.figure.savefig(file)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--splits", type=int, default=2)
-    parser.add_argument("--judge", action="store_true")
+    parser.add_argument("--judge", action="store_true", help="also the sources that are not fitted")
+    parser.add_argument(
+        "--plot", type=Path, help="a picture of what came true, of all sources shown"
+    )
     asked = parser.parse_args()
     warnings.simplefilter("ignore", UserWarning)
     found = [
-        one for name in FITTED for one in claims_of(name, asked.folder, asked.count, asked.splits)
+        one
+        for name in FITTED
+        for count, runs in LEARNT.items()
+        for one in claims_of(name, asked.folder, count, runs)
     ]
     prior = fitted(found)
     mass = np.concatenate([one.masses for one in found])
@@ -150,10 +179,8 @@ if __name__ == "__main__":
             f"{name:12s} {prior[number]:.5f} (was {family.prior:g}), {(mass[:, number] > 0).sum()} claims"
         )
     if asked.judge:
-        found += [
-            one
-            for name in JUDGED
-            for one in claims_of(name, asked.folder, asked.count, asked.splits)
-        ]
+        found = [one for name in JUDGED for one in claims_of(name, asked.folder, MOST_LAYERS, 2)]
     for one in found:
         print(judged(one, prior), flush=True)
+    if asked.plot:
+        drawn(found, prior, asked.plot)

@@ -91,6 +91,7 @@ def exceptional(state: State, library: Library) -> Array:
         return none
     broken = np.array([rows for _, rows in found])
     apart, best = none, 0.0
+    # greedily the captures of one law more, as long as naming them once saves bits
     while True:
         wider = apart | broken
         gains = np.array([_gain(rows, broken) for rows in wider])
@@ -105,6 +106,7 @@ def exceptional(state: State, library: Library) -> Array:
     values = {}
     for name in captures.names.integers:
         values[name] = np.unique(captures.columns[parameter(name)])
+    # one capture without another value may be of a kind of its own: then none is set apart
     fields = [*state.solved, *laws]
     for row in np.flatnonzero(apart).tolist():
         layer = {name: int(captures.columns[parameter(name)][row]) for name in values}

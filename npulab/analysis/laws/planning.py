@@ -278,6 +278,7 @@ def best_rows(findings: Findings, asked: Columns, shown: Array, seen: Array, n: 
     """
     told, weights = [], []
     for doubt in open_doubts(findings, asked):
+        # more mass than prevents a claim is worth no more
         told.append(np.minimum(doubt.mass / UNCLAIMED, 1))
         weights.append(float(doubt.solved.width))
     for solved in findings.ready:

@@ -105,8 +105,10 @@ def believed(findings: Findings, asked: Columns) -> Belief:
     for solved, others in alternatives(findings, asked):
         words[:, solved.word] |= solved.placed(values[solved.name])
         own = _odds(solved, others, asked.n)
+        # a field is wrong if one that it reads is: odds add, as all of them are small
         for name in solved.reads:
             own += odds[name].max(1)[:, None]
+        # a layer that no step decides has no law
         own[solved.decide(asked) < 0] = np.inf
         odds[solved.name] = own
     return Belief(findings.ready, words, odds)
@@ -134,7 +136,9 @@ def masses(solved: Solved, others: Iterator[Alternative], n: int) -> dict[str, A
         bits = (other.changed[:, None] >> places & 1) * weight[:, None]
         out[other.family] = out.get(other.family, 0) + bits
         if other.family == RIVAL:
+            # where a rival gives the same value, it speaks for the law
             alike = alike + np.where(other.changed == 0, weight, 0)
+    # the search records rivals of a higher cost, too: many of them agree with the law mostly
     if RIVAL in out:
         out[RIVAL] = out[RIVAL] / alike[:, None]
     return out
@@ -241,13 +245,16 @@ def _little_evidence(findings: Findings, solved: Solved, asked: Columns) -> Iter
     yield Alternative("weak", text, weight, _whole(every, solved.width))
     support = findings.support(solved)
     decided = support[solved.decide(asked)]
+    # each step is a law of its own, proved by the layers that it decides
     if len(solved.steps) > 1 or solved.partial:
         fewest = f"{int(support[:-1].min())} captures in its regime"
         yield Alternative("step", fewest, 1 / (decided + 1), _whole(every, solved.width))
+    # a bit that is rarely set follows many laws by chance
     if solved.width == 1:
         fewest = f"{findings.rarer(solved)} captures with the other value"
         weight = 1 / (findings.rarer(solved) + 1)
         yield Alternative("bit", fewest, weight, _whole(every, 1))
+    # such a condition often goes with what decides, and is not what decides
     conditions = [part for when, _ in solved.steps for part in literals(when)]
     for family, has in (
         ("proxy", any(part.names(FIELD) for part in conditions)),
