@@ -531,9 +531,9 @@ def test_laws_as_json(run: Any, tmp_path: Path) -> None:
         (bit, "no law") for bit in range(6, 12)
     ]
     (field,) = [row for row in rows if row.get("field") == "w0_3_7"]
-    assert field["steps"] == [
-        {"when": "always", "law": "input_w", "support": 48, "probability": pytest.approx(49 / 50)}
-    ]
+    (step,) = field["steps"]
+    assert 0.99 < step.pop("probability") < 1
+    assert step == {"when": "always", "law": "input_w", "support": 48}
     assert rows[-1]["parameters"] in (
         {"input_w": 8, "input_c": 63, "stride": 1, "relu": 0},
         {"input_w": 99, "input_c": 5, "stride": 2, "relu": 1},

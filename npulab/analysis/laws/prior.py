@@ -86,7 +86,8 @@ class Budget:
     categories: int = 6  # a column of at most so many values is a category
     small: int = 16  # the largest value of a kernel, a stride or a padding
     laws: int = 110_000
-    first_laws: int = 60_000
+    # with 60,000, ceil((w * x * y * z) / 16) was cut off where a user had stated a law
+    first_laws: int = 66_000
     library_values: int = 40_000_000  # values of all laws together, 160 MB
     slice: int = 2_500  # candidates computed at once, by rising cost
     pairs: int = 16_000  # shapes of two columns
