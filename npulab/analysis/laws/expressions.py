@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from npulab.analysis.laws.checksums import Checksum
 from npulab.analysis.laws.operators import OPERATORS, operator
 
 Array = np.ndarray
 PARAMETER, FIELD, CONSTANT, GIVEN = "parameter", "field", "constant", "given"
+CHECKSUM = "checksum"  # it reads all fields of some words
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Expression:
         return Expression, (self.op, self.args)  # the hash of a text differs between processes
 
     def __str__(self) -> str:
-        if self.op in (PARAMETER, FIELD, CONSTANT, GIVEN):
+        if self.op in (PARAMETER, FIELD, CONSTANT, GIVEN, CHECKSUM):
             return str(self.args[0])
         if self == ALWAYS:
             return "always"
@@ -56,6 +58,8 @@ class Expression:
     def _names(self) -> dict[str, frozenset[str]]:
         if self.op in (PARAMETER, FIELD, GIVEN):
             return {self.op: frozenset(self.args)}
+        if self.op == CHECKSUM:
+            return {FIELD: self.args[0].names}
         out: dict[str, frozenset[str]] = {}
         for part in self.args if self.op in OPERATORS else ():
             for op, names in part._names.items():
@@ -70,6 +74,8 @@ class Expression:
 
     def walk(self) -> Iterator[Expression]:
         yield self
+        if self.op == CHECKSUM:
+            yield from map(field, sorted(self.names(FIELD)))
         if self.op in OPERATORS:
             for part in self.args:
                 yield from part.walk()
@@ -88,6 +94,10 @@ def field(name: str) -> Expression:
 
 def constant(value: int) -> Expression:
     return Expression(CONSTANT, (int(value),))
+
+
+def checksum(of: Checksum) -> Expression:
+    return Expression(CHECKSUM, (of,))
 
 
 def term(op: str, *parts: Expression | int) -> Expression:
@@ -136,6 +146,9 @@ class Columns:
                 return np.ones(self.n, bool)
             if expression.op in (PARAMETER, FIELD, GIVEN):
                 raise KeyError(expression.args[0])
+            if expression.op == CHECKSUM:
+                fields = {name: self[field(name)] for name in expression.names(FIELD)}
+                return np.asarray(expression.args[0].values(fields, self.n))
             with np.errstate(all="ignore"):
                 values = OPERATORS[expression.op].function(
                     *(self[part] for part in expression.args)

@@ -33,6 +33,7 @@ from npulab.analysis.laws.inputs import (
     checked_words,
     field_starts,
     given_columns,
+    named_bits,
 )
 from npulab.analysis.laws.library import Library, Names
 from npulab.analysis.laws.matching import bits_of
@@ -46,6 +47,7 @@ from npulab.analysis.laws.search import explain, explain_plainly, start
 from npulab.analysis.laws.shown import notebook_progress
 from npulab.analysis.laws.solved import Place, Rival, Solved, covered
 from npulab.analysis.laws.state import Progress, State, Watch
+from npulab.analysis.laws.unexplained import proposals
 from npulab.captures.sweep import PART, no_captures
 from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.map import RegisterMap
@@ -72,13 +74,21 @@ def find_laws(
     ``parameters`` is a DataFrame (or columns by name) with a row for each capture; whole-valued
     columns are integers, others float32. A ``Sweep`` as the only argument holds both. ``nuisance``
     ``(W,) uint32`` masks bits without meaning (addresses, time stamps); without it they are the
-    bits that differ between captures with equal parameters. ``laws`` are laws of your own:
-    functions of the parameters, by their text. ``registers`` is a map of the words
-    (``sweep.registers`` is the map of its target): a law of one of its fields ends where the field
-    ends. ``progress`` is called with a line at each step; without it, a notebook that somebody sits
-    at shows the laws found so far. ``earlier`` are laws of some of these captures: laws that hold
-    on all captures are kept, bits that were open stay open until there are twice as many captures,
-    and for other bits only the quick part of the search is made.
+    bits that differ between captures with equal parameters. It may also be a list of names of bits
+    that are left out as well: ``["w3", "w9_12_6"]``, a word, or word, lowest bit and width.
+    ``laws`` are laws of your own: functions of the parameters, by their text. ``registers`` is a
+    map of the words (``sweep.registers`` is the map of its target): a law of one of its fields ends
+    where the field ends. ``progress`` is called with a line at each step; without it, a notebook
+    that somebody sits at shows the laws found so far. ``earlier`` are laws of some of these
+    captures: laws that hold on all captures are kept, bits that were open stay open until there are
+    twice as many captures, and for other bits only the quick part of the search is made.
+
+    Bits that no parameters explain may have a law over other words of the same capture: a checksum
+    (``xor(w0_0_32 to w14_0_32)``, a sum, a common CRC; ``checksums.KINDS`` has all), or another
+    word plus a size. Such a law claims a bit of a layer only if all bits that it reads are claimed
+    there; if a bit that it reads has no law, the law is in ``open``. ``open`` also proposes
+    nuisance: bits that count the captures in their order or grow with it, and what looks random,
+    each with the call that leaves it out.
 
     An interrupt (Ctrl-C, the notebook's stop button) ends the search with the laws that it has so
     far; laws that a capture disproves are left out, and the result has ``stopped`` set. If there
@@ -117,7 +127,7 @@ def find_laws(
     table = checked_parameters({} if parameters is None else parameters, len(words))
     frame = _frame(parameters)
     given = given_columns({} if laws is None else laws, frame, len(words))
-    ignore = _nuisance(words, table, nuisance)
+    ignore = _nuisance(words, table, nuisance, known)
     naming = Naming.of(words.shape[1], known)
     watch, stopped, apart = Watch(_told(progress, naming)), False, None
     with notebook_progress(watch, naming) if progress is None else nullcontext():
@@ -171,11 +181,14 @@ def _frame(parameters: Any) -> pd.DataFrame:
     return frame.reset_index(drop=True).set_axis([str(name) for name in frame.columns], axis=1)
 
 
-def _nuisance(words: Array, table: Table, given: Any) -> Array:
+def _nuisance(words: Array, table: Table, given: Any, known: RegisterMap | None) -> Array:
     """``(W,) uint32``: the given mask, or a mask of the bits that differ between captures with
-    equal parameters.
+    equal parameters and of bits that are given by name.
     """
-    if given is not None:
+    names: list[str] = []
+    if isinstance(given, list) and all(isinstance(name, str) for name in given):
+        names = given
+    elif given is not None:
         mask = np.asarray(given)
         if (
             mask.shape != (words.shape[1],)
@@ -190,7 +203,10 @@ def _nuisance(words: Array, table: Table, given: Any) -> Array:
         return mask.astype(np.uint32)
     rows = np.stack([*table.integers.values(), *table.reals.values()], 1)
     _, first, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-    return np.bitwise_or.reduce(words ^ words[first[inverse.ravel()]], axis=0)
+    differ = np.bitwise_or.reduce(words ^ words[first[inverse.ravel()]], axis=0)
+    if names:
+        differ |= named_bits(names, words.shape[1], known, "nuisance")
+    return differ
 
 
 @dataclass(frozen=True, eq=False)
@@ -818,11 +834,12 @@ class Laws:
         near = flags(
             bits_of(self.words)[:, lone[:, 0], lone[:, 1]].T.astype(bool), self._table.integers
         )
-        known = {
-            position: f"nearly: {text}"
-            for place, text in self._nearly.items()
-            for position in place.positions
-        }
+        said = {place: f"nearly: {text}" for place, text in self._nearly.items()}
+        known: dict[tuple[int, int], str] = {}
+        columns = {**self._table.integers, **self._table.reals}
+        said |= proposals(self.words, columns, bits_of(self._open[None])[0] == 1)
+        for place, text in said.items():
+            known |= dict.fromkeys(place.positions, text)
         for number, ((word, bit), flag) in enumerate(zip(lone.tolist(), near, strict=True)):
             reader = stuck.get((word, bit))
             if reader:

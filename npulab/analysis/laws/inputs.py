@@ -244,11 +244,15 @@ def given_columns(laws: GivenLaws, parameters: Any, rows: int) -> dict[str, Arra
 
 
 def named_bits(
-    texts: Sequence[str], width: int, registers: RegisterMap | None = None
+    texts: Sequence[str],
+    width: int,
+    registers: RegisterMap | None = None,
+    argument: str = "--nuisance",
 ) -> Array | None:
     """``(W,) uint32``: the bits that texts name, each a word or a run of bits; None without a text.
 
-    The names are those that ``registers`` give to bits by their place.
+    The names are those that ``registers`` give to bits by their place. An error names the
+    ``argument``.
 
     >>> [hex(mask) for mask in named_bits(["w0", "w1_6_3"], 2)]
     ['0xffffffff', '0x1c0']
@@ -264,9 +268,8 @@ def named_bits(
         if place is None:
             first, last = naming.words[0], naming.words[-1]
             raise ValueError(
-                f"--nuisance: got {text!r}, allowed is a word, {first} to {last}, or bits of it, "
-                "as "
-                f"{first}_6_13 (word, lowest, how many)"
+                f"{argument}: got {text!r}, allowed is a word, {first} to {last}, or bits of it, "
+                f"as {first}_6_13 (word, lowest, how many)"
             )
         word, lsb, bits = place
         mask[word] |= np.uint32((2**bits - 1) * 2**lsb)

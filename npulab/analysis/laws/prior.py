@@ -138,6 +138,12 @@ class Budget:
     sure_width: int = 4  # a run of so many bits counts wherever it lies
     beside: int = 2  # open bits next to a field that may belong to it
     parity_columns: int = 250
+    # laws between words
+    lanes: int = 256  # places that may be a checksum
+    lane_sample: int = 256  # bits of captures on which checksums are compared first
+    lane_runs: int = 64  # runs of words that are told apart by their constants
+    wide_run: int = 8  # an address or a random number has so many adjacent open bits
+    wide_words: int = 12  # addresses that are compared with each other
     # rivals and plans
     rivals: int = 200  # rivals of a step, or of a law
     twins: int = 4

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from npulab.analysis.laws.between import between
 from npulab.analysis.laws.boundaries import information, places
 from npulab.analysis.laws.expressions import (
     ALWAYS,
@@ -72,7 +73,7 @@ def explain_plainly(state: State) -> tuple[State, Library]:
 
 def explain(state: State, first: Library, brief: bool = False) -> State:
     """The further rounds: regimes over the parameters, over explained fields, over captured fields;
-    ``first`` is the library of ``explain_plainly``."""
+    at last laws between words. ``first`` is the library of ``explain_plainly``."""
     captures, library = state.captures, first
     if not state.todo.any():
         return state
@@ -104,7 +105,8 @@ def explain(state: State, first: Library, brief: bool = False) -> State:
     if round_ is not None and not brief:
         state = lone_bits(partly(state, round_), round_)
         state = replace(state, nearly=round_.nearly)
-    return explain_singly(state, first, lonely=True)
+    state = explain_singly(state, first, lonely=True)
+    return between(state, first)
 
 
 def _round(state: State, derived: Derived, deep: bool) -> Round:

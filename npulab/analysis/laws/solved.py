@@ -74,6 +74,15 @@ class Place:
         return self.word == other.word and (self.end == other.lsb or other.end == self.lsb)
 
 
+def runs_of(bits: Array, word: int) -> list[Place]:
+    """The places of the set bits of a word, ``bits (32,) bool``; adjacent bits are one place."""
+    edges = np.flatnonzero(np.diff(bits, prepend=False, append=False))
+    out = []
+    for lsb, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        out.append(Place(word, lsb, end - lsb))
+    return out
+
+
 def covered(fields: Iterable[Place], words: int) -> Array:
     """``(words,) uint32``: the bits of each word that belong to fields."""
     out = np.zeros(words, np.uint32)

@@ -2,7 +2,8 @@
 
 A text is written as ``expressions`` writes laws: parameters and fields by name, whole numbers,
 brackets, and the operators as ``operators.csv`` writes them; operators of real numbers stand within
-``float32(...)``. A law may have cases: ``when stride == 2: a; else: b``.
+``float32(...)``. A checksum names its words: ``crc32(w0_0_32 to w6_0_32 without w6_16_16)``. A law
+may have cases: ``when stride == 2: a; else: b``.
 
 A text is cut into tokens, and each token is checked to be one that may stand there. Python's
 ``ast`` then builds a tree, in which the texts of the operators are looked for. Nothing is
@@ -17,10 +18,12 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, NamedTuple, NoReturn
 
+from npulab.analysis.laws.checksums import MOST_WORDS, TEXT, parse_checksum
 from npulab.analysis.laws.expressions import (
     ALWAYS,
     CONSTANT,
     Expression,
+    checksum,
     constant,
     field,
     parameter,
@@ -33,8 +36,8 @@ from npulab.analysis.laws.solved import Steps
 
 MOST_TOKENS, DEEPEST, MOST_DIGITS = 200, 25, 40
 TOKEN = re.compile(
-    r"""\s* (?:
-    (?P<number> 0x[0-9a-fA-F]+ | [0-9]+ )
+    rf"""\s* (?: (?P<checksum> {TEXT} )
+    | (?P<number> 0x[0-9a-fA-F]+ | [0-9]+ )
     | (?P<minus> - ) | (?P<open> \( ) | (?P<close> \) ) | (?P<comma> , )
     | (?P<colon> : ) | (?P<semicolon> ; )
     | (?P<sign> // | == | != | <= | >= | [+*/%^<>] | and (?![\w.@[]) )
@@ -50,7 +53,7 @@ OPERAND, COLON, BRACKET, CALL = "a name, a number or a bracket", "':'", "')'", "
 END, CASE_END, CASE = "the end", "';' or the end", "'when', 'else' or the end"
 SIGNS = {"sign", "minus", "double"}
 READ = {
-    OPERAND: {"number", "name", "minus", "open", "call"},
+    OPERAND: {"number", "name", "checksum", "minus", "open", "call"},
     BRACKET: {*SIGNS, "close"},
     CALL: {*SIGNS, "close", "comma"},
     COLON: {*SIGNS, "colon"},
@@ -66,13 +69,21 @@ CLOSED = {BRACKET: "]", CALL: ")", COLON: ":", CASE_END: ","}
 PIECES = {
     "number": "_",
     "name": "_",
+    "checksum": "_",
     "otherwise": "_",
     "call": "_(",
     "open": "[",
     "when": "",
     "double": "@ double",
 }
-ENDED = {"number", "name", "close", "double", "otherwise"}  # an operand ends with these tokens
+ENDED = {
+    "number",
+    "name",
+    "checksum",
+    "close",
+    "double",
+    "otherwise",
+}  # an operand ends with these tokens
 ELSEWHERE = {False: REAL, True: BITS}  # operators that are not read outside, and inside, float32
 BASES = {"0x": 16}
 HOLES = ("x", "y")  # the operands in the texts of operators
@@ -179,6 +190,7 @@ class _Reader:
         match node:
             case ast.Call():
                 calls = [row.text for row in OPERATORS.values() if row.text[0].isalpha()]
+                calls.append("a checksum, as xor(w0_0_32 to w3_0_32)")
                 self.refuse(node.lineno - 1, f"one of {', '.join(calls).format(*HOLES)}")
             case ast.BinOp(left=first) | ast.Compare(comparators=[first, *_]):
                 sign = first.end_lineno or 0
@@ -192,6 +204,11 @@ class _Reader:
             if len(text) > MOST_DIGITS or int(text, base) > LARGEST:
                 self.refuse(place, "a number to 2**53")
             return constant(int(text, base))
+        if kind == "checksum":
+            found = parse_checksum(text)
+            if found is None:
+                self.refuse(place, f"a checksum of a run of at most {MOST_WORDS} words")
+            return checksum(found)
         if text in ("always", "else"):
             return ALWAYS
         if self.index is not None:

@@ -1,0 +1,73 @@
+"""Open bits that no layer explains: counters over the order of the captures, and what looks random.
+They are proposed as nuisance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from npulab.analysis.laws.expressions import Array
+from npulab.analysis.laws.prior import BUDGET, PRIOR
+from npulab.analysis.laws.solved import Place, runs_of
+
+LEAST = 256  # bits of captures below which nothing looks random
+MOST = 4.0  # standard deviations from chance that a random bit may have
+
+
+def proposals(words: Array, columns: Mapping[str, Array], open_: Array) -> dict[Place, str]:
+    """For runs of open bits that look like nuisance, a text that says why and names the call that
+    leaves them out.
+
+    ``words (N, W) uint32`` are all captures in their order, ``columns`` their parameters,
+    ``open_ (W, 32) bool`` the bits without a law.
+    """
+    found: dict[Place, str] = {}
+    # captures in the order of a parameter do not tell it from a counter
+    ordered = any((np.diff(column) >= 0).all() for column in columns.values())
+    for word in np.flatnonzero(open_.any(1)).tolist():
+        for place in runs_of(open_[word], word):
+            values = place.raw(words).astype(np.int64)
+            text = _counted(values, place.width, ordered)
+            if not text and _looks_random(values, place.width, columns):
+                text = "looks random: no parameter goes with it, and similar layers differ in it"
+                if any(column.dtype.kind == "f" for column in columns.values()):
+                    text += " (but low bits of a multiplier of scales look so, too)"
+            if text:
+                found[place] = f"{text}; find_laws(..., nuisance=[{place.name!r}]) leaves it out"
+    return found
+
+
+def _counted(values: Array, width: int, ordered: bool) -> str:
+    """A text if the values count the captures in their order, or grow with it; else blank."""
+    size, different = 2**width, len(np.unique(values))
+    steps = np.diff(values) % size
+    if (steps == steps[0]).all() and (len(values) - 2) * width > 2 * PRIOR.selection:
+        step = (int(steps[0]) + size // 2) % size - size // 2
+        return f"grows by {step} from each capture to the next"
+    # the values have one of so many orders
+    orders = math.lgamma(different + 1) / math.log(2)
+    if not ordered and (np.diff(values) >= 0).all() and orders > width + PRIOR.selection:
+        return "grows from capture to capture, in their order"
+    return ""
+
+
+def _looks_random(values: Array, width: int, columns: Mapping[str, Array]) -> bool:
+    """True if each bit is set in half of the captures, and the bits of similar layers, those that
+    are next to each other in the order of any parameter, do not agree.
+    """
+    n = len(values)
+    if width < BUDGET.wide_run or n * width < LEAST:
+        return False
+    signs = 2 * (values[:, None] >> np.arange(width) & 1) - 1
+    # how far from chance, in standard deviations
+    far = np.abs(signs.mean(0)).max() * math.sqrt(n)
+    every = [*columns.values()]
+    for column in every:
+        order = np.lexsort([*every, column])
+        alike = signs[order[1:]] * signs[order[:-1]]
+        highest = alike[:, -1].mean() * math.sqrt(n)
+        far = max(far, highest, alike.mean() * math.sqrt(alike.size))
+    return bool(far <= MOST)
