@@ -285,7 +285,7 @@ def test_an_earlier_name_of_a_folders_targets_still_works_and_warns() -> None:
 ROOMS = density.rooms_of(PACKAGE)
 # Of all rooms together (tests/tools/density.py); a change that needs more raises it, with the
 # reason in its commit.
-MOST_NODES = 524_000
+MOST_NODES = 527_600
 
 
 @pytest.mark.parametrize("room", ROOMS)

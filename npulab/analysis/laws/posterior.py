@@ -82,9 +82,9 @@ class Belief:
 
     def unsure(self) -> dict[str, Array]:
         """``(N,) bool`` for each field by name: the layers on which a bit of it is not claimed."""
-        out = {}
+        out: dict[str, Array] = {}
         for name, odds in self.odds.items():
-            out[name] = (1 / (1 + odds) < CLAIM).any(1)
+            out[name] = np.any(1 / (1 + odds) < CLAIM, axis=1)
         return out
 
     def claimed(self) -> Array:
