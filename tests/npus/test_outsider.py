@@ -26,7 +26,10 @@ SAMPLE, ALL = 12, 1000
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both targets of the folder are asked for by name: a dump is shown to each of them."""
     monkeypatch.chdir(FOLDER)
+    for name in ("wren", "vta"):
+        npulab.target(name)
 
 
 def random_layer(rng: np.random.Generator, chip: str) -> Any:
