@@ -118,7 +118,24 @@ class Findings:
         out = np.zeros(asked.n, bool)
         for group in self.groups:
             out |= ~group.has(asked[parameter(group.name)])
+        for name, values in self.lists.items():
+            out |= ~np.isin(asked[parameter(name)], values)
         return out
+
+    @cached_property
+    def lists(self) -> dict[str, Array]:
+        """The captured numbers of each whole-valued parameter of which every number was captured in
+        two layers or more.
+
+        Such numbers come from a list: another layer of the same kind would hardly bring a new one.
+        """
+        found = {}
+        for name in self.integers:
+            column = self.captured[parameter(name)][self.layers]
+            values, counts = np.unique(column, return_counts=True)
+            if counts.min() >= 2:
+                found[name] = values
+        return found
 
     @cached_property
     def modes(self) -> list[str]:
