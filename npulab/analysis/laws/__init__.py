@@ -2,12 +2,14 @@
 
 ``find_laws`` makes ``Laws``; ``plan_sweep`` says what to capture first, ``Laws.next_captures`` what
 to capture next. A law is chosen by description length: ``prior`` holds all costs, and how much is
-tried. ``expressions`` are the laws, ``operators`` what they are made with, ``library`` the families
-of candidates. ``matching`` and ``singles`` find laws that hold on all captures; ``boundaries``,
-``pool``, ``predicates``, ``lists`` and ``regimes`` find laws that hold on some captures only.
-``search`` goes round by round from one ``state`` to the next, ``claims`` and ``rivals`` say what is
-proved. ``check_stated`` and ``check_rows`` compare laws that somebody stated with captures,
-``texts`` reads laws from text.
+tried. ``expressions`` are the laws, ``operators`` what they are made of, ``library`` makes the
+candidates from the rows of ``grammar.csv``. ``matching`` and ``singles`` find laws that hold on all
+captures; ``boundaries``, ``pool``, ``predicates``, ``lists`` and ``regimes`` find laws that hold on
+some captures only, ``between`` laws that read other words. ``search`` goes round by round from one
+``state`` to the next, ``exceptional`` sets wrongly labelled captures apart. ``posterior`` says what
+else the captures leave possible and sums its mass: claims, probabilities, doubts and plans.
+``check_stated`` and ``check_rows`` compare laws that somebody stated with captures, ``texts`` reads
+laws from text.
 """
 
 from npulab.analysis.laws.found import FieldLaw, Laws, find_laws

@@ -739,15 +739,14 @@ class Laws:
 
     def predict(self, parameters: Any) -> tuple[Array, Array]:
         """(words, mask), each ``(N, W) uint32``: the words of layers, and a mask of the bits in
-        them that are proved.
+        them that are claimed.
 
-        A bit is in the mask of a row if its field has a law and no alternative that fits the
-        captures as well gives the bit another value there. Alternatives are rival laws and
-        conditions, limits moved within the gap between two captures, and numbers one less or more.
-        A field is not proved on a row with a combination of modes that was never captured, if the
-        field may depend on it. Nothing is proved of a row with a number outside of the groups in
-        ``captured_for``, even if no law reads that number. Bits outside the mask are as the best
-        law has them, or as in the first capture.
+        A bit of a row is claimed if its law is right there with a probability of at least
+        ``posterior.CLAIM``, that is, if the alternatives that the captures leave possible and that
+        change the bit have hardly any mass: rival laws and conditions, limits elsewhere in the gap
+        between two captures, numbers one less or more, modes that were never captured together,
+        numbers outside of the groups in ``captured_for``. ``certainty`` gives the probabilities.
+        Bits outside the mask are as the best law has them, or as in the first capture.
         """
         out, claimed = predicted(self._findings, self._columns(parameters))
         explained = covered(self._findings.ready, self.words.shape[1])
