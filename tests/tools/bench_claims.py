@@ -150,6 +150,15 @@ def kept(name: str, folder: Path | None) -> Source:
     return words, layers
 
 
+def told_apart(words: np.ndarray, layers: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """The number of each row's layer, and masks of the bits that the layer does not say: none of
+    these counts.
+    """
+    same = layers.groupby(list(layers), sort=False, dropna=False).ngroup().to_numpy()
+    first = np.unique(same, return_index=True)[1]
+    return same, np.bitwise_or.reduce(words ^ words[first[same]])
+
+
 def splits(of: np.ndarray, count: int, runs: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Rows of ``count`` distinct layers, and of at most ``JUDGES`` others; ``of`` is the number
     of each row's layer.
@@ -174,11 +183,7 @@ def by_probability(laws: Any, words: np.ndarray, layers: pd.DataFrame) -> np.nda
 def bench(name: str, words: np.ndarray, layers: pd.DataFrame, count: int, runs: int) -> None:
     total, worst, seconds = np.zeros(3, int), (0.0, 0, 0), []
     counts = np.zeros((len(EDGES) - 1, 2), int)
-    same = layers.groupby(list(layers), sort=False, dropna=False).ngroup().to_numpy()
-    first = np.unique(same, return_index=True)[1]
-    own = np.bitwise_or.reduce(
-        words ^ words[first[same]]
-    )  # bits that the layer does not say: none counts
+    same, own = told_apart(words, layers)
     for seen, unseen in splits(same, count, runs):
         if len(unseen) < 5:
             return

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from bench_claims import SOURCES, kept, splits
+from bench_claims import SOURCES, kept, splits, told_apart
 
 import npulab
 from npulab.analysis.laws.claims import fill
@@ -61,9 +61,7 @@ class Claims(NamedTuple):
 
 def claims_of(name: str, folder: Path, count: int, runs: int) -> Iterator[Claims]:
     words, layers = kept(name, folder)
-    same = layers.groupby(list(layers), sort=False, dropna=False).ngroup().to_numpy()
-    first = np.unique(same, return_index=True)[1]
-    own = np.bitwise_or.reduce(words ^ words[first[same]])
+    same, own = told_apart(words, layers)
     count = min(count, int(0.8 * (same.max() + 1)))
     for run, (seen, unseen) in enumerate(splits(same, count, runs)):
         path = folder / f"laws-{name}-{count}-{run}.pkl"

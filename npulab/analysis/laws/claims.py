@@ -351,12 +351,10 @@ class Findings:
         return out
 
     def unseen_rows(self, asked: Columns) -> list[Array]:
-        """Three arrays ``(N,) bool``, for laws of all captures, for lists, and for narrow lists:
-        rows with a combination of modes that was never captured.
+        """Three arrays ``(N,) bool``: rows with a combination of modes that was never captured, of
+        modes that depend on each other, of any two modes, and of all modes.
 
-        Such a row counts because the field may depend on a mode that its captures did not show. For
-        laws of all captures only modes that depend on each other are combined, for lists also any
-        two modes, for narrow lists all modes.
+        Such a row counts because the field may depend on a mode that its captures did not show.
         """
         kept = [names for names, few in self.together.items() if few]
         pairs = itertools.combinations(self.modes, min(2, len(self.modes)))

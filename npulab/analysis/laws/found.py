@@ -40,7 +40,7 @@ from npulab.analysis.laws.matching import bits_of
 from npulab.analysis.laws.naming import NAME, Naming, renamed
 from npulab.analysis.laws.nearly import flags
 from npulab.analysis.laws.planning import Space, best_rows, features, given_rows, open_doubts
-from npulab.analysis.laws.posterior import believed, predicted
+from npulab.analysis.laws.posterior import Belief, believed, predicted
 from npulab.analysis.laws.prior import BUDGET, PRIOR
 from npulab.analysis.laws.score import Score, scored
 from npulab.analysis.laws.search import explain, explain_plainly, start
@@ -624,10 +624,16 @@ class Laws:
         )
 
     @cached_property
+    def _probed(self) -> tuple[Columns, Belief]:
+        """The columns of the probes, with the values of all fields that can be computed, and what
+        is believed of them."""
+        probes = self._columns(self._probes)
+        return probes, believed(self._findings, probes)
+
+    @cached_property
     def _step_probability(self) -> dict[str, tuple[float, ...]]:
         """The probability of each step of the fields that can be computed, by name."""
-        probes = self._columns(self._probes)
-        belief = believed(self._findings, probes)
+        probes, belief = self._probed
         drawn = np.arange(probes.n) >= len(self.parameters)
         out = {}
         for solved in self._findings.ready:
@@ -645,7 +651,7 @@ class Laws:
     @cached_property
     def fields(self) -> tuple[FieldLaw, ...]:
         """All fields that have a law, sorted by their place."""
-        findings, probes = self._findings, self._asked(self._probes)
+        findings, (probes, _) = self._findings, self._probed
         rivals = {
             solved.name: tuple(
                 {str(rival): rival for rival in self._rivals(solved, probes)}.values()
@@ -806,8 +812,8 @@ class Laws:
         from npulab.registers.shown import Table as Shown
 
         layers, status = self._probes, self.status
-        asked = self._columns(layers)
-        unsure = believed(self._findings, asked).unsure()
+        asked, belief = self._probed
+        unsure = belief.unsure()
         strongest: dict[str, tuple[float, str, str, int]] = {}
         for doubt in open_doubts(self._findings, asked):
             mass = np.where(unsure[doubt.solved.name], doubt.mass, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -74,12 +74,15 @@ class Place:
         return self.word == other.word and (self.end == other.lsb or other.end == self.lsb)
 
 
-def runs_of(bits: Array, word: int) -> list[Place]:
-    """The places of the set bits of a word, ``bits (32,) bool``; adjacent bits are one place."""
-    edges = np.flatnonzero(np.diff(bits, prepend=False, append=False))
-    out = []
-    for lsb, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-        out.append(Place(word, lsb, end - lsb))
+def runs_of(bits: Array, word: int, starts: int = 0) -> list[Place]:
+    """The places of the set bits of a word, ``bits (32,) bool``: runs of adjacent bits, where a bit
+    in the mask ``starts`` begins a place of its own."""
+    out: list[Place] = []
+    for bit in np.flatnonzero(bits).tolist():
+        if out and out[-1].end == bit and not starts >> bit & 1:
+            out[-1] = replace(out[-1], width=out[-1].width + 1)
+        else:
+            out.append(Place(word, bit, 1))
     return out
 
 

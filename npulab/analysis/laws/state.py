@@ -9,7 +9,7 @@ import numpy as np
 
 from npulab.analysis.laws.expressions import Array, Columns
 from npulab.analysis.laws.library import Names
-from npulab.analysis.laws.solved import Place, Solved
+from npulab.analysis.laws.solved import Place, Solved, runs_of
 
 Progress = Callable[[str], None]
 
@@ -103,12 +103,8 @@ class State:
     def open_runs(self) -> list[Place]:
         """The bits to explain; adjacent bits are one place."""
         out: list[Place] = []
-        for word, bit in np.argwhere(self.todo).tolist():
-            begins = self.captures.starts[word] >> bit & 1
-            if out and (out[-1].word, out[-1].end) == (word, bit) and not begins:
-                out[-1] = replace(out[-1], width=out[-1].width + 1)
-            else:
-                out.append(Place(word, bit, 1))
+        for word in np.flatnonzero(self.todo.any(1)).tolist():
+            out += runs_of(self.todo[word], word, self.captures.starts[word])
         return out
 
     def circular(self, place: Place, derived: Collection[str]) -> set[str]:
