@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import npulab
-from npulab.analysis.laws.claims import Findings, in_order
 from npulab.analysis.laws.expressions import ALWAYS, Columns, Expression, constant, field, parameter
+from npulab.analysis.laws.findings import Findings, in_order
 from npulab.analysis.laws.posterior import predicted
 from npulab.analysis.laws.rivals import clamp_rivals, gap_rivals
 from npulab.analysis.laws.solved import Rival, Solved, covered

@@ -26,7 +26,7 @@ import numpy as np
 from bench_claims import SOURCES, kept, splits, told_apart
 
 import npulab
-from npulab.analysis.laws.claims import fill
+from npulab.analysis.laws.findings import fill
 from npulab.analysis.laws.posterior import CLAIM, alternatives, families, masses
 
 FITTED = (

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npulab.analysis.correlate import best_related
-from npulab.analysis.laws.claims import Findings, fill, in_order
 from npulab.analysis.laws.exceptional import (
     LEAST_LAWS,
     MOST_APART,
@@ -24,6 +23,7 @@ from npulab.analysis.laws.exceptional import (
     relabelled,
 )
 from npulab.analysis.laws.expressions import ALWAYS, Array, Columns
+from npulab.analysis.laws.findings import Findings, fill, in_order
 from npulab.analysis.laws.groups import captured_for
 from npulab.analysis.laws.inputs import (
     GivenLaws,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npulab.analysis.laws.claims import Findings
 from npulab.analysis.laws.expressions import Array, Columns, parameter
+from npulab.analysis.laws.findings import Findings
 from npulab.analysis.laws.posterior import CLAIM, alternatives, families
 from npulab.analysis.laws.prior import BUDGET
 from npulab.analysis.laws.solved import Solved

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npulab.analysis.laws.claims import Findings, fill
 from npulab.analysis.laws.expressions import CONSTANT, FIELD, Array, Columns, Expression
+from npulab.analysis.laws.findings import Findings, fill
 from npulab.analysis.laws.predicates import literals
 from npulab.analysis.laws.rivals import (
     clamp_rivals,
