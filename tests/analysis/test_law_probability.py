@@ -73,6 +73,15 @@ def test_a_rival_has_the_mass_of_what_it_costs_more() -> None:
     assert told[apart].max() <= 1 / (1 + families()["rival"].prior)
 
 
+def test_a_layer_alone_is_as_certain_as_with_others() -> None:
+    layers = decorrelated(40, 3)
+    laws = npulab.find_laws(descriptors(layers), layers, nuisance=addresses())
+    asked = decorrelated(12, 7)
+    together = laws.certainty(asked)
+    for row in range(len(asked)):
+        assert np.array_equal(laws.certainty(asked.iloc[[row]])[0], together[row])
+
+
 def test_claims_come_true_at_least_as_often() -> None:
     layers, unseen = decorrelated(24, 5), decorrelated(400, 105)
     laws = npulab.find_laws(descriptors(layers), layers, nuisance=addresses())

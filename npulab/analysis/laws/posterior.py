@@ -39,7 +39,6 @@ from npulab.support.files import read_table
 CLAIM = 0.99
 # bits that halve the mass of "no law", if the captures hold so many more than the law; assumed
 WEAK = 8.0
-RIVAL = "rival"
 MOST_SPARE = 60.0  # more bits than these do not count; assumed
 
 
@@ -128,23 +127,13 @@ def _odds(solved: Solved, others: Iterator[Alternative], n: int) -> Array:
 
 def masses(solved: Solved, others: Iterator[Alternative], n: int) -> dict[str, Array]:
     """The mass ``(N, width)`` of the alternatives of each family that change a bit of a field, with
-    all priors 1.
-
-    Recorded rivals share the mass with the law where they agree with it.
-    """
+    all priors 1."""
     places = np.arange(solved.width)
     out: dict[str, Array] = {}
-    alike = np.ones(n)
     for other in others:
         weight = np.broadcast_to(np.asarray(other.weight, np.float64), n)
         bits = (other.changed[:, None] >> places & 1) * weight[:, None]
         out[other.family] = out.get(other.family, 0) + bits
-        if other.family == RIVAL:
-            # where a rival gives the same value, it speaks for the law
-            alike = alike + np.where(other.changed == 0, weight, 0)
-    # the search records rivals of a higher cost, too: many of them agree with the law mostly
-    if RIVAL in out:
-        out[RIVAL] = out[RIVAL] / alike[:, None]
     return out
 
 
@@ -181,8 +170,8 @@ def _other_lists(
 ) -> Iterator[Alternative]:
     """Yield lists that fit the captures as well."""
     captured, fields = findings.captured, findings.ready
+    yield from _recorded(solved, asked, values)
     kinds: tuple[tuple[str, Iterator[Rival]], ...] = (
-        (RIVAL, iter(solved.rivals)),
         ("limit", gap_rivals(solved, captured, inner=True)),
         ("end", limit_rivals(solved, captured)),
         ("held", clamp_rivals(solved, captured, fields)),
@@ -194,6 +183,18 @@ def _other_lists(
         for rival in rivals:
             changed = solved.changes(rival, asked, values)
             yield Alternative(family, str(rival), 2.0**-rival.extra_cost, changed)
+
+
+def _recorded(solved: Solved, asked: Columns, values: Array) -> Iterator[Alternative]:
+    """Yield the rivals that the search recorded; where some give the same value as the law, they
+    speak for it."""
+    changes = [solved.changes(rival, asked, values) for rival in solved.rivals]
+    weights = [2.0**-rival.extra_cost for rival in solved.rivals]
+    alike = np.ones(asked.n)
+    for changed, weight in zip(changes, weights, strict=True):
+        alike[changed == 0] += weight
+    for rival, changed, weight in zip(solved.rivals, changes, weights, strict=True):
+        yield Alternative("rival", str(rival), weight / alike, changed)
 
 
 def _other_numbers(
