@@ -170,8 +170,8 @@ def _other_lists(
 ) -> Iterator[Alternative]:
     """Yield lists that fit the captures as well."""
     captured, fields = findings.captured, findings.ready
-    yield from _recorded(solved, asked, values)
     kinds: tuple[tuple[str, Iterator[Rival]], ...] = (
+        ("rival", iter(solved.rivals)),
         ("limit", gap_rivals(solved, captured, inner=True)),
         ("end", limit_rivals(solved, captured)),
         ("held", clamp_rivals(solved, captured, fields)),
@@ -183,18 +183,6 @@ def _other_lists(
         for rival in rivals:
             changed = solved.changes(rival, asked, values)
             yield Alternative(family, str(rival), 2.0**-rival.extra_cost, changed)
-
-
-def _recorded(solved: Solved, asked: Columns, values: Array) -> Iterator[Alternative]:
-    """Yield the rivals that the search recorded; where some give the same value as the law, they
-    speak for it."""
-    changes = [solved.changes(rival, asked, values) for rival in solved.rivals]
-    weights = [2.0**-rival.extra_cost for rival in solved.rivals]
-    alike = np.ones(asked.n)
-    for changed, weight in zip(changes, weights, strict=True):
-        alike[changed == 0] += weight
-    for rival, changed, weight in zip(solved.rivals, changes, weights, strict=True):
-        yield Alternative("rival", str(rival), weight / alike, changed)
 
 
 def _other_numbers(
