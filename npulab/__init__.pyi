@@ -17,6 +17,7 @@ from .captures.sources import Compiler as Compiler
 from .captures.store import load as load, load_all as load_all, save as save
 from .captures.sweep import Sweep as Sweep, load_sweep as load_sweep
 from .captures.target import Target as Target
+from .captures.words import read_words as read_words
 from .cli.bench import bench as bench
 from .layout import find_layout as find_layout
 from .models import read_model as read_model, single_op_model as single_op_model

@@ -19,6 +19,7 @@ from npulab.support.refuse import named, near, reason
 from npulab.support.text import Row, plural
 
 HEAD = 4096
+SWEPT = "npulab import FILE SWEEP --words N"
 FORMATS = "npulab list --formats names what they read"
 
 
@@ -100,7 +101,8 @@ def undescribed(path: Path) -> str:
     line = f'echo \'{{"npu": "NAME"}}\' > {quote(str(folder / DESCRIPTION))}'
     return (
         f"; {folder / name} lies there without {DESCRIPTION}, which this line makes, with an NPU "
-        f"of npulab list --formats or npulab new: {line}{others}"
+        f"of npulab list --formats or npulab new (npulab import {quote(str(path))} sweep.npz "
+        f"--parameters layers.csv needs none to make a sweep of words): {line}{others}"
     )
 
 
@@ -172,5 +174,5 @@ def _kind_and_step(path: Path) -> str:
         begin = f"npulab new NAME --from {path}"
     return (
         f"{path}: is {plural(words, 'word')} of 32 bits or other bytes, no target recognises this "
-        f"file; {FORMATS}, words of an NPU that has no target begin with {begin}"
+        f"file; {FORMATS}; words without a target: {SWEPT}, or begin with {begin}"
     )

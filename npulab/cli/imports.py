@@ -1,4 +1,5 @@
-"""``npulab import``: turn a foreign dump into capture folders, or captures into one sweep."""
+"""``npulab import``: turn a foreign dump into capture folders, or captures or words of an NPU that
+has no target into one sweep."""
 
 from __future__ import annotations
 
@@ -11,14 +12,18 @@ from npulab.captures import store
 from npulab.captures.capture import PROVENANCES, Capture
 from npulab.captures.sweep import SUFFIX, save_sweep, sweep_of
 from npulab.captures.unrecognised import holds_none
+from npulab.captures.words import ARRAY, BYTES, read_words
 from npulab.cli.output import Add, Done, show, tell
-from npulab.cli.roles import chosen_jobs, job_options, tell_part
+from npulab.cli.roles import CHOICES, chosen_jobs, job_options, tell_part
 
 
 def _options(add: Add) -> None:
     add("path", metavar="PATH")
     add("dest", metavar="DEST", help=f"a folder, or a file {SUFFIX} for one sweep of all captures")
-    add("--name", help="of the case; NAME-<side> if the dump holds several")
+    add(
+        "--name",
+        help="of the case; NAME-<side> if the dump holds several; left out, folders keep theirs",
+    )
     add("--source", help="the origin of the dump, for the record")
     add("--chip", help="the chip it was taken on")
     add(
@@ -27,9 +32,26 @@ def _options(add: Add) -> None:
         help="what recorded it, if the dump does not say it",
     )
     job_options(add, "into a sweep: only jobs of this block, which has one role")
+    add(
+        "--words",
+        type=int,
+        metavar="N",
+        help="PATH is words of an NPU without a target, N words a capture: bytes, .npy, a text in "
+        f"base 16, or a folder of {BYTES} or {ARRAY} files, one a capture; into one sweep",
+    )
+    add(
+        "--parameters",
+        metavar="FILE",
+        help="of the layers of such words: a .csv, a row for each capture, in their order or with "
+        "a column name",
+    )
+    add("--bits", type=int, metavar="N", help="of each of such words, 8 to 64 (32)")
+    add("--big-endian", action="store_true", help="such words have their high byte first")
 
 
 def _import(options: argparse.Namespace) -> int:
+    if _of_words(options):
+        return _words_into_sweep(options)
     cases = [*store.load_cases(options.path).values()]
     torn = [case for case in cases if isinstance(case, ValueError)]
     if len(torn) == len(cases) == 1:
@@ -52,6 +74,42 @@ def _import(options: argparse.Namespace) -> int:
     return 2 if torn else 0
 
 
+def _of_words(options: argparse.Namespace) -> bool:
+    """True if an option is given that says how words lie which no target describes."""
+    given = options.words, options.parameters, options.bits
+    return options.big_endian or any(value is not None for value in given)
+
+
+def _words_into_sweep(options: argparse.Namespace) -> int:
+    """Write words that no target describes as one sweep."""
+    for name in ("name", *CHOICES):
+        if getattr(options, name) is not None:
+            raise ValueError(f"--{name}: got it for words, allowed is it for a dump of captures")
+    dest = Path(options.dest)
+    if dest.suffix != SUFFIX:
+        raise ValueError(f"{dest}: got {dest.suffix or 'no suffix'}, allowed is a file {SUFFIX}")
+    bits = {}
+    if options.bits is not None:
+        bits = {"bits": options.bits}
+    sweep = replace(
+        read_words(
+            options.path,
+            options.words,
+            options.parameters,
+            big_endian=options.big_endian,
+            **bits,
+        ),
+        name=dest.stem,
+        chip=options.chip or "",
+        provenance=options.provenance or "",
+        source=options.source or "",
+    )
+    path = save_sweep(sweep, dest)
+    record = {"sweep": sweep.name, "path": str(path), **sweep.counts}
+    show(options, Done(record, f"{path}: {sweep!r}"))
+    return 0
+
+
 def _into_folders(options: argparse.Namespace, captures: list[Capture]) -> None:
     name = options.name or Path(options.path).stem
     if Path(name).name != name or name in (".", ".."):
@@ -61,6 +119,8 @@ def _into_folders(options: argparse.Namespace, captures: list[Capture]) -> None:
         case = name
         if len(captures) > 1:
             case = f"{name}-{capture.name}"
+            if not options.name and Path(options.path, capture.name).is_dir():
+                case = capture.name
         source = options.source or capture.source
         kept = store.on_chip(capture, options.chip)
         by_folder[Path(options.dest) / case] = replace(kept, name=case, source=source)

@@ -280,3 +280,17 @@ IMPORTERS =""",
         ValueError, match=r"got the key 'parameter', allowed are .*; near is parameters$"
     ):
         npulab.load(dump("b", '{"npu": "zeta", "parameter": {}}'))
+
+
+def test_import_keeps_the_names_of_folders(
+    dump: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("runs/run00", "runs/run01"):
+        dump(name, '{"npu": "zeta"}')
+    assert main(["import", "runs", "captures/zeta"]) == 0
+    assert capsys.readouterr().out.split() == ["captures/zeta/run00", "captures/zeta/run01"]
+    assert main(["import", "runs", "captures/zeta", "--name", "mine"]) == 0
+    assert capsys.readouterr().out.split() == [
+        "captures/zeta/mine-run00",
+        "captures/zeta/mine-run01",
+    ]

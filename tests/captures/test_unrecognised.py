@@ -47,6 +47,18 @@ def test_raw_words_are_led_to_a_new_target(tmp_path: Path, monkeypatch: pytest.M
         npulab.load("words.bin")
 
 
+def test_raw_words_are_led_to_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("all.bin").write_bytes(NOISE[:64])
+    with pytest.raises(ValueError, match=r"npulab import FILE SWEEP --words N, or begin"):
+        npulab.load_sweep("all.bin")
+    Path("dumps/run00").mkdir(parents=True)
+    Path("all.bin").rename("dumps/run00/words.bin")
+    line = "npulab import dumps sweep.npz --parameters layers.csv"
+    with pytest.raises(ValueError, match=rf"\({line} needs none"):
+        npulab.load_sweep("dumps")
+
+
 def test_formats_are_those_of_the_targets() -> None:
     rows = formats()
     assert {"target": "nvdla", "format": npulab.target("nvdla").importers[0].name} in rows

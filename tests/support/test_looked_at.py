@@ -251,6 +251,7 @@ NO_JOBS = {
     "emulate",
     "identify_rounding",
     "read_model",
+    "read_words",
     "single_op_model",
     "Compiler",
     "Command",

@@ -19,6 +19,7 @@ from npulab.registers.map import RegisterMap
 
 PACKAGE = Path(npulab.__file__).parent
 SIM = CAPTURES / "vivante/sim-1x1"
+WORDS_FILE = SIM / "coefficients.bin"
 WORDS = np.arange(20, dtype=np.uint32)[:, None]
 Q = npulab.QuantParams(0.1, 0)
 CONV = npulab.Conv2D(
@@ -60,6 +61,10 @@ CALLS: dict[str, list[tuple[Callable[[Any], Any], set[str]]]] = {
     ],
     "Sweep": [(lambda v: npulab.Sweep(v, {}), set())],
     "load_sweep": [(lambda v: npulab.load_sweep(v), {"text"})],
+    "read_words": [
+        (lambda v: npulab.read_words(v, 1), {"text"}),
+        (lambda v: npulab.read_words(WORDS_FILE, v), {"number", "nothing"}),
+    ],
     "roles": [(lambda v: npulab.roles(v), {"captures"})],
     "bisect_fields": [(lambda v: npulab.bisect_fields(v, v, npulab.Simulated()), {"capture"})],
     "check": [(lambda v: npulab.check(v), {"capture"})],
@@ -162,6 +167,11 @@ MORE: dict[str, tuple[Callable[[Any], Any], set[str]]] = {
     "Network: outputs": (lambda v: npulab.Network((CONV,), (), v), set()),
     "Target.maps": (lambda v: npulab.target("vivante").maps(v), set()),
     "load: case": (lambda v: npulab.load(SIM, v), {"nothing"}),
+    "read_words: parameters": (lambda v: npulab.read_words(WORDS_FILE, 1, v), {"nothing", "text"}),
+    "read_words: big_endian": (
+        lambda v: npulab.read_words(WORDS_FILE, 1, big_endian=v),
+        set(),
+    ),
     "load_sweep: chip": (lambda v: npulab.load_sweep(SIM, chip=v), {"nothing"}),
     "load_sweep: role": (lambda v: npulab.load_sweep(SIM, role=v), {"nothing"}),
     "load_sweep: block": (lambda v: npulab.load_sweep(SIM, block=v), {"nothing"}),
