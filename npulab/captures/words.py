@@ -18,7 +18,7 @@ from npulab.captures.layer_tables import NAMES, read_layers
 from npulab.captures.sweep import SUFFIX, Sweep, npy_array
 from npulab.support.files import need_file, read_bounded, text_of
 from npulab.support.refuse import near, need, need_path, need_whole, refuse_if, refusing
-from npulab.support.text import plural
+from npulab.support.text import by_numbers, plural
 
 BYTES = ".bin"
 ARRAY = ".npy"
@@ -28,7 +28,6 @@ MOST_WORDS = 2**24  # most words of a file, and of all files of a folder
 MOST_TEXT = 2**26  # most bytes of a text of words
 WORD = re.compile(r"(?:0[xX])?([0-9a-fA-F]{1,16})")  # a word in a text, always in base 16
 APART = re.compile(r"[\s,;]+")
-DIGITS = re.compile(r"(\d+)")
 
 
 @refusing()
@@ -127,7 +126,7 @@ class _Form:
 def _of_folder(folder: Path, form: _Form) -> tuple[list[str], Array]:
     """The names of the captures in a folder, a file each, and their words ``(N, W)``."""
     found = _files_in(folder)
-    names = sorted(found, key=_natural)
+    names = sorted(found, key=by_numbers)
     rows: list[Array] = []
     size = 0
     for name in names:
@@ -188,14 +187,6 @@ def _of_words(folder: Path) -> list[Path]:
         if file.suffix in (BYTES, ARRAY) and file.is_file() and not is_hidden(file, folder):
             files.append(file)
     return files
-
-
-def _natural(name: str) -> list[Any]:
-    """A key that sorts names by the numbers in them: run2 before run10."""
-    key: list[Any] = DIGITS.split(name)
-    for at in range(1, len(key), 2):
-        key[at] = int(key[at])
-    return key
 
 
 def _of_file(path: Path, form: _Form, alone: bool = False) -> tuple[list[str], Array]:

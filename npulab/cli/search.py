@@ -274,6 +274,18 @@ def _laws_options(add: Add) -> None:
     )
     job_options(add, "only jobs of this block, role after role")
     add("--map", metavar="FILE", help=f"write the fields as a register map, {MAP_SUFFIX}")
+    add(
+        "--named",
+        action="store_true",
+        help="in the map, a field that follows from one parameter has its name, and not one by its "
+        "place",
+    )
+    add(
+        "--session",
+        metavar="FILE",
+        help="keep the sweep, its laws and the map in this session, for npulab report; a new file, "
+        "or one that is there",
+    )
 
 
 def _laws(options: argparse.Namespace) -> int:
@@ -284,6 +296,13 @@ def _laws(options: argparse.Namespace) -> int:
             f"--candidates: got {options.candidates} without --plan, allowed is it with --plan"
         )
     _refuse_map(options.map)
+    if options.named and not options.map:
+        raise ValueError("--named: got it without --map, allowed is it with --map")
+    session = None
+    if options.session:
+        from npulab.cli.sessions import session_of_laws
+
+        session = session_of_laws(options.session, options.sweep, options.map)
     chosen = chosen_jobs(options)
     if is_sweep(options.sweep) or {"role", "job"} & chosen.keys():
         sweep = load_sweep(options.sweep, options.chip, options.target, **chosen)
@@ -306,8 +325,16 @@ def _laws(options: argparse.Namespace) -> int:
     for text in told:
         tell(text)
     if options.map:
-        rows = table_text(COLUMNS, found.laws.register_rows(sweep.block))
-        write_file(Path(options.map), rows.encode())
+        from npulab.analysis.named import named_rows
+
+        rows = found.laws.register_rows(sweep.block)
+        if options.named:
+            rows = named_rows(found.laws, sweep.block)
+        write_file(Path(options.map), table_text(COLUMNS, rows).encode())
+    if session is not None:
+        from npulab.cli.sessions import keep_laws
+
+        keep_laws(session, options.sweep, found.laws, options.map)
     show(options, found)
     if not chosen:
         tell_part(sweep.looked_at, "PATH")

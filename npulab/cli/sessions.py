@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+from npulab.analysis.laws.found import Laws
 from npulab.captures.capture import Capture
+from npulab.captures.sweep import SUFFIX, is_sweep
 from npulab.cli.output import Add, Done, show, tell
 from npulab.notebook.sessions import Session, merge_sessions
 from npulab.notebook.sessions.contents import COLUMNS
@@ -27,6 +29,7 @@ ARGUMENTS = {
     "show": "FILE",
     "merge": "BASE OURS THEIRS",
 }
+FOUND_BY = "npulab laws"  # the author of laws that the shell found
 COUNTS = {
     "new": range(1, sys.maxsize),
     "note": range(2, 3),
@@ -121,6 +124,39 @@ def _refuse_unknown(session: Session, field: str) -> None:
         raise LookupError(
             f"--field: got {field!r}, which no capture of the session has{near(field, names)}"
         )
+
+
+def session_of_laws(file: str, sweep: str, table: str | None) -> Session:
+    """Return the session that laws of a sweep will be kept in, not written yet.
+
+    Raises ValueError for captures that are not a sweep in one file, and for a sweep or a map
+    outside the session's folder.
+    """
+    if not is_sweep(sweep):
+        raise ValueError(
+            f"--session: got {sweep}, allowed is a file {SUFFIX} of one sweep, as npulab import "
+            f"CAPTURES sweep{SUFFIX} makes"
+        )
+    folder = Path(file).resolve().parent
+    if table is not None and not Path(table).resolve().is_relative_to(folder):
+        raise ValueError(f"--map: got {table}, allowed is a file in {folder}, with the session")
+    session = Session(file, autosave=False, author=FOUND_BY)
+    session.attach(Path(sweep).absolute())
+    return session
+
+
+def keep_laws(session: Session, sweep: str, laws: Laws, table: str | None) -> None:
+    """Keep the laws of a sweep, and the table of its fields, in a session; laws that were kept so
+    before are replaced."""
+    path = session.path_as(session.attach(Path(sweep).absolute()))
+    for law in session.laws:
+        if (law.by, law.sweep) == (FOUND_BY, path):
+            session.remove(law.id)
+    for found in laws.fields:
+        session.accept(found, sweep=path)
+    if table is not None:
+        session.use_map(Path(table).absolute())
+    session.save()
 
 
 @dataclass(frozen=True, eq=False)

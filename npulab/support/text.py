@@ -14,6 +14,8 @@ QUOTED = re.compile(r"(?<!\w)(['\"])((?:\\.|(?!\1)[^\\]){81,})\1(?!\w)", re.DOTA
 # matches a run that an error text cuts short: a hexadecimal number of 79 digits or more, or 161
 # characters or more without a blank or slash
 RUN = re.compile(r"((?:0x)?[0-9a-f]{75}|[^\s/]{157})[^\s/]{4,}")
+DIGITS = re.compile(r"\d+")
+MOST_DIGITS = 20  # digits of a number in a name by which names are sorted
 GAP = "  "  # between two columns
 MOST_LETTERS = 1500  # most characters of an error text
 
@@ -105,6 +107,15 @@ def plural(number: int, name: str) -> str:
     if number == 1:
         return f"1 {name}"
     return f"{number} {name}s"
+
+
+def by_numbers(name: str) -> str:
+    """A key that sorts names by the numbers in them.
+
+    >>> sorted(["run10", "w1_0_7", "run2"], key=by_numbers)
+    ['run2', 'run10', 'w1_0_7']
+    """
+    return DIGITS.sub(lambda found: found[0].zfill(MOST_DIGITS), name)
 
 
 def part_said(looked_at: str) -> str:

@@ -36,7 +36,7 @@ from npulab.notebook.sessions.items import (
 from npulab.registers.formats import read_map
 from npulab.registers.map import RegisterMap
 from npulab.support.answers import Table
-from npulab.support.text import Row, plural
+from npulab.support.text import Row, by_numbers, plural
 
 if TYPE_CHECKING:
     from npulab.analysis.draft import Draft
@@ -80,7 +80,7 @@ class Contents:
     @property
     def laws(self) -> tuple[AcceptedLaw, ...]:
         laws = [AcceptedLaw.of(key, kept) for key, kept in self._items("laws")]
-        return tuple(sorted(laws, key=lambda law: law.field))
+        return tuple(sorted(laws, key=lambda law: by_numbers(law.field)))
 
     @property
     def figures(self) -> tuple[Figure, ...]:

@@ -415,7 +415,7 @@ def _laws(session: Contents, known: Evidence) -> Iterator[Piece]:
 
 def _captures_of(law: AcceptedLaw, sweep: Any) -> str:
     captures = law.sweep
-    if isinstance(sweep, Sweep | Capture):
+    if isinstance(sweep, Sweep | Capture) and origin(sweep):
         captures += f" ({origin(sweep)})"
     if law.simulated and SIMULATED not in captures:
         captures += f" ({SIMULATED})"
