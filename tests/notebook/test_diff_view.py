@@ -343,3 +343,13 @@ def test_differences_filter_as_asked() -> None:
     view.query, view.unknown = "", True
     assert names() == ["w2_6_1"]
     assert "w2_6_1" in view.to_markdown()
+
+
+def test_words_that_nobody_named_are_read_in_base_16() -> None:
+    """They have no value beside the raw number; a named field has one."""
+    model = DiffModel(capture("a", 0, 0x10, 20), capture("b", 0, 0x30, 33))
+    named, unnamed = model.rows
+    assert (named.field, named.meaning) == ("stride", "1 → 3")
+    assert (unnamed.field, unnamed.hex_a, unnamed.hex_b) == ("w2_0_8", "0x14", "0x21")
+    assert (unnamed.xor_text, unnamed.meaning) == ("0x35", "")
+    assert " · a 0x14 · b 0x21 · bits that differ 0, 2, 4, 5 · " in unnamed.line

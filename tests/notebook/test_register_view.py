@@ -291,8 +291,8 @@ def test_model_summary_of_many_changes() -> None:
     model.words = (0xFFFFFFFF, 0, 0)
     assert (
         model.summary
-        == "63 bits in 6 fields differ from the reference: mode on → 3, w0_2_2 0 → 3, "
-        "size 21 → 15, w0_8_24 0 → 16777215, … 2 more"
+        == "63 bits in 6 fields differ from the reference: mode on → 3, w0_2_2 0x0 → 0x3, "
+        "xor 0x3, size 21 → 15, w0_8_24 0x0 → 0xffffff, xor 0xffffff, … 2 more"
     )
 
 

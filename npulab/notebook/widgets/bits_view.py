@@ -409,7 +409,7 @@ class BitsModel(Model):
             return
         changes = []
         for name, item, old, new in self._changes():
-            changes.append(f"{name} {meant(item, old)} → {meant(item, new)}")
+            changes.append(f"{name} {change_text(item, old, new)}")
         self.summary = _summary(self.differing, changes, self.compared)
 
     def _repr_html_(self) -> str:
@@ -473,6 +473,14 @@ def meant(item: Field, raw: int) -> str:
     if item.address and isinstance(value, int):
         return f"{value:#x}"
     return str(value)
+
+
+def change_text(item: Field, old: int, new: int) -> str:
+    """Return two values of a field with an arrow between them; of bits that nobody named, the raw
+    values in base 16, and the bits that differ."""
+    if item.automatic:
+        return f"{old:#x} → {new:#x}, xor {old ^ new:#x}"
+    return f"{meant(item, old)} → {meant(item, new)}"
 
 
 def _overlap(a: tuple[int, int, int], b: tuple[int, int, int]) -> bool:

@@ -78,7 +78,7 @@ class DiffRow:
         if self.of_job:
             return self.known
         values = ""
-        if (self.a, self.b) != (self.hex_a, self.hex_b):
+        if not self.automatic and (self.a, self.b) != (self.hex_a, self.hex_b):
             values = f"{self.a} → {self.b}"
         return ", ".join(filter(None, [values, self.differs]))
 
@@ -113,10 +113,10 @@ class DiffRow:
         if differ:
             bits = f"bits that differ {', '.join(differ)}"
         a = f"a {self.hex_a}"
-        if self.a != self.hex_a:
+        if not self.automatic and self.a != self.hex_a:
             a += f" = {self.a}"
         b = f"b {self.hex_b}"
-        if self.b != self.hex_b:
+        if not self.automatic and self.b != self.hex_b:
             b += f" = {self.b}"
         kind = ""
         if self.address:

@@ -50,7 +50,7 @@ class DiffModel(Model):
     >>> model.shown
     [0]
     >>> model.selection.line.split(" · ")[:4]
-    ['job 0 NN CFG w0_0_24 [23:0]', 'a 0x0 = 0', 'b 0x1 = 1', 'bits that differ 0']
+    ['job 0 NN CFG w0_0_24 [23:0]', 'a 0x0', 'b 0x1', 'bits that differ 0']
     >>> model.hidden
     {'with a name': 1}
     """

@@ -48,7 +48,7 @@ class SweepModel(BitsModel):
     >>> model.sort = "input_w"
     >>> model.at = 1
     >>> model.number, model.summary
-    (2, '2 bits in 1 field differ from capture 0: w0_0_32 1 → 2')
+    (2, '2 bits in 1 field differ from capture 0: w0_0_32 0x1 → 0x2, xor 0x3')
     """
 
     unit = "capture"  # the word for a state in texts
