@@ -4,7 +4,7 @@ filter."""
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,9 @@ from npulab.support.text import Row, as_address, plural, rows_of
 MOST_SHOWN = 60  # most fields of records that are shown
 SOME = ("differs", "constant", "pairs")  # columns that only diffs of sets and sweeps have
 
+XOR = "xor"  # column of the bits that differ, where nobody named them
 SidePath = str | os.PathLike[str]
+FieldNames = tuple[str, str, str]  # block, register, field
 
 
 def load_sides(
@@ -64,13 +66,15 @@ def _sides_of_one(path: SidePath, tasks: bool) -> tuple[Capture, Capture]:
 
 @dataclass(frozen=True, eq=False)
 class Differing(Answer):
-    """The rows of ``diff`` and ``diff_buffers`` that pass the filter."""
+    """The rows of ``diff`` and ``diff_buffers`` that pass the filter; ``unnamed`` are the fields
+    that nobody named, whose raw numbers are shown in base 16."""
 
     a: Capture | CaptureSet | Sweep
     b: Capture | CaptureSet | Sweep
     fields: Sequence[Row]
     buffers: Sequence[Row] = ()
     filtered: bool = False
+    unnamed: Collection[FieldNames] = ()
 
     def records(self) -> list[Row]:
         rows = list(self.fields)
@@ -103,12 +107,16 @@ class Differing(Answer):
                 inside.append({"record": title, "a": row["a"], "b": row["b"]})
             elif row["address"]:
                 addresses.append({**row, "a": as_address(row["a"]), "b": as_address(row["b"])})
+            elif _names_of(row) in self.unnamed:
+                fields.append(_in_base_16(row))
             else:
                 fields.append(row)
         names = ["task", "block", "register", "field"]
         if self.fields:
             names += [name for name in self.fields[0] if name in SOME]
         names += ["a", "b"]
+        if any(XOR in row for row in fields):
+            names.append(XOR)
         title = _differ(len(fields), "field", "s")
         if addresses:
             title += ", addresses apart"
@@ -167,14 +175,28 @@ def differing(a: Any, b: Any, wanted: Wanted = ALL, tasks: Sequence[int] = ()) -
     buffers: Sequence[Row] = ()
     if isinstance(a, Capture) and isinstance(b, Capture):
         buffers = rows_of(diff_buffers(a, b))
-    return Differing(a, b, rows, buffers, bool(wanted))
-
-
-FieldNames = tuple[str, str, str]  # block, register, field
+    return Differing(a, b, rows, buffers, bool(wanted), automatic)
 
 
 def _names_of(row: Row) -> FieldNames:
     return row["block"], row["register"], row["field"]
+
+
+def _in_base_16(row: Row) -> Row:
+    """Return a row with its numbers in base 16, and the bits that differ if each side has one."""
+    a, b = row["a"], row["b"]
+    shown = {**row, "a": _hex(a), "b": _hex(b)}
+    if isinstance(a, int) and isinstance(b, int):
+        shown[XOR] = _hex(a ^ b)
+    return shown
+
+
+def _hex(value: Any) -> Any:
+    if isinstance(value, list):
+        return [*map(_hex, value)]
+    if isinstance(value, int):
+        return f"{value:#x}"
+    return value
 
 
 def _names_in_record(row: Row, side: Capture) -> FieldNames:

@@ -233,7 +233,8 @@ class Decoded(Answer):
     of these jobs.
 
     ``rows`` have task, block, register, field, bits, raw, value, evidence and note; records in
-    buffers are a row each, with buffer, record, block and their fields.
+    buffers are a row each, with buffer, record, block and their fields. What people see has no
+    value where it says what the raw number says: of bits that nobody named, and of one digit.
     """
 
     capture: Capture
@@ -318,12 +319,18 @@ class Decoded(Answer):
         if not self.rows:
             return [*parts, Table([], []), *self._tables()]
         pointers = set()
+        unnamed = set()
         for registers in capture.maps.values():
             pointers |= {(item.register, item.name) for item in registers if item.address}
+            unnamed |= {(item.register, item.name) for item in registers if item.automatic}
         rows = folded(self.rows, capture.jobs)
         for row in rows:
+            place = row["register"], row["field"]
+            alike = place in unnamed or str(row["value"]) == f"{row['raw']:x}"
+            if row["value"] == row["raw"] and alike:
+                row["value"] = ""
             row["raw"] = f"{row['raw']:#x}"
-            if (row["register"], row["field"]) in pointers:
+            if place in pointers:
                 row["value"] = as_address(row["value"])
         parts.append(Table(rows, [*rows[0]]))
         sources = target(capture.target).sources

@@ -571,7 +571,7 @@ def test_diff_of_two_sweeps(run: Any, tmp_path: Path) -> None:
     status, lines, _ = run("diff", a, b)
     assert status == 0
     (line,) = [line for line in lines if " w0_1_1 " in line]
-    assert line.split() == ["0", "w0", "w0_1_1", "always", "True", "48", "0", "1"]
+    assert line.split() == ["0", "w0", "w0_1_1", "always", "True", "48", "0x0", "0x1"]
     rows = [json.loads(line) for line in run("diff", a, b, "--json", "--field", "w0_*")[1]]
     assert {row["field"] for row in rows} == {"w0_0_1", "w0_1_1", "w0_3_7"}
     assert run("diff", a, a, "--json", "--addresses")[1] == []

@@ -59,7 +59,7 @@ def test_on_a_narrow_terminal_names_stay_whole_and_sentences_go_below_their_row(
     answer = Decoded(npulab.load(MESA))
     lines, _ = drawn(answer.parts, 80)
     (at,) = [at for at, line in enumerate(lines) if " relu " in line]
-    assert lines[at].split() == ["NN", "w2", "relu", "2[24]", "0x0", "0"]
+    assert lines[at].split() == ["NN", "w2", "relu", "2[24]", "0x0"]
     assert lines[at + 1] == "    evidence K · note clamp below at the output zero point"
     shown = " ".join(lines)
     assert not [

@@ -182,3 +182,30 @@ def test_a_session_is_refused_before_the_search(
     assert REFUSED[command] in told.err
     assert (told.out, len(told.err.splitlines())) == ("", 1)
     assert sorted(small.rglob("*")) == before
+
+
+def test_words_that_nobody_named_are_shown_in_base_16(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A diff has their xor; a value stands only where it says more than the raw number."""
+    Path("zeta.csv").write_text(
+        "block,offset,register,field,lsb,width,value\n,0,w0,size,0,8,raw+1\n,0,w0,mode,8,4,\n"
+        ",4,w1,,0,32,\n"
+    )
+    new_target("zeta", source="zeta.csv")
+    for name, words in (("a", (0x1F, 33031616)), ("b", (0x2F, 2622912))):
+        Path("runs", name).mkdir(parents=True)
+        Path("runs", name, "words.bin").write_bytes(np.array(words, "<u4").tobytes())
+        Path("runs", name, "job.json").write_text('{"npu": "zeta"}')
+    assert main(["diff", "runs/a", "runs/b"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["0", "JOB", "w0", "size", "32", "48", "-"] in lines
+    assert ["0", "JOB", "w1", "w1_0_32", "0x1f805c0", "0x2805c0", "0x1d00000"] in lines
+    assert main(["show", "runs/a"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r" size +0\[7:0\] +0x1f +32 ", out)
+    assert re.search(r" mode +0\[11:8\] +0x0 +[^0 ]", out)
+    assert re.search(r" w1_0_32 +1\[31:0\] +0x1f805c0 ", out)
+    assert "33031616" not in out
+    assert main(["diff", "runs/a", "runs/b", "--json"]) == 0
+    assert '"a": 33031616, "b": 2622912' in capsys.readouterr().out
