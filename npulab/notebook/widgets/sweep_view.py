@@ -149,8 +149,11 @@ class SweepModel(BitsModel):
     def _repr_html_(self) -> str:
         rows = []
         for index, count in self._moving:
-            bits = self.rows.bits(self.rows.fields[index])
+            item = self.rows.fields[index]
+            bits = self.rows.bits(item)
             value, _, _ = self.values[index].partition(",")
+            if item.automatic:
+                value, _, _ = value.partition(" = ")
             rows.append((self.rows.names[index], bits, str(count), value))
         state = f"{self.unit} {self.number}"
         head = self.heading_html(f"{len(rows)} fields move; {state}: {self.summary}")
