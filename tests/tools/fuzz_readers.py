@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import importlib
+import io
 import json
 import plistlib
 import shutil
@@ -308,6 +309,20 @@ def sweep_seeds() -> list[Files]:
         save_sweep(load_sweep(CAPTURES / "vivante/sweep-addresses.npz")[:5], folder / "s.npz")
 
     return [made(make), {"s.npz": (TESTS / "captures/golden/sweep.npz").read_bytes()}]
+
+
+def word_seeds() -> list[Files]:
+    words = np.arange(12, dtype=np.uint32).reshape(4, 3)
+    array = io.BytesIO()
+    np.save(array, words)
+    text = "\n".join(" ".join(f"{word:#x}" for word in row) for row in words)
+    table = b"name,input_w,stride\nrun0,8,1\nrun1,16,1\nrun2,9,2\nrun3,7,2\n"
+    forms = {".hex": text.encode(), ".npy": array.getvalue(), ".bin": words.tobytes()}
+    return [{f"words{end}": data, "layers.csv": table} for end, data in forms.items()]
+
+
+def read_given_words(folder: Path) -> None:
+    repr(npulab.read_words(next(folder.glob("words.*")), 3, folder / "layers.csv"))
 
 
 def read_sweep(folder: Path) -> object:
@@ -895,6 +910,16 @@ READERS: dict[str, Reader] = {
     "sweep": Reader(sweep_seeds, {"": m.change_npz}, read_sweep),
     "sweep, one or two bits flipped": Reader(
         lambda: sweep_seeds()[:1], {"": m.flip_bits}, read_sweep, sums=True
+    ),
+    "words, and a table of layers": Reader(
+        word_seeds,
+        {
+            ".hex": m.change_text,
+            ".npy": m.change_bytes,
+            ".bin": m.change_bytes,
+            ".csv": m.change_table,
+        },
+        read_given_words,
     ),
     "journal": Reader(journal_seeds, {"": m.change_json_line}, read_journal),
     "journal, repaired": Reader(journal_seeds, {"": m.change_json_line}, repair_journal),
