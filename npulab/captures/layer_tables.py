@@ -14,7 +14,7 @@ from npulab.support.files import read_bounded, text_of
 from npulab.support.refuse import near, refuse_if, refusing
 from npulab.support.text import plural
 
-MOST_BYTES = 2**26  # most bytes of a table
+MOST_BYTES = 2**25  # most bytes of a table
 NAMES = ("name", "capture", "case")  # a column of these names has the names of captures
 
 

@@ -25,7 +25,7 @@ ARRAY = ".npy"
 TEXTS = (".csv", ".txt", ".hex")
 WIDTHS = range(8, 65, 8)  # bits of a word
 MOST_WORDS = 2**24  # most words of a file, and of all files of a folder
-MOST_TEXT = 2**26  # most bytes of a text of words
+MOST_TEXT = 2**25  # most bytes of a text of words
 WORD = re.compile(r"(?:0[xX])?([0-9a-fA-F]{1,16})")  # a word in a text, always in base 16
 APART = re.compile(r"[\s,;]+")
 
@@ -117,7 +117,7 @@ class _Form:
 
     def words_of(self, numbers: Array) -> Array:
         """The words ``(N, W) uint32`` of a sweep."""
-        wide = numbers.astype("<u8")
+        wide = numbers.astype("<u8", order="C")
         if self.bits <= 32:
             return wide.astype(np.uint32)
         return wide.view("<u4")
@@ -259,9 +259,10 @@ def _of_text(path: Path, form: _Form) -> tuple[list[str], Array]:
     width = 0  # words in the first line
     named = False
     for place, (number, cells) in enumerate(_lines(path)):
-        if not place and not any(map(WORD.fullmatch, cells)):
+        if not place:
             named = cells[0].lower() in NAMES
-            continue
+            if named or not any(map(WORD.fullmatch, cells)):
+                continue
         where = f"{path}, line {number}"
         if named:
             names.append(cells.pop(0))

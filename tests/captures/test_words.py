@@ -120,14 +120,17 @@ def test_words_of_8_to_64_bits(bits: int, order: str, at: Path) -> None:
     Path("wide.bin").write_bytes(data)
     Path("wide.txt").write_text("\n".join(f"{a:x} {b:x}" for a, b in rows))
     np.save("wide.npy", np.array(rows, np.uint64))
+    np.save("columns.npy", np.array(rows, ">u8", order="F"))
+    Path("named.csv").write_text("name,a,b\n" + "\n".join(f"r,{a:x},{b:x}" for a, b in rows[:1]))
     expected = rows
     if bits > 32:
         expected = [[a % 2**32, a // 2**32, b, 0] for a, b in rows]
     big = order == "big"
     found = npulab.read_words("wide.bin", 2, bits=bits, big_endian=big)
     assert found.words.tolist() == expected
-    for other in ("wide.txt", "wide.npy"):
+    for other in ("wide.txt", "wide.npy", "columns.npy"):
         assert npulab.read_words(other, bits=bits).words.tolist() == expected
+    assert npulab.read_words("named.csv", bits=bits).words.tolist() == expected[:1]
 
 
 def test_a_sweep_needs_no_parameters_and_no_target_to_be_looked_at(
