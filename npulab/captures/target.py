@@ -579,7 +579,10 @@ def _plain_only(
 
     @wraps(lower)
     def checked(layer: Any, *values: Any, **named: Any) -> Capture:
-        for part in getattr(layer, "layers", (layer,)):
+        parts = getattr(layer, "layers", (layer,))
+        if len(parts) == 1:
+            layer = parts[0]
+        for part in parts:
             for parameter, usual in VARIANTS.items():
                 value = getattr(part, parameter, usual[0])
                 if isinstance(value, str) and value not in usual and parameter not in known:

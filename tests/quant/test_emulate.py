@@ -15,6 +15,7 @@ import pytest
 import npulab
 from npulab.cli.bench import mobilenet
 from npulab.quant.emulate import accumulate, clamp_range, outputs, prepare
+from npulab.quant.emulate.engines import clamps_alike
 from npulab.quant.layers import Add, FullyConnected, Network, Pool2D
 from npulab.quant.rules import RULES, DoubleRounding, QuantParams
 
@@ -433,6 +434,48 @@ def test_same_padding_puts_the_odd_row_behind() -> None:
     )
     assert layer.pads == ((0, 1), (1, 1))
     assert layer.output_shape == (4, 5, 1)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_activations_clamp_alike_only_if_every_accumulator_gives_the_same(seed: int) -> None:
+    """Over accumulators that reach every code of the type, and lie outside of it on both sides."""
+    random = np.random.RandomState(seed)
+    dtype = ("int8", "uint8", "int16")[seed % 3]
+    info = np.iinfo(dtype)
+    zero = int(random.choice([info.min, info.max, random.randint(info.min, info.max + 1)]))
+    if dtype == "int16":
+        zero = 0
+    top = random.choice([1.0, 6.0]) / max(info.max - zero, 1)
+    scale = float(np.float32(top * random.choice([1, 1, 1.01, 0.99, 0.3])))
+    codes = info.max - info.min + 1
+    sums = np.arange(-codes - 9, codes + 9)
+    layer = FullyConnected(
+        np.zeros((len(sums), 1), "uint8" if dtype == "uint8" else "int8"),
+        sums,
+        input_q=QuantParams(1.0),
+        weight_q=QuantParams(scale),
+        output_q=QuantParams(scale, zero),
+        dtype=dtype,
+    )
+    x = np.zeros(1, dtype)
+    assert len({*npulab.emulate(layer, x).tolist()}) == codes
+    activations = (None, "relu", "relu6", "relu_n1_to_1")
+    given = [npulab.emulate(replace(layer, activation=one), x) for one in activations]
+    for mine, own in zip(activations, given, strict=True):
+        for other, got in zip(activations, given, strict=True):
+            alike = clamps_alike(replace(layer, activation=mine), other)
+            assert alike == np.array_equal(own, got), (mine, other)
+
+
+def test_sums_and_leaky_layers_clamp_like_themselves_only() -> None:
+    q = QuantParams(6 / 255, -128)
+    layer = FullyConnected(np.zeros((1, 1), np.int8), [0], activation="leaky>>3", output_q=q)
+    assert clamps_alike(layer, "leaky>>3")
+    assert not clamps_alike(layer, None)
+    sums = FullyConnected(np.zeros((1, 1), np.int8), [0], activation="relu", output="sums")
+    assert not clamps_alike(sums, None)
+    half = npulab.Add((1,), "relu6", dtype="float16")
+    assert not clamps_alike(half, None)
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,10 @@ from npulab.npus.ane.words import (
 )
 from npulab.npus.ane.writing import COEFFICIENT_ALIGN, PAGE, TEXT_AT, hwx_bytes
 from npulab.npus.kit import WORD_BYTES, Capture, Unsupported, as_1x1, lowered, refuse_if, up
+from npulab.npus.kit.layers import as_dense, stepped, undilated
 from npulab.quant.layers import (
     Activation,
+    Add,
     Concat,
     Conv2D,
     Elementwise,
@@ -178,6 +180,9 @@ def lower(
         layer, after = fused(layer)
     if isinstance(layer, FullyConnected):
         layer = as_convolution(layer)
+    if isinstance(layer, Add) and layer.dtype == "float16":
+        shape = layer.input_shape
+        layer = Elementwise("add", shape, shape, activation=layer.activation)
     if not isinstance(layer, Planned) or layer.dtype != "float16":
         raise refused(
             f"got {layer!r}, "
@@ -293,6 +298,7 @@ def _convolution(
 ) -> Plan:
     if layer.activation not in (None, "relu"):
         raise refused(f"activation: got {layer.activation!r}, allowed is None or 'relu'")
+    layer = stepped(undilated(layer), ((1, 1), (2, 2)))
     if layer.stride not in ((1, 1), (2, 2)):
         raise refused(f"stride: got {layer.stride}, allowed is (1, 1) or (2, 2)")
     if 1 < layer.groups == layer.input_shape[2] == layer.output_shape[2]:
@@ -305,8 +311,7 @@ def _convolution(
         raise refused(
             f"padding: got {layer.padding}, allowed is less than the kernel of {layer.kernel}"
         )
-    if layer.depthwise and layer.input_shape[2] == 1:
-        layer = replace(layer, weights=layer.weights.transpose(3, 1, 2, 0), depthwise=False)
+    layer = as_dense(layer)
     mode, table_bytes = 0, b""
     if layer.activation:
         mode = RELU

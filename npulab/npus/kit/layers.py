@@ -1,5 +1,5 @@
 """Layers in the form that an NPU needs: all codes of one type, a fully connected layer as a
-convolution, padding by name.
+convolution, padding by name; and without what they only seem to ask for.
 """
 
 from __future__ import annotations
@@ -9,7 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from npulab.npus.kit.numbers import SIGNED, as_codes
+from npulab.quant.emulate.engines import clamps_alike
 from npulab.quant.layers import PADDINGS, Conv2D, FullyConnected, QuantParams, pads
+from npulab.support.refuse import refuse_if
+
+PLAIN = (None, "relu")  # the activations of most units
 
 
 def of_type(layer: Any, dtype: str) -> Any:
@@ -23,6 +27,7 @@ def of_type(layer: Any, dtype: str) -> Any:
     changed: dict[str, Any] = {"dtype": dtype}
     if hasattr(layer, "weights") and layer.weights.dtype != dtype:
         changed["weights"] = as_codes(layer.weights, dtype)
+        changed["weight_bits"] = 8  # moved codes of fewer bits need all bits
         tensors.append("weight_q")
     for name in tensors:
         params = getattr(layer, name, None)
@@ -45,6 +50,66 @@ def as_1x1(layer: FullyConnected) -> Conv2D:
         output=layer.output,
         weight_bits=layer.weight_bits,
     )
+
+
+def plain_activation(layer: Any, where: str, allowed: Sequence[str | None] = PLAIN) -> Any:
+    """Return the layer with one of the ``allowed`` activations: its own, or else the last of them
+    that gives the same codes.
+
+    So relu6 is "relu" if no code is above 6, and None too if none is below 0. Raises ValueError,
+    which begins with ``where``, if no allowed activation gives the same codes.
+    """
+    if layer.activation in allowed:
+        return layer
+    alike = [activation for activation in allowed if clamps_alike(layer, activation)]
+    names = " or ".join(map(repr, allowed))
+    refuse_if(
+        not alike,
+        f"{where}: activation",
+        repr(layer.activation),
+        f"is {names}, or what gives the same codes",
+    )
+    return replace(layer, activation=alike[-1])
+
+
+def per_tensor(layer: Any) -> Any:
+    """Return the layer with one weight scale if the scales of all its channels are equal."""
+    scale = layer.weight_q.scale
+    if isinstance(scale, tuple) and len({*scale}) == 1:
+        return replace(layer, weight_q=QuantParams(scale[0], layer.weight_q.zero_point))
+    return layer
+
+
+def undilated(layer: Conv2D) -> Conv2D:
+    """Return the layer with dilation 1 along each axis on which its kernel has one cell."""
+    height, width = layer.dilation
+    if layer.kernel[0] == 1:
+        height = 1
+    if layer.kernel[1] == 1:
+        width = 1
+    return replace(layer, dilation=(height, width))
+
+
+def stepped(layer: Conv2D, strides: Sequence[tuple[int, int]]) -> Conv2D:
+    """Return the layer with the first of ``strides`` that gives the same windows, as any stride
+    does along an axis with one window; the layer itself if none does."""
+    if layer.stride in strides:
+        return layer
+    for stride in strides:
+        axes = zip(layer.output_shape[:2], layer.stride, stride, strict=True)
+        if all(windows == 1 or own == asked for windows, own, asked in axes):
+            other = replace(layer, stride=stride, padding=layer.pads)
+            if other.output_shape == layer.output_shape:
+                return other
+    return layer
+
+
+def as_dense(layer: Conv2D) -> Conv2D:
+    """Return a depthwise layer of one channel as the plain convolution that it is; any other layer
+    unchanged."""
+    if layer.depthwise and layer.input_shape[2] == 1:
+        return replace(layer, weights=layer.weights.transpose(3, 1, 2, 0), depthwise=False)
+    return layer
 
 
 def behind(size: int, outputs: int, kernel: int, stride: int, before: int, apart: int = 1) -> int:

@@ -24,6 +24,7 @@ from npulab.npus.kit import (
     refuse_if,
     up,
 )
+from npulab.npus.kit.layers import as_1x1, as_dense, plain_activation
 from npulab.npus.nvdla.facts import FACTS, USUAL_CHIP, FieldValues, Pair, Shape, block_of
 from npulab.npus.nvdla.layouts import Cube, Weights
 from npulab.npus.nvdla.points import (
@@ -39,7 +40,7 @@ from npulab.npus.nvdla.points import (
 from npulab.npus.nvdla.units import pool_stream
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.pdp import KEPT_BITS, kept
-from npulab.quant.layers import Add, Conv2D, Layer, Pool2D
+from npulab.quant.layers import Add, Conv2D, FullyConnected, Layer, Pool2D
 
 ADDRESSES = {
     "input": 0x80000000,
@@ -68,9 +69,10 @@ def lower(
     """Return the register program of a layer for a chip, its weights (``coefficients``), the
     operands of SDP's stages (``bs``, ``bn``) and, with ``x``, the input.
 
-    Covered are convolutions of int8 with symmetric weights, one scale or one per channel, no
-    activation or ReLU; max, min and average pooling whose averages the unit rounds as the layer
-    does; additions of two int8 tensors of one scale, if the output's is that times a power of two.
+    Covered are convolutions and fully connected layers of int8 with symmetric weights, one scale
+    or one per channel, no activation or ReLU; max, min and average pooling whose averages the unit
+    rounds as the layer does; additions of two int8 tensors of one scale, if the output's is that
+    times a power of two. Another activation is taken if it gives the same codes as none or ReLU.
     ``x`` is ``(H, W, C)`` int8, for additions a pair. The whole input and a group of kernels have
     to fit into the convolution buffer: nothing is cut into several jobs. Raises ValueError for a
     layer that is not covered, Unsupported for an unknown chip, LookupError for an unknown address.
@@ -79,11 +81,16 @@ def lower(
     """
     features = FACTS.features(chip)
     where = placed(ADDRESSES, addresses, ALIGNMENT, ADDRESS_BITS)
-    if layer.dtype != "int8" or not isinstance(layer, Conv2D | Pool2D | Add):
+    if layer.dtype != "int8" or not isinstance(layer, Conv2D | FullyConnected | Pool2D | Add):
         raise ValueError(
             f"lower for nvdla: got {layer!r} of {layer.dtype}, allowed is a Conv2D, "
-            "Pool2D or Add of int8"
+            "FullyConnected, Pool2D or Add of int8"
         )
+    if isinstance(layer, FullyConnected):
+        if np.shape(x) == layer.input_shape:
+            x = np.reshape(x, (1, 1, -1))
+        layer = as_1x1(layer)
+    layer = _plain(layer)
     tensors = _input_tensors(layer, x)
     quantities = _quantities(layer, features["memory_atom"], where)
     buffers: dict[str, bytes] = {}
@@ -110,6 +117,15 @@ def lower(
     jobs = [program(values, block, FACTS.maps(chip)[block])]
     addresses = {key: at for key, at in where.items() if key in used}
     return lowered(FACTS, name, chip, jobs, (buffers, addresses), layer.parameters)
+
+
+def _plain(layer: Conv2D | Pool2D | Add) -> Conv2D | Pool2D | Add:
+    """Return the layer without what it only seems to ask of the units."""
+    if isinstance(layer, Pool2D):
+        return plain_activation(layer, "lower for nvdla, pooling", (None,))
+    if isinstance(layer, Conv2D):
+        layer = as_dense(layer)
+    return plain_activation(layer, "lower for nvdla")
 
 
 def _input_tensors(layer: Layer, x: Any) -> dict[str, np.ndarray]:
@@ -222,14 +238,6 @@ def _supported(layer: Conv2D) -> None:
             wrong = f"{name}: got zero point {q.zero_point}, allowed is -128 to 127"
     if wrong:
         raise ValueError(f"lower for nvdla: {wrong}")
-    _refuse_activation(layer)
-
-
-def _refuse_activation(layer: Conv2D | Add) -> None:
-    if layer.activation not in (None, "relu"):
-        raise ValueError(
-            f"lower for nvdla: activation: got {layer.activation!r}, allowed is None or 'relu'"
-        )
 
 
 def _buffered(cube: Cube, weights: Weights, chip: Features) -> Pair:
@@ -285,7 +293,6 @@ def _addition(layer: Add, where: Quantities, quantities: Quantities) -> FieldVal
             f"{layer.output_q.scale}, allowed are equal input scales, and an output scale that is "
             "theirs times a power of two"
         )
-    _refuse_activation(layer)
     offset = -layer.input_q.zero_point - layer.other_q.zero_point
     points = summed(offset, shift, layer.output_q.zero_point, layer.activation == "relu")
     pitches = quantities["input_line"], quantities["input_surface"]
@@ -297,10 +304,6 @@ def _addition(layer: Add, where: Quantities, quantities: Quantities) -> FieldVal
 
 
 def _pooling(layer: Pool2D, quantities: Quantities) -> FieldValues:
-    if layer.activation is not None:
-        raise ValueError(
-            f"lower for nvdla: activation: got {layer.activation!r}, allowed with pooling is None"
-        )
     if max(layer.kernel) > MOST_POOLED:
         raise ValueError(
             f"lower for nvdla: kernel: got {layer.kernel}, allowed with pooling is up to "

@@ -11,6 +11,7 @@ import numpy as np
 
 from npulab.layout import hwc
 from npulab.npus.kit import COMMANDS, Capture, Job, Raw, RegisterMap, offsets_of, read_table
+from npulab.npus.kit.layers import per_tensor, undilated
 from npulab.npus.kit.lowering import features_asked, lowered, placed
 from npulab.npus.kit.numbers import as_codes, ceil_div, up
 from npulab.npus.rockchip import layouts
@@ -24,7 +25,15 @@ from npulab.npus.rockchip.commands import (
     writes_of,
 )
 from npulab.npus.rockchip.facts import FACTS, REGISTERS, USUAL_CHIP
-from npulab.npus.rockchip.plans import ACCUMULATORS, TWICE, as_convolution, cut, shares, values
+from npulab.npus.rockchip.plans import (
+    ACCUMULATORS,
+    DILATION,
+    TWICE,
+    as_convolution,
+    cut,
+    shares,
+    values,
+)
 from npulab.quant.layers import Conv2D, FullyConnected
 
 Layer = Conv2D | FullyConnected
@@ -67,8 +76,9 @@ def lower(
 
     It departs from Mesa in three places: weights of more than 16 and less than 32 channels, which
     Mesa packs without their fill; rows after the first task of a one-channel input; and ReLU, which
-    Mesa leaves to the type's range. Raises ValueError for a layer that is not covered, Unsupported
-    for an unknown chip, LookupError for an unknown feature or address.
+    Mesa leaves to the type's range. A clamp that no code reaches is left out. Raises ValueError for
+    a layer that is not covered, Unsupported for an unknown chip, LookupError for an unknown feature
+    or address.
     """
     facts = FACTS.features(chip)
     quirks = {*getattr(layer, "driver_quirks", ()), *features}
@@ -77,6 +87,10 @@ def lower(
     registers = FACTS.maps(chip)[REGISTERS]
     sums = ACCUMULATORS in quirks
     conv = as_convolution(layer)
+    if not facts.get(TWICE):
+        conv = per_tensor(conv)
+    if not facts.get(DILATION):
+        conv = undilated(conv)
     if sums:
         conv = _product(conv, layer, x)
     zero = conv.weight_q.zero_point

@@ -7,12 +7,12 @@ multiplication (WT).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from npulab.npus.kit import SIGNED, as_1x1, ceil_div, of_type, read_table, refuse_if, up
+from npulab.npus.kit.layers import as_dense, plain_activation
 from npulab.npus.rockchip.facts import FACTS
 from npulab.npus.rockchip.layouts import ATOM, KERNELS, per_atom
 from npulab.quant.layers import Conv2D, FullyConnected
@@ -76,13 +76,8 @@ def as_convolution(layer: Any) -> Conv2D:
                 f"lower for rockchip: got {name} with zero point {zero + down}, allowed with "
                 f"{layer.dtype} is {down - 128} to {down + 127}"
             )
-    if layer.activation not in (None, "relu"):
-        raise ValueError(
-            f"lower for rockchip: got activation {layer.activation!r}, allowed is None or 'relu'"
-        )
-    if layer.depthwise and layer.input_shape[2] == 1:
-        layer = replace(layer, weights=layer.weights.transpose(3, 1, 2, 0), depthwise=False)
-    elif layer.depthwise and layer.weights.shape[3] != layer.input_shape[2]:
+    layer = as_dense(plain_activation(layer, "lower for rockchip"))
+    if layer.depthwise and layer.weights.shape[3] != layer.input_shape[2]:
         raise ValueError(
             f"lower for rockchip: got {layer.weights.shape[3]} depthwise outputs of "
             f"{layer.input_shape[2]} channels, allowed are as many outputs as channels"

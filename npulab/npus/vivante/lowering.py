@@ -13,6 +13,7 @@ from numpy import ndarray as Array
 from npulab.captures.capture import COMMANDS, Capture, Job
 from npulab.captures.target import Features
 from npulab.npus.kit import SIGNED, Unsupported, as_codes, of_type, refuse_if, up
+from npulab.npus.kit.layers import as_dense, per_tensor, plain_activation, stepped, undilated
 from npulab.npus.kit.lowering import features_asked, lowered, placed
 from npulab.npus.vivante import coefficients
 from npulab.npus.vivante.coefficients import DIALECTS, MESA, VENDOR, Coefficients, Geometry
@@ -66,6 +67,7 @@ MORE_ADDRESSES = {
 # The name of the place of a tensor that one move writes and the next reads.
 MOVED = {"transpose": "planes", "pad": "padded"}
 ALIGNMENT, BLOCK_SPACING = 64, 128  # bytes
+STRIDES = (1, 1), (2, 2)
 # Bytes of a plain stream's header, and of a kernel's bias and offset.
 HEAD_BYTES, KERNEL_BYTES = 3, 8
 
@@ -103,10 +105,13 @@ def lower(
     The capture departs from Mesa for images that are not square (x is always the columns), for
     kernels larger than 5x5 and stride 2 layers whose padding Mesa has wrong, for TP jobs that would
     read past the image, and in the weight order of fully connected layers, which is that of the
-    convolution. Raises ValueError for a layer or chip that is not covered, LookupError for an
-    unknown feature or address.
+    convolution. What a layer only seems to ask for is left out: a stride where there is one window,
+    equal scales per channel, a clamp that no code reaches. So relu6 is ReLU if no code is above 6,
+    as in Mesa (tfl_device.c; it compares in float32, and refuses some layers for the last bit).
+    Raises ValueError for a layer or chip that is not covered, LookupError for an unknown feature or
+    address.
     """
-    coded = _unsigned(layer)
+    coded = _plain(_unsigned(layer))
     quirks = _quirks_asked(layer, coded, features, dialect)
     facts: Features = FACTS.features(chip)
     if VENDOR_DIALECT in quirks:
@@ -300,6 +305,18 @@ def _unsigned(layer: Any) -> Layer:
     return of_type(layer, "uint8")
 
 
+def _plain(layer: Layer) -> Layer:
+    """Return the layer without what it only seems to ask of the unit."""
+    layer = plain_activation(layer, "lower for vivante")
+    if not isinstance(layer, Add):
+        layer = per_tensor(layer)
+    if isinstance(layer, Conv2D):
+        layer = stepped(undilated(layer), STRIDES)
+        if layer.output_shape[2] > 1:
+            layer = as_dense(layer)
+    return layer
+
+
 def _refuse_unsupported(layer: Conv2D, facts: Features, widest: int) -> None:
     """Raise ValueError for the first parameter of a layer that the unit does not have."""
 
@@ -312,10 +329,7 @@ def _refuse_unsupported(layer: Conv2D, facts: Features, widest: int) -> None:
     for name, q in quantization.items():
         refuse(not 0 <= q.zero_point <= 255, name, f"zero point {q.zero_point}", "is 0 to 255")
     refuse(layer.dilation != (1, 1), "dilation", layer.dilation, "is (1, 1)")
-    strides = (1, 1), (2, 2)
-    refuse(layer.stride not in strides, "stride", layer.stride, "is (1, 1) or (2, 2)")
-    activation = layer.activation
-    refuse(activation not in (None, "relu"), "activation", repr(activation), "is None or 'relu'")
+    refuse(layer.stride not in STRIDES, "stride", layer.stride, "is (1, 1) or (2, 2)")
     refuse(max(layer.kernel) > widest, "kernel", layer.kernel, f"is up to {widest}")
     most = 2 ** (facts["offset_bits"] - 1)
     (top, _), (left, _) = layer.pads

@@ -17,7 +17,17 @@ from npulab.quant.layers import (
     leak_of,
     per_channel,
 )
-from npulab.quant.rules import Factors, Leaky, Rule, half_away, is_rule, positive, rule, rule_names
+from npulab.quant.rules import (
+    QUANTIZED,
+    Factors,
+    Leaky,
+    Rule,
+    half_away,
+    is_rule,
+    positive,
+    rule,
+    rule_names,
+)
 from npulab.support.files import read_table
 
 HERE = Path(__file__).parent
@@ -217,6 +227,25 @@ def clamp_range(layer: Layer, dtype: Any, rule: str | Rule = "tflite-reference")
     info = np.iinfo(dtype)
     low, high = activation_codes(layer, dtype, rule)
     return int(np.clip(low, info.min, info.max)), int(np.clip(high, info.min, info.max))
+
+
+def clamps_alike(layer: Any, activation: str | None) -> bool:
+    """True if a layer of codes would give the same codes with another activation: both leave it the
+    same lowest and highest code.
+
+    >>> from npulab.quant.rules import QuantParams
+    >>> q = QuantParams(6 / 255, -128)
+    >>> codes = Pool2D("max", (1, 1), (1, 1, 1), activation="relu6", input_q=q)
+    >>> clamps_alike(codes, None), clamps_alike(codes, "relu_n1_to_1")
+    (True, False)
+    """
+    if layer.activation == activation:
+        return True
+    of_codes = layer.dtype in QUANTIZED and getattr(layer, "output", "codes") == "codes"
+    if not of_codes or layer.activation not in REAL:
+        return False
+    other = replace(layer, activation=activation)
+    return clamp_range(layer, layer.dtype) == clamp_range(other, layer.dtype)
 
 
 def activation_codes(

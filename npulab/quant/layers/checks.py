@@ -131,6 +131,8 @@ def check_type(dtype: str) -> None:
 
 
 def checked_bias(bias: Any, outputs: int, dtype: str) -> Array:
+    if bias is None:
+        bias = np.zeros(outputs, np.int32)
     bias = np.asarray(bias)
     if dtype not in QUANTIZED:
         if (

@@ -78,11 +78,11 @@ class Conv2D:
 
     ``weights`` are OHWI, depthwise 1HWC with ``C = multiplier * input channels``; uint8, int8 or
     float16. ``bias`` is ``(O,)``: whole numbers in units of input scale * weight scale, within
-    int32 (2**52 if the input is int16), or real numbers if the input is real. ``input_shape`` is
-    (H, W, C), ``stride`` and ``dilation`` (h, w), ``padding`` "same", "valid" or ((top, bottom),
-    (left, right)). ``dtype`` is the type of input and output: by default that of the weights,
-    "int16" (int16 activations, int8 weights) or "float32" (hybrid: the input is quantized when it
-    arrives).
+    int32 (2**52 if the input is int16), or real numbers if the input is real; None is zeros.
+    ``input_shape`` is (H, W, C), ``stride`` and ``dilation`` (h, w), ``padding`` "same", "valid" or
+    ((top, bottom), (left, right)). ``dtype`` is the type of input and output: by default that of
+    the weights, "int16" (int16 activations, int8 weights) or "float32" (hybrid: the input is
+    quantized when it arrives).
 
     With ``groups``, for float16 weights, the channels of input and output are divided into that
     many groups, and group n of the output is made from group n of the input: the weights have I = C

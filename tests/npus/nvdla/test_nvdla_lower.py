@@ -204,7 +204,7 @@ def test_addresses_are_the_callers() -> None:
         ),
         (
             Conv2D(np.ones((1, 3, 3, 2), np.uint8), np.zeros(1, int), (5, 5, 2)),
-            "allowed is a Conv2D, Pool2D or Add of int8",
+            "allowed is a Conv2D, FullyConnected, Pool2D or Add of int8",
         ),
         (small(activation="relu6"), "activation: got 'relu6', allowed is None or 'relu'"),
         (small(weight_q=QuantParams(1.0, 3)), "weight_q: got zero point 3, allowed is 0"),
@@ -229,7 +229,10 @@ def test_addresses_are_the_callers() -> None:
             "allowed are averages that a reciprocal of 16 bits rounds right, not of 42",
         ),
         (Pool2D("max", (9, 1), (12, 5, 2)), "allowed with pooling is up to 8"),
-        (Pool2D("max", (2, 2), (5, 5, 2), activation="relu"), "allowed with pooling is None"),
+        (
+            Pool2D("max", (2, 2), (5, 5, 2), activation="relu"),
+            "pooling: activation: got 'relu', allowed is None",
+        ),
         (Add((2, 2, 2), input_q=QuantParams(2.0)), "allowed are equal input scales"),
         (Add((2, 2, 2), output_q=QuantParams(3.0)), "theirs times a power of two"),
         (Add((2, 2, 2), "relu6"), "activation: got 'relu6'"),

@@ -549,7 +549,7 @@ def small(**other: Any) -> Conv2D:
     ("change", "words"),
     [
         ({"dilation": (2, 2)}, r"got dilation \(2, 2\), allowed on this chip is \(1, 1\)"),
-        ({"activation": "relu6"}, "got activation 'relu6', allowed is None or 'relu'"),
+        ({"activation": "relu6"}, "activation: got 'relu6', allowed is None or 'relu', or what"),
         ({"weight_q": Q((1.0, 2.0))}, "got weight_q with 2 scales, allowed on this chip is one"),
         (
             {

@@ -214,7 +214,10 @@ def test_superblocks(vivante: Target) -> None:
         ({"stride": (3, 3)}, r"stride: got \(3, 3\)"),
         ({"stride": (2, 1)}, r"stride: got \(2, 1\)"),
         ({"activation": "relu6"}, "activation: got 'relu6'"),
-        ({"weight_q": npulab.QuantParams([0.1] * 4)}, "weight_q: got a scale per channel"),
+        (
+            {"weight_q": npulab.QuantParams([0.1, 0.2, 0.1, 0.1])},
+            "weight_q: got a scale per channel",
+        ),
         ({"input_q": npulab.QuantParams(1.0, 300)}, "got zero point 300, allowed is -128 to 255"),
         (
             {"padding": ((9, 9), (9, 9))},
