@@ -321,7 +321,7 @@ def _not_lifted(result: Comparison, of: Target, capture: Capture, error: Excepti
         verdict="differs",
         layer=lifted.layer,
         x=lifted.x,
-        rule=_rule(of, capture),
+        rule=rule_for(of, capture),
         outputs=count,
         left=(f"0 of {count} outputs were compared",),
     )
@@ -335,7 +335,8 @@ def _lifted(of: Target, capture: Capture) -> Lifted | None:
         return None
 
 
-def _rule(of: Target, capture: Capture) -> str:
+def rule_for(of: Target, capture: Capture) -> str:
+    """Return the name of the rounding rule by which a target computes a capture."""
     if of.rule_of:
         return of.rule_of(capture)
     return of.rule
@@ -476,7 +477,7 @@ def _compared(result: Comparison, of: Target, capture: Capture) -> Comparison:
     within a network."""
     lifted = of.lift(capture)
     layer, x, output = lifted
-    result = replace(result, layer=layer, rule=_rule(of, capture))
+    result = replace(result, layer=layer, rule=rule_for(of, capture))
     absent = x is None or (isinstance(x, tuple | list) and any(tensor is None for tensor in x))
     numbers = []
     if isinstance(layer, Network) and not absent:

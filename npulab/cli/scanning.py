@@ -154,14 +154,14 @@ def _layout(options: argparse.Namespace) -> int:
     refuse_if(odd, "layout", count, "are a tensor and its buffer, or several such pairs")
     tensors, buffers = [], []
     for tensor, buffer in zip(paths[::2], paths[1::2], strict=True):
-        tensors.append(_tensor(tensor))
+        tensors.append(tensor_in(tensor))
         buffers.append(read_bounded(buffer, MOST_BYTES))
     found = find_layout(tensors, buffers, dtype=options.dtype)
     show(options, found)
     return int(not found.sure)
 
 
-def _tensor(path: Path) -> Any:
+def tensor_in(path: Path) -> Any:
     """Return the array of a .npy file; raises ValueError for another file."""
     from npulab.captures.sweep import npy_array
 

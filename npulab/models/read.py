@@ -83,6 +83,12 @@ class Model(Graph):
         return tuple(found.layer for found in self._every_layer())
 
     @property
+    def found(self) -> tuple[Found, ...]:
+        """The layers that could be read, in the order in which they run, each with its operator and
+        its tensors."""
+        return tuple(self._found[0])
+
+    @property
     def by_operator(self) -> dict[int, Layer | str]:
         """By the number of each operator in the file: the layer of which it is the main operator,
         or, if it is part of no layer, the reason as a sentence. Operators that only belong to the
@@ -124,14 +130,14 @@ class Model(Graph):
             ends = [found.output for found in kept if found.output not in taken]
         return self._network(kept, ends), problem
 
-    def _every_layer(self) -> list[_Found]:
+    def _every_layer(self) -> list[Found]:
         """All layers; raises ValueError if an operator is part of no layer."""
         layers, problems = self._found
         for problem in problems.values():
             raise ValueError(problem)
         return layers
 
-    def _network(self, layers: Sequence[_Found], ends: Sequence[int]) -> Network:
+    def _network(self, layers: Sequence[Found], ends: Sequence[int]) -> Network:
         made = {found.output: number for number, found in enumerate(layers)}
         taken = _taken(layers)
         inputs = [tensor for tensor in self.inputs if tensor in taken]
@@ -179,7 +185,7 @@ class Model(Graph):
         return f"Model({counts})"
 
     @cached_property
-    def _found(self) -> tuple[list[_Found], dict[int, str]]:
+    def _found(self) -> tuple[list[Found], dict[int, str]]:
         return _find(self)
 
 
@@ -226,7 +232,7 @@ class OperatorList(Answer):
 
 
 @dataclass(frozen=True)
-class _Found:
+class Found:
     """A layer that was found, the number of its main operator, the tensors that it takes and the
     tensor that it gives."""
 
@@ -236,7 +242,7 @@ class _Found:
     output: int
 
 
-def _taken(layers: Sequence[_Found]) -> dict[int, None]:
+def _taken(layers: Sequence[Found]) -> dict[int, None]:
     """The tensors that layers take, as keys in the order in which they are taken."""
     taken: dict[int, None] = {}
     for found in layers:
@@ -244,10 +250,10 @@ def _taken(layers: Sequence[_Found]) -> dict[int, None]:
     return taken
 
 
-def _find(graph: Graph) -> tuple[list[_Found], dict[int, str]]:
+def _find(graph: Graph) -> tuple[list[Found], dict[int, str]]:
     """Return the layers of a graph, and the problem with each operator that is part of no layer, by
     its number."""
-    layers: list[_Found] = []
+    layers: list[Found] = []
     taken: set[int] = set()
     problems: dict[int, str] = {}
     makers: dict[int, int] = {}
@@ -289,7 +295,7 @@ def _find(graph: Graph) -> tuple[list[_Found], dict[int, str]]:
     return layers, dict(sorted(problems.items()))
 
 
-def _operations(graph: Graph, number: int) -> list[_Found]:
+def _operations(graph: Graph, number: int) -> list[Found]:
     """Return a layer for each output tensor of an operator without weights; raises ValueError if
     the operator cannot be read as a layer.
     """
@@ -311,7 +317,7 @@ def _operations(graph: Graph, number: int) -> list[_Found]:
     for part, tensor in enumerate(operator.outputs):
         output = _placeholder(graph.tensors[tensor])
         layer = Operation(operator.name, tuple(inputs), output, options, constants, part)
-        layers.append(_Found(layer, number, tuple(sources), tensor))
+        layers.append(Found(layer, number, tuple(sources), tensor))
     return layers
 
 
@@ -339,7 +345,7 @@ class _LayerParts:
         self.main, self.taken = graph.operators[number], {number}
         self.options = self.main.options
 
-    def read(self) -> _Found:
+    def read(self) -> Found:
         """The layer; raises ValueError if its operators and tensors do not fit together."""
         output = _at(self.main.outputs, 0)
         if self.main.name == "ADD":
@@ -355,7 +361,7 @@ class _LayerParts:
             if cast:
                 output = cast.outputs[0]
         self.check(layer, sources, output)
-        return _Found(layer, self.number, tuple(sources), output)
+        return Found(layer, self.number, tuple(sources), output)
 
     def addition(self, output: int) -> tuple[Layer, list[int]]:
         """Return the layer of an ADD, and the two tensors that it takes."""

@@ -16,6 +16,7 @@ import pytest
 from conftest import CAPTURES, ROOT
 from without_extras import without_extras
 
+import npulab
 from npulab.support.files import read_table
 
 COMMANDS = [row["command"] for row in read_table(ROOT / "npulab" / "cli" / "commands.csv")]
@@ -33,6 +34,7 @@ VELA = f"{sys.executable} -m ethosu.vela {{model}} --output-dir {{out}}"
 # by name: arguments of a command that the base install runs
 RUNS = {
     "lab": ["lab", "--version"],
+    "lower": ["lower", "m.tflite", "jobs", "--target", "vivante"],
     "list": ["list", VIVANTE],
     "show": ["show", VIVANTE / "sim-1x1"],
     "diff": ["diff", VIVANTE / "update4-vendor", VIVANTE / "update4-mesa"],
@@ -129,6 +131,8 @@ def walk(
     (folder / "regs.h").write_text(HEADER)
     (folder / "chip.rdl").write_text(RDL)
     (folder / "map.csv").write_text(TABLE)
+    layer = npulab.FullyConnected(np.ones((4, 8), np.int8), None)
+    (folder / "m.tflite").write_bytes(npulab.single_op_model(layer))
     sizes = np.arange(1, 17, dtype=np.uint32)
     np.savez(
         folder / "sweep.npz",

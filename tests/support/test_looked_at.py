@@ -250,6 +250,7 @@ NO_JOBS = {
     "accumulate",
     "emulate",
     "identify_rounding",
+    "lower_model",
     "read_model",
     "read_words",
     "single_op_model",
@@ -520,7 +521,18 @@ SHELL: dict[str, Shell] = {
     "session": _session,
 }
 # the last two read buffers
-NO_JOBS_READ = {"lab", "repair", "map", "new", "trust", "bench", "completion", "scan", "layout"}
+NO_JOBS_READ = {
+    "lab",
+    "repair",
+    "map",
+    "new",
+    "trust",
+    "bench",
+    "completion",
+    "scan",
+    "layout",
+    "lower",
+}
 
 
 def test_every_command_is_here() -> None:

@@ -49,6 +49,10 @@ CALLS: dict[str, list[tuple[Callable[[Any], Any], set[str]]]] = {
     ],
     "identify_rounding": [(lambda v: npulab.identify_rounding(v, v, CONV), set())],
     "read_model": [(lambda v: npulab.read_model(v), {"text"})],
+    "lower_model": [
+        (lambda v: npulab.lower_model(v, "vivante"), {"text"}),
+        (lambda v: npulab.lower_model(npulab.single_op_model(CONV), v), {"text"}),
+    ],
     "single_op_model": [(lambda v: npulab.single_op_model(v), set())],
     "CaptureSet": [(lambda v: npulab.CaptureSet(v), set())],
     "Compiler": [(lambda v: npulab.Compiler(v), set())],
