@@ -16,6 +16,7 @@ import npulab
 from npulab import Add, Conv2D, FullyConnected, Network, Pool2D, QuantParams, lower_model
 from npulab.analysis.check import rule_for
 from npulab.analysis.lowered import ModelJobs
+from npulab.analysis.mismatch.model_run import check_run
 from npulab.cli import main
 from npulab.models import read_model, write_model
 
@@ -201,6 +202,15 @@ def test_every_job_of_mobilenet_computes_its_operator(
         assert want is not None
         codes = got.astype(int) - np.iinfo(got.dtype).min
         assert np.array_equal(codes.reshape(want.shape), want)
+
+
+@pytest.mark.long
+def test_the_jobs_of_mobilenet_are_recognised_as_a_run_of_it(
+    mobilenet: Path, whole: dict[str, ModelJobs]
+) -> None:
+    of = npulab.target("vivante")
+    jobs = [one.with_buffers(output=of.simulate(one)) for one in whole["vivante"].captures]
+    assert check_run(jobs, mobilenet).counts == {"equal": KEPT + 1, "not run": 3}
 
 
 @pytest.mark.parametrize("npu", ["nvdla", "ane", "onert"])

@@ -208,6 +208,16 @@ def test_a_chip_that_takes_channels_and_dilation_gets_them_as_they_are() -> None
     assert not np.array_equal(capture.words, plain.words)
 
 
+@pytest.mark.parametrize(("npu", "dtype"), NPUS)
+def test_a_capture_states_the_activation_that_its_words_have(npu: str, dtype: str) -> None:
+    of = npulab.target(npu)
+    same = layer(dtype, activation="relu6", output_q=QuantParams(6 / 255, LOWEST[dtype]))
+    capture = of.lower(same, x=drawn((6, 7, 5), dtype))
+    assert capture.parameters["activation"] == "relu"
+    lifted = of.lift(capture).layer
+    assert clamps_alike(lifted, capture.parameters["activation"])
+
+
 # ---- the parts of the kit ----
 
 

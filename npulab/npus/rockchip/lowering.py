@@ -101,7 +101,7 @@ def lower(
         codes = _codes(layer, conv.input_shape, x)
         buffers["input"] = packed_input(codes, conv, sums)
     jobs = [_job(values(conv, task, where, facts, sums), registers, sums) for task in cut(conv)]
-    parameters = dict(layer.parameters)
+    parameters = {**layer.parameters, "activation": conv.activation}
     units = UNITS["outputs"]
     if sums:
         units = UNITS["sums"]

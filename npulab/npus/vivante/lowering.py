@@ -105,11 +105,8 @@ def lower(
     The capture departs from Mesa for images that are not square (x is always the columns), for
     kernels larger than 5x5 and stride 2 layers whose padding Mesa has wrong, for TP jobs that would
     read past the image, and in the weight order of fully connected layers, which is that of the
-    convolution. What a layer only seems to ask for is left out: a stride where there is one window,
-    equal scales per channel, a clamp that no code reaches. So relu6 is ReLU if no code is above 6,
-    as in Mesa (tfl_device.c; it compares in float32, and refuses some layers for the last bit).
-    Raises ValueError for a layer or chip that is not covered, LookupError for an unknown feature or
-    address.
+    convolution. A clamp that no code reaches is left out. Raises ValueError for a layer or chip
+    that is not covered, LookupError for an unknown feature or address.
     """
     coded = _plain(_unsigned(layer))
     quirks = _quirks_asked(layer, coded, features, dialect)
@@ -306,7 +303,12 @@ def _unsigned(layer: Any) -> Layer:
 
 
 def _plain(layer: Layer) -> Layer:
-    """Return the layer without what it only seems to ask of the unit."""
+    """Return the layer without what it only seems to ask of the unit: a stride where there is one
+    window, equal scales per channel, a clamp that no code reaches.
+
+    relu6 is ReLU if no code is above 6, as in Mesa (tfl_device.c). Mesa compares real numbers, and
+    so leaves a layer to the CPU whose highest code is 6.00001, which the clamp does not change.
+    """
     layer = plain_activation(layer, "lower for vivante")
     if not isinstance(layer, Add):
         layer = per_tensor(layer)
