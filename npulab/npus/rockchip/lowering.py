@@ -11,7 +11,7 @@ import numpy as np
 
 from npulab.layout import hwc
 from npulab.npus.kit import COMMANDS, Capture, Job, Raw, RegisterMap, offsets_of, read_table
-from npulab.npus.kit.layers import per_tensor, undilated
+from npulab.npus.kit.layers import undilated
 from npulab.npus.kit.lowering import features_asked, lowered, placed
 from npulab.npus.kit.numbers import as_codes, ceil_div, up
 from npulab.npus.rockchip import layouts
@@ -87,8 +87,6 @@ def lower(
     registers = FACTS.maps(chip)[REGISTERS]
     sums = ACCUMULATORS in quirks
     conv = as_convolution(layer)
-    if not facts.get(TWICE):
-        conv = per_tensor(conv)
     if not facts.get(DILATION):
         conv = undilated(conv)
     if sums:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npulab.npus.kit import SIGNED, as_1x1, ceil_div, of_type, read_table, refuse_if, up
-from npulab.npus.kit.layers import as_dense, plain_activation
+from npulab.npus.kit.layers import as_dense, per_tensor, plain_activation
 from npulab.npus.rockchip.facts import FACTS
 from npulab.npus.rockchip.layouts import ATOM, KERNELS, per_atom
 from npulab.quant.layers import Conv2D, FullyConnected
@@ -76,7 +76,7 @@ def as_convolution(layer: Any) -> Conv2D:
                 f"lower for rockchip: got {name} with zero point {zero + down}, allowed with "
                 f"{layer.dtype} is {down - 128} to {down + 127}"
             )
-    layer = as_dense(plain_activation(layer, "lower for rockchip"))
+    layer = as_dense(per_tensor(plain_activation(layer, "lower for rockchip")))
     if layer.depthwise and layer.weights.shape[3] != layer.input_shape[2]:
         raise ValueError(
             f"lower for rockchip: got {layer.weights.shape[3]} depthwise outputs of "
