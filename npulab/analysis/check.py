@@ -98,7 +98,7 @@ class Comparison:
     the fields of the capture; if no output was compared, the verdict says if they agree.
     ``before_run`` is True if the output was recorded before the job ran. ``fill`` is the number of
     bytes that lie inside the output and hold no element of it, if they are not all the same, else
-    0.
+    0. ``capture`` is what was checked, for trials on the target's simulated device.
     """
 
     case: str
@@ -125,6 +125,7 @@ class Comparison:
     refused: bool = False
     before_run: bool = False
     fill: int = 0
+    capture: Capture | None = None
 
     @property
     def complete(self) -> bool:
@@ -237,6 +238,7 @@ def check(capture: Capture) -> Comparison:
         "differs",
         provenance=capture.origin,
         before_run=capture.before_run,
+        capture=capture,
     )
     result, reasons = _with_coefficients(result, of, capture)
     try:

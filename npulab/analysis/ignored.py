@@ -75,7 +75,7 @@ def ignored_fields(
     meaning, usual = _meaning(of, capture)
     simulated = _simulated(of, capture)
     rows = []
-    for task, block, item, raw, changed in progress(list(_changeable(capture))):
+    for task, block, item, raw, changed in progress(list(changeable(capture))):
         values = _other_values(item, raw)
         same = [value for value in values if _read_as(meaning, changed, value) == usual]
         if same:
@@ -170,7 +170,7 @@ class _FieldOfJob(NamedTuple):
     changed: Callable[[int], Job]
 
 
-def _changeable(
+def changeable(
     capture: Capture,
 ) -> Iterator[tuple[int, str, Field, int, Callable[[int], Capture]]]:
     """Yield (task, block, field, raw, function) for every field; the function returns the capture

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import npulab
-from npulab.analysis.ignored import _changeable, _other_values
+from npulab.analysis.ignored import changeable, _other_values
 from npulab.captures.capture import Capture
 from npulab.captures.target import Hang, Run, Unsupported
 
@@ -96,7 +96,7 @@ def unnamed_reasons(good: Capture, rows: Mapping[str, Iterable[Wrong]]) -> set[s
     patterns = [wrong.why for tries in rows.values() for wrong in tries if wrong.why]
     simulate = npulab.target(good.target).simulate
     found = set()
-    for *_, item, raw, changed in _changeable(good):
+    for *_, item, raw, changed in changeable(good):
         for value in _other_values(item, raw):
             try:
                 simulate(changed(value))

@@ -195,7 +195,7 @@ def _flipped_sign(out: Array) -> Array:
 # Accumulators
 
 
-def _biases(start: Hypothesis, output: Array) -> Changes:
+def biases(start: Hypothesis, output: Array) -> Changes:
     bias = start.layer.bias
     if np.any(bias):
         change = partial(with_layer, bias=np.zeros_like(bias))
@@ -304,8 +304,14 @@ def _borders(start: Hypothesis, output: Array) -> Changes:
     yield "border of the image mirrored", "border", partial(bordered, mode="reflect")
 
 
-DOWN = {0: "", 1: "one row down", -1: "one row up"}
-ACROSS = {0: "", 1: "one column right", -1: "one column left"}
+DOWN = {0: "", 1: "one row down", -1: "one row up", 2: "two rows down", -2: "two rows up"}
+ACROSS = {
+    0: "",
+    1: "one column right",
+    -1: "one column left",
+    2: "two columns right",
+    -2: "two columns left",
+}
 
 
 def _named_paddings(layer: Windowed) -> Iterator[tuple[str, Any]]:
@@ -402,6 +408,21 @@ def phases(start: Explanation, output: Array) -> Changes:
     if down != across and isinstance(start.layer, Conv2D):
         swapped = partial(_refitted, output=output, stride=(across, down))
         yield "stride swapped", "window", swapped
+
+
+def strides(start: Explanation, output: Array) -> Changes:
+    """Yield the neighbouring strides, whose first window begins where it did."""
+    layer = start.layer
+    if not isinstance(layer, Windowed):
+        return
+    near = []
+    for step in layer.stride:
+        near.append([step, step - 1, step + 1, step + 2, 2 * step, 1])
+    for stride in dict.fromkeys(product(*near)):
+        if 0 not in stride and stride != layer.stride:
+            down, across = stride
+            change = partial(with_window, output=output, stride=stride)
+            yield f"stride {down}x{across}", "window", change
 
 
 def _sampled(of: Of, down: int, across: int) -> Of:
@@ -513,7 +534,7 @@ def _read_as_pixels(tensor: Array) -> Array:
     return np.moveaxis(planes, -3, -1)
 
 
-def _kernels(start: Hypothesis, output: Array) -> Changes:
+def kernels(start: Hypothesis, output: Array) -> Changes:
     layer = start.layer
     weights = layer.weights
     if not isinstance(layer, Conv2D) or layer.kernel == (1, 1):
@@ -545,12 +566,13 @@ CHANGES: tuple[tuple[str, Callable[[Hypothesis, Array], Changes]], ...] = (
     ("rule", _rules),
     ("zero point", _zero_points),
     ("clamp", clamps),
-    ("bias", _biases),
+    ("bias", biases),
     ("accumulator", _accumulators),
     ("accumulator", _saturations),
     ("padding", paddings),
     ("padding", _borders),
     ("stride phase", phases),
+    ("stride", strides),
     ("channel order", _orders),
-    ("kernel", _kernels),
+    ("kernel", kernels),
 )

@@ -15,8 +15,8 @@ from numpy import ndarray as Array
 
 from npulab.analysis.mismatch.changes import Change, after, with_layer
 from npulab.analysis.mismatch.predicting import Explanation, Hypothesis, Sums
+from npulab.analysis.mismatch.solved import allowed_sums
 from npulab.quant.emulate import clamp_range
-from npulab.quant.emulate.engines import parts_of
 from npulab.quant.layers import Conv2D, Pool2D
 
 UNWRITTEN = "unwritten"
@@ -135,15 +135,9 @@ def other_bias(start: Hypothesis, predicted: Array, output: Array, sums: Sums) -
         _, counts = np.unique(inside, return_counts=True)
         if counts.sum() - counts.max(initial=0) < FREE:
             return []
-    ratio = layer.input_q.scale * np.asarray(layer.weight_q.scale) / layer.output_q.scale  # type: ignore[operator]
-    real = codes - layer.output_q.zero_point
-    (rule, _, _), *_ = parts_of(layer, output.dtype, start.rule)
-    below, above = _rounding_span(rule.rounding_direction, real)
-    lowest = (real - below) / ratio - total
-    highest = (real + above) / ratio - total
-    # a saturated output bounds the accumulator only on one side
-    lowest[codes <= low] = -np.inf
-    highest[codes >= high] = np.inf
+    lowest, highest = allowed_sums(start, output)
+    lowest -= total
+    highest -= total
     least = lowest.max(0)[off]
     most = highest.min(0)[off]
     if np.any(least > most + 2):
@@ -157,14 +151,3 @@ def other_bias(start: Hypothesis, predicted: Array, output: Array, sums: Sums) -
         words += f", and in {len(off) - BIASES_SHOWN} more"
     change = partial(with_layer, bias=bias)
     return [Change("bias", f"bias off by {words}", change, "bias")]
-
-
-def _rounding_span(direction: str, real: Array) -> tuple[Array, Array]:
-    """Return how far below, and how far above, an output a real number may lie that is rounded to
-    this output in the given direction.
-    """
-    if direction == "nearest":
-        return np.array(0.5), np.array(0.5)
-    if direction == "floor":
-        return np.array(0.0), np.array(1.0)
-    return np.where(real > 0, 0.0, 1.0), np.where(real < 0, 0.0, 1.0)

@@ -9,26 +9,32 @@ in pairs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import ndarray as Array
 
-from npulab.analysis.mismatch import pooling
+from npulab.analysis.compared import OUTPUT
+from npulab.analysis.mismatch import plain, pooling
 from npulab.analysis.mismatch.changes import ENOUGH, Change, changes_of, varied
 from npulab.analysis.mismatch.fits import UNWRITTEN, other_bias, permutation, unwritten
-from npulab.analysis.mismatch.predicting import Explanation, Hypothesis, Sums, Weighted, predict
-from npulab.quant.layers import Conv2D, FullyConnected, Pool2D
+from npulab.analysis.mismatch.predicting import Explanation, Hypothesis, Sums, predict
+from npulab.analysis.mismatch.solved import constant, solved, solved_halves
+from npulab.analysis.mismatch.words import field_trials
+from npulab.captures.capture import Capture
+from npulab.captures.registry import target
+from npulab.quant.floats import steps
+from npulab.quant.layers import LAYERS, Conv2D, FullyConnected, Network, Pool2D
 from npulab.quant.rules import QUANTIZED, Rule
 from npulab.support.late import pd
 from npulab.support.refuse import refuse_if
 
-if TYPE_CHECKING:
-    from npulab.analysis.check import Comparison
-
 COLUMNS = ["kind", "change", "mismatches", "compared", "equal"]
 PRESENT = "present"
+FIELD = "field"
+FIELDS = "fields"  # the attribute of the table that says what was tried on the simulated device
 MOST_SHOWN = 8  # most changes of one kind that a line of the summary names
 FIRST = 6  # most single changes that are tried together with every other change
 WORK = 2 * 10**10  # most products to compute for all pairs together: about a second
@@ -38,13 +44,15 @@ Fit = Callable[[Any, Array, Array, Any], list[Change]]
 
 class Method(NamedTuple):
     """How a kind of layer is explained: the functions that predict an output and list the changes,
-    the class that keeps sums for many predictions, the fits that are tried before pairs of changes
-    and after them, and the cost of one prediction in products.
+    the class that keeps sums for many predictions, the fits of one number that are tried with the
+    changes, those that are tried before pairs of changes and after them, and the cost of one
+    prediction in products.
     """
 
     predict: Callable[..., Array]
     changes: Callable[[Any, Array], list[Change]]
     kept: Callable[[], Any]
+    solved: tuple[Fit, ...]
     before_pairs: tuple[Fit, ...]
     after_pairs: tuple[Fit, ...]
     cost: Callable[[Any, Array], int]
@@ -62,7 +70,7 @@ class Tried(NamedTuple):
 
 
 def hypotheses(
-    layer: Weighted | Pool2D | Comparison,
+    layer: Any,
     x: Any = None,
     output: Any = None,
     rule: str | Rule = "tflite-reference",
@@ -71,16 +79,23 @@ def hypotheses(
     """Return how many outputs differ with each neighbouring explanation: kind, change, mismatches,
     compared, equal.
 
-    Kinds are rule, zero point, clamp, bias, accumulator, padding, stride phase, channel order,
+    Kinds are rule, zero point, ratio (a shift or multiplier that is off), clamp, bias, weight (one
+    that is solved from the differences), accumulator, padding, stride phase, stride, channel order,
     kernel and unwritten (whole channels or rows of the output hold only 0 or only the zero point,
     although other outputs were predicted). Of a pooling they are, in place of rule, bias,
     accumulator and kernel: kind of pooling, rounding, border (what padding counts), window,
-    divisor, register (too few bits of the sums are kept), order of division, and reciprocal.
+    divisor, register (too few bits of the sums are kept), order of division, and reciprocal. Of any
+    other layer they are rule, kind, scale, clamp and orders, and with weights of float16 also those
+    of a convolution.
     ``x`` and ``output`` are ``(H, W, C)`` or ``(N, H, W, C)``, as for ``emulate``, and of one type.
-    A ``Comparison`` that differs may take the place of all four arguments.
+    A ``Comparison`` that differs may take the place of all four arguments. If its target simulates
+    the capture, there are rows of the kind field, too: what the simulated device writes with other
+    values of each field, addresses apart, for a few seconds. ``attrs["fields"]`` says how many of
+    how many values were tried.
 
     The first row is the present explanation, and the only row if it makes the outputs equal; the
-    other rows are sorted by mismatches, then in the order of the table of changes. Changes that are
+    other rows are sorted by mismatches, then in the order of the table of changes. All rows with
+    ``equal`` give the captured output, so they are tied. Changes that are
     not possible (a rule that cannot express the ratio, a padding with another output shape) have no
     row.
 
@@ -89,38 +104,62 @@ def hypotheses(
     together with every other change, as far as time allows (their kind reads ``rule + padding``);
     then other biases, or for averages sums that are off by multiples of a power of two.
     ``progress`` is called with the changes and yields them one by one, as tqdm does. Raises
-    ValueError for a layer that has neither weights nor windows, for real outputs, and for tensors
-    that do not fit the layer.
+    ValueError for what is no layer, and for tensors that do not fit the layer.
     """
     from npulab.registers.shown import Table
 
+    capture = None
     if x is None and output is None and not isinstance(layer, EXPLAINED):
+        capture = getattr(layer, "capture", None)
         layer, x, output, rule = _parts_of_comparison(layer)
-    if not isinstance(layer, EXPLAINED) or layer.dtype not in QUANTIZED:
-        allowed = f"a Conv2D, FullyConnected or Pool2D of {', '.join(QUANTIZED)}"
-        raise ValueError(f"layer: got {layer!r}, allowed is {allowed}")
+    if not isinstance(layer, EXPLAINED):
+        raise ValueError(f"layer: got {layer!r}, allowed is a layer, as emulate takes it")
     for name, tensor in (("x", x), ("output", output)):
         if tensor is None:
             raise ValueError(f"{name}: got None, allowed is a tensor")
-    x, output = np.asarray(x), np.asarray(output)
+    output = np.asarray(output)
+    if isinstance(x, tuple | list):
+        x = tuple(map(np.asarray, x))
+    else:
+        x = np.asarray(x)
+    dtype = _dtype_of(x)
     refuse_if(
-        output.dtype != x.dtype or output.size == 0,
+        output.dtype != dtype or output.size == 0,
         "output",
         f"shape {output.shape} {output.dtype}",
-        f"is {x.dtype}, as the input is, with at least one output",
+        f"is {dtype}, as the input is, with at least one output",
     )
-    start: Explanation
-    if isinstance(layer, Pool2D):
-        method = POOLING
-        start = pooling.Pooled(layer, x, rule)
-    else:
-        method = WEIGHTED
-        start = Hypothesis(layer, x, rule)
+    search = _search(layer, x, output, rule, progress, capture)
     rows = []
-    for row in _Search(start, output, progress, method, method.kept()).rows():
+    for row in search.rows():
         wrong = row.mismatches
         rows.append((row.kind, row.words, wrong, output.size, wrong == 0))
-    return Table(rows, columns=COLUMNS)
+    table = Table(rows, columns=COLUMNS)
+    table.attrs[FIELDS] = search.said[-1]
+    return table
+
+
+def _search(
+    layer: Any, x: Any, output: Array, rule: str | Rule, progress: Progress, capture: Any
+) -> _Search:
+    start: Explanation
+    if isinstance(layer, Pool2D) and layer.dtype in QUANTIZED:
+        method = POOLING
+        start = pooling.Pooled(layer, x, rule)
+    elif isinstance(layer, Conv2D | FullyConnected) and layer.dtype in QUANTIZED:
+        method = WEIGHTED
+        start = Hypothesis(layer, x, rule)
+    else:
+        method = OTHERS
+        start = plain.Plain(layer, x, rule)
+    return _Search(start, output, progress, method, method.kept(), capture)
+
+
+def _dtype_of(x: Any) -> np.dtype[Any]:
+    if isinstance(x, tuple):
+        x = x[0]
+    dtype: np.dtype[Any] = x.dtype
+    return dtype
 
 
 def _parts_of_comparison(found: Any) -> list[Any]:
@@ -161,9 +200,15 @@ def summary_lines(frame: pd.DataFrame) -> list[str]:
     if size < ENOUGH:
         few = f"; {size} outputs are too few to be sure"
     lines = []
-    for _, group in rest[rest.equal].groupby("kind", sort=False):
+    equal = rest[rest.equal]
+    several = equal.kind.map(takes_several)
+    for _, group in equal.groupby("kind", sort=False):
         changes = _alternatives(group.change)
         lines.append(f"equal with: {changes} (0 of {size} differ){few}")
+    if len(equal) > 1:
+        lines.append(f"tied: these {len(equal)} give the same output")
+    if len(equal) and several.all():
+        lines.insert(0, "no single change explains it: it takes more than one")
     least = rest.mismatches.min()
     if not lines and _nearer(least, wrong):
         nearest = rest[rest.mismatches == least]
@@ -171,6 +216,8 @@ def summary_lines(frame: pd.DataFrame) -> list[str]:
         lines.append(f"nearest: {changes} ({least} of {size} differ){few}")
     if not lines:
         lines.append(f"no neighbouring explanation is nearer ({wrong} of {size} differ)")
+    if not len(equal):
+        lines.append("no single change explains it: it takes more than one, or none of these")
     first = "\n".join(lines)
     for row in rest[rest.kind == UNWRITTEN].itertuples():
         count = row.mismatches
@@ -180,7 +227,14 @@ def summary_lines(frame: pd.DataFrame) -> list[str]:
     counts = [f"{kind} {count}" for kind, count in kinds.mismatches.min().items()]
     if counts:
         lines.append(f"best of each kind alone: {', '.join(counts)}")
+    if frame.attrs.get(FIELDS):
+        lines.append(frame.attrs[FIELDS])
     return lines
+
+
+def takes_several(kind: str) -> bool:
+    """True if an explanation of this kind is more than one change."""
+    return " + " in kind
 
 
 def _alternatives(changes: Iterable[str]) -> str:
@@ -203,6 +257,9 @@ class _Search:
     progress: Progress
     method: Method
     kept: Any
+    capture: Capture | None = None
+    # what was tried on the simulated device, said when the search is over
+    said: list[str] = field(default_factory=lambda: [""])
 
     def rows(self) -> list[Tried]:
         """Return the present explanation, then the changes, those with fewest mismatches first."""
@@ -215,21 +272,53 @@ class _Search:
         if not wrong:
             return [present]
         changes = self.method.changes(self.start, self.output)
+        changes += self._own_rules()
         changes += unwritten(self.start, predicted, self.output)
+        enough = varied(self.output) >= ENOUGH
+        if enough:
+            changes += self._solved(self.start, predicted)
         count = len(changes)
         found = list(self._tried(self.start, self.progress(changes), self.kept))
         # changes that fit many numbers are tried last, and only if enough outputs can contradict
         # them
-        if varied(self.output) >= ENOUGH:
+        if enough and not _holds(found):
             for fit in self.method.before_pairs:
-                if not _holds(found):
-                    found += self._fitted(fit, predicted, count)
+                found += self._fitted(fit, predicted, count)
+        found += self._fields(count)
+        if enough:
             if not _holds(found):
                 found += self._pairs(changes, found, wrong)
             for fit in self.method.after_pairs:
                 if not _holds(found):
                     found += self._fitted(fit, predicted, count)
         return [present, *sorted(found)]
+
+    def _own_rules(self) -> list[Change]:
+        """Return the changes to the rules that the target itself states."""
+        if self.capture is None:
+            return []
+        changes = []
+        for by in target(self.capture.target).rules:
+            if by.name != self.start.rule_name and self.output.dtype.name in by.types:
+                change = partial(replace, rule=by.name)
+                changes.append(Change("rule", f"rounding rule {by.name}", change, "rule"))
+        return changes
+
+    def _solved(self, start: Explanation, predicted: Array) -> list[Change]:
+        """Return the changes of one number that are solved from the differences."""
+        changes = []
+        for fit in self.method.solved:
+            changes += fit(start, predicted, self.output, self.kept)
+        return changes
+
+    def _fields(self, number: int) -> list[Tried]:
+        """Return the trials of fields on the target's simulated device; ``number`` places them
+        behind the changes of the layer."""
+        if self.capture is None or OUTPUT not in self.capture.buffers:
+            return []
+        trials = field_trials(self.capture, self.output.itemsize, self.progress)
+        self.said.append(trials.said)
+        return [Tried(trial.mismatches, number, FIELD, trial.words) for trial in trials.trials]
 
     def _fitted(self, fit: Fit, predicted: Array, number: int) -> list[Tried]:
         """Return the changes that a fit computes from the outputs; ``number`` places them behind
@@ -266,14 +355,16 @@ class _Search:
         nearest = wrong
         if singles:
             nearest = singles[0].mismatches
-        found: dict[frozenset[int], Tried] = {}
+        found: dict[frozenset[str], Tried] = {}
         for single in list(best.values())[:count]:
             first = changes[single.number]
             start = first.apply(self.start)
+            kept = self.method.kept()
             others = [change for change in changes if change.part != first.part]
-            for pair in self._tried(start, self.progress(others), self.method.kept()):
-                second = changes.index(others[pair.number])
-                both = frozenset((single.number, second))
+            solved = self._solved(start, self.method.predict(start, kept))
+            others += [change for change in solved if change.part != first.part]
+            for pair in self._tried(start, self.progress(others), kept):
+                both = frozenset((single.words, pair.words))
                 if both in found or not _nearer(pair.mismatches, nearest):
                     continue
                 place = total * (2 + len(found))
@@ -296,15 +387,33 @@ def _cost_of_pooling(start: pooling.Pooled, output: Array) -> int:
     return 600 * output.size + 30_000_000
 
 
-EXPLAINED = (Conv2D, FullyConnected, Pool2D)
-WEIGHTED = Method(predict, changes_of, Sums, (permutation,), (other_bias,), _cost_of_weighted)
+def _cost_of_others(start: plain.Plain, output: Array) -> int:
+    """Return the cost of one prediction in products of a convolution that take the same time."""
+    weights = getattr(start.layer, "weights", output[..., :1])
+    return int(40 * output.size * (weights.size // output.shape[-1] + 10) + 30_000_000)
+
+
+EXPLAINED = (*LAYERS, Network)
+WEIGHTED = Method(
+    predict, changes_of, Sums, (solved,), (permutation,), (other_bias,), _cost_of_weighted
+)
 POOLING = Method(
     pooling.predict,
     pooling.changes_of,
     pooling.Windows,
+    (constant,),
     (permutation,),
     (pooling.off_by_multiples,),
     _cost_of_pooling,
+)
+OTHERS = Method(
+    plain.predict,
+    plain.changes_of,
+    dict,
+    (constant, solved_halves),
+    (permutation,),
+    (),
+    _cost_of_others,
 )
 
 
@@ -320,6 +429,8 @@ def _nearer(few: int, many: int) -> bool:
 
 
 def _mismatches(predicted: Array, output: Array) -> int:
-    if predicted.shape == output.shape:
-        return int(np.count_nonzero(predicted != output))
-    return output.size
+    if predicted.shape != output.shape:
+        return output.size
+    if output.dtype.kind == "f":
+        return int(np.count_nonzero(steps(predicted, output)))
+    return int(np.count_nonzero(predicted != output))

@@ -1,0 +1,146 @@
+"""Fields of the words of a capture, each changed on the target's simulated device: with which value
+the device writes the captured output.
+
+Near values of fields that are not 0 come first: a field that is 0 is at its default.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy import ndarray as Array
+
+from npulab.analysis.compared import OUTPUT, values_of
+from npulab.analysis.ignored import changeable
+from npulab.captures.capture import Capture
+from npulab.captures.registry import target
+from npulab.captures.target import Hang
+from npulab.registers.fields import Field
+
+SECONDS = 3.0  # after which no further value is tried
+NEAR, USED, FAR, UNUSED = range(4)  # the order of values
+DEVICE = "simulated"
+
+
+class Trial(NamedTuple):
+    """A field with another value, as text, and how many outputs of the simulated device differ
+    from the captured ones."""
+
+    words: str
+    mismatches: int
+
+
+class Trials(NamedTuple):
+    """The trials that ran, and how many of how many values were tried."""
+
+    trials: list[Trial]
+    done: int
+    planned: int
+
+    @property
+    def said(self) -> str:
+        """What was tried, for a sentence; "" if nothing was."""
+        if not self.planned:
+            return ""
+        return f"{self.done} of {self.planned} values of fields were tried on the {DEVICE} device"
+
+
+class Value(NamedTuple):
+    """A raw value for a field of a job, when it is tried, and the capture that has it."""
+
+    order: int
+    words: str
+    raw: int
+    changed: Callable[[int], Capture]
+
+
+def field_trials(
+    capture: Capture,
+    itemsize: int,
+    progress: Callable[[Any], Iterable[Any]] = iter,
+    seconds: float = SECONDS,
+) -> Trials:
+    """Return what the simulated device writes with other values of each field, addresses apart,
+    until the time is over; nothing if the device cannot run the capture or writes its predicted
+    output anyway.
+
+    ``itemsize`` are the bytes of an output. If the device writes the captured output from the words
+    as they are, that is the only trial.
+    """
+    places = values_of(target(capture.target), capture)
+    captured = np.frombuffer(capture.buffers[OUTPUT], np.uint8)
+    if places is None:
+        places = np.arange(len(captured) // itemsize * itemsize)
+    usual = _written(capture)
+    if usual is None:
+        return Trials([], 0, 0)
+    wrong = _differing(usual, captured, places, itemsize)
+    if wrong == 0:
+        return Trials([Trial(f"the words as they are ({DEVICE})", 0)], 1, 1)
+    values = sorted(_values(capture), key=lambda value: value.order)
+    found = []
+    done = 0
+    end = time.monotonic() + seconds
+    for value in progress(values):
+        if time.monotonic() > end:
+            break
+        done += 1
+        output = _written(value.changed(value.raw))
+        if output is None or output == usual:
+            continue
+        count = _differing(output, captured, places, itemsize)
+        found.append(Trial(f"{value.words} ({DEVICE})", count))
+    return Trials(found, done, len(values))
+
+
+def _written(capture: Capture) -> bytes | None:
+    """Return the output of the simulated device; None if it hangs or refuses the capture."""
+    try:
+        output: bytes = target(capture.target).simulate(capture)
+    except (Hang, ValueError, LookupError):
+        return None
+    return output
+
+
+def _differing(output: bytes, captured: Array, places: Array, itemsize: int) -> int:
+    """Return how many elements of two outputs differ; all, if one is too short."""
+    if len(output) != len(captured):
+        return len(places) // itemsize
+    wrong = np.frombuffer(output, np.uint8)[places] != captured[places]
+    return int(wrong.reshape(-1, itemsize).any(1).sum())
+
+
+def _values(capture: Capture) -> Iterator[Value]:
+    several = len(capture.jobs) > 1
+    for task, block, item, raw, changed in changeable(capture):
+        if item.address or item.read_only or item.starts:
+            continue
+        name = item.name
+        if block in capture.maps and item in set(capture.maps[block]):
+            name = capture.maps[block].key(item)
+        if several:
+            name = f"task {task}: {name}"
+        for order, value in _others(item, raw):
+            words = f"{name} {item.text(value)}, not {item.text(raw)}"
+            yield Value(order, words, value, changed)
+
+
+def _others(item: Field, raw: int) -> Iterator[tuple[int, int]]:
+    """Yield other raw values of a field, and when they are tried."""
+    held = sum((2**piece.width - 1) * 2**piece.at for piece in item.pieces)
+    codes = [code for code, _ in item.names]
+    near, far = [raw + 1, raw - 1, *codes], [0, raw + 2, raw - 2, 2 * raw, raw // 2]
+    for bit in range(held.bit_length()):
+        far.append(raw ^ 2**bit)
+    orders = (NEAR, FAR)
+    if not raw:
+        orders = (USED, UNUSED)
+    seen = {raw}
+    for order, values in zip(orders, (near, far), strict=True):
+        for value in values:
+            if value >= 0 and not value & ~held and value not in seen:
+                seen.add(value)
+                yield order, value
