@@ -11,6 +11,7 @@ from typing import Any
 
 from npulab.analysis.check import Comparison
 from npulab.analysis.mismatch.hypotheses import hypotheses, summary_lines
+from npulab.analysis.mismatch.summary import where
 from npulab.support.answers import Answer, Part, Table
 from npulab.support.late import pd
 from npulab.support.text import Row, indented, plural, rows_of
@@ -116,6 +117,9 @@ def explained(result: Comparison, near: pd.DataFrame | str | None) -> list[str]:
         lines = [near]
     elif near is not None:
         lines = summary_lines(near)
+    if result.captured is not None and result.captured.ndim == 3 and near is not None:
+        lines.insert(0, where(result))
+    lines = list(filter(None, lines))
     return ["", str(result), *indented(lines)]
 
 

@@ -227,11 +227,13 @@ def vars_of(layer: Pool2D) -> dict[str, Any]:
     return {name: getattr(layer, name) for name in names}
 
 
-def test_no_explanation_of_real_outputs() -> None:
-    one = Pool2D("average", (2, 2), (4, 4, 1), dtype="float16")
-    x = np.ones((4, 4, 1), np.float16)
-    with pytest.raises(ValueError, match=r"allowed is a Conv2D, FullyConnected or Pool2D of int8"):
-        npulab.hypotheses(one, x, npulab.emulate(one, x))
+def test_a_pooling_of_real_numbers_is_explained_by_its_windows() -> None:
+    one = Pool2D("average", (2, 2), (9, 9, 3), dtype="float16")
+    x = np.random.RandomState(0).randn(9, 9, 3).astype(np.float16)
+    assert npulab.hypotheses(one, x, npulab.emulate(one, x)).equal.to_list() == [True]
+    wide = replace(one, stride=(1, 2))
+    found = npulab.hypotheses(one, x, npulab.emulate(wide, x))
+    assert found[found.equal].change.to_list() == ["stride 1x2"]
 
 
 def test_the_shell_tells_why_a_pooling_differs(tmp_path: Any, capsys: Any) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import npulab
-from npulab.analysis.ignored import changeable, _other_values
+from npulab.analysis.ignored import _other_values, changeable
 from npulab.captures.capture import Capture
 from npulab.captures.target import Hang, Run, Unsupported
 

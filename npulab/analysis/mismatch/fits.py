@@ -16,6 +16,7 @@ from numpy import ndarray as Array
 from npulab.analysis.mismatch.changes import Change, after, with_layer
 from npulab.analysis.mismatch.predicting import Explanation, Hypothesis, Sums
 from npulab.analysis.mismatch.solved import allowed_sums
+from npulab.analysis.mismatch.summary import spans
 from npulab.quant.emulate import clamp_range
 from npulab.quant.layers import Conv2D, Pool2D
 
@@ -24,7 +25,7 @@ RUN = 8  # fewest neighbouring outputs of one code that count as unwritten
 # fewest outputs of a channel from which its bias is fitted; saturated outputs and outputs of the
 # most frequent code do not count
 FREE = 4
-SHOWN = 8  # most channels, or runs of channels, that a text names
+SHOWN = 8  # most channels that a text names
 BIASES_SHOWN = 4
 
 
@@ -50,7 +51,7 @@ def unwritten(start: Explanation, predicted: Array, output: Array) -> list[Chang
                 continue
             places = np.concatenate(runs)
             if len(places) < len(empty):
-                words = f"{_spans(name, runs)}: captured is {code} everywhere"
+                words = f"{spans(name, runs)}: captured is {code} everywhere"
                 filled = partial(_filled, axis=axis, code=code, places=places)
                 change = partial(after, change=filled)
                 found.append(Change(UNWRITTEN, words, change, f"{name} of {code}"))
@@ -68,21 +69,6 @@ def _filled(out: Array, axis: int, code: int, places: Array) -> Array:
     out = out.copy()
     np.moveaxis(out, axis, 0)[places] = code
     return out
-
-
-def _spans(name: str, runs: list[Array]) -> str:
-    """Return runs of numbers as text: ``channels 3, 5 and 6, 8 to 12``."""
-    spans = []
-    for run in runs[:SHOWN]:
-        if len(run) > 2:
-            spans.append(f"{run[0]} to {run[-1]}")
-        else:
-            spans.append(" and ".join(map(str, run)))
-    if len(runs) > SHOWN:
-        spans.append("...")
-    if len(runs) > 1 or len(runs[0]) > 1:
-        name += "s"
-    return f"{name} {', '.join(spans)}"
 
 
 def permutation(start: Explanation, predicted: Array, output: Array, sums: Any) -> list[Change]:

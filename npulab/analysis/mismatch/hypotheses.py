@@ -22,7 +22,7 @@ from npulab.analysis.mismatch.changes import ENOUGH, Change, changes_of, varied
 from npulab.analysis.mismatch.fits import UNWRITTEN, other_bias, permutation, unwritten
 from npulab.analysis.mismatch.predicting import Explanation, Hypothesis, Sums, predict
 from npulab.analysis.mismatch.solved import constant, solved, solved_halves
-from npulab.analysis.mismatch.words import field_trials
+from npulab.analysis.mismatch.words import ANSWERED, SECONDS, field_trials
 from npulab.captures.capture import Capture
 from npulab.captures.registry import target
 from npulab.quant.floats import steps
@@ -284,7 +284,7 @@ class _Search:
         if enough and not _holds(found):
             for fit in self.method.before_pairs:
                 found += self._fitted(fit, predicted, count)
-        found += self._fields(count)
+        found += self._fields(count, _holds(found))
         if enough:
             if not _holds(found):
                 found += self._pairs(changes, found, wrong)
@@ -311,12 +311,15 @@ class _Search:
             changes += fit(start, predicted, self.output, self.kept)
         return changes
 
-    def _fields(self, number: int) -> list[Tried]:
-        """Return the trials of fields on the target's simulated device; ``number`` places them
-        behind the changes of the layer."""
+    def _fields(self, number: int, answered: bool) -> list[Tried]:
+        """Return the trials of fields on the target's simulated device, fewer of them if the layer
+        explains the output already; ``number`` places them behind the changes of the layer."""
         if self.capture is None or OUTPUT not in self.capture.buffers:
             return []
-        trials = field_trials(self.capture, self.output.itemsize, self.progress)
+        seconds = SECONDS
+        if answered:
+            seconds = ANSWERED
+        trials = field_trials(self.capture, self.output.itemsize, self.progress, seconds)
         self.said.append(trials.said)
         return [Tried(trial.mismatches, number, FIELD, trial.words) for trial in trials.trials]
 

@@ -30,6 +30,7 @@ SLACK = 0.05  # of an output code: a multiplier of few bits is not quite the rat
 MOST_SHIFT = 16
 FEW = 4  # fewest outputs that a line is fitted to
 ROUNDS = 8  # of a robust fit
+LEAST_RATIO = 2**-8
 CLOSE = 0.02  # a ratio that is so near to a power of two is one, relatively
 
 
@@ -108,7 +109,7 @@ def solved_halves(start: Explanation, predicted: Array, output: Array, kept: Any
 def constant(start: Explanation, predicted: Array, output: Array, kept: Any) -> list[Change]:
     """Return the change by which every code is off by one number."""
     step = _constant_step(start, predicted, output)
-    if abs(step) < 2:
+    if abs(step) < 2 or output.dtype == np.int16:
         return []
     q = start.layer.output_q or start.layer.input_q
     moved = replace(q, zero_point=q.zero_point + step)
@@ -231,14 +232,17 @@ def _zero_points(
 ) -> Iterator[Change]:
     """Yield the zero points that are off by other steps than the table of changes has."""
     layer = start.layer
+    if output.dtype == np.int16:  # has no zero points
+        return
     for name in ("input", "weight"):
         q = getattr(layer, f"{name}_q")
         one: dict[str, Any] = {f"{name}_q": replace(q, zero_point=q.zero_point + 1)}
         moved = sums.of(replace(layer, **one), start.x).reshape(found.total.shape)
         for step in _whole_steps(found, moved - found.total):
-            yield _zero_point(name, q, step)
+            if step != -q.zero_point:
+                yield _zero_point(name, q, step)
     step = _constant_step(start, predicted, output)
-    if abs(step) > 1:
+    if abs(step) > 1 and step != -layer.output_q.zero_point:
         yield _zero_point("output", layer.output_q, step)
 
 
@@ -283,7 +287,8 @@ def _ratios(start: Hypothesis, found: Allowed, output: Array) -> Iterator[Change
     if least[0] > most[0] or not np.isfinite(factor):
         middle = (lowest + highest) / 2
         factor, _ = robust_line(total[np.isfinite(middle)], middle[np.isfinite(middle)])
-    if factor > 0 and np.isfinite(factor):
+    # a ratio as near to 1 as that is a matter of the rounding rule
+    if factor > 0 and abs(factor - 1) > LEAST_RATIO and np.isfinite(factor):
         words = f"multiplier times {factor:.6g}{where}"
         change = partial(_scaled, factor=factor, columns=columns)
         yield Change("ratio", words, change, "ratio")

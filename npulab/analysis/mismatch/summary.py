@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from npulab.analysis.check import Comparison
 
 BYTES_SHOWN = 32
+AXES = ("row", "column", "channel")
+SPANS_SHOWN = 8  # most runs of channels or rows that a text names
 SHOWN = 3  # most differences in a sentence; if there are more, it has their range and mean
 
 
@@ -124,6 +127,53 @@ def mismatches(found: Comparison) -> Mismatches:
         border,
         unit(found.captured.dtype),
     )
+
+
+def where(found: Comparison) -> str:
+    """Return where the outputs differ as text: the few rows, columns or channels in which all
+    differences lie, and if they lie at the border, where windows reach into the padding; "" if
+    there is nothing to tell.
+
+    Raises ValueError as ``mismatches`` does.
+    """
+    summary = mismatches(found)
+    wrong = steps(found.captured, found.predicted) != 0
+    parts = []
+    for axis, name in enumerate(AXES):
+        others = tuple(other for other in range(3) if other != axis)
+        hit = np.flatnonzero(wrong.any(others))
+        if 0 < 2 * len(hit) <= wrong.shape[axis]:
+            parts.append(f"all in {spans(name, runs_of(hit))}")
+    border, interior = summary.by_place.differ
+    if border and not interior:
+        parts.append("all at the border")
+    elif interior and not border and summary.border.any():
+        parts.append("none at the border")
+    return "; ".join(parts)
+
+
+def runs_of(numbers: Array) -> list[Array]:
+    """Return ascending numbers as runs of neighbours."""
+    return np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
+
+
+def spans(name: str, runs: Sequence[Array]) -> str:
+    """Return runs of numbers as text.
+
+    >>> spans("channel", runs_of(np.array([3, 5, 6, 8, 9, 10])))
+    'channels 3, 5 and 6, 8 to 10'
+    """
+    texts = []
+    for run in runs[:SPANS_SHOWN]:
+        if len(run) > 2:
+            texts.append(f"{run[0]} to {run[-1]}")
+        else:
+            texts.append(" and ".join(map(str, run)))
+    if len(runs) > SPANS_SHOWN:
+        texts.append("...")
+    if len(runs) > 1 or len(runs[0]) > 1:
+        name += "s"
+    return f"{name} {', '.join(texts)}"
 
 
 def touches_padding(layer: Any, size: tuple[int, ...]) -> Array:
