@@ -118,7 +118,7 @@ def explained(result: Comparison, near: pd.DataFrame | str | None) -> list[str]:
     elif near is not None:
         lines = summary_lines(near)
     if result.captured is not None and result.captured.ndim == 3 and near is not None:
-        lines.insert(0, where(result))
+        lines.insert(0, f"where: {where(result) or 'spread'}")
     lines = list(filter(None, lines))
     return ["", str(result), *indented(lines)]
 

@@ -6,9 +6,10 @@ A fault is a change of the layer, made here by arithmetic of its own; no line of
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,11 +41,8 @@ class Planted:
     right: tuple[str, ...]
 
 
-def planted(npu: str, faults: tuple[str, ...], number: int) -> Planted | None:
-    """The capture number ``number`` with these faults at once (none of them: a right output); None
-    if the NPU does not have one of them."""
-    if any((npu, fault) in ABSENT for fault in faults):
-        return None
+def planted(npu: str, faults: tuple[str, ...], number: int) -> Planted:
+    """The capture number ``number`` with these faults at once; none of them is a right output."""
     seed = [NPUS.index(npu), number, *(FAULTS.index(fault) for fault in faults)]
     random = np.random.RandomState(seed)
     for _ in range(TRIES):
@@ -240,3 +238,45 @@ PLANTS: dict[str, Callable[[Any, Any, np.random.RandomState], Plant]] = {
     "stride": _stride,
     "padding": _padding,
 }
+
+
+# The answers
+
+
+class Answer(NamedTuple):
+    """What ``hypotheses`` made of a planted capture.
+
+    ``outcome`` is "first" (the right explanation is the first), "tied" (it gives the same output as
+    the first), "wrong", "more" (no single change explains it), or "silent" (outputs are equal, and
+    nothing is offered); ``tied`` single changes explain the output, in ``seconds``. ``both`` is
+    True if a pair of the two right explanations is among the answers.
+    """
+
+    outcome: str
+    tied: int
+    seconds: float
+    both: bool = False
+
+
+def answer(planted: Planted) -> Answer:
+    begin = time.perf_counter()
+    found = npulab.hypotheses(npulab.check(planted.capture))
+    seconds = time.perf_counter() - begin
+    equal = found[found.equal]
+    single, both = [], False
+    for kind, change in zip(equal.kind, equal.change, strict=True):
+        if " + " in kind:
+            parts = change.split(" with ")
+            both |= all(any(part.startswith(right) for part in parts) for right in planted.right)
+        else:
+            single.append(change)
+    outcome = "wrong"
+    if not planted.right and len(found) == 1:
+        outcome = "silent"
+    elif not single:
+        outcome = "more"
+    elif single[0].startswith(planted.right):
+        outcome = "first"
+    elif any(change.startswith(planted.right) for change in single):
+        outcome = "tied"
+    return Answer(outcome, len(single), seconds, both)
