@@ -26,6 +26,7 @@ from npulab.support.processes import arguments, execute
 
 OUTCOMES = ("captured", "refused", "failed", "hang")
 MODEL, OUT = "{model}", "{out}"
+OF_TARGETS = ("dtype", "ratio")  # what a target allows that is no parameter of a layer
 WORDS = 400  # most characters of a source's message that are kept
 
 
@@ -60,7 +61,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Lowered:
-    """A source that needs no compiler: the target's own ``lower``.
+    """A source that needs no compiler: the target's own ``lower``, for layers of type ``dtype``.
 
     >>> Lowered("vivante", "vipnano-si-imx8mp")({"input_h": 8}).outcome  # too little for a layer
     'refused'
@@ -68,8 +69,21 @@ class Lowered:
 
     target: str
     chip: str | None = None
-    dtype: str = "uint8"
+    dtype: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def ranges(self) -> dict[str, Any]:
+        """The ranges of parameters that the target states as allowed."""
+        allowed = target(self.target).allowed
+        return {name: values for name, values in allowed.items() if name not in OF_TARGETS}
+
+    @property
+    def _dtype(self) -> str:
+        """The type of the layers: by default the first that the target states, or uint8."""
+        if self.dtype is not None:
+            return self.dtype
+        return str(target(self.target).allowed.get("dtype", ["uint8"])[0])
 
     @property
     def record(self) -> dict[str, Any]:
@@ -77,13 +91,13 @@ class Lowered:
             "source": "lower",
             "target": self.target,
             "chip": self.chip or "",
-            "dtype": self.dtype,
+            "dtype": self._dtype,
             "options": {name: str(value) for name, value in self.options.items()},
         }
 
     def __call__(self, parameters: Mapping[str, float], seed: int = 0) -> Answer:
         try:
-            layer, x = made(parameters, seed, self.dtype)
+            layer, x = made(parameters, seed, self._dtype)
             chip = {}
             if self.chip is not None:
                 chip["chip"] = self.chip

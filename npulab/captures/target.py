@@ -339,7 +339,9 @@ class Target:
     ``rules`` are rounding rules of its own, named ``<target>:...``: they are known wherever a rule
     is named. ``variants`` are those of ``VARIANTS`` that ``lower`` heeds: a layer with another
     variant is refused before. ``tokens`` says which fields of jobs make its units wait for each
-    other. If a function of the target fails other than by raising a sentence,
+    other. ``allowed`` says which layers the NPU runs, where it is choosy: a list of values or (low,
+    high) by the names that ``explore`` has for ranges, by ``dtype``, and by ``ratio`` (of scales).
+    If a function of the target fails other than by raising a sentence,
     the error becomes a ValueError with the question, file and line.
     """
 
@@ -384,6 +386,7 @@ class Target:
     stays_up: Callable[[str], Callable[[Capture], bytes]] | None = None
     tokens: Tokens | None = None
     idle: Callable[[Capture, int], Job | None] | None = None
+    allowed: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         try:

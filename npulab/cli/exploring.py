@@ -106,7 +106,7 @@ def _explore(options: argparse.Namespace) -> int:
         npu = target(name)
         if chip:
             npu.features(chip)  # refuses a chip that it does not have
-        source, workers = Lowered(name, chip or None, options.dtype or "uint8"), 1
+        source, workers = Lowered(name, chip or None, options.dtype), 1
     else:
         read = None
         if options.target:

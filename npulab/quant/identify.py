@@ -109,6 +109,7 @@ def identify_rounding(
     output_q: QuantParams | None = None,
     activation: str | None = None,
     rules: Iterable[str | Rule] | str | Rule | None = None,
+    own: Iterable[Rule] = (),
 ) -> Identification:
     """Return every rule that turns these accumulators into these outputs, grouped if they cannot be
     told apart.
@@ -127,7 +128,7 @@ def identify_rounding(
     applied = []
     fits = []
     known = {}
-    for trial in _trials(observed, _candidates(observed, rules)):
+    for trial in _trials(observed, _candidates(observed, rules, own)):
         trials.append(trial)
         if not trial.refused:
             applied.append(trial)
@@ -177,9 +178,14 @@ def names_or_rules(rules: Iterable[str | Rule] | str | Rule) -> tuple[str | Rule
     return names
 
 
+def of_type(rules: Iterable[Rule], dtype: str) -> list[Rule]:
+    """Return those of the given rules that have an output type."""
+    return [by for by in rules if dtype in by.types]
+
+
 def rules_of_type(dtype: str) -> list[Rule]:
     """Return all rules that have an output type."""
-    rules = [by for by in RULES.values() if dtype in by.types]
+    rules = of_type(RULES.values(), dtype)
     if dtype != "int16":
         return rules
     # sums of int16 codes have more than 32 bits, which rules in float arithmetic accept
@@ -192,12 +198,13 @@ def rules_of_type(dtype: str) -> list[Rule]:
 
 
 def _candidates(
-    observed: Observed, rules: Iterable[str | Rule] | str | Rule | None
+    observed: Observed, rules: Iterable[str | Rule] | str | Rule | None, own: Iterable[Rule]
 ) -> list[Candidate]:
+    dtype = observed.outputs.dtype.name
     if rules is None:
-        rules = rules_of_type(observed.outputs.dtype.name)
+        rules = rules_of_type(dtype)
     candidates = []
-    for name in names_or_rules(rules):
+    for name in (*names_or_rules(rules), *of_type(own, dtype)):
         if isinstance(name, str) and name in NAMES:
             candidates.append(observed.of_engine(name))
         else:

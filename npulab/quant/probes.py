@@ -8,7 +8,7 @@ separates.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from npulab.quant.identify import (
     Identification,
     identify_rounding,
     names_or_rules,
+    of_type,
     rules_of_type,
 )
 from npulab.quant.layers import Conv2D, FullyConnected
@@ -171,6 +172,8 @@ def rounding_probes(
     seed: int = 0,
     op: str = "conv",
     count: int | None = None,
+    allowed: Mapping[str, Any] | None = None,
+    own: Iterable[Rule] = (),
 ) -> Probes:
     """Return the fewest probes found that tell rules of an output type apart.
 
@@ -183,20 +186,25 @@ def rounding_probes(
     The fewest probes separate only the rules asked for, so that a rule which is not among them
     often fits where one of them fits. A larger ``count``, such as 16, adds ties of both signs and
     parities, then the probes that separate most pairs a second time: fewer rules are named falsely.
-    Raises LookupError for an unknown rule, ValueError if a rule does not have this type, or if
-    ``count`` is below the fewest probes or above the number of candidates.
+    ``allowed`` is what an NPU can do, as ``target.allowed`` states it: only its values of ``ratio``
+    (of scales), ``output_zero_point`` and ``input_c`` are used. ``own`` are the rules that the
+    target states (``target.rules``), which are told apart besides.
+
+    Raises LookupError for an unknown rule, ValueError if a rule does not have this type, or no
+    allowed ratio, or if ``count`` is below the fewest probes or above the number of candidates.
 
     >>> probes = rounding_probes("int8")
     >>> probes.name(probes.expected.loc["gemmlowp"])
     Identification(gemmlowp fits all 8 outputs; engines that fit: tflite-reference, tflite-micro)
     """
-    for name, got, allowed in (("dtype", dtype, ZERO_POINTS), ("op", op, OPS)):
-        if not isinstance(got, str) or got not in allowed:
-            raise ValueError(f"{name}: got {got!r}, allowed is {', '.join(allowed)}")
+    for name, got, known in (("dtype", dtype, ZERO_POINTS), ("op", op, OPS)):
+        if not isinstance(got, str) or got not in known:
+            raise ValueError(f"{name}: got {got!r}, allowed is {', '.join(known)}")
     seed = _number("seed", seed, 0, 2**32 - 1)
-    asked = _asked(rules, dtype)
-    classes = functions(asked, ZERO_POINTS[dtype])
-    pool = _pool(dtype, [same[0] for same, _ in classes], seed)
+    reach = _reach(dtype, allowed or {})
+    asked = [*_asked(rules, dtype), *of_type(own, dtype)]
+    classes = functions(asked, reach.zero_point)
+    pool = _pool(dtype, [same[0] for same, _ in classes], seed, reach)
     picks = _fewest(pool, sparing=not per_channel)
     if count is not None:
         picks = _filled(pool, picks, _number("count", count, len(picks), len(pool.scales)))
@@ -206,8 +214,32 @@ def rounding_probes(
         scale: Any = float(probes.scales[first])
         if per_channel:
             scale = tuple(probes.scales)
-        layers.append(_layer(op, dtype, probes.sums[first:end], scale, probes.input_scale))
+        bias = probes.sums[first:end]
+        layers.append(_layer(op, dtype, bias, scale, probes.input_scale, reach))
     return Probes(tuple(layers), tuple(asked), tuple(_groups(classes, pool, probes)))
+
+
+class Reach(NamedTuple):
+    """What probes may ask of an NPU: the zero point of outputs, the input channels of a layer, and
+    the ratios of scales; None for ratios of any size."""
+
+    zero_point: int
+    channels: int
+    ratios: tuple[float, ...] | None
+
+
+def _reach(dtype: str, allowed: Mapping[str, Any]) -> Reach:
+    """Return what the probes of a type may ask for; an odd zero point, where it is allowed."""
+    zero_point = ZERO_POINTS[dtype]
+    zero_points = allowed.get("output_zero_point", [zero_point])
+    low, high = min(zero_points), max(zero_points)
+    between = isinstance(zero_points, tuple) and low <= zero_point <= high
+    if not between and zero_point not in zero_points:
+        zero_point = low
+    ratios = None
+    if "ratio" in allowed:
+        ratios = tuple(map(float, allowed["ratio"]))
+    return Reach(int(zero_point), int(min(allowed.get("input_c", [1]))), ratios)
 
 
 def _number(name: str, given: Any, low: int, high: int) -> int:
@@ -249,13 +281,13 @@ class Pool:
         )
 
 
-def _pool(dtype: str, rules: Sequence[Rule], seed: int) -> Pool:
+def _pool(dtype: str, rules: Sequence[Rule], seed: int, reach: Reach) -> Pool:
     """Return candidate accumulators next to rounding boundaries, for ratios that are powers of two
     and for random ratios.
     """
     random = np.random.RandomState(seed)
     info = np.iinfo(dtype)
-    zero_point = ZERO_POINTS[dtype]
+    zero_point = reach.zero_point
     input_scale = _input_scale(rules, zero_point)
     # At the smallest ratio the largest code needs an accumulator of 31 bits. Just above that ratio
     # accumulators have more bits than float32 holds, so that float32 rules and multipliers of 31
@@ -265,6 +297,9 @@ def _pool(dtype: str, rules: Sequence[Rule], seed: int) -> Pool:
     drawn = []
     for high in (-1, smallest + 2):
         drawn += [2.0 ** random.uniform(smallest, high) for _ in range(DRAWN)]
+    if reach.ratios is not None:
+        wholes = [ratio for ratio in reach.ratios if ratio in wholes]
+        drawn = [ratio for ratio in reach.ratios if ratio not in wholes and ratio < 1]
     found = []
     refused = ""
     for ratio in wholes + drawn:
@@ -426,7 +461,7 @@ def _layer_ranges(probes: Pool, per_channel: bool) -> list[tuple[int, int]]:
     return list(zip(starts, [*starts[1:], len(probes.scales)], strict=True))
 
 
-def _layer(op: str, dtype: str, bias: Array, scale: Any, input_scale: float) -> Layer:
+def _layer(op: str, dtype: str, bias: Array, scale: Any, input_scale: float, reach: Reach) -> Layer:
     """Return a layer whose weights are 0, so that each bias is an accumulator."""
     count = len(bias)
     kind = np.int8
@@ -435,7 +470,7 @@ def _layer(op: str, dtype: str, bias: Array, scale: Any, input_scale: float) -> 
     quantized: dict[str, Any] = {
         "input_q": QuantParams(input_scale),
         "weight_q": QuantParams(scale),
-        "output_q": QuantParams(OUTPUT_SCALE, ZERO_POINTS[dtype]),
+        "output_q": QuantParams(OUTPUT_SCALE, reach.zero_point),
         "dtype": dtype,
     }
     if op == "fully_connected":
@@ -443,7 +478,8 @@ def _layer(op: str, dtype: str, bias: Array, scale: Any, input_scale: float) -> 
     if op == "depthwise":
         weights = np.zeros((1, 1, 1, count), kind)
         return Conv2D(weights, bias, (1, 1, count), depthwise=True, **quantized)
-    return Conv2D(np.zeros((count, 1, 1, 1), kind), bias, (1, 1, 1), **quantized)
+    shape = (1, 1, reach.channels)
+    return Conv2D(np.zeros((count, *shape), kind), bias, shape, **quantized)
 
 
 def _counted(count: int, noun: str) -> str:

@@ -6,14 +6,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-import numpy as np
 import pytest
+from conftest import CAPTURES
 from planted_faults import ABSENT, FAULTS, NPUS, answer, planted
 
 import npulab
 from npulab.analysis.checks import explained, nearby
 from npulab.analysis.mismatch import hypotheses
-from npulab.analysis.mismatch.solved import robust_line
 
 # The search was made with the layers 0 to 19; these are others.
 JUDGES = range(1000, 1020)
@@ -68,3 +67,24 @@ def test_faults_are_named_in_layers_that_were_not_looked_at(npu: str) -> None:
         assert answer(planted(npu, (), number)).outcome == "silent"
         two = answer(planted(npu, ("weight", "channels"), number))
         assert two.outcome == "more"
+
+
+@pytest.mark.parametrize(
+    ("case", "name", "step"),
+    [
+        ("sim-max-pool", "D_POOLING_PADDING_CFG.PAD_LEFT", 1),
+        ("sim-average-pool", "PDP.D_POOLING_KERNEL_CFG.KERNEL_STRIDE_WIDTH", -1),
+        ("sim-add", "BN_ALU_OPERAND", 1),
+        ("sim-3x3-same", "SDP.D_CVT_SHIFT.CVT_SHIFT", 1),
+    ],
+)
+def test_a_field_is_named(case: str, name: str, step: int) -> None:
+    good = npulab.load(CAPTURES / "nvdla" / case)
+    value = int(good.values[name])
+    output = npulab.target("nvdla").simulate(good.with_fields(**{name: value + step}))
+    wrong = npulab.check(good.with_buffers(output=output))
+    found = npulab.hypotheses(wrong)
+    words = f"{name} {value + step}, not {value} (simulated)"
+    (row,) = found[found.change == words].itertuples()
+    assert (row.kind, row.mismatches, row.equal) == ("field", 0, True)
+    assert f"equal with: {words}" in " ".join(explained(wrong, found))

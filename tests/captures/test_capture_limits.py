@@ -616,7 +616,7 @@ def test_a_lowered_layer_is_of_the_chip_that_is_named(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(
         "npulab.captures.sources.target",
-        lambda name: type("Of", (), {"lower": staticmethod(lower)}),
+        lambda name: type("Of", (), {"lower": staticmethod(lower), "allowed": {}}),
     )
     size = {
         "input_h": 1,

@@ -24,8 +24,10 @@ from npulab.analysis.scan import scan_capture, scanned_fields
 from npulab.bits import read_commands, write_commands
 from npulab.capture import Job
 from npulab.captures.devices import Simulated
+from npulab.captures.sources import Lowered
 from npulab.captures.tokens import waits_of
 from npulab.cli import main
+from npulab.quant.probes import rounding_probes
 from npulab.target import Hang, Run, Target, Unsupported
 
 FOLDER = Path(__file__).parents[1] / "outsider"
@@ -703,3 +705,38 @@ def test_micro_ops_are_scanned_field_by_field() -> None:
     assert found.drop(columns=["record", "block", "register", "field"]).sum(axis=1).tolist() == [
         *(11, 11, 10) * 2
     ]
+
+
+def test_probes_are_what_the_target_allows_and_name_its_own_rules(vta: Target) -> None:
+    probes = rounding_probes(
+        "int8", ["gemmlowp"], per_channel=False, allowed=vta.allowed, own=vta.rules
+    )
+    for by in vta.rules:
+        outputs = []
+        for layer in probes.layers:
+            capture = vta.lower(layer, x=np.zeros(layer.input_shape, np.int8), rule=by.name)
+            lifted = vta.lift(capture.with_buffers(output=vta.simulate(capture)))
+            outputs.append(lifted.output.ravel())
+        assert probes.name(outputs).fits == (by.name,)
+
+
+def test_its_own_rules_are_candidates_for_its_own_captures(vta: Target) -> None:
+    layer = small(weight_q=QuantParams(2.0**-9))
+    x = np.random.default_rng(5).integers(-128, 128, layer.input_shape).astype(np.int8)
+    floor, half_up = vta.rules
+    asked = vta.lower(layer, x=x, rule=half_up.name)
+    output = vta.simulate(asked)
+    sums = npulab.quant.emulate.accumulate(layer, x)
+    codes = vta.lift(asked.with_buffers(output=output)).output
+    assert half_up.name in npulab.identify_rounding(sums, codes, layer, own=vta.rules).fits
+    assert half_up.name not in npulab.identify_rounding(sums, codes, layer).fits
+    # a stream without the half, and the output of one with it
+    wrong = vta.lower(layer, x=x, rule=floor.name).with_buffers(output=output)
+    found = npulab.hypotheses(npulab.check(wrong))
+    assert f"rounding rule {half_up.name}" in found[found.equal].change.to_list()
+
+
+def test_a_source_keeps_to_what_the_target_allows(vta: Target) -> None:
+    ranges = {"input_h": (3, 6), "input_w": (3, 6), "input_c": (1, 20), "output_c": (1, 20)}
+    found = npulab.explore(Lowered("vta"), ranges, budget=8)
+    assert len(found.sweep) == 8

@@ -196,7 +196,10 @@ def _channels(layer: Any, x: Any, random: np.random.RandomState) -> Plant:
     order = np.arange(count)
     order[[one, other]] = other, one
     changed = replace(layer, weights=layer.weights[order], bias=layer.bias[order])
-    return changed, x, [f"output channels permuted: {one} holds {other}, {other} holds {one}"]
+    right = [f"output channels permuted: {one} holds {other}, {other} holds {one}"]
+    if order.tolist() == [2, 1, 0]:
+        right.append("output channels reversed")
+    return changed, x, right
 
 
 def _stride(layer: Any, x: Any, random: np.random.RandomState) -> Plant:
@@ -225,9 +228,36 @@ def _padding(layer: Any, x: Any, random: np.random.RandomState) -> Plant:
         (1, 1): "one column right",
         (1, -1): "one column left",
     }
-    padding = tuple(map(tuple, border))
-    changed = replace(layer, padding=padding)
-    return changed, x, [f"windows {words[axis, step]}"]
+    changed = replace(layer, padding=tuple(map(tuple, border)))
+    right = [f"windows {words[axis, step]}"]
+    right += _other_names(layer, axis, (border[0][0], border[1][0]))
+    if step == 1 and layer.stride[axis] > 1:
+        right.append(("sampled from row 1 and column 0", "sampled from row 0 and column 1")[axis])
+    return changed, x, right
+
+
+def _other_names(layer: Any, axis: int, begins: tuple[int, int]) -> list[str]:
+    """Other names of a padding by which windows begin so many rows and columns before the image,
+    other than before along an axis."""
+    same, symmetric, behind = [], [], []
+    for size, kernel, stride, (before, _) in zip(
+        layer.input_shape[:2], layer.kernel, layer.stride, layer.pads, strict=True
+    ):
+        span = (-(-size // stride) - 1) * stride + kernel
+        same.append(max(span - size, 0) // 2)
+        symmetric.append((kernel - 1) // 2)
+        outputs = (size + 2 * before - kernel) // stride + 1
+        behind.append((outputs - 1) * stride + kernel - size - before)  # that a window reaches
+    names = []
+    if begins == tuple(same):
+        names.append("padding same")
+    if begins == tuple(symmetric):
+        names.append("padding symmetric")
+    if begins == (0, 0):
+        names += ["padding valid", "border behind only"]
+    if behind[axis] == begins[axis]:
+        names.append(("odd row", "odd column")[axis])
+    return names
 
 
 PLANTS: dict[str, Callable[[Any, Any, np.random.RandomState], Plant]] = {

@@ -191,7 +191,9 @@ def explore(
     need("explore: budget", budget, int, "is a whole number of layers")
     if budget < 2:
         raise ValueError(f"budget: got {budget}, allowed is at least 2 layers")
-    possible = Possible(complete_ranges(ranges or {}), tuple(constraints), derived)
+    # what a source allows takes the place of usual values
+    allowed = {**getattr(source, "ranges", {}), **with_numbers(ranges or {})}
+    possible = Possible(complete_ranges(allowed), tuple(constraints), derived)
     chosen = _chosen(role, block)
     about = {
         "source": source.record,

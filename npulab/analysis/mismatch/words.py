@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,7 +76,7 @@ def field_trials(
     captured = np.frombuffer(capture.buffers[OUTPUT], np.uint8)
     if places is None:
         places = np.arange(len(captured) // itemsize * itemsize)
-    usual = _written(capture)
+    usual = _written(lambda: capture)
     if usual is None:
         return Trials([], 0, 0)
     wrong = _differing(usual, captured, places, itemsize)
@@ -90,7 +91,7 @@ def field_trials(
         if time.thread_time() > end:
             break
         done += 1
-        output = _written(value.changed(value.raw))
+        output = _written(partial(value.changed, value.raw))
         if output is None or output == usual:
             continue
         count = _differing(output, captured, places, itemsize)
@@ -98,9 +99,11 @@ def field_trials(
     return Trials(found, done, len(values))
 
 
-def _written(capture: Capture) -> bytes | None:
-    """Return the output of the simulated device; None if it hangs or refuses the capture."""
+def _written(changed: Callable[[], Capture]) -> bytes | None:
+    """Return the output that the simulated device writes for a capture; None if it hangs or refuses
+    it, or if there is no such capture."""
     try:
+        capture = changed()
         # a wrong field may make numbers that are none
         with np.errstate(all="ignore"):
             output: bytes = target(capture.target).simulate(capture)
@@ -118,18 +121,24 @@ def _differing(output: bytes, captured: Array, places: Array, itemsize: int) -> 
 
 
 def _values(capture: Capture) -> Iterator[Value]:
-    several = len(capture.jobs) > 1
-    for task, block, item, raw, changed in changeable(capture):
+    for task, _, item, raw, changed in changeable(capture):
         if item.address or item.read_only or item.starts:
             continue
-        name = item.name
-        if block in capture.maps and item in set(capture.maps[block]):
-            name = capture.maps[block].key(item)
-        if several:
-            name = f"task {task}: {name}"
+        name = _name(capture, task, item)
         for order, value in _others(item, raw):
             words = f"{name} {item.text(value)}, not {item.text(raw)}"
             yield Value(order, words, value, changed)
+
+
+def _name(capture: Capture, task: int, item: Field) -> str:
+    """Return a field's name as ``with_fields`` takes it; with its task, if there are several."""
+    try:
+        name = capture.maps[capture.jobs[task].block].key(item)
+    except LookupError:  # a register that is in no map, or a field of the job that starts this one
+        name = item.name
+    if len(capture.jobs) > 1:
+        return f"task {task}: {name}"
+    return name
 
 
 def _others(item: Field, raw: int) -> Iterator[tuple[int, int]]:

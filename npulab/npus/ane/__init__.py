@@ -29,4 +29,5 @@ TARGET = FACTS.target(
     documents=(
         DocumentFormat("MIL programs (.mil)", mil_files.recognises, mil_files.list_program),
     ),
+    allowed={"dtype": ["float16"]},
 )

@@ -36,4 +36,5 @@ TARGET = FACTS.target(
     documents=(
         DocumentFormat("loadables of the compiler", loadables.recognises, loadables.list_loadable),
     ),
+    allowed={"dtype": ["int8"], "weight_zero_point": [0]},
 )

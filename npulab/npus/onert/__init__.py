@@ -22,4 +22,5 @@ TARGET = FACTS.target(
     outline,
     rule_of,
     rule=SEPARATE,
+    allowed={"dtype": ["uint8", "int8"], "op": ["fully_connected"]},
 )

@@ -3,7 +3,7 @@
 from npulab.target import Target
 
 from .facts import CHIPS, SOURCES, TABLES, TOKENS
-from .layers import FLOOR, HALF_UP, explain, lift, lower, recode, rule_of, tensor
+from .layers import ALLOWED, FLOOR, HALF_UP, explain, lift, lower, recode, rule_of, tensor
 from .simulate import simulate
 from .stream import IMPORTERS, idle
 
@@ -25,4 +25,5 @@ TARGET = Target(
     rules=(FLOOR, HALF_UP),
     tokens=TOKENS,
     idle=idle,
+    allowed=ALLOWED,
 )

@@ -66,6 +66,18 @@ class Shift(Rule):
 
 
 FLOOR, HALF_UP = Shift("vta:floor"), Shift("vta:half-up", half=True)
+# symmetric codes, one shift; half of the last place is a number of 16 bits
+ALLOWED = {
+    "op": ["conv"],
+    "dtype": ["int8"],
+    "ratio": [2.0**-shift for shift in range(1, 16)],
+    "input_scale": [1.0],
+    "weight_scale": [1.0],
+    "output_scale": [2.0**shift for shift in range(6, 12)],
+    "input_zero_point": [0],
+    "weight_zero_point": [0],
+    "output_zero_point": [0],
+}
 
 
 class Form(NamedTuple):
