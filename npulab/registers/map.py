@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
@@ -622,31 +622,31 @@ class RegisterMap:
         """Return masks of the bits that have a name, and of the bits that have only an automatic
         name.
         """
-        explained, guessed, free = self._masks
-        return Coverage(explained | guessed, free)
+        return Coverage(*self._masks_by(lambda item: int(item.automatic), 2))
 
     @cached_property
     def _masks(self) -> Array:
         """Masks ``(3, W)`` of the bits that ``status`` calls explained, guessed and open."""
-        masks = np.zeros((3, len(self)), np.uint32)
+        return self._masks_by(_known, 3)
+
+    def _masks_by(self, kind_of: Callable[[Field], int], kinds: int) -> Array:
+        """Masks ``(kinds, W)`` of the bits of the fields of each kind."""
+        masks = np.zeros((kinds, len(self)), np.uint32)
         for item in self._fields:
-            kind = int(item.evidence in GUESSES)
-            if item.automatic:
-                kind = 2
             for piece in item.pieces:
-                masks[kind, piece.word] |= mask(piece.width) << np.uint32(piece.lsb)
+                masks[kind_of(item), piece.word] |= mask(piece.width) << np.uint32(piece.lsb)
         return masks
 
     def status(self, words: Any = None) -> pd.DataFrame:
         """Return how many bits of each word are known, a row for each word: word, block, register,
         offset and the counts of these bits, which add up to 32:
 
-        - ``explained``: named, with evidence other than ``guess`` and ``unknown``
+        - ``explained``: with evidence other than ``guess`` and ``unknown``, named or not
         - ``guessed``: named, with evidence ``guess`` or ``unknown``
-        - ``open``: without a name
+        - ``open``: without a name and without such evidence
 
         With the words ``(N, W) uint32`` of captures, bits that are the same in all captures are
-        counted in two columns of their own: named bits as ``never exercised``, other bits as
+        counted in two columns of their own: open bits as ``constant``, other bits as ``never
         ``constant``; if there is one capture, these are all bits. ``attrs["summary"]`` is a line
         with the shares of the whole map. Raises ValueError for words that do not fit the map.
 
@@ -818,6 +818,13 @@ class RegisterMap:
             if offset in self.index:
                 words[self.index[offset]] = value
         return words
+
+
+def _known(item: Field) -> int:
+    """The column of ``STATUS`` that counts the bits of a field: 0 to 2."""
+    if item.evidence not in GUESSES:
+        return 0
+    return 1 + int(item.automatic)
 
 
 def need_features(what: str, features: object) -> list[str]:

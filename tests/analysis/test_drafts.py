@@ -1252,14 +1252,10 @@ def slow_status(registers: RegisterMap, words: np.ndarray | None) -> list[list[i
                 if any(p.word == word and p.lsb <= bit < p.lsb + p.width for p in one.pieces)
             )
             same = words is not None and len({int(row[word]) >> bit & 1 for row in words}) == 1
-            known = (
-                "open"
-                if item.automatic
-                else "guessed"
-                if item.evidence in ("guess", "unknown")
-                else "explained"
-            )
-            counts[known if not same else "constant" if item.automatic else "never exercised"] += 1
+            known = "open" if item.automatic else "guessed"
+            if item.evidence not in ("guess", "unknown"):
+                known = "explained"  # named or not
+            counts[known if not same else "constant" if known == "open" else "never exercised"] += 1
         out.append([*counts.values()])
     return out
 
@@ -1291,6 +1287,11 @@ def test_status_follows_a_draft() -> None:
     made.split("w1_0_32", 8, ["a", ""])
     assert made.map.status()[["guessed", "open"]].to_numpy().tolist() == [[0, 32], [8, 24]]
     made.set_evidence("a", "C:one")
+    named = made.map.coverage()
+    made.set_evidence("w1_8_24", "C:one")  # evidence without a name
+    assert made.map.status()[["explained", "open"]].to_numpy().tolist() == [[0, 32], [32, 0]]
+    assert made.map.coverage().bits == named.bits == (8, 56)
+    made.undo()
     varied = np.array([[0, 0], [1, 0x10F]], np.uint32)
     assert made.map.status(varied)[list(STATUS)].to_numpy().tolist() == [
         [0, 0, 1, 31, 0],

@@ -223,6 +223,19 @@ def test_edit_a_field_and_see_a_capture_decode_anew(maps: Opened) -> None:
     )
     bit.hover()
     assert "clamp_below" in registers.locator("[role=status]").inner_text()
+    notebook = opened.lab.root / MAPS
+    stored = notebook.read_bytes()
+    for act in ("", "undo"):  # Ctrl+S saves the map, and not the notebook around it
+        if act:
+            opened.ask("draft.undo()")
+        editor.locator("[role=grid]").first.focus()
+        opened.page.keyboard.press("Control+S")
+        opened.settle()
+        assert editor.locator("[role=status]").inner_text() == "saved as nn.csv"
+        assert ("clamp_below" in (notebook.parent / "nn.csv").read_text()) is (act == "")
+    assert notebook.read_bytes() == stored
+    opened.ask("draft.redo()")
+    opened.settle()
     opened.ask("draft.split('in_image_x_size', widths=[3, 10], names=['low', 'high'])")
     opened.settle()
     split = registers.locator('[data-word="1"][data-bit="6"]')

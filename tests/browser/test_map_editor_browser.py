@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from blank_page import THEMES, BlankPage
 from playwright.sync_api import Browser
@@ -9,6 +11,11 @@ from test_map_editor import SCRIPT, made, shown, small
 
 from npulab.analysis.draft import draft
 from npulab.notebook.widgets import MapEditor, RegisterView
+
+
+# Where the page and the bits are scrolled to, and where a bit is.
+PLACES = """() => { const bit = document.querySelector("[data-word='25'][data-bit='12']");
+  return [scrollY, bit.closest('.npulab-grid').scrollTop, bit.getBoundingClientRect().y]; }"""
 
 
 def answer(page: BlankPage, view: MapEditor) -> None:
@@ -21,6 +28,8 @@ def answer(page: BlankPage, view: MapEditor) -> None:
         title=view.title,
         summary=view.summary,
         status=view.status,
+        path=view.path,
+        saved=view.saved,
     )
 
 
@@ -208,6 +217,66 @@ def test_page_makes_and_moves_a_field_by_its_bits(chrome: Browser) -> None:
         assert (page.listeners, page.errors) == (0, [])
 
 
+def test_page_saves_by_button_and_by_key(chrome: Browser, tmp_path: Path) -> None:
+    view, path = MapEditor(made(), small()), tmp_path / "mine.csv"
+    with BlankPage(chrome, view) as page:
+        page.page.evaluate(
+            "window.heard = []; document.addEventListener('keydown', e => e.ctrlKey && heard.push(e.key))"
+        )
+        assert page.page.is_enabled(".save")
+        page.press("Tab", "Control+s")  # there is no file yet
+        assert page.page.inner_text(".question").startswith("save as")
+        page.page.keyboard.type(str(path))
+        page.press("Enter")
+        assert page.sent == [{"do": "save", "field": "mode", "text": str(path)}]
+        answer(page, view)
+        assert status(page) == f"saved as {path}"
+        assert page.page.is_disabled(".save")
+        page.press("Enter", "s", "t")
+        page.press("Control+s")  # takes what is typed, too, and the notebook does not hear of it
+        assert [message["do"] for message in page.sent[1:]] == ["cell", "save"]
+        assert page.page.evaluate("heard.filter(key => key !== 'Control')") == []
+        for message in page.sent[1:]:
+            view._handle_custom_msg(message, [])
+        answer(page, view)
+        assert "st" in path.read_text()
+        assert "1 step, saved" in page.page.inner_text(".npulab-summary >> nth=0")
+        page.press("u")
+        answer(page, view)
+        assert page.page.is_enabled(".save")
+        page.page.click(".other")
+        page.page.keyboard.type(str(path))
+        page.page.click("[data-word='0'][data-bit='3']")  # in the bits the key saves, too
+        page.press("Control+s")
+        answer(page, view)
+        assert view.saved
+        assert page.accessibility() == []
+        assert page.errors == []
+
+
+def test_page_asks_for_a_name_where_the_drag_ended(chrome: Browser) -> None:
+    view = MapEditor(draft(40))
+    with BlankPage(chrome, view, size=(1000, 700)) as page:
+        page.page.locator("[data-word='25'][data-bit='0']").scroll_into_view_if_needed()
+        before = page.page.evaluate(PLACES)
+        drag(page, 25, 20, 12)
+        assert page.page.evaluate("document.activeElement.className") == "answer"
+        assert page.page.evaluate(PLACES) == before
+        box = page.page.locator(".answer").bounding_box()
+        bits = page.page.locator("[data-word='25'][data-bit='20']").bounding_box()
+        assert box is not None
+        assert bits is not None
+        assert 0 < box["y"] - bits["y"] < 40
+        page.page.keyboard.type("top")
+        page.press("Enter")
+        follow(page, view)
+        assert view.status == "add top in w25 at bits 12 to 20"
+        assert page.page.evaluate(PLACES) == before
+        page.press("Control+s")  # a question of the table stands above the table again
+        assert page.page.locator(".npulab-map > .prompt .answer").is_visible()
+        assert page.accessibility() == []
+
+
 def test_page_says_what_was_refused(chrome: Browser) -> None:
     view = MapEditor(made(), small())
     with BlankPage(chrome, view) as page:
@@ -293,11 +362,11 @@ def test_page_has_a_tab_stop_for_table_and_bits_and_keeps_letters(chrome: Browse
             "/",
             "z",
             "Escape",
-            "Control+s",
+            "Control+p",
             "Escape",
         ):
             page.press(key)
-        assert page.page.evaluate("heard") == ["Tab", "Control", "s", "Escape"]
+        assert page.page.evaluate("heard") == ["Tab", "Control", "p", "Escape"]
         assert page.sent == []
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import CAPTURES
 from test_drafts import nn  # noqa: F401
@@ -16,8 +17,9 @@ import npulab.analysis.draft
 import npulab.notebook.widgets
 from npulab.analysis.draft import Draft, draft
 from npulab.captures.capture import Capture, Job
+from npulab.captures.sweep import Sweep
 from npulab.notebook.widgets import MapEditor, MapModel, RegisterModel, RegisterView
-from npulab.registers.map import RegisterMap
+from npulab.registers.map import STATUS, RegisterMap
 
 ROWS = [
     {
@@ -100,7 +102,7 @@ def test_rows_say_what_the_map_and_the_capture_say() -> None:
         ["w1_26_4", "EXT", "1[29:26]", "w1_26_4", "0x0 = 0", "", "unknown", "", "automatic"],
     ]
     assert model.title == "NN: 6 fields of 2 words, read in demo/a"
-    assert model.summary == "2 explained, 32 guessed, 30 open bits; 0 steps, not saved"
+    assert model.summary == "2 explained, 32 guessed, 30 open of 64 bits; 0 steps, not saved"
     assert [row[4] for row in MapModel(made()).rows] == [""] * 6
 
 
@@ -198,7 +200,9 @@ def test_acts(message: dict[str, str], status: str, after: tuple[str, str]) -> N
     ("message", "status"),
     [
         (None, "refused: got 'None', allowed is one of cell, split, join, add, remove, undo, redo"),
-        ({"do": "save"}, r"refused: got .*'save'.*, allowed is one of cell"),
+        ({"do": "save"}, r"refused: save: got no path, allowed is a path where no file is"),
+        ({"do": "save", "text": "map.txt"}, r"refused: map.txt: got .txt, allowed is .csv"),
+        ({"do": "write"}, r"refused: got .*'write'.*, allowed is one of cell"),
         ({"do": "cell", "field": 3}, "refused: cell: got 3 and '', allowed are texts"),
         (
             {"do": "cell", "field": "mode", "column": "capture", "text": "1"},
@@ -325,6 +329,39 @@ def test_view_follows_a_save(tmp_path: Path) -> None:
         assert view.summary.endswith(", saved")
 
 
+def test_a_message_saves_to_a_path_and_then_to_the_file(tmp_path: Path) -> None:
+    view, path = MapEditor(made()), tmp_path / "map.csv"
+    assert (view.path, view.saved) == ("", False)
+    view.model.press({"do": "save", "text": f" {path} "})
+    assert (view.path, view.saved, view.status) == (str(path), True, f"saved as {path}")
+    view.draft.rename("mode", "m")
+    assert not view.saved
+    view.model.press({"do": "save", "text": ""})
+    assert view.saved
+    assert draft(path).map.m.width == 2
+    path.write_text(path.read_text() + "\n")
+    view.draft.undo()
+    view.model.press({"do": "save", "text": ""})
+    assert "allowed is a file as it was read" in view.status
+    assert not view.saved
+    view.model.press({"do": "save", "text": str(tmp_path)})
+    assert view.status.startswith("refused: ")
+
+
+def test_head_counts_bits_as_the_status_of_the_map_does() -> None:
+    varied = np.array([[0, 0], [0xFF, 0]], np.uint32)
+    sweep = Sweep(varied, {"size": [1, 2]})
+    one = made()
+    one.set_evidence("w1_26_4", "C:sweep")  # nobody gave a name to these bits, but they are known
+    for view, words in ((MapEditor(one), None), (MapEditor(one, sweep=sweep), varied)):
+        counts = view.draft.map.status(words)[list(STATUS)].sum()
+        shown = STATUS if words is not None else STATUS[:3]
+        told = ", ".join(f"{counts[name]} {name}" for name in shown)
+        assert view.summary == f"{told} of 64 bits; 1 step, not saved"
+        assert sum(counts[name] for name in shown) == 64
+    assert MapEditor(one).summary.startswith("6 explained, 32 guessed, 26 open of 64 bits")
+
+
 def test_repr_and_face_are_equal_on_two_builds() -> None:
     one, two = (MapEditor(made(), small(provenance="simulated")) for _ in range(2))
     assert (
@@ -332,7 +369,7 @@ def test_repr_and_face_are_equal_on_two_builds() -> None:
         == repr(two)
         == (
             "MapEditor(NN: 6 fields of 2 words, read in demo/a, simulated; 2 explained, "
-            "32 guessed, 30 open bits; 0 steps, not saved)"
+            "32 guessed, 30 open of 64 bits; 0 steps, not saved)"
         )
     )
     assert repr(one.model) == repr(one).replace("MapEditor", "MapModel")

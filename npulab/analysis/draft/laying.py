@@ -140,7 +140,7 @@ def add(
     evidence = evidence.strip() or "unknown"
     values = {"field": name, "value": value.strip(), "evidence": evidence, "note": note.strip()}
     if offset is None:
-        run, _ = bits_of(table, register, lsb, width)
+        run, register = bits_of(table, register, lsb, width)
     else:
         block, values["register"] = _new_register(table, str(register), offset)
         run = BitRun(block, offset, lsb, width)

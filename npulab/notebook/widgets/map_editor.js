@@ -37,6 +37,7 @@ const KEYS = [
   { keys: { u: view => view.send("undo") }, help: "undoes" },
   { keys: { U: view => view.send("redo") }, help: "redoes" },
   { keys: { "/": view => view.search.focus() }, help: "filters" },
+  { keys: { "Ctrl+s": (view, { shiftKey }) => view.save(shiftKey) }, help: "saves, with Shift to another file" },
   { help: "Escape leaves" },
 ];
 
@@ -109,8 +110,16 @@ class Bits extends BitsFrame {
     this.grid.addEventListener("pointerup", () => this.dropped());
   }
 
+  // Put an element below the word of the cursor, over the words that follow: nothing moves.
+  place(element) {
+    const row = this.stop.parentElement, both = this.grid.parentElement;
+    both.append(element);
+    element.style.top = `${this.grid.offsetTop + row.offsetTop + row.offsetHeight - this.grid.scrollTop}px`;
+  }
+
   // Escape leaves the view unless a field is picked up or bits are selected.
   press(event) {
+    if (event.target === this.editor.answer) return;
     if (event.key === "Escape" && this.grid.contains(event.target) && !this.editor.busy) return;
     super.press(event);
   }
@@ -191,7 +200,9 @@ class View extends Frame {
     const line = make("div", "buttons");
     this.undo = this.button("undo", "Undo", { tabindex: -1 });
     this.redo = this.button("redo", "Redo", { tabindex: -1 });
-    line.append(this.undo, this.redo);
+    this.write = this.button("save", "Save", { tabindex: -1, "aria-keyshortcuts": "Control+S" });
+    this.other = this.button("other", "Save as …", { tabindex: -1 });
+    line.append(this.undo, this.redo, this.write, this.other);
     return line;
   }
 
@@ -326,6 +337,8 @@ class View extends Frame {
     this.redo.disabled = !undone;
     this.undo.title = steps.at(-1) ?? "nothing to undo";
     this.redo.title = undone || "nothing to redo";
+    this.write.disabled = this.model.get("saved");
+    this.write.title = this.model.get("path") || "asks for a path";
     this.summary.textContent = this.model.get("summary");
   }
 
@@ -337,9 +350,16 @@ class View extends Frame {
   // ---- asking ----
 
   send(act, more = {}) {
-    const needs = act !== "undo" && act !== "redo";
+    const needs = !["undo", "redo", "save"].includes(act);
     if (needs && !this.here) return this.tell("no field");
-    this.model.send(needs ? { do: act, field: this.here.key, ...more } : { do: act });
+    this.model.send(needs ? { do: act, field: this.here.key, ...more } : { do: act, ...more });
+  }
+
+  // Save to the draft's file, what is being typed in a cell too; ask for a path if there is none, or for another one.
+  save(other = false) {
+    if (this.field) this.finish(true, true);
+    if (this.model.get("path") && !other) return this.send("save", { text: "" });
+    this.question_("save", "save as, a path where no file is, such as registers.csv: ", "");
   }
 
   edit() {
@@ -380,6 +400,9 @@ class View extends Frame {
   name() {
     const [run, told] = this.run();
     this.question_("add", `new field ${told}, its name `, "", text => `${text} ${run}`);
+    this.bits.place(this.bar);
+    this.answer.focus({ preventScroll: true });
+    this.bar.scrollIntoView({ block: "nearest" });
   }
 
   get busy() {
@@ -421,8 +444,10 @@ class View extends Frame {
     this.asked = { act, key: this.here?.key ?? "", whole };
     this.question.textContent = text;
     this.answer.value = answer;
+    this.root.insertBefore(this.bar, this.grid);
+    this.bar.style.top = "";
     this.bar.hidden = false;
-    this.answer.focus();
+    this.answer.focus({ preventScroll: true });
     this.answer.select();
   }
 
@@ -443,6 +468,8 @@ class View extends Frame {
       summary: () => this.showSteps(),
       steps: () => this.showSteps(),
       undone: () => this.showSteps(),
+      path: () => this.showSteps(),
+      saved: () => this.showSteps(),
       status: () => this.tell(this.model.get("status")),
       ...this.bits.events,
     };
@@ -452,6 +479,8 @@ class View extends Frame {
     this.search.addEventListener("input", () => this.narrow());
     this.undo.addEventListener("click", () => this.send("undo"));
     this.redo.addEventListener("click", () => this.send("redo"));
+    this.write.addEventListener("click", () => this.save());
+    this.other.addEventListener("click", () => this.save(true));
     this.root.addEventListener("keydown", event => this.press(event));
   }
 
@@ -464,7 +493,8 @@ class View extends Frame {
 
   press(event) {
     const { key, target } = event, letter = key.length === 1;
-    if (this.bits.root.contains(target)) return; // the bits have keys of their own
+    if (passes(event) && this.saves(event)) return;
+    if (this.bits.root.contains(target) && target !== this.answer) return; // the bits have keys of their own
     if (passes(event) || event.shiftKey && !letter && !this.typed(target)) return;
     if (target === this.grid && key === "Escape") return; // leaves the view
     event.stopPropagation();
@@ -478,6 +508,16 @@ class View extends Frame {
       event.preventDefault();
       this.typedEnd(target, key === "Enter");
     }
+  }
+
+  // Ctrl+S saves the map, and not the notebook around it.
+  saves(event) {
+    const act = (event.ctrlKey || event.metaKey) && this.acts.get(`Ctrl+${event.key.toLowerCase()}`);
+    if (!act) return false;
+    event.preventDefault();
+    event.stopPropagation();
+    if (!event.repeat) act(this, event);
+    return true;
   }
 
   typed(target) {

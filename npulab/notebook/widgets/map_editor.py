@@ -11,21 +11,21 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from traitlets import List, Unicode
+from traitlets import Bool, List, Unicode
 
 from npulab.analysis.draft import Draft
 from npulab.captures.capture import Capture
 from npulab.notebook.widgets.bits_view import BitsModel, BitsView, Rows, meant
 from npulab.notebook.widgets.frame import Model, assets, table_html
 from npulab.registers.fields import WORD_BITS, Field
-from npulab.registers.map import STATUS
+from npulab.registers.map import STATUS, RegisterMap
 from npulab.support.refuse import need
 from npulab.support.text import plural
 
 COLUMNS = ("register", "bits", "field", "capture", "value", "evidence", "note")
 EDITED = {"field": "rename", "evidence": "set_evidence", "note": "set_note"}
 STEPS_SHOWN = 12  # how many steps the HTML shows, at most
-ACTS = ("cell", "split", "join", "add", "remove", "undo", "redo")
+ACTS = ("cell", "split", "join", "add", "remove", "undo", "redo", "save")
 BITS = re.compile(r"(?:(\d{1,4})?\[)?(\d{1,2})(?::(\d{1,2}))?\]?")
 
 
@@ -34,7 +34,8 @@ class MapModel(Model):
 
     ``rows`` has, for each field, its name in ``draft`` and a text for each of ``COLUMNS``;
     ``steps`` are the draft's, ``undone`` is the step that redo would make, and ``status`` reports
-    the last act. With a ``capture``, the column of that name has the values of a job as the map
+    the last act; ``path`` is the draft's file ("" if it has none), ``saved`` is True if the file has
+    the draft as it is now. With a ``capture``, the column of that name has the values of a job as the map
     reads them now: of ``task``, by default of the first job of the draft's block. Everything
     follows the draft, whoever edits it; ``bits`` is a ``BitsModel`` of its words, with the status
     of bits in ``laws``, and with the flips in a ``sweep`` of these words.
@@ -55,6 +56,8 @@ class MapModel(Model):
     rows: List[Any] = List()
     steps = List(Unicode())
     undone = Unicode()
+    path = Unicode()
+    saved = Bool()
     status = Unicode()
     summary = Unicode()
     title = Unicode()
@@ -74,7 +77,7 @@ class MapModel(Model):
             (Capture, type(None)),
             "is a Capture, as npulab.load gives",
         )
-        self.draft, self.capture = draft, capture
+        self.draft, self.capture, self.sweep = draft, capture, sweep
         self._task = 0
         if capture is not None:
             self._task = _task(draft, capture, task)
@@ -113,11 +116,12 @@ class MapModel(Model):
         enum with its names as ``enum:mode 0=off 1=on``, bits as ``12:4``), ``split`` has field and
         text (``low:2 4``: name and width of each piece, lowest bits first), ``join`` has field and
         text (``other as name``; the field has the lowest bits), ``add`` has field and text (``name
-        12:4``, in the register of the field).
+        12:4``, in the register of the field), ``save`` has text, the path of a new file, or "" for
+        the draft's own file.
         """
         try:
             self.status = self._act(message)
-        except (ValueError, LookupError) as error:
+        except (ValueError, LookupError, OSError) as error:
             self.status = f"refused: {error}"
 
     def close(self) -> None:
@@ -135,6 +139,8 @@ class MapModel(Model):
             if sentence:
                 return f"{do}: {sentence}"
             return f"nothing to {do}"
+        if do == "save":
+            return f"saved as {self.draft.save(text.strip() or None)}"
         before = len(self.draft.steps)
         if do == "remove":
             self.draft.remove(field)
@@ -233,12 +239,14 @@ class MapModel(Model):
         ]
         self.bits.reread(Rows.whole(registers), words.tolist())
         self.steps, self.undone = draft.steps, next(iter(draft.undone), "")
-        known = registers.status()[list(STATUS[:3])].sum()
-        bits = ", ".join(f"{count} {name}" for name, count in known.items())
+        self.saved = draft.saved
+        if draft.path is not None:
+            self.path = draft.path.as_posix()
         saved = "not saved"
-        if draft.saved:
+        if self.saved:
             saved = "saved"
-        self.summary = f"{bits} bits; {plural(len(self.steps), 'step')}, {saved}{lost}"
+        steps = plural(len(self.steps), "step")
+        self.summary = f"{self._counted(registers)}; {steps}, {saved}{lost}"
         title = f"{draft.name}: {plural(len(self.rows), 'field')} of "
         title += plural(len(registers), "word")
         if self.capture is not None:
@@ -247,6 +255,17 @@ class MapModel(Model):
             if jobs > 1:
                 title += f", job {self._task}, 1 of {jobs} jobs"
         self.title = title
+
+    def _counted(self, registers: RegisterMap) -> str:
+        """Return how many bits are known, as ``RegisterMap.status`` counts them, with the words of
+        the sweep if there is one.
+        """
+        names = STATUS[:3]
+        if self.sweep is not None:
+            names = STATUS
+        counts = registers.status(getattr(self.sweep, "words", None))[list(names)].sum()
+        known = ", ".join(f"{count} {name}" for name, count in counts.items())
+        return f"{known} of {WORD_BITS * len(registers)} bits"
 
     def _captured(self, draft: Draft, capture: Capture, words: np.ndarray) -> dict[str, int]:
         """Return the raw numbers of the job's fields by key, and write the job's words into
@@ -286,15 +305,18 @@ class MapEditor(BitsView):
     """The fields of a draft as bits and as a table: a drag over bits (or Shift and arrows) makes a
     field, m picks a field up and puts it down on other bits; in the table arrows move, Enter edits
     a cell, a adds a field, s splits, j joins, x takes a name away, u and U undo and redo, /
-    filters.
+    filters, Ctrl+S saves.
 
     With a ``capture`` a column has its values as the map reads them now. ``rows``, ``steps`` and
-    ``status`` are the model's; everything else is on ``model`` and on ``draft``, which also saves.
+    ``status`` are the model's; everything else is on ``model`` and on ``draft``.
     """
 
     _esm, _css = assets("rows", "bits_view", "map_editor")
     _of, _linked = MapModel, ("cursor", "selection")
-    _followed = (*BitsView._followed, "words", "reference", "rows", "steps", "undone", "status")
+    _followed = (
+        *BitsView._followed,
+        *("words", "reference", "rows", "steps", "undone", "path", "saved", "status"),
+    )
 
     columns = List(Unicode())
 
