@@ -12,7 +12,6 @@ from test_map_editor import SCRIPT, made, shown, small
 from npulab.analysis.draft import draft
 from npulab.notebook.widgets import MapEditor, RegisterView
 
-
 # Where the page and the bits are scrolled to, and where a bit is.
 PLACES = """() => { const bit = document.querySelector("[data-word='25'][data-bit='12']");
   return [scrollY, bit.closest('.npulab-grid').scrollTop, bit.getBoundingClientRect().y]; }"""
@@ -273,7 +272,7 @@ def test_page_asks_for_a_name_where_the_drag_ended(chrome: Browser) -> None:
         assert view.status == "add top in w25 at bits 12 to 20"
         assert page.page.evaluate(PLACES) == before
         page.press("Control+s")  # a question of the table stands above the table again
-        assert page.page.locator(".npulab-map > .prompt .answer").is_visible()
+        assert page.page.locator(".npulab-map > .ask .answer").is_visible()
         assert page.accessibility() == []
 
 

@@ -159,7 +159,7 @@ def test_searching_a_model() -> None:
     model.query = "300"
     assert (model.found, model.note) == (0, "search: got 300, allowed in i8 is -128 to 127")
     model.seek()
-    assert (model.cursor, model.note) == (3, "nothing matches")
+    assert (model.cursor, model.note) == (3, "search: got 300, allowed in i8 is -128 to 127")
     model.query = "9"
     assert (model.found, model.note) == (1, "")
 

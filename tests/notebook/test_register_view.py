@@ -18,7 +18,9 @@ from playwright.sync_api import Browser
 
 import npulab
 from npulab.captures.capture import Capture, CaptureSet, Job
-from npulab.notebook.widgets import DiffView, RegisterModel, RegisterView
+from npulab.captures.sweep import Sweep
+from npulab.notebook.widgets import DiffView, RegisterModel, RegisterView, SweepView
+from npulab.notebook.widgets.bits_view import Rows
 from npulab.registers.map import RegisterMap
 
 TABLE = """\
@@ -426,6 +428,7 @@ def test_view_sends_plain_lists() -> None:
         "kind": "guess",
         "automatic": False,
         "pieces": [[0, 4, 4], [1, 30, 2]],
+        "shorts": ["", "size"],  # two bits have room for five letters
         "choices": [],
     }
     assert state["places"][0]["choices"] == ["off", "on"]
@@ -795,6 +798,160 @@ def test_page_finds_a_field_and_gives_it_a_value(chrome: Browser) -> None:
         assert len(page.sent) == 4
         page.press("/", "Escape")
         assert len(listed(page)) == 7
+
+
+def test_a_filter_keeps_fields_as_the_words_change() -> None:
+    view = RegisterView(small())
+    view.filter = "raw != 0 and evidence in (K, guess)"
+    names = [view.model.rows.names[index] for index in view.kept]
+    assert (names, view.model.filter) == (["mode", "size"], view.filter)
+    view.words = (0x50, *WORDS[1:])
+    assert [view.model.rows.names[index] for index in view.kept] == ["size"]
+    view.filter = "raw != reference and not named == 0"
+    assert [view.model.rows.names[index] for index in view.kept] == ["mode"]
+    with pytest.raises(ValueError, match=r"^filter: got 'row != 0', allowed is a comparison with"):
+        view.filter = "row != 0"
+    assert view.filter == "raw != reference and not named == 0"
+    view.model.press({"do": "filter", "text": "raw ="})
+    assert view.status.startswith("refused: filter: got 'raw =', which is no expression")
+    view.model.press({"do": "filter", "text": ""})
+    assert (view.filter, view.kept) == ("", [])
+
+
+def test_a_sweep_has_the_filter_too() -> None:
+    view = SweepView(Sweep([[1, 0], [3, 0]], {"input_w": [8, 32]}))
+    view.model.press({"do": "filter", "text": "raw == 3"})
+    assert (view.kept, view.status) == ([], "0 of 2 fields: raw == 3")
+    view.at = 1
+    assert view.kept == [0]
+    view.model.press({"do": "undo"})
+    assert view.status.startswith("refused: got ")
+
+
+@pytest.mark.parametrize("target", ["vivante", "nvdla", "ane", "rockchip"])
+def test_narrow_fields_of_a_word_have_different_short_names(target: str) -> None:
+    rows = Rows.whole(npulab.target(target).registers)
+    count = 0
+    for word, line in enumerate(rows.cells):
+        shorts = []
+        for cell in line:
+            item, piece = rows.fields[cell.field], cell.piece
+            short = rows.shorts.get((word, piece.lsb), "")
+            assert bool(short) == (piece.width < 4 and not item.automatic)
+            if short:
+                assert len(short) <= {1: 2, 2: 5, 3: 8}[piece.width]
+                shorts.append(short)
+        assert len(set(shorts)) == len(shorts), word
+        count += len(shorts)
+    assert count > 10
+
+
+def test_page_tells_narrow_fields_apart(chrome: Browser, vendor: Capture) -> None:
+    with BlankPage(chrome, RegisterView(vendor)) as page:
+        narrow = page.page.locator(".npulab-row >> nth=1 >> .label[data-short]")
+        assert narrow.evaluate_all("all => all.map(one => one.dataset.short)") == [
+            "nl",
+            "pr",
+            "xs",
+            "pooli",
+            "nz",
+            "lt",
+        ]
+        # what is drawn in the narrow box is not wider than the box
+        assert (
+            page.page.evaluate("""() => [...document.querySelectorAll('.label[data-short]:not(.whole)')]
+            .filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.dataset.short)""")
+            == []
+        )
+        page.page.hover("[data-word='0'][data-bit='1']")
+        whole = page.page.locator(".label.whole")
+        assert whole.count() == 1
+        name = whole.inner_text().split()[0]
+        assert name in status(page)
+        assert whole.bounding_box()["width"] > 6 * len(name) * 0.7
+        page.page.mouse.move(5, 890)
+        page.page.click("[data-word='2'][data-bit='24']")
+        assert whole.inner_text().startswith("relu ")
+        assert page.accessibility() == []
+
+
+def test_page_hides_words_without_a_hit_and_takes_a_filter(
+    chrome: Browser, vendor: Capture
+) -> None:
+    view = RegisterView(vendor)
+    with BlankPage(chrome, view) as page:
+        words = page.page.locator(".npulab-row:visible")
+        page.page.click("[data-word='3'][data-bit='31']")
+        page.press("/")
+        page.page.keyboard.type("relu")
+        assert words.count() == 1 + len({place[0] for place in places(view, "relu")}) < 6
+        page.press("Enter", "ArrowUp", "Escape")
+        page.press("/", "Escape")
+        assert words.count() == 35
+        page.press("/")
+        page.page.keyboard.type("raw != 0 and evidence == guess")
+        assert (page.sent, page.page.inner_text(".found")) == ([], "Enter filters")
+        page.press("Enter")
+        assert page.sent == [{"do": "filter", "text": "raw != 0 and evidence == guess"}]
+        take_filter(page, view)
+        expected = [
+            view.model.rows.names[index]
+            for index, item in enumerate(view.model.rows.fields)
+            if item.evidence == "guess" and view.model.rows.raw(view.words)[index]
+        ]
+        assert listed(page) == expected
+        assert 1 < words.count() < 35
+        assert status(page) == (
+            f"{len(expected)} of {len(view.places)} fields: raw != 0 and evidence == guess"
+        )
+        assert page.accessibility() == []
+        page.page.fill(".search", "raw == guess ==")
+        page.press("Enter")
+        take_filter(page, view)
+        assert "which is no expression" in status(page)
+        assert listed(page) == expected
+        page.press("Escape")
+        take_filter(page, view)
+        assert (view.filter, words.count()) == ("", 35)
+        view.filter = "raw > 1000"
+        page.push(filter=view.filter, kept=view.kept)
+        assert page.page.input_value(".search") == "raw > 1000"
+        assert len(listed(page)) == len(view.kept) > 0
+        # arrows pass over the words that are hidden
+        page.page.locator(".npulab-bit:visible").first.click()
+        page.press("ArrowDown")
+        assert page.page.locator(".npulab-bit:focus").is_visible()
+        assert page.errors == []
+
+
+def places(view: RegisterView, text: str) -> list[list[int]]:
+    """The runs of bits of the fields in which a text is found."""
+    found = []
+    for place, value in zip(view.places, view.values, strict=True):
+        if text in f"{place['name']} {place['bits']} {place['known']} {value}".lower():
+            found += place["pieces"]
+    return found
+
+
+def take_filter(page: BlankPage, view: RegisterView) -> None:
+    view._handle_custom_msg(page.sent[-1], [])
+    page.push(kept=view.kept, filter=view.filter, status=view.status)
+
+
+def test_page_select_all_selects_the_word(chrome: Browser) -> None:
+    with BlankPage(chrome, RegisterView(small())) as page:
+        page.page.evaluate(
+            "window.heard = []; document.addEventListener('keydown', e => heard.push(e.key))"
+        )
+        page.page.click("[data-word='1'][data-bit='3']")
+        page.press("Control+a")
+        assert page.saved[-1]["selection"] == [1, 0, 32]
+        assert page.page.locator(".chosen").count() == 32
+        page.press("/", "o", "Control+a", "x")  # selects the text that is typed
+        assert page.page.input_value(".search") == "x"
+        page.press("Escape", "Tab", "Control+a")
+        assert "a" not in page.page.evaluate("heard")
+        assert page.page.evaluate("String(getSelection())") == ""
 
 
 def test_page_links_fields_and_bits(chrome: Browser) -> None:

@@ -8,7 +8,8 @@ const BITS = 32;
 const PAGE = 8;
 
 // The keys of the bits, and of the list next to them.
-const SEARCH = { keys: { "/": view => view.search.focus() }, help: "searches" };
+const SEARCH = { keys: { "/": view => view.search.focus() }, help: "searches, also by raw != 0 and evidence == guess" };
+const EXPRESSION = /[=!]=|[<>]/; // a search that Python reads
 const SHARED_KEYS = [
   { keys: { n: view => view.seek(1, true), p: view => view.seek(-1, true) }, help: "go to the next and previous field that differs" },
   { keys: { "]": view => view.seek(1), "[": view => view.seek(-1) }, help: "to the next and previous bit that differs" },
@@ -18,6 +19,7 @@ const SHARED_KEYS = [
 const GRID_KEYS = [
   { help: "click selects, drag selects a run" },
   { keys: { "Shift+ArrowLeft": view => view.extendBy(1), "Shift+ArrowRight": view => view.extendBy(-1) }, help: "select a run" },
+  { keys: { "Ctrl+a": view => view.selectWord() }, help: "selects the word" },
   SEARCH,
   ...SHARED_KEYS,
   { keys: bitMoves(PAGE, BITS), help: "move" },
@@ -65,8 +67,7 @@ class BitsFrame extends Frame {
     this.words = model.get("words");
     this.reference = model.get("reference");
     this.pointed = null;
-    this.lit = [];
-    this.chosen = [];
+    [this.lit, this.named, this.chosen] = [[], [], []];
     this.build();
     el.append(this.root);
     this.listen();
@@ -92,6 +93,10 @@ class BitsFrame extends Frame {
 
   get cursor() {
     return this.model.get("cursor");
+  }
+
+  get filter() {
+    return this.model.get("filter") ?? ""; // the map editor has none
   }
 
   // The field of the cursor.
@@ -152,7 +157,7 @@ class BitsFrame extends Frame {
   renew() {
     const { root, grid } = this, held = grid.contains(document.activeElement), top = grid.scrollTop;
     const asked = [this.search.value, this.kind.value, this.colour.value];
-    [this.pointed, this.lit, this.chosen] = [null, [], []];
+    [this.pointed, this.lit, this.named, this.chosen] = [null, [], [], []];
     this.build();
     [this.search.value, this.kind.value, this.colour.value] = asked;
     if (!this.kind.value) this.kind.value = "all"; // no field of the new map has the evidence chosen
@@ -188,6 +193,7 @@ class BitsFrame extends Frame {
     };
     this.search = make("input", "search", "", { type: "search", placeholder: "name, bits, note", spellcheck: "false",
       tabindex: -1 });
+    this.search.value = this.filter;
     this.kind = make("select", "kind", "", { tabindex: -1 });
     this.kind.append(...Object.entries(this.shows).map(option), ...this.kinds.map(kind => option([`=${kind}`, `evidence ${kind}`])));
     this.colour = make("select", "colour", "", { tabindex: -1 });
@@ -233,9 +239,10 @@ class BitsFrame extends Frame {
 
   // The name above a run of bits; a screen reader skips it, as each bit says it too.
   label(index, word, high) {
-    const width = this.places[index].pieces.find(([at, lsb, bits]) => at === word && lsb + bits - 1 === high)[2];
-    const label = make("span", "label", "", { "aria-hidden": "true" });
-    label.style.gridColumn = `${2 + BITS - 1 - high} / span ${width}`;
+    const at = this.places[index].pieces.findIndex(([piece, lsb, bits]) => piece === word && lsb + bits - 1 === high);
+    const label = make("span", "label", "", { "aria-hidden": "true" }), short = this.places[index].shorts[at];
+    if (short) label.dataset.short = short;
+    label.style.gridColumn = `${2 + BITS - 1 - high} / span ${this.places[index].pieces[at][2]}`;
     this.labels[index].push(label);
     return label;
   }
@@ -350,7 +357,7 @@ class BitsFrame extends Frame {
   tell(note = "") {
     const [word, bit] = this.pointed || this.cursor;
     const { index, place } = this.owners[word][bit];
-    this.light(place);
+    this.light(index);
     if (note) return void (this.status.textContent = note);
     if (!this.pointed && this.model.get("selection").length) return void (this.status.textContent = this.line());
     const where = `${this.model.get("registers")[word]} bit ${bit}`;
@@ -359,10 +366,14 @@ class BitsFrame extends Frame {
     this.status.replaceChildren(parts[0], " · ", parts[1], " ", parts[2], " · ", parts[3], " · ", parts[4]);
   }
 
-  light(place) {
+  // Light all pieces of a field; where its name has no room, it stands over its neighbours' meanwhile.
+  light(index) {
     for (const cell of this.lit) cell.classList.remove("here");
-    this.lit = place.pieces.flatMap(([word, lsb, width]) => this.cells[word].slice(lsb, lsb + width));
+    for (const label of this.named) label.classList.remove("whole");
+    this.lit = this.places[index].pieces.flatMap(([word, lsb, width]) => this.cells[word].slice(lsb, lsb + width));
+    this.named = this.labels[index];
     for (const cell of this.lit) cell.classList.add("here");
+    for (const label of this.named) label.classList.add("whole");
   }
 
   // ---- which fields, in which colour ----
@@ -375,9 +386,11 @@ class BitsFrame extends Frame {
     return this.some(index, word => this.words[word] ^ this.reference[word]);
   }
 
-  // Show the fields that are asked for: the list has no other fields, in the grid the others are empty boxes.
+  // Show the fields that are asked for: the list has no other fields, in the grid the others are empty boxes. A search
+  // also hides the words that have no such field.
   narrow() {
-    const asked = this.search.value.toLowerCase().split(/\s+/).filter(word => word), kind = this.kind.value;
+    const typed = this.search.value, asked = EXPRESSION.test(typed) ? [] : typed.toLowerCase().split(/\s+/).filter(word => word);
+    const kind = this.kind.value, filter = this.filter, kept = new Set(this.model.get("kept")), found = new Set();
     const tests = {
       all: () => true,
       nonzero: index => this.some(index, word => this.words[word]),
@@ -388,12 +401,13 @@ class BitsFrame extends Frame {
     this.shown = [];
     this.places.forEach((place, index) => {
       const text = `${place.name} ${place.bits} ${place.known} ${this.texts[index]}`.toLowerCase();
-      const shown = asked.every(word => text.includes(word)) && holds(index), tone = shown ? this.tone(index) : "";
+      const shown = asked.every(word => text.includes(word)) && holds(index) && (!filter || kept.has(index)), tone = shown ? this.tone(index) : "";
       if (shown) this.shown.push(index);
       const item = this.items[index];
       if (item) [item.hidden, item.firstChild.style.background] = [!shown, tone];
       for (const label of this.labels[index]) label.hidden = !shown;
       for (const [word, lsb, width] of place.pieces) {
+        if (shown) found.add(word);
         for (let bit = lsb; bit < lsb + width; bit++) {
           const cell = this.cells[word][bit], [of, much] = this.bitTone(word, bit, tone);
           cell.classList.toggle("out", !shown);
@@ -402,8 +416,10 @@ class BitsFrame extends Frame {
         }
       }
     });
+    const searched = asked.length > 0 || filter !== "";
+    this.cells.forEach((cells, word) => { cells[0].parentElement.hidden = searched && !found.has(word); });
     const count = this.shown.length, all = this.places.length;
-    this.found.textContent = count === all ? `${all} field${all === 1 ? "" : "s"}` : `${count || "none"} of ${all} fields`;
+    this.found.textContent = EXPRESSION.test(typed) && typed.trim() !== filter ? "Enter filters" : count === all ? `${all} field${all === 1 ? "" : "s"}` : `${count || "none"} of ${all} fields`;
     this.root.classList.toggle("toned", this.colour.value !== "");
     this.showLegend();
     this.showReference();
@@ -473,8 +489,22 @@ class BitsFrame extends Frame {
     this.tell();
   }
 
+  // Words that are hidden are passed over.
   move(words, bits) {
-    this.go(this.cursor[0] + words, this.cursor[1] + bits);
+    const [word, bit] = this.cursor, last = this.cells.length - 1, step = Math.sign(words);
+    let to = clamp(word + words, last + 1);
+    while (step && this.hides(to) && to > 0 && to < last) to += step;
+    while (step && this.hides(to) && to !== word) to -= step;
+    this.go(to, bit + bits);
+  }
+
+  hides(word) {
+    return this.cells[word][0].parentElement.hidden;
+  }
+
+  selectWord() {
+    this.anchor = BITS - 1;
+    this.go(...this.cursor, [this.cursor[0], 0, BITS]);
   }
 
   // Select from where the selection began to a bit of the same word.
@@ -534,7 +564,7 @@ class BitsFrame extends Frame {
       at = (at + step + count) % count;
       const [row, column] = [Math.floor(at / BITS), BITS - 1 - at % BITS];
       const differs = (this.words[row] ^ this.reference[row]) >>> column & 1;
-      if (differs && this.owners[row][column].place !== besides) return [row, column];
+      if (differs && !this.hides(row) && this.owners[row][column].place !== besides) return [row, column];
     }
     return null;
   }
@@ -553,6 +583,8 @@ class BitsFrame extends Frame {
       status: () => this.tell(this.model.get("status")),
       letters: () => this.rebuild(),
       shares: () => this.narrow(),
+      kept: () => this.narrow(),
+      filter: () => this.showFilter(),
     };
   }
 
@@ -560,10 +592,10 @@ class BitsFrame extends Frame {
     this.grid.addEventListener("pointerdown", event => this.at(event, place => this.down(event, place)));
     this.grid.addEventListener("pointerover", event => this.hover(event));
     this.grid.addEventListener("pointerleave", () => this.point(null));
-    this.fields?.addEventListener("pointerover", event => this.overItem(event, index => this.light(this.places[index])));
+    this.fields?.addEventListener("pointerover", event => this.overItem(event, index => this.light(index)));
     this.fields?.addEventListener("pointerleave", () => this.tell());
     this.fields?.addEventListener("click", event => this.overItem(event, index => this.choose(index)));
-    this.search.addEventListener("input", () => this.narrow());
+    this.search.addEventListener("input", () => this.searched());
     this.kind.addEventListener("change", () => this.narrow());
     this.colour.addEventListener("change", () => this.recolour());
     this.root.addEventListener("keydown", event => this.press(event));
@@ -599,15 +631,20 @@ class BitsFrame extends Frame {
   // No typed letter goes on to the notebook, which it would change (m, a, d d); shortcuts go on.
   press(event) {
     const { key, target } = event, letter = key.length === 1;
-    if (passes(event)) return;
+    if (passes(event) && !this.takesAll(event)) return;
     if (target.tagName === "INPUT") return this.typed(event);
     if (target.tagName === "SELECT") return void event.stopPropagation();
     const acts = this.grid.contains(target) ? this.acts : this.listActs;
-    const act = acts.get(event.shiftKey && !letter ? `Shift+${key}` : key);
+    const act = acts.get(this.takesAll(event) ? "Ctrl+a" : event.shiftKey && !letter ? `Shift+${key}` : key);
     if (act || letter) event.stopPropagation();
     if (!act) return;
     event.preventDefault();
     act(this, event);
+  }
+
+  // Ctrl+A in the bits.
+  takesAll(event) {
+    return isSelectAll(event) && this.grid.contains(event.target);
   }
 
   extendBy(bits) {
@@ -623,10 +660,24 @@ class BitsFrame extends Frame {
     event.preventDefault();
     if (key === "Escape") {
       this.search.value = "";
-      this.narrow();
+      this.searched();
       return this.stop.focus();
     }
+    const asked = this.search.value.trim();
+    if (EXPRESSION.test(asked) && asked !== this.filter) return this.model.send({ do: "filter", text: asked });
     if (!this.shown.includes(this.here)) this.step(0);
     this.fields.focus({ preventScroll: true });
+  }
+
+  // An expression is read by Python once Enter is pressed; any other text ends a filter, and narrows at once.
+  searched() {
+    if (this.filter && !EXPRESSION.test(this.search.value)) this.model.send({ do: "filter", text: "" });
+    this.narrow();
+  }
+
+  showFilter() {
+    const { filter } = this, typed = this.search.value;
+    if (filter || EXPRESSION.test(typed)) this.search.value = filter;
+    this.narrow();
   }
 }

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import html
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from os.path import commonprefix
+from string import ascii_lowercase, digits
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,12 +21,18 @@ from npulab.analysis.correlate import flips
 from npulab.captures.capture import ROWS_SHOWN, Job
 from npulab.notebook.widgets.frame import Model, Numbers, View
 from npulab.registers.fields import WORD_BITS, Field, Piece
+from npulab.registers.filters import Test, filter_of
 from npulab.registers.map import RegisterMap
 from npulab.support.refuse import shortly
 from npulab.support.text import plural
 
 LARGEST = 2**WORD_BITS - 1
 CHANGES_NAMED = 4  # how many changed fields the summary names, at most
+NARROW = {1: 2, 2: 5, 3: 8}  # letters that have room above a run of so many bits
+COLUMNS = (
+    *("field", "register", "bits", "width", "raw", "value", "reference", "evidence", "note"),
+    *("block", "named"),
+)  # what a filter may ask of a field
 CHOICES = 100  # how many names of an enum are offered while a value is typed, at most
 LETTERS = {
     "law": "L",
@@ -78,6 +87,18 @@ def a_bit() -> Numbers:
     return Numbers(
         "(word, bit)", (0, WORD_BITS - 1), lambda owner, *_: ((0, owner.count), (0, WORD_BITS))
     )
+
+
+class Filter(TraitType[str, Any]):
+    """A trait for a filter of fields, or an empty text, which keeps all of them."""
+
+    default_value = ""
+
+    def validate(self, obj: Any, value: Any) -> str:
+        text = str(value).strip()
+        if text:
+            filter_of(text, COLUMNS)
+        return text
 
 
 class Cell(NamedTuple):
@@ -164,6 +185,23 @@ class Rows:
             line.sort(key=lambda cell: -cell.piece.lsb)
         return tuple(tuple(lines[slot]) for slot in self.slots)
 
+    @cached_property
+    def shorts(self) -> dict[tuple[int, int], str]:
+        """By place (word, lsb) of each run of bits that has no room for its name, a text that has;
+        in a word they all differ.
+        """
+        out = {}
+        for word, line in enumerate(self.cells):
+            named = [cell for cell in line if not self.fields[cell.field].automatic]
+            names = [self.fields[cell.field].name for cell in named]
+            taken: set[str] = set()
+            for cell, name in zip(named, names, strict=True):
+                if cell.piece.width in NARROW:
+                    short = _short(name, names, NARROW[cell.piece.width], taken)
+                    taken.add(short)
+                    out[word, cell.piece.lsb] = short
+        return out
+
     def raw(self, words: Sequence[int]) -> list[int]:
         """Return the raw number of each field for the job's words; bits in registers that the job
         does not write count as 0.
@@ -205,13 +243,16 @@ class BitsModel(Model):
     """Words of a register block, compared with a reference; it needs no browser.
 
     ``words`` and ``reference`` are tuples of ints, ``cursor`` is (word, bit), ``selection`` a run
-    of bits (word, lsb, width) or empty; all can be set and observed. ``values`` (a text per field)
-    and ``summary`` follow them. ``letters`` has the letter of each bit's status in ``laws``,
+    of bits (word, lsb, width) or empty, ``filter`` an expression over the ``COLUMNS`` of a field,
+    such as ``raw != 0 and evidence == guess``, or empty; all can be set and observed. ``values`` (a
+    text per field), ``kept`` (the indices of the fields that the filter keeps) and ``summary``
+    follow them. ``letters`` has the letter of each bit's status in ``laws``,
     ``shares`` how often each bit flips in the captures of the laws or of a ``sweep`` (per word 32
     numbers from 0 to 100, bit 0 first). ``read`` goes up by 1 when the words are read with another
     map.
 
-    Raises ValueError for words that do not fit, and for laws or a sweep of another block.
+    Raises ValueError for words that do not fit, for a filter that is none, and for laws or a sweep
+    of another block.
     """
 
     words = Words()
@@ -223,6 +264,8 @@ class BitsModel(Model):
         lambda owner, _, lsb, __: ((0, owner.count), (0, WORD_BITS), (1, WORD_BITS - lsb + 1)),
         empty=True,
     )
+    filter = Filter()
+    kept = List(Int(), read_only=True)
     values = List(Unicode())
     summary = Unicode()
     status = Unicode()
@@ -366,7 +409,8 @@ class BitsModel(Model):
     def about(self, index: int) -> dict[str, Any]:
         """Return the facts about a field that do not depend on the words.
 
-        ``pieces`` are [word, lsb, width], ``known`` is evidence, note and laws as text, ``kind`` is
+        ``pieces`` are [word, lsb, width], ``shorts`` has for each of them the name that has room
+        above it, or "" if the whole name may stand there, ``known`` is evidence, note and laws as text, ``kind`` is
         the evidence without its case.
         """
         item = self.rows.fields[index]
@@ -377,9 +421,12 @@ class BitsModel(Model):
         if law:
             known.append(f"law {law}")
         pieces = []
+        shorts = []
         for piece in item.pieces:
             if piece.word in self.rows.slots:
-                pieces.append([self.rows.slots.index(piece.word), piece.lsb, piece.width])
+                word = self.rows.slots.index(piece.word)
+                pieces.append([word, piece.lsb, piece.width])
+                shorts.append(self.rows.shorts.get((word, piece.lsb), ""))
         kind, _, _ = item.evidence.partition(":")
         return {
             "name": self.rows.names[index],
@@ -388,6 +435,7 @@ class BitsModel(Model):
             "kind": kind,
             "automatic": item.automatic,
             "pieces": pieces,
+            "shorts": shorts,
             "choices": [name for _, name in item.names[:CHOICES]],
         }
 
@@ -404,6 +452,7 @@ class BitsModel(Model):
         if self.words != self.reference:
             before = self.rows.raw(self.reference)
         self.values = [*map(_value_text, self.rows.fields, now, before)]
+        self._keep(now, before)
         if now == before:
             self.summary = self.unchanged
             return
@@ -411,6 +460,48 @@ class BitsModel(Model):
         for name, item, old, new in self._changes():
             changes.append(f"{name} {change_text(item, old, new)}")
         self.summary = _summary(self.differing, changes, self.compared)
+
+    def press(self, message: Any) -> None:
+        """Act on a message of the page and report the result in ``status``, also if the message is
+        refused; this never raises.
+
+        ``{"do": "filter", "text": ...}`` sets the filter.
+        """
+        self.status = ""  # so that observers see the next status even if it is the same text
+        try:
+            self.status = self._act(message)
+        except (ValueError, LookupError, OverflowError) as error:
+            self.status = f"refused: {error}"
+
+    def _act(self, message: Any) -> str:
+        if not isinstance(message, Mapping) or message.get("do") != "filter":
+            raise ValueError(f"got {str(message)[:80]}, allowed is filter")
+        self.filter = str(message.get("text", ""))
+        if not self.filter:
+            return ""
+        return f"{len(self.kept)} of {plural(len(self.rows.fields), 'field')}: {self.filter}"
+
+    @observe("filter")
+    def _filtered(self, _: Any) -> None:
+        self._keep(self.rows.raw(self.words), self.rows.raw(self.reference))
+
+    def _keep(self, now: Sequence[int], before: Sequence[int]) -> None:
+        """Set ``kept`` for the raw numbers of the fields, now and in the reference."""
+        kept = []
+        if self.filter:
+            test: Test = filter_of(self.filter, COLUMNS)
+            for index, item in enumerate(self.rows.fields):
+                row = self._asked_of(index, item) | {"raw": now[index], "reference": before[index]}
+                row["value"] = item.text(now[index])
+                if test(row):
+                    kept.append(index)
+        self.set_trait("kept", kept)
+
+    def _asked_of(self, index: int, item: Field) -> dict[str, Any]:
+        """Return what a filter may ask of a field, but for what depends on the words."""
+        texts = {"field": self.rows.names[index], "bits": self.rows.bits(item), "note": item.note}
+        texts |= {"register": item.register, "block": item.block, "evidence": item.evidence}
+        return {**texts, "width": item.width, "named": not item.automatic}
 
     def _repr_html_(self) -> str:
         words = [_html_row(self, word) for word in range(self.count)]
@@ -429,8 +520,8 @@ class BitsView(View):
     """The view of a ``BitsModel``; if it has several models, the ``BitsModel`` is the last."""
 
     _of: type[Model] = BitsModel
-    _linked: tuple[str, ...] = ("words", "reference", "cursor", "selection")
-    _followed: tuple[str, ...] = ("values", "status", "letters", "shares")
+    _linked: tuple[str, ...] = ("words", "reference", "cursor", "selection", "filter")
+    _followed: tuple[str, ...] = ("values", "status", "letters", "shares", "kept")
 
     registers = List(Unicode())
     places: List[Any] = List()
@@ -452,6 +543,36 @@ def _fields_of(model: BitsModel) -> dict[str, Any]:
         "registers": list(model.rows.labels),
         "places": [model.about(index) for index in range(len(model.rows.fields))],
     }
+
+
+def _short(name: str, names: Sequence[str], most: int, taken: Collection[str]) -> str:
+    """Return a text of at most so many letters for a name, which is not ``taken``: the name without
+    the parts that it shares with another of the ``names``; or its initials, or its beginning, with
+    the number at its end, if it has one. If all are taken, the last letter counts on.
+
+    >>> _short("in_image_y_offset", ["in_image_y_offset", "in_image_x_offset"], 8, [])
+    'y_offset'
+    >>> _short("no_z_offset", ["no_z_offset", "nn_zoom"], 2, []), _short("pools", [], 2, ["po"])
+    ('nz', 'p')
+    """
+    parts = name.split("_")
+    shared = 0
+    for other in names:
+        if other != name:
+            shared = max(shared, len(commonprefix([parts[:-1], other.split("_")])))
+    own = "_".join(parts[shared:])
+    initials = "".join(part[:1] for part in parts[shared:])[:most]
+    ways = [initials, own[:most]]
+    if len(own) <= most or len(initials) < 2:
+        ways.reverse()
+    number = own[len(own.rstrip(digits)) :]
+    if number:
+        ways.insert(0, (own[: max(1, most - len(number))] + number)[:most])
+    ways += [own[: most - 1] + letter for letter in digits + ascii_lowercase]
+    for way in ways:
+        if way not in taken:
+            return way
+    return ""
 
 
 def letters_of(status: Any) -> list[list[str]]:

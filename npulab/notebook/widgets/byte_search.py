@@ -155,8 +155,8 @@ def _of_hex(asked: str) -> Pattern:
     digits = re.sub(r"\s+", "", asked).removeprefix("0x")
     if not re.fullmatch(r"([0-9a-fA-F?]{2})+", digits) or not digits.strip("?"):
         raise ValueError(
-            f"search: got {asked!r:.60}, allowed are pairs of hex digits, ? for any, "
-            "such as 3f ?? 80"
+            f"search: got {asked!r:.60}, which is no hex, allowed are pairs of hex digits, ? for "
+            "any, such as 3f ?? 80"
         )
     value = _short(bytes.fromhex(digits.replace("?", "0")))
     return Pattern(value, bytes.fromhex(re.sub("[^?]", "f", digits).replace("?", "0")))

@@ -109,6 +109,7 @@ class ByteModel(Model):
             self.address = data.addresses.get(self.buffer)
             self.simulated = data.simulated
         self.data = _buffer_bytes(data, self.buffer)
+        self._fault = ""  # why the query cannot be read
         self.said = ""  # the reason if the target cannot explain the bytes
         is_explained = self._given is not None and self.buffer == COEFFICIENTS
         self._asks = is_explained and items is None
@@ -282,7 +283,7 @@ class ByteModel(Model):
         if not self.query:
             self.set_trait("note", "no value to look for")
         elif not len(self._matches):
-            self.set_trait("note", "nothing matches")
+            self.set_trait("note", self._fault or "nothing matches")
         else:
             number = np.searchsorted(self._matches, self.cursor) - 1
             if step > 0:
@@ -496,17 +497,17 @@ class ByteModel(Model):
 
     @observe("query", "element", "big_endian")
     def _search(self, _: Any) -> None:
-        note = ""
+        self._fault = ""
         self._matches, self._length = np.zeros(0, np.int64), 1
         if self.query:
             try:
                 self._length = len(pattern(self.query, self.element, self.big_endian).value)
                 self._matches = find(self.data, self.query, self.element, self.big_endian)
             except ValueError as error:
-                note = str(error)
+                self._fault = str(error)
         self.set_trait("found", len(self._matches))
         self.set_trait("ordinal", self._ordinal())
-        self.set_trait("note", note)
+        self.set_trait("note", self._fault)
 
     def _ordinal(self) -> int:
         at = int(np.searchsorted(self._matches, self.cursor))

@@ -32,6 +32,17 @@ function passes(event) {
   return held && !event.getModifierState("AltGraph") || key === "Tab" || /^F\d+$/.test(key);
 }
 
+function isSelectAll(event) {
+  return (event.ctrlKey || event.metaKey) && !event.altKey && event.key.toLowerCase() === "a";
+}
+
+// Ctrl+A never leaves a view: it would select all cells of the notebook. In a text it selects the text, as everywhere.
+function keepSelectAll(event) {
+  if (!isSelectAll(event)) return;
+  event.stopPropagation();
+  if (!["INPUT", "TEXTAREA"].includes(event.target.tagName)) event.preventDefault();
+}
+
 // A view has its keys in one table, in the order of its help: rows { keys: { name: act }, help }. A name is that of
 // KeyboardEvent.key, with Shift+ or Ctrl+ in front where the view asks for it; an act takes the view and the event. A row
 // without keys is a note; a row without help has keys that the page shows elsewhere.
@@ -166,6 +177,7 @@ function mount(View) {
     render({ model, el }) {
       const view = new View(model, el);
       view.follow();
+      el.addEventListener("keydown", keepSelectAll);
       return () => view.close();
     },
   };

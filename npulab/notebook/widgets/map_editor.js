@@ -186,7 +186,7 @@ class View extends Frame {
   }
 
   prompt() {
-    this.bar = make("div", "prompt");
+    this.bar = make("div", "ask");
     const label = make("label", "");
     this.question = make("span", "question");
     this.answer = make("input", "answer", "", { spellcheck: "false", autocomplete: "off" });

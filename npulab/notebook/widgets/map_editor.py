@@ -260,10 +260,10 @@ class MapModel(Model):
         """Return how many bits are known, as ``RegisterMap.status`` counts them, with the words of
         the sweep if there is one.
         """
-        names = STATUS[:3]
+        names = list(STATUS[:3])
         if self.sweep is not None:
-            names = STATUS
-        counts = registers.status(getattr(self.sweep, "words", None))[list(names)].sum()
+            names = list(STATUS)
+        counts = registers.status(getattr(self.sweep, "words", None))[names].sum()
         known = ", ".join(f"{count} {name}" for name, count in counts.items())
         return f"{known} of {WORD_BITS * len(registers)} bits"
 

@@ -22,7 +22,7 @@ from npulab.registers.map import RegisterMap
 from npulab.support.refuse import need
 from npulab.support.text import part_said, plural
 
-ACTS = ("undo", "redo", "type")
+ACTS = ("undo", "redo", "type", "filter")
 
 
 class RegisterModel(BitsModel):
@@ -149,14 +149,10 @@ class RegisterModel(BitsModel):
         """Act on a message of the page and report the result in ``status``, also if the message is
         refused; this never raises.
 
-        The message's ``do`` is one of ``ACTS``; with ``type`` it has ``text`` (the value) and
-        either ``field`` (an index) or ``run`` (word, lsb, width).
+        The message's ``do`` is one of ``ACTS``; with ``filter`` it has ``text``, with ``type``
+        ``text`` (the value) and either ``field`` (an index) or ``run`` (word, lsb, width).
         """
-        self.status = ""  # so that observers see the next status even if it is the same text
-        try:
-            self.status = self._act(message)
-        except (ValueError, LookupError, OverflowError) as error:
-            self.status = f"refused: {error}"
+        super().press(message)
 
     def _act(self, message: Any) -> str:
         do = None
@@ -164,6 +160,8 @@ class RegisterModel(BitsModel):
             do = message.get("do")
         if do not in ACTS:
             raise ValueError(f"got {str(message)[:80]}, allowed is one of {', '.join(ACTS)}")
+        if do == "filter":
+            return super()._act(message)
         if do == "type":
             item = self._asked(message.get("field"), message.get("run"))
             return self._put(item, item.name, str(message.get("text", "")))

@@ -227,8 +227,8 @@ class SweepView(BitsView):
 
     _esm, _css = assets("rows", "bits_view", "sweep_view")
     _of = SweepModel
-    _linked = ("cursor", "selection", "at", "against", "sort")
-    _followed = ("status", "letters")
+    _linked = ("cursor", "selection", "at", "against", "sort", "filter")
+    _followed = ("status", "letters", "kept")
     _together = ("words", "reference", "values", "shares", "number", "layer", "moving")
 
     captures = Int()
