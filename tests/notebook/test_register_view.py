@@ -423,6 +423,7 @@ def test_view_sends_plain_lists() -> None:
     assert state["registers"] == ["CFG", "EXT", "SUM"]
     assert state["places"][2] == {
         "name": "size",
+        "own": "size",
         "bits": "CFG[7:4] EXT[31:30]",
         "known": "evidence guess · low",
         "kind": "guess",

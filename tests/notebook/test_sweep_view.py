@@ -8,11 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from blank_page import BlankPage
+from conftest import CAPTURES
 from playwright.sync_api import Browser
 
+import npulab
 from npulab.captures.capture import Capture, Job
 from npulab.captures.sweep import Sweep
-from npulab.notebook.widgets import SweepModel, SweepView, WritesModel, WritesView
+from npulab.notebook.widgets import RegisterView, SweepModel, SweepView, WritesModel, WritesView
 from npulab.registers.map import RegisterMap
 
 TABLE = """\
@@ -277,3 +279,35 @@ def test_page_goes_through_writes(chrome: Browser) -> None:
         )
         assert page.page.locator(".item:not([hidden]) .spark path").count() == 3
         assert (page.accessibility(), page.errors) == ([], [])
+
+
+UNITS = """() => [...document.querySelectorAll('.npulab-grid > [role=row]')].slice(1)
+  .map(row => [row.classList.contains('npulab-unit'), row.firstChild.textContent])"""
+
+
+def test_writes_are_grouped_by_unit(chrome: Browser) -> None:
+    view = WritesView(npulab.load(CAPTURES / "nvdla/sim-3x3-same"))
+    with BlankPage(chrome, view) as page:
+        rows = page.page.evaluate(UNITS)
+        unit, told = "", []
+        for is_unit, name in rows:
+            if is_unit:
+                assert name != unit, "a unit is named once, before its words"
+                unit = name
+            else:
+                told.append((unit, name))
+        capture, registers = view.model.capture, view.model.capture.maps["SMALL"]
+        known = {offset: (block, name) for block, offset, name in registers.registers}
+        assert told == [known[offset] for offset in dict(capture.jobs[0].writes)]
+        assert len(set(told)) == len(told), "no name is repeated in its unit"
+        groups = page.page.locator("[role=listbox] [role=group]:visible")
+        names = groups.first.locator(".item:visible .name").all_inner_texts()
+        assert groups.first.get_attribute("aria-label") == "CDMA"
+        assert "DATAIN_HEIGHT" in names
+        assert "CDMA" not in "".join(names)
+        page.page.fill(".search", "csc datain_height")
+        assert page.page.locator(".npulab-unit:visible").all_inner_texts() == ["CSC"]
+        assert groups.count() == 1
+        assert page.accessibility() == []
+        assert page.errors == []
+    assert "CSC S_POINTER" in RegisterView(view.model.capture).model._repr_html_()

@@ -118,7 +118,9 @@ class BitsFrame extends Frame {
     this.grid = make("div", "npulab-grid", "", { role: "grid", "aria-label": `${model.get("title")}: bits` });
     this.summary = make("div", "npulab-summary");
     this.status = make("div", "npulab-status", "", { role: "status" });
-    this.grid.append(this.header(), ...names.map((name, word) => this.row(name, word)));
+    this.rows = names.map((name, word) => this.row(name, word));
+    this.grid.append(this.header(), ...this.rows);
+    this.heads = this.unitHeads();
     const both = make("div", "both");
     const side = make("div", "side");
     side.append(this.list());
@@ -134,13 +136,15 @@ class BitsFrame extends Frame {
 
   // The map changed: other fields own the bits. If there is no list, words whose runs are the same stay as they are.
   rebuild() {
-    const names = this.model.get("registers"), before = this.owners.map(cut), rows = [...this.grid.children].slice(1);
+    const names = this.model.get("registers"), before = this.owners.map(cut), { rows } = this;
     if (this.fields || names.join() !== rows.map(row => row.firstChild.textContent).join()) return this.renew();
     const held = this.grid.contains(document.activeElement);
     this.own();
     for (const [word, owners] of this.owners.entries()) {
       if (cut(owners) !== before[word]) {
-        rows[word].replaceWith(this.row(names[word], word));
+        const row = this.row(names[word], word);
+        rows[word].replaceWith(row);
+        rows[word] = row;
         this.paint(word, -1);
         continue;
       }
@@ -215,6 +219,21 @@ class BitsFrame extends Frame {
     return row;
   }
 
+  // The name of a unit in front of its first word, where a job has words of several units: a row for each such name.
+  unitHeads() {
+    const units = this.model.get("units") ?? [], heads = [];
+    units.forEach((unit, word) => {
+      if (unit !== units[word - 1]) {
+        const head = make("div", "npulab-unit", "", { role: "row" });
+        head.append(make("span", "", unit, { role: "rowheader" }));
+        this.rows[word].before(head);
+        heads.push({ head, words: [] });
+      }
+      heads.at(-1).words.push(word);
+    });
+    return heads;
+  }
+
   row(name, word) {
     const row = make("div", "npulab-row", "", { role: "row" });
     row.append(make("span", "npulab-name", name, { role: "rowheader" }));
@@ -257,9 +276,30 @@ class BitsFrame extends Frame {
         make("span", "where", place.bits));
       return item;
     });
-    this.fields.append(...this.items);
+    this.fields.append(...this.groups());
     for (const index of this.places.keys()) this.showValue(index);
     return this.fields;
+  }
+
+  // The fields of a unit as a group of the list, where there are several units: names need not repeat it, and not the
+  // register either where no other field of the unit has the name.
+  groups() {
+    const units = this.model.get("units") ?? [], counts = {};
+    const unitOf = place => units[place.pieces[0][0]], known = place => `${unitOf(place)}.${place.own}`;
+    this.groupsOf = [];
+    if (!units.length) return this.items;
+    for (const place of this.places) counts[known(place)] = (counts[known(place)] ?? 0) + 1;
+    for (const [index, item] of this.items.entries()) {
+      const place = this.places[index], unit = unitOf(place);
+      if (this.groupsOf.at(-1)?.dataset.unit !== unit) {
+        const group = make("div", "group", "", { role: "group", "aria-label": unit, "data-unit": unit });
+        group.append(make("div", "unit", unit, { "aria-hidden": "true" }));
+        this.groupsOf.push(group);
+      }
+      item.children[1].textContent = counts[known(place)] > 1 ? place.name.replace(`${unit}.`, "") : place.own;
+      this.groupsOf.at(-1).append(item);
+    }
+    return this.groupsOf;
   }
 
   // ---- painting ----
@@ -309,8 +349,8 @@ class BitsFrame extends Frame {
   }
 
   showValue(index) {
-    const { name } = this.places[index], text = meant(this.texts[index]);
-    for (const label of this.labels[index]) label.textContent = `${name} ${text}`;
+    const { name, own } = this.places[index], text = meant(this.texts[index]);
+    for (const label of this.labels[index]) label.textContent = `${own} ${text}`;
     const item = this.items[index], value = item?.children[2];
     if (!item) return; // a view without a list
     value.textContent = text;
@@ -417,7 +457,9 @@ class BitsFrame extends Frame {
       }
     });
     const searched = asked.length > 0 || filter !== "";
-    this.cells.forEach((cells, word) => { cells[0].parentElement.hidden = searched && !found.has(word); });
+    this.rows.forEach((row, word) => { row.hidden = searched && !found.has(word); });
+    for (const { head, words } of this.heads) head.hidden = words.every(word => this.hides(word));
+    for (const group of this.groupsOf ?? []) group.hidden = [...group.children].slice(1).every(item => item.hidden);
     const count = this.shown.length, all = this.places.length;
     this.found.textContent = EXPRESSION.test(typed) && typed.trim() !== filter ? "Enter filters" : count === all ? `${all} field${all === 1 ? "" : "s"}` : `${count || "none"} of ${all} fields`;
     this.root.classList.toggle("toned", this.colour.value !== "");
@@ -499,7 +541,7 @@ class BitsFrame extends Frame {
   }
 
   hides(word) {
-    return this.cells[word][0].parentElement.hidden;
+    return this.rows[word].hidden;
   }
 
   selectWord() {

@@ -10,7 +10,7 @@ import operator
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from os.path import commonprefix
+from itertools import takewhile
 from string import ascii_lowercase, digits
 from typing import Any, NamedTuple
 
@@ -117,12 +117,14 @@ class Rows:
     ``fields`` and ``names`` are the fields and their keys; pieces of ``fields`` count words as the
     register map does. ``registers`` has the names of all words of the map, then those of registers
     that only the job has; ``slots`` has, for each word of the job, its index in ``registers``.
+    ``blocks`` has the block of each of ``registers``.
     """
 
     fields: tuple[Field, ...]
     names: tuple[str, ...]
     registers: tuple[str, ...]
     slots: tuple[int, ...]
+    blocks: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, job: Job, registers: RegisterMap) -> Rows:
@@ -143,11 +145,13 @@ class Rows:
         """Return the rows of all words of a map."""
         labels = tuple(register for _, _, register in registers.registers)
         names = tuple(map(registers.key, registers))
-        return cls(tuple(registers), names, labels, tuple(range(len(labels))))
+        blocks = tuple(block for block, _, _ in registers.registers)
+        return cls(tuple(registers), names, labels, tuple(range(len(labels))), blocks)
 
     @classmethod
     def _written(cls, job: Job, registers: RegisterMap) -> Rows:
         labels = [register for _, _, register in registers.registers]
+        blocks = [block for block, _, _ in registers.registers]
         index = dict(registers.index)
         extra = []
         for offset in dict(job.writes):
@@ -155,6 +159,7 @@ class Rows:
                 index[offset] = len(labels)
                 found = registers.unmapped(job.block, offset)
                 labels.append(found.register)
+                blocks.append(found.block)
                 extra.append(replace(found, pieces=(Piece(index[offset], 0, WORD_BITS, 0),)))
         slots = tuple(index[offset] for offset in dict(job.writes))
         fields = []
@@ -166,12 +171,20 @@ class Rows:
         for item in extra:
             fields.append(item)
             names.append(item.name)
-        return cls(tuple(fields), tuple(names), tuple(labels), slots)
+        return cls(tuple(fields), tuple(names), tuple(labels), slots, tuple(blocks))
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The name of the register of each word of the job."""
         return tuple(self.registers[slot] for slot in self.slots)
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The block of each word of the job; none if the words are all of one block."""
+        units = tuple(self.blocks[slot] for slot in self.slots if self.blocks)
+        if len(set(units)) < 2:
+            return ()
+        return units
 
     @property
     def cells(self) -> tuple[tuple[Cell, ...], ...]:
@@ -409,7 +422,7 @@ class BitsModel(Model):
     def about(self, index: int) -> dict[str, Any]:
         """Return the facts about a field that do not depend on the words.
 
-        ``pieces`` are [word, lsb, width], ``shorts`` has for each of them the name that has room
+        ``own`` is the name without block and register, ``pieces`` are [word, lsb, width], ``shorts`` has for each of them the name that has room
         above it, or "" if the whole name may stand there, ``known`` is evidence, note and laws as text, ``kind`` is
         the evidence without its case.
         """
@@ -430,6 +443,7 @@ class BitsModel(Model):
         kind, _, _ = item.evidence.partition(":")
         return {
             "name": self.rows.names[index],
+            "own": item.name,
             "bits": self.rows.bits(item),
             "known": " · ".join(known),
             "kind": kind,
@@ -524,6 +538,7 @@ class BitsView(View):
     _followed: tuple[str, ...] = ("values", "status", "letters", "shares", "kept")
 
     registers = List(Unicode())
+    units = List(Unicode())
     places: List[Any] = List()
 
     def __init__(self, *models: Any, **traits: Any) -> None:
@@ -536,11 +551,13 @@ class BitsView(View):
 
 
 def _fields_of(model: BitsModel) -> dict[str, Any]:
-    """Return the two traits of a view that the map decides: ``registers``, the names of the rows,
-    and ``places``, the facts about each field.
+    """Return the traits of a view that the map decides: ``registers``, the names of the rows,
+    ``units``, the blocks of the rows if there are several, and ``places``, the facts about each
+    field.
     """
     return {
         "registers": list(model.rows.labels),
+        "units": list(model.rows.units),
         "places": [model.about(index) for index in range(len(model.rows.fields))],
     }
 
@@ -559,7 +576,9 @@ def _short(name: str, names: Sequence[str], most: int, taken: Collection[str]) -
     shared = 0
     for other in names:
         if other != name:
-            shared = max(shared, len(commonprefix([parts[:-1], other.split("_")])))
+            pairs = zip(parts[:-1], other.split("_"), strict=False)
+            alike = [*takewhile(lambda pair: pair[0] == pair[1], pairs)]
+            shared = max(shared, len(alike))
     own = "_".join(parts[shared:])
     initials = "".join(part[:1] for part in parts[shared:])[:most]
     ways = [initials, own[:most]]
@@ -635,7 +654,7 @@ def _html_row(model: BitsModel, word: int) -> str:
     if now != reference:
         shown = f"<b>{shown}</b> (reference {reference:#010x})"
     fields = ", ".join(_html_field(model, cell) for cell in model._cells[word])
-    label = html.escape(model.rows.labels[word])
+    label = html.escape(" ".join([*model.rows.units[word : word + 1], model.rows.labels[word]]))
     return (
         f"<tr><td style='text-align:left;vertical-align:top'>{label}</td>"
         f"<td style='text-align:left;vertical-align:top;white-space:nowrap'>{shown}</td>"

@@ -34,11 +34,11 @@ class MapModel(Model):
 
     ``rows`` has, for each field, its name in ``draft`` and a text for each of ``COLUMNS``;
     ``steps`` are the draft's, ``undone`` is the step that redo would make, and ``status`` reports
-    the last act; ``path`` is the draft's file ("" if it has none), ``saved`` is True if the file has
-    the draft as it is now. With a ``capture``, the column of that name has the values of a job as the map
-    reads them now: of ``task``, by default of the first job of the draft's block. Everything
-    follows the draft, whoever edits it; ``bits`` is a ``BitsModel`` of its words, with the status
-    of bits in ``laws``, and with the flips in a ``sweep`` of these words.
+    the last act; ``path`` is the draft's file ("" if it has none), ``saved`` is True if the file
+    has the draft as it is now. With a ``capture``, the column of that name has the values of a job
+    as the map reads them now: of ``task``, by default of the first job of the draft's block.
+    Everything follows the draft, whoever edits it; ``bits`` is a ``BitsModel`` of its words, with
+    the status of bits in ``laws``, and with the flips in a ``sweep`` of these words.
 
     Raises LookupError for a capture without a job of the draft's block, ValueError for words that
     do not fit.
