@@ -24,6 +24,7 @@ import npulab.analysis.bisect
 from npulab.captures.capture import Capture, Job
 from npulab.captures.devices import Command, Recorder, Simulated
 from npulab.notebook.widgets import BisectModel, BisectView
+from npulab.notebook.widgets.bisect_view import LISTED
 from npulab.registers.map import RegisterMap
 from npulab.support.processes import Stopped
 
@@ -619,7 +620,7 @@ def test_face_has_at_most_60_rows() -> None:
     model.answer("fail")
     face = model._repr_html_()
     assert len(model.changed) > 60
-    assert face.count("<tr>") == 60 + 1 + len(model.suspects)
+    assert face.count("<tr>") == 60 + 1 + len(model.suspects) + 1 + LISTED
     assert f"… {len(model.changed) - 58} more" in face
 
 
@@ -882,6 +883,24 @@ def test_page_answers_no_trial_that_was_not_seen(chrome: Browser) -> None:
         assert view.model.trial == 2
 
 
+def test_shares_follow_the_trials() -> None:
+    model = BisectModel(*pair())
+    assert len(model.shares) == len(model.parts)
+    before = model.shares
+    assert max(before) - min(before) < 10  # nothing is known yet
+    culprit = breaks("f3")
+    while model.state != "done":
+        model.answer(culprit(model.capture))
+        assert all(0 <= share <= 100 for share in model.shares)
+        [guilty] = [n for n, part in enumerate(model.parts) if part.field == "f3"]
+        assert model.shares[guilty] >= max(model.shares) - 10  # it is never below others
+    assert [n for n, share in enumerate(model.shares) if share] == [guilty]
+    assert model.shares[guilty] > 90
+    table = BisectModel(*pair())._repr_html_()
+    assert all(f"{part.field}<" in table for part in model.parts)
+    assert "… 9 more" in BisectModel(*pair(20))._repr_html_()
+
+
 def test_page_held_keys_say_it_once(chrome: Browser) -> None:
     view = BisectView(*pair())
     with Linked(chrome, view) as page:
@@ -950,6 +969,7 @@ def test_page_is_gone_through_by_tab_and_arrows(chrome: Browser) -> None:
             "End",
             "Tab",
             "Tab",
+            "Tab",
         ):
             page.press(key)
             seen.append(page.page.evaluate("document.activeElement.className"))
@@ -962,6 +982,7 @@ def test_page_is_gone_through_by_tab_and_arrows(chrome: Browser) -> None:
             "stop",
             "pass",
             "stop",
+            "strip",
             "scroll",
             "fold",
         ]
@@ -971,6 +992,60 @@ def test_page_is_gone_through_by_tab_and_arrows(chrome: Browser) -> None:
             for button in page.page.locator(".tools button").all()
         ] == list("pfhuars")
         assert page.page.get_by_role("button", name="Ask again", exact=True).count() == 1
+
+
+def test_page_strip_shows_how_probable_each_field_is(chrome: Browser) -> None:
+    view = BisectView(*pair())
+    view.answer("pass")
+    with Linked(chrome, view) as page:
+        cells = page.page.locator(".strip .part")
+        assert cells.count() == len(view.parts) == len(view.shares)
+        taken = page.page.locator(".strip .taken").count()
+        assert taken == len(view.chosen)
+        page.page.focus(".strip")
+        page.press("Home")
+        for index in range(3):
+            where, field = view.parts[index][:2]
+            assert page.text(".told").startswith(f"{view.shares[index]} % {where} {field}")
+            page.press("ArrowRight")
+        assert page.page.locator(".strip [aria-selected='true']").count() == 1
+        assert page.accessibility() == []
+        done = BisectView(*pair())
+        done.run(breaks("f1", "f10"), wait=True)
+        page.push(shown=done.shown)
+        shares = cells.evaluate_all(
+            "all => all.map(one => parseFloat(one.style.getPropertyValue('--share')))"
+        )
+        names = [view.parts[index][1] for index, share in enumerate(shares) if share]
+        assert names == ["f1", "f10"]
+        assert page.errors == []
+
+
+def test_page_breaks_no_heading_and_no_number(chrome: Browser) -> None:
+    """Values of 32 bits and headings stay whole in the width that a notebook leaves."""
+    rows = [
+        {
+            "block": "NN",
+            "offset": 4 * n,
+            "field": f"address_of_everything_{n}",
+            "lsb": 0,
+            "width": 32,
+        }
+        for n in range(3)
+    ]
+    registers = RegisterMap(rows)
+    good, bad = (
+        Capture(name, "demo", "x", (Job("NN", words),), maps={"NN": registers})
+        for name, words in (("good", [0] * 3), ("bad", [4294967231] * 3))
+    )
+    with Linked(chrome, BisectView(good, bad)) as page:
+        for width in (760, 960):
+            page.page.set_viewport_size({"width": width, "height": 900})
+            broken = page.page.evaluate("""() => [...document.querySelectorAll('.tried :is(th, td)')]
+              .filter(one => { const text = document.createRange(); text.selectNodeContents(one);
+                               return one.cellIndex !== 1 && text.getClientRects().length > 1; })
+              .map(one => one.textContent)""")
+            assert broken == []
 
 
 def test_page_of_a_result(chrome: Browser) -> None:

@@ -408,6 +408,12 @@ class Bisection:
         return found
 
     @property
+    def shares(self) -> list[float]:
+        """For each of ``differences`` the probability that it has a part in the failure."""
+        shares: list[float] = self.search.shares.tolist()
+        return shares
+
+    @property
     def result(self) -> Bisected:
         """The answer so far; ``done`` says if it is the last."""
         done, search = self.done, self.search

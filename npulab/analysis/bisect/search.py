@@ -850,6 +850,20 @@ class Search:
         return []
 
     @property
+    def shares(self) -> Array:
+        """For each item the probability that it has a part in the failure, ``(n,) float``; those of
+        a part that is changed as one share its probability. Zeros if the search ended without an
+        answer.
+        """
+        shares = np.zeros(self.n)
+        if self.end is None:
+            for part, probability in zip(self.parts, self.suspects.shares, strict=True):
+                shares[list(part)] = probability / len(part)
+        elif self.end.how == FOUND:
+            shares[sorted(set().union(*self.groups))] = self.certain
+        return shares
+
+    @property
     def left(self) -> int:
         """The number of trials that are probably left."""
         if self.ask() is None:

@@ -238,6 +238,17 @@ class Suspects:
         return [Suspicion(groups, min(weight, 1.0)) for groups, weight in ordered[:count]]
 
     @property
+    def shares(self) -> Array:
+        """For each item the probability that the explanation names it, ``(n,) float``: of a sample
+        of the explanations."""
+        cells = self._sample(np.random.default_rng((self.seed, self.trials)))
+        named = np.zeros(self.n)
+        for items in (cells.needs, cells.ones):
+            rows, columns = np.nonzero((items >= 0) & ~cells.never[:, None])
+            np.add.at(named, items[rows, columns], cells.weights[rows])
+        return np.clip(named / cells.weights.sum(), 0, 1)
+
+    @property
     def bits(self) -> float:
         """The entropy of the explanations in bits: how much is still unknown."""
         total = 0.0

@@ -25,7 +25,18 @@ const TOOL_KEYS = [{
     End: view => view.move(BUTTONS.length),
   },
 }];
-const WIDEST = [24, 38, 12, 12, 12]; // letters of a column
+const STRIP_KEYS = [{
+  keys: {
+    ArrowLeft: view => view.step(-1),
+    ArrowRight: view => view.step(1),
+    Home: view => view.step(-Infinity),
+    End: view => view.step(Infinity),
+  },
+  help: "in the strip go from field to field",
+}];
+const WIDEST = [24, 38, 14, 14, 14]; // letters of a column
+
+let bisections = 0;
 
 function counted(number, name) {
   return `${number} ${name}${number === 1 ? "" : "s"}`;
@@ -39,7 +50,9 @@ class View extends Frame {
   constructor(model, el) {
     super(model);
     this.turn = null;
+    this.id = `npulab-bisect-${++bisections}`;
     this.toolActs = keyActs(TOOL_KEYS);
+    this.stripActs = keyActs(STRIP_KEYS);
     this.build(el);
     this.draw();
     this.listen();
@@ -47,6 +60,10 @@ class View extends Frame {
 
   get keys() {
     return KEYS;
+  }
+
+  help() {
+    return make("div", "npulab-help", keyHelp([...KEYS, ...STRIP_KEYS]));
   }
 
   get shown() {
@@ -71,7 +88,7 @@ class View extends Frame {
     const columns = make("div", "columns"), beside = make("div", "beside");
     beside.append(this.suspects(), this.trials());
     columns.append(this.tried(), this.result(), beside);
-    this.root.append(this.heading(this.where), this.bar, line, this.status, this.reason, columns, this.help());
+    this.root.append(this.heading(this.where), this.bar, line, this.status, this.reason, this.strips(), columns, this.help());
     el.append(this.root);
   }
 
@@ -109,7 +126,7 @@ class View extends Frame {
   columns() {
     const parts = this.model.get("parts"), group = make("colgroup", "");
     const letters = [0, 1, 2, 3, 3].map((column, at) =>
-      2 + Math.min(WIDEST[at], Math.max(8, ...parts.map(part => part[column].length))));
+      2 + Math.min(WIDEST[at], Math.max(10, ...parts.map(part => part[column].length))));
     const sum = letters.reduce((a, b) => a + b);
     group.append(...letters.map(one => make("col", "", "", { style: `width: ${100 * one / sum}%` })));
     return group;
@@ -135,6 +152,22 @@ class View extends Frame {
     const [table, body] = this.table(["probable", "breaks it"], "suspects");
     this.suspectRows = body;
     section.append(table);
+    return section;
+  }
+
+  // All parts that differ side by side.
+  strips() {
+    const [section] = this.section("all", "how probable it is that a field has a part in it");
+    this.strip = make("div", "strip", "", { role: "listbox", tabindex: 0, "aria-label": "probability of each field",
+      "aria-orientation": "horizontal" });
+    this.told = make("div", "told");
+    this.cells = this.model.get("parts").map((_, index) => {
+      const cell = make("span", "part", "", { role: "option", id: `${this.id}-${index}`, "aria-selected": "false" });
+      cell.dataset.index = index;
+      return cell;
+    });
+    this.strip.append(...this.cells);
+    section.append(this.strip, this.told);
     return section;
   }
 
@@ -177,6 +210,7 @@ class View extends Frame {
     }
     this.drawProgress(shown);
     this.drawTried(shown);
+    this.drawStrip(shown);
     this.drawSuspects(shown);
     this.drawTrials(shown);
     this.drawResult(shown);
@@ -206,6 +240,39 @@ class View extends Frame {
     this.fold.textContent = `${open ? "▾" : "▸"} ${this.left.length} stay as in ${this.model.get("good")}`;
     this.fold.setAttribute("aria-expanded", String(open));
     this.fill(this.kept, open ? this.left : [], ([where, field, good, bad]) => [where, field, good, good, bad]);
+  }
+
+  // A cell for each part that differs, in the order of the words: the darker, the more probable that it breaks the job;
+  // those that the trial takes from BAD have a rule below.
+  drawStrip({ shares, chosen }) {
+    const taken = new Set(chosen), most = Math.max(1, ...shares);
+    this.cells.forEach((cell, index) => {
+      cell.style.setProperty("--share", `${100 * shares[index] / most}%`);
+      cell.classList.toggle("taken", taken.has(index));
+      cell.setAttribute("aria-label", this.suspected(index));
+      cell.title = this.suspected(index);
+    });
+    this.point(this.pointed ?? shares.indexOf(Math.max(...shares)));
+  }
+
+  suspected(index) {
+    const [where, field] = this.model.get("parts")[index], { shares, chosen } = this.shown;
+    return `${shares[index]} % ${where} ${field}${chosen.includes(index) ? ", in this trial as in " + this.model.get("bad") : ""}`;
+  }
+
+  step(parts) {
+    this.pointed = clamp(this.at + parts, this.cells.length);
+    this.point(this.pointed);
+  }
+
+  point(index) {
+    this.at = clamp(index, this.cells.length);
+    for (const cell of this.cells) cell.setAttribute("aria-selected", "false");
+    const cell = this.cells[this.at];
+    if (!cell) return;
+    cell.setAttribute("aria-selected", "true");
+    this.strip.setAttribute("aria-activedescendant", cell.id);
+    this.told.textContent = this.suspected(this.at);
   }
 
   drawSuspects({ suspects }) {
@@ -298,6 +365,8 @@ class View extends Frame {
   listen() {
     this.events = { shown: () => this.draw() };
     this.tools.addEventListener("click", event => this.click(event));
+    const pointed = event => event.target.dataset.index !== undefined && this.point(this.pointed = Number(event.target.dataset.index));
+    for (const name of ["pointerover", "click"]) this.strip.addEventListener(name, pointed);
     this.fold.addEventListener("click", () => this.unfold());
     this.copy.addEventListener("click", () => this.copied());
     this.root.addEventListener("keydown", event => this.press(event));
@@ -314,7 +383,8 @@ class View extends Frame {
     const letter = event.key.length === 1, key = letter ? event.key.toLowerCase() : event.key;
     if (passes(event) || event.shiftKey && !letter) return;
     const act = event.shiftKey ? undefined : this.acts.get(key);
-    const move = this.tools.contains(event.target) ? this.toolActs.get(key) : undefined;
+    const moves = event.target === this.strip ? this.stripActs : this.tools.contains(event.target) ? this.toolActs : new Map();
+    const move = moves.get(key);
     if (key === "Escape" && !this.shown.allowed.includes("stop")) return;
     event.stopPropagation();
     // a key that is held down counts once: each repeated Enter would press the button again

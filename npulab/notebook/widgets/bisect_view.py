@@ -45,6 +45,7 @@ SHOWN = (
     "chosen",
     "counts",
     "suspects",
+    "shares",
     "left",
     "progress",
     "log",
@@ -52,6 +53,7 @@ SHOWN = (
     "status",
 )
 LOGGED = 8  # how many trials the log has, at most
+LISTED = 12  # how many parts the HTML lists by their probability, at most
 LETTERS = 80  # letters of a value that are shown, at most
 SENTENCE = 400  # letters of an oracle's error
 POLL = 0.05  # seconds between looks whether an earlier run has released the device
@@ -83,7 +85,8 @@ class BisectModel(Model):
     this state. ``trial`` is the number of the present trial, from 1, ``reason`` why this trial is
     made, ``chosen`` the indices of ``parts`` that it takes from the bad capture; ``turn`` never
     repeats, so that an answer can be matched with its question. All of these and ``counts`` (trials
-    by outcome), ``suspects`` (text, probability), ``left`` (about how many trials), ``progress`` (0
+    by outcome), ``suspects`` (text, probability), ``shares`` (the probability of each of ``parts``
+    that it has a part in the failure, in whole hundredths), ``left`` (about how many trials), ``progress`` (0
     to 1), ``log`` (the last trials: number, outcome, parts changed, seconds), ``note`` (an error)
     and ``found`` (the result as texts) can be observed, but not set.
 
@@ -110,6 +113,7 @@ class BisectModel(Model):
     chosen = List(Int(), read_only=True)
     counts = Dict(read_only=True)
     suspects: List[Any] = List(read_only=True)
+    shares = List(Int(), read_only=True)
     left = Int(read_only=True)
     progress = Float(read_only=True)
     log: List[Any] = List(read_only=True)
@@ -352,6 +356,7 @@ class BisectModel(Model):
             "turn": self.turn + turned,
             "counts": outcomes_counted(counts),
             "suspects": [(suspect.text, suspect.probability) for suspect in session.suspects],
+            "shares": [round(100 * share) for share in session.shares],
             "log": log[-LOGGED:],
             "note": note or self._retired,
         }
@@ -441,10 +446,16 @@ class BisectModel(Model):
                 face += table_html(("register", "field", "good", "bad", ""), rows)
             return face
         suspects = [(f"{probability:.1%}", text) for text, probability in self.suspects]
+        suspected = []
+        for place in sorted(range(len(self.parts)), key=lambda place: -self.shares[place]):
+            suspected.append((f"{self.shares[place]} %", *self.parts[place][:2]))
+        if len(suspected) > LISTED:
+            suspected[LISTED - 1 :] = [("", "", f"… {len(suspected) - LISTED + 1} more")]
         return (
             f"{head}<p>{counts}, about {self.left} trials left; {html.escape(self.reason)}</p>"
             f"{table_html(('register', 'field', 'good', 'tried, bad'), self.changed)}"
             f"{table_html(('probable', 'suspect'), suspects)}"
+            f"{table_html(('probable', 'register', 'field'), suspected)}"
         )
 
 

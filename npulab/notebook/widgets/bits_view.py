@@ -422,9 +422,10 @@ class BitsModel(Model):
     def about(self, index: int) -> dict[str, Any]:
         """Return the facts about a field that do not depend on the words.
 
-        ``own`` is the name without block and register, ``pieces`` are [word, lsb, width], ``shorts`` has for each of them the name that has room
-        above it, or "" if the whole name may stand there, ``known`` is evidence, note and laws as text, ``kind`` is
-        the evidence without its case.
+        ``own`` is the name without block and register, ``pieces`` are [word, lsb, width],
+        ``shorts`` has for each of them the name that has room above it, or "" if the whole name may
+        stand there, ``known`` is evidence, note and laws as text, ``kind`` is the evidence without
+        its case.
         """
         item = self.rows.fields[index]
         known = [f"evidence {self.evidence(item.evidence)}"]
