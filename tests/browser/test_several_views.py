@@ -27,6 +27,7 @@ from npulab.notebook.widgets import (
     ExploreView,
     LawView,
     MapEditor,
+    OperatorsView,
     RegisterView,
     StreamView,
     SweepView,
@@ -90,6 +91,9 @@ VIEWS: dict[str, Callable[[], AnyWidget]] = {
     "differences": nasty_diff,
     "stream": stream,
     "bisection": bisection,
+    "operators": lambda: OperatorsView(
+        [("conv", npulab.load(VIVANTE / "sim-1x1")), ("softmax", "no unit does it")]
+    ),
     "exploration": lambda: ExploreView(
         Lowered("vivante", "vipnano-si-imx8mp"), {"input_h": (8, 16)}
     ),

@@ -27,6 +27,7 @@ ROOTS = {
     "explore_view": ["npulab-explore"],
     "law_view": ["npulab-laws"],
     "map_editor": ["npulab-map", "npulab-map-bits"],
+    "operators_view": ["npulab-operators"],
     "output_view": ["npulab-outputs"],
     "stream_view": ["npulab-stream", "npulab-stream-bits"],
     "sweep_view": ["npulab-sweep"],

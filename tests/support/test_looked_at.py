@@ -315,6 +315,12 @@ WIDGETS: dict[str, Entry] = {
     "StreamView": plainly(
         lambda of: len(widgets.StreamView(of.first).model.rows) == len(of.first.jobs)
     ),
+    "OperatorsModel": plainly(
+        lambda of: len(widgets.OperatorsModel([("conv", of.first)]).jobs) == len(of.first.jobs)
+    ),
+    "OperatorsView": plainly(
+        lambda of: len(widgets.OperatorsView([("conv", of.first)]).jobs) == len(of.first.jobs)
+    ),
     "ExploreModel": says(lambda of: _in_view(of, widgets.ExploreModel)),
     "ExploreView": says(
         lambda of: _in_view(of, lambda *a, **o: widgets.ExploreView(*a, **o).model)

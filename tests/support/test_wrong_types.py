@@ -221,6 +221,11 @@ MORE: dict[str, tuple[Callable[[Any], Any], set[str]]] = {
     "WritesView": (widgets.WritesView, {"capture"}),
     "LawView": (widgets.LawView, set()),
     "OutputView": (widgets.OutputView, set()),
+    "OperatorsView": (widgets.OperatorsView, set()),
+    "OperatorsView: capture": (
+        lambda v: widgets.OperatorsView([("conv", v)]),
+        {"capture", "text", "path"},
+    ),
     "MapEditor": (widgets.MapEditor, set()),
     "MapEditor: capture": (
         lambda v: widgets.MapEditor(npulab.draft(MAP), v),

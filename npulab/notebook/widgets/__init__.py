@@ -10,6 +10,7 @@ from npulab.notebook.widgets.diff_view import DiffModel, DiffView
 from npulab.notebook.widgets.explore_view import ExploreModel, ExploreView
 from npulab.notebook.widgets.law_view import LawModel, LawView
 from npulab.notebook.widgets.map_editor import MapEditor, MapModel
+from npulab.notebook.widgets.operators_view import OperatorsModel, OperatorsView
 from npulab.notebook.widgets.output_view import OutputModel, OutputView
 from npulab.notebook.widgets.register_view import RegisterModel, RegisterView
 from npulab.notebook.widgets.stream_view import StreamModel, StreamView
@@ -28,6 +29,8 @@ __all__ = [
     "LawView",
     "MapEditor",
     "MapModel",
+    "OperatorsModel",
+    "OperatorsView",
     "OutputModel",
     "OutputView",
     "RegisterModel",

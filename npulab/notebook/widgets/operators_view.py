@@ -1,0 +1,262 @@
+"""A model on an NPU: its operators, the jobs that each became, and the fields of a job; and back,
+from a field to the operators and their values of it.
+
+``OperatorsModel`` holds the state and all the logic and needs no browser; ``OperatorsView`` shows
+it.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from traitlets import Int, List, TraitType, Unicode, observe
+
+from npulab.captures.capture import Capture
+from npulab.notebook.widgets.bits_view import Rows, meant
+from npulab.notebook.widgets.frame import Model, Numbers, View, assets, table_html
+from npulab.notebook.widgets.register_view import map_of, words_of
+from npulab.support.refuse import near, need, shortly
+from npulab.support.text import plural
+
+VALUES = 4  # different values of a field in the jobs of one operator that are named, at most
+
+
+class Operator(NamedTuple):
+    """An operator of a model: its name, and the capture of its jobs; or None, and the reason why it
+    has none.
+    """
+
+    name: str
+    capture: Capture | None
+    reason: str = ""
+
+
+class FieldRow(NamedTuple):
+    """A field of a job as texts: its key in the job's map, its bits, raw and value, evidence and
+    note.
+    """
+
+    key: str
+    bits: str
+    raw: str
+    value: str
+    evidence: str
+    note: str
+
+
+class FieldName(TraitType[str, Any]):
+    """A trait for the key of a field of the owner's chosen job, or an empty text for none."""
+
+    default_value = ""
+
+    def validate(self, obj: Any, value: Any) -> str:
+        keys = [row[0] for row in obj.fields]
+        if value != "" and value not in keys:
+            raise LookupError(
+                f"{self.name}: got {value!r:.80}, allowed is a field of the job"
+                f"{near(str(value), keys)}"
+            )
+        return str(value)
+
+
+class OperatorsModel(Model):
+    """The operators of a model with their jobs and fields; it needs no browser.
+
+    ``operators`` has for each operator its name and either a capture or, as text, the reason why
+    there is none. These can be set and observed: ``operator`` (the number of the chosen one),
+    ``job`` (the number of one of its jobs) and ``field`` (the key of one of the job's fields, or
+    ""). These follow: ``jobs`` (for each job of the operator its number, block and name),
+    ``fields`` (``FieldRow`` as lists) and ``values`` (for each operator its values of the chosen
+    field in jobs of the same block, as text; "" if it has none).
+
+    Raises ValueError for no operators, TypeError for one that is no name with a capture or reason.
+
+    >>> from npulab.captures.capture import Job
+    >>> from npulab.registers.map import RegisterMap
+    >>> registers = RegisterMap([dict(block="NN", field="relu", lsb=0, width=1)])
+    >>> one, two = (Capture(name, "demo", "x", (Job("NN", [word]),), maps={"NN": registers})
+    ...             for name, word in (("a", 0), ("b", 1)))
+    >>> model = OperatorsModel([("conv", one), ("softmax", "no unit does it"), ("conv 2", two)])
+    >>> model.field = "relu"
+    >>> model.values, model.summary
+    (['0', '', '1'], '2 of 3 operators in 2 jobs; relu: 0 in 1, 1 in 1')
+    """
+
+    operator = Numbers("operator", 0, lambda owner, _: [(0, len(owner.operators))])
+    job = Numbers("job", 0, lambda owner, _: [(0, max(1, len(owner.jobs)))])
+    field = FieldName()
+    jobs: List[Any] = List(read_only=True)
+    fields: List[Any] = List(read_only=True)
+    values = List(Unicode(), read_only=True)
+    summary = Unicode()
+    turn = Int(read_only=True)
+
+    def __init__(self, operators: Sequence[tuple[str, Capture | str]], name: str = "") -> None:
+        need("OperatorsView: name", name, str, "is a text")
+        self.operators = _operators(operators)
+        self.name = name
+        self._read: dict[tuple[int, int], dict[str, FieldRow]] = {}
+        super().__init__()
+        for number, one in enumerate(self.operators):
+            if one.capture is not None:
+                self.operator = number
+                break
+        self._chosen(None)
+
+    @property
+    def title(self) -> str:
+        count = plural(len(self.operators), "operator")
+        if self.name:
+            return f"{self.name}: {count}"
+        return count
+
+    @property
+    def simulated(self) -> bool:
+        return any(one.capture is not None and one.capture.simulated for one in self.operators)
+
+    @property
+    def capture(self) -> Capture | None:
+        """The capture of the chosen operator, None if it has none."""
+        return self.operators[self.operator].capture
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """For each operator its name, and how many jobs it is, or why it is none."""
+        rows = []
+        for one in self.operators:
+            told = one.reason
+            if one.capture is not None:
+                told = plural(len(one.capture.jobs), "job")
+            rows.append([one.name, told])
+        return rows
+
+    @observe("operator")
+    def _chosen(self, _: Any) -> None:
+        jobs = []
+        if self.capture is not None:
+            for number, job in enumerate(self.capture.jobs):
+                jobs.append([number, job.block, job.name])
+        with self.hold_trait_notifications():
+            self.set_trait("jobs", jobs)
+            self.job = min(self.job, max(0, len(jobs) - 1))
+        self._open(None)
+
+    @observe("job")
+    def _open(self, _: Any) -> None:
+        fields = self._fields(self.operator, self.job)
+        self.set_trait("fields", [list(row) for row in fields.values()])
+        if self.field not in fields:
+            self.field = ""
+        self._compare(None)
+
+    @observe("field")
+    def _compare(self, _: Any) -> None:
+        values = [self._values(number) for number in range(len(self.operators))]
+        self.set_trait("values", values)
+        self.summary = self._told()
+        self.set_trait("turn", self.turn + 1)
+
+    def _values(self, operator: int) -> str:
+        """Return the values of the chosen field in an operator's jobs of the chosen job's block."""
+        capture = self.operators[operator].capture
+        if not self.field or capture is None:
+            return ""
+        block = self.jobs[self.job][1]
+        found = dict[str, None]()
+        for number, job in enumerate(capture.jobs):
+            row = self._fields(operator, number).get(self.field)
+            if job.block == block and row is not None:
+                found[row.value] = None
+        values = list(found)
+        if len(values) > VALUES:
+            values[VALUES - 1 :] = ["…"]
+        return ", ".join(values)
+
+    def _fields(self, operator: int, number: int) -> dict[str, FieldRow]:
+        """Return the fields of a job by key; none for an operator without a capture."""
+        capture = self.operators[operator].capture
+        if capture is None:
+            return {}
+        if (operator, number) not in self._read:
+            job = capture.jobs[number]
+            rows = Rows.of(job, map_of(capture, job))
+            read = {}
+            raws = rows.raw(words_of(job))
+            for key, item, raw in zip(rows.names, rows.fields, raws, strict=True):
+                texts = rows.bits(item), f"{raw:#x}", meant(item, raw), item.evidence, item.note
+                read[key] = FieldRow(key, *texts)
+            self._read[operator, number] = read
+        return self._read[operator, number]
+
+    def _told(self) -> str:
+        captures = [one.capture for one in self.operators if one.capture is not None]
+        jobs = sum(len(capture.jobs) for capture in captures)
+        told = f"{len(captures)} of {plural(len(self.operators), 'operator')}"
+        told += f" in {plural(jobs, 'job')}"
+        if self.field:
+            counts = [f"{value} in {self.values.count(value)}" for value in self._different()]
+            told += f"; {self.field}: {', '.join(counts)}"
+        return told
+
+    def _different(self) -> list[str]:
+        return list(dict.fromkeys(value for value in self.values if value))
+
+    def _repr_html_(self) -> str:
+        head = ["operator", "jobs"]
+        rows = self.rows
+        if self.field:
+            head.append(self.field)
+            rows = [[*row, value] for row, value in zip(rows, self.values, strict=True)]
+        face = self.heading_html() + table_html(head, rows)
+        if not self.fields:
+            return face
+        name = self.operators[self.operator].name
+        names = ("field", "bits", "raw", "value", "evidence", "note")
+        zero = [row for row in self.fields if row[2] != "0x0"]
+        face += f"<p>{html.escape(name)}, job {self.job} {html.escape(self.jobs[self.job][1])}: "
+        return (
+            face + f"{len(zero)} of {len(self.fields)} fields not zero</p>{table_html(names, zero)}"
+        )
+
+
+class OperatorsView(View):
+    """The operators of a model, the jobs of the chosen one, and the fields of a job, in three lists
+    beside each other; a chosen field shows its value beside every operator.
+
+    ``operators`` are pairs of a name and a capture, or the reason why there is none; ``name`` is
+    the model's. Up and down move in a list, right and left go to the next list and back, n and p go
+    to the next operator with another value of the field, / searches fields. ``operator``, ``job``
+    and ``field`` are the model's and can be set and observed. Everything else is on ``model``.
+    """
+
+    _esm, _css = assets("rows", "operators_view")
+    _of, _linked = OperatorsModel, ("operator", "job", "field")
+    _together = ("jobs", "fields", "values")
+
+    rows: List[Any] = List()
+
+    def __init__(self, operators: Sequence[tuple[str, Capture | str]], name: str = "") -> None:
+        model = OperatorsModel(operators, name)
+        super().__init__(model, rows=model.rows)
+
+
+def _operators(given: Any) -> tuple[Operator, ...]:
+    allowed = "allowed are pairs of a name and a Capture, or the reason why there is none"
+    if not isinstance(given, list | tuple):
+        raise TypeError(f"OperatorsView: operators: got {shortly(given)}, {allowed}")
+    found = []
+    for number, pair in enumerate(given):
+        if not isinstance(pair, list | tuple) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise TypeError(f"OperatorsView: operator {number}: got {shortly(pair)}, {allowed}")
+        name, what = pair
+        if isinstance(what, Capture):
+            found.append(Operator(name, what))
+        elif isinstance(what, str):
+            found.append(Operator(name, None, what))
+        else:
+            raise TypeError(f"OperatorsView: operator {number}: got {shortly(what)}, {allowed}")
+    if not found:
+        raise ValueError(f"OperatorsView: operators: got none, {allowed}")
+    return tuple(found)
