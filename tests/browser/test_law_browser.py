@@ -6,6 +6,7 @@ import pytest
 from blank_page import BlankPage
 from fake_laws import fake_laws
 from playwright.sync_api import Browser
+from test_law_view import reading
 
 from npulab.notebook.widgets import LawView
 
@@ -176,4 +177,34 @@ def test_click_and_colours_and_another_parameter(chrome: Browser) -> None:
         page.page.click(".close")
         assert page.saved[-1] == {"opened": False}
         assert focus(page) == [0, 5]
+        assert page.errors == []
+
+
+def test_a_field_in_a_law_is_a_link_that_selects_it(chrome: Browser) -> None:
+    view = LawView(reading())
+    first, second, _ = [run for run in view.model.runs if run.law is not None]
+    view.place, view.opened = (second.word, second.lsb), True
+    with BlankPage(chrome, view) as page:
+        link = page.page.locator(".panel .law .npulab-link")
+        assert link.all_inner_texts() == [first.name]
+        assert page.accessibility() == []
+        link.click()
+        seen = sync(page, view)
+        assert view.place == (first.word, first.lsb + first.width - 1)
+        assert page.page.inner_text(".panel h4") == first.name
+        assert focus(page) == [*view.place]
+        assert page.page.locator(".readers .npulab-link").all_inner_texts() == [second.name]
+        page.press("b")
+        seen = sync(page, view, seen)
+        assert view.place == (second.word, second.lsb)
+        page.press("g")
+        seen = sync(page, view, seen)
+        assert view.model.run_at(*view.place) is first
+        page.press("g")
+        assert page.page.inner_text(".status") == f"the law of {first.name} reads no field"
+        page.press("b", "b")
+        assert page.page.inner_text(".status") == "no link was followed"
+        sync(page, view, seen)
+        page.page.click(".status .npulab-link")  # of the field under the cursor
+        assert page.saved[-1]["place"] == [first.word, first.lsb + first.width - 1]
         assert page.errors == []

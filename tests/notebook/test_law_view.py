@@ -17,8 +17,9 @@ from fake_laws import ROWS, fake_laws
 import npulab
 from npulab.analysis.correlate import bit_effects, flips
 from npulab.analysis.laws.expressions import ALWAYS, Expression, constant, field
+from npulab.captures.capture import Job
 from npulab.notebook.pictures.laws import law_scatter
-from npulab.notebook.widgets import LawModel, LawView
+from npulab.notebook.widgets import LawModel, LawView, RegisterView
 from npulab.notebook.widgets.law_picture import capture_line, own_parameters
 
 LAWS = fake_laws()
@@ -342,6 +343,44 @@ def test_repr_is_stable_and_says_simulated() -> None:
     data, _ = simulated._repr_mimebundle_()
     assert "<b>simulated</b>" in data["text/html"]
     assert "simulated" not in LawView(LAWS)._repr_mimebundle_()[0]["text/html"]
+
+
+def reading() -> Any:
+    """Laws of which one reads the field of another: w1 is input_w * w0 + input_w, as the words say."""
+    random = np.random.default_rng(3)
+    sizes = random.integers(1, 60, 80)
+    words = np.stack([sizes - 1, sizes, sizes * 2], axis=1).astype(np.uint32)
+    found = npulab.find_laws(words, {"input_w": sizes})
+    first, second, third = sorted(found._solved, key=lambda law: law.word)
+    step = (ALWAYS, Expression("+", (field(first.name), constant(1))))
+    reader = replace(second, steps=(step,))
+    follows = {law.name: frozenset[str]() for law in (first, third)}
+    follows[reader.name] = frozenset({first.name})
+    return replace(found, _solved=(first, reader, third), _follows=follows)
+
+
+def test_a_law_names_the_fields_that_it_reads() -> None:
+    found = reading()
+    model = LawModel(found)
+    first, second, third = [run for run in model.runs if run.law is not None]
+    assert [run.name for run in model.reads(second)] == [first.name]
+    assert [run.name for run in model.read_by(first)] == [second.name]
+    assert (model.reads(first), model.read_by(third)) == ([], [])
+    model.place, model.opened = (first.word, first.lsb), True
+    assert model.panel["read_by"] == [second.name]
+    capture = npulab.Capture("a", "demo", "x", (Job("", [1, 2, 4]),))
+    registers = npulab.draft(
+        [
+            {"offset": 4 * run.word, "field": run.name, "lsb": run.lsb, "width": run.width}
+            for run in (first, second)
+        ]
+        + [{"offset": 8, "field": "input_w", "lsb": 0, "width": 8}]
+    ).map
+    view = RegisterView(replace(capture, maps={"": registers}), laws=found)
+    by_name = {place["name"]: place for place in view.places}
+    assert by_name[second.name]["reads"] == [first.name]
+    assert by_name[second.name]["known"].endswith(by_name[second.name]["law"])
+    assert by_name[first.name]["reads"] == []  # input_w is a parameter in a law, not the field
 
 
 def test_the_face_without_a_kernel() -> None:

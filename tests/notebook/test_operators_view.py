@@ -78,13 +78,13 @@ def test_every_field_of_every_job_is_told() -> None:
 
 def test_what_is_wrong_is_refused() -> None:
     model = OperatorsModel(loaded())
-    with pytest.raises(ValueError, match="^operator: got operator 9, allowed is 0 to 4$"):
+    with pytest.raises(ValueError, match=r"^operator: got operator 9, allowed is 0 to 4$"):
         model.operator = 9
-    with pytest.raises(ValueError, match="^job: got job 3, allowed is 0 to 0$"):
+    with pytest.raises(ValueError, match=r"^job: got job 3, allowed is 0 to 0$"):
         model.job = 3
-    with pytest.raises(LookupError, match="^field: got 'rleu', allowed is a field of the job"):
+    with pytest.raises(LookupError, match=r"^field: got 'rleu', allowed is a field of the job"):
         model.field = "rleu"
-    with pytest.raises(ValueError, match="^OperatorsView: operators: got none, allowed are pairs"):
+    with pytest.raises(ValueError, match=r"^OperatorsView: operators: got none, allowed are pairs"):
         OperatorsModel([])
     with pytest.raises(
         TypeError, match=r"^OperatorsView: operator 0: got int 3, allowed are pairs"

@@ -426,6 +426,8 @@ def test_view_sends_plain_lists() -> None:
         "own": "size",
         "bits": "CFG[7:4] EXT[31:30]",
         "known": "evidence guess · low",
+        "law": "",
+        "reads": [],
         "kind": "guess",
         "automatic": False,
         "pieces": [[0, 4, 4], [1, 30, 2]],

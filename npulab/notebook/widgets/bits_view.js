@@ -13,6 +13,7 @@ const EXPRESSION = /[=!]=|[<>]/; // a search that Python reads
 const SHARED_KEYS = [
   { keys: { n: view => view.seek(1, true), p: view => view.seek(-1, true) }, help: "go to the next and previous field that differs" },
   { keys: { "]": view => view.seek(1), "[": view => view.seek(-1) }, help: "to the next and previous bit that differs" },
+  { keys: { g: view => view.follow_() }, help: "goes to the field that the law reads" },
   { keys: { c: view => view.copy(view.line()) }, help: "copies the line" },
   { keys: { C: view => view.copy(view.lines()) }, help: "copies the list" },
 ];
@@ -175,6 +176,7 @@ class BitsFrame extends Frame {
   own() {
     this.places = this.model.get("places");
     this.texts = this.model.get("values");
+    this.byName = new Map(this.places.map(({ name }, index) => [name, index]));
     this.kinds = [...new Set(this.places.map(place => place.kind))].sort();
     this.owners = this.model.get("registers").map(() => new Array(BITS));
     this.labels = this.places.map(() => []);
@@ -402,8 +404,23 @@ class BitsFrame extends Frame {
     if (!this.pointed && this.model.get("selection").length) return void (this.status.textContent = this.line());
     const where = `${this.model.get("registers")[word]} bit ${bit}`;
     const parts = [make("span", "", where), make("b", "", place.name), make("span", "", place.bits),
-      make("b", "", this.texts[index]), make("span", "", place.known)];
+      make("b", "", this.texts[index]), this.known_(index)];
     this.status.replaceChildren(parts[0], " · ", parts[1], " ", parts[2], " · ", parts[3], " · ", parts[4]);
+  }
+
+  // What is known of a field; the fields that its law reads are links.
+  known_(index) {
+    const { known, law, reads } = this.places[index], told = make("span", "", law ? known.slice(0, known.length - law.length) : known);
+    if (law) told.append(...linked(law, name => reads.includes(name) && name, name => this.choose(this.byName.get(name))));
+    return told;
+  }
+
+  // Go to the first field that the law of this one reads.
+  follow_() {
+    const [name] = this.places[this.here].reads;
+    if (!name) return this.tell("no law of this field reads another field");
+    this.choose(this.byName.get(name));
+    if (this.grid.contains(document.activeElement)) this.stop.focus();
   }
 
   // Light all pieces of a field; where its name has no room, it stands over its neighbours' meanwhile.

@@ -338,14 +338,19 @@ class BitsModel(Model):
             return ""
         pieces = [(piece.word, piece.lsb, piece.width) for piece in item.pieces]
         texts = []
-        for law in self.laws.fields:
-            place = law.word, law.lsb, law.width
-            if place in pieces:
-                texts.append(str(law.text))
-            elif any(_overlap(place, piece) for piece in pieces):
-                bits = f"{self.rows.registers[law.word]}{span(law.lsb, law.width)}"
-                texts.append(f"{bits} {law.text}")
+        for law in self._laws_of(item):
+            text = str(law.text)
+            if (law.word, law.lsb, law.width) not in pieces:
+                text = f"{self.rows.registers[law.word]}{span(law.lsb, law.width)} {text}"
+            texts.append(text)
         return "; ".join(texts)
+
+    def _laws_of(self, item: Field) -> Iterator[Any]:
+        """Yield the laws that share bits with a field."""
+        for law in getattr(self.laws, "fields", ()):
+            place = law.word, law.lsb, law.width
+            if any(_overlap(place, (part.word, part.lsb, part.width)) for part in item.pieces):
+                yield law
 
     def reread(self, rows: Rows, words: Sequence[int] | None = None) -> None:
         """Read the words with the fields of another map; ``words``, if given, replace the words and
@@ -424,8 +429,8 @@ class BitsModel(Model):
 
         ``own`` is the name without block and register, ``pieces`` are [word, lsb, width],
         ``shorts`` has for each of them the name that has room above it, or "" if the whole name may
-        stand there, ``known`` is evidence, note and laws as text, ``kind`` is the evidence without
-        its case.
+        stand there, ``known`` is evidence, note and laws as text, ``law`` the laws at its
+        end, ``reads`` the fields that these name, ``kind`` is the evidence without its case.
         """
         item = self.rows.fields[index]
         known = [f"evidence {self.evidence(item.evidence)}"]
@@ -447,12 +452,21 @@ class BitsModel(Model):
             "own": item.name,
             "bits": self.rows.bits(item),
             "known": " · ".join(known),
+            "law": law,
+            "reads": self._reads(item),
             "kind": kind,
             "automatic": item.automatic,
             "pieces": pieces,
             "shorts": shorts,
             "choices": [name for _, name in item.names[:CHOICES]],
         }
+
+    def _reads(self, item: Field) -> list[str]:
+        """Return the fields that the laws of a field read."""
+        names = []
+        for law in self._laws_of(item):
+            names += [name for name in getattr(law, "follows", ()) if name in self.rows.names]
+        return names
 
     def _index(self, word: int, bit: int) -> int:
         word, bit = type(self).cursor.check("bit", self, (word, bit))

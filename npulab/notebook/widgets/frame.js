@@ -43,6 +43,20 @@ function keepSelectAll(event) {
   if (!["INPUT", "TEXTAREA"].includes(event.target.tagName)) event.preventDefault();
 }
 
+// A text as nodes, in which names that `find` knows are links: pressed, they call `act` with what it found.
+function linked(text, find, act) {
+  return text.split(/([A-Za-z_][\w.]*)/).map(part => {
+    const found = part && find(part);
+    if (!found) return part;
+    const link = make("button", "npulab-link", part, { type: "button", tabindex: -1, "aria-label": `go to ${part}` });
+    link.addEventListener("click", event => {
+      event.stopPropagation();
+      act(found);
+    });
+    return link;
+  });
+}
+
 // A view has its keys in one table, in the order of its help: rows { keys: { name: act }, help }. A name is that of
 // KeyboardEvent.key, with Shift+ or Ctrl+ in front where the view asks for it; an act takes the view and the event. A row
 // without keys is a note; a row without help has keys that the page shows elsewhere.

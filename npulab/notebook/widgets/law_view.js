@@ -18,6 +18,7 @@ const KEYS = [
   { keys: bitMoves(PAGE, BITS), help: "move" },
   { keys: { "]": view => view.step(1), "[": view => view.step(-1) }, help: "go to the next and previous field" },
   { keys: { "/": view => view.search.focus() }, help: "searches" },
+  { keys: { g: view => view.follow_(1), b: view => view.follow_(-1) }, help: "go to the field that the law reads, and back" },
   { keys: { n: view => view.seek(1), p: view => view.seek(-1) }, help: "go through the matches" },
 ];
 
@@ -45,6 +46,9 @@ class View extends Frame {
     super(model);
     this.runs = model.get("runs").map(([name, word, lsb, width, status, about], index) =>
       ({ index, name, word, lsb, width, status, about }));
+    const parameters = model.get("parameters");
+    this.byName = new Map(this.runs.filter(({ name }) => !parameters.includes(name)).map(run => [run.name, run]));
+    this.trail = []; // the bits from which links were followed
     this.names = Object.fromEntries(model.get("letters").map(([letter, name]) => [letter, name]));
     this.pointed = null;
     this.lit = [];
@@ -204,7 +208,7 @@ class View extends Frame {
     const share = !shades.length ? "" : this.model.get("colour") === "flips" ?
       ` · flips in ${shades[word][bit]} %` : ` · ${(shades[word][bit] / 100).toFixed(2)} bits of ${this.model.get("parameter")}`;
     this.status.replaceChildren(`${this.model.get("names")[word]} bit ${bit} · ${this.names[letter]} · `, make("b", "", run.name),
-      ` ${run.about}${share}`);
+      " ", ...this.links(run.about, run), share);
   }
 
   showPanel() {
@@ -216,7 +220,7 @@ class View extends Frame {
     const head = make("div", "title"), close = this.button("close", "Close");
     head.append(make("h4", "", panel.name), make("span", "quiet", `${panel.bits} · ${panel.status}`), close);
     this.panel.replaceChildren(head, panel.law ? this.steps(panel.steps) : make("p", "about", panel.about),
-      ...this.list("rivals", panel.rivals), ...this.open_(panel.open), this.scatter(panel.scatter), this.related(panel));
+      ...this.list("rivals", panel.rivals), ...this.list("read by the laws of", panel.read_by ?? []), ...this.open_(panel.open), this.scatter(panel.scatter), this.related(panel));
     if (held) this.panel.querySelector(`[data-parameter="${CSS.escape(held)}"]`)?.focus();
   }
 
@@ -228,7 +232,8 @@ class View extends Frame {
     steps.forEach(({ when, law, support, extrapolated }, index) => {
       const row = make("tr", ""), mark = make("td", "mark");
       mark.append(this.mark(index));
-      const text = make("td", "law", law);
+      const text = make("td", "law");
+      text.append(...this.links(law));
       if (extrapolated) text.append(make("span", "quiet", " beyond what was captured"));
       row.append(mark, make("td", "when", when), text, make("td", "support", support));
       body.append(row);
@@ -243,10 +248,20 @@ class View extends Frame {
     return svg;
   }
 
+  // A law with the fields that it reads as links.
+  links(text, own) {
+    const find = name => this.byName.get(name) !== own && this.byName.get(name);
+    return linked(text, find, run => this.follow_(1, run));
+  }
+
   list(title, texts) {
     if (!texts.length) return [];
-    const list = make("ul", title);
-    list.append(...texts.map(text => make("li", "", text)));
+    const list = make("ul", title === "rivals" ? title : "readers");
+    list.append(...texts.map(text => {
+      const item = make("li", "");
+      item.append(...this.links(text));
+      return item;
+    }));
     return [make("h5", "", title), list];
   }
 
@@ -383,6 +398,17 @@ class View extends Frame {
     this.go(next.word, next.lsb + next.width - 1);
   }
 
+  // Go to a field that the law of this one reads, or back to where that was asked.
+  follow_(step, run) {
+    const [word, bit] = this.place, here = this.owners[word][bit];
+    if (step < 0) return this.trail.length ? this.go(...this.trail.pop()) : void (this.status.textContent = "no link was followed");
+    const read = ["law", "rivals"].includes(here.status) ? here.about.match(/[A-Za-z_][\w.]*/g) ?? [] : [];
+    const to = run ?? read.map(name => this.byName.get(name)).find(other => other && other !== here);
+    if (!to) return void (this.status.textContent = `the law of ${here.name} reads no field`);
+    this.trail.push([word, bit]);
+    this.go(to.word, to.lsb + to.width - 1);
+  }
+
   seek(step) {
     this.step(step, this.model.get("matches").map(index => this.runs[index]));
   }
@@ -424,7 +450,7 @@ class View extends Frame {
   click(event) {
     const button = event.target.closest("button");
     if (button?.classList.contains("close")) this.open(false);
-    else if (button) this.ask({ against: button.dataset.parameter });
+    else if (button?.dataset.parameter) this.ask({ against: button.dataset.parameter });
   }
 
   press(event) {

@@ -33,10 +33,12 @@ from npulab.registers.fields import WORD_BITS, Field, Piece
 from npulab.support.text import part_said, plural
 
 COLOURS = ("status", "flips", "relation")
-# the most rows in a panel: of related parameters, of open bits, and of rival laws
+# the most rows in a panel: of related parameters, of open bits, of rival laws, and of fields whose
+# laws read the field
 MOST_RELATED = 4
 MOST_OPEN = 8
 MOST_RIVALS = 6
+MOST_READERS = 12
 UNEXPLAINED = ("reason", "detail", "related")  # columns of laws.open that a query searches
 
 
@@ -168,6 +170,19 @@ class LawModel(Model):
         reasons = dict.fromkeys(str(row["reason"]) for row in self._open_bits(run))
         return ", ".join(reasons) or run.status
 
+    def reads(self, run: RunOfBits) -> list[RunOfBits]:
+        """Return the fields that the law of a run reads; none without a law."""
+        names = getattr(run.law, "follows", ())
+        return [self._named[name] for name in names if name in self._named]
+
+    def read_by(self, run: RunOfBits) -> list[RunOfBits]:
+        """Return the fields whose laws name a run."""
+        return [other for other in self.runs if run in self.reads(other)]
+
+    @cached_property
+    def _named(self) -> dict[str, RunOfBits]:
+        return {run.name: run for run in reversed(self.runs)}
+
     def find(self, query: str) -> list[int]:
         """Return the indices of the runs whose texts have every word of a query; none for an empty
         query.
@@ -284,6 +299,7 @@ class LawModel(Model):
             "law": law is not None,
             "steps": steps,
             "rivals": _first_texts(rivals, MOST_RIVALS),
+            "read_by": _first_texts([other.name for other in self.read_by(run)], MOST_READERS),
             "open": self._open_rows(run, own or [*shares]),
             "related": [[name, round(float(shares.get(name, 0)), 2)] for name in names],
             "bit": self._bit_text(word, bit),
