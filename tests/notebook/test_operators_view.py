@@ -55,10 +55,8 @@ def test_from_operator_to_job_to_field_and_back() -> None:
     assert [told != "" for told in model.values] == [True, False, True, True, False]
     assert "relu: 0 in 2, 1 in 1" in model.summary
     model.operator = 2  # the field stays where the job has it
-    assert (model.field, dict(map(lambda row: (row[0], row[3]), model.fields))["relu"]) == (
-        "relu",
-        "1",
-    )
+    told = {row[0]: row[3] for row in model.fields}
+    assert (model.field, told["relu"]) == ("relu", "1")
     model.operator = 1
     assert (model.jobs, model.fields, model.field, model.job) == ([], [], "", 0)
     model.operator = 4

@@ -125,6 +125,45 @@ def test_the_page_gets_a_capture_in_one_message() -> None:
     assert "still" not in face
 
 
+def test_two_fields_are_plotted_along_the_order_and_zoomed() -> None:
+    model = SweepModel(sweep())
+    assert model.plot == []
+    model.plotted = ("size", "mode")
+    low, high = SIZES.min(), SIZES.max()
+
+    def line(order: list[int]) -> list[list[int]]:
+        return [[round(1000 * (SIZES[at] - low) / (high - low))] * 2 for at in order]
+
+    assert [row[:3] for row in model.plot] == [["size", "5", "768"], ["mode", "0", "1"]]
+    assert model.plot[0][3] == line([0, 1, 2, 3])
+    model.sort = "w"
+    assert model.plot[0][3] == line([1, 3, 2, 0])
+    assert [end[0] for end in model.plot[1][3]] == [1000 * MODES[at] for at in (1, 3, 2, 0)]
+    model.window = (1, 3)
+    assert (model.plot[0][:3], len(model.plot[0][3])) == (["size", "5", "260"], 2)
+    face = model._repr_html_()
+    cells = ">" + "</td><td style='text-align:left'>".join(["2", "7", "260", "0"]) + "<"
+    assert cells in face
+    for wrong in ("size", ("size", "size"), ("a", "b", "c", "d", "e")):
+        with pytest.raises(ValueError, match=r"^plotted: got .*, allowed are at most 4 different"):
+            model.plotted = wrong
+    with pytest.raises(LookupError, match=r"^plotted: got 'sise', .* of a field; near is size$"):
+        model.plotted = ("sise",)
+    with pytest.raises(ValueError, match=r"^window: got end 9 of \(1, 9\), allowed is 2 to 4$"):
+        model.window = (1, 9)
+    model.window = ()
+    assert model.plot[0][3] == line([1, 3, 2, 0])
+
+
+def test_a_plot_of_signed_and_of_many_values() -> None:
+    registers = RegisterMap([{"field": "t", "lsb": 0, "width": 8, "value": "signed"}])
+    words = np.arange(5_000, dtype=np.uint32)[:, None] % 256
+    model = SweepModel(Sweep(words, {"n": range(5_000)}, registers=registers))
+    model.plotted = ("t",)
+    (row,) = model.plot
+    assert (row[1:3], len(row[3])) == (["-128", "127"], 256)
+
+
 # ---- the drawing, in a blank page ----
 
 
@@ -146,6 +185,9 @@ def answer(page: BlankPage, view: SweepView) -> None:
                 "at",
                 "against",
                 "sort",
+                "plotted",
+                "window",
+                "plot",
             )
         }
     )
@@ -279,6 +321,59 @@ def test_page_goes_through_writes(chrome: Browser) -> None:
         )
         assert page.page.locator(".item:not([hidden]) .spark path").count() == 3
         assert (page.accessibility(), page.errors) == ([], [])
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_page_plots_and_zooms(chrome: Browser, theme: str) -> None:
+    sizes = np.arange(40)
+    view = SweepView(
+        Sweep(
+            np.stack([sizes, sizes[::-1] * 3], axis=1).astype(np.uint32),
+            {"input_w": sizes},
+            name="forty",
+        )
+    )
+    with BlankPage(chrome, view, theme) as page:
+        assert not page.page.is_visible(".chart")
+        for word in range(2):
+            page.page.locator(f"[data-word='{word}'][data-bit='0']").click()
+            answer(page, view)
+            page.press("t")
+            answer(page, view)
+        assert view.plotted == ("w0_0_32", "w1_0_32")
+        drawing = page.page.locator(".chart svg")
+        assert drawing.get_attribute("aria-label") == (
+            "w0_0_32 0 to 39, w1_0_32 0 to 117; captures at places 1 to 40 of 40"
+        )
+        assert drawing.locator("path.line").count() == 2
+        assert page.accessibility() == []
+        box = drawing.bounding_box()
+        assert box is not None
+        page.page.mouse.move(box["x"] + box["width"] * 0.26, box["y"] + 50)
+        page.page.mouse.down()
+        page.page.mouse.move(box["x"] + box["width"] * 0.49, box["y"] + 60)
+        page.page.mouse.up()
+        answer(page, view)
+        assert view.window == (10, 20)
+        assert page.page.inner_text(".places") == "places 11 to 20 of 40"
+        page.page.mouse.click(box["x"] + box["width"] * 0.55, box["y"] + 50)
+        answer(page, view)
+        assert view.at == 15
+        page.page.locator("[data-word='0'][data-bit='0']").click()
+        answer(page, view)
+        seen = []
+        for key in ("+", "+", "-", "0"):
+            page.press(key)
+            answer(page, view)
+            seen.append(view.window)
+        assert seen.pop() == ()
+        assert all(first <= 15 < end for first, end in seen)
+        assert [end - first for first, end in seen] == [5, 3, 6]  # half of 10, half, double
+        page.page.click(".entry.s1")
+        answer(page, view)
+        assert view.plotted == ("w0_0_32",)
+        page.press("0")
+        assert page.errors == []
 
 
 UNITS = """() => [...document.querySelectorAll('.npulab-grid > [role=row]')].slice(1)

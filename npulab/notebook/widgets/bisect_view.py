@@ -87,8 +87,8 @@ class BisectModel(Model):
     repeats, so that an answer can be matched with its question. All of these and ``counts`` (trials
     by outcome), ``suspects`` (text, probability), ``shares`` (the probability of each of ``parts``
     that it has a part in the failure, in whole hundredths), ``left`` (about how many trials),
-    ``progress`` (0 to 1), ``log`` (the last trials: number, outcome, parts changed, seconds), ``note`` (an error)
-    and ``found`` (the result as texts) can be observed, but not set.
+    ``progress`` (0 to 1), ``log`` (the last trials: number, outcome, parts changed, seconds),
+    ``note`` (an error) and ``found`` (the result as texts) can be observed, but not set.
 
     Raises as ``Bisection``; ValueError for an act that is not allowed in a state.
 

@@ -7,10 +7,12 @@ change, a line of the values of each, and the differences between two captures.
 
 from __future__ import annotations
 
+import html
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from traitlets import Int, List, Unicode, observe
+from traitlets import Int, List, TraitType, Unicode, observe
 
 from npulab.analysis.correlate import flips
 from npulab.captures.capture import Capture
@@ -19,13 +21,38 @@ from npulab.notebook.widgets.bits_view import BitsModel, BitsView, Parameter, Ro
 from npulab.notebook.widgets.frame import Numbers, assets, table_html
 from npulab.notebook.widgets.law_picture import short
 from npulab.notebook.widgets.register_view import job_of, title_of
-from npulab.registers.fields import WORD_BITS, WORD_BYTES
+from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field
 from npulab.registers.map import RegisterMap
-from npulab.support.refuse import need
+from npulab.support.refuse import near, need
 from npulab.support.text import part_said, plural
 
 BINS = 64  # how many steps a field's line has, at most
 HIGHEST = 255
+MOST_PLOTTED = 4  # fields in the plot, at most
+PLOT_BINS = 256  # steps of a field's line in the plot, at most
+PLOT_HIGHEST = 1000
+
+
+class Plotted(TraitType[tuple[str, ...], Any]):
+    """A trait for the names of the owner's fields in the plot, at most ``MOST_PLOTTED``."""
+
+    default_value = ()
+
+    def validate(self, obj: Any, value: Iterable[str]) -> tuple[str, ...]:
+        names = tuple(value)
+        known = obj.rows.names
+        if isinstance(value, str) or len(set(names)) != len(names) or len(names) > MOST_PLOTTED:
+            raise ValueError(
+                f"{self.name}: got {value!r:.80}, allowed are at most {MOST_PLOTTED} different "
+                "names of fields"
+            )
+        for name in names:
+            if name not in known:
+                raise LookupError(
+                    f"{self.name}: got {name!r:.80}, allowed is the name of a field"
+                    f"{near(str(name), known)}"
+                )
+        return names
 
 
 class SweepModel(BitsModel):
@@ -41,6 +68,10 @@ class SweepModel(BitsModel):
     index, its number of values, and a line: the lowest and highest value in each of at most 64
     steps along the order, scaled to 0 to 255). ``turn`` goes up by 1 with each change.
 
+    ``plotted`` are the names of up to four fields in one plot along the order, ``window`` the
+    places (first, end) that it shows, or empty for all; ``plot`` follows: for each field its name,
+    its lowest and highest value in the window as texts, and its line, scaled to 0 to 1000.
+
     Raises ValueError for a sweep without captures and a place outside, LookupError for an unknown
     parameter.
 
@@ -55,6 +86,14 @@ class SweepModel(BitsModel):
     at = Numbers("place", 0, lambda owner, _: [(0, len(owner.sweep))])
     against = Numbers("capture", -1, lambda owner, _: [(-1, len(owner.sweep))])
     sort = Parameter()
+    plotted = Plotted()
+    window = Numbers(
+        "(first, end)",
+        (),
+        lambda owner, first, _: ((0, len(owner.sweep)), (first + 1, len(owner.sweep) + 1)),
+        empty=True,
+    )
+    plot: List[Any] = List(read_only=True)
     number = Int(read_only=True)
     layer: List[Any] = List(read_only=True)
     moving: List[Any] = List(read_only=True)
@@ -118,10 +157,26 @@ class SweepModel(BitsModel):
             line = _line_of(self.rows.fields[index].extract(words))
             moving.append([index, count, line])
         self.set_trait("moving", moving)
+        self._draw(None)
         place = int(np.flatnonzero(self._order == self.number)[0])
         if place == self.at:
             self._step(None)
         self.at = place
+
+    @observe("plotted", "window")
+    def _draw(self, _: Any) -> None:
+        words = self.sweep.words[self._in_window]
+        plot = []
+        for name in self.plotted:
+            values = _numbers(self.rows.fields[self.rows.names.index(name)], words)
+            line = _line_of(values, PLOT_BINS, PLOT_HIGHEST)
+            plot.append([name, short(values.min()), short(values.max()), line])
+        self.set_trait("plot", plot)
+
+    @property
+    def _in_window(self) -> np.ndarray:
+        """The numbers of the captures that the plot shows, in its order."""
+        return self._order[slice(*(self.window or (None,)))]
 
     @observe("at", "against")
     def _step(self, _: Any) -> None:
@@ -157,7 +212,23 @@ class SweepModel(BitsModel):
             rows.append((self.rows.names[index], bits, str(count), value))
         state = f"{self.unit} {self.number}"
         head = self.heading_html(f"{len(rows)} fields move; {state}: {self.summary}")
-        return head + table_html(("field", "bits", "values", f"in {state}"), rows)
+        return head + table_html(("field", "bits", "values", f"in {state}"), rows) + self._points()
+
+    def _points(self) -> str:
+        """Return the values of the plot as a table in HTML; nothing if no field is plotted."""
+        if not self.plotted:
+            return ""
+        numbers = self._in_window
+        columns = [numbers]
+        names = [self.unit, *self.plotted]
+        for name in self.plotted:
+            item = self.rows.fields[self.rows.names.index(name)]
+            columns.append(_numbers(item, self.sweep.words[numbers]))
+        if self.sort:
+            names.insert(1, self.sort)
+            columns.insert(1, self.sweep.parameters[self.sort].to_numpy()[numbers])
+        rows = [[short(value) for value in row] for row in zip(*columns, strict=True)]
+        return table_html([html.escape(name) for name in names], rows)
 
 
 class WritesModel(SweepModel):
@@ -219,7 +290,7 @@ class WritesModel(SweepModel):
 class SweepView(BitsView):
     """The captures of a sweep to step through by slider and by key (, and .), with the parameters
     of each, a line for each field that changes, and marks at the bits that differ from another
-    capture.
+    capture; t takes a field into a plot of up to four, + and - zoom it.
 
     The arguments are those of ``SweepModel``; ``at``, ``against``, ``sort``, ``cursor`` and
     ``selection`` are the model's and can be set and observed. Everything else is on ``model``.
@@ -227,8 +298,11 @@ class SweepView(BitsView):
 
     _esm, _css = assets("rows", "bits_view", "sweep_view")
     _of = SweepModel
-    _linked = ("cursor", "selection", "at", "against", "sort", "filter")
-    _followed = ("status", "letters", "kept")
+    _linked = (
+        *("cursor", "selection", "at", "against", "sort", "filter"),
+        *("plotted", "window"),
+    )
+    _followed = ("status", "letters", "kept", "plot")
     _together = ("words", "reference", "values", "shares", "number", "layer", "moving")
 
     captures = Int()
@@ -261,15 +335,23 @@ def _unnamed_words(count: int) -> RegisterMap:
     return RegisterMap([last])
 
 
-def _line_of(values: np.ndarray) -> list[list[int]]:
-    """Return (lowest, highest) of the values ``(N,)`` in each of at most 64 steps, scaled so that
-    the range of all values is 0 to 255.
+def _numbers(item: Field, words: np.ndarray) -> np.ndarray:
+    """Return the values of a field in captures, ``(N,) float``; raw numbers of an enum."""
+    raw = item.extract(words)
+    if item.meaning.enum:
+        return raw.astype(float)
+    return np.nan_to_num(np.asarray(item.value(raw), float))
+
+
+def _line_of(values: np.ndarray, bins: int = BINS, top: int = HIGHEST) -> list[list[int]]:
+    """Return (lowest, highest) of the values ``(N,)`` in each of at most ``bins`` steps, scaled so
+    that the range of all values is 0 to ``top``.
     """
-    first = np.linspace(0, len(values), min(len(values), BINS), endpoint=False).astype(int)
+    first = np.linspace(0, len(values), min(len(values), bins), endpoint=False).astype(int)
     lowest = np.minimum.reduceat(values, first)
     highest = np.maximum.reduceat(values, first)
     ends = np.stack([lowest, highest], axis=1).astype(float)
     low = ends.min()
     span = (ends.max() - low) or 1
-    line: list[list[int]] = np.rint((ends - low) / span * HIGHEST).astype(int).tolist()
+    line: list[list[int]] = np.rint((ends - low) / span * top).astype(int).tolist()
     return line
