@@ -71,6 +71,9 @@ MAKES: dict[str, Callable[[], Any]] = {
         evil_capture(), evil_capture("sim-3x3-stride2-relu")
     ),
     "laws": evil_laws,
+    "operators": lambda: npulab.notebook.widgets.OperatorsView(
+        [(EVIL, evil_capture()), (EVIL + "1", EVIL)], EVIL
+    ),
 }
 
 

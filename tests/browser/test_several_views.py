@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from itertools import permutations
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,107 @@ VIEWS: dict[str, Callable[[], AnyWidget]] = {
         Lowered("vivante", "vipnano-si-imx8mp"), {"input_h": (8, 16)}
     ),
 }
+
+
+# Keys that do something only while an oracle or a source runs: it is none here.
+WAITS = dict.fromkeys(("bisection", "exploration"), ["Escape"])
+# Keeps each view where the test finds it, and says of each of its keys that it was acted on.
+KEPT = """
+class Kept extends View {
+  constructor(...all) {
+    super(...all);
+    const own = (window.made ??= []).push(this) - 1;
+    window.acted ??= [];
+    for (const part of [this, ...Object.values(this)]) {
+      for (const [table, acts] of Object.entries(part ?? {})) {
+        if (!/acts$/i.test(table) || !(acts instanceof Map)) continue;
+        for (const [key, act] of acts) acts.set(key, (...given) => { window.acted.push([own, key]); return act(...given); });
+      }
+    }
+    for (const [name, act] of [["save_changes", all[0].save_changes], ["send", all[0].send]]) {
+      this.model[name] = (...given) => { window.told.push(own); return act(...given); };
+    }
+  }
+}
+export default"""
+# Press each key of all tables at each place of a view that can have the focus.
+PRESS = """async own => {
+  const view = window.made[own], frame = () => new Promise(done => requestAnimationFrame(done)), keys = new Set(), found = [];
+  for (const part of [view, ...Object.values(view)]) {
+    for (const [table, acts] of Object.entries(part ?? {})) {
+      if (/acts$/i.test(table) && acts instanceof Map) for (const key of acts.keys()) keys.add(key);
+    }
+  }
+  const places = () => [...view.root.querySelectorAll("[tabindex='0'], .tools button")].filter(one => one.offsetParent && one.tagName !== "INPUT");
+  const others = window.made.filter((_, at) => at !== own), before = others.map(other => other.root.outerHTML);
+  const inside = () => view.root.contains(document.activeElement);
+  [window.acted, window.told, window.leaked] = [[], [], []];
+  const count = places().length;
+  for (let at = 0; at < count; at++) {
+    for (const name of keys) {
+      const [, held, key] = name.match(/^(Shift\\+|Ctrl\\+)?(.+)$/), place = places()[Math.min(at, places().length - 1)];
+      place.focus({ preventScroll: true });
+      const shiftKey = held === "Shift+" || /^[A-Z]$/.test(key);
+      document.activeElement.dispatchEvent(new KeyboardEvent("keydown",
+        { key, shiftKey, ctrlKey: held === "Ctrl+", bubbles: true, cancelable: true }));
+      if (!inside()) found.push(`${name} loses the focus to ${document.activeElement.outerHTML.slice(0, 80)}`);
+      while (document.activeElement.tagName === "INPUT" && inside()) {
+        const input = document.activeElement;
+        input.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape", bubbles: true, cancelable: true }));
+        if (document.activeElement === input) input.blur();
+      }
+    }
+    await frame();
+  }
+  others.forEach((other, at) => {
+    if (other.root.outerHTML !== before[at]) found.push(`view ${window.made.indexOf(other)} changed`);
+  });
+  const acted = new Set(window.acted.filter(([at]) => at === own).map(([, key]) => key));
+  return { keys: keys.size, silent: [...keys].filter(key => !acted.has(key)), found,
+    acted: [...new Set(window.acted.map(([at]) => at))], told: [...new Set(window.told)],
+    leaked: window.leaked };
+}"""
+
+
+def test_every_key_of_every_view_goes_to_the_view_that_has_the_focus(
+    chrome: Browser, views: dict[str, Any]
+) -> None:
+    """All kinds of views on one page, and one of them twice."""
+    shown = [*views.items(), ("registers again", views["registers"])]
+    keys = 0
+    with BlankPage(chrome, kept(shown[0][1]), size=(1000, 1600)) as page:
+        page.page.evaluate(
+            "() => document.addEventListener('keydown', event => window.leaked?.push((event.shiftKey ? 'Shift+' : '') + event.key))"
+        )
+        for _, view in shown[1:]:
+            page.page.evaluate(NEXT)
+            view = kept(view)
+            page.page.evaluate(PAGE, [view._esm, view._css, plain(view)])
+        for own, (name, _) in enumerate(shown):
+            seen = page.page.evaluate(PRESS, own)
+            keys += seen["keys"]
+            assert seen["found"] == [], name
+            assert seen["silent"] == WAITS.get(name, []), f"{name}: keys that do nothing"
+            assert seen["acted"] == [own], name
+            assert set(seen["told"]) <= {own}, name
+            # Escape leaves a view that has nothing to close, stop or let go
+            assert set(seen["leaked"]) - {"Shift+ArrowLeft", "Shift+ArrowRight"} <= {"Escape"}, name
+        assert page.errors == []
+    assert keys > 15 * len(shown)
+
+
+def test_these_are_all_views(views: dict[str, Any]) -> None:
+    scripts = "".join(str(view._esm) for view in views.values())
+    for path in FOLDER.glob("*.js"):
+        text = path.read_text(encoding="utf-8")
+        if text.endswith("export default mount(View);\n"):
+            assert text.rpartition("class View")[2][:400] in scripts, path.name
+
+
+def kept(view: Any) -> Any:
+    script, _, end = str(view._esm).rpartition("\nexport default")
+    script += KEPT + end.replace("mount(View)", "mount(Kept)")
+    return SimpleNamespace(_esm=script, _css=view._css, get_state=view.get_state)
 
 
 @pytest.fixture(scope="module")

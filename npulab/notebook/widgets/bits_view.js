@@ -695,7 +695,7 @@ class BitsFrame extends Frame {
     if (target.tagName === "SELECT") return void event.stopPropagation();
     const acts = this.grid.contains(target) ? this.acts : this.listActs;
     const act = acts.get(this.takesAll(event) ? "Ctrl+a" : event.shiftKey && !letter ? `Shift+${key}` : key);
-    if (act || letter) event.stopPropagation();
+    if (act || letter || !event.shiftKey && key !== "Escape") event.stopPropagation();
     if (!act) return;
     event.preventDefault();
     act(this, event);

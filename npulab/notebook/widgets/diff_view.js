@@ -196,7 +196,7 @@ class View extends Frame {
       return void (this.stop ?? this.search).focus();
     }
     const button = target.tagName === "BUTTON", act = this.acts.get(key);
-    if (letter || act || key === "Enter") event.stopPropagation();
+    if (act || key !== "Escape") event.stopPropagation();
     if (!act || button && !letter) return;
     event.preventDefault();
     act(this, event);

@@ -180,7 +180,7 @@ class View extends Frame {
       return this.lists.field.focus({ preventScroll: true });
     }
     const act = this.acts.get(key);
-    if (act || letter) event.stopPropagation();
+    if (act || key !== "Escape") event.stopPropagation();
     if (!act) return;
     event.preventDefault();
     act(this, event);

@@ -287,7 +287,7 @@ class View extends Frame {
     const { key } = event, letter = key.length === 1;
     if (passes(event) || event.shiftKey && !letter) return;
     const act = this.acts.get(key);
-    if (letter || act || key === "Enter") event.stopPropagation();
+    if (act || key !== "Escape") event.stopPropagation();
     if (event.target !== this.grid && !letter || !act) return; // the list scrolls by itself
     event.preventDefault();
     act(this, event);

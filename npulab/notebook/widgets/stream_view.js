@@ -258,7 +258,7 @@ class View extends Frame {
     if (this.under.contains(target) || passes(event) || event.shiftKey && !letter) return;
     if (target === this.block) return void event.stopPropagation();
     const button = target.tagName === "BUTTON", act = this.acts.get(key);
-    if (letter || act || key === "Enter") event.stopPropagation();
+    if (act || key !== "Escape") event.stopPropagation();
     if (!act || button && (key === "Enter" || !letter && key !== "Escape")) return;
     event.preventDefault();
     act(this, event);
