@@ -13,6 +13,7 @@ from npulab.captures.records import Records
 from npulab.captures.registry import target
 from npulab.captures.sweep import Sweep
 from npulab.registers.fields import Field
+from npulab.registers.filters import Test, filter_of
 from npulab.registers.names import full_names
 from npulab.support.answers import Answer, Part, Table
 from npulab.support.refuse import near
@@ -34,16 +35,25 @@ class Wanted:
 
     ``field`` is a glob for a field, register.field, block.field or block.register.field;
     ``unknown`` passes only bits without a name, ``addresses`` only fields that point into memory,
-    ``nonzero`` only fields that are not 0.
+    ``nonzero`` only fields that are not 0, ``where`` only those that an expression over the columns
+    of ``Decoded`` keeps, as ``registers.filters`` reads it.
     """
 
     field: str | None = None
     unknown: bool = False
     addresses: bool = False
     nonzero: bool = False
+    where: str = ""
 
     def __bool__(self) -> bool:
-        return bool(self.field or self.unknown or self.addresses or self.nonzero)
+        return bool(self.field or self.unknown or self.addresses or self.nonzero or self.where)
+
+    @cached_property
+    def keeps(self) -> Test:
+        """The test that ``where`` states; raises ValueError for a text that states none."""
+        if not self.where:
+            return bool
+        return filter_of(self.where, FIELD_COLUMNS)
 
     def named(self, block: str, register: str, field: str) -> bool:
         """True if one of the full names of a field is ``field`` or matches it as a glob, or if
@@ -89,6 +99,7 @@ class Wanted:
 
 
 ALL = Wanted()
+FIELD_COLUMNS = ("task", "block", "register", "field", "bits", "raw", "value", "evidence", "note")
 
 
 @dataclass(frozen=True)
@@ -244,25 +255,18 @@ class Decoded(Answer):
     @cached_property
     def rows(self) -> list[Row]:
         rows: list[Row] = []
+        keeps = self.wanted.keeps
         for task, block, item, raw in self._fields():
             names = block, item.register, item.name
             if not self.wanted.holds(*names, item.automatic, item.address):
                 continue
             if self.wanted.nonzero and not raw:
                 continue
-            rows.append(
-                {
-                    "task": task,
-                    "block": block,
-                    "register": item.register,
-                    "field": item.name,
-                    "bits": item.bits,
-                    "raw": int(raw),
-                    "value": item.text(raw),
-                    "evidence": item.evidence,
-                    "note": item.note,
-                }
-            )
+            about = item.text(raw), item.evidence, item.note
+            cells = task, *names, item.bits, int(raw), *about
+            row = dict(zip(FIELD_COLUMNS, cells, strict=True))
+            if keeps(row):
+                rows.append(row)
         return rows
 
     def refuse(self) -> None:
@@ -283,6 +287,8 @@ class Decoded(Answer):
         """The first records of a buffer, at most ``most``, each as a row of the fields that pass
         the filter."""
         names = []
+        if self.wanted.where:
+            return []  # a record has none of the columns
         for name, item in held.fields.items():
             full = held.block, item.register, item.name
             if self.wanted.holds(*full, item.automatic, item.address):

@@ -77,6 +77,7 @@ def _show_options(add: Add) -> None:
     add("--all", action="store_true", help="all jobs whole; a capture of several is listed else")
     _filters(add)
     add("--nonzero", action="store_true", help="only fields that are not zero")
+    add("--where", default="", help="only such fields, as 'raw != 0 and evidence == guess'")
 
 
 def _show(options: argparse.Namespace) -> None:
@@ -113,7 +114,17 @@ def _refuse(options: argparse.Namespace, what: str) -> None:
     """Raise ValueError if an option is given that works only on captures; ``what`` says what the
     path is instead.
     """
-    for name in ("case", "task", "block", "all", "field", "unknown", "addresses", "nonzero"):
+    for name in (
+        "case",
+        "task",
+        "block",
+        "all",
+        "field",
+        "unknown",
+        "addresses",
+        "nonzero",
+        "where",
+    ):
         if getattr(options, name):
             raise ValueError(f"--{name}: got {options.path}, {what}, allowed is a capture")
 
@@ -156,7 +167,11 @@ def _filters(add: Add) -> None:
 
 def _wanted(options: argparse.Namespace) -> Wanted:
     return Wanted(
-        options.field, options.unknown, options.addresses, getattr(options, "nonzero", False)
+        options.field,
+        options.unknown,
+        options.addresses,
+        getattr(options, "nonzero", False),
+        getattr(options, "where", ""),
     )
 
 

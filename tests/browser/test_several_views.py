@@ -102,7 +102,7 @@ VIEWS: dict[str, Callable[[], AnyWidget]] = {
 
 
 # Keys that do something only while an oracle or a source runs: it is none here.
-WAITS = dict.fromkeys(("bisection", "exploration"), ["Escape"])
+WAITS = {name: ["Escape"] for name in ("bisection", "exploration")}
 # Keeps each view where the test finds it, and says of each of its keys that it was acted on.
 KEPT = """
 class Kept extends View {

@@ -266,6 +266,20 @@ def test_show_one_field(run: Any) -> None:
     ]
 
 
+def test_show_where_an_expression_holds(run: Any) -> None:
+    path = MESA
+    every = [json.loads(line) for line in run("show", path, "--json")[1]]
+    text = "raw != 0 and evidence in (guess, unknown)"
+    code, lines, _ = run("show", path, "--json", "--where", text)
+    kept = [json.loads(line) for line in lines]
+    asked = [row for row in every if row["raw"] != 0 and row["evidence"] in ("guess", "unknown")]
+    assert (code, kept) == (0, asked)
+    assert 0 < len(kept) < len(every)
+    code, lines, error = run("show", path, "--where", "raw =")
+    assert (code, lines) == (2, [])
+    assert "filter: got 'raw =', which is no expression" in str(error)
+
+
 def test_show_json_accounts_for_every_nn_bit(run: Any) -> None:
     _, lines, _ = run("show", MESA, "--json")
     rows = [json.loads(line) for line in lines]
