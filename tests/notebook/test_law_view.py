@@ -364,7 +364,7 @@ def test_a_law_names_the_fields_that_it_reads() -> None:
     model = LawModel(found)
     first, second, third = [run for run in model.runs if run.law is not None]
     assert [run.name for run in model.reads(second)] == [first.name]
-    assert [run.name for run in model.read_by(first)] == [second.name]
+    assert model.read_by(first) == [second.name]
     assert (model.reads(first), model.read_by(third)) == ([], [])
     model.place, model.opened = (first.word, first.lsb), True
     assert model.panel["read_by"] == [second.name]

@@ -85,7 +85,7 @@ def test_what_is_wrong_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^OperatorsView: operators: got none, allowed are pairs"):
         OperatorsModel([])
     with pytest.raises(
-        TypeError, match=r"^OperatorsView: operator 0: got int 3, allowed are pairs"
+        TypeError, match=r"^OperatorsView: operator 0: got tuple of 2, allowed are pairs"
     ):
         OperatorsModel([("a", 3)])  # type: ignore[list-item]
 

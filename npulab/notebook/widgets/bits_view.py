@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import takewhile
+from operator import itemgetter
 from string import ascii_lowercase, digits
 from typing import Any, NamedTuple
 
@@ -145,13 +146,13 @@ class Rows:
         """Return the rows of all words of a map."""
         labels = tuple(register for _, _, register in registers.registers)
         names = tuple(map(registers.key, registers))
-        blocks = tuple(block for block, _, _ in registers.registers)
-        return cls(tuple(registers), names, labels, tuple(range(len(labels))), blocks)
+        slots = tuple(range(len(labels)))
+        return cls(tuple(registers), names, labels, slots, _blocks_of(registers))
 
     @classmethod
     def _written(cls, job: Job, registers: RegisterMap) -> Rows:
         labels = [register for _, _, register in registers.registers]
-        blocks = [block for block, _, _ in registers.registers]
+        blocks = [*_blocks_of(registers)]
         index = dict(registers.index)
         extra = []
         for offset in dict(job.writes):
@@ -181,7 +182,9 @@ class Rows:
     @property
     def units(self) -> tuple[str, ...]:
         """The block of each word of the job; none if the words are all of one block."""
-        units = tuple(self.blocks[slot] for slot in self.slots if self.blocks)
+        if len(set(self.blocks)) < 2:
+            return ()
+        units = tuple(map(self.blocks.__getitem__, self.slots))
         if len(set(units)) < 2:
             return ()
         return units
@@ -205,12 +208,12 @@ class Rows:
         """
         out = {}
         for word, line in enumerate(self.cells):
-            named = [cell for cell in line if not self.fields[cell.field].automatic]
-            names = [self.fields[cell.field].name for cell in named]
+            names = [self.fields[cell.field].name for cell in line]
             taken: set[str] = set()
-            for cell, name in zip(named, names, strict=True):
-                if cell.piece.width in NARROW:
-                    short = _short(name, names, NARROW[cell.piece.width], taken)
+            for cell, name in zip(line, names, strict=True):
+                most = NARROW.get(cell.piece.width, 0)
+                if most and not self.fields[cell.field].automatic:
+                    short = _short(name, names, most, taken)
                     taken.add(short)
                     out[word, cell.piece.lsb] = short
         return out
@@ -465,7 +468,7 @@ class BitsModel(Model):
         """Return the fields that the laws of a field read."""
         names = []
         for law in self._laws_of(item):
-            names += [name for name in getattr(law, "follows", ()) if name in self.rows.names]
+            names += filter(self.rows.names.__contains__, getattr(law, "follows", ()))
         return names
 
     def _index(self, word: int, bit: int) -> int:
@@ -520,17 +523,17 @@ class BitsModel(Model):
         if self.filter:
             test: Test = filter_of(self.filter, COLUMNS)
             for index, item in enumerate(self.rows.fields):
-                row = self._asked_of(index, item) | {"raw": now[index], "reference": before[index]}
+                # block, register, evidence and note are those of the field
+                row: dict[str, Any] = {**vars(item), "field": self.rows.names[index]}
+                row["bits"] = self.rows.bits(item)
+                row["width"] = item.width
+                row["raw"] = now[index]
+                row["reference"] = before[index]
                 row["value"] = item.text(now[index])
+                row["named"] = not item.automatic
                 if test(row):
                     kept.append(index)
         self.set_trait("kept", kept)
-
-    def _asked_of(self, index: int, item: Field) -> dict[str, Any]:
-        """Return what a filter may ask of a field, but for what depends on the words."""
-        texts = {"field": self.rows.names[index], "bits": self.rows.bits(item), "note": item.note}
-        texts |= {"register": item.register, "block": item.block, "evidence": item.evidence}
-        return {**texts, "width": item.width, "named": not item.automatic}
 
     def _repr_html_(self) -> str:
         words = [_html_row(self, word) for word in range(self.count)]
@@ -575,6 +578,10 @@ def _fields_of(model: BitsModel) -> dict[str, Any]:
         "units": list(model.rows.units),
         "places": [model.about(index) for index in range(len(model.rows.fields))],
     }
+
+
+def _blocks_of(registers: RegisterMap) -> tuple[str, ...]:
+    return tuple(map(itemgetter(0), registers.registers))
 
 
 def _short(name: str, names: Sequence[str], most: int, taken: Collection[str]) -> str:

@@ -173,15 +173,15 @@ class LawModel(Model):
     def reads(self, run: RunOfBits) -> list[RunOfBits]:
         """Return the fields that the law of a run reads; none without a law."""
         names = getattr(run.law, "follows", ())
-        return [self._named[name] for name in names if name in self._named]
+        return [other for other in self.runs if other.name in names]
 
-    def read_by(self, run: RunOfBits) -> list[RunOfBits]:
-        """Return the fields whose laws name a run."""
-        return [other for other in self.runs if run in self.reads(other)]
-
-    @cached_property
-    def _named(self) -> dict[str, RunOfBits]:
-        return {run.name: run for run in reversed(self.runs)}
+    def read_by(self, run: RunOfBits) -> list[str]:
+        """Return the names of the fields whose laws read a run."""
+        names = []
+        for other in self.runs:
+            if run.name in getattr(other.law, "follows", ()):
+                names.append(other.name)
+        return names
 
     def find(self, query: str) -> list[int]:
         """Return the indices of the runs whose texts have every word of a query; none for an empty
@@ -299,7 +299,7 @@ class LawModel(Model):
             "law": law is not None,
             "steps": steps,
             "rivals": _first_texts(rivals, MOST_RIVALS),
-            "read_by": _first_texts([other.name for other in self.read_by(run)], MOST_READERS),
+            "read_by": _first_texts(self.read_by(run), MOST_READERS),
             "open": self._open_rows(run, own or [*shares]),
             "related": [[name, round(float(shares.get(name, 0)), 2)] for name in names],
             "bit": self._bit_text(word, bit),

@@ -264,8 +264,8 @@ class MapModel(Model):
         if self.sweep is not None:
             names = list(STATUS)
         counts = registers.status(getattr(self.sweep, "words", None))[names].sum()
-        known = ", ".join(f"{count} {name}" for name, count in counts.items())
-        return f"{known} of {WORD_BITS * len(registers)} bits"
+        known = [f"{count} {name}" for name, count in counts.items()]
+        return f"{', '.join(known)} of {WORD_BITS * len(registers)} bits"
 
     def _captured(self, draft: Draft, capture: Capture, words: np.ndarray) -> dict[str, int]:
         """Return the raw numbers of the job's fields by key, and write the job's words into

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from traitlets import Int, List, TraitType, Unicode, observe
@@ -52,7 +53,7 @@ class FieldName(TraitType[str, Any]):
     default_value = ""
 
     def validate(self, obj: Any, value: Any) -> str:
-        keys = [row[0] for row in obj.fields]
+        keys = [*map(itemgetter(0), obj.fields)]
         if value != "" and value not in keys:
             raise LookupError(
                 f"{self.name}: got {value!r:.80}, allowed is a field of the job"
@@ -114,7 +115,11 @@ class OperatorsModel(Model):
 
     @property
     def simulated(self) -> bool:
-        return any(one.capture is not None and one.capture.simulated for one in self.operators)
+        return any(capture.simulated for capture in self._captures)
+
+    @property
+    def _captures(self) -> list[Capture]:
+        return [one.capture for one in self.operators if one.capture is not None]
 
     @property
     def capture(self) -> Capture | None:
@@ -146,15 +151,14 @@ class OperatorsModel(Model):
     @observe("job")
     def _open(self, _: Any) -> None:
         fields = self._fields(self.operator, self.job)
-        self.set_trait("fields", [list(row) for row in fields.values()])
+        self.set_trait("fields", [*map(list, fields.values())])
         if self.field not in fields:
             self.field = ""
         self._compare(None)
 
     @observe("field")
     def _compare(self, _: Any) -> None:
-        values = [self._values(number) for number in range(len(self.operators))]
-        self.set_trait("values", values)
+        self.set_trait("values", [*map(self._values, range(len(self.operators)))])
         self.summary = self._told()
         self.set_trait("turn", self.turn + 1)
 
@@ -191,24 +195,24 @@ class OperatorsModel(Model):
         return self._read[operator, number]
 
     def _told(self) -> str:
-        captures = [one.capture for one in self.operators if one.capture is not None]
+        captures = self._captures
         jobs = sum(len(capture.jobs) for capture in captures)
         told = f"{len(captures)} of {plural(len(self.operators), 'operator')}"
         told += f" in {plural(jobs, 'job')}"
         if self.field:
-            counts = [f"{value} in {self.values.count(value)}" for value in self._different()]
+            counts = []
+            for value in dict.fromkeys(filter(None, self.values)):
+                counts.append(f"{value} in {self.values.count(value)}")
             told += f"; {self.field}: {', '.join(counts)}"
         return told
-
-    def _different(self) -> list[str]:
-        return list(dict.fromkeys(value for value in self.values if value))
 
     def _repr_html_(self) -> str:
         head = ["operator", "jobs"]
         rows = self.rows
         if self.field:
-            head.append(self.field)
-            rows = [[*row, value] for row, value in zip(rows, self.values, strict=True)]
+            head.append(html.escape(self.field))
+            for row, value in zip(rows, self.values, strict=True):
+                row.append(value)
         face = self.heading_html() + table_html(head, rows)
         if not self.fields:
             return face
@@ -248,15 +252,13 @@ def _operators(given: Any) -> tuple[Operator, ...]:
         raise TypeError(f"OperatorsView: operators: got {shortly(given)}, {allowed}")
     found = []
     for number, pair in enumerate(given):
-        if not isinstance(pair, list | tuple) or len(pair) != 2 or not isinstance(pair[0], str):
-            raise TypeError(f"OperatorsView: operator {number}: got {shortly(pair)}, {allowed}")
-        name, what = pair
-        if isinstance(what, Capture):
-            found.append(Operator(name, what))
-        elif isinstance(what, str):
-            found.append(Operator(name, None, what))
-        else:
-            raise TypeError(f"OperatorsView: operator {number}: got {shortly(what)}, {allowed}")
+        match pair:
+            case [str(name), Capture() as capture]:
+                found.append(Operator(name, capture))
+            case [str(name), str(reason)]:
+                found.append(Operator(name, None, reason))
+            case _:
+                raise TypeError(f"OperatorsView: operator {number}: got {shortly(pair)}, {allowed}")
     if not found:
         raise ValueError(f"OperatorsView: operators: got none, {allowed}")
     return tuple(found)

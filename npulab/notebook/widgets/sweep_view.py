@@ -168,10 +168,14 @@ class SweepModel(BitsModel):
         words = self.sweep.words[self._in_window]
         plot = []
         for name in self.plotted:
-            values = _numbers(self.rows.fields[self.rows.names.index(name)], words)
+            values = _numbers(self._named(name), words)
             line = _line_of(values, PLOT_BINS, PLOT_HIGHEST)
             plot.append([name, short(values.min()), short(values.max()), line])
         self.set_trait("plot", plot)
+
+    def _named(self, name: str) -> Field:
+        index = self.rows.names.index(name)
+        return self.rows.fields[index]
 
     @property
     def _in_window(self) -> np.ndarray:
@@ -222,13 +226,14 @@ class SweepModel(BitsModel):
         columns = [numbers]
         names = [self.unit, *self.plotted]
         for name in self.plotted:
-            item = self.rows.fields[self.rows.names.index(name)]
-            columns.append(_numbers(item, self.sweep.words[numbers]))
+            columns.append(_numbers(self._named(name), self.sweep.words[numbers]))
         if self.sort:
             names.insert(1, self.sort)
             columns.insert(1, self.sweep.parameters[self.sort].to_numpy()[numbers])
-        rows = [[short(value) for value in row] for row in zip(*columns, strict=True)]
-        return table_html([html.escape(name) for name in names], rows)
+        rows = []
+        for row in zip(*columns, strict=True):
+            rows.append([*map(short, row)])
+        return table_html([*map(html.escape, names)], rows)
 
 
 class WritesModel(SweepModel):
