@@ -122,6 +122,8 @@ class Kept extends View {
   }
 }
 export default"""
+IDS = """() => { const ids = [...document.querySelectorAll('[id]')].map(one => one.id).filter(id => id);
+  return ids.filter((id, at) => ids.indexOf(id) !== at); }"""
 # Press each key of all tables at each place of a view that can have the focus.
 PRESS = """async own => {
   const view = window.made[own], frame = () => new Promise(done => requestAnimationFrame(done)), keys = new Set(), found = [];
@@ -175,6 +177,8 @@ def test_every_key_of_every_view_goes_to_the_view_that_has_the_focus(
             page.page.evaluate(NEXT)
             view = kept(view)
             page.page.evaluate(PAGE, [view._esm, view._css, plain(view)])
+        assert page.page.evaluate(IDS) == [], "ids that two elements have"
+        assert page.accessibility("main") == []
         for own, (name, _) in enumerate(shown):
             seen = page.page.evaluate(PRESS, own)
             keys += seen["keys"]

@@ -173,9 +173,9 @@ class BlankPage:
     def cleanup(self) -> None:
         self.page.evaluate("window.cleanup()")
 
-    def accessibility(self) -> list[str]:
+    def accessibility(self, context: str = "#root") -> list[str]:
         """What axe-core finds wrong, a line each."""
-        found = Axe().run(self.page, context="#root").response["violations"]
+        found = Axe().run(self.page, context=context).response["violations"]
         return [
             f"{each['id']}: {each['help']}: {node['html'][:120]}"
             for each in found

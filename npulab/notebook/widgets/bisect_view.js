@@ -36,8 +36,6 @@ const STRIP_KEYS = [{
 }];
 const WIDEST = [24, 38, 14, 14, 14]; // letters of a column
 
-let bisections = 0;
-
 function counted(number, name) {
   return `${number} ${name}${number === 1 ? "" : "s"}`;
 }
@@ -50,7 +48,7 @@ class View extends Frame {
   constructor(model, el) {
     super(model);
     this.turn = null;
-    this.id = `npulab-bisect-${++bisections}`;
+    this.id = unique("npulab-bisect");
     this.toolActs = keyActs(TOOL_KEYS);
     this.stripActs = keyActs(STRIP_KEYS);
     this.build(el);

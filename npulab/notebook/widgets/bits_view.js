@@ -38,8 +38,6 @@ const VALUE_TONES = { "not zero": TONES[1], "all ones": TONES[3], differing: TON
 const KNOWN = { "?": ["open", TONES[5]], R: ["rivals", TONES[2]], N: ["nuisance", TONES[3]], L: ["law", TONES[0]],
   C: ["constant", TONES[1]], "·": ["never exercised", ""] };
 
-let views = 0;
-
 function hex(word) {
   return "0x" + word.toString(16).padStart(8, "0");
 }
@@ -63,7 +61,7 @@ function meant(text = "") {
 class BitsFrame extends Frame {
   constructor(model, el) {
     super(model);
-    this.id = `${this.name}-${++views}`;
+    this.id = unique(this.name);
     this.listActs = keyActs(this.listKeys);
     this.words = model.get("words");
     this.reference = model.get("reference");

@@ -11,6 +11,12 @@ function make(tag, name, text = "", attributes = {}) {
   return element;
 }
 
+// The beginning of ids that no other view of the page has: each view runs this script anew, so that the page counts.
+function unique(name) {
+  window.npulabViews = (window.npulabViews ?? 0) + 1;
+  return `${name}-${window.npulabViews}`;
+}
+
 function clamp(number, end) {
   return Math.max(0, Math.min(end - 1, number));
 }

@@ -137,7 +137,7 @@ class Bits extends BitsFrame {
 class View extends Frame {
   constructor(model, el) {
     super(model);
-    this.id = `npulab-map-${++views}`;
+    this.id = unique("npulab-map");
     this.cursor = [0, 2];
     this.carried = ""; // the field that is picked up
     this.drawn = new Map();

@@ -10,12 +10,11 @@ const KEYS = [
   { keys: { x: view => view.ask({ field: "" }) }, help: "lets the field go" },
 ];
 const LISTS = ["operator", "job", "field"];
-let modelViews = 0;
 
 class View extends Frame {
   constructor(model, el) {
     super(model);
-    this.id = `npulab-operators-${++modelViews}`;
+    this.id = unique("npulab-operators");
     this.build(el);
     this.listen();
   }
