@@ -181,7 +181,9 @@ class View extends Frame {
       tabindex: -1 });
     this.found = make("span", "found");
     label.append(this.search);
-    line.append(label, this.found);
+    this.write = this.button("save", "Save", { tabindex: -1, "aria-keyshortcuts": "Control+S" });
+    this.other = this.button("other", "Save as …", { tabindex: -1 });
+    line.append(label, this.found, this.write, this.other);
     return line;
   }
 
@@ -200,9 +202,7 @@ class View extends Frame {
     const line = make("div", "buttons");
     this.undo = this.button("undo", "Undo", { tabindex: -1 });
     this.redo = this.button("redo", "Redo", { tabindex: -1 });
-    this.write = this.button("save", "Save", { tabindex: -1, "aria-keyshortcuts": "Control+S" });
-    this.other = this.button("other", "Save as …", { tabindex: -1 });
-    line.append(this.undo, this.redo, this.write, this.other);
+    line.append(this.undo, this.redo);
     return line;
   }
 
