@@ -259,3 +259,33 @@ def test_many_jobs_are_built_when_the_cursor_comes_to_them(chrome: Browser) -> N
         assert page.saved[-1] == {"selected": 1499}
         assert page.page.evaluate("document.activeElement.dataset.task") == "1499"
         assert page.errors == []
+
+
+def test_page_filters_the_fields_of_a_job(chrome: Browser, stream: Capture) -> None:
+    view = StreamView(stream)
+    view.opened = 0
+    with BlankPage(chrome, view) as page:
+        page.page.fill(".npulab-stream-bits .search", "raw != 0")
+        page.page.press(".npulab-stream-bits .search", "Enter")
+        assert page.sent == [{"do": "filter", "text": "raw != 0"}]
+        view._handle_custom_msg(page.sent[-1], [])
+        page.push(filtered=view.filtered)
+        fields = view.model.fields
+        assert fields is not None
+        raws = fields.rows.raw(fields.words)
+        names = [name for name, raw in zip(fields.rows.names, raws, strict=True) if raw]
+        assert page.page.locator(".item:visible .name").all_inner_texts() == names
+        assert 0 < len(names) < len(raws)
+        page.page.fill(".npulab-stream-bits .search", "raw <")
+        page.page.press(".npulab-stream-bits .search", "Enter")
+        view._handle_custom_msg(page.sent[-1], [])
+        page.push(filtered=view.filtered)
+        assert "which is no expression" in page.page.inner_text(
+            ".npulab-stream-bits .npulab-status"
+        )
+        view.opened = 1
+        assert view.filtered == {}
+        assert page.errors == []
+    view.opened = -1
+    view.model.press({"do": "filter", "text": "raw != 0"})  # no job is open: nothing happens
+    assert view.filtered == {}

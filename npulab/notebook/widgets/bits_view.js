@@ -95,7 +95,7 @@ class BitsFrame extends Frame {
   }
 
   get filter() {
-    return this.model.get("filter") ?? ""; // the map editor has none
+    return this.model.get("filter") ?? ""; // the map editor has no search, and no filter
   }
 
   // The field of the cursor.

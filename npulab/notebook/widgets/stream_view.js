@@ -17,7 +17,8 @@ const WAITS = [
 
 // The job that is shown, in the place of the notebook's model: its cursor and its selection stay on the page.
 class Held {
-  constructor(job) {
+  constructor(job, stream) {
+    this.stream = stream;
     this.values = { cursor: [0, BITS - 1], selection: [], status: "", letters: [], shares: [], simulated: false, ...job };
     this.acts = new Map();
   }
@@ -33,6 +34,10 @@ class Held {
 
   save_changes() {}
 
+  send(message) {
+    this.stream.model.send(message);
+  }
+
   on(event, act) {
     this.acts.set(event, act);
   }
@@ -44,7 +49,7 @@ class Held {
 
 class Bits extends BitsFrame {
   constructor(job, el, stream) {
-    super(new Held(job), el);
+    super(new Held(job, stream), el);
     this.stream = stream;
     this.follow();
   }
@@ -238,6 +243,9 @@ class View extends Frame {
       block: () => this.show(),
       selected: () => this.choose(),
       job: () => this.showJob(),
+      filtered: () => {
+        if (this.bits) for (const [name, value] of Object.entries(this.model.get("filtered"))) this.bits.model.set(name, value);
+      },
     };
     this.ends.push(() => this.bits?.close());
     const over = act => event => {

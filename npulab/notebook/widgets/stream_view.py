@@ -136,6 +136,9 @@ class StreamModel(Model):
     number of the job whose bits and fields are shown, -1 for none). ``shown`` (numbers of jobs),
     ``summary`` and ``fields`` (a ``JobModel`` of the opened job, or None) follow.
 
+    ``press`` gives a message of the page, such as a filter, to ``fields``; ``filtered`` has the
+    filter then, with the fields that it keeps and a status.
+
     If the target states tokens (``Target.tokens``), ``waits`` says what waits for what.
 
     Raises LookupError for an unknown block, ValueError for a job that the capture does not have.
@@ -160,6 +163,7 @@ class StreamModel(Model):
     shown = List(Int(), read_only=True)
     summary = Unicode(read_only=True)
     job: Dict[str, Any] = Dict(read_only=True)
+    filtered: Dict[str, Any] = Dict(read_only=True)
 
     def __init__(self, capture: Capture) -> None:
         need("StreamView", capture, Capture, "is a Capture, as npulab.load gives")
@@ -262,7 +266,16 @@ class StreamModel(Model):
             if change.new not in self.shown:
                 self.block = ""
             self.selected = change.new
+        self.set_trait("filtered", {})
         self.set_trait("job", _facts_of(self.fields))
+
+    def press(self, message: Any) -> None:
+        """Act on a message of the page about the opened job, as ``BitsModel.press`` does; without
+        one nothing happens."""
+        if self.fields is not None:
+            self.fields.press(message)
+            names = ("filter", "kept", "status")
+            self.set_trait("filtered", {name: getattr(self.fields, name) for name in names})
 
     def _summary(self) -> str:
         blocks = ", ".join(f"{count} {block}" for block, count in self._counts.items())
@@ -293,7 +306,7 @@ class StreamView(View):
 
     _esm, _css = assets("rows", "bits_view", "stream_view")
     _of, _linked = StreamModel, ("block", "selected", "opened")
-    _followed = ("shown", "job")
+    _followed = ("shown", "job", "filtered")
 
     columns = List(Unicode())
     units = List(Unicode())
@@ -350,6 +363,8 @@ def _facts_of(model: JobModel | None) -> Mapping[str, Any]:
         "title": model.title,
         "summary": model.summary,
         "registers": list(model.rows.labels),
+        "units": list(model.rows.units),
+        "filter": model.filter,
         "places": list(map(model.about, range(len(model.rows.fields)))),
         "words": list(model.words),
         "reference": list(model.reference),
