@@ -466,10 +466,10 @@ class BitsModel(Model):
 
     def _reads(self, item: Field) -> list[str]:
         """Return the fields that the laws of a field read."""
-        names = []
+        names: list[str] = []
         for law in self._laws_of(item):
-            names += filter(self.rows.names.__contains__, getattr(law, "follows", ()))
-        return names
+            names += getattr(law, "follows", ())
+        return [name for name in names if name in self.rows.names]
 
     def _index(self, word: int, bit: int) -> int:
         word, bit = type(self).cursor.check("bit", self, (word, bit))

@@ -217,12 +217,11 @@ class OperatorsModel(Model):
         if not self.fields:
             return face
         name = self.operators[self.operator].name
-        names = ("field", "bits", "raw", "value", "evidence", "note")
-        zero = [row for row in self.fields if row[2] != "0x0"]
-        face += f"<p>{html.escape(name)}, job {self.job} {html.escape(self.jobs[self.job][1])}: "
-        return (
-            face + f"{len(zero)} of {len(self.fields)} fields not zero</p>{table_html(names, zero)}"
-        )
+        shown = [row for row in self.fields if row[2] != "0x0"]
+        told = f"{name}, job {self.job} {self.jobs[self.job][1]}: "
+        told += f"{len(shown)} of {len(self.fields)} fields not zero"
+        face += f"<p>{html.escape(told)}</p>"
+        return face + table_html(("field", *FieldRow._fields[1:]), shown)
 
 
 class OperatorsView(View):

@@ -274,8 +274,10 @@ class StreamModel(Model):
         one nothing happens."""
         if self.fields is not None:
             self.fields.press(message)
-            names = ("filter", "kept", "status")
-            self.set_trait("filtered", {name: getattr(self.fields, name) for name in names})
+            filtered = {}
+            for name in ("filter", "kept", "status"):
+                filtered[name] = getattr(self.fields, name)
+            self.set_trait("filtered", filtered)
 
     def _summary(self) -> str:
         blocks = ", ".join(f"{count} {block}" for block, count in self._counts.items())
