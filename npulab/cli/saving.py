@@ -1,5 +1,5 @@
-"""Save a notebook of ``npulab lab`` with the views that it shows, and without changes that come
-only from opening it.
+"""Open a notebook of ``npulab lab`` so that it has no unsaved change, and save it with the views
+that it shows, without changes that come only from opening it.
 
 JupyterLab loads this module as an extension of its server. The folder ``jupyter/`` next to the
 module makes it do so, and turns on saving the state of widgets.
@@ -35,6 +35,17 @@ def before_save(model: Mapping[str, Any], path: str, contents_manager: Any, **_:
         metadata["language_info"] = before
 
 
+def as_kernel_has_it(notebook: Mapping[str, Any]) -> None:
+    """Write the language's metadata in place as a Python kernel of this environment states them, so
+    that JupyterLab, which does this when the kernel answers, changes nothing.
+    """
+    from ipykernel.ipkernel import IPythonKernel
+
+    metadata = notebook["metadata"]
+    if metadata.get("language_info", {}).get("name") == IPythonKernel.language_info["name"]:
+        metadata["language_info"] = dict(IPythonKernel.language_info)
+
+
 def keep_shown(notebook: Mapping[str, Any]) -> None:
     """Remove from a notebook, in place, the state of widgets that no output shows or refers to."""
     metadata = notebook["metadata"]
@@ -63,4 +74,12 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 
 
 def _load_jupyter_server_extension(app: Any) -> None:
-    app.contents_manager.register_pre_save_hook(before_save)
+    manager = app.contents_manager
+    manager.register_pre_save_hook(before_save)
+    mark = manager.mark_trusted_cells  # called for each notebook that is opened, and only then
+
+    def opened(notebook: Any, path: str = "") -> None:
+        mark(notebook, path)
+        as_kernel_has_it(notebook)
+
+    manager.mark_trusted_cells = opened

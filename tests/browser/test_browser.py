@@ -32,6 +32,7 @@ BROKEN = (
     "Failed to load model class",
     "model not found",
 )
+DIRTY = "() => window.jupyterapp.shell.currentWidget.context.model.dirty"
 # a folder to look at what the tests saw
 PICTURES = os.environ.get("NPULAB_PICTURES")
 
@@ -112,6 +113,7 @@ def first_capture(opened: Opened) -> Opened:
 
 
 def test_a_shipped_notebook_is_not_changed_by_opening_it(first_capture: Opened) -> None:
+    assert not first_capture.page.evaluate(DIRTY)
     first_capture.save()  # as autosave does
     assert (first_capture.lab.root / "notebooks" / FIRST.name).read_bytes() == FIRST.read_bytes()
     assert first_capture.problems == []
@@ -141,6 +143,7 @@ def test_click_on_a_bit_reaches_python(first_capture: Opened) -> None:
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs_in_the_lab(opened: Opened, path: Path) -> None:
     opened.turn_to(f"notebooks/{path.name}")
+    assert not opened.page.evaluate(DIRTY)
     run(opened)
     for theme in ("Dark", "Light") if PICTURES else ():
         opened.theme(f"JupyterLab {theme}")

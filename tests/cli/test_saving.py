@@ -8,9 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import nbformat
 import pytest
+from conftest import ROOT
+from ipykernel.ipkernel import IPythonKernel
+from jupyter_server.services.contents.filemanager import FileContentsManager
 
-from npulab.cli.saving import STATE, VIEW, before_save
+from npulab.cli.saving import STATE, VIEW, _load_jupyter_server_extension, before_save
 
 LANGUAGE = {"name": "python", "version": "3.99"}
 
@@ -75,3 +79,17 @@ def test_other_files_are_left(tmp_path: Path) -> None:
     assert saved(tmp_path, deepcopy(given), "file") == given
     assert saved(tmp_path, "text", "file") == "text"
     assert saved(tmp_path, notebook())["metadata"]["language_info"] == LANGUAGE
+
+
+def test_what_a_kernel_would_write_is_there_when_a_notebook_opens(tmp_path: Path) -> None:
+    shipped = (ROOT / "notebooks" / "2-two-stacks.ipynb").read_bytes()
+    (tmp_path / "a.ipynb").write_bytes(shipped)
+    other = nbformat.v4.new_notebook(metadata={"language_info": {"name": "R"}})
+    nbformat.write(other, tmp_path / "r.ipynb")
+    manager = FileContentsManager(root_dir=str(tmp_path))
+    _load_jupyter_server_extension(SimpleNamespace(contents_manager=manager))
+    model = manager.get("a.ipynb")
+    assert model["content"]["metadata"]["language_info"] == IPythonKernel.language_info
+    assert manager.get("r.ipynb")["content"]["metadata"]["language_info"] == {"name": "R"}
+    manager.save({"type": "notebook", "content": model["content"]}, "a.ipynb")
+    assert (tmp_path / "a.ipynb").read_bytes() == shipped
