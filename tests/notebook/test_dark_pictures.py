@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from conftest import CAPTURES
 from fake_laws import fake_laws
+from IPython.core.formatters import DisplayFormatter
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.text import Text
@@ -19,7 +20,7 @@ import npulab
 from npulab.layout import kernel_groups, nc1hwc2
 from npulab.notebook import pictures
 from npulab.notebook.pictures import Picture
-from npulab.notebook.pictures.dark import darkened
+from npulab.notebook.pictures.dark import MIDDLE, PAPER, darkened
 
 CASE = CAPTURES / "vivante/sim-5x5-same"
 
@@ -104,6 +105,30 @@ def test_a_picture_for_both_themes(name: str) -> None:
     assert [(kind, hidden) for kind, hidden, *_ in images] == [("light", ""), ("dark", " hidden")]
     assert base64.b64decode(images[0][3]) == light
     assert "data-jp-theme-light='false'" in html
+
+
+def luminance(grey: float) -> float:
+    return ((grey + 0.055) / 1.055) ** 2.4
+
+
+def test_ink_for_any_page_is_as_far_from_light_as_from_dark_paper() -> None:
+    light, ink, dark = (luminance(grey) + 0.05 for grey in (1, MIDDLE, PAPER))
+    assert min(light / ink, ink / dark) > 4.3
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("name", MADE)
+def test_what_a_notebook_stores_is_right_on_any_page(name: str) -> None:
+    light, made = MADE[name]()._repr_png_(), MADE[name]()  # each drawn once
+    stored = imread(io.BytesIO(DisplayFormatter().format(made)[0]["image/png"]))
+    assert stored.shape[:2] == pixels(light).shape[:2]
+    assert stored[0, 0, 3] == 0, "the paper"
+    opaque = stored[stored[..., 3] > 0.5, :3]
+    assert (opaque > 0.95).all(-1).mean() < 0.05, "no slab on a dark page"
+    assert (opaque < 0.1).all(-1).mean() < 0.05, "no slab on a light page"
+    on_white = stored[..., :3] * stored[..., 3:] + 1 - stored[..., 3:]
+    grey = np.ptp(pixels(light), axis=-1) < 0.06
+    assert np.abs(on_white - pixels(light))[~grey].mean() < 0.05, "colours stay"
 
 
 @pytest.mark.parametrize(

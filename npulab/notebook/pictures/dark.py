@@ -1,18 +1,23 @@
-"""A figure for a dark page: paper, ink and greys change places; colours with a meaning stay."""
+"""A figure for a dark page, where paper, ink and greys change places, or for a page that may be
+light or dark, where paper is clear and ink is grey; colours with a meaning stay.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
-from matplotlib.colors import LinearSegmentedColormap, to_rgba
+from matplotlib.colors import LinearSegmentedColormap, ListedColormap, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 PAPER, INK = 0.067, 0.93  # on a dark page, greys that replace white and black
+MIDDLE = 0.475  # the grey whose contrast with white is that with PAPER, 4.35
 NEUTRAL = 0.06  # a colour is a grey if its channels differ by at most this
 LIGHT = 0.85  # a colour of a colour map is paper if all its channels are above this
 # the weights of red, green and blue in the luminance of a colour
@@ -37,6 +42,19 @@ def swapped(colour: Any) -> tuple[float, float, float, float]:
     return grey, grey, grey, alpha
 
 
+def cleared(colour: Any) -> tuple[float, float, float, float]:
+    """Return the colour to use on a page that may be light or dark: black becomes a grey between
+    them, a lighter grey lets the page through, white is clear, any other colour stays.
+
+    >>> cleared("white")[3], cleared("black") == (MIDDLE, MIDDLE, MIDDLE, 1.0)
+    (0.0, True)
+    """
+    red, green, blue, alpha = to_rgba(colour)
+    if max(red, green, blue) - min(red, green, blue) > NEUTRAL:
+        return red, green, blue, alpha
+    return MIDDLE, MIDDLE, MIDDLE, alpha * (1 - (red + green + blue) / 3)
+
+
 def ink_on(colour: Any) -> str:
     """Return ``"black"`` or ``"white"``: the letters that can be read on a colour of three or four
     channels from 0 to 1.
@@ -49,12 +67,33 @@ def ink_on(colour: Any) -> str:
     return "white"
 
 
-@contextmanager
-def darkened(figure: Figure) -> Iterator[None]:
+@dataclass(frozen=True)
+class Page:
+    """How the parts of a figure change for a page: greys, colour maps, those whose cells have
+    letters on them, and arrays of colours ``(..., 3 or 4)``.
+    """
+
+    grey: Callable[[Any], Any]
+    map: Callable[[Any], Any]
+    lettered_map: Callable[[Any], Any]
+    colours: Callable[[Any], Any]
+
+
+def darkened(figure: Figure) -> AbstractContextManager[None]:
     """Change the figure for a dark page; restore it when the context ends."""
+    return _changed(figure, DARK)
+
+
+def on_any_page(figure: Figure) -> AbstractContextManager[None]:
+    """Change the figure for a page that may be light or dark; restore it when the context ends."""
+    return _changed(figure, ANY)
+
+
+@contextmanager
+def _changed(figure: Figure, page: Page) -> Iterator[None]:
     undo: list[tuple[Callable[[Any], Any], Any]] = []
 
-    def put(artist: Any, name: str, change: Callable[[Any], Any] = swapped) -> None:
+    def put(artist: Any, name: str, change: Callable[[Any], Any] = page.grey) -> None:
         setter = getattr(artist, f"set_{name}")
         value = getattr(artist, f"get_{name}")()
         undo.append((setter, value))
@@ -64,7 +103,7 @@ def darkened(figure: Figure) -> Iterator[None]:
     in_axes: set[Text] = set()
     legends: list[Any] = [*figure.legends]
     for ax in figure.axes:
-        _axes(ax, put)
+        _axes(ax, put, page)
         in_axes.update(ax.texts)
         if ax.get_legend():
             legends.append(ax.get_legend())
@@ -76,7 +115,7 @@ def darkened(figure: Figure) -> Iterator[None]:
             put(legend.get_frame(), part)
         for handle in legend.get_patches():
             put(handle, "edgecolor")
-            put(handle, "facecolor", _paper_swapped)
+            put(handle, "facecolor", page.colours)
     try:
         yield
     finally:
@@ -84,7 +123,7 @@ def darkened(figure: Figure) -> Iterator[None]:
             setter(value)
 
 
-def _axes(ax: Any, put: Callable[..., None]) -> None:
+def _axes(ax: Any, put: Callable[..., None], page: Page) -> None:
     put(ax.patch, "facecolor")
     for spine in ax.spines.values():
         put(spine, "edgecolor")
@@ -94,17 +133,17 @@ def _axes(ax: Any, put: Callable[..., None]) -> None:
     light = [image for image in ax.images if image.get_array().ndim == 3 or _is_light(image.cmap)]
     for image in ax.images:
         if image.get_array().ndim == 2:
-            put(image, "cmap", _on_dark)
+            put(image, "cmap", page.lettered_map if ax.texts else page.map)
         else:
-            put(image, "array", _paper_swapped)
+            put(image, "array", page.colours)
     if not ax.images or light:
         for artist in (*ax.lines, *ax.patches, *ax.collections):
-            _drawn(artist, put)
+            _drawn(artist, put, page.grey)
     for text in ax.texts:
         _change_text(ax, text, put)
 
 
-def _drawn(artist: Any, put: Callable[..., None]) -> None:
+def _drawn(artist: Any, put: Callable[..., None], grey: Callable[[Any], Any]) -> None:
     """Change the colours of a line, a bar or marks that are drawn on paper; marks that are drawn on
     a coloured cell keep their colours.
     """
@@ -115,13 +154,13 @@ def _drawn(artist: Any, put: Callable[..., None]) -> None:
     if isinstance(artist, Line2D):
         put(artist, "color")
     elif hasattr(artist, "get_hatch"):
-        put(artist, "edgecolor", _several)
+        put(artist, "edgecolor", partial(_several, grey))
 
 
-def _several(colours: Any) -> Any:
+def _several(grey: Callable[[Any], Any], colours: Any) -> Any:
     if np.ndim(colours) == 2:
-        return [swapped(colour) for colour in colours]
-    return swapped(colours)
+        return [grey(colour) for colour in colours]
+    return grey(colours)
 
 
 def _change_text(ax: Any, text: Text, put: Callable[..., None]) -> None:
@@ -133,14 +172,21 @@ def _change_text(ax: Any, text: Text, put: Callable[..., None]) -> None:
         return
     if box is not None:
         put(box, "facecolor")
+        put(box, "alpha", lambda _: None)  # the colour has it
     if not ax.images:
         put(text, "color")
         return
     image = ax.images[0]
     values = image.get_array()
     column, row = np.floor(np.add(text.get_position(), 0.5)).astype(int)
-    if values.ndim == 2 and 0 <= row < values.shape[0] and 0 <= column < values.shape[1]:
-        colour = image.cmap(image.norm(values[row, column]))
+    if not (0 <= row < values.shape[0] and 0 <= column < values.shape[1]):
+        return
+    colour = values[row, column]
+    if values.ndim == 2:
+        colour = image.cmap(image.norm(colour))
+    if len(colour) == 4 and colour[3] < 0.5:
+        put(text, "color", lambda _: (MIDDLE, MIDDLE, MIDDLE))
+    elif values.ndim == 2:
         put(text, "color", lambda _: ink_on(colour))
 
 
@@ -178,3 +224,43 @@ def _paper_swapped(colours: Any) -> Any:
     light = (out[..., :3] > 0.9).all(-1)
     out[light, :3] = INK + (PAPER - INK) * out[light, :3]
     return out
+
+
+def _cleared_map(cmap: Any) -> Any:
+    """Return a colour map that looks the same on white; if it is light, another page shows through
+    its light colours, the more the lighter they are.
+    """
+    chosen = cmap(np.arange(cmap.N))
+    if _is_light(cmap):
+        chosen = _without_white(chosen)
+    return _map_of(cmap, chosen)
+
+
+def _paper_cleared_map(cmap: Any) -> Any:
+    return _map_of(cmap, _paper_cleared(cmap(np.arange(cmap.N))))
+
+
+def _map_of(cmap: Any, colours: Any) -> Any:
+    return ListedColormap(colours, cmap.name).with_extremes(bad=cleared(cmap.get_bad()))
+
+
+def _paper_cleared(colours: Any) -> Any:
+    """Return an array of colours ``(..., 4)`` in which white and nearly white is clear."""
+    given = np.asarray(colours, float)
+    out = np.ones((*given.shape[:-1], 4))
+    out[..., : given.shape[-1]] = given
+    light = (out[..., :3] > 0.9).all(-1)
+    out[light] = _without_white(out[light])
+    return out
+
+
+def _without_white(colours: Any) -> Any:
+    """Return colours ``(..., 4)``, as clear as can be, that look on white as the given ones."""
+    given = np.asarray(colours, float)[..., :3]
+    alpha = 1 - given.min(-1, keepdims=True)
+    shares = 1 - (1 - given) / np.maximum(alpha, 1e-9)
+    return np.concatenate([shares.clip(0, 1), alpha], -1)
+
+
+DARK = Page(swapped, _on_dark, _on_dark, _paper_swapped)
+ANY = Page(cleared, _cleared_map, _paper_cleared_map, _paper_cleared)

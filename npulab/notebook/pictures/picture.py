@@ -18,7 +18,7 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from npulab.notebook.pictures.dark import darkened, ink_on
+from npulab.notebook.pictures.dark import darkened, ink_on, on_any_page
 from npulab.support.answers import attended
 
 DPI = 100
@@ -74,6 +74,15 @@ class Picture:
         """Return the PNG of this picture with the colours for a dark page."""
         with darkened(self.figure):
             return self._drawn()
+
+    @cached_property
+    def _any_png(self) -> bytes:
+        with on_any_page(self.figure):
+            return self._drawn()
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, bytes]:
+        """Return the PNG that a notebook stores: on clear ground, for a light or a dark page."""
+        return {"image/png": self._any_png}
 
     def _repr_html_(self) -> str | None:
         """Return the light and the dark picture as HTML if a person sits at the notebook; else
