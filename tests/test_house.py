@@ -35,7 +35,8 @@ ROWS = [
 # what folders of third parties import: loaded when used
 KEPT = {"bits", "capture", "target"}
 DRAWING = {"matplotlib", "anywidget", "ipywidgets"}
-BROUGHT = {"IPython", "traitlets", "markupsafe"}  # by ipywidgets and jinja2
+# by ipywidgets, jinja2 and jupyterlab
+BROUGHT = {"IPython", "traitlets", "markupsafe", "ipykernel"}
 # the compiler of SystemRDL is a program of its own, started after it was asked for; engines are
 # measured where they are
 OWN = {

@@ -131,9 +131,12 @@ def _axes(ax: Any, put: Callable[..., None], page: Page) -> None:
     for line in (*x_lines, *ax.yaxis.get_ticklines()):
         put(line, "color")
     light = [image for image in ax.images if image.get_array().ndim == 3 or _is_light(image.cmap)]
+    change_map = page.map
+    if ax.texts:
+        change_map = page.lettered_map
     for image in ax.images:
         if image.get_array().ndim == 2:
-            put(image, "cmap", page.lettered_map if ax.texts else page.map)
+            put(image, "cmap", change_map)
         else:
             put(image, "array", page.colours)
     if not ax.images or light:
