@@ -48,7 +48,18 @@ def test_cells_are_short_and_end_in_something_seen(notebook: Any) -> None:
     assert max(len(cell.source.splitlines()) for cell in code) <= MOST_LINES
     assert all(cell.outputs for cell in code)
     assert not [output for cell in code for output in cell.outputs if output.output_type == "error"]
-    assert "assert" in code[-1].source
+
+
+def test_the_answer_is_first_and_the_asserts_are_folded_at_the_end(notebook: Any) -> None:
+    first, last = notebook.cells[0], notebook.cells[-1]
+    title, answer = first.source.split("\n\n")[:2]
+    assert title.startswith("# ")
+    printed = store_notebooks.printed_last(notebook)
+    assert len(printed) > 60
+    assert answer == f"**Answer.** {printed}"
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell for cell in code if "assert " in cell.source] == [last]
+    assert last.metadata == {"jupyter": {"source_hidden": True}}
 
 
 @pytest.mark.parametrize(
@@ -82,6 +93,21 @@ def test_check_tells_a_changed_output(tmp_path: Path, capsys: pytest.CaptureFixt
     path.write_text(path.read_text().replace('"1\\n"', '"2\\n"'))
     assert store_notebooks.main([str(path), "--check"]) == 1
     assert '+      "1\\n"' in capsys.readouterr().out
+
+
+def test_what_the_last_cell_prints_is_written_into_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "n.ipynb"
+    text, last = "# A\n\n**Answer.** of yesterday\n\nMore.", "print('of\\n', 6 * 7)"
+    folded = {"jupyter": {"source_hidden": True}, "trusted": True}
+    cells = [
+        nbformat.v4.new_markdown_cell(text, id="a"),
+        nbformat.v4.new_code_cell(last, id="b", metadata=folded),
+    ]
+    path.write_text(store_notebooks.text_of(nbformat.v4.new_notebook(cells=cells)))
+    assert store_notebooks.main([str(path)]) == 0
+    stored = nbformat.read(path, 4).cells
+    assert stored[0].source == "# A\n\n**Answer.** of 42\n\nMore."
+    assert stored[1].metadata == {"jupyter": {"source_hidden": True}}
 
 
 @pytest.mark.long
@@ -133,4 +159,4 @@ def test_the_start_notebook_opens_on_a_picture_and_says_what_it_found() -> None:
     assert len(drawn) == 2  # its trials; the output before and after
     verdicts = next(text for text in shown if ">not executed<" in text)
     assert verdicts.count("background:") >= 3 * verdicts.count(">not executed<")
-    assert "<b>vivante/update4-mesa" in shown[-1]  # the reader's own
+    assert "<b>vivante/update4-mesa" in shown[-2]  # the reader's own

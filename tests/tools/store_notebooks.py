@@ -3,7 +3,9 @@
     python tests/tools/store_notebooks.py             # every notebook, in place
     python tests/tools/store_notebooks.py --check     # exit 1 where a run would store something else
 
-It is the only writer of stored outputs, and of ``npulab/notebook/stored``: what the cells that call
+What the last cell prints is the answer of a notebook; it is written into the first cell too.
+
+This is the only writer of stored outputs, and of ``npulab/notebook/stored``: what the cells that call
 ``show_stored`` give where no package is missing.  Text that could not be the same again (an
 address, a path, a time) is refused.  Pictures are stored, but a check does not compare their
 pixels.
@@ -40,6 +42,8 @@ VOLATILE = {
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d": "a time stamp",
     stored.BEGINS: "a result of another run, for a package is missing",
 }
+METADATA_KEPT = ("tags", "jupyter")  # of a cell; jupyter says that its source is folded
+ANSWER = re.compile(r"^\*\*Answer\.\*\* .*$", re.MULTILINE)
 KEPT = re.compile(r'show_stored\("([a-z0-9-]+)"')
 
 
@@ -60,14 +64,25 @@ def run(path: Path) -> Any:
     notebook.metadata = nbformat.from_dict(METADATA)
     count = 0
     for cell in notebook.cells:
-        cell.metadata = nbformat.from_dict({k: v for k, v in cell.metadata.items() if k == "tags"})
+        cell.metadata = nbformat.from_dict(
+            {name: value for name, value in cell.metadata.items() if name in METADATA_KEPT}
+        )
         if cell.cell_type == "code":
             count += 1
             cell.execution_count = count
             for output in cell.outputs:
                 normalise(output, count)
+    first = notebook.cells[0]
+    first.source = ANSWER.sub(lambda _: f"**Answer.** {printed_last(notebook)}", first.source)
     nbformat.validate(notebook)
     return notebook
+
+
+def printed_last(notebook: Any) -> str:
+    """What the last cell prints, on one line."""
+    return " ".join(
+        "".join(output.get("text", "") for output in notebook.cells[-1].outputs).split()
+    )
 
 
 def normalise(output: Any, count: int) -> None:

@@ -167,11 +167,11 @@ def _several(grey: Callable[[Any], Any], colours: Any) -> Any:
 
 
 def _change_text(ax: Any, text: Text, put: Callable[..., None]) -> None:
-    """Change the colour of a text on paper or in a cell of an image; a text on a coloured box keeps
-    its colour.
+    """Change the colour of a text on paper or in a cell of an image; a text on a box of another
+    colour keeps its colour.
     """
     box = text.get_bbox_patch()
-    if box is not None and swapped(box.get_facecolor()) == tuple(box.get_facecolor()):
+    if box is not None and min(box.get_facecolor()[:3]) <= LIGHT + NEUTRAL:
         return
     if box is not None:
         put(box, "facecolor")
@@ -181,7 +181,10 @@ def _change_text(ax: Any, text: Text, put: Callable[..., None]) -> None:
         return
     image = ax.images[0]
     values = image.get_array()
-    column, row = np.floor(np.add(text.get_position(), 0.5)).astype(int)
+    left, right, bottom, top = image.get_extent()
+    x, y = text.get_position()
+    column = int(np.floor((x - left) / (right - left) * values.shape[1]))
+    row = int(np.floor((y - top) / (bottom - top) * values.shape[0]))
     if not (0 <= row < values.shape[0] and 0 <= column < values.shape[1]):
         return
     colour = values[row, column]
