@@ -65,12 +65,12 @@ def _show_options(add: Add) -> None:
     add(
         "--form",
         choices=LISTINGS,
-        help="of a model's listing: as tflitefile_tool prints it, earlier or later",
+        help="list all of a model, as tflitefile_tool prints it: earlier or later",
     )
     add(
         "--operators",
         action="store_true",
-        help="list the operators of a model, with shapes and sizes",
+        help="list the operators of a model also if a target reads it as a capture",
     )
     add("--task", metavar="N", help="only these jobs, whole: 3, 3-7, several after commas")
     add("--block", metavar="NAME", help="only the jobs of a block, whole")
@@ -86,9 +86,9 @@ def _show(options: argparse.Namespace) -> None:
     ):
         _refuse(options, "a TensorFlow Lite model")
         model = read_model(options.path)
-        if options.operators:
-            return show(options, OperatorList(model))
-        return show(options, Listed(model, options.form or LISTINGS[0]))
+        if options.form:
+            return show(options, Listed(model, options.form))
+        return show(options, OperatorList(model))
     for name in ("form", "operators"):
         if getattr(options, name):
             raise ValueError(

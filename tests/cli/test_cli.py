@@ -158,12 +158,15 @@ def test_a_model_is_shown(run: Any, tmp_path: Path) -> None:
     path = tmp_path / "model"
     path.write_bytes(npulab.models.write_model([layer]))
     status, lines, _ = run("show", path)
+    assert (status, len(lines), lines[-1]) == (0, 3, "1 operator, constants 26.0B")
+    assert lines[1].split()[:2] == ["0", "CONV_2D"]
+    status, lines, _ = run("show", path, "--form", "earlier")
     assert (status, lines[0], lines[-1]) == (
         0,
         "Operator 0: CONV_2D",
         "Tensor    3 : scale 0.5 | zero point -7 (output)",
     )
-    (line,) = run("show", path, "--json")[1]
+    (line,) = run("show", path, "--form", "earlier", "--json")[1]
     row = json.loads(line)
     assert (row["index"], row["name"], row["kernel_h"], row["output_zero_point"]) == (
         0,
@@ -187,7 +190,7 @@ def test_numbers_of_a_model_stay_whole_beside_layers_without_them(run: Any, tmp_
             [conv, npulab.FullyConnected(np.ones((3, 2), np.int8), [0, 0, 0])]
         )
     )
-    first, second = map(json.loads, run("show", tmp_path / "m", "--json")[1])
+    first, second = map(json.loads, run("show", tmp_path / "m", "--form", "later", "--json")[1])
     assert repr(first["kernel_h"]) == "8"
     assert "kernel_h" not in second
 

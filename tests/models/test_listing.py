@@ -28,6 +28,7 @@ from npulab.models import (
 )
 from npulab.models.facts import CIRCLE_NAMES, FORMS, LISTED, NAMES, OPERATORS, TABLES, TYPES
 from npulab.models.file import _pack_table, pack, unpack
+from npulab.models.read import OperatorList
 from npulab.quant.layers import Add, Conv2D, FullyConnected, Layer
 from npulab.quant.rules import QuantParams
 
@@ -728,13 +729,20 @@ def test_a_model_is_shown(form: str, capsys: pytest.CaptureFixture[str], tmp_pat
     model = read_model(path)
     assert is_model(path)
     assert isinstance(model, Model)
-    assert shown(capsys, "show", path) == (0, f"{model}\n\n{model.quantization()}\n", "")
+    assert shown(capsys, "show", path) == (0, f"{OperatorList(model)}\n", "")
+    assert shown(capsys, "show", path, "--form", "earlier") == (
+        0,
+        f"{model}\n\n{model.quantization()}\n",
+        "",
+    )
     assert shown(capsys, "show", path, "--form", "later") == (
         0,
         f"{model.listing('later')}\n\n{model.quantization()}\n",
         "",
     )
-    (row,) = map(json.loads, shown(capsys, "show", path, "--json")[1].splitlines())
+    (row,) = map(
+        json.loads, shown(capsys, "show", path, "--form", "later", "--json")[1].splitlines()
+    )
     assert model.rows[0].items() <= row.items()
     assert (row["kernel_h"], row["fused_activation"], row["activation"]) == (3, "RELU6", "relu6")
     assert row["inputs"][1] == {
@@ -756,7 +764,10 @@ def test_every_operator_of_a_model_is_a_row(
 ) -> None:
     path = tmp_path / "m"
     path.write_bytes(pack(several()))
-    rows = [json.loads(line) for line in shown(capsys, "show", path, "--json")[1].splitlines()]
+    rows = [
+        json.loads(line)
+        for line in shown(capsys, "show", path, "--form", "later", "--json")[1].splitlines()
+    ]
     assert [(row["graph"], row["name"], len(row["inputs"])) for row in rows] == [
         (0, "WHILE", 1),
         (1, "LESS", 2),
@@ -775,7 +786,7 @@ def test_every_operator_of_a_model_is_a_row(
     )
     (row,) = [
         json.loads(line, parse_constant=pytest.fail)
-        for line in shown(capsys, "show", path, "--json")[1].splitlines()
+        for line in shown(capsys, "show", path, "--form", "later", "--json")[1].splitlines()
     ]
     assert row["inputs"][2] is None
     assert row["inputs"][0]["scale"] == ["inf", "nan"]

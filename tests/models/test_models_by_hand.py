@@ -103,7 +103,7 @@ def test_a_model_with_the_noted_tensors_lists_as_noted(
     for number, expected_lines in zip((0, 2), operators, strict=True):
         assert block(model.listing("earlier"), number) == expected_lines
         assert block(str(model), number) == expected_lines
-    status, out, _ = lines(capsys, "show", path)
+    status, out, _ = lines(capsys, "show", path, "--form", "earlier")
     assert status == 0
     for number, expected_lines in zip((0, 2), operators, strict=True):
         assert block(out, number) == expected_lines
@@ -164,7 +164,7 @@ def test_names_options_and_inputs_left_out(
         assert "Stride W:H = 1:1" in out
         assert "RELU6" in out
     assert "Options" in out
-    status, out, _ = lines(capsys, "show", path, "--json")
+    status, out, _ = lines(capsys, "show", path, "--form", "earlier", "--json")
     rows = [json.loads(line) for line in out.splitlines()]
     assert [row["name"] for row in rows] == ["CONV_2D", "LOGISTIC", "FULLY_CONNECTED"]
     assert [t["name"] for t in rows[0]["inputs"]] == [one["name"] for one in file.tensors[:3]]
@@ -210,7 +210,7 @@ def test_models_of_many_operators_of_none_and_of_several_graphs(
     for graphs in (0, 1, 3):
         path = tmp_path / f"{graphs}.tflite"
         path.write_bytes(empty.build(graphs=graphs))
-        status, out, err = lines(capsys, "show", path)
+        status, out, err = lines(capsys, "show", path, "--form", "earlier")
         if graphs:
             assert status == 0
             assert "Number of all operators" in out
