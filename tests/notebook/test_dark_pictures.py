@@ -12,6 +12,7 @@ import pytest
 from conftest import CAPTURES
 from fake_laws import fake_laws
 from IPython.core.formatters import DisplayFormatter
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.text import Text
@@ -19,7 +20,7 @@ from matplotlib.text import Text
 import npulab
 from npulab.layout import kernel_groups, nc1hwc2
 from npulab.notebook import pictures
-from npulab.notebook.pictures import Picture
+from npulab.notebook.pictures import Picture, blocks
 from npulab.notebook.pictures.dark import MIDDLE, PAPER, darkened
 
 CASE = CAPTURES / "vivante/sim-5x5-same"
@@ -46,6 +47,14 @@ MADE: dict[str, Callable[[], Picture]] = {
     "scatter": lambda: pictures.law_scatter(fake_laws(), "w0_3_7"),
     "layout": lambda: pictures.layout_map(kernel_groups((8, 3, 3, 5), 4, 4, align=64)),
     "small layout": lambda: pictures.layout_map(nc1hwc2((3, 3, 3), 4)),
+    "block": lambda: pictures.block_map(
+        npulab.registers.map.RegisterMap(
+            [
+                {"register": f"w{n}", "offset": 4 * n, "field": "a", "lsb": n, "width": 8}
+                for n in range(4)
+            ]
+        )
+    ),
     "comparison": lambda: pictures.output_comparison(compared()),
     "difference": lambda: pictures.output_difference(compared(), [0]),
     "stream": lambda: pictures.stream_map(npulab.load(CASE)),
@@ -142,3 +151,17 @@ def test_legends_name_colours(name: str, keys: list[str]) -> None:
 def test_the_number_is_in_the_title() -> None:
     made = MADE["layout"]()
     assert "360 of 360 elements" in " ".join(made.figure.get_suptitle().split())
+
+
+def test_a_block_is_drawn_with_every_bit_in_the_colour_of_its_status() -> None:
+    registers = npulab.target("vivante").registers
+    axes = pictures.block_map(registers).figure.axes[0]
+    cells = np.asarray(axes.images[0].get_array())
+    status = registers.status()
+    for name, colour in blocks.COLOURS.items():
+        counted = (cells == to_rgb(colour)).all(-1).sum(1)
+        assert counted.tolist() == status[name].tolist(), name
+    # bit 31 on the left: the six bits of the shift are the upper ones of word 2
+    names = {text.get_text(): text.get_position() for text in axes.texts}
+    assert names["post_shift"][0] < names["brick_distance"][0]
+    assert {names[name][1] for name in ("post_shift", "brick_distance")} == {2}

@@ -311,10 +311,25 @@ def test_the_story_is_told(told: npulab.notebook.sessions.Session) -> None:
     assert f"Of capture {SIM} (simulated)" in text
     assert "simulated, changed" in text
     assert f"{SWEEP} (simulated)" in text
-    assert hashlib.sha256((told.folder / VENDOR / "capture.json").read_bytes()).hexdigest() in text
+    digest = hashlib.sha256((told.folder / VENDOR / "capture.json").read_bytes()).hexdigest()
+    assert f" {digest[:12]} " in text
+    assert digest[:13] not in text
     data = npulab.load(told.folder / VENDOR).buffers["coefficients"]
     assert data[16:32].hex(" ") in text
-    assert sum(tag == "img" for tag, _ in page.tags) == 1
+    shown = [attributes["alt"] for tag, attributes in page.tags if tag == "img"]
+    assert len(shown) == 2  # the block and the figure
+    assert "1088 bits in 34 words: 61 % explained" in str(shown[0])
+
+
+def test_without_a_map_of_its_own_the_first_captures_block_is_drawn(tmp_path: Path) -> None:
+    shutil.copytree(CAPTURES / "nvdla" / "sim-add", tmp_path / "a")
+    session = npulab.session(tmp_path / "s.json", author="ada")
+    session.attach("a")
+    report = session.report(tmp_path / "s.md").read_text(encoding="utf-8")
+    capture = npulab.load(tmp_path / "a")
+    counted = capture.maps[capture.jobs[0].block].status().attrs["summary"]
+    assert f"bit 31 on the left: {counted}" in report.replace("\\", "")
+    assert len([*tmp_path.glob("s-figures/*.png")]) == 1
 
 
 def test_the_page_needs_nothing_and_runs_nothing(told: npulab.notebook.sessions.Session) -> None:

@@ -340,6 +340,7 @@ NO_JOBS_DRAWN = {
     "BINS",
     "Picture",
     "bisection_trials",
+    "block_map",
     "function_error",
     "layout_map",
     "memory_picture",

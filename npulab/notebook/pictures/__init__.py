@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from npulab.notebook.pictures.blocks import block_map
 from npulab.notebook.pictures.function import function_error
 from npulab.notebook.pictures.laws import correlation_map, flip_map, law_map, law_scatter
 from npulab.notebook.pictures.layout import layout_map
@@ -21,6 +22,7 @@ __all__ = [
     "BINS",
     "Picture",
     "bisection_trials",
+    "block_map",
     "correlation_map",
     "flip_map",
     "function_error",

@@ -170,10 +170,10 @@ def _change_text(ax: Any, text: Text, put: Callable[..., None]) -> None:
     """Change the colour of a text on paper or in a cell of an image; a text on a box of another
     colour keeps its colour.
     """
-    box = text.get_bbox_patch()
-    if box is not None and min(box.get_facecolor()[:3]) <= LIGHT + NEUTRAL:
-        return
+    box: Any = text.get_bbox_patch()
     if box is not None:
+        if min(box.get_facecolor()[:3]) <= LIGHT + NEUTRAL:
+            return
         put(box, "facecolor")
         put(box, "alpha", lambda _: None)  # the colour has it
     if not ax.images:

@@ -66,12 +66,12 @@ def flip_map(words: Any, parameters: Any = None, sort: str | None = None) -> Pic
     flipped = np.count_nonzero(shares)
     text = f"{captures} {_unit(words)}{_simulated(words)} {order}: "
     text += f"{flipped} of {shares.size} bits flip, {most}{_part(words)}"
-    with canvas(_size(len(shares))) as (figure, ax):
+    with canvas(map_size(len(shares))) as (figure, ax):
         scale = PowerNorm(0.5, 0, max(shares.max(), 0.1))  # so that one flip is seen
         image = ax.imshow(shares[:, ::-1], cmap="Oranges", aspect="auto", norm=scale)
         figure.colorbar(image, ax=ax, label="share of neighbours", fraction=0.04)
         naming = Naming.of(len(shares), getattr(words, "registers", None))
-        _grid(ax, naming.words)
+        bit_grid(ax, naming.words)
         ax.set_title(text)
     return Picture(text, figure)
 
@@ -86,7 +86,7 @@ def law_map(laws: Any) -> Picture:
     by_status = ", ".join(f"{counts[name]} {name}" for name in known)
     block = f"{len(status)} words{_simulated(laws)}"
     text = f"{block}: {by_status} of {status.size} bits{_part(laws)}"
-    with canvas(_size(len(status))) as (figure, ax):
+    with canvas(map_size(len(status))) as (figure, ax):
         colours = np.zeros((*status.shape, 3))
         patches = []
         for name in known:
@@ -102,15 +102,15 @@ def law_map(laws: Any) -> Picture:
             label = f"{mark} {name}".strip()
             patches.append(Patch(facecolor=colour, edgecolor="black", linewidth=0.5, label=label))
         ax.imshow(colours[:, ::-1], aspect="auto")
-        edges = LineCollection(_edges(laws.fields), colors="black", linewidths=1)
+        edges = LineCollection(bit_edges(laws.fields), colors="black", linewidths=1)
         ax.add_collection(edges)
-        _grid(ax, naming_of(laws).words)
+        bit_grid(ax, naming_of(laws).words)
         legend(figure, patches, len(STATUSES))
         ax.set_title(text)
     return Picture(text, figure)
 
 
-def _edges(fields: Iterable[Any]) -> list[list[tuple[float, float]]]:
+def bit_edges(fields: Iterable[Any]) -> list[list[tuple[float, float]]]:
     """Return a vertical line, as two points (x, y), at each bit boundary where a field of a law
     begins or ends.
     """
@@ -303,12 +303,13 @@ def _field(laws: Any, field: Any) -> Any:
     )
 
 
-def _size(words: int) -> tuple[float, float]:
+def map_size(words: int) -> tuple[float, float]:
+    """Return the width and height in inches of a picture with a row for each word."""
     height = 1.2 + 0.16 * words
     return 8.4, min(height, TALLEST)
 
 
-def _grid(ax: Any, names: Sequence[str]) -> None:
+def bit_grid(ax: Any, names: Sequence[str]) -> None:
     """Give the axes a row for each word, with its name, and a column for each bit, bit 31 first."""
     words = len(names)
     step = 1

@@ -56,6 +56,7 @@ KINDS = ("session", "capture", "register", "field", "bytes")
 MOST_BYTES = 2**24  # the largest journal or figure that is read
 LINE, MOST_LINES = 16, 64  # bytes in a line, and the most lines, of the bytes that are shown
 NAMED = 4  # how many changed fields a row names, at most
+DIGITS = 12  # of a sha256 that are shown; the session's file has all
 MOST_ROWS = 400  # the most rows that a table shows
 LAWS = (
     "field",
@@ -248,7 +249,7 @@ def _captures(session: Contents, known: Evidence) -> Iterator[Piece]:
         found = known.found.get(held.path)
         if found is None:
             broken = f"cannot be read: {known.broken[held.path]}"
-            rows.append((held.path, "", "", "", "", broken, held.sha256))
+            rows.append((held.path, "", "", "", "", broken, held.sha256[:DIGITS]))
             continue
         kind = "capture"
         if isinstance(found, Sweep):
@@ -256,7 +257,7 @@ def _captures(session: Contents, known: Evidence) -> Iterator[Piece]:
             sweeps.append(held.path)
         source = _join(found.source, found.tool, found.date)
         made = found.target, found.chip, origin(found), source
-        rows.append((held.path, kind, *made, held.sha256))
+        rows.append((held.path, kind, *made, held.sha256[:DIGITS]))
     yield Title("What was looked at", place="captures")
     yield TextTable(
         ("path", "what", "target", "chip", "provenance", "source", "sha256"), tuple(rows)
@@ -275,9 +276,10 @@ def _captures(session: Contents, known: Evidence) -> Iterator[Piece]:
 def _map(session: Contents, known: Evidence) -> Iterator[Piece]:
     version, registers = session.map, known.registers
     if version is None:
+        yield from _own_map(known)
         return
     yield Title("The register map", place="map")
-    text = f"{version.path}, sha256 {version.sha256}"
+    text = f"{version.path}, sha256 {version.sha256[:DIGITS]}"
     if registers:
         text += f": {registers!r}"
     yield Text(text)
@@ -292,9 +294,28 @@ def _map(session: Contents, known: Evidence) -> Iterator[Piece]:
     if known.wrong:
         yield Text(f"the map cannot be read: {known.wrong}", look=True)
     if registers is not None:
+        yield _block(registers)
         yield from _status(registers, known)
         if session.path is not None:
             yield _again([], [f"npulab.session({session.path.name!r}).registers"])
+
+
+def _own_map(known: Evidence) -> Iterator[Piece]:
+    """Yield a picture of the map of the first capture that has one."""
+    for path, capture in known.captures.items():
+        registers = capture.maps.get(capture.jobs[0].block)
+        if registers is not None:
+            yield Title("The register map", place="map")
+            yield Text(f"The map of {capture.target} for the first job of {path}.")
+            yield _block(registers)
+            return
+
+
+def _block(registers: RegisterMap) -> Picture:
+    from npulab.notebook.pictures import block_map
+
+    drawn = block_map(registers)
+    return Picture(png(drawn), f"the words of the map, bit 31 on the left: {drawn.text}")
 
 
 def _status(registers: RegisterMap, known: Evidence) -> Iterator[Piece]:
