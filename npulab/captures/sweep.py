@@ -47,7 +47,9 @@ SWEEP_TEXTS = ("target", "chip", "block", *TEXTS, "looked_at")
 # name of the array with the sha256 of all other arrays; files that numpy or an older version of
 # npulab wrote lack it
 SUM = "sha256"
-MEMBERS = (*ARRAYS, *SWEEP_TEXTS, SUM)
+VERSION = 1  # of the format; files of npulab 0.1 do not state it
+STATED = "version"  # name of the array that states it
+MEMBERS = (*ARRAYS, *SWEEP_TEXTS, STATED, SUM)
 # the most bytes of a sweep's file, and of its unpacked arrays: 60,000 captures of 1,000 words fit
 MOST_BYTES = 2**28
 WRITERS = "npulab.captures.sweep.save_sweep and numpy.savez"
@@ -352,6 +354,7 @@ def save_sweep(sweep: Sweep, path: str | os.PathLike[str]) -> Path:
     for name, text in sweep.texts.items():
         if text:
             arrays[name] = np.array(text, dtype="<U")
+    arrays[STATED] = np.array(VERSION, dtype="<u4")
     arrays[SUM] = np.array(_sum(arrays), dtype="<U")
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as file:
@@ -660,6 +663,8 @@ def _read_npz(path: Path) -> Sweep:
                 f"{SUM}: got {stated!r:.80}, the file's content has another; it was changed or "
                 "damaged"
             )
+        version = arrays.pop(STATED, np.array(VERSION)).tolist()
+        refuse_if(version != VERSION, STATED, version, f"is {VERSION}")
         return _sweep_of_arrays(path.stem, **arrays)
 
 

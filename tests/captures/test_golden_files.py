@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from conftest import CAPTURES
+import pytest
+from conftest import CAPTURES, ROOT
 
 import npulab
 from npulab.analysis.draft import EDITS, draft
 from npulab.analysis.explore.storing import Store
 from npulab.captures.journal import Journal
-from npulab.captures.sweep import load_sweep
+from npulab.captures.sweep import load_sweep, save_sweep
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -40,6 +45,16 @@ def test_a_sweep_with_a_sum_opens() -> None:
         known.chip,
         known.provenance,
     )
+
+
+def test_a_sweep_of_today_opens(tmp_path: Path) -> None:
+    """It states its version; the one above is of 0.1, which did not."""
+    known = load_sweep(GOLDEN / "sweep.npz")
+    new = GOLDEN / "sweep-1.npz"
+    assert save_sweep(known, tmp_path / "s.npz").read_bytes() == new.read_bytes()
+    assert np.array_equal(load_sweep(new).words, known.words)
+    with np.load(new) as arrays:
+        assert arrays["version"] == 1
 
 
 def test_a_capture_opens() -> None:
@@ -82,6 +97,74 @@ def test_the_edits_of_a_draft_give_the_files_that_they_gave(tmp_path: Path) -> N
         assert (tmp_path / "draft" / name).read_bytes() == (
             GOLDEN / "draft/saved" / name
         ).read_bytes(), name
+
+
+def later_json(path: Path, name: str, found: Any) -> None:
+    stated = re.search(rf'"{name}": (\d+)', found)
+    path.write_text(found.replace(stated[0], f'"{name}": {int(stated[1]) + 2}'), encoding="utf-8")
+
+
+def later_capture(path: Path) -> Callable[[], Any]:
+    folder = shutil.copytree(GOLDEN / "capture", path / "capture")
+    description = folder / "capture.json"
+    later_json(description, "format", description.read_text(encoding="utf-8"))
+    return lambda: npulab.load(folder)
+
+
+def later_journal(path: Path) -> Callable[[], Any]:
+    later_json(path / "j", "version", (GOLDEN / "journal.jsonl").read_text(encoding="utf-8"))
+    return lambda: Journal.read(path / "j")
+
+
+def later_session(path: Path) -> Callable[[], Any]:
+    golden = ROOT / "tests/notebook/golden/stride.session.json"
+    later_json(path / "s.json", "version", golden.read_text(encoding="utf-8"))
+    return lambda: npulab.session(path / "s.json")
+
+
+def later_exploration(path: Path) -> Callable[[], Any]:
+    head = GOLDEN.joinpath("exploration/answers.jsonl").read_text(encoding="utf-8").splitlines()[0]
+    later_json(path / "answers.jsonl", "version", head[9:])
+    line = (path / "answers.jsonl").read_bytes() + b"\n"
+    (path / "answers.jsonl").write_bytes(b"%08x %s" % (zlib.crc32(line.rstrip(b"\n")), line))
+    return lambda: Store(path, {"seed": 1})
+
+
+def later_sweep(path: Path) -> Callable[[], Any]:
+    with np.load(GOLDEN / "sweep-1.npz") as found:
+        arrays = {name: found[name] for name in found if name != "sha256"}
+    np.savez(path / "s.npz", **arrays | {"version": np.array(3)})
+    return lambda: load_sweep(path / "s.npz")
+
+
+def later_table(path: Path) -> Callable[[], Any]:
+    """A table states its format by the names of its columns."""
+    table = "block,offset,register,field,lsb,width,colour\nNN,0,CFG,size,0,4,red\n"
+    (path / "r.csv").write_text(table, encoding="utf-8")
+    return lambda: draft(path / "r.csv")
+
+
+@pytest.mark.parametrize(
+    ("later", "said"),
+    [
+        (later_capture, r"format: got (3|4), allowed is 1 or 2"),
+        (later_journal, r"version: got 3, allowed is 1"),
+        (later_session, r"version: got 3, allowed is 1"),
+        (later_exploration, r"version: got 3, allowed is 1"),
+        (later_sweep, r"version: got 3, allowed is 1"),
+        (later_table, r"colour"),
+    ],
+)
+def test_a_later_version_is_refused_in_one_sentence(
+    tmp_path: Path, later: Callable[[Path], Callable[[], Any]], said: str
+) -> None:
+    read = later(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match=said) as told:
+        read()
+    assert "\n" not in str(told.value)
+    assert str(tmp_path) in str(told.value)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 def test_a_saved_draft_opens() -> None:

@@ -158,10 +158,14 @@ class Store:
         """Read the answers of an existing file; raises ValueError if it is not of this exploration,
         or broken."""
         head, *rest = [_entry(path, number, line) for number, line in enumerate(lines, 1)]
-        known = head.get("npulab") == "exploration" and head.get("version") == VERSION
+        known = head.get("npulab") == "exploration"
         if not known or not isinstance(head.get("about"), dict):
             raise ValueError(
                 f"{path}, line 1: got {str(head)[:80]!r}, allowed is the head of an exploration"
+            )
+        if head.get("version") != VERSION:
+            raise ValueError(
+                f"{path}, version: got {head.get('version')!r:.40}, allowed is {VERSION}"
             )
         for name in head["about"] | self.about:
             got, allowed = head["about"].get(name), self.about.get(name)

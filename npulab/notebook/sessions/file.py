@@ -23,8 +23,8 @@
 
 Notes, bookmarks, laws and figures have an id as key, captures and journals their path from the
 file's folder, views a name. The blank lines of the notes are a ruler: notes that two people add
-come between different lines of it, so that git can merge them. Names that only a newer version of
-npulab knows are kept.
+come between different lines of it, so that git can merge them. Names that only a newer npulab knows
+are kept; a file of a later version of the format is refused.
 
 An item that is added to a large session is appended as a line after the object,
 ``{"notes": {"1c40f5e1a9b2": {...}}}``, until the file is written anew with all items inside. A
@@ -186,11 +186,8 @@ def checked(document: Any, where: str) -> Document:
     refuse_if(d is not document, f"{where}, the file", f"{document!r:.80}", "is an object")
     if d.get("npulab") != "session":
         raise ValueError(f'{where}: got no "npulab": "session", allowed is a session of npulab')
-    if type(d.get("version")) is not int or d["version"] < 1:
-        raise ValueError(
-            f"{where}, version: got {d.get('version')!r:.40}, allowed is a whole number of at "
-            "least 1"
-        )
+    if d.get("version") != VERSION or d["version"] is True:
+        raise ValueError(f"{where}, version: got {d.get('version')!r:.40}, allowed is {VERSION}")
     for name, value in d.items():
         _check_value(name, where, name, 0)
         _check_value(value, where, name, 1)
