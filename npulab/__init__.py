@@ -20,7 +20,7 @@ import npulab.target  # noqa: F401 - before the function below takes the name of
 if TYPE_CHECKING:
     from npulab.captures.target import Target
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _load, _, _lazy_names = lazy_loader.attach_stub(__name__, __file__)
 __all__ = sorted(["target", *_lazy_names])
