@@ -1819,3 +1819,33 @@ def test_the_shell_refuses_captures_that_are_none(
     ):
         assert cli.main(["bisect", good, bad, "--device", "simulated"]) == 2
         assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "byte", "said"),
+    [
+        ("coefficients", 120, "weight of channel 0, plane 2, row 1, column 1"),
+        ("coefficients", 70, "bias of channel 0"),
+        ("input", 0, ""),
+    ],
+)
+def test_one_byte_that_breaks_it_is_named_with_what_it_holds(
+    name: str, byte: int, said: str
+) -> None:
+    good = npulab.load(CAPTURES / "vivante/sim-3x3-same")
+    data = bytearray(good.buffers[name])
+    was = data[byte]
+    data[byte] ^= 0x10
+    bad = good.with_buffers(**{name: bytes(data)})
+    found = npulab.bisect_fields(
+        good, bad, lambda one: "fail" if one.buffers[name] == data else "pass"
+    )
+    text = f"buffer {name} byte {byte} = {was ^ 0x10:#04x} (good {was:#04x})"
+    assert found.sentence.startswith(f"{text}{', ' * bool(said)}{said} breaks it (")
+    data[byte + 1] ^= 1  # of two bytes none is named
+    found = npulab.bisect_fields(
+        good,
+        good.with_buffers(**{name: bytes(data)}),
+        lambda one: "fail" if one.buffers[name] == data else "pass",
+    )
+    assert found.sentence.startswith(f"buffer {name} breaks it (")

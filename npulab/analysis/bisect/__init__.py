@@ -24,7 +24,7 @@ from npulab.analysis.bisect.idle import (
     names_of,
 )
 from npulab.analysis.bisect.kinds import Groups
-from npulab.analysis.bisect.parts import families, mix, name_of, parts_of, two_layers
+from npulab.analysis.bisect.parts import families, lone_bytes, mix, name_of, parts_of, two_layers
 from npulab.analysis.bisect.search import CERTAINTY, FOUND, UNSURE, Search
 from npulab.analysis.bisect.words import Words, good_and_bad
 from npulab.analysis.check import Difference, Key, raw_fields
@@ -279,7 +279,8 @@ class Bisection:
         self.warning = two_layers(good, bad)
         self.names = tuple(name_of(part.key) for part in self.differences)
         kinds = kinds_of(good), kinds_of(bad)
-        self._words = Words(self.differences, len(good.jobs), self._spoils, kinds)
+        lone = lone_bytes(good, bad)
+        self._words = Words(self.differences, len(good.jobs), self._spoils, kinds, lone)
         if units is None:
             self.units = families(self.differences)
         else:

@@ -14,7 +14,9 @@ from npulab.analysis.check import (
     WRITES,
     Difference,
     Key,
+    diff_buffers,
     differences,
+    explain,
     jobs_edited,
     of_record,
 )
@@ -24,12 +26,14 @@ from npulab.captures.capture import COMMANDS, Capture, Job
 from npulab.captures.streams import streams_of
 from npulab.registers.fields import Field
 from npulab.registers.map import RegisterMap
+from npulab.support.late import pd
 from npulab.support.text import plural
 
 # Ending of parameters that a driver chooses, such as coefficient_bytes: two captures of one layer
 # may differ in these.
 OBSERVED = "_bytes"
 SHOWN = 4  # most parameters that an error text names
+EXPLAINED = "coefficients"  # the buffer whose bytes targets explain
 NOT_BISECTED = ("output", COMMANDS)
 # Words in a field's name that say how memory is laid out. Fields whose names differ only in such
 # words describe one thing.
@@ -92,6 +96,38 @@ def parts_of(
             "BAD --explain says where"
         )
     return found
+
+
+def lone_bytes(good: Capture, bad: Capture) -> dict[str, str]:
+    """Return, by the name of each buffer of which one byte differs, that byte and what it holds in
+    the bad capture: ``byte 120 = 0x12 (good 0x02), weight of channel 0, row 1``.
+    """
+    texts = {}
+    for name, first, count, a, b in diff_buffers(good, bad).itertuples(index=False):
+        if count == 1 and a == b:
+            byte = f"byte {first} = {bad.buffers[name][first]:#04x}"
+            was = f"(good {good.buffers[name][first]:#04x})"
+            texts[name] = f"{byte} {was}{_held(bad, name, first)}"
+    return texts
+
+
+def _held(capture: Capture, name: str, byte: int) -> str:
+    """Return what a byte of a buffer holds, after a comma, or nothing if that is not known."""
+    if name != EXPLAINED:
+        return ""
+    try:
+        items = explain(capture, byte).to_dict("records")
+    except (ValueError, LookupError):
+        return ""
+    if not items:
+        return ""
+    places = []
+    for place in ("channel", "plane", "row", "column"):
+        if not pd.isna(items[0][place]):
+            places.append(f"{place} {items[0][place]}")
+    if not places:
+        return f", {items[0]['kind']}"
+    return f", {items[0]['kind']} of {', '.join(places)}"
 
 
 def _parts_of_buffer(name: str, good: Capture, bad: Capture, addresses: bool) -> list[Difference]:

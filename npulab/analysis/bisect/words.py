@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -37,7 +38,8 @@ SHOWN = 6  # most parts of a group, groups, and trials that a sentence names
 class Words:
     """The sentences of one bisection: ``differences`` are the parts that it may change; ``jobs`` is
     the number of jobs of the good capture, ``spoils`` is True if the search is for what spoils the
-    next job. ``kinds`` say what each job of the good and of the bad capture is, if that is known.
+    next job. ``kinds`` say what each job of the good and of the bad capture is, if that is known;
+    ``lone`` are the texts of ``lone_bytes``.
     """
 
     def __init__(
@@ -46,9 +48,10 @@ class Words:
         jobs: int,
         spoils: bool = False,
         kinds: tuple[Sequence[str], Sequence[str]] = ((), ()),
+        lone: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.differences, self.jobs, self.spoils = differences, jobs, spoils
-        self.kinds = kinds
+        self.kinds, self.lone = kinds, lone
 
     def _verb(self, of: Search, parts: int) -> str:
         """Return what a number of parts does, by the symptom: "breaks it"."""
@@ -62,7 +65,7 @@ class Words:
         part = self.differences[item]
         if part.block == BUFFER:
             if part.field == BYTES:
-                return f"buffer {part.register}"
+                return f"buffer {part.register} {self.lone.get(part.register, '')}".rstrip()
             text = f"buffer {part.register} {part.field}"
             if part.field == OTHERS or None in (part.a, part.b):
                 return text
