@@ -112,6 +112,19 @@ def hypotheses(
     if x is None and output is None and not isinstance(layer, EXPLAINED):
         capture = getattr(layer, "capture", None)
         layer, x, output, rule = _parts_of_comparison(layer)
+    x, output = _checked(layer, x, output)
+    search = _search(layer, x, output, rule, progress, capture)
+    rows = []
+    for row in search.rows():
+        wrong = row.mismatches
+        rows.append((row.kind, row.words, wrong, output.size, wrong == 0))
+    table = Table(rows, columns=COLUMNS)
+    table.attrs[FIELDS] = search.said[-1]
+    return table
+
+
+def _checked(layer: Any, x: Any, output: Any) -> tuple[Any, Array]:
+    """The input and the output as arrays of one type, if the layer is one that can be explained."""
     if not isinstance(layer, EXPLAINED):
         raise ValueError(f"layer: got {layer!r}, allowed is a layer, as emulate takes it")
     for name, tensor in (("x", x), ("output", output)):
@@ -129,14 +142,7 @@ def hypotheses(
         f"shape {output.shape} {output.dtype}",
         f"is {dtype}, as the input is, with at least one output",
     )
-    search = _search(layer, x, output, rule, progress, capture)
-    rows = []
-    for row in search.rows():
-        wrong = row.mismatches
-        rows.append((row.kind, row.words, wrong, output.size, wrong == 0))
-    table = Table(rows, columns=COLUMNS)
-    table.attrs[FIELDS] = search.said[-1]
-    return table
+    return x, output
 
 
 def _search(
