@@ -192,8 +192,11 @@ def explore(
     if budget < 2:
         raise ValueError(f"budget: got {budget}, allowed is at least 2 layers")
     # what a source allows takes the place of usual values
-    allowed = {**getattr(source, "ranges", {}), **with_numbers(ranges or {})}
-    possible = Possible(complete_ranges(allowed), tuple(constraints), derived)
+    asked = ranges or {}
+    if isinstance(asked, Mapping):
+        asked = {**getattr(source, "ranges", {}), **with_numbers(asked)}
+    allowed = complete_ranges(asked)
+    possible = Possible(allowed, tuple(constraints), derived)
     chosen = _chosen(role, block)
     about = {
         "source": source.record,

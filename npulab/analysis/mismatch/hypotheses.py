@@ -22,7 +22,7 @@ from npulab.analysis.mismatch.changes import ENOUGH, Change, changes_of, varied
 from npulab.analysis.mismatch.fits import UNWRITTEN, other_bias, permutation, unwritten
 from npulab.analysis.mismatch.predicting import Explanation, Hypothesis, Sums, predict
 from npulab.analysis.mismatch.solved import constant, solved, solved_halves
-from npulab.analysis.mismatch.words import ANSWERED, SECONDS, field_trials
+from npulab.analysis.mismatch.words import field_trials
 from npulab.captures.capture import Capture
 from npulab.captures.registry import target
 from npulab.quant.floats import steps
@@ -90,8 +90,8 @@ def hypotheses(
     ``x`` and ``output`` are ``(H, W, C)`` or ``(N, H, W, C)``, as for ``emulate``, and of one type.
     A ``Comparison`` that differs may take the place of all four arguments. If its target simulates
     the capture, there are rows of the kind field, too: what the simulated device writes with other
-    values of each field, addresses apart, for a few seconds. ``attrs["fields"]`` says how many of
-    how many values were tried.
+    values of each field, addresses apart, as many as take a few seconds. ``attrs["fields"]`` says
+    how many of how many values were tried.
 
     The first row is the present explanation, and the only row if it makes the outputs equal; the
     other rows are sorted by mismatches, then in the order of the table of changes. All rows with
@@ -322,10 +322,7 @@ class _Search:
         explains the output already; ``number`` places them behind the changes of the layer."""
         if self.capture is None or OUTPUT not in self.capture.buffers:
             return []
-        seconds = SECONDS
-        if answered:
-            seconds = ANSWERED
-        trials = field_trials(self.capture, self.output.itemsize, self.progress, seconds)
+        trials = field_trials(self.capture, self.output.itemsize, self.progress, answered)
         self.said.append(trials.said)
         return [Tried(trial.mismatches, number, FIELD, trial.words) for trial in trials.trials]
 

@@ -6,7 +6,6 @@ Near values of fields that are not 0 come first: a field that is 0 is at its def
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,8 +20,10 @@ from npulab.captures.registry import target
 from npulab.captures.target import Hang
 from npulab.registers.fields import Field
 
-# seconds of CPU after which no further value is tried; less if the layer explains the output
-SECONDS, ANSWERED = 3.0, 1.0
+# bytes of buffers that the device may be given in all trials of a capture, and what a trial costs
+# besides: about 2 s of CPU for the captures here, which take 0.3 to 4 ms a trial
+WORK, TRIAL = 8_000_000, 6_000
+FEWEST = 100  # trials of a capture, however large it is
 NEAR, USED, FAR, UNUSED = range(4)  # the order of values
 DEVICE = "simulated"
 
@@ -63,11 +64,13 @@ def field_trials(
     capture: Capture,
     itemsize: int,
     progress: Callable[[Any], Iterable[Any]] = iter,
-    seconds: float = SECONDS,
+    answered: bool = False,
 ) -> Trials:
-    """Return what the simulated device writes with other values of each field, addresses apart,
-    until the time is over; nothing if the device cannot run the capture or writes its predicted
-    output anyway.
+    """Return what the simulated device writes with other values of each field, addresses apart;
+    nothing if the device cannot run the capture or writes its predicted output anyway.
+
+    The number of values tried follows from the size of the buffers, so that it is the same on every
+    machine. If the output is ``answered`` already, only near values are.
 
     ``itemsize`` are the bytes of an output. If the device writes the captured output from the words
     as they are, that is the only trial.
@@ -85,18 +88,22 @@ def field_trials(
         return Trials([Trial(words, 0)], 1, 1)
     values = sorted(_values(capture), key=lambda value: value.order)
     found = []
-    done = 0
-    end = time.thread_time() + seconds
-    for value in progress(values):
-        if time.thread_time() > end:
-            break
-        done += 1
+    if answered:
+        values = [value for value in values if value.order <= USED]
+    tried = values[: _most(capture)]
+    for value in progress(tried):
         output = _written(partial(value.changed, value.raw))
         if output is None or output == usual:
             continue
         count = _differing(output, captured, places, itemsize)
         found.append(Trial(f"{value.words} ({DEVICE})", count))
-    return Trials(found, done, len(values))
+    return Trials(found, len(tried), len(values))
+
+
+def _most(capture: Capture) -> int:
+    """Return how many values of fields are tried, at most."""
+    size = sum(map(len, capture.buffers.values()))
+    return max(WORK // (TRIAL + size), FEWEST)
 
 
 def _written(changed: Callable[[], Capture]) -> bytes | None:
