@@ -119,7 +119,7 @@ class Differing(Answer):
             names.append(XOR)
         title = _differ(len(fields), "field", "s")
         if addresses:
-            title += ", addresses apart"
+            title += "; addresses stand below"
         if jobs:
             title = self._streams()
         parts: list[Part] = [f"a {self.a!r}", f"b {self.b!r}", "", title]
