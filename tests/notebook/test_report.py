@@ -349,6 +349,8 @@ def test_the_page_needs_nothing_and_runs_nothing(told: npulab.notebook.sessions.
         "div",
         "caption",
         "figure",
+        "picture",
+        "source",
         "img",
         "figcaption",
     }
@@ -361,6 +363,9 @@ def test_the_page_needs_nothing_and_runs_nothing(told: npulab.notebook.sessions.
         ]
         assert "src" not in attributes or (
             tag == "img" and (attributes["src"] or "").startswith("data:image/png;base64,")
+        )
+        assert "srcset" not in attributes or (
+            tag == "source" and (attributes["srcset"] or "").startswith("data:image/png;base64,")
         )
         assert "href" not in attributes or re.match(r"https?://|#", attributes["href"] or "")
     policy = next(
@@ -580,6 +585,10 @@ def test_in_a_browser_nothing_runs_and_everything_is_readable(
         )
         == 0
     )
+    dark = page.evaluate(
+        "document.images[0].currentSrc === document.querySelector('source').srcset"
+    )
+    assert dark == (theme == "dark")  # the block
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert heard == []
     # the page forbids scripts: axe, which is one, looks at the same page without that rule

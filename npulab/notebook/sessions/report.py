@@ -124,10 +124,11 @@ class Commands:
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG and its caption."""
+    """A PNG and its caption; ``dark`` is the PNG for a dark page, if there is one."""
 
     png: bytes
     caption: str
+    dark: bytes = b""
 
     @property
     def name(self) -> str:
@@ -315,7 +316,7 @@ def _block(registers: RegisterMap) -> Picture:
     from npulab.notebook.pictures import block_map
 
     drawn = block_map(registers)
-    return Picture(png(drawn), f"the words of the map, bit 31 on the left: {drawn.text}")
+    return _drawn(drawn, f"the words of the map, bit 31 on the left: {drawn.text}")
 
 
 def _status(registers: RegisterMap, known: Evidence) -> Iterator[Piece]:
@@ -581,10 +582,17 @@ def _figures(session: Contents, pictures: Iterable[Any]) -> Iterator[Piece]:
         if isinstance(picture, tuple):
             picture, caption = picture
         caption = caption or str(getattr(picture, "text", "")) or "a picture"
-        shown.append(Picture(png(picture), caption))
+        shown.append(_drawn(picture, caption))
     if shown:
         yield Title("Figures", place="figures")
     yield from shown
+
+
+def _drawn(picture: Any, caption: str) -> Picture:
+    dark = b""
+    if hasattr(picture, "dark_png"):
+        dark = picture.dark_png()
+    return Picture(png(picture), caption, dark)
 
 
 def _again(shell: Sequence[str], python: Sequence[str]) -> Commands:
