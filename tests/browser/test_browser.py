@@ -114,6 +114,9 @@ def first_capture(opened: Opened) -> Opened:
 
 def test_a_shipped_notebook_is_not_changed_by_opening_it(first_capture: Opened) -> None:
     assert not first_capture.page.evaluate(DIRTY)
+    cells = first_capture.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Cell")
+    assert cells.locator(".jp-InputPlaceholder").count() == 1  # the asserts are folded
+    assert cells.last.locator(".jp-InputPlaceholder").count() == 1
     first_capture.save()  # as autosave does
     assert (first_capture.lab.root / "notebooks" / FIRST.name).read_bytes() == FIRST.read_bytes()
     assert first_capture.problems == []
