@@ -29,7 +29,8 @@ def test_stored_results_are_those_of_the_notebooks() -> None:
 def test_a_stored_result_stands_below_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     stored.show_stored("read-c", ImportError("reading C needs libclang"))
     assert capsys.readouterr().out == (
-        "Stored result, because reading C needs libclang\nread again: 31 of 31 fields the same\n"
+        "Stored result, because reading C needs libclang\n"
+        "read back from it: 31 of 31 fields the same\n"
     )
 
 
