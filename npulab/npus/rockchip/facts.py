@@ -46,3 +46,6 @@ OWNERS = np.zeros(2**16 // RANGE, np.uint16)
 for _block, _offset, _name in TABLES[REGISTERS].registers:
     if TARGETS[_block] < 2**16:
         OWNERS[_offset // RANGE] = TARGETS[_block]
+# Units whose registers nobody named, by their first address.
+for _name, _first in FACTS.enum("unit").items():
+    OWNERS[_first // RANGE] = TARGETS[_name]

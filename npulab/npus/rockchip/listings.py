@@ -6,11 +6,13 @@
     emit_raw(regs, 0x81, 0x0008, 0x0d);
     800 3030 0
     0xffffa0210000: 0x0201000000480104   0x0101000000140014
+    [  302.972445]   0: 0x02010000000e1004 ( op: 0x0201 reg: 0x1004 value: 0x0000000e )
 
 A field's macro takes the bits as they are stored. Decoders print a register without a name as
 three bare hexadecimal numbers: target, register, value. Words of a hexadecimal row have 64 bits,
-or 32 with the lower half first; gdb prints an address before them. Every other line is skipped and
-counted. Source: Mesa's rocket driver and its decoder; WT.
+or 32 with the lower half first; gdb prints an address before them, a kernel a time and the number
+of the command, and a patched one the three parts of a word after it or alone. Every other line is
+skipped and counted. Source: Mesa's rocket driver and its decoder; WT; RK68.
 """
 
 from __future__ import annotations
@@ -51,6 +53,10 @@ MACRO = re.compile(r"(\w+)\s*\(\s*([^()]*?)\s*\)")
 LABEL = re.compile(r"\s*\[?(?:0x)?[0-9a-fA-F]{1,16}\]?(?:\s*<[^<>\n]{0,200}>)?\s*[:=]\s*")
 WORD = re.compile(r"(?:0x[0-9a-fA-F]{16}|0x[0-9a-fA-F]{8}|\b[0-9a-fA-F]{16})(?:[uUlL]{0,3})")
 ROW = re.compile(rf"(?:{WORD.pattern}[\s,]*)+(?:/[/*].*)?")
+STAMP = re.compile(r"\s*\[\s*\d+\.\d+\]\s*")
+PARTS = re.compile(
+    r"\bop:\s*0x([0-9a-fA-F]{1,4})\s+reg:\s*0x([0-9a-fA-F]{1,4})\s+value:\s*0x([0-9a-fA-F]{1,8})\b"
+)
 MOST_LETTERS = 2**13  # most letters of one statement
 KNOWN_SHARE = 2  # at least 1 / KNOWN_SHARE of hexadecimal words name a register of their unit
 MOST_WORDS = 2**20
@@ -140,9 +146,20 @@ def read_hex(path: Path) -> tuple[Array, list[Line]]:
     """Return the command words ``(n,)`` in rows of hexadecimal words, and the lines that were
     skipped.
 
-    Raises ValueError naming the file for an odd number of 32-bit words, and for too many.
+    Raises ValueError naming the file for an odd number of 32-bit words, for too many, and for a
+    word other than the parts beside it.
     """
-    words, rest, odd = _hex_words(lines_of(path))
+    lines = lines_of(path)
+    for number, text in lines:
+        body, stated = _body(text)
+        for word in WORD.findall(body):
+            refuse_if(
+                stated and int(word, 16) != int(stated, 16),
+                f"{path}, line {number}",
+                f"{word} beside the parts of {stated}",
+                "is the word that the parts make",
+            )
+    words, rest, odd = _hex_words(lines)
     refuse_if(
         odd,
         f"{path}, line {odd}",
@@ -297,11 +314,8 @@ def _hex_words(lines: Iterable[Line]) -> tuple[Array, list[Line], int]:
     rest: list[Line] = []
     last = 0
     for line in lines:
-        body = line.text
-        label = LABEL.match(body)
-        if label:
-            body = body[label.end() :]
-        body = body.strip()
+        body, stated = _body(line.text)
+        body = stated or body
         if not ROW.fullmatch(body):
             rest.append(line)
             continue
@@ -317,6 +331,21 @@ def _hex_words(lines: Iterable[Line]) -> tuple[Array, list[Line], int]:
         odd = last
         halves.pop()
     return np.array(halves, "<u4").view(WORDS), rest, odd
+
+
+def _body(text: str) -> tuple[str, str]:
+    """Return a line without its time and label, and the word that the parts in the line make, ""
+    without such parts."""
+    body = text
+    for head in (STAMP, LABEL):
+        match = head.match(body)
+        if match:
+            body = body[match.end() :]
+    parts = PARTS.search(body)
+    if not parts:
+        return body.strip(), ""
+    target, register, value = [int(part, 16) for part in parts.groups()]
+    return body[: parts.start()], f"0x{target:04x}{value:08x}{register:04x}"
 
 
 def jobs_of(words: Array, path: Path) -> Sequence[Job]:

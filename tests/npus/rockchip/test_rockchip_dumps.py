@@ -108,6 +108,7 @@ def test_targets_are_those_of_the_table() -> None:
         for name, at in (
             ("PC", 0x8),
             ("CNA", 0x1070),
+            ("UNIT_2000", 0x2004),
             ("CORE", 0x3030),
             ("DPU", 0x4020),
             ("DPU_RDMA", 0x5018),
@@ -117,6 +118,7 @@ def test_targets_are_those_of_the_table() -> None:
     } == {
         "PC": 0x100,
         "CNA": 0x200,
+        "UNIT_2000": 0x400,
         "CORE": 0x800,
         "DPU": 0x1000,
         "DPU_RDMA": 0x2000,
@@ -126,7 +128,7 @@ def test_targets_are_those_of_the_table() -> None:
     refused(
         lambda: Command.to(0x8000, 1), "register: got 0x8000"
     )  # DDMA: its id has more bits than a word has room for
-    refused(lambda: Command.to(0x2000, 1), "0x4000")
+    refused(lambda: Command.to(0xA000, 1), "0x4000")
     refused(lambda: Command(1, 2**32, 3).bytes, "16, 32 and 16 bits")
 
 

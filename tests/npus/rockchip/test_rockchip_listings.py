@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -173,6 +174,43 @@ def test_rows_of_hexadecimal_words(tmp_path: Path, form: str) -> None:
     assert [*capture.jobs[0].writes] == WRITES[:-1]
     assert capture.buffers["commands"] == stream
     assert capture.parameters["skipped"] == [{"line": 1, "lines": 1, "text": "(gdb) x/8gx ops"}]
+
+
+# mtx512/rk3588-npu#3: an RK3568 job, printed by a patched kernel
+PRINTED = """\
+[  302.972100] RKNPU: job 1
+[  302.972445]   0: 0x02010000000e1004 ( op: 0x0201 reg: 0x1004 value: 0x0000000e )
+[  302.973188]   1: 0x04010000000e2004 ( op: 0x0401 reg: 0x2004 value: 0x0000000e )
+[  302.973840]   2: 0x08010000000e3004 ( op: 0x0801 reg: 0x3004 value: 0x0000000e )
+[  302.974668]   3: 0x0201000000711040 ( op: 0x0201 reg: 0x1040 value: 0x00000071 )
+[  302.975319]   4: 0x10010000000e4004 ( op: 0x1001 reg: 0x4004 value: 0x0000000e )
+"""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text,
+        lambda text: re.sub(r" 0x\w{16} ", " ", text),
+        lambda text: re.sub(r" \( .*", "", text),
+        lambda text: re.sub(r"(?m)^\[.*\]", "", text),
+    ],
+    ids=["whole", "parts alone", "words alone", "without times"],
+)
+def test_commands_that_a_kernel_prints(change: Callable[[str], str], tmp_path: Path) -> None:
+    capture = npulab.load(written(tmp_path, change(PRINTED)))
+    registers = (0x1004, 0x2004, 0x3004, 0x1040, 0x4004)
+    assert capture.jobs[0].writes == tuple(zip(registers, (14, 14, 14, 0x71, 14), strict=True))
+    fields = capture.fields
+    banks = fields[fields.register == "CBUF_CON0"].set_index("field").raw
+    assert (banks.DATA_BANK, banks.WEIGHT_BANK, len(capture.parameters["skipped"])) == (1, 7, 1)
+
+
+def test_a_print_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, PRINTED.replace("value: 0x00000071", "value: 0x00000017"))
+    said = f"{path}, line 5: got 0x0201000000711040 beside the parts of 0x0201000000171040, allowed"
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
+        npulab.load(path)
 
 
 def test_the_commands_of_a_board_as_a_listing(tmp_path: Path) -> None:
