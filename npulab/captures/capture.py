@@ -54,6 +54,9 @@ RECORDED, BEFORE_RUN = "output_recorded", "before the job ran"
 # has at least the ``task`` (number of the job), the number of its ``writes`` before, the
 # ``statement``, ``of`` what, and the ``arguments``; rows are in the order of the trace.
 WAITS = "waits"
+# A parameter that lists the registers that were read: ``address`` and ``value`` as texts, and how
+# many ``writes`` of the only job come before.
+READS = "reads"
 MOST_DEEP = 64  # most levels of lists and mappings nested in a parameter
 COMMANDS = "commands"  # name of the buffer of a recorded command stream
 

@@ -139,6 +139,22 @@ class _DumpReader:
             raise ValueError(f"{where}: {str(error).removeprefix(f'{where}: ')}") from None
 
 
+def jobs_of_writes(writes: Sequence[Sequence[int]], maps: Maps, where: Path) -> tuple[Job, ...]:
+    """The jobs that register writes make: one if there is one map without copies of its block.
+
+    Else a write that no map has raises ValueError, which names ``where``.
+    """
+    block, registers = next(iter(maps.items()))
+    if len(maps) == 1 and not registers.repeats:
+        return (Job.from_writes(block, writes, registers),)
+    jobs, rest = Job.split(writes, maps)
+    if rest:
+        raise ValueError(
+            f"{where}: got a write to {rest[0][0]:#x}, allowed are addresses of registers.csv"
+        )
+    return tuple(jobs)
+
+
 def described(path: Path) -> list[Path]:
     """The folders among the path and the folders directly in it that hold a ``job.json``."""
     folders = []
@@ -260,16 +276,7 @@ def _jobs(path: Path, buffers: Mapping[str, bytes], maps: Maps) -> Sequence[Job]
     """The jobs in ``writes.txt``, or, if there is no such file, the one job in ``words.bin``."""
     block, registers = next(iter(maps.items()))
     if (path / WRITES).is_file():
-        writes = read_writes(path / WRITES)
-        if len(maps) == 1 and not registers.repeats:
-            return (Job.from_writes(block, writes, registers),)
-        jobs, rest = Job.split(writes, maps)
-        if rest:
-            raise ValueError(
-                f"{path / WRITES}: got a write to {rest[0][0]:#x}, allowed are addresses of "
-                "registers.csv"
-            )
-        return jobs
+        return jobs_of_writes(read_writes(path / WRITES), maps, path / WRITES)
     data, size = buffers.get(Path(WORDS).stem, b""), WORD_BYTES * len(registers)
     refuse_if(
         len(data) != size,

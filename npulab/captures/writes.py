@@ -44,16 +44,22 @@ def read_writes(path: Path | str) -> list[tuple[int, ...]]:
     return out
 
 
-def rows_of_writes(writes: Iterable[Sequence[int]], block: str = "") -> list[dict[str, Any]]:
-    """Rows of a register table, one for each register that is written, sorted by offset: each is
-    one field of 32 bits without a name, whose note lists the written values.
+def rows_of_writes(
+    writes: Iterable[Sequence[int]], block: str = "", reads: Iterable[Sequence[int]] = ()
+) -> list[dict[str, Any]]:
+    """Rows of a register table, one for each register that is written or read, sorted by offset:
+    each is one field of 32 bits without a name, whose note lists the values.
 
-    >>> rows_of_writes([(0x10, 1), (0x10, 3)], "JOB")[0]["note"]
-    'written 2 times: 0x1, 0x3'
+    >>> rows_of_writes([(0x10, 1), (0x10, 3)], "JOB", [(0x10, 2)])[0]["note"]
+    'written 2 times: 0x1, 0x3; read once: 0x2'
     """
-    values: dict[int, list[int]] = {}
-    for offset, value, *_ in writes:
-        values.setdefault(offset, []).append(value)
+    notes: dict[int, list[str]] = {}
+    for what, accesses in (("written", writes), ("read", reads)):
+        values: dict[int, list[int]] = {}
+        for offset, value, *_ in accesses:
+            values.setdefault(offset, []).append(value)
+        for offset, found in values.items():
+            notes.setdefault(offset, []).append(_note(what, found))
     return [
         {
             "block": block,
@@ -62,9 +68,9 @@ def rows_of_writes(writes: Iterable[Sequence[int]], block: str = "") -> list[dic
             "lsb": 0,
             "width": WORD_BITS,
             "evidence": "unknown",
-            "note": _note(values[offset]),
+            "note": "; ".join(notes[offset]),
         }
-        for offset in sorted(values)
+        for offset in sorted(notes)
     ]
 
 
@@ -109,7 +115,7 @@ def _block_of(offset: int, registers: RegisterMap) -> str | None:
     return registers.registers[word][0]
 
 
-def _note(values: list[int]) -> str:
+def _note(what: str, values: list[int]) -> str:
     kinds = list(dict.fromkeys(values))
     more = ""
     if len(kinds) > 4:
@@ -117,4 +123,4 @@ def _note(values: list[int]) -> str:
     times = "once"
     if len(values) > 1:
         times = f"{len(values)} times"
-    return f"written {times}: {', '.join(map(hex, kinds[:4]))}{more}"
+    return f"{what} {times}: {', '.join(map(hex, kinds[:4]))}{more}"

@@ -6,15 +6,19 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from npulab.captures import store
 from npulab.captures.capture import PROVENANCES, Capture
+from npulab.captures.logs import capture_of_log
+from npulab.captures.registry import targets
 from npulab.captures.sweep import SUFFIX, save_sweep, sweep_of
 from npulab.captures.unrecognised import holds_none
 from npulab.captures.words import ARRAY, BYTES, read_words
 from npulab.cli.output import Add, Done, show, tell
 from npulab.cli.roles import CHOICES, chosen_jobs, job_options, tell_part
+from npulab.support.refuse import refuse_if
 
 
 def _options(add: Add) -> None:
@@ -31,6 +35,14 @@ def _options(add: Add) -> None:
         choices=PROVENANCES,
         help="what recorded it, if the dump does not say it",
     )
+    add(
+        "--pattern",
+        metavar="REGEX",
+        help="PATH is a text of register accesses: what each line says, in the named groups "
+        "(?P<address>...) and (?P<value>...), hexadecimal, and perhaps width (32, 64) and "
+        "direction (r..., w...); --target names the NPU",
+    )
+    add("--target", metavar="NPU", help="whose registers the accesses of --pattern are")
     job_options(add, "into a sweep: only jobs of this block, which has one role")
     add(
         "--words",
@@ -52,7 +64,7 @@ def _options(add: Add) -> None:
 def _import(options: argparse.Namespace) -> int:
     if _of_words(options):
         return _words_into_sweep(options)
-    cases = [*store.load_cases(options.path).values()]
+    cases = _cases(options)
     torn = [case for case in cases if isinstance(case, ValueError)]
     if len(torn) == len(cases) == 1:
         raise torn[0]
@@ -108,6 +120,20 @@ def _words_into_sweep(options: argparse.Namespace) -> int:
     record = {"sweep": sweep.name, "path": str(path), **sweep.counts}
     show(options, Done(record, f"{path}: {sweep!r}"))
     return 0
+
+
+def _cases(options: argparse.Namespace) -> list[Capture | ValueError]:
+    """Return what the path holds; with ``--pattern`` the capture in a text."""
+    path, pattern = options.path, options.pattern
+    if pattern is None:
+        refuse_if(options.target, "--target", options.target, "is an NPU with --pattern only")
+        return [*store.load_cases(path).values()]
+    if not options.target:
+        raise ValueError(
+            f"--target: got none, allowed with --pattern is one of {', '.join(targets())}; "
+            f"npulab new NAME --from {quote(path)} --pattern {quote(pattern)} begins another"
+        )
+    return [capture_of_log(path, pattern, options.target, options.chip)]
 
 
 def _into_folders(options: argparse.Namespace, captures: list[Capture]) -> None:

@@ -115,6 +115,11 @@ def _new_options(add: Add) -> None:
         help="the alternative of a union that has the fields of an opcode, if they are not called "
         "alike; repeatable",
     )
+    add(
+        "--pattern",
+        metavar="REGEX",
+        help="of a log of register accesses, as npulab import takes it",
+    )
     _header_options(add)
 
 
@@ -125,7 +130,7 @@ def _new(options: argparse.Namespace) -> None:
         dest,
         options.words,
         options.source,
-        Reading(options.define, options.include, _opcodes(options.opcode)),
+        Reading(options.define, options.include, _opcodes(options.opcode), options.pattern),
     )
     folder = written[0].parent
     page = f"{folder / 'README.md'} says which file holds what, and the commands to try"

@@ -15,7 +15,7 @@ import numpy as np
 from traitlets import Int, List, TraitType, Unicode, observe
 
 from npulab.analysis.correlate import flips
-from npulab.captures.capture import Capture
+from npulab.captures.capture import READS, Capture, is_records
 from npulab.captures.sweep import Sweep
 from npulab.notebook.widgets.bits_view import BitsModel, BitsView, Parameter, Rows
 from npulab.notebook.widgets.frame import Numbers, assets, table_html
@@ -28,6 +28,7 @@ from npulab.support.text import part_said, plural
 
 BINS = 64  # how many steps a field's line has, at most
 HIGHEST = 255
+MOST_READS = 8  # most different reads after a write that are shown
 MOST_PLOTTED = 4  # fields in the plot, at most
 PLOT_BINS = 256  # steps of a field's line in the plot, at most
 PLOT_HIGHEST = 1000
@@ -241,9 +242,9 @@ class WritesModel(SweepModel):
     write.
 
     It is a ``SweepModel`` whose captures are these states; number 0 is the state before the first
-    write. ``layer`` has register, offset and value of the write, and ``cursor`` moves to the
-    highest bit that is set in the value. Raises LookupError for a task that the capture does not
-    have, ValueError for a job that has no register writes.
+    write. ``layer`` has register, offset and value of the write, then the first reads after it, and
+    ``cursor`` moves to the highest bit that is set in the value. Raises LookupError for a task that
+    the capture does not have, ValueError for a job that has no register writes.
     """
 
     unit = "write"
@@ -270,6 +271,14 @@ class WritesModel(SweepModel):
             slot = slot_of[offset]
             word = rows.slots.index(slot)
             self._written.append((word, names[slot], hex(offset), hex(value)))
+        # by the text of the number of the write before, as a parameter may hold anything
+        self._reads: dict[str, list[list[str]]] = {}
+        rows_read: Any = capture.parameters.get(READS)
+        if is_records(rows_read) and len(capture.jobs) == 1:
+            for row in rows_read:
+                text = f"{row.get('value')}, times: {row.get('times')}"
+                line = [f"then read {row.get('address')}", text, text]
+                self._reads.setdefault(str(row.get("writes")), []).append(line)
         self.capture, self.task = capture, task
         provenance = ""
         if capture.simulated:
@@ -281,14 +290,16 @@ class WritesModel(SweepModel):
         return f"{title_of(self.capture, self.task)}, {plural(len(self._written), 'write')}"
 
     def _layer(self, number: int) -> list[list[str]]:
+        reads = self._reads.get(str(number), [])[:MOST_READS]
         if not number:
-            return [["before the first write", "", ""]]
+            return [["before the first write", "", ""], *reads]
         word, register, offset, value = self._written[number - 1]
         self.cursor = word, max(int(value, 16).bit_length() - 1, 0)
         return [
             ["register", register, register],
             ["offset", offset, offset],
             ["value", value, value],
+            *reads,
         ]
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from npulab.captures.installed import is_installed
+from npulab.captures.logs import read_log
 from npulab.captures.registry import HERE, LOCAL, targets, trust
 from npulab.captures.writes import read_writes, rows_of_writes
 from npulab.npus.template.alternatives import Usable, shared, together, usable
@@ -66,12 +67,14 @@ class Start(NamedTuple):
 
 class Reading(NamedTuple):
     """How a header is read: ``define`` and ``include`` as ``read_map`` has them; ``opcodes`` has,
-    by name of an opcode, the alternative of a union with its fields.
+    by name of an opcode, the alternative of a union with its fields. ``pattern`` says how a log is
+    read, as ``read_log`` has it.
     """
 
     define: Sequence[str] = ()
     include: Sequence[Path | str] = ()
     opcodes: Mapping[str, str] = {}
+    pattern: str | None = None
 
 
 PLAIN = Reading()
@@ -90,12 +93,12 @@ def new_target(
     ``words`` is the size of its parameter block. ``source`` is what is known of it: a map in a
     format that ``read_map`` knows (a C header, CMSIS-SVD, SystemRDL, rnndb XML, a table); words of
     one or several jobs as a ``.bin``, little-endian; or register writes as ``read_writes`` reads
-    them. ``reading`` says how a header is read; if an opcode has no alternative of its name and
-    ``reading`` states none, one is a guess, and a UserWarning says so. Raises ValueError for a name
-    that no module can have, or that a module or another target has, for a broken source, and for
-    another number of words than the source has; FileExistsError if the folder exists; nothing is
-    half-written. The folder is trusted from then on; a UserWarning says if this cannot be
-    recorded.
+    them, or a log as ``read_log`` does. ``reading`` says how a header or a log is read; if an
+    opcode has no alternative of its name and ``reading`` states none, one is a guess, and a
+    UserWarning says so. Raises ValueError for a name that no module can have, or that a module or
+    another target has, for a broken source, and for another number of words than the source has;
+    FileExistsError if the folder exists; nothing is half-written. The folder is trusted from then
+    on; a UserWarning says if this cannot be recorded.
     """
     refuse_if(
         not NAME.fullmatch(name) or iskeyword(name),
@@ -108,9 +111,9 @@ def new_target(
     else:
         refuse_if(
             any(reading),
-            "define, include, opcode",
+            "define, include, opcode, pattern",
             "no source",
-            "is a C header or rnndb XML as source",
+            "is a C header, rnndb XML or a log as source",
         )
         start = Start(guessed=WORKED, words=WORDS if words is None else words)
     refuse_if(not 2 <= start.words <= MOST_WORDS, "words", start.words, f"are 2 to {MOST_WORDS}")
@@ -189,6 +192,11 @@ def begin(
     writes; raises as ``new_target``.
     """
     need_file(source)
+    if reading.pattern is not None:
+        given = any(reading._replace(pattern=None)) or words is not None
+        refuse_if(given, source, "other options with a pattern", "is the pattern alone")
+        log = read_log(source, reading.pattern)
+        return _of_writes(source, log.writes, log.read)
     is_words = source.suffix == ".bin"
     is_map = source.suffix in MAPS or (not is_words and format_of(first_bytes(source, HEAD)) != "")
     refuse_if(
@@ -202,7 +210,7 @@ def begin(
     if is_map:
         start = _of_map(source, name, reading)
     else:
-        start = _of_writes(source)
+        start = _of_writes(source, read_writes(source))
     if words not in (None, start.words):
         raise ValueError(
             f"{source}: words: got {words}, allowed is {start.words}, as the file itself says; "
@@ -243,10 +251,15 @@ def _of_words(source: Path, words: int | None) -> Start:
     return Start({"registers.csv": f"{TABLE_HEAD}\n{row}\n"}, True, BARE, count)
 
 
-def _of_writes(source: Path) -> Start:
-    table = RegisterTable.of(rows_of_writes(read_writes(source), "JOB"))
+def _of_writes(
+    source: Path, writes: Sequence[Sequence[int]], reads: Sequence[Sequence[int]] = ()
+) -> Start:
+    table = RegisterTable.of(rows_of_writes(writes, "JOB", reads))
     count = len(table.rows)
-    text = f"The {count} registers that `{source.name}` writes are in `registers.csv`, unnamed."
+    does = "writes"
+    if reads:
+        does = "writes or reads"
+    text = f"The {count} registers that `{source.name}` {does} are in `registers.csv`, unnamed."
     return Start({"registers.csv": table.csv()}, False, text, max(count, 2))
 
 

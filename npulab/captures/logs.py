@@ -1,0 +1,249 @@
+r"""Register accesses in a text of any form: a regular expression says what each line means.
+
+::
+
+    (?P<direction>Read|Write)Register(?P<width>\d+) \[(?P<address>\w+)\] \S+ (?P<value>\w+)
+
+``address`` and ``value`` are needed. Their numbers are hexadecimal, with or without ``0x``.
+``direction`` is a text that begins with ``r`` or ``w``; without this group every access is a write.
+``width`` is 32 or 64 bits; without this group it is 32. A write of 64 bits counts as two of 32, the
+lower half first. Lines that the pattern does not match are counted and left out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import warnings
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from npulab.captures.capture import READS, Capture
+from npulab.captures.dumps import jobs_of_writes
+from npulab.captures.registry import asked_target
+from npulab.registers.fields import WORD_BITS, WORD_BYTES
+from npulab.support import matching
+from npulab.support.files import read_bounded
+from npulab.support.processes import execute
+from npulab.support.refuse import near, need, need_path, refuse_if
+
+NEEDED = ("address", "value")
+GROUPS = (*NEEDED, "width", "direction")
+WIDTHS = {"32": WORD_BITS, "64": 2 * WORD_BITS}
+DIRECTIONS = {"r": False, "w": True}  # by first letter: true for a write
+LOG = "log"  # the parameter of a capture that says how it was found in a text
+MOST_BYTES = 2**26
+MOST_ACCESSES = 2**20
+MOST_LETTERS = 1000  # most letters of a pattern
+SECONDS = 10  # to search a text, and one more for each MiB of it
+
+
+class Access(NamedTuple):
+    """A register access: line, byte address, value, its width in bits, and true if it is a
+    write."""
+
+    line: int
+    address: int
+    value: int
+    width: int
+    write: bool
+
+    @property
+    def words(self) -> list[tuple[int, int]]:
+        """(address, value) of each 32 bits, the lowest first."""
+        found = []
+        for at in range(self.width // WORD_BITS):
+            word = self.value // 2 ** (WORD_BITS * at) % 2**WORD_BITS
+            found.append((self.address + WORD_BYTES * at, word))
+        return found
+
+
+class Log(NamedTuple):
+    """The register accesses of a text in their order, the pattern that found them, and the number
+    of lines of the text."""
+
+    accesses: tuple[Access, ...]
+    pattern: str
+    lines: int
+
+    @property
+    def writes(self) -> list[tuple[int, int]]:
+        """(address, value) of each write of 32 bits, in order."""
+        return _words(access for access in self.accesses if access.write)
+
+    @property
+    def read(self) -> list[tuple[int, int]]:
+        """(address, value) of each 32 bits that were read, in order."""
+        return _words(access for access in self.accesses if not access.write)
+
+    @property
+    def reads(self) -> list[dict[str, Any]]:
+        """A row for each read; equal reads in a row are one row, which counts them.
+
+        A row has how many ``writes`` of 32 bits come before it, ``address`` and ``value`` as texts,
+        ``width``, how many ``times`` it was read, and the first ``line``.
+        """
+        rows: list[dict[str, Any]] = []
+        before = 0
+        for _, group in groupby(self.accesses, key=lambda access: access[1:]):
+            same = list(group)
+            first = same[0]
+            if first.write:
+                before += len(same) * len(first.words)
+                continue
+            rows.append(
+                {
+                    "writes": before,
+                    "address": hex(first.address),
+                    "value": hex(first.value),
+                    "width": first.width,
+                    "times": len(same),
+                    "line": first.line,
+                }
+            )
+        return rows
+
+
+def read_log(path: Path | str, pattern: str) -> Log:
+    """The register accesses that a pattern finds in the lines of a text.
+
+    At most one access a line is found, in the first 4,096 letters. Raises ValueError for a pattern
+    that is none, that lacks the groups ``address`` and ``value``, that matches no line, or that is
+    not done in 10 seconds and one for each MiB of the text; and, with the line, for a number that
+    is none or does not fit.
+    """
+    need_path("read_log", path)
+    path = Path(path)
+    _check(pattern)
+    # a console may have put other bytes between its lines
+    text = read_bounded(path, MOST_BYTES).decode("utf-8-sig", "replace")
+    lines = text.rstrip("\n").split("\n")
+    accesses = []
+    for number, groups in _found(path, text, pattern):
+        accesses.append(_access(f"{path}, line {number}", number, groups))
+        refuse_if(len(accesses) > MOST_ACCESSES, path, "more accesses", f"are {MOST_ACCESSES}")
+    if not accesses:
+        first = next((line.strip() for line in lines if line.strip()), "")
+        raise ValueError(
+            f"{path}: --pattern matches none of {len(lines)} lines, allowed is one that matches "
+            f"each access; the first line is {first!r:.60}"
+        )
+    return Log(tuple(accesses), pattern, len(lines))
+
+
+def capture_of_log(path: Path | str, pattern: str, npu: str, chip: str | None = None) -> Capture:
+    """The capture in a text of register accesses, as ``read_log`` reads it; ``npu`` is the target
+    whose registers they are.
+
+    The writes are its jobs. Reads are no part of a job: they are rows of ``parameters["reads"]``,
+    which have how many writes come before. ``parameters["log"]`` counts the lines. Raises as
+    ``read_log``, and ValueError for a text without a write.
+    """
+    known = asked_target(npu)
+    chip = chip or next(iter(known.chips))
+    maps = known.maps(chip)
+    log = read_log(path, pattern)
+    path = Path(path)
+    refuse_if(not log.writes, path, f"{len(log.read)} reads and no write", "is at least one write")
+    counts = {"pattern": pattern, "lines": log.lines, "accesses": len(log.accesses)}
+    parameters: dict[str, Any] = {LOG: [counts]}
+    if log.read:
+        parameters[READS] = log.reads
+    jobs = jobs_of_writes(log.writes, maps, path)
+    return Capture(path.stem, npu, chip, jobs, parameters=parameters, source=path.name, maps=maps)
+
+
+def _check(pattern: str) -> None:
+    """Raise ValueError for a pattern that is no regular expression or has other groups."""
+    need("--pattern", pattern, str, "is a regular expression")
+    count = len(pattern)
+    refuse_if(count > MOST_LETTERS, "--pattern", f"{count} letters", f"are {MOST_LETTERS}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            groups = re.compile(pattern).groupindex
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(
+            f"--pattern: got {pattern!r:.80}, allowed is a regular expression of Python: {error}"
+        ) from None
+    for name in NEEDED:
+        if name not in groups:
+            raise ValueError(
+                f"--pattern: got {pattern!r:.80}, which has no group {name}; (?P<{name}>0x\\w+) "
+                "is one"
+            )
+    for name in groups:
+        refuse_if(
+            name not in GROUPS,
+            "--pattern",
+            f"the group {name!r:.40}",
+            f"are {', '.join(GROUPS)}{near(name, GROUPS)}",
+        )
+
+
+def _found(path: Path, text: str, pattern: str) -> Iterable[tuple[int, Mapping[str, str | None]]]:
+    """Yield (line, texts of the groups) of each line that matches."""
+    with TemporaryDirectory() as folder:
+        lines, out = Path(folder, "lines"), Path(folder, "found")
+        # the program counts lines as this text has them
+        out.touch()
+        lines.write_text(text.replace("\r", " "), encoding="utf-8", newline="\n")
+        program = (sys.executable, "-I", matching.__file__, str(lines), str(out), pattern)
+        seconds = SECONDS + len(text) / 2**20
+        end = execute("--pattern", program, seconds)
+        # the last line may have been cut off
+        rows = [json.loads(row) for row in out.read_text(encoding="utf-8").split("\n")[:-1]]
+    if end.status is None:
+        last = 0
+        if rows:
+            last = rows[-1][0]
+        raise ValueError(
+            f"{path}: --pattern: got {pattern!r:.80}, which is not done after {seconds:.0f} "
+            f"seconds, line {last} was the last match; repeats inside of repeats, as in (a+)+, can "
+            "take for ever"
+        )
+    refuse_if(end.status, f"{path}: --pattern", end, "is a search that ends")
+    yield from rows
+
+
+def _access(where: str, line: int, groups: Mapping[str, str | None]) -> Access:
+    """Return the access that the groups of a line state."""
+    width = WORD_BITS
+    if "width" in groups:
+        text = groups["width"] or ""
+        refuse_if(text not in WIDTHS, f"{where}: width", f"{text!r:.40}", "is 32 or 64")
+        width = WIDTHS[text]
+    write = True
+    if "direction" in groups:
+        text = groups["direction"] or ""
+        letter = text[:1].lower()
+        allowed = "is a text that begins with r or w, as read and WR do"
+        refuse_if(letter not in DIRECTIONS, f"{where}: direction", f"{text!r:.40}", allowed)
+        write = DIRECTIONS[letter]
+    address = _number(f"{where}: address", groups["address"], 64)
+    aligned = f"is a multiple of {WORD_BYTES}"
+    refuse_if(address % WORD_BYTES, f"{where}: address", f"{address:#x}", aligned)
+    value = _number(f"{where}: value", groups["value"], width)
+    return Access(line, address, value, width, write)
+
+
+def _number(where: str, text: str | None, bits: int) -> int:
+    text = text or ""
+    try:
+        number = int(text, 16)
+    except ValueError:
+        number = -1
+    allowed = f"is a hexadecimal number of at most {bits} bits"
+    refuse_if(not 0 <= number < 2**bits, where, f"{text!r:.40}", allowed)
+    return number
+
+
+def _words(accesses: Iterable[Access]) -> list[tuple[int, int]]:
+    words: list[tuple[int, int]] = []
+    for access in accesses:
+        words += access.words
+    return words
