@@ -14,6 +14,7 @@ their addresses by the same names. ``parameters`` holds the rest that a run need
 * ``operations``: for each job the ``units`` with their groups, how many of its writes were
   ``inherited``, and the ``line`` of its last enable;
 
+* ``endless``: the polls among them that never end, because no value has theirs under the mask;
 * ``waits``: the polls, reads and interrupts of the trace, as ``waits`` describes them.
 
 Register accesses alone, as in logs of drivers and simulators, have neither memory nor checks of it.
@@ -48,7 +49,7 @@ from npulab.npus.nvdla.facts import (
 from npulab.npus.nvdla.images import Image, merged
 from npulab.npus.nvdla.operations import checked_after, operations
 from npulab.npus.nvdla.registers import accesses
-from npulab.npus.nvdla.waits import wait_rows
+from npulab.npus.nvdla.waits import ENDLESS, endless_rows, wait_rows
 
 MOST_RUNS = 2**16  # most runs of an image that are kept as parameters
 WRITES = "writes"
@@ -87,6 +88,9 @@ def of_accesses(
         parameters["undivided"] = [{"reason": str(error)}]
     rows = list(_rows(events, maps[block]))
     buffers = {}
+    stuck = endless_rows(events, names_of(maps[block]))
+    if stuck:
+        parameters[ENDLESS] = stuck
     if rows:
         parameters["register_checks"] = rows
         buffers[WRITES] = np.array(writes, "<u4").tobytes()
@@ -189,12 +193,15 @@ def captured(
     memory, addresses = _memory(path, events, before, images)
     checks = _checks(path, events, checked_after(events, before, found), memory, images)
     jobs = tuple(Job.from_writes(block, operation.writes, maps[block]) for operation in found)
-    parameters = {
+    parameters: Row = {
         "memory": memory,
         "checks": checks,
         "operations": [operation.row for operation in found],
         WAITS: wait_rows(events, found, names_of(maps[block])),
     }
+    stuck = endless_rows(events, names_of(maps[block]))
+    if stuck:
+        parameters[ENDLESS] = stuck
     return Capture(
         name,
         "nvdla",

@@ -28,6 +28,7 @@ from npulab.npus.nvdla.registers import lut_of, tables_after, units_of
 from npulab.npus.nvdla.rules import MUTATIONS, RULES, Rules
 from npulab.npus.nvdla.units import cdp, pdp, pool_stream, sdp
 from npulab.npus.nvdla.units.fields import Fields
+from npulab.npus.nvdla.waits import endless
 from npulab.npus.nvdla.writing import as_trace
 
 OUTPUT = "output"
@@ -264,13 +265,14 @@ def replay(capture: Capture, rules: Rules = RULES) -> tuple[Range, ...]:
     operations run.
 
     The checks are those of ``parameters["checks"]``; without checks nothing runs, and the registers
-    that were read are compared with the registers that were written. Raises Unsupported, with
+    that were read are compared with the registers that were written. A poll that never ends is a
+    range that differs. Raises Unsupported, with
     register and value, for jobs that the units do not cover; ValueError if an operation would hang
     or reaches memory that the trace does not set aside, with its number counted from 0 and the line
     that enabled it.
     """
     if not capture.parameters.get("checks"):
-        return tuple(register_checks(capture))
+        return (*register_checks(capture), *endless(capture))
     memory = Memory.of(capture)
     ranges = list(checked(capture, memory, 0))
     for task, job in enumerate(capture.jobs):
@@ -286,7 +288,7 @@ def replay(capture: Capture, rules: Rules = RULES) -> tuple[Range, ...]:
                 where += f" (line {capture.parameters['operations'][task]['line']})"
             raise ValueError(f"capture {capture.name}, {where}: {error}") from error
         ranges += checked(capture, memory, task + 1)
-    return tuple(ranges)
+    return (*ranges, *endless(capture))
 
 
 def _operate(job: Job, memory: Memory, features: Features, rules: Rules) -> None:

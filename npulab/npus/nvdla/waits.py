@@ -9,13 +9,17 @@ trace does not say), the ``arguments`` after it as the text has them, and the ``
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from npulab.npus.kit import Capture, Range
 from npulab.npus.nvdla.events import ASKS, Ask, Done, Event, Read, Write
 from npulab.npus.nvdla.operations import Operation
 
+# statements that poll until the bits of a mask have a value; their arguments are mask and value
+MASKED = ("read_reg", "poll_field_equal")
 NOTIFY = "intr_notify"  # the statement that raises an event at an interrupt
+ENDLESS = "endless"  # the parameter with the polls that never end
 Row = Mapping[str, Any]
 Place = tuple[int, int]  # a job, and how many of its writes come before
 
@@ -60,6 +64,41 @@ def wait_rows(
         if not isinstance(event, ASKS):
             apart = not isinstance(event, Write)
     return rows
+
+
+def endless_rows(events: Iterable[Event], names: Mapping[int, str]) -> list[dict[str, Any]]:
+    """Return a row for each poll that never ends, because its value has a bit outside of its mask:
+    the ``line``, the ``register``, ``mask`` and ``value`` as texts, and the reason (``why``)."""
+    rows = []
+    for event in events:
+        if not isinstance(event, Ask | Read | Done) or event.statement not in MASKED:
+            continue
+        register = "the interrupt status"
+        if not isinstance(event, Done):
+            register = names[event.offset]
+        try:
+            mask, value = [int(text, 0) for text in event.arguments[-2:]]
+        except ValueError:  # not two numbers
+            continue
+        if value & ~mask:
+            rows.append(
+                {
+                    "line": event.line,
+                    "register": register,
+                    "mask": hex(mask),
+                    "value": hex(value),
+                    "why": f"no value under mask {mask:#x} is {value:#x}: it waits for ever",
+                }
+            )
+    return rows
+
+
+def endless(capture: Capture) -> Iterator[Range]:
+    """Yield a range that differs for each poll of a trace that never ends."""
+    for row in capture.parameters.get(ENDLESS, ()):
+        mask, value = int(row["mask"], 0), int(row["value"], 0)
+        name = f"{row['register']} (line {row['line']}), {row['why']}"
+        yield Range(name, (mask & value).to_bytes(4, "little"), value.to_bytes(4, "little"))
 
 
 def _place(placed: Sequence[tuple[int, int, int]], order: int, apart: bool, tasks: int) -> Place:
