@@ -1286,3 +1286,54 @@ def test_odd_characters_are_refused() -> None:
             "allowed is text",
         )
     assert RegisterTable.of([{"field": "a\n b", "lsb": 0, "width": 1}]).rows[0]["field"] == "a b"
+
+
+def in_cluster(name: str, first: int, step: int, registers: dict[str, int]) -> str:
+    inside = "".join(
+        f"<register><name>{inner}</name><addressOffset>{at:#x}</addressOffset></register>"
+        for inner, at in registers.items()
+    )
+    return (
+        f"<cluster><dim>3</dim><dimIncrement>{step:#x}</dimIncrement><name>{name}</name>"
+        f"<addressOffset>{first:#x}</addressOffset>{inside}</cluster>"
+    )
+
+
+def test_a_cluster_longer_than_its_increment_is_told(tmp_path: Path) -> None:
+    """rust-embedded/svdtools#149 and embassy-rs/chiptool#94: the addresses are 0xC20 + 0x20 n, which
+    svd2rust refuses and others get wrong.
+    """
+    text = device(
+        in_cluster("SECCHANNEL[%s]", 0, 0x20, {"A": 0xC20, "B": 0xC24, "C": 0xC28}),
+        "<name>P</name><baseAddress>0</baseAddress><size>32</size>",
+    )
+    with pytest.warns(
+        UserWarning,
+        match=r"a\.svd, line \d+: what is meant by the cluster P\.SECCHANNEL\[%s\], which has a "
+        r"register at 0xc28 and an increment of 0x20: its elements are read as lying in each other$",
+    ):
+        table = read_svd(written(tmp_path, text, "a.svd"))
+    found = {row["register"]: row["offset"] for row in table.rows}
+    assert found == {
+        f"SECCHANNEL[{n}].{name}": 0xC20 + 0x20 * n + at
+        for n in range(3)
+        for at, name in ((0, "A"), (4, "B"), (8, "C"))
+    }
+
+
+def test_clusters_between_each_other_are_not_told(tmp_path: Path) -> None:
+    """AdaCore/svd2ada#27: arrays that interleave; and a cluster that just fits its increment."""
+    arrays = "".join(
+        f"<register><dim>6</dim><dimIncrement>8</dimIncrement><name>C%s{name}</name>"
+        f"<addressOffset>{first:#x}</addressOffset></register>"
+        for name, first in (("SC", 0xC), ("V", 0x10))
+    )
+    fits = in_cluster("FITS[%s]", 0x100, 8, {"A": 0, "B": 4})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        table = read_svd(written(tmp_path, device(arrays + fits), "a.svd"))
+    found = {row["register"]: row["offset"] for row in table.rows}
+    assert [found[f"C{n}{name}"] for n in range(6) for name in ("SC", "V")] == [
+        *range(0xC, 0x3C, 4)
+    ]
+    assert found["FITS[2].B"] == 0x114

@@ -38,6 +38,7 @@ from npulab.registers.formats.svd_names import (
     TooMuch,
     View,
     declare,
+    dim_of,
     elements,
     name_of,
     parsed,
@@ -243,7 +244,9 @@ def _inside(
                 # a derived cluster without registers of its own has those of its source
                 sources = [some for some in view.chain if any(i.tag in HOLDERS for i in some)]
                 within = RegisterPlace(place.block, f"{name}.", offset)
-                yield from _inside([*sources, inner][0], within, said, device, depth + 1)
+                registers = [*_inside([*sources, inner][0], within, said, device, depth + 1)]
+                _tell_long(view, offset, registers, device)
+                yield from registers
                 continue
             try:
                 yield _register(view, RegisterPlace(place.block, name, offset), said, device)
@@ -251,6 +254,21 @@ def _inside(
                 if device.is_own or isinstance(error, TooMuch):
                     raise
                 device.lose(view.where, f"register {name} of {place.block}", error, 1)
+
+
+def _tell_long(view: View, offset: int, registers: list[Register], device: Device) -> None:
+    """Note that a cluster in an array is longer than its increment, which others refuse or read as
+    other places."""
+    if not dim_of(view) or device.is_own:
+        return
+    step = view.number("dimIncrement")
+    last = max([register.offset for register in registers], default=offset) - offset
+    if last >= step:
+        device.losses.lose(
+            view.where,
+            f"what is meant by the cluster {view.path}, which has a register at {last:#x} and an "
+            f"increment of {step:#x}: its elements are read as lying in each other",
+        )
 
 
 def _register(view: View, place: RegisterPlace, around: Around, device: Device) -> Register:
