@@ -5,6 +5,7 @@ rule itself computes the few near a rounding boundary.
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ from npulab.quant.rules import Float, Rule, rule
 # x + MAGIC has x, rounded half to even, in its low bits (float32)
 MAGIC = np.float32(1.5 * 2**23)
 MAGIC_BYTES = np.float32(1.5 * 2**15)  # x + MAGIC_BYTES keeps 8 bits of fraction
+Q31, SHORT = 31, 16  # fraction bits of most rules; most bits of a multiplier of other libraries
 BUNCH = 16_384  # most elements that are recomputed at once
 NOTHING = np.empty(0, np.int64), np.empty(0, np.float32)
 
@@ -32,15 +34,37 @@ def requantize(
     """Return the outputs ``(..., C)`` int64 of accumulators: scaled by the rule, moved by the zero
     point, clamped.
 
-    Raises ValueError for a multiplier, right shift or accumulator outside of the rule's range.
+    Raises ValueError for a multiplier, right shift or accumulator outside of the rule's range. A
+    UserWarning tells of a multiplier of 16 bits given to a rule that reads 31.
 
     >>> requantize(np.array([12861, -14632]), "vivante-v7:half-even", 45246, 23, 119, 0, 255)
     array([188,  40])
     """
     by = rule(by)
     by.refuse(multiplier, right_shift)
+    _tell_short(by, multiplier, right_shift)
     accumulators = within(accumulators, by)
     return by.fast(accumulators, multiplier, right_shift, zero_point, low, high)
+
+
+def _tell_short(by: Rule, multiplier: Any, right_shift: Any) -> None:
+    """Warn of a multiplier of at most 16 bits given to a rule whose multipliers have 31, as a
+    ``multiplier / 2**n`` of a library with other conventions has."""
+    if by.fraction_bits != Q31:
+        return
+    multipliers, shifts = np.broadcast_arrays(multiplier, right_shift)
+    for number, shift in zip(multipliers.flat, shifts.flat, strict=True):
+        plain = number / 2.0 ** abs(int(shift))
+        if not 0 < number < 2**SHORT or plain >= 1:
+            continue
+        whole, right = by.of_ratio(np.asarray(plain))
+        warnings.warn(
+            f"multiplier: got {number} with right_shift {shift}: if these are Q{abs(shift)}, "
+            f"{number} / 2**{abs(shift)} = {plain:.6g}, {by.name} reads Q31 and scales by "
+            f"{float(by.real(number, shift)):.6g}; as Q31 it is {whole} with right_shift {right}",
+            stacklevel=3,
+        )
+        return
 
 
 def within(accumulators: Array, by: Rule, channel: int = 0) -> Array:

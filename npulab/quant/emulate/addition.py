@@ -19,11 +19,14 @@ from npulab.quant.rules import (
     ROUNDINGS,
     RULES,
     DoubleRounding,
+    Float32Bits,
     QuantParams,
     Rule,
     SingleRounding,
     positive,
+    shift_right,
 )
+from npulab.support.refuse import refuse_if
 
 GEMMLOWP = RULES["gemmlowp"]
 BLOCK = 65_536  # most elements that are added at once
@@ -51,6 +54,9 @@ BODIES = {
 # XNNPACK leaves some additions to TFLite's builtin kernels
 BODIES |= {("xnnpack", dtype): body for (_, dtype), body in BODIES.items()}
 RULED = ("tflite-reference", "tflite-builtin", "xnnpack", "tflite-micro", "gemmlowp")
+# ONNX Runtime adds codes of 8 bits in float32 (measured: onnxruntime 1.32.0, x86, AVX512)
+IN_FLOATS = "onnxruntime"
+XNNPACK_BITS, QNNPACK_BITS = 21, 22  # of the larger multiplier
 # weight of the input with the larger scale, if an addition is computed as a convolution
 HEAVIEST = 255
 
@@ -106,14 +112,17 @@ class Addition:
         by = None
         if known.is_rule(rule):
             by = known.rule(rule)
+        self.qnnpack = eight and isinstance(by, Float32Bits)
+        self.in_floats = eight and rule == IN_FLOATS
         if isinstance(by, DoubleRounding) and by.ties == GEMMLOWP.ties:
             # every rule with gemmlowp's rounding counts as gemmlowp, whatever its multiplier
             rule = GEMMLOWP.name
-        if not (eight and weighs(rule)) and (not isinstance(rule, str) or rule not in RULED):
+        ruled = (isinstance(rule, str) and rule in RULED) or self.in_floats
+        if not (eight and weighs(rule)) and not ruled:
             convolved = [f"{family}:{ties}" for family in FAMILIES for ties in ROUNDINGS]
             raise LookupError(
                 f"rule: got {rule!r}, allowed with {layer} is one of "
-                f"{', '.join((*RULED, *convolved))}"
+                f"{', '.join((*RULED, IN_FLOATS, *convolved))}"
             )
         for name in ("input", "other", "output"):
             scale = np.asarray(getattr(layer, f"{name}_q").scale)
@@ -121,7 +130,12 @@ class Addition:
                 positive(f"{name} scale", scale, scale.astype(np.float32))
         self.layer, self.dtype = layer, dtype
         self.rule = RULES[rule.name if isinstance(rule, Rule) else rule] if weighs(rule) else None
-        self.fixed = fixed_point(layer) if rule == "xnnpack" and delegated(layer, dtype) else None
+        self.fixed = None
+        if rule == "xnnpack" and delegated(layer, dtype):
+            self.fixed = fixed_point(layer, XNNPACK_BITS)
+        elif self.qnnpack:
+            _refuse_ratios(layer)
+            self.fixed = fixed_point(layer, QNNPACK_BITS)
         self.low, self.high = clamp_range(layer, dtype, rule)
         self.body = None
         if self.rule:
@@ -132,7 +146,7 @@ class Addition:
             return
         self.body = None if self.fixed else BODIES.get((str(rule), dtype.name))
         self.first = int(np.iinfo(dtype).min)
-        if self.fixed is None:
+        if self.fixed is None and not self.in_floats:
             rules = [GEMMLOWP, *([self.body.rule] if self.body else [])]
             self.stages = {rule: self._tables(rule) for rule in rules}
             self.factors = output_multiplier(layer, dtype)
@@ -153,6 +167,9 @@ class Addition:
             end = min(start + BLOCK, a.size)
             if self.rule:
                 out[start:end] = self._weighted(a[start:end], b[start:end], self.rule)
+                continue
+            if self.in_floats:
+                out[start:end] = self._floats(a[start:end], b[start:end])
                 continue
             if self.fixed:
                 out[start:end] = self._fixed(a[start:end], b[start:end])
@@ -200,9 +217,32 @@ class Addition:
         assert self.fixed is not None
         one, other, shift = self.fixed
         layer = self.layer
-        sums = (a.astype(np.int32) - layer.input_q.zero_point) * one + 2 ** (shift - 1)
-        sums += (b.astype(np.int32) - layer.other_q.zero_point) * other
-        return ((sums >> shift) + layer.output_q.zero_point).clip(self.low, self.high)
+        kind = "int32"
+        if self.qnnpack:
+            kind = "int64"
+        sums = (a.astype(kind) - layer.input_q.zero_point) * one
+        sums += (b.astype(kind) - layer.other_q.zero_point) * other
+        if self.qnnpack:
+            codes = shift_right(sums, shift, "half-away")
+        else:
+            sums += 2 ** (shift - 1)
+            codes = sums >> shift
+        return (codes + layer.output_q.zero_point).clip(self.low, self.high)
+
+    def _floats(self, a: Array, b: Array) -> Array:
+        """Return the sums in float32, in the kernel's order of multiplications and additions, of
+        which it fuses all but one pair.
+        """
+        layer = self.layer
+        output = np.float32(single(layer.output_q))
+        one, other = (np.float32(single(q)) / output for q in (layer.input_q, layer.other_q))
+        zeros = other * np.float32(layer.other_q.zero_point)
+        # in float64 a product is exact, so that only its sum is rounded
+        zeros = np.float32(np.float64(one) * layer.input_q.zero_point + np.float64(zeros))
+        sums = np.full(a.shape, np.float32(layer.output_q.zero_point) - zeros)
+        for codes, ratio in ((b, other), (a, one)):
+            sums = (codes * np.float64(ratio) + sums).astype(np.float32)
+        return np.rint(sums).clip(self.low, self.high)
 
 
 def single(q: QuantParams) -> float:
@@ -237,14 +277,22 @@ def output_multiplier(layer: Add, dtype: np.dtype) -> tuple[Array, Array]:
     return GEMMLOWP.of_ratio(np.asarray(ratio))
 
 
-def fixed_point(layer: Add) -> tuple[int, int, int]:
-    """Return the numbers of XNNPACK's addition: multiplier of the first input, multiplier of the
-    second, right shift.
+def fixed_point(layer: Add, bits: int) -> tuple[int, int, int]:
+    """Return the numbers of XNNPACK's and QNNPACK's addition: multiplier of the first input,
+    multiplier of the second, right shift; the larger multiplier has ``bits`` bits.
     """
     ratios = output_ratios(layer)
-    shift = 21 - int(np.frexp(max(ratios))[1])
+    shift = bits - int(np.frexp(max(ratios))[1])
     one, other = (int(np.rint(ratio * 2.0**shift)) for ratio in ratios)
     return one, other, shift
+
+
+def _refuse_ratios(layer: Add) -> None:
+    """Raise ValueError for ratios of scales that QNNPACK's addition does not take."""
+    for ratio in output_ratios(layer):
+        allowed = "is 2**-14 up to 2**8, 2**8 excluded, with qnnpack-q31"
+        wrong = not 2.0**-14 <= ratio < 2.0**8
+        refuse_if(wrong, "scale of an input by that of the output", f"{ratio:.6g}", allowed)
 
 
 def wrapped16(values: Array) -> Array:
