@@ -109,6 +109,8 @@ def _rules(start: Hypothesis, output: Array) -> Changes:
 def _zero_points(start: Hypothesis, output: Array) -> Changes:
     layer = start.layer
     params = {"input": layer.input_q, "weight": layer.weight_q, "output": layer.output_q}
+    if layer.weight_q.zero_points:
+        del params["weight"]
     changes = []
     for step in (1, -1):
         for name, q in params.items():
