@@ -586,6 +586,11 @@ def _plain_only(
         if len(parts) == 1:
             layer = parts[0]
         for part in parts:
+            several = getattr(getattr(part, "weight_q", None), "zero_points", ())
+            if several:
+                raise ValueError(
+                    f"lower for {name}: weight_q: got {len(several)} zero points, allowed is one"
+                )
             for parameter, usual in VARIANTS.items():
                 value = getattr(part, parameter, usual[0])
                 if isinstance(value, str) and value not in usual and parameter not in known:

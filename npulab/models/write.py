@@ -405,6 +405,8 @@ def _constants(draft: _Draft, layer: Conv2D | FullyConnected, axis: int) -> list
         "in a .tflite is 0 with int8 weights",
     )
     weight_q = layer.weight_q
+    several = len(weight_q.zero_points)
+    refuse_if(several, "weight_q", f"{several} zero points", "in a .tflite is one")
     if layer.op == "depthwise" and layer.dtype == "float32":
         # LiteRT wants a scale for each channel
         weight_q = QuantParams(np.broadcast_to(weight_q.scale, layer.weights.shape[3:]).tolist())

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy import ndarray as Array
 
-from npulab.support.refuse import one_of
+from npulab.support.refuse import need_all, one_of, refuse_if
 
 ROUNDINGS = ("floor", "toward-zero", "half-up", "half-even", "half-away")
 # orders in which the ratio of scales is formed: "D" all in double, "P" the product in single and
@@ -41,11 +41,17 @@ class QuantParams:
     """Scale and zero point of a tensor; ``scale`` is a float, or a tuple with one float per output
     channel.
 
-    Raises ValueError for a scale that is not positive and finite.
+    Weights may have ``zero_points``, one per output channel, in place of ``zero_point``, as ONNX
+    has them; if all are equal, they become ``zero_point``. Raises ValueError for a scale that is
+    not positive and finite, and for both kinds of zero points.
+
+    >>> QuantParams(0.5, zero_points=(3, 3)), QuantParams(0.5, zero_points=(3, 4)).zeros
+    (QuantParams(scale=0.5, zero_point=3), array([3, 4]))
     """
 
     scale: float | tuple[float, ...]
     zero_point: int = 0
+    zero_points: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         try:
@@ -67,7 +73,27 @@ class QuantParams:
             ) from None
         plain = float(scales) if scales.ndim == 0 else tuple(scales.tolist())
         object.__setattr__(self, "scale", plain)
+        several = tuple(np.asarray(self.zero_points, object).ravel().tolist())
+        if several:
+            need_all("zero_points", several, (int, np.integer), "are whole numbers")
+            refuse_if(whole, "zero_point", f"{whole} beside zero_points", "is one kind of both")
+        if len({*several}) == 1:
+            whole = int(several[0])
+            several = ()
         object.__setattr__(self, "zero_point", whole)
+        object.__setattr__(self, "zero_points", several)
+
+    @property
+    def zeros(self) -> Array:
+        """The zero point ``()`` or, if weights have several, one per output channel ``(C,)``,
+        int64."""
+        return np.array(self.zero_points or self.zero_point, np.int64)
+
+    def __repr__(self) -> str:
+        more = ""
+        if self.zero_points:
+            more = f", zero_points={self.zero_points}"
+        return f"QuantParams(scale={self.scale}, zero_point={self.zero_point}{more})"
 
 
 def shift_right(values: Array, shift: Any, rounding: str) -> Array:

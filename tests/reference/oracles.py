@@ -204,13 +204,60 @@ def _onnx(
     return _run_onnx(graph, x)
 
 
+def onnx_add(layer: Any, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The output of an Add as onnxruntime's QLinearAdd has it; no activation."""
+    values: dict[str, np.ndarray] = {"b": b}
+    for name, q in (("a", layer.input_q), ("b", layer.other_q), ("c", layer.output_q)):
+        values[f"{name}_scale"] = np.asarray(q.scale, np.float32)
+        values[f"{name}_zero"] = np.asarray(q.zero_point, a.dtype)
+    names = ["x", "a_scale", "a_zero", "b", "b_scale", "b_zero", "c_scale", "c_zero"]
+    return _run_onnx(_graph("QLinearAdd", a, names, values, a.dtype, domain="com.microsoft"), a)
+
+
+def onnx_sums(layer: Any, x: np.ndarray) -> np.ndarray:
+    """The accumulators ``(N, O)`` of a FullyConnected as onnxruntime's MatMulInteger has them; no
+    bias.
+    """
+    values = {
+        "w": np.ascontiguousarray(layer.weights.T),
+        "x_zero": np.asarray(layer.input_q.zero_point, x.dtype),
+        "w_zero": layer.weight_q.zeros.astype(layer.weights.dtype),
+    }
+    graph = _graph("MatMulInteger", x, ["x", *values], values, np.dtype(np.int32))
+    return _run_onnx(graph, x)
+
+
+def _graph(
+    op: str,
+    x: np.ndarray,
+    names: list[str],
+    values: dict[str, np.ndarray],
+    kind: np.dtype,
+    **attributes: Any,
+) -> Any:
+    """An operator of one input ``x`` and constants, by name."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from onnx import helper, numpy_helper
+
+    of_x, of_y = (helper.np_dtype_to_tensor_dtype(one) for one in (x.dtype, kind))
+    return helper.make_graph(
+        [helper.make_node(op, names, ["y"], **attributes)],
+        op,
+        [helper.make_tensor_value_info("x", of_x, x.shape)],
+        [helper.make_tensor_value_info("y", of_y, None)],
+        [numpy_helper.from_array(value, name) for name, value in values.items()],
+    )
+
+
 def _run_onnx(graph: Any, x: np.ndarray) -> np.ndarray:
     """The output of an ONNX graph of one input ``x``, computed by one thread."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import onnxruntime
         from onnx import helper
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    domains = [helper.make_opsetid("", 13), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=domains, ir_version=8)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3

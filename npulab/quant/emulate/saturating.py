@@ -116,7 +116,10 @@ def _windows(layer: Weighted, x: Array, saturation: Saturation) -> tuple[Array, 
     border = layer.input_q.zero_point
     if not saturation.stored:
         codes -= np.int32(layer.input_q.zero_point)
-        weights -= np.int32(layer.weight_q.zero_point)
+        zeros = layer.weight_q.zeros.astype(np.int32)
+        if zeros.ndim and len(weights) > 1:
+            zeros = zeros.reshape(-1, *[1] * (weights.ndim - 1))
+        weights -= zeros
         border = 0
     if isinstance(layer, FullyConnected):
         return codes.reshape(1, -1, 1, weights.shape[1], 1, 1), weights[:, None, None]

@@ -160,9 +160,10 @@ class Dense:
     def _ready(self, first: int, end: int) -> Weights:
         layer = self.layer
         values = np.empty((self.depth, end - first), self.float)
+        zeros = np.broadcast_to(layer.weight_q.zeros, layer.output_shape[-1:])
         np.subtract(
             self.flat[first:end].T,
-            layer.weight_q.zero_point,
+            zeros[first:end],
             out=values,
             casting="unsafe",
             dtype=self.float,
@@ -278,7 +279,8 @@ class Depthwise:
         self.copies = self.channels // layer.input_shape[2]
         self.groups = [(0, self.channels)]
         self.width = 0
-        kernel = layer.weights[0][self.border.taps].astype(np.int16) - layer.weight_q.zero_point
+        kernel = layer.weights[0][self.border.taps].astype(np.int16)
+        kernel -= layer.weight_q.zeros.astype(np.int16)
         sizes = self.codes.reach * np.abs(kernel).sum((0, 1), dtype=np.float64)
         bias = layer.bias - self.codes.zero * kernel.sum((0, 1), dtype=np.float64)
         self.float = np.dtype(np.float32 if sizes.max() < EXACT_FLOAT32 else np.float64)

@@ -178,13 +178,18 @@ def check_quantization(layer: Any, dtype: str, outputs: int) -> None:
                 holds = np.iinfo(codes).min, np.iinfo(codes).max
             else:
                 holds = 0, 0
-        if not holds[0] <= q.zero_point <= holds[1]:
+        count = len(q.zero_points)
+        if count and (name != "weight_q" or count != outputs):
+            allowed = f"1 or {outputs}, of weights only"
+            raise ValueError(f"{name}: got {count} zero points, allowed is {allowed}")
+        for zero in (q.zero_point, *q.zero_points):
+            if not holds[0] <= zero <= holds[1]:
+                raise ValueError(
+                    f"{name}: got zero point {zero}, allowed is {holds[0]} to {holds[1]}"
+                )
+        if centred and np.any(q.zeros):
             raise ValueError(
-                f"{name}: got zero point {q.zero_point}, allowed is {holds[0]} to {holds[1]}"
-            )
-        if centred and q.zero_point:
-            raise ValueError(
-                f"{name}: got zero point {q.zero_point}, allowed with {dtype} activations is 0"
+                f"{name}: got zero point {np.max(q.zeros)}, allowed with {dtype} activations is 0"
             )
     allowed = f"one of {ACTIVATIONS}"
     known = layer.activation in ACTIVATIONS
