@@ -29,7 +29,7 @@ from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.support import matching
 from npulab.support.files import read_bounded
 from npulab.support.processes import execute
-from npulab.support.refuse import near, need, need_path, refuse_if
+from npulab.support.refuse import near, need, need_path, refuse_if, refusing
 
 NEEDED = ("address", "value")
 GROUPS = (*NEEDED, "width", "direction")
@@ -108,6 +108,7 @@ class Log(NamedTuple):
         return rows
 
 
+@refusing()
 def read_log(path: Path | str, pattern: str) -> Log:
     """The register accesses that a pattern finds in the lines of a text.
 
@@ -135,6 +136,7 @@ def read_log(path: Path | str, pattern: str) -> Log:
     return Log(tuple(accesses), pattern, len(lines))
 
 
+@refusing()
 def capture_of_log(path: Path | str, pattern: str, npu: str, chip: str | None = None) -> Capture:
     """The capture in a text of register accesses, as ``read_log`` reads it; ``npu`` is the target
     whose registers they are.

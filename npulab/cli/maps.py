@@ -14,6 +14,7 @@ from npulab.cli.output import Add, Done, show
 from npulab.npus.template import WORDS, Reading, jobs_in, new_target
 from npulab.registers.fields import WORD_BYTES
 from npulab.registers.formats import FORMATS, of_blocks, of_chip, read_map, write_map
+from npulab.registers.stated import against, statements
 from npulab.support.refuse import refuse_if
 from npulab.support.text import plural
 
@@ -28,7 +29,14 @@ def _map_options(add: Add) -> None:
     add(
         "dest",
         metavar="OUT",
+        nargs="?",
         help=f"a new file {', '.join(suffixes)}; next to a table go its enums",
+    )
+    add(
+        "--against",
+        metavar="LOG",
+        help="instead: whether the widths of fields that a compiler's log states (offset: 0x5048, "
+        "shift = 19, limit: 0x1fff) are those of the map; exit 1 if one is not",
     )
     add(
         "--to",
@@ -70,13 +78,19 @@ def _header_options(add: Add) -> None:
     )
 
 
-def _map(options: argparse.Namespace) -> None:
+def _map(options: argparse.Namespace) -> int:
+    one = (options.dest is None) != (options.against is None)
+    refuse_if(not one, "map", "OUT and --against, or neither", "is one of both")
     table = read_map(options.path, options.define, options.include)
     reading = table.reading
     if options.block is not None:
         table = of_blocks(table, options.block)
     if options.feature is not None:
         table = of_chip(table, options.feature)
+    if options.against is not None:
+        stated = against(table.rows, statements(options.against))
+        show(options, stated)
+        return int(stated.differ > 0)
     written = write_map(table, options.dest, options.to)
     counts = ", ".join(plural(count, name[:-1]) for name, count in table.counts.items())
     record = {"in": options.path, "out": [str(path) for path in written], **table.counts}
@@ -89,6 +103,7 @@ def _map(options: argparse.Namespace) -> None:
             "lost": [dict(zip(LOST, lost, strict=True)) for lost in reading.lost],
         }
     show(options, Done(record, f"{Path(options.dest)}: {counts}"))
+    return 0
 
 
 def _new_options(add: Add) -> None:

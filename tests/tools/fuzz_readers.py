@@ -234,6 +234,7 @@ def rockchip_files() -> list[Files]:
         {"gem.txt": text.encode()},
         {"gem.txt.gz": gzip.compress(text.encode())},
         {"a.txt": listings.TEXT.encode()},
+        {"a.txt": listings.PRINTED.encode()},
         *each_of(SHARED / "data/rknpu", "*.bin"),
     ]
 
@@ -715,6 +716,27 @@ def read_cache_log(folder: Path) -> None:
     repr(log.layers)
 
 
+def read_by_pattern(folder: Path) -> None:
+    from npulab.captures.logs import read_log
+    from npulab.captures.writes import rows_of_writes
+
+    found = read_log(only(folder), of_tests("../captures/test_logs").PATTERN)
+    rows_of_writes(found.writes, "JOB", found.read)
+    json.dumps(found.reads)
+
+
+def read_stated(folder: Path) -> None:
+    from npulab.registers.stated import against, statements
+
+    row = {"offset": 0x5048, "register": "DMA", "field": "NOTCH", "lsb": 19, "width": 13}
+    str(against([row], statements(only(folder))))
+
+
+def stated_logs() -> list[Files]:
+    of = of_tests("../registers/test_stated")
+    return [{"a.log": "".join(of.LINE.format(*place, 0x1FFF) for place in of.PLACES).encode()}]
+
+
 # Texts that a table or a person writes
 
 MEANINGS = m.words_of(
@@ -983,6 +1005,12 @@ READERS: dict[str, Reader] = {
         load_file,
     ),
     "Vela's output": Reader(vela_files, BYTES, load_file),
+    "log, by a pattern": Reader(
+        lambda: [{"a.log": of_tests("../captures/test_logs").EDGETPU.encode()}],
+        TEXT,
+        read_by_pattern,
+    ),
+    "compiler's log, against a map": Reader(stated_logs, TEXT, read_stated),
     "ONE's log": Reader(cache_logs, TEXT, read_cache_log, plain=True),
     "recorder's folder": Reader(
         recorded_folders,
