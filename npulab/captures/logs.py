@@ -122,6 +122,7 @@ def read_log(path: Path | str, pattern: str) -> Log:
     _check(pattern)
     # a console may have put other bytes between its lines
     text = read_bounded(path, MOST_BYTES).decode("utf-8-sig", "replace")
+    text = text.replace("\r\n", "\n").replace("\r", " ")
     lines = text.rstrip("\n").split("\n")
     accesses = []
     for number, groups in _found(path, text, pattern):
@@ -190,11 +191,11 @@ def _check(pattern: str) -> None:
 def _found(path: Path, text: str, pattern: str) -> Iterable[tuple[int, Mapping[str, str | None]]]:
     """Yield (line, texts of the groups) of each line that matches."""
     with TemporaryDirectory() as folder:
-        lines, out = Path(folder, "lines"), Path(folder, "found")
-        # the program counts lines as this text has them
+        stated, lines, out = (Path(folder, name) for name in ("pattern", "lines", "found"))
+        stated.write_text(json.dumps(pattern), encoding="ascii")
+        lines.write_text(text, encoding="utf-8", newline="\n")
         out.touch()
-        lines.write_text(text.replace("\r", " "), encoding="utf-8", newline="\n")
-        program = (sys.executable, "-I", matching.__file__, str(lines), str(out), pattern)
+        program = (sys.executable, "-I", matching.__file__, str(stated), str(lines), str(out))
         seconds = SECONDS + len(text) / 2**20
         end = execute("--pattern", program, seconds)
         # the last line may have been cut off

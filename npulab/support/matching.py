@@ -1,8 +1,9 @@
-"""A pattern searched in each line of a text: ``python matching.py TEXT OUT PATTERN``.
+"""A pattern searched in each line of a text: ``python matching.py PATTERN TEXT OUT``.
 
 This is a program of its own, because a pattern can take longer for one line than anybody waits, and
-only a process can be ended in the middle of it. It imports nothing of npulab. ``OUT`` gets a line
-of JSON for each line that matches: its number, and the text of each named group.
+only a process can be ended in the middle of it. It imports nothing of npulab. ``PATTERN`` is a
+file with the pattern as JSON. ``OUT`` gets a line of JSON for each line that matches: its number,
+and the text of each named group.
 """
 
 import json
@@ -14,8 +15,9 @@ from pathlib import Path
 MOST_LETTERS = 4096  # the letters of a line that are looked at
 
 
-def matches(text: str, out: str, pattern: str) -> None:
+def matches(stated: str, text: str, out: str) -> None:
     """Search a pattern in the lines of a text, and write what was found to ``out``."""
+    pattern = json.loads(Path(stated).read_text(encoding="ascii"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         search = re.compile(pattern).search

@@ -159,8 +159,15 @@ def test_a_pattern_that_does_not_fit_is_one_sentence(
 
 def test_bytes_of_a_console_that_are_no_text_do_no_harm(log: Path) -> None:
     log.write_bytes(b"\xc7\x00\xff\r\n" + EDGETPU.replace("\n", "\r\n").encode())
-    found = read_log(log, PATTERN)
+    found = read_log(log, f"{PATTERN}$")
     assert (found.writes, found.accesses[0].line) == (WRITTEN, 2)
+
+
+@pytest.mark.parametrize("odd", ["\0", "\ud800", "é", "\n"])
+def test_a_pattern_may_have_any_letter(odd: str, log: Path) -> None:
+    assert read_log(log, f"{PATTERN}(?:{odd})?").writes == WRITTEN
+    with pytest.raises(ValueError, match="has no group address"):
+        read_log(log, odd)
 
 
 def test_a_log_of_reads_alone_holds_no_job(log: Path) -> None:
