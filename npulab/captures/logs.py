@@ -123,18 +123,19 @@ def read_log(path: Path | str, pattern: str) -> Log:
     # a console may have put other bytes between its lines
     text = read_bounded(path, MOST_BYTES).decode("utf-8-sig", "replace")
     text = text.replace("\r\n", "\n").replace("\r", " ")
-    lines = text.rstrip("\n").split("\n")
+    lines = text.rstrip("\n").count("\n") + 1
     accesses = []
     for number, groups in _found(path, text, pattern):
         accesses.append(_access(f"{path}, line {number}", number, groups))
-        refuse_if(len(accesses) > MOST_ACCESSES, path, "more accesses", f"are {MOST_ACCESSES}")
+        more = f"more than {MOST_ACCESSES} accesses"
+        refuse_if(len(accesses) > MOST_ACCESSES, path, more, "are as many")
     if not accesses:
-        first = next((line.strip() for line in lines if line.strip()), "")
+        first, _, _ = text.strip().partition("\n")
         raise ValueError(
-            f"{path}: --pattern matches none of {len(lines)} lines, allowed is one that matches "
+            f"{path}: --pattern matches none of {lines} lines, allowed is one that matches "
             f"each access; the first line is {first!r:.60}"
         )
-    return Log(tuple(accesses), pattern, len(lines))
+    return Log(tuple(accesses), pattern, lines)
 
 
 @refusing()

@@ -156,6 +156,10 @@ def _new(options: argparse.Namespace) -> None:
     elif Path(options.source).suffix == WORDS_SUFFIX:
         words, jobs = jobs_in(Path(options.source), options.words)
         following = [*_next(options.name, folder, words, Path(options.source), jobs), page]
+    if options.pattern is not None:
+        pattern = f"--pattern {quote(options.pattern)} --target {options.name}"
+        log = quote(options.source)
+        following.append(f"  npulab import {log} captures/{options.name} {pattern}")
     names = ", ".join(path.name for path in written)
     record = {"target": options.name, "files": list(map(str, written))}
     show(options, Done(record, "\n".join([f"{folder}: {names}", *following])))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import time
 from pathlib import Path
 from random import Random
@@ -76,16 +77,26 @@ def test_a_log_becomes_a_target_and_a_capture(
     said = refused(capsys, "import", log, "captures", "--pattern", PATTERN)
     assert said.startswith("--target: got none, allowed with --pattern is one of ane, ")
     assert cli.main(["new", "coral", "--from", str(log), "--pattern", PATTERN]) == 0
+    *_, following = capsys.readouterr().out.splitlines()
+    command = shlex.split(following)[1:]
+    assert command == [
+        "import",
+        str(log),
+        "captures/coral",
+        "--pattern",
+        PATTERN,
+        "--target",
+        "coral",
+    ]
     rows = npulab.target("coral").registers.registers
     assert [offset for _, offset, _ in rows] == [0x1A000, 0x1A314, 0x4C148, 0x4C14C]
-    command = ["import", str(log), "captures", "--pattern", PATTERN, "--target", "coral"]
     assert cli.main(command) == 0
-    capture = npulab.load("captures/edgetpu")
+    capture = npulab.load("captures/coral/edgetpu")
     assert list(capture.jobs[0].writes) == WRITTEN
     assert capture.parameters["reads"] == read_log(log, PATTERN).reads
     assert capture.parameters["log"] == [{"pattern": PATTERN, "lines": 5, "accesses": 4}]
     capsys.readouterr()
-    assert cli.main(["show", "captures/edgetpu"]) == 0
+    assert cli.main(["show", "captures/coral/edgetpu"]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"^1 +0x1a000 +0x119089a +32 +1 +3$", shown, re.M)
     assert "written once: 0x150000; read once: 0x110000" in shown
@@ -185,6 +196,12 @@ def test_a_pattern_that_takes_for_ever_is_ended(log: Path, monkeypatch: Any) -> 
     ):
         read_log(log, r"^(\w+\s?)+ (?P<address>\w+) (?P<value>\w+)$")
     assert time.monotonic() - began < 8
+
+
+def test_more_accesses_than_are_held_are_refused(log: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(logs, "MOST_ACCESSES", 3)
+    with pytest.raises(ValueError, match=r"edgetpu\.txt: got more than 3 accesses, allowed are as"):
+        read_log(log, PATTERN)
 
 
 def test_letters_past_the_most_are_not_looked_at(tmp_path: Path) -> None:
