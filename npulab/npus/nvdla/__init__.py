@@ -2,7 +2,7 @@
 
 from npulab.captures.target import DocumentFormat
 from npulab.npus.kit import Importer
-from npulab.npus.nvdla import imported, loadables, logs, simulate
+from npulab.npus.nvdla import descriptors, imported, loadables, logs, simulate
 from npulab.npus.nvdla.facts import FACTS
 from npulab.npus.nvdla.lifting import explain, extent, lift, recode, rule_of
 from npulab.npus.nvdla.lowering import lower
@@ -35,6 +35,9 @@ TARGET = FACTS.target(
     ),
     documents=(
         DocumentFormat("loadables of the compiler", loadables.recognises, loadables.list_loadable),
+        DocumentFormat(
+            "descriptors as the kernel driver prints them", descriptors.recognises, descriptors.read
+        ),
     ),
     allowed={"dtype": ["int8"], "weight_zero_point": [0]},
 )
