@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 import time
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -185,6 +186,25 @@ def test_a_log_of_reads_alone_holds_no_job(log: Path) -> None:
     pattern = r"(?P<direction>Read)\w+ \[(?P<address>\w+)\] \S+ (?P<value>\w+)"
     with pytest.raises(ValueError, match=r"got 2 reads and no write, allowed is at least one"):
         capture_of_log(log, pattern, "rockchip")
+
+
+def test_registers_of_another_npu_are_refused(log: Path) -> None:
+    with pytest.raises(ValueError, match=r"edgetpu\.txt: got a write to 0x1a314, allowed are addr"):
+        capture_of_log(log, PATTERN, "rockchip")
+    with pytest.raises(LookupError, match=r"got 'rockchop'.*near is rockchip"):
+        capture_of_log(log, PATTERN, "rockchop")
+    with pytest.raises(LookupError, match="chip: got 'rk1', target rockchip knows rk3588"):
+        capture_of_log(log, PATTERN, "rockchip", "rk1")
+
+
+@pytest.mark.parametrize(
+    "reads", [[], [{}], [{"writes": []}], "x", [{"writes": 1, "value": {}}], 3]
+)
+def test_a_view_bears_any_parameter_of_that_name(reads: Any, coral: None, log: Path) -> None:
+    capture = capture_of_log(log, PATTERN, "coral")
+    model = WritesModel(replace(capture, parameters={"reads": reads}))
+    model.at = 1
+    assert [name for name, _, _ in model.layer[:3]] == ["register", "offset", "value"]
 
 
 def test_a_pattern_that_takes_for_ever_is_ended(log: Path, monkeypatch: Any) -> None:
