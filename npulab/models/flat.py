@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from npulab.support.files import read_table
 from npulab.support.text import plural
 
 # The values of a file may take LEAST_MEMORY bytes, and MEMORY_PER_BYTE for each of its bytes. A
@@ -24,8 +26,8 @@ class Field(NamedTuple):
     """A field of a table; ``absent`` is the value of a field that is not stored.
 
     ``kind`` is a letter of ``struct`` (``3B``: three numbers in the table itself), ``s`` (a
-    string), the name of a table, or ``*`` (a table whose kind the caller knows). A kind in brackets
-    is a vector of that kind.
+    string), the name of a table, ``*`` (a table whose kind the caller knows), or ``@`` (a vector of
+    bytes, as the range of its offsets). A kind in brackets is a vector of that kind.
     """
 
     name: str
@@ -34,7 +36,22 @@ class Field(NamedTuple):
 
 
 NUMBERS = {*"bB?hHiIqQf", "3B"}
+# The values of fields that are not stored; 0 of other kinds, () of other vectors.
+ABSENT = {"s": "", "[B]": b"", "3B": (0, 0, 0), "@": range(0)}
 Schema = Mapping[str, Sequence[Field]]
+
+
+def read_schema(path: Path) -> dict[str, list[Field]]:
+    """The fields of each table, from a CSV file with a row for each: table, field and kind."""
+    schema: dict[str, list[Field]] = {}
+    for row in read_table(path):
+        kind = row["kind"]
+        absent: Any = 0
+        if kind[0] == "[":
+            absent = ()
+        absent = ABSENT.get(kind, absent)
+        schema.setdefault(row["table"], []).append(Field(row["field"], kind, absent))
+    return schema
 
 
 class Flat:
@@ -98,7 +115,7 @@ class Flat:
 
     def part(self, kind: str, at: int, what: str) -> Any:
         """The value that a field at an offset has: a number, a text, a table or a vector; for the
-        kind ``*`` the offset of the table."""
+        kind ``*`` the offset of the table, for ``@`` the range of offsets."""
         if kind in NUMBERS:
             return self.number(kind, at, what)
         at += self.number("I", at, what)
@@ -108,6 +125,9 @@ class Flat:
         if kind in self.schema:
             return self.table(kind, at)
         count, at = self.number("I", at, what), at + 4
+        if kind == "@":
+            self.take(at, count, what, 0)
+            return range(at, at + count)
         element = {"s": "B"}.get(kind, kind[1:-1])
         if element == "s" or element in self.schema:
             offsets = np.frombuffer(self.take(at, 4 * count, what, ELEMENT_MEMORY), "<u4").tolist()

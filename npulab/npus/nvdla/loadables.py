@@ -11,21 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from npulab.captures.documents import Document, Finding
-from npulab.models.flat import Field, Flat
-from npulab.npus.kit import read_bounded, read_table, refusing
+from npulab.models.flat import Flat, read_schema
+from npulab.npus.kit import read_bounded, refusing
 from npulab.npus.nvdla.facts import HERE
 from npulab.support.files import opened
 from npulab.support.text import Row, plural
 
-VERSION = "3B"
-# The value of a field that is not stored: 0, or () for other lists.
-ABSENT = {"s": "", "[B]": b"", VERSION: (0, 0, 0)}
-SCHEMA: dict[str, list[Field]] = {}
-for _row in read_table(HERE / "loadable.csv"):
-    _kind, _absent = _row["kind"], ABSENT.get(_row["kind"], 0)
-    if _kind[0] == "[" and _kind not in ABSENT:
-        _absent = ()
-    SCHEMA.setdefault(_row["table"], []).append(Field(_row["field"], _kind, _absent))
+SCHEMA = read_schema(HERE / "loadable.csv")
 ROOT = "Loadable"
 LISTED = (
     "tasks",

@@ -1,7 +1,7 @@
 """Rockchip NPU (RK3588, RV1103, RV1106): facts in the tables of this folder."""
 
 from npulab.npus.kit import Importer
-from npulab.npus.rockchip import dumps, simulate
+from npulab.npus.rockchip import compiled, dumps, simulate
 from npulab.npus.rockchip.coefficients import explain, recode
 from npulab.npus.rockchip.commands import writes
 from npulab.npus.rockchip.facts import FACTS
@@ -30,5 +30,6 @@ TARGET = FACTS.target(
             dumps.recognises,
             dumps.read,
         ),
+        Importer("compiled models (.rknn)", compiled.recognises, compiled.read),
     ),
 )

@@ -10,6 +10,7 @@ from npulab.npus.kit import Facts, RegisterMap, read_table
 HERE = Path(__file__).parent
 # The maps: the registers of all units by address; the record that hands a task over.
 REGISTERS, TASK = "NPU", "TASK"
+SECOND = "NPU2"  # the registers of all units of RK3576, many of which are others
 XML = "M"  # the source of rows that name none
 RANGE = 2**12  # number of register addresses that a unit has
 
@@ -35,8 +36,21 @@ def _bits_of(row: Mapping[str, str]) -> Iterator[tuple[int, int]]:
         yield int(row["offset"], 0), bit
 
 
-FACTS = Facts.beside(__file__, {REGISTERS: _npu_registers(), TASK: "tasks.csv"})
+FACTS = Facts.beside(
+    __file__,
+    {REGISTERS: _npu_registers(), TASK: "tasks.csv", SECOND: "rk3576.csv"},
+    sparse=(SECOND,),
+)
 _, CHIPS, USUAL_CHIP, TABLES = FACTS
+
+
+def registers_of(chip: str) -> str:
+    """Return the block of a chip's registers."""
+    if CHIPS[chip].get("second_map"):
+        return SECOND
+    return REGISTERS
+
+
 EXPECTED = FACTS.expected()
 # Target ids by unit, as a command word has them in its upper 16 bits.
 TARGETS = FACTS.enum("target")

@@ -1,0 +1,113 @@
+"""Reads a model that Rockchip's compiler made (``.rknn``, version 6).
+
+A header of 64 bytes, a part in FlatBuffers' encoding (``rknn.csv`` has its tables), and a JSON text
+with its length. The blobs of the second part are the constants, the commands and the task records.
+Found in 32 of 63 files made of convolutions for RK3576, and right for the others; nothing of it was
+read in the vendor's tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npulab.models.flat import Flat, read_schema
+from npulab.npus.kit import refuse_if
+from npulab.support.files import MOST_DEEP
+from npulab.support.json_text import json_of
+from npulab.support.text import Row
+
+MAGIC, VERSION = b"RKNN", 6
+HEADER = np.dtype(
+    [("magic", "S4"), ("w1", "<u4"), ("version", "<u8"), ("bytes", "<u8"), ("w6", "<u4", 10)]
+)
+LENGTH = np.dtype("<u8")  # of the JSON text
+SCHEMA = read_schema(Path(__file__).with_name("rknn.csv"))
+MOST_BYTES = 2**30
+HALF = 2**32  # a number of 64 bits that holds two has them below and above this one
+# The use of a tensor that holds the commands, and of one that holds the task records.
+INPUT, OUTPUT, COMMAND_USE, TASK_USE = 1, 2, 9, 10
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """A file: its bytes, the tables ``root`` and ``graph``, the JSON text as ``network``."""
+
+    data: bytes
+    root: Row
+    graph: Row
+    network: Any
+
+    @property
+    def tensors(self) -> Sequence[Row]:
+        return self.graph["tensors"]
+
+    def tensor(self, number: int) -> Row:
+        """The tensor of a number; raises ValueError for none."""
+        count = len(self.tensors)
+        refuse_if(number >= count, "tensor", f"number {number}", f"are the {count} of the file")
+        return self.tensors[number]
+
+    def place(self, tensor: Mapping[str, Any]) -> range:
+        """The bytes of the file that hold a tensor, none if the file does not have it."""
+        inner = self.root["blobs"][tensor["blob"]]["data"]
+        start = HEADER.itemsize + inner.start
+        return range(start, start + len(inner))
+
+    def held(self, tensor: Mapping[str, Any]) -> bytes:
+        """The bytes of a tensor."""
+        place = self.place(tensor)
+        return self.data[place.start : place.stop]
+
+    def of_use(self, use: int) -> Row:
+        """The only tensor of a use; raises ValueError if there are none or several."""
+        found = [tensor for tensor in self.tensors if tensor["use"] == use]
+        refuse_if(len(found) != 1, f"tensors of use {use}", len(found), "is 1")
+        return found[0]
+
+
+def is_rknn(head: bytes) -> bool:
+    """True if bytes begin as a file."""
+    return head.startswith(MAGIC)
+
+
+def read(data: bytes) -> Compiled:
+    """Read a file from its bytes.
+
+    Raises ValueError with the byte for a file of another version, for one that is cut short, and
+    for tables, tensors and blobs that lie outside of it.
+    """
+    size = len(data)
+    head = HEADER.itemsize
+    refuse_if(size < head + LENGTH.itemsize, "file", f"{size} bytes", "are a header and more")
+    header = np.frombuffer(data, HEADER, 1)[0]
+    version, inner = int(header["version"]), int(header["bytes"])
+    allowed = f"is {VERSION}, the one whose tables are known"
+    refuse_if(version != VERSION, "header at byte 0x8", f"version {version}", allowed)
+    left = size - head - LENGTH.itemsize
+    refuse_if(inner > left, "header at byte 0x10", f"{inner} bytes", f"are at most {left}")
+    flat = Flat(data[head : head + inner], SCHEMA)
+    root = flat.table("root", flat.number("I", 0, "root"))
+    graphs = root["graphs"]
+    refuse_if(len(graphs) != 1, "graphs", len(graphs), "is 1")
+    for number, tensor in enumerate(graphs[0]["tensors"]):
+        blob, blobs = tensor["blob"], len(root["blobs"])
+        refuse_if(blob >= blobs, f"tensor {number}", f"blob {blob}", f"are 0 to {blobs - 1}")
+    return Compiled(data, root, graphs[0], _network(data, head + inner))
+
+
+def _network(data: bytes, at: int) -> Any:
+    """The JSON text at a byte."""
+    length = int(np.frombuffer(data, LENGTH, 1, at)[0])
+    begin = at + LENGTH.itemsize
+    refuse_if(
+        length != len(data) - begin,
+        f"length of the JSON text at byte {at:#x}",
+        length,
+        f"is {len(data) - begin}, the bytes behind it; the file may be cut short",
+    )
+    return json_of(data[begin:], f"JSON text at byte {begin:#x}", most_deep=MOST_DEEP)
