@@ -28,7 +28,7 @@ from npulab.npus.kit import (
 )
 from npulab.npus.rockchip import commands, rknn
 from npulab.npus.rockchip.commands import WORDS, writes_of
-from npulab.npus.rockchip.facts import CHIPS, FACTS, TABLES, TASK, registers_of
+from npulab.npus.rockchip.facts import CHIPS, FACTS, TABLES, registers_of
 from npulab.npus.rockchip.rknn import HALF, Compiled
 from npulab.npus.rockchip.tasks import BYTES, MOST_TASKS, MOST_TOGETHER, Task
 from npulab.support.extras import MissingPackage

@@ -15,9 +15,9 @@ XML = "M"  # the source of rows that name none
 RANGE = 2**12  # number of register addresses that a unit has
 
 
-def _npu_registers() -> RegisterMap:
-    """Return the registers of the XML; rows of ``seen.csv``, which is known beyond it, replace the
-    rows that they meet."""
+def _npu_rows() -> list[dict[str, str]]:
+    """Return the rows of the XML; rows of ``seen.csv``, which is known beyond it, replace the rows
+    that they meet."""
     seen = read_table(HERE / "seen.csv")
     known: set[tuple[int, int]] = set()
     for row in seen:
@@ -26,7 +26,19 @@ def _npu_registers() -> RegisterMap:
     for row in read_table(HERE / "registers.csv"):
         if known.isdisjoint(_bits_of(row)):
             rows.append({**row, "evidence": XML})
-    return RegisterMap([*rows, *seen], dense=False)
+    return [*rows, *seen]
+
+
+def _second_rows() -> list[dict[str, str]]:
+    """Return the rows of ``rk3576.csv``, and those of the other map that ``shared.csv`` names."""
+    rows = read_table(HERE / "rk3576.csv")
+    for shared in read_table(HERE / "shared.csv"):
+        about = {"evidence": shared["evidence"], "note": shared["note"]}
+        for row in NPU_ROWS:
+            same = int(row["offset"], 0) == int(shared["offset"], 0)
+            if same and shared["field"] in ("", row["field"]):
+                rows.append({**row, **about})
+    return rows
 
 
 def _bits_of(row: Mapping[str, str]) -> Iterator[tuple[int, int]]:
@@ -36,10 +48,14 @@ def _bits_of(row: Mapping[str, str]) -> Iterator[tuple[int, int]]:
         yield int(row["offset"], 0), bit
 
 
+NPU_ROWS = _npu_rows()
 FACTS = Facts.beside(
     __file__,
-    {REGISTERS: _npu_registers(), TASK: "tasks.csv", SECOND: "rk3576.csv"},
-    sparse=(SECOND,),
+    {
+        REGISTERS: RegisterMap(NPU_ROWS, dense=False),
+        TASK: "tasks.csv",
+        SECOND: RegisterMap(_second_rows(), dense=False),
+    },
 )
 _, CHIPS, USUAL_CHIP, TABLES = FACTS
 
