@@ -1,7 +1,8 @@
 """The 63 models that Rockchip's compiler made for RK3576: what is read of them, each law that
 ``rk3576.csv`` states, weights and biases against the ``.onnx`` files.
 
-The format and the laws were decided on every second file (``SEEN``).
+The format and the laws were decided on the files 1, 3, 5, ... of the sorted list, and hold for the
+others.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ Values = Mapping[str, int]
 FENCE = "fenceConv"
 COUNT = 63
 TIE = 0.501  # a tie may round either way: the compiler computes in float32
-SEEN = slice(None, None, 2)  # of the files in order: the format and the laws were decided on these
 
 
 def files() -> list[Path]:
@@ -54,7 +54,8 @@ def up(number: int, to: int) -> int:
 
 def entries(layer: Layer) -> int:
     """64-byte entries of a row of the input: an entry holds whole pixels, or a pixel takes whole
-    entries.  (48 channels, which are not in ``SEEN``, decided between two such laws.)
+    entries.  (A file of the second half, of 48 channels, decided between two such
+    laws.)
     """
     channels = up(layer["input_c"], 16)
     if channels < 64:
@@ -335,8 +336,8 @@ def test_weights_and_biases_are_those_of_the_model(captures: list[Capture]) -> N
         codes = np.rint(model.biases / (layer["input_scale"] * scale.ravel()))
         assert np.array_equal(found.biases, codes - layer["input_zero_point"] * sums)
         if found.shares is not None:
-            shares = np.rint(2**14 * scale.ravel() / scale.max())
-            assert np.array_equal(found.shares, shares)
+            shares = 2**14 * scale.ravel() / scale.max()
+            assert np.abs(found.shares - shares).max() < TIE
         v = values(capture, 0)
         shift = v["DPU.OUT_CVT_SHIFT.shift"]
         ratio = layer["input_scale"] * scale.max() / layer["output_scale"]
