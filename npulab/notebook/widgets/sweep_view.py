@@ -272,13 +272,13 @@ class WritesModel(SweepModel):
             word = rows.slots.index(slot)
             self._written.append((word, names[slot], hex(offset), hex(value)))
         # by the text of the number of the write before, as a parameter may hold anything
-        self._reads: dict[str, list[list[str]]] = {}
+        self._answers: dict[str, list[list[str]]] = {}
         rows_read: Any = capture.parameters.get(READS)
         if is_records(rows_read) and len(capture.jobs) == 1:
             for row in rows_read:
                 text = f"{row.get('value')}, times: {row.get('times')}"
                 line = [f"then read {row.get('address')}", text, text]
-                self._reads.setdefault(str(row.get("writes")), []).append(line)
+                self._answers.setdefault(str(row.get("writes")), []).append(line)
         self.capture, self.task = capture, task
         provenance = ""
         if capture.simulated:
@@ -290,7 +290,7 @@ class WritesModel(SweepModel):
         return f"{title_of(self.capture, self.task)}, {plural(len(self._written), 'write')}"
 
     def _layer(self, number: int) -> list[list[str]]:
-        reads = self._reads.get(str(number), [])[:MOST_READS]
+        reads = self._answers.get(str(number), [])[:MOST_READS]
         if not number:
             return [["before the first write", "", ""], *reads]
         word, register, offset, value = self._written[number - 1]
