@@ -287,7 +287,7 @@ class _Search:
         found = list(self._tried(self.start, self.progress(changes), self.kept))
         # changes that fit many numbers are tried last, and only if enough outputs can contradict
         # them
-        if enough and not _holds(found):
+        if enough and not _reordered(found):
             for fit in self.method.before_pairs:
                 found += self._fitted(fit, predicted, count)
         found += self._fields(count, _holds(found))
@@ -425,6 +425,11 @@ OTHERS = Method(
 
 def _holds(found: list[Tried]) -> bool:
     return any(row.mismatches == 0 for row in found)
+
+
+def _reordered(found: list[Tried]) -> bool:
+    """True if another order of the outputs explains them, which has a name then."""
+    return any(row.mismatches == 0 and row.words.startswith("output ") for row in found)
 
 
 def _nearer(few: int, many: int) -> bool:
