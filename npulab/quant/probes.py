@@ -23,7 +23,6 @@ from npulab.quant.identify import (
     Identification,
     identify_rounding,
     names_or_rules,
-    of_type,
     rules_of_type,
 )
 from npulab.quant.layers import Conv2D, FullyConnected
@@ -173,7 +172,6 @@ def rounding_probes(
     op: str = "conv",
     count: int | None = None,
     allowed: Mapping[str, Any] | None = None,
-    own: Iterable[Rule] = (),
 ) -> Probes:
     """Return the fewest probes found that tell rules of an output type apart.
 
@@ -187,8 +185,7 @@ def rounding_probes(
     often fits where one of them fits. A larger ``count``, such as 16, adds ties of both signs and
     parities, then the probes that separate most pairs a second time: fewer rules are named falsely.
     ``allowed`` is what an NPU can do, as ``target.allowed`` states it: only its values of ``ratio``
-    (of scales), ``output_zero_point`` and ``input_c`` are used. ``own`` are the rules that the
-    target states (``target.rules``), which are told apart besides.
+    (of scales), ``output_zero_point`` and ``input_c`` are used.
 
     Raises LookupError for an unknown rule, ValueError if a rule does not have this type, or no
     allowed ratio, or if ``count`` is below the fewest probes or above the number of candidates.
@@ -202,7 +199,7 @@ def rounding_probes(
             raise ValueError(f"{name}: got {got!r}, allowed is {', '.join(known)}")
     seed = _number("seed", seed, 0, 2**32 - 1)
     reach = _reach(dtype, allowed or {})
-    asked = [*_asked(rules, dtype), *of_type(own, dtype)]
+    asked = _asked(rules, dtype)
     classes = functions(asked, reach.zero_point)
     pool = _pool(dtype, [same[0] for same, _ in classes], seed, reach)
     picks = _fewest(pool, sparing=not per_channel)
@@ -215,7 +212,7 @@ def rounding_probes(
         if per_channel:
             scale = tuple(probes.scales)
         bias = probes.sums[first:end]
-        layers.append(_layer(op, dtype, bias, scale, probes.input_scale, reach))
+        layers.append(_layer(op, dtype, bias, (probes.input_scale, scale), reach))
     return Probes(tuple(layers), tuple(asked), tuple(_groups(classes, pool, probes)))
 
 
@@ -298,8 +295,8 @@ def _pool(dtype: str, rules: Sequence[Rule], seed: int, reach: Reach) -> Pool:
     for high in (-1, smallest + 2):
         drawn += [2.0 ** random.uniform(smallest, high) for _ in range(DRAWN)]
     if reach.ratios is not None:
-        wholes = [ratio for ratio in reach.ratios if ratio in wholes]
-        drawn = [ratio for ratio in reach.ratios if ratio not in wholes and ratio < 1]
+        wholes = sorted({*reach.ratios}.intersection(wholes))
+        drawn = sorted({*reach.ratios}.difference(wholes))
     found = []
     refused = ""
     for ratio in wholes + drawn:
@@ -461,8 +458,9 @@ def _layer_ranges(probes: Pool, per_channel: bool) -> list[tuple[int, int]]:
     return list(zip(starts, [*starts[1:], len(probes.scales)], strict=True))
 
 
-def _layer(op: str, dtype: str, bias: Array, scale: Any, input_scale: float, reach: Reach) -> Layer:
+def _layer(op: str, dtype: str, bias: Array, scales: tuple[float, Any], reach: Reach) -> Layer:
     """Return a layer whose weights are 0, so that each bias is an accumulator."""
+    input_scale, scale = scales
     count = len(bias)
     kind = np.int8
     if dtype == "uint8":

@@ -112,7 +112,7 @@ def hypotheses(
     if x is None and output is None and not isinstance(layer, EXPLAINED):
         capture = getattr(layer, "capture", None)
         layer, x, output, rule = _parts_of_comparison(layer)
-    x, output = _checked(layer, x, output)
+    x, output = _tensors(layer, x, output)
     search = _search(layer, x, output, rule, progress, capture)
     rows = []
     for row in search.rows():
@@ -123,8 +123,9 @@ def hypotheses(
     return table
 
 
-def _checked(layer: Any, x: Any, output: Any) -> tuple[Any, Array]:
-    """The input and the output as arrays of one type, if the layer is one that can be explained."""
+def _tensors(layer: Any, x: Any, output: Any) -> tuple[Any, Array]:
+    """Return the input, or a tuple of inputs, and the output as arrays; raises ValueError if they
+    or the layer cannot be explained."""
     if not isinstance(layer, EXPLAINED):
         raise ValueError(f"layer: got {layer!r}, allowed is a layer, as emulate takes it")
     for name, tensor in (("x", x), ("output", output)):
