@@ -25,7 +25,7 @@ from npulab.quant.emulate.sliding import windows
 from npulab.quant.layers import Conv2D, FullyConnected
 
 SEEN = 64  # most outputs of each kind, wrong and right, on which directions are tried first
-MOST_TIED = 64  # most weights with their values, or pairs of channels, that are tried
+MOST_TIED = 256  # most weights with their values, or pairs of channels, that are tried
 SLACK = 0.05  # of an output code: a multiplier of few bits is not quite the ratio
 MOST_SHIFT = 16
 FEW = 4  # fewest outputs that a line is fitted to
