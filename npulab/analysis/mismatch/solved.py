@@ -283,7 +283,7 @@ def _ratios(start: Hypothesis, found: Allowed, output: Array) -> Iterator[Change
     if powers or not np.any(total):
         return
     least, most = _between(0 * total.ravel(), total.reshape(-1, 1), lowest.ravel(), highest.ravel())
-    factor = float(least[0] + most[0]) / 2
+    factor = (float(least[0]) + float(most[0])) / 2
     if least[0] > most[0] or not np.isfinite(factor):
         middle = (lowest + highest) / 2
         factor, _ = robust_line(total[np.isfinite(middle)], middle[np.isfinite(middle)])
