@@ -5,7 +5,7 @@ models.
 ``graph`` holds the contents of a file, and ``listing`` shows them as text; ``write`` makes graphs
 from layers, ``read`` finds the layers in a graph; ``sweeps`` writes many models for a board,
 ``memory`` counts the memory that a model needs. ``.circle`` files, which share the layout, are
-read and written alike.
+read and written alike. ``onnx_layers`` reads the convolutions of ``.onnx`` files.
 
 TensorFlow Lite has no minimum pooling and no float16 arithmetic. Here a minimum is written as the
 complement of the maximum of complements, and a float16 layer computes in float32 between a

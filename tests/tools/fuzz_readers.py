@@ -239,6 +239,26 @@ def rockchip_files() -> list[Files]:
     ]
 
 
+def compiled_models() -> list[Files]:
+    """A file made of a template's parts; and small public files, with their models beside."""
+    public = [
+        {path.name: path.read_bytes(), beside.name: beside.read_bytes()}
+        for path in sorted((SHARED / "data/rk3576").glob("*.rknn"))[::6]
+        for beside in [path.with_name(path.name.replace("_rk3576.rknn", ".onnx"))]
+        if path.stat().st_size < SMALL
+    ]
+    return public or [of_tests("rockchip/test_rknn_files").files()]
+
+
+def load_models(folder: Path) -> None:
+    """A compiled model and, with or without it, the ``.onnx`` file beside."""
+    from npulab.models.onnx_layers import read_onnx
+
+    load_cases(folder)
+    for path in folder.glob("*.onnx"):
+        read_onnx(path)
+
+
 def vela_files() -> list[Files]:
     from npulab.models.file import pack
     from npulab.models.graph import Graph, Operator, Tensor
@@ -999,6 +1019,9 @@ READERS: dict[str, Reader] = {
     "NVDLA's traces": Reader(traces, change_trace, load_cases),
     "NVDLA's logs": Reader(register_logs, TEXT, load_file),
     "NVDLA's loadables": Reader(loadables, BYTES, show_document),
+    "compiled models": Reader(
+        compiled_models, {".rknn": m.change_bytes, ".onnx": m.change_bytes}, load_models
+    ),
     "Rockchip's dumps": Reader(
         rockchip_files,
         {".txt": m.change_text, ".gz": m.change_bytes, ".bin": m.change_bytes},

@@ -1,4 +1,4 @@
-"""Rockchip NPU (RK3588, RV1103, RV1106): facts in the tables of this folder."""
+"""Rockchip NPU (RK3588, RK3576, RV1103, RV1106): facts in the tables of this folder."""
 
 from npulab.npus.kit import Importer
 from npulab.npus.rockchip import compiled, dumps, simulate
@@ -10,7 +10,7 @@ from npulab.npus.rockchip.lowering import lower
 from npulab.npus.rockchip.plans import RULES
 
 TARGET = FACTS.target(
-    "Rockchip NPU of RK3588, RV1103, RV1106",
+    "Rockchip NPU of RK3588, RK3576, RV1103, RV1106",
     lift,
     lower,
     simulate.simulate,

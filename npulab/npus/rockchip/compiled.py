@@ -201,7 +201,7 @@ def _label(compiled: Compiled, number: int, patches: Sequence[Patch]) -> str:
         return label
     if program == len(PROGRAMS) - 1:
         label += f", core {patches[0].core}"
-    named = set()
+    named: set[int] = set()
     for node in compiled.graph["nodes"]:
         named.update((*node["inputs"], *node["outputs"]))
     models = {compiled.tensor(number)["name"] for number in named}

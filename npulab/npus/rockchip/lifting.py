@@ -25,6 +25,7 @@ from npulab.npus.kit.layers import behind, of_type, padding_names
 from npulab.npus.kit.numbers import as_codes, ceil_div, up, wrapped
 from npulab.npus.rockchip import layouts, plans, words
 from npulab.npus.rockchip.coefficients import output_layout, output_of, weights_of
+from npulab.npus.rockchip.facts import REGISTERS, SECOND
 from npulab.npus.rockchip.plans import ACCUMULATORS, FP16, INT8, INT32
 from npulab.npus.rockchip.words import CONVOLUTION, INPUT_AT, OUTPUT_AT, OUTPUT_PRECISION, PRECISION
 from npulab.quant.emulate import accumulate
@@ -121,6 +122,13 @@ def covers(capture: Capture) -> Collection[int]:
 def _tasks(capture: Capture) -> tuple[list[Raw], Raw]:
     """Return the values of all tasks, and those of the first convolution; raise Unsupported if
     there is none."""
+    refuse_if(
+        any(job.block == SECOND for job in capture.jobs),
+        f"capture {capture.name}",
+        f"registers of block {SECOND}",
+        f"are those of {REGISTERS} so far, to lift a layer",
+        Unsupported,
+    )
     jobs: list[Raw] = [values_of(job, capture.maps) for job in capture.jobs]
     for v in jobs:
         if CONVOLUTION in v:

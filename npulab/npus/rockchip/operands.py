@@ -49,7 +49,9 @@ def constants(capture: Capture) -> Constants:
         raise Unsupported(f"constants of {capture.name}: it is no .rknn file of one convolution")
     compiled = rknn.read(capture.buffers["container"])
     node = next(node for node in compiled.graph["nodes"] if node["layer"])
-    _, weight, bias, *_ = (*node["inputs"], 0, 0)
+    inputs: tuple[int, ...] = node["inputs"]
+    refuse_if(len(inputs) != 3, "inputs", len(inputs), "are input, weights and biases")
+    _, weight, bias = inputs
     depthwise = bool(layer["depthwise"])
     weights, zero_points = _weights(compiled, weight, layer, depthwise)
     flags = values_of(capture.jobs[0], capture.maps)[OPERANDS]

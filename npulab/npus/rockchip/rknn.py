@@ -2,8 +2,8 @@
 
 A header of 64 bytes, a part in FlatBuffers' encoding (``rknn.csv`` has its tables), and a JSON text
 with its length. The blobs of the second part are the constants, the commands and the task records.
-Found in 32 of 63 files made of convolutions for RK3576, and right for the others; nothing of it was
-read in the vendor's tools.
+Found in 32 of 63 files made of convolutions for RK3576, and right for the other 31; nothing of it
+was read in the vendor's tools.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import numpy as np
 
 from npulab.models.flat import Flat, read_schema
 from npulab.npus.kit import refuse_if
-from npulab.support.files import MOST_DEEP
-from npulab.support.json_text import json_of
+from npulab.support.json_text import MOST_DEEP, json_of
 from npulab.support.text import Row
 
 MAGIC, VERSION = b"RKNN", 6
@@ -29,7 +28,7 @@ LENGTH = np.dtype("<u8")  # of the JSON text
 SCHEMA = read_schema(Path(__file__).with_name("rknn.csv"))
 MOST_BYTES = 2**30
 HALF = 2**32  # a number of 64 bits that holds two has them below and above this one
-# The use of a tensor that holds the commands, and of one that holds the task records.
+# The use of tensors: the model's inputs and outputs, the commands, the task records.
 INPUT, OUTPUT, COMMAND_USE, TASK_USE = 1, 2, 9, 10
 
 
