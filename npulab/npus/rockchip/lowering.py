@@ -9,8 +9,18 @@ from typing import Any
 
 import numpy as np
 
+from npulab.captures.target import Unsupported
 from npulab.layout import hwc
-from npulab.npus.kit import COMMANDS, Capture, Job, Raw, RegisterMap, offsets_of, read_table
+from npulab.npus.kit import (
+    COMMANDS,
+    Capture,
+    Job,
+    Raw,
+    RegisterMap,
+    offsets_of,
+    read_table,
+    refuse_if,
+)
 from npulab.npus.kit.layers import undilated
 from npulab.npus.kit.lowering import features_asked, lowered, placed
 from npulab.npus.kit.numbers import as_codes, ceil_div, up
@@ -24,7 +34,7 @@ from npulab.npus.rockchip.commands import (
     stream,
     writes_of,
 )
-from npulab.npus.rockchip.facts import FACTS, REGISTERS, USUAL_CHIP
+from npulab.npus.rockchip.facts import FACTS, REGISTERS, USUAL_CHIP, registers_of
 from npulab.npus.rockchip.plans import (
     ACCUMULATORS,
     DILATION,
@@ -81,6 +91,8 @@ def lower(
     or address.
     """
     facts = FACTS.features(chip)
+    other = registers_of(chip) != REGISTERS
+    refuse_if(other, "lower: chip", chip, "is one with RK3588's registers so far", Unsupported)
     quirks = {*getattr(layer, "driver_quirks", ()), *features}
     features_asked(quirks, [ACCUMULATORS])
     where = placed(ADDRESSES, addresses, ALIGNMENT)

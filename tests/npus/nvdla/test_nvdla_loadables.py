@@ -21,7 +21,7 @@ def built(builder: Any, table: str, values: dict[str, Any]) -> int:
     parts = {}
     for name, kind, _ in loadables.SCHEMA[table]:
         value = values.get(name)
-        if value is None or (len(kind) == 1 and kind != "s") or kind == loadables.VERSION:
+        if value is None or (len(kind) == 1 and kind != "s") or kind == "3B":
             continue
         if kind == "s":
             parts[name] = builder.CreateString(value)
@@ -43,7 +43,7 @@ def built(builder: Any, table: str, values: dict[str, Any]) -> int:
     for slot, (name, kind, _) in enumerate(loadables.SCHEMA[table]):
         if name in parts:
             builder.PrependUOffsetTRelativeSlot(slot, parts[name], 0)
-        elif name in values and kind == loadables.VERSION:
+        elif name in values and kind == "3B":
             builder.Prep(1, 3)
             for byte in reversed(values[name]):
                 builder.PrependByte(byte)

@@ -21,6 +21,7 @@ from conftest import shared
 from refusals import refused
 from test_cli import run  # noqa: F401 - a fixture
 
+import npulab
 from npulab import find_laws
 from npulab.captures.capture import Capture, CaptureSet
 from npulab.captures.roles import roles
@@ -406,6 +407,7 @@ def test_a_folder_becomes_a_sweep_of_a_role_in_one_command(run: Any, tmp_path: P
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore:parameters. got .* with one value only")
 def test_laws_of_half_of_the_layers_hold_for_the_other_half(captures: list[Capture]) -> None:
     """At most 0.2 % of what is claimed is wrong, over five splits of four roles."""
     found = roles(CaptureSet(tuple(captures)))
@@ -423,3 +425,10 @@ def test_laws_of_half_of_the_layers_hold_for_the_other_half(captures: list[Captu
             wrong += score.wrong
     assert claimed > 50_000
     assert wrong <= 0.002 * claimed
+
+
+def test_what_is_not_known_of_the_chip_is_refused(captures: list[Capture]) -> None:
+    target = npulab.target("rockchip")
+    refused(lambda: target.lift(captures[0]), "NPU2")
+    layer = npulab.FullyConnected(np.ones((4, 16), np.int8), np.zeros(4, int))
+    refused(lambda: target.lower(layer, chip="rk3576"), "rk3576", "RK3588")

@@ -94,7 +94,7 @@ def test_every_register_of_the_facts_has_all_its_bits_named() -> None:
     assert registers["CNA.CONV_CON1.PROC_PRECISION"].evidence == "M"
     known = {item.evidence for item in registers} - {"unknown"}
     assert known <= {*npulab.target("rockchip").sources}
-    assert list(npulab.target("rockchip").chips) == ["rk3588", "rv1103", "rv1106"]
+    assert list(npulab.target("rockchip").chips) == ["rk3588", "rv1103", "rv1106", "rk3576"]
 
 
 def test_tables_say_only_what_has_a_source() -> None:
