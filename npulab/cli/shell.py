@@ -11,6 +11,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -69,7 +70,8 @@ def _run(given: Sequence[str]) -> int:
             warnings.simplefilter("always", UserWarning)
             # Python hides an ImportWarning by default, but people must know whose code runs
             warnings.filterwarnings("always", r"target \w+ runs code", ImportWarning)
-            warnings.showwarning = lambda message, *_, **__: tell(str(message))
+            once = cache(tell)  # each file of a folder may say the same
+            warnings.showwarning = lambda message, *_, **__: once(str(message))
             more = [rest] if rest else []
             status = int(options.run(options, *more) or 0)
         sys.stdout.flush()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import struct
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from refusals import refused
+from test_cli import run  # noqa: F401 - a fixture
 
 import npulab
 from npulab.models.onnx_layers import read_onnx
@@ -156,11 +158,25 @@ def test_without_the_package_the_file_s_own_layer_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = written(tmp_path, rknn_bytes(), onnx_bytes())
-    monkeypatch.setitem(__import__("sys").modules, "onnx", None)
+    monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.warns(UserWarning, match=r"pip install 'npulab\[onnx\]'"):
         parameters = npulab.load(path).parameters
     assert parameters["kernel_h"] == 3
     assert "relu" not in parameters
+
+
+def test_a_folder_says_once_that_the_package_is_missing(
+    run: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.rknn").write_bytes(rknn_bytes())
+        (tmp_path / f"{name}.onnx").write_bytes(onnx_bytes())
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    status, lines, error = run("import", tmp_path, tmp_path / "out")
+    assert (status, len(lines)) == (0, 2)
+    assert error.count("pip install 'npulab[onnx]'") == 1
 
 
 @pytest.mark.parametrize(
