@@ -16,6 +16,7 @@ from npulab.layout.marking import markers
 from npulab.layout.nest import Layout, Loop
 from npulab.layout.parts import Constant, Sums
 from npulab.layout.plain import hwc, kernel_groups, nc1hwc2, only, packed_blocks, planar, strided
+from npulab.layout.planes import Planes
 from npulab.layout.stored import Table
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Found",
     "Layout",
     "Loop",
+    "Planes",
     "Run",
     "Sums",
     "Table",

@@ -15,12 +15,15 @@ from numpy import ndarray as Array
 from npulab.layout.candidates import candidates
 from npulab.layout.found import FEW, Found, accounted, agreeing, unexplained
 from npulab.layout.lags import lags
+from npulab.layout.marking import SPARSE_SHARE, sparse_share, still_bits
 from npulab.layout.nest import Layout
 from npulab.layout.places import Change, Pairs, Seen, Signature, Sought, changes, halved, known
 from npulab.layout.rules import layouts
+from npulab.layout.split import find_planes, held_back
 from npulab.layout.stored import (
     BITS,
     DTYPES,
+    ELEMENTS,
     MOST_BYTES,
     MOST_ELEMENTS,
     SWAPS,
@@ -31,6 +34,7 @@ from npulab.layout.stored import (
     held_as,
     opened,
     raw_of,
+    values_of,
 )
 from npulab.support.refuse import need, refuse_if
 
@@ -108,9 +112,19 @@ def find_layout(
             (Iterable, np.generic),
             "is a tensor (array) with its buffer (bytes), or a list of each",
         )
-    pairs = _pairs(tensors, buffers, dtype)
+    given = _given(tensors, buffers, dtype)
+    if given.dtype not in DTYPES:
+        return _planes(given)
+    pairs = given.pairs()
     signature = _in_step(pairs)
     places, best, most = _first_trials(pairs, signature)
+    # elements of which no value is found whole may be split
+    split = ""
+    if PROVEN * most < pairs.raw[0].size and (best is None or not _fits(best)):
+        found = find_planes(given.raw, given.buffers, given.dtype)
+        if isinstance(found, Found):
+            return replace(found, warnings=given.warnings(found.sure))
+        split = found
     searches = [_by_neighbours]
     # other readings of values alone are worth their time only if some elements have values that
     # occur nowhere else; otherwise only neighbours can show the layout
@@ -126,11 +140,40 @@ def find_layout(
         for reading in readings:
             best = _plainest(reading, best) or best
     if best is None or not _fits(best):
-        table = _table(pairs, places)
+        table = _table(pairs, places, given, split)
         best = _Trial(table, agreeing(table, pairs), None, pairs)
     if best.pairs is not pairs:
         signature = _in_step(best.pairs)
-    return _report(signature, best)
+    found = _report(signature, best)
+    held = given.raw[len(pairs.raw) :]
+    proved = 0
+    for tensor, buffer in zip(held, given.buffers[len(pairs.raw) :], strict=True):
+        proved += _repeats(found, values_of(tensor, given.dtype), buffer)
+    found = replace(found, held=len(held), proved=proved)
+    return replace(found, warnings=given.warnings(found.sure))
+
+
+def _planes(given: Given) -> Found:
+    found = find_planes(given.raw, given.buffers, given.dtype)
+    if isinstance(found, Found):
+        return replace(found, warnings=given.warnings(found.sure))
+    raise ValueError("; ".join([f"buffers: got no layout, {found}", *given.warnings(False)]))
+
+
+def _repeats(found: Found, tensor: Array, buffer: Array) -> bool:
+    """True if a layout packs a tensor to its buffer, apart from the bytes and elements that it
+    leaves open.
+    """
+    layout = found.layout
+    packed = np.frombuffer(layout.pack(tensor), np.uint8)[: len(buffer)]
+    wrong = packed != buffer
+    for run in found.unexplained:
+        wrong[run.offset : run.offset + run.size] = False
+    places = layout.index_map()[tuple(found.missing.T)]
+    for at in range(layout.itemsize):
+        open_bytes = (places[places >= 0] + at) // layout.per_byte
+        wrong[open_bytes[open_bytes < len(wrong)]] = False
+    return not wrong.any()
 
 
 def _first_trials(pairs: Pairs, signature: Signature) -> tuple[Seen, _Trial | None, int]:
@@ -183,7 +226,49 @@ def _convincing(trial: _Trial, pairs: Pairs) -> bool:
     return _fits(trial) and (_proven(trial) or (_sparse(pairs) and _complete(trial)))
 
 
-def _pairs(tensors: Any, buffers: Any, dtype: str) -> Pairs:
+@dataclass(frozen=True)
+class Given:
+    """Tensors as unsigned elements of ``dtype``, all of one shape, and their buffers ``(M,)
+    uint8``, all of one size.
+    """
+
+    raw: tuple[Array, ...]
+    buffers: tuple[Array, ...]
+    dtype: str
+
+    def pairs(self) -> Pairs:
+        """The pairs that the search sees: the others are held back to prove its result."""
+        seen = len(self.raw) - held_back(len(self.raw))
+        bits = BITS[self.dtype]
+        opened_buffers = [opened(buffer, bits, 0, False) for buffer in self.buffers[:seen]]
+        return Pairs(self.raw[:seen], tuple(opened_buffers), self.dtype)
+
+    def warnings(self, sure: bool) -> tuple[str, ...]:
+        """Sentences about tensors that cannot show a layout; ``sure`` if one was found."""
+        out = []
+        bits = ELEMENTS[self.dtype]
+        still = still_bits(self.raw, bits)
+        if still:
+            shown = ", ".join(map(str, still))
+            out.append(
+                f"bits {shown} of every element have one value in all tensors: no plane of these "
+                "bits moves, and nothing shows where it lies"
+            )
+        share = sparse_share(self.raw)
+        if not sure and share >= SPARSE_SHARE:
+            out.append(
+                f"{share:.0%} of the elements of a tensor are equal: such a tensor may have been "
+                "compressed, change single elements of a dense one"
+            )
+        if not sure and 8 * len(self.buffers[0]) < bits * self.raw[0].size:
+            out.append(
+                f"{len(self.buffers[0])} bytes cannot hold {self.raw[0].size} elements of {bits} "
+                "bits: the tensor may have been compressed"
+            )
+        return tuple(out)
+
+
+def _given(tensors: Any, buffers: Any, dtype: str) -> Given:
     single = isinstance(buffers, bytes | bytearray | memoryview) or (
         isinstance(buffers, Array) and buffers.ndim == 1
     )
@@ -198,13 +283,16 @@ def _pairs(tensors: Any, buffers: Any, dtype: str) -> Pairs:
         f"{len(arrays)} tensors and {len(data)} buffers",
         "are one or more tensors and as many buffers",
     )
-    refuse_if(dtype and dtype not in DTYPES, "dtype", repr(dtype), f"is one of {', '.join(DTYPES)}")
+    refuse_if(
+        dtype and dtype not in ELEMENTS, "dtype", repr(dtype), f"is one of {', '.join(ELEMENTS)}"
+    )
     first = arrays[0]
     kind = dtype or str(first.dtype)
     types = ", ".join(DTYPES)
     if dtype:
         types = str(held_as(dtype))
-    fits = kind in DTYPES and first.dtype == held_as(kind)
+    fits = kind in ELEMENTS and first.dtype == held_as(kind)
+    moved = ""
     sizes = f"{first.itemsize} to {MOST_BYTES}"
     for at, (tensor, buffer) in enumerate(zip(arrays, data, strict=True)):
         if not fits or not 1 <= tensor.size <= MOST_ELEMENTS or not tensor.ndim:
@@ -218,13 +306,13 @@ def _pairs(tensors: Any, buffers: Any, dtype: str) -> Pairs:
                 f"{first.shape}, as the first tensor is"
             )
         if len(buffer) != len(data[0]) or not first.itemsize <= len(buffer) <= MOST_BYTES:
-            raise ValueError(f"buffers[{at}]: got {len(buffer)} bytes, allowed is {sizes}")
+            raise ValueError(f"buffers[{at}]: got {len(buffer)} bytes, allowed is {sizes}{moved}")
         sizes = f"{len(data[0])}, as in the first buffer"
-    return Pairs(
-        tuple(raw_of(tensor, kind) for tensor in arrays),
-        tuple(opened(buffer, BITS[kind], 0, False) for buffer in data),
-        kind,
-    )
+        moved = (
+            "; a length that moves with the values says that the tensor is compressed: change "
+            "single elements of a dense one"
+        )
+    return Given(tuple(raw_of(tensor, kind) for tensor in arrays), tuple(data), kind)
 
 
 def _in_step(pairs: Pairs) -> Signature:
@@ -550,7 +638,7 @@ def _agreeing_offsets(layout: Layout, pairs: Pairs, offsets: list[int]) -> list[
     return list(compress(offsets, np.all(_alike(layout, pairs, index, at), axis=1)))
 
 
-def _table(pairs: Pairs, places: Seen | None) -> Table:
+def _table(pairs: Pairs, places: Seen | None, given: Given, split: str) -> Table:
     """Return a table of the places of the elements whose values occur nowhere else.
 
     Places found only with the help of neighbours are left out: they are wrong too easily. Raises
@@ -565,11 +653,14 @@ def _table(pairs: Pairs, places: Seen | None) -> Table:
     if have.size > 2 * FEW:
         least += FEW
     if own <= least:
-        raise ValueError(
+        texts = [
             f"buffers: got no nest of loops, and a place for {own} of {have.size} elements in "
             f"{pairs.bytes} bytes, allowed are more elements than chance places, about "
             f"{chance:.0f}"
-        )
+        ]
+        if split:
+            texts.append(f"nor planes of bits: {split}")
+        raise ValueError("; ".join([*texts, *given.warnings(False)]))
     return Table(pairs.shape, have.astype(np.int64), dtype=pairs.dtype, size=pairs.bytes)
 
 

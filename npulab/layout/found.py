@@ -13,6 +13,7 @@ from numpy import ndarray as Array
 from npulab.layout.nest import Layout
 from npulab.layout.parts import SUM_BYTES, Constant, Part, Sums, sums
 from npulab.layout.places import CHUNK, Pairs
+from npulab.layout.planes import Planes
 from npulab.layout.stored import Buffer, Table, elements_at, held_as, joined, store, swap_words
 
 FEW = 3  # elements above chance that may be found at wrong places
@@ -30,6 +31,9 @@ RECORDED = (
     "elsewhere",
     "filled",
     "more_rivals",
+    "held",
+    "proved",
+    "warnings",
 )
 UNIFORM = 8  # bytes: a longer run of one value is stored as one byte and a count
 
@@ -65,9 +69,13 @@ class Found:
     elements hold the fill; ``unexplained`` are the bytes that are not elements, fill or parts.
     ``rivals`` are the layouts, of ``tried`` layouts, that also agree with every value and explain
     as many bytes, the plainest first; ``more_rivals`` is true if there are more.
+
+    The search saw ``captures`` pairs; ``held`` further pairs were held back from it, and of these
+    ``proved`` buffers are byte for byte what the layout packs, apart from what it leaves open.
+    ``warnings`` are sentences about tensors that cannot show the whole layout.
     """
 
-    layout: Layout | Table
+    layout: Layout | Planes | Table
     own: int
     shared: int
     missing: Array
@@ -81,6 +89,9 @@ class Found:
     rivals: tuple[Layout, ...] = ()
     more_rivals: bool = False
     tried: int = 0
+    held: int = 0
+    proved: int = 0
+    warnings: tuple[str, ...] = ()
 
     @property
     def elements(self) -> int:
@@ -89,7 +100,8 @@ class Found:
     @property
     def sure(self) -> bool:
         """True if the layout is a nest of loops, all elements in the buffer agree with it, most of
-        them have values that occur nowhere else, no rival agrees, and no byte is unexplained.
+        them have values that occur nowhere else, no rival agrees, no byte is unexplained, and every
+        buffer that was held back is proved.
 
         If some elements are not in the buffer, all elements in it need values that occur nowhere
         else. At most about as many elements as chance gives may be ``elsewhere``.
@@ -99,16 +111,19 @@ class Found:
         if self.outside:
             proven = self.own == inside
         return (
-            isinstance(self.layout, Layout)
+            not isinstance(self.layout, Table)
             and proven
             and self.own + self.shared == inside
             and self.elsewhere <= 2 * self.chance + FEW
             and not self.rivals
             and not self.unexplained
+            and self.proved == self.held
         )
 
     def index_map(self) -> Array:
-        """Byte offset of each element ``(*shape) int64``, -1 if it is not in the buffer."""
+        """Byte offset of each element ``(*shape) int64``, -1 if it is not in the buffer; of
+        ``Planes`` the place of each bit ``(*shape, bits)``.
+        """
         out = self.layout.index_map()
         out[tuple(self.missing.T)] = -1
         return out
@@ -124,7 +139,7 @@ class Found:
     def records(self) -> list[dict[str, Any]]:
         """One record: the layout as text and as code, and the account."""
         record: dict[str, Any] = {"layout": str(self.layout), "code": ""}
-        if isinstance(self.layout, Layout):
+        if not isinstance(self.layout, Table):
             record["code"] = repr(self.layout)
         for name in RECORDED:
             record[name] = getattr(self, name)
@@ -180,6 +195,14 @@ class Found:
             yield f"{count} other {agree} as well: {rivals}"
         elif self.tried:
             yield f"of {self.tried} layouts that were tried besides no other agrees"
+        if self.held:
+            yield (
+                f"proved byte for byte on {self.proved} of {self.held} buffers that the search did "
+                "not see"
+            )
+        elif isinstance(self.layout, Planes):
+            yield "no buffer was held back: not proved on one that the search did not see"
+        yield from self.warnings
 
 
 def _listed(items: Sequence[object]) -> str:

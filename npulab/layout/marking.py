@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from npulab.layout.stored import BITS, DTYPES, MOST_ELEMENTS, Shape, held_as, values_of
+from npulab.layout.stored import (
+    BITS,
+    DTYPES,
+    ELEMENTS,
+    MOST_ELEMENTS,
+    Shape,
+    held_as,
+    join_units,
+    values_of,
+)
 from npulab.support.refuse import refuse_if
 
 MOST_CAPTURES = 64
+MORE = 2  # captures that ``find_layout`` holds back
+MIX = np.uint64(0x9E3779B97F4A7C15)
+MIXES = 3
+SPARSE_SHARE = 0.9  # a tensor with so many equal elements may be compressed
+SPARSE_SAMPLE = 2**14
+FEW = 16  # fewer elements say nothing of a tensor
 GOLDEN = (
     0.618  # step from value to value, as a share of the range: near indices have values far apart
 )
@@ -22,6 +37,7 @@ def markers(
     *,
     captures: int = 0,
     avoid: Iterable[float] = (),
+    unit: int = 0,
 ) -> list[np.ndarray]:
     """Return tensors of ``shape`` and ``dtype`` that together give every element its own values.
 
@@ -32,17 +48,21 @@ def markers(
     the whole range, so that a device which changes values is noticed. Raises ValueError if there
     are too few values or captures.
 
+    With a ``unit`` of 1, 2, 4 or 8 bits every unit of every element has values of its own, not only
+    every element: elements whose bits lie in planes need that. ``dtype`` is then any whole number
+    of 1 to 16 bits (``uint5``, ``int12``). These tensors are dense, every plane moves from capture
+    to capture, and two captures more than it takes are made, which ``find_layout`` holds back.
+
     >>> [one.tolist() for one in markers((4,), avoid=[0])]
     [[158, 60, 217, 119], [1, 1, 1, 1]]
+    >>> len(markers((3, 3, 8, 16), unit=4)), len(markers((3, 3, 8, 16), unit=1))
+    (6, 17)
     """
+    if unit:
+        return _unit_markers(shape, dtype, captures, [*avoid], unit)
     refuse_if(dtype not in DTYPES, "dtype", repr(dtype), f"is one of {', '.join(DTYPES)}")
+    _check_shape(shape)
     elements = math.prod(shape)
-    refuse_if(
-        not shape or not 1 <= elements <= MOST_ELEMENTS or min(shape) < 1,
-        "shape",
-        shape,
-        f"are one or more axes of at least 1, at most {MOST_ELEMENTS} elements",
-    )
     values = _values(dtype, avoid)
     base = len(values)
     needed = next(
@@ -67,6 +87,91 @@ def markers(
         out.append(values[index % base].reshape(shape))
         index //= base
     return [out[at % needed] for at in range(captures)]
+
+
+def _check_shape(shape: Shape) -> None:
+    refuse_if(
+        not shape or not 1 <= math.prod(shape) <= MOST_ELEMENTS or min(shape) < 1,
+        "shape",
+        shape,
+        f"are one or more axes of at least 1, at most {MOST_ELEMENTS} elements",
+    )
+
+
+def _unit_markers(
+    shape: Shape, dtype: str, captures: int, avoid: list[float], unit: int
+) -> list[np.ndarray]:
+    whole = [name for name in ELEMENTS if "int" in name]
+    refuse_if(dtype not in whole, "dtype", repr(dtype), f"is one of {', '.join(whole)} with a unit")
+    bits = ELEMENTS[dtype]
+    fits = unit in (1, 2, 4, 8) and bits % unit == 0
+    refuse_if(not fits, "unit", unit, f"is 1, 2, 4 or 8 bits that divide the {bits} of an element")
+    refuse_if(bool(avoid), "avoid", avoid, "is nothing if every unit has values of its own")
+    _check_shape(shape)
+    units = math.prod(shape) * bits // unit
+    # at most half of the codes are used, and a code whose digits are all the same is left out
+    needed = -(-(units + 2**unit).bit_length() // unit) + (unit == 1)
+    refuse_if(
+        0 < captures < needed,
+        "captures",
+        captures,
+        f"are {needed} or more for {units} units of {unit} bits",
+    )
+    captures = captures or needed + MORE
+    index = np.arange(units + 2**unit, dtype=np.uint64)
+    digits = [*_digits(_mixed(index, needed * unit), unit, needed)]
+    equal = np.ones(len(index), bool)
+    for digit in digits[1:]:
+        equal &= digit == digits[0]
+    chosen = np.flatnonzero(~equal)[:units]
+    # further captures have digits of further mixes of the index
+    for more in range(1, -(-captures // needed)):
+        digits += _digits(_mixed(index + np.uint64(more << 40), 60), unit, needed)
+    out = []
+    for digit in digits[:captures]:
+        pieces = digit[chosen].reshape(*shape, bits // unit)
+        out.append(values_of(join_units(pieces, held_as(dtype).itemsize, unit), dtype))
+    return out
+
+
+def _digits(codes: np.ndarray, unit: int, count: int) -> Iterator[np.ndarray]:
+    for at in range(count):
+        digit = codes >> np.uint64(at * unit) & np.uint64(2**unit - 1)
+        yield digit.astype(np.uint8)
+
+
+def _mixed(index: np.ndarray, bits: int) -> np.ndarray:
+    """Return numbers of ``bits`` bits that look random, each from one index: each step can be
+    undone, so that no two are equal.
+    """
+    most = np.uint64(2**bits - 1)
+    out = index & most
+    for _ in range(MIXES):
+        out = out * MIX & most
+        out ^= out >> np.uint64(bits // 2 + 1)
+    return out
+
+
+def still_bits(raw: Sequence[np.ndarray], bits: int) -> list[int]:
+    """Return the bits that have one value in all elements of all tensors, which are unsigned."""
+    high = 0
+    low = 2**bits - 1
+    for tensor in raw:
+        high |= int(np.bitwise_or.reduce(tensor, axis=None))
+        low &= int(np.bitwise_and.reduce(tensor, axis=None))
+    moves = high & ~low
+    return [bit for bit in range(bits) if not moves >> bit & 1]
+
+
+def sparse_share(raw: Sequence[np.ndarray]) -> float:
+    """Return the largest share of equal elements in a tensor, counted from a sample of each."""
+    share = 0.0
+    for tensor in raw:
+        some = tensor.ravel()[:: max(tensor.size // SPARSE_SAMPLE, 1)]
+        _, counts = np.unique(some, return_counts=True)
+        if some.size >= FEW:
+            share = max(share, float(counts.max() / some.size))
+    return share
 
 
 def _values(dtype: str, avoid: Iterable[float]) -> np.ndarray:

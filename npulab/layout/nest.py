@@ -253,17 +253,17 @@ class Layout(Stored):
             taken[places + (at - low)] = True
         return int(np.count_nonzero(taken)) == places.size * self.itemsize
 
-    def _write(self, out: Array, stored: Array) -> None:
+    def write_places(self, out: Array, stored: Array) -> None:
         if not self._strided:
-            super()._write(out, stored)
+            super().write_places(out, stored)
             return
         for copy in (0, *self.copies):
             for there, elements in self._views(out, self._joined(stored), copy):
                 there[...] = elements
 
-    def _read(self, data: Array) -> list[Array]:
+    def read_places(self, data: Array) -> list[Array]:
         if not self._strided:
-            return super()._read(data)
+            return super().read_places(data)
         read, data = [], np.ascontiguousarray(data)
         for copy in (0, *self.copies):
             read.append(np.empty(self._joined_extents, f"u{self.itemsize}"))
@@ -520,7 +520,7 @@ class Layout(Stored):
     def name(self) -> str:
         """The order of the loops in the usual notation: ``HWC``; ``C1HWC2, C2=16`` if an axis is in
         tiles, ``(OW)`` for axes that are joined."""
-        letters = [letter.upper() for letter in _letters(self.shape)]
+        letters = [letter.upper() for letter in axis_letters(self.shape)]
         for group in self.join:
             together = "".join(letters[axis] for axis in group)
             letters[group[0]] = f"({together})"
@@ -555,7 +555,7 @@ class Layout(Stored):
         texts = [first]
         if self.offset:
             texts.append(f"from {unit} {self.offset}")
-        letters = _letters(self.shape)
+        letters = axis_letters(self.shape)
         for letter, (start, stop), n in zip(letters, self.window, self.shape, strict=True):
             if (start, stop) != (0, n):
                 texts.append(f"only {letter} {start} to {stop - 1}")
@@ -576,5 +576,6 @@ def _stride_text(stride: int | tuple[int, ...] | None) -> str:
     return f"({', '.join(shown)})"
 
 
-def _letters(shape: Shape) -> Sequence[str]:
+def axis_letters(shape: Shape) -> Sequence[str]:
+    """The letter of each axis of a shape, as texts name it."""
     return LETTERS.get(len(shape)) or [f"a{axis}_" for axis in range(len(shape))]

@@ -51,15 +51,21 @@ class AxisDigit(NamedTuple):
         return Loop(self.axis, self.tile, self.stride)
 
 
-def layouts(places: Array, deep: bool = False, **stored: Any) -> Iterator[Layout]:
+def layouts(
+    places: Array, deep: bool = False, *, sampled: bool = False, **stored: Any
+) -> Iterator[Layout]:
     """Yield nests that may fit the places ``(*shape) int64`` (-1 if unknown), the plainest first.
 
     A few places may be missing or wrong; the caller has to check each nest. ``deep`` gives instead
     the nests that begin inside of a tile, have tiles of two axes together, or a list of the bytes
-    to each index. ``stored`` are further fields of ``Layout``; its size grows if the nest needs
+    to each index. Of a tensor that is ``sampled`` only some places are given, and all of it is in
+    the buffer. ``stored`` are further fields of ``Layout``; its size grows if the nest needs
     more.
     """
-    window = _window(places)
+    whole = tuple((0, n) for n in places.shape)
+    window = whole
+    if not sampled:
+        window = _window(places)
     if not window:
         return
     inside = places[_slices(window)]
@@ -68,7 +74,6 @@ def layouts(places: Array, deep: bool = False, **stored: Any) -> Iterator[Layout
             offset = kind.pop("offset")
             yield from _nests(places.shape, window, steps, offset, stored | kind)
         return
-    whole = tuple((0, n) for n in places.shape)
     for steps in _plain_readings(inside):
         offset = _origin(inside, steps)
         # a tensor's last places may lie past the end of a buffer that was cut off, and its first
@@ -130,12 +135,12 @@ def _steps(places: Array, lines: int, corners: bool) -> list[AxisDigit] | None:
         if n == 1:
             continue
         line, known = _line(places, axis, lines)
-        digits = _digits(line, known)
+        digits = digits_of(line, known)
         if digits is None:
             return None
         if corners:
             far_line, far_known = _line(np.flip(places, _without(axis, places.ndim)), axis, lines)
-            far = _digits(far_line, far_known) or []
+            far = digits_of(far_line, far_known) or []
             tiles = {digit.tile for digit in digits + far}
             digits = [Digit(tile, int(line[tile])) for tile in sorted(tiles) if known[tile]]
         steps += [AxisDigit(axis, *digit) for digit in digits]
@@ -175,7 +180,7 @@ def _middle(values: Array, axis: int) -> tuple[Array, Array]:
     return np.take_along_axis(np.sort(values, axis), at, axis), counts
 
 
-def _digits(line: Array, known: Array) -> list[Digit] | None:
+def digits_of(line: Array, known: Array) -> list[Digit] | None:
     """Return the digits of which the distances along an axis are made, the lowest first; None if
     there are no such digits.
     """
@@ -197,7 +202,7 @@ def _digits(line: Array, known: Array) -> list[Digit] | None:
         blocks = _blocks(line - index % tile * stride, known, tile)
         if blocks is None:
             continue
-        higher = _digits(*blocks)
+        higher = digits_of(*blocks)
         if higher is None:
             continue
         digits = [Digit(tile * digit.tile, digit.stride) for digit in higher]
@@ -433,7 +438,7 @@ def _any_digits(line: Array, known: Array, joint: bool) -> tuple[int, Sequence[D
 
     The highest digit may be a list of the distances, except for joined axes.
     """
-    digits = _digits(line, known)
+    digits = digits_of(line, known)
     steps = np.diff(line)
     both = known[1:] & known[:-1]
     step = 0
@@ -446,7 +451,7 @@ def _any_digits(line: Array, known: Array, joint: bool) -> tuple[int, Sequence[D
         if start > 0:
             # the line is completed with the indices before the start of the axis
             whole = np.concatenate([np.arange(start) * step, line + start * step])
-            shifted = _digits(whole, np.concatenate([np.ones(start, bool), known]))
+            shifted = digits_of(whole, np.concatenate([np.ones(start, bool), known]))
             if shifted is not None:
                 return start, shifted
     if digits is not None or joint or not known.all():

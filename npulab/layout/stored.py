@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy import ndarray as Array
@@ -31,7 +31,10 @@ BITS = {
     "uint1": 1,
 }
 DTYPES = tuple(BITS)
+# elements of other widths have no places of their own, but their bits do: ``planes`` has them
+ELEMENTS = {f"{kind}{bits}": bits for bits in range(1, 17) for kind in ("uint", "int")} | BITS
 SWAPS = (0, 4, 8, 2, 16)  # sizes in bytes of words whose bytes may be reversed, the usual first
+BIT_ORDERS: tuple[Literal["little", "big"], ...] = ("little", "big")  # of numpy, lowest bits first
 MOST_ELEMENTS = 2**26
 MOST_BYTES = 2**31
 LISTED = 4  # most parts that a text lists
@@ -131,7 +134,7 @@ class Stored(ABC):
         """
         stored = self.stored(tensor)[self.inside]
         places = self.blank_places(self.size * self.per_byte)
-        self._write(places, stored)
+        self.write_places(places, stored)
         out = joined(places, self.bits, self.big_endian)
         for part in self.parts:
             if isinstance(part, Sums):
@@ -151,7 +154,7 @@ class Stored(ABC):
         data = bytes_in(buffer, "buffer")
         if len(data) != self.size:
             raise ValueError(f"buffer: got {len(data)} bytes, allowed is {self.size}")
-        stored, *copied = self._read(self.opened(data))
+        stored, *copied = self.read_places(self.opened(data))
         for copy, again in zip(self.copies, copied, strict=True):
             wrong = again != stored
             if wrong.any():
@@ -193,14 +196,14 @@ class Stored(ABC):
         """
         return opened(data, self.bits, self.swap, self.big_endian)
 
-    def _write(self, out: Array, stored: Array) -> None:
+    def write_places(self, out: Array, stored: Array) -> None:
         """Put elements, unsigned as stored, and their copies into a buffer, place by place."""
         places, pieces = self.places_before_swap()[self.inside], bytes_of(stored, self.big_endian)
         for copy in (0, *self.copies):
             for at in range(self.itemsize):
                 out[places + (copy + at)] = pieces[..., at]
 
-    def _read(self, data: Array) -> list[Array]:
+    def read_places(self, data: Array) -> list[Array]:
         """Return the elements of a buffer, unsigned as stored, then each of their copies, read
         place by place.
         """
@@ -371,16 +374,22 @@ def bytes_of_places(places: int, dtype: str) -> int:
 
 
 def held_as(dtype: str) -> np.dtype[Any]:
-    """The numpy type that holds an element: int8 or uint8 for an element below 8 bits."""
-    return np.dtype(dtype if BITS[dtype] >= 8 else dtype.rstrip("124") + "8")
+    """The numpy type that holds an element: of 8 bits for an element below 8 bits, of 16 for one of 9
+    to 15.
+    """
+    if dtype in BITS and BITS[dtype] >= 8:
+        return np.dtype(dtype)
+    if ELEMENTS[dtype] > 8:
+        return np.dtype(dtype.rstrip("0123456789") + "16")
+    return np.dtype(dtype.rstrip("0123456789") + "8")
 
 
 def raw_of(tensor: Array, dtype: str) -> Array:
     """Return the bits of elements as unsigned integers; raises ValueError for a value outside of
     the range of ``dtype``.
     """
-    raw, bits = np.ascontiguousarray(tensor).view(f"u{tensor.itemsize}"), BITS[dtype]
-    if bits >= 8:
+    raw, bits = np.ascontiguousarray(tensor).view(f"u{tensor.itemsize}"), ELEMENTS[dtype]
+    if bits == 8 * tensor.itemsize:
         return raw
     raw = raw % 2**bits
     wrong = tensor[values_of(raw, dtype) != tensor]
@@ -393,10 +402,11 @@ def values_of(raw: Array, dtype: str) -> Array:
     """Return elements of ``dtype`` from their bits, given as unsigned integers: the inverse of
     ``raw_of``.
     """
-    if BITS[dtype] >= 8 or not dtype.startswith("int"):
-        return raw.view(held_as(dtype))
-    half = 2 ** (BITS[dtype] - 1)
-    return (raw ^ half).view(np.int8) - np.int8(half)
+    kind, bits = held_as(dtype), ELEMENTS[dtype]
+    if bits == 8 * kind.itemsize or not dtype.startswith("int"):
+        return raw.view(kind)
+    half = 2 ** (bits - 1)
+    return (raw ^ half).view(kind) - kind.type(half)
 
 
 def swap_words(data: Array, swap: int) -> Array:
@@ -413,6 +423,8 @@ def opened(data: Array, bits: int, swap: int, high_first: bool) -> Array:
     own.
     """
     data = swap_words(data, swap)
+    if bits == 1:
+        return np.unpackbits(data, bitorder=BIT_ORDERS[high_first])
     if bits < 8:
         return (data[:, None] // _steps(bits, high_first) % 2**bits).reshape(-1)
     return data
@@ -424,7 +436,28 @@ def joined(places: Array, bits: int, high_first: bool) -> Array:
     """
     if bits >= 8:
         return places
+    if bits == 1:
+        return np.packbits(places, bitorder=BIT_ORDERS[high_first])
     return (places.reshape(-1, 8 // bits) * _steps(bits, high_first)).sum(1, dtype=np.uint8)
+
+
+def split_units(raw: Array, bits: int, unit: int) -> Array:
+    """Return unsigned elements of ``bits`` bits as units of ``unit`` bits ``(*shape, units) uint8``,
+    the lowest first.
+    """
+    little = np.ascontiguousarray(raw).astype(f"<u{raw.itemsize}", copy=False)
+    units = opened(little.reshape(-1).view(np.uint8), unit, 0, False)
+    return units.reshape(*raw.shape, -1)[..., : bits // unit]
+
+
+def join_units(units: Array, itemsize: int, unit: int) -> Array:
+    """Return unsigned elements of ``itemsize`` bytes from their units ``(*shape, units) uint8``:
+    the inverse of ``split_units``.
+    """
+    whole = np.zeros((*units.shape[:-1], 8 * itemsize // unit), np.uint8)
+    whole[..., : units.shape[-1]] = units
+    raw = joined(whole.reshape(-1), unit, False).view(f"<u{itemsize}")
+    return raw.reshape(units.shape[:-1]).astype(f"u{itemsize}", copy=False)
 
 
 def _steps(bits: int, high_first: bool) -> Array:

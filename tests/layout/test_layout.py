@@ -577,10 +577,10 @@ def test_strides_say_what_the_places_say(make: Callable[[int], Layout]) -> None:
         layout = make(seed)
         tensor = random(layout.shape, layout.dtype, seed)
         stored, plain = layout.stored(tensor)[layout.inside], layout.blank(layout.size)
-        Stored._write(layout, plain, stored)
+        Stored.write_places(layout, plain, stored)
         assert layout.pack(tensor) == plain.tobytes(), layout
         buffer = random((layout.size,), "uint8", seed)
-        for got, wanted in zip(layout._read(buffer), Stored._read(layout, buffer), strict=True):
+        for got, wanted in zip(layout.read_places(buffer), Stored.read_places(layout, buffer), strict=True):
             assert same(got, wanted), layout
         assert np.array_equal(
             layout.unpack(plain)[layout.inside].view(stored.dtype),

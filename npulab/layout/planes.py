@@ -1,0 +1,320 @@
+"""Layouts of elements whose bits do not lie together: loops over the axes of a tensor and, as one
+more axis, over the bits of an element."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+
+import numpy as np
+from numpy import ndarray as Array
+
+from npulab.layout.nest import Layout, Loop, axis_letters
+from npulab.layout.parts import Constant
+from npulab.layout.stored import (
+    ELEMENTS,
+    LISTED,
+    Buffer,
+    Shape,
+    bytes_in,
+    held_as,
+    join_units,
+    joined,
+    raw_of,
+    split_units,
+    swap_words,
+    values_of,
+)
+
+
+@dataclass(frozen=True)
+class Planes:
+    """Where each bit of each element of a tensor of ``shape`` lies.
+
+    An element of ``dtype`` (``uint1`` to ``uint16``, ``int1`` to ``int16``, or another type of
+    numpy) is a row of units of 1, 2, 4 or 8 bits, the lowest first, or as ``order`` has them. The
+    ``nests`` are layouts of these units (their ``dtype`` says the unit) over the axes of the tensor
+    and one last axis, the units of an element. Several nests have a ``window`` of that axis each:
+    runs of bits with loops of their own. The stored element is ``raw ^ xor``. Tiles are completed
+    with the element ``fill``; the other bits are those of ``parts``, else those of the byte
+    ``blank``. Raises ValueError for nests that do not go together, and for bits taken twice.
+
+    >>> low_and_high = Layout((4, 2), (Loop(1, stride=4), Loop(0, stride=1)), dtype="uint4")
+    >>> planes = Planes((4,), (low_and_high,))
+    >>> planes.pack(np.array([0x12, 0x34, 0x56, 0x78], np.uint8)).hex(" ")
+    '42 86 31 75'
+    >>> planes.index_map()[0].tolist()
+    [0, 1, 2, 3, 16, 17, 18, 19]
+    >>> print(planes)
+    bits of (4,) uint8: b/4 16, i 4; 4 bytes
+    """
+
+    shape: Shape
+    nests: tuple[Layout, ...]
+    _: KW_ONLY
+    dtype: str = "uint8"
+    order: tuple[int, ...] = ()
+    xor: int = 0
+    fill: int = 0
+    blank: int = 0
+    parts: tuple[Constant, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ELEMENTS:
+            raise ValueError(f"dtype: got {self.dtype!r}, allowed is one of {', '.join(ELEMENTS)}")
+        self._check_nests()
+        for name, most in (("xor", self.bits), ("fill", self.bits), ("blank", 8)):
+            value = getattr(self, name)
+            if not 0 <= value < 2**most:
+                raise ValueError(f"{name}: got {value}, allowed is 0 to {2**most - 1}")
+        if self.order and sorted(self.order) != list(range(self.units)):
+            raise ValueError(
+                f"order: got {self.order}, allowed is each of 0 to {self.units - 1} once"
+            )
+        for part in self.parts:
+            if part.offset < 0 or part.offset + part.size > self.size:
+                raise ValueError(
+                    f"{part}: got bytes {part.offset} to {part.offset + part.size}, allowed is 0 "
+                    f"to {self.size}, the size"
+                )
+
+    def _check_nests(self) -> None:
+        if not self.nests or self.unit > 8 or self.bits % self.unit:
+            raise ValueError(
+                f"nests: got units of {[nest.dtype for nest in self.nests]}, allowed are 1, 2, 4 "
+                f"or 8 bits that divide the {self.bits} of an element"
+            )
+        first = self.nests[0]
+        covered = []
+        for nest in self.nests:
+            alike = (nest.dtype, nest.size, nest.swap, nest.big_endian)
+            plain = not (nest.xor or nest.add or nest.fill or nest.copies or nest.parts)
+            if alike != (first.dtype, first.size, first.swap, first.big_endian) or not plain:
+                raise ValueError(
+                    f"{nest}: got a nest unlike the first, allowed are nests of one dtype, size "
+                    "and order of bytes, without fill, copies and parts of their own"
+                )
+            covered += range(*nest.window[-1])
+            whole = tuple((0, n) for n in self.shape)
+            if nest.shape != (*self.shape, self.units) or nest.window[:-1] != whole:
+                raise ValueError(
+                    f"{nest}: got shape {nest.shape}, allowed is {(*self.shape, self.units)} with "
+                    "a window of the last axis only"
+                )
+        if sorted(covered) != list(range(self.units)):
+            raise ValueError(
+                f"nests: got the units {sorted(covered)}, allowed is each of 0 to "
+                f"{self.units - 1} once"
+            )
+        if len(self.nests) > 1 and np.count_nonzero(self.taken()) < math.prod(first.shape):
+            raise ValueError(f"nests: got two elements that share a bit in {self}")
+
+    @property
+    def bits(self) -> int:
+        """Bits of an element."""
+        return ELEMENTS[self.dtype]
+
+    @property
+    def unit(self) -> int:
+        """Bits of a unit: they lie together."""
+        return self.nests[0].bits
+
+    @property
+    def units(self) -> int:
+        """Units of an element."""
+        return self.bits // self.unit
+
+    @property
+    def size(self) -> int:
+        """Bytes of the buffer."""
+        return self.nests[0].size
+
+    def pack(self, tensor: Array) -> bytes:
+        """Return the buffer, of ``size`` bytes, of a tensor of ``shape`` and ``dtype``.
+
+        Raises ValueError for another shape or dtype.
+        """
+        tensor = np.asarray(tensor)
+        kind = held_as(self.dtype)
+        if tensor.shape != self.shape or tensor.dtype != kind:
+            raise ValueError(
+                f"tensor: got {tensor.dtype} {tensor.shape}, allowed is {kind} {self.shape}"
+            )
+        out = self.background()
+        self._write(out, self.units_of(raw_of(tensor, self.dtype)))
+        return self._closed(out).tobytes()
+
+    def unpack(self, buffer: Buffer) -> Array:
+        """Return the tensor of a buffer of ``size`` bytes; raises ValueError for another size."""
+        data = bytes_in(buffer, "buffer")
+        if len(data) != self.size:
+            raise ValueError(f"buffer: got {len(data)} bytes, allowed is {self.size}")
+        places = self.nests[0].opened(data)
+        units = np.empty((*self.shape, self.units), np.uint8)
+        for nest in self.nests:
+            units[..., slice(*nest.window[-1])] = nest.read_places(places)[0]
+        raw = self.elements_of(units)
+        return values_of(raw ^ raw.dtype.type(self.xor), self.dtype)
+
+    def recode(self, buffer: Buffer) -> bytes:
+        """Return a buffer unpacked and packed again: it is unchanged if the layout accounts for
+        every bit.
+        """
+        return self.pack(self.unpack(buffer))
+
+    def index_map(self) -> Array:
+        """Return where each bit lies, ``(*shape, bits) int64``, the lowest bit of an element first:
+        bit ``n % 8`` (0 is the lowest) of byte ``n // 8``.
+        """
+        out = np.empty((*self.shape, self.units, self.unit), np.int64)
+        for nest in self.nests:
+            start, stop = nest.window[-1]
+            # outside of its window a nest has no places
+            places = nest.index_map()[..., start:stop, None] * self.unit
+            out[..., self._numbers()[start:stop], :] = places + np.arange(self.unit)
+        return out.reshape(*self.shape, self.bits)
+
+    def taken(self) -> Array:
+        """True for each unit of the buffer that holds bits of an element, before words are
+        swapped.
+        """
+        out = np.zeros(self.size * self.nests[0].per_byte, bool)
+        for nest in self.nests:
+            out[nest.places_before_swap()[nest.inside]] = True
+        return out
+
+    def background(self) -> Array:
+        """Return the units of a buffer without elements, before words are swapped."""
+        data = np.full(self.size, self.blank, np.uint8)
+        for part in self.parts:
+            row = np.frombuffer(part.data, np.uint8)
+            data[part.offset : part.offset + part.size] = np.tile(row, part.repeat)
+        out = self.nests[0].opened(data)
+        if self.fill:
+            filled = self.units_of(np.full(1, self.fill ^ self.xor, f"u{self._itemsize}"))[0]
+            for places, unit in self.completed():
+                out[places] = filled[unit]
+        return out
+
+    def background_bytes(self) -> bytes:
+        """Return a buffer without elements."""
+        return self._closed(self.background()).tobytes()
+
+    def completed(self) -> Iterator[tuple[Array, int]]:
+        """Yield the places of the elements with which tiles are completed, with the unit of each
+        element that lies there.
+
+        Loops without strides have short tiles in place of completed ones.
+        """
+        for nest in self.nests:
+            wide = completed(nest)
+            if wide is None:
+                continue
+            places = wide.places_before_swap()
+            for unit in range(*nest.window[-1]):
+                some = places[..., unit].ravel()
+                yield some[some < self.size * nest.per_byte], unit
+
+    def units_of(self, raw: Array) -> Array:
+        """Return the units ``(*shape, units) uint8`` of unsigned elements, as they are stored."""
+        units = split_units(raw ^ raw.dtype.type(self.xor), self.bits, self.unit)
+        if self.order:
+            return units[..., list(self.order)]
+        return units
+
+    def _numbers(self) -> Array:
+        """The number of each unit, counted from the lowest bits of an element."""
+        return np.array(self.order or range(self.units))
+
+    def elements_of(self, units: Array) -> Array:
+        """Return unsigned elements, as they are stored, from their units ``(..., units)``."""
+        whole = np.empty_like(units)
+        whole[..., self._numbers()] = units
+        return join_units(whole, self._itemsize, self.unit)
+
+    @property
+    def _itemsize(self) -> int:
+        return held_as(self.dtype).itemsize
+
+    def _write(self, out: Array, units: Array) -> None:
+        for nest in self.nests:
+            nest.write_places(out, units[nest.inside])
+
+    def _closed(self, places: Array) -> Array:
+        first = self.nests[0]
+        return swap_words(joined(places, self.unit, first.big_endian), first.swap)
+
+    def __str__(self) -> str:
+        first = self.nests[0]
+        rules = []
+        for nest in self.nests:
+            rules.append(_rule(nest, self.unit))
+        texts = [" and ".join(rules)]
+        if self.order:
+            texts.append(f"units in the order {', '.join(map(str, self.order))}")
+        if first.big_endian:
+            texts.append("highest bits first")
+        if first.swap:
+            texts.append(f"words of {first.swap} bytes swapped")
+        for name in ("xor", "fill", "blank"):
+            if getattr(self, name):
+                texts.append(f"{name} {getattr(self, name):#x}")
+        texts += map(str, self.parts[:LISTED])
+        if len(self.parts) > LISTED:
+            texts.append(f"{len(self.parts) - LISTED} more parts")
+        return f"bits of {self.shape} {self.dtype}: {'; '.join(texts)}; {self.size} bytes"
+
+
+def _rule(nest: Layout, unit: int) -> str:
+    """Return the loops of a nest as text, with tiles and strides in bits."""
+    letters = [*axis_letters(nest.shape[:-1]), "b"]
+    for group in nest.join:
+        letters[group[0]] = f"({''.join(letters[axis] for axis in group)})"
+    loops = []
+    for loop in nest.loops:
+        loops.append(_loop_text(loop, letters, loop.axis == len(letters) - 1, unit))
+    text = ", ".join(loops)
+    start, stop = nest.window[-1]
+    if (start, stop) != (0, nest.shape[-1]):
+        text = f"bits {start * unit} to {stop * unit - 1}: {text}"
+    if nest.offset:
+        text += f" from bit {nest.offset * unit}"
+    for letter, at in zip(letters, nest.starts, strict=True):
+        if at:
+            text += f", {letter} from place {at} of its tile"
+    return text
+
+
+def _loop_text(loop: Loop, letters: Sequence[str], over_bits: bool, unit: int) -> str:
+    name = letters[loop.axis]
+    tile = loop.tile
+    if over_bits:
+        tile *= unit
+    if tile > 1:
+        name += f"/{tile}"
+    if loop.stride is None:
+        return f"{name} packed"
+    if isinstance(loop.stride, int):
+        return f"{name} {loop.stride * unit}"
+    shown = [str(stride * unit) for stride in loop.stride]
+    return f"{name} ({', '.join(shown)})"
+
+
+def completed(nest: Layout) -> Layout | None:
+    """Return a nest with every tile full along the axes of the tensor; None if its tiles are not
+    completed, or would overlap if they were.
+    """
+    if nest.join or any(nest.starts) or any(loop.stride is None for loop in nest.loops):
+        return None
+    shape = list(nest.shape)
+    for axis, n in enumerate(nest.shape[:-1]):
+        tile = max([loop.tile for loop in nest.loops if loop.axis == axis], default=1)
+        shape[axis] = -(-n // tile) * tile
+    if tuple(shape) == nest.shape:
+        return None
+    window = (*((0, n) for n in shape[:-1]), nest.window[-1])
+    try:
+        return replace(nest, shape=tuple(shape), window=window, size=0)
+    except ValueError:
+        return None

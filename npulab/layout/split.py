@@ -1,0 +1,432 @@
+"""Search for elements whose bits lie in planes, by the values of single bits, bit pairs and
+nibbles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy import ndarray as Array
+
+from npulab.layout.found import MOST_RUNS, UNIFORM, Found, Run, runs_of
+from npulab.layout.nest import Layout, Loop
+from npulab.layout.parts import Constant
+from npulab.layout.planes import Planes
+from npulab.layout.rules import digits_of, layouts
+from npulab.layout.stored import (
+    BITS,
+    ELEMENTS,
+    SWAPS,
+    Shape,
+    joined,
+    opened,
+    split_units,
+    swap_words,
+    values_of,
+)
+
+UNITS = (8, 4, 2, 1)
+SPARE_BITS = 8  # bits of a signature beyond a place's: it rarely matches by chance
+SIGNED_BITS = 64
+SAMPLE = 256
+FILTER = 2**22 - 1
+WHOLE = 2**16  # of at most so many units all places are looked up, else those along a few lines
+HELD = 4  # 1 of HELD buffers is held back, at most MOST_HELD
+MOST_HELD = 2
+
+
+def held_back(count: int) -> int:
+    """How many of ``count`` buffers the search does not see, so that it can be proved on them."""
+    return min(count // HELD, MOST_HELD)
+
+
+@dataclass(frozen=True, eq=False)
+class Signed:
+    """The signature of each unit, its values in the captures that the search sees: of the tensors
+    ``(*shape, units)`` and of the buffers ``(places,)``, as unsigned integers.
+    """
+
+    tensor: Array
+    buffer: Array
+    unit: int
+    seen: int
+
+    @property
+    def shape(self) -> Shape:
+        return self.tensor.shape
+
+    @property
+    def size(self) -> int:
+        """Bytes of a buffer."""
+        return len(self.buffer) * self.unit // 8
+
+    def repeated(self, value: Any) -> Any:
+        """Return the signature of a unit that has one value in all captures."""
+        ones = sum(1 << self.unit * at for at in range(self.seen))
+        return np.asarray(value, self.buffer.dtype) * self.buffer.dtype.type(ones)
+
+
+def find_planes(raw: Sequence[Array], buffers: Sequence[Array], dtype: str) -> Found | str:
+    """The layout of unsigned elements whose bits lie in planes, from tensors and buffers ``(M,)
+    uint8``; or a sentence that says why there is none.
+
+    The layout says every bit of every buffer that the search saw, and then packs the buffers that
+    were held back byte for byte, or there is none.
+    """
+    refused = "one unit takes all bits of an element"
+    bits = ELEMENTS[dtype]
+    for unit in UNITS:
+        if bits % unit or (unit == bits and dtype in BITS):
+            continue
+        signed = _signed(raw, buffers, bits, unit)
+        elements = signed.tensor.size.bit_length()
+        if signed.unit * signed.seen < elements:
+            refused = (
+                f"{signed.seen} buffers do not tell {signed.tensor.size} units of {unit} bits "
+                f"apart, allowed are {-(-elements // unit)} or more besides those held back: "
+                "markers(..., unit=1) makes them"
+            )
+            continue
+        xor = _xor(signed)
+        if xor is None:
+            refused = f"no place has the values of units of {unit} bits"
+            continue
+        plain = replace(signed, tensor=signed.tensor ^ signed.repeated(xor))
+        for order, nests in _nests(plain):
+            number = int((xor.astype(np.int64) << unit * np.arange(len(xor))).sum())
+            planes = Planes(raw[0].shape, nests, dtype=dtype, order=order, xor=number)
+            return _judged(planes, plain, raw, buffers)
+        refused = f"no nest of loops has the places of units of {unit} bits"
+    return refused
+
+
+def _signed(raw: Sequence[Array], buffers: Sequence[Array], bits: int, unit: int) -> Signed:
+    places = len(buffers[0]) * 8 // unit
+    wanted = -(-(places.bit_length() + SPARE_BITS) // unit)
+    seen = min(len(raw) - held_back(len(raw)), wanted, SIGNED_BITS // unit)
+    kind = "u8"
+    if seen * unit <= 32:
+        kind = "u4"
+    tensors = (split_units(one, bits, unit) for one in raw[:seen])
+    opened_buffers = (opened(one, unit, 0, False) for one in buffers[:seen])
+    shape = (*raw[0].shape, bits // unit)
+    return Signed(
+        _signatures(tensors, shape, kind, unit),
+        _signatures(opened_buffers, (places,), kind, unit),
+        unit,
+        seen,
+    )
+
+
+def _signatures(columns: Iterable[Array], shape: Shape, kind: str, unit: int) -> Array:
+    out = np.zeros(shape, kind)
+    for column in columns:
+        out <<= out.dtype.type(unit)
+        out |= column
+    return out
+
+
+def _xor(signed: Signed) -> Array | None:
+    """Return the number ``(units,)`` with which units are stored, 0 where no other fits better;
+    None if the values of some unit are in no buffer.
+    """
+    units = signed.shape[-1]
+    flat = signed.tensor.reshape(-1, units)
+    rows = np.random.default_rng(0).integers(0, len(flat), min(SAMPLE, len(flat)))
+    numbers = np.arange(2**signed.unit)
+    wanted = flat[rows, :, None] ^ signed.repeated(numbers)
+    found = located(signed.buffer, wanted.ravel()).reshape(wanted.shape) >= 0
+    shares = found.mean(0)
+    if 2 * shares.max(1).min() < 1:
+        return None
+    return np.array(shares.argmax(1))
+
+
+def located(signs: Array, wanted: Array) -> Array:
+    """Return where each signature lies, -1 if it is in no place or in several."""
+    low = signs.dtype.type(FILTER)
+    some = np.zeros(FILTER + 1, bool)
+    some[wanted & low] = True
+    at = np.flatnonzero(some[signs & low])
+    found = signs[at]
+    order = np.argsort(found)
+    found = found[order]
+    first = np.searchsorted(found, wanted)
+    once = np.searchsorted(found, wanted, "right") - first == 1
+    out = np.full(len(wanted), -1, np.int64)
+    out[once] = at[order[first[once]]]
+    return out
+
+
+def _nests(signed: Signed) -> Iterator[tuple[tuple[int, ...], tuple[Layout, ...]]]:
+    """Yield (the order of units, nests) that say the place of every unit: one nest for all units,
+    then one for each run of units with loops of its own.
+    """
+    lines = _along_lines(signed)
+    for stored in _readings(signed):
+        nest = _one_nest(signed, lines, stored)
+        if nest is not None:
+            yield (), (nest,)
+    # planes in another order than their bits show in the first element
+    first = lines[(0,) * (lines.ndim - 1)]
+    order = np.argsort(first)
+    if (first >= 0).all() and (np.diff(order) != 1).any():
+        turned = replace(signed, tensor=signed.tensor[..., order])
+        for stored in _readings(signed):
+            nest = _one_nest(turned, lines[..., order], stored)
+            if nest is not None:
+                yield tuple(order.tolist()), (nest,)
+    planes: dict[int, Array] = {}
+    for deep, stored in product((False, True), _readings(signed)):
+        nests = _nest_by_unit(signed, planes, deep, stored)
+        if nests:
+            yield (), nests
+
+
+def _readings(signed: Signed) -> Iterator[dict[str, Any]]:
+    """Yield the fields of ``Layout`` that say the order of bytes and of units in a byte."""
+    orders = [False]
+    if signed.unit < 8:
+        orders.append(True)
+    for swap, high_first in product(SWAPS, orders):
+        if not swap or signed.size % swap == 0:
+            yield {
+                "dtype": f"uint{signed.unit}",
+                "size": signed.size,
+                "swap": swap,
+                "big_endian": high_first,
+            }
+
+
+def _before(places: Array, stored: dict[str, Any]) -> Array:
+    """Return places before words are swapped, from recorded places."""
+    return Layout((1,), (), **stored).swapped(places)
+
+
+def _along_lines(signed: Signed) -> Array:
+    """Return the places of units ``(*shape, units) int64``, -1 if unknown; of many units those
+    along each axis at both ends of the other axes.
+    """
+    shape = signed.shape
+    chosen = np.zeros(shape, bool)
+    if signed.tensor.size <= WHOLE:
+        chosen[...] = True
+    ends = [sorted({0, min(1, n - 1), max(n - 2, 0), n - 1}) for n in shape[:-1]]
+    ends.append(sorted({0, shape[-1] - 1}))
+    for axis, n in enumerate(shape):
+        lines = [*ends]
+        lines[axis] = [*range(n)]
+        chosen[np.ix_(*lines)] = True
+    out = np.full(shape, -1, np.int64)
+    out[chosen] = located(signed.buffer, signed.tensor[chosen])
+    return out
+
+
+def _one_nest(signed: Signed, lines: Array, stored: dict[str, Any]) -> Layout | None:
+    places = _before(lines, stored)
+    for nest in layouts(places, sampled=True, **stored):
+        if nest.size == signed.size and _agrees(nest, signed.tensor, signed.buffer):
+            return nest
+    return None
+
+
+def _agrees(nest: Layout, tensor: Array, signs: Array) -> bool:
+    """True if each unit has its signature at its place; a sample is compared first."""
+    rng = np.random.default_rng(1)
+    index = tuple(rng.integers(0, n, SAMPLE) for n in tensor.shape)
+    if not np.array_equal(signs[nest.at(*index)], tensor[index]):
+        return False
+    return np.array_equal(signs[nest.index_map()], tensor)
+
+
+def _nest_by_unit(
+    signed: Signed, planes: dict[int, Array], deep: bool, stored: dict[str, Any]
+) -> tuple[Layout, ...]:
+    """Return nests found unit by unit, one for each run of units with equal loops; empty if some
+    unit has none. ``planes`` keeps the places of units from call to call.
+    """
+    found: list[Layout] = []
+    for unit in range(signed.shape[-1]):
+        tensor = signed.tensor[..., unit]
+        if unit not in planes:
+            planes[unit] = located(signed.buffer, tensor.ravel()).reshape(tensor.shape)
+        places = _before(planes[unit], stored)
+        nest = None
+        if found:
+            nest = _moved(found[-1], places, tensor, signed)
+        if nest is None:
+            nest = _of_plane(places, tensor, signed, deep, stored)
+        if nest is None:
+            return ()
+        found.append(nest)
+    return tuple(_joined_runs(found))
+
+
+def _of_plane(
+    places: Array, tensor: Array, signed: Signed, deep: bool, stored: dict[str, Any]
+) -> Layout | None:
+    for nest in layouts(places, deep, sampled=True, **stored):
+        if nest.size == signed.size and _agrees(nest, tensor, signed.buffer):
+            return nest
+    return None
+
+
+def _moved(nest: Layout, places: Array, tensor: Array, signed: Signed) -> Layout | None:
+    """Return a nest moved to the places of another unit; None if these have other loops."""
+    known = np.flatnonzero(places.ravel() >= 0)[:1]
+    if not len(known):
+        return None
+    index = np.unravel_index(int(known[0]), places.shape)
+    there = int(_before(np.asarray(nest.at(*index)), _stored(nest)))
+    offset = nest.offset + int(places[index]) - there
+    try:
+        moved = replace(nest, offset=offset)
+    except ValueError:
+        return None
+    if _agrees(moved, tensor, signed.buffer):
+        return moved
+    return None
+
+
+def _stored(nest: Layout) -> dict[str, Any]:
+    return {
+        "dtype": nest.dtype,
+        "size": nest.size,
+        "swap": nest.swap,
+        "big_endian": nest.big_endian,
+    }
+
+
+def _joined_runs(found: Sequence[Layout]) -> Iterator[Layout]:
+    """Yield a nest over the axes and the units for each run of units with equal loops."""
+    start = 0
+    for stop in range(1, len(found) + 1):
+        if stop < len(found) and replace(found[stop], offset=found[start].offset) == found[start]:
+            continue
+        first = found[start]
+        offsets = np.array([nest.offset - first.offset for nest in found[start:stop]])
+        axis = len(first.shape)
+        digits = digits_of(offsets, np.ones(len(offsets), bool))
+        if digits is None:
+            over_units = [Loop(axis, 1, tuple(offsets.tolist()))]
+        else:
+            over_units = [Loop(axis, tile, stride) for tile, stride in reversed(digits)]
+        yield Layout(
+            (*first.shape, len(found)),
+            (*over_units, *first.loops),
+            offset=first.offset,
+            window=(*first.window, (start, stop)),
+            starts=(*first.starts, 0),
+            join=first.join,
+            **_stored(first),
+        )
+        start = stop
+
+
+def _judged(
+    planes: Planes, signed: Signed, raw: Sequence[Array], buffers: Sequence[Array]
+) -> Found | str:
+    """Return what is found, if its layout packs the buffers that were held back byte for byte."""
+    planes, filled, rest = _accounted(planes, buffers[: signed.seen])
+    held = range(signed.seen, len(raw))
+    for at in held:
+        packed = np.frombuffer(planes.pack(values_of(raw[at], planes.dtype)), np.uint8)
+        wrong = np.flatnonzero((packed != buffers[at]) & ~rest)
+        if len(wrong):
+            return (
+                f"the layout of the first {signed.seen} buffers ({planes}) gives another byte "
+                f"{int(wrong[0])} of buffers[{at}], which was held back"
+            )
+    shared = _shared(signed)
+    unexplained = []
+    for start, end in runs_of(rest):
+        shown = buffers[0][start : min(end, start + UNIFORM)].tobytes()
+        unexplained.append(Run(start, end - start, shown))
+    places = len(signed.buffer)
+    return Found(
+        planes,
+        raw[0].size - shared,
+        shared,
+        np.zeros((0, raw[0].ndim), np.int64),
+        past_end=0,
+        outside=0,
+        elsewhere=0,
+        chance=signed.tensor.size * min(places * 2.0 ** -(signed.unit * signed.seen), 1),
+        filled=filled,
+        unexplained=tuple(unexplained),
+        captures=signed.seen,
+        held=len(held),
+        proved=len(held),
+    )
+
+
+def _shared(signed: Signed) -> int:
+    """Return how many elements have a unit whose signature other places have as well."""
+    order = np.sort(signed.buffer)
+    several = np.unique(order[1:][order[1:] == order[:-1]])
+    return int(np.count_nonzero(np.isin(signed.tensor, several).any(-1)))
+
+
+def _accounted(planes: Planes, buffers: Sequence[Array]) -> tuple[Planes, int, Array]:
+    """Return (the layout with the fill and the constants between its elements, how many bytes are
+    fill, True where some bit of a byte is unexplained).
+    """
+    free = ~_bytes_of(planes, planes.taken())
+    moves = np.zeros(planes.size, np.uint8)
+    for buffer in buffers[1:]:
+        moves |= (buffer ^ buffers[0]) & free
+    tried = [replace(planes, blank=_usual(buffers[0][(free == 255) & (moves == 0)]))]
+    filled = _filled(planes, buffers[0])
+    if filled is not None:
+        fill, there = filled
+        outside = (free == 255) & (moves == 0) & (there == 0)
+        tried.append(replace(planes, fill=fill, blank=_usual(buffers[0][outside])))
+    lefts = []
+    for one in tried:
+        blank = np.frombuffer(one.background_bytes(), np.uint8)
+        lefts.append((blank ^ buffers[0]) & free & ~moves)
+    counts = [np.count_nonzero(left) for left in lefts]
+    best = int(np.argmin(counts))
+    planes, left = tried[best], lefts[best] != 0
+    gaps = int(np.bitwise_count(free & ~moves).sum()) // 8
+    runs = runs_of(left)
+    if len(buffers) > 1 and len(runs) <= MOST_RUNS:
+        parts = []
+        for start, end in runs:
+            parts.append(Constant(start, buffers[0][start:end].tobytes()))
+        planes = replace(planes, parts=tuple(parts))
+        return planes, gaps - int(np.count_nonzero(left)), moves != 0
+    return planes, gaps - int(np.count_nonzero(left)), left | (moves != 0)
+
+
+def _bytes_of(planes: Planes, units: Array) -> Array:
+    """Return the bits ``(size,) uint8`` of units that are true, in the order of a recorded buffer."""
+    first = planes.nests[0]
+    whole = units * np.uint8(2**planes.unit - 1)
+    return swap_words(joined(whole, planes.unit, first.big_endian), first.swap)
+
+
+def _usual(values: Array) -> int:
+    if not len(values):
+        return 0
+    return int(np.bincount(values).argmax())
+
+
+def _filled(planes: Planes, buffer: Array) -> tuple[int, Array] | None:
+    """Return (the element with which tiles are completed, the bits that such elements take); None
+    if there is no such place.
+    """
+    units = planes.nests[0].opened(buffer)
+    taken = planes.taken()
+    there = np.zeros(len(units), bool)
+    values = np.zeros((1, planes.units), np.uint8)
+    for places, unit in planes.completed():
+        some = places[~taken[places]]
+        there[some] = True
+        values[0, unit] = _usual(units[some])
+    if not there.any():
+        return None
+    return int(planes.elements_of(values)[0]), _bytes_of(planes, there)
