@@ -23,6 +23,7 @@ MOST_CAPTURES = 64
 MORE = 2  # captures that ``find_layout`` holds back
 MIX = np.uint64(0x9E3779B97F4A7C15)
 MIXES = 3
+MIXED_BITS = 60
 SPARSE_SHARE = 0.9  # a tensor with so many equal elements may be compressed
 SPARSE_SAMPLE = 2**14
 FEW = 16  # fewer elements say nothing of a tensor
@@ -109,35 +110,33 @@ def _unit_markers(
     refuse_if(bool(avoid), "avoid", avoid, "is nothing if every unit has values of its own")
     _check_shape(shape)
     units = math.prod(shape) * bits // unit
-    # at most half of the codes are used, and a code whose digits are all the same is left out
-    needed = -(-(units + 2**unit).bit_length() // unit) + (unit == 1)
+    digits = max(-(-units.bit_length() // unit), 2)
     refuse_if(
-        0 < captures < needed,
+        0 < captures <= digits,
         "captures",
         captures,
-        f"are {needed} or more for {units} units of {unit} bits",
+        f"are {digits + 1} or more for {units} units of {unit} bits",
     )
-    captures = captures or needed + MORE
-    index = np.arange(units + 2**unit, dtype=np.uint64)
-    digits = [*_digits(_mixed(index, needed * unit), unit, needed)]
-    equal = np.ones(len(index), bool)
-    for digit in digits[1:]:
-        equal &= digit == digits[0]
-    chosen = np.flatnonzero(~equal)[:units]
+    captures = captures or digits + 1 + MORE
+    index = np.arange(1, units + 1, dtype=np.uint64)
+    codes = [*_digits(_mixed(index, digits * unit), unit, digits)]
+    # the sum without carry of two digits stays if a device changes all digits by one xor: with it
+    # no changed code is the code of another unit
+    codes.append(codes[0] ^ codes[1])
     # further captures have digits of further mixes of the index
-    for more in range(1, -(-captures // needed)):
-        digits += _digits(_mixed(index + np.uint64(more << 40), 60), unit, needed)
+    for more in range(1, -(-captures // digits)):
+        codes += _digits(_mixed(index + np.uint64(more << 40), MIXED_BITS), unit, digits)
     out = []
-    for digit in digits[:captures]:
-        pieces = digit[chosen].reshape(*shape, bits // unit)
+    for code in codes[:captures]:
+        pieces = code.reshape(*shape, bits // unit)
         out.append(values_of(join_units(pieces, held_as(dtype).itemsize, unit), dtype))
     return out
 
 
 def _digits(codes: np.ndarray, unit: int, count: int) -> Iterator[np.ndarray]:
     for at in range(count):
-        digit = codes >> np.uint64(at * unit) & np.uint64(2**unit - 1)
-        yield digit.astype(np.uint8)
+        code = codes >> np.uint64(at * unit) & np.uint64(2**unit - 1)
+        yield code.astype(np.uint8)
 
 
 def _mixed(index: np.ndarray, bits: int) -> np.ndarray:

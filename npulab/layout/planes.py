@@ -302,15 +302,21 @@ def _loop_text(loop: Loop, letters: Sequence[str], over_bits: bool, unit: int) -
 
 
 def completed(nest: Layout) -> Layout | None:
-    """Return a nest with every tile full along the axes of the tensor; None if its tiles are not
-    completed, or would overlap if they were.
+    """Return a nest with every tile full along the axes of the tensor, up to the stride of the next
+    loop; None if its tiles are not completed, or would overlap if they were.
     """
     if nest.join or any(nest.starts) or any(loop.stride is None for loop in nest.loops):
         return None
     shape = list(nest.shape)
+    strides = sorted(abs(loop.reach(1)) for loop in nest.loops)
     for axis, n in enumerate(nest.shape[:-1]):
-        tile = max([loop.tile for loop in nest.loops if loop.axis == axis], default=1)
-        shape[axis] = -(-n // tile) * tile
+        outer = [loop for loop in nest.loops if loop.axis == axis]
+        if outer:
+            wider = [stride for stride in strides if stride > abs(outer[0].reach(1))]
+            blocks = -(-n // outer[0].tile)
+            if wider:
+                blocks = max(wider[0] // abs(outer[0].reach(1)), blocks)
+            shape[axis] = blocks * outer[0].tile
     if tuple(shape) == nest.shape:
         return None
     window = (*((0, n) for n in shape[:-1]), nest.window[-1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -179,6 +179,13 @@ def _nests(signed: Signed) -> Iterator[tuple[tuple[int, ...], tuple[Layout, ...]
             nest = _one_nest(turned, lines[..., order], stored)
             if nest is not None:
                 yield tuple(order.tolist()), (nest,)
+    # joined axes take all places, not only those along lines
+    for deep, stored in product((False, True), _readings(signed)):
+        if deep and signed.tensor.size > WHOLE:
+            break
+        nests = _nest_by_run(signed, lines, stored, deep)
+        if nests:
+            yield (), nests
     planes: dict[int, Array] = {}
     for deep, stored in product((False, True), _readings(signed)):
         nests = _nest_by_unit(signed, planes, deep, stored)
@@ -225,9 +232,11 @@ def _along_lines(signed: Signed) -> Array:
     return out
 
 
-def _one_nest(signed: Signed, lines: Array, stored: dict[str, Any]) -> Layout | None:
+def _one_nest(
+    signed: Signed, lines: Array, stored: dict[str, Any], deep: bool = False
+) -> Layout | None:
     places = _before(lines, stored)
-    for nest in layouts(places, sampled=True, **stored):
+    for nest in layouts(places, deep, sampled=True, **stored):
         if nest.size == signed.size and _agrees(nest, signed.tensor, signed.buffer):
             return nest
     return None
@@ -240,6 +249,30 @@ def _agrees(nest: Layout, tensor: Array, signs: Array) -> bool:
     if not np.array_equal(signs[nest.at(*index)], tensor[index]):
         return False
     return np.array_equal(signs[nest.index_map()], tensor)
+
+
+def _nest_by_run(
+    signed: Signed, lines: Array, stored: dict[str, Any], deep: bool
+) -> tuple[Layout, ...]:
+    """Return a nest for each run of units that lie at equal distances in the first element; empty
+    if some run has none.
+    """
+    first = lines[(0,) * (lines.ndim - 1)]
+    ends = [0]
+    for at in range(1, len(first)):
+        # a run of two takes a third unit only at the same distance
+        if at - ends[-1] > 1 and first[at] - first[at - 1] != first[at - 1] - first[at - 2]:
+            ends.append(at)
+    ends.append(len(first))
+    found = []
+    for start, stop in pairwise(ends):
+        run = replace(signed, tensor=signed.tensor[..., start:stop])
+        nest = _one_nest(run, lines[..., start:stop], stored, deep)
+        if nest is None:
+            return ()
+        window = (*nest.window[:-1], (start, stop))
+        found.append(replace(nest, shape=signed.shape, window=window))
+    return tuple(found)
 
 
 def _nest_by_unit(
@@ -291,6 +324,10 @@ def _moved(nest: Layout, places: Array, tensor: Array, signed: Signed) -> Layout
     return None
 
 
+def _rule(nest: Layout) -> tuple[Any, ...]:
+    return nest.loops, nest.starts, nest.join
+
+
 def _stored(nest: Layout) -> dict[str, Any]:
     return {
         "dtype": nest.dtype,
@@ -304,16 +341,12 @@ def _joined_runs(found: Sequence[Layout]) -> Iterator[Layout]:
     """Yield a nest over the axes and the units for each run of units with equal loops."""
     start = 0
     for stop in range(1, len(found) + 1):
-        if stop < len(found) and replace(found[stop], offset=found[start].offset) == found[start]:
+        if stop < len(found) and _rule(found[stop]) == _rule(found[start]):
             continue
         first = found[start]
         offsets = np.array([nest.offset - first.offset for nest in found[start:stop]])
         axis = len(first.shape)
-        digits = digits_of(offsets, np.ones(len(offsets), bool))
-        if digits is None:
-            over_units = [Loop(axis, 1, tuple(offsets.tolist()))]
-        else:
-            over_units = [Loop(axis, tile, stride) for tile, stride in reversed(digits)]
+        over_units = _over_units(axis, offsets)
         yield Layout(
             (*first.shape, len(found)),
             (*over_units, *first.loops),
@@ -326,6 +359,22 @@ def _joined_runs(found: Sequence[Layout]) -> Iterator[Layout]:
         start = stop
 
 
+def _over_units(axis: int, offsets: Array) -> list[Loop]:
+    """Return loops over the axis of units that reach ``offsets``."""
+    digits = digits_of(offsets, np.ones(len(offsets), bool))
+    if digits is not None:
+        loops = [Loop(axis, tile, stride) for tile, stride in reversed(digits)]
+        left = np.arange(len(offsets))
+        reached = np.zeros(len(offsets), np.int64)
+        for loop in loops:
+            reached += loop.reach(left // loop.tile)
+            left %= loop.tile
+        # digits are also found if a few places do not fit
+        if np.array_equal(reached, offsets):
+            return loops
+    return [Loop(axis, 1, tuple(offsets.tolist()))]
+
+
 def _judged(
     planes: Planes, signed: Signed, raw: Sequence[Array], buffers: Sequence[Array]
 ) -> Found | str:
@@ -334,7 +383,7 @@ def _judged(
     held = range(signed.seen, len(raw))
     for at in held:
         packed = np.frombuffer(planes.pack(values_of(raw[at], planes.dtype)), np.uint8)
-        wrong = np.flatnonzero((packed != buffers[at]) & ~rest)
+        wrong = np.flatnonzero((packed ^ buffers[at]) & ~rest)
         if len(wrong):
             return (
                 f"the layout of the first {signed.seen} buffers ({planes}) gives another byte "
@@ -342,7 +391,7 @@ def _judged(
             )
     shared = _shared(signed)
     unexplained = []
-    for start, end in runs_of(rest):
+    for start, end in runs_of(rest != 0):
         shown = buffers[0][start : min(end, start + UNIFORM)].tobytes()
         unexplained.append(Run(start, end - start, shown))
     places = len(signed.buffer)
@@ -372,7 +421,7 @@ def _shared(signed: Signed) -> int:
 
 def _accounted(planes: Planes, buffers: Sequence[Array]) -> tuple[Planes, int, Array]:
     """Return (the layout with the fill and the constants between its elements, how many bytes are
-    fill, True where some bit of a byte is unexplained).
+    fill, the bits ``(size,) uint8`` that are unexplained).
     """
     free = ~_bytes_of(planes, planes.taken())
     moves = np.zeros(planes.size, np.uint8)
@@ -391,15 +440,18 @@ def _accounted(planes: Planes, buffers: Sequence[Array]) -> tuple[Planes, int, A
     counts = [np.count_nonzero(left) for left in lefts]
     best = int(np.argmin(counts))
     planes, left = tried[best], lefts[best] != 0
-    gaps = int(np.bitwise_count(free & ~moves).sum()) // 8
+    moved = moves != 0
     runs = runs_of(left)
-    if len(buffers) > 1 and len(runs) <= MOST_RUNS:
-        parts = []
-        for start, end in runs:
-            parts.append(Constant(start, buffers[0][start:end].tobytes()))
+    if len(buffers) > 1:
+        if len(runs) > MOST_RUNS:
+            runs = [(runs[0][0], runs[-1][1])]
+        constants = (buffers[0] & free) | (planes.blank & ~free)
+        parts = [Constant(start, constants[start:end].tobytes()) for start, end in runs]
         planes = replace(planes, parts=tuple(parts))
-        return planes, gaps - int(np.count_nonzero(left)), moves != 0
-    return planes, gaps - int(np.count_nonzero(left)), left | (moves != 0)
+    else:
+        moves |= lefts[best]
+    gaps = int(np.bitwise_count(free[~moved & ~left]).sum()) // 8
+    return planes, gaps, moves
 
 
 def _bytes_of(planes: Planes, units: Array) -> Array:
