@@ -14,29 +14,21 @@ from numpy import ndarray as Array
 
 from npulab.layout.candidates import candidates
 from npulab.layout.found import FEW, Found, accounted, agreeing, unexplained
+from npulab.layout.given import SPARE_BITS, Given, given_pairs
 from npulab.layout.lags import lags
-from npulab.layout.marking import SPARSE_SHARE, sparse_share, still_bits
 from npulab.layout.nest import Layout
 from npulab.layout.places import Change, Pairs, Seen, Signature, Sought, changes, halved, known
+from npulab.layout.planes import Planes
 from npulab.layout.rules import layouts
-from npulab.layout.split import find_planes, held_back
+from npulab.layout.split import find_planes
 from npulab.layout.stored import (
-    BITS,
     DTYPES,
-    ELEMENTS,
-    MOST_BYTES,
-    MOST_ELEMENTS,
     SWAPS,
     Buffer,
     Table,
-    bytes_in,
     elements_at,
-    held_as,
-    opened,
-    raw_of,
-    values_of,
 )
-from npulab.support.refuse import need, refuse_if
+from npulab.support.refuse import need
 
 SAMPLES = (16, 1024)  # sizes of the samples of elements on which a layout is tried first
 CHANGES = 3  # most changes of elements that are tried besides no change
@@ -51,7 +43,7 @@ LEAST_BITS = 0.5  # least bits that a value is counted as, so that neighbours st
 SMALL_TILE = 4  # neighbours that are enough to see a tile
 PROVEN = 8  # if 1 of PROVEN elements has its own value, values alone are searched first
 SPARSE = 4  # a buffer larger than SPARSE tensors holds mostly something else
-SPARE_BITS = 8  # bits of a signature beyond a place's: it rarely matches by chance
+LATE = "values of whole elements are found"  # why planes are not looked for
 MOST_RIVALS = 8
 MOST_COMPARED = 64  # most agreeing candidates that are compared by the bytes they explain
 
@@ -112,19 +104,54 @@ def find_layout(
             (Iterable, np.generic),
             "is a tensor (array) with its buffer (bytes), or a list of each",
         )
-    given = _given(tensors, buffers, dtype)
-    if given.dtype not in DTYPES:
-        return _planes(given)
+    checked = given_pairs(tensors, buffers, dtype)
+    if checked.dtype in DTYPES:
+        found = _whole(checked)
+    else:
+        by_bits = find_planes(checked)
+        if isinstance(by_bits, str):
+            raise _refused(f"buffers: got no layout, {by_bits}", checked)
+        found = by_bits
+    return replace(found, warnings=checked.warnings(found.sure))
+
+
+def _refused(text: str, given: Given) -> ValueError:
+    return ValueError("; ".join([text, *given.warnings(False)]))
+
+
+def _whole(given: Given) -> Found:
+    """The layout of elements that are not split, else of their planes."""
     pairs = given.pairs()
     signature = _in_step(pairs)
     places, best, most = _first_trials(pairs, signature)
-    # elements of which no value is found whole may be split
-    split = ""
+    # elements none of whose values is found whole may be split
+    split: Found | str = ""
     if PROVEN * most < pairs.raw[0].size and (best is None or not _fits(best)):
-        found = find_planes(given.raw, given.buffers, given.dtype)
-        if isinstance(found, Found):
-            return replace(found, warnings=given.warnings(found.sure))
-        split = found
+        split = find_planes(given)
+        if isinstance(split, Found):
+            return split
+    best = _best_trial(pairs, places, best, most)
+    if best is None or not _fits(best):
+        try:
+            table = _table(pairs, places)
+        except ValueError as error:
+            raise _refused(f"{error}; nor planes of bits: {split or LATE}", given) from None
+        best = _Trial(table, agreeing(table, pairs), None, pairs)
+    if best.pairs is not pairs:
+        signature = _in_step(best.pairs)
+    found = _proved(_report(signature, best), given)
+    if not found.sure and pairs.bits < 8:
+        # bits of fill and of elements may share a byte
+        by_bits = find_planes(given, whole=True)
+        if isinstance(by_bits, Found) and by_bits.sure:
+            return by_bits
+    return found
+
+
+def _best_trial(pairs: Pairs, places: Seen, best: _Trial | None, most: int) -> _Trial | None:
+    """Return the best trial of all searches, from the best by values alone, in which ``most``
+    elements have a place of their own.
+    """
     searches = [_by_neighbours]
     # other readings of values alone are worth their time only if some elements have values that
     # occur nowhere else; otherwise only neighbours can show the layout
@@ -139,41 +166,26 @@ def find_layout(
             readings.insert(0, best.pairs)
         for reading in readings:
             best = _plainest(reading, best) or best
-    if best is None or not _fits(best):
-        table = _table(pairs, places, given, split)
-        best = _Trial(table, agreeing(table, pairs), None, pairs)
-    if best.pairs is not pairs:
-        signature = _in_step(best.pairs)
-    found = _report(signature, best)
-    held = given.raw[len(pairs.raw) :]
-    proved = 0
-    for tensor, buffer in zip(held, given.buffers[len(pairs.raw) :], strict=True):
-        proved += _repeats(found, values_of(tensor, given.dtype), buffer)
-    found = replace(found, held=len(held), proved=proved)
-    return replace(found, warnings=given.warnings(found.sure))
+    return best
 
 
-def _planes(given: Given) -> Found:
-    found = find_planes(given.raw, given.buffers, given.dtype)
-    if isinstance(found, Found):
-        return replace(found, warnings=given.warnings(found.sure))
-    raise ValueError("; ".join([f"buffers: got no layout, {found}", *given.warnings(False)]))
-
-
-def _repeats(found: Found, tensor: Array, buffer: Array) -> bool:
-    """True if a layout packs a tensor to its buffer, apart from the bytes and elements that it
-    leaves open.
+def _proved(found: Found, given: Given) -> Found:
+    """Return what is found with the count of the buffers, of those held back, that its layout
+    packs byte for byte, apart from the bytes and elements that it leaves open.
     """
+    held = [*given.held(found.captures)]
     layout = found.layout
-    packed = np.frombuffer(layout.pack(tensor), np.uint8)[: len(buffer)]
-    wrong = packed != buffer
-    for run in found.unexplained:
-        wrong[run.offset : run.offset + run.size] = False
+    assert not isinstance(layout, Planes)
     places = layout.index_map()[tuple(found.missing.T)]
+    left = [np.arange(run.offset, run.offset + run.size) for run in found.unexplained]
     for at in range(layout.itemsize):
-        open_bytes = (places[places >= 0] + at) // layout.per_byte
-        wrong[open_bytes[open_bytes < len(wrong)]] = False
-    return not wrong.any()
+        left.append((places[places >= 0] + at) // layout.per_byte)
+    proved = 0
+    for tensor, buffer in held:
+        packed = np.frombuffer(layout.pack(tensor), np.uint8)[: len(buffer)]
+        wrong = np.flatnonzero(packed != buffer)
+        proved += bool(np.isin(wrong, np.concatenate(left)).all())
+    return replace(found, held=len(held), proved=proved)
 
 
 def _first_trials(pairs: Pairs, signature: Signature) -> tuple[Seen, _Trial | None, int]:
@@ -224,95 +236,6 @@ def _settled(trial: _Trial) -> bool:
 def _convincing(trial: _Trial, pairs: Pairs) -> bool:
     """True if a trial is so clear that it need not be compared with plain candidates."""
     return _fits(trial) and (_proven(trial) or (_sparse(pairs) and _complete(trial)))
-
-
-@dataclass(frozen=True)
-class Given:
-    """Tensors as unsigned elements of ``dtype``, all of one shape, and their buffers ``(M,)
-    uint8``, all of one size.
-    """
-
-    raw: tuple[Array, ...]
-    buffers: tuple[Array, ...]
-    dtype: str
-
-    def pairs(self) -> Pairs:
-        """The pairs that the search sees: the others are held back to prove its result."""
-        seen = len(self.raw) - held_back(len(self.raw))
-        bits = BITS[self.dtype]
-        opened_buffers = [opened(buffer, bits, 0, False) for buffer in self.buffers[:seen]]
-        return Pairs(self.raw[:seen], tuple(opened_buffers), self.dtype)
-
-    def warnings(self, sure: bool) -> tuple[str, ...]:
-        """Sentences about tensors that cannot show a layout; ``sure`` if one was found."""
-        out = []
-        bits = ELEMENTS[self.dtype]
-        still = still_bits(self.raw, bits)
-        if still:
-            shown = ", ".join(map(str, still))
-            out.append(
-                f"bits {shown} of every element have one value in all tensors: no plane of these "
-                "bits moves, and nothing shows where it lies"
-            )
-        share = sparse_share(self.raw)
-        if not sure and share >= SPARSE_SHARE:
-            out.append(
-                f"{share:.0%} of the elements of a tensor are equal: such a tensor may have been "
-                "compressed, change single elements of a dense one"
-            )
-        if not sure and 8 * len(self.buffers[0]) < bits * self.raw[0].size:
-            out.append(
-                f"{len(self.buffers[0])} bytes cannot hold {self.raw[0].size} elements of {bits} "
-                "bits: the tensor may have been compressed"
-            )
-        return tuple(out)
-
-
-def _given(tensors: Any, buffers: Any, dtype: str) -> Given:
-    single = isinstance(buffers, bytes | bytearray | memoryview) or (
-        isinstance(buffers, Array) and buffers.ndim == 1
-    )
-    if single:
-        tensors = [tensors]
-        buffers = [buffers]
-    arrays = [np.asarray(tensor) for tensor in tensors]
-    data = [bytes_in(buffer, f"buffers[{at}]") for at, buffer in enumerate(buffers)]
-    refuse_if(
-        not arrays or len(arrays) != len(data),
-        "tensors, buffers",
-        f"{len(arrays)} tensors and {len(data)} buffers",
-        "are one or more tensors and as many buffers",
-    )
-    refuse_if(
-        dtype and dtype not in ELEMENTS, "dtype", repr(dtype), f"is one of {', '.join(ELEMENTS)}"
-    )
-    first = arrays[0]
-    kind = dtype or str(first.dtype)
-    types = ", ".join(DTYPES)
-    if dtype:
-        types = str(held_as(dtype))
-    fits = kind in ELEMENTS and first.dtype == held_as(kind)
-    moved = ""
-    sizes = f"{first.itemsize} to {MOST_BYTES}"
-    for at, (tensor, buffer) in enumerate(zip(arrays, data, strict=True)):
-        if not fits or not 1 <= tensor.size <= MOST_ELEMENTS or not tensor.ndim:
-            raise ValueError(
-                f"tensors[{at}]: got {tensor.dtype} {tensor.shape}, allowed are 1 to "
-                f"{MOST_ELEMENTS} elements of {types}"
-            )
-        if tensor.shape != first.shape or tensor.dtype != first.dtype:
-            raise ValueError(
-                f"tensors[{at}]: got {tensor.dtype} {tensor.shape}, allowed is {first.dtype} "
-                f"{first.shape}, as the first tensor is"
-            )
-        if len(buffer) != len(data[0]) or not first.itemsize <= len(buffer) <= MOST_BYTES:
-            raise ValueError(f"buffers[{at}]: got {len(buffer)} bytes, allowed is {sizes}{moved}")
-        sizes = f"{len(data[0])}, as in the first buffer"
-        moved = (
-            "; a length that moves with the values says that the tensor is compressed: change "
-            "single elements of a dense one"
-        )
-    return Given(tuple(raw_of(tensor, kind) for tensor in arrays), tuple(data), kind)
 
 
 def _in_step(pairs: Pairs) -> Signature:
@@ -638,7 +561,7 @@ def _agreeing_offsets(layout: Layout, pairs: Pairs, offsets: list[int]) -> list[
     return list(compress(offsets, np.all(_alike(layout, pairs, index, at), axis=1)))
 
 
-def _table(pairs: Pairs, places: Seen | None, given: Given, split: str) -> Table:
+def _table(pairs: Pairs, places: Seen | None) -> Table:
     """Return a table of the places of the elements whose values occur nowhere else.
 
     Places found only with the help of neighbours are left out: they are wrong too easily. Raises
@@ -653,14 +576,11 @@ def _table(pairs: Pairs, places: Seen | None, given: Given, split: str) -> Table
     if have.size > 2 * FEW:
         least += FEW
     if own <= least:
-        texts = [
+        raise ValueError(
             f"buffers: got no nest of loops, and a place for {own} of {have.size} elements in "
             f"{pairs.bytes} bytes, allowed are more elements than chance places, about "
             f"{chance:.0f}"
-        ]
-        if split:
-            texts.append(f"nor planes of bits: {split}")
-        raise ValueError("; ".join([*texts, *given.warnings(False)]))
+        )
     return Table(pairs.shape, have.astype(np.int64), dtype=pairs.dtype, size=pairs.bytes)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -24,9 +24,6 @@ MORE = 2  # captures that ``find_layout`` holds back
 MIX = np.uint64(0x9E3779B97F4A7C15)
 MIXES = 3
 MIXED_BITS = 60
-SPARSE_SHARE = 0.9  # a tensor with so many equal elements may be compressed
-SPARSE_SAMPLE = 2**14
-FEW = 16  # fewer elements say nothing of a tensor
 GOLDEN = (
     0.618  # step from value to value, as a share of the range: near indices have values far apart
 )
@@ -125,7 +122,9 @@ def _unit_markers(
     codes.append(codes[0] ^ codes[1])
     # further captures have digits of further mixes of the index
     for more in range(1, -(-captures // digits)):
-        codes += _digits(_mixed(index + np.uint64(more << 40), MIXED_BITS), unit, digits)
+        codes += _digits(
+            _mixed(index + np.uint64(more * MOST_ELEMENTS**2), MIXED_BITS), unit, digits
+        )
     out = []
     for code in codes[:captures]:
         pieces = code.reshape(*shape, bits // unit)
@@ -135,7 +134,7 @@ def _unit_markers(
 
 def _digits(codes: np.ndarray, unit: int, count: int) -> Iterator[np.ndarray]:
     for at in range(count):
-        code = codes >> np.uint64(at * unit) & np.uint64(2**unit - 1)
+        code = codes // np.uint64(2 ** (at * unit)) % np.uint64(2**unit)
         yield code.astype(np.uint8)
 
 
@@ -143,34 +142,11 @@ def _mixed(index: np.ndarray, bits: int) -> np.ndarray:
     """Return numbers of ``bits`` bits that look random, each from one index: each step can be
     undone, so that no two are equal.
     """
-    most = np.uint64(2**bits - 1)
-    out = index & most
+    out = index % np.uint64(2**bits)
     for _ in range(MIXES):
-        out = out * MIX & most
-        out ^= out >> np.uint64(bits // 2 + 1)
+        out = out * MIX % np.uint64(2**bits)
+        out ^= out // np.uint64(2 ** (bits // 2 + 1))
     return out
-
-
-def still_bits(raw: Sequence[np.ndarray], bits: int) -> list[int]:
-    """Return the bits that have one value in all elements of all tensors, which are unsigned."""
-    high = 0
-    low = 2**bits - 1
-    for tensor in raw:
-        high |= int(np.bitwise_or.reduce(tensor, axis=None))
-        low &= int(np.bitwise_and.reduce(tensor, axis=None))
-    moves = high & ~low
-    return [bit for bit in range(bits) if not moves >> bit & 1]
-
-
-def sparse_share(raw: Sequence[np.ndarray]) -> float:
-    """Return the largest share of equal elements in a tensor, counted from a sample of each."""
-    share = 0.0
-    for tensor in raw:
-        some = tensor.ravel()[:: max(tensor.size // SPARSE_SAMPLE, 1)]
-        _, counts = np.unique(some, return_counts=True)
-        if some.size >= FEW:
-            share = max(share, float(counts.max() / some.size))
-    return share
 
 
 def _values(dtype: str, avoid: Iterable[float]) -> np.ndarray:

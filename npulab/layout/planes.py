@@ -17,6 +17,7 @@ from npulab.layout.stored import (
     LISTED,
     Buffer,
     Shape,
+    Table,
     bytes_in,
     held_as,
     join_units,
@@ -86,7 +87,7 @@ class Planes:
                 f"or 8 bits that divide the {self.bits} of an element"
             )
         first = self.nests[0]
-        covered = []
+        covered: list[int] = []
         for nest in self.nests:
             alike = (nest.dtype, nest.size, nest.swap, nest.big_endian)
             plain = not (nest.xor or nest.add or nest.fill or nest.copies or nest.parts)
@@ -141,9 +142,11 @@ class Planes:
             raise ValueError(
                 f"tensor: got {tensor.dtype} {tensor.shape}, allowed is {kind} {self.shape}"
             )
-        out = self.background()
-        self._write(out, self.units_of(raw_of(tensor, self.dtype)))
-        return self._closed(out).tobytes()
+        units = self.units_of(raw_of(tensor, self.dtype))
+        places = self.nests[0].opened(self.background())
+        for nest in self.nests:
+            nest.write_places(places, units[nest.inside])
+        return self.closed(places).tobytes()
 
     def unpack(self, buffer: Buffer) -> Array:
         """Return the tensor of a buffer of ``size`` bytes; raises ValueError for another size."""
@@ -175,6 +178,14 @@ class Planes:
             out[..., self._numbers()[start:stop], :] = places + np.arange(self.unit)
         return out.reshape(*self.shape, self.bits)
 
+    def table(self) -> Table:
+        """Return the places of units as a table, without a rule: units are elements of ``(*shape,
+        units)`` there.
+        """
+        places = self.index_map()[..., :: self.unit] // self.unit
+        shape = (*self.shape, self.units)
+        return Table(shape, places, dtype=f"uint{self.unit}", size=self.size)
+
     def taken(self) -> Array:
         """True for each unit of the buffer that holds bits of an element, before words are
         swapped.
@@ -185,21 +196,18 @@ class Planes:
         return out
 
     def background(self) -> Array:
-        """Return the units of a buffer without elements, before words are swapped."""
-        data = np.full(self.size, self.blank, np.uint8)
+        """Return a buffer without elements, ``(size,) uint8``."""
+        out = np.full(self.size, self.blank, np.uint8)
+        if self.fill:
+            places = self.nests[0].opened(out)
+            filled = self.units_of(np.full(1, self.fill ^ self.xor, f"u{self._itemsize}"))[0]
+            for some, unit in self.completed():
+                places[some] = filled[unit]
+            out = self.closed(places)
         for part in self.parts:
             row = np.frombuffer(part.data, np.uint8)
-            data[part.offset : part.offset + part.size] = np.tile(row, part.repeat)
-        out = self.nests[0].opened(data)
-        if self.fill:
-            filled = self.units_of(np.full(1, self.fill ^ self.xor, f"u{self._itemsize}"))[0]
-            for places, unit in self.completed():
-                out[places] = filled[unit]
+            out[part.offset : part.offset + part.size] = np.tile(row, part.repeat)
         return out
-
-    def background_bytes(self) -> bytes:
-        """Return a buffer without elements."""
-        return self._closed(self.background()).tobytes()
 
     def completed(self) -> Iterator[tuple[Array, int]]:
         """Yield the places of the elements with which tiles are completed, with the unit of each
@@ -214,7 +222,7 @@ class Planes:
             places = wide.places_before_swap()
             for unit in range(*nest.window[-1]):
                 some = places[..., unit].ravel()
-                yield some[some < self.size * nest.per_byte], unit
+                yield some[(some >= 0) & (some < self.size * nest.per_byte)], unit
 
     def units_of(self, raw: Array) -> Array:
         """Return the units ``(*shape, units) uint8`` of unsigned elements, as they are stored."""
@@ -237,11 +245,8 @@ class Planes:
     def _itemsize(self) -> int:
         return held_as(self.dtype).itemsize
 
-    def _write(self, out: Array, units: Array) -> None:
-        for nest in self.nests:
-            nest.write_places(out, units[nest.inside])
-
-    def _closed(self, places: Array) -> Array:
+    def closed(self, places: Array) -> Array:
+        """Return the bytes of a buffer from its units: the inverse of ``Layout.opened``."""
         first = self.nests[0]
         return swap_words(joined(places, self.unit, first.big_endian), first.swap)
 

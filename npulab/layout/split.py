@@ -12,35 +12,19 @@ import numpy as np
 from numpy import ndarray as Array
 
 from npulab.layout.found import MOST_RUNS, UNIFORM, Found, Run, runs_of
+from npulab.layout.given import SPARE_BITS, Given, held_back
 from npulab.layout.nest import Layout, Loop
 from npulab.layout.parts import Constant
 from npulab.layout.planes import Planes
 from npulab.layout.rules import digits_of, layouts
-from npulab.layout.stored import (
-    BITS,
-    ELEMENTS,
-    SWAPS,
-    Shape,
-    joined,
-    opened,
-    split_units,
-    swap_words,
-    values_of,
-)
+from npulab.layout.stored import BITS, ELEMENTS, SWAPS, Shape, join_units, opened, split_units
 
 UNITS = (8, 4, 2, 1)
-SPARE_BITS = 8  # bits of a signature beyond a place's: it rarely matches by chance
+ITEMSIZE = 4  # bytes of the widest elements
 SIGNED_BITS = 64
 SAMPLE = 256
 FILTER = 2**22 - 1
 WHOLE = 2**16  # of at most so many units all places are looked up, else those along a few lines
-HELD = 4  # 1 of HELD buffers is held back, at most MOST_HELD
-MOST_HELD = 2
-
-
-def held_back(count: int) -> int:
-    """How many of ``count`` buffers the search does not see, so that it can be proved on them."""
-    return min(count // HELD, MOST_HELD)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,54 +49,58 @@ class Signed:
 
     def repeated(self, value: Any) -> Any:
         """Return the signature of a unit that has one value in all captures."""
-        ones = sum(1 << self.unit * at for at in range(self.seen))
+        ones = sum(2 ** (self.unit * at) for at in range(self.seen))
         return np.asarray(value, self.buffer.dtype) * self.buffer.dtype.type(ones)
 
 
-def find_planes(raw: Sequence[Array], buffers: Sequence[Array], dtype: str) -> Found | str:
-    """The layout of unsigned elements whose bits lie in planes, from tensors and buffers ``(M,)
-    uint8``; or a sentence that says why there is none.
+def find_planes(given: Given, whole: bool = False) -> Found | str:
+    """The layout of elements whose bits lie in planes; or a sentence that says why there is none.
 
     The layout says every bit of every buffer that the search saw, and then packs the buffers that
-    were held back byte for byte, or there is none.
+    were held back byte for byte, or there is none. Units that are elements are tried if ``whole``.
     """
     refused = "one unit takes all bits of an element"
-    bits = ELEMENTS[dtype]
+    bits = ELEMENTS[given.dtype]
+    seen = len(given.raw) - held_back(len(given.raw))
     for unit in UNITS:
-        if bits % unit or (unit == bits and dtype in BITS):
+        if bits % unit or (unit == bits and given.dtype in BITS and not whole):
             continue
-        signed = _signed(raw, buffers, bits, unit)
-        elements = signed.tensor.size.bit_length()
-        if signed.unit * signed.seen < elements:
+        units = given.raw[0].size * bits // unit
+        needed = -(-units.bit_length() // unit)
+        if seen < needed:
             refused = (
-                f"{signed.seen} buffers do not tell {signed.tensor.size} units of {unit} bits "
-                f"apart, allowed are {-(-elements // unit)} or more besides those held back: "
-                "markers(..., unit=1) makes them"
+                f"{seen} buffers do not tell {units} units of {unit} bits apart, allowed are "
+                f"{needed} or more besides those held back: markers(..., unit=1) makes them"
             )
             continue
+        signed = _signed(given, unit)
         xor = _xor(signed)
         if xor is None:
             refused = f"no place has the values of units of {unit} bits"
             continue
         plain = replace(signed, tensor=signed.tensor ^ signed.repeated(xor))
-        for order, nests in _nests(plain):
-            number = int((xor.astype(np.int64) << unit * np.arange(len(xor))).sum())
-            planes = Planes(raw[0].shape, nests, dtype=dtype, order=order, xor=number)
-            return _judged(planes, plain, raw, buffers)
+        found = next(_nests(plain), None)
+        if found is not None:
+            order, nests = found
+            number = int(join_units(xor[None].astype(np.uint8), ITEMSIZE, unit)[0])
+            shape = given.raw[0].shape
+            planes = Planes(shape, nests, dtype=given.dtype, order=order, xor=number)
+            return _judged(planes, plain, given)
         refused = f"no nest of loops has the places of units of {unit} bits"
     return refused
 
 
-def _signed(raw: Sequence[Array], buffers: Sequence[Array], bits: int, unit: int) -> Signed:
-    places = len(buffers[0]) * 8 // unit
+def _signed(given: Given, unit: int) -> Signed:
+    places = len(given.buffers[0]) * 8 // unit
+    bits = ELEMENTS[given.dtype]
     wanted = -(-(places.bit_length() + SPARE_BITS) // unit)
-    seen = min(len(raw) - held_back(len(raw)), wanted, SIGNED_BITS // unit)
+    seen = min(len(given.raw) - held_back(len(given.raw)), wanted, SIGNED_BITS // unit)
     kind = "u8"
     if seen * unit <= 32:
         kind = "u4"
-    tensors = (split_units(one, bits, unit) for one in raw[:seen])
-    opened_buffers = (opened(one, unit, 0, False) for one in buffers[:seen])
-    shape = (*raw[0].shape, bits // unit)
+    tensors = (split_units(one, bits, unit) for one in given.raw[:seen])
+    opened_buffers = (opened(one, unit, 0, False) for one in given.buffers[:seen])
+    shape = (*given.raw[0].shape, bits // unit)
     return Signed(
         _signatures(tensors, shape, kind, unit),
         _signatures(opened_buffers, (places,), kind, unit),
@@ -124,7 +112,7 @@ def _signed(raw: Sequence[Array], buffers: Sequence[Array], bits: int, unit: int
 def _signatures(columns: Iterable[Array], shape: Shape, kind: str, unit: int) -> Array:
     out = np.zeros(shape, kind)
     for column in columns:
-        out <<= out.dtype.type(unit)
+        out *= out.dtype.type(2**unit)
         out |= column
     return out
 
@@ -375,20 +363,20 @@ def _over_units(axis: int, offsets: Array) -> list[Loop]:
     return [Loop(axis, 1, tuple(offsets.tolist()))]
 
 
-def _judged(
-    planes: Planes, signed: Signed, raw: Sequence[Array], buffers: Sequence[Array]
-) -> Found | str:
+def _judged(planes: Planes, signed: Signed, given: Given) -> Found | str:
     """Return what is found, if its layout packs the buffers that were held back byte for byte."""
+    buffers = given.buffers
     planes, filled, rest = _accounted(planes, buffers[: signed.seen])
-    held = range(signed.seen, len(raw))
-    for at in held:
-        packed = np.frombuffer(planes.pack(values_of(raw[at], planes.dtype)), np.uint8)
-        wrong = np.flatnonzero((packed ^ buffers[at]) & ~rest)
+    held = 0
+    for tensor, buffer in given.held(signed.seen):
+        packed = np.frombuffer(planes.pack(tensor), np.uint8)
+        wrong = np.flatnonzero((packed ^ buffer) & ~rest)
         if len(wrong):
             return (
                 f"the layout of the first {signed.seen} buffers ({planes}) gives another byte "
-                f"{int(wrong[0])} of buffers[{at}], which was held back"
+                f"{int(wrong[0])} of buffers[{signed.seen + held}], which was held back"
             )
+        held += 1
     shared = _shared(signed)
     unexplained = []
     for start, end in runs_of(rest != 0):
@@ -397,9 +385,9 @@ def _judged(
     places = len(signed.buffer)
     return Found(
         planes,
-        raw[0].size - shared,
+        given.raw[0].size - shared,
         shared,
-        np.zeros((0, raw[0].ndim), np.int64),
+        np.zeros((0, len(planes.shape)), np.int64),
         past_end=0,
         outside=0,
         elsewhere=0,
@@ -407,8 +395,8 @@ def _judged(
         filled=filled,
         unexplained=tuple(unexplained),
         captures=signed.seen,
-        held=len(held),
-        proved=len(held),
+        held=held,
+        proved=held,
     )
 
 
@@ -435,8 +423,7 @@ def _accounted(planes: Planes, buffers: Sequence[Array]) -> tuple[Planes, int, A
         tried.append(replace(planes, fill=fill, blank=_usual(buffers[0][outside])))
     lefts = []
     for one in tried:
-        blank = np.frombuffer(one.background_bytes(), np.uint8)
-        lefts.append((blank ^ buffers[0]) & free & ~moves)
+        lefts.append((one.background() ^ buffers[0]) & free & ~moves)
     counts = [np.count_nonzero(left) for left in lefts]
     best = int(np.argmin(counts))
     planes, left = tried[best], lefts[best] != 0
@@ -445,7 +432,7 @@ def _accounted(planes: Planes, buffers: Sequence[Array]) -> tuple[Planes, int, A
     if len(buffers) > 1:
         if len(runs) > MOST_RUNS:
             runs = [(runs[0][0], runs[-1][1])]
-        constants = (buffers[0] & free) | (planes.blank & ~free)
+        constants = buffers[0] & free
         parts = [Constant(start, constants[start:end].tobytes()) for start, end in runs]
         planes = replace(planes, parts=tuple(parts))
     else:
@@ -455,10 +442,8 @@ def _accounted(planes: Planes, buffers: Sequence[Array]) -> tuple[Planes, int, A
 
 
 def _bytes_of(planes: Planes, units: Array) -> Array:
-    """Return the bits ``(size,) uint8`` of units that are true, in the order of a recorded buffer."""
-    first = planes.nests[0]
-    whole = units * np.uint8(2**planes.unit - 1)
-    return swap_words(joined(whole, planes.unit, first.big_endian), first.swap)
+    """Return the bits ``(size,) uint8`` of units that are true, as a buffer has them."""
+    return planes.closed(units * np.uint8(2**planes.unit - 1))
 
 
 def _usual(values: Array) -> int:

@@ -374,9 +374,7 @@ def bytes_of_places(places: int, dtype: str) -> int:
 
 
 def held_as(dtype: str) -> np.dtype[Any]:
-    """The numpy type that holds an element: of 8 bits for an element below 8 bits, of 16 for one of 9
-    to 15.
-    """
+    """The numpy type that holds an element: of 8 bits below that, of 16 bits for 9 to 15."""
     if dtype in BITS and BITS[dtype] >= 8:
         return np.dtype(dtype)
     if ELEMENTS[dtype] > 8:
@@ -442,8 +440,8 @@ def joined(places: Array, bits: int, high_first: bool) -> Array:
 
 
 def split_units(raw: Array, bits: int, unit: int) -> Array:
-    """Return unsigned elements of ``bits`` bits as units of ``unit`` bits ``(*shape, units) uint8``,
-    the lowest first.
+    """Return unsigned elements as units of ``unit`` bits ``(*shape, units) uint8``, the lowest
+    first; ``bits`` are those of an element.
     """
     little = np.ascontiguousarray(raw).astype(f"<u{raw.itemsize}", copy=False)
     units = opened(little.reshape(-1).view(np.uint8), unit, 0, False)

@@ -580,7 +580,9 @@ def test_strides_say_what_the_places_say(make: Callable[[int], Layout]) -> None:
         Stored.write_places(layout, plain, stored)
         assert layout.pack(tensor) == plain.tobytes(), layout
         buffer = random((layout.size,), "uint8", seed)
-        for got, wanted in zip(layout.read_places(buffer), Stored.read_places(layout, buffer), strict=True):
+        for got, wanted in zip(
+            layout.read_places(buffer), Stored.read_places(layout, buffer), strict=True
+        ):
             assert same(got, wanted), layout
         assert np.array_equal(
             layout.unpack(plain)[layout.inside].view(stored.dtype),

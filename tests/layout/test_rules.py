@@ -14,7 +14,6 @@ from npulab.layout.rules import (
     _any_digits,
     _blocks,
     _deeper,
-    _digits,
     _extended,
     _line,
     _nests,
@@ -23,6 +22,7 @@ from npulab.layout.rules import (
     _together,
     _wide,
     _window,
+    digits_of,
     layouts,
 )
 
@@ -64,7 +64,7 @@ def line_of(n: int, digits: list[tuple[int, int]]) -> np.ndarray:
 )
 def test_digits_are_read_from_a_line(n: int, digits: list[tuple[int, int]]) -> None:
     line = line_of(n, digits)
-    assert _digits(line, known(line)) == digits
+    assert digits_of(line, known(line)) == digits
     # the same where some places are not known, and say anything
     holes = known(line)
     for hole in range(1, n):
@@ -77,28 +77,28 @@ def test_digits_are_read_from_a_line(n: int, digits: list[tuple[int, int]]) -> N
         ):
             holes[:] = True
             holes[hole] = False
-            assert _digits(np.where(holes, line, 12345), holes) == digits
+            assert digits_of(np.where(holes, line, 12345), holes) == digits
 
 
-def test_lines_without_digits() -> None:
+def test_lines_withoutdigits_of() -> None:
     one = np.array([0, 2, 4])
-    assert _digits(one[:1], known(one[:1])) == []
-    assert _digits(one, np.array([True, False, False])) is None
-    assert _digits(one, np.array([False, True, True])) is None
-    assert _digits(one, np.array([True, False, True])) == [(1, 2)]
-    assert _digits(np.array([0, 0, 3]), np.array([True, False, True])) is None  # no whole step
+    assert digits_of(one[:1], known(one[:1])) == []
+    assert digits_of(one, np.array([True, False, False])) is None
+    assert digits_of(one, np.array([False, True, True])) is None
+    assert digits_of(one, np.array([True, False, True])) == [(1, 2)]
+    assert digits_of(np.array([0, 0, 3]), np.array([True, False, True])) is None  # no whole step
     for line in ([0, 3, 4, 9, 1], [0, 1, 5, 6, 11, 13]):
-        assert _digits(np.array(line), known(np.array(line))) is None
+        assert digits_of(np.array(line), known(np.array(line))) is None
 
 
 def test_a_wrong_place_is_no_tile() -> None:
     for wrong, stride in ((20, 3), (7, -4), (30, 1)):
         line = stride * np.arange(40)
         line[wrong] += 5
-        assert _digits(line, known(line)) == [(1, stride)]
+        assert digits_of(line, known(line)) == [(1, stride)]
         tiled = line_of(40, [(1, 1), (8, 100)])
         tiled[17] += 5
-        assert _digits(tiled, known(tiled)) == [(1, 1), (8, 100)]
+        assert digits_of(tiled, known(tiled)) == [(1, 1), (8, 100)]
 
 
 def test_a_tile_may_end_anywhere_in_a_hole() -> None:
@@ -108,12 +108,12 @@ def test_a_tile_may_end_anywhere_in_a_hole() -> None:
     line = line_of(40, [(1, 1), (8, 100)])
     holes = known(line)
     holes[[6, 7, 14, 15, 22, 23, 30, 31, 38, 39]] = False
-    assert _digits(line, holes) == [(1, 1), (8, 100)]
+    assert digits_of(line, holes) == [(1, 1), (8, 100)]
     for hidden, found in ((40, True), (80, False)):
         line = line_of(800, [(1, 1), (100, 1000)])
         holes = known(line)
         holes[100 : 100 + hidden] = False
-        digits = _digits(line, holes) or [(1, 1)]
+        digits = digits_of(line, holes) or [(1, 1)]
         assert (
             len(digits) == 2 and abs(digits[1][0] - 100) <= 4 and digits[1][1] == 900 + digits[1][0]
         ) == found
@@ -435,7 +435,7 @@ def test_deeper_nests_of_a_few_places() -> None:
     )
 
 
-def test_windows_of_one_index_are_no_digits() -> None:
+def test_windows_of_one_index_are_nodigits_of() -> None:
     places = np.full((5, 1, 4), -1)
     places[2, 0] = [9, 10, 11, 12]
     found = list(layouts(places))

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy import ndarray
 
-from npulab.layout import Found, Layout, Table
+from npulab.layout import Found, Layout, Planes, Table
 from npulab.notebook.pictures.picture import Picture, canvas, legend, write_values
 
 NUMBERED = 16  # an image of at most this many rows and columns has numbers in its cells
@@ -24,18 +24,20 @@ LINE = 130  # characters of a line of the title
 NOTHING, PART, MISSING = "#ffffff", "#b0b0b0", "#c4501b"
 
 
-def layout_map(layout: Found | Layout | Table, width: int = 0) -> Picture:
+def layout_map(layout: Found | Layout | Planes | Table, width: int = 0) -> Picture:
     """Draw where each element lies: on the left the tensor, on the right the buffer.
 
     The tensor has its last axis across and all other axes down, with the byte offset of each
     element. The buffer has ``width`` bytes a row, with the number of the element (last axis
     fastest) that each byte belongs to. Bytes of fill are white, bytes of sums and constants grey,
     elements that are not in the buffer red. Of a large tensor or buffer the first rows and columns
-    are drawn; numbers are written if there is room. Raises ValueError for a width below 0; 0 leaves
-    the width to the picture.
+    are drawn; numbers are written if there is room. Of ``Planes`` the units of bits are drawn, as
+    one more axis. Raises ValueError for a width below 0; 0 leaves the width to the picture.
     """
     if isinstance(layout, Found):
         layout = layout.layout
+    if isinstance(layout, Planes):
+        layout = layout.table()
     places = layout.index_map()
     if width < 0:
         raise ValueError(

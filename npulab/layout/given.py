@@ -1,0 +1,156 @@
+"""The tensors and buffers that a search is given, checked, and what they cannot show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy import ndarray as Array
+
+from npulab.layout.places import Pairs
+from npulab.layout.stored import (
+    BITS,
+    DTYPES,
+    ELEMENTS,
+    MOST_BYTES,
+    MOST_ELEMENTS,
+    bytes_in,
+    held_as,
+    opened,
+    raw_of,
+    values_of,
+)
+from npulab.support.refuse import refuse_if
+
+SPARE_BITS = 8  # bits of a signature beyond a place's: it rarely matches by chance
+HELD = 4  # 1 of HELD buffers is held back, at most MOST_HELD
+MOST_HELD = 2
+SPARSE_SHARE = 0.9  # a tensor with so many equal elements may be compressed
+SPARSE_SAMPLE = 2**14
+FEW = 16  # fewer elements say nothing of a tensor
+
+
+@dataclass(frozen=True)
+class Given:
+    """Tensors as unsigned elements of ``dtype``, all of one shape, and their buffers ``(M,)
+    uint8``, all of one size.
+    """
+
+    raw: tuple[Array, ...]
+    buffers: tuple[Array, ...]
+    dtype: str
+
+    def pairs(self) -> Pairs:
+        """The pairs that the search sees: the others are held back to prove its result."""
+        bits = BITS[self.dtype]
+        # values have to tell the elements apart without the buffers that are held back
+        places = 8 * len(self.buffers[0])
+        needed = -(-(places.bit_length() + SPARE_BITS) // bits)
+        seen = max(len(self.raw) - held_back(len(self.raw)), min(needed, len(self.raw)))
+        opened_buffers = [opened(buffer, bits, 0, False) for buffer in self.buffers[:seen]]
+        return Pairs(self.raw[:seen], tuple(opened_buffers), self.dtype)
+
+    def held(self, seen: int) -> Iterator[tuple[Array, Array]]:
+        """Yield the tensors and buffers after the first ``seen``: the search did not see them."""
+        for raw, buffer in zip(self.raw[seen:], self.buffers[seen:], strict=True):
+            yield values_of(raw, self.dtype), buffer
+
+    def warnings(self, sure: bool) -> tuple[str, ...]:
+        """Sentences about tensors that cannot show a layout; ``sure`` if one was found."""
+        out = []
+        bits = ELEMENTS[self.dtype]
+        still = still_bits(self.raw, bits)
+        if still:
+            shown = ", ".join(map(str, still))
+            out.append(
+                f"bits {shown} of every element have one value in all tensors: no plane of these "
+                "bits moves, and nothing shows where it lies"
+            )
+        share = sparse_share(self.raw)
+        if not sure and share >= SPARSE_SHARE:
+            out.append(
+                f"{share:.0%} of the elements of a tensor are equal: such a tensor may have been "
+                "compressed, change single elements of a dense one"
+            )
+        if not sure and 8 * len(self.buffers[0]) < bits * self.raw[0].size:
+            out.append(
+                f"{len(self.buffers[0])} bytes cannot hold {self.raw[0].size} elements of {bits} "
+                "bits: the tensor may have been compressed"
+            )
+        return tuple(out)
+
+
+def given_pairs(tensors: Any, buffers: Any, dtype: str) -> Given:
+    single = isinstance(buffers, bytes | bytearray | memoryview) or (
+        isinstance(buffers, Array) and buffers.ndim == 1
+    )
+    if single:
+        tensors = [tensors]
+        buffers = [buffers]
+    arrays = [np.asarray(tensor) for tensor in tensors]
+    data = [bytes_in(buffer, f"buffers[{at}]") for at, buffer in enumerate(buffers)]
+    refuse_if(
+        not arrays or len(arrays) != len(data),
+        "tensors, buffers",
+        f"{len(arrays)} tensors and {len(data)} buffers",
+        "are one or more tensors and as many buffers",
+    )
+    refuse_if(
+        dtype and dtype not in ELEMENTS, "dtype", repr(dtype), f"is one of {', '.join(ELEMENTS)}"
+    )
+    first = arrays[0]
+    kind = dtype or str(first.dtype)
+    types = ", ".join(DTYPES)
+    if dtype:
+        types = str(held_as(dtype))
+    fits = kind in ELEMENTS and first.dtype == held_as(kind)
+    moved = ""
+    sizes = f"{first.itemsize} to {MOST_BYTES}"
+    for at, (tensor, buffer) in enumerate(zip(arrays, data, strict=True)):
+        if not fits or not 1 <= tensor.size <= MOST_ELEMENTS or not tensor.ndim:
+            raise ValueError(
+                f"tensors[{at}]: got {tensor.dtype} {tensor.shape}, allowed are 1 to "
+                f"{MOST_ELEMENTS} elements of {types}"
+            )
+        if tensor.shape != first.shape or tensor.dtype != first.dtype:
+            raise ValueError(
+                f"tensors[{at}]: got {tensor.dtype} {tensor.shape}, allowed is {first.dtype} "
+                f"{first.shape}, as the first tensor is"
+            )
+        if len(buffer) != len(data[0]) or not first.itemsize <= len(buffer) <= MOST_BYTES:
+            raise ValueError(f"buffers[{at}]: got {len(buffer)} bytes, allowed is {sizes}{moved}")
+        sizes = f"{len(data[0])}, as in the first buffer"
+        moved = (
+            "; a length that moves with the values says that the tensor is compressed: change "
+            "single elements of a dense one"
+        )
+    return Given(tuple(raw_of(tensor, kind) for tensor in arrays), tuple(data), kind)
+
+
+def held_back(count: int) -> int:
+    """How many of ``count`` buffers the search does not see, so that it can be proved on them."""
+    return min(count // HELD, MOST_HELD)
+
+
+def still_bits(raw: Sequence[np.ndarray], bits: int) -> list[int]:
+    """Return the bits that have one value in all elements of all tensors, which are unsigned."""
+    high = 0
+    low = 2**bits - 1
+    for tensor in raw:
+        high |= int(np.bitwise_or.reduce(tensor, axis=None))
+        low &= int(np.bitwise_and.reduce(tensor, axis=None))
+    moves = high & ~low
+    return [bit for bit in range(bits) if not moves >> bit & 1]
+
+
+def sparse_share(raw: Sequence[np.ndarray]) -> float:
+    """Return the largest share of equal elements in a tensor, counted from a sample of each."""
+    share = 0.0
+    for tensor in raw:
+        some = tensor.ravel()[:: max(tensor.size // SPARSE_SAMPLE, 1)]
+        _, counts = np.unique(some, return_counts=True)
+        if some.size >= FEW:
+            share = max(share, float(counts.max() / some.size))
+    return share
