@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import tqdm.auto  # noqa: F401  it draws widgets, if it is first imported after ipykernel
 from hypothesis import settings
 
 import npulab
