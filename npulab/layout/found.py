@@ -104,12 +104,15 @@ class Found:
         buffer that was held back is proved.
 
         If some elements are not in the buffer, all elements in it need values that occur nowhere
-        else. At most about as many elements as chance gives may be ``elsewhere``.
+        else. At most about as many elements as chance gives may be ``elsewhere``. ``Planes`` need a
+        buffer that was held back.
         """
         inside = self.elements - self.outside
         proven = 2 * self.own > inside
         if self.outside:
             proven = self.own == inside
+        if isinstance(self.layout, Planes):
+            proven = proven and self.held > 0
         return (
             not isinstance(self.layout, Table)
             and proven

@@ -65,8 +65,8 @@ class Given:
         if still:
             shown = ", ".join(map(str, still))
             out.append(
-                f"bits {shown} of every element have one value in all tensors: no plane of these "
-                "bits moves, and nothing shows where it lies"
+                f"of the {bits} bits of an element these have one value in all tensors: {shown}; "
+                "the planes of these bits do not move, and nothing shows where they lie"
             )
         share = sparse_share(self.raw)
         if not sure and share >= SPARSE_SHARE:

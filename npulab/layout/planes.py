@@ -198,6 +198,7 @@ class Planes:
     def background(self) -> Array:
         """Return a buffer without elements, ``(size,) uint8``."""
         out = np.full(self.size, self.blank, np.uint8)
+        # parts come last, so that they may hold what neither byte nor element says
         if self.fill:
             places = self.nests[0].opened(out)
             filled = self.units_of(np.full(1, self.fill ^ self.xor, f"u{self._itemsize}"))[0]

@@ -62,6 +62,7 @@ def find_planes(given: Given, whole: bool = False) -> Found | str:
     refused = "one unit takes all bits of an element"
     bits = ELEMENTS[given.dtype]
     seen = len(given.raw) - held_back(len(given.raw))
+    # the widest units first: there are fewest of them, and fewest buffers tell them apart
     for unit in UNITS:
         if bits % unit or (unit == bits and given.dtype in BITS and not whole):
             continue
@@ -69,8 +70,8 @@ def find_planes(given: Given, whole: bool = False) -> Found | str:
         needed = -(-units.bit_length() // unit)
         if seen < needed:
             refused = (
-                f"{seen} buffers do not tell {units} units of {unit} bits apart, allowed are "
-                f"{needed} or more besides those held back: markers(..., unit=1) makes them"
+                f"got {seen} buffers besides those held back, allowed are {needed} or more, which "
+                f"tell {units} units of {unit} bits apart: markers(..., unit=1) makes them"
             )
             continue
         signed = _signed(given, unit)
@@ -136,6 +137,7 @@ def _xor(signed: Signed) -> Array | None:
 def located(signs: Array, wanted: Array) -> Array:
     """Return where each signature lies, -1 if it is in no place or in several."""
     low = signs.dtype.type(FILTER)
+    # most places are dismissed by a few bits of their signature: the others are sorted
     some = np.zeros(FILTER + 1, bool)
     some[wanted & low] = True
     at = np.flatnonzero(some[signs & low])
@@ -211,6 +213,7 @@ def _along_lines(signed: Signed) -> Array:
         chosen[...] = True
     ends = [sorted({0, min(1, n - 1), max(n - 2, 0), n - 1}) for n in shape[:-1]]
     ends.append(sorted({0, shape[-1] - 1}))
+    # both ends of the other axes, since the last tiles may be short
     for axis, n in enumerate(shape):
         lines = [*ends]
         lines[axis] = [*range(n)]
@@ -246,6 +249,7 @@ def _nest_by_run(
     if some run has none.
     """
     first = lines[(0,) * (lines.ndim - 1)]
+    # a plane begins where the distance from unit to unit changes
     ends = [0]
     for at in range(1, len(first)):
         # a run of two takes a third unit only at the same distance
@@ -415,6 +419,7 @@ def _accounted(planes: Planes, buffers: Sequence[Array]) -> tuple[Planes, int, A
     moves = np.zeros(planes.size, np.uint8)
     for buffer in buffers[1:]:
         moves |= (buffer ^ buffers[0]) & free
+    # the bits between elements are one byte over and over, or also the elements that complete tiles
     tried = [replace(planes, blank=_usual(buffers[0][(free == 255) & (moves == 0)]))]
     filled = _filled(planes, buffers[0])
     if filled is not None:
@@ -430,6 +435,7 @@ def _accounted(planes: Planes, buffers: Sequence[Array]) -> tuple[Planes, int, A
     moved = moves != 0
     runs = runs_of(left)
     if len(buffers) > 1:
+        # with too many runs of constants one covers them all
         if len(runs) > MOST_RUNS:
             runs = [(runs[0][0], runs[-1][1])]
         constants = buffers[0] & free

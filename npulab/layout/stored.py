@@ -32,7 +32,9 @@ BITS = {
 }
 DTYPES = tuple(BITS)
 # elements of other widths have no places of their own, but their bits do: ``planes`` has them
-ELEMENTS = {f"{kind}{bits}": bits for bits in range(1, 17) for kind in ("uint", "int")} | BITS
+ELEMENTS = dict(BITS)
+for width in range(1, 17):
+    ELEMENTS |= {f"uint{width}": width, f"int{width}": width}
 SWAPS = (0, 4, 8, 2, 16)  # sizes in bytes of words whose bytes may be reversed, the usual first
 BIT_ORDERS: tuple[Literal["little", "big"], ...] = ("little", "big")  # of numpy, lowest bits first
 MOST_ELEMENTS = 2**26

@@ -270,8 +270,8 @@ def test_sums_of_elements_below_8_bits() -> None:
         ),
         (lambda: hwc((4,)).items(bytes(4), row=1), r"^row: got axis 1, "),
         (
-            lambda: find_layout(np.zeros(4, np.int8), bytes(4), dtype="int3"),
-            r"^dtype: got 'int3', allowed is one of ",
+            lambda: find_layout(np.zeros(4, np.int8), bytes(4), dtype="int17"),
+            r"^dtype: got 'int17', allowed is one of ",
         ),
         (
             lambda: find_layout(np.zeros(4, np.uint8), bytes(4), dtype="int4"),

@@ -799,8 +799,8 @@ def test_the_smallest_pairs() -> None:
             find_layout(wrong, b"\x34")
     with pytest.raises(ValueError, match=r"elements of uint8$"):
         find_layout(np.zeros(3, np.int16), b"\x34", dtype="uint4")
-    with pytest.raises(ValueError, match=r"^dtype: got 'uint3', allowed is one of "):
-        find_layout(np.zeros(3, np.uint8), b"\x34", dtype="uint3")
+    with pytest.raises(ValueError, match=r"^dtype: got 'uint17', allowed is one of "):
+        find_layout(np.zeros(3, np.uint8), b"\x34", dtype="uint17")
     with pytest.raises(
         ValueError,
         match=r"^tensors\[1\]: got int8 \(3,\), allowed is uint8 \(3,\), as the first tensor is$",
