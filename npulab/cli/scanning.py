@@ -134,13 +134,23 @@ def _layout_options(add: Add) -> None:
         help="a tensor (.npy, as numpy.save writes) and its buffer (raw bytes), and so on",
     )
     add(
-        "--dtype", default="", help="of elements below 8 bits, one in a byte each: int4, uint4, ..."
+        "--dtype",
+        default="",
+        help="of elements of other widths than a file can say, each in a byte or two: int4, uint12",
     )
     add(
         "--markers",
         metavar="SHAPE",
         help="make FILEs instead: tensors of this shape (3,3,8,16), whose values tell all elements "
         "apart",
+    )
+    add(
+        "--unit",
+        type=int,
+        default=0,
+        metavar="BITS",
+        help="with --markers: every 1, 2, 4 or 8 bits of an element get values of their own, as "
+        "elements that are split over planes need",
     )
 
 
@@ -177,7 +187,7 @@ def _markers(options: argparse.Namespace) -> int:
     shape = _shape(options.markers)
     dtype = options.dtype or "uint8"
     contents = {}
-    tensors = markers(shape, dtype, captures=len(options.paths))
+    tensors = markers(shape, dtype, captures=len(options.paths), unit=options.unit)
     for path, tensor in zip(options.paths, tensors, strict=True):
         data = io.BytesIO()
         np.lib.format.write_array(data, tensor, (1, 0), False)

@@ -87,8 +87,15 @@ def find_layout(
     tile is filled up or short, or the first begins inside a tile; strides, or the offset of each
     index; offset and fill of the whole; a window of the tensor; copies; words whose bytes are
     reversed; elements that are big-endian or changed by an xor or a sum; the sums of an axis; and
-    constant bytes. If no nest of loops gives the places, the layout is a ``Table`` of them. Raises
-    ValueError for pairs that do not go together, and if no element has a place.
+    constant bytes. If no nest of loops gives the places, the layout is a ``Table`` of them.
+
+    Elements of 1 to 16 bits (``dtype="uint5"``) may also be split over planes: low nibbles here,
+    high nibbles there, or bit n of all elements together. The layout is then ``Planes``, for which
+    ``markers(..., unit=1)`` makes tensors. Of four pairs or more some are held back if the others
+    tell the elements apart: the result says how many of them the layout packs byte for byte, and
+    planes that fail there are refused. ``warnings`` name bits that never move and tensors that may
+    have been compressed. Raises ValueError for pairs that do not go together, among them buffers
+    whose length moves, and if no element has a place.
 
     >>> from npulab.layout import markers, nc1hwc2
     >>> tensors = markers((2, 3, 5))
@@ -96,6 +103,14 @@ def find_layout(
     C1HWC2, C2=4, strides 24 12 4 1: (2, 3, 5) uint8, 48 bytes
     30 of 30 elements placed by values of their own in 2 pairs
     18 bytes beside them are fill (0x0)
+    >>> from npulab.layout import Layout, Loop, Planes
+    >>> nibbles = Layout((8, 6, 2), (Loop(0, stride=12), Loop(2), Loop(1)), dtype="uint4")
+    >>> planes = Planes((8, 6), (nibbles,))
+    >>> tensors = markers((8, 6), unit=4)
+    >>> print(find_layout(tensors, [planes.pack(tensor) for tensor in tensors]))
+    bits of (8, 6) uint8: r 48, b/4 24, c 4; 48 bytes
+    48 of 48 elements placed by values of their own in 4 pairs
+    proved byte for byte on 1 of 1 buffers that the search did not see
     """
     for what, given in (("tensors", tensors), ("buffers", buffers)):
         need(

@@ -16,7 +16,7 @@ import npulab
 from npulab import layout
 from npulab.analysis.scan import scan_capture
 from npulab.captures import store
-from npulab.layout import markers, nc1hwc2
+from npulab.layout import Layout, Loop, Planes, markers, nc1hwc2
 
 CAPTURE = ROOT / "captures" / "vivante" / "sim-1x1"
 # a device of which the buffer "data" has four bits of a number, one that hangs and three that are
@@ -169,6 +169,22 @@ def test_a_scan_refuses_in_a_sentence(
     assert (status, lines) == (2, [])
     assert words in said
     assert said.count("\n") == 1
+
+
+def test_markers_of_units_show_planes(run: Any, here: Path) -> None:
+    names = ["a.npy", "b.npy", "c.npy", "d.npy", "e.npy"]
+    status, _, _ = run("layout", *names, "--markers", "8,6", "--unit", "4")
+    assert status == 0
+    nibbles = Layout((8, 6, 2), (Loop(0, stride=12), Loop(2), Loop(1)), dtype="uint4")
+    paths = []
+    for name in names:
+        Path(f"{name}.bin").write_bytes(Planes((8, 6), (nibbles,)).pack(np.load(name)))
+        paths += [name, f"{name}.bin"]
+    status, lines, _ = run("layout", *paths)
+    assert (status, lines[0]) == (0, "bits of (8, 6) uint8: r 48, b/4 24, c 4; 48 bytes")
+    status, lines, _ = run("layout", *paths, "--json")
+    record = json.loads(lines[0])
+    assert (record["held"], record["proved"], record["warnings"]) == (1, 1, [])
 
 
 def test_markers_and_their_buffers_show_the_layout(run: Any, here: Path) -> None:

@@ -7,7 +7,18 @@ import pytest
 
 import npulab
 import npulab.notebook.pictures
-from npulab.layout import Constant, Layout, hwc, markers, nc1hwc2, only, packed_blocks, planar
+from npulab.layout import (
+    Constant,
+    Layout,
+    Loop,
+    Planes,
+    hwc,
+    markers,
+    nc1hwc2,
+    only,
+    packed_blocks,
+    planar,
+)
 from npulab.notebook.pictures import Picture
 
 SMALL = nc1hwc2((3, 4, 5), 4, fill=7, offset=8, parts=(Constant(0, b"\1\2\3"),))
@@ -28,6 +39,12 @@ def test_places_and_elements_are_those_of_the_index_map() -> None:
     assert np.flatnonzero(~np.ma.getmaskarray(parts)).tolist() == [0, 1, 2]
     written = [text.get_text() for text in picture.figure.axes[0].texts]
     assert written == [str(place) for place in places.ravel()]
+
+
+def test_units_of_planes_are_drawn_as_one_more_axis() -> None:
+    nibbles = Layout((4, 2), (Loop(1, stride=4), Loop(0, stride=1)), dtype="uint4")
+    tensor = images(npulab.notebook.pictures.layout_map(Planes((4,), (nibbles,))))[0]
+    assert tensor.tolist() == [[0, 4], [1, 5], [2, 6], [3, 7]]
 
 
 def test_picture_says_its_number_and_is_the_same_twice() -> None:

@@ -3,7 +3,7 @@ pytest-benchmark:
 
     pytest -o addopts= -s tests/tools/bench_layout.py
 
-Found from markers (three captures of one byte, two of two), and from one capture of random values;
+Found from markers (three captures of one byte, two of two; of planes as many as their units take), and from one capture of random values;
 the peak memory is that of ``find_layout`` alone, as a multiple of its buffers.
 """
 
@@ -17,6 +17,8 @@ import pytest
 
 from npulab.layout import (
     Layout,
+    Loop,
+    Planes,
     find_layout,
     hwc,
     kernel_groups,
@@ -25,6 +27,8 @@ from npulab.layout import (
     packed_blocks,
     planar,
 )
+
+SECONDS = 5  # most that a search for the planes of a million elements may take
 
 
 def layouts(dtype: str) -> dict[str, Layout]:
@@ -42,6 +46,37 @@ def layouts(dtype: str) -> dict[str, Layout]:
         "blocks of 4 x 8": packed_blocks((1001, 999), 4, 8, dtype=dtype, sums=True),
         "blocks of 4 x 16": packed_blocks((1001, 999), 4, 16, dtype=dtype, sums=True),
     }
+
+
+def planes() -> dict[str, Planes]:
+    """Elements split over planes; the unit says how many bits of an element lie together."""
+    weights = (250, 3, 3, 445)
+    inner = (Loop(0), Loop(1), Loop(2))
+    return {
+        "nibbles, planes of 36 bytes": split(
+            weights, "uint8", 4, (*STRIDED, Loop(4, stride=72), Loop(3, stride=1))
+        ),
+        "bit planes": split(weights, "uint8", 1, (Loop(4), *inner, Loop(3))),
+        "bits of 32, short": split(weights, "uint8", 1, (*inner, Loop(3, 32), Loop(4), Loop(3))),
+        "12 bits, 8 and 4": split(
+            weights, "uint12", 1, (*inner, Loop(3, 32), Loop(4, 8), Loop(3), Loop(4))
+        ),
+        "16 bit planes": split(weights, "uint16", 1, (Loop(4), *inner, Loop(3))),
+        "5 bits, one axis": split((1001250,), "uint5", 1, (Loop(0, 32), Loop(1), Loop(0))),
+    }
+
+
+STRIDED = (
+    Loop(3, 72, stride=324000),
+    Loop(0, stride=1296),
+    Loop(1, stride=432),
+    Loop(2, stride=144),
+)
+
+
+def split(shape: tuple[int, ...], dtype: str, unit: int, loops: tuple[Loop, ...]) -> Planes:
+    bits = int(dtype.removeprefix("uint"))
+    return Planes(shape, (Layout((*shape, bits // unit), loops, dtype=f"uint{unit}"),), dtype=dtype)
 
 
 EVERY = [
@@ -69,6 +104,18 @@ def noted(benchmark: Any, tensors: list[np.ndarray], layout: Layout) -> None:
 @pytest.mark.parametrize("layout", EVERY)
 def test_markers(benchmark: Any, layout: Layout) -> None:
     noted(benchmark, markers(layout.shape, layout.dtype), layout)
+
+
+@pytest.mark.benchmark(group="find_layout of planes from markers")
+@pytest.mark.parametrize("name", planes())
+def test_planes(benchmark: Any, name: str) -> None:
+    layout = planes()[name]
+    tensors = markers(layout.shape, layout.dtype, unit=layout.unit)
+    buffers = [layout.pack(tensor) for tensor in tensors]
+    found = benchmark.pedantic(find_layout, (tensors, buffers), {"dtype": layout.dtype}, rounds=3)
+    assert np.array_equal(found.index_map(), layout.index_map())
+    assert found.proved == found.held > 0
+    assert benchmark.stats["max"] < SECONDS
 
 
 @pytest.mark.benchmark(group="find_layout from one capture of random values")
