@@ -55,6 +55,7 @@ def _tell_short(by: Rule, multiplier: Any, right_shift: Any) -> None:
     multipliers, shifts = np.broadcast_arrays(multiplier, right_shift)
     for number, shift in zip(multipliers.flat, shifts.flat, strict=True):
         plain = number / 2.0 ** abs(int(shift))
+        # a ratio of scales is below 1, and a multiplier of a Q31 rule has its highest bit set
         if not 0 < number < 2**SHORT or plain >= 1:
             continue
         whole, right = by.of_ratio(np.asarray(plain))
