@@ -217,7 +217,7 @@ class Addition:
         assert self.fixed is not None
         one, other, shift = self.fixed
         layer = self.layer
-        # QNNPACK's multipliers of 22 bits leave no room in int32 for the sum of both products
+        # with QNNPACK's multipliers of 22 bits both products nearly fill int32: rounding needs more
         kind = "int32"
         if self.qnnpack:
             kind = "int64"
@@ -290,7 +290,7 @@ def fixed_point(layer: Add, bits: int) -> tuple[int, int, int]:
 
 def _refuse_ratios(layer: Add) -> None:
     """Raise ValueError for ratios of scales that QNNPACK's addition does not take."""
-    # outside of these the kernel's shift does not fit: it asserts so when it is created
+    # QNNPACK creates no addition with other ratios
     for ratio in output_ratios(layer):
         allowed = "is 2**-14 up to 2**8, 2**8 excluded, with qnnpack-q31"
         wrong = not 2.0**-14 <= ratio < 2.0**8
