@@ -236,6 +236,8 @@ def _zero_points(
         return
     for name in ("input", "weight"):
         q = getattr(layer, f"{name}_q")
+        if q.zero_points:  # no step of one zero point moves several
+            continue
         one: dict[str, Any] = {f"{name}_q": replace(q, zero_point=q.zero_point + 1)}
         moved = sums.of(replace(layer, **one), start.x).reshape(found.total.shape)
         for step in _whole_steps(found, moved - found.total):
@@ -487,11 +489,13 @@ def _input_channels(layer: Weighted, found: Allowed) -> Iterator[Change]:
     fits = np.triu(np.ones((count, count), bool), 1)
     zero: Any = 0
     if layer.weights.dtype.kind != "f":
-        zero = layer.weight_q.zero_point
+        zero = layer.weight_q.zeros
     for row, channel in sample:
         inputs = taps[np.unravel_index(row, taps.shape[:-3])].reshape(count, -1)
         weights = layer.weights.ravel()[_places(layer, channel)].astype(inputs.dtype)
-        weights = weights.reshape(count, -1) - zero
+        weights = (
+            weights.reshape(count, -1) - np.broadcast_to(zero, layer.output_shape[-1])[channel]
+        )
         products = weights @ inputs.T
         own = np.diag(products)
         total = found.total[row, channel] + products + products.T - own - own[:, None]
