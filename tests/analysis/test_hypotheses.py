@@ -15,7 +15,6 @@ import pytest
 
 import npulab
 from npulab import cli
-from npulab.analysis.mismatch import words
 from npulab.analysis.mismatch.hypotheses import COLUMNS, summary_lines
 from npulab.quant.emulate import ENGINES
 from npulab.quant.layers import Add, FullyConnected
@@ -511,7 +510,7 @@ def test_bad_input_is_one_sentence(captures: npulab.CaptureSet, right: np.ndarra
 def test_the_shell_tells_what_makes_it_equal(
     captures: npulab.CaptureSet, tmp_path: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(words, "WORK", 0)  # fields have tests of their own
+    monkeypatch.setattr("npulab.analysis.mismatch.words.WORK", 0)  # fields have tests of their own
     capture = captures["sim-1x1"]
     lifted = npulab.target(capture.target).lift(capture)
     planar = {
