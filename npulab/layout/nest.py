@@ -44,7 +44,9 @@ class Loop:
     block, or a tuple of the bytes to each block.
 
     Without a stride every block starts at the end of the block before it, so that a block which the
-    axis does not fill is shorter in the buffer too; the loops inside of it have no stride either.
+    axis does not fill is shorter in the buffer too. The loops inside of it have no stride either,
+    or those from some loop on have all: together they take the stride of the outermost of them
+    times the number of its blocks.
     """
 
     axis: int
@@ -153,6 +155,7 @@ class Layout(Stored):
         left = list(self._ends_of_axes)
         inner = self._inner_axes
         packed = False
+        strided_inside = False
         for loop in self.loops:
             if not 0 <= loop.axis < len(left):
                 raise ValueError(f"{loop}: got axis {loop.axis}, allowed is 0 to {len(left) - 1}")
@@ -163,17 +166,19 @@ class Layout(Stored):
                 )
             if loop.tile < 1:
                 raise ValueError(f"{loop}: got a tile of {loop.tile}, allowed is 1 or more")
-            if packed and loop.stride is not None:
+            if loop.stride is None and strided_inside:
                 raise ValueError(
-                    f"{loop}: got a stride inside of a loop without a stride, allowed is none"
+                    f"{loop}: got no stride inside of a loop with a stride that is inside of loops "
+                    "without one, allowed is a stride"
                 )
+            strided_inside = strided_inside or (packed and loop.stride is not None)
             blocks = -(-left[loop.axis] // loop.tile)
             if isinstance(loop.stride, tuple) and len(loop.stride) < blocks:
                 raise ValueError(
                     f"{loop}: got the bytes to {len(loop.stride)} blocks, allowed are the "
                     f"bytes to all {blocks} blocks"
                 )
-            packed = loop.stride is None
+            packed = packed or loop.stride is None
             left[loop.axis] = min(left[loop.axis], loop.tile)
         if max(left) > 1:
             axis = left.index(max(left))
@@ -433,6 +438,21 @@ class Layout(Stored):
         return pieces
 
     @property
+    def _items(self) -> tuple[int, list[int]]:
+        """The bytes from item to item inside of loops without a stride, and how many indices of
+        each axis an item has: an element, or a block of a loop with a stride inside of them.
+        """
+        left = list(self._ends_of_axes)
+        packed = False
+        for loop in self.loops:
+            if packed and loop.stride is not None:
+                left[loop.axis] = loop.tile
+                return abs(loop.reach(1)), left
+            packed = packed or loop.stride is None
+            left[loop.axis] = min(left[loop.axis], loop.tile)
+        return self.itemsize, [1] * len(left)
+
+    @property
     def extents(self) -> Shape:
         return tuple(stop - start for start, stop in self.window)
 
@@ -478,6 +498,7 @@ class Layout(Stored):
                 left[axis] = left[axis] + start
         whole = self._joined_extents
         extents: list[Any] = list(self._ends_of_axes)
+        pitch, covered = self._items
         # terms of one shape are added first, so that few additions are of the whole tensor
         terms: dict[tuple[int, ...], Any] = {}
         for loop in self.loops:
@@ -486,10 +507,10 @@ class Layout(Stored):
             if loop.stride is None:
                 # the blocks before this block are full along the loop's own axis; along the other
                 # axes they are as short as the block that contains them
-                step: Any = self.itemsize * min(loop.tile, whole[loop.axis])
+                step: Any = pitch * -(-min(loop.tile, whole[loop.axis]) // covered[loop.axis])
                 for axis, extent in enumerate(extents):
                     if axis != loop.axis:
-                        step = step * extent
+                        step = step * -(-extent // covered[axis])
                 term = block * step
             terms[np.shape(term)] = terms.get(np.shape(term), 0) + term
             left[loop.axis] = left[loop.axis] - block * loop.tile

@@ -9,7 +9,7 @@ each digit of each axis.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise, permutations, product
+from itertools import combinations, pairwise, permutations, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,6 +73,8 @@ def layouts(
         for kind, steps in _deeper(inside):
             offset = kind.pop("offset")
             yield from _nests(places.shape, window, steps, offset, stored | kind)
+            if sampled:
+                yield from _short_around(places.shape, steps, offset, stored | kind)
         return
     for steps in _plain_readings(inside):
         offset = _origin(inside, steps)
@@ -82,6 +84,8 @@ def layouts(
         if window != whole and start is not None:
             yield from _nests(places.shape, whole, steps, start, stored)
         yield from _nests(places.shape, window, steps, offset, stored)
+        if sampled:
+            yield from _short_around(places.shape, steps, offset, stored)
 
 
 def _window(places: Array) -> tuple[tuple[int, int], ...]:
@@ -309,6 +313,29 @@ def _nests(
         except ValueError:
             continue
         yield layout
+
+
+def _short_around(
+    shape: Shape,
+    steps: list[AxisDigit],
+    offset: int,
+    stored: dict[str, Any],
+) -> Iterator[Layout]:
+    """Yield layouts of whole tensors with short blocks around inner loops that keep their strides,
+    as around elements that have a gap after them.
+    """
+    ordered = _in_order(steps)
+    if any(isinstance(step.stride, tuple) for step in ordered) or any(stored.get("starts", ())):
+        return
+    window = tuple((0, n) for n in shape)
+    for first, last in combinations(range(len(ordered)), 2):
+        loops = [step.loop for step in ordered]
+        for at in range(first, last):
+            loops[at] = Loop(ordered[at].axis, ordered[at].tile)
+        try:
+            yield _layout(shape, tuple(loops), offset, window, stored)
+        except ValueError:
+            continue
 
 
 def _in_order(steps: list[AxisDigit]) -> list[AxisDigit]:

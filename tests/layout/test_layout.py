@@ -321,8 +321,9 @@ def test_parts_and_tables() -> None:
         (lambda: Layout((4,), (Loop(1),)), r"got axis 1, allowed is 0 to 0$"),
         (lambda: Layout((4,), (Loop(0, 0),)), r"got a tile of 0, allowed is 1 or more$"),
         (
-            lambda: Layout((4,), (Loop(0, 2), Loop(0, 1, 1))),
-            r"got a stride inside of a loop without a stride, allowed is none$",
+            lambda: Layout((4,), (Loop(0, 4), Loop(0, 2, 2), Loop(0))),
+            r"got no stride inside of a loop with a stride that is inside of loops without one, "
+            r"allowed is a stride$",
         ),
         (
             lambda: Layout((4,), (Loop(0, 1, 0),)),

@@ -308,6 +308,27 @@ def test_too_few_buffers_are_told() -> None:
     assert "no buffer was held back: not proved" in str(found)
 
 
+def test_short_blocks_around_loops_with_strides() -> None:
+    """Rows of tiles are cut short, yet every element keeps its distance: each 3 places are 2
+    elements and a gap."""
+    shape = (5, 7)
+    loops = (Loop(0, 2), Loop(1, 4), Loop(0), Loop(1, 2, 3), Loop(1, stride=1))
+    layout = Layout(shape, loops, offset=1)
+    place = 1
+    for row in range(0, 5, 2):
+        for column in range(0, 7, 4):
+            for r in range(row, min(row + 2, 5)):
+                for c in range(column, min(column + 4, 7), 2):
+                    assert layout.at(r, c) == place
+                    if c + 1 < 7:
+                        assert layout.at(r, c + 1) == place + 1
+                    place += 3
+    assert layout.size == place - 2
+    tensor = np.arange(35, dtype=np.uint8).reshape(shape)
+    assert np.array_equal(layout.unpack(layout.pack(tensor)), tensor)
+    assert eval(repr(layout)) == layout
+
+
 def test_units_and_elements() -> None:
     raw = np.array([[0x123, 0xABC]], np.uint16)
     assert split_units(raw, 12, 4).tolist() == [[[3, 2, 1], [0xC, 0xB, 0xA]]]
