@@ -34,12 +34,12 @@ class Planes:
     """Where each bit of each element of a tensor of ``shape`` lies.
 
     An element of ``dtype`` (``uint1`` to ``uint16``, ``int1`` to ``int16``, or another type of
-    numpy) is a row of units of 1, 2, 4 or 8 bits, the lowest first, or as ``order`` has them. The
-    ``nests`` are layouts of these units (their ``dtype`` says the unit) over the axes of the tensor
-    and one last axis, the units of an element. Several nests have a ``window`` of that axis each:
-    runs of bits with loops of their own. The stored element is ``raw ^ xor``. Tiles are completed
-    with the element ``fill``; the other bits are those of ``parts``, else those of the byte
-    ``blank``. Raises ValueError for nests that do not go together, and for bits taken twice.
+    numpy) is a row of units of 1, 2, 4 or 8 bits, the lowest first. The ``nests`` are layouts of
+    these units (their ``dtype`` says the unit) over the axes of the tensor and one last axis, the
+    units of an element. Several nests have a ``window`` of that axis each: runs of bits with loops
+    of their own. The stored element is ``raw ^ xor``. Tiles are completed with the element
+    ``fill``; the other bits are those of ``parts``, else those of the byte ``blank``. Raises
+    ValueError for nests that do not go together, and for bits taken twice.
 
     >>> low_and_high = Layout((4, 2), (Loop(1, stride=4), Loop(0, stride=1)), dtype="uint4")
     >>> planes = Planes((4,), (low_and_high,))
@@ -55,7 +55,6 @@ class Planes:
     nests: tuple[Layout, ...]
     _: KW_ONLY
     dtype: str = "uint8"
-    order: tuple[int, ...] = ()
     xor: int = 0
     fill: int = 0
     blank: int = 0
@@ -69,10 +68,6 @@ class Planes:
             value = getattr(self, name)
             if not 0 <= value < 2**most:
                 raise ValueError(f"{name}: got {value}, allowed is 0 to {2**most - 1}")
-        if self.order and sorted(self.order) != list(range(self.units)):
-            raise ValueError(
-                f"order: got {self.order}, allowed is each of 0 to {self.units - 1} once"
-            )
         for part in self.parts:
             if part.offset < 0 or part.offset + part.size > self.size:
                 raise ValueError(
@@ -175,7 +170,7 @@ class Planes:
             start, stop = nest.window[-1]
             # outside of its window a nest has no places
             places = nest.index_map()[..., start:stop, None] * self.unit
-            out[..., self._numbers()[start:stop], :] = places + np.arange(self.unit)
+            out[..., start:stop, :] = places + np.arange(self.unit)
         return out.reshape(*self.shape, self.bits)
 
     def table(self) -> Table:
@@ -227,20 +222,11 @@ class Planes:
 
     def units_of(self, raw: Array) -> Array:
         """Return the units ``(*shape, units) uint8`` of unsigned elements, as they are stored."""
-        units = split_units(raw ^ raw.dtype.type(self.xor), self.bits, self.unit)
-        if self.order:
-            return units[..., list(self.order)]
-        return units
-
-    def _numbers(self) -> Array:
-        """The number of each unit, counted from the lowest bits of an element."""
-        return np.array(self.order or range(self.units))
+        return split_units(raw ^ raw.dtype.type(self.xor), self.bits, self.unit)
 
     def elements_of(self, units: Array) -> Array:
         """Return unsigned elements, as they are stored, from their units ``(..., units)``."""
-        whole = np.empty_like(units)
-        whole[..., self._numbers()] = units
-        return join_units(whole, self._itemsize, self.unit)
+        return join_units(units, self._itemsize, self.unit)
 
     @property
     def _itemsize(self) -> int:
@@ -257,8 +243,6 @@ class Planes:
         for nest in self.nests:
             rules.append(_rule(nest, self.unit))
         texts = [" and ".join(rules)]
-        if self.order:
-            texts.append(f"units in the order {', '.join(map(str, self.order))}")
         if first.big_endian:
             texts.append("highest bits first")
         if first.swap:

@@ -3,9 +3,9 @@ nibbles."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, product
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,6 @@ ITEMSIZE = 4  # bytes of the widest elements
 SIGNED_BITS = 64
 SAMPLE = 256
 FILTER = 2**22 - 1
-WHOLE = 2**16  # of at most so many units all places are looked up, else those along a few lines
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,12 +79,11 @@ def find_planes(given: Given, whole: bool = False) -> Found | str:
             refused = f"no place has the values of units of {unit} bits"
             continue
         plain = replace(signed, tensor=signed.tensor ^ signed.repeated(xor))
-        found = next(_nests(plain), None)
-        if found is not None:
-            order, nests = found
+        nests = next(_nests(plain), None)
+        if nests is not None:
             number = int(join_units(xor[None].astype(np.uint8), ITEMSIZE, unit)[0])
             shape = given.raw[0].shape
-            planes = Planes(shape, nests, dtype=given.dtype, order=order, xor=number)
+            planes = Planes(shape, nests, dtype=given.dtype, xor=number)
             return _judged(planes, plain, given)
         refused = f"no nest of loops has the places of units of {unit} bits"
     return refused
@@ -110,11 +108,16 @@ def _signed(given: Given, unit: int) -> Signed:
     )
 
 
-def _signatures(columns: Iterable[Array], shape: Shape, kind: str, unit: int) -> Array:
+def _signatures(columns: Iterator[Array], shape: Shape, kind: str, unit: int) -> Array:
     out = np.zeros(shape, kind)
-    for column in columns:
-        out *= out.dtype.type(2**unit)
-        out |= column
+    # a byte of columns is made first: bytes are quicker than the whole signature, column by column
+    while byte := [*islice(columns, 8 // unit)]:
+        some = byte[0].copy()
+        for column in byte[1:]:
+            some *= np.uint8(2**unit)
+            some |= column
+        out *= out.dtype.type(2 ** (unit * len(byte)))
+        out |= some.reshape(shape)
     return out
 
 
@@ -151,36 +154,20 @@ def located(signs: Array, wanted: Array) -> Array:
     return out
 
 
-def _nests(signed: Signed) -> Iterator[tuple[tuple[int, ...], tuple[Layout, ...]]]:
-    """Yield (the order of units, nests) that say the place of every unit: one nest for all units,
-    then one for each run of units with loops of its own.
+def _nests(signed: Signed) -> Iterator[tuple[Layout, ...]]:
+    """Yield nests that say the place of every unit: one nest for all units, then one for each run
+    of units with loops of its own.
     """
     lines = _along_lines(signed)
     for stored in _readings(signed):
-        nest = _one_nest(signed, lines, stored)
+        nest = _one_nest(_before(lines, stored), signed.tensor, signed, False, stored)
         if nest is not None:
-            yield (), (nest,)
-    # planes in another order than their bits show in the first element
-    first = lines[(0,) * (lines.ndim - 1)]
-    order = np.argsort(first)
-    if (first >= 0).all() and (np.diff(order) != 1).any():
-        turned = replace(signed, tensor=signed.tensor[..., order])
-        for stored in _readings(signed):
-            nest = _one_nest(turned, lines[..., order], stored)
-            if nest is not None:
-                yield tuple(order.tolist()), (nest,)
-    # joined axes take all places, not only those along lines
-    for deep, stored in product((False, True), _readings(signed)):
-        if deep and signed.tensor.size > WHOLE:
-            break
-        nests = _nest_by_run(signed, lines, stored, deep)
-        if nests:
-            yield (), nests
+            yield (nest,)
     planes: dict[int, Array] = {}
     for deep, stored in product((False, True), _readings(signed)):
         nests = _nest_by_unit(signed, planes, deep, stored)
         if nests:
-            yield (), nests
+            yield nests
 
 
 def _readings(signed: Signed) -> Iterator[dict[str, Any]]:
@@ -204,13 +191,11 @@ def _before(places: Array, stored: dict[str, Any]) -> Array:
 
 
 def _along_lines(signed: Signed) -> Array:
-    """Return the places of units ``(*shape, units) int64``, -1 if unknown; of many units those
-    along each axis at both ends of the other axes.
+    """Return the places of units ``(*shape, units) int64`` along each axis at both ends of the
+    other axes, -1 for all other units and those whose place is unknown.
     """
     shape = signed.shape
     chosen = np.zeros(shape, bool)
-    if signed.tensor.size <= WHOLE:
-        chosen[...] = True
     ends = [sorted({0, min(1, n - 1), max(n - 2, 0), n - 1}) for n in shape[:-1]]
     ends.append(sorted({0, shape[-1] - 1}))
     # both ends of the other axes, since the last tiles may be short
@@ -224,11 +209,11 @@ def _along_lines(signed: Signed) -> Array:
 
 
 def _one_nest(
-    signed: Signed, lines: Array, stored: dict[str, Any], deep: bool = False
+    places: Array, tensor: Array, signed: Signed, deep: bool, stored: dict[str, Any]
 ) -> Layout | None:
-    places = _before(lines, stored)
+    """Return a nest that gives all signatures of ``tensor``, found from some of their places."""
     for nest in layouts(places, deep, sampled=True, **stored):
-        if nest.size == signed.size and _agrees(nest, signed.tensor, signed.buffer):
+        if nest.size == signed.size and _agrees(nest, tensor, signed.buffer):
             return nest
     return None
 
@@ -240,31 +225,6 @@ def _agrees(nest: Layout, tensor: Array, signs: Array) -> bool:
     if not np.array_equal(signs[nest.at(*index)], tensor[index]):
         return False
     return np.array_equal(signs[nest.index_map()], tensor)
-
-
-def _nest_by_run(
-    signed: Signed, lines: Array, stored: dict[str, Any], deep: bool
-) -> tuple[Layout, ...]:
-    """Return a nest for each run of units that lie at equal distances in the first element; empty
-    if some run has none.
-    """
-    first = lines[(0,) * (lines.ndim - 1)]
-    # a plane begins where the distance from unit to unit changes
-    ends = [0]
-    for at in range(1, len(first)):
-        # a run of two takes a third unit only at the same distance
-        if at - ends[-1] > 1 and first[at] - first[at - 1] != first[at - 1] - first[at - 2]:
-            ends.append(at)
-    ends.append(len(first))
-    found = []
-    for start, stop in pairwise(ends):
-        run = replace(signed, tensor=signed.tensor[..., start:stop])
-        nest = _one_nest(run, lines[..., start:stop], stored, deep)
-        if nest is None:
-            return ()
-        window = (*nest.window[:-1], (start, stop))
-        found.append(replace(nest, shape=signed.shape, window=window))
-    return tuple(found)
 
 
 def _nest_by_unit(
@@ -283,20 +243,11 @@ def _nest_by_unit(
         if found:
             nest = _moved(found[-1], places, tensor, signed)
         if nest is None:
-            nest = _of_plane(places, tensor, signed, deep, stored)
+            nest = _one_nest(places, tensor, signed, deep, stored)
         if nest is None:
             return ()
         found.append(nest)
     return tuple(_joined_runs(found))
-
-
-def _of_plane(
-    places: Array, tensor: Array, signed: Signed, deep: bool, stored: dict[str, Any]
-) -> Layout | None:
-    for nest in layouts(places, deep, sampled=True, **stored):
-        if nest.size == signed.size and _agrees(nest, tensor, signed.buffer):
-            return nest
-    return None
 
 
 def _moved(nest: Layout, places: Array, tensor: Array, signed: Signed) -> Layout | None:

@@ -426,7 +426,7 @@ def opened(data: Array, bits: int, swap: int, high_first: bool) -> Array:
     if bits == 1:
         return np.unpackbits(data, bitorder=BIT_ORDERS[high_first])
     if bits < 8:
-        return (data[:, None] // _steps(bits, high_first) % 2**bits).reshape(-1)
+        return (data[:, None] // _steps(bits, high_first) & np.uint8(2**bits - 1)).reshape(-1)
     return data
 
 
