@@ -111,13 +111,15 @@ def _signed(given: Given, unit: int) -> Signed:
 def _signatures(columns: Iterator[Array], shape: Shape, kind: str, unit: int) -> Array:
     out = np.zeros(shape, kind)
     # a byte of columns is made first: bytes are quicker than the whole signature, column by column
-    while byte := [*islice(columns, 8 // unit)]:
+    byte = [*islice(columns, 8 // unit)]
+    while byte:
         some = byte[0].copy()
         for column in byte[1:]:
             some *= np.uint8(2**unit)
             some |= column
         out *= out.dtype.type(2 ** (unit * len(byte)))
         out |= some.reshape(shape)
+        byte = [*islice(columns, 8 // unit)]
     return out
 
 

@@ -292,6 +292,24 @@ def test_a_buffer_held_back_that_differs_is_no_proof() -> None:
     assert "proved byte for byte on 0 of 1 buffers" in str(found)
 
 
+def test_bytes_that_move_by_themselves_stay_open() -> None:
+    """A checksum after the elements is not explained, and the layout is not sure."""
+    tensors, buffers = split_pairs(np.array)
+    summed = [buffer + (sum(buffer) % 65521).to_bytes(2, "little") for buffer in buffers]
+    found = find_layout(tensors, summed)
+    assert np.array_equal(found.index_map(), places_of(FORMULAS["1-D"]))
+    assert not found.sure
+    assert [(run.offset, run.size) for run in found.unexplained] == [(576, 2)]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int5", "uint12", "int16"])
+def test_unrelated_buffers_are_refused(dtype: str) -> None:
+    rng = np.random.default_rng(3)
+    tensors = markers((9, 40), dtype, unit=1)
+    with pytest.raises(ValueError, match="no place has the values of units of 1 bits"):
+        find_layout(tensors, [rng.bytes(720) for _ in tensors], dtype=dtype)
+
+
 def test_too_few_buffers_are_told() -> None:
     """A search that saw all buffers has no proof, and says so."""
     tensors, buffers = split_pairs(np.array)
