@@ -37,9 +37,10 @@ class Planes:
     numpy) is a row of units of 1, 2, 4 or 8 bits, the lowest first. The ``nests`` are layouts of
     these units (their ``dtype`` says the unit) over the axes of the tensor and one last axis, the
     units of an element. Several nests have a ``window`` of that axis each: runs of bits with loops
-    of their own. The stored element is ``raw ^ xor``. Tiles are completed with the element
-    ``fill``; the other bits are those of ``parts``, else those of the byte ``blank``. Raises
-    ValueError for nests that do not go together, and for bits taken twice.
+    of their own. The nests count the axes ``flip`` from their last index. The stored element is
+    ``raw ^ xor``. Tiles are completed with the element ``fill``; the other bits are those of
+    ``parts``, else those of the byte ``blank``. Raises ValueError for nests that do not go
+    together, and for bits taken twice.
 
     >>> low_and_high = Layout((4, 2), (Loop(1, stride=4), Loop(0, stride=1)), dtype="uint4")
     >>> planes = Planes((4,), (low_and_high,))
@@ -55,6 +56,7 @@ class Planes:
     nests: tuple[Layout, ...]
     _: KW_ONLY
     dtype: str = "uint8"
+    flip: tuple[int, ...] = ()
     xor: int = 0
     fill: int = 0
     blank: int = 0
@@ -68,6 +70,10 @@ class Planes:
             value = getattr(self, name)
             if not 0 <= value < 2**most:
                 raise ValueError(f"{name}: got {value}, allowed is 0 to {2**most - 1}")
+        if not set(self.flip) <= set(range(len(self.shape))):
+            raise ValueError(
+                f"flip: got {self.flip}, allowed are axes from 0 to {len(self.shape) - 1}"
+            )
         for part in self.parts:
             if part.offset < 0 or part.offset + part.size > self.size:
                 raise ValueError(
@@ -137,7 +143,7 @@ class Planes:
             raise ValueError(
                 f"tensor: got {tensor.dtype} {tensor.shape}, allowed is {kind} {self.shape}"
             )
-        units = self.units_of(raw_of(tensor, self.dtype))
+        units = np.flip(self.units_of(raw_of(tensor, self.dtype)), self.flip)
         places = self.nests[0].opened(self.background())
         for nest in self.nests:
             nest.write_places(places, units[nest.inside])
@@ -152,7 +158,7 @@ class Planes:
         units = np.empty((*self.shape, self.units), np.uint8)
         for nest in self.nests:
             units[..., slice(*nest.window[-1])] = nest.read_places(places)[0]
-        raw = self.elements_of(units)
+        raw = self.elements_of(np.flip(units, self.flip))
         return values_of(raw ^ raw.dtype.type(self.xor), self.dtype)
 
     def recode(self, buffer: Buffer) -> bytes:
@@ -171,7 +177,7 @@ class Planes:
             # outside of its window a nest has no places
             places = nest.index_map()[..., start:stop, None] * self.unit
             out[..., start:stop, :] = places + np.arange(self.unit)
-        return out.reshape(*self.shape, self.bits)
+        return np.flip(out.reshape(*self.shape, self.bits), self.flip)
 
     def table(self) -> Table:
         """Return the places of units as a table, without a rule: units are elements of ``(*shape,
@@ -247,6 +253,8 @@ class Planes:
             texts.append("highest bits first")
         if first.swap:
             texts.append(f"words of {first.swap} bytes swapped")
+        letters = axis_letters(self.shape)
+        texts += [f"{letters[axis]} from its end" for axis in self.flip]
         for name in ("xor", "fill", "blank"):
             if getattr(self, name):
                 texts.append(f"{name} {getattr(self, name):#x}")

@@ -79,11 +79,15 @@ def find_planes(given: Given, whole: bool = False) -> Found | str:
             refused = f"no place has the values of units of {unit} bits"
             continue
         plain = replace(signed, tensor=signed.tensor ^ signed.repeated(xor))
-        nests = next(_nests(plain), None)
-        if nests is not None:
+        # loops whose blocks may be short run forwards only
+        for flip in dict.fromkeys(((), _backwards(plain))):
+            turned = replace(plain, tensor=np.flip(plain.tensor, flip))
+            nests = next(_nests(turned), None)
+            if nests is None:
+                continue
             number = int(join_units(xor[None].astype(np.uint8), ITEMSIZE, unit)[0])
             shape = given.raw[0].shape
-            planes = Planes(shape, nests, dtype=given.dtype, xor=number)
+            planes = Planes(shape, nests, dtype=given.dtype, flip=flip, xor=number)
             return _judged(planes, plain, given)
         refused = f"no nest of loops has the places of units of {unit} bits"
     return refused
@@ -154,6 +158,15 @@ def located(signs: Array, wanted: Array) -> Array:
     out = np.full(len(wanted), -1, np.int64)
     out[once] = at[order[first[once]]]
     return out
+
+
+def _backwards(signed: Signed) -> tuple[int, ...]:
+    """The axes along which the second element lies before the first."""
+    axes = [axis for axis, n in enumerate(signed.shape[:-1]) if n > 1]
+    index = np.zeros((len(axes) + 1, len(signed.shape)), np.int64)
+    index[np.arange(len(axes)), axes] = 1
+    *second, first = located(signed.buffer, signed.tensor[tuple(index.T)]).tolist()
+    return tuple(axis for axis, place in zip(axes, second, strict=True) if 0 <= place < first)
 
 
 def _nests(signed: Signed) -> Iterator[tuple[Layout, ...]]:

@@ -164,6 +164,26 @@ def test_runs_of_bits_with_loops_of_their_own() -> None:
         replace(planes, nests=(four, replace(one, offset=31)))
 
 
+def test_axes_that_run_backwards_in_short_tiles() -> None:
+    """Seven elements from the last to the first, bits apart in tiles of three, the last tile 1."""
+    nest = Layout((7, 3), (Loop(0, 3), Loop(1), Loop(0)), dtype="uint1", size=3)
+    planes = Planes((7,), (nest,), dtype="uint3", flip=(0,))
+    tensor = np.array([4, 0, 0, 0, 0, 3, 1], np.uint8)
+    bits = "110" + "010" + "000" + "000000000" + "001"
+    assert (
+        planes.pack(tensor).hex()
+        == np.packbits([*map(int, bits)], bitorder="little").tobytes().hex()
+    )
+    assert planes.index_map()[-1].tolist() == [0, 3, 6]
+    assert np.array_equal(planes.unpack(planes.pack(tensor)), tensor)
+    tensors = markers((7,), "uint3", unit=1)
+    found = find_layout(tensors, [planes.pack(one) for one in tensors], dtype="uint3")
+    assert np.array_equal(found.index_map(), planes.index_map())
+    assert found.sure
+    with pytest.raises(ValueError, match=r"^flip: got \(1,\), allowed are axes from 0 to 0$"):
+        replace(planes, flip=(1,))
+
+
 def test_tiles_are_completed_with_an_element() -> None:
     nest = Layout((3, 8), (Loop(0, 2, 16), Loop(1, stride=2), Loop(0, stride=1)), dtype="uint1")
     planes = Planes((3,), (replace(nest, size=4),), fill=0x81)
