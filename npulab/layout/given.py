@@ -68,13 +68,15 @@ class Given:
                 f"of the {bits} bits of an element these have one value in all tensors: {shown}; "
                 "the planes of these bits do not move, and nothing shows where they lie"
             )
+        if sure:
+            return tuple(out)
         share = sparse_share(self.raw)
-        if not sure and share >= SPARSE_SHARE:
+        if share >= SPARSE_SHARE:
             out.append(
                 f"{share:.0%} of the elements of a tensor are equal: such a tensor may have been "
                 "compressed, change single elements of a dense one"
             )
-        if not sure and 8 * len(self.buffers[0]) < bits * self.raw[0].size:
+        if 8 * len(self.buffers[0]) < bits * self.raw[0].size:
             out.append(
                 f"{len(self.buffers[0])} bytes cannot hold {self.raw[0].size} elements of {bits} "
                 "bits: the tensor may have been compressed"
