@@ -129,9 +129,11 @@ def _refuse_unknown(session: Session, field: str) -> None:
 def session_of_laws(file: str, sweep: str, table: str | None) -> Session:
     """Return the session that laws of a sweep will be kept in, not written yet.
 
-    Raises ValueError for captures that are not a sweep in one file, and for a sweep or a map
-    outside the session's folder.
+    Raises FileNotFoundError for a sweep that is not there, ValueError for captures that are not a
+    sweep in one file, and for a sweep or a map outside the session's folder.
     """
+    if sweep != "-" and not Path(sweep).exists():
+        raise FileNotFoundError(f"{sweep}: there is no such file or folder")
     if not is_sweep(sweep):
         raise ValueError(
             f"--session: got {sweep}, allowed is a file {SUFFIX} of one sweep, as npulab import "

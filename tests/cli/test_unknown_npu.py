@@ -161,6 +161,7 @@ def test_a_session_keeps_the_laws_of_the_last_search(
 
 
 REFUSED = {
+    "laws none.npz --session a.json": "none.npz: there is no such file or folder",
     "laws captures --session a.json": "--session: got captures, allowed is a file .npz of one sw",
     "laws s.npz --session a.json --map ../b.csv": "--map: got ../b.csv, allowed is a file in ",
     "laws s.npz --session torn.json": "torn.json, line 1, column 1: is not JSON",
