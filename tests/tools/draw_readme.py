@@ -24,6 +24,7 @@ SCALE = 1.5
 LEAST_POINTS = 8
 MOST_BYTES = 500_000
 COLOURS = 64
+IMPORTS = "import npulab\nimport npulab.notebook.widgets\n"
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 
 # what the cell makes and shows, the view's root, rules for the picture alone
@@ -45,7 +46,7 @@ layer = sweep.parameters
 plain = (layer.stride == 1) & (layer.depthwise == 0) & (layer.kernel_w > 1) & (layer.kernel_h > 1)
 names = ["input_w", "input_h", "input_c", "output_w", "output_h", "output_c", "kernel_w", "kernel_h", "same"]
 blind = npulab.Sweep(sweep.words[plain][:, [1, 3, 4, 8]], layer.loc[plain, names], provenance="simulated")
-view = npulab.LawView(npulab.find_laws(blind[:120:4]))
+view = npulab.notebook.widgets.LawView(npulab.find_laws(blind[:120:4]))
 view.place, view.opened = (2, 20), True
 view""",
         ".npulab-laws",
@@ -53,7 +54,7 @@ view""",
     ),
     "sweep": (
         """\
-view = npulab.SweepView(npulab.load_sweep("captures/vivante/sweep-layers.npz"))
+view = npulab.notebook.widgets.SweepView(npulab.load_sweep("captures/vivante/sweep-layers.npz"))
 view.sort, view.at = "input_w", 425
 view""",
         ".npulab-sweep",
@@ -96,7 +97,7 @@ def main() -> None:
         notebook = lab.root / SCRATCH
         try:
             for name, (code, root, rules) in VIEWS.items():
-                cells = [nbformat.v4.new_code_cell("import npulab\n" + code)]
+                cells = [nbformat.v4.new_code_cell(IMPORTS + code)]
                 nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=METADATA), notebook)
                 with Opened(lab, started, SCRATCH, SCALE) as page:
                     page.run_all()
