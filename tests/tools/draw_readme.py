@@ -50,7 +50,7 @@ view = npulab.notebook.widgets.LawView(npulab.find_laws(blind[:120:4]))
 view.place, view.opened = (2, 20), True
 view""",
         ".npulab-laws",
-        "",
+        ".npulab-laws { max-height: 730px; }",
     ),
     "sweep": (
         """\
@@ -62,13 +62,14 @@ view""",
     ),
 }
 
+# a name of 0 points is one that a view hides on purpose, where another stands instead
 SMALL = """([root, least]) => {
   const out = [], walk = document.createTreeWalker(document.querySelector(root), NodeFilter.SHOW_TEXT);
   while (walk.nextNode()) {
     const text = walk.currentNode, element = text.parentElement;
     if (!text.data.trim() || !element.checkVisibility()) continue;
     const points = parseFloat(getComputedStyle(element).fontSize) * 0.75;
-    if (points < least) out.push(`${points} pt: ${text.data.slice(0, 40)}`);
+    if (points > 0 && points < least) out.push(`${points} pt: ${text.data.slice(0, 40)}`);
   }
   return out;
 }"""
