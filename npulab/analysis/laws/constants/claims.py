@@ -1,0 +1,130 @@
+"""Which fits are claimed: the best one at each place, with what fits as well, and the shifts that
+belong to multipliers."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy import ndarray as Array
+
+from npulab.analysis.laws.constants.matching import Hit, allowed_misses, evidence
+from npulab.analysis.laws.constants.places import Rows
+
+# What a claim says more than its choice costs, in bits. The odds that any claim of a search is
+# chance are at most 2**-CLAIM_BITS, as the costs are those of a code of all that is tried.
+CLAIM_BITS = 10.0
+SHIFT_BITS = 7.0  # the same of a shift, which belongs to a multiplier that is claimed already
+Label = tuple[int, str, int]  # formula, name of the encoding, bits after the point
+
+
+@dataclass(frozen=True, eq=False)
+class Claim:
+    """A place with the fits that hold there: ``labels`` are formula, encoding and fraction, the
+    plainest first, each with its fits, which differ in rounding or steps only."""
+
+    offset: int
+    order: int
+    width: int
+    labels: Mapping[Label, list[Hit]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def best(self) -> Hit:
+        return next(iter(self.labels.values()))[0]
+
+
+@dataclass(frozen=True)
+class Shift:
+    """A byte that holds ``sign * shift + added`` of a multiplier's left shift."""
+
+    offset: int
+    sign: int
+    added: int
+
+
+def label_of(hit: Hit) -> Label:
+    """What two fits have in common that differ in rounding or steps only."""
+    return hit.formula, hit.stored.encoding.name, hit.stored.fraction
+
+
+def claims_of(hits: Sequence[Hit], rows: Sequence[Rows], size: int) -> list[Claim]:
+    """The claims for a stream of ``size`` bytes: no two have a byte in common."""
+    of_width = {one.width: one for one in rows}
+    owner = np.full(size, -1)
+    claims: list[Claim] = []
+    for hit in sorted(hits, key=lambda hit: -hit.bits):
+        for offset, order in of_width[hit.width].of(hit.row):
+            bytes_of = owner[offset : offset + hit.width]
+            if hit.bits >= CLAIM_BITS and (bytes_of < 0).all():
+                bytes_of[:] = len(claims)
+                claim = Claim(offset, order, hit.width)
+                claim.labels[label_of(hit)].append(hit)
+                claims.append(claim)
+            elif bytes_of[0] >= 0:
+                _tie(claims[bytes_of[0]], hit, offset, order)
+    return claims
+
+
+def _tie(claim: Claim, hit: Hit, offset: int, order: int) -> None:
+    """Add a fit to the claim of its place if it fits as many captures."""
+    same = (claim.offset, claim.order, claim.width) == (offset, order, hit.width)
+    if same and hit.count >= claim.best.count:
+        claim.labels[label_of(hit)].append(hit)
+
+
+def together(claims: Sequence[Claim]) -> list[list[Claim]]:
+    """The claims that hold the same constant, in the order of their first places."""
+    copies: dict[tuple[Label, int], list[Claim]] = defaultdict(list)
+    for claim in sorted(claims, key=lambda claim: claim.offset):
+        copies[label_of(claim.best), claim.order].append(claim)
+    return list(copies.values())
+
+
+def shifts_of(
+    shifts: Array, offset: int, width: int, data: Array, present: Array, free: Array
+) -> list[Shift]:
+    """The bytes that go with the left shifts ``(N,) int`` of the multiplier at ``offset``, nearest
+    first; none if the shift is the same on all captures, or chance would give as many.
+
+    ``free (B,) bool`` are the bytes that may hold a shift.
+    """
+    moving = int((data != data[0]).any(0).sum())
+    found = {}
+    for sign in (1, -1):
+        for added, places, fits in _following(sign * shifts, data, present):
+            codes = np.broadcast_to((sign * shifts).astype(np.int64), fits.shape)
+            low = codes.min()
+            told = evidence((codes - low).astype(np.uint32), fits, 8)
+            distance = np.abs(places - offset - width * (places > offset))
+            # a near byte is likelier than one anywhere
+            price = np.minimum(2 * np.log2(2 + distance), math.log2(moving + 2))
+            for number in np.flatnonzero((told - price >= SHIFT_BITS) & free[places]):
+                where = int(places[number])
+                found[where, sign] = int(distance[number]), Shift(where, sign, added)
+    nearest = sorted(found.values(), key=lambda one: (one[0], -one[1].sign))
+    return [shift for _, shift in nearest]
+
+
+def _following(shifts: Array, data: Array, present: Array) -> Iterator[tuple[int, Array, Array]]:
+    """Yield numbers that may be added to the shifts, with the places that then hold them on all
+    captures but a few, and on which ``(places, N)``."""
+    captures = len(shifts)
+    if len(set(shifts.tolist())) < 2:
+        return
+    seen: dict[int, Array] = {}
+    # one of so many captures is no noise, and says what is added
+    for first in range(allowed_misses(captures) + 1):
+        added = (data[first].astype(int) - shifts[first]) % 256
+        fits = ((shifts[:, None] + added) % 256 == data) & present
+        good = fits.sum(0) >= captures - allowed_misses(captures)
+        for place in np.flatnonzero(good).tolist():
+            seen.setdefault(int(place), fits[:, place])
+        for value in np.unique(added[good]).tolist():
+            places = np.flatnonzero(good & (added == value))
+            signed = value
+            if value >= 128:
+                signed = value - 256
+            yield signed, places, fits[:, places].T

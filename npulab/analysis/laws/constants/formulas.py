@@ -1,0 +1,372 @@
+"""Formulas of constants: products of real parameters with exponents -1, 0 and 1, and sums of such
+products with whole parameters, as arrays with a row for each formula."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, permutations, product
+
+import numpy as np
+from numpy import ndarray as Array
+
+MOST_PRODUCTS = 12_000  # most products; with more columns, products have fewer factors
+MOST_SUMS = 20_000  # most formulas with whole parameters
+# Columns whose names differ in the number at their end only, as of channels, if there are so many;
+# a formula has one number. Fewer may be inputs of one layer, which one formula may join.
+FAMILY = 5
+NUMBERED = re.compile(r"(.*?)_?(\d+)")
+# Bits that a formula costs by its kind, besides the choice among those of the kind: a product costs
+# as many as it has factors. The odds of all kinds add up to less than 1.
+ALONE_BITS, SUM_BITS = 5.5, 6.0
+DOUBLE, SINGLE_GIVEN, SINGLE = "double", "float32 parameters", "float32 products"
+
+
+@dataclass(frozen=True)
+class Formula:
+    """``plus + sign * product`` of columns: ``factors`` are (name, exponent), ``plus`` is the name
+    of a whole column or blank."""
+
+    factors: tuple[tuple[str, int], ...]
+    plus: str = ""
+    sign: int = 1
+
+    def __str__(self) -> str:
+        above = [name for name, exponent in self.factors if exponent > 0]
+        below = [name for name, exponent in self.factors if exponent < 0]
+        text = " * ".join(above)
+        if below:
+            text = " / ".join([text or "1", *below])
+        if not self.factors:
+            return self.plus
+        if self.plus:
+            mark = "+"
+            if self.sign < 0:
+                mark = "-"
+            return f"{self.plus} {mark} {text}"
+        if self.sign < 0:
+            return f"-{text}"
+        return text
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """The columns of parameters: real ones, whole ones, and the values ``(P, N) float64`` of both,
+    real ones first."""
+
+    real: tuple[str, ...]
+    whole: tuple[str, ...]
+    values: Array
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.real + self.whole
+
+    @property
+    def single(self) -> bool:
+        """True if all parameters are float32 numbers, so that none is rounded to one."""
+        return bool((self.values == self.values.astype(np.float32)).all())
+
+
+@dataclass(frozen=True, eq=False)
+class Formulas:
+    """Formulas as arrays: ``exponents (F, P) int8`` of the columns, ``plus (F,)`` the number of the
+    column that is added, -1 for none, ``sign (F,)`` of the product, ``cost (F,)`` in bits;
+    ``left_off`` says which formulas are not among them."""
+
+    columns: Columns
+    exponents: Array
+    plus: Array
+    sign: Array
+    cost: Array
+    left_off: str = ""
+
+    def __len__(self) -> int:
+        return len(self.cost)
+
+    @property
+    def sums(self) -> Array:
+        """``(F,) bool``: the formulas that read a whole column."""
+        real = len(self.columns.real)
+        return (self.plus >= 0) | (self.exponents[:, real:] != 0).any(1)
+
+    def formula(self, number: int) -> Formula:
+        """One formula by its number."""
+        row = self.exponents[number]
+        names = self.columns.names
+        # whole factors are written first: zx * sum * scale
+        places = sorted(np.flatnonzero(row).tolist(), key=lambda place: place < len(self.real))
+        factors = tuple((names[place], int(row[place])) for place in places)
+        plus = ""
+        if self.plus[number] >= 0:
+            plus = names[self.plus[number]]
+        return Formula(factors, plus, int(self.sign[number]))
+
+    @property
+    def real(self) -> tuple[str, ...]:
+        return self.columns.real
+
+    def only(self, chosen: Array) -> Formulas:
+        """Some of the formulas, by their numbers or a mask."""
+        return Formulas(
+            self.columns,
+            self.exponents[chosen],
+            self.plus[chosen],
+            self.sign[chosen],
+            self.cost[chosen],
+        )
+
+
+def formulas_of(columns: Columns, most_factors: int) -> Formulas:
+    """The formulas over the columns that are tried."""
+    products, factors = _products(columns, most_factors)
+    left_off = ""
+    if factors < min(most_factors, len(columns.real)):
+        left_off = f"products of more than {factors} parameters"
+    parts = []
+    for count in range(1, factors + 1):
+        of_count = products[(products != 0).sum(1) == count]
+        if len(of_count):
+            parts.append(_block(columns, of_count, float(count)))
+    if columns.whole:
+        summed, left = _sums(columns, products)
+        parts += summed
+        left_off = ", ".join(filter(None, [left_off, left]))
+    if not parts:
+        nothing = np.zeros((0, len(columns.names)), np.int8)
+        parts = [_block(columns, nothing, 0.0)]
+    bits = np.concatenate([part.cost for part in parts])
+    for kind in np.unique(bits).tolist():
+        same = bits == kind
+        bits[same] += math.log2(int(same.sum()))
+    return Formulas(
+        columns,
+        np.concatenate([part.exponents for part in parts]),
+        np.concatenate([part.plus for part in parts]),
+        np.concatenate([part.sign for part in parts]),
+        bits,
+        left_off,
+    )
+
+
+def _block(
+    columns: Columns, exponents: Array, bits: float, plus: Array | int = -1, sign: Array | int = 1
+) -> Formulas:
+    """Formulas of one kind, which cost ``bits`` and the choice among them; those whose value is the
+    same on all captures are left out."""
+    count = len(exponents)
+    every = Formulas(
+        columns,
+        exponents,
+        np.broadcast_to(np.int64(plus), count),
+        np.broadcast_to(np.int64(sign), count),
+        np.zeros(count),
+    )
+    values = values_of(every, columns.values)
+    moving = every.only((values != values[:, :1]).any(1))
+    return replace(moving, cost=np.full(len(moving), bits))
+
+
+def _products(columns: Columns, most_factors: int) -> tuple[Array, int]:
+    """The products of real columns ``(F, P) int8`` and the most factors that one has."""
+    slots = _slots(columns.real)
+    for most in range(min(most_factors, len(slots)), 1, -1):
+        if sum(1 for _ in _choices(slots, most, MOST_PRODUCTS)) <= MOST_PRODUCTS:
+            return _exponents(columns, slots, most), most
+    return _exponents(columns, slots, 1), 1
+
+
+def _exponents(columns: Columns, slots: Sequence[Mapping[int, int]], most: int) -> Array:
+    rows = list(_choices(slots, most, MOST_PRODUCTS))
+    out = np.zeros((len(rows), len(columns.names)), np.int8)
+    for number, row in enumerate(rows):
+        for place, exponent in row:
+            out[number, place] = exponent
+    return out
+
+
+def _slots(names: Sequence[str]) -> list[dict[int, int]]:
+    """What a product may have one of: a column, as ``{-1: place}``, or the columns of a family, as
+    places by their numbers."""
+    families: dict[str, dict[int, int]] = defaultdict(dict)
+    for place, name in enumerate(names):
+        found = NUMBERED.fullmatch(name)
+        if found:
+            families[found[1]][int(found[2])] = place
+    slots = []
+    taken: set[int] = set()
+    for members in families.values():
+        if len(members) >= FAMILY:
+            slots.append(members)
+            taken |= set(members.values())
+    plain = [{-1: place} for place in range(len(names)) if place not in taken]
+    return plain + slots
+
+
+def _choices(
+    slots: Sequence[Mapping[int, int]], most: int, enough: int
+) -> Iterator[list[tuple[int, int]]]:
+    """Yield products of 1 to ``most`` slots as (place, exponent) of each factor, one more than
+    ``enough`` at most; members of families are taken together by their numbers."""
+    count = 0
+    for size in range(1, most + 1):
+        for chosen in combinations(slots, size):
+            for places in _members(chosen):
+                for exponents in product((1, -1), repeat=size):
+                    yield list(zip(places, exponents, strict=True))
+                    count += 1
+                    if count > enough:
+                        return
+
+
+def _members(slots: Sequence[Mapping[int, int]]) -> Iterator[list[int]]:
+    """Yield the places of one column of each slot: the same number of every family."""
+    families = [slot for slot in slots if -1 not in slot]
+    numbers = {-1}
+    if families:
+        numbers = set(families[0]).intersection(*families[1:])
+    for number in sorted(numbers):
+        yield [slot.get(-1, slot.get(number, 0)) for slot in slots]
+
+
+def _sums(columns: Columns, products: Array) -> tuple[list[Formulas], str]:
+    """Formulas with whole columns: one alone; ``a + b``, ``a - b`` and ``b``, where ``b`` is a
+    product of real columns and at most two whole ones; and what was left off."""
+    real, names = len(columns.real), columns.names
+    alone = np.zeros((len(columns.whole), len(names)), np.int8)
+    added = np.arange(real, len(names))
+    parts = [_block(columns, alone, ALONE_BITS, added)]
+    counts = (products != 0).sum(1)
+    for factors, wholes in ((3, 2), (3, 1), (2, 1), (1, 1)):
+        bases = _with_wholes(columns, products[counts <= factors], wholes)
+        # after the product: nothing, or each whole column with either sign
+        ways = 2 * (1 + len(added))
+        if len(bases) * ways <= MOST_SUMS:
+            break
+    else:
+        return parts, "sums of products and whole parameters"
+    has_whole = (bases[:, real:] != 0).any(1)
+    for sign in (1, -1):
+        parts.append(_block(columns, bases[has_whole], SUM_BITS, -1, sign))
+        for place in added:
+            other = bases[bases[:, place] == 0]
+            parts.append(_block(columns, other, SUM_BITS, int(place), sign))
+    left_off = ""
+    if (factors, wholes) != (3, 2):
+        left_off = f"sums with more than {factors} real and {wholes} whole factors"
+    return parts, left_off
+
+
+def _with_wholes(columns: Columns, products: Array, most: int) -> Array:
+    """The products, also with 1 to ``most`` whole columns as factors; columns of families have the
+    number of those of the product."""
+    real = len(columns.real)
+    numbers = _family_numbers(columns.names)
+    out = [products]
+    for size in range(1, most + 1):
+        for chosen in combinations(range(real, len(columns.names)), size):
+            own = {numbers[place] for place in chosen} - {-1}
+            if len(own) > 1:
+                continue
+            rows = products.copy()
+            rows[:, list(chosen)] = 1
+            for number in own:
+                rows = rows[_agreeing(rows, numbers, number)]
+            out.append(rows)
+            if sum(map(len, out)) > MOST_SUMS:
+                return np.concatenate(out)
+    return np.concatenate(out)
+
+
+def _family_numbers(names: Sequence[str]) -> list[int]:
+    """The number of each column in its family, -1 for a column of none."""
+    out = [-1] * len(names)
+    for slot in _slots(names):
+        for number, place in slot.items():
+            out[place] = number
+    return out
+
+
+def _agreeing(rows: Array, numbers: Sequence[int], number: int) -> Array:
+    """``(F,) bool``: the rows without a factor of another number."""
+    others = [place for place, own in enumerate(numbers) if own not in (-1, number)]
+    return (rows[:, others] == 0).all(1)
+
+
+# ---- values ----
+
+
+def values_of(formulas: Formulas, values: Array, way: str = DOUBLE) -> Array:
+    """The values ``(F, N) float64`` of formulas, from those of the columns ``(P, N) float64``.
+
+    ``way`` says how: in double, in double from parameters that were rounded to float32, or in
+    float32 steps: the product of what stands above, that of what stands below, their quotient,
+    whole factors, the sum.
+    """
+    kind: type = np.float32
+    if way != SINGLE:
+        kind = np.float64
+    if way == SINGLE_GIVEN:
+        values = values.astype(np.float32).astype(np.float64)
+    given = values.astype(kind)
+    real = len(formulas.real)
+    with np.errstate(all="ignore"):
+        above = _multiplied(formulas.exponents[:, :real] > 0, given)
+        below = _multiplied(formulas.exponents[:, :real] < 0, given)
+        out = above / below
+        wholes = _multiplied(formulas.exponents[:, real:] > 0, given[real:])
+        out = out * wholes * formulas.sign[:, None].astype(kind)
+        empty = ~formulas.exponents.any(1)
+        out[empty] = 0
+        added = formulas.plus >= 0
+        out[added] += given[formulas.plus[added]]
+        return out.astype(np.float64)
+
+
+def _multiplied(chosen: Array, values: Array) -> Array:
+    out = np.ones((len(chosen), values.shape[1]), values.dtype)
+    for place in range(chosen.shape[1]):
+        rows = chosen[:, place]
+        out[rows] *= values[place]
+    return out
+
+
+def orders(count: int) -> list[tuple[int, ...]]:
+    """The orders of float32 steps in which so many factors may be multiplied and divided."""
+    return list(permutations(range(count)))
+
+
+def stepped(formulas: Formulas, values: Array, order: Sequence[int]) -> Array:
+    """The values ``(F, N) float64`` of products of ``len(order)`` factors in float32 steps: 1 is
+    multiplied with, or divided by, one factor after another, in this order of the columns."""
+    count = len(order)
+    _, places = np.nonzero(formulas.exponents)
+    places = places.reshape(-1, count)
+    exponents = np.take_along_axis(formulas.exponents, places, 1)
+    single = values.astype(np.float32)
+    out = np.ones((len(places), values.shape[1]), np.float32)
+    with np.errstate(all="ignore"):
+        for step in order:
+            factor = single[places[:, step]]
+            up = exponents[:, step, None] > 0
+            out = np.where(up, out * factor, out / factor)
+    return out.astype(np.float64)
+
+
+def order_said(formula: Formula, names: Sequence[str], order: Sequence[int]) -> str:
+    """The text of an order of float32 steps: ``float32 steps 1 / y_scale * x_scale``."""
+    factors = sorted(formula.factors, key=lambda factor: names.index(factor[0]))
+    text = ""
+    for step in order:
+        name, exponent = factors[step]
+        mark = " * "
+        if exponent < 0:
+            mark = " / "
+        text += mark + name
+    text = text.removeprefix(" * ")
+    if text.startswith(" / "):
+        text = f"1{text}"
+    return f"float32 steps {text}"

@@ -1,0 +1,352 @@
+"""Places held against the codes of formulas: which place has which formula's codes on all captures
+but a few."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy import ndarray as Array
+
+from npulab.analysis.laws.constants.encodings import FIXED, FLOAT, MANTISSA, Encoding, encodings
+from npulab.analysis.laws.constants.formulas import (
+    DOUBLE,
+    SINGLE,
+    SINGLE_GIVEN,
+    Formulas,
+    orders,
+    stepped,
+    values_of,
+)
+from npulab.analysis.laws.constants.places import BIG, LEAST, LITTLE, WIDTHS, Rows, different, mixed
+
+# Lengths in bits of the largest code of a fixed-point number, by the bytes of its word. A code that
+# fits into fewer bytes is found there. Codes of fewer than 5 bits agree by chance with too many
+# formulas.
+LENGTHS = {1: range(5, 9), 2: range(9, 17), 4: range(17, 33)}
+SHORTEST = 5
+PROBED = 3  # captures whose codes make a key; 3 times 8 bits leave few pairs to look at closely
+MOST_KEYS = 6  # keys of a place
+FEWEST_BITS = 10.0  # a fit that says less is not kept
+BITMAP = 2**20
+# What the choice of an encoding costs in bits; the odds of all of them add up to less than 1. Up to
+# 26 ways of float32 steps share the bits of STEPPED, 180 lengths and roundings those of FIXED_BITS.
+FLOAT_BITS = {"f32": 4.0, "f16": 5.0, "bf16": 5.0}
+STEPPED_BITS, FIXED_BITS, MANTISSA_BITS, WHOLE_BITS = 9.0, 10.0, 6.0, 8.0
+ORDER_BITS = {LITTLE: 0.2, BIG: 3.0}
+# bits by which the start of a range is likelier than one of as many as there are: numbers are small
+# or near to 1 more often than not
+LIKELY_BITS = 3.0
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How a formula is stored: the encoding, the bits after the point, and how the value was
+    computed: ``way``, or the ``order`` of float32 steps."""
+
+    encoding: Encoding
+    fraction: int
+    way: str
+    order: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Codes ``(F, N) uint32`` of formulas ``numbers (F,)`` in one encoding, with the bits after the
+    point ``fraction (F,)``, and what the choice of the encoding costs in bits."""
+
+    encoding: Encoding
+    numbers: Array
+    fraction: Array
+    codes: Array
+    way: str
+    order: tuple[int, ...]
+    cost: float
+
+
+@dataclass(frozen=True, eq=False)
+class Hit:
+    """A formula that fits a row of places: on the captures ``fits (N,) bool``; ``bits`` are what
+    this says less what the choice costs."""
+
+    width: int
+    row: int
+    formula: int
+    stored: Stored
+    fits: Array
+    bits: float
+    cost: float
+
+    @property
+    def count(self) -> int:
+        return int(self.fits.sum())
+
+
+def allowed_misses(captures: int) -> int:
+    """The most captures on which a place may be noise: a quarter of them."""
+    return captures // 4
+
+
+def hits_of(
+    rows: Sequence[Rows], formulas: Formulas, tell: Callable[[str], None]
+) -> list[Hit]:
+    """The fits of formulas at places; each says at least ``FEWEST_BITS`` before the costs."""
+    lookups = {of.width: _Lookup(of) for of in rows}
+    found: list[Hit] = []
+    if not len(formulas):
+        return found
+    place_bits = _place_bits(rows)
+    for batch in batches(formulas, set(lookups)):
+        tell(str(batch.encoding))
+        lookup = lookups[batch.encoding.width]
+        found += _fitting(lookup, batch, formulas, place_bits[batch.encoding.width])
+    return found
+
+
+def _place_bits(rows: Sequence[Rows]) -> dict[int, Array]:
+    """What the choice of each row of places costs, in bits, by width: all little-endian ones are as
+    likely, and so are all big-endian ones."""
+    orders = {}
+    total = {LITTLE: 0, BIG: 0}
+    for one in rows:
+        _, first = np.unique(one.row, return_index=True)
+        orders[one.width] = one.order[first]
+        for order in total:
+            total[order] += int((one.order[first] == order).sum())
+    price = np.zeros(2)
+    for order, count in total.items():
+        price[order] = ORDER_BITS[order] + math.log2(max(count, 1))
+    return {width: price[order] for width, order in orders.items()}
+
+
+def batches(formulas: Formulas, widths: set[int]) -> Iterator[Batch]:
+    """Yield the codes of all formulas in all encodings of these widths."""
+    values = formulas.columns.values
+    products = np.flatnonzero(~formulas.sums)
+    every = np.arange(len(formulas))
+    for way in _ways(formulas):
+        of_way = values_of(formulas, values, way)
+        yield from _floats(of_way, every, widths, way)
+        yield from _fixed(of_way[products], products, widths, way)
+        yield from _whole(of_way, np.flatnonzero(formulas.sums), widths, way)
+    if 4 in widths:
+        yield from _steps(formulas, products)
+
+
+def _ways(formulas: Formulas) -> list[str]:
+    if formulas.columns.single:
+        return [DOUBLE, SINGLE]
+    return [DOUBLE, SINGLE_GIVEN, SINGLE]
+
+
+def _floats(values: Array, numbers: Array, widths: set[int], way: str) -> Iterator[Batch]:
+    for encoding in encodings():
+        if encoding.kind not in (FLOAT, MANTISSA) or encoding.width not in widths:
+            continue
+        # 16 bits do not tell how a value was computed
+        if way == DOUBLE or encoding.width == 4:
+            cost = MANTISSA_BITS
+            if encoding.kind == FLOAT:
+                cost = FLOAT_BITS[encoding.name]
+                if way != DOUBLE:
+                    cost = STEPPED_BITS
+            codes, coded = encoding.encode(values)
+            yield _batch(encoding, numbers, codes, coded, way, cost)
+
+
+def _batch(
+    encoding: Encoding, numbers: Array, codes: Array, coded: Array, way: str, cost: float
+) -> Batch:
+    rows = np.flatnonzero(coded)
+    none = np.zeros(len(rows), int)
+    return Batch(encoding, numbers[rows], none, codes[rows], way, (), cost)
+
+
+def _fixed(values: Array, numbers: Array, widths: set[int], way: str) -> Iterator[Batch]:
+    """Yield products as fixed-point numbers of every fraction that gives codes of enough bits."""
+    if not len(values):
+        return
+    largest = np.abs(values).max(1)
+    good = np.isfinite(largest) & (largest > 0)
+    values, numbers, largest = values[good], numbers[good], largest[good]
+    _, exponent = np.frexp(largest)
+    negative = (values < 0).any(1)
+    for encoding in encodings():
+        if encoding.kind != FIXED or encoding.width not in widths:
+            continue
+        if way != DOUBLE and encoding.width < 4:
+            continue
+        for length in range(SHORTEST, encoding.bits + 1):
+            # a negative number fills its word, whatever its size
+            rows = np.flatnonzero(negative)
+            if length in LENGTHS[encoding.width]:
+                rows = np.arange(len(values))
+            fraction = length - exponent[rows].astype(int)
+            codes, coded = encoding.encode(values[rows], fraction)
+            chosen = rows[coded]
+            yield Batch(
+                encoding, numbers[chosen], fraction[coded], codes[coded], way, (), FIXED_BITS
+            )
+
+
+def _whole(values: Array, numbers: Array, widths: set[int], way: str) -> Iterator[Batch]:
+    """Yield sums with whole parameters as whole numbers, in the narrowest word that holds them."""
+    values = values[numbers]
+    finite = np.isfinite(values).all(1)
+    values, numbers = values[finite], numbers[finite]
+    if not len(values):
+        return
+    narrowest = _narrowest(values)
+    for encoding in encodings():
+        if encoding.kind != FIXED or encoding.width not in widths:
+            continue
+        if way != DOUBLE and encoding.width < 4:
+            continue
+        negative = (values < 0).any(1)
+        fits = (narrowest == encoding.width) | (negative & (narrowest < encoding.width))
+        rows = np.flatnonzero(fits)
+        codes, coded = encoding.encode(values[rows], 0)
+        yield _batch(encoding, numbers[rows], codes, coded, way, WHOLE_BITS)
+
+
+def _narrowest(values: Array) -> Array:
+    """The bytes ``(F,)`` of the narrowest word that holds all values of a row, 8 for none."""
+    low, high = np.rint(values.min(1)), np.rint(values.max(1))
+    out = np.full(len(values), 8)
+    for width in reversed(WIDTHS):
+        size = 2.0 ** (8 * width)
+        unsigned = (low >= 0) & (high < size)
+        signed = (low >= -size / 2) & (high < size / 2)
+        out[unsigned | signed] = width
+    return out
+
+
+def _steps(formulas: Formulas, products: Array) -> Iterator[Batch]:
+    """Yield products as float32 in every order of float32 steps."""
+    (encoding,) = (one for one in encodings() if one.name == "f32")
+    counts = (formulas.exponents[products] != 0).sum(1)
+    for count in range(2, 5):
+        numbers = products[counts == count]
+        if not len(numbers):
+            continue
+        chosen = formulas.only(numbers)
+        for order in orders(count):
+            values = stepped(chosen, formulas.columns.values, order)
+            codes, coded = encoding.encode(values)
+            rows = np.flatnonzero(coded)
+            none = np.zeros(len(rows), int)
+            yield Batch(
+                encoding, numbers[rows], none, codes[rows], SINGLE, order, STEPPED_BITS
+            )
+
+
+class _Lookup:
+    """The rows of a width by keys: numbers made of the codes of a few captures.
+
+    A row that is noise on so many captures as are allowed has at least one key without noise, as
+    there is one more key than that (up to ``MOST_KEYS``), each of captures of its own.
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        captures = rows.codes.shape[1]
+        groups = min(allowed_misses(captures) + 1, MOST_KEYS)
+        size = captures // groups
+        if groups > 1:
+            size = min(size, PROBED)
+        else:
+            size = min(size, 2 * PROBED)
+        self.groups = []
+        for group in range(groups):
+            # captures far apart, as neighbours of a sweep are alike
+            self.groups.append(np.arange(group, captures, groups)[:size])
+        self.keys = []
+        for chosen in self.groups:
+            keys = mixed(rows.codes[:, chosen])
+            order = np.argsort(keys)
+            bitmap = np.zeros(BITMAP, bool)
+            bitmap[_short(keys)] = True
+            self.keys.append((keys[order], order, bitmap))
+
+    def pairs(self, codes: Array) -> tuple[Array, Array]:
+        """The pairs (row of codes, row of places) that agree in a key, each once."""
+        mine, theirs = [], []
+        for chosen, (keys, order, bitmap) in zip(self.groups, self.keys, strict=True):
+            wanted = mixed(codes[:, chosen])
+            likely = np.flatnonzero(bitmap[_short(wanted)])
+            first = np.searchsorted(keys, wanted[likely], "left")
+            last = np.searchsorted(keys, wanted[likely], "right")
+            count = last - first
+            rows = np.repeat(likely, count)
+            start = np.cumsum(count) - count
+            within = np.arange(len(rows)) - np.repeat(start, count)
+            mine.append(rows)
+            theirs.append(order[np.repeat(first, count) + within])
+        both = np.concatenate(mine) * len(self.rows.codes) + np.concatenate(theirs)
+        unique = np.unique(both)
+        return unique // len(self.rows.codes), unique % len(self.rows.codes)
+
+
+def _short(keys: Array) -> Array:
+    return (keys >> np.uint64(44)).astype(np.int64)
+
+
+def _fitting(lookup: _Lookup, batch: Batch, formulas: Formulas, place_bits: Array) -> list[Hit]:
+    rows = lookup.rows
+    if not len(batch.codes) or not len(rows.codes):
+        return []
+    mine, theirs = lookup.pairs(batch.codes)
+    codes = batch.codes[mine]
+    fits = (codes == rows.codes[theirs]) & rows.present[theirs]
+    captures = fits.shape[1]
+    count = fits.sum(1)
+    told = evidence(codes, fits, 8 * rows.width)
+    least = different(codes, fits) >= min(LEAST, captures)
+    # a number whose lower half is 0 is found in the upper half alone
+    lower = np.uint32(2 ** (4 * rows.width) - 1)
+    full = ((codes & lower != 0) & fits).any(1) | (rows.width == 1)
+    enough = (count >= captures - allowed_misses(captures)) & (told >= FEWEST_BITS)
+    good = enough & least & full
+    found = []
+    for place in np.flatnonzero(good).tolist():
+        number = int(batch.numbers[mine[place]])
+        cost = float(formulas.cost[number]) + batch.cost + float(place_bits[theirs[place]])
+        fraction = int(batch.fraction[mine[place]])
+        stored = Stored(batch.encoding, fraction, batch.way, batch.order)
+        bits = float(told[place]) - cost
+        found.append(
+            Hit(rows.width, int(theirs[place]), number, stored, fits[place], bits, cost)
+        )
+    return found
+
+
+def evidence(codes: Array, fits: Array, width: int) -> Array:
+    """What fits say, in bits ``(R,)``: for each different code the logarithm of how many numbers
+    lie between the least and the largest of the row; how many such ranges lie below it; less the
+    choice of the captures that fit.
+
+    A place that holds random numbers of such a range has these codes with the odds 2**-bits. It is
+    less than what random bytes would say, as words that are near to each other are likely in a
+    stream.
+    """
+    wide = codes.astype(np.int64)
+    signed = np.where(wide >= 2 ** (width - 1), wide - 2**width, wide)
+    span = np.minimum(_span(wide, fits), _span(signed, fits))
+    each = np.minimum(np.log2(span), width)
+    lowest = np.where(fits, np.abs(signed), 2**40).min(1)
+    start = np.maximum(np.log2((lowest + 1) / span) - LIKELY_BITS, 0)
+    chosen = np.array([_choice_bits(fits.shape[1], count) for count in range(fits.shape[1] + 1)])
+    return start + each * different(codes, fits) - chosen[fits.sum(1)]
+
+
+def _span(numbers: Array, counted: Array) -> Array:
+    low = np.where(counted, numbers, 2**40).min(1)
+    high = np.where(counted, numbers, -(2**40)).max(1)
+    return np.maximum(high - low + 1, 1)
+
+
+def _choice_bits(captures: int, count: int) -> float:
+    return math.log2(math.comb(captures, count))
