@@ -16,7 +16,7 @@ from npulab.analysis.laws.constants.places import Rows
 
 # What a claim says more than its choice costs, in bits. The odds that any claim of a search is
 # chance are at most 2**-CLAIM_BITS, as the costs are those of a code of all that is tried.
-CLAIM_BITS = 10.0
+CLAIM_BITS = 11.0
 SHIFT_BITS = 7.0  # the same of a shift, which belongs to a multiplier that is claimed already
 Label = tuple[int, str, int]  # formula, name of the encoding, bits after the point
 
@@ -97,7 +97,7 @@ def shifts_of(
         for added, places, fits in _following(sign * shifts, data, present):
             codes = np.broadcast_to((sign * shifts).astype(np.int64), fits.shape)
             low = codes.min()
-            told = evidence((codes - low).astype(np.uint32), fits, 8)
+            told = evidence((codes - low).astype(np.uint32), fits, 8, np.zeros(len(fits), int))
             distance = np.abs(places - offset - width * (places > offset))
             # a near byte is likelier than one anywhere
             price = np.minimum(2 * np.log2(2 + distance), math.log2(moving + 2))

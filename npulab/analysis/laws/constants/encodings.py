@@ -59,7 +59,7 @@ class Encoding:
         plain = np.isfinite(single) & (np.abs(single) >= np.finfo(np.float32).tiny)
         if self.bits == 11:
             half = values.astype(np.float16)
-            plain &= np.isfinite(half) & (np.abs(half) >= np.finfo(np.float16).tiny)
+            plain &= np.isfinite(half) & (half != 0)
             return half.view(np.uint16).astype(np.uint32), plain.all(1)
         raw = single.view(np.uint32)
         if self.bits == 24:

@@ -3,11 +3,11 @@ products with whole parameters, as arrays with a row for each formula."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations, permutations, product
 
 import numpy as np
@@ -93,6 +93,12 @@ class Formulas:
         real = len(self.columns.real)
         return (self.plus >= 0) | (self.exponents[:, real:] != 0).any(1)
 
+    @cached_property
+    def different(self) -> Array:
+        """``(F,)``: how many different values a formula has on the captures."""
+        ordered = np.sort(values_of(self, self.columns.values), axis=1)
+        return (ordered[:, 1:] != ordered[:, :-1]).sum(1) + 1
+
     def formula(self, number: int) -> Formula:
         """One formula by its number."""
         row = self.exponents[number]
@@ -138,10 +144,9 @@ def formulas_of(columns: Columns, most_factors: int) -> Formulas:
     if not parts:
         nothing = np.zeros((0, len(columns.names)), np.int8)
         parts = [_block(columns, nothing, 0.0)]
-    bits = np.concatenate([part.cost for part in parts])
-    for kind in np.unique(bits).tolist():
-        same = bits == kind
-        bits[same] += math.log2(int(same.sum()))
+    kinds = np.concatenate([part.cost for part in parts])
+    _, kind, count = np.unique(kinds, return_inverse=True, return_counts=True)
+    bits = kinds + np.log2(count)[kind]
     return Formulas(
         columns,
         np.concatenate([part.exponents for part in parts]),

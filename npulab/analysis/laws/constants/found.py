@@ -384,7 +384,7 @@ def find_constants(
 
     Builds of one input are compared first, as ``compare_builds`` does (``builds`` has a label for
     each capture): noise and addresses are left out. Of four captures or more, a place may be noise
-    on a quarter. A formula is claimed if the odds that chance gives any claim are at most 2**-10,
+    on a quarter. A formula is claimed if the odds that chance gives any claim are at most 2**-11,
     for places that hold random numbers of the same range; whatever fits as many captures is said as
     a tie. ``progress`` is called with a line at each step.
 
@@ -397,7 +397,7 @@ def find_constants(
     >>> for number, scale in enumerate(scales["x_scale"]):
     ...     streams[number, 28:30] = np.float32([1 / scale]).view(np.uint8)[2:]
     >>> print(find_constants(streams, scales))
-    1 constant in 4 streams of 64 bytes: 2 of 2 moving bytes; odds of any by chance at most 0.001
+    1 constant in 4 streams of 64 bytes: 2 of 2 moving bytes; odds of any by chance at most 0.0005
     bf16(1 / x_scale) at 0x1c; half to even or toward zero
     4 streams of 64 bytes; no input was built twice, so noise is not known
     """

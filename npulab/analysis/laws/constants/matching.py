@@ -33,9 +33,11 @@ MOST_KEYS = 6  # keys of a place
 FEWEST_BITS = 10.0  # a fit that says less is not kept
 BITMAP = 2**20
 # What the choice of an encoding costs in bits; the odds of all of them add up to less than 1. Up to
-# 26 ways of float32 steps share the bits of STEPPED, 180 lengths and roundings those of FIXED_BITS.
-FLOAT_BITS = {"f32": 4.0, "f16": 5.0, "bf16": 5.0}
-STEPPED_BITS, FIXED_BITS, MANTISSA_BITS, WHOLE_BITS = 9.0, 10.0, 6.0, 8.0
+# 26 ways of float32 steps have STEPPED_BITS each, 8 of multipliers MANTISSA_BITS, 15 of whole numbers
+# WHOLE_BITS, and each length and rounding of fixed-point numbers FIXED_BITS by bytes: 12, 24, 144.
+FLOAT_BITS = {"f32": 3.0, "f16": 5.0, "bf16": 4.0}
+STEPPED_BITS, MANTISSA_BITS, WHOLE_BITS = 9.0, 6.0, 8.0
+FIXED_BITS = {1: 7.0, 2: 8.0, 4: 10.0}
 ORDER_BITS = {LITTLE: 0.2, BIG: 3.0}
 # bits by which the start of a range is likelier than one of as many as there are: numbers are small
 # or near to 1 more often than not
@@ -107,19 +109,18 @@ def hits_of(
 
 
 def _place_bits(rows: Sequence[Rows]) -> dict[int, Array]:
-    """What the choice of each row of places costs, in bits, by width: all little-endian ones are as
-    likely, and so are all big-endian ones."""
-    orders = {}
-    total = {LITTLE: 0, BIG: 0}
+    """What the choice of each row of places costs, in bits, by width: each width is as likely, and
+    so are the rows of a width and an order of bytes."""
+    out = {}
     for one in rows:
         _, first = np.unique(one.row, return_index=True)
-        orders[one.width] = one.order[first]
-        for order in total:
-            total[order] += int((one.order[first] == order).sum())
-    price = np.zeros(2)
-    for order, count in total.items():
-        price[order] = ORDER_BITS[order] + math.log2(max(count, 1))
-    return {width: price[order] for width, order in orders.items()}
+        order = one.order[first]
+        price = np.full(len(order), math.log2(len(WIDTHS)))
+        for way, bits in ORDER_BITS.items():
+            same = order == way
+            price[same] += bits + math.log2(max(int(same.sum()), 1))
+        out[one.width] = price
+    return out
 
 
 def batches(formulas: Formulas, widths: set[int]) -> Iterator[Batch]:
@@ -179,6 +180,7 @@ def _fixed(values: Array, numbers: Array, widths: set[int], way: str) -> Iterato
             continue
         if way != DOUBLE and encoding.width < 4:
             continue
+        cost = FIXED_BITS[encoding.width]
         for length in range(SHORTEST, encoding.bits + 1):
             # a negative number fills its word, whatever its size
             rows = np.flatnonzero(negative)
@@ -188,7 +190,7 @@ def _fixed(values: Array, numbers: Array, widths: set[int], way: str) -> Iterato
             codes, coded = encoding.encode(values[rows], fraction)
             chosen = rows[coded]
             yield Batch(
-                encoding, numbers[chosen], fraction[coded], codes[coded], way, (), FIXED_BITS
+                encoding, numbers[chosen], fraction[coded], codes[coded], way, (), cost
             )
 
 
@@ -303,7 +305,8 @@ def _fitting(lookup: _Lookup, batch: Batch, formulas: Formulas, place_bits: Arra
     fits = (codes == rows.codes[theirs]) & rows.present[theirs]
     captures = fits.shape[1]
     count = fits.sum(1)
-    told = evidence(codes, fits, 8 * rows.width)
+    repeated = captures - formulas.different[batch.numbers[mine]]
+    told = evidence(codes, fits, 8 * rows.width, repeated)
     least = different(codes, fits) >= min(LEAST, captures)
     # a number whose lower half is 0 is found in the upper half alone
     lower = np.uint32(2 ** (4 * rows.width) - 1)
@@ -323,14 +326,16 @@ def _fitting(lookup: _Lookup, batch: Batch, formulas: Formulas, place_bits: Arra
     return found
 
 
-def evidence(codes: Array, fits: Array, width: int) -> Array:
-    """What fits say, in bits ``(R,)``: for each different code the logarithm of how many numbers
-    lie between the least and the largest of the row; how many such ranges lie below it; less the
-    choice of the captures that fit.
+def evidence(codes: Array, fits: Array, width: int, repeated: Array) -> Array:
+    """What fits ``(R, N) bool`` of codes of ``width`` bits say, in bits ``(R,)``.
 
-    A place that holds random numbers of such a range has these codes with the odds 2**-bits. It is
-    less than what random bytes would say, as words that are near to each other are likely in a
-    stream.
+    That is for each different code the logarithm of how many numbers lie between the least and the
+    largest of the row; how many such ranges lie below it; and for each capture that has a code as
+    another one, though the formula's value is another one, the logarithm of how many codes there
+    are. ``repeated (R,)`` captures have the value of another capture. The choice of the captures
+    that fit is taken away. A place that holds random numbers of such a range has these codes with
+    the odds 2**-bits. It is less than what random bytes would say, as words that are near to each
+    other are likely in a stream.
     """
     wide = codes.astype(np.int64)
     signed = np.where(wide >= 2 ** (width - 1), wide - 2**width, wide)
@@ -338,8 +343,13 @@ def evidence(codes: Array, fits: Array, width: int) -> Array:
     each = np.minimum(np.log2(span), width)
     lowest = np.where(fits, np.abs(signed), 2**40).min(1)
     start = np.maximum(np.log2((lowest + 1) / span) - LIKELY_BITS, 0)
-    chosen = np.array([_choice_bits(fits.shape[1], count) for count in range(fits.shape[1] + 1)])
-    return start + each * different(codes, fits) - chosen[fits.sum(1)]
+    count = fits.sum(1)
+    kinds = different(codes, fits)
+    again = np.maximum(count - repeated - kinds, 0) * np.log2(np.maximum(kinds, 1))
+    # the bytes above a short negative number repeat its sign on each capture
+    short = (np.abs(signed) < 2 ** (width // 2 - 1)).all(1) & (signed < 0).any(1) & (width > 8)
+    chosen = np.array([_choice_bits(fits.shape[1], one) for one in range(fits.shape[1] + 1)])
+    return start + each * kinds + again + short * count - chosen[count]
 
 
 def _span(numbers: Array, counted: Array) -> Array:
