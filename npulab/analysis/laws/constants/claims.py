@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy import ndarray as Array
 
-from npulab.analysis.laws.constants.matching import Hit, allowed_misses, evidence
+from npulab.analysis.laws.constants.matching import Hit, Stored, allowed_misses, evidence
 from npulab.analysis.laws.constants.places import Rows
 
 # What a claim says more than its choice costs, in bits. The odds that any claim of a search is
@@ -76,11 +76,31 @@ def _tie(claim: Claim, hit: Hit, offset: int, order: int) -> None:
 
 
 def together(claims: Sequence[Claim]) -> list[list[Claim]]:
-    """The claims that hold the same constant, in the order of their first places."""
-    copies: dict[tuple[Label, int], list[Claim]] = defaultdict(list)
+    """The claims that hold the same constant, in the order of their first places: the same formula
+    and encoding, with a rounding and steps that fit all of them."""
+    groups: list[list[Claim]] = []
+    last: dict[tuple[Label, int], list[list[Claim]]] = defaultdict(list)
     for claim in sorted(claims, key=lambda claim: claim.offset):
-        copies[label_of(claim.best), claim.order].append(claim)
-    return list(copies.values())
+        label = label_of(claim.best)
+        alike = last[label, claim.order]
+        for group in alike:
+            if common([*group, claim], label):
+                group.append(claim)
+                break
+        else:
+            alike.append([claim])
+            groups.append(alike[-1])
+    return groups
+
+
+def common(claims: Sequence[Claim], label: Label) -> list[Stored]:
+    """The roundings and steps of a label that fit all claims, the plainest first."""
+    first, *others = claims
+    kept = list(dict.fromkeys(hit.stored for hit in first.labels.get(label, ())))
+    for claim in others:
+        fitting = {hit.stored for hit in claim.labels.get(label, ())}
+        kept = [stored for stored in kept if stored in fitting]
+    return kept
 
 
 def shifts_of(

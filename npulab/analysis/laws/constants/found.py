@@ -17,6 +17,7 @@ from npulab.analysis.laws.constants.claims import (
     Claim,
     Shift,
     claims_of,
+    common,
     shifts_of,
     together,
 )
@@ -518,9 +519,9 @@ def _constant(copies: Sequence[Claim], formulas: Formulas, data: Array) -> Const
     """The constant of claims that hold the same; what ties at every copy is a tie."""
     best = max(copies, key=lambda claim: claim.best.bits)
     kept = []
-    for label, hits in best.labels.items():
-        if all(label in claim.labels for claim in copies):
-            stored = list(dict.fromkeys(hit.stored for hit in hits))
+    for label in best.labels:
+        stored = common(copies, label)
+        if stored:
             formula = formulas.formula(label[0])
             names = formulas.columns.names
             kept.append(Meaning(formula, label[0], tuple(stored), names))
