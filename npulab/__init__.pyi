@@ -6,7 +6,7 @@ from .analysis.correlate import correlate as correlate
 from .analysis.draft import draft as draft
 from .analysis.explore import explore as explore
 from .analysis.ignored import ignored_fields as ignored_fields
-from .analysis.laws import find_laws as find_laws
+from .analysis.laws import find_constants as find_constants, find_laws as find_laws
 from .analysis.lowered import lower_model as lower_model
 from .analysis.mismatch.hypotheses import hypotheses as hypotheses
 from .analysis.scan import scan_capture as scan_capture

@@ -71,7 +71,7 @@ def read_words(
         names, numbers = _of_folder(path, form)
     else:
         names, numbers = _of_file(path, form)
-    columns = _columns(parameters, names, len(numbers), path)
+    columns = columns_of(parameters, names, len(numbers), path)
     held = form.words_of(numbers)
     return Sweep(held, columns, path.stem)
 
@@ -125,7 +125,7 @@ class _Form:
 
 def _of_folder(folder: Path, form: _Form) -> tuple[list[str], Array]:
     """The names of the captures in a folder, a file each, and their words ``(N, W)``."""
-    found = _files_in(folder)
+    found = files_in(folder)
     names = sorted(found, key=by_numbers)
     rows: list[Array] = []
     size = 0
@@ -147,11 +147,12 @@ def _of_folder(folder: Path, form: _Form) -> tuple[list[str], Array]:
     return names, np.concatenate(rows)
 
 
-def _files_in(folder: Path) -> dict[str, Path]:
+def files_in(folder: Path, suffixes: Sequence[str] = (BYTES, ARRAY)) -> dict[str, Path]:
     """The file of each capture in a folder by its name: the files in it, or if there are none one
-    in each of its folders."""
+    in each of its folders. Raises ValueError for a capture with two files, and for no file."""
+    kinds = " or ".join(suffixes)
     found: dict[str, Path] = {}
-    for file in _of_words(folder):
+    for file in _of_words(folder, suffixes):
         refuse_if(
             file.stem in found, folder, f"two files {file.stem}", "is one file for each capture"
         )
@@ -161,30 +162,30 @@ def _files_in(folder: Path) -> dict[str, Path]:
     for inner in sorted(folder.iterdir()):
         if not inner.is_dir() or is_hidden(inner, folder):
             continue
-        files = _of_words(inner)
+        files = _of_words(inner, suffixes)
         chosen = [file for file in files if file.stem == "words"] or files
         refuse_if(
             len(chosen) > 1,
             inner,
             " and ".join(file.name for file in chosen[:2]),
-            f"is one file {BYTES} or {ARRAY}, or one called words{BYTES}",
+            f"is one file {kinds}, or one called words{BYTES}",
         )
         for file in chosen:
             found[inner.name] = file
     refuse_if(
         not found,
         folder,
-        f"no file {BYTES} or {ARRAY}",
+        f"no file {kinds}",
         "is one for each capture, here or a folder below",
     )
     return found
 
 
-def _of_words(folder: Path) -> list[Path]:
+def _of_words(folder: Path, suffixes: Sequence[str]) -> list[Path]:
     """The files of words directly in a folder, sorted."""
     files = []
     for file in sorted(folder.iterdir()):
-        if file.suffix in (BYTES, ARRAY) and file.is_file() and not is_hidden(file, folder):
+        if file.suffix in suffixes and file.is_file() and not is_hidden(file, folder):
             files.append(file)
     return files
 
@@ -302,7 +303,7 @@ def _word(cell: str, where: str, form: _Form) -> int:
     return word
 
 
-def _columns(given: Any, names: Sequence[str], rows: int, of: Path) -> Any:
+def columns_of(given: Any, names: Sequence[str], rows: int, of: Path) -> Any:
     """The columns of parameters, with the rows of a table in the order of the captures."""
     for name, times in Counter(names).items():
         refuse_if(times > 1, of, f"capture {name!r:.60} {times} times", "is each once")

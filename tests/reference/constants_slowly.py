@@ -28,9 +28,7 @@ class Fit(NamedTuple):
     count: int
 
 
-def fits(
-    streams: np.ndarray, scales: dict[str, list[float]], most_factors: int = 2
-) -> set[Fit]:
+def fits(streams: np.ndarray, scales: dict[str, list[float]], most_factors: int = 2) -> set[Fit]:
     """Every formula of real columns that gives three different codes at a place, on all captures
     but a quarter; in double, by exact fractions."""
     captures = len(streams)

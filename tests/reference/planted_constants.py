@@ -124,7 +124,9 @@ def null_of(seed: int, captures: int = CAPTURES) -> Case:
     return Case(streams, parameters, ())
 
 
-def _put(streams: np.ndarray, number: int, place: int, code: int, size: int, big: bool = False) -> None:
+def _put(
+    streams: np.ndarray, number: int, place: int, code: int, size: int, big: bool = False
+) -> None:
     order = "little"
     if big:
         order = "big"

@@ -9,9 +9,12 @@ some captures only, ``between`` laws that read other words. ``search`` goes roun
 ``state`` to the next, ``exceptional`` sets wrongly labelled captures apart. ``posterior`` says what
 else the captures leave possible and sums its mass: claims, probabilities, doubts and plans.
 ``check_stated`` and ``check_rows`` compare laws that somebody stated with captures, ``texts`` reads
-laws from text.
+laws from text. ``find_constants`` (package ``constants``) finds real numbers in streams of bytes,
+``compare_builds`` (``builds``) what differs between builds of one input.
 """
 
+from npulab.analysis.laws.builds import compare_builds
+from npulab.analysis.laws.constants import find_constants
 from npulab.analysis.laws.found import FieldLaw, Laws, find_laws
 from npulab.analysis.laws.planning import plan_sweep
 from npulab.analysis.laws.stated import Stated, check_rows, check_stated
@@ -23,6 +26,8 @@ __all__ = [
     "Stated",
     "check_rows",
     "check_stated",
+    "compare_builds",
+    "find_constants",
     "find_laws",
     "parse_law",
     "plan_sweep",

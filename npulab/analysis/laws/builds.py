@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -186,10 +187,9 @@ def _addresses(
     data: Array, present: Array, groups: tuple[tuple[int, ...], ...]
 ) -> Iterator[Addresses]:
     """Yield the words that move together, those of 64 bits first."""
-    pairs = []
+    pairs: list[tuple[int, int]] = []
     for group in groups:
-        for before, after in zip(group, group[1:], strict=False):
-            pairs.append((before, after))
+        pairs += pairwise(group)
     if not pairs:
         return
     taken = np.zeros(data.shape[1], bool)

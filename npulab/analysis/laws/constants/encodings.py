@@ -50,23 +50,23 @@ class Encoding:
                 return self._floats(values)
             if self.kind == MANTISSA:
                 codes, _ = self.mantissas(values)
-                return codes, (codes > 0).all(1)
+                return codes, np.all(codes > 0, axis=1)
             return self._fixed(values, np.broadcast_to(fraction, len(values)))
 
     def _floats(self, values: Array) -> tuple[Array, Array]:
         single = values.astype(np.float32)
         # a number below the smallest normal one has lost its precision
-        plain = np.isfinite(single) & (np.abs(single) >= np.finfo(np.float32).tiny)
+        plain: Array = np.isfinite(single) & (np.abs(single) >= np.finfo(np.float32).tiny)
         if self.bits == 11:
             half = values.astype(np.float16)
             plain &= np.isfinite(half) & (half != 0)
-            return half.view(np.uint16).astype(np.uint32), plain.all(1)
+            return half.view(np.uint16).astype(np.uint32), np.all(plain, axis=1)
         raw = single.view(np.uint32)
         if self.bits == 24:
-            return raw, plain.all(1)
+            return raw, np.all(plain, axis=1)
         if self.rounding == "even":
             raw = raw + np.uint32(0x7FFF) + (raw >> 16 & 1)
-        return raw >> 16, plain.all(1)
+        return raw >> 16, np.all(plain, axis=1)
 
     def _fixed(self, values: Array, fraction: Array) -> tuple[Array, Array]:
         codes = ROUNDINGS[self.rounding](np.ldexp(values, fraction[:, None]))

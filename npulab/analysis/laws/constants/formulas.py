@@ -9,12 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, permutations, product
+from typing import Any
 
 import numpy as np
 from numpy import ndarray as Array
 
+from npulab.support.text import plural
+
 MOST_PRODUCTS = 12_000  # most products; with more columns, products have fewer factors
-MOST_SUMS = 20_000  # most formulas with whole parameters
+MOST_SUMS = 60_000  # most formulas with whole parameters
 # Columns whose names differ in the number at their end only, as of channels, if there are so many;
 # a formula has one number. Fewer may be inputs of one layer, which one formula may join.
 FAMILY = 5
@@ -145,8 +148,8 @@ def formulas_of(columns: Columns, most_factors: int) -> Formulas:
         nothing = np.zeros((0, len(columns.names)), np.int8)
         parts = [_block(columns, nothing, 0.0)]
     kinds = np.concatenate([part.cost for part in parts])
-    _, kind, count = np.unique(kinds, return_inverse=True, return_counts=True)
-    bits = kinds + np.log2(count)[kind]
+    _, of_kind, members = np.unique(kinds, return_inverse=True, return_counts=True)
+    bits = kinds + np.log2(members)[of_kind]
     return Formulas(
         columns,
         np.concatenate([part.exponents for part in parts]),
@@ -242,34 +245,43 @@ def _sums(columns: Columns, products: Array) -> tuple[list[Formulas], str]:
     product of real columns and at most two whole ones; and what was left off."""
     real, names = len(columns.real), columns.names
     alone = np.zeros((len(columns.whole), len(names)), np.int8)
-    added = np.arange(real, len(names))
-    parts = [_block(columns, alone, ALONE_BITS, added)]
+    first = _block(columns, alone, ALONE_BITS, np.arange(real, len(names)))
     counts = (products != 0).sum(1)
     for factors, wholes in ((3, 2), (3, 1), (2, 1), (1, 1)):
         bases = _with_wholes(columns, products[counts <= factors], wholes)
-        # after the product: nothing, or each whole column with either sign
-        ways = 2 * (1 + len(added))
-        if len(bases) * ways <= MOST_SUMS:
+        ways = list(_added(columns, bases))
+        if sum(len(of_way) for _, _, of_way in ways) <= MOST_SUMS:
             break
     else:
-        return parts, "sums of products and whole parameters"
-    has_whole = (bases[:, real:] != 0).any(1)
+        return [first], "sums of products and whole parameters"
+    parts = [first]
+    for place, sign, of_way in ways:
+        parts.append(_block(columns, of_way, SUM_BITS, place, sign))
+    if (factors, wholes) == (3, 2):
+        return parts, ""
+    return parts, f"sums with more than {factors} real and {plural(wholes, 'whole factor')}"
+
+
+def _added(columns: Columns, bases: Array) -> Iterator[tuple[int, int, Array]]:
+    """Yield (column that is added, -1 for none, sign, products) of sums; a column of a family is
+    added to products with its number."""
+    real = len(columns.real)
+    numbers = family_numbers(columns.names)
     for sign in (1, -1):
-        parts.append(_block(columns, bases[has_whole], SUM_BITS, -1, sign))
-        for place in added:
-            other = bases[bases[:, place] == 0]
-            parts.append(_block(columns, other, SUM_BITS, int(place), sign))
-    left_off = ""
-    if (factors, wholes) != (3, 2):
-        left_off = f"sums with more than {factors} real and {wholes} whole factors"
-    return parts, left_off
+        yield -1, sign, bases[(bases[:, real:] != 0).any(1)]
+        for place in range(real, len(columns.names)):
+            chosen = bases[:, place] == 0
+            if numbers[place] >= 0:
+                own = [other for other, number in enumerate(numbers) if number == numbers[place]]
+                chosen &= (bases[:, own] != 0).any(1)
+            yield place, sign, bases[chosen]
 
 
 def _with_wholes(columns: Columns, products: Array, most: int) -> Array:
     """The products, also with 1 to ``most`` whole columns as factors; columns of families have the
     number of those of the product."""
     real = len(columns.real)
-    numbers = _family_numbers(columns.names)
+    numbers = family_numbers(columns.names)
     out = [products]
     for size in range(1, most + 1):
         for chosen in combinations(range(real, len(columns.names)), size):
@@ -286,7 +298,7 @@ def _with_wholes(columns: Columns, products: Array, most: int) -> Array:
     return np.concatenate(out)
 
 
-def _family_numbers(names: Sequence[str]) -> list[int]:
+def family_numbers(names: Sequence[str]) -> list[int]:
     """The number of each column in its family, -1 for a column of none."""
     out = [-1] * len(names)
     for slot in _slots(names):
@@ -311,12 +323,12 @@ def values_of(formulas: Formulas, values: Array, way: str = DOUBLE) -> Array:
     float32 steps: the product of what stands above, that of what stands below, their quotient,
     whole factors, the sum.
     """
-    kind: type = np.float32
+    kind: Any = np.float32
     if way != SINGLE:
         kind = np.float64
     if way == SINGLE_GIVEN:
         values = values.astype(np.float32).astype(np.float64)
-    given = values.astype(kind)
+    given: Array = values.astype(kind)
     real = len(formulas.real)
     with np.errstate(all="ignore"):
         above = _multiplied(formulas.exponents[:, :real] > 0, given)
@@ -348,8 +360,8 @@ def stepped(formulas: Formulas, values: Array, order: Sequence[int]) -> Array:
     """The values ``(F, N) float64`` of products of ``len(order)`` factors in float32 steps: 1 is
     multiplied with, or divided by, one factor after another, in this order of the columns."""
     count = len(order)
-    _, places = np.nonzero(formulas.exponents)
-    places = places.reshape(-1, count)
+    _, used = np.nonzero(formulas.exponents)
+    places = used.reshape(-1, count)
     exponents = np.take_along_axis(formulas.exponents, places, 1)
     single = values.astype(np.float32)
     out = np.ones((len(places), values.shape[1]), np.float32)

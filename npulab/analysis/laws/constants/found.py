@@ -12,6 +12,7 @@ import numpy as np
 from numpy import ndarray as Array
 
 from npulab.analysis.laws.builds import Addresses, Builds, builds_of, groups_of
+from npulab.analysis.laws.constants.channels import lines_of
 from npulab.analysis.laws.constants.claims import (
     CLAIM_BITS,
     Claim,
@@ -36,7 +37,7 @@ from npulab.analysis.laws.constants.matching import Stored, hits_of
 from npulab.analysis.laws.constants.places import BIG, WIDTHS, rows_of
 from npulab.captures.aligned_bytes import AlignedBytes, aligned_bytes
 from npulab.captures.sweep import Sweep
-from npulab.support.answers import Answer, Part, Table
+from npulab.support.answers import Answer, Part
 from npulab.support.refuse import need_whole, refuse_if
 from npulab.support.text import Row, part_said, plural
 
@@ -94,7 +95,8 @@ class Constant:
     ``fits (copies, N) bool`` are the captures on which each copy agrees, ``bits`` what the best
     copy says more than chance would: the odds of chance are 2**-bits. ``ties`` fit as many captures
     as ``meaning``. ``shifts`` are the bytes that go with a multiplier's shift, nearest first.
-    ``wider`` are the bytes of wider words that hold the same number, as the bytes above (bf16: below) are 0.
+    ``wider`` are the bytes of wider words that hold the same number, as the bytes above (bf16:
+    below) are 0.
     """
 
     meaning: Meaning
@@ -219,9 +221,13 @@ class Constants(Answer):
         best copy), sure, ties (list of texts), chance."""
         import pandas as pd
 
-        return pd.DataFrame(self.records(), columns=list(_COLUMNS))
+        return pd.DataFrame(self._rows(), columns=list(_COLUMNS))
 
     def records(self) -> list[Row]:
+        """A dict for each constant, with ``kind`` "constant", then those of ``builds``."""
+        return [{"kind": "constant", **row} for row in self._rows()] + self.builds.records()
+
+    def _rows(self) -> list[Row]:
         rows = []
         for constant in self.constants:
             order = "little"
@@ -240,7 +246,7 @@ class Constants(Answer):
                     "shift": [shift.offset for shift in constant.shifts],
                     "captures": int(constant.fits.sum(1).max()),
                     "sure": constant.sure,
-                    "ties": [*map(str, constant.ties)],
+                    "ties": [str(tie) for tie in constant.ties],
                     "chance": 2.0**-constant.bits,
                     "text": str(constant),
                 }
@@ -259,9 +265,10 @@ class Constants(Answer):
         if count:
             title += f"; odds of any by chance at most {2.0**-CLAIM_BITS:.1g}"
         out: list[Part] = [title]
-        out += [str(constant) for constant in self.constants[:MOST_SHOWN]]
-        if count > MOST_SHOWN:
-            out.append(f"{count - MOST_SHOWN} more (--json prints all)")
+        lines = list(lines_of(self.constants))
+        out += lines[:MOST_SHOWN]
+        if len(lines) > MOST_SHOWN:
+            out.append(f"{len(lines) - MOST_SHOWN} more (--json prints all)")
         if not count and captures < 4:
             out.append("more captures with other parameters tell more")
         out += self.builds.parts
@@ -371,15 +378,15 @@ def find_constants(
 ) -> Constants:
     """The real-valued constants that a compiler wrote into its streams: place, encoding, formula.
 
-    ``streams`` are N captures' bytes, or ``(N, B) uint8``; ``parameters`` is a DataFrame (or columns
-    by name) with a row for each capture. Columns of real numbers are scales, columns of whole
-    numbers are zero points and sums. A ``Sweep`` as the only argument holds both.
+    ``streams`` are N captures' bytes, or ``(N, B) uint8``; ``parameters`` is a DataFrame (or
+    columns by name) with a row for each capture. Columns of real numbers are scales, columns of
+    whole numbers are zero points and sums. A ``Sweep`` as the only argument holds both.
 
     Places: any byte offset. Encodings: float32, float16, bfloat16, fixed point of any fraction in
     8, 16 or 32 bits, multipliers of 31 or 15 bits with their shift, in either byte order
     (``encodings.csv``). Formulas: products of at most ``most_factors`` (1 to 4) real columns with
-    exponents -1, 0 and 1; with whole columns ``a``, ``b`` and ``c`` also ``a + b * c * product`` and
-    ``a - b * c * product``, each part of which may be missing, as floats and as whole numbers.
+    exponents -1, 0 and 1; with whole columns ``a``, ``b`` and ``c`` also ``a + b * c * product``
+    and ``a - b * c * product``, parts of which may be missing, as floats and as whole numbers.
     Columns that differ in a number at their end (``w_scale_0`` to ``w_scale_15``; at least 5) are
     those of channels: a formula has one channel.
 
@@ -392,8 +399,8 @@ def find_constants(
     Raises TypeError and ValueError (what, got, allowed) for streams and tables of other shapes,
     fewer than 2 captures, no column of real numbers, and numbers that are not finite.
 
-    >>> scales = {"x_scale": [1 / 35.75, 1 / 17.875, 1 / 8.9375, 0.04], "y_scale": [0.5, 0.3, 0.7, 0.2]}
     >>> import numpy as np
+    >>> scales = {"x_scale": [1 / 35.75, 1 / 17.875, 1 / 8.9375, 0.04], "y_scale": [3.5, 3, 7, 2]}
     >>> streams = np.zeros((4, 64), np.uint8)
     >>> for number, scale in enumerate(scales["x_scale"]):
     ...     streams[number, 28:30] = np.float32([1 / scale]).view(np.uint8)[2:]
@@ -409,9 +416,7 @@ def find_constants(
         looked_at = sweep.looked_at
         streams, parameters = _of_sweep(sweep)
     need_whole("most_factors", most_factors)
-    refuse_if(
-        not 1 <= most_factors <= MOST_FACTORS, "most_factors", most_factors, "are 1 to 4"
-    )
+    refuse_if(not 1 <= most_factors <= MOST_FACTORS, "most_factors", most_factors, "are 1 to 4")
     alignment = aligned_bytes(streams)
     data, present = alignment.data, alignment.present
     refuse_if(len(data) < 2, "streams", plural(len(data), "stream"), "are at least 2 captures")
@@ -464,7 +469,9 @@ def _columns(parameters: Any, known: Columns | None = None) -> Columns:
     try:
         frame = pd.DataFrame(parameters)
     except (ValueError, TypeError) as error:
-        raise TypeError(f"parameters: got no table ({error}), allowed are columns by name") from None
+        raise TypeError(
+            f"parameters: got no table ({error}), allowed are columns by name"
+        ) from None
     real, whole = [], []
     values: dict[str, Array] = {}
     for name in frame.columns:
@@ -580,9 +587,7 @@ def _with_shifts(found: Constants) -> list[Constant]:
             values = found.formulas.columns.values
             numbers = _values(found.formulas, constant.meaning.number, stored, values)
             _, shifts = stored.encoding.mantissas(numbers)
-            places = shifts_of(
-                shifts, constant.places[0], constant.width, data, present, free
-            )
+            places = shifts_of(shifts, constant.places[0], constant.width, data, present, free)
             constant = replace(constant, shifts=tuple(places))
         out.append(constant)
     return out

@@ -4,7 +4,6 @@ but a few."""
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -33,8 +32,9 @@ MOST_KEYS = 6  # keys of a place
 FEWEST_BITS = 10.0  # a fit that says less is not kept
 BITMAP = 2**20
 # What the choice of an encoding costs in bits; the odds of all of them add up to less than 1. Up to
-# 26 ways of float32 steps have STEPPED_BITS each, 8 of multipliers MANTISSA_BITS, 15 of whole numbers
-# WHOLE_BITS, and each length and rounding of fixed-point numbers FIXED_BITS by bytes: 12, 24, 144.
+# 26 ways of float32 steps have STEPPED_BITS each, 8 of multipliers MANTISSA_BITS, 15 of whole
+# numbers WHOLE_BITS; each length and rounding of fixed-point numbers has FIXED_BITS by its bytes:
+# 12, 24 and 144 of them.
 FLOAT_BITS = {"f32": 3.0, "f16": 5.0, "bf16": 4.0}
 STEPPED_BITS, MANTISSA_BITS, WHOLE_BITS = 9.0, 6.0, 8.0
 FIXED_BITS = {1: 7.0, 2: 8.0, 4: 10.0}
@@ -92,9 +92,7 @@ def allowed_misses(captures: int) -> int:
     return captures // 4
 
 
-def hits_of(
-    rows: Sequence[Rows], formulas: Formulas, tell: Callable[[str], None]
-) -> list[Hit]:
+def hits_of(rows: Sequence[Rows], formulas: Formulas, tell: Callable[[str], None]) -> list[Hit]:
     """The fits of formulas at places; each says at least ``FEWEST_BITS`` before the costs."""
     lookups = {of.width: _Lookup(of) for of in rows}
     found: list[Hit] = []
@@ -189,9 +187,7 @@ def _fixed(values: Array, numbers: Array, widths: set[int], way: str) -> Iterato
             fraction = length - exponent[rows].astype(int)
             codes, coded = encoding.encode(values[rows], fraction)
             chosen = rows[coded]
-            yield Batch(
-                encoding, numbers[chosen], fraction[coded], codes[coded], way, (), cost
-            )
+            yield Batch(encoding, numbers[chosen], fraction[coded], codes[coded], way, (), cost)
 
 
 def _whole(values: Array, numbers: Array, widths: set[int], way: str) -> Iterator[Batch]:
@@ -240,9 +236,7 @@ def _steps(formulas: Formulas, products: Array) -> Iterator[Batch]:
             codes, coded = encoding.encode(values)
             rows = np.flatnonzero(coded)
             none = np.zeros(len(rows), int)
-            yield Batch(
-                encoding, numbers[rows], none, codes[rows], SINGLE, order, STEPPED_BITS
-            )
+            yield Batch(encoding, numbers[rows], none, codes[rows], SINGLE, order, STEPPED_BITS)
 
 
 class _Lookup:
@@ -320,9 +314,7 @@ def _fitting(lookup: _Lookup, batch: Batch, formulas: Formulas, place_bits: Arra
         fraction = int(batch.fraction[mine[place]])
         stored = Stored(batch.encoding, fraction, batch.way, batch.order)
         bits = float(told[place]) - cost
-        found.append(
-            Hit(rows.width, int(theirs[place]), number, stored, fits[place], bits, cost)
-        )
+        found.append(Hit(rows.width, int(theirs[place]), number, stored, fits[place], bits, cost))
     return found
 
 

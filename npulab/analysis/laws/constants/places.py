@@ -30,7 +30,8 @@ class Rows:
     def of(self, number: int) -> Iterator[tuple[int, int]]:
         """Yield (offset, order) of each place of a row."""
         first, last = np.searchsorted(self.row, [number, number + 1])
-        yield from zip(self.offsets[first:last].tolist(), self.order[first:last].tolist())
+        chosen = slice(first, last)
+        yield from zip(self.offsets[chosen].tolist(), self.order[chosen].tolist(), strict=True)
 
 
 def rows_of(data: Array, present: Array, left_out: Array, width: int) -> Rows:

@@ -1,0 +1,69 @@
+"""``npulab constants``: real-valued constants in streams of bytes."""
+
+from __future__ import annotations
+
+import argparse
+from itertools import count
+
+from npulab.captures.byte_streams import read_streams
+from npulab.captures.sweep import SUFFIX, is_sweep, load_sweep
+from npulab.cli.output import Add, show
+from npulab.cli.terminal import progress
+from npulab.support.refuse import refuse_if
+
+
+def _constants_options(add: Add) -> None:
+    add("path", metavar="PATH", help=f"a folder of files .bin, one a capture, or a sweep {SUFFIX}")
+    add(
+        "--parameters",
+        metavar="FILE",
+        help="a table .csv: a column of numbers for each parameter, a row for each capture, joined "
+        "by a column called name",
+    )
+    add(
+        "--leave-out",
+        action="append",
+        metavar="COLUMN",
+        default=[],
+        help="a column that is no parameter, such as the number of a build; captures that are then "
+        "equal are builds of one input, whose differences are noise; repeatable",
+    )
+    add(
+        "--factors",
+        type=int,
+        default=4,
+        metavar="N",
+        help="most parameters of a product, 1 to 4 (4)",
+    )
+
+
+def _constants(options: argparse.Namespace) -> int:
+    from npulab.analysis.laws.constants import find_constants
+
+    with progress("encoding") as bar:
+        steps = count(1)
+
+        def told(text: str) -> None:
+            bar(next(steps), None, text)
+
+        if is_sweep(options.path):
+            refuse_if(options.parameters, "--parameters", "it with a sweep", "is a folder with it")
+            refuse_if(options.leave_out, "--leave-out", "it with a sweep", "is a folder with it")
+            sweep = load_sweep(options.path)
+            found = find_constants(sweep, most_factors=options.factors, progress=told)
+        else:
+            refuse_if(
+                options.parameters is None,
+                "--parameters",
+                "none",
+                f"is a table of the layers, as layers.csv, unless PATH is a sweep {SUFFIX}",
+            )
+            streams = read_streams(options.path, options.parameters).without(options.leave_out)
+            found = find_constants(
+                streams.rows, streams.columns, most_factors=options.factors, progress=told
+            )
+    show(options, found)
+    return int(not found.constants)
+
+
+COMMANDS = {"constants": (_constants_options, _constants)}
