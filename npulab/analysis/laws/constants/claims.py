@@ -18,6 +18,7 @@ from npulab.analysis.laws.constants.places import Rows
 # chance are at most 2**-CLAIM_BITS, as the costs are those of a code of all that is tried.
 CLAIM_BITS = 11.0
 SHIFT_BITS = 7.0  # the same of a shift, which belongs to a multiplier that is claimed already
+COUNTED = 64  # captures that say which bytes move
 Label = tuple[int, str, int]  # formula, name of the encoding, bits after the point
 
 
@@ -111,7 +112,7 @@ def shifts_of(
 
     ``free (B,) bool`` are the bytes that may hold a shift.
     """
-    moving = int((data != data[0]).any(0).sum())
+    moving = _moving_bytes(data)
     found = {}
     for sign in (1, -1):
         for added, places, fits in _following(sign * shifts, data, present):
@@ -126,6 +127,15 @@ def shifts_of(
                 found[where, sign] = int(distance[number]), Shift(where, sign, added)
     nearest = sorted(found.values(), key=lambda one: (one[0], -one[1].sign))
     return [shift for _, shift in nearest]
+
+
+def _moving_bytes(data: Array) -> int:
+    """How many bytes move on more captures than may be noise."""
+    some = data[:COUNTED]
+    most = np.zeros(data.shape[1], int)
+    for row in some:
+        most = np.maximum(most, (some == row).sum(0))
+    return int((most < len(some) - allowed_misses(len(some))).sum())
 
 
 def _following(shifts: Array, data: Array, present: Array) -> Iterator[tuple[int, Array, Array]]:

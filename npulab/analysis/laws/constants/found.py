@@ -406,7 +406,7 @@ def find_constants(
     ...     streams[number, 28:30] = np.float32([1 / scale]).view(np.uint8)[2:]
     >>> print(find_constants(streams, scales))
     1 constant in 4 streams of 64 bytes: 2 of 2 moving bytes; odds of any by chance at most 0.0005
-    bf16(1 / x_scale) at 0x1c; half to even or toward zero
+    bf16(1 / x_scale) at 0x1c; half to even or toward zero; or 32 bits, as the bytes below are 0
     4 streams of 64 bytes; no input was built twice, so noise is not known
     """
     tell = progress or _quiet
