@@ -16,7 +16,7 @@ from npulab.support.text import plural
 
 RUN = 8  # bytes that occur once in each of two streams and are taken for the same bytes
 DIFFERENT, GAP = 3, 2  # prices between such runs: two bytes that differ, a byte that is left out
-MOST_STREAM = 2**26  # most bytes of a stream
+MOST_BYTES = 2**28  # most bytes of all streams
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +66,7 @@ def aligned_bytes(streams: Sequence[bytes] | Array) -> AlignedBytes:
     lengths = tuple(map(len, rows))
     refuse_if(not rows, "streams", "none", "is one for each capture")
     refuse_if(0 in lengths, "streams", f"stream {_first_empty(lengths)} without bytes", "are bytes")
-    refuse_if(max(lengths) > MOST_STREAM, "streams", f"{max(lengths)} bytes", f"are {MOST_STREAM}")
+    refuse_if(sum(lengths) > MOST_BYTES, "streams", f"{sum(lengths)} bytes", f"are {MOST_BYTES}")
     ((usual, _),) = Counter(lengths).most_common(1)
     reference = lengths.index(usual)
     places = np.empty((len(rows), usual), np.int64)
@@ -155,19 +155,15 @@ def _once(data: Array) -> tuple[Array, Array]:
 def _ascending(numbers: Sequence[int]) -> list[int]:
     """The places of a longest ascending part of numbers."""
     tails: list[int] = []  # the least last number of a part of each length
-    last: list[int] = []  # its place
+    last = [-1]  # its place; a part of no numbers has none
     before: list[int] = []
     for place, number in enumerate(numbers):
         length = bisect_left(tails, number)
-        before.append(last[length - 1] if length else -1)
-        if length == len(tails):
-            tails.append(number)
-            last.append(place)
-        else:
-            tails[length] = number
-            last[length] = place
+        before.append(last[length])
+        tails[length : length + 1] = [number]
+        last[length + 1 : length + 2] = [place]
     out = []
-    place = last[-1] if last else -1
+    place = last[-1]
     while place >= 0:
         out.append(place)
         place = before[place]

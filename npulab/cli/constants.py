@@ -47,6 +47,7 @@ def _constants(options: argparse.Namespace) -> int:
             bar(next(steps), None, text)
 
         if is_sweep(options.path):
+            # a sweep states the parameters of its captures
             refuse_if(options.parameters, "--parameters", "it with a sweep", "is a folder with it")
             refuse_if(options.leave_out, "--leave-out", "it with a sweep", "is a folder with it")
             sweep = load_sweep(options.path)
@@ -63,6 +64,7 @@ def _constants(options: argparse.Namespace) -> int:
                 streams.rows, streams.columns, most_factors=options.factors, progress=told
             )
     show(options, found)
+    # a script can ask whether anything is known of the bytes
     return int(not found.constants)
 
 

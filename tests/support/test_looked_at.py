@@ -200,6 +200,12 @@ def _in_session(of: Streams) -> bool:
     return sum(len(found.jobs) for _, found in session.loaded()) == of.total
 
 
+def _with_scale(sweep: Sweep) -> Sweep:
+    """The sweep with a column of real numbers."""
+    scale = np.linspace(0.01, 0.3, len(sweep))
+    return replace(sweep, parameters=sweep.parameters.assign(scale=scale))
+
+
 def _all_tried(of: Streams) -> bool:
     """Fields of every job are changed."""
     tried: list[Any] = []
@@ -238,6 +244,7 @@ PUBLIC: dict[str, Entry] = {
     "correlate": says(lambda of: npulab.correlate(of.sweep)),
     "draft": plainly(lambda of: of.first.jobs[0].block in repr(npulab.draft(of.first))),
     "explore": says(_explored),
+    "find_constants": says(lambda of: str(npulab.find_constants(_with_scale(of.sweep)))),
     "find_laws": says(lambda of: of.laws),
     "session": plainly(_in_session),
     "RegisterView": says(lambda of: npulab.RegisterView(of.first)),
@@ -485,6 +492,11 @@ def _explore(of: Streams, run: Callable[..., str], to: Path) -> str:
     return re.sub(r"of \d+ jobs of 4", f"of {of.total} jobs of {len(of.captures)}", found)
 
 
+def _constants(of: Streams, run: Callable[..., str], to: Path) -> str:
+    file = save_sweep(_with_scale(of.sweep), to / "scaled.npz")
+    return run("constants", file)
+
+
 def _report(of: Streams, run: Callable[..., str], to: Path) -> str:
     save_sweep(of.sweep, to / "sweep.npz")
     run("session", "new", to / "s.json", to / "sweep.npz")
@@ -522,6 +534,7 @@ SHELL: dict[str, Shell] = {
     "import": _import,
     "bisect": _bisect,
     "laws": _laws,
+    "constants": _constants,
     "explore": _explore,
     "roles": _roles,
     "report": _report,

@@ -80,6 +80,10 @@ CALLS: dict[str, list[tuple[Callable[[Any], Any], set[str]]]] = {
     "correlate": [(lambda v: npulab.correlate(v), set())],
     "draft": [(lambda v: npulab.draft(v), {"text", "number", "capture"})],
     "explore": [(lambda v: npulab.explore(v, budget=2), set())],
+    "find_constants": [
+        (lambda v: npulab.find_constants(v, {"a": [0.5, 0.25]}), set()),
+        (lambda v: npulab.find_constants([b"ab", b"cd"], v), set()),
+    ],
     "find_laws": [
         (lambda v: npulab.find_laws(v), set()),
         (lambda v: npulab.find_laws(WORDS, {"a": range(20)}, earlier=v), {"nothing"}),
@@ -202,6 +206,14 @@ MORE: dict[str, tuple[Callable[[Any], Any], set[str]]] = {
     "Draft.block_of": (lambda v: npulab.draft(MAP).block_of(v), {"capture"}),
     "Draft.save": (lambda v: npulab.draft(MAP).save(v), set()),
     "Sweep: registers": (lambda v: npulab.Sweep(WORDS, {"a": range(20)}, registers=v), {"nothing"}),
+    "find_constants: builds": (
+        lambda v: npulab.find_constants([b"ab", b"cd"], {"a": [0.5, 0.25]}, builds=v),
+        {"nothing", "list"},
+    ),
+    "find_constants: most_factors": (
+        lambda v: npulab.find_constants([b"ab", b"cd"], {"a": [0.5, 0.25]}, most_factors=v),
+        set(),
+    ),
     "find_laws: registers": (
         lambda v: npulab.find_laws(WORDS, {"a": range(20)}, registers=v),
         {"nothing"},

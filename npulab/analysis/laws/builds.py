@@ -14,7 +14,7 @@ from numpy import ndarray as Array
 
 from npulab.captures.aligned_bytes import AlignedBytes, aligned_bytes
 from npulab.support.answers import Answer, Part, Table
-from npulab.support.refuse import refuse_if
+from npulab.support.refuse import need_all, refuse_if
 from npulab.support.text import Row, plural
 
 GRAIN = 16  # bytes: allocators move blocks by multiples of this
@@ -158,7 +158,7 @@ def groups_of(
     """The captures of each input that was built several times."""
     labels: Sequence[Any] = []
     if builds is not None:
-        labels = list(builds)
+        labels = need_all("builds", builds, object, "are labels, one for each stream")
         refuse_if(
             len(labels) != captures,
             "builds",

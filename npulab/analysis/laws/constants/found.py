@@ -3,51 +3,39 @@ place, its encoding and its formula."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy import ndarray as Array
 
-from npulab.analysis.laws.builds import Addresses, Builds, builds_of, groups_of
+from npulab.analysis.laws.builds import Addresses, Builds
 from npulab.analysis.laws.constants.channels import lines_of
 from npulab.analysis.laws.constants.claims import (
     CLAIM_BITS,
-    Claim,
     Shift,
-    claims_of,
-    common,
-    shifts_of,
-    together,
 )
-from npulab.analysis.laws.constants.encodings import FIXED, MANTISSA, SAID
+from npulab.analysis.laws.constants.encodings import FIXED, SAID
 from npulab.analysis.laws.constants.formulas import (
     DOUBLE,
-    Columns,
     Formula,
     Formulas,
-    formulas_of,
     order_said,
     stepped,
     values_of,
 )
-from npulab.analysis.laws.constants.matching import Stored, hits_of
-from npulab.analysis.laws.constants.places import BIG, WIDTHS, rows_of
-from npulab.captures.aligned_bytes import AlignedBytes, aligned_bytes
-from npulab.captures.sweep import Sweep
+from npulab.analysis.laws.constants.given import read_columns
+from npulab.analysis.laws.constants.matching import Stored
+from npulab.captures.aligned_bytes import AlignedBytes
 from npulab.support.answers import Answer, Part
-from npulab.support.refuse import need_whole, refuse_if
 from npulab.support.text import Row, part_said, plural
 
 if TYPE_CHECKING:
     import pandas as pd
 
-MOST_FACTORS = 4
 MOST_TIES = 6  # rivals that a text lists
 MOST_SHOWN = 60  # constants that a text lists
-MOST_NUMBERS = 2**28  # most bytes of all streams
 TIMES = ("", "", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
@@ -297,7 +285,7 @@ class Constants(Answer):
         A byte on which ties disagree is not claimed. Raises ValueError for a column that is
         missing.
         """
-        columns = _columns(parameters, self.formulas.columns)
+        columns = read_columns(parameters, self.formulas.columns)
         count = columns.values.shape[1]
         data = np.tile(np.frombuffer(self.base, np.uint8), (count, 1))
         claimed = np.zeros(data.shape, bool)
@@ -316,7 +304,7 @@ class Constants(Answer):
         agreed = np.ones(values.shape[1], bool)
         for meaning in (constant.meaning, *constant.ties):
             for stored in meaning.stored:
-                numbers = _values(self.formulas, meaning.number, stored, values)
+                numbers = values_at(self.formulas, meaning.number, stored, values)
                 # one row for each capture: one that has no code says nothing of the others
                 codes, coded = stored.encoding.encode(numbers.reshape(-1, 1), stored.fraction)
                 agreed &= coded
@@ -329,7 +317,7 @@ class Constants(Answer):
     def _shift(self, constant: Constant, values: Array, data: Array, claimed: Array) -> None:
         (shift,) = constant.shifts
         stored = constant.meaning.stored[0]
-        numbers = _values(self.formulas, constant.meaning.number, stored, values)
+        numbers = values_at(self.formulas, constant.meaning.number, stored, values)
         _, shifts = stored.encoding.mantissas(numbers)
         data[:, shift.offset] = (shift.sign * shifts + shift.added) % 256
         claimed[:, shift.offset] = claimed[:, constant.places[0]]
@@ -352,7 +340,7 @@ _COLUMNS = (
 )
 
 
-def _values(formulas: Formulas, number: int, stored: Stored, values: Array) -> Array:
+def values_at(formulas: Formulas, number: int, stored: Stored, values: Array) -> Array:
     """The values ``(M,) float64`` of one formula."""
     one = formulas.only(np.array([number]))
     if stored.order:
@@ -366,228 +354,3 @@ def _write(data: Array, place: int, constant: Constant, codes: Array) -> None:
         if constant.big_endian:
             at = place + constant.width - 1 - byte
         data[:, at] = codes >> (8 * byte) & 0xFF
-
-
-def find_constants(
-    streams: Any,
-    parameters: Any = None,
-    *,
-    builds: Sequence[Any] | None = None,
-    most_factors: int = MOST_FACTORS,
-    progress: Callable[[str], None] | None = None,
-) -> Constants:
-    """The real-valued constants that a compiler wrote into its streams: place, encoding, formula.
-
-    ``streams`` are N captures' bytes, or ``(N, B) uint8``; ``parameters`` is a DataFrame (or
-    columns by name) with a row for each capture. Columns of real numbers are scales, columns of
-    whole numbers are zero points and sums. A ``Sweep`` as the only argument holds both.
-
-    Places: any byte offset. Encodings: float32, float16, bfloat16, fixed point of any fraction in
-    8, 16 or 32 bits, multipliers of 31 or 15 bits with their shift, in either byte order
-    (``encodings.csv``). Formulas: products of at most ``most_factors`` (1 to 4) real columns with
-    exponents -1, 0 and 1; with whole columns ``a``, ``b`` and ``c`` also ``a + b * c * product``
-    and ``a - b * c * product``, parts of which may be missing, as floats and as whole numbers.
-    Columns that differ in a number at their end (``w_scale_0`` to ``w_scale_15``; at least 5) are
-    those of channels: a formula has one channel.
-
-    Builds of one input are compared first, as ``compare_builds`` does (``builds`` has a label for
-    each capture): noise and addresses are left out. Of four captures or more, a place may be noise
-    on a quarter. A formula is claimed if the odds that chance gives any claim are at most 2**-11,
-    for places that hold random numbers of the same range; whatever fits as many captures is said as
-    a tie. ``progress`` is called with a line at each step.
-
-    Raises TypeError and ValueError (what, got, allowed) for streams and tables of other shapes,
-    fewer than 2 captures, no column of real numbers, and numbers that are not finite.
-
-    >>> import numpy as np
-    >>> scales = {"x_scale": [1 / 35.75, 1 / 17.875, 1 / 8.9375, 0.04], "y_scale": [3.5, 3, 7, 2]}
-    >>> streams = np.zeros((4, 64), np.uint8)
-    >>> for number, scale in enumerate(scales["x_scale"]):
-    ...     streams[number, 28:30] = np.float32([1 / scale]).view(np.uint8)[2:]
-    >>> print(find_constants(streams, scales))
-    1 constant in 4 streams of 64 bytes: 2 of 2 moving bytes; odds of any by chance at most 0.0005
-    bf16(1 / x_scale) at 0x1c; half to even or toward zero; or 32 bits, as the bytes below are 0
-    4 streams of 64 bytes; no input was built twice, so noise is not known
-    """
-    tell = progress or _quiet
-    looked_at = ""
-    if isinstance(streams, Sweep) and parameters is None:
-        sweep = streams
-        looked_at = sweep.looked_at
-        streams, parameters = _of_sweep(sweep)
-    need_whole("most_factors", most_factors)
-    refuse_if(not 1 <= most_factors <= MOST_FACTORS, "most_factors", most_factors, "are 1 to 4")
-    alignment = aligned_bytes(streams)
-    data, present = alignment.data, alignment.present
-    refuse_if(len(data) < 2, "streams", plural(len(data), "stream"), "are at least 2 captures")
-    refuse_if(data.size > MOST_NUMBERS, "streams", f"{data.size} bytes", f"are {MOST_NUMBERS}")
-    columns = _columns(parameters)
-    refuse_if(
-        columns.values.shape[1] != len(data),
-        "parameters",
-        plural(columns.values.shape[1], "row"),
-        f"is one for each of the {plural(len(data), 'stream')}",
-    )
-    tell("builds of one input")
-    frame = dict(zip(columns.names, columns.values, strict=True))
-    noise = builds_of(alignment, groups_of(len(data), frame, builds))
-    formulas = formulas_of(_telling(columns), most_factors)
-    rows = [rows_of(data, present, noise.left_out, width) for width in WIDTHS]
-    hits = hits_of(rows, formulas, tell)
-    claims = claims_of(hits, rows, data.shape[1])
-    moving = int(((data != data[0]).any(0) & ~noise.left_out).sum())
-    found = [_constant(copies, formulas, data) for copies in together(claims)]
-    result = Constants(
-        tuple(found), noise, formulas, data[0].tobytes(), moving, formulas.left_off, looked_at
-    )
-    return replace(result, constants=tuple(_with_shifts(result)))
-
-
-def _quiet(text: str) -> None:
-    pass
-
-
-def _of_sweep(sweep: Sweep) -> tuple[Array, Any]:
-    words = np.ascontiguousarray(sweep.words.astype("<u4"))
-    columns: dict[str, Array] = {}
-    frame = sweep.parameters
-    for name in frame.columns:
-        values = frame[name].to_numpy()
-        whole = (values == np.rint(values)).all()
-        columns[str(name)] = values.astype(float)
-        if whole:
-            columns[str(name)] = values.astype(np.int64)
-    return words.view(np.uint8), columns
-
-
-def _columns(parameters: Any, known: Columns | None = None) -> Columns:
-    """The columns of a table; those of ``known`` if it is given."""
-    import pandas as pd
-
-    if parameters is None:
-        raise TypeError("parameters: got None, allowed are columns by name, or a DataFrame")
-    try:
-        frame = pd.DataFrame(parameters)
-    except (ValueError, TypeError) as error:
-        raise TypeError(
-            f"parameters: got no table ({error}), allowed are columns by name"
-        ) from None
-    real, whole = [], []
-    values: dict[str, Array] = {}
-    for name in frame.columns:
-        column = frame[name].to_numpy()
-        refuse_if(
-            column.dtype.kind not in "biuf",
-            f"parameters: {name}",
-            f"{column.dtype}",
-            "are numbers",
-        )
-        if column.dtype.kind == "f":
-            real.append(str(name))
-        else:
-            whole.append(str(name))
-        values[str(name)] = column.astype(np.float64)
-        refuse_if(
-            not np.isfinite(values[str(name)]).all(),
-            f"parameters: {name}",
-            "a number that is missing or infinite",
-            "are finite numbers",
-        )
-    if known is not None:
-        missing = [name for name in known.names if name not in values]
-        refuse_if(missing, "parameters", f"no column {', '.join(missing)}", "are all of them")
-        return Columns(known.real, known.whole, _stacked(values, known.names, len(frame)))
-    refuse_if(
-        not real,
-        "parameters",
-        "no column of real numbers",
-        "is at least one; whole numbers are zero points and sums",
-    )
-    return Columns(tuple(real), tuple(whole), _stacked(values, [*real, *whole], len(frame)))
-
-
-def _stacked(values: dict[str, Array], names: Sequence[str], rows: int) -> Array:
-    return np.array([values[name] for name in names], np.float64).reshape(-1, rows)
-
-
-def _telling(columns: Columns) -> Columns:
-    """The columns without those of 1 and of 0 throughout, which no formula needs."""
-    kept = []
-    for number, values in enumerate(columns.values):
-        if not ((values == 1).all() or (values == 0).all()):
-            kept.append(number)
-    split = len(columns.real)
-    real = tuple(columns.real[number] for number in kept if number < split)
-    whole = tuple(columns.whole[number - split] for number in kept if number >= split)
-    return Columns(real, whole, columns.values[kept])
-
-
-def _constant(copies: Sequence[Claim], formulas: Formulas, data: Array) -> Constant:
-    """The constant of claims that hold the same; what ties at every copy is a tie."""
-    best = max(copies, key=lambda claim: claim.best.bits)
-    kept = []
-    for label in best.labels:
-        stored = common(copies, label)
-        if stored:
-            formula = formulas.formula(label[0])
-            names = formulas.columns.names
-            kept.append(Meaning(formula, label[0], tuple(stored), names))
-    first = copies[0]
-    return Constant(
-        kept[0],
-        first.width,
-        first.order == BIG,
-        tuple(claim.offset for claim in copies),
-        np.array([claim.best.fits for claim in copies]),
-        best.best.bits,
-        tuple(kept[1:]),
-        wider=_wider(kept[0], copies, data),
-    )
-
-
-def _wider(meaning: Meaning, copies: Sequence[Claim], data: Array) -> tuple[int, ...]:
-    """The bytes of wider words that hold the same number at all copies, as the bytes above a
-    fixed-point number, or below a bfloat16, are 0."""
-    width = copies[0].width
-    encoding = meaning.stored[0].encoding
-    if encoding.name == "bf16" and all(_zero_below(claim, data) for claim in copies):
-        return (2 * width,)
-    if encoding.kind != FIXED:
-        return ()
-    out = []
-    for wider in WIDTHS:
-        if wider > width and all(_zero_above(claim, wider, data) for claim in copies):
-            out.append(wider)
-    return tuple(out)
-
-
-def _zero_below(claim: Claim, data: Array) -> bool:
-    first, last = claim.offset - claim.width, claim.offset
-    if claim.order == BIG:
-        first, last = claim.offset + claim.width, claim.offset + 2 * claim.width
-    return first >= 0 and last <= data.shape[1] and not data[:, first:last].any()
-
-
-def _zero_above(claim: Claim, wider: int, data: Array) -> bool:
-    first, last = claim.offset + claim.width, claim.offset + wider
-    if claim.order == BIG:
-        first, last = claim.offset + claim.width - wider, claim.offset
-    inside = first >= 0 and last <= data.shape[1]
-    return inside and not data[:, first:last].any()
-
-
-def _with_shifts(found: Constants) -> list[Constant]:
-    """The constants, multipliers with the bytes that go with their shifts."""
-    out = []
-    free = ~(found.explained | found.builds.left_out)
-    data, present = found.alignment.data, found.alignment.present
-    for constant in found.constants:
-        stored = constant.meaning.stored[0]
-        if stored.encoding.kind == MANTISSA:
-            values = found.formulas.columns.values
-            numbers = _values(found.formulas, constant.meaning.number, stored, values)
-            _, shifts = stored.encoding.mantissas(numbers)
-            places = shifts_of(shifts, constant.places[0], constant.width, data, present, free)
-            constant = replace(constant, shifts=tuple(places))
-        out.append(constant)
-    return out

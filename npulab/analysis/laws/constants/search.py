@@ -1,0 +1,176 @@
+"""``find_constants``: the search for real-valued constants in streams of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy import ndarray as Array
+
+from npulab.analysis.laws.builds import Builds, builds_of, groups_of
+from npulab.analysis.laws.constants.claims import Claim, claims_of, common, shifts_of, together
+from npulab.analysis.laws.constants.encodings import FIXED, MANTISSA
+from npulab.analysis.laws.constants.formulas import Formulas, formulas_of
+from npulab.analysis.laws.constants.found import Constant, Constants, Meaning, values_at
+from npulab.analysis.laws.constants.given import of_sweep, read_columns, telling
+from npulab.analysis.laws.constants.matching import hits_of
+from npulab.analysis.laws.constants.places import BIG, WIDTHS, rows_of
+from npulab.captures.aligned_bytes import aligned_bytes
+from npulab.captures.sweep import Sweep
+from npulab.support.refuse import need_whole, refuse_if
+from npulab.support.text import plural
+
+MOST_FACTORS = 4
+
+
+def find_constants(
+    streams: Any,
+    parameters: Any = None,
+    *,
+    builds: Sequence[Any] | None = None,
+    most_factors: int = MOST_FACTORS,
+    progress: Callable[[str], None] | None = None,
+) -> Constants:
+    """The real-valued constants that a compiler wrote into its streams: place, encoding, formula.
+
+    ``streams`` are N captures' bytes, or ``(N, B) uint8``; ``parameters`` is a DataFrame (or
+    columns by name) with a row for each capture. Columns of real numbers are scales, columns of
+    whole numbers are zero points and sums. A ``Sweep`` as the only argument holds both.
+
+    Places: any byte offset. Encodings: float32, float16, bfloat16, fixed point of any fraction in
+    8, 16 or 32 bits, multipliers of 31 or 15 bits with their shift, in either byte order
+    (``encodings.csv``). Formulas: products of at most ``most_factors`` (1 to 4) real columns with
+    exponents -1, 0 and 1; with whole columns ``a``, ``b`` and ``c`` also ``a + b * c * product``
+    and ``a - b * c * product``, parts of which may be missing, as floats and as whole numbers.
+    Columns that differ in a number at their end (``w_scale_0`` to ``w_scale_15``; at least 5) are
+    those of channels: a formula has one channel.
+
+    Builds of one input are compared first, as ``compare_builds`` does (``builds`` has a label for
+    each capture): noise and addresses are left out. Of four captures or more, a place may be noise
+    on a quarter. A formula is claimed if the odds that chance gives any claim are at most 2**-11,
+    for places that hold random numbers of the same range; whatever fits as many captures is said as
+    a tie. ``progress`` is called with a line at each step.
+
+    Raises TypeError and ValueError (what, got, allowed) for streams and tables of other shapes,
+    fewer than 2 captures, no column of real numbers, and numbers that are not finite.
+
+    >>> import numpy as np
+    >>> scales = {"x_scale": [1 / 35.75, 1 / 17.875, 1 / 8.9375, 0.04], "y_scale": [3.5, 3, 7, 2]}
+    >>> streams = np.zeros((4, 64), np.uint8)
+    >>> for number, scale in enumerate(scales["x_scale"]):
+    ...     streams[number, 28:30] = np.float32([1 / scale]).view(np.uint8)[2:]
+    >>> print(find_constants(streams, scales))
+    1 constant in 4 streams of 64 bytes: 2 of 2 moving bytes; odds of any by chance at most 0.0005
+    bf16(1 / x_scale) at 0x1c; half to even or toward zero; or 32 bits, as the bytes below are 0
+    4 streams of 64 bytes; no input was built twice, so noise is not known
+    """
+    tell = progress or _quiet
+    looked_at = ""
+    if isinstance(streams, Sweep) and parameters is None:
+        looked_at = streams.looked_at
+        streams, parameters = of_sweep(streams)
+    need_whole("most_factors", most_factors)
+    refuse_if(not 1 <= most_factors <= MOST_FACTORS, "most_factors", most_factors, "are 1 to 4")
+    alignment = aligned_bytes(streams)
+    count = len(alignment.data)
+    refuse_if(count < 2, "streams", plural(count, "stream"), "are at least 2 captures")
+    columns = read_columns(parameters)
+    rows = columns.values.shape[1]
+    each = f"is one for each of the {plural(count, 'stream')}"
+    refuse_if(rows != count, "parameters", plural(rows, "row"), each)
+    tell("builds of one input")
+    frame = dict(zip(columns.names, columns.values, strict=True))
+    noise = builds_of(alignment, groups_of(count, frame, builds))
+    formulas = formulas_of(telling(columns), most_factors)
+    return replace(_searched(noise, formulas, tell), looked_at=looked_at)
+
+
+def _quiet(text: str) -> None:
+    pass
+
+
+def _searched(noise: Builds, formulas: Formulas, tell: Callable[[str], None]) -> Constants:
+    """The constants in streams of which the noise is known."""
+    data, present = noise.alignment.data, noise.alignment.present
+    rows = [rows_of(data, present, noise.left_out, width) for width in WIDTHS]
+    hits = hits_of(rows, formulas, tell)
+    claims = claims_of(hits, rows, data.shape[1])
+    moving = int(((data != data[0]).any(0) & ~noise.left_out).sum())
+    found = [_constant(copies, formulas, data) for copies in together(claims)]
+    base = data[0].tobytes()
+    result = Constants(tuple(found), noise, formulas, base, moving, formulas.left_off)
+    # a shift lies where no other constant does
+    return replace(result, constants=tuple(_with_shifts(result)))
+
+
+def _constant(copies: Sequence[Claim], formulas: Formulas, data: Array) -> Constant:
+    """The constant of claims that hold the same; what ties at every copy is a tie."""
+    best = max(copies, key=lambda claim: claim.best.bits)
+    kept = []
+    for label in best.labels:
+        stored = common(copies, label)
+        if stored:
+            formula = formulas.formula(label[0])
+            names = formulas.columns.names
+            kept.append(Meaning(formula, label[0], tuple(stored), names))
+    first = copies[0]
+    return Constant(
+        kept[0],
+        first.width,
+        first.order == BIG,
+        tuple(claim.offset for claim in copies),
+        np.array([claim.best.fits for claim in copies]),
+        best.best.bits,
+        tuple(kept[1:]),
+        wider=_wider(kept[0], copies, data),
+    )
+
+
+def _wider(meaning: Meaning, copies: Sequence[Claim], data: Array) -> tuple[int, ...]:
+    """The bytes of wider words that hold the same number at all copies, as the bytes above a
+    fixed-point number, or below a bfloat16, are 0."""
+    width = copies[0].width
+    encoding = meaning.stored[0].encoding
+    if encoding.name == "bf16" and all(_zero_below(claim, data) for claim in copies):
+        return (2 * width,)
+    if encoding.kind != FIXED:
+        return ()
+    out = []
+    for wider in WIDTHS:
+        if wider > width and all(_zero_above(claim, wider, data) for claim in copies):
+            out.append(wider)
+    return tuple(out)
+
+
+def _zero_below(claim: Claim, data: Array) -> bool:
+    first, last = claim.offset - claim.width, claim.offset
+    if claim.order == BIG:
+        first, last = claim.offset + claim.width, claim.offset + 2 * claim.width
+    return first >= 0 and last <= data.shape[1] and not data[:, first:last].any()
+
+
+def _zero_above(claim: Claim, wider: int, data: Array) -> bool:
+    first, last = claim.offset + claim.width, claim.offset + wider
+    if claim.order == BIG:
+        first, last = claim.offset + claim.width - wider, claim.offset
+    inside = first >= 0 and last <= data.shape[1]
+    return inside and not data[:, first:last].any()
+
+
+def _with_shifts(found: Constants) -> list[Constant]:
+    """The constants, multipliers with the bytes that go with their shifts."""
+    out = []
+    free = ~(found.explained | found.builds.left_out)
+    data, present = found.alignment.data, found.alignment.present
+    for constant in found.constants:
+        stored = constant.meaning.stored[0]
+        if stored.encoding.kind == MANTISSA:
+            values = found.formulas.columns.values
+            numbers = values_at(found.formulas, constant.meaning.number, stored, values)
+            _, shifts = stored.encoding.mantissas(numbers)
+            places = shifts_of(shifts, constant.places[0], constant.width, data, present, free)
+            constant = replace(constant, shifts=tuple(places))
+        out.append(constant)
+    return out
