@@ -209,6 +209,7 @@ def _moving_together(
     count = data.shape[1] // width
     whole = present[:, : count * width].reshape(len(data), count, width).all((0, 2))
     words = np.ascontiguousarray(data[:, : count * width]).view(f"<u{width}")
+    # differences wrap around, as addresses do
     before = [pair[0] for pair in pairs]
     after = [pair[1] for pair in pairs]
     moves = (words[after] - words[before]).view(f"<i{width}")

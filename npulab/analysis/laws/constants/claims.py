@@ -71,6 +71,7 @@ def claims_of(hits: Sequence[Hit], rows: Sequence[Rows], size: int) -> list[Clai
 
 def _tie(claim: Claim, hit: Hit, offset: int, order: int) -> None:
     """Add a fit to the claim of its place if it fits as many captures."""
+    # a narrower word inside, or a wider one around it, says less and is no rival
     same = (claim.offset, claim.order, claim.width) == (offset, order, hit.width)
     if same and hit.count >= claim.best.count:
         claim.labels[label_of(hit)].append(hit)
@@ -83,6 +84,7 @@ def together(claims: Sequence[Claim]) -> list[list[Claim]]:
     last: dict[tuple[Label, int], list[list[Claim]]] = defaultdict(list)
     for claim in sorted(claims, key=lambda claim: claim.offset):
         label = label_of(claim.best)
+        # copies of one formula in two roundings are two constants
         alike = last[label, claim.order]
         for group in alike:
             if common([*group, claim], label):

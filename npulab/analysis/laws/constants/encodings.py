@@ -65,6 +65,7 @@ class Encoding:
         if self.bits == 24:
             return raw, np.all(plain, axis=1)
         if self.rounding == "even":
+            # half to even: a half goes up if the last bit that stays is 1
             raw = raw + np.uint32(0x7FFF) + (raw >> 16 & 1)
         return raw >> 16, np.all(plain, axis=1)
 
@@ -81,6 +82,7 @@ class Encoding:
         """Multipliers ``uint32`` and left shifts ``int64`` of values, as TFLite's
         ``QuantizeMultiplier`` gives them; 0 and 0 for a value that is not positive."""
         valid = np.isfinite(values) & (values > 0)
+        # 0.5 <= part < 1, so that the multiplier has its highest bit set
         part, shift = np.frexp(np.where(valid, values, 1.0))
         codes = ROUNDINGS[self.rounding](np.ldexp(part, self.bits))
         over = codes >= 2.0**self.bits

@@ -331,11 +331,13 @@ def values_of(formulas: Formulas, values: Array, way: str = DOUBLE) -> Array:
     given: Array = values.astype(kind)
     real = len(formulas.real)
     with np.errstate(all="ignore"):
+        # products first: a compiler that does not is among the orders of ``stepped``
         above = _multiplied(formulas.exponents[:, :real] > 0, given)
         below = _multiplied(formulas.exponents[:, :real] < 0, given)
         out = above / below
         wholes = _multiplied(formulas.exponents[:, real:] > 0, given[real:])
         out = out * wholes * formulas.sign[:, None].astype(kind)
+        # a whole column alone has no product, which must not count as 1
         empty = ~formulas.exponents.any(1)
         out[empty] = 0
         added = formulas.plus >= 0

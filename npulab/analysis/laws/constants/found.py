@@ -294,7 +294,8 @@ class Constants(Answer):
             for place in constant.places:
                 _write(data, place, constant, codes)
                 claimed[:, place : place + constant.width] = agreed[:, None]
-            if constant.shifts and len(constant.shifts) == 1:
+            # of several bytes that go with a shift, any may be the shift
+            if len(constant.shifts) == 1:
                 self._shift(constant, columns.values, data, claimed)
         return data, claimed
 
@@ -302,6 +303,7 @@ class Constants(Answer):
         """The codes ``(M,)`` of a constant, and where all that tie agree."""
         first: Array | None = None
         agreed = np.ones(values.shape[1], bool)
+        # a rival that gives another byte for other parameters leaves that byte open
         for meaning in (constant.meaning, *constant.ties):
             for stored in meaning.stored:
                 numbers = values_at(self.formulas, meaning.number, stored, values)

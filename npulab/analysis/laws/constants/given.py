@@ -50,6 +50,7 @@ def read_columns(parameters: Any, known: Columns | None = None) -> Columns:
             f"{column.dtype}",
             "are numbers",
         )
+        # a scale of 1.0 is real, a zero point of 1 is whole: the type of the column says which
         if column.dtype.kind == "f":
             real.append(str(name))
         else:

@@ -105,6 +105,7 @@ def mixed(codes: Array) -> Array:
 
 
 def _unique(width: int, codes: Array, present: Array, offsets: Array, order: Array) -> Rows:
+    # bytes that a stream does not have are no codes: such rows are not equal to others
     keys = mixed(np.where(present, codes, np.uint32(0xFFFFFFFF)))
     _, first, row = np.unique(keys, return_index=True, return_inverse=True)
     ordered = np.lexsort([order, offsets, row])

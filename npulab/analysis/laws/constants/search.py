@@ -12,7 +12,7 @@ from numpy import ndarray as Array
 from npulab.analysis.laws.builds import Builds, builds_of, groups_of
 from npulab.analysis.laws.constants.claims import Claim, claims_of, common, shifts_of, together
 from npulab.analysis.laws.constants.encodings import FIXED, MANTISSA
-from npulab.analysis.laws.constants.formulas import Formulas, formulas_of
+from npulab.analysis.laws.constants.formulas import Columns, Formulas, formulas_of
 from npulab.analysis.laws.constants.found import Constant, Constants, Meaning, values_at
 from npulab.analysis.laws.constants.given import of_sweep, read_columns, telling
 from npulab.analysis.laws.constants.matching import hits_of
@@ -74,17 +74,22 @@ def find_constants(
     need_whole("most_factors", most_factors)
     refuse_if(not 1 <= most_factors <= MOST_FACTORS, "most_factors", most_factors, "are 1 to 4")
     alignment = aligned_bytes(streams)
-    count = len(alignment.data)
-    refuse_if(count < 2, "streams", plural(count, "stream"), "are at least 2 captures")
     columns = read_columns(parameters)
-    rows = columns.values.shape[1]
-    each = f"is one for each of the {plural(count, 'stream')}"
-    refuse_if(rows != count, "parameters", plural(rows, "row"), each)
+    _check_rows(len(alignment.data), columns)
     tell("builds of one input")
     frame = dict(zip(columns.names, columns.values, strict=True))
-    noise = builds_of(alignment, groups_of(count, frame, builds))
+    noise = builds_of(alignment, groups_of(len(alignment.data), frame, builds))
     formulas = formulas_of(telling(columns), most_factors)
     return replace(_searched(noise, formulas, tell), looked_at=looked_at)
+
+
+def _check_rows(streams: int, columns: Columns) -> None:
+    """Raise ValueError for a single stream, and for another number of rows than of streams."""
+    refuse_if(streams < 2, "streams", plural(streams, "stream"), "are at least 2 captures")
+    rows = columns.values.shape[1]
+    # without a row for each stream, which row belongs to which is a guess
+    each = f"is one for each of the {plural(streams, 'stream')}"
+    refuse_if(rows != streams, "parameters", plural(rows, "row"), each)
 
 
 def _quiet(text: str) -> None:
@@ -107,6 +112,7 @@ def _searched(noise: Builds, formulas: Formulas, tell: Callable[[str], None]) ->
 
 def _constant(copies: Sequence[Claim], formulas: Formulas, data: Array) -> Constant:
     """The constant of claims that hold the same; what ties at every copy is a tie."""
+    # a copy with less noise tells more roundings apart
     best = max(copies, key=lambda claim: claim.best.bits)
     kept = []
     for label in best.labels:
