@@ -138,6 +138,22 @@ def test_parameters_that_move_together_are_ties() -> None:
     assert claimed[:, 9].tolist() == [True, True, False, True, True, True]
 
 
+def test_a_counter_that_a_scale_follows_is_said() -> None:
+    scale = np.arange(1, 9) * 0.01
+    streams = np.zeros((8, 40), np.uint8)
+    put(streams, 9, np.trunc(scale * 512), "u1")
+    assert streams[:, 9].tolist() == [5, 10, 15, 20, 25, 30, 35, 40]
+    answer = find_constants(streams, {"scale": scale})
+    (constant,) = answer.constants
+    assert not constant.sure
+    assert str(constant).endswith("as well a counter, +5 from each capture to the next")
+    assert not answer.predict({"scale": [0.5]})[1].any()
+    # in another order of the captures it is no counter
+    other = [3, 0, 1, 2, 5, 4, 7, 6]
+    (constant,) = find_constants(streams[other], {"scale": scale[other]}).constants
+    assert constant.sure
+
+
 def test_a_multiplier_has_its_shift_apart() -> None:
     rng = np.random.default_rng(8)
     ratio = 10 ** rng.uniform(-4, -1, 8)

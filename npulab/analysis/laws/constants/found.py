@@ -83,7 +83,8 @@ class Constant:
     ``fits (copies, N) bool`` are the captures on which each copy agrees, ``bits`` what the best
     copy says more than chance would: the odds of chance are 2**-bits. ``ties`` fit as many captures
     as ``meaning``. ``shifts`` are the bytes that go with a multiplier's shift, nearest first.
-    ``wider`` are the bytes of wider words that hold the same number, as the bytes above (bf16:
+    ``counter`` is the step of a number that a counter of the captures would give as well, 0 if it is
+    none. ``wider`` are the bytes of wider words that hold the same number, as the bytes above (bf16:
     below) are 0.
     """
 
@@ -96,11 +97,12 @@ class Constant:
     ties: tuple[Meaning, ...] = ()
     shifts: tuple[Shift, ...] = ()
     wider: tuple[int, ...] = ()
+    counter: int = 0
 
     @property
     def sure(self) -> bool:
-        """True if no other formula or encoding fits as well."""
-        return not self.ties
+        """True if no other formula or encoding fits as well, nor a counter."""
+        return not self.ties and not self.counter
 
     @property
     def formula(self) -> str:
@@ -132,6 +134,8 @@ class Constant:
             if len(self.ties) > MOST_TIES:
                 shown += f" or {len(self.ties) - MOST_TIES} more"
             notes.append(f"as well {shown}")
+        if self.counter:
+            notes.append(f"as well a counter, {self.counter:+d} from each capture to the next")
         return "; ".join([text, *filter(None, notes)])
 
     def _places(self) -> str:
@@ -313,6 +317,9 @@ class Constants(Answer):
                 if first is None:
                     first = codes[:, 0]
                 agreed &= codes[:, 0] == first
+        if constant.counter:
+            # of new captures nobody knows what a counter had
+            agreed[:] = False
         assert first is not None
         return first, agreed
 

@@ -52,7 +52,7 @@ def rows_of(data: Array, present: Array, left_out: Array, width: int) -> Rows:
     moved = _moving(data, width, count) & free
     places = np.flatnonzero(moved)
     for way in orders:
-        codes.append(_words(data, places, width, way))
+        codes.append(words_at(data, places, width, way))
         offsets.append(places)
         order.append(np.full(len(places), way))
     every = np.concatenate(codes)
@@ -75,7 +75,7 @@ def _moving(data: Array, width: int, count: int) -> Array:
     return moves
 
 
-def _words(data: Array, places: Array, width: int, order: int) -> Array:
+def words_at(data: Array, places: Array, width: int, order: int) -> Array:
     """The words ``(places, N) uint32`` at places."""
     out = np.zeros((len(places), len(data)), np.uint32)
     for byte in range(width):

@@ -16,13 +16,14 @@ from npulab.analysis.laws.constants.formulas import Columns, Formulas, formulas_
 from npulab.analysis.laws.constants.found import Constant, Constants, Meaning, values_at
 from npulab.analysis.laws.constants.given import of_sweep, read_columns, telling
 from npulab.analysis.laws.constants.matching import hits_of
-from npulab.analysis.laws.constants.places import BIG, WIDTHS, rows_of
+from npulab.analysis.laws.constants.places import BIG, WIDTHS, rows_of, words_at
 from npulab.captures.aligned_bytes import aligned_bytes
 from npulab.captures.sweep import Sweep
 from npulab.support.refuse import need_whole, refuse_if
 from npulab.support.text import plural
 
 MOST_FACTORS = 4
+FEWEST_COUNTED = 4  # captures; any three numbers are too near to a counter's
 
 
 def find_constants(
@@ -131,7 +132,20 @@ def _constant(copies: Sequence[Claim], formulas: Formulas, data: Array) -> Const
         best.best.bits,
         tuple(kept[1:]),
         wider=_wider(kept[0], copies, data),
+        counter=_counter(kept[0], first, data),
     )
+
+
+def _counter(meaning: Meaning, claim: Claim, data: Array) -> int:
+    """The step of a fixed-point number that is as much larger from each capture to the next, 0 if
+    there is none; the number of a float is no counter."""
+    if meaning.stored[0].encoding.kind != FIXED or len(data) < FEWEST_COUNTED:
+        return 0
+    (codes,) = words_at(data, np.array([claim.offset]), claim.width, claim.order)
+    steps = np.diff(codes.astype(np.int64))
+    if (steps == steps[0]).all():
+        return int(steps[0])
+    return 0
 
 
 def _wider(meaning: Meaning, copies: Sequence[Claim], data: Array) -> tuple[int, ...]:
