@@ -53,9 +53,14 @@ def test_three_compilations_name_both_constants_and_what_is_tied() -> None:
     assert streams[:, 0x1C:0x1E].tolist() == [[0x0F, 0x42], [0x8F, 0x41], [0x0F, 0x41]]
     answer = find_constants(streams, parameters)
     assert [str(one) for one in answer.constants] == [
-        "bf16(1 / x_scale) at 0x1c, four copies; half to even or toward zero",
-        "bf16(y_scale) at 0x29, four copies; toward zero",
+        "bf16(1 / x_scale) at 0x1c, four copies; half to even or toward zero; "
+        "1 / y_scale moved in one ratio with it: "
+        "move the scales apart to be sure",
+        "bf16(y_scale) at 0x29, four copies; toward zero; "
+        "x_scale moved in one ratio with it: "
+        "move the scales apart to be sure",
     ]
+    assert not any(constant.sure for constant in answer.constants)
     assert answer.constants[0].places == PLACES
     assert str(answer).startswith(
         "2 constants in 3 streams of 2824 bytes: 16 of 22 moving bytes; odds of any by chance"

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_TIES = 6  # rivals that a text lists
+MOST_BESIDE = 2  # formulas in one ratio that a text lists
 MOST_SHOWN = 60  # constants that a text lists
 TIMES = ("", "", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
@@ -83,9 +84,11 @@ class Constant:
     ``fits (copies, N) bool`` are the captures on which each copy agrees, ``bits`` what the best
     copy says more than chance would: the odds of chance are 2**-bits. ``ties`` fit as many captures
     as ``meaning``. ``shifts`` are the bytes that go with a multiplier's shift, nearest first.
-    ``counter`` is the step of a number that a counter of the captures would give as well, 0 if it is
-    none. ``wider`` are the bytes of wider words that hold the same number, as the bytes above (bf16:
-    below) are 0.
+    ``counter`` is the step of a number that a counter of the captures would give as well, 0 if it
+    is none. ``beside`` are formulas of other columns, plainest first, that are in one ratio to this
+    one on all captures, if the encoding has so few bits that the number may be one of them times a
+    constant that is no column. ``wider`` are the bytes of wider words that hold the same number, as
+    the bytes above (bf16: below) are 0.
     """
 
     meaning: Meaning
@@ -98,11 +101,13 @@ class Constant:
     shifts: tuple[Shift, ...] = ()
     wider: tuple[int, ...] = ()
     counter: int = 0
+    beside: tuple[str, ...] = ()
 
     @property
     def sure(self) -> bool:
-        """True if no other formula or encoding fits as well, nor a counter."""
-        return not self.ties and not self.counter
+        """True if no other formula or encoding fits as well, nor a counter, and no formula of other
+        columns is in one ratio."""
+        return not self.ties and not self.counter and not self.beside
 
     @property
     def formula(self) -> str:
@@ -134,6 +139,9 @@ class Constant:
             if len(self.ties) > MOST_TIES:
                 shown += f" or {len(self.ties) - MOST_TIES} more"
             notes.append(f"as well {shown}")
+        if self.beside:
+            shown = " and ".join(self.beside[:MOST_BESIDE])
+            notes.append(f"{shown} moved in one ratio with it: move the scales apart to be sure")
         if self.counter:
             notes.append(f"as well a counter, {self.counter:+d} from each capture to the next")
         return "; ".join([text, *filter(None, notes)])
@@ -210,7 +218,7 @@ class Constants(Answer):
     def table(self) -> pd.DataFrame:
         """A row for each constant: offset, copies (list of offsets), bytes, order, encoding,
         formula, how (rounding, steps), fraction, shift (list of offsets), captures that fit (of the
-        best copy), sure, ties (list of texts), chance."""
+        best copy), sure, ties (list of texts), counter (its step), beside (list of texts), chance."""
         import pandas as pd
 
         return pd.DataFrame(self._rows(), columns=list(_COLUMNS))
@@ -239,6 +247,8 @@ class Constants(Answer):
                     "captures": int(constant.fits.sum(1).max()),
                     "sure": constant.sure,
                     "ties": [str(tie) for tie in constant.ties],
+                    "counter": constant.counter,
+                    "beside": list(constant.beside),
                     "chance": 2.0**-constant.bits,
                     "text": str(constant),
                 }
@@ -345,6 +355,8 @@ _COLUMNS = (
     "captures",
     "sure",
     "ties",
+    "counter",
+    "beside",
     "chance",
 )
 

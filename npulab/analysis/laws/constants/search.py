@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from numpy import ndarray as Array
 from npulab.analysis.laws.builds import Builds, builds_of, groups_of
 from npulab.analysis.laws.constants.claims import Claim, claims_of, common, shifts_of, together
 from npulab.analysis.laws.constants.encodings import FIXED, MANTISSA
-from npulab.analysis.laws.constants.formulas import Columns, Formulas, formulas_of
+from npulab.analysis.laws.constants.formulas import Columns, Formulas, formulas_of, values_of
 from npulab.analysis.laws.constants.found import Constant, Constants, Meaning, values_at
 from npulab.analysis.laws.constants.given import of_sweep, read_columns, telling
 from npulab.analysis.laws.constants.matching import hits_of
@@ -23,6 +23,7 @@ from npulab.support.refuse import need_whole, refuse_if
 from npulab.support.text import plural
 
 MOST_FACTORS = 4
+FEW_BITS = 16  # of a number that another constant may be near to
 FEWEST_COUNTED = 4  # captures; any three numbers are too near to a counter's
 
 
@@ -108,7 +109,7 @@ def _searched(noise: Builds, formulas: Formulas, tell: Callable[[str], None]) ->
     base = data[0].tobytes()
     result = Constants(tuple(found), noise, formulas, base, moving, formulas.left_off)
     # a shift lies where no other constant does
-    return replace(result, constants=tuple(_with_shifts(result)))
+    return replace(result, constants=tuple(_with_ratios(_with_shifts(result), formulas)))
 
 
 def _constant(copies: Sequence[Claim], formulas: Formulas, data: Array) -> Constant:
@@ -146,6 +147,32 @@ def _counter(meaning: Meaning, claim: Claim, data: Array) -> int:
     if (steps == steps[0]).all():
         return int(steps[0])
     return 0
+
+
+def _with_ratios(constants: Sequence[Constant], formulas: Formulas) -> Iterator[Constant]:
+    """Yield the constants, those of few bits with the formulas of other columns that are in one
+    ratio to theirs."""
+    products = np.flatnonzero(~formulas.sums)
+    if not constants or not len(products):
+        yield from constants
+        return
+    chosen = formulas.only(products)
+    values = values_of(chosen, formulas.columns.values)
+    # a column that did not move may be a factor of any formula: it tells nothing of the others
+    moving = (formulas.columns.values != formulas.columns.values[:, :1]).any(1)
+    plainest = np.argsort(chosen.cost, kind="stable")
+    for constant in constants:
+        encoding = constant.meaning.stored[0].encoding
+        place = np.flatnonzero(products == constant.meaning.number)
+        if encoding.bits > FEW_BITS or not len(place):
+            yield constant
+            continue
+        ratios = values / values[place[0]]
+        alike = np.ptp(ratios, axis=1) <= 2.0**-encoding.bits * np.abs(ratios[:, 0])
+        other = chosen.exponents != chosen.exponents[place[0]]
+        found = alike & other.any(1) & ~other[:, ~moving].any(1)
+        texts = [str(chosen.formula(number)) for number in plainest if found[number]]
+        yield replace(constant, beside=tuple(texts))
 
 
 def _wider(meaning: Meaning, copies: Sequence[Claim], data: Array) -> tuple[int, ...]:
