@@ -218,7 +218,8 @@ class Constants(Answer):
     def table(self) -> pd.DataFrame:
         """A row for each constant: offset, copies (list of offsets), bytes, order, encoding,
         formula, how (rounding, steps), fraction, shift (list of offsets), captures that fit (of the
-        best copy), sure, ties (list of texts), counter (its step), beside (list of texts), chance."""
+        best copy), sure, ties (list of texts), counter (its step), beside (list of texts),
+        chance."""
         import pandas as pd
 
         return pd.DataFrame(self._rows(), columns=list(_COLUMNS))
