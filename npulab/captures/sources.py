@@ -4,10 +4,11 @@ compiler."""
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,6 +22,7 @@ from npulab.captures.registry import target
 from npulab.captures.target import Target
 from npulab.captures.unrecognised import undescribed, unread_dumps
 from npulab.models import single_op_model
+from npulab.support.executors import Workers, ordered
 from npulab.support.extras import lacking_in, told
 from npulab.support.processes import arguments, execute
 
@@ -214,9 +216,18 @@ def reader_of(name: str) -> Callable[[Path], Capture]:
 
     The folder is a dump, or holds dumps. Raises LookupError for an unknown target.
     """
-    known = target(name)
+    target(name)
+    return _Reader(name)
 
-    def read(out: Path) -> Capture:
+
+@dataclass(frozen=True)
+class _Reader:
+    """A function that can be sent to another process: it knows the target by its name."""
+
+    name: str
+
+    def __call__(self, out: Path) -> Capture:
+        known = target(self.name)
         errors: list[ValueError] = []
         for path in (out, *sorted(out.rglob("*"))):
             for found in _cases(known, path):
@@ -225,9 +236,8 @@ def reader_of(name: str) -> Callable[[Path], Capture]:
                 errors.append(found)
         if errors:
             raise errors[0]
-        raise ValueError(_no_dump(out, name, [importer.name for importer in known.importers]))
-
-    return read
+        formats = [importer.name for importer in known.importers]
+        raise ValueError(_no_dump(out, self.name, formats))
 
 
 def _cases(known: Target, path: Path) -> list[Capture | ValueError]:
@@ -285,16 +295,34 @@ def _no_dump(out: Path, reader: str, formats: Sequence[str]) -> str:
     )
 
 
-def ask_all(
-    source: Source, rows: list[Mapping[str, float]], seed: int, workers: int = 1
-) -> list[Answer]:
-    """The answers for several layers, in the order of ``rows``; ``workers`` layers are asked at a
-    time.
+def answers(
+    source: Source,
+    rows: Sequence[Mapping[str, float]],
+    seed: int,
+    executor: Workers = None,
+    stop: Event | None = None,
+) -> Iterator[tuple[int, Answer]]:
+    """Yield (number, answer) for several layers, in the order of ``rows``, whatever the workers of
+    the executor.
+
+    The numbers are those of the rows; some may be missing after a ``stop``, as ``ordered`` says. A
+    layer that ends its worker again and again gives the outcome "failed". Raises as ``ordered``.
+
+    >>> rows = [{"input_h": 8}, {"input_h": 0}]
+    >>> [(number, answer.outcome) for number, answer in answers(Lowered("vivante"), rows, 0)]
+    [(0, 'refused'), (1, 'refused')]
     """
-    if workers == 1:
-        return [source(row, seed) for row in rows]
-    with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(lambda row: source(row, seed), rows))
+    asked = partial(_ask, source, seed)
+    return ordered(asked, rows, executor, stop=stop, lost=_lost, what="source")
+
+
+def _ask(source: Source, seed: int, row: Mapping[str, float]) -> Answer:
+    return source(row, seed)
+
+
+def _lost(row: Mapping[str, float], reason: str) -> Answer:
+    """The answer for a layer that no worker survived."""
+    return Answer("failed", text=reason[:WORDS])
 
 
 def _observed(capture: Capture) -> dict[str, float]:

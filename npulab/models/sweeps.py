@@ -7,8 +7,9 @@ import csv
 import hashlib
 import itertools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ from numpy import ndarray as Array
 from npulab.models.facts import PADDINGS
 from npulab.models.read import read_model
 from npulab.models.write import one_scale, single_op_model
-from npulab.quant.emulate import emulate
+from npulab.quant.emulate.many import emulate_all
 from npulab.quant.layers import ACTIVATIONS, POOLS, UNIT, Add, Conv2D, FullyConnected, Layer, Pool2D
 from npulab.quant.layers.spellings import with_texts
 from npulab.quant.rules import QUANTIZED, QuantParams, Rule
 from npulab.support.cells import guarded
+from npulab.support.executors import Workers, ordered
 from npulab.support.files import read_bounded, write_folders
 from npulab.support.late import pd
 from npulab.support.refuse import refuse_if
@@ -164,6 +166,7 @@ def write_sweep(
     rule: str | Rule = "tflite-reference",
     seed: int = 0,
     make: Make | None = None,
+    executor: Workers = None,
 ) -> Sweep:
     """Write a sweep for a board, whole or not at all: models, inputs and expected outputs as raw
     bytes.
@@ -177,7 +180,9 @@ def write_sweep(
     Files are ``000.tflite``, ``000-input.bin`` (and ``000-other.bin`` of an ``Add``),
     ``000-expected.bin``, ... and ``parameters.csv``, one row per model with the files' sha256 and
     the rule of the expected outputs. The outputs of the board go next to them as
-    ``000-output.bin``, ..., and ``check_sweep(folder)`` compares them. Raises FileExistsError if
+    ``000-output.bin``, ..., and ``check_sweep(folder)`` compares them. The workers of ``executor``
+    compute the expected outputs (``ordered`` in ``npulab.support.executors``); the files are the
+    same whatever the workers. Raises FileExistsError if
     the folder exists; ValueError as ``sweep``, and if every point of the grid is skipped.
 
     >>> import tempfile
@@ -200,9 +205,12 @@ def write_sweep(
         )
     digits = max(3, len(str(len(found) - 1)))
     rows, files = [], dict[str, bytes]()
-    layers = tqdm(found.layers, desc=folder.name, unit="model", disable=None)
-    for number, layer in enumerate(layers):
-        contents = {"model": found.models[number], **_tensors(layer, found.inputs(number), rule)}
+    computed = emulate_all(_asked(found), rule, executor)
+    bar = tqdm(computed, desc=folder.name, total=len(found), unit="model", disable=None)
+    for number, expected in bar:
+        layer = found.layers[number]
+        contents = {"model": found.models[number]}
+        contents |= _tensors(found.inputs(number), expected)
         row: dict[str, Any] = {"rule": guarded(rule if isinstance(rule, str) else rule.name)}
         for name, raw in contents.items():
             file = f"{number:0{digits}}-{name}.bin"
@@ -216,25 +224,35 @@ def write_sweep(
     return found
 
 
-def _tensors(layer: Layer, inputs: tuple[Array, ...], rule: str | Rule) -> dict[str, bytes]:
+def _asked(found: Sweep) -> Iterator[tuple[Layer, Any]]:
+    """Yield each layer of a sweep with its input: a pair for an ``Add``."""
+    for number, layer in enumerate(found.layers):
+        inputs = found.inputs(number)
+        if isinstance(layer, Add):
+            yield layer, inputs
+        else:
+            yield layer, inputs[0]
+
+
+def _tensors(inputs: tuple[Array, ...], expected: Array) -> dict[str, bytes]:
     """The inputs of a layer and its expected output as little-endian bytes, by name."""
-    if isinstance(layer, Add):
-        expected = emulate(layer, inputs, rule)
-    else:
-        expected = emulate(layer, inputs[0], rule)
     tensors = {**dict(zip(("input", "other"), inputs, strict=False)), "expected": expected}
     return {name: x.astype(x.dtype.newbyteorder("<")).tobytes() for name, x in tensors.items()}
 
 
 def check_sweep(
-    folder: str | os.PathLike[str], outputs: str | os.PathLike[str] | None = None
+    folder: str | os.PathLike[str],
+    outputs: str | os.PathLike[str] | None = None,
+    executor: Workers = None,
 ) -> pd.DataFrame:
     """Compare the outputs of a board with the expected outputs of a sweep; one row per model:
     model, compared, mismatches, first, verdict.
 
     ``outputs`` is the folder with ``000-output.bin``, ..., raw bytes like the expected outputs; by
     default it is the folder of the sweep. ``first`` is the place (row, column, channel) of the
-    first difference, or None; the verdict is ``equal``, ``differs`` or ``missing``. Raises
+    first difference, or None; the verdict is ``equal``, ``differs`` or ``missing``. The workers of
+    ``executor`` compare (``ordered`` in ``npulab.support.executors``) and read the folders, which
+    they have to see under the same paths. Raises
     FileNotFoundError for a folder that is not a sweep; ValueError (what, got, allowed) for an
     output of another size.
     """
@@ -248,30 +266,34 @@ def check_sweep(
         raise FileNotFoundError(
             f"{folder}: there is no {PARAMETERS}, allowed is a folder that write_sweep made"
         )
-    rows: list[tuple[Any, ...]] = []
-    for row in csv.DictReader(read_bounded(folder / PARAMETERS, MOST_BYTES).decode().splitlines()):
-        path = where / row["expected"].replace("expected", "output")
-        raw = read_bounded(folder / row["expected"], MOST_BYTES)
-        if not path.is_file():
-            rows.append((row["model"], 0, 0, None, "missing"))
-            continue
-        size = path.stat().st_size
-        if size != len(raw):
-            raise ValueError(
-                f"{path}: got {plural(size, 'byte')}, allowed is {len(raw)} as {row['expected']} "
-                "has"
-            )
-        (layer,) = read_model(folder / row["model"]).layers
-        dtype = np.dtype(layer.dtype).newbyteorder("<")
-        got = np.frombuffer(read_bounded(path, MOST_BYTES), dtype).reshape(layer.output_shape)
-        expected = np.frombuffer(raw, dtype).reshape(layer.output_shape)
-        both_nan = (got != got) & (expected != expected)
-        wrong = np.argwhere((got != expected) & ~both_nan)
-        first, verdict = None, "equal"
-        if len(wrong):
-            first, verdict = tuple(wrong[0].tolist()), "differs"
-        rows.append((row["model"], got.size, len(wrong), first, verdict))
+    text = read_bounded(folder / PARAMETERS, MOST_BYTES).decode()
+    stated = [*csv.DictReader(text.splitlines())]
+    rows = []
+    for _, row in ordered(partial(_compared, folder, where), stated, executor):
+        rows.append(row)
     return pd.DataFrame(rows, columns=["model", "compared", "mismatches", "first", "verdict"])
+
+
+def _compared(folder: Path, where: Path, row: Mapping[str, str]) -> tuple[Any, ...]:
+    """The row of ``check_sweep`` for a row of the table of parameters."""
+    path = where / row["expected"].replace("expected", "output")
+    raw = read_bounded(folder / row["expected"], MOST_BYTES)
+    if not path.is_file():
+        return row["model"], 0, 0, None, "missing"
+    size = path.stat().st_size
+    if size != len(raw):
+        raise ValueError(
+            f"{path}: got {plural(size, 'byte')}, allowed is {len(raw)} as {row['expected']} has"
+        )
+    (layer,) = read_model(folder / row["model"]).layers
+    dtype = np.dtype(layer.dtype).newbyteorder("<")
+    got = np.frombuffer(read_bounded(path, MOST_BYTES), dtype).reshape(layer.output_shape)
+    expected = np.frombuffer(raw, dtype).reshape(layer.output_shape)
+    both_nan = (got != got) & (expected != expected)
+    wrong = np.argwhere((got != expected) & ~both_nan)
+    if len(wrong):
+        return row["model"], got.size, len(wrong), tuple(wrong[0].tolist()), "differs"
+    return row["model"], got.size, 0, None, "equal"
 
 
 def _folder(given: Any) -> Path:

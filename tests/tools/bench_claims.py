@@ -32,8 +32,9 @@ from conftest import CAPTURES, shared
 import npulab
 from npulab.analysis.explore.space import Possible
 from npulab.captures.layers import complete_ranges
-from npulab.captures.sources import Lowered, ask_all, reader_of
+from npulab.captures.sources import Lowered, answers, reader_of
 from npulab.captures.sweep import load_sweep
+from npulab.support.executors import threads
 
 Source = tuple[np.ndarray, pd.DataFrame]
 LAYERS = 800  # drawn of a source that answers
@@ -82,11 +83,9 @@ def drawn(source: Any, ranges: dict[str, Any]) -> Source:
         asked = [
             row.to_dict() for _, row in Possible(complete_ranges(ranges)).draw(200, seed).iterrows()
         ]
-        found += [
-            (answer.capture.words, {**layer, **answer.parameters})
-            for layer, answer in zip(asked, ask_all(source, asked, 0, WORKERS), strict=True)
-            if answer.capture
-        ]
+        for number, answer in answers(source, asked, 0, threads(WORKERS)):
+            if answer.capture:
+                found.append((answer.capture.words, {**asked[number], **answer.parameters}))
         if len(found) >= LAYERS:
             break
     usual = pd.Series([len(words) for words, _ in found]).mode()[0]

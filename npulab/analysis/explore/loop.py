@@ -23,9 +23,10 @@ from npulab.analysis.laws.planning import plan_sweep
 from npulab.analysis.laws.score import Score
 from npulab.captures.layers import complete_ranges
 from npulab.captures.roles import COUNT, INDEX, roles
-from npulab.captures.sources import Source, ask_all
+from npulab.captures.sources import Source, answers
 from npulab.captures.sweep import Sweep
 from npulab.quant.layers.spellings import with_numbers
+from npulab.support.executors import Workers, need_executor, threads
 from npulab.support.late import pd
 from npulab.support.refuse import need, refuse_if, shortly
 from npulab.support.text import part_said, plural
@@ -165,6 +166,7 @@ def explore(
     block: str | None = None,
     seed: int = 0,
     workers: int = 1,
+    executor: Workers = None,
     progress: Progress | None = None,
     stop: Event | None = None,
 ) -> Explored:
@@ -183,11 +185,20 @@ def explore(
     only role of a block, as ``sweep_of`` does; roles are found in all captures so far, again after
     each batch, and a role that they do not have raises LookupError, with those that they have.
 
+    ``workers`` layers are asked for at a time, by threads of this process; or ``executor`` asks for
+    them: a ``concurrent.futures.Executor``, or a function that makes one (``ordered`` in
+    ``npulab.support.executors``). The answers are the same whatever the workers; a layer that ends
+    its worker again and again has failed.
+
     ``store`` is a folder in which every answer is saved at once; the next call with the same folder
     continues. An interrupt, or the event ``stop``, ends the exploration with the results so far.
     Raises ValueError as ``plan_sweep``, and for a store of another exploration.
     """
     need_source(source)
+    need_executor(executor)
+    refuse_if(workers != 1 and executor is not None, "explore", "workers and executor", "is one")
+    if workers > 1:
+        executor = threads(workers)
     need("explore: budget", budget, int, "is a whole number of layers")
     if budget < 2:
         raise ValueError(f"budget: got {budget}, allowed is at least 2 layers")
@@ -205,7 +216,7 @@ def explore(
         **chosen,
     }
     kept = Store(store, about, bool(chosen))
-    run = _Exploration(source, possible, budget, seed, workers, kept, **chosen)
+    run = _Exploration(source, possible, budget, seed, executor, kept, **chosen)
     if progress is not None:
         run.progress = progress
     if stop is not None:
@@ -254,7 +265,7 @@ class _Exploration:
     possible: Possible
     budget: int
     seed: int
-    workers: int
+    executor: Workers
     store: Store
     role: str | None = None
     block: str | None = None
@@ -294,13 +305,9 @@ class _Exploration:
         for reason, frame, seed in self._planned(number):
             rows = [frame.iloc[place].to_dict() for place in range(len(frame))]
             rows = rows[: max(self.budget - len(self.store.answers), 0)]
-            for first in range(0, len(rows), max(self.workers, 1)):
-                if self.stop.is_set():
-                    break
-                part = rows[first : first + max(self.workers, 1)]
-                answers = ask_all(self.source, part, seed, self.workers)
-                for row, answer in zip(part, answers, strict=True):
-                    self.store.add(number, reason, seed, row, answer)
+            # each answer is on the disk before the next one is waited for
+            for place, answer in answers(self.source, rows, seed, self.executor, self.stop):
+                self.store.add(number, reason, seed, rows[place], answer)
                 self._say(f"batch {number}: {reason} layers")
         new = self.store.answers[before:]
         lost = reasons_of((kept.outcome, kept.text) for kept in new if kept.outcome != "captured")
