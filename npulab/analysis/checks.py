@@ -7,12 +7,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from threading import Event
 from typing import Any
 
-from npulab.analysis.check import Comparison
+from npulab.analysis.check import Comparison, check
 from npulab.analysis.mismatch.hypotheses import hypotheses, summary_lines
 from npulab.analysis.mismatch.summary import where
+from npulab.captures.capture import Capture
 from npulab.support.answers import Answer, Part, Table
+from npulab.support.executors import Workers, ordered
 from npulab.support.late import pd
 from npulab.support.text import Row, indented, plural, rows_of
 
@@ -97,6 +100,28 @@ class Checks(Answer):
         if counts:
             text += f" ({', '.join(f'{count} {verdict}' for verdict, count in counts.items())})"
         return text
+
+
+def check_all(
+    captures: Iterable[Capture],
+    executor: Workers = None,
+    *,
+    stop: Event | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> Checks:
+    """Check captures as ``npulab.check`` does, by the workers of an executor; the results are in
+    the order of the captures, whatever the workers.
+
+    ``captures`` are taken as they are sent, so that they may be read one by one. Executors are
+    those of ``ordered`` in ``npulab.support.executors``; after a ``stop`` results are missing.
+    ``progress`` is called with the number of captures that are done.
+    """
+    results = []
+    for _, result in ordered(check, captures, executor, stop=stop):
+        results.append(result)
+        if progress is not None:
+            progress(len(results))
+    return Checks(results)
 
 
 def nearby(result: Comparison, progress: Callable[[Any], Iterable[Any]]) -> pd.DataFrame | str:

@@ -5,18 +5,18 @@ model's run, or with a device; fields that lift does not read.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from npulab.analysis.against import DeviceCheck, DeviceChecks, Side, Sides
-from npulab.analysis.check import Comparison, check
+from npulab.analysis.against import DeviceChecks, Side, Sides
+from npulab.analysis.check import check
 from npulab.analysis.checks import Checks, nearby
 from npulab.analysis.ignored import SAME, ignored_fields
 from npulab.analysis.mismatch.model_run import check_run
 from npulab.captures import store
+from npulab.captures.capture import Capture
 from npulab.captures.devices import Command, Manual, device
 from npulab.captures.documents import Document, document
 from npulab.cli.devices import (
@@ -28,9 +28,10 @@ from npulab.cli.devices import (
 )
 from npulab.cli.output import REFUSED, Add, each, sentence, show, tell
 from npulab.cli.terminal import Bar, progress
+from npulab.cli.workers import has_workers, mapped, worker_options, workers_of
 from npulab.support.answers import Answer, Part, Table
 from npulab.support.processes import NotRun
-from npulab.support.refuse import near, refuse_if
+from npulab.support.refuse import near
 from npulab.support.text import plural
 
 NOTHING_COMPARED = 3  # exit status: nothing differs, but no recorded output was compared
@@ -41,7 +42,7 @@ UNREAD = ("task", "block", "register", "field", "raw", "all", "effect", "evidenc
 def _options(add: Add) -> None:
     add("paths", nargs="+", metavar="PATH")
     add("--case", help="only this case of those in the paths")
-    add("--jobs", type=int, default=1, metavar="N", help="processes")
+    worker_options(add, "check")
     add("--chip", help="read every capture as recorded on this chip")
     add(
         "--explain",
@@ -63,7 +64,6 @@ def _options(add: Add) -> None:
 
 
 def _run_check(options: argparse.Namespace) -> int:
-    refuse_if(options.jobs < 1, "--jobs", options.jobs, "is at least 1")
     sides = _sides(options)
     read, refused = each(partial(_contents, sides), options.paths)
     status = 0
@@ -119,6 +119,11 @@ def _sides(options: argparse.Namespace) -> Sides | None:
                 f"--jobs: got {options.jobs} with {side.text!r}, allowed is 1: a device runs "
                 "captures one after another"
             )
+        if options.cluster and options.resource is None and not side.own:
+            raise ValueError(
+                f"--cluster: got it with {side.text!r} alone, allowed is it with --resource, as "
+                "npu=1: a device runs captures one after another"
+            )
     return Sides(*sides)
 
 
@@ -150,16 +155,14 @@ def _captures(options: argparse.Namespace, paths: list[str], sides: Sides | None
         how = _check_run
     elif sides is not None:
         how = partial(_check_against, sides=sides)
-    if options.jobs == 1:
-        return how(options, cases, broken, map)
-    with ProcessPoolExecutor(options.jobs) as pool:
-        return how(options, cases, broken, pool.map)
+    with workers_of(options) as executor:
+        return how(options, cases, broken, mapped(executor))
 
 
 def _check_cases(
     options: argparse.Namespace, cases: list[store.Case], broken: int, run: Any
 ) -> int:
-    answers = _each_case(cases, run(partial(_checked, options.chip), cases), broken)
+    answers = _each_case(cases, _asked(options, cases, run, check), broken)
     results = answers.results
     checks = Checks(results, answers.unreadable)
     if options.explain:
@@ -169,7 +172,7 @@ def _check_cases(
                 differ[number] = result
         with progress("change") as bar:
             # a bar cannot be moved from other processes
-            counted = partial(_counted, bar) if options.jobs == 1 else iter
+            counted = iter if has_workers(options) else partial(_counted, bar)
             ask = partial(nearby, progress=counted)
             found = dict(zip(differ, run(ask, differ.values()), strict=True))
         checks = replace(checks, explanations=found)
@@ -179,7 +182,7 @@ def _check_cases(
 def _check_against(
     options: argparse.Namespace, cases: list[store.Case], broken: int, run: Any, sides: Sides
 ) -> int:
-    answers = _each_case(cases, run(partial(_ended, sides, options.chip), cases), broken)
+    answers = _each_case(cases, _asked(options, cases, run, sides.check), broken)
     checks = DeviceChecks(answers.results, answers.unreadable, answers.left)
     return _told(options, checks, answers)
 
@@ -244,22 +247,35 @@ def _counted(bar: Bar, changes: list[Any]) -> Iterator[Any]:
         yield change
 
 
-def _checked(chip: str | None, case: store.Case) -> Comparison | Exception:
-    """Read and check a capture; return the comparison, or the error of a capture that is
-    unreadable.
-    """
+def _asked(
+    options: argparse.Namespace, cases: list[store.Case], run: Any, ask: Callable[[Capture], Any]
+) -> Iterable[Any]:
+    """The results of captures, which workers read if they are processes of this machine."""
+    if options.cluster is None:
+        return run(partial(_read_and_asked, options.chip, ask), cases)
+    # another machine does not see the files
+    return run(partial(_answered, ask), map(partial(_read, options.chip), cases))
+
+
+def _read_and_asked(chip: str | None, ask: Callable[[Capture], Any], case: store.Case) -> Any:
+    return _answered(ask, _read(chip, case))
+
+
+def _read(chip: str | None, case: store.Case) -> Capture | Exception:
+    """Read a capture; return the error of one that is unreadable."""
     try:
-        capture = case.read(chip)
+        return case.read(chip)
     except REFUSED as error:
         return error
-    return check(capture)
 
 
-def _ended(sides: Sides, chip: str | None, case: store.Case) -> DeviceCheck | Exception:
-    """Read and run a capture; return the result, or the error of a capture that is unreadable or of
-    a device that can run nothing."""
+def _answered(ask: Callable[[Capture], Any], capture: Capture | Exception) -> Any:
+    """Return the result of a capture, or the error of a capture that is unreadable or of a device
+    that can run nothing."""
+    if isinstance(capture, Exception):
+        return capture
     try:
-        return sides.check(case.read(chip))
+        return ask(capture)
     except REFUSED as error:
         return error
 

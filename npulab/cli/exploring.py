@@ -13,6 +13,7 @@ from typing import Any
 from npulab.cli.output import Add, show
 from npulab.cli.roles import chosen_jobs, job_options, tell_part
 from npulab.cli.terminal import progress
+from npulab.cli.workers import has_workers, worker_options, workers_of
 from npulab.support.answers import Answer, Part, Table
 from npulab.support.files import read_json
 from npulab.support.refuse import near, refuse_if, refusing, shortly
@@ -92,6 +93,7 @@ def _options(add: Add) -> None:
         metavar="N",
         help="layers that a command compiles at a time (2)",
     )
+    worker_options(add, "ask for layers")
     job_options(add, "only jobs of this block, which has one role", job=False)
 
 
@@ -113,13 +115,16 @@ def _explore(options: argparse.Namespace) -> int:
             read = reader_of(options.target)
         source = Compiler(options.source, read, options.dtype or "int8", options.timeout)
         workers = options.workers
-    with progress("layer") as bar:
+    if has_workers(options):
+        workers = 1
+    with workers_of(options) as executor, progress("layer") as bar:
         found = explore(
             source,
             _ranges(options.ranges),
             budget=options.budget,
             store=options.store,
             workers=workers,
+            executor=executor,
             **chosen_jobs(options),
             progress=lambda step: bar(step.asked, options.budget, f"{step.text:.60}"),
         )

@@ -18,6 +18,7 @@ from npulab.captures.journal import Journal
 from npulab.cli.devices import DEVICES, program_options, program_settings, refuse_settings
 from npulab.cli.output import Add, Done, show, tell_stopped
 from npulab.cli.terminal import progress
+from npulab.cli.workers import refuse_workers, worker_options, workers_of
 from npulab.support.files import read_bounded, write_files
 from npulab.support.refuse import refuse_if
 from npulab.support.text import plural
@@ -50,6 +51,7 @@ def _scan_options(add: Add) -> None:
     add("--hang-cost", type=float, default=10.0, metavar="N", help="of a hang, in runs (10)")
     add("--max-hangs", type=int, metavar="N", help="then try no more bits that may hang")
     add("--seed", type=int, default=0, metavar="N", help="of the choice of runs (0)")
+    worker_options(add, "make runs")
     program_options(add)
 
 
@@ -58,6 +60,7 @@ def _scan(options: argparse.Namespace) -> int:
 
     capture = store.load(options.path, options.case)
     asked = _device(options)
+    refuse_workers(options, asked)
     buffer = options.buffer or COEFFICIENTS
     if options.task is not None:
         refuse_if(options.buffer, "--task", f"it with --buffer {buffer}", "is one of them")
@@ -69,7 +72,7 @@ def _scan(options: argparse.Namespace) -> int:
     if options.resume is not None:
         journal = Journal(options.resume, _about(options, capture, buffer))
     try:
-        with progress("bit") as bar:
+        with workers_of(options) as executor, progress("bit") as bar:
             found = scan_capture(
                 capture,
                 asked,
@@ -83,6 +86,7 @@ def _scan(options: argparse.Namespace) -> int:
                 most_hangs=options.max_hangs,
                 journal=journal,
                 progress=bar,
+                executor=executor,
             )
     except KeyboardInterrupt:
         tell_stopped(options.resume, "run")

@@ -8,7 +8,8 @@ import argparse
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import count
+from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ from npulab.cli.devices import DEVICES, program_options, program_settings, refus
 from npulab.cli.output import Add, Done, show, tell, tell_stopped
 from npulab.cli.roles import chosen_jobs, job_options, tell_part
 from npulab.cli.terminal import progress
+from npulab.cli.workers import has_workers, refuse_workers, worker_options, workers_of
 from npulab.registers.formats.tables import table_text
 from npulab.registers.table import COLUMNS
 from npulab.support.files import first_bytes, replace_file, write_file
@@ -101,12 +103,14 @@ def _bisect_options(add: Add) -> None:
         action="store_true",
         help="a program's exit status alone decides, no output file",
     )
+    worker_options(add, "run trials ahead")
     program_options(add)
 
 
 def _bisect(options: argparse.Namespace) -> int:
     good, bad = store.load(options.good), store.load(options.bad)
     oracle = _oracle(options, good)
+    refuse_workers(options, oracle)
     if options.script:
         _refuse_script(Path(options.script))
     if options.max_hangs < 1:
@@ -114,7 +118,7 @@ def _bisect(options: argparse.Namespace) -> int:
     by_hand = options.device.startswith("manual")
     units = [unit.split(",") for unit in options.unit or []]
     try:
-        with progress("trial", hidden=by_hand) as bar:
+        with workers_of(options) as executor, progress("trial", hidden=by_hand) as bar:
 
             def told(session: Bisection) -> None:
                 outcome, likely = session.journal[-1].outcome, session.suspects[:1]
@@ -138,6 +142,7 @@ def _bisect(options: argparse.Namespace) -> int:
                 max_hangs=options.max_hangs,
                 progress=told,
                 asking=_print_trial if by_hand else None,
+                executor=executor,
             )
     except (KeyboardInterrupt, EOFError):
         tell_stopped(options.resume, "trial")
@@ -280,6 +285,7 @@ def _laws_options(add: Add) -> None:
         help="in the map, a field that follows from one parameter has its name, and not one by its "
         "place",
     )
+    worker_options(add, "search the roles")
     add(
         "--session",
         metavar="FILE",
@@ -319,6 +325,11 @@ def _laws(options: argparse.Namespace) -> int:
             chosen = {"role": names[0]}
         with refusing(options.sweep):
             sweep = sweep_of(captures, Path(options.sweep).resolve().stem, **chosen)
+    if has_workers(options):
+        raise ValueError(
+            "--jobs, --cluster: got it for the words of one role, allowed is it for captures of "
+            "several roles: what is found of a field decides what is tried for the next"
+        )
     told: dict[str, None] = {}
     with progress("step") as bar:
         found = _laws_of(options, sweep, bar, count(1), told)
@@ -396,6 +407,8 @@ def _laws_of_roles(options: argparse.Namespace, known: Roles, names: list[str]) 
     wanted = names
     if options.field:
         wanted = _with_fields(options.field, known, names)
+    if has_workers(options):
+        return _laws_by_workers(options, known, wanted)
     found = []
     stopped = False
     told: dict[str, None] = {}
@@ -418,6 +431,37 @@ def _laws_of_roles(options: argparse.Namespace, known: Roles, names: list[str]) 
         tell(text)
     show(options, LawsOfRoles(known, tuple(found)))
     return int(stopped)
+
+
+def _laws_by_workers(options: argparse.Namespace, known: Roles, wanted: list[str]) -> int:
+    """Show the laws of several roles, each searched by a worker."""
+    from npulab.analysis.laws.by_role import laws_of_roles
+
+    names = list(wanted)
+    if len(wanted) == len(known):
+        names.append(PRESENCE)  # of a part of the roles, only the words are asked for
+    with workers_of(options) as executor, progress("role") as bar:
+        found = laws_of_roles(
+            known,
+            names,
+            executor,
+            search=partial(_laws_and_told, options),
+            progress=lambda name, done, every: bar(done, every, name),
+        )
+    for text in dict.fromkeys(chain.from_iterable(one.told for one in found.found)):
+        tell(text)
+    show(options, found)
+    return 0
+
+
+def _laws_and_told(options: argparse.Namespace, sweep: Sweep) -> tuple[Summary, tuple[str, ...]]:
+    told: dict[str, None] = {}
+    found = _laws_of(options, sweep, _unshown, count(1), told)
+    return found, tuple(told)
+
+
+def _unshown(*step: object) -> None:
+    """A bar cannot be moved from other processes."""
 
 
 def _with_fields(globs: list[str], known: Roles, names: list[str]) -> list[str]:

@@ -20,7 +20,7 @@ from concurrent.futures import (
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Event
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from npulab.support.refuse import need, refuse_if, shortly
 
@@ -152,6 +152,108 @@ def _call(function: Callable[[Item], Result], item: Item, name: str) -> Result:
     return function(item)
 
 
+class Pool(Generic[Item, Result]):
+    """A function whose calls workers make one by one, for who does not know the items before.
+
+    ``start`` sends a call. A call whose worker ended is sent again when its result is asked for,
+    three times in all. Raises as ``ordered``.
+
+    >>> with Pool(abs, threads(2)) as pool:
+    ...     first, second = pool.start(-3), pool.start(4)
+    ...     second.result(), first.result()
+    (4, 3)
+    """
+
+    def __init__(
+        self, function: Callable[[Item], Result], executor: Workers, what: str = "function"
+    ) -> None:
+        need_executor(executor)
+        self.function, self.given = function, executor
+        self.executor = _made(executor or threads(1))
+        if isinstance(self.executor, ProcessPoolExecutor):
+            sendable(what, function)
+
+    def __enter__(self) -> Pool[Item, Result]:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.executor is not self.given:
+            self.executor.shutdown(cancel_futures=True)
+
+    def start(self, item: Item) -> Started[Item, Result]:
+        return Started(self, item)
+
+    def send(self, item: Item) -> Future[Result]:
+        return _sent(self.executor, self.function, item)
+
+    def again(self, broken: Executor) -> None:
+        """Make the executor again, unless that was done for another call."""
+        if self.executor is broken:
+            self.executor = _remade(self.given, broken)
+
+
+class Started(Generic[Item, Result]):
+    """A call of a ``Pool``."""
+
+    def __init__(self, pool: Pool[Item, Result], item: Item) -> None:
+        self.pool, self.item = pool, item
+        self._send()
+
+    def _send(self) -> None:
+        self._executor = self.pool.executor
+        self._future = self.pool.send(self.item)
+
+    def cancel(self) -> None:
+        """Let the call not begin; one that runs is finished, and its result is dropped."""
+        self._future.cancel()
+
+    def result(self) -> Result:
+        for _ in range(TRIES):
+            wait([self._future])
+            if not _is_lost(self._future):
+                return self._future.result()
+            self.pool.again(self._executor)
+            self._send()
+        raise WorkerLost(f"{shortly(self.item)}: its worker ended {TRIES} times")
+
+
+def _made(given: Executor | Callable[[], Executor]) -> Executor:
+    if isinstance(given, Executor):
+        return given
+    made = given()
+    need("executor", made, Executor, "is a function that makes an Executor")
+    return made
+
+
+def _remade(given: Workers, broken: Executor) -> Executor:
+    """Another executor in the place of a broken one; raises WorkerLost if none can be made."""
+    if given is None or isinstance(given, Executor):
+        raise WorkerLost(
+            f"executor: a worker of {type(broken).__name__} ended, and it takes no more work; what "
+            "was done before is kept; give a function that makes an executor, as "
+            "functools.partial(ProcessPoolExecutor, 2), and it is made again"
+        )
+    broken.shutdown(cancel_futures=True)
+    return _made(given)
+
+
+def _sent(executor: Executor, function: Callable[[Item], Result], item: Item) -> Future[Result]:
+    """A call on the way; it is broken from the start if the executor is."""
+    try:
+        return executor.submit(_call, function, item, uuid.uuid4().hex)
+    except BrokenExecutor as error:
+        broken = Future[Result]()
+        broken.set_exception(error)
+        return broken
+
+
+def _is_lost(future: Future[Any]) -> bool:
+    """True if the executor broke before a call ended."""
+    if future.cancelled():
+        return True
+    return future.done() and isinstance(future.exception(), BrokenExecutor)
+
+
 @dataclass(eq=False)
 class _Call:
     """A call on the way; ``losses`` is how often its worker ended."""
@@ -171,9 +273,7 @@ class _Call:
     def lost(self) -> bool:
         """True if the executor broke before the call ended."""
         assert self.future is not None
-        if self.future.cancelled():
-            return True
-        return self.future.done() and isinstance(self.future.exception(), BrokenExecutor)
+        return _is_lost(self.future)
 
     @property
     def killing(self) -> bool:
@@ -197,7 +297,7 @@ class _Calls:
     flight: deque[_Call] = field(default_factory=deque)
 
     def results(self) -> Iterator[tuple[int, Any]]:
-        self.executor = self._made()
+        self.executor = _made(self.given)
         if isinstance(self.executor, ProcessPoolExecutor):
             sendable(self.what, self.function)
         self.rest = enumerate(self.items)
@@ -226,13 +326,6 @@ class _Calls:
         if interrupted:
             raise KeyboardInterrupt
 
-    def _made(self) -> Executor:
-        if isinstance(self.given, Executor):
-            return self.given
-        made = self.given()
-        need("executor", made, Executor, "is a function that makes an Executor")
-        return made
-
     def _fill(self) -> bool:
         """Send calls until enough are on the way; False if none is left."""
         for call in self.flight:
@@ -252,12 +345,7 @@ class _Calls:
         return bool(self.flight)
 
     def _send(self, call: _Call) -> None:
-        name = uuid.uuid4().hex
-        try:
-            call.future = self.executor.submit(_call, self.function, call.item, name)
-        except BrokenExecutor as error:
-            call.future = Future()
-            call.future.set_exception(error)
+        call.future = _sent(self.executor, self.function, call.item)
 
     def _ended(self, call: _Call) -> bool:
         """Wait for a call; False if somebody stops."""
@@ -282,17 +370,10 @@ class _Calls:
 
     def _again(self) -> None:
         """Make the executor again, and let the calls that were on the way be sent again."""
-        if isinstance(self.given, Executor):
-            raise WorkerLost(
-                f"executor: a worker of {type(self.given).__name__} ended, and it takes no more "
-                "work; what was done before is kept; give a function that makes an executor, as "
-                "functools.partial(ProcessPoolExecutor, 2), and it is made again"
-            )
         # the manager of a broken pool may still be giving its futures their errors
         pending = [call.future for call in self.flight if call.future is not None]
         wait(pending, POLL)
-        self.executor.shutdown(cancel_futures=True)
-        self.executor = self._made()
+        self.executor = _remade(self.given, self.executor)
         first = self.flight[0]
         first_alone = first.alone
         for call in self.flight:

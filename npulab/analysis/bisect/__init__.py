@@ -3,6 +3,7 @@ capture."""
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from npulab.analysis.bisect.ahead import asked_ahead
 from npulab.analysis.bisect.idle import (
     MOST_IDLE,
     Idle,
@@ -37,6 +39,7 @@ from npulab.captures.journal import ANSWERS, POISONS, Journal, Trial
 from npulab.captures.roles import kinds_of
 from npulab.captures.target import GUESS
 from npulab.support.answers import Answer, Part, Table
+from npulab.support.executors import Workers
 from npulab.support.late import pd
 from npulab.support.text import Row, plural, rows_of
 
@@ -362,6 +365,24 @@ class Bisection:
     def done(self) -> bool:
         return self.trial is None
 
+    def following(self) -> list[Capture]:
+        """The captures that would be tried after ``trial``: after a pass, and after the symptom;
+        none after the last trial of the search, and none of a trial with a no-operation.
+        """
+        trial = self.trial
+        if trial is None or trial.idle is not None:
+            return []
+        chosen = self._subset(trial.names)
+        captures = []
+        for outcome in ("pass", self.search.symptom or "fail"):
+            # the search itself goes on only with real outcomes
+            search = copy.deepcopy(self.search)
+            search.tell(chosen, outcome)
+            question = search.ask()
+            if question is not None:
+                captures.append(self._trying(question.subset, question.reason).capture)
+        return captures
+
     def tell(self, outcome: str, seconds: float = 0.0) -> None:
         """Take the outcome of ``trial``: "pass", "fail", "hang" or "poisons"; it is in the journal
         when this returns.
@@ -634,6 +655,7 @@ def bisect_fields(
     progress: Callable[[Bisection], None] | None = None,
     stop: Callable[[], bool] | None = None,
     different_layers: bool = False,
+    executor: Workers = None,
     **options: Any,
 ) -> Bisected:
     """Find the fields of ``bad`` that break ``good``, with few runs of ``oracle``.
@@ -641,8 +663,15 @@ def bisect_fields(
     ``oracle(capture)`` says "pass", "fail" or "hang". ``asking`` is called before every trial,
     ``progress`` after it. ``stop`` is called before each trial: if it returns True, or if
     ``max_hangs`` trials hung, the answer so far is returned. ``options`` are those of
-    ``Bisection``. Raises ValueError for captures of two layers unless ``different_layers``, since
-    fields of two layers differ anyway.
+    ``Bisection``.
+
+    ``executor`` runs trials ahead (``Ahead``): the next trial, and those that would follow a pass
+    and a failure of it. Trials, journal and answer are then the same if the outcome of a job does
+    not depend on the runs before it, as with simulators; a board that keeps a state, or that is
+    expensive to hang, is asked one trial at a time, without an executor.
+
+    Raises ValueError for captures of two layers unless ``different_layers``, since fields of two
+    layers differ anyway.
 
     >>> from npulab.bits import RegisterMap
     >>> from npulab.capture import Job
@@ -667,14 +696,15 @@ def bisect_fields(
             f"{session.warning}; different_layers=True (--different-layers in the shell) bisects "
             "them all the same"
         )
-    while session.journal.hangs < max_hangs and not (stop and stop()):
-        trial = session.trial
-        if trial is None:
-            break
-        if asking:
-            asking(trial)
-        start = time.monotonic()
-        session.tell(oracle(trial.capture), time.monotonic() - start)
-        if progress:
-            progress(session)
+    with asked_ahead(oracle, executor) as ask:
+        while session.journal.hangs < max_hangs and not (stop and stop()):
+            trial = session.trial
+            if trial is None:
+                break
+            if asking:
+                asking(trial)
+            start = time.monotonic()
+            session.tell(ask(trial.capture, session.following), time.monotonic() - start)
+            if progress:
+                progress(session)
     return replace(session.result, oracle=as_code(oracle, good))

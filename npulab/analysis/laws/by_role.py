@@ -3,15 +3,24 @@ and how many bits of all jobs have a law."""
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from threading import Event
 
+from npulab.analysis.laws.found import find_laws
 from npulab.analysis.laws.summary import Summary
 from npulab.captures.roles import PRESENCE, Roles
 from npulab.captures.sweep import Sweep
 from npulab.support.answers import Answer, Part, Table
+from npulab.support.executors import Workers, ordered
+from npulab.support.refuse import reason
 from npulab.support.text import Row, part_said, plural
 
+# gives the laws of a sweep, and what people should be told of the search
+Search = Callable[[Sweep], tuple[Summary, tuple[str, ...]]]
 VARYING = ("law", "rivals", "open")
 COLUMNS = ("role", "block", "captures", "jobs", "varying bits", *VARYING, "nuisance", "laws")
 # why a role has no laws, where that is no lack of knowledge
@@ -20,7 +29,8 @@ WITHOUT = "no bit varies"
 
 @dataclass(frozen=True, eq=False)
 class OfRole:
-    """A role with its sweep and the ``summary`` of its laws, or the ``reason`` why there is none.
+    """A role with its sweep and the ``summary`` of its laws, or the ``reason`` why there is none;
+    ``told`` are the warnings of the search.
 
     The sweep is None if the jobs of the role make none.
     """
@@ -29,6 +39,7 @@ class OfRole:
     sweep: Sweep | None
     summary: Summary | None = None
     reason: str = "not searched"
+    told: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, known: Roles, name: str) -> OfRole:
@@ -58,6 +69,59 @@ class OfRole:
         if self.sweep is not None:
             varying = self.sweep.bits
         return {"law": 0, "rivals": 0, "open": varying}
+
+
+def laws_of_roles(
+    known: Roles,
+    names: Sequence[str] = (),
+    executor: Workers = None,
+    *,
+    search: Search | None = None,
+    stop: Event | None = None,
+    progress: Callable[[str, int, int], object] | None = None,
+) -> LawsOfRoles:
+    """The laws of roles of captures, and of how often captures have them, each searched by itself
+    by the workers of an executor; the answer is the same whatever the workers.
+
+    ``names`` are those of ``known``, by default all and ``PRESENCE``; ``search`` gives the summary
+    of a sweep and what to tell, by default ``summarized``. Executors and ``stop`` are those of
+    ``ordered``: after a stop, roles are left that were not searched. ``progress`` is called with
+    the name of a role, the number of roles that are done, and that of all.
+    """
+    found = [OfRole.of(known, name) for name in names or (*known.names, PRESENCE)]
+    places = [place for place, one in enumerate(found) if one.searchable]
+    asked = [found[place] for place in places]
+    made = ordered(
+        partial(_searched, search or summarized), asked, executor, stop=stop, what="search"
+    )
+    for number, one in made:
+        found[places[number]] = one
+        if progress is not None:
+            progress(one.name, number + 1, len(places))
+    return LawsOfRoles(known, tuple(found))
+
+
+def summarized(sweep: Sweep) -> tuple[Summary, tuple[str, ...]]:
+    """The laws of a sweep and what is open, and the warnings of the search."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        laws = find_laws(sweep, progress=_untold)
+        found = Summary(sweep, laws, laws.open, None)
+    return found, tuple(str(warning.message) for warning in caught)
+
+
+def _untold(text: str) -> None:
+    """Workers have nobody to tell how far they are."""
+
+
+def _searched(search: Search, one: OfRole) -> OfRole:
+    """A role with the summary of its laws, or the reason why it has none."""
+    assert one.sweep is not None
+    try:
+        summary, told = search(one.sweep)
+        return replace(one, summary=summary, told=told)
+    except ValueError as error:
+        return replace(one, reason=reason(error))
 
 
 @dataclass(frozen=True, eq=False)

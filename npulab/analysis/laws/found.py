@@ -52,11 +52,13 @@ from npulab.captures.sweep import PART, no_captures
 from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.map import RegisterMap
 from npulab.registers.names import automatic_name, word_name
+from npulab.support.executors import Workers, ordered
 from npulab.support.refuse import need, refuse_if
 from npulab.support.text import part_said
 
 if TYPE_CHECKING:
     import pandas as pd
+PREDICTED = 4096  # most layers that a worker predicts at once
 
 
 def find_laws(
@@ -763,18 +765,38 @@ class Laws:
         float32``, 0 for a bit without a law."""
         return believed(self._findings, self._columns(parameters)).probability()
 
-    def score(self, words: Any, parameters: Any = None) -> Score:
+    def score(self, words: Any, parameters: Any = None, executor: Workers = None) -> Score:
         """How much of other captures' words the laws claim, and how much of that is wrong. A
         ``Sweep`` as the only argument holds both.
 
-        Raises as ``find_laws`` for words and parameters that do not go with the captures.
+        The workers of ``executor`` (``ordered`` in ``npulab.support.executors``) predict parts of
+        the captures; the score is the same whatever the workers. Raises as ``find_laws`` for words and parameters that do not go with the captures.
         """
         looked_at = str(getattr(words, "looked_at", "") or self.looked_at)
         if parameters is None and hasattr(words, "parameters"):
             words, parameters = words.words, words.parameters
         words = self._like(words)
-        found = scored(self.words, words, *self.predict(parameters), self.nuisance)
+        if executor is None:
+            claims = self.predict(parameters)
+        else:
+            claims = self._predicted_by(executor, parameters, len(words))
+        found = scored(self.words, words, *claims, self.nuisance)
         return replace(found, looked_at=looked_at)
+
+    def _predicted_by(self, executor: Workers, parameters: Any, count: int) -> tuple[Array, Array]:
+        """``predict`` by workers, parts of ``PREDICTED`` layers."""
+        frame = _frame(parameters)
+        if len(frame) != count or not count:
+            return self.predict(parameters)  # which refuses them
+        # what all parts need is made once, and sent with the laws
+        self.predict(frame.iloc[:1])
+        parts = [frame.iloc[first : first + PREDICTED] for first in range(0, count, PREDICTED)]
+        words = []
+        masks = []
+        for _, (part, mask) in ordered(self.predict, parts, executor, what="laws"):
+            words.append(part)
+            masks.append(mask)
+        return np.concatenate(words), np.concatenate(masks)
 
     def _like(self, words: Any) -> Array:
         """Check words ``(N, W)``: they are as wide as the words of the captures."""

@@ -14,14 +14,15 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
 from npulab.analysis.scan.captures import impulses, opened, probes_of, reader
-from npulab.analysis.scan.evidence import Evidence, Runner, Runs
+from npulab.analysis.scan.evidence import Asked, Evidence, Runner, Runs
 from npulab.analysis.scan.fields import scanned_fields
 from npulab.analysis.scan.looking import SATURATED, Looks, find_channels, find_hangs
 from npulab.analysis.scan.records import KINDS, Probe, Scan
@@ -33,6 +34,7 @@ from npulab.captures.registry import target
 from npulab.captures.target import Run
 from npulab.quant.layers import Conv2D
 from npulab.registers.commands import contradiction
+from npulab.support.executors import Pool, Workers
 from npulab.support.refuse import need, refuse_if, shortly
 
 __all__ = [
@@ -67,6 +69,8 @@ def scan(
     checks: int = 4,
     journal: Journal | None = None,
     progress: Callable[[int, int], object] | None = None,
+    executor: Workers = None,
+    read: Callable[[Any], np.ndarray] = np.array,
 ) -> Scan:
     """Find the kind of each bit of ``data``, by calls of ``run(data, given)``, which returns the
     array of outputs, None for a hang, or ``Guessed`` for a hang that a simulated device guesses.
@@ -86,6 +90,10 @@ def scan(
     every run: runs that it already has are not made again. ``progress`` is called with (bits whose
     kind is known, bits). Equal seeds and outputs give equal scans.
 
+    ``executor`` (``Pool`` in ``npulab.support.executors``) makes runs that do not depend on each
+    other at the same time; runs, journal and answer are the same if an output does not depend on
+    the runs before it. ``read`` turns what a run gives into the array of outputs, in this process.
+
     Raises ValueError for bad input, a buffer that hangs as it is, a device that does not repeat
     itself, and a journal of another scan.
 
@@ -100,14 +108,34 @@ def scan(
         most = _count("most_hangs", most_hangs, 0)
     checks = _count("checks", checks, 0)
     probes = _probes(inputs, layer)
-    runs = Runs(_data(data), run, probes, _count("votes", votes, 1), journal)
+    with ExitStack() as stack:
+        pool = None
+        if executor is not None:
+            pool = stack.enter_context(Pool(partial(_ran, run), executor, what="run"))
+        runs = Runs(_data(data), run, probes, _count("votes", votes, 1), journal, read, pool)
+        return _scanned_runs(runs, layer, progress, seed, hang_cost, most, checks)
+
+
+def _ran(run: Runner, asked: Asked) -> Any:
+    return run(*asked)
+
+
+def _scanned_runs(
+    runs: Runs,
+    layer: Conv2D | None,
+    progress: Callable[[int, int], object] | None,
+    seed: int,
+    hang_cost: float,
+    most_hangs: float,
+    checks: int,
+) -> Scan:
     known = Evidence(runs, layer, progress)
     weights = Weights(known)
     looks = Looks(known, weights, seed)
-    for index in range(len(probes)):
+    for index in range(len(runs.probes)):
         known.look(index)
     known.views.sort(key=lambda view: (view.saturated > SATURATED, -view.shown))
-    known.refine(0, find_hangs(known, hang_cost, most))
+    known.refine(0, find_hangs(known, hang_cost, most_hangs))
     if layer is None:
         find_channels(known)
     looks.again(0)
@@ -168,27 +196,37 @@ def scan_capture(
     read = reader(capture)
     if layer is None:
         read = partial(np.frombuffer, dtype=np.uint8)
+    run = _Runner(device, buffer, task)
+    return scan(data, run, probes, layer, seed=seed, read=read, **options)
 
-    def run(changed: bytes, base: Capture) -> np.ndarray | Guessed | None:
-        if buffer is None:
+
+@dataclass(frozen=True)
+class _Runner:
+    """Runs captures with a changed buffer, or changed words, on a device; workers can load it."""
+
+    device: Device
+    buffer: str | None
+    task: int
+
+    def __call__(self, changed: bytes, base: Capture) -> Any:
+        """The bytes of the output; None or ``Guessed`` for a hang."""
+        if self.buffer is None:
             words = np.frombuffer(changed, "<u4")
-            if contradiction(base.jobs[task].block, words, base.maps):
+            if contradiction(base.jobs[self.task].block, words, base.maps):
                 return None
-            trial = base.with_words(words, task)
+            trial = base.with_words(words, self.task)
         else:
-            trial = base.with_buffers(**{buffer: changed})
-        return _output_of(device.run(trial), read)
-
-    return scan(data, run, probes, layer, seed=seed, **options)
+            trial = base.with_buffers(**{self.buffer: changed})
+        return _output_of(self.device.run(trial))
 
 
-def _output_of(run: Run, read: Callable[[bytes], np.ndarray]) -> np.ndarray | Guessed | None:
-    """The output of a run, as ``read`` reads it; None or ``Guessed`` for a hang."""
+def _output_of(run: Run) -> bytes | Guessed | None:
+    """The output of a run; None or ``Guessed`` for a hang."""
     if run.guessed:
         return Guessed(run.outcome)
     if run.output is None or run.spoiled:
         return None
-    return read(run.output)
+    return run.output
 
 
 def _scanned(capture: Capture, buffer: str | None, task: int) -> bytes:

@@ -11,7 +11,7 @@ import base64
 import hashlib
 import time
 import zlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -24,12 +24,14 @@ from npulab.analysis.scan.records import Probe
 from npulab.analysis.scan.sites import Effect, View, as_set, site_of, view_of
 from npulab.captures.journal import Guessed, Journal, Trial
 from npulab.quant.layers import Conv2D
+from npulab.support.executors import AHEAD, Pool, Started
 from npulab.support.text import plural
 
 # A set of at most so many bits that moves exactly one output is split into single bits at once, not
 # into halves.
 FEW = 16
 Runner = Callable[[bytes, Any], "Array | Guessed | None"]
+Asked = tuple[bytes, Any]  # the data and the input of a run
 
 
 class Runs:
@@ -38,13 +40,51 @@ class Runs:
     """
 
     def __init__(
-        self, data: bytes, run: Runner, probes: Sequence[Probe], votes: int, journal: Journal | None
+        self,
+        data: bytes,
+        run: Runner,
+        probes: Sequence[Probe],
+        votes: int,
+        journal: Journal | None,
+        read: Callable[[Any], Array] = np.array,
+        pool: Pool[Asked, Any] | None = None,
     ) -> None:
         self.bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
         self.name = hashlib.sha256(data).hexdigest()[:16]
         self.run, self.probes, self.votes, self.journal = run, probes, votes, journal
         self.count = self.hangs = self.guessed = 0
+        self.read, self.pool = read, pool
         self._first: dict[int, Array] = {}  # the first output of each input, by its index
+        # runs on the way to workers, by the bits that are flipped and the index of the input
+        self._begun: dict[tuple[bytes, int], deque[Started[Asked, Any]]] = {}
+
+    def begin(self, sets: Iterable[Array], index: int) -> None:
+        """Let workers make the runs that will be asked for next, with each of these sets of bits
+        flipped.
+
+        Without workers, and while runs come from the journal, nothing is begun.
+        """
+        if self.pool is None or (self.journal is not None and self.count < len(self.journal)):
+            return
+        for flips in sets:
+            begun = self._begun.setdefault((flips.tobytes(), index), deque())
+            for _ in range(self.votes):
+                begun.append(self.pool.start(self._asked(flips, index)))
+
+    def _asked(self, flips: Array, index: int) -> Asked:
+        """The changed copy of the buffer, and the input."""
+        changed = self.bits.copy()
+        changed[flips] ^= 1
+        return np.packbits(changed, bitorder="little").tobytes(), self.probes[index].given
+
+    def _made(self, flips: Array, index: int) -> Any:
+        """What a run gives, made here or by a worker."""
+        if self.pool is None:
+            return self.run(*self._asked(flips, index))
+        begun = self._begun.get((flips.tobytes(), index))
+        if begun:
+            return begun.popleft().result()
+        return self.pool.start(self._asked(flips, index)).result()
 
     def ask(self, flips: Array, index: int, reason: str) -> Array | None:
         """The output with some bits flipped and with the input of this index: the middle of all
@@ -111,13 +151,10 @@ class Runs:
     def _run_device(self, flips: Array, index: int) -> tuple[Array | None, bool]:
         """The output of one run of the device, None for a hang, and True for a hang that is a
         guess."""
-        changed = self.bits.copy()
-        changed[flips] ^= 1
-        data = np.packbits(changed, bitorder="little").tobytes()
-        result = self.run(data, self.probes[index].given)
+        result = self._made(flips, index)
         if result is None or isinstance(result, Guessed):
             return None, result is not None
-        output = np.array(result)
+        output = np.array(self.read(result))
         if output.dtype.kind not in "biuf" or not output.size:
             raise ValueError(
                 f"run: got an output of {output.dtype} and shape {output.shape}, allowed are "
@@ -352,16 +389,26 @@ class Evidence:
         return self._measure_packs(number, _packs(pieces))
 
     def _measure_packs(self, number: int, packs: Iterable[list[Piece]]) -> list[Piece]:
+        full = [pack for pack in packs if pack]
         parts = []
-        for pack in packs:
-            if pack:
+        # each pack is asked for first of all as a whole, whatever the others show
+        for first in range(0, len(full), AHEAD):
+            part = full[first : first + AHEAD]
+            self._begin(number, part)
+            for pack in part:
                 parts += self._measure_pack(number, pack)
         return parts
+
+    def _begin(self, number: int, packs: Iterable[list[Piece]]) -> None:
+        """Let workers make the runs of packs that will be measured next."""
+        view = self.views[number]
+        flips = [np.setxor1d(_bits_of(pack), view.base) for pack in packs]
+        self.runs.begin(flips, view.index)
 
     def _measure_pack(self, number: int, pack: list[Piece]) -> list[Piece]:
         """Find which outputs each piece of a pack moves, in one run if no piece disturbs another;
         return the halves of pieces that hung."""
-        bits = np.sort(np.concatenate([piece.bits for piece in pack]))
+        bits = _bits_of(pack)
         longest = max(len(piece.bits) for piece in pack)
         output = self.ask(bits, number, f"{plural(len(pack), 'piece')} of up to {longest} bits")
         if output is None and len(pack) == 1:
@@ -399,6 +446,11 @@ class Evidence:
             if effect.view == number and site_of(self.views[number], effect).role == "control":
                 return True
         return False
+
+
+def _bits_of(pack: Iterable[Piece]) -> Array:
+    """The sorted numbers of all bits of a pack."""
+    return np.sort(np.concatenate([piece.bits for piece in pack]))
 
 
 def _packs(pieces: Sequence[Piece]) -> list[list[Piece]]:

@@ -1,0 +1,61 @@
+"""Trials that workers run ahead: the trial that is asked for, and those that may follow it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from npulab.captures.capture import Capture
+from npulab.support.executors import Pool, Started, Workers
+
+Oracle = Callable[[Capture], str]
+Following = Callable[[], list[Capture]]
+# asks for the outcome of a capture; the function gives the captures that may be asked for next
+Ask = Callable[[Capture, Following], str]
+
+
+@contextmanager
+def asked_ahead(oracle: Oracle, executor: Workers) -> Iterator[Ask]:
+    """A context with a function that asks an oracle, in this process or by the workers."""
+    if executor is None:
+        yield lambda capture, following: oracle(capture)
+        return
+    with Pool(oracle, executor, what="oracle") as pool:
+        yield Ahead(pool)
+
+
+class Ahead:
+    """Trials on the way to workers, by the words and buffers of their captures.
+
+    A trial that was run ahead and is not asked for next is dropped: its outcome is no evidence, as
+    the search without workers would not have it. So each outcome is of a run of its own, also if
+    the same set is tried twice.
+    """
+
+    def __init__(self, pool: Pool[Capture, str]) -> None:
+        self.pool = pool
+        self.begun: dict[str, Started[Capture, str]] = {}
+
+    def __call__(self, capture: Capture, following: Following) -> str:
+        asked = self.begun.pop(_name(capture), None)
+        for other in self.begun.values():
+            other.cancel()
+        self.begun.clear()
+        if asked is None:
+            asked = self.pool.start(capture)
+        for ahead in following():
+            if _name(ahead) not in self.begun:
+                self.begun[_name(ahead)] = self.pool.start(ahead)
+        return asked.result()
+
+
+def _name(capture: Capture) -> str:
+    """A hash of what a run of a capture depends on."""
+    seen = hashlib.sha256()
+    for job in capture.jobs:
+        seen.update(f"{job.block} {job.words.tobytes().hex()} {job.writes}\n".encode())
+    for name, data in sorted(capture.buffers.items()):
+        seen.update(f"{name} {len(data)}\n".encode())
+        seen.update(data)
+    return seen.hexdigest()

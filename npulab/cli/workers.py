@@ -1,0 +1,86 @@
+"""The options ``--jobs`` and ``--cluster`` of commands whose work other processes can do."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from npulab.captures.devices import Simulated
+from npulab.cli.output import Add
+from npulab.support.clusters import cluster
+from npulab.support.executors import Workers, ordered, processes
+from npulab.support.refuse import refuse_if
+
+
+def worker_options(add: Add, work: str) -> None:
+    """Add the options; ``work`` says what the workers do."""
+    add("--jobs", type=int, default=1, metavar="N", help=f"processes that {work} (1: this one)")
+    add(
+        "--cluster",
+        metavar="ADDRESS",
+        help=f"the workers of this Dask scheduler {work}, as tcp://host:8786 (extra farm)",
+    )
+    add(
+        "--resource",
+        metavar="NAME=N",
+        help="with --cluster: only workers started with this resource, as npu=1 for a board",
+    )
+
+
+def has_workers(options: argparse.Namespace) -> bool:
+    """True if other processes do the work."""
+    return options.jobs > 1 or options.cluster is not None
+
+
+@contextmanager
+def workers_of(options: argparse.Namespace) -> Iterator[Workers]:
+    """A context with the executor that the options ask for; None is this process."""
+    refuse_if(options.jobs < 1, "--jobs", options.jobs, "is at least 1")
+    if options.cluster is None:
+        refuse_if(options.resource, "--resource", "it alone", "is it with --cluster ADDRESS")
+        executor = None
+        if options.jobs > 1:
+            executor = processes(options.jobs)
+        yield executor
+        return
+    refuse_if(options.jobs > 1, "--jobs", "it with --cluster", "is one of them")
+    with cluster(options.cluster, _resources(options.resource)) as found:
+        yield found
+
+
+def refuse_workers(options: argparse.Namespace, device: object) -> None:
+    """Raise ValueError if a device, which is one machine, would be asked by several processes; on a
+    cluster each worker with the resource has a machine of its own."""
+    if isinstance(device, Simulated) or not has_workers(options) or options.resource is not None:
+        return
+    name = "--jobs"
+    if options.cluster is not None:
+        name = "--cluster"
+    raise ValueError(
+        f"{name}: got it with a device that is one machine, allowed is --cluster ADDRESS with "
+        "--resource, as npu=1, or none of them"
+    )
+
+
+def _resources(text: str | None) -> dict[str, float]:
+    if text is None:
+        return {}
+    name, _, count = text.partition("=")
+    try:
+        return {name.strip(): float(count)}
+    except ValueError:
+        raise ValueError(
+            f"--resource: got {text!r:.80}, allowed is a name and a number, as npu=1"
+        ) from None
+
+
+def mapped(executor: Workers) -> Callable[..., Iterator[Any]]:
+    """A function that is called as ``map`` is, and whose calls the workers make."""
+
+    def run(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+        for _, result in ordered(function, items, executor):
+            yield result
+
+    return run
