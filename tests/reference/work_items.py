@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+
 from npulab.captures.capture import Capture, Job
 from npulab.captures.sources import Answer
 from npulab.registers.map import RegisterMap
@@ -100,3 +102,20 @@ class SlowSource:
         words = [width + 256 * (height - 1), 4 * int(parameters["output_c"]) + (seed % 2)]
         capture = Capture("c", "demo", "x", (Job("B", words),), maps={"B": MAP})
         return Answer("captured", capture)
+
+
+def bytes_as_outputs(data: bytes, given: int) -> np.ndarray | None:
+    """A device with an output for each byte; bit 7 of byte 2 hangs, byte 5 is dead."""
+    values = np.frombuffer(data, np.uint8).astype(np.int64)
+    if values[2] & 128:
+        return None
+    values[5] = 0
+    return values * 3 + given
+
+
+def breaks_by_two_bits(capture: Capture) -> str:
+    """An oracle: bits 3 and 17 together fail."""
+    word = int(capture.words[0])
+    if word >> 3 & 1 and word >> 17 & 1:
+        return "fail"
+    return "pass"

@@ -3,13 +3,13 @@ capture."""
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -288,7 +288,8 @@ class Bisection:
             self.units = families(self.differences)
         else:
             self.units = self._units(list(units))
-        self._search = Search(
+        self._new_search = partial(
+            Search,
             len(self.differences),
             self.units,
             flake_rate=flake_rate,
@@ -296,6 +297,7 @@ class Bisection:
             symptom=symptom,
             seed=seed,
         )
+        self._search = self._new_search()
         if not isinstance(journal, Journal | str | os.PathLike | None):
             raise TypeError(f"journal: got {journal!r}, allowed is a path or a Journal")
         about = {"good": good.name, "bad": bad.name, "target": good.target, "parts": self._digest()}
@@ -376,8 +378,9 @@ class Bisection:
         captures = []
         for outcome in ("pass", self.search.symptom or "fail"):
             # the search itself goes on only with real outcomes
-            search = copy.deepcopy(self.search)
-            search.tell(chosen, outcome)
+            search = self._new_search()
+            for told in [*self.search.history, (chosen, outcome)]:
+                search.tell(*told)
             question = search.ask()
             if question is not None:
                 captures.append(self._trying(question.subset, question.reason).capture)

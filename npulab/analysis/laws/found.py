@@ -770,7 +770,8 @@ class Laws:
         ``Sweep`` as the only argument holds both.
 
         The workers of ``executor`` (``ordered`` in ``npulab.support.executors``) predict parts of
-        the captures; the score is the same whatever the workers. Raises as ``find_laws`` for words and parameters that do not go with the captures.
+        the captures; the score is the same whatever the workers. Raises as ``find_laws`` for words
+        and parameters that do not go with the captures.
         """
         looked_at = str(getattr(words, "looked_at", "") or self.looked_at)
         if parameters is None and hasattr(words, "parameters"):
