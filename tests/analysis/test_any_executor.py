@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 import threading
+from argparse import Namespace
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import work_items
+from bench_executors import dask, measured
 from conftest import ROOT
 from test_cli import run  # noqa: F401 - a fixture
 
@@ -25,13 +28,13 @@ from npulab.analysis.scan import Scan, scan
 from npulab.captures.capture import Capture, Job
 from npulab.captures.journal import Journal
 from npulab.captures.roles import roles
-from npulab.captures.sources import Compiler, reader_of
+from npulab.captures.sources import Compiler, answers, reader_of
 from npulab.models import check_sweep, write_sweep
 from npulab.quant.emulate import emulate
 from npulab.quant.emulate.many import emulate_all
 from npulab.registers.map import RegisterMap
 from npulab.support.clusters import cluster, refuse_versions
-from npulab.support.executors import processes, sendable
+from npulab.support.executors import ordered, processes, sendable
 from npulab.support.extras import installed
 
 VIVANTE = ROOT / "captures" / "vivante"
@@ -64,21 +67,26 @@ def address() -> Iterator[str]:
 def explored(folder: Path, **options: Any) -> bytes:
     """The journal of answers of a short exploration."""
     source = work_items.SlowSource(log=str(folder.with_suffix(".log")))
-    npulab.explore(source, RANGES, budget=10, store=folder, **options)
+    npulab.explore(source, RANGES, budget=8, store=folder, **options)
     return (folder / NAME).read_bytes()
 
 
 def test_an_exploration_has_the_same_rows_whatever_the_workers(
-    tmp_path: Path, pool: Executor, address: str
+    tmp_path: Path, address: str
 ) -> None:
     alone = explored(tmp_path / "alone")
-    assert explored(tmp_path / "threads", workers=3) == alone
-    assert explored(tmp_path / "pool", executor=pool) == alone
     with cluster(address) as executor:
         assert explored(tmp_path / "cluster", executor=executor) == alone
-    pids = (tmp_path / "cluster.log").read_text().split()
-    assert len(pids) == 10
-    assert len({*pids}) == 2
+    assert len((tmp_path / "cluster.log").read_text().split()) == 8
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kill", [False, True])
+def test_a_sweep_has_the_same_rows_if_a_worker_is_killed(kill: bool) -> None:
+    arguments = Namespace(layers=200, seconds=0.02, sleep=False)
+    alone = measured("this process", lambda: nullcontext(None), arguments)
+    for made in (lambda: nullcontext(processes(2)), lambda: dask(4)):
+        assert measured("workers", made, arguments, kill)[0] == alone[0]
 
 
 def test_a_stop_keeps_each_answer_once(tmp_path: Path) -> None:
@@ -100,12 +108,11 @@ def test_a_stop_keeps_each_answer_once(tmp_path: Path) -> None:
     assert len((folder / NAME).read_text().splitlines()) == 9
 
 
-def test_a_layer_that_ends_its_workers_has_failed(tmp_path: Path) -> None:
-    found = npulab.explore(KillsAtWide(), RANGES, budget=6, executor=processes(2), seed=1)
-    lost = found.outcomes
-    assert {*lost["outcome"]} == {"failed"}
-    assert (lost["input_w"] > 30).all()
-    assert lost["text"].str.contains("ended 3 times").all()
+def test_a_layer_that_ends_its_workers_has_failed() -> None:
+    rows = [{"input_w": width, "input_h": 1, "output_c": 1} for width in (3, 31, 7)]
+    found = dict(answers(KillsAtWide(), rows, 0, processes(1)))
+    assert [found[number].outcome for number in range(3)] == ["captured", "failed", "captured"]
+    assert "ended 3 times" in found[1].text
 
 
 class KillsAtWide(work_items.SlowSource):
@@ -144,27 +151,23 @@ def trials(path: Path) -> list[tuple[Any, ...]]:
     ],
 )
 def test_a_bisection_has_the_same_trials_if_they_run_ahead(
-    tmp_path: Path, pool: Executor, options: dict[str, Any]
+    tmp_path: Path, options: dict[str, Any]
 ) -> None:
     alone = bisected(tmp_path / "alone.jsonl", **options)
-    ahead = bisected(tmp_path / "ahead.jsonl", executor=pool, **options)
+    ran: list[Capture] = []
+
+    def oracle(capture: Capture) -> str:
+        ran.append(capture)
+        return work_items.breaks_by_two_bits(capture)
+
+    with ThreadPoolExecutor(1) as one:
+        ahead = bisected(tmp_path / "ahead.jsonl", oracle, executor=one, **options)
+    # of the two that are run ahead of a trial, at most one is asked for next
+    assert ahead.queries < len(ran) <= 3 * ahead.queries
     assert {key[3] for key in alone.culprits} == {"f3", "f17"}
     assert (ahead.culprits, ahead.groups) == (alone.culprits, alone.groups)
     assert ahead.queries == alone.queries
     assert trials(tmp_path / "ahead.jsonl") == trials(tmp_path / "alone.jsonl")
-
-
-def test_most_trials_of_a_bisection_were_run_ahead(tmp_path: Path) -> None:
-    ran: list[int] = []
-
-    def oracle(capture: Capture) -> str:
-        ran.append(int(capture.words[0]))
-        return work_items.breaks_by_two_bits(capture)
-
-    with ThreadPoolExecutor(1) as one:
-        found = bisected(tmp_path / "trials.jsonl", oracle, executor=one)
-    # one was asked for, and of the two that were run ahead of it one was asked for next
-    assert found.queries < len(ran) <= 3 * found.queries
 
 
 def scanned(journal: Path, **options: Any) -> Scan:
@@ -247,13 +250,9 @@ def test_laws_of_roles_and_their_proof_are_the_same(pool: Executor) -> None:
     assert score.claimed > 0
 
 
-def test_boards_of_a_cluster_are_workers_with_a_resource(
-    address: str,
-    run: Any,
-    tmp_path: Path,
-) -> None:
+def test_boards_of_a_cluster_are_workers_with_a_resource(address: str) -> None:
     with cluster(address, {"npu": 1}) as executor:
-        assert bisected(tmp_path / "trials.jsonl", executor=executor).found
+        assert dict(ordered(work_items.square, range(4), executor)) == {0: 0, 1: 1, 2: 4, 3: 9}
     with (
         pytest.raises(
             ValueError, match="got 2 workers, none with npu=2; start one with dask worker"
@@ -261,6 +260,10 @@ def test_boards_of_a_cluster_are_workers_with_a_resource(
         cluster(address, {"npu": 2}),
     ):
         pass
+
+
+@pytest.mark.long
+def test_captures_are_checked_by_a_cluster(address: str, run: Any) -> None:
     paths = [str(path) for path in sorted(VIVANTE.glob("sim-1x1*"))]
     alone = run("check", "--json", *paths)
     assert run("check", "--json", *paths, "--cluster", address) == alone

@@ -7,7 +7,8 @@ processes, by two of which one is killed, by a Dask cluster of four processes ov
 one of which one is killed. The overhead is measured with jobs that wait, so that busy cores do not
 count: the time of a worker that passes beyond its jobs' own. The speed-up is wall time against
 wall time, so it needs two free cores; ``--probe`` runs first two bare processes that compute, which
-say how much two cores give on this machine now.
+say how much two cores give on this machine now. On a busy machine the CPU of all processes, less that
+of the jobs, is the figure to look at; with ``--sleep`` jobs have none.
 """
 
 from __future__ import annotations
@@ -22,15 +23,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "reference"))
-os.environ["PYTHONPATH"] = os.pathsep.join([p for p in sys.path if p])
-
 import work_items
 
 from npulab.captures.sources import answers
@@ -92,6 +92,15 @@ def kill_later(log: Path, after: int, stop: threading.Event) -> None:
             return
 
 
+def cpu() -> float:
+    """Seconds of CPU of this process and of all that it started."""
+    used = sum(os.times()[:4])
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            used += sum(process.cpu_times()[:2])
+    return used
+
+
 def measured(name: str, made: Made, arguments: argparse.Namespace, kill: bool = False) -> Any:
     rows = layers(arguments.layers)
     with tempfile.TemporaryDirectory() as folder, made() as executor:
@@ -101,13 +110,13 @@ def measured(name: str, made: Made, arguments: argparse.Namespace, kill: bool = 
         killer = threading.Thread(target=kill_later, args=(log, len(rows) // 4, stop))
         if kill:
             killer.start()
-        begun, cpu = time.monotonic(), time.process_time()
+        begun, before = time.monotonic(), cpu()
         digest = asked(source, rows, executor, AHEAD)
-        wall, own = time.monotonic() - begun, time.process_time() - cpu
+        wall, own = time.monotonic() - begun, cpu() - before
         stop.set()
         pids = log.read_text().split()
     print(
-        f"{name:28} {digest}  {wall:8.2f} s  {1000 * own / len(rows):6.2f} ms CPU here/job  "
+        f"{name:28} {digest}  {wall:8.2f} s  {1000 * own / len(rows):6.2f} ms CPU/job  "
         f"{len({*pids})} processes answered, {len(pids) - len(rows)} asked again",
         flush=True,
     )
