@@ -181,8 +181,7 @@ def write_sweep(
     ``000-expected.bin``, ... and ``parameters.csv``, one row per model with the files' sha256 and
     the rule of the expected outputs. The outputs of the board go next to them as
     ``000-output.bin``, ..., and ``check_sweep(folder)`` compares them. The workers of ``executor``
-    compute the expected outputs (``ordered`` in ``npulab.support.executors``); the files are the
-    same whatever the workers. Raises FileExistsError if
+    (``npulab.support.executors``) compute expected outputs; the files are always the same. Raises FileExistsError if
     the folder exists; ValueError as ``sweep``, and if every point of the grid is skipped.
 
     >>> import tempfile
@@ -266,6 +265,7 @@ def check_sweep(
         raise FileNotFoundError(
             f"{folder}: there is no {PARAMETERS}, allowed is a folder that write_sweep made"
         )
+    # workers get a row each, and read the files of its model
     text = read_bounded(folder / PARAMETERS, MOST_BYTES).decode()
     stated = [*csv.DictReader(text.splitlines())]
     rows = []
@@ -289,6 +289,7 @@ def _compared(folder: Path, where: Path, row: Mapping[str, str]) -> tuple[Any, .
     dtype = np.dtype(layer.dtype).newbyteorder("<")
     got = np.frombuffer(read_bounded(path, MOST_BYTES), dtype).reshape(layer.output_shape)
     expected = np.frombuffer(raw, dtype).reshape(layer.output_shape)
+    # a NaN equals no number, itself neither
     both_nan = (got != got) & (expected != expected)
     wrong = np.argwhere((got != expected) & ~both_nan)
     if len(wrong):

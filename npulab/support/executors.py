@@ -61,6 +61,7 @@ def threads(count: int) -> Callable[[], Executor]:
 
 
 def _ignore_interrupts() -> None:
+    # a terminal sends Ctrl-C to every process, and one that ends by it breaks the pool
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -70,7 +71,6 @@ def ordered(
     executor: Workers = None,
     *,
     stop: Event | None = None,
-    ahead: int = AHEAD,
     lost: Callable[[Item, str], Result] | None = None,
     what: str = "function",
 ) -> Iterator[tuple[int, Result]]:
@@ -78,7 +78,7 @@ def ordered(
     workers; the numbers count the items from 0.
 
     ``executor`` is a ``concurrent.futures.Executor``, or a function that makes one; None is this
-    process. At most ``ahead`` calls are on the way at a time, and items are taken as they are sent.
+    process. At most ``AHEAD`` calls are on the way at a time, and items are taken as they are sent.
     The calls that were on the way when an executor broke are sent again, if ``executor`` is a
     function that makes another one. A call that ended its worker three times gives
     ``lost(item, reason)``.
@@ -101,7 +101,7 @@ def ordered(
     need_executor(executor)
     if executor is None:
         return _here(function, items, stop)
-    return _Calls(function, items, executor, stop, ahead, lost, what).results()
+    return _Calls(function, items, executor, stop, lost, what).results()
 
 
 def need_executor(executor: object) -> None:
@@ -279,6 +279,7 @@ class _Call:
     def killing(self) -> bool:
         """True if a Dask cluster gave the call up, because workers ended again and again."""
         assert self.future is not None
+        # who has a future of Dask has loaded Dask
         killed = getattr(sys.modules.get("distributed"), "KilledWorker", ())
         return not self.future.cancelled() and isinstance(self.future.exception(), killed)
 
@@ -291,7 +292,6 @@ class _Calls:
     items: Iterable[Any]
     given: Executor | Callable[[], Executor]
     stop: Event | None
-    ahead: int
     lost: Callable[[Any, str], Any] | None
     what: str
     flight: deque[_Call] = field(default_factory=deque)
@@ -306,6 +306,7 @@ class _Calls:
         finally:
             for call in self.flight:
                 self._cancel(call)
+            # an executor that was given is the caller's, who may have more work for it
             if self.executor is not self.given:
                 self.executor.shutdown(cancel_futures=True)
 
@@ -335,7 +336,7 @@ class _Calls:
                 self._send(call)
             if call.alone:
                 return True
-        while len(self.flight) < self.ahead:
+        while len(self.flight) < AHEAD:
             following = next(self.rest, None)
             if following is None:
                 break

@@ -47,7 +47,8 @@ def test_this_process_threads_and_processes_give_the_same() -> None:
         assert list(ordered(work_items.square, range(8), pool)) == SQUARES
 
 
-def test_no_more_than_ahead_are_on_the_way() -> None:
+def test_no_more_than_ahead_are_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("npulab.support.executors.AHEAD", 3)
     executor = ByHand()
     taken: list[int] = []
 
@@ -57,7 +58,7 @@ def test_no_more_than_ahead_are_on_the_way() -> None:
             yield number
 
     threading.Timer(0.05, lambda: executor.make(0)).start()
-    results = ordered(work_items.square, items(), executor, ahead=3)
+    results = ordered(work_items.square, items(), executor)
     assert next(results) == (0, 0)
     assert taken == [0, 1, 2]
     executor.make(1)
@@ -65,7 +66,8 @@ def test_no_more_than_ahead_are_on_the_way() -> None:
     assert taken == [0, 1, 2, 3]
 
 
-def test_a_stop_yields_what_ended_and_cancels_the_rest() -> None:
+def test_a_stop_yields_what_ended_and_cancels_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("npulab.support.executors.AHEAD", 4)
     executor, stop = ByHand(), threading.Event()
 
     def work() -> None:
@@ -73,7 +75,7 @@ def test_a_stop_yields_what_ended_and_cancels_the_rest() -> None:
         stop.set()
 
     threading.Timer(0.05, work).start()
-    results = ordered(work_items.square, range(8), executor, stop=stop, ahead=4)
+    results = ordered(work_items.square, range(8), executor, stop=stop)
     assert list(results) == [(2, 4)]
     assert [future.cancelled() for future, _ in executor.sent] == [True, True, False, True]
 

@@ -35,7 +35,7 @@ import work_items
 
 from npulab.captures.sources import answers
 from npulab.support.clusters import cluster
-from npulab.support.executors import AHEAD, Workers, processes
+from npulab.support.executors import Workers, processes
 
 Made = Callable[[], AbstractContextManager[Workers]]
 
@@ -48,7 +48,7 @@ def layers(count: int) -> list[dict[str, float]]:
     ]
 
 
-def asked(source: Any, rows: list[dict[str, float]], executor: Workers, ahead: int) -> str:
+def asked(source: Any, rows: list[dict[str, float]], executor: Workers) -> str:
     """The digest of all answers, in order."""
     found = hashlib.sha256()
     numbers = []
@@ -111,7 +111,7 @@ def measured(name: str, made: Made, arguments: argparse.Namespace, kill: bool = 
         if kill:
             killer.start()
         begun, before = time.monotonic(), cpu()
-        digest = asked(source, rows, executor, AHEAD)
+        digest = asked(source, rows, executor)
         wall, own = time.monotonic() - begun, cpu() - before
         stop.set()
         pids = log.read_text().split()

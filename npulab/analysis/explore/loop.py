@@ -185,10 +185,8 @@ def explore(
     only role of a block, as ``sweep_of`` does; roles are found in all captures so far, again after
     each batch, and a role that they do not have raises LookupError, with those that they have.
 
-    ``workers`` layers are asked for at a time, by threads of this process; or ``executor`` asks for
-    them: a ``concurrent.futures.Executor``, or a function that makes one (``ordered`` in
-    ``npulab.support.executors``). The answers are the same whatever the workers; a layer that ends
-    its worker again and again has failed.
+    ``workers`` threads ask for layers, or those of ``executor`` (``npulab.support.executors``). The
+    answers are the same whatever the workers.
 
     ``store`` is a folder in which every answer is saved at once; the next call with the same folder
     continues. An interrupt, or the event ``stop``, ends the exploration with the results so far.
@@ -209,12 +207,8 @@ def explore(
     allowed = complete_ranges(asked)
     possible = Possible(allowed, tuple(constraints), derived)
     chosen = _chosen(role, block)
-    about = {
-        "source": source.record,
-        "ranges": _stated(with_numbers(ranges or {})),
-        "seed": seed,
-        **chosen,
-    }
+    stated = _stated(with_numbers(ranges or {}))
+    about = {"source": source.record, "ranges": stated, "seed": seed, **chosen}
     kept = Store(store, about, bool(chosen))
     run = _Exploration(source, possible, budget, seed, executor, kept, **chosen)
     if progress is not None:

@@ -108,35 +108,26 @@ def scan(
         most = _count("most_hangs", most_hangs, 0)
     checks = _count("checks", checks, 0)
     probes = _probes(inputs, layer)
+    runs = Runs(_data(data), run, probes, _count("votes", votes, 1), journal)
+    runs.read = read
     with ExitStack() as stack:
-        pool = None
         if executor is not None:
-            pool = stack.enter_context(Pool(partial(_ran, run), executor, what="run"))
-        runs = Runs(_data(data), run, probes, _count("votes", votes, 1), journal, read, pool)
-        return _scanned_runs(runs, layer, progress, seed, hang_cost, most, checks)
+            runs.pool = stack.enter_context(Pool(partial(_ran, run), executor, what="run"))
+        return _scan_of(Evidence(runs, layer, progress), seed, hang_cost, most, checks)
 
 
 def _ran(run: Runner, asked: Asked) -> Any:
     return run(*asked)
 
 
-def _scanned_runs(
-    runs: Runs,
-    layer: Conv2D | None,
-    progress: Callable[[int, int], object] | None,
-    seed: int,
-    hang_cost: float,
-    most_hangs: float,
-    checks: int,
-) -> Scan:
-    known = Evidence(runs, layer, progress)
+def _scan_of(known: Evidence, seed: int, hang_cost: float, most_hangs: float, checks: int) -> Scan:
     weights = Weights(known)
     looks = Looks(known, weights, seed)
-    for index in range(len(runs.probes)):
+    for index in range(len(known.runs.probes)):
         known.look(index)
     known.views.sort(key=lambda view: (view.saturated > SATURATED, -view.shown))
     known.refine(0, find_hangs(known, hang_cost, most_hangs))
-    if layer is None:
+    if known.layer is None:
         find_channels(known)
     looks.again(0)
     looks.tell(("bias",), coarser=True)

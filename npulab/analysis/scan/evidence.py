@@ -40,20 +40,15 @@ class Runs:
     """
 
     def __init__(
-        self,
-        data: bytes,
-        run: Runner,
-        probes: Sequence[Probe],
-        votes: int,
-        journal: Journal | None,
-        read: Callable[[Any], Array] = np.array,
-        pool: Pool[Asked, Any] | None = None,
+        self, data: bytes, run: Runner, probes: Sequence[Probe], votes: int, journal: Journal | None
     ) -> None:
         self.bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
         self.name = hashlib.sha256(data).hexdigest()[:16]
         self.run, self.probes, self.votes, self.journal = run, probes, votes, journal
         self.count = self.hangs = self.guessed = 0
-        self.read, self.pool = read, pool
+        # turns what a run gives into outputs; the workers that make runs, if there are any
+        self.read: Callable[[Any], Array] = np.array
+        self.pool: Pool[Asked, Any] | None = None
         self._first: dict[int, Array] = {}  # the first output of each input, by its index
         # runs on the way to workers, by the bits that are flipped and the index of the input
         self._begun: dict[tuple[bytes, int], deque[Started[Asked, Any]]] = {}
