@@ -181,8 +181,10 @@ def write_sweep(
     ``000-expected.bin``, ... and ``parameters.csv``, one row per model with the files' sha256 and
     the rule of the expected outputs. The outputs of the board go next to them as
     ``000-output.bin``, ..., and ``check_sweep(folder)`` compares them. The workers of ``executor``
-    (``npulab.support.executors``) compute expected outputs; the files are always the same. Raises FileExistsError if
-    the folder exists; ValueError as ``sweep``, and if every point of the grid is skipped.
+    (``npulab.support.executors``) compute expected outputs; the files are always the same.
+
+    Raises FileExistsError if the folder exists; ValueError as ``sweep``, and if every point of the
+    grid is skipped.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as board:
@@ -195,13 +197,7 @@ def write_sweep(
     if folder.exists():
         raise FileExistsError(f"{folder}: is there already")
     found = sweep(grid, make, seed)
-    if not found:
-        problem = "a name has no values"
-        if found.skipped:
-            problem = found.skipped[0][1]
-        raise ValueError(
-            f"grid: got {plural(len(found.skipped), 'point')}, none of which can be: {problem}"
-        )
+    _refuse_none(found)
     digits = max(3, len(str(len(found) - 1)))
     rows, files = [], dict[str, bytes]()
     computed = emulate_all(_asked(found), rule, executor)
@@ -221,6 +217,18 @@ def write_sweep(
     files[PARAMETERS] = pd.DataFrame(rows).to_csv(index=False, lineterminator="\n").encode()
     write_folders({folder: files})
     return found
+
+
+def _refuse_none(found: Sweep) -> None:
+    """Raise ValueError for a sweep without a model."""
+    if found:
+        return
+    problem = "a name has no values"
+    if found.skipped:
+        problem = found.skipped[0][1]
+    raise ValueError(
+        f"grid: got {plural(len(found.skipped), 'point')}, none of which can be: {problem}"
+    )
 
 
 def _asked(found: Sweep) -> Iterator[tuple[Layer, Any]]:

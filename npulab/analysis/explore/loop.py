@@ -193,10 +193,7 @@ def explore(
     Raises ValueError as ``plan_sweep``, and for a store of another exploration.
     """
     need_source(source)
-    need_executor(executor)
-    refuse_if(workers != 1 and executor is not None, "explore", "workers and executor", "is one")
-    if workers > 1:
-        executor = threads(workers)
+    executor = _executor_of(workers, executor)
     need("explore: budget", budget, int, "is a whole number of layers")
     if budget < 2:
         raise ValueError(f"budget: got {budget}, allowed is at least 2 layers")
@@ -216,6 +213,15 @@ def explore(
     if stop is not None:
         run.stop = stop
     return run.explore()
+
+
+def _executor_of(workers: int, executor: Workers) -> Workers:
+    """Return the executor that was given, or one of threads; raises an error for both."""
+    need_executor(executor)
+    refuse_if(workers != 1 and executor is not None, "explore", "workers and executor", "is one")
+    if workers > 1:
+        return threads(workers)
+    return executor
 
 
 def _stated(ranges: Mapping[str, Any]) -> dict[str, Any]:
