@@ -25,7 +25,7 @@ from npulab.support.files import read_table
 ROWS = read_table(PACKAGES)
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 VIVANTE = CAPTURES / "vivante"
-EXTRAS = ("maps", "fast", "compilers", "onnx")
+EXTRAS = ("maps", "fast", "compilers", "onnx", "farm")
 
 
 def named(requirements: list[str]) -> set[str]:
