@@ -600,12 +600,28 @@ def _parameters(given: Any, rows: int) -> pd.DataFrame:
         plural(len(frame), "row"),
         f"is one for each of the {plural(rows, 'capture')}",
     )
-    columns = {name: _as_numbers(name, frame[name].tolist()) for name in names}
+    columns = {name: _numbers_of(name, frame[name]) for name in names}
     return pd.DataFrame(columns, index=range(rows))
 
 
 def _refuse_many(count: int) -> None:
     refuse_if(count > MOST_PARAMETERS, "parameters", f"{count} columns", f"are {MOST_PARAMETERS}")
+
+
+def _numbers_of(name: str, column: pd.Series) -> Array:
+    """The values of a column as ``_as_numbers`` gives them; at once if they are numbers of numpy
+    that int64 or float64 holds."""
+    if isinstance(column.dtype, np.dtype):
+        values = column.to_numpy()
+        if values.dtype.kind == "i":
+            return values.astype(np.int64)
+        if values.dtype == np.float64 and np.isfinite(values).all():
+            # a float below 2**63 in size is an int64, if it is whole
+            whole = np.abs(values).max(initial=0) < 2.0**63 and np.all(np.trunc(values) == values)
+            if whole:
+                return values.astype(np.int64)
+            return values.copy()
+    return _as_numbers(name, column.tolist())
 
 
 def _as_numbers(name: str, values: list[Any]) -> Array:

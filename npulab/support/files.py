@@ -325,7 +325,7 @@ def write_folders(contents: Mapping[Path, Mapping[str, bytes]]) -> list[Path]:
                 part.rename(folder)
             undo.callback(shutil.rmtree, folder, ignore_errors=True)
         undo.pop_all()
-    _sync_folders(parts)
+    sync_folders(parts)
     return list(contents)
 
 
@@ -384,13 +384,13 @@ def replace_files(
         for path, part in parts.items():
             with _as(path):
                 if before.get(path) is None:
-                    _give_name(part, path)
+                    give_name(part, path)
                 else:
                     part.replace(path.resolve())
             undo.callback(_put_back, path, before.get(path))
         # every file has its new contents: no later error may restore the old contents
         undo.pop_all()
-    _sync_folders(path.resolve() for path in after)
+    sync_folders(path.resolve() for path in after)
     return list(after)
 
 
@@ -409,7 +409,7 @@ def _put_back(path: Path, data: bytes | None) -> None:
         _hidden_file(path, data).replace(path.resolve())
 
 
-def _give_name(part: Path, path: Path) -> None:
+def give_name(part: Path, path: Path) -> None:
     """Give a written hidden file its name; raises FileExistsError if a file has the name, even if
     that file was made just now.
 
@@ -466,7 +466,7 @@ def _set_mode(path: Path, mode: int) -> None:
         path.chmod(mode)
 
 
-def _sync_folders(paths: Iterable[Path]) -> None:
+def sync_folders(paths: Iterable[Path]) -> None:
     """Write the lists of files of these paths' folders to the disk, if the system allows that."""
     # a new name survives a crash of the system only once its folder is on the disk as well
     for folder in {path.parent for path in paths}:

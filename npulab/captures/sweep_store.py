@@ -1,0 +1,686 @@
+"""A store: a sweep of any number of captures in a folder of Parquet parts, asked without reading
+all of it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy import ndarray as Array
+
+from npulab.captures.parts import (
+    BATCH,
+    HEAD,
+    PARTS,
+    SUFFIX,
+    VERSION,
+    Part,
+    check_part,
+    file_sum,
+    full_disk,
+    hidden_folder,
+    keep_part,
+    part_path,
+    part_there,
+    read_buffer,
+    read_parts,
+    write_buffer,
+    write_head,
+)
+from npulab.captures.sweep import SWEEP_TEXTS, Sweep
+from npulab.registers.fields import Field
+from npulab.registers.map import RegisterMap
+from npulab.support.extras import needed
+from npulab.support.files import read_json
+from npulab.support.late import pd
+from npulab.support.refuse import near, need, need_path, refuse_if, refusing
+from npulab.support.text import plural
+
+MOST_ROWS = 2**20  # most rows of a batch; 1,048,576 captures of 34 words take 143 MB of memory
+# rows of a sweep that an iteration gives, 64 vectors of DuckDB: 1,000,000 captures of 34 words were
+# read and decoded within 5 % of the time of larger ones, in a tenth of the memory (bench_store)
+AT_ONCE = 64
+MEMORY = "512MB"  # DuckDB's; what needs more, such as sorting, goes to a hidden folder on the disk
+THREADS = 2
+WORD = re.compile(r"w\d+")  # names of the columns of words
+KINDS = {"int64": "BIGINT", "float64": "DOUBLE", "text": "VARCHAR"}  # of columns; DuckDB's types
+CAPTURES, FIELDS = "captures", "fields"  # the tables that ``sql`` knows
+PLACE = "npulab_row"  # the column of a row's number, while rows are chosen
+SQL = re.compile(r"[;\x00]")
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """What a store says of all its parts: ``words`` in each capture, the names of the parameters
+    and of further columns with their kinds, and the texts of its sweep."""
+
+    words: int
+    parameters: Mapping[str, str]
+    others: Mapping[str, str]
+    texts: Mapping[str, str]
+
+    @classmethod
+    def of(cls, sweep: Sweep, others: Mapping[str, Array], floats: Sequence[str]) -> Head:
+        kinds = {}
+        for name, column in sweep.parameters.items():
+            kinds[name] = str(column.dtype)
+            if name in floats:
+                kinds[name] = "float64"
+        more = {name: _kind(values) for name, values in others.items()}
+        stated = {name: text for name, text in sweep.texts.items() if text}
+        return cls(sweep.words.shape[1], kinds, more, stated)
+
+    @classmethod
+    def read(cls, path: Path) -> Head:
+        with refusing(path):
+            values = read_json(path)
+            refuse_if(not isinstance(values, dict), "head", type(values).__name__, "is an object")
+            version = values.pop("version", None)
+            refuse_if(version != VERSION, "version", version, f"is {VERSION}")
+            keys = [*cls.__dataclass_fields__]
+            refuse_if([*values] != keys, "keys", [*values], f"are {', '.join(keys)}")
+            words = values["words"]
+            refuse_if(type(words) is not int or words < 1, "words", words, "is 1 or more")
+            for key in ("parameters", "others"):
+                _check_kinds(key, values[key])
+            known = {*SWEEP_TEXTS}
+            wrong = [*{*values["texts"]} - known]
+            refuse_if(wrong, "texts", wrong, f"are {', '.join(SWEEP_TEXTS)}")
+            return cls(**values)
+
+    @property
+    def word_columns(self) -> list[str]:
+        return [f"w{number}" for number in range(self.words)]
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        return {**self.parameters, **self.others}
+
+
+def _check_kinds(key: str, kinds: Any) -> None:
+    refuse_if(not isinstance(kinds, dict), key, type(kinds).__name__, "is an object")
+    for name, kind in kinds.items():
+        refuse_if(kind not in KINDS, f"{key}: {name}", repr(kind), f"is one of {', '.join(KINDS)}")
+        wrong = WORD.fullmatch(name) or name == PLACE
+        refuse_if(wrong, key, f"a column {name!r}", "are names other than those of words")
+
+
+@dataclass(frozen=True, eq=False)
+class SweepStore:
+    """A sweep in a folder: the captures of all its parts, or those that ``where`` keeps.
+
+    Nothing is read before it is asked for. ``len(store)`` counts captures, ``for sweep in store``
+    gives them as sweeps of at most 131,072, in the order of the batches' names. ``where`` and
+    ``sort`` give stores of the same files, ``sample`` and ``read`` give sweeps, ``sql`` a
+    DataFrame. The parts are those that were there when the store was opened; a part is compared
+    with its checksum before it is read the first time. All of this needs DuckDB, which the extra
+    ``farm`` brings.
+    """
+
+    path: Path
+    head: Head
+    parts: tuple[Part, ...]
+    conditions: tuple[str, ...] = ()
+    order: str = ""
+    _checked: set[str] = field(default_factory=set, repr=False)
+
+    # ---- what it holds ----
+
+    @property
+    def name(self) -> str:
+        return self.path.name.removesuffix(".store")
+
+    @property
+    def parameters(self) -> list[str]:
+        """The names of the parameters."""
+        return [*self.head.parameters]
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The texts of the sweep, by name, as ``Sweep.texts``."""
+        texts = dict.fromkeys(SWEEP_TEXTS, "") | dict(self.head.texts)
+        if not texts["looked_at"]:
+            del texts["looked_at"]
+        return texts
+
+    @property
+    def simulated(self) -> bool:
+        return self.head.texts.get("provenance") == "simulated"
+
+    @property
+    def looked_at(self) -> str:
+        return self.head.texts.get("looked_at", "")
+
+    @cached_property
+    def registers(self) -> RegisterMap | None:
+        """The register map of the words, or None, as ``Sweep.registers``."""
+        no_rows = np.zeros((0, self.head.words), np.uint32)
+        return Sweep(no_rows, pd.DataFrame(), self.name, **self.head.texts).registers
+
+    @cached_property
+    def _count(self) -> int:
+        if not self.conditions:
+            return sum(part.rows for part in self.parts)
+        return int(self._ask("select count(*)").fetchall()[0][0])
+
+    def __len__(self) -> int:
+        return self._count
+
+    @cached_property
+    def varying(self) -> Array:
+        """``(W,) uint32``: in each word a 1 for every bit that is not the same in all captures."""
+        if not len(self):
+            return np.zeros(self.head.words, np.uint32)
+        columns = self.head.word_columns
+        terms = [f"xor(bit_or({name}), bit_and({name}))" for name in columns]
+        return np.array(self._ask(f"select {', '.join(terms)}").fetchall()[0], np.uint32)
+
+    @property
+    def bits(self) -> int:
+        """The number of bits that are not the same in all captures."""
+        return int(np.bitwise_count(self.varying).sum())
+
+    @cached_property
+    def ranges(self) -> pd.DataFrame:
+        """The range of each parameter, as ``Sweep.ranges``."""
+        rows: list[tuple[Any, ...]] = []
+        for name in self.parameters:
+            column = _quoted(name)
+            terms = f"min({column}), max({column}), count(distinct {column})"
+            rows.append((name, *self._ask(f"select {terms}").fetchall()[0]))
+        return pd.DataFrame(rows, columns=["parameter", "least", "most", "values"], dtype=object)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The numbers of captures, words, parameters and parts."""
+        return {
+            "captures": len(self),
+            "words": self.head.words,
+            "parameters": len(self.parameters),
+            "parts": len(self.parts),
+        }
+
+    def __repr__(self) -> str:
+        about = [self.name, *(self.texts[key] for key in ("target", "chip", "provenance"))]
+        text = f"SweepStore({', '.join(filter(None, about))}: {plural(len(self), 'capture')} of "
+        text += f"{plural(self.head.words, 'word')}, {plural(len(self.parameters), 'parameter')}, "
+        text += f"{plural(len(self.parts), 'part')}"
+        for condition in self.conditions:
+            text += f"; where {condition}"
+        return text + ")"
+
+    # ---- reading ----
+
+    def __iter__(self) -> Iterator[Sweep]:
+        return self.sweeps()
+
+    def sweeps(self) -> Iterator[Sweep]:
+        """The captures in order, as sweeps of at most 131,072."""
+        if not self.parts:
+            return
+        names = [*self.head.word_columns, *map(_quoted, self.parameters)]
+        asked = self._ask(f"select {', '.join(names)}", self.order)
+        while len(chunk := asked.fetch_df_chunk(AT_ONCE)):
+            yield self._sweep(chunk)
+
+    def decode(self) -> Iterator[dict[str, Any]]:
+        """The fields' values by name, as ``RegisterMap.decode`` gives them, for one sweep of the
+        iteration after another; the parameters are there, too, under ``parameters.NAME`` if a field
+        has their name. Raises ValueError if no map of the words is known."""
+        registers = self.registers
+        if registers is None:
+            raise ValueError(
+                f"{self.path}: decode: got words of no known register map, allowed are those of a "
+                "known target, chip and block"
+            )
+        for sweep in self:
+            found = registers.decode(sweep.words)
+            for name, column in sweep.parameters.items():
+                key = name
+                if name in found:
+                    key = f"parameters.{name}"
+                found[key] = column.to_numpy()
+            yield found
+
+    def read(self) -> Sweep:
+        """All captures as one sweep in memory; raises ValueError for more than 1,048,576."""
+        refuse_if(
+            len(self) > MOST_ROWS,
+            self.path,
+            f"{len(self)} captures to read at once",
+            f"are {MOST_ROWS}; where(...) and sample(n) take some, for sweep in store reads all",
+        )
+        return self._joined([*self])
+
+    def sample(self, n: int, seed: int = 0) -> Sweep:
+        """``n`` captures at random (all, if there are fewer), in the order of the store; the same
+        captures for the same ``seed`` and parts."""
+        refuse_if(n < 1, "sample", n, "is 1 or more")
+        count = len(self)
+        chosen = np.arange(count)
+        if n < count:
+            chosen = np.sort(np.random.default_rng(seed).choice(count, n, replace=False))
+        return self.rows(chosen)
+
+    def rows(self, numbers: Any) -> Sweep:
+        """The captures of these numbers in the store's order, from 0, as one sweep; raises
+        IndexError for a number that there is not."""
+        wanted = np.asarray(numbers, np.int64)
+        most = len(self)
+        wrong = wanted[(wanted < 0) | (wanted >= most)]
+        refuse_if(len(wrong), "rows", wrong[:1].tolist(), f"are 0 to {most - 1}", IndexError)
+        if self.conditions or self.order:
+            return self._rows_of_view(wanted)
+        firsts = np.array([0, *accumulate(part.rows for part in self.parts)])
+        places = np.searchsorted(firsts, wanted, "right") - 1
+        order = np.argsort(places, kind="stable")
+        found = []
+        for number in np.unique(places).tolist():
+            inside = wanted[places == number] - firsts[number]
+            found.append(self._of_part(self.parts[number], inside))
+        return self._joined(found)[np.argsort(order, kind="stable")]
+
+    def _of_part(self, part: Part, rows: Array) -> Sweep:
+        """Some rows of a part, in the order asked for."""
+        values, back = np.unique(rows, return_inverse=True)
+        names = ", ".join([*self.head.word_columns, *map(_quoted, self.parameters)])
+        listed = ", ".join(map(str, values.tolist()))
+        text = f"select {names} from read_parquet({_text(part_path(self.path, part.batch))}, "
+        text += f"file_row_number=true) where file_row_number in ({listed}) order by "
+        text += "file_row_number"
+        return self._sweep(self._connection(part).execute(text).df())[back]
+
+    def _rows_of_view(self, wanted: Array) -> Sweep:
+        found = []
+        first = 0
+        places = []
+        for sweep in self:
+            inside = np.flatnonzero((wanted >= first) & (wanted < first + len(sweep)))
+            found.append(sweep[wanted[inside] - first])
+            places.append(inside)
+            first += len(sweep)
+        return self._joined(found)[np.argsort(np.concatenate(places), kind="stable")]
+
+    def _joined(self, sweeps: Sequence[Sweep]) -> Sweep:
+        if not sweeps:
+            return self._sweep(self._no_rows())
+        words = np.concatenate([sweep.words for sweep in sweeps])
+        frames = [sweep.parameters for sweep in sweeps]
+        parameters = pd.concat(frames, ignore_index=True)
+        return Sweep(words, parameters, self.name, registers=self.registers, **self.head.texts)
+
+    def _sweep(self, frame: pd.DataFrame) -> Sweep:
+        words = np.empty((len(frame), self.head.words), np.uint32)
+        for number, name in enumerate(self.head.word_columns):
+            words[:, number] = frame[name].to_numpy()
+        parameters = frame[self.parameters].reset_index(drop=True)
+        return Sweep(words, parameters, self.name, registers=self.registers, **self.head.texts)
+
+    def _no_rows(self) -> pd.DataFrame:
+        columns = {name: np.zeros(0, np.uint32) for name in self.head.word_columns}
+        for name, kind in self.head.parameters.items():
+            columns[name] = np.zeros(0, kind)
+        return pd.DataFrame(columns)
+
+    # ---- asking ----
+
+    def where(self, condition: str) -> SweepStore:
+        """The store of the captures for which a condition holds: an expression of SQL over the
+        columns, as ``"input_w > 8 and stride_w = 2"`` or ``"w3 & 15 = 2"``.
+
+        Raises ValueError for a statement, several expressions and an unknown column.
+        """
+        need("where", condition, str, "is a condition, as 'input_w > 8'")
+        self._check_expression("where", condition)
+        kept = replace(self, conditions=(*self.conditions, condition))
+        kept._try(f"select 1 from {{rows}} where ({condition}) limit 0", "where", condition)
+        return kept
+
+    def sort(self, by: str) -> SweepStore:
+        """The store in the order of an expression of SQL; captures that are equal keep their
+        order."""
+        need("sort", by, str, "is an expression, as 'input_w'")
+        self._check_expression("sort", by)
+        self._try(f"select ({by}) from {{rows}} limit 0", "sort", by)
+        return replace(self, order=by)
+
+    def sql(self, query: str, **tables: Any) -> pd.DataFrame:
+        """The answer to a ``select``: ``captures`` are the captures (``w0``, ..., parameters, other
+        columns, ``batch``), ``fields`` the raw values of the fields of the register map with the
+        parameters, further ``tables`` DataFrames to join.
+
+        It reads no other file and changes none. Raises ValueError for another statement than one
+        select, and for one that DuckDB refuses.
+        """
+        need("sql", query, str, "is a select")
+        duckdb = _duckdb()
+        try:
+            statements = duckdb.extract_statements(query)
+        except duckdb.Error as error:
+            raise ValueError(f"sql: got {query!r:.80} ({_said(error)}), allowed is one") from None
+        kinds = [statement.type.name for statement in statements]
+        refuse_if(kinds != ["SELECT"], "sql", " and ".join(kinds) or "nothing", "is one select")
+        connection = self._connection(*self.parts)
+        for name, table in tables.items():
+            connection.register(name, table)
+        try:
+            found: pd.DataFrame = connection.execute(query).df()
+        except duckdb.Error as error:
+            raise ValueError(f"sql: got {query!r:.80} ({_said(error)}), allowed is one") from None
+        return found
+
+    def counted(self, *names: str) -> pd.DataFrame:
+        """How many captures have each value of a column or field, or of several together: a row for
+        each, most captures first."""
+        known = [*self.head.word_columns, *self.head.kinds]
+        if self.registers is not None:
+            known += map(self.registers.key, self.registers)
+        for name in names:
+            wrong = name not in known
+            refuse_if(wrong, "counted", repr(name), f"is a column{near(name, known)}", LookupError)
+        table = CAPTURES
+        if not {*names} <= {*self.head.word_columns, *self.head.kinds}:
+            table = FIELDS
+        listed = ", ".join(map(_quoted, names))
+        return self.sql(
+            f"select {listed}, count(*) as captures from {table} group by all "
+            f"order by captures desc, {listed}"
+        )
+
+    def _check_expression(self, what: str, text: str) -> None:
+        duckdb = _duckdb()
+        try:
+            duckdb.SQLExpression(text)
+        except duckdb.Error as error:
+            raise ValueError(
+                f"{what}: got {text!r:.80} ({_said(error)}), allowed is one expression of columns"
+            ) from None
+
+    def _try(self, query: str, what: str, text: str) -> None:
+        if not self.parts:
+            return
+        duckdb = _duckdb()
+        try:
+            self._connection().execute(query.format(rows=CAPTURES))
+        except duckdb.Error as error:
+            known = [*self.head.word_columns, *self.head.kinds]
+            raise ValueError(
+                f"{what}: got {text!r:.80} ({_said(error)}), allowed is an expression of columns, "
+                f"as {', '.join(known[-3:])}"
+            ) from None
+
+    def _ask(self, select: str, order: str = "") -> Any:
+        query = f"{select} from {CAPTURES}"
+        if order:
+            query += f" order by ({order}), batch, {PLACE}"
+        return self._connection(*self.parts).execute(query)
+
+    def _connection(self, *used: Part) -> Any:
+        """A connection of DuckDB that knows the captures and reads nothing but the parts; the parts
+        that are used are compared with their checksums before."""
+        for part in used:
+            if part.batch not in self._checked:
+                check_part(self.path, part)
+                self._checked.add(part.batch)
+        connection = _connected()
+        folder = _text(self.path.resolve() / PARTS)
+        connection.execute(f"set allowed_directories = [{folder}]")
+        connection.execute("set enable_external_access = false")
+        if self.parts:
+            for view in self._views():
+                connection.execute(view)
+        connection.execute("set lock_configuration = true")
+        return connection
+
+    def _views(self) -> Iterator[str]:
+        files = ", ".join(_text(part_path(self.path, part.batch)) for part in self.parts)
+        names = [*self.head.word_columns, *map(_quoted, self.head.kinds)]
+        listed = ", ".join(names)
+        batch = f"parse_filename(filename, true) as batch, file_row_number as {PLACE}"
+        query = f"select {listed}, {batch} from read_parquet([{files}], filename=true, "
+        query += "file_row_number=true)"
+        for condition in self.conditions:
+            query = f"select * from ({query}) where ({condition})"
+        yield f"create view {CAPTURES} as {query}"
+        if self.registers is not None:
+            columns = [_field_column(item) for item in self.registers]
+            keys = [*map(self.registers.key, self.registers)]
+            fields = [f"{text} as {_quoted(key)}" for text, key in zip(columns, keys, strict=True)]
+            fields += [_quoted(name) for name in self.head.kinds if name not in keys]
+            yield f"create view {FIELDS} as select {', '.join(fields)}, batch from {CAPTURES}"
+
+    # ---- writing ----
+
+    def append(
+        self, sweep: Sweep, batch: str = "", *, floats: Sequence[str] = (), **others: Any
+    ) -> SweepStore:
+        """The store with the captures of a sweep added as a batch: all of them or none.
+
+        ``batch`` names it; a batch that is there already with the same contents is not added again,
+        so that a batch may be given again after a crash. Without a name it has one made of its
+        contents. ``others`` are further columns by name, a number or text for each capture: the
+        outcome, what was observed, hashes of buffers. The first batch decides which columns there
+        are and which hold whole numbers; parameters named in ``floats`` may be fractions later.
+        Several programs may append at once. Raises ValueError for a sweep without captures or of
+        more than 1,048,576, and for other columns than the store has; FileExistsError for a batch
+        of this name with other contents; OSError if the disk is full: then nothing is added.
+        """
+        _check_batch(sweep, batch)
+        columns = {name: _other(name, values, len(sweep)) for name, values in others.items()}
+        store = self._begun(sweep, columns, floats)
+        store._check_columns(sweep, columns)
+        contents = _contents(sweep, columns)
+        batch = batch or contents[:16]
+        with full_disk(part_path(self.path, batch), batch):
+            part = part_there(self.path, batch, contents) or store._write(
+                sweep, batch, contents, columns
+            )
+        parts = {one.batch: one for one in (*self.parts, part)}
+        return replace(store, parts=tuple(parts[name] for name in sorted(parts)))
+
+    def _begun(
+        self, sweep: Sweep, others: Mapping[str, Array], floats: Sequence[str]
+    ) -> SweepStore:
+        """The store with a head; the first batch makes it."""
+        path = self.path / HEAD
+        if not path.is_file():
+            head = Head.of(sweep, others, floats)
+            _check_kinds("parameters", head.kinds)
+            with full_disk(path, "0"):
+                write_head(
+                    self.path,
+                    {
+                        "words": head.words,
+                        "parameters": head.parameters,
+                        "others": head.others,
+                        "texts": head.texts,
+                    },
+                )
+        return replace(self, head=Head.read(path))
+
+    def _check_columns(self, sweep: Sweep, others: Mapping[str, Array]) -> None:
+        """Raise ValueError if a sweep does not go with the store."""
+        head, new = self.head, Head.of(sweep, others, ())
+        refuse_if(
+            new.words != head.words, self.path, plural(new.words, "word"), f"are {head.words}"
+        )
+        for what in ("parameters", "others"):
+            have, got = getattr(head, what), getattr(new, what)
+            names = [*{*have} ^ {*got}]
+            wrong = ", ".join(names)
+            refuse_if(names, f"{self.path}: {what}", f"{wrong} not in both", "are those it has")
+            for name, kind in have.items():
+                other = got[name] != kind and (kind, got[name]) != ("float64", "int64")
+                refuse_if(
+                    other,
+                    f"{self.path}: {name}",
+                    got[name],
+                    f"is {kind}; floats=[{name!r}] at the first batch makes it float64",
+                )
+        for name in ("target", "chip", "block", "provenance"):
+            mine, other = head.texts.get(name, ""), getattr(sweep, name)
+            refuse_if(mine != other, f"{self.path}: {name}", repr(other), f"is {mine!r}")
+
+    def _write(self, sweep: Sweep, batch: str, contents: str, others: Mapping[str, Array]) -> Part:
+        with hidden_folder(self.path) as folder:
+            made = folder / (batch + SUFFIX)
+            connection = _connected()
+            rows = {}
+            for number, name in enumerate(self.head.word_columns):
+                rows[name] = np.ascontiguousarray(sweep.words[:, number])
+            for name, kind in self.head.parameters.items():
+                rows[name] = sweep.parameters[name].to_numpy(kind)
+            connection.register("rows", pd.DataFrame({**rows, **others}, copy=False))
+            casts = [*self.head.word_columns]
+            for name, kind in self.head.kinds.items():
+                casts.append(f"cast({_quoted(name)} as {KINDS[kind]}) as {_quoted(name)}")
+            connection.execute(
+                f"copy (select {', '.join(casts)} from rows) to {_text(made)} "
+                "(format parquet, compression zstd, row_group_size 131072, use_tmp_file false)"
+            )
+            connection.close()
+            with made.open("rb") as file:
+                os.fsync(file.fileno())
+            size = made.stat().st_size
+            part = Part(batch, len(sweep), size, file_sum(made), contents)
+            return keep_part(self.path, made, part)
+
+    def write_buffer(self, data: bytes) -> str:
+        """Keep bytes beside the parts and return their sha256, under which ``buffer`` gives them;
+        the same bytes are kept once."""
+        with full_disk(self.path, "of buffers"):
+            return write_buffer(self.path, data)
+
+    def buffer(self, name: str) -> bytes:
+        """The bytes that ``write_buffer`` kept under a sha256."""
+        return read_buffer(self.path, name)
+
+    def check(self) -> None:
+        """Raise ValueError that names the first part whose bytes are not those that were
+        written."""
+        for part in self.parts:
+            check_part(self.path, part)
+
+
+def open_store(path: str | os.PathLike[str]) -> SweepStore:
+    """The store in a folder; a folder that is empty or is not there becomes one with the first
+    batch.
+
+    Raises ValueError (file, what, got, allowed) for another folder, a store of another version, and
+    a part without its checksum.
+    """
+    need_path("open_store", path)
+    path = Path(path)
+    if is_store(path):
+        return SweepStore(path, Head.read(path / HEAD), read_parts(path))
+    new = not path.exists() or (path.is_dir() and not any(_not_hidden(path)))
+    refuse_if(not new, path, "no store", f"is a folder with {HEAD}, or a new one")
+    return SweepStore(path, Head(0, {}, {}, {}), ())
+
+
+def _not_hidden(folder: Path) -> Iterator[Path]:
+    for path in folder.iterdir():
+        if not path.name.startswith("."):
+            yield path
+
+
+def is_store(path: str | os.PathLike[str]) -> bool:
+    """True if a path is a folder with the head of a store."""
+    return (Path(path) / HEAD).is_file()
+
+
+def store_folders(folder: str | os.PathLike[str]) -> list[Path]:
+    """The folders of stores under a folder, sorted."""
+    return sorted(path.parent for path in Path(folder).rglob(HEAD))
+
+
+def _check_batch(sweep: object, batch: object) -> None:
+    need("append", sweep, Sweep, "is a Sweep, as npulab.load_sweep gives")
+    assert isinstance(sweep, Sweep)
+    refuse_if(not len(sweep), "append", "a sweep of no captures", "is one or more")
+    refuse_if(
+        len(sweep) > MOST_ROWS,
+        "append",
+        f"{len(sweep)} captures",
+        f"are {MOST_ROWS} in a batch; append(sweep[:{MOST_ROWS}], 'a') takes a part",
+    )
+    need("append: batch", batch, str, "is the name of a batch")
+    wrong = batch and not BATCH.fullmatch(str(batch))
+    refuse_if(wrong, "batch", repr(batch), "are letters, digits, '.', '-' and '_', at most 100")
+
+
+def _other(name: str, values: Any, rows: int) -> Array:
+    column = np.asarray(values)
+    got = f"{column.dtype} of shape {column.shape}"
+    right = column.shape == (rows,) and column.dtype.kind in "biufUO"
+    refuse_if(not right, f"append: {name}", got, f"are {rows} numbers or texts")
+    if column.dtype.kind in "biu":
+        return column.astype(np.int64)
+    if column.dtype.kind == "f":
+        return column.astype(np.float64)
+    return column.astype(str).astype(object)
+
+
+def _kind(values: Array) -> str:
+    if values.dtype == object:
+        return "text"
+    return str(values.dtype)
+
+
+def _contents(sweep: Sweep, others: Mapping[str, Array]) -> str:
+    """The sha256 of the words, parameters and other columns of a batch, by their values."""
+    sums = hashlib.sha256(str(sweep.words.shape).encode())
+    sums.update(np.ascontiguousarray(sweep.words, "<u4").data)
+    for name, column in sweep.parameters.items():
+        sums.update(name.encode() + np.ascontiguousarray(column.to_numpy("<f8")).tobytes())
+    for name, values in others.items():
+        data = "\0".join(map(str, values)).encode()
+        sums.update(name.encode() + data)
+    return sums.hexdigest()
+
+
+def _field_column(item: Field) -> str:
+    """The raw value of a field as an expression of SQL."""
+    terms = []
+    for piece in item.pieces:
+        mask = 2**piece.width - 1
+        scale = 2**piece.at
+        terms.append(f"((w{piece.word} // {2**piece.lsb}) & {mask}) * {scale}::UBIGINT")
+    return " + ".join(terms)
+
+
+def _duckdb() -> Any:
+    return needed("duckdb", "a store of captures")
+
+
+def _connected() -> Any:
+    connection = _duckdb().connect()
+    connection.execute(f"set threads = {THREADS}")
+    connection.execute(f"set memory_limit = '{MEMORY}'")
+    connection.execute("set python_enable_replacements = false")
+    connection.execute("set enable_progress_bar = false")
+    connection.execute("set autoinstall_known_extensions = false")
+    return connection
+
+
+def _said(error: Exception) -> str:
+    """The first line of what DuckDB says of an error."""
+    return str(error).split("\n", 1)[0]
+
+
+def _quoted(name: str) -> str:
+    inner = name.replace('"', '""')
+    return f'"{inner}"'
+
+
+def _text(value: object) -> str:
+    inner = str(value).replace("'", "''")
+    return f"'{inner}'"
