@@ -3,7 +3,7 @@
 ::
 
     NAME/store.json             version, number of words, types of the columns, what they belong to
-    NAME/parts/BATCH.parquet    the rows of a batch in plain columns: w0, w1, ..., parameters, others
+    NAME/parts/BATCH.parquet    the rows of a batch in columns: w0, w1, ..., parameters, others
     NAME/sums/BATCH.json        its rows, bytes, sha256, and the sha256 of its contents
     NAME/buffers/3f/3f81...     bytes, by their sha256
 

@@ -279,7 +279,7 @@ class SweepStore:
         refuse_if(len(wrong), "rows", wrong[:1].tolist(), f"are 0 to {most - 1}", IndexError)
         if self.conditions or self.order:
             return self._rows_of_view(wanted)
-        firsts = np.array([0, *accumulate(part.rows for part in self.parts)])
+        firsts = np.array(self._firsts)
         places = np.searchsorted(firsts, wanted, "right") - 1
         order = np.argsort(places, kind="stable")
         found = []
@@ -287,6 +287,36 @@ class SweepStore:
             inside = wanted[places == number] - firsts[number]
             found.append(self._of_part(self.parts[number], inside))
         return self._joined(found)[np.argsort(order, kind="stable")]
+
+    @property
+    def _firsts(self) -> list[int]:
+        """The number of the first capture of each part."""
+        sums = accumulate((part.rows for part in self.parts[:-1]), initial=0)
+        return [*sums]
+
+    @property
+    def files(self) -> SweepStore:
+        """The store of all captures, in the order of the files."""
+        return replace(self, conditions=(), order="")
+
+    def notable(self, pairs: int) -> Array:
+        """The numbers, in ``files``, of the captures with the lowest and the highest value of each
+        parameter, and of ``pairs`` pairs of captures with equal parameters (fewer, if there are
+        fewer)."""
+        place = "{'batch': batch, 'row': " + PLACE + "}"
+        columns = [*map(_quoted, self.parameters)]
+        ends = []
+        for name in columns:
+            ends += [f"min_by({place}, {name})", f"max_by({place}, {name})"]
+        found = [*self._ask(f"select {', '.join(ends)}").fetchall()[0]]
+        key = f"hash({', '.join(columns)})"
+        twice = f"select min({place}), max({place}) from {CAPTURES} group by {key} "
+        twice += f"having count(*) > 1 order by {key} limit {pairs}"
+        for pair in self._connection(*self.parts).execute(twice).fetchall():
+            found += pair
+        names = [part.batch for part in self.parts]
+        starts = dict(zip(names, self._firsts, strict=True))
+        return np.unique([starts[one["batch"]] + one["row"] for one in found])
 
     def _of_part(self, part: Part, rows: Array) -> Sweep:
         """Some rows of a part, in the order asked for."""
