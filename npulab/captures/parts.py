@@ -28,6 +28,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from npulab.captures.sweep import HEAD
 from npulab.support.files import (
     HIDDEN,
     PART,
@@ -45,7 +46,6 @@ try:
 except ImportError:  # a system without file locks
     fcntl = None  # type: ignore[assignment]
 
-HEAD = "store.json"
 PARTS, SUMS, BUFFERS = "parts", "sums", "buffers"  # the folders of a store
 SUFFIX = ".parquet"
 VERSION = 1  # of the format

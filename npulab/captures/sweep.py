@@ -41,6 +41,9 @@ from npulab.support.refuse import near, need, need_path, refuse_if, refusing, sh
 from npulab.support.text import part_said, plural, six_digits
 
 SUFFIX = ".npz"
+STORE = ".store"  # end of the name of a folder of Parquet parts
+SUFFIXES = (SUFFIX, STORE)
+HEAD = "store.json"  # the file that makes a folder a store
 ARRAYS = ("words", "parameters", "names")
 # texts of a sweep; each is a field of Sweep
 SWEEP_TEXTS = ("target", "chip", "block", *TEXTS, "looked_at")
@@ -254,8 +257,11 @@ def load_sweep(
     block: str | None = None,
     job: int | None = None,
 ) -> Sweep:
-    """The sweep in an npz file, or a sweep made of the captures in a folder or foreign dump
-    (``sweep_of``).
+    """The sweep in an npz file or a store, or a sweep made of the captures in a folder or foreign
+    dump (``sweep_of``).
+
+    A store of more than 1,048,576 captures is not read at once: ``open_store`` of
+    ``npulab.captures.sweep_store`` opens it.
 
     The file has ``words`` ``(N, W) uint32``, ``parameters`` ``(N, P)`` and ``names`` ``(P,)``, and
     may have the texts target, chip, block, provenance, source, tool, date and looked_at. No code in
@@ -268,7 +274,8 @@ def load_sweep(
     """
     need_path("load_sweep", path)
     path = Path(path)
-    if path.is_file() and (path.suffix == SUFFIX or _is_zip(path)):
+    stored = path.is_dir() and (path / HEAD).is_file()
+    if stored or (path.is_file() and (path.suffix == SUFFIX or _is_zip(path))):
         _need_choice("load_sweep", chip, target)
         chosen = {"role": role, "block": block, "job": job}
         for name, value in chosen.items():
@@ -278,6 +285,11 @@ def load_sweep(
                 f"{value!r} for a file of one sweep",
                 "is a folder of captures, which have jobs",
             )
+        if stored:
+            # stores are made of sweeps: their module imports this one
+            from npulab.captures.sweep_store import open_store
+
+            return open_store(path).read()
         return _read_npz(path)
     found = load_captures(path, chip, target)
     with refusing(path):
@@ -327,10 +339,10 @@ def _need_choice(what: str, chip: object, target: object) -> None:
 
 
 def save_sweep(sweep: Sweep, path: str | os.PathLike[str]) -> Path:
-    """Write a sweep as an npz file and return its path; equal sweeps give equal bytes, and if it
-    fails nothing is left on the disk.
+    """Write a sweep as an npz file, or as a store if the path ends with ``.store``, and return its
+    path; equal sweeps give equal bytes of an npz file, and if it fails nothing is left on the disk.
 
-    Raises FileExistsError if the file exists; ValueError for a name without ``.npz``, a sweep
+    Raises FileExistsError if the path exists; ValueError for another end of the name, a sweep
     without captures, or a whole number above 2**53, which the file cannot hold.
     """
     path = Path(path)
@@ -338,8 +350,13 @@ def save_sweep(sweep: Sweep, path: str | os.PathLike[str]) -> Path:
         raise TypeError(
             f"save_sweep: got {type(sweep).__name__}, allowed is Sweep, as npulab.load_sweep gives"
         )
-    refuse_if(path.suffix != SUFFIX, path, repr(path.suffix or "no suffix"), f"is a file {SUFFIX}")
+    suffix = repr(path.suffix or "no suffix")
+    refuse_if(path.suffix not in SUFFIXES, path, suffix, f"is a file {SUFFIX} or a folder {STORE}")
     refuse_if(not len(sweep), path, "a sweep of no captures", "is one or more")
+    if path.suffix == STORE:
+        from npulab.captures.sweep_store import new_store
+
+        return new_store(sweep, path)
     for name, column in sweep.parameters.items():
         if column.dtype.kind == "i" and max(abs(int(column.min())), abs(int(column.max()))) > WHOLE:
             raise ValueError(
@@ -373,9 +390,11 @@ def _is_zip(path: Path) -> bool:
 
 
 def is_sweep(path: str | os.PathLike[str]) -> bool:
-    """True if a path is an npz file that is a sweep or may be a broken one: False only for a zip
-    archive without words, another suffix, or no file."""
+    """True if a path is a store, or an npz file that is a sweep or may be a broken one: False only
+    for a zip archive without words, another suffix, or no file."""
     path = Path(path)
+    if (path / HEAD).is_file():
+        return True
     if path.suffix != SUFFIX or not path.is_file():
         return False
     try:
@@ -386,9 +405,12 @@ def is_sweep(path: str | os.PathLike[str]) -> bool:
 
 
 def sweep_files(folder: str | os.PathLike[str]) -> list[Path]:
-    """The npz files of sweeps under a folder, sorted; hidden files, which a save that was killed
-    leaves, are left out."""
+    """The npz files of sweeps and the stores under a folder, sorted; hidden files, which a save
+    that was killed leaves, are left out."""
     found = []
+    for path in Path(folder).rglob(HEAD):
+        if not is_hidden(path, Path(folder)):
+            found.append(path.parent)
     for path in Path(folder).rglob(f"*{SUFFIX}"):
         if is_sweep(path) and not is_hidden(path, Path(folder)):
             found.append(path)

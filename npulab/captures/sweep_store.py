@@ -18,7 +18,6 @@ from numpy import ndarray as Array
 
 from npulab.captures.parts import (
     BATCH,
-    HEAD,
     PARTS,
     SUFFIX,
     VERSION,
@@ -35,11 +34,11 @@ from npulab.captures.parts import (
     write_buffer,
     write_head,
 )
-from npulab.captures.sweep import SWEEP_TEXTS, Sweep
+from npulab.captures.sweep import HEAD, STORE, SWEEP_TEXTS, Sweep
 from npulab.registers.fields import Field
 from npulab.registers.map import RegisterMap
 from npulab.support.extras import needed
-from npulab.support.files import read_json
+from npulab.support.files import named_as, read_json
 from npulab.support.late import pd
 from npulab.support.refuse import near, need, need_path, refuse_if, refusing
 from npulab.support.text import plural
@@ -136,7 +135,7 @@ class SweepStore:
 
     @property
     def name(self) -> str:
-        return self.path.name.removesuffix(".store")
+        return self.path.name.removesuffix(STORE)
 
     @property
     def parameters(self) -> list[str]:
@@ -152,8 +151,24 @@ class SweepStore:
         return texts
 
     @property
+    def target(self) -> str:
+        return self.texts["target"]
+
+    @property
+    def chip(self) -> str:
+        return self.texts["chip"]
+
+    @property
+    def provenance(self) -> str:
+        return self.texts["provenance"]
+
+    @property
+    def date(self) -> str:
+        return self.texts["date"]
+
+    @property
     def simulated(self) -> bool:
-        return self.head.texts.get("provenance") == "simulated"
+        return self.provenance == "simulated"
 
     @property
     def looked_at(self) -> str:
@@ -163,7 +178,8 @@ class SweepStore:
     def registers(self) -> RegisterMap | None:
         """The register map of the words, or None, as ``Sweep.registers``."""
         no_rows = np.zeros((0, self.head.words), np.uint32)
-        return Sweep(no_rows, pd.DataFrame(), self.name, **self.head.texts).registers
+        texts: dict[str, Any] = dict(self.head.texts)
+        return Sweep(no_rows, pd.DataFrame(), self.name, **texts).registers
 
     @cached_property
     def _count(self) -> int:
@@ -627,9 +643,16 @@ def is_store(path: str | os.PathLike[str]) -> bool:
     return (Path(path) / HEAD).is_file()
 
 
-def store_folders(folder: str | os.PathLike[str]) -> list[Path]:
-    """The folders of stores under a folder, sorted."""
-    return sorted(path.parent for path in Path(folder).rglob(HEAD))
+def new_store(sweep: Sweep, path: Path) -> Path:
+    """Write a sweep as a new store, whole or not at all, and return its path."""
+    refuse_if(path.exists(), path, "a path that is there", "is a new one", FileExistsError)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with hidden_folder(path.parent) as folder, named_as(path):
+        store = open_store(folder / path.name)
+        for number, start in enumerate(range(0, len(sweep), MOST_ROWS)):
+            store = store.append(sweep[start : start + MOST_ROWS], f"{number:06}")
+        store.path.rename(path)
+    return path
 
 
 def _check_batch(sweep: object, batch: object) -> None:

@@ -224,7 +224,7 @@ class Lines:
 
         Raises as ``alone``, and OSError; after either error the file is unchanged.
         """
-        with locked(self.path), _as(self.path):
+        with locked(self.path), named_as(self.path):
             self.alone()
             with self.path.open("ab", buffering=0) as file:
                 if self.torn:
@@ -311,7 +311,7 @@ def write_folders(contents: Mapping[Path, Mapping[str, bytes]]) -> list[Path]:
     parts: dict[Path, Path] = {}
     with ExitStack() as undo:
         for folder, files in wanted.items():
-            with _as(folder):
+            with named_as(folder):
                 folder.parent.mkdir(parents=True, exist_ok=True)
                 _clear(folder.parent)
                 parts[folder] = part = Path(tempfile.mkdtemp(PART, HIDDEN, folder.parent))
@@ -321,7 +321,7 @@ def write_folders(contents: Mapping[Path, Mapping[str, bytes]]) -> list[Path]:
                     _write(part / name, data)
                 _set_mode(part, 0o755)
         for folder, part in parts.items():
-            with _as(folder):
+            with named_as(folder):
                 part.rename(folder)
             undo.callback(shutil.rmtree, folder, ignore_errors=True)
         undo.pop_all()
@@ -378,11 +378,11 @@ def replace_files(
         # all bytes are on the disk before the first file changes, so that a full disk changes
         # nothing
         for path, data in after.items():
-            with _as(path):
+            with named_as(path):
                 parts[path] = _hidden_file(path, data)
                 undo.callback(parts[path].unlink, missing_ok=True)
         for path, part in parts.items():
-            with _as(path):
+            with named_as(path):
                 if before.get(path) is None:
                     give_name(part, path)
                 else:
@@ -491,7 +491,7 @@ def _clear(folder: Path) -> None:
 
 
 @contextmanager
-def _as(path: Path) -> Iterator[None]:
+def named_as(path: Path) -> Iterator[None]:
     """A context that puts into an OSError raised in it the path that the caller named."""
     try:
         yield

@@ -49,6 +49,7 @@ from npulab.analysis.laws.solved import Place, Rival, Solved, covered
 from npulab.analysis.laws.state import Progress, State, Watch
 from npulab.analysis.laws.unexplained import proposals
 from npulab.captures.sweep import PART, no_captures
+from npulab.captures.sweep_store import SweepStore
 from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.map import RegisterMap
 from npulab.registers.names import automatic_name, word_name
@@ -74,7 +75,9 @@ def find_laws(
     """The laws that give fields of ``words (N, W) uint32`` from the captures' ``parameters``.
 
     ``parameters`` is a DataFrame (or columns by name) with a row for each capture; whole-valued
-    columns are integers, others float32. A ``Sweep`` as the only argument holds both. ``nuisance``
+    columns are integers, others float32. A ``Sweep`` as the only argument holds both. Of a
+    ``SweepStore`` the laws are searched on a sample and proved on all captures
+    (``laws.whole.find_laws_on``). ``nuisance``
     ``(W,) uint32`` masks bits without meaning (addresses, time stamps); without it they are the
     bits that differ between captures with equal parameters. It may also be a list of names of bits
     that are left out as well: ``["w3", "w9_12_6"]``, a word, or word, lowest bit and width.
@@ -106,6 +109,18 @@ def find_laws(
     [[0, 3, 7, 'width']]
     """
     no_captures("find_laws", words)
+    if isinstance(words, SweepStore):
+        refuse_if(
+            parameters is not None or earlier is not None,
+            "find_laws",
+            "a store with parameters or earlier laws",
+            "is it alone; store.sample(400) gives a sweep",
+        )
+        # the search on a store calls this function
+        from npulab.analysis.laws.whole import find_laws_on
+
+        options = {"nuisance": nuisance, "laws": laws, "registers": registers}
+        return find_laws_on(words, progress=progress, **options).holding
     need("find_laws: earlier", earlier, (Laws, type(None)), "is Laws, as find_laws gives")
     need(
         "find_laws: registers",
@@ -767,12 +782,17 @@ class Laws:
 
     def score(self, words: Any, parameters: Any = None, executor: Workers = None) -> Score:
         """How much of other captures' words the laws claim, and how much of that is wrong. A
-        ``Sweep`` as the only argument holds both.
+        ``Sweep`` as the only argument holds both; a ``SweepStore`` is read part by part.
 
         The workers of ``executor`` (``ordered`` in ``npulab.support.executors``) predict parts of
         the captures; the score is the same whatever the workers. Raises as ``find_laws`` for words
         and parameters that do not go with the captures.
         """
+        if isinstance(words, SweepStore):
+            # the score of a store calls ``predict``
+            from npulab.analysis.laws.whole import score_store
+
+            return score_store(self, words)
         looked_at = str(getattr(words, "looked_at", "") or self.looked_at)
         if parameters is None and hasattr(words, "parameters"):
             words, parameters = words.words, words.parameters

@@ -257,11 +257,11 @@ def score_store(laws: Laws, store: SweepStore) -> Score:
     wrong = np.zeros_like(claimed)
     mistakes: list[tuple[int, int, int, int, int]] = []
     count = 0
-    for sweep in _pieces(store):
+    for sweep in store:
         words = laws._like(sweep.words)
         ones |= np.bitwise_or.reduce(words, axis=0)
         zeros |= np.bitwise_or.reduce(~words, axis=0)
-        predicted, claims = laws.predict(sweep.parameters)
+        predicted, claims = _predicted(laws, sweep.parameters)
         claims = claims & ~laws.nuisance
         missed = (predicted ^ words) & claims
         claimed += bits_of(claims).sum(0, dtype=np.int64)
@@ -285,3 +285,18 @@ def score_store(laws: Laws, store: SweepStore) -> Score:
     sums = int(frame["claimed"].sum()), int(frame["wrong"].sum())
     looked_at = store.looked_at or laws.looked_at
     return Score(cells, *sums, frame, tuple(mistakes), looked_at)
+
+
+def _predicted(laws: Laws, parameters: pd.DataFrame) -> tuple[Array, Array]:
+    """``laws.predict``, asked once for each layer and for few layers at once."""
+    numbers = parameters.groupby([*parameters], sort=False).ngroup().to_numpy()
+    _, firsts, back = np.unique(numbers, return_index=True, return_inverse=True)
+    layers = parameters.iloc[firsts].reset_index(drop=True)
+    words = []
+    claims = []
+    for start in range(0, len(layers), AT_ONCE):
+        some = layers.iloc[start : start + AT_ONCE].reset_index(drop=True)
+        predicted, claimed = laws.predict(some)
+        words.append(predicted)
+        claims.append(claimed)
+    return np.concatenate(words)[back], np.concatenate(claims)[back]
