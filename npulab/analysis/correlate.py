@@ -16,6 +16,7 @@ import math
 import re
 import warnings
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -24,6 +25,7 @@ import pandas as pd
 from numpy import ndarray as Array
 
 from npulab.captures.sweep import no_captures, words_of
+from npulab.captures.sweep_store import SweepStore
 from npulab.registers.fields import WORD_BITS, Field, Piece
 from npulab.registers.map import RegisterMap
 from npulab.registers.names import automatic_name
@@ -33,6 +35,9 @@ from npulab.support.text import part_said, plural
 
 PER_CELL = 5  # the average number of captures in each pair of bins; limits the number of bins
 MOST_BINS = 64
+# captures of a store that figures are made of: 32 for each pair of MOST_BINS bins, so that chance
+# alone gives about 0.02 bits, which the correction subtracts
+MOST_CORRELATED = 2**17
 TEXT = "U"  # numpy's kind of a column that holds texts
 Columns = dict[str, Array]  # the values of each parameter, one for each capture
 
@@ -46,7 +51,8 @@ def correlate(
     """Return how far each field depends on each parameter: a row for each pair, most mutual
     information first.
 
-    ``words`` are ``(N, W) uint32``, or a sweep, which has its parameters; ``parameters`` is a
+    ``words`` are ``(N, W) uint32``, or a sweep, which has its parameters, or a store, of which a
+    sample of 131,072 captures is taken if it has more; ``parameters`` is a
     DataFrame or a mapping of columns, N rows. The fields are those of ``registers``. Without it
     they are the fields of ``laws``, if given, and the longest runs of other bits that vary.
 
@@ -66,6 +72,7 @@ def correlate(
     [['w0_0_6', 'height', True]]
     """
     no_captures("correlate", words)
+    words = _sampled(words)
     sources = words, laws
     known = getattr(laws, "registers", None) or getattr(words, "registers", None)
     words, columns = _arrays(words, parameters)
@@ -143,6 +150,8 @@ def flips(words: Any, parameters: Any = None, sort: str | None = None) -> Array:
     >>> flips(np.array([[0], [1], [2]], np.uint32))[0, :3].tolist()
     [1.0, 0.5, 0.0]
     """
+    if isinstance(words, SweepStore):
+        return _flips_of(words, sort)
     _tell_part(words)
     if sort is None:
         words = words_of(getattr(words, "words", words))
@@ -160,6 +169,27 @@ def flips(words: Any, parameters: Any = None, sort: str | None = None) -> Array:
     return out
 
 
+def _flips_of(store: SweepStore, sort: str | None) -> Array:
+    """``flips`` of a store, part by part."""
+    _tell_part(store)
+    _enough(len(store))
+    if sort is not None:
+        known = store.parameters
+        refuse_if(sort not in known, "sort", repr(sort), f"are {', '.join(known)}", LookupError)
+        store = store.sort(f'"{sort}"')
+    out = np.zeros((store.head.words, WORD_BITS))
+    last = None
+    for sweep in store:
+        words = sweep.words
+        if last is not None:
+            words = np.concatenate([last, words])
+        changed = words[1:] ^ words[:-1]
+        for bit in range(WORD_BITS):
+            out[:, bit] += _bits_at(changed, bit).sum(axis=0)
+        last = words[-1:]
+    return out / (len(store) - 1)
+
+
 def bit_effects(words: Any, parameters: Any = None) -> Array:
     """Return the mutual information of every bit with every parameter: ``(W, 32, P)`` float, 0 to 1
     (bits of information), bit 0 first.
@@ -169,6 +199,7 @@ def bit_effects(words: Any, parameters: Any = None) -> Array:
     >>> bit_effects(np.array([[0], [1]] * 8, np.uint32), {"relu": [0, 1] * 8})[0, :2, 0].tolist()
     [1.0, 0.0]
     """
+    words = _sampled(words)
     _tell_part(words)
     words, columns = _arrays(words, parameters)
     _, theirs = _ranked(columns.values(), _bins(len(words), 2))
@@ -241,6 +272,17 @@ def _bits_at(words: Array, bits: Any) -> Array:
 
 
 # ---- arguments as arrays ----
+
+
+def _sampled(words: Any) -> Any:
+    """A store as a sweep: a sample if it has many captures, which ``looked_at`` says; else the
+    words as they are."""
+    if not isinstance(words, SweepStore):
+        return words
+    if len(words) <= MOST_CORRELATED:
+        return words.read()
+    of = f"{MOST_CORRELATED} captures at random of {plural(len(words), 'capture')}"
+    return replace(words.sample(MOST_CORRELATED), looked_at=of)
 
 
 def _tell_part(words: Any) -> None:

@@ -12,6 +12,7 @@ from npulab.captures.capture import Capture, Job, is_records
 from npulab.captures.records import Records
 from npulab.captures.registry import target
 from npulab.captures.sweep import Sweep
+from npulab.captures.sweep_store import SweepStore
 from npulab.registers.fields import Field
 from npulab.registers.filters import Test, filter_of
 from npulab.registers.names import full_names
@@ -107,7 +108,7 @@ class Listing(Answer):
     """A list of captures and sweeps with one line for each."""
 
     captures: Sequence[Capture]
-    sweeps: Sequence[Sweep] = ()
+    sweeps: Sequence[Sweep | SweepStore] = ()
 
     def records(self) -> list[Row]:
         rows: list[Row] = []
@@ -137,7 +138,7 @@ class Listing(Answer):
         return [Table(rows, COLUMNS)]
 
 
-def _named_row(found: Capture | Sweep, provenance: str) -> Row:
+def _named_row(found: Capture | Sweep | SweepStore, provenance: str) -> Row:
     """The columns that a capture and a sweep have in common: case, target, chip, provenance and
     date."""
     return {
@@ -358,7 +359,7 @@ class Decoded(Answer):
 class Contents(Answer):
     """The contents of a sweep: its counts, the range of each parameter, and the bits that vary."""
 
-    sweep: Sweep
+    sweep: Sweep | SweepStore
 
     def records(self) -> list[Row]:
         sweep = self.sweep

@@ -34,7 +34,7 @@ from npulab.captures.parts import (
     write_buffer,
     write_head,
 )
-from npulab.captures.sweep import HEAD, STORE, SWEEP_TEXTS, Sweep
+from npulab.captures.sweep import HEAD, STORE, SWEEP_TEXTS, Sweep, load_sweep
 from npulab.registers.fields import Field
 from npulab.registers.map import RegisterMap
 from npulab.support.extras import needed
@@ -159,6 +159,10 @@ class SweepStore:
         return self.texts["chip"]
 
     @property
+    def block(self) -> str:
+        return self.texts["block"]
+
+    @property
     def provenance(self) -> str:
         return self.texts["provenance"]
 
@@ -169,6 +173,13 @@ class SweepStore:
     @property
     def simulated(self) -> bool:
         return self.provenance == "simulated"
+
+    @property
+    def unit(self) -> str:
+        """The word for a row, as ``Sweep.unit``."""
+        if self.looked_at:
+            return "job"
+        return "capture"
 
     @property
     def looked_at(self) -> str:
@@ -641,6 +652,13 @@ def _not_hidden(folder: Path) -> Iterator[Path]:
 def is_store(path: str | os.PathLike[str]) -> bool:
     """True if a path is a folder with the head of a store."""
     return (Path(path) / HEAD).is_file()
+
+
+def opened_sweep(path: str | os.PathLike[str]) -> Sweep | SweepStore:
+    """The store or the sweep that a path is; a store is not read."""
+    if is_store(path):
+        return open_store(path)
+    return load_sweep(path)
 
 
 def new_store(sweep: Sweep, path: Path) -> Path:

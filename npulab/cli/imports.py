@@ -13,7 +13,7 @@ from npulab.captures import store
 from npulab.captures.capture import PROVENANCES, Capture
 from npulab.captures.logs import capture_of_log
 from npulab.captures.registry import targets
-from npulab.captures.sweep import SUFFIX, save_sweep, sweep_of
+from npulab.captures.sweep import STORE, SUFFIX, SUFFIXES, save_sweep, sweep_of
 from npulab.captures.unrecognised import holds_none
 from npulab.captures.words import ARRAY, BYTES, read_words
 from npulab.cli.output import Add, Done, show, tell
@@ -23,7 +23,11 @@ from npulab.support.refuse import refuse_if
 
 def _options(add: Add) -> None:
     add("path", metavar="PATH")
-    add("dest", metavar="DEST", help=f"a folder, or a file {SUFFIX} for one sweep of all captures")
+    add(
+        "dest",
+        metavar="DEST",
+        help=f"a folder, or a file {SUFFIX} or folder {STORE} for one sweep of all captures",
+    )
     add(
         "--name",
         help="of the case; NAME-<side> if the dump holds several; left out, folders keep theirs",
@@ -72,12 +76,12 @@ def _import(options: argparse.Namespace) -> int:
         tell(error)
     captures = [case for case in cases if isinstance(case, Capture)]
     chosen = chosen_jobs(options)
-    if chosen and Path(options.dest).suffix != SUFFIX:
+    if chosen and Path(options.dest).suffix not in SUFFIXES:
         name = next(iter(chosen))
         raise ValueError(f"--{name}: got {options.dest}, allowed is a file {SUFFIX} for one sweep")
     if options.provenance:
         captures = [replace(capture, provenance=options.provenance) for capture in captures]
-    if captures and Path(options.dest).suffix == SUFFIX:
+    if captures and Path(options.dest).suffix in SUFFIXES:
         _into_sweep(options, captures, chosen)
     elif captures:
         _into_folders(options, captures)
@@ -98,7 +102,7 @@ def _words_into_sweep(options: argparse.Namespace) -> int:
         if getattr(options, name) is not None:
             raise ValueError(f"--{name}: got it for words, allowed is it for a dump of captures")
     dest = Path(options.dest)
-    if dest.suffix != SUFFIX:
+    if dest.suffix not in SUFFIXES:
         raise ValueError(f"{dest}: got {dest.suffix or 'no suffix'}, allowed is a file {SUFFIX}")
     bits = {}
     if options.bits is not None:

@@ -36,6 +36,7 @@ from npulab.captures.devices import (
 from npulab.captures.journal import POISONS, repair
 from npulab.captures.roles import PRESENCE, Roles, roles
 from npulab.captures.sweep import SUFFIX, Sweep, is_sweep, load_captures, load_sweep, sweep_of
+from npulab.captures.sweep_store import SweepStore, is_store, open_store
 from npulab.cli.devices import DEVICES, program_options, program_settings, refuse_settings
 from npulab.cli.output import Add, Done, show, tell, tell_stopped
 from npulab.cli.roles import chosen_jobs, job_options, tell_part
@@ -252,7 +253,7 @@ def _device(options: argparse.Namespace, good: Capture) -> Simulated | Command |
 
 
 def _laws_options(add: Add) -> None:
-    add("sweep", metavar="SWEEP", help=f"a file {SUFFIX} or a folder of captures")
+    add("sweep", metavar="SWEEP", help=f"a file {SUFFIX}, a store, or a folder of captures")
     add("--plan", type=int, metavar="N", help="name the N layers whose captures would settle most")
     add(
         "--candidates",
@@ -310,7 +311,10 @@ def _laws(options: argparse.Namespace) -> int:
 
         session = session_of_laws(options.session, options.sweep, options.map)
     chosen = chosen_jobs(options)
-    if is_sweep(options.sweep) or {"role", "job"} & chosen.keys():
+    sweep: Sweep | SweepStore
+    if is_store(options.sweep) and not chosen:
+        sweep = open_store(options.sweep)
+    elif is_sweep(options.sweep) or {"role", "job"} & chosen.keys():
         sweep = load_sweep(options.sweep, options.chip, options.target, **chosen)
     else:
         captures = load_captures(options.sweep, options.chip, options.target)
@@ -354,7 +358,7 @@ def _laws(options: argparse.Namespace) -> int:
 
 def _laws_of(
     options: argparse.Namespace,
-    sweep: Sweep,
+    sweep: Sweep | SweepStore,
     bar: Callable[..., None],
     steps: Iterator[int],
     told: dict[str, None],
@@ -365,7 +369,7 @@ def _laws_of(
     from npulab.analysis.laws.inputs import candidate_layers, field_bits, named_bits
     from npulab.analysis.laws.summary import Summary
 
-    nuisance = named_bits(options.nuisance, sweep.words.shape[1], sweep.registers)
+    nuisance = named_bits(options.nuisance, sweep.counts["words"], sweep.registers)
     registers = None
     if options.field:
         registers = sweep.registers

@@ -11,7 +11,8 @@ from npulab.captures import store
 from npulab.captures.documents import document
 from npulab.captures.lines import chosen_tasks, lines_of
 from npulab.captures.listing import Contents, Decoded, Formats, Listing, Wanted
-from npulab.captures.sweep import is_sweep, load_sweep, sweep_files
+from npulab.captures.sweep import is_sweep, sweep_files
+from npulab.captures.sweep_store import opened_sweep
 from npulab.captures.unrecognised import formats
 from npulab.cli.lab import COPY
 from npulab.cli.output import Add, each, show
@@ -52,7 +53,7 @@ def _list(options: argparse.Namespace) -> int:
             files.append(path)
         elif options.sweeps or not captures:
             files += sweep_files(path)
-    sweeps, unread = each(load_sweep, files)
+    sweeps, unread = each(opened_sweep, files)
     show(options, Listing(captures, sweeps))
     if broken or torn or unread:
         return 2
@@ -96,7 +97,7 @@ def _show(options: argparse.Namespace) -> None:
             )
     if is_sweep(options.path):
         _refuse(options, "a sweep")
-        return show(options, Contents(load_sweep(options.path)))
+        return show(options, Contents(opened_sweep(options.path)))
     if (found := document(options.path)) is not None:
         _refuse(options, "no capture")
         return show(options, found)

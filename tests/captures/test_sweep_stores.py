@@ -345,7 +345,7 @@ def kill_and_look(path: Path, random_: random.Random, batches: int) -> None:
         assert not said
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(50, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [1, pytest.param(50, marks=pytest.mark.long)])
 def test_killed_writers(tmp_path: Path, count: int) -> None:
     """The same batches are appended again and again, by writers that are killed."""
     random_ = random.Random(count)
@@ -364,12 +364,12 @@ def test_killed_writers(tmp_path: Path, count: int) -> None:
 
 def test_two_writers_at_once(tmp_path: Path) -> None:
     """Both append the same batches: each batch is there once, and neither fails."""
-    both = [writer(tmp_path / "s", 8), writer(tmp_path / "s", 8)]
+    both = [writer(tmp_path / "s", 6), writer(tmp_path / "s", 6)]
     for process in both:
         out, _ = process.communicate(timeout=100)
         assert process.returncode == 0
-        assert out.split() == ["begins", *map(str, range(8))]
-    assert same(open_store(tmp_path / "s").read(), LAYERS[:40])
+        assert out.split() == ["begins", *map(str, range(6))]
+    assert same(open_store(tmp_path / "s").read(), LAYERS[:30])
 
 
 def test_a_hidden_folder_of_a_living_writer_stays(kept: Path) -> None:

@@ -14,6 +14,7 @@ from npulab.analysis.laws.expressions import Array, Columns
 from npulab.analysis.laws.naming import Naming
 from npulab.captures.listing import Wanted
 from npulab.captures.sweep import Sweep, is_sweep, load_sweep
+from npulab.captures.sweep_store import SweepStore
 from npulab.quant.layers.spellings import spelled
 from npulab.registers.fields import WORD_BITS
 from npulab.registers.map import RegisterMap
@@ -311,7 +312,7 @@ def field_starts(registers: RegisterMap | None, width: int) -> list[int]:
     return starts
 
 
-def candidate_layers(path: str, sweep: Sweep) -> pd.DataFrame:
+def candidate_layers(path: str, sweep: Sweep | SweepStore) -> pd.DataFrame:
     """Layers to choose from, read from a .csv table or a sweep, with the parameters in the order of
     ``sweep``.
 

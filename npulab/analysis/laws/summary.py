@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from npulab.analysis.laws.found import Laws
 from npulab.captures.sweep import Sweep
+from npulab.captures.sweep_store import SweepStore
 from npulab.support.answers import Answer, Part, Table
 from npulab.support.text import Row, brief, plural, rows_of
 
@@ -34,7 +35,7 @@ class Summary(Answer):
     candidates.
     """
 
-    sweep: Sweep
+    sweep: Sweep | SweepStore
     laws: Laws
     open: pd.DataFrame
     plan: pd.DataFrame | None = None
