@@ -425,7 +425,7 @@ class SweepStore:
             raise ValueError(f"sql: got {query!r:.80} ({_said(error)}), allowed is one") from None
         kinds = [statement.type.name for statement in statements]
         refuse_if(kinds != ["SELECT"], "sql", " and ".join(kinds) or "nothing", "is one select")
-        connection = self._connection(*self.parts)
+        connection = self._connection(*self.parts, fields=True)
         for name, table in tables.items():
             connection.register(name, table)
         try:
@@ -480,7 +480,7 @@ class SweepStore:
             query += f" order by ({order}), batch, {PLACE}"
         return self._connection(*self.parts).execute(query)
 
-    def _connection(self, *used: Part) -> Any:
+    def _connection(self, *used: Part, fields: bool = False) -> Any:
         """A connection of DuckDB that knows the captures and reads nothing but the parts; the parts
         that are used are compared with their checksums before."""
         for part in used:
@@ -492,12 +492,12 @@ class SweepStore:
         connection.execute(f"set allowed_directories = [{folder}]")
         connection.execute("set enable_external_access = false")
         if self.parts:
-            for view in self._views():
+            for view in self._views(fields):
                 connection.execute(view)
         connection.execute("set lock_configuration = true")
         return connection
 
-    def _views(self) -> Iterator[str]:
+    def _views(self, with_fields: bool) -> Iterator[str]:
         files = ", ".join(_text(part_path(self.path, part.batch)) for part in self.parts)
         names = [*self.head.word_columns, *map(_quoted, self.head.kinds)]
         listed = ", ".join(names)
@@ -507,7 +507,7 @@ class SweepStore:
         for condition in self.conditions:
             query = f"select * from ({query}) where ({condition})"
         yield f"create view {CAPTURES} as {query}"
-        if self.registers is not None:
+        if with_fields and self.registers is not None:
             columns = [_field_column(item) for item in self.registers]
             keys = [*map(self.registers.key, self.registers)]
             fields = [f"{text} as {_quoted(key)}" for text, key in zip(columns, keys, strict=True)]
@@ -733,12 +733,15 @@ def _duckdb() -> Any:
 
 
 def _connected() -> Any:
-    connection = _duckdb().connect()
-    connection.execute(f"set threads = {THREADS}")
-    connection.execute(f"set memory_limit = '{MEMORY}'")
-    connection.execute("set python_enable_replacements = false")
+    """A new connection; extensions are not fetched, and tables of the program are not seen."""
+    settings = {
+        "threads": THREADS,
+        "memory_limit": MEMORY,
+        "python_enable_replacements": False,
+        "autoinstall_known_extensions": False,
+    }
+    connection = _duckdb().connect(config=settings)
     connection.execute("set enable_progress_bar = false")
-    connection.execute("set autoinstall_known_extensions = false")
     return connection
 
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -324,42 +321,84 @@ def writer(path: Path, batches: int) -> subprocess.Popen[str]:
     return subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
 
 
-def kill_and_look(path: Path, random_: random.Random, batches: int) -> None:
-    """Kill a writer at a random time; what it said to be written is there, once."""
-    process = writer(path, batches)
-    assert process.stdout is not None
-    process.stdout.readline()
-    time.sleep(random_.uniform(0, 0.06 * batches))
-    process.send_signal(signal.SIGKILL)
-    said = process.stdout.read().split()
-    process.wait()
-    process.stdout.close()
-    if (path / "store.json").is_file():
-        store = open_store(path)
-        numbers = [int(part.batch) for part in store.parts]
-        assert numbers == list(range(len(numbers)))
-        assert len(numbers) >= len(said)
-        assert same(store.read(), LAYERS[: 5 * len(numbers)]) or not numbers
-        store.check()
-    else:
-        assert not said
+# one program that forks writers and kills them at random points of their work
+KILLER = """
+import os, random, signal, sys, time
+import duckdb
+from npulab.captures.sweep import load_sweep
+from npulab.captures.sweep_store import open_store
+sweep = load_sweep(sys.argv[2])
+random_ = random.Random(1)
+BATCHES = 8
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(50, marks=pytest.mark.long)])
+def write(path, said):
+    store = open_store(path)
+    for number in range(BATCHES):
+        store = store.append(sweep[5 * number : 5 * number + 5], f"{number:03}")
+        os.write(said, b".")
+    os._exit(0)
+
+
+def child(path):
+    read, said = os.pipe()
+    pid = os.fork()
+    if not pid:
+        write(path, said)
+    os.close(said)
+    return pid, read
+
+
+start = time.perf_counter()
+pid, read = child(sys.argv[1] + "/whole")
+os.waitpid(pid, 0)
+took = time.perf_counter() - start
+killed = 0
+for number in range(int(sys.argv[3])):
+    path = f"{sys.argv[1]}/s{number // 3}"
+    pid, read = child(path)
+    time.sleep(random_.uniform(0, took))
+    os.kill(pid, signal.SIGKILL)
+    killed += os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+    print(path, len(os.read(read, 100)), flush=True)
+    os.close(read)
+    pid, read = os.fork(), 0
+    if not pid:
+        if os.path.isfile(path + "/store.json"):
+            found = open_store(path)
+            found.check()
+            print("parts", *(part.batch for part in found.parts), flush=True)
+        else:
+            print("parts", flush=True)
+        os._exit(0)
+    assert not os.waitpid(pid, 0)[1]
+print("killed", killed)
+"""
+
+
+@pytest.mark.parametrize("count", [3, pytest.param(50, marks=pytest.mark.long)])
 def test_killed_writers(tmp_path: Path, count: int) -> None:
-    """The same batches are appended again and again, by writers that are killed."""
-    random_ = random.Random(count)
-    for number in range(count):
-        kill_and_look(tmp_path / f"s{number // 2}", random_, 20)
+    """The same batches are appended again and again, by writers that are killed at random: what
+    they said to be written is there, once, and the next one continues."""
+    layers = str(CAPTURES / "vivante/sweep-layers-s905d3.npz")
+    arguments = [sys.executable, "-c", KILLER, str(tmp_path), layers, str(count)]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=500)
+    assert not done.returncode, done
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2 * count + 1
+    for said, there in zip(lines[:-1:2], lines[1:-1:2], strict=True):
+        numbers = [int(batch) for batch in there.split()[1:]]
+        assert numbers == list(range(len(numbers)))
+        assert len(numbers) >= int(said.split()[1])
     for path in tmp_path.iterdir():
         # what killed writers left is removed once it is a minute old
         for folder in path.glob(".npulab*"):
             os.utime(folder, (0, 0))
         store = open_store(path)
-        for batch in range(20):
+        for batch in range(8):
             store = store.append(LAYERS[5 * batch : 5 * batch + 5], f"{batch:03}")
-        assert same(open_store(path).read(), LAYERS[:100])
-        assert not [folder for folder in path.glob(".npulab*") if folder.is_dir()]
+        assert same(open_store(path).read(), LAYERS[:40])
+    print(lines[-1], [line.split()[1:] for line in lines[1:-1:2]])
 
 
 def test_two_writers_at_once(tmp_path: Path) -> None:
