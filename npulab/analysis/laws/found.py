@@ -110,17 +110,9 @@ def find_laws(
     """
     no_captures("find_laws", words)
     if isinstance(words, SweepStore):
-        refuse_if(
-            parameters is not None or earlier is not None,
-            "find_laws",
-            "a store with parameters or earlier laws",
-            "is it alone; store.sample(400) gives a sweep",
-        )
-        # the search on a store calls this function
-        from npulab.analysis.laws.whole import find_laws_on
-
+        lone = parameters is None and earlier is None
         options = {"nuisance": nuisance, "laws": laws, "registers": registers}
-        return find_laws_on(words, progress=progress, **options).holding
+        return _of_store(words, lone, progress, options)
     need("find_laws: earlier", earlier, (Laws, type(None)), "is Laws, as find_laws gives")
     need(
         "find_laws: registers",
@@ -177,6 +169,22 @@ def find_laws(
         looked_at,
         apart,
     )
+
+
+def _of_store(
+    store: SweepStore, lone: bool, progress: Progress | None, options: Mapping[str, Any]
+) -> Laws:
+    """The laws that hold on all captures of a store."""
+    refuse_if(
+        not lone,
+        "find_laws",
+        "a store with parameters or earlier laws",
+        "is it alone; store.sample(400) gives a sweep",
+    )
+    # the search on a store calls find_laws
+    from npulab.analysis.laws.whole import find_laws_on
+
+    return find_laws_on(store, progress=progress, **options).holding
 
 
 def _told(progress: Progress | None, naming: Naming) -> Progress:
