@@ -51,8 +51,7 @@ def correlate(
     """Return how far each field depends on each parameter: a row for each pair, most mutual
     information first.
 
-    ``words`` are ``(N, W) uint32``, or a sweep, which has its parameters, or a store, of which a
-    sample of 131,072 captures is taken if it has more; ``parameters`` is a
+    ``words`` are ``(N, W) uint32``, or a sweep or a store (131,072 captures); ``parameters`` is a
     DataFrame or a mapping of columns, N rows. The fields are those of ``registers``. Without it
     they are the fields of ``laws``, if given, and the longest runs of other bits that vary.
 
@@ -72,8 +71,7 @@ def correlate(
     [['w0_0_6', 'height', True]]
     """
     no_captures("correlate", words)
-    words = _sampled(words)
-    sources = words, laws
+    sources = words, laws = _sampled(words), laws
     known = getattr(laws, "registers", None) or getattr(words, "registers", None)
     words, columns = _arrays(words, parameters)
     if registers is None:
