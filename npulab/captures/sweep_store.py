@@ -255,8 +255,11 @@ class SweepStore:
             return
         names = [*self.head.word_columns, *map(_quoted, self.parameters)]
         asked = self._ask(f"select {', '.join(names)}", self.order)
-        while len(chunk := asked.fetch_df_chunk(AT_ONCE)):
+        # an answer ends with a chunk of no rows
+        chunk = asked.fetch_df_chunk(AT_ONCE)
+        while len(chunk):
             yield self._sweep(chunk)
+            chunk = asked.fetch_df_chunk(AT_ONCE)
 
     def decode(self) -> Iterator[dict[str, Any]]:
         """The fields' values by name, as ``RegisterMap.decode`` gives them, for one sweep of the
