@@ -628,8 +628,8 @@ def as_code(oracle: Any, good: Capture) -> str:
     >>> as_code(Simulated(), Capture("a", "demo", "x", ()))
     'npulab.Simulated()'
     """
-    if isinstance(oracle, Recorder):
-        return as_code(oracle.device, good)
+    if isinstance(oracle, Recorder) or hasattr(oracle, "controls"):
+        return as_code(oracle.device, good)  # without the controls of a ``Controlled``
     own = good.buffers.get("output")
     if isinstance(oracle, Probed) and oracle.probe.buffers["output"] == own:
         code = as_code(oracle.device, good)

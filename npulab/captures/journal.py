@@ -4,7 +4,9 @@ The first line says what the trials are about, so that a journal is never contin
 task. Every other line is a trial, ``{"trial": 0, "subset": [...], "reason": ..., "outcome": ...,
 "seconds": ..., "time": ...}``, with ``"guessed": true`` if the outcome is only a guess of a
 simulated device, or ``{"undo": 2}`` if the last two trials were taken back: no line is ever
-changed.
+changed. A trial of a device with controls also has ``hash`` (of the job), ``jobs_since`` and
+``since`` (how many jobs ran before it since the power-up, or since another beginning), ``before``
+(the hash of the job before it), ``runs`` and ``fingerprint``. A file of version 1 is read, too.
 """
 
 from __future__ import annotations
@@ -22,13 +24,18 @@ from npulab.support.json_text import json_of
 from npulab.support.refuse import refuse_if, refusing
 from npulab.support.text import plural
 
-VERSION = 1
+VERSION = 2  # 1 has no trial that reboots, is not executed or is refused
+READ = (1, 2)
 MOST_BYTES = 2**28  # most bytes of a journal's file; a trial of 1,000 fields takes some 40 kB
 # errors that reading a broken line may raise
 BROKEN = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 ANSWERS = ("pass", "fail", "hang")  # what one run shows
 POISONS = "poisons"  # the trial passed, but left the device so that a known-good job then does not
-OUTCOMES = (*ANSWERS, POISONS)
+REBOOTS = "reboots"  # the device began anew by itself
+NOT_EXECUTED = "not executed"  # the run ended, and the output holds what it held before
+REFUSED = "refused"  # the job was not run, because it is on the list of what must not be run
+ENDINGS = (POISONS, REBOOTS, NOT_EXECUTED, REFUSED)  # what only trials with controls tell apart
+OUTCOMES = (*ANSWERS, *ENDINGS)
 
 
 class Guessed(str):
@@ -120,7 +127,8 @@ class Journal:
 
     @property
     def hangs(self) -> int:
-        return sum(trial.outcome == "hang" for trial in self._trials)
+        """The number of trials that hung, or made the device reboot."""
+        return sum(trial.outcome in ("hang", REBOOTS) for trial in self._trials)
 
     @property
     def guessed(self) -> int:
@@ -130,7 +138,7 @@ class Journal:
     def add(self, trial: Trial) -> None:
         """Add a trial; its line is on the disk when this returns.
 
-        Raises ValueError for an outcome other than "pass", "fail" and "hang".
+        Raises ValueError for an outcome that is none of ``OUTCOMES``.
         """
         if trial.outcome not in OUTCOMES:
             raise ValueError(
@@ -260,7 +268,8 @@ def _with_line(error: Exception, path: object, number: int) -> str:
 
 
 def outcomes_counted(counts: Mapping[str, int]) -> dict[str, int]:
-    """The counts of outcomes in the order of ``OUTCOMES``; poisons is left out if there is none.
+    """The counts of outcomes in the order of ``OUTCOMES``; of what only controls tell apart, those
+    that there are.
 
     >>> outcomes_counted({"fail": 2, "pass": 1})
     {'pass': 1, 'fail': 2, 'hang': 0}
@@ -284,8 +293,8 @@ def _head(entry: Any) -> dict[str, Any]:
     known = isinstance(entry, dict) and entry.get("npulab") == "journal"
     if not known or not isinstance(entry.get("about"), dict):
         raise ValueError("got no head of a journal, allowed is a journal of npulab")
-    if entry.get("version") != VERSION:
-        raise ValueError(f"version: got {entry.get('version')!r}, allowed is {VERSION}")
+    if entry.get("version") not in READ:
+        raise ValueError(f"version: got {entry.get('version')!r}, allowed is 1 or 2")
     return entry["about"]
 
 

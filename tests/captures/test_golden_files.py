@@ -148,7 +148,7 @@ def later_table(path: Path) -> Callable[[], Any]:
     ("later", "said"),
     [
         (later_capture, r"format: got (3|4), allowed is 1 or 2"),
-        (later_journal, r"version: got 3, allowed is 1"),
+        (later_journal, r"version: got 3, allowed is 1 or 2"),
         (later_session, r"version: got 3, allowed is 1"),
         (later_exploration, r"version: got 3, allowed is 1"),
         (later_sweep, r"version: got 3, allowed is 1"),

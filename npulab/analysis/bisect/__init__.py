@@ -7,15 +7,16 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from npulab.analysis.bisect.ahead import asked_ahead
+from npulab.analysis.bisect.ahead import Ask, asked_ahead
 from npulab.analysis.bisect.idle import (
     MOST_IDLE,
     Idle,
@@ -34,13 +35,23 @@ from npulab.analysis.edited import edited_job, is_job
 from npulab.analysis.records import BUFFER
 from npulab.captures.aligned import aligned
 from npulab.captures.capture import Capture
+from npulab.captures.controlled import TakenBack, Unusable, controlled_of, facts_of
 from npulab.captures.devices import as_code
-from npulab.captures.journal import ANSWERS, POISONS, Journal, Trial
+from npulab.captures.journal import (
+    ANSWERS,
+    NOT_EXECUTED,
+    POISONS,
+    REBOOTS,
+    REFUSED,
+    Journal,
+    Trial,
+)
 from npulab.captures.roles import kinds_of
 from npulab.captures.target import GUESS
 from npulab.support.answers import Answer, Part, Table
 from npulab.support.executors import Workers
 from npulab.support.late import pd
+from npulab.support.refuse import refuse_if
 from npulab.support.text import Row, plural, rows_of
 
 __all__ = [
@@ -61,6 +72,14 @@ Oracle = Callable[[Capture], str]
 # fields that belong together have to be declared as units.
 MAX_HANGS = 50
 SYMPTOMS = (*ANSWERS[1:], POISONS)
+# what the search is told of an outcome that only trials with controls have: the good job passed
+# before and after, so that it is the job which is not executed or reboots the device
+COUNTS_AS = {NOT_EXECUTED: "fail", REBOOTS: "hang"}
+SAID_OF = {
+    REBOOTS: "rebooted the device, which counts as a hang",
+    NOT_EXECUTED: "ended without being executed, which counts as a failure",
+    REFUSED: "must not be run, and counts for nothing",
+}
 SAID = (
     "culprits",
     "groups",
@@ -337,11 +356,12 @@ class Bisection:
     def _shown(self, outcome: str) -> str:
         """Return what an outcome says of the symptom: a job that poisons did not fail itself, and a
         job that fails did not poison."""
+        counted = COUNTS_AS.get(outcome, outcome)
         if self._spoils:
-            return {POISONS: "fail", "fail": "pass"}.get(outcome, outcome)
+            return {POISONS: "fail", "fail": "pass"}.get(counted, counted)
         if outcome == POISONS:
             return "pass"
-        return outcome
+        return counted
 
     @property
     def trial(self) -> Trying | None:
@@ -386,16 +406,18 @@ class Bisection:
                 captures.append(self._trying(question.subset, question.reason).capture)
         return captures
 
-    def tell(self, outcome: str, seconds: float = 0.0) -> None:
-        """Take the outcome of ``trial``: "pass", "fail", "hang" or "poisons"; it is in the journal
-        when this returns.
+    def tell(
+        self, outcome: str, seconds: float = 0.0, more: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
+        """Take the outcome of ``trial``, one of those of a journal, with other data of the trial,
+        ``more``; it is in the journal when this returns.
 
         Raises ValueError for another outcome, or if there is no trial.
         """
         trial = self.trial
         if trial is None:
             raise ValueError(f"tell: got {outcome!r} for no trial: the bisection is done")
-        self.journal.add(Trial(trial.names, trial.reason, outcome, seconds))
+        self.journal.add(Trial(trial.names, trial.reason, outcome, seconds, more=more))
         self._trial, self._again = None, False
 
     def again(self) -> None:
@@ -413,6 +435,15 @@ class Bisection:
         if not self._again:
             self.journal.undo(count)
         self._trial, self._again = None, False
+
+    def take_back(self, count: int) -> None:
+        """Take back the last ``count`` trials that were told, or all if there are fewer; those that
+        were refused were not run and count none."""
+        told = 0
+        while told < count and len(self.journal):
+            told += self.journal[-1].outcome != REFUSED
+            self.undo()
+        self._trial = None
 
     @property
     def queries(self) -> int:
@@ -472,7 +503,7 @@ class Bisection:
 
     def _sentence(self, search: Search) -> str:
         text = self._words.sentence(search) + self._without_effect(search)
-        return text + self._spoiled() + self._guessed()
+        return text + self._spoiled() + self._ended() + self._guessed()
 
     def _without_effect(self, search: Search) -> str:
         """Return what no-operations in place of jobs showed, or would show."""
@@ -541,6 +572,15 @@ class Bisection:
             if trial.outcome == POISONS:
                 return f"; trial {number} poisoned the device: symptom {POISONS!r} finds by what"
         return ""
+
+    def _ended(self) -> str:
+        """Return how many trials ended as only controls show, and what that counts as."""
+        text = ""
+        for outcome, said in SAID_OF.items():
+            count = sum(trial.outcome == outcome for trial in self.journal)
+            if count:
+                text += f"; {plural(count, 'trial')} {said}"
+        return text
 
     def _keys(self, items: Iterable[int]) -> tuple[Key, ...]:
         return tuple(self.differences[item].key for item in items)
@@ -673,8 +713,12 @@ def bisect_fields(
     not depend on the runs before it, as with simulators; a board that keeps a state, or that is
     expensive to hang, is asked one trial at a time, without an executor.
 
+    A device with controls (``npulab.captures.controlled``) takes answers back, which are asked
+    again; if it is not usable any more, the answer begins with "not found" and says why. In such
+    trials "reboots" counts as a hang, "not executed" as a failure, and "refused" for nothing.
+
     Raises ValueError for captures of two layers unless ``different_layers``, since fields of two
-    layers differ anyway.
+    layers differ anyway, and for a bad capture that the device refuses.
 
     >>> from npulab.bits import RegisterMap
     >>> from npulab.capture import Job
@@ -699,15 +743,64 @@ def bisect_fields(
             f"{session.warning}; different_layers=True (--different-layers in the shell) bisects "
             "them all the same"
         )
-    with asked_ahead(oracle, executor) as ask:
-        while session.journal.hangs < max_hangs and not (stop and stop()):
-            trial = session.trial
-            if trial is None:
-                break
-            if asking:
-                asking(trial)
-            start = time.monotonic()
-            session.tell(ask(trial.capture, session.following), time.monotonic() - start)
-            if progress:
-                progress(session)
-    return replace(session.result, oracle=as_code(oracle, good))
+    _refuse_workers(oracle, executor)
+    _refuse_never(bad, oracle)
+    unusable = ""
+    try:
+        with asked_ahead(oracle, executor) as ask:
+            while session.journal.hangs < max_hangs and not (stop and stop()):
+                if not _asked(session, oracle, ask, asking):
+                    break
+                if progress:
+                    progress(session)
+    except Unusable as error:
+        session.take_back(error.count)
+        unusable = str(error)
+    found = replace(session.result, oracle=as_code(oracle, good))
+    if unusable:
+        sentence = f"not found: {unusable}; until then: {found.sentence}"
+        return replace(found, found=False, done=False, certainty=None, sentence=sentence)
+    return found
+
+
+def _asked(
+    session: Bisection,
+    oracle: Oracle,
+    ask: Ask,
+    asking: Callable[[Trying], None] | None,
+) -> bool:
+    """Run the next trial and take in its outcome; False if there is none, and the controls after
+    the last one have held."""
+    trial = session.trial
+    try:
+        if trial is None:
+            controlled = controlled_of(oracle)
+            if controlled is not None:
+                controlled.finish()
+            return False
+        if asking:
+            asking(trial)
+        start = time.monotonic()
+        outcome = ask(trial.capture, session.following)
+    except TakenBack as back:
+        session.take_back(back.count)
+        return True
+    session.tell(outcome, time.monotonic() - start, facts_of(oracle))
+    return True
+
+
+def _refuse_workers(oracle: Oracle, executor: Workers) -> None:
+    """Raise ValueError for workers with a device whose controls are runs in a stated order."""
+    if executor is not None and controlled_of(oracle) is not None:
+        raise ValueError(
+            "executor: got workers with a device with controls, allowed is executor=None, as its "
+            "controls are run before and after each trial"
+        )
+
+
+def _refuse_never(bad: Capture, oracle: Oracle) -> None:
+    """Raise ValueError for a bad capture that a device with controls would never run."""
+    controlled = controlled_of(oracle)
+    if controlled is not None:
+        why = controlled.never.why(bad)
+        refuse_if(why, f"bad: {bad.name}", why, "is a capture without it, as mix() makes")

@@ -26,7 +26,7 @@ from npulab.analysis.bisect.proof import (
 )
 from npulab.analysis.bisect.rivals import Rivals
 from npulab.analysis.bisect.suspects import Suspects, entropy
-from npulab.captures.journal import ANSWERS
+from npulab.captures.journal import ANSWERS, REFUSED
 
 # Most parts of one stage. If there are more items, a part is a bundle of items, and a later stage
 # searches inside of guilty bundles.
@@ -96,7 +96,8 @@ class Search:
     """The search for the items that break a job, of n items in all; items of one of ``units``
     (lists of items) are changed together as long as a trial of the whole unit helps.
 
-    ``tell`` takes the outcome of any set of items: "pass", "fail" or "hang". The search is for
+    ``tell`` takes the outcome of any set of items: "pass", "fail" or "hang", or "refused" for a set
+    that may not be run, of which nothing is known. The search is for
     ``symptom``, the outcome of the bad job. If it is given, all items are tried first. If not, it
     is "fail" until a trial hangs, and then ``ask`` returns all items at once, to see how the bad
     job ends. Raises ValueError for options out of their range.
@@ -191,7 +192,10 @@ class Search:
     def _symptom(self) -> str | None:
         if self.given:
             return self.given
-        whole = [outcome for subset, outcome in self.history if subset.all() and outcome != "pass"]
+        whole = []
+        for subset, outcome in self.history:
+            if subset.all() and outcome not in ("pass", REFUSED):
+                whole.append(outcome)
         if whole:
             return whole[-1]
         outcomes = {outcome for _, outcome in self.history}
@@ -451,7 +455,7 @@ class Search:
         and a pass followed one another at least once; and True if at least one trial showed the
         symptom right after a failure.
         """
-        outcomes = ["pass", *(outcome for _, outcome in self.history)]
+        outcomes = ["pass", *(outcome for _, outcome in self.history if outcome != REFUSED)]
         trios = list(zip(outcomes, outcomes[1:], outcomes[2:], strict=False))
         clears = any(first == last == "pass" != middle for first, middle, last in trios)
         repeats = any(middle != "pass" and last == self.symptom for _, middle, last in trios)
@@ -504,9 +508,9 @@ class Search:
     def tell(self, subset: Array, outcome: str) -> None:
         """Take in the outcome of a trial that changed the items ``(n,) bool``.
 
-        Raises ValueError for an outcome other than pass, fail and hang.
+        Raises ValueError for an outcome other than pass, fail, hang and refused.
         """
-        if outcome not in ANSWERS:
+        if outcome not in (*ANSWERS, REFUSED):
             raise ValueError(f"outcome: got {outcome!r}, allowed is one of {', '.join(ANSWERS)}")
         self.history.append((np.array(subset, bool), outcome))
         self._catch_up()
@@ -579,8 +583,14 @@ class Search:
         changed = counts[:-1] > 0
         if counts[-1] or np.any(changed & (counts[:-1] < self._sizes)):
             return  # the set splits a part, or changes items outside of all parts
-        if not self.errs:
+        refused = outcome == REFUSED
+        if refused or not self.errs:
             self._tried.add(changed.tobytes())
+        if refused:
+            # a set that may not be run is avoided as one that hangs, whatever it would do
+            outcome = "hang"
+        if refused and self.symptom == "hang":
+            return
         self._of_stage.append((changed, outcome))
         failed = outcome == (self.symptom or "fail")
         if self.symptom == "hang":
@@ -713,15 +723,15 @@ class Search:
         self._question = None
 
     def _hang_alone(self, groups: Groups) -> bool:
-        """True if an item of a group of several was tried alone and hung, while a failure is
-        searched for.
+        """True if an item of a group of several was tried alone and hung, or was refused, while a
+        failure is searched for.
         """
         if self.symptom == "hang":
             return False
         for group in groups:
             for item in group:
                 alone = self._outcomes_of(subset_of({item}, self.n))
-                if len(group) > 1 and "hang" in alone:
+                if len(group) > 1 and {"hang", REFUSED} & {*alone}:
                     return True
         return False
 

@@ -48,7 +48,15 @@ TIES = 64  # over a range of this many codes or more, lines at the ties would hi
 # colours; the remainder of a code chooses its colour, so that neighbouring codes differ
 CODES = ("#8fc1e3", "#f6c667", "#d9d9d9")
 SIGNED = LinearSegmentedColormap.from_list("signed", [SMALLER, "#f7f7f7", LARGER])
-OUTCOMES = {"pass": "#8fc1e3", "fail": "#e08a3c", "hang": "#4a4a4a", "poisons": "#9a6fb0"}
+OUTCOMES = {
+    "pass": "#8fc1e3",
+    "fail": "#e08a3c",
+    "hang": "#4a4a4a",
+    "poisons": "#9a6fb0",
+    "reboots": "#8c6d5a",
+    "not executed": "#e8c9a4",
+    "refused": "#d9d9d9",
+}
 
 
 def bisection_trials(found: Bisected) -> Picture:

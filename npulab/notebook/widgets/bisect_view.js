@@ -5,7 +5,7 @@
 
 const MOST = 200; // rows of fields in the page
 const SEEN = 300; // ms that a trial is shown before an answer counts: a double click does not answer the next trial
-const VERDICTS = ["pass", "fail", "hang", "poisons"]; // in this order; a stored page sorts its keys
+const VERDICTS = ["pass", "fail", "hang", "poisons", "reboots", "not executed", "refused"]; // in this order; a stored page sorts its keys
 const BUTTONS = [
   ["pass", "p", "Pass"], ["fail", "f", "Fail"], ["hang", "h", "Hang"],
   ["undo", "u", "Undo"], ["again", "a", "Ask again"],

@@ -1,0 +1,92 @@
+"""Jobs that must not be run: conditions on their fields, and hashes of captures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from npulab.captures.capture import Capture, Job
+from npulab.captures.fingerprints import content_hash
+from npulab.registers.filters import Test, filter_of
+from npulab.support.refuse import need_all, near
+
+HASH = re.compile(r"[0-9a-f]{8,64}")
+
+
+@dataclass(frozen=True)
+class Never:
+    """A list of what must not be run, each a condition on the raw values of a job's fields or the
+    first 8 or more digits of a capture's ``content_hash``.
+
+    A condition is a filter (``npulab.registers.filters``) whose columns are the names of the fields
+    of one job. Raises ValueError for a condition that names no field of any job of ``known``.
+    """
+
+    conditions: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, conditions: Iterable[str], known: Capture) -> Never:
+        """The list, checked against a capture that has all fields."""
+        given = tuple(need_all("never", conditions, str, "are conditions in a list"))
+        for condition in given:
+            if not HASH.fullmatch(condition):
+                _check(condition, known)
+        return cls(given)
+
+    def why(self, capture: Capture) -> str:
+        """The reason why a capture must not be run; "" if it may be.
+
+        >>> Never().why(Capture("a", "demo", "x", ()))
+        ''
+        """
+        if not self.conditions:
+            return ""
+        rows = [_row(job, capture) for job in capture.jobs]
+        for condition in self.conditions:
+            if HASH.fullmatch(condition):
+                if content_hash(capture).startswith(condition):
+                    return f"it is the capture {condition}, which must not be run"
+                continue
+            for task, row in enumerate(rows):
+                test = _test(condition, row)
+                if test is not None and test(row):
+                    return f"job {task} has {condition}, which must not be run"
+        return ""
+
+
+def _check(condition: str, known: Capture) -> None:
+    """Raise ValueError for a condition that is no filter of any job's fields."""
+    errors = []
+    for job in known.jobs:
+        try:
+            filter_of(condition, _row(job, known))
+        except ValueError as error:
+            errors.append(error)
+        else:
+            return
+    names: dict[str, None] = {}
+    for job in known.jobs:
+        names |= dict.fromkeys(_row(job, known))
+    word = condition.split()[:1] or [""]
+    raise ValueError(
+        f"never: got {condition!r:.80}, allowed is a condition on the fields of one job of "
+        f"{known.name}, such as {next(iter(names), 'field')} == 0, or the hash of a capture"
+        f"{near(word[0], names)}"
+    ) from (errors or [None])[0]
+
+
+def _row(job: Job, capture: Capture) -> dict[str, int]:
+    """The raw values of a job's fields by name."""
+    row = {}
+    for _, item, raw in job.values(capture.maps):
+        row[item.name] = int(raw)
+    return row
+
+
+def _test(condition: str, row: Mapping[str, int]) -> Test | None:
+    """The test that a condition states of a job; None if it is not about such a job."""
+    try:
+        return filter_of(condition, row)
+    except ValueError:
+        return None
