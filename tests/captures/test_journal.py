@@ -156,7 +156,7 @@ def test_the_head_is_one_line_of_json(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j.jsonl", ABOUT)
     journal.add(trial())
     lines = (tmp_path / "j.jsonl").read_text().splitlines()
-    assert json.loads(lines[0]) == {"npulab": "journal", "version": 1, "about": ABOUT}
+    assert json.loads(lines[0]) == {"npulab": "journal", "version": 2, "about": ABOUT}
     assert set(json.loads(lines[1])) == {
         "trial",
         "subset",

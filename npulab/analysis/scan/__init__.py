@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,6 +29,7 @@ from npulab.analysis.scan.records import KINDS, Probe, Scan
 from npulab.analysis.scan.results import result
 from npulab.analysis.scan.weights import Weights
 from npulab.captures.capture import Capture
+from npulab.captures.controlled import Controlled, TakenBack, Unusable, controlled_of
 from npulab.captures.journal import Guessed, Journal
 from npulab.captures.registry import target
 from npulab.captures.target import Run
@@ -69,6 +70,7 @@ def scan(
     checks: int = 4,
     journal: Journal | None = None,
     progress: Callable[[int, int], object] | None = None,
+    facts: Callable[[], dict[str, Any]] = dict,
     executor: Workers = None,
     read: Callable[[Any], np.ndarray] = np.array,
 ) -> Scan:
@@ -87,8 +89,9 @@ def scan(
     are ``unknown``. ``votes`` is how often each run is made; the middle output counts. The last
     runs are ``checks`` runs that flip a random half of the bits of weights at once, and then runs
     that flip all dead bits at once with each input, and random halves of them. ``journal`` keeps
-    every run: runs that it already has are not made again. ``progress`` is called with (bits whose
-    kind is known, bits). Equal seeds and outputs give equal scans.
+    every run: runs that it already has are not made again; ``facts()`` gives it further data of the
+    last run. ``progress`` is called with (bits whose kind is known, bits). Equal seeds and outputs
+    give equal scans.
 
     ``executor`` (``Pool`` in ``npulab.support.executors``) makes runs that do not depend on each
     other at the same time; runs, journal and answer are the same if an output does not depend on
@@ -108,7 +111,7 @@ def scan(
         most = _count("most_hangs", most_hangs, 0)
     checks = _count("checks", checks, 0)
     probes = _probes(inputs, layer)
-    runs = Runs(_data(data), run, probes, _count("votes", votes, 1), journal)
+    runs = Runs(_data(data), run, probes, _count("votes", votes, 1), journal, facts)
     runs.read = read
     with ExitStack() as stack:
         if executor is not None:
@@ -166,8 +169,11 @@ def scan_capture(
     does a run after which a ``Probed`` device does not run its known-good capture. ``options`` are
     those of ``scan``; ``scanned_fields`` sorts a scan of words or records by field.
 
+    Runs that a device with controls (``captures.controlled``) takes back are made again; what
+    is not executed or refused counts as a hang, but a bit that is refused alone is ``unknown``.
+
     Raises ValueError for a missing buffer or task, and for a layer that cannot be lifted or
-    lowered.
+    lowered; Unusable, an OSError, if controls do not hold any more.
     """
     need("scan_capture", capture, Capture, "is a Capture, as npulab.load gives")
     if not callable(getattr(device, "run", None)):
@@ -177,18 +183,20 @@ def scan_capture(
         )
     data = _scanned(capture, buffer, task)
     if inputs is None:
-        lifted = target(capture.target).lift(capture).layer
-        # records say what the units do, as words do: they have no weights that a scale would show
-        through = buffer is not None and buffer not in capture.records
-        probes = probes_of(capture, lifted, through=through, seed=seed)
-        layer = opened(lifted)
+        probes, layer = _made_probes(capture, buffer, seed)
     else:
         probes = [given if isinstance(given, Probe) else Probe(given) for given in inputs]
     read = reader(capture)
     if layer is None:
         read = partial(np.frombuffer, dtype=np.uint8)
+
     run = _Runner(device, buffer, task)
-    return scan(data, run, probes, layer, seed=seed, read=read, **options)
+    controlled = controlled_of(device)
+    if controlled is None:
+        return scan(data, run, probes, layer, seed=seed, read=read, **options)
+    _refuse_workers(options)
+    found = _with_controls(controlled, data, run, probes, layer, seed=seed, read=read, **options)
+    return _without_refused(found, data, partial(_why_refused, run, capture))
 
 
 @dataclass(frozen=True)
@@ -201,14 +209,104 @@ class _Runner:
 
     def __call__(self, changed: bytes, base: Capture) -> Any:
         """The bytes of the output; None or ``Guessed`` for a hang."""
-        if self.buffer is None:
-            words = np.frombuffer(changed, "<u4")
-            if contradiction(base.jobs[self.task].block, words, base.maps):
-                return None
-            trial = base.with_words(words, self.task)
-        else:
-            trial = base.with_buffers(**{self.buffer: changed})
+        trial = self.trial(changed, base)
+        if trial is None:
+            return None
         return _output_of(self.device.run(trial))
+
+    def trial(self, changed: bytes, base: Capture) -> Capture | None:
+        """The capture with changed bytes; None if its words would be those of another block."""
+        if self.buffer is not None:
+            return base.with_buffers(**{self.buffer: changed})
+        words = np.frombuffer(changed, "<u4")
+        if contradiction(base.jobs[self.task].block, words, base.maps):
+            return None
+        return base.with_words(words, self.task)
+
+
+def _refuse_workers(options: Mapping[str, Any]) -> None:
+    """Raise ValueError for workers with a device whose controls are runs in a stated order."""
+    if options.get("executor") is not None:
+        raise ValueError(
+            "executor: got workers with a device with controls, allowed is executor=None, as its "
+            "controls are run before and after each trial"
+        )
+
+
+def _made_probes(
+    capture: Capture, buffer: str | None, seed: int
+) -> tuple[list[Probe], Conv2D | None]:
+    """Inputs that are made from the layer that a capture lifts to, and that layer."""
+    lifted = target(capture.target).lift(capture).layer
+    # records say what the units do, as words do: they have no weights that a scale would show
+    through = buffer is not None and buffer not in capture.records
+    return probes_of(capture, lifted, through=through, seed=seed), opened(lifted)
+
+
+def _with_controls(
+    device: Controlled,
+    data: bytes,
+    run: Runner,
+    probes: list[Probe],
+    layer: Conv2D | None,
+    journal: Journal | None = None,
+    **options: Any,
+) -> Scan:
+    """Scan with a device that takes runs back: the scan then begins again, with the runs that still
+    count from its journal."""
+    kept = journal
+    if kept is None:
+        kept = Journal()
+    counted: list[bool] = []  # for each run of the device: whether it is one of its answers
+
+    def noted(changed: bytes, base: Any) -> Any:
+        before = device.answers
+        output = run(changed, base)
+        counted.append(device.answers > before)
+        return output
+
+    while True:
+        try:
+            found = scan(
+                data, noted, probes, layer, journal=kept, facts=device.facts_now, **options
+            )
+            device.finish()
+        except (TakenBack, Unusable) as error:
+            _take_back(kept, counted, error.count)
+            if isinstance(error, Unusable):
+                raise
+        else:
+            return replace(found, notes=(*found.notes, device.sentence))
+
+
+def _take_back(journal: Journal, counted: list[bool], count: int) -> None:
+    """Take back the last ``count`` answers of a device, and the runs without an answer between
+    them."""
+    while count and counted:
+        count -= counted.pop()
+        journal.undo()
+
+
+def _why_refused(run: _Runner, base: Capture, changed: bytes) -> str:
+    """Why a device with controls would not run a capture with changed bytes; empty if it would."""
+    trial = run.trial(changed, base)
+    controlled = controlled_of(run.device)
+    if trial is None or controlled is None:
+        return ""
+    return controlled.never.why(trial)
+
+
+def _without_refused(found: Scan, data: bytes, why: Callable[[bytes], str]) -> Scan:
+    """The scan in which a bit that was never flipped alone, because that is refused, is unknown and
+    not one that hangs."""
+    kinds, certain = found.kinds.copy(), found.certain.copy()
+    # what is refused was counted as a hang, so that the scan keeps away from it
+    for bit in np.flatnonzero(kinds == "hang").tolist():
+        changed = bytearray(data)
+        changed[bit // 8] ^= 2 ** (bit % 8)
+        if why(bytes(changed)):
+            kinds[bit], certain[bit] = "unknown", False
+    return replace(found, kinds=kinds, certain=certain)
 
 
 def _output_of(run: Run) -> bytes | Guessed | None:

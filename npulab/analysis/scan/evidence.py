@@ -40,11 +40,18 @@ class Runs:
     """
 
     def __init__(
-        self, data: bytes, run: Runner, probes: Sequence[Probe], votes: int, journal: Journal | None
+        self,
+        data: bytes,
+        run: Runner,
+        probes: Sequence[Probe],
+        votes: int,
+        journal: Journal | None,
+        facts: Callable[[], dict[str, Any]] = dict,
     ) -> None:
         self.bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
         self.name = hashlib.sha256(data).hexdigest()[:16]
         self.run, self.probes, self.votes, self.journal = run, probes, votes, journal
+        self.facts = facts
         self.count = self.hangs = self.guessed = 0
         # turns what a run gives into outputs; the workers that make runs, if there are any
         self.read: Callable[[Any], Array] = np.array
@@ -110,7 +117,7 @@ class Runs:
             seconds = time.perf_counter() - start
             if self.journal is not None:
                 outcome = self._outcome(output, guessed, index)
-                more = {"input": index, "data": self.name, **_as_json(output)}
+                more = {"input": index, "data": self.name, **_as_json(output), **self.facts()}
                 self.journal.add(Trial(names, reason, outcome, seconds, more=more))
         if output is not None:
             self._first.setdefault(index, output)
