@@ -1,5 +1,5 @@
-"""Trials with controls: a known-good job must pass and a known-bad one must not, before, between and
-after the trials of a device.
+"""Trials with controls: a known-good job must pass and a known-bad one must not, before, between
+and after the trials of a device.
 
 ``Controlled`` is a device around another one. A trial is believed if its runs agree, and if the
 controls still end as they should; else the device is powered up, the trial runs alone from
@@ -63,7 +63,7 @@ class TakenBack(Exception):
 
 
 class Unusable(NotRun):
-    """Raised if a device cannot be trusted any more; its last ``count`` answers are not believed."""
+    """Raised if a device cannot be trusted any more; its last ``count`` answers do not count."""
 
     def __init__(self, reason: str, count: int = 0) -> None:
         text = reason
@@ -140,9 +140,9 @@ class Controlled(Around):
     ``good`` is a known-good job with its ``output``, ``bad`` a known-bad one, which must not give
     that output; without it nobody sees that a device passes whatever it gets. Both run before the
     first trial, after every ``every`` trials, and in ``finish()``. The good one also runs after a
-    trial that did not pass; between two runs of a trial that passed the good one runs with another
-    input (each byte inverted), so that memory holds something else. A trial runs until ``agree`` more runs end alike than not, more if errors
-    were seen.
+    trial that did not pass; between two runs of a trial that passed it runs with another input
+    (each byte inverted), so that memory holds something else. A trial runs until ``agree`` more
+    runs end alike than not, more if errors were seen.
 
     Further outcomes of a trial: "poisons" (it passes, and the known-good job then fails until
     power-up, each time; with ``poisons_first`` also if it fails), "reboots" (the text of ``boot``

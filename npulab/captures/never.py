@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from npulab.captures.capture import Capture, Job
 from npulab.captures.fingerprints import content_hash
 from npulab.registers.filters import Test, filter_of
-from npulab.support.refuse import need_all, near
+from npulab.support.refuse import near, need_all
 
 HASH = re.compile(r"[0-9a-f]{8,64}")
 
@@ -57,23 +57,18 @@ class Never:
 
 def _check(condition: str, known: Capture) -> None:
     """Raise ValueError for a condition that is no filter of any job's fields."""
-    errors = []
+    names: dict[str, int] = {}
     for job in known.jobs:
-        try:
-            filter_of(condition, _row(job, known))
-        except ValueError as error:
-            errors.append(error)
-        else:
+        row = _row(job, known)
+        if _test(condition, row) is not None:
             return
-    names: dict[str, None] = {}
-    for job in known.jobs:
-        names |= dict.fromkeys(_row(job, known))
+        names |= row
     word = condition.split()[:1] or [""]
     raise ValueError(
         f"never: got {condition!r:.80}, allowed is a condition on the fields of one job of "
         f"{known.name}, such as {next(iter(names), 'field')} == 0, or the hash of a capture"
         f"{near(word[0], names)}"
-    ) from (errors or [None])[0]
+    )
 
 
 def _row(job: Job, capture: Capture) -> dict[str, int]:

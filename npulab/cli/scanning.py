@@ -15,7 +15,15 @@ from npulab.captures import store
 from npulab.captures.capture import Capture
 from npulab.captures.devices import Command, InProcess, Manual, Simulated, device
 from npulab.captures.journal import Journal
-from npulab.cli.devices import DEVICES, program_options, program_settings, refuse_settings
+from npulab.cli.devices import (
+    DEVICES,
+    control_options,
+    controlled,
+    program_options,
+    program_settings,
+    refuse_settings,
+    wants_controls,
+)
 from npulab.cli.output import Add, Done, show, tell_stopped
 from npulab.cli.terminal import progress
 from npulab.cli.workers import refuse_workers, worker_options, workers_of
@@ -53,14 +61,18 @@ def _scan_options(add: Add) -> None:
     add("--seed", type=int, default=0, metavar="N", help="of the choice of runs (0)")
     worker_options(add, "make runs")
     program_options(add)
+    control_options(add, "CAPTURE", "none")
 
 
 def _scan(options: argparse.Namespace) -> int:
     from npulab.analysis.scan import scan_capture
 
     capture = store.load(options.path, options.case)
-    asked = _device(options)
+    asked: Any = _device(options)
     refuse_workers(options, asked)
+    simulated = isinstance(asked, Simulated)
+    if wants_controls(options):
+        asked = controlled(options, asked, capture, None)
     buffer = options.buffer or COEFFICIENTS
     if options.task is not None:
         refuse_if(options.buffer, "--task", f"it with --buffer {buffer}", "is one of them")
@@ -91,7 +103,7 @@ def _scan(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         tell_stopped(options.resume, "run")
         return 1
-    if isinstance(asked, Simulated):
+    if simulated:
         found = replace(found, notes=(OWN, *found.notes))
     show(options, found)
     return 0

@@ -23,6 +23,7 @@ from npulab.analysis.bisect import (
 )
 from npulab.captures import store
 from npulab.captures.capture import PROVENANCES, Capture
+from npulab.captures.controlled import controlled_of
 from npulab.captures.devices import (
     Against,
     Command,
@@ -37,10 +38,19 @@ from npulab.captures.journal import POISONS, repair
 from npulab.captures.roles import PRESENCE, Roles, roles
 from npulab.captures.sweep import SUFFIX, Sweep, is_sweep, load_captures, load_sweep, sweep_of
 from npulab.captures.sweep_store import SweepStore, is_store, open_store
-from npulab.cli.devices import DEVICES, program_options, program_settings, refuse_settings
+from npulab.cli.devices import (
+    DEVICES,
+    control_options,
+    controlled,
+    program_options,
+    program_settings,
+    refuse_settings,
+    wants_controls,
+)
 from npulab.cli.output import Add, Done, show, tell, tell_stopped
 from npulab.cli.roles import chosen_jobs, job_options, tell_part
 from npulab.cli.terminal import progress
+from npulab.cli.verdicts import refuse_verdict, write_verdict
 from npulab.cli.workers import has_workers, refuse_workers, worker_options, workers_of
 from npulab.registers.formats.tables import table_text
 from npulab.registers.table import COLUMNS
@@ -106,18 +116,21 @@ def _bisect_options(add: Add) -> None:
     )
     worker_options(add, "run trials ahead")
     program_options(add)
+    control_options(add, "GOOD", "BAD")
+    add("--verdict", metavar="FILE", help="write what npulab verdict checks again; has controls")
 
 
 def _bisect(options: argparse.Namespace) -> int:
     good, bad = store.load(options.good), store.load(options.bad)
-    oracle = _oracle(options, good)
+    oracle = _oracle(options, good, bad)
     refuse_workers(options, oracle)
+    if options.verdict:
+        refuse_verdict(options.verdict)
     if options.script:
         _refuse_script(Path(options.script))
     if options.max_hangs < 1:
         raise ValueError(f"--max-hangs: got {options.max_hangs}, allowed is at least 1")
     by_hand = options.device.startswith("manual")
-    units = [unit.split(",") for unit in options.unit or []]
     try:
         with workers_of(options) as executor, progress("trial", hidden=by_hand) as bar:
 
@@ -132,14 +145,9 @@ def _bisect(options: argparse.Namespace) -> int:
                 good,
                 bad,
                 oracle,
-                _flake(options.flake),
-                certainty=options.certainty,
-                units=units or None,
-                addresses=options.addresses,
                 different_layers=options.different_layers,
-                symptom=options.symptom,
-                seed=options.seed,
                 journal=options.resume,
+                **_settings(options),
                 max_hangs=options.max_hangs,
                 progress=told,
                 asking=_print_trial if by_hand else None,
@@ -149,18 +157,44 @@ def _bisect(options: argparse.Namespace) -> int:
         tell_stopped(options.resume, "trial")
         return 1
     show(options, found)
+    watched = controlled_of(oracle)
+    if watched is not None:
+        tell(watched.sentence)
+    if options.verdict and watched is not None:
+        write_verdict(options, found, watched, _settings(options))
     if options.script:
         replace_file(Path(options.script), found.script(options.good, options.bad).encode())
     return int(not found.found)
 
 
-def _oracle(options: argparse.Namespace, good: Capture) -> Callable[[Capture], str]:
-    """Return the device, probed with the good capture and recorded if the options ask for it."""
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of ``Bisection`` that choose its trials and its answer, as JSON has
+    them."""
+    units = [unit.split(",") for unit in options.unit or []]
+    return {
+        "flake_rate": _flake(options.flake),
+        "certainty": options.certainty,
+        "units": units or None,
+        "addresses": options.addresses,
+        "symptom": options.symptom,
+        "seed": options.seed,
+    }
+
+
+def _oracle(options: argparse.Namespace, good: Capture, bad: Capture) -> Callable[[Capture], str]:
+    """Return the device, probed with the good capture, with controls and recorded if the options
+    ask for it."""
     device = _device(options, good)
     oracle: Callable[[Capture], str] = device
     if options.against is not None:
         oracle = _against(options, device, good)
-    if options.probe or options.symptom == POISONS:
+    with_controls = wants_controls(options) or options.verdict
+    if with_controls:
+        for name in ("against", "probe"):
+            if getattr(options, name):
+                raise ValueError(f"--{name}: got it with controls, allowed is one of them")
+        oracle = controlled(options, device, good, bad, poisons_first=options.symptom == POISONS)
+    elif options.probe or options.symptom == POISONS:
         if isinstance(device, Manual):
             raise ValueError(
                 f"--probe: got {options.device!r}, allowed is simulated or command:PROGRAM"

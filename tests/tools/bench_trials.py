@@ -24,7 +24,6 @@ from npulab import Capture, bisect_fields
 from npulab.analysis.bisect import Bisected
 from npulab.captures.controlled import Controlled, Unusable
 from npulab.captures.faulty import Faulty
-from npulab.captures.fingerprints import content_hash
 
 CAPTURES = Path(__file__).resolve().parents[2] / "captures"
 CASES = {
@@ -133,8 +132,9 @@ def board(of: Pair, fault: str, seed: int, controls: bool) -> Faulty:
     return Faulty(of.good.buffers["output"], seed=seed, **faults)  # type: ignore[arg-type]
 
 
-def truth(of: Pair, fault: str) -> set[frozenset[object]]:
-    """The answer on a board whose jobs end as they do, and that has no fault but a reboot."""
+def truth(of: Pair, fault: str, seed: int) -> set[frozenset[object]]:
+    """The answer on a board whose jobs end as they do, of a search that asks the same questions:
+    in some pairs one change mends what another breaks, so that it depends on the questions."""
     expected = of.good.buffers["output"]
 
     def oracle(capture: Capture) -> str:
@@ -144,7 +144,7 @@ def truth(of: Pair, fault: str) -> set[frozenset[object]]:
             return "fail"
         return str(npulab.Simulated(expected)(capture))
 
-    return groups(bisect_fields(of.good, of.bad, oracle, different_layers=True))
+    return groups(bisect_fields(of.good, of.bad, oracle, different_layers=True, seed=seed))
 
 
 def groups(found: Bisected) -> set[frozenset[object]]:
@@ -173,7 +173,7 @@ def asked(target: str, fault: str, seed: int, controls: bool) -> Ended:
     if not found.found:
         return Ended("says", device.jobs, found.sentence)
     how = "wrong"
-    if groups(found) == truth(of, fault):
+    if groups(found) == truth(of, fault, seed):
         how = "right"
     return Ended(how, device.jobs, found.sentence)
 
