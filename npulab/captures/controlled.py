@@ -405,10 +405,10 @@ class Controlled(Around):
             return None
         return other
 
-    def _ending(self, capture: Capture) -> tuple[str, str]:
-        """How one run ends, and whose output it left in memory."""
-        run, stale = self._run(capture)
-        return run.outcome, stale
+    def _ending(self, capture: Capture) -> tuple[str, bytes | None]:
+        """How one run ends, and its output."""
+        run = self._run(capture)[0]
+        return run.outcome, run.output
 
     def _lying(self) -> Unusable:
         tries = [one for one in self.controls if one.control == "bad"]

@@ -3,11 +3,12 @@ needs to check it again.
 
 ::
 
-    {"npulab": "verdict", "version": 1, "made with": "npulab 0.2.0", "date": "...", "question":
-     "bisect", "command": ["npulab", "bisect", ...], "device": "command:...", "inputs": {"good":
-     {"path": "...", "files": {"capture.json": "<sha256>"}, "content": "<sha256>"}, ...},
-     "settings": {...}, "fingerprint": "...", "controls": {"runs": [{"control": "good", "outcome": "pass",
-     "held": true, "run": 1}, ...], "errors": 0, "measured": 12, "says": "..."}, "journal": "...",
+    {"npulab": "verdict", "version": 1, "made with": "npulab 0.2.0", "date": "...",
+     "question": "bisect", "command": ["npulab", "bisect", ...], "device": "command:...",
+     "inputs": {"good": {"path": "...", "files": {"capture.json": "<sha256>"},
+     "content": "<sha256>"}, ...}, "settings": {...}, "fingerprint": "...",
+     "controls": {"runs": [{"control": "good", "outcome": "pass", "held": true, "run": 1}, ...],
+     "errors": 0, "measured": 12, "says": "..."}, "journal": "...",
      "outcome": {"found": true, "groups": [...], "sentence": "..."}, "sha256": "<of all the rest>"}
 
 The sha256 is of the other entries as JSON with sorted keys and without blanks. It shows damage, not
