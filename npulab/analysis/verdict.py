@@ -195,7 +195,11 @@ def _key(stated: Sequence[Any]) -> Key:
 
 def _replayed(found: Bisected, captures: Mapping[str, Capture], device: Any) -> list[Point]:
     """The points that runs on a device give: its controls, and each group of culprits alone."""
-    good = captures.get("good control", found.good)
+    good = captures.get("good control")
+    if good is None:
+        good = found.good
+        if getattr(device, "expected", None) is not None:
+            good = good.with_buffers(output=device.expected)
     bad = captures.get("bad control", found.bad)
     oracle = device
     if not isinstance(device, Controlled):

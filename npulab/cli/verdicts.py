@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npulab.captures.devices import Manual, device
+from npulab.captures.devices import Manual, Simulated, device
 from npulab.captures.verdicts import Verdict
 from npulab.cli.devices import DEVICES, program_options, program_settings, refuse_settings
 from npulab.cli.output import Add, show, tell
@@ -35,8 +35,7 @@ def _verdict(options: argparse.Namespace) -> int:
     settings = program_settings(options)
     asked: Any = None
     if options.device is not None:
-        good = Path(options.file).parent
-        asked = _device(options, verdict, good, settings)
+        asked = _device(options, verdict, Path(options.file).parent, settings)
     elif settings:
         name = next(iter(settings))
         raise ValueError(f"--{name}: got it without --device, allowed is it with --device")
@@ -62,6 +61,9 @@ def _device(
         )
     if settings:
         refuse_settings(next(iter(settings)), options.device, found)
+    if isinstance(found, Simulated):
+        # as bisect does: the good capture's output may be from a board
+        return Simulated(found.run(good).output)
     return found
 
 

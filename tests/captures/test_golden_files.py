@@ -23,6 +23,13 @@ from npulab.captures.sweep import load_sweep, save_sweep
 GOLDEN = Path(__file__).parent / "golden"
 
 
+def test_a_journal_of_trials_with_controls_opens() -> None:
+    journal = Journal.read(GOLDEN / "journal-2.jsonl")
+    assert [trial.outcome for trial in journal] == ["not executed", "reboots", "refused"]
+    assert journal[0].more["since"] == "power-up"
+    assert journal.hangs == 1
+
+
 def test_a_journal_opens() -> None:
     journal = Journal.read(GOLDEN / "journal.jsonl")
     assert journal.about == {"good": "a", "bad": "b"}
