@@ -123,6 +123,7 @@ def recheck(verdict: Verdict, folder: Path = Path(), device: Any = None) -> Rech
     for name, stated in verdict["inputs"].items():
         path = _place(stated["path"], folder)
         points.append(_same_files(name, path, stated))
+        # a file that changed may be no capture any more
         if points[-1].holds:
             captures[name] = store.load(path)
             points.append(_same_content(name, captures[name], stated))
@@ -181,6 +182,7 @@ def _recounted(verdict: Verdict, good: Capture, bad: Capture) -> Bisected:
 
 
 def _same_outcome(stated: Mapping[str, Any], found: Bisected) -> Point:
+    # a search that was ended by its controls found less than its journal says
     groups = tuple(tuple(_key(key) for key in group) for group in stated["groups"])
     same = groups == found.groups and bool(stated["found"]) <= found.found
     trials = plural(found.queries, "trial")
@@ -196,6 +198,7 @@ def _key(stated: Sequence[Any]) -> Key:
 def _replayed(found: Bisected, captures: Mapping[str, Capture], device: Any) -> list[Point]:
     """The points that runs on a device give: its controls, and each group of culprits alone."""
     good = captures.get("good control")
+    # bisect compares with what the device expects, which may not be what the capture has
     if good is None:
         good = found.good
         if getattr(device, "expected", None) is not None:

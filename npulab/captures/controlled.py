@@ -85,6 +85,22 @@ class Checked:
     run: int
 
 
+@dataclass(frozen=True)
+class Settings:
+    """The options of ``Controlled``, which says what they mean."""
+
+    every: int = EVERY
+    agree: int = AGREE
+    fingerprint: Asked | None = None
+    boot: Asked | None = None
+    never: Iterable[str] = ()
+    poisons_first: bool = False
+
+    def __post_init__(self) -> None:
+        refuse_if(self.every < 1, "every", self.every, "is at least 1 trial")
+        refuse_if(self.agree < 1, "agree", self.agree, "is at least 1 run")
+
+
 @dataclass
 class _Votes:
     """The runs of one trial so far, with their outcomes."""
@@ -150,6 +166,8 @@ class Controlled(Around):
     parameter ``output_fill`` asked for, or what the job before wrote) and "refused" (never run:
     ``never``, see ``npulab.captures.never``).
 
+    ``options`` are those of ``Settings``.
+
     ``fingerprint`` and ``boot`` are commands or functions that give a text (``fingerprints``); by
     default they are the device's own methods. A fingerprint that changes ends the search. The
     device's ``recover`` powers it up: of a ``Command`` its ``reset``, of a Python object its
@@ -164,24 +182,14 @@ class Controlled(Around):
     """
 
     def __init__(
-        self,
-        device: Any,
-        good: Capture,
-        bad: Capture | None = None,
-        *,
-        every: int = EVERY,
-        agree: int = AGREE,
-        fingerprint: Asked | None = None,
-        boot: Asked | None = None,
-        never: Iterable[str] = (),
-        poisons_first: bool = False,
+        self, device: Any, good: Capture, bad: Capture | None = None, **options: Any
     ) -> None:
         refuse_if(not callable(getattr(device, "run", None)), "device", repr(device), "is a device")
-        refuse_if(every < 1, "every", every, "is at least 1 trial")
-        refuse_if(agree < 1, "agree", agree, "is at least 1 run")
+        settings = Settings(**options)
         self.device, self.good, self.bad = device, good, bad
-        self.every, self.agree, self.poisons_first = every, agree, poisons_first
-        self.never = Never.of(never, good)
+        self.every, self.agree = settings.every, settings.agree
+        self.poisons_first = settings.poisons_first
+        self.never = Never.of(settings.never, good)
         self._refuse_controls()
         self.controls: list[Checked] = []
         self.runs = self.power_ups = self.errors = self.measured = self.answers = 0
@@ -189,10 +197,10 @@ class Controlled(Around):
         self.facts: dict[str, Any] = {}  # of the last trial, for a journal
         own = _innermost(device)
         self._fills = not isinstance(own, Simulated)
-        self._asked, self._boot = fingerprint, boot
-        if fingerprint is None:
+        self._asked, self._boot = settings.fingerprint, settings.boot
+        if self._asked is None:
             self._asked = getattr(own, "fingerprint", None)
-        if boot is None:
+        if self._boot is None:
             self._boot = getattr(own, "boot", None)
         self._boot_id = ""
         self._started = self._once = self._bad_poisons = False

@@ -6,7 +6,7 @@ They prove nothing about an NPU. They show what a search says of a board that is
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -21,6 +21,7 @@ LIES = ("", "same", "noise")
 Condition = Callable[[Capture], bool]
 
 
+@dataclass(eq=False, repr=False)
 class Faulty:
     """A simulated board with one memory for outputs, and with faults that are switched on.
 
@@ -45,41 +46,31 @@ class Faulty:
     Raises ValueError for a share outside of 0 to 1, or an unknown lie.
     """
 
+    expected: bytes | None = None
+    _: KW_ONLY
+    poisons: Condition | None = None
+    poison_hangs: bool = False
+    reboots: Condition | None = None
+    skips: Condition | None = None
+    once: bool = False
+    wrong: float = 0.0
+    hang_every: int = 0
+    lies: str = ""
+    changes_after: int = 0
+    fills: bool = False
+    seed: int = 0
     provenance: ClassVar[str] = "simulated"
 
-    def __init__(
-        self,
-        expected: bytes | None = None,
-        *,
-        poisons: Condition | None = None,
-        poison_hangs: bool = False,
-        reboots: Condition | None = None,
-        skips: Condition | None = None,
-        once: bool = False,
-        wrong: float = 0.0,
-        hang_every: int = 0,
-        lies: str = "",
-        changes_after: int = 0,
-        fills: bool = False,
-        seed: int = 0,
-    ) -> None:
-        refuse_if(not 0 <= wrong <= 1, "wrong", wrong, "is a share from 0 to 1")
-        refuse_if(lies not in LIES, "lies", repr(lies), "is same or noise")
-        self.device = Simulated(expected)
-        self.poisons, self.poison_hangs, self.reboots = poisons, poison_hangs, reboots
-        self.skips = skips
-        self.once, self.wrong, self.hang_every, self.lies = once, wrong, hang_every, lies
-        self.changes_after, self.fills = changes_after, fills
+    def __post_init__(self) -> None:
+        refuse_if(not 0 <= self.wrong <= 1, "wrong", self.wrong, "is a share from 0 to 1")
+        refuse_if(self.lies not in LIES, "lies", repr(self.lies), "is same or noise")
+        self.device = Simulated(self.expected)
         self.jobs = self.power_ups = self._since = 0
         self._boots = 1
         self._poisoned = False
         self._memory = b""
         self._first: bytes | None = None
-        self._rng = np.random.default_rng(seed)
-
-    @property
-    def expected(self) -> bytes | None:
-        return self.device.expected
+        self._rng = np.random.default_rng(self.seed)
 
     def run(self, capture: Capture) -> Run:
         """Run a capture as the faults allow."""

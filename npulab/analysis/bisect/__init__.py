@@ -738,13 +738,8 @@ def bisect_fields(
             "pass, fail or hang"
         )
     session = Bisection(good, bad, flake_rate=flake_rate, **options)
-    if session.warning and not different_layers:
-        raise ValueError(
-            f"{session.warning}; different_layers=True (--different-layers in the shell) bisects "
-            "them all the same"
-        )
     _refuse_workers(oracle, executor)
-    _refuse_never(bad, oracle)
+    _refuse(session, oracle, different_layers)
     unusable = ""
     try:
         with asked_ahead(oracle, executor) as ask:
@@ -757,10 +752,10 @@ def bisect_fields(
         session.take_back(error.count)
         unusable = str(error)
     found = replace(session.result, oracle=as_code(oracle, good))
-    if unusable:
-        sentence = f"not found: {unusable}; until then: {found.sentence}"
-        return replace(found, found=False, done=False, certainty=None, sentence=sentence)
-    return found
+    if not unusable:
+        return found
+    sentence = f"not found: {unusable}; until then: {found.sentence}"
+    return replace(found, found=False, done=False, certainty=None, sentence=sentence)
 
 
 def _asked(
@@ -798,9 +793,16 @@ def _refuse_workers(oracle: Oracle, executor: Workers) -> None:
         )
 
 
-def _refuse_never(bad: Capture, oracle: Oracle) -> None:
-    """Raise ValueError for a bad capture that a device with controls would never run."""
+def _refuse(session: Bisection, oracle: Oracle, different_layers: bool) -> None:
+    """Raise ValueError for captures of two layers, and for a bad capture that a device with
+    controls would never run."""
+    if session.warning and not different_layers:
+        raise ValueError(
+            f"{session.warning}; different_layers=True (--different-layers in the shell) bisects "
+            "them all the same"
+        )
     controlled = controlled_of(oracle)
     if controlled is not None:
-        why = controlled.never.why(bad)
-        refuse_if(why, f"bad: {bad.name}", why, "is a capture without it, as mix() makes")
+        # without the bad job itself no answer can be proved
+        why, bad = controlled.never.why(session.bad), session.bad.name
+        refuse_if(why, f"bad: {bad}", why, "is a capture without it, as mix() makes")

@@ -53,10 +53,8 @@ OUTCOMES = {
     "fail": "#e08a3c",
     "hang": "#4a4a4a",
     "poisons": "#9a6fb0",
-    "reboots": "#8c6d5a",
-    "not executed": "#e8c9a4",
-    "refused": "#d9d9d9",
 }
+OUTCOMES |= {"reboots": "#8c6d5a", "not executed": "#e8c9a4", "refused": "#d9d9d9"}
 
 
 def bisection_trials(found: Bisected) -> Picture:
