@@ -243,16 +243,6 @@ def _made_probes(
     return probes_of(capture, lifted, through=through, seed=seed), opened(lifted)
 
 
-def _made_probes(
-    capture: Capture, buffer: str | None, seed: int
-) -> tuple[list[Probe], Conv2D | None]:
-    """Inputs that are made from the layer that a capture lifts to, and that layer."""
-    lifted = target(capture.target).lift(capture).layer
-    # records say what the units do, as words do: they have no weights that a scale would show
-    through = buffer is not None and buffer not in capture.records
-    return probes_of(capture, lifted, through=through, seed=seed), opened(lifted)
-
-
 def _with_controls(
     device: Controlled,
     data: bytes,
