@@ -4,7 +4,6 @@ known of them.
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 
@@ -39,12 +38,6 @@ def slots(values: list[float]) -> np.ndarray:
 
 def file(name: str) -> Capture:
     return npulab.load(shared(f"data/ane/hwx/{name}"))
-
-
-def test_convolution_gives_what_the_chip_gave() -> None:
-    seen = json.loads(shared("data/ane/captures/conv_twos_m1.json").read_text())
-    out = run(file("conv_twos"), slots(seen["input"]))
-    assert out[seen["output_slots_hw_index"]].tolist() == seen["output"]
 
 
 def test_convolution_with_bias_and_of_many_channels() -> None:

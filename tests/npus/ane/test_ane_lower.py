@@ -549,16 +549,6 @@ def test_every_bit_of_the_coefficients_is_explained(name):
     assert sum(one.weights for one in items if one.kind == "weight") == weights.size
 
 
-def test_weights_of_files_are_those_of_their_sources():
-    twos = np.frombuffer(shared("data/ane/hwx/conv_twos/twos.weights").read_bytes()[:18], HALF)
-    assert np.array_equal(lift(real("conv_twos")).layer.weights.reshape(-1), twos)
-    told = shared("data/ane/hwx/conv_bias/model.espresso.weights").read_bytes()
-    layer = lift(real("conv_bias")).layer
-    assert np.array_equal(layer.weights.reshape(-1), np.frombuffer(told, "<f4", 6, 192))
-    bias = shared("data/ane/hwx/conv_bias/net.additional.weights").read_bytes()
-    assert np.array_equal(layer.bias, np.frombuffer(bias, HALF, 2))
-
-
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
@@ -808,16 +798,6 @@ def test_the_simulated_device_runs_what_was_lowered(kind, count):
             layer,
             checked,
         )
-
-
-def test_captured_output_of_a_convolution():
-    told = json.loads(shared("data/ane/captures/conv_twos_m1.json").read_text())
-    x = np.array(told["input"], HALF).reshape(1, 1, 3)
-    capture = real("conv_twos").with_buffers(input=pack(x))
-    output = npulab.emulate(lift(capture).layer, lift(capture).x, rule="fp16")
-    assert output.reshape(-1).tolist() == told["output"]
-    places = np.frombuffer(pack(output), HALF)
-    assert [float(places[i]) for i in told["output_slots_hw_index"]] == told["output"]
 
 
 def change_words(seed, trials):

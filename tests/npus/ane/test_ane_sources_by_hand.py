@@ -25,12 +25,11 @@ import pytest
 from conftest import ROOT, shared
 
 import npulab
-from npulab.analysis.laws import stated
 from npulab.cli import main
-from npulab.npus.ane import memory, tables
-from npulab.npus.ane.source import agreement, espresso, plist, seed
+from npulab.npus.ane import tables
+from npulab.npus.ane.source import agreement, plist
 from npulab.npus.ane.tables.entries import Table, decode
-from npulab.npus.ane.training import blobs, mil, programs
+from npulab.npus.ane.training import mil
 from npulab.quant.floats import ulps
 
 PAIRED = ["compiled", "concat16", "conv_bias", "conv_twos", "relu16", "sigmoid77", "sum64"]
@@ -100,21 +99,6 @@ def test_random_tables_give_what_exact_fractions_give(kind: int, symmetry: int, 
         looked_up(slots, step, {0: 0, 1: -16, 2: -32}[kind], symmetry, float(x)) for x in inputs
     ]
     assert ulps(tables.evaluate(table, inputs), np.array(mine, np.float16)).max() == 0
-
-
-def test_the_captured_outputs_of_tanh_bit_for_bit() -> None:
-    data = shared("data/ane/h13_tasks/unary/tanh.bin").read_bytes()
-    table = decode(data[-128:])
-    lines = shared("data/ane/captures/tanh_m5.csv").read_text().split()[1:]
-    x, captured = (
-        np.array([int(line.split(",")[i], 16) for line in lines], np.uint16) for i in (1, 2)
-    )
-    assert tables.evaluate(table, x.view(np.float16)).view(np.uint16).tolist() == captured.tolist()
-    assert len(lines) == 16
-    slots = [float(v) for v in np.frombuffer(data[-128:], "<f2")[:41]]
-    step, mode = np.frombuffer(data[-128:], "<i2")[41:43]
-    mine = [looked_up(slots, int(step), 0, int(mode) // 32, float(v)) for v in x.view(np.float16)]
-    assert np.array(mine, np.float16).view(np.uint16).tolist() == captured.tolist()
 
 
 def test_a_kind_that_nobody_knows_is_refused_with_its_slot() -> None:
@@ -299,151 +283,7 @@ def listed(source: dict) -> dict:
     return out
 
 
-def test_comparisons_are_counted_and_wrong_pairs_are_told_apart() -> None:
-    networks = {n: plist.read_plist(real(n) / "net.plist").network for n in PAIRED}
-    files = {n: agreement.values_of(npulab.load(real(n) / "model.hwx")) for n in PAIRED}
-    found = agreement.agreement(networks, files)
-    assert found.differ == 0
-    assert found.agree == found.count == len(found.table) > 210
-    # what varies, counted anew from the files
-    table = found.table
-    numbers: dict[str, set[int]] = {}
-    for tasks in files.values():
-        for values in tasks:
-            for field, value in values.items():
-                numbers.setdefault(field, set()).add(value)
-    varies = [len(numbers[field]) > 1 for field in table["field"]]
-    assert table["varies"].tolist() == varies
-    assert 110 <= found.tested == sum(varies) < found.count
-    wrong = agreement.pairings(networks, files)
-    for one in PAIRED:
-        for other in PAIRED:
-            alike = {one, other} == {"compiled", "conv_bias"}  # the same geometry, other weights
-            assert (int(wrong.loc[one, other]) == 0) == (one == other or alike)
-
-
-def test_the_rows_of_tinygrad_s_notes_get_a_verdict_and_nothing_is_found_from_few() -> None:
-    networks = {n: plist.read_plist(real(n) / "net.plist").network for n in PAIRED}
-    files = {n: agreement.values_of(npulab.load(real(n) / "model.hwx")) for n in PAIRED}
-    table = stated.check_rows(seed.ROWS, seed.captures_of(networks, files))
-    assert set(table["verdict"]) <= {"agrees", "contradicted", "not varied", "nothing to compare"}
-    assert not table["status"].str.startswith("found").any()
-    rows = table[table["source"] == "seed"].set_index("seed")
-    # one verdict of each kind that the facts give
-    verdict = {row.partition(" =")[0]: v for row, v in rows["verdict"].items()}
-    assert verdict["u16 0x128"] == "agrees"
-    assert verdict["u16 0x12A"] == "not varied"
-    assert verdict["u32 0x130"] == "contradicted"
-    lines = {
-        line.strip()
-        for line in shared("seeds/000_571751982c67fd8a.txt").read_text().splitlines()
-        if "0x" in line
-    }
-    for row in rows.index:
-        if " = " in row and row.startswith("u"):
-            assert row.replace(" ", "") in {line.replace(" ", "") for line in lines}, row
-    # a file that says otherwise is seen
-    files["relu16"][0]["Common.InDim.Win"] = 17
-    again = stated.check_rows(seed.ROWS, seed.captures_of(networks, files))
-    row = again[(again["offset"] == "0x128") & (again["source"] == "seed")].iloc[0]
-    assert (row["verdict"], row["contradicts"]) == ("contradicted", "relu16")
-
-
-DTD = b'<!DOCTYPE plist [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;">]>'
-
-
-@pytest.mark.parametrize(
-    "data",
-    [b"", b"<plist", DTD + b"<plist><string>&b;</string></plist>", b"<plist><dict><key>a</key></dict></plist>",
-     b"<plist>" + b"<array>" * 5000 + b"</array>" * 5000 + b"</plist>", b"bplist00" + bytes(40),
-     b"<plist><dict><key>Networks</key><array><string>n</string></array></dict></plist>",
-     b"<plist><dict><key>Networks</key><integer>4</integer></dict></plist>", b"\xff\xfe<plist/>", bytes(100)],
-    ids=range(10),
-)  # fmt: skip
-def test_a_network_that_is_none_is_refused(data: bytes) -> None:
-    with pytest.raises(ValueError, match=r"net\.plist.*got.*allowed") as caught:
-        plist.read_plist(data)
-    assert "\n" not in str(caught.value)
-
-
-def test_weights_of_espresso_written_by_hand() -> None:
-    sizes = [56, 32, 0, 24]
-    data = struct.pack(
-        "<9Q", 4, *[v for pair in zip([9, 1, 2, 70], sizes, strict=True) for v in pair]
-    )
-    payloads = [bytes([i]) * size for i, size in enumerate(sizes)]
-    entries = espresso.read_espresso(data + b"".join(payloads))
-    assert [(e.id, e.data) for e in entries] == list(zip([9, 1, 2, 70], payloads, strict=True))
-    assert ane_writers.write_espresso(entries) == data + b"".join(payloads)
-    real_data = (real("conv_bias") / "model.espresso.weights").read_bytes()
-    assert ane_writers.write_espresso(espresso.read_espresso(real_data)) == real_data
-    for broken in (
-        data[:40],
-        data + b"".join(payloads)[:-1],
-        struct.pack("<Q", 2**63),
-        struct.pack("<3Q", 1, 5, 2**62),
-    ):
-        with pytest.raises(ValueError, match=r"(?s)byte.*got.*allowed|got.*byte.*allowed"):
-            espresso.read_espresso(broken)
-
-
-# ---- weight files and programs
-
-
-def record(dtype: int, data: bytes, at: int, magic: int = 0xDEADBEEF) -> bytes:
-    return (
-        struct.pack("<IIQQ", magic, dtype, len(data), at + 64).ljust(64, b"\0")
-        + data
-        + bytes(-len(data) % 64)
-    )
-
-
-def weight_file(count: int, *parts: tuple[int, bytes]) -> bytes:
-    out = struct.pack("<II", count, 2).ljust(64, b"\0")
-    for dtype, data in parts:
-        out += record(dtype, data, len(out))
-    return out
-
-
-def test_a_weight_file_of_several_records_made_by_hand() -> None:
-    halves, floats = np.arange(5, dtype="<f2"), np.linspace(-3, 3, 40, dtype="<f4")
-    bytes_ = np.arange(-4, 4, dtype=np.int8)
-    data = weight_file(3, (1, halves.tobytes()), (2, floats.tobytes()), (4, bytes_.tobytes()))
-    found = blobs.read(data)
-    assert found.warnings == ()
-    assert [(r.offset, r.dtype, r.size, r.data_offset) for r in found.records] == [
-        (64, "fp16", 10, 128), (192, "fp32", 160, 256), (448, "int8", 8, 512),
-    ]  # fmt: skip
-    for one, values in zip(found.records, (halves, floats, bytes_), strict=True):
-        assert np.array_equal(one.values(), values)
-    written = blobs.write({"a": halves, "b": floats, "c": bytes_})
-    assert written.offsets == {"a": 64, "b": 192, "c": 448}
-    assert written.data.rstrip(b"\0") == data.rstrip(b"\0")
-    # the offset of the k-th of several of one size, as the facts have it
-    alike = blobs.write({str(k): np.zeros((4, 32), np.float16) for k in range(5)})
-    assert [alike.offsets[str(k)] for k in range(5)] == [64 + k * (64 + 256) for k in range(5)]
-
-
-def test_the_quirks_of_weight_files_are_told_and_damage_refused() -> None:
-    halves = np.arange(64, dtype="<f2").tobytes()
-    assert len(blobs.read(weight_file(1, (1, halves), (1, halves), (1, halves))).warnings) == 1
-    unset = bytearray(weight_file(1, (1, halves)))
-    struct.pack_into("<Q", unset, 64 + 16, 0)
-    found = blobs.read(bytes(unset))
-    assert found.warnings
-    assert found.records[0].values().tolist() == list(range(64))
-    good = weight_file(2, (1, halves), (2, halves))
-    for where, form, value in ((4, "<I", 3), (68, "<I", 200), (72, "<Q", 2**32), (80, "<Q", 64), (80, "<Q", 2**40),
-                               (72, "<Q", 2**63), (64, "<I", 0xDEADBEEE)):  # fmt: skip
-        bad = bytearray(good)
-        struct.pack_into(form, bad, where, value)
-        with pytest.raises(ValueError, match=r"byte|offset"):
-            blobs.read(bytes(bad))
-    for end in (0, 10, 63, 100, 130):
-        with pytest.raises(ValueError, match=r"got"):
-            blobs.read(good[:end])
-    with pytest.raises(ValueError, match="128"):
-        blobs.record_at(good, 128)
+# ---- programs
 
 
 MIL = """// a program as a person types it
@@ -479,85 +319,12 @@ def test_mil_text_of_another_hand() -> None:
     assert squeezed == program
 
 
-@pytest.mark.parametrize(
-    ("was", "now"),
-    [("strides = st", "strides = nobody"), ("[1, 2, 1, 40]> y", "[1, 2, 1, 39]> y"), ("conv(", "conv("[:-1]),
-     ("} -> (y)", "} -> (z)"), ("[2, 3, 1, 1]> W", "[2, 4, 1, 1]> W"), ("program(1.0)", "programme(1.0)"),
-     ('"valid")]', '"valid)]'), ("[0, 0, 0, 0]", "[0, 0, 0]"), ("weight = W, x = x", "weight = W"), ("}\n", "")],
-)  # fmt: skip
-def test_mil_text_that_does_not_hold_together_is_refused_with_its_line(was: str, now: str) -> None:
-    assert was in MIL
-    with pytest.raises(ValueError, match=r"line \d+"):
-        mil.check(mil.read(MIL.replace(was, now)))
-
-
 def test_a_bare_number_that_no_int32_is_is_refused() -> None:
     program = mil.read(
         MIL.replace("dl = const", "dl2 = const").replace("dilations = dl", f"dilations = {10**20}")
     )
     with pytest.raises(ValueError, match="int32"):
         mil.check(program)
-
-
-def test_quirks_of_a_program_are_told() -> None:
-    narrow = mil.read(MIL.replace("40]", "8]"))
-    assert any("32" in q.text or "64" in q.text for q in mil.quirks(narrow))
-    assert not any(
-        "32 " in q.text and "column" in q.text
-        for q in mil.quirks(mil.read(MIL.replace("40]", "64]")))
-    )
-    mean = MIL.replace("  } -> (y);", "    tensor<fp16, [1, 1, 1, 40]> m = reduce_mean(x = y, axes = tensor<int32, [1]>([1]), "
-                       "keep_dims = tensor<bool, []>(true))[name = tensor<string, []>(\"m\")];\n  } -> (m);")  # fmt: skip
-    assert any("reduce_mean" in (q.op, *q.text.split()) for q in mil.quirks(mil.read(mean)))
-    weights = np.ones((4, 3, 1, 1))
-    kernel = programs.convolution(weights, 64)
-    text = mil.write(kernel.program).replace("uint64(64)", "uint64(128)")
-    assert any(
-        "128" in q.text or "record" in q.text for q in mil.quirks(mil.read(text), kernel.blobs)
-    )
-
-
-def test_convolution_and_matmul_programs_against_plain_sums() -> None:
-    rng = np.random.default_rng(2)
-    weights = rng.normal(size=(5, 3, 3, 2)).astype(np.float16)
-    kernel = programs.convolution(
-        weights, 9, 7, strides=(2, 1), pad=(1, 0, 2, 1), dilations=(1, 2), boundary="fp16"
-    )
-    x = rng.normal(size=(1, 3, 7, 9)).astype(np.float16)
-    out = mil.run(mil.read(mil.write(kernel.program)), {"x": x}, kernel.blobs, float64=True)["y"]
-    padded = np.pad(x.astype(float), ((0, 0), (0, 0), (1, 0), (2, 1)))
-    rows, columns = (7 + 1 - 3) // 2 + 1, (9 + 3 - 3) + 1
-    plain = np.zeros((5, rows, columns))
-    for o, i, ky, kx in np.ndindex(weights.shape):
-        for row, column in np.ndindex(rows, columns):
-            plain[o, row, column] += (
-                float(weights[o, i, ky, kx]) * padded[0, i, 2 * row + ky, column + 2 * kx]
-            )
-    assert out.shape == kernel.outputs["y"] == (1, 5, rows, columns)
-    assert np.allclose(out[0], plain, rtol=1e-12)
-    kernel = programs.matmul(6, 4, 33)
-    x, w = rng.normal(size=(1, 6, 33)), rng.normal(size=(1, 4, 6))
-    assert np.allclose(
-        mil.run(kernel.program, {"x": x, "W": w}, float64=True)["y"], w @ x, rtol=1e-12
-    )
-
-
-@pytest.mark.parametrize("columns", [1, 31, 32, 33, 512])
-def test_a_surface_has_rows_of_64_bytes(columns: int) -> None:
-    tensor = np.arange(3 * columns).reshape(3, columns).astype(np.float16)
-    data = memory.pack(tensor)
-    row = -(-2 * columns // 64) * 64
-    assert len(data) == 3 * row
-    for channel in range(3):
-        line = data[channel * row : (channel + 1) * row]
-        assert np.array_equal(np.frombuffer(line[: 2 * columns], "<f2"), tensor[channel])
-        assert not any(line[2 * columns :])
-    assert np.array_equal(ane_writers.unpack_columns(data, 3, columns), tensor)
-    assert ane_writers.strides((1, 3, 5, columns)) == (row, 5 * row, 15 * row, 15 * row, 15 * row)
-    end = 2 * row + 2 * columns  # what is behind the last row's columns may be missing
-    assert np.array_equal(ane_writers.unpack_columns(data[:end], 3, columns), tensor)
-    with pytest.raises(ValueError, match="got"):
-        ane_writers.unpack_columns(data[: end - 1], 3, columns)
 
 
 # ---- shell

@@ -235,69 +235,6 @@ def test_points_of_a_roofline() -> None:
 # the kernels
 
 
-def plain_layer(step: Step, t: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The layer forward, position by position and head by head."""
-
-    def norm(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        out = np.empty_like(x)
-        for s in range(step.seq):
-            mean = sum(value * value for value in x[:, s]) / step.dim
-            for c in range(step.dim):
-                out[c, s] = x[c, s] / math.sqrt(mean + 1e-5) * weight[c]
-        return out
-
-    xn = norm(t["x"], t["rms1"])
-    q, k, v = (t[name] @ xn for name in ("wq", "wk", "wv"))
-    attended = np.zeros_like(q)
-    probs = np.zeros((step.heads, step.seq, step.seq))
-    for head in range(step.heads):
-        rows = range(head * step.head, (head + 1) * step.head)
-        for query in range(step.seq):
-            scores = [
-                sum(q[row, query] * k[row, key] for row in rows) / math.sqrt(step.head)
-                for key in range(query + 1)
-            ]
-            total = sum(math.exp(score) for score in scores)
-            for key, score in enumerate(scores):
-                probs[head, query, key] = math.exp(score) / total
-                for row in rows:
-                    attended[row, query] += probs[head, query, key] * v[row, key]
-    x2 = t["x"] + t["wo"] @ attended
-    xn2 = norm(x2, t["rms2"])
-    h1, h3 = t["w1"] @ xn2, t["w3"] @ xn2
-    gate = np.array(
-        [
-            [h1[f, s] / (1 + math.exp(-h1[f, s])) * h3[f, s] for s in range(step.seq)]
-            for f in range(step.hidden)
-        ]
-    )
-    return {
-        "xn1": xn,
-        "q": q,
-        "k": k,
-        "v": v,
-        "attended": attended,
-        "probs": probs,
-        "x2": x2,
-        "xn2": xn2,
-        "h1": h1,
-        "h3": h3,
-        "gate": gate,
-        "y": x2 + t["w2"] @ gate,
-    }
-
-
-@pytest.mark.parametrize(
-    "step", [SMALL, Step(1, 1, 1, 1), Step(15, 7, 5, 3), Step(8, 12, 1, 8), Step(7, 3, 6, 1)]
-)
-def test_the_layer_is_that_of_plain_loops(step: Step) -> None:
-    tensors = example(step, 3)
-    values = train(step, tensors)
-    for name, expected in plain_layer(step, tensors).items():
-        assert values[name].dtype == np.float64
-        assert np.allclose(values[name], expected, rtol=1e-12, atol=1e-13), name
-
-
 def half(value: float) -> float:
     return float(np.float16(value))
 
