@@ -52,7 +52,7 @@ class TableActivation(Activation):
     table: entries.Table | None = None
 
 
-def table_of(layer: Activation, table: entries.Table | bytes | None = None) -> entries.Table:
+def table_of(layer: Activation, table: GivenTable = None) -> entries.Table:
     """Return the activation table of a layer: the given table, its own, or that of the function it
     names.
 
@@ -143,6 +143,9 @@ PLANAR_OPS = {
 ABS, SUBTRACT = 1, 3
 ONE, MINUS_ONE = 0x3C00, 0xBC00
 EXACT_KINDS = ("sqrt", "rsqrt", "inv", "log2")
+Bars = Sequence[int]  # numbers of base addresses, by tensor
+Surfaces = Sequence[Surface]
+GivenTable = entries.Table | bytes | None  # bytes: the 128 of a file
 
 
 @dataclass(frozen=True)
@@ -159,7 +162,7 @@ def lower(
     x: Any = None,
     name: str = "lowered",
     compiler: str = USUAL,
-    table: entries.Table | bytes | None = None,
+    table: GivenTable = None,
     names: Sequence[str] = (),
 ) -> Capture:
     """Return a layer as a compiler would write it: jobs, words, coefficients, tensors, the compiled
@@ -232,10 +235,10 @@ def names_of(layer: Single, names: Sequence[str]) -> tuple[str, ...]:
 
 def planned(
     layer: Planned,
-    shapes: Sequence[Surface],
-    bars: Sequence[int],
+    shapes: Surfaces,
+    bars: Bars,
     habits: Habits,
-    table: entries.Table | bytes | None = None,
+    table: GivenTable = None,
     after: Activation | None = None,
 ) -> Plan:
     """Return the tasks of a layer.
@@ -292,7 +295,7 @@ def as_convolution(layer: FullyConnected) -> Conv2D:
 def _convolution(
     layer: Conv2D,
     source: Surface,
-    bars: Sequence[int],
+    bars: Bars,
     habits: Habits,
     table: entries.Table | None = None,
 ) -> Plan:
@@ -338,9 +341,7 @@ def _convolution(
     return Plan((step,), data)
 
 
-def _activation(
-    layer: Activation, source: Surface, bars: Sequence[int], table: entries.Table | bytes | None
-) -> Plan:
+def _activation(layer: Activation, source: Surface, bars: Bars, table: GivenTable) -> Plan:
     step = TaskStep(BYPASS, (source,), tuple(bars[:1]), source, bars[-1], unicast=True)
     prescale = _half("prescale", layer.prescale)
     fields = {"NE.MACCfg.NonlinearMode": TABLE}
@@ -362,9 +363,7 @@ def _activation(
     return Plan((step,), data.ljust(engines * len(data), b"\0"))
 
 
-def _elementwise(
-    layer: Elementwise, shapes: Sequence[Surface], bars: Sequence[int], habits: Habits
-) -> Plan:
+def _elementwise(layer: Elementwise, shapes: Surfaces, bars: Bars, habits: Habits) -> Plan:
     if any(shape != shapes[0] for shape in shapes):
         raise refused(
             f"other_shape: got {layer.other_shape}, allowed is {layer.input_shape}; "
@@ -399,7 +398,7 @@ def _elementwise(
     return Plan((TaskStep(PLANAR, tuple(shapes), sources, shapes[0], bars[-1], fields=fields),))
 
 
-def _concat(layer: Concat, shapes: Sequence[Surface], bars: Sequence[int]) -> Plan:
+def _concat(layer: Concat, shapes: Surfaces, bars: Bars) -> Plan:
     refuse_if(layer.axis != 2, "axis", layer.axis, "is 2 (channels)", refused)
     whole, steps, offset = _surface(layer.output_shape), [], 0
     for source, bar in zip(shapes, bars[:-1], strict=True):
@@ -423,10 +422,10 @@ def _bars(names: Sequence[str], habits: Habits) -> tuple[int, ...]:
 
 def _addresses(
     plan: Plan,
-    slots: Sequence[int],
+    slots: Bars,
     names: Sequence[str],
-    bars: Sequence[int],
-    surfaces: Sequence[Surface],
+    bars: Bars,
+    surfaces: Surfaces,
     habits: Habits,
 ) -> dict[str, int]:
     """Return addresses by name: tasks, coefficients, inputs by base address, output."""
@@ -443,9 +442,7 @@ def _addresses(
     return where
 
 
-def _tensors(
-    names: Sequence[str], bars: Sequence[int], surfaces: Sequence[Surface]
-) -> list[dict[str, Any]]:
+def _tensors(names: Sequence[str], bars: Bars, surfaces: Surfaces) -> list[dict[str, Any]]:
     """Return the tensors as the importer states them, the output last."""
     tensors = []
     for name, bar, surface in zip(names, bars, surfaces, strict=True):

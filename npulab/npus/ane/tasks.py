@@ -31,9 +31,12 @@ from npulab.npus.kit import WORD_BYTES, refuse_if
 PLACE, COUNT, SELECTOR, MASK, SPARSE = (0, 15), (15, 6), (21, 10), (15, 16), (31, 1)
 # Chips up to H13: bits of a record's address and of its count of values.
 OLD_PLACE, OLD_COUNT = (0, 26), (26, 6)
+Bits = tuple[int, int]  # lsb, width
+# (byte address, value) of each register write, in order
+Writes = tuple[tuple[int, int], ...]
 
 
-def cut(word: int, bits: tuple[int, int]) -> int:
+def cut(word: int, bits: Bits) -> int:
     """Return the bits (lsb, width) of a word.
 
     >>> cut(0x2280_8542, COUNT), hex(4 * cut(0x2280_8542, PLACE))
@@ -43,7 +46,7 @@ def cut(word: int, bits: tuple[int, int]) -> int:
     return word >> lsb & 2**width - 1
 
 
-def put(value: int, bits: tuple[int, int]) -> int:
+def put(value: int, bits: Bits) -> int:
     """Return a word with a value at its bits (lsb, width) and zeros elsewhere; raises ValueError if
     the value does not fit.
     """
@@ -74,7 +77,7 @@ class Record(NamedTuple):
     selector: int = 0
 
     @property
-    def writes(self) -> tuple[tuple[int, int], ...]:
+    def writes(self) -> Writes:
         """(byte address, value) of every write, in order."""
         steps = [*range(len(self.values))]
         if self.mask is not None:
@@ -199,7 +202,7 @@ class Form(NamedTuple):
     words: int
     flags: int
     pointer: int
-    next_size: tuple[int, int]
+    next_size: Bits
     size: int = 0
     known: frozenset[int] = frozenset()
 
@@ -248,13 +251,13 @@ class Task:
             place += WORD_BYTES * (1 + len(record.values))
 
     @property
-    def writes(self) -> tuple[tuple[int, int], ...]:
+    def writes(self) -> Writes:
         """(byte address, value) of every register write, in order; the last write to a register
         wins."""
         return tuple(chain.from_iterable(record.writes for record in self.records))
 
     @property
-    def job_writes(self) -> tuple[tuple[int, int], ...]:
+    def job_writes(self) -> Writes:
         """(offset, value) of every word: the header's at ``HEADER`` and after, then ``writes``."""
         head = [(HEADER + WORD_BYTES * i, word) for i, word in enumerate(self.header)]
         return (*head, *self.writes)
@@ -375,7 +378,7 @@ def make(header: Sequence[int], records: Sequence[Record], form: Form = H13) -> 
     return Task(0, bytes_of(words), held, compact=False)
 
 
-def records(writes: Sequence[tuple[int, int]], offset: int = 0) -> Task:
+def records(writes: Sequence[Bits], offset: int = 0) -> Task:
     """Return the task at a byte of its section from its writes, as ``Task.job_writes`` gives them.
 
     Writes of neighbouring registers go into one record. Raises ValueError if a word of the header

@@ -29,7 +29,9 @@ from npulab.npus.ane.source.parameters import (
 from npulab.npus.kit import Capture, numbers_of, pd, read_rows
 from npulab.npus.kit.fields import values_of as values_of_job
 
-Values = Mapping[str, int]
+Values = Mapping[str, int]  # raw numbers of a task by field
+Networks = Mapping[str, Network]
+Files = Mapping[str, Sequence[Values]]  # the values of each task, by file name
 ROWS = read_rows(Path(__file__).with_name("claims.csv"))
 SEEN = ("Conv", "Neuron", "Concat", "ScaledElementWise", "GOC")
 COLUMNS = ("file", "task", "what", "field", "expected", "found", "varies")
@@ -132,7 +134,7 @@ class Agreement:
         return "\n  ".join(lines)
 
 
-def agreement(networks: Mapping[str, Network], files: Mapping[str, Sequence[Values]]) -> Agreement:
+def agreement(networks: Networks, files: Files) -> Agreement:
     """Compare each network with the file of its name, given as the values of its tasks.
 
     Raises ValueError for names that only one of the two has.
@@ -152,9 +154,7 @@ def agreement(networks: Mapping[str, Network], files: Mapping[str, Sequence[Valu
     return Agreement(compared, frozenset(field for field in seen if len(seen[field]) > 1))
 
 
-def pairings(
-    networks: Mapping[str, Network], files: Mapping[str, Sequence[Values]]
-) -> pd.DataFrame:
+def pairings(networks: Networks, files: Files) -> pd.DataFrame:
     """Return a table: the number of comparisons that differ between each network (row) and each
     file (column).
     """

@@ -14,6 +14,7 @@ from npulab.npus.kit import refuse_if
 INDICES = ("KernelIndex", "BiasIndex", "ScaleIndex")
 SHOWN = 8  # names in a refusal
 NO_NAME = ("no value", "is a name")
+Keys = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Part:
     """A named dictionary of a network: ``keys`` are all of its keys, in the order of the file."""
 
     name: str
-    keys: Mapping[str, Any] = field(default_factory=dict)
+    keys: Keys = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,12 @@ class Unit(Part):
         return _names(self.keys["Bottom"])
 
     @property
-    def params(self) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self.keys.get("Params", {})
+    def params(self) -> Keys:
+        found: Keys = self.keys.get("Params", {})
         return found
 
     @property
-    def scalars(self) -> Mapping[str, Any]:
+    def scalars(self) -> Keys:
         """The keys that place weights and biases, also those in ``BiasScaleGroupData``."""
         return {**self.params, **self.params.get("BiasScaleGroupData", {})}
 
@@ -76,7 +77,7 @@ class Network:
     units: tuple[Unit, ...]
     outputs: tuple[Output, ...]
     weights: tuple[str, ...] | None = None
-    other: Mapping[str, Any] = field(default_factory=dict)
+    other: Keys = field(default_factory=dict)
     order: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:

@@ -6,7 +6,6 @@ Most names of ``parameters.csv`` are those of tinygrad's notes on a compiled fil
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -14,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from npulab.npus.ane.facts import ENGINES, enum
-from npulab.npus.ane.source.network import Input, Network, Output, Unit
+from npulab.npus.ane.source.network import Input, Keys, Network, Output, Unit
 from npulab.npus.kit import numbers_of, read_rows, refuse_if, up
 
 ROWS = read_rows(Path(__file__).with_name("parameters.csv"))
@@ -432,7 +431,7 @@ def _scalar(chain: Chain, key: str) -> int | None:
     return number
 
 
-def strides(keys: Mapping[str, Any], side: str, shape: Shape) -> Strides:
+def strides(keys: Keys, side: str, shape: Shape) -> Strides:
     """Return the bytes between rows, planes, depths and batches of an input or output, as its keys
     say, else derived.
 

@@ -16,7 +16,7 @@ from itertools import starmap
 from pathlib import Path
 from typing import Any
 
-from npulab.npus.ane.source.network import Input, Network, Output, Unit, repeated
+from npulab.npus.ane.source.network import Input, Keys, Network, Output, Unit, repeated
 from npulab.npus.ane.structures import STRUCTURES
 from npulab.npus.kit import read_bounded, read_table, refuse_if, refusing
 
@@ -42,7 +42,7 @@ class Plist:
 
     networks: tuple[Network, ...]
     version: str | None = "1.0.9"
-    other: Mapping[str, Any] = field(default_factory=dict)
+    other: Keys = field(default_factory=dict)
     order: tuple[str, ...] = field(default=(), compare=False)
     binary: bool = False
 
@@ -203,7 +203,7 @@ def _check_values(top: Any, where: str) -> None:
                 waiting.append((inner, depth + 1, (*path, number)))
 
 
-def _network(name: str, keys: Mapping[str, Any], where: str) -> Network:
+def _network(name: str, keys: Keys, where: str) -> Network:
     inputs, units, outputs = [_parts(keys, key, where) for key in ("Inputs", "Units", "Outputs")]
     weights = None
     if "Weights" in keys:
@@ -220,7 +220,7 @@ def _network(name: str, keys: Mapping[str, Any], where: str) -> Network:
     )
 
 
-def _parts(keys: Mapping[str, Any], kind: str, where: str) -> dict[str, dict[str, Any]]:
+def _parts(keys: Keys, kind: str, where: str) -> dict[str, dict[str, Any]]:
     """Return the dictionaries of a network's inputs, units or outputs by name, checked."""
     parts = {}
     for name in _texts(keys, kind, where):
@@ -230,7 +230,7 @@ def _parts(keys: Mapping[str, Any], kind: str, where: str) -> dict[str, dict[str
     return parts
 
 
-def _texts(keys: Mapping[str, Any], key: str, where: str) -> list[str]:
+def _texts(keys: Keys, key: str, where: str) -> list[str]:
     found = keys.get(key)
     if not isinstance(found, list) or not _list(found, str):
         raise ValueError(f"{where}: {key}: got {_shown(found)}, allowed is a list of texts")
@@ -240,20 +240,20 @@ def _texts(keys: Mapping[str, Any], key: str, where: str) -> list[str]:
     return found
 
 
-def _dictionary(keys: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
+def _dictionary(keys: Keys, name: str, where: str) -> dict[str, Any]:
     found = keys.get(name)
     if isinstance(found, dict):
         return found
     raise ValueError(f"{where}: {name}: got {_shown(found)}, allowed is a dictionary")
 
 
-def _check_keys(keys: Mapping[str, Any], where: str) -> None:
+def _check_keys(keys: Keys, where: str) -> None:
     for path, key, value in _walk(keys, where):
         allowed, fits = KINDS.get(KIND_OF.get(key, ""), ("", bool))
         refuse_if(allowed and not fits(value), f"{path}.{key}", _shown(value), f"is {allowed}")
 
 
-def _walk(keys: Mapping[str, Any], where: str) -> Iterator[tuple[str, str, Any]]:
+def _walk(keys: Keys, where: str) -> Iterator[tuple[str, str, Any]]:
     for key, value in keys.items():
         yield where, key, value
         if isinstance(value, dict):

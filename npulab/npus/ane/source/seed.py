@@ -8,28 +8,24 @@ instead. ``laws.stated.check_rows(ROWS, captures_of(networks, files))`` checks t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from npulab.npus.ane.source.agreement import Values
-from npulab.npus.ane.source.network import Network
+from npulab.npus.ane.source.agreement import Files, Networks, Values
 from npulab.npus.ane.source.parameters import parameters, tasks_of
 from npulab.npus.kit import read_table, refuse_if
 
+Captures = dict[str, tuple[Values, dict[str, int]]]
 ROWS = tuple(read_table(Path(__file__).parent / "seed.csv"))
 
 
-def captures_of(
-    networks: Mapping[str, Network],
-    files: Mapping[str, Sequence[Values]],
-) -> dict[str, tuple[Values, dict[str, int]]]:
+def captures_of(networks: Networks, files: Files) -> Captures:
     """Return each task's raw numbers by field with the parameters of its network, by file name.
 
     ``files`` are the values of each task in order; tasks of a file that has several are named
     ``concat task 1``. Raises ValueError for a network without a file, or with another number of
     tasks.
     """
-    out: dict[str, tuple[Values, dict[str, int]]] = {}
+    out: Captures = {}
     for name, network in networks.items():
         count = tasks_of(network)
         got = len(files.get(name, ()))

@@ -46,6 +46,8 @@ for _row in sorted(_types, key=lambda row: int(row["code"] or 0)):
     if _row["code"]:
         STORED[_row["name"]] = Stored(int(_row["bits"]), _row["numpy"], int(_row["code"]))
 CODES = {kind.code: name for name, kind in STORED.items()}
+# the bytes of weight files by path, or of the only file
+Files = Mapping[str, bytes] | bytes | None
 USUAL = {"float16": "fp16", "float32": "fp32"}  # the names of numpy's types, if they differ
 
 
@@ -232,7 +234,7 @@ def record_at(data: bytes, offset: int, name: str = "") -> tuple[Record, tuple[s
     return _record(data, offset, name or hex(offset), _sentinels(data), warnings), tuple(warnings)
 
 
-def file_at(files: Mapping[str, bytes] | bytes | None, path: str) -> bytes | None:
+def file_at(files: Files, path: str) -> bytes | None:
     """Return the bytes of the weight file at a path, None if it was not given; ``files`` are the
     bytes of files by path, or of the only file."""
     if isinstance(files, Mapping):

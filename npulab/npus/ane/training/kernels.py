@@ -24,6 +24,7 @@ from npulab.npus.kit import one_of, read_table, refuse_if
 MOST = 2**18  # largest size of a step, so that counts of operations stay within int64
 SIZES = {"c": "dim", "e": "dim", "f": "hidden", "s": "seq", "t": "seq", "h": "heads", "d": "head"}
 LETTERS = "".join(SIZES)  # all letters that stand for axes
+Axes = Mapping[str, str]  # the axes of tensors by name
 
 
 @dataclass(frozen=True)
@@ -171,8 +172,8 @@ class Kernel:
 
     name: str
     unit: str
-    inputs: Mapping[str, str]
-    weights: Mapping[str, str]
+    inputs: Axes
+    weights: Axes
     operations: tuple[Operation, ...] = field(repr=False)
     outputs: tuple[str, ...]
     taps: tuple[str, ...] = ()
@@ -256,7 +257,7 @@ def _declared(kernel: str, text: str) -> dict[str, str]:
     return declared
 
 
-def _operand(where: str, word: str, known: Mapping[str, str]) -> Operand:
+def _operand(where: str, word: str, known: Axes) -> Operand:
     name, _, axes = word.partition(":")
     if name in CONSTANTS and not axes:
         return Operand(name, "")
@@ -280,7 +281,7 @@ def _same_elements(axes: str) -> str:
     return axes.replace("hd", "c").replace("e", "c").replace("t", "s")
 
 
-def _refuse(where: str, operation: Operation, known: Mapping[str, str]) -> None:
+def _refuse(where: str, operation: Operation, known: Axes) -> None:
     """Raise ValueError for an operation of an unknown kind, with a wrong number of operands or
     axes, or with a name that is already used.
     """
@@ -347,6 +348,7 @@ def kernel_of(kernel: str | Kernel) -> Kernel:
 
 TYPES = ("float16", "float32", "float64")
 MOST_ELEMENTS = 2**28  # most elements of a tensor in a run: 2 GiB as float64
+Arrays = Mapping[str, Array]
 Values = dict[str, Array]
 
 
@@ -356,9 +358,9 @@ class Run:
     name, the given tensors too."""
 
     kernel: Kernel = field(repr=False)
-    outputs: Mapping[str, Array] = field(repr=False)
-    taps: Mapping[str, Array] = field(repr=False)
-    values: Mapping[str, Array] = field(repr=False)
+    outputs: Arrays = field(repr=False)
+    taps: Arrays = field(repr=False)
+    values: Arrays = field(repr=False)
 
     def __repr__(self) -> str:
         shown = {**self.outputs, **self.taps}
@@ -466,7 +468,7 @@ def evaluate(
 def result(
     operation: Operation,
     step: Step,
-    values: Mapping[str, Array],
+    values: Arrays,
     dtype: str,
     accumulate: str | None = None,
 ) -> Array:
@@ -513,13 +515,11 @@ def rounded(array: Array, dtype: str) -> Array:
         return array.astype(dtype)
 
 
-def _viewed(operand: Operand, step: Step, values: Mapping[str, Array]) -> Array:
+def _viewed(operand: Operand, step: Step, values: Arrays) -> Array:
     return values[operand.name].reshape(step.axes(operand.axes))
 
 
-def _operands(
-    operation: Operation, step: Step, values: Mapping[str, Array], dtype: str
-) -> list[Array]:
+def _operands(operation: Operation, step: Step, values: Arrays, dtype: str) -> list[Array]:
     """Return the operands of an elementwise operation, in the type in which it is computed, and
     with axes that numpy repeats."""
     arrays = []

@@ -35,7 +35,7 @@ class Quirk(NamedTuple):
     source: str
 
 
-def quirks(program: Program, blobs: Mapping[str, bytes] | bytes | None = None) -> list[Quirk]:
+def quirks(program: Program, blobs: weight_files.Files = None) -> list[Quirk]:
     """Return warnings for the known effects of the ANE and its compiler on a program, in its order.
 
     Each names where it was seen. Other builds and chips may differ, and a quirk does not by itself
@@ -140,9 +140,7 @@ def _half_quirks(operation: Operation) -> Iterator[Quirk]:
             yield _quirk(operation, "half", number=number, half=half)
 
 
-def _file_quirks(
-    operation: Operation, blobs: Mapping[str, bytes] | bytes | None
-) -> Iterator[Quirk]:
+def _file_quirks(operation: Operation, blobs: weight_files.Files) -> Iterator[Quirk]:
     """Warn of constants whose records are odd or do not fit them."""
     for _, value in (*operation.attributes, *operation.arguments):
         if not isinstance(value, Value) or not isinstance(value.data, File):

@@ -21,7 +21,7 @@ from npulab.npus.ane.training.mil.values import DTYPES, MOST_AXES, File, Operati
 from npulab.npus.kit import ceil_div, refuse_if
 
 Arrays = dict[str, Any]
-Shape = tuple[int, ...]
+Shape = tuple[int, ...]  # sizes, or numbers of axes
 MOST_NUMBERS = 2**12  # most numbers in an argument that states axes or sizes
 KINDS = {"fiu": "numbers", "f": "floats"}  # letters of DTYPES, and their name in errors
 # The type of a literal that states none.
@@ -54,6 +54,9 @@ class Call:
     given: dict[str, Any]
 
     def refuse(self, what: str, got: object, allowed: str) -> NoReturn:
+        """Raise ValueError; a shape is shown as a list, and a tuple of shapes as lists."""
+        if isinstance(got, tuple):
+            got = _listed(got)
         raise ValueError(f"mil: {self.operation}: {what}: got {got}, allowed is {allowed}")
 
     def __getitem__(self, name: str) -> Known:
@@ -88,24 +91,15 @@ class Call:
         return self._of(int | float, name, self.constant(name, default), "a number")
 
     def flag(self, name: str, default: bool) -> bool:
-        argument = self.given.get(name)
-        constant = default
-        if isinstance(argument, Known):
-            constant = argument.constant
-        return self._of(bool, name, constant, "true or false")
+        return self._of(bool, name, self.constant(name, default), "true or false")
 
     def _of(self, types: Any, name: str, constant: Any, allowed: str) -> Any:
         """Return a constant of one of the Python types; a bool does not count as a number."""
-        wanted_bool = types is bool
-        if not isinstance(constant, types) or isinstance(constant, bool) != wanted_bool:
+        if not isinstance(constant, types) or isinstance(constant, bool) != (types is bool):
             self.refuse(name, _short(constant), allowed)
         return constant
 
-    def wholes(
-        self, name: str, default: Sequence[int] | None = None, count: int | None = None
-    ) -> tuple[int, ...]:
-        if default is not None:
-            default = tuple(default)
+    def wholes(self, name: str, default: Shape | None = None, count: int | None = None) -> Shape:
         numbers = self.constant(name, default)
         if not isinstance(numbers, tuple):
             numbers = (numbers,)
@@ -130,13 +124,13 @@ class Call:
         """Return an axis; below 0 it counts from the end."""
         return self._axes(name, [self.whole(name, default)], rank)[0]
 
-    def axes(self, name: str, rank: int, default: Sequence[int] | None = None) -> tuple[int, ...]:
+    def axes(self, name: str, rank: int, default: Shape | None = None) -> Shape:
         axes = self._axes(name, self.wholes(name, default), rank)
         if len(set(axes)) < len(axes):
-            self.refuse(name, list(axes), "each axis once")
+            self.refuse(name, axes, "each axis once")
         return axes
 
-    def _axes(self, name: str, axes: Sequence[int], rank: int) -> tuple[int, ...]:
+    def _axes(self, name: str, axes: Sequence[int], rank: int) -> Shape:
         for axis in axes:
             if not -rank <= axis < rank:
                 self.refuse(name, axis, f"{-rank} to {rank - 1}")
@@ -165,7 +159,7 @@ class Call:
         """Refuse an argument that does not broadcast to a shape."""
         have = self[name].shape
         if broadcast(have, shape) != shape:
-            self.refuse(name, list(have), f"a shape that broadcasts to {list(shape)}")
+            self.refuse(name, have, f"a shape that broadcasts to {list(shape)}")
 
 
 Results = list[tuple[str, Shape]]
@@ -223,11 +217,18 @@ def numpy_type(dtype: str) -> np.dtype[Any]:
     return np.dtype(f"{kind}{size}")
 
 
+def _listed(shape: tuple[Any, ...]) -> str:
+    """Return a shape as a list, and several shapes as lists with "and" between them."""
+    if shape and isinstance(shape[0], tuple):
+        return " and ".join(map(_listed, shape))
+    return str([*shape])
+
+
 def _short(constant: object) -> str:
     """Return a constant as a text of at most 60 letters."""
-    if isinstance(constant, tuple):
-        constant = list(constant)
     text = repr(constant)
+    if isinstance(constant, tuple):
+        text = _listed(constant)
     if len(text) <= 60:
         return text
     return f"{text[:57]}..."
@@ -246,7 +247,7 @@ def _affine(call: Call) -> Results:
         call.dtype(name)
         have = call[name].shape
         if have not in ((), (size,)):
-            call.refuse(name, list(have), f"[] or [{size}]")
+            call.refuse(name, have, f"[] or [{size}]")
     return [(call.dtype("scale", "f"), shape)]
 
 
@@ -267,7 +268,7 @@ def _blocks(call: Call, name: str, shape: Shape) -> None:
         if count < 1 or size % count:
             divides = False
     if not divides:
-        call.refuse(name, list(whole), f"sizes that divide those of {list(shape)}")
+        call.refuse(name, whole, f"sizes that divide those of {list(shape)}")
 
 
 def _repeated(array: Array, shape: Shape) -> Array:
@@ -287,12 +288,12 @@ def _blockwise(call: Call) -> Results:
     shape = call["data"].shape
     call.dtype("data")
     for name in ("scale", "offset"):
-        if name == "offset" and not call.has("offset"):
+        if not call.has(name):
             continue
         call.dtype(name)
         have = call[name].shape
         if len(have) != len(shape):
-            call.refuse(name, list(have), f"the rank of {list(shape)}")
+            call.refuse(name, have, f"the rank of {list(shape)}")
         _blocks(call, name, shape)
     return [(call.dtype("scale", "f"), shape)]
 
@@ -321,7 +322,7 @@ def _looked_up(call: Call) -> Results:
         )
     _blocks(call, "lut", shape)
     if table[-2] < 1:
-        call.refuse("lut", list(table), "1 entry or more")
+        call.refuse("lut", table, "1 entry or more")
     return [(call["lut"].dtype, shape)]
 
 
@@ -350,8 +351,8 @@ Pads = tuple[tuple[int, int], ...]
 class Geometry(NamedTuple):
     """Per spatial axis: stride, dilation, (before, after), outputs; and the groups of channels."""
 
-    strides: tuple[int, ...]
-    dilations: tuple[int, ...]
+    strides: Shape
+    dilations: Shape
     pads: Pads
     outputs: Shape
     groups: int
@@ -362,38 +363,33 @@ def geometry(call: Call) -> Geometry:
     not go together."""
     x = call["x"].shape
     weight = call["weight"].shape
-    shapes = f"{list(x)} and {list(weight)}"
     rank = len(x) - 2
     if not 1 <= rank <= 3 or len(weight) != len(x):
-        call.refuse("x and weight", shapes, "(N, I, ...) and (O, I, ...) of 1 to 3 axes more")
+        call.refuse("x and weight", (x, weight), "(N, I, ...) and (O, I, ...) of 1 to 3 axes more")
     groups = call.whole("groups", 1)
     if groups < 1 or weight[0] % groups or x[1] != weight[1] * groups:
         call.refuse(
             "x and weight",
-            f"{shapes} in {groups} groups",
+            f"{_listed((x, weight))} in {groups} groups",
             f"{x[1]} channels as weight's axis 1 times the groups, which divide axis 0",
         )
-    strides = call.wholes("strides", [1] * rank, rank)
-    dilations = call.wholes("dilations", [1] * rank, rank)
+    strides = call.wholes("strides", (1,) * rank, rank)
+    dilations = call.wholes("dilations", (1,) * rank, rank)
     if min(*strides, *dilations, *weight) < 1:
         call.refuse(
-            "strides, dilations and weight",
-            f"{list(strides)}, {list(dilations)}, {list(weight)}",
-            "1 or more",
+            "strides, dilations and weight", (strides, dilations, weight), "numbers of 1 or more"
         )
     # The elements of the input from the first tap of a kernel to its last.
     spans = [(taps - 1) * step + 1 for taps, step in zip(weight[2:], dilations, strict=True)]
     pads = _pads(call, x[2:], spans, strides)
-    padded = []
-    outputs = []
-    for size, pad, span, stride in zip(x[2:], pads, spans, strides, strict=True):
-        padded.append(size + sum(pad))
-        outputs.append((padded[-1] - span) // stride + 1)
-    padding = [*map(list, pads)]
+    padded = [size + sum(pad) for size, pad in zip(x[2:], pads, strict=True)]
     if math.prod([*x[:2], *padded]) > MOST_PADDED:
-        call.refuse("x", f"{list(x)}, padded {padding}", f"up to {MOST_PADDED} elements")
+        call.refuse("padded x", (*x[:2], *padded), f"up to {MOST_PADDED} elements")
+    outputs = []
+    for size, span, stride in zip(padded, spans, strides, strict=True):
+        outputs.append((size - span) // stride + 1)
     if min(outputs) < 1:
-        call.refuse("x and weight", f"{shapes}, padded {padding}", "a kernel that fits into x")
+        call.refuse("padded x and weight", ((*x[:2], *padded), weight), "a kernel that fits into x")
     return Geometry(strides, dilations, pads, tuple(outputs), groups)
 
 
@@ -404,9 +400,9 @@ def _pads(call: Call, sizes: Shape, spans: Sequence[int], strides: Sequence[int]
     if kind == "valid":
         return ((0, 0),) * rank
     if kind == "custom":
-        pad = call.wholes("pad", [0] * (2 * rank), 2 * rank)
+        pad = call.wholes("pad", (0, 0) * rank, 2 * rank)
         if not 0 <= min(pad) <= max(pad) <= MOST_PAD:
-            call.refuse("pad", list(pad), f"0 to {MOST_PAD}")
+            call.refuse("pad", pad, f"0 to {MOST_PAD}")
         return tuple(zip(pad[::2], pad[1::2], strict=True))
     pads = []
     for size, span, stride in zip(sizes, spans, strides, strict=True):
@@ -429,7 +425,7 @@ def _convolution(call: Call) -> Results:
         call.same_type("x", "bias")
         bias = call["bias"].shape
         if bias not in ((outputs,), (1, outputs), _per_channel(shape, outputs)):
-            call.refuse("bias", list(bias), f"[{outputs}]")
+            call.refuse("bias", bias, f"[{outputs}]")
     return [(dtype, (call["x"].shape[0], outputs, *shape.outputs))]
 
 
@@ -548,28 +544,26 @@ def _binary(call: Call) -> Results:
     shape = broadcast(x, y)
     if shape is None:
         call.refuse(
-            "x and y",
-            f"{list(x)}, {list(y)}",
-            "shapes that broadcast: sizes alike or 1, from the last axis on",
+            "x and y", (x, y), "shapes that broadcast: sizes alike or 1, from the last axis on"
         )
     return [(dtype, shape)]
 
 
-def _reduced(call: Call) -> tuple[tuple[int, ...], bool]:
+def _reduced(call: Call) -> tuple[Shape, bool]:
     """Return the axes that are reduced, and true if they stay with size 1."""
     rank = len(call["x"].shape)
-    return call.axes("axes", rank, range(rank)), call.flag("keep_dims", False)
+    return call.axes("axes", rank, tuple(range(rank))), call.flag("keep_dims", False)
 
 
 def _reduce(call: Call) -> Results:
     axes, keep = _reduced(call)
     have = call["x"].shape
-    shape = []
+    shape: list[int] = []
     for axis, size in enumerate(have):
         if axis not in axes:
             shape.append(size)
         elif size == 0:
-            call.refuse("x", list(have), "one element or more along the axes")
+            call.refuse("x", have, "one element or more along the axes")
         elif keep:
             shape.append(1)
     return [(call.dtype("x"), tuple(shape))]
@@ -614,16 +608,16 @@ def _reshaped(call: Call) -> Shape:
             wanted[wanted.index(-1)] = elements // rest
     if min(wanted, default=1) < 0 or math.prod(wanted) != elements:
         allowed = f"a shape of the {elements} elements of {list(have)}"
-        call.refuse("shape", list(stated), allowed)
+        call.refuse("shape", stated, allowed)
     return tuple(wanted)
 
 
-def _permuted(call: Call) -> tuple[int, ...]:
+def _permuted(call: Call) -> Shape:
     have = call["x"].shape
     rank = len(have)
     perm = call.axes("perm", rank)
     if len(perm) != rank:
-        call.refuse("perm", list(perm), f"the {rank} axes of {list(have)}, each once")
+        call.refuse("perm", perm, f"the {rank} axes of {list(have)}, each once")
     return perm
 
 
@@ -650,10 +644,7 @@ def _slices(call: Call) -> tuple[slice, ...]:
 def _concat(call: Call) -> Results:
     values = call.given.get("values")
     if isinstance(values, Known) or not values:
-        got = "nothing"
-        if values:
-            got = "one"
-        call.refuse("values", got, "one tensor or more in ( )")
+        call.refuse("values", "none in ( )", "one tensor or more in ( )")
     first = values[0]
     axis = call.axis("axis", len(first.shape))
     # Interleaved tensors are alike along every axis.
@@ -683,7 +674,7 @@ def _concat_values(call: Call, x: Arrays) -> Any:
     return stacked.reshape(*stacked.shape[:axis], -1, *stacked.shape[axis + 2 :])
 
 
-def _parts(call: Call) -> tuple[int, tuple[int, ...]]:
+def _parts(call: Call) -> tuple[int, Shape]:
     """Return the axis that is split, and the size of each part."""
     shape = call["x"].shape
     outputs = len(call.operation.outputs)
@@ -698,7 +689,7 @@ def _parts(call: Call) -> tuple[int, tuple[int, ...]]:
         # One more than the outputs is enough to refuse a huge number of parts.
         sizes = (size // count,) * min(count, outputs + 1)
     if len(sizes) != outputs or sum(sizes) != size or min(sizes) < 0:
-        call.refuse("split_sizes", list(sizes)[:8], f"{outputs} sizes that add up to {size}")
+        call.refuse("split_sizes", sizes[:8], f"{outputs} sizes that add up to {size}")
     return axis, sizes
 
 
@@ -727,10 +718,10 @@ def _expanded(call: Call) -> Shape:
 
 def _squeezed(call: Call) -> Shape:
     shape = call["x"].shape
-    single = [axis for axis, size in enumerate(shape) if size == 1]
+    single = tuple(axis for axis, size in enumerate(shape) if size == 1)
     axes = call.axes("axes", len(shape), single)
-    if not set(axes) <= set(single):
-        call.refuse("axes", list(axes), f"axes of size 1 of {list(shape)}")
+    if not {*axes} <= {*single}:
+        call.refuse("axes", axes, f"axes of size 1 of {list(shape)}")
     return tuple(size for axis, size in enumerate(shape) if axis not in axes)
 
 
@@ -746,7 +737,7 @@ def _transposed(call: Call, name: str) -> Shape:
     """Return the shape of a factor after its transpose_x or transpose_y."""
     shape = call[name].shape
     if len(shape) < 2:
-        call.refuse(name, list(shape), "two axes or more")
+        call.refuse(name, shape, "two axes or more")
     if call.flag(f"transpose_{name}", False):
         return *shape[:-2], shape[-1], shape[-2]
     return shape
@@ -756,16 +747,13 @@ def _matmul(call: Call) -> Results:
     dtype = call.same_type("x", "y")
     x = _transposed(call, "x")
     y = _transposed(call, "y")
-    shapes = f"{list(call['x'].shape)} and {list(call['y'].shape)}"
     if x[-1] != y[-2]:
-        call.refuse(
-            "x and y",
-            f"{shapes}, that is {x[-1]} columns times {y[-2]} rows",
-            "as many columns as rows, after transpose_x and transpose_y",
-        )
+        call.refuse("x and y, after their transposes", (x, y), "as many columns of x as rows of y")
     batch = broadcast(x[:-2], y[:-2])
     if batch is None:
-        call.refuse("x and y", shapes, "axes before the last two that broadcast")
+        call.refuse(
+            "x and y, after their transposes", (x, y), "axes before the last two that broadcast"
+        )
     return [(dtype, (*batch, x[-2], y[-1]))]
 
 
@@ -783,7 +771,7 @@ def _linear(call: Call) -> Results:
     x = call["x"].shape
     weight = call["weight"].shape
     if not x or len(weight) != 2 or x[-1] != weight[1]:
-        call.refuse("x and weight", f"{list(x)} and {list(weight)}", "(..., I) and (O, I)")
+        call.refuse("x and weight", (x, weight), "(..., I) and (O, I)")
     outputs = weight[0]
     if call.has("bias"):
         call.same_type("x", "bias")
@@ -792,8 +780,7 @@ def _linear(call: Call) -> Results:
 
 
 def _linear_values(call: Call, x: Arrays) -> Any:
-    bias = x.get("bias", x["x"].dtype.type(0))
-    return x["x"] @ x["weight"].T + bias
+    return x["x"] @ x["weight"].T + x.get("bias", 0)
 
 
 def _attention(call: Call) -> Results:
@@ -806,7 +793,7 @@ def _attention(call: Call) -> Results:
     if not batched or q[-1] != k[-1] or k[-2] != v[-2]:
         call.refuse(
             "query, key and value",
-            f"{list(q)}, {list(k)} and {list(v)}",
+            (q, k, v),
             "(..., L, E), (..., S, E) and (..., S, V)",
         )
     if call.has("attn_mask"):

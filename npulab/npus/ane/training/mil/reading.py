@@ -14,6 +14,7 @@ import numpy as np
 
 from npulab.npus.ane.training.mil.values import (
     DTYPES,
+    Attributes,
     Compound,
     File,
     Function,
@@ -243,7 +244,7 @@ class _Reader:
             return self.step()
         return self.value()
 
-    def attributes(self) -> tuple[tuple[str, Value], ...]:
+    def attributes(self) -> Attributes:
         if self.has("["):
             return self.many(lambda: self.pair("an attribute", self.value), "]")
         return ()

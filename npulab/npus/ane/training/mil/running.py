@@ -22,9 +22,12 @@ from npulab.npus.ane.training.mil.values import (
 )
 from npulab.npus.kit import refuse_if
 
+Blobs = weight_files.Files
 MOST_SIZE = 2**26  # most elements of a tensor
 NO_ARGUMENTS = ("name", "val")
 WORDS = ("dtype", "pad_type")  # arguments that are strings
+Scope = dict[str, Known]
+Named = Mapping[str, Any]
 
 
 def check(program: Program) -> list[str]:
@@ -55,7 +58,7 @@ def check(program: Program) -> list[str]:
     return sorted(missing)
 
 
-def _refuse_unknown_output(function: Function, known: Mapping[str, Any], line: str = "") -> None:
+def _refuse_unknown_output(function: Function, known: Named, line: str = "") -> None:
     for name in function.outputs:
         if name not in known:
             raise ValueError(
@@ -64,9 +67,9 @@ def _refuse_unknown_output(function: Function, known: Mapping[str, Any], line: s
             )
 
 
-def _declared(function: Function) -> dict[str, Known]:
+def _declared(function: Function) -> Scope:
     """Return the types of a function's inputs, by name."""
-    scope: dict[str, Known] = {}
+    scope: Scope = {}
     for name, kind in function.inputs:
         if name in scope:
             raise ValueError(
@@ -82,7 +85,7 @@ def _declared(function: Function) -> dict[str, Known]:
     return scope
 
 
-def judged(operation: Operation, scope: dict[str, Known]) -> tuple[Call, dict[str, Known]]:
+def judged(operation: Operation, scope: Scope) -> tuple[Call, Scope]:
     """Return an operation with its arguments, and its outputs; raise ValueError if these are not as
     declared."""
     call = resolved(operation, scope)
@@ -99,7 +102,7 @@ def judged(operation: Operation, scope: dict[str, Known]) -> tuple[Call, dict[st
     return call, results
 
 
-def _inferred(call: Call) -> dict[str, Known]:
+def _inferred(call: Call) -> Scope:
     """Return the outputs of an operation by name; none if the operation is not understood or the
     sizes of its arguments are not known.
     """
@@ -130,7 +133,7 @@ def _inferred(call: Call) -> dict[str, Known]:
     return results
 
 
-def resolved(operation: Operation, scope: dict[str, Known]) -> Call:
+def resolved(operation: Operation, scope: Scope) -> Call:
     """Return an operation with the meaning of its arguments; attributes other than a name count as
     arguments."""
     given: dict[str, Any] = {}
@@ -147,9 +150,7 @@ def resolved(operation: Operation, scope: dict[str, Known]) -> Call:
     return Call(operation, given)
 
 
-def _operand(
-    operation: Operation, name: str, argument: str | Value, scope: dict[str, Known]
-) -> Known:
+def _operand(operation: Operation, name: str, argument: str | Value, scope: Scope) -> Known:
     if isinstance(argument, str):
         if argument not in scope:
             Call(operation, {}).refuse(f"argument {name}", repr(argument), "a name from above")
@@ -161,7 +162,7 @@ def _operand(
         raise ValueError(f"mil: {operation}: argument {name}: {text}") from None
 
 
-def _const(call: Call) -> dict[str, Known]:
+def _const(call: Call) -> Scope:
     value = call.operation.value
     if len(call.operation.outputs) != 1:
         call.refuse("outputs", len(call.operation.outputs), "1")
@@ -175,12 +176,9 @@ def _const(call: Call) -> dict[str, Known]:
     return {name: known(value)}
 
 
-Blobs = bytes | Mapping[str, bytes] | None
-
-
 def run(
     program: Program,
-    inputs: Mapping[str, Any],
+    inputs: Named,
     blobs: Blobs = None,
     *,
     float64: bool = False,
@@ -225,7 +223,7 @@ def run(
     return shown
 
 
-def _inputs(scope: Mapping[str, Known], inputs: Mapping[str, Any], float64: bool) -> dict[str, Any]:
+def _inputs(scope: Mapping[str, Known], inputs: Named, float64: bool) -> dict[str, Any]:
     """Return the inputs of a function as arrays of their types."""
     if set(inputs) != set(scope):
         got = ", ".join(sorted(inputs)) or "none"
@@ -240,7 +238,7 @@ def _inputs(scope: Mapping[str, Known], inputs: Mapping[str, Any], float64: bool
     return arrays
 
 
-def _computed(call: Call, values: Mapping[str, Any], blobs: Blobs, float64: bool) -> list[Any]:
+def _computed(call: Call, values: Named, blobs: Blobs, float64: bool) -> list[Any]:
     """Return the results of an operation, before they are rounded."""
     if call.operation.op not in OPERATIONS:
         raise LookupError(

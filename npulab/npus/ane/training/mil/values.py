@@ -158,6 +158,7 @@ class Value:
 
 
 Argument = str | Value | tuple[str | Value, ...]
+Attributes = tuple[tuple[str, Value], ...]
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ class Operation:
     op: str
     outputs: tuple[tuple[str, Type], ...]
     arguments: tuple[tuple[str, Argument], ...] = ()
-    attributes: tuple[tuple[str, Value], ...] = ()
+    attributes: Attributes = ()
     line: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
@@ -215,7 +216,7 @@ class Function:
     outputs: tuple[str, ...]
     name: str = "main"
     target: str = TARGET
-    attributes: tuple[tuple[str, Value], ...] = ()
+    attributes: Attributes = ()
     line: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
@@ -232,7 +233,7 @@ class Program:
 
     functions: tuple[Function, ...]
     version: str = "1.3"
-    attributes: tuple[tuple[str, Value], ...] = ()
+    attributes: Attributes = ()
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4}){0,3}", self.version):

@@ -41,6 +41,9 @@ from npulab.npus.ane.training.mil.values import (
 from npulab.npus.kit import one_of, read_table, up
 
 Shape = tuple[int, ...]
+Shapes = dict[str, Shape]
+# (name, channels) of the parts of each input and output, in order
+Parts = dict[str, tuple[tuple[str, int], ...]]
 Names = Mapping[str, Any]  # the number or word that each name in the tables stands for
 Weights = Mapping[str, Any]
 HERE = Path(__file__).parent
@@ -78,9 +81,9 @@ class Kernel(NamedTuple):
 
     program: Program
     blobs: dict[str, bytes]
-    inputs: dict[str, Shape]
-    outputs: dict[str, Shape]
-    parts: dict[str, tuple[tuple[str, int], ...]]
+    inputs: Shapes
+    outputs: Shapes
+    parts: Parts
 
     def __repr__(self) -> str:
         """One line without the bytes: weight files of a training step are megabytes."""
@@ -329,7 +332,7 @@ class Body:
         self.plain = version != "1.0"
         self.string = Type("string", plain=self.plain)
         self.operations: list[Operation] = []
-        self.shapes: dict[str, Shape] = {}
+        self.shapes: Shapes = {}
         self.placed: dict[str, tuple[str, Shape]] = {}  # path and shape of each weight
         self.end = weight_files.ALIGN
 
@@ -379,9 +382,9 @@ class Body:
     def kernel(
         self,
         dtype: str,
-        inputs: dict[str, Shape],
+        inputs: Shapes,
         output: str,
-        parts: dict[str, tuple[tuple[str, int], ...]],
+        parts: Parts,
     ) -> Kernel:
         """Return the program with inputs of a type, and weight files if weights were given."""
         types = {name: Type(dtype, shape) for name, shape in inputs.items()}
