@@ -18,7 +18,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
-from construct import ConstructError, Container
+from construct import Container
 
 from npulab.npus.ane.structures import STRUCTURES
 from npulab.npus.kit import refuse_if, refusing
@@ -264,10 +264,7 @@ def _parse(
         raise ValueError(
             f"{what}: needs {size} bytes from byte {begin:#x}, there are {max(end - begin, 0)}"
         )
-    try:
-        return struct.parse(data[begin : begin + size])
-    except ConstructError as error:
-        raise ValueError(f"{what} at byte {begin:#x}: {error}") from None
+    return struct.parse(data[begin : begin + size])
 
 
 def _commands(data: bytes, head: Any) -> Iterator[tuple[int, int, int]]:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import ndarray as Array
@@ -36,8 +36,8 @@ Bits = tuple[int, int]  # lsb, width
 Writes = tuple[tuple[int, int], ...]
 
 
-def cut(word: int, bits: Bits) -> int:
-    """Return the bits (lsb, width) of a word.
+def cut(word: Any, bits: Bits) -> Any:
+    """Return the bits (lsb, width) of a word, or of each of an array of words.
 
     >>> cut(0x2280_8542, COUNT), hex(4 * cut(0x2280_8542, PLACE))
     (1, '0x1508')
@@ -165,11 +165,10 @@ def first_broken(words: Array, starts: Array, ends: Array) -> int | None:
     broken = len(starts)
     while len(run):
         head = words[at]
-        mask = head >> np.uint32(MASK[0]) & np.uint32(2 ** MASK[1] - 1)
-        sparse, dense = head >= 2 ** SPARSE[0], mask & np.uint32(2 ** COUNT[1] - 1)
+        mask, sparse, dense = cut(head, MASK), cut(head, SPARSE), cut(head, COUNT)
         count = 1 + np.where(sparse, np.bitwise_count(mask), dense).astype(np.int64)
         last = np.where(sparse, np.frexp(mask)[1], dense).astype(np.int64)
-        reach = 1 + last + (head & np.uint32(2 ** PLACE[1] - 1))
+        reach = 1 + last + cut(head, PLACE)
         at += 1 + count
         bad = (reach > 2 ** PLACE[1]) | (at > ends[run])
         broken = min([broken, *run[bad][:1].tolist()])
@@ -487,7 +486,7 @@ def whole(tasks: Sequence[Task], words: Array, header_words: int) -> list[Task]:
     starts = np.array([task.offset for task in tasks], np.int64) // WORD_BYTES
     ends = np.array([task.end for task in tasks], np.int64) // WORD_BYTES
     control = words[np.minimum(starts + header_words, ends) - 1]
-    extended = control >> np.uint32(LATER_TDE[0]) & np.uint32(2 ** LATER_TDE[1] - 1)
+    extended = cut(control, LATER_TDE)
     begins = starts + header_words + extended.astype(np.int64)
     suspects = np.flatnonzero(begins > ends)[:1].tolist()
     broken = first_broken(words, begins, ends)

@@ -30,6 +30,7 @@ ROUNDED = ("float16", "float32")
 LOSS_SCALES = (1.0, 16.0, 256.0, 4096.0, 65536.0)
 LOST = ["overflow", "underflow", "subnormal"]
 Row = dict[str, Any]
+Pair = tuple[Array, Array]  # a tensor's elements, exact and rounded
 
 
 def precision(
@@ -67,23 +68,21 @@ def precision(
         drawn = example(step, seed, gradient)
         tensors = given_to(plan, train(step, drawn))
     exact, got = _both(plan, step, tensors, loss_scale, dtype, accumulate)
+    alone: Values = {}
+    kinds = {}
+    for name in plan.given:
+        alone[name], kinds[name] = rounded(exact[name], dtype), "given"
+    for operation in plan.operations:
+        name = operation.name
+        alone[name] = result(operation, step, exact, dtype, accumulate)
+        kinds[name] = operation.kind
     rows = []
-    for name, array in exact.items():
-        if name in plan.given:
-            kind = "given"
-            alone = rounded(array, dtype)
-        else:
-            operation = plan.operation(name)
-            kind = operation.kind
-            alone = result(operation, step, exact, dtype, accumulate)
-        alone = alone.astype(np.float64)
-        right = _measured(plan, name, array)
-        own = _measured(plan, name, alone)
-        everything = _measured(plan, name, got[name])
-        row: Row = {"operation": name, "kind": kind, **_errors("own", right, own, dtype)}
-        row |= {"effect": _effect(plan, step, exact, name, alone), "share": 0.0}
-        row |= _errors("all", right, everything, dtype)
-        row |= _lost(right, everything, dtype)
+    for name, kind in kinds.items():
+        row: Row = {"operation": name, "kind": kind}
+        row |= _errors("own", _pair(plan, name, exact, alone), dtype)
+        row |= {"effect": _effect(plan, step, exact, name, alone[name]), "share": 0.0}
+        pair = _pair(plan, name, exact, got)
+        row |= _errors("all", pair, dtype) | _lost(pair, dtype)
         rows.append(row)
     table = pd.DataFrame(rows)
     table["share"] = _shares(table["effect"].to_numpy())
@@ -162,10 +161,8 @@ def loss_scales(
                 continue
             exact, got = _both(plan, step, given_to(plan, values), scale, dtype, accumulate)
             lost: Counter[str] = Counter()
-            for name, array in exact.items():
-                right = _measured(plan, name, array)
-                everything = _measured(plan, name, got[name])
-                lost.update(_lost(right, everything, dtype))
+            for name in exact:
+                lost.update(_lost(_pair(plan, name, exact, got), dtype))
             rms = _worst_rms(plan, plan.outputs, exact, got)
             rows.append({"loss_scale": float(scale), "kernel": plan.name, **lost, "rms": rms})
     return pd.DataFrame(rows)
@@ -183,18 +180,15 @@ def _both(
     dtype: str,
     accumulate: str,
 ) -> tuple[Values, Values]:
-    """Return every tensor of a kernel twice, as float64: computed exactly, and with every result
-    rounded.
-    """
+    """Return every tensor of a kernel twice: in float64, and with every result rounded."""
     one_of("dtype", dtype, ROUNDED)
     scale = positive("loss_scale", loss_scale)
     given = checked(plan, step, tensors)
     for name in filter(_is_gradient, given):
         given[name] = given[name] * scale
-    got = run(plan, step, given, dtype, accumulate).values
     exact = run(plan, step, given, "float64").values
-    wide = {name: array.astype(np.float64) for name, array in got.items()}
-    return dict(exact), wide
+    got = run(plan, step, given, dtype, accumulate).values
+    return dict(exact), dict(got)
 
 
 def _effect(plan: Kernel, step: Step, exact: Values, name: str, alone: Array) -> float:
@@ -216,26 +210,24 @@ def _effect(plan: Kernel, step: Step, exact: Values, name: str, alone: Array) ->
 
 def _worst_rms(plan: Kernel, names: Iterable[str], exact: Values, got: Values) -> float:
     """Return the largest relative RMS error among some tensors, 0 if there are none."""
-    worst = 0.0
-    for name in names:
-        right = _measured(plan, name, exact[name])
-        rms = _rms(right, _measured(plan, name, got[name]))
-        worst = max(worst, rms)
-    return worst
+    errors = [_rms(*_pair(plan, name, exact, got)) for name in names]
+    return max(errors, default=0.0)
 
 
-def _measured(plan: Kernel, name: str, array: Array) -> Array:
-    """Return the elements of a tensor that are measured, flat: of scores only those whose key is
-    not after the query.
+def _pair(plan: Kernel, name: str, exact: Values, got: Values) -> Pair:
+    """Return the measured elements of a tensor, exact and rounded: all, but of scores only those
+    whose key is not after the query.
     """
-    if plan.axes(name)[-2:] != "st":
-        return array.ravel()
-    before = np.tri(array.shape[-1], dtype=bool)
-    return array[..., before].ravel()
+    right, wrong = exact[name], got[name].astype(np.float64)
+    if plan.axes(name)[-2:] == "st":
+        before = np.tri(right.shape[-1], dtype=bool)
+        right, wrong = right[..., before], wrong[..., before]
+    return right.ravel(), wrong.ravel()
 
 
-def _errors(prefix: str, exact: Array, got: Array, dtype: str) -> dict[str, float]:
+def _errors(prefix: str, pair: Pair, dtype: str) -> dict[str, float]:
     """Return the errors max, rms and ulps; the names begin with ``prefix``."""
+    exact, got = pair
     with np.errstate(all="ignore"):
         error = np.abs(got - exact)
         error[np.isnan(error)] = np.inf
@@ -271,8 +263,9 @@ def _ulp(exact: Array, dtype: str) -> Array:
     return np.ldexp(1.0, exponent - limits.nmant)
 
 
-def _lost(exact: Array, got: Array, dtype: str) -> Row:
+def _lost(pair: Pair, dtype: str) -> Row:
     """Return the counts of numbers that overflow, underflow and are subnormal, and of all cells."""
+    exact, got = pair
     tiny = np.finfo(dtype).smallest_normal
     size = np.abs(got)
     too_small = (exact != 0) & (np.abs(exact) < tiny)
