@@ -95,71 +95,10 @@ def said(registers: RegisterMap, key: str, state: np.ndarray) -> int:
 
 # Tables
 
-H11_RECORDS = {
-    **{f"KernelDMASrc[{i}]": (0x100 * i, 3, 44) for i in range(8)},
-    "Common": (0x800, 11, 219),
-    "TileDMASrc": (0x900, 9, 172),
-    "L2": (0xA00, 9, 132),
-    "NE": (0xB00, 5, 81),
-    "TileDMADst": (0xC00, 5, 103),
-}
-BLOCKS = {  # base, words, named bits
-    "h11": {"Header": (HEADER, 8, 201), **H11_RECORDS},
-    "h14": {
-        "Header": (HEADER, 9, 185),
-        "Common": (0, 19, 296),
-        "L2": (0x500, 25, 302),
-        "PE": (0x900, 5, 135),
-        "NE": (0xD00, 5, 92),
-        "TileDMASrc": (0x1100, 53, 494),
-        "TileDMADst": (0x1500, 10, 211),
-        "KernelDMASrc": (0x1900, 70, 1679),
-    },
-    "h15": {
-        "Header": (HEADER, 9, 185),
-        "Common": (0, 19, 294),
-        "L2": (0x4100, 30, 435),
-        "PE": (0x4500, 14, 110),
-        "NE": (0x4900, 11, 247),
-        "TileDMASrc": (0x4D00, 69, 1363),
-        "TileDMADst": (0x5100, 21, 428),
-        "KernelDMASrc": (0x5500, 72, 1785),
-        "CacheDMA": (0x5900, 12, 193),
-    },
-    "h16": {
-        "Header": (HEADER, 10, 185),
-        "Common": (0, 23, 318),
-        "L2": (0x4100, 41, 649),
-        "PE": (0x4500, 15, 134),
-        "NE": (0x4900, 12, 256),
-        "TileDMASrc": (0x4D00, 81, 1363),
-        "TileDMADst": (0x5100, 21, 428),
-        "KernelDMASrc": (0x5500, 72, 1785),
-        "CacheDMA": (0x5900, 12, 193),
-    },
-    "h17": {
-        "Header": (HEADER, 10, 185),
-        "Common": (0, 23, 319),
-        "L2": (0x4100, 42, 386),
-        "PE": (0x4500, 16, 134),
-        "NE": (0x4900, 13, 257),
-        "TileDMASrc": (0x4D00, 83, 1363),
-        "TileDMADst": (0x5100, 23, 428),
-        "KernelDMASrc": (0x5500, 81, 1785),
-        "CacheDMA": (0x5900, 14, 193),
-    },
-    "h18": {
-        "Header": (HEADER, 10, 185),
-        "Common": (0, 23, 323),
-        "L2": (0x4100, 43, 386),
-        "PE": (0x4500, 16, 134),
-        "NE": (0x4900, 13, 257),
-        "TileDMASrc": (0x4D00, 83, 444),
-        "TileDMADst": (0x5100, 27, 190),
-        "KernelDMASrc": (0x5500, 83, 1452),
-        "CacheDMA": (0x5900, 14, 193),
-    },
-}
+BLOCKS: dict[str, dict[str, tuple[int, int, int]]] = {name: {} for name in MAPS}
+for _row in read_table(Path(__file__).with_name("blocks.csv")):
+    _counts = int(_row["offset"], 0), int(_row["registers"]), int(_row["bits"])
+    BLOCKS[_row["map"]][_row["block"]] = _counts
 
 
 @pytest.mark.parametrize("name", MAPS)
