@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from npulab.captures.documents import Document, Finding
-from npulab.npus.ane.training.mil import Function, Operation, Program, Value, check, quirks, read
+from npulab.npus.ane.training.mil import Operation, Program, Value, check, quirks, read
 from npulab.npus.ane.training.mil.values import File
 from npulab.npus.kit import head_of, refusing
 from npulab.support.files import read_bounded, text_of
@@ -51,20 +51,18 @@ def list_program(path: Path) -> Document:
                 "outputs": ", ".join(function.outputs),
             }
         )
-        operations += _operation_rows(function)
+        for operation in function.operations:
+            operations.append(
+                {
+                    "line": operation.line,
+                    "function": function.name,
+                    "operation": operation.op,
+                    "output": _typed(operation.outputs),
+                    "arguments": _arguments(operation),
+                }
+            )
     tables = {"build info": info, "functions": functions, "operations": operations}
     return Document(path.name, f"{path}: {program!r}", tables, [*_findings(path, program)])
-
-
-def _operation_rows(function: Function) -> Iterator[Row]:
-    for operation in function.operations:
-        yield {
-            "line": operation.line,
-            "function": function.name,
-            "operation": operation.op,
-            "output": _typed(operation.outputs),
-            "arguments": _arguments(operation),
-        }
 
 
 def _typed(pairs: Iterable[tuple[str, object]]) -> str:

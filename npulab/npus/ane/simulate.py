@@ -161,12 +161,6 @@ def _source(v: Values, memory: Memory) -> Array:
     return memory.read(_base(v, "source"), _places(v, "source", _sizes(v, "source")))
 
 
-def _second(v: Values, memory: Memory) -> Array:
-    if not v["Header.Header[8].RBE1"]:
-        return _left(memory, v["L2.Src2Base.Addr"], v["Common.PECfg.Src2Broadcast"])
-    return memory.read(_base(v, "source 2"), _places(v, "source 2", _sizes(v, "source 2")))
-
-
 def _left(memory: Memory, place: int, broadcast: int) -> Array:
     """Return the tensor that an earlier task left in L2.
 
@@ -286,7 +280,11 @@ def _planar(v: Values, a: Array, memory: Memory) -> Array:
             a = a.sum(-1, keepdims=True)
     if kind == PE_BINARY:
         _understood(v, "device two sources")
-        b = _second(v, memory).astype(np.float64)
+        if v["Header.Header[8].RBE1"]:
+            b = memory.read(_base(v, "source 2"), _places(v, "source 2", _sizes(v, "source 2")))
+        else:
+            b = _left(memory, v["L2.Src2Base.Addr"], v["Common.PECfg.Src2Broadcast"])
+        b = b.astype(np.float64)
         if v["PE.Cfg.SecSrc"] == SUBTRACT:
             b = -b
         try:

@@ -124,7 +124,7 @@ def hwx_bytes(capture: Capture, identity: str = "", label: str = "") -> bytes:
     if a task uses a base address that nothing has.
     """
     contents = _contents(capture)
-    identity = identity or _identity(capture)
+    identity = identity or f"ANEC v1\n{MADE_BY}\n\t-t {capture.chip}\n\t--name={capture.name}\n"
     digest = hashlib.sha256(contents.data).hexdigest()
     label = label or "K" + digest.upper()
     names, symbols = _symbol_table(contents, label)
@@ -480,10 +480,6 @@ def _command(
     size = up(struct.sizeof() + len(tail), COMMAND_ALIGN)
     command = struct.build({**values, "bytes": size}) + tail
     return bytes(command.ljust(size, b"\0"))
-
-
-def _identity(capture: Capture) -> str:
-    return f"ANEC v1\n{MADE_BY}\n\t-t {capture.chip}\n\t--name={capture.name}\n"
 
 
 def _section_bytes(tensor: Described) -> int:

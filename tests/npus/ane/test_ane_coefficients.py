@@ -566,7 +566,6 @@ def test_kernel_of_a_layer() -> None:
     assert coefficients.kernel_of(layer(8, 1, depthwise=True)) == Kernel(
         32, 32, 3, 3, 32, small=True
     )
-    assert coefficients.kernel_of(layer(8, 1), bias=True).bias
     assert coefficients.kernel_of(layer(8, 1, bias=np.eye(64, dtype=np.float16)[0])).bias
     with pytest.raises(ValueError, match=r"got dilation \(2, 2\), allowed is \(1, 1\)"):
         coefficients.kernel_of(layer(16, 1, dilation=TWO))

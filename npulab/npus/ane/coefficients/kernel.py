@@ -366,17 +366,15 @@ def places(kernel: Kernel, table: Planes, nonzero: Array | int = 0) -> Places:
     return Places(start, size, np.stack([offset, length], 1))
 
 
-def kernel_of(layer: Conv2D, bias: bool | None = None) -> Kernel:
-    """Return the kernel that the compiler makes of a layer; without ``bias`` it has a bias if the
-    layer's is not all 0.
+def kernel_of(layer: Conv2D) -> Kernel:
+    """Return the kernel that the compiler makes of a layer; it has a bias if the layer's is not all
+    0.
 
     Kernels whose stride leaves taps absent are sparse (all known kernels of stride 2 are 1x1 or
     3x3). Raises ValueError for dilation and for a channel multiplier, of which no file is known.
     """
     if layer.dilation != (1, 1):
         raise ValueError(f"kernel of {layer}: got dilation {layer.dilation}, allowed is (1, 1)")
-    if bias is None:
-        bias = bool(np.any(layer.bias))
     height, width, outputs = layer.output_shape
     inputs = layer.input_shape[2]
     groups = 1
@@ -388,7 +386,7 @@ def kernel_of(layer: Conv2D, bias: bool | None = None) -> Kernel:
         *layer.kernel,
         groups=groups,
         stride=layer.stride,
-        bias=bias,
+        bias=bool(np.any(layer.bias)),
         sparse=bool(layer.kernel[0] % layer.stride[0] or layer.kernel[1] % layer.stride[1]),
         small=max(height, width) <= SMALL_SIDE,
     )

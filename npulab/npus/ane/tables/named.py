@@ -14,22 +14,6 @@ Function = Callable[[Array], Array]
 ALPHA, LAMBDA = 1.6732632423543772, 1.0507009873554805
 
 
-def _relu(x: Array) -> Array:
-    return np.maximum(x, 0.0)
-
-
-def _relu6(x: Array) -> Array:
-    return np.clip(x, 0.0, 6.0)
-
-
-def _leaky_relu(x: Array) -> Array:
-    return np.where(x > 0, x, 0.01 * x)
-
-
-def _hard_tanh(x: Array) -> Array:
-    return np.clip(x, -1.0, 1.0)
-
-
 def _sigmoid(x: Array) -> Array:
     logarithm = -_softplus(-x)
     return np.exp(logarithm)
@@ -37,22 +21,6 @@ def _sigmoid(x: Array) -> Array:
 
 def _softplus(x: Array) -> Array:
     return np.logaddexp(0.0, x)
-
-
-def _sigmoid_less_half(x: Array) -> Array:
-    return _sigmoid(x) - 0.5
-
-
-def _rsqrt(x: Array) -> Array:
-    return 1.0 / np.sqrt(x)
-
-
-def _elu(x: Array) -> Array:
-    return _exponential_below_0(x, 1.0)
-
-
-def _selu(x: Array) -> Array:
-    return LAMBDA * _exponential_below_0(x, ALPHA)
 
 
 def _exponential_below_0(x: Array, factor: float) -> Array:
@@ -66,11 +34,6 @@ def _gelu(x: Array) -> Array:
     # not 1 + erf, which loses the digits of a small share
     scaled = -x / math.sqrt(2.0)
     share = _erfc(scaled) / 2.0
-    return _gated(x, share)
-
-
-def _silu(x: Array) -> Array:
-    share = _sigmoid(x)
     return _gated(x, share)
 
 
@@ -91,24 +54,24 @@ _erfc = np.vectorize(math.erfc, otypes=[np.float64])
 # By the compiler's names in small letters, if it has a name.
 FUNCTIONS: Mapping[str, Function] = {
     "none": np.positive,
-    "relu": _relu,
-    "relu6": _relu6,
-    "leaky_relu": _leaky_relu,
-    "hard_tanh": _hard_tanh,
+    "relu": lambda x: np.maximum(x, 0.0),
+    "relu6": lambda x: np.clip(x, 0.0, 6.0),
+    "leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x),
+    "hard_tanh": lambda x: np.clip(x, -1.0, 1.0),
     "sigmoid": _sigmoid,
-    "sigmoid_less_half": _sigmoid_less_half,
+    "sigmoid_less_half": lambda x: _sigmoid(x) - 0.5,
     "tanh": np.tanh,
     "sqrt": np.sqrt,
-    "rsqrt": _rsqrt,
+    "rsqrt": lambda x: 1.0 / np.sqrt(x),
     "inv": np.reciprocal,
     "sqr": np.square,
     "log2": np.log2,
     "exp2": np.exp2,
-    "elu": _elu,
-    "selu": _selu,
+    "elu": lambda x: _exponential_below_0(x, 1.0),
+    "selu": lambda x: LAMBDA * _exponential_below_0(x, ALPHA),
     "sign": np.sign,
     "gelu": _gelu,
-    "silu": _silu,
+    "silu": lambda x: _gated(x, _sigmoid(x)),
     "exp": np.exp,
     "log": np.log,
     "erf": _erf,

@@ -212,7 +212,7 @@ def read(data: bytes, names: Mapping[int, str] | None = None) -> WeightFile:
     return WeightFile(header.count, tuple(records), tuple(warnings))
 
 
-def record_at(data: bytes, offset: int, name: str = "") -> tuple[Record, tuple[str, ...]]:
+def record_at(data: bytes, offset: int) -> tuple[Record, tuple[str, ...]]:
     """Return the record at the offset of a BLOBFILE, and warnings for odd fields.
 
     Raises ValueError if no record is there, with a hint if the offset is that of a record's data.
@@ -231,7 +231,7 @@ def record_at(data: bytes, offset: int, name: str = "") -> tuple[Record, tuple[s
             f"{SENTINEL:#x}){hint}"
         )
     warnings: list[str] = []
-    return _record(data, offset, name or hex(offset), _sentinels(data), warnings), tuple(warnings)
+    return _record(data, offset, hex(offset), _sentinels(data), warnings), tuple(warnings)
 
 
 def file_at(files: Files, path: str) -> bytes | None:

@@ -54,9 +54,7 @@ def example(step: Step, seed: int = 0, gradient: float | None = None) -> Values:
     return tensors
 
 
-def train(
-    step: Step, tensors: Mapping[str, Any], dtype: str = "float64", accumulate: str | None = None
-) -> Values:
+def train(step: Step, tensors: Mapping[str, Any], dtype: str = "float64") -> Values:
     """Return one training step of a layer, forward and back: the NPU's kernels in ``dtype``, the
     CPU's in float32 (float64 if dtype is float64).
 
@@ -69,16 +67,12 @@ def train(
     """
     given = Kernel("train", "CPU", GIVEN, {}, (), ())
     values: Values = dict(checked(given, step, tensors))
-    single = "float32"
+    types = {"NPU": dtype, "CPU": "float32"}
     if dtype == "float64":
-        single = "float64"
+        types["CPU"] = dtype
     for name, renamed, results in ORDER:
         kernel = kernel_of(name)
-        inputs = _inputs_of(kernel, renamed, values)
-        if kernel.unit == "CPU":
-            done = run(kernel, step, inputs, single)
-        else:
-            done = run(kernel, step, inputs, dtype, accumulate)
+        done = run(kernel, step, _inputs_of(kernel, renamed, values), types[kernel.unit])
         for result, array in {**done.outputs, **done.taps}.items():
             values[results.get(result, result)] = array
     return values

@@ -65,8 +65,7 @@ def precision(
     """
     plan = kernel_of(kernel)
     if tensors is None:
-        drawn = example(step, seed, gradient)
-        tensors = given_to(plan, train(step, drawn))
+        tensors = given_to(plan, train(step, example(step, seed, gradient)))
     exact, got = _both(plan, step, tensors, loss_scale, dtype, accumulate)
     alone: Values = {}
     kinds = {}
@@ -137,12 +136,10 @@ def summaries(step: Step = USUAL, **options: Any) -> pd.DataFrame:
 def loss_scales(
     step: Step = USUAL,
     scales: Iterable[float] = LOSS_SCALES,
-    seed: int = 0,
     gradient: float | None = None,
-    dtype: str = "float16",
-    accumulate: str = "float32",
 ) -> pd.DataFrame:
-    """Return the gain and the cost of each loss scale: a row per scale and backward kernel.
+    """Return the gain and the cost of each loss scale in float16, sums in float32: a row per scale
+    and backward kernel.
 
     Columns: loss_scale; kernel; overflow, underflow and subnormal, how many of all ``cells``
     (inputs too) are lost in these ways; rms, the error of the worst output. Only kernels of the
@@ -152,17 +149,16 @@ def loss_scales(
     >>> bool(table["underflow"][:4].sum() > 100 * table["underflow"][4:].sum())
     True
     """
-    drawn = example(step, seed, gradient)
-    values = train(step, drawn)
+    values = train(step, example(step, gradient=gradient))
     rows = []
     for scale in scales:
         for plan in KERNELS.values():
             if plan.unit == "CPU" or not any(map(_is_gradient, plan.inputs)):
                 continue
-            exact, got = _both(plan, step, given_to(plan, values), scale, dtype, accumulate)
+            exact, got = _both(plan, step, given_to(plan, values), scale)
             lost: Counter[str] = Counter()
             for name in exact:
-                lost.update(_lost(_pair(plan, name, exact, got), dtype))
+                lost.update(_lost(_pair(plan, name, exact, got)))
             rms = _worst_rms(plan, plan.outputs, exact, got)
             rows.append({"loss_scale": float(scale), "kernel": plan.name, **lost, "rms": rms})
     return pd.DataFrame(rows)
@@ -177,8 +173,8 @@ def _both(
     step: Step,
     tensors: Mapping[str, Any],
     loss_scale: float,
-    dtype: str,
-    accumulate: str,
+    dtype: str = "float16",
+    accumulate: str = "float32",
 ) -> tuple[Values, Values]:
     """Return every tensor of a kernel twice: in float64, and with every result rounded."""
     one_of("dtype", dtype, ROUNDED)
@@ -263,7 +259,7 @@ def _ulp(exact: Array, dtype: str) -> Array:
     return np.ldexp(1.0, exponent - limits.nmant)
 
 
-def _lost(pair: Pair, dtype: str) -> Row:
+def _lost(pair: Pair, dtype: str = "float16") -> Row:
     """Return the counts of numbers that overflow, underflow and are subnormal, and of all cells."""
     exact, got = pair
     tiny = np.finfo(dtype).smallest_normal
