@@ -21,7 +21,7 @@ from npulab.npus.kit import Capture
 # the number of each element type in a file's symbols; only Float16 was seen in a file
 ELEMENTS = {"Float16": 5, "UInt8": 3, "Int8": 2}
 COEFFICIENTS = "coefficients"
-WEIGHTS = "the weights beside it"
+WEIGHTS = "the weights of its folder"
 TABLE_MODE = 2
 
 

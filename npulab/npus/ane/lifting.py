@@ -95,7 +95,7 @@ def whole(wired: Wiring, bar: int, last: int | None, wanted: TensorPlace) -> tup
     """Return the node and the sizes of the results that tasks wrote at a base address.
 
     Several results must lie one after another: they become a ``Concat``. With ``last`` all results
-    count, else those at the place of ``wanted``.
+    count, otherwise only the results inside of ``wanted``.
     """
     begin = 0
     chosen = sorted(wired.memory[bar], key=lambda part: part[0].offset)
@@ -168,9 +168,9 @@ class Work:
 def lift(capture: Capture) -> Lifted:
     """Return the layer of a capture, its input and captured output.
 
-    Several tasks give a ``Network``, copies into one tensor a ``Concat``; the inputs are those of
-    the capture's tensors in their order, without tensors those of the lowest base addresses first,
-    and several inputs make ``x`` a tuple. Tensors come from the buffers ``input``, ``input1``, ...
+    Several tasks give a ``Network``, copies into one tensor a ``Concat``. Inputs have the order of
+    the capture's tensors, without tensors the order of their base addresses; several inputs make
+    ``x`` a tuple. Tensors come from the buffers ``input``, ``input1``, ...
     and ``output``, None if a buffer is missing. Raises ``Unsupported`` naming task, field, got and
     covered; ValueError for impossible coefficients, and for tensors that are cut short.
     """

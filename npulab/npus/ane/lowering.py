@@ -53,10 +53,10 @@ class TableActivation(Activation):
 
 
 def table_of(layer: Activation, table: GivenTable = None) -> entries.Table:
-    """Return the activation table of a layer: the given table, its own, or that of the function it
-    names.
+    """Return the activation table of a layer: the given table, its own, or the table of the
+    function that it names.
 
-    Raises ValueError if there is none, or if its outputs are not those of the layer.
+    Raises ValueError if there is no table, or if the table gives other outputs than the layer.
     """
     if isinstance(table, bytes | bytearray):
         table = entries.decode(bytes(table))
@@ -69,9 +69,7 @@ def table_of(layer: Activation, table: GivenTable = None) -> entries.Table:
             f"allowed is a table, or one of {', '.join(functions.FITS)}"
         )
     if not np.array_equal(tables.outputs(table), layer.outputs, equal_nan=True):
-        raise refused(
-            f"outputs: got outputs that {table!r} does not give, allowed are those of the table"
-        )
+        raise refused(f"outputs: got outputs that {table!r} does not give, allowed are its outputs")
     return table
 
 

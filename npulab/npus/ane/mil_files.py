@@ -17,7 +17,7 @@ from npulab.support.text import Row, plural
 START = re.compile(r"(?:\s++|//[^\n]*+\n)*+program\s*+\(")
 LINE = re.compile(r"line (\d+)")
 MOST_TEXT, MOST_WEIGHTS = 2**23, 2**28
-BESIDE = "@model_path/"  # the folder of the program, in the paths of its weight files
+BESIDE = "@model_path/"  # stands for the program's folder in the paths of weight files
 LOOK = 2**16
 MOST_SHOWN = 60
 
@@ -112,7 +112,7 @@ def _findings(path: Path, program: Program) -> Iterator[Finding]:
         yield Finding(lines[op][0], op, text)
     blobs, absent = _weights(path, program)
     for name in absent:
-        text = "weight file is not beside the program: its records are not looked at"
+        text = "weight file is not in the folder of the program: its records are not checked"
         yield Finding(0, name, text)
     for quirk in quirks(program, blobs):
         yield Finding(quirk.line, quirk.op, quirk.text, quirk.source)

@@ -158,7 +158,7 @@ def split(
 def first_broken(words: Array, starts: Array, ends: Array) -> int | None:
     """Return the number of the first run of compact records that ``split`` would refuse, or None.
 
-    All runs advance by a record at a time. ``words`` are those of the section ``(n,) uint32``; a
+    All runs advance by a record at a time. ``words`` is the whole section ``(n,) uint32``; a
     run goes from word ``starts[i]`` to ``ends[i]``, excluded.
     """
     run, at = np.flatnonzero(starts < ends), starts[starts < ends].astype(np.int64)

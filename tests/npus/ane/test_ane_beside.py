@@ -69,7 +69,7 @@ def test_other_weights_are_told_apart(tmp_path: Path) -> None:
     (tmp_path / "twos.weights").write_bytes(weights)
     found = npulab.check(npulab.load(tmp_path))
     assert [str(claim) for claim in found.claims if not claim.agrees] == [
-        "task 0, weights of my_layer that are equal: coefficients is 8, the weights beside it says 9"
+        "task 0, weights of my_layer that are equal: coefficients is 8, the weights of its folder says 9"
     ]
     assert found.verdict == "differs"
 

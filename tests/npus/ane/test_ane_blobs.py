@@ -137,7 +137,7 @@ def test_int8_under_the_dtype_of_fp16() -> None:
     assert found.records[0].values(dtype="int8").tolist() == [-1, 1, 2, 3, 4]
     with pytest.raises(
         ValueError,
-        match=r"record at byte 64, size: got 5 bytes, allowed are those of a whole number "
+        match=r"record at byte 64, size: got 5 bytes, allowed are the bytes of a whole number "
         r"of fp16 \(16 bits each\)",
     ):
         found.records[0].values()

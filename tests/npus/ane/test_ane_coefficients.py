@@ -673,7 +673,7 @@ def test_registers_that_say_more_than_is_known(name: str, value: int | None, sai
 def test_engines_that_are_on() -> None:
     values = {f"KernelDMASrc.CoeffDMAConfig[{i}].En": 1 for i in (0, 2)}
     with pytest.raises(
-        ValueError, match=r"CoeffDMAConfig: got engines \[0, 2\] on, allowed are the first ones"
+        ValueError, match=r"CoeffDMAConfig: got engines \[0, 2\], allowed are engines from 0 on"
     ):
         coefficients.places_of(values)
     assert coefficients.places_of({}).shape == (0, 2)

@@ -318,11 +318,11 @@ def test_floats_come_back_exactly(number: float) -> None:
         ),
         (
             program("tensor<fp16, [3]> y = const()[val=tensor<fp16, [3]>([1,2])];"),
-            "line 4, column 43: value: got 2 elements, allowed are those of tensor<fp16, [3]>",
+            "line 4, column 43: value: got 2 elements, allowed are the elements of tensor<fp16, [3]>",
         ),
         (
             program("tensor<fp16, [3]> y = const()[val=tensor<fp16, [3]>(1)];"),
-            "got one element, allowed are those of",
+            "got one element, allowed are the elements of",
         ),
         (
             program("tensor<fp16, [2]> y = const()[val=tensor<fp16, [2]>([1,e])];"),

@@ -74,17 +74,17 @@ def test_weights_are_looked_at_where_they_lie_beside(tmp_path: Path) -> None:
     path = written(tmp_path, text)
     absent = document(path)
     assert absent is not None
-    assert any("not beside the program" in finding.text for finding in absent.findings)
+    assert any("not in the folder of the program" in finding.text for finding in absent.findings)
     (tmp_path / "weights").mkdir()
     (tmp_path / "weights" / "weight.bin").write_bytes(bytes(256))
     found = document(path)
     assert found is not None
-    assert not any("not beside the program" in finding.text for finding in found.findings)
+    assert not any("not in the folder of the program" in finding.text for finding in found.findings)
     assert any(finding.about == "const" for finding in found.findings)
     outside = text.replace("@model_path/weights/weight.bin", "@model_path/../weights/weight.bin")
     found = document(written(tmp_path, outside))
     assert found is not None
-    assert any("not beside the program" in finding.text for finding in found.findings)
+    assert any("not in the folder of the program" in finding.text for finding in found.findings)
 
 
 @pytest.mark.parametrize(

@@ -929,7 +929,7 @@ def test_what_is_too_large_is_refused_before_it_is_made() -> None:
         ),
         (
             "a cz exp x",
-            "kernel new, row 1 (a cz exp x): got axes 'cz', allowed are different ones of cefsthd",
+            "kernel new, row 1 (a cz exp x): got axes 'cz', allowed are different letters of cefsthd",
         ),
         ("a fs exp x", "kernel new, row 1 (a fs exp x): got result axes fs of operands with cs"),
         ("a s exp x", "kernel new, row 1 (a s exp x): got result axes s of operands with cs"),

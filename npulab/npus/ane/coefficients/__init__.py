@@ -85,8 +85,8 @@ def decode(kernel: Kernel, data: bytes, at: Array | None = None) -> tuple[Array,
 
 
 def table_of(kernel: Kernel, data: bytes, at: Array | None = None) -> bytes:
-    """Return the activation table of a kernel that has one, 128 bytes, the same in every engine's
-    buffer; otherwise b"".
+    """Return the 128 bytes of a kernel's activation table, which every engine's buffer repeats; b""
+    if the kernel has none.
 
     ``data``, ``at`` and the errors are those of ``decode``; ValueError too if engines have
     different tables.

@@ -259,11 +259,11 @@ def _windows(
 ) -> Iterator[tuple[Alike, Array, Array]]:
     """Yield (planes of equally many lanes, windows, numbers).
 
-    A window is a view of as many halfwords as such a plane has, one from each halfword on; the
-    numbers are those of the windows that are these planes.
+    Window i is a view of the halfwords from i on, as many as such a plane has; ``numbers`` are the
+    windows at which the planes begin.
     """
     starts = where.start // HALF
-    # all planes of a size are copied by one statement; a loop over short planes takes much longer
+    # one statement copies all planes of a size: a loop over short planes takes much longer
     for same in alike(table):
         size = same.lanes * kernel.steps
         windows = sliding_window_view(halves, size, writeable=True)

@@ -123,7 +123,7 @@ def _dense(kernel: Kernel, where: Places, data: bytes) -> Array:
     is_weight = ~is_bias & (tap >= 0)
     value = np.frombuffer(data, "<u2")[at]
     engine = where.engine_of(byte)
-    # every halfword begins as fill; those of absent taps are not changed
+    # every halfword begins as fill, and the halfword of an absent tap stays fill
     rows = _item_rows("fill", byte, core=engine, value=value)
     rows["kind"][is_bias] = KINDS.index("bias")
     rows["kind"][is_weight] = KINDS.index("weight")

@@ -1,4 +1,4 @@
-"""What fixes a kernel buffer of H13: sizes, and which channels lie in which engine, plane and lane.
+"""Kernel buffers of H13: their sizes, and which channels lie in which engine, plane and lane.
 
 Sixteen engines read a buffer each. A buffer is a row of planes. A plane holds some output
 channels, its lanes, interleaved halfword by halfword: a row of biases, then a row for each step of
@@ -454,7 +454,7 @@ def places_of(values: Values) -> Array:
     on = [i for i in range(ENGINES) if values.get(f"KernelDMASrc.CoeffDMAConfig[{i}].En", 0)]
     if on != list(range(len(on))):
         raise ValueError(
-            f"kernel: KernelDMASrc.CoeffDMAConfig: got engines {on} on, allowed are the first ones"
+            f"kernel: KernelDMASrc.CoeffDMAConfig: got engines {on}, allowed are engines from 0 on"
         )
     out = np.zeros((len(on), 2), np.int64)
     for i in on:

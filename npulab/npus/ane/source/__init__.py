@@ -1,2 +1,1 @@
-"""What a compiled file is made of: the compiler's network, its weights, and what they say of the
-registers."""
+"""The input of a compiler: its network and weights, and what they state of the registers."""

@@ -1,7 +1,7 @@
 """Numbers that a network states of the layer that its file is compiled to: shapes, strides, and the
 numbers that ``parameters.csv`` and ``claims.csv`` name.
 
-Most names of ``parameters.csv`` are those of tinygrad's notes on a compiled file (source S).
+tinygrad's notes on a compiled file (source S) use most names of ``parameters.csv``.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class Record:
         if not 0 <= used - count * kind.bits <= slack:
             raise ValueError(
                 f"weights: record at byte {self.offset}, size: got {self.size} bytes, allowed are "
-                f"those of {wanted} of {dtype} ({kind.bits} bits each)"
+                f"the bytes of {wanted} of {dtype} ({kind.bits} bits each)"
             )
         return unpacked(np.frombuffer(self.raw, np.uint8), count, dtype).reshape(shape)
 

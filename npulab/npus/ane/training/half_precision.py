@@ -211,8 +211,8 @@ def _worst_rms(plan: Kernel, names: Iterable[str], exact: Values, got: Values) -
 
 
 def _pair(plan: Kernel, name: str, exact: Values, got: Values) -> Pair:
-    """Return the measured elements of a tensor, exact and rounded: all, but of scores only those
-    whose key is not after the query.
+    """Return the measured elements of a tensor, exact and rounded: all elements, but no score
+    whose key is after the query.
     """
     right, wrong = exact[name], got[name].astype(np.float64)
     if plan.axes(name)[-2:] == "st":

@@ -122,7 +122,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Operation:
-    """One row of a kernel: ``name`` and ``axes`` are those of its result."""
+    """One row of a kernel: the ``name`` and ``axes`` of its result, its kind and its operands."""
 
     name: str
     axes: str
@@ -302,7 +302,9 @@ def _refuse(where: str, operation: Operation, known: Axes) -> None:
     seen = [operand.axes for operand in operation.operands]
     for axes in (operation.axes, *seen):
         if set(axes) - set(LETTERS) or len(set(axes)) != len(axes):
-            raise ValueError(f"{where}: got axes {axes!r}, allowed are different ones of {LETTERS}")
+            raise ValueError(
+                f"{where}: got axes {axes!r}, allowed are different letters of {LETTERS}"
+            )
     result = set(operation.axes)
     every = set().union(*seen)
     if operation.kind in PRODUCTS:

@@ -33,8 +33,8 @@ Named = Mapping[str, Any]
 def check(program: Program) -> list[str]:
     """Refuse unknown and repeated names, and types and shapes that do not go together.
 
-    Returns the operations that are not understood. Their outputs are taken as declared, as are
-    those of operations that depend on sizes which are not known. Raises ValueError with the line
+    Returns the operations that are not understood. Their outputs are taken as declared, and so are
+    the outputs of operations that depend on unknown sizes. Raises ValueError with the line
     and the operation.
 
     >>> x = Type("fp16", (1, 4, 1, 32))

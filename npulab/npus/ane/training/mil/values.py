@@ -289,10 +289,10 @@ def _checked(kind: Type, data: Any) -> Any:
         data = data.tolist()
     if isinstance(data, list | tuple):
         if kind.plain or kind.elements != len(data):
-            raise ValueError(f"value: got {len(data)} elements, allowed are those of {kind}")
+            raise ValueError(f"value: got {len(data)} elements, allowed are the elements of {kind}")
         return tuple(_element(kind.dtype, element) for element in data)
     if kind.shape:
-        raise ValueError(f"value: got one element, allowed are those of {kind}")
+        raise ValueError(f"value: got one element, allowed are the elements of {kind}")
     return _element(kind.dtype, data)
 
 
