@@ -16,6 +16,7 @@ import numpy as np
 
 from npulab.npus.ane import coefficients, tables
 from npulab.npus.ane.facts import ENGINES, FACTS, USUAL_CHIP
+from npulab.npus.ane.hwx import STRIDES
 from npulab.npus.ane.memory import HALF, Surface, pack
 from npulab.npus.ane.tables import entries, functions
 from npulab.npus.ane.words import (
@@ -236,8 +237,8 @@ def planned(
     shapes: Surfaces,
     bars: Bars,
     habits: Habits,
-    table: GivenTable = None,
-    after: Activation | None = None,
+    table: GivenTable,
+    after: Activation | None,
 ) -> Plan:
     """Return the tasks of a layer.
 
@@ -246,9 +247,10 @@ def planned(
     ``after`` is the activation that the task of a convolution computes with a table.
     """
     if isinstance(layer, Conv2D):
+        of_after = None
         if after is not None:
-            return _convolution(layer, shapes[0], bars, habits, table_of(after, table))
-        return _convolution(layer, shapes[0], bars, habits)
+            of_after = table_of(after, table)
+        return _convolution(layer, shapes[0], bars, habits, of_after)
     if isinstance(layer, Activation):
         return _activation(layer, shapes[0], bars, table)
     if isinstance(layer, Elementwise):
@@ -295,7 +297,7 @@ def _convolution(
     source: Surface,
     bars: Bars,
     habits: Habits,
-    table: entries.Table | None = None,
+    table: entries.Table | None,
 ) -> Plan:
     if layer.activation not in (None, "relu"):
         raise refused(f"activation: got {layer.activation!r}, allowed is None or 'relu'")
@@ -444,17 +446,13 @@ def _tensors(names: Sequence[str], bars: Bars, surfaces: Surfaces) -> list[dict[
     """Return the tensors as the importer states them, the output last."""
     tensors = []
     for name, bar, surface in zip(names, bars, surfaces, strict=True):
-        strides = {
-            "batch": surface.bytes,
-            "channel": surface.plane,
-            "row": surface.row,
-            "column": HALF,
-            "depth": surface.bytes,
-        }
+        size = surface.bytes
+        steps = (size, surface.plane, surface.row, HALF, size)
+        shape = (1, surface.channels, surface.height, surface.width, 1)
         tensor: dict[str, Any] = {"name": name, "kind": "input", "bar": bar, "element": FLOAT16}
-        tensor |= {"n": 1, "c": surface.channels, "h": surface.height, "w": surface.width, "d": 1}
-        tensor |= {"strides": strides, "interleave": 1, "span": surface.bytes}
-        tensors.append(tensor)
+        tensor |= zip("nchwd", shape, strict=True)
+        tensor["strides"] = dict(zip(STRIDES, steps, strict=True))
+        tensors.append(tensor | {"interleave": 1, "span": size})
     tensors[-1] |= {"kind": "output", "span": surfaces[-1].span}
     return tensors
 

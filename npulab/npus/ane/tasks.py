@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy import ndarray as Array
@@ -122,6 +122,11 @@ def split(
     """
     last = 2 ** (PLACE[1] if compact else OLD_PLACE[1] - 2)  # words of the address space
     at = start
+
+    def refuse(got: str, allowed: str) -> NoReturn:
+        byte = offset + WORD_BYTES * at
+        raise ValueError(f"{what}, record at byte {byte:#x}: got {got}, allowed is {allowed}")
+
     while at < len(words):
         head, mask, selector = words[at], None, 0
         if compact:
@@ -136,21 +141,13 @@ def split(
             place, odd = divmod(cut(head, OLD_PLACE), WORD_BYTES)
             count = reach = 1 + cut(head, OLD_COUNT)
             if odd:
-                raise ValueError(
-                    f"{what}, record at byte {offset + WORD_BYTES * at:#x}: got the address "
-                    f"{cut(head, OLD_PLACE):#x}, allowed is a multiple of {WORD_BYTES}"
-                )
+                refuse(f"the address {cut(head, OLD_PLACE):#x}", f"a multiple of {WORD_BYTES}")
         if place + reach > last:
-            raise ValueError(
-                f"{what}, record at byte {offset + WORD_BYTES * at:#x}: got registers up to "
-                f"{WORD_BYTES * (place + reach - 1):#x}, allowed is up to "
-                f"{WORD_BYTES * (last - 1):#x}"
-            )
+            highest = WORD_BYTES * (place + reach - 1)
+            refuse(f"registers up to {highest:#x}", f"up to {WORD_BYTES * (last - 1):#x}")
         if at + count >= len(words):
-            raise ValueError(
-                f"{what}, record at byte {offset + WORD_BYTES * at:#x}: got {count} values, "
-                f"allowed is the {len(words) - at - 1} words that the task has left"
-            )
+            left = len(words) - at - 1
+            refuse(f"{count} values", f"the {left} words that the task has left")
         yield Record(WORD_BYTES * place, tuple(words[at + 1 : at + 1 + count]), mask, selector)
         at += 1 + count
 

@@ -68,6 +68,48 @@ class TaskStep:
         """The number of engines that work: one for each channel of a group, at most all."""
         return min(ENGINES, self.result.channels // self.kernel.parts)
 
+    @property
+    def active_code(self) -> int:
+        """log2 of the engines that work."""
+        return log2_up(self.active)
+
+    @property
+    def patch_width(self) -> int:
+        """log2 of the width of a planar task's patch, 16 to 512 pixels."""
+        return min(max(log2_up(self.result.width), 4), 9)
+
+    @property
+    def patch_height(self) -> int:
+        """log2 of the rows of a planar task's patch: the rows of its tile if they are a power of
+        two, else one row.
+        """
+        rows = self.tile_height
+        if rows == 2 ** log2_up(rows):
+            return log2_up(rows)
+        return 0
+
+    @property
+    def tile_height(self) -> int:
+        """Rows of output of a tile: all rows; 32 in planar tasks whose sources do not fit into
+        L2."""
+        rows, source = self.result.height, self.sources[0]
+        channel = ceil_div(HALF * min(source.width, 2**self.patch_width), CELL)
+        fits = len(self.sources) * rows * (source.channels * channel + 2) < L2_CELLS
+        if fits or not self.planar:
+            return rows
+        return min(rows, 32)
+
+    @property
+    def cycles(self) -> int:
+        """The compiler's estimate of a task's length: bytes moved, divided by 34133 1/3.
+
+        Fits 28 tasks of compilers 5.x and later; 512 channels of one pixel have 4, this gives 2.
+        """
+        moved = sum(surface.bytes for surface in (*self.sources, self.result))
+        if not self.table:
+            moved += sum(size for _, size in self.engines)
+        return min(3 * moved // 102400, 2**16 - 1)
+
 
 CELL = 16  # strides in L2 count units of this many bytes
 L2_CELLS = 2**21 // CELL  # L2 has 2 MiB
@@ -87,7 +129,7 @@ def l2(step: TaskStep, habits: Habits) -> Any:
     result_channel, result_row, result_depth = result_strides(step)
     rows = step.sources[0].height
     if step.planar:
-        rows = min(tile_height(step), rows)
+        rows = min(step.tile_height, rows)
     sources = row * rows
     second = second_base(sources)
     result = end = sources
@@ -153,7 +195,7 @@ def l2_strides(step: TaskStep, source: Surface, habits: Habits) -> tuple[int, in
     time.
     """
     if step.planar:
-        wide = 2 ** patch_width(step)
+        wide = 2**step.patch_width
     else:
         _, least, _ = work_unit(step, habits)
         _, wide = SHAPES[least]
@@ -190,34 +232,6 @@ def second_base(end: int) -> int:
 def in_l2(step: TaskStep, habits: Habits) -> bool:
     """True if the whole result lies in L2: small convolutions of early compilers."""
     return bool(habits.result_in_l2) and step.engine == CONVOLUTION and step.kernel.small
-
-
-def patch_width(step: TaskStep) -> int:
-    """Return log2 of the width of a planar task's patch, 16 to 512 pixels."""
-    return min(max(log2_up(step.result.width), 4), 9)
-
-
-def patch_height(step: TaskStep) -> int:
-    """Return log2 of the rows of a planar task's patch: the rows of its tile if they are a power of
-    two, else one row.
-    """
-    rows = tile_height(step)
-    if rows == 2 ** log2_up(rows):
-        return log2_up(rows)
-    return 0
-
-
-def tile_height(step: TaskStep) -> int:
-    """Return the rows of output of a tile: all rows; 32 in planar tasks whose sources do not fit
-    into L2."""
-    rows = step.result.height
-    if not step.planar:
-        return rows
-    channel = ceil_div(HALF * min(step.sources[0].width, 2 ** patch_width(step)), CELL)
-    fits = len(step.sources) * rows * (step.sources[0].channels * channel + 2) < L2_CELLS
-    if fits:
-        return rows
-    return min(rows, 32)
 
 
 def log2_up(number: int) -> int:
@@ -318,14 +332,12 @@ def subject(step: TaskStep, habits: Habits, number: int, count: int, slots: tupl
         linked=not last,
         next_size=words_in(step, habits) - 1,
         next_pointer=slots[min(number + 1, len(slots) - 1)],
-        cycles=cycles(step),
         debug_events=debug_events(step, number, last),
         neural=not step.planar,
         bypass=step.engine == BYPASS,
         bar=step.bars[0],
         second_bar=step.bars[-1],
-        active_code=log2_up(step.active),
-        engines_code=log2_up(step.active) + 1,
+        engines_code=step.active_code + 1,
         lanes_code=log2_up(lanes),
         narrow=lanes < 32,
         inputs=source.channels // groups,
@@ -336,9 +348,6 @@ def subject(step: TaskStep, habits: Habits, number: int, count: int, slots: tupl
         stride_w=kernel.stride[1],
         top=step.pads[0],
         left=step.pads[1],
-        tile_height=tile_height(step),
-        patch_width=patch_width(step),
-        patch_height=patch_height(step),
         preferred=preferred,
         least=least,
         most=most,
@@ -360,17 +369,6 @@ def debug_events(step: TaskStep, number: int, last: bool) -> int:
     if step.exact:
         events -= 2**NOT_EXACT
     return events
-
-
-def cycles(step: TaskStep) -> int:
-    """Return the compiler's estimate of a task's length: bytes moved, divided by 34133 1/3.
-
-    Fits 28 tasks of compilers 5.x and later; 512 channels of one pixel have 4, this gives 2.
-    """
-    moved = sum(surface.bytes for surface in (*step.sources, step.result))
-    if not step.table:
-        moved += sum(size for _, size in step.engines)
-    return min(3 * moved // 102400, 2**16 - 1)
 
 
 def kernel_source(step: TaskStep, habits: Habits) -> dict[str, int]:

@@ -77,9 +77,7 @@ class _Reader:
 
     def look(self) -> None:
         """Read the token at the place."""
-        blank = BLANK.match(self.text, self.at)
-        if blank:
-            self.at = blank.end()
+        self.at = self.after_blank(self.at)
         token = TOKEN.match(self.text, self.at)
         if token:
             self.kind, self.token, self.end = token.lastgroup or "", token.group(), token.end()
@@ -99,11 +97,14 @@ class _Reader:
 
     def following(self) -> str:
         """Return the letter with which the token after this one starts."""
-        blank = BLANK.match(self.text, self.end)
-        at = self.end
-        if blank:
-            at = blank.end()
+        at = self.after_blank(self.end)
         return self.text[at : at + 1]
+
+    def after_blank(self, at: int) -> int:
+        """Return the first place from ``at`` on that is not in a blank or comment."""
+        blank = BLANK.match(self.text, at)
+        assert blank  # a blank may be empty, so it always matches
+        return blank.end()
 
     def line_here(self) -> int:
         """Return the line of the token."""
