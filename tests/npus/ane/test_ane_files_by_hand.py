@@ -13,6 +13,7 @@ import resource
 import struct
 import time
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import ane_files
@@ -116,7 +117,7 @@ def test_a_file_says_what_its_bytes_say(name: str) -> None:
         expected["target"],
     )
     assert {str(n): hex(a) for n, a in file.programs[0].bars.items()} == expected["bars"]
-    relocations = [r for s in file.sections for r in s.relocations]
+    relocations = chain.from_iterable(section.relocations for section in file.sections)
     assert [
         (hex(r.address), r.section, int(r.pc_relative), r.log2_bytes, int(r.external), r.type)
         for r in relocations
@@ -140,9 +141,8 @@ def agrees(data: bytes) -> npulab.Capture:
     assert [(s.segment, s.name, s.address, s.size, s.data) for s in file.sections] == [
         (s["segment"], s["name"], s["address"], s["size"], s["data"]) for s in plain.sections
     ]
-    assert [[(r.address, r.section) for r in s.relocations] for s in file.sections] == [
-        s["relocations"] for s in plain.sections
-    ]
+    for section, says in zip(file.sections, plain.sections, strict=True):
+        assert [(r.address, r.section) for r in section.relocations] == says["relocations"]
     (program,) = file.programs
     assert (dict(program.bars), program.first_task, program.first_words, program.tasks) == (
         plain.bars,
@@ -151,38 +151,9 @@ def agrees(data: bytes) -> npulab.Capture:
         plain.count,
     )
     numbers = {address: number for number, address in plain.bars.items()}
-    assert [
-        (
-            t.name,
-            t.kind,
-            t.element,
-            t.shape,
-            dict(t.strides),
-            t.interleave,
-            t.span,
-            t.address,
-            t.bar,
-        )
-        for t in file.tensors
-    ] == [
-        (
-            *(
-                t[k]
-                for k in (
-                    "name",
-                    "kind",
-                    "element",
-                    "shape",
-                    "strides",
-                    "interleave",
-                    "span",
-                    "address",
-                )
-            ),
-            numbers[t["address"]],
-        )
-        for t in plain.tensors
-    ]
+    for tensor, says in zip(file.tensors, plain.tensors, strict=True):
+        assert {name: getattr(tensor, name) for name in says} == says
+        assert tensor.bar == numbers[tensor.address]
     assert [(s.name, s.type, s.section, s.value) for s in file.symbols] == plain.symbols
     assert file.identity.strip() == plain.identity.strip()
     capture = imported.compiled(data, "mine", "mine.hwx")
@@ -384,12 +355,7 @@ def test_classic_compact_and_extended_tasks_in_one_list(pitch: int) -> None:
     mine = ane_files.tasks(bytes(text), 0, 157)
     for task, plain in zip(found, mine, strict=True):
         assert task.header == plain["header"]
-        state = {
-            record.address + 4 * i: v
-            for record in task.records
-            for i, v in enumerate(record.values)
-        }
-        assert state == plain["registers"]
+        assert dict(task.writes) == plain["registers"]
     assert tasks.write(found) == bytes(text)
     capture = imported.bare(bytes(text), "four", "four.bin")
     assert [job["Header.Header[1].ExeCycles"] for job in raw(capture)] == [77, 77, 77, 0]

@@ -146,7 +146,7 @@ def test_h11_tasks_have_the_332_bytes_that_their_disassembler_reads() -> None:
 @pytest.mark.parametrize("name", MAPS)
 def test_names_are_those_of_h13_where_the_same_is_meant(name: str) -> None:
     h13 = {(row["section"], row["name"]) for row in read_table(shared("facts/ane_h13_fields.csv"))}
-    fields = {field for _, text in h13 for field in [text.split(".")[-1]]}
+    fields = {text.split(".")[-1] for _, text in h13}
     common = {
         "Win",
         "Hin",
@@ -376,9 +376,10 @@ ADDITIONS["h17"] = (
 @pytest.mark.parametrize("name", STREAMED)
 def test_an_addition_of_every_generation(name: str) -> None:
     header, heads, words = ADDITIONS[name]
-    values = {
-        int(at, 16): int(value, 16) for at, value in (pair.split("=") for pair in words.split())
-    }
+    values = {}
+    for pair in words.split():
+        at, _, value = pair.partition("=")
+        values[int(at, 16)] = int(value, 16)
     written_by = []
     for head in heads.split():
         blank = next(split([int(head, 16), *[0] * 64], 0, True, "record"))
@@ -478,12 +479,10 @@ def test_the_same_layer_as_an_h13_task_decodes_to_the_same_values(name: str) -> 
     words = h13.state(
         (int(offset, 16), int(value, 16)) for offset, value in dump["registers"].items()
     )
-    layer = {
-        key: int(item.extract(words))
-        for item in h13
-        for key in [item.name]
-        if key in fields and key not in ("InFmt", "OutFmt", "Kd")
-    }
+    layer = {}
+    for item in h13:
+        if item.name in fields and item.name not in ("InFmt", "OutFmt", "Kd"):
+            layer[item.name] = int(item.extract(words))
     assert {
         "Win": 16,
         "Hin": 16,
@@ -592,13 +591,11 @@ def h11_task() -> Task:
     """A task with a record for each block of H11, register i of it i + 1 times its place."""
     blocks = [offsets for block, offsets in by_block("h11").items() if block != "Header"]
     header = [7, 0, 0, 0, 0, 0, 0]
-    return make_h11(
-        header,
-        [
-            Record(0x1000 * n, tuple((n + 1) * (i + 1) for i in range(len(offsets))))
-            for n, offsets in enumerate(blocks)
-        ],
-    )
+    records = []
+    for n, offsets in enumerate(blocks):
+        values = range(n + 1, (n + 1) * (len(offsets) + 1), n + 1)
+        records.append(Record(0x1000 * n, tuple(values)))
+    return make_h11(header, records)
 
 
 def test_h11_registers_are_found_by_the_place_of_their_record() -> None:
@@ -814,12 +811,10 @@ def test_no_more_tasks_than_ids() -> None:
     one = bytes_of(task_words(0, 1)) + bytes(8)
     assert len(read_h14(PREAMBLE + one * tasks.MOST_TASKS)) == tasks.MOST_TASKS
     refused(lambda: read_h14(PREAMBLE + one * (tasks.MOST_TASKS + 1)), "65536")
-    list_ = [
-        word
-        for n in range(tasks.MOST_TASKS + 1)
-        for word in (0, 6 * 2**16, 0, 0, 0, 28 * (n + 1), 0)
-    ]
-    refused(lambda: read_h11(bytes_of(list_), 7), "65536")
+    linked: list[int] = []
+    for n in range(tasks.MOST_TASKS + 1):
+        linked += (0, 6 * 2**16, 0, 0, 0, 28 * (n + 1), 0)
+    refused(lambda: read_h11(bytes_of(linked), 7), "65536")
 
 
 def mutated(text: bytes, rng: np.random.Generator) -> bytes:
@@ -856,9 +851,8 @@ def check_mutated(count: int, seed: int) -> int:
         except ValueError as error:
             errors.append(str(error))
         else:
-            assert sum(len(record.values) for task in tasks for record in task.records) == sum(
-                len(task.writes) for task in tasks
-            )
+            for task in tasks:
+                assert sum(len(record.values) for record in task.records) == len(task.writes)
             again = (
                 write_h11(tasks).ljust(len(text), b"\0")
                 if n % 2

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from conftest import shared
 from test_ane_files_by_hand import ELSEWHERE, capture_of, real
+from test_ane_tables import captured
 
 import npulab
 from npulab.captures.target import Hang, Unsupported
@@ -258,19 +259,18 @@ def test_a_lowered_convolution_is_a_file_that_reads_back_and_computes(
 
 def test_an_activation_gives_the_captured_outputs_on_the_simulated_device() -> None:
     data = shared("data/ane/h13_tasks/unary/tanh.bin").read_bytes()[-128:]
-    lines = shared("data/ane/captures/tanh_m5.csv").read_text().split()[1:]
-    x, captured = (
-        np.array([int(line.split(",")[i], 16) for line in lines], np.uint16).view(np.float16)
-        for i in (1, 2)
-    )
+    x, output_of_board = captured()
+    x, output_of_board = x.view(np.float16), output_of_board.view(np.float16)
     layer = Activation((1, 16, 1), tables.outputs(decode(data)), "tanh")
     capture = ANE.lower(layer, x=x.reshape(1, 16, 1), table=data)
     output = ANE.simulate(capture)
     assert (
         fetched(output, (1, 16, 1)).view(np.uint16).ravel().tolist()
-        == captured.view(np.uint16).tolist()
+        == output_of_board.view(np.uint16).tolist()
     )
-    comparison = npulab.check(capture.with_buffers(output=stored(captured.reshape(1, 16, 1))))
+    comparison = npulab.check(
+        capture.with_buffers(output=stored(output_of_board.reshape(1, 16, 1)))
+    )
     assert (comparison.verdict, comparison.compared) == ("equal", 16)
 
 

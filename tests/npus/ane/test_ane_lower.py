@@ -76,12 +76,8 @@ def real(name):
 
 def named(capture):
     """The capture's tensors, inputs first."""
-    return [
-        one["name"]
-        for kind in ("input", "output")
-        for one in capture.parameters["tensors"]
-        if one["kind"] == kind
-    ]
+    tensors = sorted(capture.parameters["tensors"], key=lambda tensor: tensor["kind"])
+    return [tensor["name"] for tensor in tensors]
 
 
 def convolution(outputs, inputs, side, kernel=1, seed=1, **more):
@@ -345,14 +341,15 @@ def halves(rng, shape):
 
 def random_convolution(rng, kind):
     stride = 2 if kind == "strided" or (kind != "conv" and rng.integers(2)) else 1
-    kernel = tuple(
-        int(n) for n in (rng.choice([1, 3]) if stride == 2 else rng.integers(1, 6) for _ in "hw")
-    )
+    sizes = range(1, 6)
+    if stride == 2:
+        sizes = (1, 3)
+    kernel = tuple(rng.choice(sizes, 2).tolist())
     inputs, outputs = (int(n) for n in rng.integers(2, 70, 2))
     height, width = (int(rng.integers(k, k + 24)) for k in kernel)
     padding = rng.choice(["same", "valid", "explicit"])
     if padding == "explicit":
-        padding = tuple(tuple(int(n) for n in rng.integers(0, k, 2)) for k in kernel)
+        padding = tuple(tuple(rng.integers(0, taps, 2).tolist()) for taps in kernel)
     groups = int(rng.integers(2, 5)) if kind == "grouped" else 1
     inputs, outputs = inputs * groups, outputs * groups
     weights = halves(
@@ -474,11 +471,12 @@ def test_networks_are_linked_by_where_results_lie():
         ((-2,), (-1, 0)),
         ((-1,), (0,)),
     ]
-    assert [[layer.op for layer in one.layers] for one in found.values()] == [
-        ["activation", "copy", "multiply"],
-        ["activation", "multiply"],
-        ["activation", "copy"],
-    ]
+    for one, steps in zip(
+        found.values(),
+        ("activation copy multiply", "activation multiply", "activation copy"),
+        strict=True,
+    ):
+        assert [layer.op for layer in one.layers] == steps.split()
     half, log = found["activation/silu"].layers[1], found["unary/log"].layers[1]
     assert (half.scale, half.bias) == (1.0, 0.5)
     assert (log.scale, log.bias) == (float(HALF(np.log(2))), 0.0)
@@ -527,10 +525,8 @@ def test_captured_tensors():
 def test_tensors_lie_in_rows_of_64_bytes():
     tensor = np.arange(2 * 33 * 3, dtype=HALF).reshape(2, 33, 3)
     data = np.frombuffer(pack(tensor), HALF)
-    places = np.array(
-        [64 * 2 * c + 64 * h + w for h in range(2) for w in range(33) for c in range(3)]
-    )
-    assert np.array_equal(data[places], tensor.reshape(-1))
+    h, w, c = np.ogrid[:2, :33, :3]
+    assert np.array_equal(data[64 * 2 * c + 64 * h + w], tensor)
     assert len(data) == 3 * 2 * 64
     assert np.count_nonzero(data) == tensor.size - 1
     assert np.array_equal(unpack(pack(tensor), Surface(2, 33, 3)), tensor)
@@ -751,18 +747,15 @@ def test_engines_lie_where_the_words_say():
 
 
 def test_later_compilers_subtract_by_the_second_operand():
-    words = {
-        compiler: lower(Elementwise("subtract", (1, 1, 64)), compiler=compiler).words
-        for compiler in HABITS
-    }
-    told = {
-        compiler: [
-            int(REGISTERS[name].extract(one))
-            for name in ("PE.Cfg.SecSrc", "PE.PreScale.PreScale", "Header.Header[8].RBase0")
-        ]
-        for compiler, one in words.items()
-    }
-    assert told == {"4.2.1": [2, 0xBC00, 5], "5.4.1": [2, 0xBC00, 6], "9.x": [3, 0x3C00, 4]}
+    for compiler, source, prescale, base in (
+        ("4.2.1", 2, 0xBC00, 5),
+        ("5.4.1", 2, 0xBC00, 6),
+        ("9.x", 3, 0x3C00, 4),
+    ):
+        values = raw(lower(Elementwise("subtract", (1, 1, 64)), compiler=compiler), 0)
+        assert values["PE.Cfg.SecSrc"] == source
+        assert values["PE.PreScale.PreScale"] == prescale
+        assert values["Header.Header[8].RBase0"] == base
     scaled = Elementwise("subtract", (1, 1, 64), prescale=2.0)
     assert_same(lift(lower(scaled, compiler="9.x")).layer, scaled)
 

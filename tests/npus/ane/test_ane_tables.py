@@ -4,7 +4,6 @@ and judged.
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import re
@@ -493,18 +492,16 @@ def test_tables_of_files(name: str) -> None:
 
 def test_all_tables_of_all_files_are_compared() -> None:
     found = json.loads(shared("data/ane/expected/h13_tasks.json").read_text())
-    assert {
-        name for name, file in found.items() if any("lut" in task for task in file["tasks"])
-    } == set(FILES) - {"sigmoid77"}
+    for name, file in found.items():
+        assert (name in FILES) == any("lut" in task for task in file["tasks"]), name
 
 
 def captured() -> tuple[np.ndarray, np.ndarray]:
-    with shared("data/ane/captures/tanh_m5.csv").open(newline="") as lines:
-        rows = list(csv.DictReader(lines))
-    return tuple(
-        np.array([int(row[name], 16) for row in rows], np.uint16)
-        for name in ("x_fp16_hex", "ane_fp16_hex")
-    )
+    """The codes of the inputs and outputs of the tanh table that a board gave."""
+    rows = read_table(shared("data/ane/captures/tanh_m5.csv"))
+    x = [int(row["x_fp16_hex"], 16) for row in rows]
+    y = [int(row["ane_fp16_hex"], 16) for row in rows]
+    return np.array(x, np.uint16), np.array(y, np.uint16)
 
 
 def test_captured_tanh_bit_for_bit() -> None:

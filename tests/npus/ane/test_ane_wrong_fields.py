@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ for _row in read_table(Path(__file__).with_name("wrong_fields.csv")):
     _task = int(_row["task"]) if _row["task"] else None
     _wrong = Wrong(_row["capture"], _fields, _row["outcome"], _row["reason"], _task)
     ROWS.setdefault(_row["row"], []).append(_wrong)
-NAMES = sorted({wrong.of for wrongs in ROWS.values() for wrong in wrongs})
+NAMES = sorted({wrong.of for wrong in chain.from_iterable(ROWS.values())})
 
 
 @pytest.fixture(scope="module")
