@@ -1,5 +1,5 @@
-"""What the package reads of the ANE, written, and made of what it gives: source networks, weights
-beside them, constants by channel, kernels of products, parts of memory, a whole training step."""
+"""What the package reads of the ANE, written, and made of what it gives: source networks, weight
+files, constants by channel, kernels of products, parts of memory, a whole training step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from npulab.npus.ane.source.plist import Plist, _check_values
 from npulab.npus.ane.training import programs
 from npulab.npus.ane.words import HABITS
 from npulab.npus.kit.numbers import up
-from npulab.support.refuse import refuse_if
+from npulab.support.refuse import refuse_if, refusing
 
 TILE_BYTES = 0x4000  # memory for the DMA is given in these
 MANY_ROWS, MOST_STEPS = 128, 2**15  # of a product
@@ -56,7 +56,8 @@ def write_plist(plist: Plist | Network) -> bytes:
     if plist.version is not None:
         top["Version"] = plist.version
     top |= {one.name: keys_of(one) for one in plist.networks} | dict(plist.other)
-    _check_values(top, "net.plist")
+    with refusing("net.plist"):
+        _check_values(top)
     form = plistlib.FMT_BINARY if plist.binary else plistlib.FMT_XML
     try:
         return plistlib.dumps(in_order(top, plist.order), fmt=form, sort_keys=False)

@@ -38,7 +38,6 @@ class SourceWeights(NamedTuple):
     bias: Array | None
 
 
-@refusing()
 def read_espresso(data: bytes, name: str = "model.espresso.weights") -> tuple[Entry, ...]:
     """Return the payloads of a ``model.espresso.weights``, in the order of the file.
 
@@ -48,31 +47,34 @@ def read_espresso(data: bytes, name: str = "model.espresso.weights") -> tuple[En
     >>> read_espresso(np.array([1, 3, 2], U64).tobytes() + b"ab")
     (Entry(id=3, data=b'ab'),)
     """
+    with refusing(name):
+        return _entries(data)
+
+
+def _entries(data: bytes) -> tuple[Entry, ...]:
     if len(data) < U64.itemsize:
-        raise ValueError(
-            f"{name}: byte 0x0: count: got {len(data)} bytes, allowed are {U64.itemsize}"
-        )
+        raise ValueError(f"byte 0x0: count: got {len(data)} bytes, allowed are {U64.itemsize}")
     count = int(np.frombuffer(data, U64, 1)[0])
     place = U64.itemsize * (1 + 2 * count)
     if count > MOST_ENTRIES or place > len(data):
         raise ValueError(
-            f"{name}: byte 0x0: count: got {count}, allowed are {MOST_ENTRIES} at most, "
+            f"byte 0x0: count: got {count}, allowed are {MOST_ENTRIES} at most, "
             f"and pairs of {2 * U64.itemsize} bytes inside the file's {len(data)}"
         )
     entries: dict[int, bytes] = {}
     pairs = np.frombuffer(data, U64, 2 * count, U64.itemsize).reshape(-1, 2).tolist()
     for start, (number, size) in zip(range(8, place, 16), pairs, strict=True):
-        refuse_if(number in entries, f"{name}: byte {start:#x}: id", f"{number} twice", "is once")
+        refuse_if(number in entries, f"byte {start:#x}: id", f"{number} twice", "is once")
         if size > len(data) - place:
             raise ValueError(
-                f"{name}: byte {start + 8:#x}: size: got {size} bytes at {place:#x}, "
+                f"byte {start + 8:#x}: size: got {size} bytes at {place:#x}, "
                 f"allowed are the {len(data) - place} that are left of the file"
             )
         entries[number] = data[place : place + size]
         place += size
     refuse_if(
         place != len(data),
-        f"{name}: byte {place:#x}",
+        f"byte {place:#x}",
         f"{len(data) - place} bytes after the last payload",
         "is none",
     )

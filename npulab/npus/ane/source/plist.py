@@ -53,7 +53,6 @@ class Plist:
         return self.networks[0]
 
 
-@refusing()
 def read_plist(source: bytes | str | os.PathLike[str]) -> Plist:
     """Read the networks in the bytes of a ``net.plist``, XML or binary, or in the file of a path.
 
@@ -66,9 +65,11 @@ def read_plist(source: bytes | str | os.PathLike[str]) -> Plist:
     Traceback (most recent call last):
     npulab.support.refuse.FormatError: net.plist: got no value, allowed is a dictionary ...
     """
-    if isinstance(source, bytes):
-        return _parsed(source, "net.plist")
-    return _parsed(read_bounded(Path(source), MOST_BYTES), str(source))
+    where, data = "net.plist", source
+    if not isinstance(data, bytes):
+        where, data = str(source), read_bounded(Path(data), MOST_BYTES)
+    with refusing(where):
+        return _parsed(data)
 
 
 def weights_files(network: Network, folder: str | os.PathLike[str]) -> dict[str, bytes]:
@@ -82,42 +83,40 @@ def weights_files(network: Network, folder: str | os.PathLike[str]) -> dict[str,
     return found
 
 
-def _parsed(data: bytes, where: str) -> Plist:
-    refuse_if(len(data) > MOST_BYTES, where, f"{len(data)} bytes or more", f"are {MOST_BYTES}")
+def _parsed(data: bytes) -> Plist:
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"got {len(data)} bytes or more, allowed are {MOST_BYTES}")
     binary = data.startswith(BINARY)
     if binary:
-        _check_binary(data, where)
+        _check_binary(data)
         form = plistlib.FMT_BINARY
     else:
-        _check_text(data, where)
+        _check_text(data)
         form = plistlib.FMT_XML
     try:
         top = plistlib.loads(data, fmt=form)
     except RecursionError:
         raise ValueError(
-            f"{where}: got values nested too deep, allowed are up to {DEEPEST} levels"
+            f"got values nested too deep, allowed are up to {DEEPEST} levels"
         ) from None
     except Exception as error:  # plistlib raises whatever its steps do on broken bytes
         raise ValueError(
-            f"{where}: got no property list ({error or type(error).__name__}), allowed is an XML "
+            f"got no property list ({error or type(error).__name__}), allowed is an XML "
             "or binary one without entities"
         ) from None
-    refuse_if(not isinstance(top, dict), where, _shown(top), "is a dictionary with Networks")
-    _check_values(top, where)
-    names = _texts(top, "Networks", where)
-    networks = []
-    for name in names:
-        keys = _dictionary(top, name, where)
-        with refusing(where):
-            networks.append(_network(name, keys, f"{where}: {name}"))
+    if not isinstance(top, dict):
+        raise ValueError(f"got {_shown(top)}, allowed is a dictionary with Networks")
+    _check_values(top)
+    names = _texts(top, "Networks")
+    networks = [_network(name, _dictionary(top, name)) for name in names]
     version = top.get("Version")
     other = {key: value for key, value in top.items() if key not in ("Networks", "Version", *names)}
     if "Version" in top and not isinstance(version, str):
-        raise ValueError(f"{where}: Version: got {_shown(version)}, allowed is a text")
+        raise ValueError(f"Version: got {_shown(version)}, allowed is a text")
     return Plist(tuple(networks), version, other, tuple(top), binary)
 
 
-def _check_text(data: bytes, where: str) -> None:
+def _check_text(data: bytes) -> None:
     """Refuse a text that would take far more memory than it has bytes: each tag and each line of a
     text becomes an object.
     """
@@ -128,7 +127,8 @@ def _check_text(data: bytes, where: str) -> None:
         ("tags", data.count(b"<"), 4 * MOST_VALUES),
         ("lines and entities", lines, 8 * MOST_VALUES),
     ):
-        refuse_if(found > most, where, f"{found} {what}", f"are {most}")
+        if found > most:
+            raise ValueError(f"got {found} {what}, allowed are {most}")
     start = 0
     while start < len(data):
         end = data.find(b"<", start + 1)
@@ -136,25 +136,24 @@ def _check_text(data: bytes, where: str) -> None:
             end = len(data)
         if end - start > MOST_TEXT:
             raise ValueError(
-                f"{where}: byte {start:#x}: got {end - start} bytes without a tag, "
-                f"allowed are {MOST_TEXT}"
+                f"byte {start:#x}: got {end - start} bytes without a tag, allowed are {MOST_TEXT}"
             )
         start = end
 
 
-def _check_binary(data: bytes, where: str) -> None:
+def _check_binary(data: bytes) -> None:
     """Refuse a binary file that would take far more memory than it has bytes: several values may
     use the same bytes.
     """
     if len(data) < len(BINARY) + TRAILER.sizeof():
         raise ValueError(
-            f"{where}: got {len(data)} bytes, allowed is a header of 8 and a trailer of 32 at least"
+            f"got {len(data)} bytes, allowed is a header of 8 and a trailer of 32 at least"
         )
     trailer = TRAILER.parse(data[-TRAILER.sizeof() :])
     size, count = trailer.offset_bytes, trailer.objects
     if count > MOST_VALUES or not 1 <= size <= 8 or trailer.table + size * count > len(data):
         raise ValueError(
-            f"{where}: byte {len(data) - TRAILER.sizeof():#x}: trailer: got {count} values with "
+            f"byte {len(data) - TRAILER.sizeof():#x}: trailer: got {count} values with "
             f"offsets of {size} bytes at {trailer.table}, "
             f"allowed are {MOST_VALUES} values inside the file"
         )
@@ -171,12 +170,12 @@ def _check_binary(data: bytes, where: str) -> None:
             texts += length
         if entries > 2 * MOST_VALUES or texts > MOST_BYTES // 4:
             raise ValueError(
-                f"{where}: byte {start:#x}: got {entries} entries and {texts} characters up to "
+                f"byte {start:#x}: got {entries} entries and {texts} characters up to "
                 f"here, allowed are {2 * MOST_VALUES} and {MOST_BYTES // 4}"
             )
 
 
-def _check_values(top: Any, where: str) -> None:
+def _check_values(top: Any) -> None:
     """Refuse values that are too many, nested too deep, or contain themselves, and keys that are
     not texts.
     """
@@ -189,25 +188,24 @@ def _check_values(top: Any, where: str) -> None:
             at = ".".join(map(str, path[:SHOWN]))
             got = "deeper" if depth > DEEPEST else "more"
             raise ValueError(
-                f"{where}: {at}: got {got} values, allowed are {DEEPEST} levels and "
-                f"{MOST_VALUES} values"
+                f"{at}: got {got} values, allowed are {DEEPEST} levels and {MOST_VALUES} values"
             )
         if isinstance(value, Mapping):
             for key, inner in value.items():
                 if not isinstance(key, str):
                     at = ".".join(map(str, path))
-                    raise ValueError(f"{where}: {at}: got key {_shown(key)}, allowed are texts")
+                    raise ValueError(f"{at}: got key {_shown(key)}, allowed are texts")
                 waiting.append((inner, depth + 1, (*path, key)))
         elif isinstance(value, list | tuple):
             for number, inner in enumerate(value):
                 waiting.append((inner, depth + 1, (*path, number)))
 
 
-def _network(name: str, keys: Keys, where: str) -> Network:
-    inputs, units, outputs = [_parts(keys, key, where) for key in ("Inputs", "Units", "Outputs")]
+def _network(name: str, keys: Keys) -> Network:
+    inputs, units, outputs = [_parts(name, keys, key) for key in ("Inputs", "Units", "Outputs")]
     weights = None
     if "Weights" in keys:
-        weights = tuple(_texts(keys, "Weights", where))
+        weights = tuple(_texts(keys, "Weights", f"{name}: "))
     known = {"Inputs", "Units", "Outputs", "Weights", *inputs, *units, *outputs}
     return Network(
         name,
@@ -220,31 +218,31 @@ def _network(name: str, keys: Keys, where: str) -> Network:
     )
 
 
-def _parts(keys: Keys, kind: str, where: str) -> dict[str, dict[str, Any]]:
+def _parts(network: str, keys: Keys, kind: str) -> dict[str, dict[str, Any]]:
     """Return the dictionaries of a network's inputs, units or outputs by name, checked."""
     parts = {}
-    for name in _texts(keys, kind, where):
-        parts[name] = _dictionary(keys, name, where)
+    for name in _texts(keys, kind, f"{network}: "):
+        parts[name] = _dictionary(keys, name, f"{network}: ")
     for name, part in parts.items():
-        _check_keys(part, f"{where}.{name}")
+        _check_keys(part, f"{network}.{name}")
     return parts
 
 
-def _texts(keys: Keys, key: str, where: str) -> list[str]:
+def _texts(keys: Keys, key: str, where: str = "") -> list[str]:
     found = keys.get(key)
     if not isinstance(found, list) or not _list(found, str):
-        raise ValueError(f"{where}: {key}: got {_shown(found)}, allowed is a list of texts")
+        raise ValueError(f"{where}{key}: got {_shown(found)}, allowed is a list of texts")
     if key != "Weights":
         twice = repeated(found)
-        refuse_if(twice is not None, f"{where}: {key}", f"{twice!r} twice", "is once")
+        refuse_if(twice is not None, f"{where}{key}", f"{twice!r} twice", "is once")
     return found
 
 
-def _dictionary(keys: Keys, name: str, where: str) -> dict[str, Any]:
+def _dictionary(keys: Keys, name: str, where: str = "") -> dict[str, Any]:
     found = keys.get(name)
     if isinstance(found, dict):
         return found
-    raise ValueError(f"{where}: {name}: got {_shown(found)}, allowed is a dictionary")
+    raise ValueError(f"{where}{name}: got {_shown(found)}, allowed is a dictionary")
 
 
 def _check_keys(keys: Keys, where: str) -> None:

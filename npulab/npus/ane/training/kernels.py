@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray as Array
 
-from npulab.npus.kit import one_of, read_table, refuse_if
+from npulab.npus.kit import one_of, read_table, refuse_if, refusing
 
 MOST = 2**18  # largest size of a step, so that counts of operations stay within int64
 SIZES = {"c": "dim", "e": "dim", "f": "hidden", "s": "seq", "t": "seq", "h": "heads", "d": "head"}
@@ -195,17 +195,8 @@ class Kernel:
         operations: list[Operation] = []
         for line in table.splitlines():
             words = line.split()
-            if not words:
-                continue
-            where = f"kernel {name}, row {len(operations) + 1} ({' '.join(words)})"
-            if len(words) < 4:
-                raise ValueError(
-                    f"{where}: got {len(words)} words, allowed is name, axes, operation and "
-                    "operands"
-                )
-            operands = tuple(_operand(where, word, axes) for word in words[3:])
-            operation = Operation(words[0], words[1].replace("-", ""), words[2], operands)
-            _refuse(where, operation, axes)
+            with refusing(f"kernel {name}, row {len(operations) + 1} ({' '.join(words)})"):
+                operation = _operation(words, axes)
             axes[operation.name] = operation.axes
             operations.append(operation)
         results = sorted(operation.name for operation in operations)
@@ -257,17 +248,27 @@ def _declared(kernel: str, text: str) -> dict[str, str]:
     return declared
 
 
-def _operand(where: str, word: str, known: Axes) -> Operand:
+def _operation(words: list[str], known: Axes) -> Operation:
+    """Return the operation of a row; raise ValueError if it does not hold together."""
+    if len(words) < 4:
+        raise ValueError(f"got {len(words)} words, allowed is name, axes, operation and operands")
+    operands = tuple(_operand(word, known) for word in words[3:])
+    operation = Operation(words[0], words[1].replace("-", ""), words[2], operands)
+    _refuse(operation, known)
+    return operation
+
+
+def _operand(word: str, known: Axes) -> Operand:
     name, _, axes = word.partition(":")
     if name in CONSTANTS and not axes:
         return Operand(name, "")
     if name not in known:
         raise ValueError(
-            f"{where}: got operand {name!r}, allowed is one of {', '.join((*known, *CONSTANTS))}"
+            f"got operand {name!r}, allowed is one of {', '.join((*known, *CONSTANTS))}"
         )
     if axes and _same_elements(axes) != _same_elements(known[name]):
         raise ValueError(
-            f"{where}: got operand {word}, allowed is {name}:{known[name]}, or its sizes in other "
+            f"got operand {word}, allowed is {name}:{known[name]}, or its sizes in other "
             "letters (c, e or hd; s or t)"
         )
     return Operand(name, axes or known[name])
@@ -281,30 +282,27 @@ def _same_elements(axes: str) -> str:
     return axes.replace("hd", "c").replace("e", "c").replace("t", "s")
 
 
-def _refuse(where: str, operation: Operation, known: Axes) -> None:
+def _refuse(operation: Operation, known: Axes) -> None:
     """Raise ValueError for an operation of an unknown kind, with a wrong number of operands or
     axes, or with a name that is already used.
     """
     if operation.kind not in OPERATIONS:
         raise ValueError(
-            f"{where}: got operation {operation.kind!r}, allowed is one of {', '.join(OPERATIONS)}"
+            f"got operation {operation.kind!r}, allowed is one of {', '.join(OPERATIONS)}"
         )
     wanted = 1
     if operation.kind in (*PRODUCTS, *BINARY):
         wanted = 2
     if len(operation.operands) != wanted:
         raise ValueError(
-            f"{where}: got {len(operation.operands)} operands, allowed with {operation.kind} is "
-            f"{wanted}"
+            f"got {len(operation.operands)} operands, allowed with {operation.kind} is {wanted}"
         )
     if operation.name in known or operation.name in CONSTANTS:
-        raise ValueError(f"{where}: got {operation.name!r} again, allowed is a new name")
+        raise ValueError(f"got {operation.name!r} again, allowed is a new name")
     seen = [operand.axes for operand in operation.operands]
     for axes in (operation.axes, *seen):
         if set(axes) - set(LETTERS) or len(set(axes)) != len(axes):
-            raise ValueError(
-                f"{where}: got axes {axes!r}, allowed are different letters of {LETTERS}"
-            )
+            raise ValueError(f"got axes {axes!r}, allowed are different letters of {LETTERS}")
     result = set(operation.axes)
     every = set().union(*seen)
     if operation.kind in PRODUCTS:
@@ -317,9 +315,7 @@ def _refuse(where: str, operation: Operation, known: Axes) -> None:
         whole = every == result
     if not whole:
         operands = " and ".join(axes or "-" for axes in seen)
-        raise ValueError(
-            f"{where}: got result axes {operation.axes or '-'} of operands with {operands}"
-        )
+        raise ValueError(f"got result axes {operation.axes or '-'} of operands with {operands}")
 
 
 def _kernels() -> dict[str, Kernel]:
