@@ -77,7 +77,9 @@ class _Reader:
 
     def look(self) -> None:
         """Read the token at the place."""
-        self.at = self.after_blank(self.at)
+        blank = BLANK.match(self.text, self.at)
+        assert blank  # a blank may be empty, so it always matches
+        self.at = blank.end()
         token = TOKEN.match(self.text, self.at)
         if token:
             self.kind, self.token, self.end = token.lastgroup or "", token.group(), token.end()
@@ -97,14 +99,9 @@ class _Reader:
 
     def following(self) -> str:
         """Return the letter with which the token after this one starts."""
-        at = self.after_blank(self.end)
-        return self.text[at : at + 1]
-
-    def after_blank(self, at: int) -> int:
-        """Return the first place from ``at`` on that is not in a blank or comment."""
-        blank = BLANK.match(self.text, at)
-        assert blank  # a blank may be empty, so it always matches
-        return blank.end()
+        blank = BLANK.match(self.text, self.end)
+        assert blank
+        return self.text[blank.end() : blank.end() + 1]
 
     def line_here(self) -> int:
         """Return the line of the token."""
