@@ -18,6 +18,7 @@ has the field's name as ``count`` and the bytes of an item as ``stride``::
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 import numpy as np
 from numpy import ndarray as Array
@@ -29,12 +30,11 @@ from npulab.support.refuse import refusing
 from npulab.support.text import plural
 
 MOST_KEPT = 64  # most sets of maps whose opcodes are kept in memory
-_OPCODES: dict[tuple[tuple[str, RegisterMap], ...], dict[str, Field]] = {}
+
+Maps = Mapping[str, RegisterMap]  # by block
 
 
-def read_commands(
-    data: bytes, maps: Mapping[str, RegisterMap], opcode: str
-) -> list[tuple[str, Array]]:
+def read_commands(data: bytes, maps: Maps, opcode: str) -> list[tuple[str, Array]]:
     """Return the block and the words ``(W,) uint32`` of each command of a stream, from the first
     command to the last; if a command ends inside a word, the bits of the word after its end are
     0.
@@ -42,23 +42,23 @@ def read_commands(
     Raises ValueError, with the command's first byte, for an opcode without a block and for a
     command that is cut off; and ValueError if the blocks do not agree on the field ``opcode``.
     """
-    fields = [registers[opcode] for registers in maps.values()]
-    blocks = _blocks(fields[0], fields, maps)
-    head = WORD_BYTES * (1 + max(piece.word for piece in fields[0].pieces))
+    field, blocks = _blocks(opcode, maps)
+    head = WORD_BYTES * (1 + max(piece.word for piece in field.pieces))
     out, at = [], 0
     while at < len(data):
-        code = int(fields[0].extract(_words_at(data, at, head)))
+        where = f"byte {at:#x}"
+        code = int(field.extract(_words_at(data, at, head)))
         if code not in blocks:
             allowed = ", ".join(f"{raw:#x} ({block})" for raw, block in blocks.items())
-            raise ValueError(f"byte {at:#x}: got opcode {code:#x}, allowed is {allowed}")
+            raise ValueError(f"{where}: got opcode {code:#x}, allowed is {allowed}")
         block = blocks[code]
         most = WORD_BYTES * len(maps[block])
-        with refusing(f"byte {at:#x}"):
+        with refusing(where):
             size = command_bytes(maps[block], block, _words_at(data, at, most))
         command = data[at : at + size]
         if len(command) < size:
             raise ValueError(
-                f"byte {at:#x}: got {len(command)} bytes of a command {block}, allowed are {size}"
+                f"{where}: got {len(command)} bytes of a command {block}, allowed are {size}"
             )
         out.append((block, _words_at(command, 0, most).astype(np.uint32)))
         at += size
@@ -70,7 +70,7 @@ def _words_at(data: bytes, at: int, size: int) -> Array:
     return np.frombuffer(data[at : at + size].ljust(size, b"\0"), "<u4")
 
 
-def write_commands(commands: Iterable[tuple[str, Array]], maps: Mapping[str, RegisterMap]) -> bytes:
+def write_commands(commands: Iterable[tuple[str, Array]], maps: Maps) -> bytes:
     """Return the stream of commands; raises ValueError for words with bits set after the command's
     end.
     """
@@ -86,24 +86,21 @@ def write_commands(commands: Iterable[tuple[str, Array]], maps: Mapping[str, Reg
     return b"".join(out)
 
 
-def opcodes(maps: Mapping[str, RegisterMap]) -> dict[str, Field]:
+def opcodes(maps: Maps) -> dict[str, Field]:
     """Return, by block, the field whose enum names the block, as ``read_commands`` reads it; an
     empty dict if no field distinguishes the blocks.
 
     The field has the same name and the same bits in two or more blocks, and its enum names each of
     these blocks.
     """
-    key = tuple(maps.items())
-    if key not in _OPCODES:
-        if len(_OPCODES) >= MOST_KEPT:
-            _OPCODES.clear()
-        _OPCODES[key] = _opcodes_of(maps)
-    return _OPCODES[key]
+    return _opcodes(tuple(maps.items()))
 
 
-def _opcodes_of(maps: Mapping[str, RegisterMap]) -> dict[str, Field]:
-    """Return ``opcodes`` of maps, without looking among the maps whose opcodes are kept."""
-    for block, registers in maps.items():
+@lru_cache(MOST_KEPT)
+def _opcodes(items: tuple[tuple[str, RegisterMap], ...]) -> dict[str, Field]:
+    """``opcodes`` of the maps with these names."""
+    maps = dict(items)
+    for block, registers in items:
         for item in registers:
             named = {name for _, name in item.names if name in maps}
             if len(named) < 2 or block not in named:
@@ -115,17 +112,16 @@ def _opcodes_of(maps: Mapping[str, RegisterMap]) -> dict[str, Field]:
     return {}
 
 
-def contradiction(block: str, words: Array, maps: Mapping[str, RegisterMap]) -> str:
+def contradiction(block: str, words: Array, maps: Maps) -> str:
     """Return why words cannot be a command of a block: their opcode names another block; "" if they
     can.
     """
     item = opcodes(maps).get(block)
     if item is None or max(piece.word for piece in item.pieces) >= len(words):
         return ""
-    raw = item.raw_in(words)
-    if (raw, block) in item.names:
+    raw, names = item.raw_in(words), dict(item.names)
+    if names.get(raw) == block:
         return ""
-    names = dict(item.names)
     got = f"{raw:#x}"
     if raw in names:
         got = f"{names[raw]} ({raw:#x})"
@@ -151,24 +147,22 @@ def command_bytes(registers: RegisterMap, block: str, words: Array) -> int:
     return bits // BYTE_BITS
 
 
-def _blocks(
-    opcode: Field, fields: Iterable[Field], maps: Mapping[str, RegisterMap]
-) -> dict[int, str]:
-    """Return the block of each opcode; raises ValueError if the fields differ in bits or enum, or
-    if a block has no opcode.
+def _blocks(opcode: str, maps: Maps) -> tuple[Field, dict[int, str]]:
+    """Return the field ``opcode`` and the block of each opcode; raises ValueError if the blocks'
+    fields of this name differ in bits or enum, or if a block has no opcode.
     """
-    for item in fields:
-        if (item.pieces, item.names) != (opcode.pieces, opcode.names):
+    first, *others = [registers[opcode] for registers in maps.values()]
+    for item in others:
+        if (item.pieces, item.names) != (first.pieces, first.names):
             raise ValueError(
-                f"blocks {opcode.block} and {item.block}: got field {opcode.name} at "
-                f"{opcode.bits} and {item.name} at {item.bits}, allowed are the same "
-                "bits and the same enum"
+                f"blocks {first.block} and {item.block}: got field {first.name} at {first.bits} "
+                f"and {item.name} at {item.bits}, allowed are the same bits and the same enum"
             )
-    blocks = {raw: name for raw, name in opcode.names if name in maps}
+    blocks = {raw: name for raw, name in first.names if name in maps}
     missing = [block for block in maps if block not in blocks.values()]
     if missing:
         raise ValueError(
-            f"field {opcode.name}: its enum has no opcode for block {missing[0]}, it "
-            f"names {', '.join(name for _, name in opcode.names) or 'none'}"
+            f"field {first.name}: its enum has no opcode for block {missing[0]}, it "
+            f"names {', '.join(name for _, name in first.names) or 'none'}"
         )
-    return blocks
+    return first, blocks

@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy import ndarray as Array
 
-from npulab.registers.fields import WORD_BITS, WORD_BYTES, pieces
+from npulab.registers.fields import WORD_BITS, WORD_BYTES, Cells, Row, pieces
 from npulab.support.text import plural
 
 BUFFER = "buffer"
@@ -47,8 +47,6 @@ SPARSE = "sparse"
 MOST_BITS = 1024  # most bits of a register
 MOST_COPIES = 2**16  # most copies of a register or of a block
 BYTE_BITS = 8
-
-Row = Mapping[str, Any]
 
 
 class Place(NamedTuple):
@@ -174,7 +172,7 @@ def expanded(rows: Iterable[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
     rows = [*rows]
     if not shaped(rows):
         return [_without(row) for row in rows], []
-    blocks, single = [], list[dict[str, Any]]()
+    blocks, single = [], list[Cells]()
     for row in rows:
         if is_block(row):
             blocks.append(row)
@@ -288,7 +286,7 @@ def _without(row: Row) -> Row:
     return {name: value for name, value in row.items() if name not in SHAPE}
 
 
-def _array(row: Row) -> Iterator[dict[str, Any]]:
+def _array(row: Row) -> Iterator[Cells]:
     """Yield the copies of a row, each with its offset and its size in bits as numbers (size 0 if
     the row has neither size nor count).
     """
@@ -325,10 +323,10 @@ def _array(row: Row) -> Iterator[dict[str, Any]]:
 
 
 def _word_rows(
-    row: Mapping[str, Any],
+    row: Row,
     words: Mapping[tuple[Any, int], Mapping[str, None]],
     names: Mapping[tuple[Any, Any], int],
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Cells]:
     """Yield the plain rows of a row, one for each word in which its field has bits; a row without a
     size is yielded as it is.
     """

@@ -4,7 +4,7 @@ several runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -18,6 +18,13 @@ from npulab.support.refuse import one_of
 WORD_BITS = 32
 WORD_BYTES = 4
 AS_STORED = Meaning()
+
+Row = Mapping[str, Any]  # a row of a table by column
+Cells = dict[str, Any]  # a row that is being made
+Codes = Mapping[int, str]  # the names of an enum by raw number
+Enums = Mapping[str, Codes]  # by the name of the enum
+NewCodes = dict[int, str]  # an enum that is being made
+NewEnums = dict[str, NewCodes]
 
 
 class Piece(NamedTuple):
@@ -59,14 +66,18 @@ class Field:
         """Return an automatic field over the whole word of a register that is in no map;
         ``register`` is the automatic name of the register.
         """
-        return cls(
-            block,
-            register,
-            f"{register}_0_{WORD_BITS}",
-            (Piece(0, 0, WORD_BITS, 0),),
-            automatic=True,
-            declared=False,
-        )
+        name, pieces = f"{register}_0_{WORD_BITS}", (Piece(0, 0, WORD_BITS, 0),)
+        return cls(block, register, name, pieces, automatic=True, declared=False)
+
+    @property
+    def full_name(self) -> str:
+        """The name with block and register in front."""
+        return f"{self.block}.{self.register}.{self.name}"
+
+    @property
+    def where(self) -> str:
+        """The field as errors name it."""
+        return f"register {self.register} field {self.name}"
 
     @cached_property
     def width(self) -> int:
@@ -75,21 +86,18 @@ class Field:
     @cached_property
     def gaps(self) -> int:
         """A mask of the bits of the value that belong to no piece."""
-        return (
-            2**self.width - 1 - sum(2**piece.at * int(mask(piece.width)) for piece in self.pieces)
-        )
+        held = sum(2**piece.at * int(mask(piece.width)) for piece in self.pieces)
+        return 2**self.width - 1 - held
 
     @cached_property
     def stored_below(self) -> tuple[int, int]:
         """Two bounds, of values and of raw values: an integer from 0 to below the bound is stored
         without a change and needs no check.
         """
-        # some bits of the value are in no piece: every integer is checked for these bits being 0,
-        # even one within the bounds
+        end = 2**self.width
+        # some bits of the value are in no piece: every integer is checked for these bits being 0
         if self.gaps:
             end = 0
-        else:
-            end = 2**self.width
         meaning = self.meaning
         if meaning.kind or meaning.steps or meaning.by:
             return 0, end
@@ -106,10 +114,13 @@ class Field:
         """The place of the field, as ``5[25:0]``; the places of several pieces are joined by
         blanks, from the low end of the value.
         """
-        return " ".join(
-            f"{p.word}[{p.lsb + p.width - 1}:{p.lsb}]" if p.width > 1 else f"{p.word}[{p.lsb}]"
-            for p in self.pieces
-        )
+        places = []
+        for piece in self.pieces:
+            high = ""
+            if piece.width > 1:
+                high = f"{piece.lsb + piece.width - 1}:"
+            places.append(f"{piece.word}[{high}{piece.lsb}]")
+        return " ".join(places)
 
     def extract(self, words: Array) -> Array:
         """Return raw values ``(...)`` of words ``(..., W) uint32``; uint64 for a field wider
@@ -157,8 +168,7 @@ class Field:
             bits = raw.astype(wide)
         if self.gaps and np.any(bits.astype(np.uint64) & np.uint64(self.gaps)):
             raise ValueError(
-                f"register {self.register} field {self.name}: got a value with bits set "
-                f"that no piece holds (pieces {self.bits})"
+                f"{self.where}: got a value with bits set that no piece holds (pieces {self.bits})"
             )
         return bits
 
@@ -179,13 +189,11 @@ class Field:
             unit = self.unit
         if self.meaning.enum and isinstance(value, str):
             codes = {name: code for code, name in self.names}
-            return codes[one_of(f"register {self.register} field {self.name}", value, codes)]
+            return codes[one_of(self.where, value, codes)]
         try:
             raw = self.meaning.raw(value, unit)
         except ValueError as error:
-            raise ValueError(
-                f"register {self.register} field {self.name}: got {value!r}, which {error}"
-            ) from None
+            raise ValueError(f"{self.where}: got {value!r}, which {error}") from None
         if self.meaning.kind == "signed":
             # 2**64, which would be added, does not fit into int64; the cast gives a negative number
             # the same bits
@@ -198,18 +206,14 @@ class Field:
     def _fitting(self, raw: Array, low: int) -> Array:
         high = low + 2**self.width
         # the extremes alone show that all values fit, without a mask as large as the array
-        if (
-            raw.size
-            and raw.dtype.kind in "iu"
-            and raw.max() < high
-            and (raw.dtype.kind == "u" or raw.min() >= low)
-        ):
+        not_below = raw.dtype.kind == "u" or (raw.size and raw.min() >= low)
+        if raw.size and raw.dtype.kind in "iu" and not_below and raw.max() < high:
             return raw
         wrong = (raw < low) | (raw >= high)
         if np.any(wrong):
             raise ValueError(
-                f"register {self.register} field {self.name}: got raw {int(raw[wrong].flat[0])}, "
-                f"allowed is {low} to {high - 1} ({self.width} bits)"
+                f"{self.where}: got raw {int(raw[wrong].flat[0])}, allowed is {low} to {high - 1} "
+                f"({self.width} bits)"
             )
         return raw
 

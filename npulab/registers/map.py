@@ -16,7 +16,7 @@ import numpy as np
 from numpy import ndarray as Array
 
 from npulab.registers.expansion import Place, Repeat, expanded, repeats, sparse_blocks
-from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field, Piece, mask
+from npulab.registers.fields import WORD_BITS, WORD_BYTES, Enums, Field, Piece, mask
 from npulab.registers.meaning import FLOATS
 from npulab.registers.names import (
     automatic_name,
@@ -117,7 +117,7 @@ class RegisterMap:
         rows: Iterable[Mapping[str, Any]],
         *,
         features: Iterable[str] = (),
-        enums: Mapping[str, Mapping[int, str]] | None = None,
+        enums: Enums | None = None,
         dense: bool = True,
         by_address: Collection[str] | None = None,
         numbers: Mapping[str, int] | None = None,

@@ -102,13 +102,14 @@ class Meaning:
     def __str__(self) -> str:
         if self.by:
             return f"raw*{self.by}({' '.join(map(str, self.factors))})"
+        words = [self.kind]
         if self.enum:
-            tail = f"enum:{self.enum}"
-        else:
-            tail = "".join(f"{o}{n}" for o, n in self.steps)
-        if tail and not self.enum:
-            tail = f"raw{tail}"
-        return " ".join(filter(None, (self.kind, tail)))
+            words.append(f"enum:{self.enum}")
+        elif self.steps:
+            words.append(
+                "raw" + "".join(f"{operation}{number}" for operation, number in self.steps)
+            )
+        return " ".join(filter(None, words))
 
     def refuse_width(self, width: int) -> None:
         """Raise ValueError if not every value of a field of ``width`` bits can be held exactly."""
@@ -118,21 +119,21 @@ class Meaning:
             if operation == "+":
                 reach = max(reach, bits) + 1
             elif operation == "*":
-                reach = reach + bits
+                reach += bits
             # a shift divides in float64: a value that float64 cannot hold exactly gets a reach that
             # is refused below
-            elif reach <= FLOAT_BITS:
-                reach = reach
-            else:
+            elif reach > FLOAT_BITS:
                 reach = 64
-        bits = width
         if self.kind in FLOATS:
             bits = 8 * np.dtype(FLOATS[self.kind][0]).itemsize
-        arithmetic = self.steps or self.by
-        if width != bits or (arithmetic and reach > 63) or (self.kind == "signed" and reach > 64):
+            wrong, allowed = width != bits, f"one of {bits} bits for {self.kind}"
+        else:
+            most = 64
+            if self.steps or self.by:
+                most = 63
+            wrong = reach > most and bool(self.steps or self.by or self.kind)
             allowed = f"one whose values fit into 63 bits ({FLOAT_BITS} with >>)"
-            if self.kind in FLOATS:
-                allowed = f"one of {bits} bits for {self.kind}"
+        if wrong:
             raise ValueError(
                 f"value {str(self)!r}: got a field of {width} bits, allowed is {allowed}"
             )
@@ -186,15 +187,10 @@ class Meaning:
                 raise ValueError("is too large")
             out = out.astype(np.int64)
         if self.by:
-            wrong = np.broadcast_to(unit, np.shape(out % unit))[out % unit != 0]
-            if wrong.size:
-                raise ValueError(f"is not a multiple of {wrong.flat[0]}, its unit by {self.by}")
-            out = out // unit
+            out = _divided(out, unit, f", its unit by {self.by}")
         for operation, number in reversed(self.steps):
-            if operation == "*" and np.any(out % number):
-                raise ValueError(f"is not a multiple of {number}")
             if operation == "*":
-                out = out // number
+                out = _divided(out, number)
             elif operation == "+":
                 out = out - number
             else:
@@ -204,3 +200,13 @@ class Meaning:
                 raise ValueError("is not a whole raw number")
             out = out.astype(np.int64)
         return out
+
+
+def _divided(values: Any, units: Any, what: str = "") -> Any:
+    """Values divided by their units, elementwise; raises ValueError for a value that is not a
+    multiple of its unit; ``what`` says which unit it is."""
+    rest = values % units
+    if np.any(rest):
+        wrong = np.broadcast_to(units, np.shape(rest))[rest != 0]
+        raise ValueError(f"is not a multiple of {wrong.flat[0]}{what}")
+    return values // units

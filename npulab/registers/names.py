@@ -19,10 +19,10 @@ that stands in a table is a name, even if it looks like an automatic name, and i
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from npulab.registers.fields import WORD_BYTES
+from npulab.registers.fields import WORD_BYTES, Row
 
 # bytes: if a block begins at this offset or further, the registers of all blocks of its table have
 # addresses
@@ -32,8 +32,6 @@ LABEL = r"(?:w\d+|r[0-9a-f]{4,})"
 REGISTER = re.compile(LABEL)
 FIELD = re.compile(rf"{LABEL}_\d+_\d+")
 PARTS = re.compile(r"(?:w(?P<word>\d+)|r(?P<offset>[0-9a-f]{4,}))_(?P<lsb>\d+)_(?P<width>\d+)")
-
-Row = Mapping[str, Any]
 
 
 class Run(NamedTuple):

@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
 
+from npulab.registers.fields import Row
 from npulab.support.text import one_line
 
 PLACES = ("lsb", "width")  # the columns in which a sum may stand
 TERM = re.compile(
     r"\s*(?P<sign>[+-])\s*(?:(?P<name>[A-Za-z_]\w*)|(?P<number>0[xX][0-9a-fA-F]+|\d+))"
 )
-
-Row = Mapping[str, Any]
 
 
 def sums_in(rows: Iterable[Row]) -> list[tuple[Row, str]]:

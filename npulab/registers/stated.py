@@ -6,10 +6,10 @@ limit: 0x1fff``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from npulab.support.answers import Answer, Part, Table
 from npulab.support.files import read_bounded
@@ -75,15 +75,15 @@ def statements(path: Path | str) -> list[Statement]:
     return [*found.values()]
 
 
-def against(rows: Iterable[Mapping[str, Any]], stated: Iterable[Statement]) -> Stated:
+def against(rows: Iterable[Row], stated: Iterable[Statement]) -> Stated:
     """Compare statements with the rows of a map, as ``read_map(path).rows`` are."""
-    there: dict[int, list[Mapping[str, Any]]] = {}
+    there: dict[int, list[Row]] = {}
     for row in rows:
         there.setdefault(row["offset"], []).append(row)
     return Stated(tuple(_judged(one, there.get(one.offset, [])) for one in stated))
 
 
-def _judged(stated: Statement, rows: list[Mapping[str, Any]]) -> Row:
+def _judged(stated: Statement, rows: list[Row]) -> Row:
     """Return a statement and the verdict on the rows at its offset."""
     width = stated.limit.bit_length()
     verdict, field, has = ABSENT, "", "no register there"

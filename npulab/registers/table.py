@@ -20,17 +20,16 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field, Piece
+from npulab.registers.fields import WORD_BITS, WORD_BYTES, Cells, Enums, Field, NewEnums, Piece, Row
 from npulab.registers.meaning import Meaning
-from npulab.registers.names import Row, automatic_name, word_name
+from npulab.registers.names import automatic_name, full_names, word_name
 from npulab.support.refuse import refuse_if, refusing
 from npulab.support.text import one_line
-
-Enums = Mapping[str, Mapping[int, str]]  # by enum, its names by raw number
 
 MOST_WORDS = 2**16  # most words of a dense block
 COLUMNS = (
@@ -72,15 +71,15 @@ def enums_beside(path: Path) -> Path | None:
     return next((beside for beside in files if beside.exists() and beside != path), None)
 
 
-def read_enums(rows: Iterable[Mapping[str, str]]) -> dict[str, dict[int, str]]:
+def read_enums(rows: Iterable[Mapping[str, str]]) -> NewEnums:
     """The enums in the rows (enum, raw, name) of a table: by enum, its names by raw number."""
-    out: dict[str, dict[int, str]] = {}
+    out: NewEnums = {}
     for row in rows:
         add_enum(out, row)
     return out
 
 
-def add_enum(enums: dict[str, dict[int, str]], row: Mapping[str, str]) -> None:
+def add_enum(enums: NewEnums, row: Mapping[str, str]) -> None:
     """Add a row (enum, raw, name) to the enums; raises ValueError for a row with a blank or broken
     cell, and for a raw number or a name that the enum has already.
     """
@@ -119,13 +118,13 @@ def refuse_odd(text: str, what: str) -> None:
         raise ValueError(f"{what}: got the character U+{ord(odd[0]):04X}, allowed is text")
 
 
-def plain_row(row: Row) -> dict[str, Any]:
+def plain_row(row: Row) -> Cells:
     """Return the columns that are filled in, in the order of ``COLUMNS``, with numbers as int and
     each text on one line.
 
     Raises ValueError that names the field and the column.
     """
-    out: dict[str, Any] = {}
+    out: Cells = {}
     for name in COLUMNS:
         given = row.get(name)
         if given is None or given == "":
@@ -153,7 +152,7 @@ def plain_row(row: Row) -> dict[str, Any]:
     return out
 
 
-def normal_row(row: Row) -> dict[str, Any]:
+def normal_row(row: Row) -> Cells:
     """Return a row with every column and with its numbers as int; raises ValueError that names the
     field and the column.
     """
@@ -201,9 +200,17 @@ class Words:
         """The index of the word of a row."""
         return self.index[row["block"], row["offset"]]
 
+    def register(self, row: Row) -> str:
+        """The name of the register of a row."""
+        return self.registers[self.of(row)][2]
+
+    def own_name(self, row: Row) -> str:
+        """The automatic name of the bits of a row."""
+        return automatic_name(self.labels[self.of(row)], row["lsb"], row["width"])
+
     def name_of(self, row: Row) -> str:
         """The name of the field of a row: its own name or, if it has none, the automatic name."""
-        return row["field"] or automatic_name(self.labels[self.of(row)], row["lsb"], row["width"])
+        return row["field"] or self.own_name(row)
 
 
 def words_of(
@@ -255,37 +262,24 @@ def fields_of(rows: Sequence[Row], words: Words, enums: Enums) -> tuple[Field, .
 
     Raises ValueError, with both fields, the register and the bit, if two fields overlap.
     """
-    owner = [[""] * WORD_BITS for _ in words.registers]
     grouped: dict[tuple[Any, ...], list[Row]] = {}
-    splits = {
-        (row["block"], row["field"]) for row in rows if row["field"] and row["at"] is not None
-    }
+    splits = {(row["block"], row["field"]) for row in rows if row["at"] is not None}
     for n, row in enumerate(rows):
-        word, name = words.of(row), words.name_of(row)
-        register = words.registers[word][2]
-        for bit in range(row["lsb"], row["lsb"] + row["width"]):
-            if owner[word][bit]:
-                raise ValueError(
-                    f"register map: fields {owner[word][bit]} and {name} overlap at register "
-                    f"{register} bit {bit}"
-                )
-            owner[word][bit] = name
         key: tuple[Any, ...] = row["block"], row["field"]
-        if key not in splits:
+        if not row["field"] or key not in splits:
             key = (n,)
         elif row["at"] is None:
             raise ValueError(
-                f"register map, register {register} field {name}: a piece without its at, other "
-                "pieces of the field have one"
+                f"register map, register {words.register(row)} field {row['field']}: a piece "
+                "without its at, other pieces of the field have one"
             )
         grouped.setdefault(key, []).append(row)
     fields = [_field(group, words, enums) for group in grouped.values()]
-    for word, bits in enumerate(owner):
+    for word, lsb, width in _unowned(rows, words):
         block, _, register = words.registers[word]
-        for lsb, width in _unowned(bits):
-            name = automatic_name(words.labels[word], lsb, width)
-            pieces = (Piece(word, lsb, width, 0),)
-            fields.append(Field(block, register, name, pieces, automatic=True, declared=False))
+        name = automatic_name(words.labels[word], lsb, width)
+        pieces = (Piece(word, lsb, width, 0),)
+        fields.append(Field(block, register, name, pieces, automatic=True, declared=False))
     return tuple(sorted(fields, key=lambda item: min(item.pieces)[:2]))
 
 
@@ -293,25 +287,25 @@ def _field(group: Sequence[Row], words: Words, enums: Enums) -> Field:
     """The field that some rows describe, a piece each; columns other than those of a piece's place
     are read from the row of the lowest piece.
     """
-    pieces = [Piece(words.of(row), row["lsb"], row["width"], row["at"] or 0) for row in group]
-    pieces.sort(key=lambda piece: piece.at)
-    first = min(group, key=lambda row: row["at"] or 0)
-    register, name = words.registers[pieces[0].word][2], words.name_of(first)
+    rows = sorted(group, key=lambda row: row["at"] or 0)
+    pieces = [Piece(words.of(row), row["lsb"], row["width"], row["at"] or 0) for row in rows]
+    first = rows[0]
+    register, name = words.register(first), words.name_of(first)
     where = f"register map, register {register} field {name}"
     for a, b in pairwise(pieces):
         if a.at + a.width > b.at:
             raise ValueError(f"{where}: its pieces at {a.at} (width {a.width}) and {b.at} overlap")
-    width = max(piece.at + piece.width for piece in pieces)
+    width = pieces[-1].at + pieces[-1].width
     with refusing(where):
         meaning = Meaning.parse(first["value"])
         meaning.refuse_width(width)
     if meaning.enum and meaning.enum not in enums:
         known = one_line(", ".join(enums)) or "none"
         raise LookupError(f"{where}: got enum {meaning.enum!r}, known are {known}")
-    _refuse_later(where, first, group)
+    _refuse_later(where, first, rows)
     refuse_if(width > 64, where, f"{width} bits", "is at most 64")
-    if first["address"] not in ("", "yes"):
-        raise ValueError(f"{where}: got address {first['address']!r}, allowed is blank or yes")
+    address = first["address"]
+    refuse_if(address not in ("", "yes"), where, f"address {address!r}", "is blank or yes")
     return Field(
         first["block"],
         register,
@@ -319,11 +313,11 @@ def _field(group: Sequence[Row], words: Words, enums: Enums) -> Field:
         tuple(pieces),
         meaning,
         tuple(enums.get(meaning.enum, {}).items()),
-        first["address"] == "yes",
+        address == "yes",
         first["align"] or 0,
         first["evidence"] or "unknown",
         first["note"],
-        automatic=len(pieces) == 1 and name == words.name_of({**first, "field": ""}),
+        automatic=len(pieces) == 1 and name == words.own_name(first),
         read_only=first.get(ACCESS) == READ_ONLY,
         starts=first.get(ACCESS) == START,
     )
@@ -342,14 +336,27 @@ def _refuse_later(where: str, first: Row, group: Sequence[Row]) -> None:
                 )
 
 
-def _unowned(bits: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Yield (lsb, width) of each run of bits that no field owns."""
-    lsb = 0
-    for owned, run in groupby(bits, bool):
-        width = len([*run])
-        if not owned:
-            yield lsb, width
-        lsb += width
+def _unowned(rows: Iterable[Row], words: Words) -> Iterator[tuple[int, int, int]]:
+    """Yield (word, lsb, width) of each run of bits without a row; raises ValueError if two rows
+    have the same bit.
+    """
+    by_word: list[list[Row]] = [[] for _ in words.registers]
+    for row in rows:
+        by_word[words.of(row)].append(row)
+    for word, inside in enumerate(by_word):
+        end, owner = 0, ""
+        for row in sorted(inside, key=itemgetter("lsb")):
+            lsb, name = row["lsb"], words.name_of(row)
+            if lsb < end:
+                raise ValueError(
+                    f"register map: fields {owner} and {name} overlap at register "
+                    f"{words.register(row)} bit {lsb}"
+                )
+            if lsb > end:
+                yield word, end, lsb - end
+            end, owner = lsb + row["width"], name
+        if end < WORD_BITS:
+            yield word, end, WORD_BITS - end
 
 
 def spellings_of(fields: Sequence[Field]) -> dict[str, Field]:
@@ -360,11 +367,11 @@ def spellings_of(fields: Sequence[Field]) -> dict[str, Field]:
     """
     spellings: dict[str, list[Field]] = {}
     for item in fields:
-        register = f"{item.register}.{item.name}"
-        for name in (item.name, register, f"{item.block}.{register}"):
+        alone, in_register, _, full = full_names(item.block, item.register, item.name)
+        for name in (alone, in_register, full):
             spellings.setdefault(name, []).append(item)
     out = {name: items[0] for name, items in spellings.items() if len(items) == 1}
-    lost = [item for item in fields if f"{item.block}.{item.register}.{item.name}" not in out]
+    lost = [item for item in fields if item.full_name not in out]
     if lost:
         _refuse_same_names(lost)
     _add_single(out, [item.name.rpartition(".")[2] for item in fields], fields)

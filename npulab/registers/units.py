@@ -33,7 +33,7 @@ def units_of(fields: Sequence[Field]) -> dict[int, Unit]:
     for number, item in enumerate(fields):
         if not item.meaning.by:
             continue
-        where = f"register map, register {item.register} field {item.name}"
+        where = f"register map, {item.where}"
         by = _named(where, item, fields)
         other, factors = fields[by], item.meaning.factors
         most = min(other.width, MOST_BITS)

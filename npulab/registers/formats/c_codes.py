@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-Rows = Sequence[dict[str, Any]]
-Enums = Mapping[str, Mapping[int, str]]
+from npulab.registers.fields import Cells, Enums, NewCodes, NewEnums, Row
+
+Rows = Sequence[Cells]
 
 FEWEST = 2  # fewest macros that are the codes of a field
 # A field as wide as a type of C may be anything of a program: a number, a size, flags. A field of
@@ -29,7 +30,7 @@ class Named(NamedTuple):
     """
 
     rows: Rows
-    enums: dict[str, dict[int, str]]
+    enums: NewEnums
     macros: set[str]
 
 
@@ -68,7 +69,7 @@ def with_codes(rows: Rows, numbers: Mapping[str, int], enums: Enums) -> Named:
         if place is not None:
             field, front, name = place
             found.setdefault(field, []).append(_Code(front, name, number, macro))
-    made: dict[str, dict[int, str]] = {}
+    made: NewEnums = {}
     macros: set[str] = set()
     columns: dict[str, str] = {}
     for field, (words, width) in fields.items():
@@ -92,7 +93,7 @@ def with_codes(rows: Rows, numbers: Mapping[str, int], enums: Enums) -> Named:
     return Named(out, made, macros)
 
 
-def _own_name(row: Mapping[str, Any]) -> str:
+def _own_name(row: Row) -> str:
     """The name of a row's field without the members and the alternative around it."""
     return str(row.get("field", "")).rpartition(".")[2]
 
@@ -148,12 +149,12 @@ def _place_of(macro: str, fields: Mapping[str, _Field]) -> tuple[str, str, str] 
     return best[1:]
 
 
-def _names(codes: Sequence[_Code], width: int) -> dict[int, str]:
+def _names(codes: Sequence[_Code], width: int) -> NewCodes:
     """The names of a field's codes by number; none if the macros do not begin alike or cannot be
     its codes.
     """
     fronts = {code.front for code in codes}
-    names: dict[int, str] = {}
+    names: NewCodes = {}
     for code in codes:
         if code.name not in names.values():
             names.setdefault(code.number, code.name)

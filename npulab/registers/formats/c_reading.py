@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from npulab.registers.fields import Cells, Enums, NewCodes, Row
 from npulab.registers.formats.c_annotations import (
     Comments,
     annotation_before,
@@ -191,7 +192,7 @@ def _once(rows: Rows) -> Rows:
     """The rows, each only once: structs of several features repeat rows."""
     if not any(row.get("feature") for row in rows):
         return rows
-    first: dict[tuple[str, ...], dict[str, Any]] = {}
+    first: dict[tuple[str, ...], Cells] = {}
     for row in rows:
         first.setdefault(tuple(str(row.get(name, "")) for name in COLUMNS), row)
     return [*first.values()]
@@ -317,7 +318,7 @@ def _coded(
     chunks: Sequence[Chunk],
     macros: MacroRegisters,
     values: Mapping[str, int],
-    enums: Mapping[str, Mapping[int, str]],
+    enums: Enums,
 ) -> tuple[list[Chunk], Named]:
     """The rows of structs with the enums of their fields, chunk by chunk, and what was made for
     them; only macros without a role name codes, and none whose name ends as a mask's does.
@@ -337,9 +338,9 @@ def _coded(
     return made, coded
 
 
-def _rows(block: str, struct: Struct, words: Mapping[str, Any], comments: Comments) -> Rows:
+def _rows(block: str, struct: Struct, words: Row, comments: Comments) -> Rows:
     """The rows of a struct, with the columns and notes from the comments of its members."""
-    registers: dict[int, str] = {}
+    registers: NewCodes = {}
     rows: Rows = []
     for row, run in rows_of(block, struct.laid, words.get("base", 0)):
         said = comments.words.get(run.position, {})

@@ -10,9 +10,19 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from npulab.registers.fields import WORD_BITS, WORD_BYTES, Piece, pieces
+from npulab.registers.fields import (
+    WORD_BITS,
+    WORD_BYTES,
+    Cells,
+    Codes,
+    NewCodes,
+    NewEnums,
+    Piece,
+    Row,
+    pieces,
+)
 from npulab.registers.formats.c_annotations import Comments, Span, comments_of
 from npulab.registers.formats.c_dialects import BITS, HEX, INLINE, MARKED, Longest, tail_of
 from npulab.registers.formats.c_fields import Bits, Lost, Register, runs_of
@@ -32,8 +42,7 @@ ENUMERATOR = re.compile(r"\w+\s*=\s*((?:[^,}(]|\([^()]*\))+)")
 MOST_LENGTH = 2**14  # most elements of an array of registers
 MOST_WORDS = 5  # most first words of a name that may be its block
 
-Rows = list[dict[str, Any]]
-Enums = dict[str, dict[int, str]]
+Rows = list[Cells]
 
 
 class Chunk(NamedTuple):
@@ -48,7 +57,7 @@ class MacroRegisters:
     """The registers that macros describe, and what was lost while the macros were read."""
 
     chunks: list[Chunk]
-    enums: Enums
+    enums: NewEnums
     lost: list[Lost]
     remarks: list[str]
     roles: Roles
@@ -78,7 +87,7 @@ def registers_of_macros(
     numbers: Mapping[str, Macro],
     values: Mapping[str, int],
     structs: Sequence[Struct],
-    notes: Mapping[int, str],
+    notes: Codes,
 ) -> MacroRegisters:
     """Return the registers that the macros of a unit describe; ``notes`` are the notes of struct
     members, by position.
@@ -125,14 +134,14 @@ class Annotated(NamedTuple):
     """
 
     chunks: list[Chunk]
-    enums: Enums
+    enums: NewEnums
     macros: set[str]
 
 
 def _annotated(source: Source, values: Mapping[str, int], comments: Comments) -> Annotated:
     """The registers that npulab's own annotations name, in the order of the file."""
     out = Annotated([], {}, set())
-    register: dict[str, Any] = {}
+    register: Cells = {}
     macros = []
     if comments.words:
         macros = [macro for macro in source.macros.values() if macro.parameters is None]
@@ -164,7 +173,7 @@ def _annotated(source: Source, values: Mapping[str, int], comments: Comments) ->
     return out
 
 
-def _add_name(enums: Enums, words: Mapping[str, Any], macro: str, value: int, where: str) -> None:
+def _add_name(enums: NewEnums, words: Row, macro: str, value: int, where: str) -> None:
     """Add a name to an enum; raises ValueError for a number or a name that the enum has already."""
     names = enums.setdefault(words["enum"], {})
     text = words.get("name", macro)
@@ -178,8 +187,8 @@ def _add_name(enums: Enums, words: Mapping[str, Any], macro: str, value: int, wh
 
 
 def _annotated_field(
-    macro: str, mask: int, words: Mapping[str, Any], note: str, where: str, placed: bool
-) -> dict[str, Any]:
+    macro: str, mask: int, words: Row, note: str, where: str, placed: bool
+) -> Cells:
     """The row of an annotated field, without its register; raises ValueError for a mask that is not
     one run of bits of a word.
     """
@@ -196,7 +205,7 @@ def _annotated_field(
         f"mask {mask:#x}",
         "is one run of bits of a word",
     )
-    row: dict[str, Any] = {"field": macro.removesuffix("__MASK"), "lsb": runs[0][0]}
+    row: Cells = {"field": macro.removesuffix("__MASK"), "lsb": runs[0][0]}
     row["width"] = runs[0][1]
     if note:
         row["note"] = note
@@ -473,9 +482,9 @@ class RowWriter:
     (by name), and adds to ``enums``, ``lost`` and ``remarks`` what it finds.
     """
 
-    notes: Mapping[int, str]
+    notes: Codes
     meanings: Mapping[str, str]
-    enums: Enums
+    enums: NewEnums
     lost: list[Lost]
     remarks: list[str]
 
@@ -510,14 +519,12 @@ class RowWriter:
             out[0]["note"] = f"{register.name}: {note} {out[0]['note']}".strip()
         return out
 
-    def _row(self, place: PlacedRegister, block: str, lsb: int, width: int) -> dict[str, Any]:
+    def _row(self, place: PlacedRegister, block: str, lsb: int, width: int) -> Cells:
         """The columns with the place of a run of bits."""
         row = {"block": block, "offset": place.offset, "register": place.name}
         return {**row, "lsb": lsb, "width": width}
 
-    def _field_rows(
-        self, bits: Bits, place: PlacedRegister, level: int
-    ) -> Iterator[dict[str, Any]]:
+    def _field_rows(self, bits: Bits, place: PlacedRegister, level: int) -> Iterator[Cells]:
         """Yield a row for each run of bits of a field; at ``level`` 1 or more the field overlaps
         other fields of its register, and stands in another block.
         """
@@ -563,7 +570,7 @@ class RowWriter:
             return f"enum:{name}"
         return ""
 
-    def _names(self, bits: Bits) -> dict[int, str]:
+    def _names(self, bits: Bits) -> NewCodes:
         """The named values of a field by raw number. The numbers count from bit 0 of the register
         if all of them lie in the field's bits there, else from the field's lowest bit.
         """
@@ -573,7 +580,7 @@ class RowWriter:
         in_place = not any(number.value & ~bits.bits for number in named)
         from_zero = all(number.value < most for number in named)
         sure = bits.strict or any(number.in_place for number in named)
-        out: dict[int, str] = {}
+        out: NewCodes = {}
         for name, (value, _) in bits.values.items():
             raw = value
             if in_place and (sure or not from_zero):

@@ -28,7 +28,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from npulab.registers.fields import WORD_BYTES, pieces
+from npulab.registers.fields import WORD_BYTES, Cells, NewCodes, NewEnums, pieces
 from npulab.registers.formats.c_text import Unit, Wrong
 
 MOST_BITS = 2**24  # most bits of a struct
@@ -126,12 +126,12 @@ class Layout:
     texts: Mapping[tuple[str, str], str] = field(default_factory=dict)
     lost: dict[str, None] = field(default_factory=dict)
     skipped: list[tuple[str, Wrong]] = field(default_factory=list)
-    enums: dict[str, dict[int, str]] = field(default_factory=dict)
+    enums: NewEnums = field(default_factory=dict)
     laid: dict[int, Laid | NotUnderstoodError] = field(default_factory=dict)
     held: set[int] = field(default_factory=set)
     odd: dict[int, bool] = field(default_factory=dict)
     # the value column of an enum's members, by the enum's position
-    enum_of: dict[int, str] = field(default_factory=dict)
+    enum_of: NewCodes = field(default_factory=dict)
 
     @cached_property
     def aligns(self) -> bool:
@@ -199,7 +199,7 @@ class Layout:
             return self.enum_of[place]
         tag = tag_of(cursor)
         name = tag or name
-        values, texts = dict[int, str](), set[str]()
+        values, texts = NewCodes(), set[str]()
         for child in cursor.get_children():
             spelled = child.spelling
             if child.kind.name != "ENUM_CONSTANT_DECL" or spelled == f"npulab_no_{tag}":
@@ -456,7 +456,7 @@ def tag_of(cursor: Any) -> str:
     return str(cursor.spelling)
 
 
-def attributes(cursor: Any) -> dict[str, Any]:
+def attributes(cursor: Any) -> Cells:
     """Return the cursors inside a declaration, such as its attributes, by their kind."""
     return {child.kind.name: child for child in cursor.get_children()}
 
@@ -555,12 +555,12 @@ def twice(laid: Laid) -> str:
     return next((a[0] for a, b in pairwise(runs) if a[:2] == b[:2]), "")
 
 
-def rows_of(block: str, laid: Laid, base: int = 0) -> Iterator[tuple[dict[str, Any], Run]]:
+def rows_of(block: str, laid: Laid, base: int = 0) -> Iterator[tuple[Cells, Run]]:
     """Yield (row, run) for each word in which a run of a struct has bits."""
     for run in laid.runs:
         parts = [*pieces(run.start, run.width)]
         for word, lsb, width, at in parts:
-            row: dict[str, Any] = {"block": block, "offset": base + WORD_BYTES * word}
+            row: Cells = {"block": block, "offset": base + WORD_BYTES * word}
             row |= {"field": run.name, "lsb": lsb, "width": width, "feature": run.feature}
             if run.name:
                 row["value"] = run.value

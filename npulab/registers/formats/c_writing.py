@@ -3,14 +3,13 @@ the same table again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from npulab.registers.fields import WORD_BITS, WORD_BYTES
+from npulab.registers.fields import WORD_BITS, WORD_BYTES, Cells, Codes, Row
 from npulab.registers.formats.c_comments import annotation, licence_comment, note_comment
 from npulab.registers.formats.c_names import c_name, c_names
 from npulab.registers.formats.naming import Identifiers
-from npulab.registers.formats.tables import RegisterTable, Row, features_in
+from npulab.registers.formats.tables import RegisterTable, features_in
 from npulab.registers.names import in_register, name_of, run_of, word_name
 from npulab.registers.table import COLUMNS
 from npulab.support.refuse import refuse_if
@@ -131,7 +130,7 @@ def _enums(table: RegisterTable, names: Identifiers, macros: Identifiers) -> Ite
         yield from ("};", "")
 
 
-def _defines(name: str, values: Mapping[int, str], names: Identifiers) -> Iterator[str]:
+def _defines(name: str, values: Codes, names: Identifiers) -> Iterator[str]:
     for raw, text in values.items():
         spelled = names.new(f"{name}_{text}")
         tail = "u"
@@ -141,7 +140,7 @@ def _defines(name: str, values: Mapping[int, str], names: Identifiers) -> Iterat
     yield ""
 
 
-def _own(row: Row, spelled: str, known: Mapping[str, Any]) -> str:
+def _own(row: Row, spelled: str, known: Row) -> str:
     """Return the comments of a row: its note, and an annotation with the columns that C cannot
     express.
     """
@@ -164,7 +163,7 @@ def _struct(
     by_address: frozenset[str],
 ) -> Iterator[str]:
     tag = names.new("_".join(filter(None, (block or "registers", variant))))
-    said: dict[str, Any] = {}
+    said: Cells = {}
     if tag != block:
         said["block"] = block
     if base:
@@ -204,7 +203,7 @@ def _struct(
 def _member(row: Row, name: str, register: str, members: Identifiers) -> str:
     """The declaration of one run of bits, with its comments."""
     whole = row["width"] == WORD_BITS
-    known: dict[str, Any] = {}
+    known: Cells = {}
     kind = "uint32_t"
     if "at" in row:
         name = f"{name}_{row['at']}"

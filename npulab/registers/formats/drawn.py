@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from npulab.registers.fields import WORD_BITS
+from npulab.registers.fields import WORD_BITS, Row
 from npulab.registers.formats.naming import by_block
-from npulab.registers.formats.tables import RegisterTable, Row, features_in
+from npulab.registers.formats.tables import RegisterTable, features_in
 from npulab.registers.names import name_of
 
 NOTHING: Row = MappingProxyType({})

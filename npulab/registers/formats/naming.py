@@ -7,8 +7,8 @@ from collections.abc import Callable, Container, Iterator
 from functools import cache, partial
 from pathlib import Path
 
-from npulab.registers.fields import WORD_BYTES
-from npulab.registers.formats.tables import RegisterTable, Row
+from npulab.registers.fields import WORD_BYTES, NewCodes, Row
+from npulab.registers.formats.tables import RegisterTable
 from npulab.registers.names import register_of
 
 APART = 2**12  # bytes; blocks begin at multiples of it
@@ -82,7 +82,7 @@ def by_block(table: RegisterTable) -> Iterator[tuple[str, int, list[tuple[int, s
     """
     begin = 0
     for block, rows in table.blocks.items():
-        names: dict[int, str] = {}
+        names: NewCodes = {}
         for row in rows:
             if "register" in row:
                 names.setdefault(row["offset"], row["register"])

@@ -10,9 +10,19 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from npulab.registers.fields import WORD_BITS, WORD_BYTES, pieces
+from npulab.registers.fields import (
+    WORD_BITS,
+    WORD_BYTES,
+    Cells,
+    Codes,
+    Enums,
+    NewCodes,
+    NewEnums,
+    Row,
+    pieces,
+)
 from npulab.registers.formats.naming import unnumbered
-from npulab.registers.formats.tables import MOST_ROWS, RegisterTable, Row
+from npulab.registers.formats.tables import MOST_ROWS, RegisterTable
 from npulab.registers.meaning import Meaning
 from npulab.support.refuse import refusing
 from npulab.support.text import plural
@@ -124,7 +134,7 @@ def _mask(row: Row) -> int:
     return int((2 ** row["width"] - 1) * 2 ** row["lsb"])
 
 
-def _both(have: Mapping[str, Any], feature: str) -> list[Any]:
+def _both(have: Row, feature: str) -> list[Any]:
     """The values that a chip with this feature has too; the values of all chips if it is blank."""
     if not feature:
         return [*have.values()]
@@ -133,7 +143,7 @@ def _both(have: Mapping[str, Any], feature: str) -> list[Any]:
 
 def placed(
     registers: Iterable[Register],
-    enums: Mapping[str, Mapping[int, str]],
+    enums: Enums,
     losses: Losses,
     copyright: str = "",  # noqa: A002 - as the file has it
     said: Mapping[str, bool] = MappingProxyType({}),
@@ -153,7 +163,7 @@ def placed(
     for register in everything:
         _refuse_register(register)
     names = _shared(everything)
-    rows: list[dict[str, Any]] = []
+    rows: list[Cells] = []
     occupancy = Occupancy()
     for register in everything:
         fields = [*_fields(register, names)]
@@ -233,7 +243,7 @@ def _shared(registers: Sequence[Register]) -> dict[tuple[str, int], str]:
 def _fields(
     register: Register,
     names: Mapping[tuple[str, int], str],
-) -> Iterator[tuple[Found, list[dict[str, Any]]]]:
+) -> Iterator[tuple[Found, list[Cells]]]:
     """Yield each field of a register with a row for each run of its bits."""
     shift = 8 * (register.offset % WORD_BYTES)
     whole = Found("", 0, register.size - 1, register.where)
@@ -283,18 +293,18 @@ def _field_name(
 
 
 @dataclass(frozen=True)
-class Enums:
+class FileEnums:
     """The enums of a file by name; npulab wrote the enums in ``ours`` whole, while the list at a
     field may say less."""
 
-    by_name: dict[str, dict[int, str]]
+    by_name: NewEnums
     ours: set[str] = field(default_factory=set)
 
-    def own(self, name: str) -> dict[int, str]:
+    def own(self, name: str) -> NewCodes:
         self.ours.add(name)
         return self.by_name.setdefault(name, {})
 
-    def take(self, label: str, block: str, name: str, values: Mapping[int, str], where: str) -> str:
+    def take(self, label: str, block: str, name: str, values: Codes, where: str) -> str:
         """Return the value column of a field with these named values: the enum that the file names,
         else an enum named after the field."""
         plain = NO_WORD.sub("_", re.sub(r"\[\w+\]", "", name))

@@ -3,7 +3,7 @@ compiler busy without end.
 
 ``python -P rdl_compiling.py SOURCE RESULT SECONDS BYTES MOST`` writes a JSON object:
 ``registers`` (with their fields, own properties and lines), ``enums``, ``top`` (own properties
-of the root), ``told``; or ``error`` and ``line``. It imports nothing of npulab. Source:
+of the root), ``lost``; or ``error`` and ``line``. It imports nothing of npulab. Source:
 SystemRDL 2.0; systemrdl-compiler.
 """
 
@@ -65,34 +65,23 @@ def _compiled(source: Path, most: int, properties: list[str]) -> dict[str, Any]:
     compiler = RDLCompiler(message_printer=Printer())
     try:
         for name in properties:
-            compiler.register_udp(
-                type(
-                    name,
-                    (UDPDefinition,),
-                    {"name": name, "valid_components": {Field}, "valid_type": KEPT[name]},
-                ),
-                soft=False,
-            )
+            known = {"name": name, "valid_components": {Field}, "valid_type": KEPT[name]}
+            compiler.register_udp(type(name, (UDPDefinition,), known), soft=False)
         compiler.compile_file(str(source))
-        tops = [one for one in compiler.root.comp_defs.values() if isinstance(one, Addrmap)]
+        tops = [top for top in compiler.root.comp_defs.values() if isinstance(top, Addrmap)]
+        is_own = bool(tops) and f"{OWN}map" in tops[-1].properties
+        chips = []
+        if is_own:
+            chips = [name for name in tops[-1].parameters_dict if name.startswith(CHIP)]
         out = Records(most)
-        chips: list[str | None] = [None]
-        if tops:
-            chips += [
-                name
-                for name in tops[-1].parameters_dict
-                if name.startswith(CHIP) and f"{OWN}map" in tops[-1].properties
-            ]
+        # a parameter that is true by default stays so at first: an empty map does not compile
+        out.take(compiler.elaborate().top, None)
         for chip in chips:
-            # a parameter that is true by default stays so at first: an empty map does not
-            # compile
-            root = compiler.elaborate(
-                parameters={name: name == chip for name in chips if name and chip}
-            )
-            out.take(root.top, chip)
+            has: Any = {name: name == chip for name in chips}
+            out.take(compiler.elaborate(parameters=has).top, chip)
         for other in tops[:-1]:
-            # a map beside the last one, and in no other, is a block of its own
-            if f"{OWN}map" not in tops[-1].properties and other.type_name not in out.types:
+            # a map beside the last map, and in no other map, is a block of its own
+            if not is_own and other.type_name not in out.types:
                 out.take(compiler.elaborate(top_def_name=other.type_name).top, None)
         return out.made
     except RDLCompileError as error:
@@ -140,12 +129,14 @@ class Records:
     """The contents of the elaborated file, with each field once."""
 
     def __init__(self, most: int) -> None:
-        self.made: dict[str, Any] = {"registers": [], "enums": [], "top": {}, "told": []}
+        self.made: dict[str, Any] = {"registers": [], "enums": [], "top": {}, "lost": []}
         self._most, self._count = most, 0
         self._enums: dict[Any, int] = {}
         self.types: set[str] = set()  # of the address maps that are in others
 
     def take(self, top: Any, chip: str | None) -> None:
+        """Add the registers of an address map, for a chip those of its fields that not every chip
+        has."""
         if chip is None and not self.made["top"]:
             self.made["top"] = _own(top)
         self._inside(top, top.inst_name, top, "", chip)
@@ -154,112 +145,114 @@ class Records:
         from systemrdl.node import AddrmapNode, MemNode, RegfileNode, RegNode
 
         for array in around.children():
-            if isinstance(array, MemNode) and not any(
-                isinstance(inner, RegNode) for inner in array.children()
-            ):
-                self.made["told"].append(
-                    [
-                        f"memory {prefix}{array.inst_name} of {array.size} bytes",
-                        _line(array.inst.inst_src_ref),
-                    ]
-                )
+            inner = array.children()
+            if isinstance(array, MemNode) and not any(isinstance(node, RegNode) for node in inner):
+                lost = f"memory {prefix}{array.inst_name} of {array.size} bytes"
+                self.made["lost"].append([lost, _line(array.inst.inst_src_ref)])
                 continue
             if not isinstance(array, AddrmapNode | RegfileNode | RegNode | MemNode):
                 continue
             count = math.prod(array.array_dimensions or [1])
-            if self._count + count > self._most:
-                raise TooMuch(
-                    f"{prefix}{array.inst_name} with which there are more than {self._most}"
-                )
-            for one in array.unrolled() if array.is_array else [array]:
+            self._refuse(count, f"{prefix}{array.inst_name}")
+            elements: Any = [array]
+            if array.is_array:
+                elements = array.unrolled()
+            for element in elements:
                 self._count += 1
-                name = one.get_path_segment()
-                if isinstance(one, AddrmapNode):
-                    self.types.add(one.orig_type_name or "")
-                    if home.parent.parent is None:
-                        inner = name
-                    else:
-                        inner = f"{block}.{name}"
-                    self._inside(one, inner, one, "", chip)
-                elif isinstance(one, RegfileNode | MemNode):
-                    self._inside(one, block, home, f"{prefix}{name}.", chip)
+                name = element.get_path_segment()
+                if isinstance(element, AddrmapNode):
+                    self.types.add(element.orig_type_name or "")
+                    full = name
+                    if home.parent.parent is not None:
+                        full = f"{block}.{name}"
+                    self._inside(element, full, element, "", chip)
+                elif isinstance(element, RegfileNode | MemNode):
+                    self._inside(element, block, home, f"{prefix}{name}.", chip)
                 else:
-                    self._register(one, block, home, f"{prefix}{name}", chip)
+                    self._register(element, block, home, f"{prefix}{name}", chip)
 
-    def _register(self, one: Any, block: str, home: Any, name: str, chip: str | None) -> None:
-        fields = [
-            self._field(field)
-            for field in one.fields()
-            if (chip is not None) == (f"{OWN}feature" in field.inst.properties)
-        ]
-        self._count += len(fields)
-        if self._count > self._most:
+    def _refuse(self, count: int, name: str) -> None:
+        """Raise TooMuch if so many more registers and fields are too many."""
+        if self._count + count > self._most:
             raise TooMuch(f"{name} with which there are more than {self._most}")
+
+    def _register(self, register: Any, block: str, home: Any, name: str, chip: str | None) -> None:
+        fields = []
+        for field in register.fields():
+            if (f"{OWN}feature" in field.inst.properties) == (chip is not None):
+                fields.append(self._field(field))
+        self._refuse(len(fields), name)
+        self._count += len(fields)
         if not fields:
             return
+        around = {
+            "address": home.absolute_address,
+            "desc": _text(home, "desc"),
+            "own": _own(home),
+            "top": home.parent.parent is None,
+        }
         self.made["registers"].append(
             {
                 "block": block,
-                "offset": one.absolute_address - home.absolute_address,
-                "size": 8 * one.size,
+                "offset": register.absolute_address - home.absolute_address,
+                "size": 8 * register.size,
                 "name": name,
-                "home": {
-                    "address": home.absolute_address,
-                    "desc": home.get_property("desc") or "",
-                    "own": _own(home),
-                    "top": home.parent.parent is None,
-                },
-                "title": _title(one),
-                "desc": one.get_property("desc") or "",
+                "home": around,
                 "fields": fields,
-                "own": _own(one),
-                **_line(one.inst.inst_src_ref),
+                **_said(register),
             }
         )
 
-    def _field(self, one: Any) -> dict[str, Any]:
-        reset = one.get_property("reset", default=None)
+    def _field(self, field: Any) -> dict[str, Any]:
+        reset = field.get_property("reset", default=None)
+        if not isinstance(reset, int):
+            reset = None
+        effects = []
+        for name in EFFECTS:
+            effect = field.get_property(name, default=None)
+            if effect is not None:
+                effects.append(f"{name}={effect.name}")
         out = {
-            "name": one.inst_name,
-            "low": one.low,
-            "high": one.high,
-            "msb0": one.msb < one.lsb,
-            "title": _title(one),
-            "desc": one.get_property("desc") or "",
-            "sw": one.get_property("sw").name,
-            "hw": one.get_property("hw").name,
-            "reset": reset if isinstance(reset, int) else None,
-            "own": _own(one),
-            **_line(one.inst.inst_src_ref),
+            "name": field.inst_name,
+            "low": field.low,
+            "high": field.high,
+            "msb0": field.msb < field.lsb,
+            "sw": field.get_property("sw").name,
+            "hw": field.get_property("hw").name,
+            "reset": reset,
+            "effects": effects,
+            **_said(field),
         }
-        out["effects"] = [
-            f"{name}={effect.name}"
-            for name in EFFECTS
-            if (effect := one.get_property(name, default=None)) is not None
-        ]
         for name in KEPT:
-            if isinstance(value := one.inst.properties.get(name), int):
+            value = field.inst.properties.get(name)
+            if isinstance(value, int):
                 out[name] = int(value)
-        if (enum := one.get_property("encode", default=None)) is not None:
+        enum = field.get_property("encode", default=None)
+        if enum is not None:
             if enum not in self._enums:
                 self._enums[enum] = len(self.made["enums"])
-                self.made["enums"].append(
-                    [enum.type_name or "", [[value.name, int(value.value)] for value in enum]]
-                )
+                values = [[value.name, int(value.value)] for value in enum]
+                self.made["enums"].append([enum.type_name or "", values])
             out["enum"] = self._enums[enum]
         return out
 
 
+def _said(node: Any) -> dict[str, Any]:
+    """The texts and the own properties of a register or field, and its line."""
+    texts = {"title": _text(node, "name"), "desc": _text(node, "desc")}
+    return {**texts, "own": _own(node), **_line(node.inst.inst_src_ref)}
+
+
 def _own(node: Any) -> dict[str, Any]:
-    return {
-        name.removeprefix(OWN): value
-        for name, value in node.inst.properties.items()
-        if name.startswith(OWN)
-    }
+    own = {}
+    for name, value in node.inst.properties.items():
+        if name.startswith(OWN):
+            own[name.removeprefix(OWN)] = value
+    return own
 
 
-def _title(node: Any) -> str:
-    return str(node.get_property("name", default=""))
+def _text(node: Any, name: str) -> str:
+    return str(node.get_property(name, default="") or "")
 
 
 def _line(reference: Any) -> dict[str, Any]:

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
+from npulab.registers.fields import Codes, Row
 from npulab.registers.formats.naming import Identifiers, by_block, keywords
 from npulab.registers.formats.rdl_compiling import CHIP
-from npulab.registers.formats.tables import RegisterTable, Row
+from npulab.registers.formats.tables import RegisterTable
 from npulab.registers.meaning import Meaning
 from npulab.registers.names import name_of
 
@@ -106,7 +107,7 @@ def _parameters(writing: Writing) -> tuple[str, str]:
     return f" #({', '.join(declared)})", f" #({', '.join(given)})"
 
 
-def _enum(types: Identifiers, enum: str, values: Mapping[int, str]) -> tuple[str, str, bool]:
+def _enum(types: Identifiers, enum: str, values: Codes) -> tuple[str, str, bool]:
     """Return the name and the text of an enum, and True if they hold all of it."""
     labels = Identifiers(KEYWORDS)
     written = {raw: labels.new(text) for raw, text in values.items()}
@@ -115,7 +116,7 @@ def _enum(types: Identifiers, enum: str, values: Mapping[int, str]) -> tuple[str
     return name, f"enum {name} {{ {text} }};", name == enum and written == {**values}
 
 
-def _kept_enum(enum: str, values: Mapping[int, str]) -> list[str]:
+def _kept_enum(enum: str, values: Codes) -> list[str]:
     return [f"{quote(enum)} {raw:#x} {_kept(text)}" for raw, text in values.items()]
 
 

@@ -32,9 +32,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from npulab.registers.fields import WORD_BITS, WORD_BYTES
+from npulab.registers.fields import WORD_BITS, WORD_BYTES, Cells
 from npulab.registers.formats.placing import NO_WORD, Found, Register, placed
 from npulab.registers.formats.rnndb_names import (
     WORDS,
@@ -155,7 +155,7 @@ def _found(
     features.
     """
     value, pointer = said
-    row: dict[str, Any] = {"value": value, "note": note_of(element)}
+    row: Cells = {"value": value, "note": note_of(element)}
     row["evidence"] = element.get(f"{NPULAB} evidence")
     if pointer:
         row["address"] = "yes"

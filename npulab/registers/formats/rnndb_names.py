@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from npulab.registers.formats.placing import NO_WORD, Enums, Losses
+from npulab.registers.fields import Codes, NewCodes
+from npulab.registers.formats.placing import NO_WORD, FileEnums, Losses
 from npulab.registers.formats.xml import Element
 from npulab.support.refuse import refuse_if
 
@@ -19,7 +20,7 @@ WORDS = ("doc", "brief")
 class Names:
     """The names that the files declare, and what could not be carried over."""
 
-    enums: Enums = field(default_factory=lambda: Enums({}))
+    enums: FileEnums = field(default_factory=lambda: FileEnums({}))
     order: dict[str, list[str]] = field(default_factory=dict)
     bitsets: dict[str, Element] = field(default_factory=dict)
     groups: dict[str, Element] = field(default_factory=dict)
@@ -66,9 +67,9 @@ def declare(element: Element, names: Names) -> None:
             declare(inner, names)
 
 
-def values_in(element: Element, names: Names) -> dict[int, str]:
+def values_in(element: Element, names: Names) -> NewCodes:
     """Return the named values that stand in an element."""
-    out: dict[int, str] = {}
+    out: NewCodes = {}
     for value in element:
         if value.tag != "value":
             continue
@@ -89,7 +90,7 @@ def values_in(element: Element, names: Names) -> dict[int, str]:
     return out
 
 
-def _add_enum(names: Names, element: Element, values: Mapping[int, str]) -> None:
+def _add_enum(names: Names, element: Element, values: Codes) -> None:
     """Add an enum, or more values of an enum that is there."""
     name = NO_WORD.sub("_", need(element, "name"))
     have = names.enums.by_name.setdefault(name, {})

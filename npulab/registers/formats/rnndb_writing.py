@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, dropwhile
 from typing import Any, NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
-from npulab.registers.fields import WORD_BITS, WORD_BYTES
+from npulab.registers.fields import WORD_BITS, WORD_BYTES, Cells, Row
 from npulab.registers.formats.rnndb import NAMESPACE, NPULAB
-from npulab.registers.formats.tables import RegisterTable, Row
+from npulab.registers.formats.tables import RegisterTable
 from npulab.registers.meaning import Meaning
 from npulab.registers.names import name_of, register_of
 
@@ -105,12 +105,12 @@ def _registers(rows: Sequence[Row]) -> list[WrittenRegister]:
     return out
 
 
-def _joined(fields: Sequence[dict[str, Any]], register: str) -> Iterator[dict[str, Any]]:
+def _joined(fields: Sequence[Cells], register: str) -> Iterator[Cells]:
     """Yield the fields; the two halves of a 64-bit field become one, if its name after reading the
     file is the one that the halves have.
     """
-    lower: dict[Any, dict[str, Any]] = {}
-    upper: dict[Any, dict[str, Any]] = {}
+    lower: dict[Any, Cells] = {}
+    upper: dict[Any, Cells] = {}
     for field in fields:
         key = field["field"], field.get("feature")
         whole = field["field"] == register and len(fields) == 2
@@ -139,7 +139,7 @@ def _joined(fields: Sequence[dict[str, Any]], register: str) -> Iterator[dict[st
             yield field
 
 
-def _said(row: Row) -> dict[str, Any]:
+def _said(row: Row) -> Cells:
     """The columns of a row that its field's element says."""
     return {
         name: value for name, value in row.items() if name not in ("block", "offset", "register")
@@ -212,9 +212,9 @@ def _register(register: WrittenRegister, depth: int, base: int) -> Iterator[str]
     yield f"{INDENT * depth}</reg{register.size}>"
 
 
-def _attributes(said: Mapping[str, Any], place: bool = True) -> str:
+def _attributes(said: Row, place: bool = True) -> str:
     """The attributes of a field; ``place`` says that its bits are among them."""
-    out: dict[str, Any] = {}
+    out: Cells = {}
     if said["field"]:
         out["name"] = said["field"]
     if place and said["width"] == 1:
@@ -230,7 +230,7 @@ def _attributes(said: Mapping[str, Any], place: bool = True) -> str:
     return " ".join(f"{name}={quoteattr(str(value))}" for name, value in out.items())
 
 
-def _type(said: Mapping[str, Any]) -> dict[str, Any]:
+def _type(said: Row) -> Cells:
     """The attributes type, shr and radix, as far as they can say the field's value."""
     value = said.get("value", "")
     meaning = Meaning.parse(value)
@@ -249,7 +249,7 @@ def _type(said: Mapping[str, Any]) -> dict[str, Any]:
         return {"type": plain}
     # by (signed, with a radix)
     kinds = {(0, 0): "uint", (1, 0): "int", (0, 1): "ufixed", (1, 1): "fixed"}
-    out: dict[str, Any] = {"type": kinds[meaning.kind == "signed", bool(radix)]}
+    out: Cells = {"type": kinds[meaning.kind == "signed", bool(radix)]}
     if factor > 1:
         out["shr"] = factor.bit_length() - 1
     if radix:
@@ -257,7 +257,7 @@ def _type(said: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _own(said: Mapping[str, Any]) -> dict[str, Any]:
+def _own(said: Row) -> Cells:
     """The attributes of npulab's own, for what rnndb has no word for."""
     out = {f"npulab:{name}": said[name] for name in OWN if name in said}
     if SEVERAL.search(said.get("feature", "")):

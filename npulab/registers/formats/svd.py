@@ -28,8 +28,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from npulab.registers.fields import Cells, NewCodes
 from npulab.registers.formats.placing import Found, Register, placed
 from npulab.registers.formats.svd_counting import Counting
 from npulab.registers.formats.svd_names import (
@@ -306,7 +307,7 @@ def _fields(view: View, place: RegisterPlace, around: Around, device: Device) ->
     note = _noted(view.text("description"), said)
     for item in elements(view, "", device):
         enum_name = f"{place.prefix}_{item.name}"
-        row: dict[str, Any] = {"note": note}
+        row: Cells = {"note": note}
         row["value"] = _enum(view, place.block, enum_name, high - low + 1, device)
         row |= _own_row(device.own.get(("field", view.path)), device)
         yield Found(
@@ -401,9 +402,9 @@ def _enum(view: View, block: str, name: str, width: int, device: Device) -> str:
     return device.enums.take(label, block, name, values, view.where)
 
 
-def _values(element: Element, name: str, width: int, device: Device) -> dict[int, str]:
+def _values(element: Element, name: str, width: int, device: Device) -> NewCodes:
     """The named values in enumeratedValues; values that a field cannot have are lost."""
-    out: dict[int, str] = {}
+    out: NewCodes = {}
     for value in (inner for inner in element if inner.tag == "enumeratedValue"):
         view = View((value,), "")
         label, text = view.text("name"), view.text("value")
@@ -439,11 +440,11 @@ def _own_name(device: Device, tag: str, path: str, name: str) -> str:
     return name
 
 
-def _own_row(own: Element | None, device: Device) -> dict[str, Any]:
+def _own_row(own: Element | None, device: Device) -> Cells:
     """The columns of a row that SVD has no word for."""
     if own is None:
         return {}
-    out: dict[str, Any] = {name: own.get(name) for name in ROW if own.get(name)}
+    out: Cells = {name: own.get(name) for name in ROW if own.get(name)}
     for name in ("at", "align"):
         if name in out:
             out[name] = parsed(own.where, f"field {own.get('name')}", name, own.get(name))

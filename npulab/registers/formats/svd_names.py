@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from npulab.registers.formats.placing import Enums, Losses
+from npulab.registers.fields import NewCodes
+from npulab.registers.formats.placing import FileEnums, Losses
 from npulab.registers.formats.tables import MOST_ROWS
 from npulab.registers.formats.xml import Element
 from npulab.support.refuse import refuse_if
@@ -30,8 +31,8 @@ class Device:
     # elements that others may be derived from, by path
     places: dict[str, Element] = field(default_factory=dict)
     # the path around an element, by its identity
-    scopes: dict[int, str] = field(default_factory=dict)
-    enums: Enums = field(default_factory=lambda: Enums({}))
+    scopes: NewCodes = field(default_factory=dict)
+    enums: FileEnums = field(default_factory=lambda: FileEnums({}))
     enum_elements: dict[str, Element] = field(default_factory=dict)
     # npulab's own words in vendorExtensions, by tag and path
     own: dict[tuple[str, str], Element] = field(default_factory=dict)

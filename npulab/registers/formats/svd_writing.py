@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from xml.sax.saxutils import escape, quoteattr
 
-from npulab.registers.fields import WORD_BITS, WORD_BYTES
+from npulab.registers.fields import WORD_BITS, WORD_BYTES, Codes, Row
 from npulab.registers.formats.naming import APART, Identifiers, by_block
 from npulab.registers.formats.svd_names import NPULAB
-from npulab.registers.formats.tables import RegisterTable, Row
+from npulab.registers.formats.tables import RegisterTable
 from npulab.registers.meaning import Meaning
 from npulab.registers.names import name_of
 
@@ -147,12 +147,12 @@ def _field(row: Row, path: str, names: Identifiers, writing: Writing) -> str:
     return f"{text}</field>"
 
 
-def _writable(enum: str, values: Mapping[int, str], width: int) -> bool:
+def _writable(enum: str, values: Codes, width: int) -> bool:
     """True if SVD can say an enum of a field of a width."""
     return bool(NAME.fullmatch(enum) and values and max(values) < 2**width)
 
 
-def _own_enum(enum: str, values: Mapping[int, str]) -> str:
+def _own_enum(enum: str, values: Codes) -> str:
     """The line of an enum in npulab's own words."""
     text = f"<npulab:enum name={quoteattr(enum)}>"
     for raw, name in values.items():

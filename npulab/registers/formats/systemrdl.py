@@ -31,22 +31,32 @@ from typing import Any
 from urllib.parse import unquote
 
 from npulab.registers.formats import rdl_compiling
-from npulab.registers.formats.placing import Enums, Found, Losses, Register, placed
+from npulab.registers.formats.placing import FileEnums, Found, Losses, Register, placed
 from npulab.registers.formats.tables import MOST_ROWS, RegisterTable
 from npulab.support.extras import needed
 from npulab.support.files import read_bounded, text_of
 from npulab.support.processes import execute
+from npulab.support.refuse import refuse_if
 
 MOST_BYTES = 2**23  # of a file and its includes together
 FILES = 64
 # brackets within each other: a thousand take the compiler seconds, recorded maps have ten
 MOST_DEEP = 100
-SECONDS, ROOM = 60, 2**31
+SECONDS, ROOM = 60, 2**31  # of CPU time, and bytes of memory, that the compiler may use
 INCLUDED = "`include"
 INCLUDE = re.compile(r'`include\s+(?:"([^\r\n]+)"|<([^\r\n]+)>)')
 QUIET = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:[^"\\]|\\.)*"', re.DOTALL)
 BRACKET = re.compile(r"[][(){}]")
+STEPS = {"[": 1, "(": 1, "{": 1, "]": -1, ")": -1, "}": -1}  # of the depth, by bracket
+SYSTEMRDL = re.compile(
+    rb"<%|(?<!struct )(?<!union )(?<!enum )\b(addrmap|regfile|reg|field)( \w+)? ?"
+    rb"(# ?\([^)]*\) ?)?[{]|\b(addrmap|regfile) \w+ ?#|\bproperty \w+ ?[{]"
+)
 PLAIN = "rw"
+# npulab's own properties that are true, with the column and the cell that they stand for
+FLAGS = (("address", "address", "yes"), ("nameless", "register", ""), ("unnamed", "field", ""))
+
+Record = Mapping[str, Any]
 
 
 def read_rdl(path: Path) -> RegisterTable:
@@ -61,24 +71,14 @@ def read_rdl(path: Path) -> RegisterTable:
     needed("systemrdl", f"{path}: reading SystemRDL")
     with tempfile.TemporaryDirectory(prefix="npulab-") as folder:
         result = Path(folder) / "records.json"
-        end = execute(
-            f"{path}",
-            (
-                sys.executable,
-                "-P",
-                rdl_compiling.__file__,
-                str(path.absolute()),
-                str(result),
-                str(SECONDS),
-                str(ROOM),
-                str(2 * MOST_ROWS),
-            ),
-            timeout=SECONDS,
-        )
+        given = path.absolute(), result, SECONDS, ROOM, 2 * MOST_ROWS
+        program = sys.executable, "-P", rdl_compiling.__file__, *map(str, given)
+        end = execute(str(path), program, timeout=SECONDS)
         if not result.is_file():
             raise ValueError(
-                f"{path}: got what takes the compiler of SystemRDL more than {SECONDS} seconds or "
-                f"{ROOM // 2**20} MiB, or ends it ({end}), allowed is less"
+                f"{path}: got a file that takes the compiler of SystemRDL more than "
+                f"{SECONDS} seconds or {ROOM // 2**20} MiB, or that ends it ({end}), allowed "
+                "is less"
             )
         records = json.loads(result.read_text(encoding="utf-8"))
     return table_of(path, records)
@@ -88,47 +88,34 @@ def refuse(path: Path) -> None:
     """Raise ValueError for text that must not reach the compiler: Perl, files elsewhere, too
     much text, brackets that are too deep."""
     folder = path.resolve().parent
-    left = [MOST_BYTES, FILES]
-    depth = 0
+    size = files = depth = 0
 
     def look(file: Path, above: tuple[Path, ...]) -> None:
-        nonlocal depth
-        size = file.stat().st_size
-        left[0], left[1] = left[0] - size, left[1] - 1
-        if left[0] < 0 or left[1] < 0:
-            raise ValueError(
-                f"{file}: got {size} bytes, or more than {FILES} files, allowed are {MOST_BYTES} "
-                "bytes with all includes"
-                if left[0] < 0
-                else f"{file}: got an include too many, allowed are {FILES}"
-            )
+        nonlocal size, files, depth
+        size += file.stat().st_size
+        files += 1
+        refuse_if(size > MOST_BYTES, file, f"{size} bytes with all includes", f"are {MOST_BYTES}")
+        refuse_if(files > FILES, file, "an include too many", f"are {FILES}")
         text = text_of(read_bounded(file, MOST_BYTES), file, "utf-8")
-        if (at := text.find("<%")) >= 0:
+        perl = text.find("<%")
+        if perl >= 0:
             raise ValueError(
-                f"{_at(file, text, at)}: got a directive of Perl (<%), allowed is a file without; "
-                "npulab runs nothing that a file says"
+                f"{_at(file, text, perl)}: got a directive of Perl (<%), allowed is a file "
+                "without; npulab runs nothing that a file says"
             )
         for match in _steps(text):
             if match[0] != INCLUDED:
-                depth = max(0, depth + (1 if match[0] in "[({" else -1))
+                depth = max(0, depth + STEPS[match[0]])
                 if depth > MOST_DEEP:
-                    raise ValueError(
-                        f"{_at(file, text, match.start())}: got brackets {depth} deep, allowed are "
-                        f"{MOST_DEEP}"
-                    )
+                    where = _at(file, text, match.start())
+                    raise ValueError(f"{where}: got brackets {depth} deep, allowed are {MOST_DEEP}")
                 continue
-            full = INCLUDE.match(text, match.start())
             name = ""
-            if full:
+            if full := INCLUDE.match(text, match.start()):
                 name = full[1] or full[2]
             real = (file.parent / name).resolve()
-            if (
-                not name
-                or Path(name).is_absolute()
-                or not real.is_relative_to(folder)
-                or not real.is_file()
-                or real in above
-            ):
+            inside = real.is_relative_to(folder) and real.is_file()
+            if not inside or Path(name).is_absolute() or real in above:
                 raise ValueError(
                     f"{_at(file, text, match.start())}: include: got {name!r}, allowed is a file "
                     f"that lies in {folder} or below and does not include itself"
@@ -139,10 +126,10 @@ def refuse(path: Path) -> None:
 
 
 def _steps(text: str) -> list[re.Match[str]]:
-    """Yield the brackets of a text outside comments and strings, and every include, in order."""
+    """The brackets of a text outside comments and strings, and every include, in order."""
     bare = QUIET.sub(lambda found: " " * len(found[0]), text)
     found = [*BRACKET.finditer(bare), *re.finditer(INCLUDED, text)]
-    return sorted(found, key=lambda one: one.start())
+    return sorted(found, key=re.Match.start)
 
 
 def _at(path: Path, text: str, at: int) -> str:
@@ -155,162 +142,142 @@ def is_rdl(head: bytes) -> bool:
     >>> is_rdl(b"/* a */ addrmap top { reg {} r; };"), is_rdl(b"struct regs { unsigned a : 3; };")
     (True, False)
     """
-    plain = b" ".join(
-        re.sub(rb'//[^\n]*|/\*.*?(\*/|$)|"[^"]*"', b" ", head, flags=re.DOTALL).split()
-    )
-    # structs of C have such names too
-    return (
-        b"<%" in plain
-        or re.search(
-            rb"(?<!struct )(?<!union )(?<!enum )\b(addrmap|regfile|reg|field)( \w+)? ?"
-            rb"(# ?\([^)]*\) ?)?[{]|\b(addrmap|regfile) \w+ ?#|\bproperty \w+ ?[{]",
-            plain,
-        )
-        is not None
-    )
+    bare = re.sub(rb'//[^\n]*|/\*.*?(\*/|$)|"[^"]*"', b" ", head, flags=re.DOTALL)
+    return SYSTEMRDL.search(b" ".join(bare.split())) is not None
 
 
-def table_of(path: Path, records: Mapping[str, Any]) -> RegisterTable:
+def table_of(path: Path, records: Record) -> RegisterTable:
     """Return the table of the records that the compiler made of a file; raises ValueError for
     its error."""
     if "error" in records:
-        text = " ".join(str(records["error"]).split())
-        if "allowed" in records:
-            raise ValueError(f"{_where(records, path)}: got {text}, allowed {records['allowed']}")
-        raise ValueError(
-            f"{_where(records, path)}: got what is no SystemRDL, or has a fault ({text}), allowed "
-            "is a "
-            "description that compiles"
-        )
+        got, allowed = " ".join(str(records["error"]).split()), records.get("allowed")
+        if allowed is None:
+            got = f"what is no SystemRDL, or has a fault ({got})"
+            allowed = "is a description that compiles"
+        raise ValueError(f"{_where(records, path)}: got {got}, allowed {allowed}")
     losses, own = Losses(), records["top"]
-    enums = Enums({})
-    for said in own.get("enums", ()):
-        name, *value = said.split(" ", 2)
+    enums = FileEnums({})
+    for kept in own.get("enums", ()):
+        name, *value = kept.split(" ", 2)
         names = enums.own(unquote(name))
         if len(value) == 2:
             names[int(value[0], 0)] = unquote(value[1])
-    for what, line in records["told"]:
+    for what, line in records["lost"]:
         losses.lose(_where(line, path), what)
-    said = {
-        _block(one): bool(one["home"]["own"]["addresses"])
-        for one in records["registers"]
-        if "addresses" in one["home"]["own"]
-    }
-    table = placed(
-        _registers(path, records, "map" in own, enums, losses),
-        enums.by_name,
-        losses,
-        unquote(own.get("copyright", "")),
-        said,
-    )
+    said = {}
+    for record in records["registers"]:
+        if "addresses" in record["home"]["own"]:
+            said[_block(record)] = bool(record["home"]["own"]["addresses"])
+    registers = _registers(path, records, "map" in own, enums, losses)
+    table = placed(registers, enums.by_name, losses, unquote(own.get("copyright", "")), said)
     losses.warn(path)
     return table
 
 
-def _where(said: Mapping[str, Any], path: Path) -> str:
-    if "line" in said:
-        return f"{said['path'] if Path(said['path']).is_absolute() else path}, line {said['line']}"
-    return str(path)
+def _where(said: Record, path: Path) -> str:
+    """The file and line of a record; the file that is read, if the record names no other."""
+    if "line" not in said:
+        return str(path)
+    file = Path(said["path"])
+    if not file.is_absolute():
+        file = path
+    return f"{file}, line {said['line']}"
 
 
 def _registers(
-    path: Path, records: Mapping[str, Any], own: bool, enums: Enums, losses: Losses
+    path: Path, records: Record, own: bool, enums: FileEnums, losses: Losses
 ) -> Iterator[Register]:
+    """Yield the registers of records; ``own`` is True if npulab wrote the file."""
     homes = set[str]()
     found = records["registers"]
-    # npulab writes blocks that only some chips have last; they belong where they lie
-    for one in sorted(found, key=lambda one: one["home"]["address"]) if own else found:
-        home = one["home"]
-        block = _block(one)
-        about = [one["title"], one["desc"]]
-        if not own and one["block"] not in homes:
-            homes.add(one["block"])
-            if home["top"]:
-                address = ""
-            else:
-                address = f" at {home['address']:#x}"
-            about.insert(
-                0,
-                f"{one['block']}{address}: {home['desc']}".rstrip(": ")
-                if address or home["desc"]
-                else "",
-            )
-        if "name" in one["own"]:
-            name = unquote(one["own"]["name"])
-        else:
-            name = one["name"]
-        fields = tuple(
-            _field(path, one, field, enums, records["enums"], losses) for field in one["fields"]
-        )
+    if own:
+        # npulab writes blocks that only some chips have last; they belong where they lie
+        found = sorted(found, key=lambda record: record["home"]["address"])
+    for record in found:
+        about = [record["title"], record["desc"]]
+        if not own and record["block"] not in homes:
+            homes.add(record["block"])
+            about.insert(0, _about(record["block"], record["home"]))
+        fields = []
+        for field in record["fields"]:
+            where = _where(field, path)
+            fields.append(_field(where, record, field, enums, records["enums"]))
+            if field["msb0"]:
+                losses.lose(where, f"that the bits of {field['name']} are in order of msb0")
         yield Register(
-            block, one["offset"], one["size"], name, _where(one, path), _joined(about), fields
+            _block(record),
+            record["offset"],
+            record["size"],
+            _name(record),
+            _where(record, path),
+            _joined(about),
+            tuple(fields),
         )
 
 
-def _block(one: Mapping[str, Any]) -> str:
+def _about(block: str, home: Record) -> str:
+    """The address and the description of a block."""
+    text = block
+    if not home["top"]:
+        text += f" at {home['address']:#x}"
+    elif not home["desc"]:
+        return ""
+    return f"{text}: {home['desc']}".rstrip(": ")
+
+
+def _name(record: Record) -> str:
+    """The name that npulab gave to a register or field, else the name in SystemRDL."""
+    # identifiers of SystemRDL have no %, which unquote would replace
+    return unquote(record["own"].get("name", record["name"]))
+
+
+def _block(record: Record) -> str:
     """The block of a register."""
-    home = one["home"]
-    if "name" in home["own"]:
-        return unquote(home["own"]["name"])
-    return str(one["block"])
+    return unquote(record["home"]["own"].get("name", record["block"]))
 
 
 def _field(
-    path: Path,
-    register: Mapping[str, Any],
-    one: Mapping[str, Any],
-    enums: Enums,
-    declared: list[Any],
-    losses: Losses,
+    where: str, register: Record, record: Record, enums: FileEnums, declared: list[Any]
 ) -> Found:
-    own, where = one["own"], _where(one, path)
-    if "name" in own:
-        name = unquote(own["name"])
-    else:
-        name = one["name"]
-    said = [f"{key}={one[key]}" for key in ("sw", "hw") if one[key] != PLAIN]
-    said += one["effects"] + ([f"reset={one['reset']:#x}"] if one["reset"] is not None else [])
-    note = _joined([one["title"], one["desc"]])
-    row: dict[str, Any] = {"note": f"{note} ({', '.join(said)})".strip() if said else note}
-    if one["msb0"]:
-        losses.lose(where, f"that the bits of {one['name']} are in order of msb0")
-    fraction = one.get("fracwidth", 0)
-    if one.get("is_signed"):
-        value = "signed "
-    else:
-        value = ""
-    if fraction > 0:
-        row["value"] = f"{value}raw>>{fraction}"
-    else:
-        row["value"] = value.strip()
-    if "enum" in one:
-        label, values = declared[one["enum"]]
-        row["value"] = enums.take(
-            label,
-            register["block"],
-            f"{register['name']}_{one['name']}",
-            {raw: text for text, raw in values},
-            where,
-        )
-    row |= {
-        key: unquote(own[key]) for key in ("value", "feature", "evidence", "note") if key in own
-    }
-    row |= {key: int(own[key]) for key in ("at", "align") if key in own}
-    if own.get("address"):
-        row |= {"address": "yes"}
-    else:
-        row |= {}
-    if own.get("nameless"):
-        row |= {"register": ""}
-    else:
-        row |= {}
-    if own.get("unnamed"):
-        row |= {"field": ""}
-    else:
-        row |= {}
+    """The field of a record; ``declared`` has the label and the values of each enum."""
+    own = record["own"]
+    said = [f"{key}={record[key]}" for key in ("sw", "hw") if record[key] != PLAIN]
+    said += record["effects"]
+    if record["reset"] is not None:
+        said.append(f"reset={record['reset']:#x}")
+    note = _joined([record["title"], record["desc"]])
+    if said:
+        note = f"{note} ({', '.join(said)})".strip()
+    row: dict[str, Any] = {"note": note, "value": _value(record)}
+    if "enum" in record:
+        label, values = declared[record["enum"]]
+        names = {raw: text for text, raw in values}
+        name = f"{register['name']}_{record['name']}"
+        row["value"] = enums.take(label, register["block"], name, names, where)
+    for key in ("value", "feature", "evidence", "note"):
+        if key in own:
+            row[key] = unquote(own[key])
+    for key in ("at", "align"):
+        if key in own:
+            row[key] = int(own[key])
+    for key, column, cell in FLAGS:
+        if own.get(key):
+            row[column] = cell
     enums.refuse_unknown(row["value"], where)
-    return Found(name, one["low"], one["high"], where, row)
+    return Found(_name(record), record["low"], record["high"], where, row)
+
+
+def _value(record: Record) -> str:
+    """The value column of a field that PeakRDL's properties describe."""
+    words = []
+    if record.get("is_signed"):
+        words.append("signed")
+    if record.get("fracwidth", 0) > 0:
+        words.append(f"raw>>{record['fracwidth']}")
+    return " ".join(words)
 
 
 def _joined(texts: list[str]) -> str:
-    return ": ".join(" ".join(text.split()) for text in texts if text and text.split())
+    """The texts, each on one line, with colons between them."""
+    lines = [" ".join(text.split()) for text in texts]
+    return ": ".join(filter(None, lines))

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 from npulab.registers.expansion import SHAPE, SPARSE, expanded, shaped, sparse_blocks
+from npulab.registers.fields import Codes, Enums, NewCodes, NewEnums, Row
 from npulab.registers.map import RegisterMap
 from npulab.registers.meaning import Meaning
 from npulab.registers.names import blocks_by_address
@@ -38,8 +38,6 @@ COMMENT = "#"
 MOST_BYTES = 2**25  # of a table
 MOST_ROWS = 2**17
 PLACES = ("block", "offset", "lsb", "width")  # of a row, without its names
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ class RegisterTable:
     """
 
     rows: tuple[Row, ...]
-    enums: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    enums: Enums = field(default_factory=dict)
     copyright: str = ""
     reading: Reading | None = field(default=None, compare=False, repr=False)
     by_address: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
@@ -83,7 +81,7 @@ class RegisterTable:
     def of(
         cls,
         rows: Iterable[Row],
-        enums: Mapping[str, Mapping[int, str]] | None = None,
+        enums: Enums | None = None,
         copyright: str = "",  # noqa: A002
         by_address: Collection[str] | None = None,
         sparse: Collection[str] = (),
@@ -209,7 +207,7 @@ class RegisterTable:
     def of_said(
         cls,
         rows: Sequence[Row],
-        enums: Mapping[str, Mapping[int, str]],
+        enums: Enums,
         copyright: str,  # noqa: A002
         said: Mapping[str, bool],
         far: bool | None = True,
@@ -221,7 +219,7 @@ class RegisterTable:
         return cls.of(rows, enums, copyright, by_address)
 
 
-def _enum_lines(enum: str, names: Mapping[int, str]) -> dict[int, str]:
+def _enum_lines(enum: str, names: Codes) -> NewCodes:
     """The names of an enum by raw in rising order, each on one line."""
     out = {}
     for raw, name in sorted(names.items()):
@@ -290,9 +288,9 @@ def _says_place(row: Row) -> bool:
     return bool(offset) or said != {"block": row["block"], "value": SPARSE}
 
 
-def _enums(path: Path) -> dict[str, dict[int, str]]:
+def _enums(path: Path) -> NewEnums:
     """The enums of a table next to the rows; errors name file and line."""
-    out: dict[str, dict[int, str]] = {}
+    out: NewEnums = {}
     for line, row in _numbered_rows(path)[1]:
         with refusing(f"{path}, line {line}"):
             add_enum(out, row)
