@@ -14,8 +14,7 @@ from conftest import shared
 from hypothesis import given, settings, strategies as st
 
 import npulab
-from npulab.registers.fields import Field
-from npulab.registers.map import RegisterMap
+from npulab.registers.map import STATUS, RegisterMap
 from npulab.registers.meaning import Meaning
 from npulab.registers.table import refuse_odd
 from npulab.support.files import read_table
@@ -43,18 +42,6 @@ def test_split_field_is_one_value() -> None:
     assert registers.a.bits == "0[26] 1[27:22] 2[31:24]"
     assert [hex(word) for word in words] == ["0x0", "0x7c00000", "0x61000000", "0x0"]
     assert registers.decode(words)["a"] == 12478
-
-
-def test_decode_is_vectorised_over_captures() -> None:
-    registers = RegisterMap(SPLIT)
-    words = np.random.RandomState(1).randint(0, 2**32, (5, 7, 4), dtype=np.uint64).astype(np.uint32)
-    values = registers.decode(words)
-    assert values["a"].shape == (5, 7)
-    one = registers.decode(words[3, 2])
-    assert {name: value[3, 2] for name, value in values.items() if name != "c"} == {
-        name: value for name, value in one.items() if name != "c"
-    }
-    assert np.array_equal(registers.encode(values), words)
 
 
 def slow_extract(words: list[int], pieces: list[tuple[int, int, int, int]]) -> int:
@@ -183,29 +170,19 @@ def test_gap_in_a_split_value_takes_no_bits() -> None:
         registers.encode({"f": 4})
 
 
-def test_overlap_is_refused_with_both_names() -> None:
-    with pytest.raises(ValueError, match="fields a and b overlap at register w0 bit 3"):
-        RegisterMap([row("a", 0, 4), row("b", 3, 2)])
-    with pytest.raises(ValueError, match=r"field a: its pieces at 0 \(width 4\) and 3 overlap"):
-        RegisterMap([row("a", 0, 4, at=0), row("a", 8, 4, at=3)])
-
-
-def test_field_that_crosses_its_register_is_refused_with_its_name() -> None:
-    with pytest.raises(
-        ValueError, match="field 'wide' of register 'R': got lsb 30 width 3, allowed is inside"
-    ):
-        RegisterMap([row("wide", 30, 3, register="R")])
+@pytest.mark.parametrize(("width", "bit"), [(4, 3), (32, 31)])
+def test_overlap_is_refused_with_both_names(width: int, bit: int) -> None:
+    with pytest.raises(ValueError, match=f"fields a and b overlap at register w0 bit {bit}$"):
+        RegisterMap([row("a", 0, width), row("b", bit, 1)])
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"lsb": "x"}, "got lsb 'x', allowed is a whole number"),
-        ({"offset": 2}, "got offset 0x2, allowed is a multiple"),
         ({"address": "maybe"}, "got address 'maybe', allowed is blank or yes"),
         ({"colour": "red"}, "got column 'colour'"),
-        ({"width": 0}, "width 0, allowed is inside"),
-        ({"lsb": -1}, "got lsb -1"),
+        ({"value": "__import__('os')"}, 'value "__import__.*allowed is blank, or signed'),
     ],
 )
 def test_bad_rows_are_refused(change: dict[str, object], words: str) -> None:
@@ -240,10 +217,13 @@ def test_every_bit_has_one_owner_for_each_chip(vivante) -> None:
     for chip in vivante.chips:
         for registers in vivante.maps(chip).values():
             owners = np.zeros((len(registers), 32), int)
-            for item in registers:
-                for piece in item.pieces:
-                    owners[piece.word, piece.lsb : piece.lsb + piece.width] += 1
+            for row in registers.fields.itertuples():
+                assert row.field
+                owners[row.word, row.lsb : row.lsb + row.width] += 1
             assert np.all(owners == 1)
+            cover = registers.coverage()
+            assert not np.any(cover.named & cover.automatic)
+            assert sum(cover.bits) == owners.size
 
 
 def test_nn_words_have_no_hole(vivante) -> None:
@@ -303,12 +283,6 @@ def test_words_of_the_wrong_count(words: object, vivante) -> None:
         vivante.registers.decode(words)
 
 
-@pytest.mark.parametrize("words", [[-1] * 34, [2**32] * 34, [0.5] * 34])
-def test_words_of_the_wrong_type(words: list[float], vivante) -> None:
-    with pytest.raises(ValueError, match="allowed is uint32"):
-        vivante.registers.decode(words)
-
-
 def test_fields_table_has_a_row_per_run(vivante) -> None:
     table = vivante.registers.fields
     assert list(table.columns)[:8] == [
@@ -329,17 +303,6 @@ def test_fields_table_has_a_row_per_run(vivante) -> None:
     assert again.fields.equals(table)
     assert again.coverage().bits == vivante.registers.coverage().bits
     assert again.decode(np.arange(34)) == vivante.registers.decode(np.arange(34))
-
-
-def test_post_multiplier_has_four_pieces_on_v8(vivante) -> None:
-    item = vivante.maps("vipnano-si-imx8mp")["NN"].post_multiplier
-    assert item.width == 23
-    assert [piece[:3] for piece in item.pieces] == [
-        (2, 26, 1),
-        (15, 22, 6),
-        (17, 24, 8),
-        (22, 18, 8),
-    ]
 
 
 def test_table_reader_skips_comments(tmp_path: Path) -> None:
@@ -376,26 +339,6 @@ def test_whole_numbers_of_any_type_encode_the_same() -> None:
     assert registers.encode({"times": np.uint16(3000)})[0] == 3 * 2**16
     with pytest.raises(ValueError, match=r"field plus: got raw -1, allowed is 0 to 255"):
         registers.encode({"plus": np.uint32(0)})
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        (float("inf"), "which is not finite"),
-        (2**70, "which is not a number of at most 64 bits"),
-        (0.5, "which is not a whole raw number"),
-        (2**63, "which is too large"),
-    ],
-)
-def test_numbers_that_no_field_holds(value: float, words: str) -> None:
-    registers = RegisterMap([row("f", 0, 8, value="raw+1")])
-    with pytest.raises(ValueError, match=rf"^register w0 field f: got .*, {words}$"):
-        registers.encode({"f": value})
-
-
-def test_f32_out_of_range() -> None:
-    with pytest.raises(ValueError, match="which is out of the range of float32"):
-        RegisterMap(SPLIT).encode({"c": 1e40})
 
 
 def test_field_of_64_bits() -> None:
@@ -456,29 +399,10 @@ def test_table_with_a_byte_order_mark(tmp_path: Path) -> None:
     assert RegisterMap.read(path).f.width == 3
 
 
-def test_dense_map_far_from_its_start_is_refused() -> None:
-    far = row("f", 0, 32, offset=0xFDE41000, block="CRU")
-    with pytest.raises(
-        ValueError,
-        match=r"block 'CRU': got offset 0xfde41000, allowed is up to 0x40000 .* or dense=False$",
-    ):
-        RegisterMap([far])
-    assert len(RegisterMap([far], dense=False)) == 1
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("enum,raw,name\ne,0,a\ne,1,a\n", "got raw 1 or name 'a' twice"),
-        ("enum,raw,name\ne,0,a\ne,0,b\n", "got raw 0"),
-        ("enum,raw\ne,0\n", "allowed is enum, raw and name, all filled in"),
-        ("enum,raw,name\ne,x,a\n", "'raw': 'x'.*raw a whole number"),
-    ],
-)
-def test_enums_that_would_not_read_back(tmp_path: Path, text: str, words: str) -> None:
-    (tmp_path / "enums.csv").write_text(text)
+def test_enums_that_would_not_read_back(tmp_path: Path) -> None:
+    (tmp_path / "enums.csv").write_text("enum,raw,name\ne,x,a\n")
     (tmp_path / "m.csv").write_text("field,lsb,width,value\nf,0,2,enum:e\n")
-    with pytest.raises(ValueError, match=rf"enums.csv: .*{words}"):
+    with pytest.raises(ValueError, match=r"enums.csv: .*'raw': 'x'.*raw a whole number"):
         RegisterMap.read(tmp_path / "m.csv")
 
 
@@ -486,11 +410,6 @@ def test_table_that_is_no_utf8(tmp_path: Path) -> None:
     (tmp_path / "m.csv").write_bytes("field,lsb,width,note\nf,0,2,Größe\n".encode("latin-1"))
     with pytest.raises(ValueError, match=r"m.csv: is not UTF-8"):
         RegisterMap.read(tmp_path / "m.csv")
-
-
-def test_a_register_without_a_map_is_one_automatic_field() -> None:
-    item = Field.whole_word("B", "R")
-    assert (item.name, item.automatic, item.declared, item.width) == ("R_0_32", True, False, 32)
 
 
 @pytest.mark.parametrize("given", [126.0, 1000.0, 2.0**40, -(2.0**62)])
@@ -510,18 +429,11 @@ def test_arithmetic_is_written_behind_raw() -> None:
 
 
 def test_the_table_of_a_map_with_holes_makes_it_again() -> None:
-    rows = [
-        {
-            "block": block,
-            "offset": offset,
-            "register": f"r{offset}",
-            "field": f"{block}{offset}",
-            "lsb": 4,
-            "width": 8,
-        }
-        for block in ("A", "B")
-        for offset in (0, 8)
-    ]
+    rows = []
+    for block, offset in (("A", 0), ("A", 8), ("B", 0), ("B", 8)):
+        rows.append(
+            row(f"{block}{offset}", 4, 8, block=block, offset=offset, register=f"r{offset}")
+        )
     one = RegisterMap(rows, dense=False)
     again = RegisterMap(one.fields.drop(columns="word").to_dict("records"), dense=False)
     words = np.arange(8, dtype=np.uint32).reshape(2, 4) * 0x1234567
@@ -530,49 +442,12 @@ def test_the_table_of_a_map_with_holes_makes_it_again() -> None:
     assert len(one.fields) == 12
 
 
-@pytest.mark.parametrize(
-    ("text", "value", "raw"),
-    [(">>4", 1.5, 24), (">>1", 0.5, 1), ("+2>>3", 1.0, 6), (">>62", 0.5, 2**61)],
-)
-def test_values_behind_a_shift_are_raw_again(text: str, value: float, raw: int) -> None:
-    meaning = Meaning.parse(text)
-    assert meaning.raw(value) == raw
-    assert meaning.value(raw, 32 if raw < 2**32 else 64) == value
-
-
-def test_words_of_any_whole_type_have_32_bits() -> None:
-    one = RegisterMap([{"offset": 0, "field": "f", "lsb": 0, "width": 32}])
-    for kind in (np.int64, np.uint64):
-        assert one.decode(np.array([2**32 - 1], kind)) == {"f": 2**32 - 1}
-    for wrong in (-1, 2**32):
-        with pytest.raises(ValueError, match=r"^words: got int64, allowed is uint32$"):
-            one.decode(np.array([wrong], np.int64))
-
-
 def test_the_largest_numbers_are_raw_and_no_larger_ones() -> None:
     meaning = Meaning.parse("raw+1")
     assert meaning.raw(np.array([200, 2**63 - 1], np.uint64)).tolist() == [199, 2**63 - 2]
     with pytest.raises(ValueError, match=r"^is too large$"):
         meaning.raw(np.array([200, 2**63], np.uint64))
     assert Meaning.parse("f32").raw(float(np.finfo(np.float32).max)) == 0x7F7FFFFF
-
-
-def test_numbers_of_64_bits_are_the_largest() -> None:
-    assert Meaning.parse(f"raw+{2**64 - 1:#x}").steps == (("+", 2**64 - 1),)
-
-
-def test_status_counts_each_bit_once() -> None:
-    one = RegisterMap(
-        [
-            {"offset": 0, "field": "known", "lsb": 0, "width": 8, "evidence": "board"},
-            {"offset": 0, "field": "guessed", "lsb": 8, "width": 8, "evidence": "guess"},
-        ]
-    )
-    row = one.status(np.array([[0x000F0F0F], [0]], np.uint32)).iloc[0]
-    assert {
-        name: int(row[name])
-        for name in ("explained", "guessed", "open", "constant", "never exercised")
-    } == {"explained": 4, "guessed": 4, "open": 4, "constant": 12, "never exercised": 8}
 
 
 @pytest.mark.parametrize("letter", ["\0", "\x1f", "\x7f", "\x9f", "\ud800", "\ufffe"])
@@ -587,28 +462,19 @@ def test_characters_that_no_text_holds_are_refused(letter: str) -> None:
 # Shipped maps and random words
 
 
+PATTERNS = (
+    *(0x7FA00001, 0xFFA00000, 0x7F800001, 0xFFBFFFFF, 0x7FC00000, 0x80000000),
+    *(0x00000001, 0x7F800000, 0xFF800000, 0x7FFFFFFF, 0xFFFFFFFF),
+)
+
+
 def random_words(n: int, width: int, seed: int = 5) -> np.ndarray:
     """Random words, with all-zero, all-one and single-bit rows."""
     rng = np.random.default_rng(seed)
     words = rng.integers(0, 2**32, (n, width), dtype=np.uint32)
     words[0], words[1] = 0, 0xFFFFFFFF
     words[2:34] = (np.uint32(1) << np.arange(32, dtype=np.uint32))[:, None]
-    for row, pattern in enumerate(
-        (
-            0x7FA00001,
-            0xFFA00000,
-            0x7F800001,
-            0xFFBFFFFF,
-            0x7FC00000,
-            0x80000000,
-            0x00000001,
-            0x7F800000,
-            0xFF800000,
-            0x7FFFFFFF,
-            0xFFFFFFFF,
-        )
-    ):
-        words[34 + row] = pattern
+    words[34 : 34 + len(PATTERNS)] = np.array(PATTERNS, np.uint32)[:, None]
     return words
 
 
@@ -644,56 +510,29 @@ def test_decode_of_many_is_decode_of_each(chip: str, block: str) -> None:
             )
 
 
-@pytest.mark.parametrize(("chip", "block"), MAPS)
-def test_every_bit_belongs_to_one_field(chip: str, block: str) -> None:
-    registers = VIVANTE.maps(chip)[block]
-    count = registers.encode({}).shape[-1]
-    owner: dict[tuple[int, int], str] = {}
-    for row in registers.fields.itertuples():
-        assert row.field
-        for bit in range(row.lsb, row.lsb + row.width):
-            assert (row.word, bit) not in owner, (
-                f"{row.field} overlaps {owner.get((row.word, bit))}"
-            )
-            owner[row.word, bit] = row.field
-    assert len(owner) == 32 * count
-    assert max(bit for _, bit in owner) == 31
-    cover = registers.coverage()
-    assert not (cover.named & cover.automatic).any()
-    assert ((cover.named | cover.automatic) == 0xFFFFFFFF).all()
-    assert sum(cover.bits) == 32 * count
-
-
 @pytest.mark.parametrize(
-    ("name", "pieces"),
+    ("chip", "name", "pieces"),
     [
-        ("post_multiplier", [(2, 26, 1), (15, 22, 6), (17, 24, 8)]),
-        ("post_shift", [(2, 27, 5), (15, 28, 2)]),
-        ("kernel_data_type", [(1, 0, 2), (15, 19, 1), (18, 31, 1)]),
-        ("in_image_data_type", [(1, 2, 2), (15, 20, 1), (19, 31, 1)]),
-        ("out_image_data_type", [(1, 4, 2), (15, 21, 1), (20, 26, 1)]),
-        ("kernel_z_size", [(0, 6, 14), (5, 26, 6)]),
+        (A311D, "post_multiplier", [(2, 26, 1), (15, 22, 6), (17, 24, 8)]),
+        (IMX8MP, "post_multiplier", [(2, 26, 1), (15, 22, 6), (17, 24, 8), (22, 18, 8)]),
+        (A311D, "post_shift", [(2, 27, 5), (15, 28, 2)]),
+        (A311D, "kernel_data_type", [(1, 0, 2), (15, 19, 1), (18, 31, 1)]),
+        (A311D, "in_image_data_type", [(1, 2, 2), (15, 20, 1), (19, 31, 1)]),
+        (A311D, "out_image_data_type", [(1, 4, 2), (15, 21, 1), (20, 26, 1)]),
+        (A311D, "kernel_z_size", [(0, 6, 14), (5, 26, 6)]),
     ],
 )
-def test_split_field_is_its_pieces_joined(name: str, pieces: list[tuple[int, int, int]]) -> None:
+def test_split_field_is_its_pieces_joined(
+    chip: str, name: str, pieces: list[tuple[int, int, int]]
+) -> None:
     words = random_words(200, 34, 8)
     want, at = np.zeros(200, np.int64), 0
     for word, lsb, width in pieces:
         want |= (words[:, word].astype(np.int64) >> lsb & (1 << width) - 1) << at
         at += width
-    got = VIVANTE.maps(A311D)["NN"].decode(words, raw=True)[name]
-    assert np.asarray(got).astype(np.int64).tolist() == want.tolist()
-
-
-def test_post_multiplier_has_a_fourth_piece_on_v8() -> None:
-    words = random_words(100, 34, 9).astype(np.int64)
-    want = (
-        words[:, 2] >> 26 & 1
-        | (words[:, 15] >> 22 & 63) << 1
-        | (words[:, 17] >> 24 & 255) << 7
-        | (words[:, 22] >> 18 & 255) << 15
-    )
-    got = VIVANTE.maps(IMX8MP)["NN"].decode(words.astype(np.uint32), raw=True)["post_multiplier"]
+    registers = VIVANTE.maps(chip)["NN"]
+    assert registers[name].width == at
+    got = registers.decode(words, raw=True)[name]
     assert np.asarray(got).astype(np.int64).tolist() == want.tolist()
 
 
@@ -711,22 +550,6 @@ def test_window_offset_is_signed(chip: str, bits: int, axis: str) -> None:
     for value in (-(2 ** (bits - 1)) - 1, 2 ** (bits - 1)):
         with pytest.raises(ValueError, match=name):
             registers.encode({name: value})
-
-
-def test_value_that_does_not_fit_a_shipped_map_is_refused_by_name() -> None:
-    registers = VIVANTE.registers
-    for name, value in (
-        ("kernel_xy_size", 16),
-        ("kernel_xy_size", -1),
-        ("relu", 2),
-        ("out_zero_point", 256),
-        ("post_multiplier", 1 << 15),
-        ("in_image_x_size", 8192),
-    ):
-        with pytest.raises(ValueError, match=name):
-            registers.encode({name: value})
-    with pytest.raises(LookupError, match="kernel_xyz_size"):
-        registers.encode({"kernel_xyz_size": 1})
 
 
 def test_address_is_shown_as_an_address() -> None:
@@ -755,8 +578,6 @@ def c_layout(members: Sequence[tuple[str, int]]) -> Callable[[Mapping[str, int]]
 def test_struct_of_update_3_lies_as_c_lays_it() -> None:
     members = struct_of_update_3()
     registers = RegisterMap.from_struct(members)
-    holes = [(f.word, f.lsb, f.width) for f in registers.lint() if f.kind == "hole"]
-    assert holes == [(20, 27, 5), (23, 6, 26)]
     fill = c_layout(members)
     for name, width in members:
         assert registers.encode({name: 2**width - 1}).tobytes() == fill({name: 2**width - 1}), name
@@ -781,78 +602,27 @@ def test_any_struct_is_laid_out_as_c_does(number: int) -> None:
     ) == 8 * len(data)
 
 
-@pytest.mark.parametrize(
-    ("rows", "words"),
-    [
-        ([("a", 0, 4), ("b", 3, 2)], ["a", "b"]),
-        ([("a", 30, 4)], ["a"]),
-        ([("a", 0, 32), ("b", 31, 1)], ["a", "b"]),
-        ([("a", 32, 1)], ["a"]),
-        ([("a", -1, 2)], ["a"]),
-        ([("a", 0, 0)], ["a"]),
-    ],
-)
-def test_overlap_and_crossing_are_refused_by_name(
-    rows: list[tuple[str, int, int]], words: list[str]
-) -> None:
-    table = [
-        {"offset": 0, "register": "R", "field": f"field_{n}", "lsb": lsb, "width": width}
-        for n, lsb, width in rows
-    ]
-    with pytest.raises(ValueError) as caught:
-        RegisterMap(table)
-    assert all(f"field_{word}" in str(caught.value) for word in words), str(caught.value)
-
-
-def test_unknown_value_word_is_refused() -> None:
-    with pytest.raises(ValueError, match="__import__"):
-        RegisterMap(
-            [
-                {
-                    "offset": 0,
-                    "register": "R",
-                    "field": "f",
-                    "lsb": 0,
-                    "width": 4,
-                    "value": "__import__('os')",
-                }
-            ]
-        )
-
-
 def test_status_counts_every_bit_once(captures: npulab.CaptureSet) -> None:
-    map_ = npulab.target("vivante").maps("vipnano-qi-a311d")["NN"]
-    words = np.stack(
-        [one.words for one in captures if one.words is not None and len(one.words) == len(map_)]
-    )
+    registers = VIVANTE.maps(A311D)["NN"]
+    every = [capture.words for capture in captures if capture.words is not None]
+    words = np.stack([some for some in every if len(some) == len(registers)])
     moves = np.bitwise_or.reduce(words ^ words[0], axis=0)
-    counts = {
-        kind: np.zeros(len(map_), int)
-        for kind in ("explained", "guessed", "open", "constant", "never exercised")
-    }
-    for row in map_.fields.itertuples():
-        blank = bool(re.match(r"w\d+_\d+_\d+$", row.field))
-        for bit in range(row.lsb, row.lsb + row.width):
-            moving = int(moves[row.word]) // 2**bit % 2
-            kind = (
-                (
-                    "open"
-                    if blank
-                    else "guessed"
-                    if row.evidence in ("guess", "unknown")
-                    else "explained"
-                )
-                if moving
-                else "constant"
-                if blank
-                else "never exercised"
-            )
-            counts[kind][row.word] += 1
-    status = map_.status(words)
+    counts = {kind: np.zeros(len(registers), int) for kind in STATUS}
+    for row in registers.fields.itertuples():
+        known = "explained"
+        if re.fullmatch(r"w\d+_\d+_\d+", row.field):
+            known = "open"
+        elif row.evidence in ("guess", "unknown"):
+            known = "guessed"
+        still = "constant"
+        if known != "open":
+            still = "never exercised"
+        moving = (int(moves[row.word]) >> row.lsb & 2**row.width - 1).bit_count()
+        counts[known][row.word] += moving
+        counts[still][row.word] += row.width - moving
+    status = registers.status(words)
     for kind, mine in counts.items():
         assert status[kind].tolist() == mine.tolist(), kind
+        share = 100 * mine.sum() / (32 * len(registers))
+        assert f"{share:.0f} % {kind}" in status.attrs["summary"]
     assert (status[[*counts]].sum(axis=1) == 32).all()
-    for kind in counts:
-        assert (
-            f"{100 * counts[kind].sum() / (32 * len(map_)):.0f} % {kind}" in status.attrs["summary"]
-        )

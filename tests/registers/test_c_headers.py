@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from c_counts import Bits, fields
+from round_trip import rows_in
 
 from npulab.registers.formats import RegisterTable, read_map, write_map
 from npulab.registers.formats.c_numbers import constants, plain_values, probes
@@ -811,20 +812,8 @@ def test_own_macros_of_many_fields_come_back(tmp_path: Path, count: int) -> None
 def test_enums_of_an_own_header_are_no_registers(tmp_path: Path) -> None:
     from npulab.registers.formats.c_writing import c_text
 
-    table = RegisterTable.of(
-        [
-            {
-                "block": "B",
-                "offset": 0,
-                "register": "STAT",
-                "field": "code",
-                "lsb": 0,
-                "width": 8,
-                "value": "enum:STAT",
-            }
-        ],
-        {"STAT": {0x38: "lost", 0x78: "sent", 0xB0: "got"}},
-    )
+    rows = rows_in("block,register,field,lsb,width,value\nB,STAT,code,0,8,enum:STAT")
+    table = RegisterTable.of(rows, {"STAT": {0x38: "lost", 0x78: "sent", 0xB0: "got"}})
     assert read(tmp_path, c_text(table)) == table
 
 

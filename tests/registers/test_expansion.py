@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from round_trip import rows_in
 
 from npulab.analysis.draft import draft
 from npulab.registers.expansion import Place
@@ -90,55 +92,24 @@ def test_an_array_is_its_registers_by_number(tmp_path: Path) -> None:
         "B,0x10,LUT,high,16,8,,,,2 3,0x20 4",
     )
     registers = RegisterMap.read(path)
-    by_hand = RegisterMap(
-        [
-            {"block": "B", "offset": 0, "register": "GO", "field": "go", "lsb": 0, "width": 1},
-            *(
-                {
-                    "block": "B",
-                    "offset": 0x10 + 0x20 * i + 4 * j,
-                    "register": f"LUT_{i}_{j}",
-                    "field": name,
-                    "lsb": lsb,
-                    "width": 8,
-                }
-                for i in range(2)
-                for j in range(3)
-                for name, lsb in (("low", 0), ("high", 16))
-            ),
-        ]
-    )
+    lines = ["block,offset,register,field,lsb,width", "B,0,GO,go,0,1"]
+    for i, j in product(range(2), range(3)):
+        place = f"B,{0x10 + 0x20 * i + 4 * j},LUT_{i}_{j}"
+        lines += [f"{place},low,0,8", f"{place},high,16,8"]
+    by_hand = RegisterMap(rows_in("\n".join(lines)))
     assert registers.registers == by_hand.registers
     assert list(registers) == list(by_hand)
     assert registers["LUT_1_2.high"].bits == "14[23:16]"
 
 
 def test_split_fields_of_an_array_are_apart() -> None:
-    rows = [
-        {
-            "block": "B",
-            "offset": 0,
-            "register": "A",
-            "field": "f",
-            "lsb": 0,
-            "width": 4,
-            "at": 0,
-            "count": 2,
-            "stride": 8,
-        },
-        {
-            "block": "B",
-            "offset": 4,
-            "register": "C",
-            "field": "f",
-            "lsb": 8,
-            "width": 4,
-            "at": 4,
-            "count": 2,
-            "stride": 8,
-        },
-    ]
-    registers = RegisterMap(rows)
+    registers = RegisterMap(
+        rows_in("""
+block,offset,register,field,lsb,width,at,count,stride
+B,0,A,f,0,4,0,2,8
+B,4,C,f,8,4,4,2,8
+""")
+    )
     assert registers["f_1"].bits == "2[3:0] 3[11:8]"
 
 
@@ -172,25 +143,14 @@ def test_a_block_that_repeats_is_placed_by_address(tmp_path: Path) -> None:
 
 
 def test_a_field_of_a_shared_word_is_known_by_its_own_name() -> None:
-    rows = [
-        ("CTRL", 0, "mode", 16),
-        ("CTRL", 0, "x", 16),
-        ("SHIFT", 2, "by", 8),
-        ("SHIFT", 2, "x", 8),
-    ]
     registers = RegisterMap(
-        [
-            {
-                "block": "B",
-                "register": register,
-                "offset": offset,
-                "field": name,
-                "lsb": 4 * (name == "x"),
-                "width": 2,
-                "bits": bits,
-            }
-            for register, offset, name, bits in rows
-        ]
+        rows_in("""
+block,register,offset,field,lsb,width,bits
+B,CTRL,0,mode,0,2,16
+B,CTRL,0,x,4,2,16
+B,SHIFT,2,by,0,2,8
+B,SHIFT,2,x,4,2,8
+""")
     )
     assert registers.encode({"mode": 1, "by": 2, "CTRL.x": 3}).tolist() == [0x20031]
     read = registers.decode(np.array([0x20031], np.uint32))

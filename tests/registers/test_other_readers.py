@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 from round_trip import READ, places, read, there_and_back
 
 import npulab
-from npulab.cli import main
 from npulab.registers.formats import RegisterTable
-from npulab.registers.names import name_of
 
 AWKWARD_XML = """<?xml version="1.0" encoding="UTF-8"?>
 <database xmlns="http://nouveau.freedesktop.org/">
@@ -271,81 +266,3 @@ def test_awkward_files_keep_their_names_and_meanings(tmp_path: Path) -> None:
         ("CORE", "UNIT[1].X", "F"),
     } <= svd
     assert tables[".svd"].enums == {"KIND": {0: "CONV", 3: "POOL"}}
-
-
-def test_each_drawing_has_every_field_and_every_bit_once(tmp_path: Path) -> None:
-    table = npulab.read_map(ROOT / "npulab/npus/vivante/tp.csv")
-    names = {row["field"] for row in table.rows if "field" in row}
-    for to in ("hexpat", "json", "md", "svg"):
-        npulab.write_map(table, tmp_path / f"out.{to}")
-        text = (tmp_path / f"out.{to}").read_text()
-        assert [name for name in names if name not in text.replace("\\", "")] == []
-    drawn = json.loads((tmp_path / "out.json").read_text())
-    assert {sum(part["bits"] for part in one["reg"]) for one in drawn} == {32}
-    found = set()
-    for one in drawn:
-        at = 0
-        for part in one["reg"]:
-            found |= (
-                {(part["name"], one["offset"] * 8 + at, part["bits"])} if "name" in part else set()
-            )
-            at += part["bits"]
-    # a row without a name has that of its place, as everywhere
-    assert found == {
-        (name_of(row, table.by_address), row["offset"] * 8 + row["lsb"], row["width"])
-        for row in table.rows
-    }
-    root = ET.parse(tmp_path / "out.svg").getroot()
-    assert not any(
-        one.tag.endswith(("script", "image", "foreignObject", "a")) for one in root.iter()
-    )
-    pattern = (tmp_path / "out.hexpat").read_text()
-    struct = re.search(r"^bitfield.*?^\}", pattern, re.M | re.S)
-    assert struct
-    assert pattern.count("{") == pattern.count("}")
-    rows = re.findall(r"^\| (\d+)(?::(\d+))? \|", (tmp_path / "out.md").read_text(), re.M)
-    assert len(rows) == len(table.rows)
-    assert sum(int(high) - int(low or high) + 1 for high, low in rows) == sum(
-        row["width"] for row in table.rows
-    )
-
-
-def test_map_turns_each_format_into_each(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "in").write_text(AWKWARD_XML)
-    table = npulab.read_map(tmp_path / "in")
-    last = tmp_path / "in"
-    for out in ("a.csv", "b.rdl", "c.svd", "d.h", "e.xml", "f.h"):
-        folder = tmp_path / out[0]
-        folder.mkdir()
-        assert (
-            main(
-                ["map", str(last), str(folder / out), *(["--to", "macros"] if out == "f.h" else [])]
-            )
-            == 0
-        )
-        last = folder / out
-        assert npulab.read_map(last).rows == table.rows, out
-    for out in ("g.hexpat", "h.json", "i.md", "j.svg"):
-        assert main(["map", str(last), str(tmp_path / out)]) == 0
-    assert (
-        main(
-            ["map", str(last), str(tmp_path / "k.h"), "--to", "pack", "--feature", "NEW", "--json"]
-        )
-        == 0
-    )
-    assert isinstance(json.loads(capsys.readouterr().out.splitlines()[-1]), dict)
-    before = (tmp_path / "j.svg").read_bytes()
-    for given in (
-        [last, tmp_path / "j.svg"],
-        [last, tmp_path / "x.docx"],
-        [tmp_path / "none.xml", tmp_path / "x.csv"],
-        [tmp_path / "g.hexpat", tmp_path / "x.csv"],
-    ):
-        assert main(["map", *map(str, given)]) == 2
-        said = capsys.readouterr().err.strip()
-        assert said.count("\n") == 0, said
-        assert len(said) > 20
-    assert (tmp_path / "j.svg").read_bytes() == before
-    assert not [*tmp_path.glob("x.*")]

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, shared
-from round_trip import READ, TABLES, places, read, there_and_back
+from round_trip import READ, TABLES, places, read, rows_in, there_and_back
 
 import npulab
 from npulab.registers.formats import FORMATS, RegisterTable
 
 # These are of the same kinds as the others, and larger.
-LARGE = (
+LARGE = [
     "tp",
     "update4",
     "h11",
@@ -27,7 +27,7 @@ LARGE = (
     "full",
     "small",
     "registers",
-)
+]
 
 
 @pytest.mark.sample(1)
@@ -73,67 +73,32 @@ def test_a_map_goes_through_all_formats_in_turn(tmp_path: Path) -> None:
 
 
 def test_maps_without_blocks_and_with_enums_in_pieces_come_back(tmp_path: Path) -> None:
-    table = RegisterTable.of(
-        [
-            {
-                "offset": 0,
-                "register": "R",
-                "field": "split",
-                "lsb": 0,
-                "width": 2,
-                "at": 0,
-                "value": "enum:e",
-            },
-            {
-                "offset": 4,
-                "register": "S",
-                "field": "split",
-                "lsb": 5,
-                "width": 2,
-                "at": 2,
-                "value": "enum:e",
-            },
-            {
-                "offset": 8,
-                "register": "T",
-                "field": "plain",
-                "lsb": 0,
-                "width": 4,
-                "value": "enum:e",
-            },
-            {"block": "B", "offset": 0, "register": "R", "field": "f", "lsb": 0, "width": 3},
-        ],
-        {"e": {0: "a", 9: "b"}},
-    )
+    rows = rows_in("""
+block,offset,register,field,lsb,width,at,value
+,0,R,split,0,2,0,enum:e
+,4,S,split,5,2,2,enum:e
+,8,T,plain,0,4,,enum:e
+B,0,R,f,0,3,,
+""")
+    table = RegisterTable.of(rows, {"e": {0: "a", 9: "b"}})
     for to in READ:
         there_and_back(table, to, tmp_path)
+
+
+def one_word(field: str, offset: int, lsb: int, width: int, **more: object) -> dict[str, Any]:
+    """The row of a run of bits of register W."""
+    place = {"block": "B", "register": "W", "offset": offset}
+    return {**place, "field": field, "lsb": lsb, "width": width, **more}
 
 
 def two_words(
     field: str, low: int, high: int, register: str = "W", at: int = 0, **more: str
 ) -> list[dict[str, Any]]:
     """Rows of a field that goes over two words of a register."""
+    whole = {"register": register, **more}
     return [
-        {
-            "block": "B",
-            "offset": at,
-            "register": register,
-            "field": field,
-            "lsb": low,
-            "width": 32 - low,
-            "at": 0,
-            **more,
-        },
-        {
-            "block": "B",
-            "offset": at + 4,
-            "register": register,
-            "field": field,
-            "lsb": 0,
-            "width": high,
-            "at": 32 - low,
-            **more,
-        },
+        one_word(field, at, low, 32 - low, **whole, at=0),
+        one_word(field, at + 4, 0, high, **whole, at=32 - low),
     ]
 
 
@@ -145,28 +110,12 @@ def two_words(
         two_words("W", 4, 16),
         two_words("other", 4, 16),
         two_words("W.in", 4, 16),
-        [
-            *two_words("W", 4, 16),
-            {"block": "B", "offset": 4, "register": "W", "field": "X", "lsb": 20, "width": 3},
-        ],
-        [
-            *two_words("W.in", 4, 16),
-            {"block": "B", "offset": 0, "register": "W", "field": "X", "lsb": 0, "width": 3},
-        ],
+        [*two_words("W", 4, 16), one_word("X", 4, 20, 3)],
+        [*two_words("W.in", 4, 16), one_word("X", 0, 0, 3)],
         [*two_words("W", 0, 8, feature="a"), *two_words("W", 0, 12, feature="b")],
         [row for n in range(3) for row in two_words(f"W[{n}]", 0, 20, f"W[{n}]", 8 * n)],
-        [{"block": "B", "offset": 0, "register": "W", "field": "W", "lsb": 4, "width": 20}],
-        [
-            {
-                "block": "B",
-                "offset": 0,
-                "register": "W",
-                "field": "W",
-                "lsb": 9,
-                "width": 1,
-                "value": "signed",
-            }
-        ],
+        [one_word("W", 0, 4, 20)],
+        [one_word("W", 0, 9, 1, value="signed")],
     ],
     ids=lambda rows: "-".join(dict.fromkeys(f"{row['field']}{row['lsb']}" for row in rows)),
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from round_trip import rows_in
 
 import npulab
 from npulab import Capture
@@ -18,29 +19,12 @@ from npulab.registers.meaning import Meaning
 from npulab.registers.numbers import is_sum
 
 FACTORS = (4, 256, 0, 64)  # of kinds 0 to 3; 2 and 4 to 7 have none
-ROWS: list[dict[str, Any]] = [
-    {"block": "L", "register": "W0", "field": "kind", "lsb": 0, "width": 3},
-    {
-        "block": "L",
-        "register": "W0",
-        "field": "base",
-        "lsb": 26,
-        "width": 6,
-        "at": 0,
-        "value": "raw*kind(4 256 0 64)",
-        "address": "yes",
-    },
-    {
-        "block": "L",
-        "offset": 4,
-        "register": "W1",
-        "field": "base",
-        "lsb": 0,
-        "width": 26,
-        "at": 6,
-        "address": "yes",
-    },
-]
+ROWS = rows_in("""
+block,offset,register,field,lsb,width,at,value,address
+L,0,W0,kind,0,3,,,
+L,0,W0,base,26,6,0,raw*kind(4 256 0 64),yes
+L,4,W1,base,0,26,6,,yes
+""")
 READ = ("csv", "struct", "macros", "xml", "rdl", "svd")
 
 
