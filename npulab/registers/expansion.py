@@ -98,7 +98,7 @@ class Held(NamedTuple):
         return np.ndarray((count, self.size), np.uint8, data, self.offset, strides)
 
     def between(self, data: bytes) -> bytes:
-        """The bytes between two records, one gap after another."""
+        """The bytes between the records, gap after gap."""
         count, gap = self.fits(len(data)), self.stride - self.size
         if count < 2 or not gap:
             return b""
@@ -150,8 +150,8 @@ class Repeat(NamedTuple):
         return ((index, self.base + at) for index, at in _copies(self.counts, self.strides))
 
     def labels(self, index: tuple[int, ...]) -> tuple[str, str]:
-        """The names of a copy: that of its unit (the outermost dimension), and those of the other
-        dimensions.
+        """The names of a copy: the name of its unit (the outermost dimension), and the names of the
+        other dimensions.
 
         >>> Repeat(0, (4, 32), (0x1000, 4), ("group", "layer")).labels((1, 2))
         ('group 1', 'layer 2')

@@ -16,7 +16,7 @@ import numpy as np
 from numpy import ndarray as Array
 
 from npulab.registers.expansion import Place, Repeat, expanded, repeats, sparse_blocks
-from npulab.registers.fields import WORD_BITS, WORD_BYTES, Enums, Field, Piece, mask
+from npulab.registers.fields import WORD_BITS, WORD_BYTES, Cells, Enums, Field, Piece, Row, mask
 from npulab.registers.meaning import FLOATS
 from npulab.registers.names import (
     automatic_name,
@@ -94,9 +94,9 @@ class RegisterMap:
     and blocks that repeat are described in ``registers.expansion``; ``repeats`` has the places of
     blocks. ``by_address`` are the blocks whose registers have addresses; by default
     ``registers.names`` decides. That decision depends on the whole table, so ``by_address`` is
-    needed if ``rows`` are only a part of a table. ``numbers`` are those of a chip by name, which
-    ``lsb`` and ``width`` may follow from (``registers.numbers``); ``select`` also gives the map for
-    others.
+    needed if ``rows`` are only a part of a table. ``numbers`` are the numbers of a chip by name,
+    from which ``lsb`` and ``width`` may follow (``registers.numbers``); ``select`` also gives the
+    map for other numbers.
 
     Words are ``(..., W) uint32``. Values are arrays ``(...)``, or plain numbers if words are 1-D.
     Keys are names of fields, with ``register.`` (and ``block.``) in front if a name is not unique;
@@ -114,7 +114,7 @@ class RegisterMap:
 
     def __init__(
         self,
-        rows: Iterable[Mapping[str, Any]],
+        rows: Iterable[Row],
         *,
         features: Iterable[str] = (),
         enums: Enums | None = None,
@@ -201,7 +201,7 @@ class RegisterMap:
         self, features: Iterable[str], numbers: Mapping[str, int] | None = None
     ) -> RegisterMap:
         """Return the map of the same table for a chip with these features, and with these
-        ``numbers`` in place of those that the places of fields follow from."""
+        ``numbers``, from which the places of fields follow."""
         wanted = frozenset(need_features("select", features))
         own = self.numbers
         if numbers is not None:
@@ -212,7 +212,7 @@ class RegisterMap:
         return self._selected[key]
 
     def _of(
-        self, rows: Iterable[Mapping[str, Any]], features: Iterable[str], numbers: Mapping[str, int]
+        self, rows: Iterable[Row], features: Iterable[str], numbers: Mapping[str, int]
     ) -> RegisterMap:
         """Return a map of rows of the same table."""
         return RegisterMap(
@@ -235,6 +235,7 @@ class RegisterMap:
             if f"{row.get('block')}.{row.get('register')}" in registers:
                 row = {**row, ACCESS: START}
             rows.append(row)
+        # the blocks that have addresses are decided anew: rows may be of one block only
         return RegisterMap(
             rows,
             features=self.features,
@@ -259,15 +260,16 @@ class RegisterMap:
         >>> RegisterMap.from_struct([("a", 30), ("b", 3)]).lint()[0]
         Finding(kind='hole', word=0, lsb=30, width=2)
         """
-        rows, word, lsb = [], 0, 0
+        rows: list[Cells] = []
+        offset = lsb = 0
         for member in need_all("from_struct", members, (tuple, list), "are (name, bits) in a list"):
             if len(member) != 2 or not isinstance(member[1], int):
                 raise ValueError(f"from_struct: got {member!r:.60}, allowed is a pair (name, bits)")
             name, width = member
             if lsb + width > WORD_BITS:
-                word, lsb = word + 1, 0
-            place = {"block": block, "offset": word * WORD_BYTES}
-            rows.append({**place, "field": name, "lsb": lsb, "width": width})
+                offset, lsb = offset + WORD_BYTES, 0
+            place = {"block": block, "offset": offset, "lsb": lsb}
+            rows.append({**place, "field": name, "width": width})
             lsb += width
         return cls(rows)
 
@@ -301,19 +303,12 @@ class RegisterMap:
     def full_name(self, name: str) -> str:
         """Return the name ``block.register.field`` of the field that is known by a name; raises
         LookupError as ``registers[name]``."""
-        found = self._full_names.get(name)
-        if found is None:
-            item = self[name]
-            found = f"{item.block}.{item.register}.{item.name}"
-        return found
+        return self._full_names.get(name) or self[name].full_name
 
     @cached_property
     def _full_names(self) -> dict[str, str]:
         """The full name of a field, by each of its names."""
-        names = {}
-        for name, item in self._keys.items():
-            names[name] = f"{item.block}.{item.register}.{item.name}"
-        return names
+        return {name: item.full_name for name, item in self._keys.items()}
 
     def named(self, name: str) -> list[Field]:
         """Return the fields that have this name, alone or with register or block in front, in the
@@ -456,7 +451,7 @@ class RegisterMap:
         return self._insert(rows, math.prod(shape)).reshape(*shape, len(self))
 
     def _in_order(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return values with those last whose unit another field names."""
+        """Return the values; the fields whose unit another field names come last."""
         names = sorted(values, key=lambda name: self[name].meaning.by != "")
         return {name: values[name] for name in names}
 
@@ -610,8 +605,10 @@ class RegisterMap:
             if words.dtype.kind not in "iu" or np.any((words < 0) | (words > 0xFFFFFFFF)):
                 raise ValueError(f"words: got {words.dtype}, allowed is uint32")
             words = words.astype(np.uint32)
-        if words.ndim == 0 or words.shape[-1] != len(self):
-            got = f"{words.shape[-1]} words in the last axis" if words.ndim else "a single number"
+        got = "a single number"
+        if words.ndim:
+            got = f"{words.shape[-1]} words in the last axis"
+        if words.shape[-1:] != (len(self),):
             raise ValueError(
                 f"words: got {got}, allowed are {len(self)} words in the last axis "
                 f"(block {self.registers[0][0]})"
@@ -632,9 +629,9 @@ class RegisterMap:
     def _masks_by(self, kind_of: Callable[[Field], int], kinds: int) -> Array:
         """Masks ``(kinds, W)`` of the bits of the fields of each kind."""
         masks = np.zeros((kinds, len(self)), np.uint32)
-        for item in self._fields:
-            for piece in item.pieces:
-                masks[kind_of(item), piece.word] |= mask(piece.width) << np.uint32(piece.lsb)
+        for n, piece in self._plan:
+            bits = mask(piece.width) << np.uint32(piece.lsb)
+            masks[kind_of(self._fields[n]), piece.word] |= bits
         return masks
 
     def status(self, words: Any = None) -> pd.DataFrame:
@@ -647,7 +644,7 @@ class RegisterMap:
 
         With the words ``(N, W) uint32`` of captures, bits that are the same in all captures are
         counted in two columns of their own: open bits as ``constant``, other bits as ``never
-        ``constant``; if there is one capture, these are all bits. ``attrs["summary"]`` is a line
+        exercised``; if there is one capture, these are all bits. ``attrs["summary"]`` is a line
         with the shares of the whole map. Raises ValueError for words that do not fit the map.
 
         >>> RegisterMap([dict(field="a", lsb=0, width=8, evidence="K")]).status().attrs["summary"]
@@ -738,7 +735,7 @@ class RegisterMap:
         """For each address at which a word lies, in any copy of a block, the place there."""
         offsets: dict[str, list[int]] = {}
         for block, offset, _ in self.registers:
-            # records lie in buffers: a write to an address is not one to a record
+            # records lie in buffers: no write to an address goes to a record
             if not self.repeats.get(block, Repeat()).held:
                 offsets.setdefault(block, []).append(offset)
         repeat = {block: self.repeats.get(block, Repeat()) for block in offsets}

@@ -79,8 +79,8 @@ class Table(pd.DataFrame):  # type: ignore[misc]  # pandas has no types here
 
 
 def with_part(table: pd.DataFrame, *sources: Any) -> pd.DataFrame:
-    """The table, which says how many jobs of how many it is of, if one of its sources (sweeps,
-    laws) says so."""
+    """The table; if one of its sources (sweeps, laws) looked at a part of the jobs only, the table
+    says at how many."""
     for source in sources:
         if getattr(source, LOOKED_AT, ""):
             table = Table(table)

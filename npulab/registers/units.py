@@ -26,8 +26,8 @@ class Unit(NamedTuple):
 def units_of(fields: Sequence[Field]) -> dict[int, Unit]:
     """Return the units of the fields of a map, by the field's number.
 
-    Raises LookupError for a unit that no field of the block names, or several, ValueError for one
-    that names too many factors, or that a field with such a unit itself names.
+    Raises LookupError if no field of the block, or several fields, name the unit; ValueError if
+    there are too many factors, or if the field that names the unit has such a unit itself.
     """
     units = {}
     for number, item in enumerate(fields):

@@ -20,6 +20,11 @@ Places = dict[tuple[str, str, str], tuple[int, ...]]
 Reader = Callable[[Path], RegisterTable]
 
 
+def row(field: str, lsb: int = 0, width: int = 8, **more: Any) -> dict[str, Any]:
+    """A row of a map."""
+    return {"field": field, "lsb": lsb, "width": width, **more}
+
+
 TABLES = sorted(
     path
     for path in (ROOT / "npulab" / "npus").rglob("*.csv")

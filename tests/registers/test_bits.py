@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from conftest import shared
 from hypothesis import given, settings, strategies as st
+from round_trip import row
 
 import npulab
 from npulab.registers.map import STATUS, RegisterMap
@@ -21,10 +22,6 @@ from npulab.support.files import read_table
 
 VIVANTE = npulab.target("vivante")
 A311D, IMX8MP = "vipnano-qi-a311d", "vipnano-si-imx8mp"
-
-
-def row(field: str, lsb: int, width: int, **more: object) -> dict[str, object]:
-    return {"field": field, "lsb": lsb, "width": width, **more}
 
 
 SPLIT = [
@@ -217,9 +214,9 @@ def test_every_bit_has_one_owner_for_each_chip(vivante) -> None:
     for chip in vivante.chips:
         for registers in vivante.maps(chip).values():
             owners = np.zeros((len(registers), 32), int)
-            for row in registers.fields.itertuples():
-                assert row.field
-                owners[row.word, row.lsb : row.lsb + row.width] += 1
+            for run in registers.fields.itertuples():
+                assert run.field
+                owners[run.word, run.lsb : run.lsb + run.width] += 1
             assert np.all(owners == 1)
             cover = registers.coverage()
             assert not np.any(cover.named & cover.automatic)
@@ -502,11 +499,11 @@ def test_decode_of_many_is_decode_of_each(chip: str, block: str) -> None:
     words = random_words(60, registers.encode({}).shape[-1])
     many = registers.decode(words)
     deep = registers.decode(words.reshape(3, 20, -1))
-    for row in range(60):
-        for name, value in registers.decode(words[row]).items():
-            np.testing.assert_array_equal(np.asarray(many[name])[row], value, err_msg=name)
+    for n in range(60):
+        for name, value in registers.decode(words[n]).items():
+            np.testing.assert_array_equal(np.asarray(many[name])[n], value, err_msg=name)
             np.testing.assert_array_equal(
-                np.asarray(deep[name])[row // 20, row % 20], value, err_msg=name
+                np.asarray(deep[name])[n // 20, n % 20], value, err_msg=name
             )
 
 
@@ -608,18 +605,18 @@ def test_status_counts_every_bit_once(captures: npulab.CaptureSet) -> None:
     words = np.stack([some for some in every if len(some) == len(registers)])
     moves = np.bitwise_or.reduce(words ^ words[0], axis=0)
     counts = {kind: np.zeros(len(registers), int) for kind in STATUS}
-    for row in registers.fields.itertuples():
+    for run in registers.fields.itertuples():
         known = "explained"
-        if re.fullmatch(r"w\d+_\d+_\d+", row.field):
+        if re.fullmatch(r"w\d+_\d+_\d+", run.field):
             known = "open"
-        elif row.evidence in ("guess", "unknown"):
+        elif run.evidence in ("guess", "unknown"):
             known = "guessed"
         still = "constant"
         if known != "open":
             still = "never exercised"
-        moving = (int(moves[row.word]) >> row.lsb & 2**row.width - 1).bit_count()
-        counts[known][row.word] += moving
-        counts[still][row.word] += row.width - moving
+        moving = (int(moves[run.word]) >> run.lsb & 2**run.width - 1).bit_count()
+        counts[known][run.word] += moving
+        counts[still][run.word] += run.width - moving
     status = registers.status(words)
     for kind, mine in counts.items():
         assert status[kind].tolist() == mine.tolist(), kind

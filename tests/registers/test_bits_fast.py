@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from round_trip import row
 
 from npulab.registers import map as bits
 from npulab.registers.fields import WORD_BITS
@@ -31,30 +32,21 @@ def random_map(seed: int) -> RegisterMap:
         )
         runs += [(word, low, high - low) for low, high in pairwise(cuts)]
     random.shuffle(runs)
-    rows = [{"field": "last", "offset": 4 * 7, "lsb": 3, "width": 5}]
+    rows = [row("last", 3, 5, offset=4 * 7)]
     while runs:
         kind = random.choice(["plain", "split", "hole"])
         if kind == "hole":
             runs.pop()
         elif kind == "plain":
             word, lsb, width = runs.pop()
-            rows.append(
-                {
-                    "field": f"f{len(rows)}",
-                    "offset": 4 * word,
-                    "lsb": lsb,
-                    "width": width,
-                    "value": random.choice(["", "signed", "raw*3+1"]),
-                }
-            )
+            value = random.choice(["", "signed", "raw*3+1"])
+            rows.append(row(f"f{len(rows)}", lsb, width, offset=4 * word, value=value))
         else:
             at, name = random.choice([0, 0, 5]), f"s{len(rows)}"
             for _ in range(random.randint(1, 5)):
                 if runs and at + runs[-1][2] <= 60:
                     word, lsb, width = runs.pop()
-                    rows.append(
-                        {"field": name, "offset": 4 * word, "lsb": lsb, "width": width, "at": at}
-                    )
+                    rows.append(row(name, lsb, width, offset=4 * word, at=at))
                     at += width + random.choice([0, 0, 2])
     return RegisterMap(rows)
 
@@ -154,12 +146,7 @@ def test_transposed_and_foreign_words() -> None:
 
 def test_values_are_their_own() -> None:
     """Changing one value changes neither the words nor another value."""
-    registers = RegisterMap(
-        [
-            {"field": "word", "lsb": 0, "width": 32},
-            {"field": "f", "offset": 4, "lsb": 0, "width": 3},
-        ]
-    )
+    registers = RegisterMap([row("word", 0, 32), row("f", 0, 3, offset=4)])
     words = random_words((40, 2), 0)
     before, values = words.copy(), registers.decode(words, raw=True)
     f = values["f"].copy()
@@ -169,13 +156,7 @@ def test_values_are_their_own() -> None:
 
 
 def test_a_value_that_does_not_fit_among_many() -> None:
-    registers = RegisterMap(
-        [
-            {"field": "a", "lsb": 0, "width": 9},
-            {"field": "b", "lsb": 9, "width": 3, "at": 1},
-            {"field": "b", "lsb": 12, "width": 3, "at": 5},
-        ]
-    )
+    registers = RegisterMap([row("a", 0, 9), row("b", 9, 3, at=1), row("b", 12, 3, at=5)])
     fits = np.zeros(20_000, np.uint16)
     for kind in (np.uint16, np.int32, np.uint64):
         a = fits.astype(kind)
@@ -198,7 +179,7 @@ def test_a_value_that_does_not_fit_among_many() -> None:
 
 
 def test_two_spellings_of_one_field_the_last_counts() -> None:
-    registers = RegisterMap([{"field": "f", "register": "R", "lsb": 4, "width": 8}])
+    registers = RegisterMap([row("f", 4, register="R")])
     assert registers.encode({"f": 0xFF, "R.f": 0x21}).tolist() == [0x210]
 
 
@@ -212,7 +193,7 @@ def test_a_map_that_was_copied_or_sent_decodes_alike() -> None:
 
 
 def test_a_map_of_thousands_of_words() -> None:
-    registers = RegisterMap([{"field": "last", "offset": 4 * 5000, "lsb": 31, "width": 1}])
+    registers = RegisterMap([row("last", 31, 1, offset=4 * 5000)])
     words = random_words((300, len(registers)), 0)
     values = registers.decode(words, raw=True)
     np.testing.assert_array_equal(values["last"], words[:, -1] >> 31)

@@ -14,27 +14,16 @@ from npulab.registers.map import RegisterMap
 ENUMS = {"opcode": {1: "NOP", 2: "LOAD", 0x83: "CONV"}}
 
 
-def opcode(block: str, bits: int) -> dict[str, object]:
-    return {
-        "block": block,
-        "register": "CMD",
-        "field": "opcode",
-        "lsb": 0,
-        "width": 8,
-        "value": "enum:opcode",
-        "bits": bits,
-    }
+Row = dict[str, object]
 
 
-def field(block: str, name: str, lsb: int, width: int, bits: int) -> dict[str, object]:
-    return {
-        "block": block,
-        "register": "CMD",
-        "field": name,
-        "lsb": lsb,
-        "width": width,
-        "bits": bits,
-    }
+def opcode(block: str, bits: int) -> Row:
+    return field(block, "opcode", 0, 8, bits, value="enum:opcode")
+
+
+def field(block: str, name: str, lsb: int, width: int, bits: int, **more: object) -> Row:
+    place = {"block": block, "register": "CMD", "lsb": lsb, "width": width}
+    return {**place, "field": name, "bits": bits, **more}
 
 
 ROWS = {
@@ -87,22 +76,13 @@ def test_the_length_of_a_command_stands_in_the_table(tmp_path: Path) -> None:
 
 
 def burst(**block: object) -> dict[str, RegisterMap]:
-    head = [
+    rows = [
         {"block": "CONV", "bits": 32, "count": "words", "stride": 4, **block},
         opcode("CONV", 32),
-        {**field("CONV", "words", 8, 3, 32), "value": "raw+1"},
+        field("CONV", "words", 8, 3, 32, value="raw+1"),
+        field("CONV", "data", 0, 32, 32, register="DATA", offset=4, count=6, stride=4),
     ]
-    data = {
-        "block": "CONV",
-        "offset": 4,
-        "register": "DATA",
-        "field": "data",
-        "lsb": 0,
-        "width": 32,
-        "count": 6,
-        "stride": 4,
-    }
-    return {**MAPS, "CONV": RegisterMap([*head, data], enums=ENUMS)}
+    return {**MAPS, "CONV": RegisterMap(rows, enums=ENUMS)}
 
 
 @given(st.lists(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=6), max_size=6))

@@ -15,7 +15,7 @@ from c_structs import HEAD, STRICT, compiled, places, struct
 from conftest import shared
 from hypothesis import given, settings, strategies as st
 from refusals import refused
-from round_trip import rows_in
+from round_trip import cells, rows_in
 
 from npulab.registers.formats import RegisterTable, of_chip, read_csv, read_rnndb
 from npulab.registers.formats.c_packing import packing_text
@@ -71,10 +71,8 @@ def read(folder: Path, text: str) -> RegisterTable:
 
 def rows(table: RegisterTable) -> list[tuple[Any, ...]]:
     """(offset, register, field, lsb, width) of each row."""
-    return [
-        (row["offset"], row.get("register", ""), row.get("field", ""), row["lsb"], row["width"])
-        for row in table.rows
-    ]
+    named = [{"register": "", "field": "", **row} for row in table.rows]
+    return cells(named, "offset register field lsb width")
 
 
 def column(table: RegisterTable, name: str) -> dict[str, Any]:
@@ -189,7 +187,7 @@ def test_what_members_become(tmp_path: Path) -> None:
     ]
     assert column(table, "value") == {"x": "signed", "mode": "enum:mode", "gain": "f32"}
     assert column(table, "note") == {"x": "first column", "mode": "of the whole job"}
-    assert [(row["at"], row.get("address")) for row in table.rows if "at" in row] == [
+    assert cells([row for row in table.rows if "at" in row], "at address") == [
         (0, "yes"),
         (32, "yes"),
         (0, None),
@@ -279,7 +277,7 @@ def test_a_struct_in_another_is_no_block(tmp_path: Path) -> None:
         } cfg_t;
         struct twice { cfg_t all[2]; }; typedef struct _job { uint32_t x; } job_t, *job_p;""",
     )
-    assert [(row["block"], row["offset"], row.get("field")) for row in table.rows] == [
+    assert cells(table.rows, "block offset field") == [
         ("twice", 0, "all[0].mode"),
         ("twice", 0, None),
         ("twice", 0, "all[0].go"),

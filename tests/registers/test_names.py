@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from round_trip import cells, rows_in
 
 import npulab
 from npulab.analysis.laws import find_laws
@@ -25,12 +26,12 @@ from npulab.captures.listing import Decoded, Wanted
 from npulab.cli.shell import main
 from npulab.notebook.widgets.bits_view import Rows
 from npulab.notebook.widgets.sweep_view import SweepModel
-from npulab.registers.formats import RegisterTable, of_blocks, read_map, write_map
+from npulab.registers.formats import FORMATS, RegisterTable, of_blocks, read_map, write_map
 from npulab.registers.formats.c_names import c_name
 from npulab.registers.map import RegisterMap
 from npulab.registers.names import FIELD, blocks_by_address, name_of, run_of
 
-COLUMNS = "block,offset,register,field,lsb,width,at,value,feature,address,align,evidence,note,bits,count,stride"
+COLUMNS = "block,offset,register,field,lsb,width,at,bits,count,stride,value,feature,address,align,evidence,note"
 BACK = {"svd": "", "xml": "", "h": "struct", "hpp": "macros", "csv": "", "rdl": ""}
 Runs = dict[tuple[str, int, int, int], str]
 NAMES = (
@@ -49,7 +50,12 @@ NAMES = (
 
 
 def line(**cells: Any) -> str:
-    return ",".join(str(cells.get(name, "")) for name in COLUMNS.split(","))
+    return filled(",".join(str(cells.get(name, "")) for name in COLUMNS.split(",")))
+
+
+def filled(text: str) -> str:
+    """The line of a table with its blank last cells."""
+    return text + "," * (COLUMNS.count(",") - text.count(","))
 
 
 def fields_of_word(
@@ -73,71 +79,33 @@ def fields_of_word(
 def made(seed: int) -> str:
     """A table of two blocks, the second of them at addresses or of words, too."""
     chance = random.Random(seed)
-    lines = [COLUMNS]
+    lines = []
     sparse = seed % 3
     if sparse == 1:
         lines.append(line(block="ALU", offset=0, value="sparse"))
-    start = 0x1000 if sparse == 2 else 0
+    start = 0
+    if sparse == 2:
+        start = 0x1000
     for block, base, by_address in (("GEMM", 0, sparse == 2), ("ALU", start, sparse > 0)):
-        for word in range(5):
-            offset = base + 4 * word
-            register = chance.choice(("", "", f"R{word}"))
+        for offset in range(base, base + 20, 4):
+            register = chance.choice(("", "", f"R{(offset - base) // 4}"))
             for row in fields_of_word(chance, offset, by_address):
                 lines.append(line(block=block, register=register, **row))
         low = base + 0x20
-        lines.append(
-            line(block=block, offset=low, register="LO", field="split", lsb=4, width=12, at=0)
-        )
-        lines.append(
-            line(block=block, offset=low + 4, register="HI", field="split", lsb=0, width=9, at=12)
-        )
-        lines += [
-            line(
-                block=block,
-                offset=low + 8 + n,
-                register=f"BYTE{n}",
-                field=name,
-                lsb=1,
-                width=5,
-                bits=8,
-            )
-            for n, name in enumerate(("mode", "", "mode"))
-        ]
-        lines.append(
-            line(
-                block=block,
-                offset=low + 0x10,
-                register="WIDE",
-                field="far",
-                lsb=20,
-                width=30,
-                bits=64,
-            )
-        )
-        lines += [
-            line(
-                block=block,
-                offset=low + 0x20,
-                register="LUT",
-                field=name,
-                lsb=lsb,
-                width=6,
-                bits=16,
-                count=4,
-                stride=2,
-            )
-            for name, lsb in (("value", 0), ("", 8))
-        ]
-    return "\n".join([*lines, ""])
+        lines.append(f"{block},{low},LO,split,4,12,0")
+        lines.append(f"{block},{low + 4},HI,split,0,9,12")
+        for n, name in enumerate(("mode", "", "mode")):
+            lines.append(f"{block},{low + 8 + n},BYTE{n},{name},1,5,,8")
+        lines.append(f"{block},{low + 0x10},WIDE,far,20,30,,64")
+        for name, lsb in (("value", 0), ("", 8)):
+            lines.append(f"{block},{low + 0x20},LUT,{name},{lsb},6,,16,4,2")
+    return "\n".join([COLUMNS, *map(filled, lines), ""])
 
 
 def of_table(table: RegisterTable) -> Runs:
-    return {
-        (row.get("block", ""), row["offset"], row["lsb"], row["width"]): name_of(
-            row, table.by_address
-        )
-        for row in table.rows
-    }
+    names = [name_of(row, table.by_address) for row in table.rows]
+    rows = [{"block": "", **row} for row in table.rows]
+    return dict(zip(cells(rows, "block offset lsb width"), names, strict=True))
 
 
 def of_map(registers: RegisterMap) -> Runs:
@@ -309,43 +277,22 @@ def test_names_of_a_map_that_laws_wrote_are_in_every_file(
 ) -> None:
     path = tmp_path / "laws.csv"
     path.write_text(LAWS)
-    for to in (
-        "xml",
-        "svd",
-        "rdl",
-        "h --to struct",
-        "h --to macros",
-        "h --to pack",
-        "hexpat",
-        "json",
-        "md",
-        "svg",
-    ):
-        suffix, *options = to.split()
-        out = tmp_path / f"{options[-1] if options else 'out'}.{suffix}"
-        assert main(["map", str(path), str(out), *options]) == 0
+    for to in ["xml", "svd", "rdl", "struct", "macros", "pack", "hexpat", "json", "md", "svg"]:
+        out = tmp_path / f"{to}{FORMATS[to].suffix}"
+        assert main(["map", str(path), str(out), "--to", to]) == 0
         assert "3 registers, 3 fields" in capsys.readouterr().out
         text = out.read_text().replace("\\", "")
         for name in ("w0_5_2", "w1_0_7", "w2_0_3"):
             assert re.search(rf"(?<![A-Za-z0-9])(JOB_)?{name}(?![0-9])", text), (to, name)
         assert "unnamed_" not in text
         assert not re.search(r"w0x|w0_0_[73]", text)
-        if suffix != "h" or options[-1] != "pack":
-            assert "ceil(w1_0_7 / 16)" in text or suffix in ("json", "svg")
+        assert to in ("pack", "json", "svg") or "ceil(w1_0_7 / 16)" in text
 
 
 def test_laws_of_registers_with_addresses_are_told_by_offset() -> None:
-    rows = [
-        {
-            "block": "CORE",
-            "offset": 0x1010 + 4 * n,
-            "register": f"R{n}",
-            "field": "",
-            "lsb": 0,
-            "width": 32,
-        }
-        for n in range(2)
-    ]
+    rows = rows_in(
+        "block,offset,register,field,lsb,width\nCORE,0x1010,R0,,0,32\nCORE,0x1014,R1,,0,32"
+    )
     width = np.arange(3, 67)
     words = np.stack([width, (width + 15) // 16], 1).astype(np.uint32)
     sweep = npulab.Sweep(words, {"width": width}, "s", registers=RegisterMap(rows, dense=False))

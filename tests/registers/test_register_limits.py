@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from round_trip import row
 
 import npulab.registers.map
 from npulab.registers.fields import Field, Piece
@@ -18,10 +19,6 @@ from npulab.registers.map import RegisterMap
 from npulab.registers.meaning import Meaning
 from npulab.registers.shown import Table
 from npulab.registers.table import read_enums
-
-
-def row(field: str, lsb: int = 0, width: int = 8, **more: Any) -> dict[str, Any]:
-    return {"field": field, "lsb": lsb, "width": width, **more}
 
 
 def wide(width: int, value: str = "") -> RegisterMap:

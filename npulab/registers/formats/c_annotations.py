@@ -33,8 +33,8 @@ class Comments(NamedTuple):
 
 
 def comments_of(source: Source, spans: Iterable[Span], before: bool = True) -> Comments:
-    """Return the comments of each span: those after it on its line, those inside it and, with
-    ``before``, those before it.
+    """Return the comments of each span: the comments after it on its line, the comments inside it
+    and, with ``before``, the comments before it.
 
     Raises ValueError with file and line for an annotation that is broken.
     """

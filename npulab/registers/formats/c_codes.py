@@ -18,7 +18,7 @@ Rows = Sequence[Cells]
 
 FEWEST = 2  # fewest macros that are the codes of a field
 # A field as wide as a type of C may be anything of a program: a number, a size, flags. A field of
-# at most NARROW bits may have any codes; of a wider one every second code has a name.
+# at most NARROW bits may have any codes; in a wider field every second code has a name.
 WHOLE, NARROW = (8, 16, 32, 64), 8
 # the words of a name: parts between underscores, and parts that begin with a capital letter
 WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -99,8 +99,8 @@ def _own_name(row: Row) -> str:
 
 
 def _fields(rows: Rows) -> dict[str, _Field]:
-    """The fields that have no meaning of their own yet, by name; none of which any field of the
-    name has one.
+    """The fields that may have codes, by name; a name is left out if any field of that name has a
+    meaning already.
     """
     widths: dict[str, int] = {}
     fields: dict[tuple[str, str, str], int] = {}
@@ -191,7 +191,7 @@ def _enum_of(words: Sequence[str], width: int, enums: Enums) -> str:
 
 
 def _free(name: str, taken: Iterable[str]) -> str:
-    """The name, with ``_codes`` behind it as often as it takes to be none of ``taken``."""
+    """The name, with ``_codes`` appended until it is none of ``taken``."""
     known = set(taken)
     while name in known:
         name += "_codes"

@@ -147,8 +147,8 @@ def _as_offsets(roles: Roles, names: Iterable[str]) -> set[str]:
 
 
 def _add_lone(roles: Roles, found: Open) -> None:
-    """Add, of the offsets whose names begin with no register's name, those that have the mark of a
-    register in their name, lie near sure registers, or stand in lists.
+    """Add offsets whose names begin with no register's name: if the name has the mark of a
+    register, if the offset lies near sure registers, or if it stands in a list.
     """
     facts = roles.facts
     offsets = _numbers(roles, found.hexadecimal)
@@ -188,8 +188,8 @@ def _numbers(roles: Roles, names: Set[str]) -> dict[str, int]:
 
 def _counted(roles: Roles, offsets: Mapping[str, int]) -> set[str]:
     """Return the numbers that only count, such as 0, 1 and 2, or 4 between 3 and 5: neighbours in
-    the text whose names differ only in the last word, and of which one is not a multiple of a
-    word.
+    the text whose names differ only in the last word, and at least one of the two is no multiple of
+    a word.
     """
     out = set()
     for a, b in pairwise(offsets):
@@ -239,7 +239,7 @@ def _near_registers(
     roles: Roles, offsets: Mapping[str, int], lists: Sequence[list[str]]
 ) -> Iterable[str]:
     """Yield numbers of the lists that contain a sure register: numbers before the list's last sure
-    register, and numbers next to one with the same first word and at most ``NEAR`` bytes away.
+    register, and numbers with a neighbour of the same first word at most ``NEAR`` bytes away.
     """
     words = {first_word(name) for name in roles.registers}
     for names in lists:

@@ -252,7 +252,8 @@ def _weak_bits(roles: Roles, base: str, kinds: Group, nests: bool) -> Bits | Non
 def _own_bits(roles: Roles, name: str, outer: str) -> bool:
     """True if a name such as ``CTRL_RESET_MASK`` is the mask of a field RESET of CTRL.
 
-    It is one if no known field has its bits; otherwise it says which bits of CTRL a reset sets.
+    It is the mask of a field if no known field has its bits; otherwise it says which bits of
+    CTRL a reset sets.
     """
     mask = roles.facts.values.get(name, 0)
     if outer not in roles.keys.macros or not name.endswith("_MASK"):

@@ -146,27 +146,14 @@ class Facts:
     numbers: Mapping[str, Macro]  # the macros that may be numbers
     values: dict[str, int]
     refused: Mapping[str, str]  # macros without a value, and the compiler's reason
-    spoken: Set[str] = frozenset()  # words in the declarations
-    members: Set[str] = frozenset()  # words of structs, as fields begin
+    spoken: Set[str]  # words in the declarations
+    members: Set[str]  # words of structs, as fields begin
 
-    @classmethod
-    def of(
-        cls,
-        source: Source,
-        numbers: Mapping[str, Macro],
-        values: Mapping[str, int],
-        refused: Mapping[str, str],
-        spoken: Set[str] = frozenset(),
-        members: Set[str] = frozenset(),
-    ) -> Facts:
-        """Return the facts; the value of ``1 << 31``, an int below 0, is replaced by that of the
-        bit.
-        """
-        facts = cls(source, numbers, dict(values), refused, spoken, members)
-        for name in facts.bitwise:
-            if -LARGEST // 2 <= values.get(name, 0) < 0:
-                facts.values[name] += LARGEST
-        return facts
+    def __post_init__(self) -> None:
+        # ``1 << 31`` is an int below 0: the value of the bit takes its place
+        for name in self.bitwise:
+            if -LARGEST // 2 <= self.values.get(name, 0) < 0:
+                self.values[name] += LARGEST
 
     @cached_property
     def ordered(self) -> dict[str, Macro]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from npulab.registers.fields import WORD_BITS, Field
+from npulab.registers.fields import WORD_BITS, Field, Piece
 from npulab.registers.formats.c_names import c_names
 from npulab.registers.formats.c_writing import check, head
 from npulab.registers.formats.tables import RegisterTable, features_in
 from npulab.registers.map import RegisterMap
+
+JOINED = "\n        | "
 
 
 def packing_text(table: RegisterTable) -> str:
@@ -38,58 +40,57 @@ def packing_text(table: RegisterTable) -> str:
 
 
 def _functions(tag: str, fields: RegisterMap) -> Iterator[str]:
+    """Yield the lines of a block's struct and of its two functions."""
     members = c_names()
-    spelled = [(members.new(fields.key(one)), one) for one in fields]
+    spelled = [(members.new(fields.key(item)), item) for item in fields]
     yield f"#define {tag}_WORDS {len(fields)}"
     yield f"extern const uint32_t {tag}_offsets[{tag}_WORDS];"
     yield f"const uint32_t {tag}_offsets[{tag}_WORDS] = {{"
     yield from (f"    {offset:#06x}," for _, offset, _ in fields.registers)
     yield from ("};", "", f"struct {tag}_values {{")
-    for name, one in spelled:
-        yield f"    {_type(one)} {name}; /* {one.bits} */"
-    yield from (
-        "};",
-        "",
-        f"void {tag}_pack(uint32_t *words, const struct {tag}_values *values);",
-        f"void {tag}_unpack(struct {tag}_values *values, const uint32_t *words);",
-        "",
-    )
-    yield from (f"void {tag}_pack(uint32_t *words, const struct {tag}_values *values)", "{")
+    for name, item in spelled:
+        yield f"    {_type(item)} {name}; /* {item.bits} */"
+    pack = f"void {tag}_pack(uint32_t *words, const struct {tag}_values *values)"
+    unpack = f"void {tag}_unpack(struct {tag}_values *values, const uint32_t *words)"
+    yield from ("};", "", f"{pack};", f"{unpack};", "", pack, "{")
     parts: list[list[str]] = [[] for _ in range(len(fields))]
-    for name, one in spelled:
-        for piece in one.pieces:
-            cut = f"(uint32_t)(values->{name}{f' >> {piece.at}' if piece.at else ''})"
-            if piece.width < WORD_BITS:
-                cut = f"({cut} & {2**piece.width - 1:#x}u)"
-            parts[piece.word].append(f"{cut} << {piece.lsb}" if piece.lsb else cut)
+    for name, item in spelled:
+        for piece in item.pieces:
+            parts[piece.word].append(_packed(name, piece))
     for word, some in enumerate(parts):
-        yield f"    words[{word}] = " + "\n        | ".join(some) + ";"
-    yield from (
-        "}",
-        "",
-        f"void {tag}_unpack(struct {tag}_values *values, const uint32_t *words)",
-        "{",
-    )
-    for name, one in spelled:
-        some = []
-        for piece in one.pieces:
-            if piece.lsb:
-                cut = f"words[{piece.word}] >> {piece.lsb}"
-            else:
-                cut = f"words[{piece.word}]"
-            if piece.lsb + piece.width < WORD_BITS:
-                if piece.lsb:
-                    cut = f"({cut}) & {2**piece.width - 1:#x}u"
-                else:
-                    cut = f"{cut} & {2**piece.width - 1:#x}u"
-            some.append(
-                f"({_type(one)})({cut}) << {piece.at}" if piece.at else f"({_type(one)})({cut})"
-            )
-        yield f"    values->{name} = " + "\n        | ".join(some) + ";"
+        yield f"    words[{word}] = {JOINED.join(some)};"
+    yield from ("}", "", unpack, "{")
+    for name, item in spelled:
+        some = [_unpacked(_type(item), piece) for piece in item.pieces]
+        yield f"    values->{name} = {JOINED.join(some)};"
     yield from ("}", "")
 
 
-def _type(one: Field) -> str:
-    if one.width <= WORD_BITS:
+def _packed(name: str, piece: Piece) -> str:
+    """The bits of a member that a piece holds, at their place in the word."""
+    cut = f"(uint32_t)({_shifted(f'values->{name}', '>>', piece.at)})"
+    if piece.width < WORD_BITS:
+        cut = f"({cut} & {2**piece.width - 1:#x}u)"
+    return _shifted(cut, "<<", piece.lsb)
+
+
+def _unpacked(kind: str, piece: Piece) -> str:
+    """The bits of a word that a piece holds, at their place in the member."""
+    cut = _shifted(f"words[{piece.word}]", ">>", piece.lsb)
+    if piece.lsb + piece.width < WORD_BITS:
+        if piece.lsb:
+            cut = f"({cut})"
+        cut = f"{cut} & {2**piece.width - 1:#x}u"
+    return _shifted(f"({kind})({cut})", "<<", piece.at)
+
+
+def _shifted(text: str, operator: str, bits: int) -> str:
+    if bits:
+        return f"{text} {operator} {bits}"
+    return text
+
+
+def _type(item: Field) -> str:
+    if item.width <= WORD_BITS:
         return "uint32_t"
     return "uint64_t"

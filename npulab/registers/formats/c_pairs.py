@@ -33,7 +33,7 @@ class Pairs:
     weak: dict[str, Group]  # a mask alone, a shift alone
     doubled: bool  # the file has two underscores between name and tail
     bases: Set[str]  # the beginnings of all macros with a tail
-    written: bool  # most masks are BIT or GENMASK: a plain number is not one
+    written: bool  # most masks are BIT or GENMASK: a plain number is no mask
 
 
 def paired_fields(facts: Facts) -> Pairs:

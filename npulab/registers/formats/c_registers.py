@@ -219,7 +219,7 @@ def _annotated_field(
 def _roles(
     unit: Unit,
     numbers: Mapping[str, Macro],
-    values: Mapping[str, int],
+    known: Mapping[str, int],
     members: Mapping[str, Member],
     taken: Iterable[str],
 ) -> Roles:
@@ -227,8 +227,8 @@ def _roles(
     Linux's regmap are treated as macros too.
     """
     source = unit.source
-    listed, listed_values = _enumerators(unit)
-    values = {**values, **listed_values}
+    listed, values = _enumerators(unit)
+    values = {**known, **values}
     for name, member in members.items():
         position = member.position
         listed[name] = Macro(name, None, f"{member.offset:#x} + 0", position, position)
@@ -236,7 +236,7 @@ def _roles(
     declared = " ".join(source.code[start:end] for start, end in unit.spans)
     macros = {name: macro for name, macro in source.macros.items() if name not in taken}
     plain = {name: macro for name, macro in numbers.items() if name not in taken}
-    facts = Facts.of(
+    facts = Facts(
         replace(source, macros={**macros, **listed}),
         {**plain, **constants(listed)},
         values,

@@ -306,7 +306,8 @@ class Layout:
         return self.odd[place]
 
     def _has_odd(self, member: Any) -> bool:
-        """True if a member is a bit-field with the attribute ``aligned`` or a record with one."""
+        """True if a member is a bit-field with the attribute ``aligned``, or a record that has
+        such a bit-field."""
         if member.is_bitfield():
             return "ALIGNED_ATTR" in attributes(member)
         record = element(member.type)
@@ -470,8 +471,8 @@ def element(kind: Any) -> Any:
 
 
 def _rename(tops: dict[int, tuple[Any, str]], kind: Any, name: str, worse: str = "") -> None:
-    """Give a record or enum the name of its typedef or variable, if it has no name, or one that
-    begins with ``worse`` (an underscore).
+    """Give a record or enum the name of its typedef or variable, if it has no name, or a name
+    that begins with ``worse`` (an underscore).
     """
     kind = kind.get_canonical()
     cursor, tag = tops.get(kind.get_declaration().location.offset, (None, name))

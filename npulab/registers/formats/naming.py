@@ -25,8 +25,8 @@ def keywords(language: str) -> frozenset[str]:
 
 
 class Identifiers:
-    """The identifiers of a scope: one for each text, of letters, digits and underscores, each
-    different.
+    """The identifiers of a scope: each text gets an identifier of letters, digits and underscores,
+    and no two texts get the same.
 
     >>> names = Identifiers()
     >>> names["CORE[0].SIZE"], names["CORE_0_SIZE"], names["2 <b>"], names["CORE[0].SIZE"]

@@ -24,7 +24,7 @@ KEPT = {
     "fracwidth": int,
 }
 EFFECTS = ("onread", "onwrite")
-# of macros, those inside others counted: each use of one that doubles doubles them
+# most uses of macros, also inside other macros: a macro that uses another one twice doubles them
 MOST_USES = 2**16
 MOST_TEXT = 2**21  # characters that macros become, at each level
 
@@ -80,7 +80,7 @@ def _compiled(source: Path, most: int, properties: list[str]) -> dict[str, Any]:
             has: Any = {name: name == chip for name in chips}
             out.take(compiler.elaborate(parameters=has).top, chip)
         for other in tops[:-1]:
-            # a map beside the last map, and in no other map, is a block of its own
+            # a map that is neither the last map nor inside another map is a block of its own
             if not is_own and other.type_name not in out.types:
                 out.take(compiler.elaborate(top_def_name=other.type_name).top, None)
         return out.made
@@ -135,8 +135,8 @@ class Records:
         self.types: set[str] = set()  # of the address maps that are in others
 
     def take(self, top: Any, chip: str | None) -> None:
-        """Add the registers of an address map, for a chip those of its fields that not every chip
-        has."""
+        """Add the registers of an address map; for a chip, only the fields that depend on a
+        feature."""
         if chip is None and not self.made["top"]:
             self.made["top"] = _own(top)
         self._inside(top, top.inst_name, top, "", chip)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import chain, dropwhile
+from itertools import dropwhile
 from typing import Any, NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Cells, Row
+from npulab.registers.formats.naming import by_block
 from npulab.registers.formats.rnndb import NAMESPACE, NPULAB
 from npulab.registers.formats.tables import RegisterTable
 from npulab.registers.meaning import Meaning
-from npulab.registers.names import name_of, register_of
+from npulab.registers.names import name_of
 
 INDENT = "   "
 AUTHOR = re.compile(
@@ -39,65 +40,50 @@ def rnndb_text(table: RegisterTable) -> str:
     Bits without a name get their automatic name (``registers.names``) and an attribute that says
     so: ``read_rnndb`` gives the same table.
     """
-    said = table.said()
-    named = {block: _with_names(rows, table.by_address) for block, rows in table.blocks.items()}
-    own = ""
-    ours = any(_own(_said(row)) for row in chain.from_iterable(named.values()))
-    if "" in named or ours or said:
-        own = f'\nxmlns:npulab="{NPULAB}"'
-    lines = [
-        '<?xml version="1.0" encoding="UTF-8"?>',
-        f'<database xmlns="{NAMESPACE}"{own}',
-        'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"',
-        f'xsi:schemaLocation="{NAMESPACE} rules-ng.xsd">',
-        "",
-    ]
-    lines += _copyright(table.copyright)
+    lines = ["", *_copyright(table.copyright)]
     for name, values in table.enums.items():
         lines.append(f"<enum name={quoteattr(name)}>")
         for raw, text in values.items():
             lines.append(f'{INDENT}<value name={quoteattr(text)} value="{raw:#x}"/>')
         lines += ["</enum>", ""]
-    for block, rows in named.items():
+    said = table.said()
+    for block, _, registers in by_block(table):
         head = f"<domain name={quoteattr(block or 'registers')}"
         if not block:
             head += ' npulab:nameless="yes"'
         if block in said:
             head += f' npulab:addresses="{str(said[block]).lower()}"'
-        lines += [f"{head}>", *_body(_registers(rows), 1, 0), "</domain>", ""]
-    return "\n".join([*lines, "</database>", ""])
+        body = _body(_registers(registers, table.by_address), 1, 0)
+        lines += [f"{head}>", *body, "</domain>", ""]
+    own = ""
+    if any(" npulab:" in line for line in lines):
+        own = f'\nxmlns:npulab="{NPULAB}"'
+    begin = [
+        '<?xml version="1.0" encoding="UTF-8"?>',
+        f'<database xmlns="{NAMESPACE}"{own}',
+        'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"',
+        f'xsi:schemaLocation="{NAMESPACE} rules-ng.xsd">',
+    ]
+    return "\n".join([*begin, *lines, "</database>", ""])
 
 
-def _with_names(rows: Sequence[Row], by_address: frozenset[str]) -> list[Row]:
-    """The rows with names of register and field, and with the names that the table does not
-    have."""
-    names = {row["offset"]: row["register"] for row in rows if "register" in row}
-    out: list[Row] = []
-    for row in rows:
-        register = row.get("register") or names.get(row["offset"]) or register_of(row, by_address)
-        named = {**row, "register": register, "field": name_of(row, by_address)}
-        if blank := [name for name in ("register", "field") if name not in row]:
-            named["nameless"] = " ".join(blank)
-        out.append(named)
-    return out
-
-
-def _registers(rows: Sequence[Row]) -> list[WrittenRegister]:
+def _registers(
+    registers: Sequence[tuple[int, str, list[Row]]], by_address: frozenset[str]
+) -> list[WrittenRegister]:
     """The registers of a block; two words of one name are one register of 64 bits."""
-    places: dict[tuple[int, str], list[Row]] = {}
-    for row in rows:
-        places.setdefault((row["offset"], row["register"]), []).append(row)
+    places = {}
+    for offset, name, rows in registers:
+        places[offset, name] = [_said(row, by_address) for row in rows]
     second = {(offset, name) for offset, name in places if (offset - WORD_BYTES, name) in places}
     out = []
-    for offset, name in places:
+    for (offset, name), fields in places.items():
         if (offset, name) in second:
             continue
-        fields = [{**_said(row)} for row in places[offset, name]]
         size, upper = WORD_BITS, (offset + WORD_BYTES, name)
         if upper in second and (offset + 2 * WORD_BYTES, name) not in second:
             size += WORD_BITS
-            for row in places[upper]:
-                fields.append({**_said(row), "lsb": row["lsb"] + WORD_BITS})
+            for said in places[upper]:
+                fields.append({**said, "lsb": said["lsb"] + WORD_BITS})
         else:  # a longer run is registers of their own
             second.discard(upper)
         joined = [tuple(sorted(field.items())) for field in _joined(fields, name)]
@@ -106,8 +92,8 @@ def _registers(rows: Sequence[Row]) -> list[WrittenRegister]:
 
 
 def _joined(fields: Sequence[Cells], register: str) -> Iterator[Cells]:
-    """Yield the fields; the two halves of a 64-bit field become one, if its name after reading the
-    file is the one that the halves have.
+    """Yield the fields. The two halves of a 64-bit field are joined if a reader of the file gives
+    the joined field the name of the halves.
     """
     lower: dict[Any, Cells] = {}
     upper: dict[Any, Cells] = {}
@@ -139,11 +125,14 @@ def _joined(fields: Sequence[Cells], register: str) -> Iterator[Cells]:
             yield field
 
 
-def _said(row: Row) -> Cells:
-    """The columns of a row that its field's element says."""
-    return {
-        name: value for name, value in row.items() if name not in ("block", "offset", "register")
-    }
+def _said(row: Row, by_address: frozenset[str]) -> Cells:
+    """The columns of a row that its field's element says, with the names that the row lacks."""
+    said = {**row, "field": name_of(row, by_address)}
+    if blank := [name for name in ("register", "field") if name not in row]:
+        said["nameless"] = " ".join(blank)
+    for name in ("block", "offset", "register"):
+        said.pop(name, None)
+    return said
 
 
 def _body(registers: Sequence[WrittenRegister], depth: int, base: int) -> Iterator[str]:

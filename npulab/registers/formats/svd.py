@@ -242,7 +242,7 @@ def _inside(
         for item in elements(view, "addressOffset", device):
             name, offset = f"{place.prefix}{item.name}", place.offset + item.offset
             if inner.tag == "cluster":
-                # a derived cluster without registers of its own has those of its source
+                # a derived cluster without registers of its own has the registers of its source
                 sources = [some for some in view.chain if any(i.tag in HOLDERS for i in some)]
                 within = RegisterPlace(place.block, f"{name}.", offset)
                 registers = [*_inside([*sources, inner][0], within, said, device, depth + 1)]

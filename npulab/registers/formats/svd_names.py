@@ -176,7 +176,8 @@ def _declare_own(extension: Element, device: Device) -> None:
 
 
 def name_of(*chain: Element) -> str:
-    """Return the name of an element, or of the first in a chain that has one; blank for none."""
+    """Return the name of an element, or of the first element in a chain that has a name; blank for
+    none."""
     for element in chain:
         for inner in element:
             if inner.tag == "name":
