@@ -25,7 +25,7 @@ from npulab.registers.names import (
     in_block,
     word_name,
 )
-from npulab.registers.numbers import names_in, sums_in, with_numbers
+from npulab.registers.numbers import names_in, with_numbers
 from npulab.registers.table import (
     ACCESS,
     COLUMNS,
@@ -126,21 +126,16 @@ class RegisterMap:
             "RegisterMap: rows", rows, Mapping, f"are rows with {', '.join(REQUIRED)}, as mappings"
         )
         need("RegisterMap: numbers", numbers, (Mapping, type(None)), "are numbers by name")
-        stated, sums = rows, bool(sums_in(rows))
-        self.numbers: dict[str, int] = {}
-        if sums:
-            numbers = numbers or {}
-            rows = with_numbers(stated, numbers)
-            self.numbers = {name: numbers[name] for name in sorted(names_in(stated))}
+        numbers = numbers or {}
         features = need_features("RegisterMap", features)
         need("RegisterMap: enums", enums, (Mapping, type(None)), "are names by raw of each enum")
-        words, blocks = expanded(rows)
+        words, blocks = expanded(with_numbers(rows, numbers))
+        self.numbers = {name: numbers[name] for name in sorted(names_in(rows))}
         plain = [normal_row(row) for row in words]
-        self._rows = (*plain, *blocks)
         # the rows of which a map for other features and numbers is made
-        self._source = self._rows
-        if sums:
-            self._source = tuple(stated)
+        self._source: tuple[Row, ...] = (*plain, *blocks)
+        if self.numbers:
+            self._source = tuple(rows)
         self.features = frozenset(features)
         self.enums = dict(enums or {})
         self._all_dense = dense
@@ -693,27 +688,23 @@ class RegisterMap:
         """
         from npulab.registers.shown import Table
 
-        rows = [*self._kept]
+        places = {place[:2]: word for word, place in enumerate(self.registers)}
+        rows = [{**row, "word": places[row["block"], row["offset"]]} for row in self._kept]
         for hole in self.lint():
             if hole.kind == "hole":
                 block, offset, _ = self.registers[hole.word]
-                row = {"block": block, "offset": offset, "field": "", "evidence": "unknown"}
-                rows.append({**row, "lsb": hole.lsb, "width": hole.width})
-        place = {(block, offset): n for n, (block, offset, _) in enumerate(self.registers)}
-        rows.sort(key=lambda row: (place[row["block"], row["offset"]], row["lsb"]))
-        frame = Table(rows, columns=list(COLUMNS), dtype=object)
-        words = [place[row["block"], row["offset"]] for row in rows]
-        frame["word"] = words
-        frame["register"] = [self.registers[word][2] for word in words]
-        frame["field"] = [
-            row["field"] or automatic_name(self._labels[word], row["lsb"], row["width"])
-            for word, row in zip(words, rows, strict=True)
-        ]
-        frame["address"] = frame["address"] == "yes"
-        frame["align"] = [row.get("align") or 0 for row in rows]
+                bits = {"word": hole.word, "lsb": hole.lsb, "width": hole.width}
+                rows.append({"block": block, "offset": offset, "evidence": "unknown", **bits})
+        rows.sort(key=itemgetter("word", "lsb"))
+        for row in rows:
+            row["register"] = self.registers[row["word"]][2]
+            label = self._labels[row["word"]]
+            row["field"] = row.get("field") or automatic_name(label, row["lsb"], row["width"])
+            row["address"] = row.get("address") == "yes"
+            row["align"] = row.get("align") or 0
+        frame = Table(rows, columns=[*COLUMNS, "word"], dtype=object)
         numbers = dict.fromkeys(("offset", "lsb", "width", "word", "align"), int)
-        filled = frame.astype(object).where(frame.notna(), "")
-        return filled.astype({"address": bool, **numbers})
+        return frame.where(frame.notna(), "").astype({"address": bool, **numbers})
 
     @cached_property
     def index(self) -> dict[int, int]:

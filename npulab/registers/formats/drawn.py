@@ -3,7 +3,8 @@ changes them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -62,24 +63,20 @@ def drawn(table: RegisterTable) -> Iterator[Drawn]:
     for block, _, registers in by_block(table):
         for offset, register, rows in registers:
             for feature in features_in(rows) or [""]:
-                yield Drawn(
-                    block, offset, register, feature, boxes(rows, feature, table.by_address)
-                )
+                bits = boxes(rows, feature, table.by_address)
+                yield Drawn(block, offset, register, feature, bits)
 
 
-def boxes(rows: Sequence[Row], feature: str, by_address: frozenset[str]) -> tuple[Box, ...]:
+def boxes(rows: Iterable[Row], feature: str, by_address: frozenset[str]) -> tuple[Box, ...]:
     """Return the 32 bits of a register on chips that have a feature; blank for none."""
-    return tuple(
-        _boxes([row for row in rows if row.get("feature", "") in ("", feature)], by_address)
-    )
-
-
-def _boxes(rows: Sequence[Row], by_address: frozenset[str]) -> Iterator[Box]:
-    at = 0
-    for row in sorted(rows, key=lambda row: row["lsb"]):
+    out, at = [], 0
+    for row in sorted(rows, key=itemgetter("lsb")):
+        if row.get("feature", "") not in ("", feature):
+            continue
         if row["lsb"] > at:
-            yield Box("", at, row["lsb"] - at)
-        yield Box(name_of(row, by_address), row["lsb"], row["width"], row)
+            out.append(Box("", at, row["lsb"] - at))
+        out.append(Box(name_of(row, by_address), row["lsb"], row["width"], row))
         at = row["lsb"] + row["width"]
     if at < WORD_BITS:
-        yield Box("", at, WORD_BITS - at)
+        out.append(Box("", at, WORD_BITS - at))
+    return tuple(out)
