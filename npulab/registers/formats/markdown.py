@@ -9,15 +9,17 @@ from npulab.registers.formats.drawn import Drawn, drawn
 from npulab.registers.formats.tables import RegisterTable
 
 HEAD = ("| bits | field | value | evidence | note |", "| ---: | --- | --- | --- | --- |")
-ENTITIES = {
-    "&": "&amp;",
-    "<": "&lt;",
-    ">": "&gt;",
-    "$": "&#36;",
-    "|": "&#124;",
-    '"': "&quot;",
-    "@": "&#64;",
-}
+ENTITIES = str.maketrans(
+    {
+        "&": "&amp;",
+        "<": "&lt;",
+        ">": "&gt;",
+        "$": "&#36;",
+        "|": "&#124;",
+        '"': "&quot;",
+        "@": "&#64;",
+    }
+)
 
 
 def markdown_text(table: RegisterTable) -> str:
@@ -81,9 +83,7 @@ def _escaped(text: str) -> str:
     >>> _escaped("a_b *c* <b>|[x](y)")
     'a_b \\*c\\* &lt;b&gt;&#124;\\[x\\]\\(y\\)'
     """
-    out = "".join(
-        ENTITIES.get(letter, letter) for letter in re.sub(r"([\\`*\[\]()~!#{}])", r"\\\1", text)
-    )
+    out = re.sub(r"([\\`*\[\]()~!#{}])", r"\\\1", text).translate(ENTITIES)
     # an underscore inside a word needs no escape
     out = re.sub(r"(?<![A-Za-z0-9_])_|_(?![A-Za-z0-9_])", r"\\_", out)
     out = re.sub(r"(?i)\b(https?|ftp|mailto):", r"\1&#58;", out)

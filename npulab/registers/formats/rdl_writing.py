@@ -16,20 +16,22 @@ from npulab.registers.names import name_of
 
 NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 KEYWORDS = keywords("SystemRDL")
-STRINGS = ("feature", "value", "evidence", "note")  # of fields
-PROPERTIES = (
-    ("name", "addrmap | reg | field", "string"),
-    *((name, "field", "string") for name in STRINGS),
-    ("at", "field", "longint unsigned"),
-    ("align", "field", "longint unsigned"),
-    ("address", "field", "boolean"),
-    ("nameless", "field", "boolean"),
-    ("unnamed", "field", "boolean"),
-    ("map", "addrmap", "boolean"),
-    ("addresses", "addrmap", "boolean"),
-    ("copyright", "addrmap", "string"),
-    ("enums", "addrmap", "string[]"),
-)
+# npulab's own properties, as the file declares them
+PROPERTIES = """\
+property npulab_name { component = addrmap | reg | field; type = string; };
+property npulab_feature { component = field; type = string; };
+property npulab_value { component = field; type = string; };
+property npulab_evidence { component = field; type = string; };
+property npulab_note { component = field; type = string; };
+property npulab_at { component = field; type = longint unsigned; };
+property npulab_align { component = field; type = longint unsigned; };
+property npulab_address { component = field; type = boolean; };
+property npulab_nameless { component = field; type = boolean; };
+property npulab_unnamed { component = field; type = boolean; };
+property npulab_map { component = addrmap; type = boolean; };
+property npulab_addresses { component = addrmap; type = boolean; };
+property npulab_copyright { component = addrmap; type = string; };
+property npulab_enums { component = addrmap; type = string[]; };"""
 
 
 @dataclass(frozen=True)
@@ -53,10 +55,7 @@ def rdl_text(table: RegisterTable) -> str:
     types, chips = Identifiers(KEYWORDS), Identifiers(KEYWORDS)
     top = types.new("registers")
     writing = Writing(table, {feature: chips.new(f"{CHIP}{feature}") for feature in table.features})
-    lines = []
-    for name, where, kind in PROPERTIES:
-        lines.append(f"property npulab_{name} {{ component = {where}; type = {kind}; }};")
-    rest = []
+    lines, rest = [PROPERTIES], []
     for enum, values in table.enums.items():
         complete = False
         if NAME.fullmatch(enum) and values:

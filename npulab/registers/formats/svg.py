@@ -76,7 +76,7 @@ def _box(box: Box, top: int, below: list[str]) -> Iterator[str]:
     said = [f"{box.name or 'unnamed'} [{box.bits}]", box.meaning]
     if "address" in box.row:
         said.append("an address")
-    said += [str(box.row.get(column, "")) for column in ("evidence", "note")]
+    said += [box.row.get("evidence", ""), box.row.get("note", "")]
     if "field" not in box.row:
         kind = "box open"
     elif "address" in box.row:
