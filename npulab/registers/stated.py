@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from npulab.registers.fields import Row as MapRow
 from npulab.support.answers import Answer, Part, Table
 from npulab.support.files import read_bounded
 from npulab.support.refuse import refuse_if, refusing
@@ -75,15 +76,15 @@ def statements(path: Path | str) -> list[Statement]:
     return [*found.values()]
 
 
-def against(rows: Iterable[Row], stated: Iterable[Statement]) -> Stated:
+def against(rows: Iterable[MapRow], stated: Iterable[Statement]) -> Stated:
     """Compare statements with the rows of a map, as ``read_map(path).rows`` are."""
-    there: dict[int, list[Row]] = {}
+    there: dict[int, list[MapRow]] = {}
     for row in rows:
         there.setdefault(row["offset"], []).append(row)
     return Stated(tuple(_judged(one, there.get(one.offset, [])) for one in stated))
 
 
-def _judged(stated: Statement, rows: list[Row]) -> Row:
+def _judged(stated: Statement, rows: list[MapRow]) -> Row:
     """Return a statement and the verdict on the rows at its offset."""
     width = stated.limit.bit_length()
     verdict, field, has = ABSENT, "", "no register there"
