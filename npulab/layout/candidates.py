@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from itertools import permutations, product
+from collections.abc import Iterator, Mapping
+from itertools import chain, permutations, product
+from types import MappingProxyType
 from typing import Any
 
 from npulab.layout.nest import Layout, Loop
@@ -14,6 +15,7 @@ TILES = (2, 4, 8, 16, 32, 64)
 ALIGNS = (4, 8, 16, 32, 64, 128, 256)
 HEADERS = (4, 8, 16, 32, 64, 128, 256)
 PERMUTED = 4  # most axes of which all orders are tried
+Nest = list[tuple[int, int]]  # (axis, tile) of each loop, from the outermost
 
 
 def candidates(shape: Shape, size: int, **stored: Any) -> Iterator[tuple[Layout, list[int]]]:
@@ -39,13 +41,9 @@ def candidates(shape: Shape, size: int, **stored: Any) -> Iterator[tuple[Layout,
         except ValueError:
             continue
         room = size - layout.size * layout.per_byte
+        starts = dict.fromkeys((0, size - end, room, *HEADERS))
         if room >= 0:
-            yield (
-                layout,
-                list(
-                    dict.fromkeys(at for at in (0, size - end, room, *HEADERS) if 0 <= at <= room)
-                ),
-            )
+            yield layout, [at for at in starts if 0 <= at <= room]
 
 
 def _nests(
@@ -62,29 +60,34 @@ def _nests(
         yield _padded(shape, [(axis, 1) for axis in order], itemsize)
     for order in orders:
         yield from _pitched(shape, order, itemsize, size)
+    for nest in chain(_tiles_of_one(shape, axes), _tiles_of_two(shape, axes)):
+        yield _padded(shape, nest, itemsize)
+        yield tuple(Loop(*block) for block in nest), end
+
+
+def _tiles_of_one(shape: Shape, axes: list[int]) -> Iterator[Nest]:
+    """Yield nests with one axis in tiles."""
     for axis in axes:
-        for tile in (tile for tile in TILES if tile < shape[axis]):
-            for order in orders:
-                nest = [(one, tile if one == axis else 1) for one in order]
-                # the indices inside of a tile are the innermost loop, or the loop next to it
-                for whole in ([*nest, (axis, 1)], [*nest[:-1], (axis, 1), nest[-1]]):
-                    if order[-1] != axis or whole[-1] == (axis, 1):
-                        yield _padded(shape, whole, itemsize)
-                        yield _packed(whole), end
+        for tile, order in product(_tiles(shape[axis]), _orders(axes, len(axes))):
+            nest = [(other, 1) for other in order]
+            nest[order.index(axis)] = axis, tile
+            # the indices inside of a tile are the innermost loop, or the loop next to it
+            yield [*nest, (axis, 1)]
+            if order[-1] != axis:
+                yield [*nest[:-1], (axis, 1), nest[-1]]
+
+
+def _tiles_of_two(shape: Shape, axes: list[int]) -> Iterator[Nest]:
+    """Yield nests with two axes in tiles, which are the outermost loops."""
     for a, b in permutations(axes, 2):
         rests = _orders([axis for axis in axes if axis not in (a, b)], len(axes))
-        for wide in (tile for tile in TILES if tile < shape[a]):
-            for high in (tile for tile in TILES if tile < shape[b]):
-                for inner, rest in product(((a, b), (b, a)), rests):
-                    nest = [
-                        (a, wide),
-                        (b, high),
-                        *((axis, 1) for axis in rest),
-                        (inner[0], 1),
-                        (inner[1], 1),
-                    ]
-                    yield _padded(shape, nest, itemsize)
-                    yield _packed(nest), end
+        tiles = product(_tiles(shape[a]), _tiles(shape[b]))
+        for (wide, high), inner, rest in product(tiles, ((a, b), (b, a)), rests):
+            yield [(a, wide), (b, high), *((axis, 1) for axis in (*rest, *inner))]
+
+
+def _tiles(n: int) -> list[int]:
+    return [tile for tile in TILES if tile < n]
 
 
 def _orders(axes: list[int], rank: int) -> list[tuple[int, ...]]:
@@ -93,15 +96,8 @@ def _orders(axes: list[int], rank: int) -> list[tuple[int, ...]]:
     return [tuple(axes), tuple(axes[::-1])]
 
 
-def _packed(nest: list[tuple[int, int]]) -> tuple[Loop, ...]:
-    return tuple(Loop(axis, tile) for axis, tile in nest)
-
-
 def _padded(
-    shape: Shape,
-    nest: list[tuple[int, int]],
-    itemsize: int,
-    aligns: dict[int, int] | None = None,
+    shape: Shape, nest: Nest, itemsize: int, aligns: Mapping[int, int] = MappingProxyType({})
 ) -> tuple[tuple[Loop, ...], int]:
     """Return the loops with every tile completed, and the place where the last tile ends.
 
@@ -110,7 +106,7 @@ def _padded(
     out, step = [], itemsize
     for at in reversed(range(len(nest))):
         axis, tile = nest[at]
-        align = (aligns or {}).get(at, 1)
+        align = aligns.get(at, 1)
         step = -(-step // align) * align
         out.append(Loop(axis, tile, step))
         outer = next((wide for other, wide in reversed(nest[:at]) if other == axis), shape[axis])
@@ -132,15 +128,14 @@ def _pitched(
         for align in ALIGNS:
             yield _padded(shape, nest, itemsize, {at: align})
         block = itemsize * math.prod(shape[axis] for axis in order[at + 1 :])
-        outer = math.prod(shape[axis] for axis in order[: at + 1])
-        fills = 0
-        if size % outer == 0 and size // outer > block:
-            fills = size // outer
-        if fills:
+        share, rest = divmod(size, math.prod(shape[axis] for axis in order[: at + 1]))
+        fills = 1
+        if not rest and share > block:
+            fills = share
             yield _padded(shape, nest, itemsize, {at: fills})
         for inner, row in product(range(at + 1, len(order)), ALIGNS):
             # smaller alignments change nothing: a row is already a multiple of them
             for align in (fills, *(align for align in ALIGNS if align > row)):
-                loops, end = _padded(shape, nest, itemsize, {at: align or 1, inner: row})
+                loops, end = _padded(shape, nest, itemsize, {at: align, inner: row})
                 if end <= size:
                     yield loops, end

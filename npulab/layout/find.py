@@ -130,6 +130,10 @@ def find_layout(
     return replace(found, warnings=checked.warnings(found.sure))
 
 
+def _tried(layout: Layout | Table, pairs: Pairs, seen: Seen | None = None) -> _Trial:
+    return _Trial(layout, agreeing(layout, pairs), seen, pairs)
+
+
 def _refused(text: str, given: Given) -> ValueError:
     return ValueError("; ".join([text, *given.warnings(False)]))
 
@@ -151,7 +155,7 @@ def _whole(given: Given) -> Found:
             table = _table(pairs, places)
         except ValueError as error:
             raise _refused(f"{error}; nor planes of bits: {split or LATE}", given) from None
-        best = _Trial(table, agreeing(table, pairs), None, pairs)
+        best = _tried(table, pairs)
     if best.pairs is not pairs:
         signature = _in_step(best.pairs)
     found = _proved(_report(signature, best), given)
@@ -401,6 +405,9 @@ def _trial(
     ``alone`` is true if the places come from values of single elements.
     """
     best: _Trial | None = None
+    by_value = None
+    if alone:
+        by_value = seen
     sure = known(seen)
     stored = {"dtype": pairs.dtype, "size": pairs.bytes, **change._asdict()}
     nests = list(layouts(np.where(sure, seen.place, -1), deep, copies=seen.copies, **stored))
@@ -411,9 +418,7 @@ def _trial(
         nests += layouts(np.where(loose, seen.place, -1), deep, **stored)
     shares = [(_share(layout, pairs, SAMPLES[1]), layout) for layout in nests]
     for _, layout in sorted(shares, key=lambda rated: -rated[0])[:NESTS]:
-        trial = _Trial(layout, agreeing(layout, pairs), None, pairs)
-        if alone:
-            trial = replace(trial, seen=seen)
+        trial = _tried(layout, pairs, by_value)
         # a nest that reaches past the buffer claims that the buffer was cut off; a few elements
         # that agree by chance must not be enough for this claim
         if layout.size > pairs.bytes and not _proven(trial):
@@ -492,10 +497,10 @@ def _plainest(pairs: Pairs, best: _Trial | None) -> _Trial | None:
                 out = layout
                 least = left
             if not left:
-                return _Trial(layout, agreeing(layout, pairs), None, pairs)
+                return _tried(layout, pairs)
     if out is None:
         return None
-    return _Trial(out, agreeing(out, pairs), None, pairs)
+    return _tried(out, pairs)
 
 
 def _fits(trial: _Trial) -> bool:

@@ -55,13 +55,8 @@ def is_format(shape: Shape, strides: tuple[int, ...], name: str) -> bool:
         return False
     if name == "contiguous" and 0 in sizes:
         return True
-    expected = 1
-    for axis in reversed(_order(sizes, name)):
-        if sizes[axis] != 1:
-            if steps[axis] != expected:
-                return False
-            expected *= sizes[axis]
-    return True
+    expected = format_strides(sizes, name)
+    return all(size == 1 or steps[axis] == expected[axis] for axis, size in enumerate(sizes))
 
 
 def memory_format(shape: Shape, strides: tuple[int, ...]) -> str:
@@ -109,10 +104,9 @@ def strides_layout(
     """
     sizes, steps = _pair(shape, strides)
     itemsize = place_bytes(dtype)
-    order = sorted(range(len(sizes)), key=lambda axis: (-abs(steps[axis]), sizes[axis] == 1, axis))
-    return Layout(
-        sizes, tuple(Loop(axis, 1, steps[axis] * itemsize) for axis in order), dtype=dtype, **stored
-    )
+    order = sorted(range(len(sizes)), key=lambda axis: (-abs(steps[axis]), sizes[axis] == 1))
+    loops = [Loop(axis, 1, steps[axis] * itemsize) for axis in order]
+    return Layout(sizes, tuple(loops), dtype=dtype, **stored)
 
 
 def _grows(sizes: tuple[int, ...], steps: tuple[int, ...], order: tuple[int, ...]) -> bool:
@@ -140,21 +134,18 @@ def _order(sizes: tuple[int, ...], name: str) -> tuple[int, ...]:
 def _pair(shape: Any, strides: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     sizes = _whole("shape", shape)
     steps = _whole("strides", strides, least=-(2**62))
-    if len(sizes) != len(steps):
-        raise ValueError(
-            f"strides: got {steps}, allowed are {len(sizes)}, one for each axis of {sizes}"
-        )
+    allowed = f"are {len(sizes)}, one for each axis of {sizes}"
+    refuse_if(len(sizes) != len(steps), "strides", steps, allowed)
     return sizes, steps
 
 
 def _whole(name: str, numbers: Any, least: int = 0) -> tuple[int, ...]:
     try:
-        out = tuple(operator.index(one) for one in numbers)
+        out = tuple(map(operator.index, numbers))
     except TypeError:
         out = (least - 1,)
-    if min(out, default=least) < least:
-        raise ValueError(
-            f"{name}: got {numbers!r}, allowed are whole "
-            f"numbers{', none negative' if not least else ''}"
-        )
+    allowed = "are whole numbers"
+    if not least:
+        allowed += ", none negative"
+    refuse_if(min(out, default=least) < least, name, repr(numbers), allowed)
     return out

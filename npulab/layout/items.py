@@ -88,7 +88,7 @@ def _beside(layout: Stored, data: Array, bits: Array) -> Iterator[Item]:
         number = BESIDE.index("constant")
         if isinstance(part, Sums):
             number = BESIDE.index("sum")
-        places = np.arange(part.offset, part.offset + part.size) ^ max(layout.swap - 1, 0)
+        places = np.arange(part.offset, part.end) ^ max(layout.swap - 1, 0)
         for at in range(8 // step):
             kinds[places * (8 // step) + at] = number
     for at in range(layout.itemsize):

@@ -15,7 +15,7 @@ import numpy as np
 from numpy import ndarray as Array
 from numpy.lib.stride_tricks import as_strided
 
-from npulab.layout.stored import LISTED, MOST_ELEMENTS, Shape, Stored
+from npulab.layout.stored import BYTE_ORDERS, LISTED, MOST_ELEMENTS, Shape, Stored
 
 SLAB = 2**17  # most elements whose places are computed at once
 LETTERS = {1: "i", 2: "rc", 3: "hwc", 4: "ohwi"}
@@ -103,7 +103,7 @@ class Layout(Stored):
         if not self.size:
             end = -(-(high + max(0, 0, *self.copies)) // self.per_byte)
             for part in self.parts:
-                end = max(end, part.offset + part.size)
+                end = max(end, part.end)
             word = self.swap or 1
             object.__setattr__(self, "size", -(-end // word) * word)
         self._check_ends(low, high)
@@ -263,7 +263,7 @@ class Layout(Stored):
             super().write_places(out, stored)
             return
         for copy in (0, *self.copies):
-            for there, elements in self._views(out, self._joined(stored), copy):
+            for there, elements in self._views(out, join_axes(stored, self.join), copy):
                 there[...] = elements
 
     def read_places(self, data: Array) -> list[Array]:
@@ -296,30 +296,11 @@ class Layout(Stored):
         return all(loop.stride is not None for loop in self.loops)
 
     @property
-    def _order(self) -> Shape:
-        """The axes as a transpose takes them: by number, but joined axes stand after the first of
-        them.
-        """
-        out = list(range(len(self.shape)))
-        for first, *others in self.join:
-            out = [axis for axis in out if axis not in others]
-            at = out.index(first) + 1
-            out[at:at] = others
-        return tuple(out)
-
-    @property
     def _joined_extents(self) -> Shape:
         """How many indices each axis has if joined axes are one: the first has the product, the
         others 1.
         """
-        if not self.join:
-            return self.extents
-        out = list(self.extents)
-        for first, *others in self.join:
-            out[first] *= math.prod(out[axis] for axis in others)
-            for axis in others:
-                out[axis] = 1
-        return tuple(out)
+        return joined_extents(self.extents, self.join)
 
     @property
     def _ends_of_axes(self) -> Shape:
@@ -331,19 +312,10 @@ class Layout(Stored):
             return tuple(map(add, self.starts, extents))
         return extents
 
-    def _joined(self, tensor: Array) -> Array:
-        """Return a tensor of the window in which each group of joined axes is one axis."""
-        if self.join:
-            return tensor.transpose(self._order).reshape(self._joined_extents)
-        return tensor
-
     def _split(self, tensor: Array) -> Array:
-        """Return the tensor with joined axes separated again: the inverse of ``_joined``."""
-        if not self.join:
-            return tensor
-        return tensor.reshape([self.extents[axis] for axis in self._order]).transpose(
-            np.argsort(self._order)
-        )
+        """Return the tensor with joined axes separated again: the inverse of ``join_axes``."""
+        order = joined_order(len(self.shape), self.join)
+        return tensor.reshape([self.extents[axis] for axis in order]).transpose(np.argsort(order))
 
     def _views(
         self,
@@ -354,10 +326,7 @@ class Layout(Stored):
         """Yield pairs of views, of a buffer and of the tensor, that hold the same elements; each
         has an axis for each loop.
         """
-        order = "<"
-        if self.big_endian:
-            order = ">"
-        stored = np.dtype(f"{order}u{self.itemsize}")
+        stored = np.dtype(f"{BYTE_ORDERS[self.big_endian]}u{self.itemsize}")
         strides = [tensor.strides[loop.axis] * loop.tile for loop in self.loops]
         stretches: Iterable[Stretch] = self._strided_stretches()
         if self._solid:
@@ -542,9 +511,7 @@ class Layout(Stored):
         """The order of the loops in the usual notation: ``HWC``; ``C1HWC2, C2=16`` if an axis is in
         tiles, ``(OW)`` for axes that are joined."""
         letters = [letter.upper() for letter in axis_letters(self.shape)]
-        for group in self.join:
-            together = "".join(letters[axis] for axis in group)
-            letters[group[0]] = f"({together})"
+        name_joined(letters, self.join)
         levels = Counter(loop.axis for loop in self.loops)
         numbers: Counter[int] = Counter()
         tiles: dict[int, int] = {}
@@ -580,9 +547,7 @@ class Layout(Stored):
         for letter, (start, stop), n in zip(letters, self.window, self.shape, strict=True):
             if (start, stop) != (0, n):
                 texts.append(f"only {letter} {start} to {stop - 1}")
-        for letter, start in zip(letters, self.starts, strict=True):
-            if start:
-                texts.append(f"{letter} from place {start} of its tile")
+        texts += starts_said(letters, self.starts)
         return f"{rule}: {', '.join(texts + rest)}"
 
 
@@ -597,6 +562,48 @@ def _stride_text(stride: int | tuple[int, ...] | None) -> str:
     return f"({', '.join(shown)})"
 
 
+def join_axes(tensor: Array, join: Iterable[Sequence[int]]) -> Array:
+    """Return a tensor in which the axes of each group are one axis, in place of the first of them;
+    the others get 1 index.
+    """
+    moved = tensor.transpose(joined_order(tensor.ndim, join))
+    return moved.reshape(joined_extents(tensor.shape, join))
+
+
+def joined_order(axes: int, join: Iterable[Sequence[int]]) -> list[int]:
+    """The axes as a transpose takes them: by number, but joined axes after the first of them."""
+    order = [*range(axes)]
+    for first, *others in join:
+        order = [axis for axis in order if axis not in others]
+        at = order.index(first) + 1
+        order[at:at] = others
+    return order
+
+
+def joined_extents(extents: Shape, join: Iterable[Sequence[int]]) -> Shape:
+    """How many indices each axis has after ``join_axes``."""
+    out = [*extents]
+    for first, *others in join:
+        for axis in others:
+            out[first] *= out[axis]
+            out[axis] = 1
+    return tuple(out)
+
+
 def axis_letters(shape: Shape) -> Sequence[str]:
     """The letter of each axis of a shape, as texts name it."""
     return LETTERS.get(len(shape)) or [f"a{axis}_" for axis in range(len(shape))]
+
+
+def name_joined(letters: list[str], join: Iterable[Sequence[int]]) -> None:
+    """Put the letters of joined axes, in brackets, in place of the letter of the first of them."""
+    for group in join:
+        together = "".join(letters[axis] for axis in group)
+        letters[group[0]] = f"({together})"
+
+
+def starts_said(letters: Sequence[str], starts: Sequence[int]) -> Iterator[str]:
+    """Yield a text for each axis that begins inside of a tile."""
+    for letter, start in zip(letters, starts, strict=True):
+        if start:
+            yield f"{letter} from place {start} of its tile"

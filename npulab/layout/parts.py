@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,24 @@ SHOWN = 8  # bytes of a constant part that its text shows
 
 
 @dataclass(frozen=True)
-class Sums:
+class _Bytes(ABC):
+    """Bytes of a buffer from byte ``offset`` on."""
+
+    offset: int
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """The number of bytes."""
+
+    @property
+    def end(self) -> int:
+        """The byte after the last."""
+        return self.offset + self.size
+
+
+@dataclass(frozen=True)
+class Sums(_Bytes):
     """``count`` little-endian int32 at ``offset``: the sum of the stored elements at each index of
     ``axis``.
 
@@ -20,7 +38,6 @@ class Sums:
     are sums of ``depth`` fill values. Elements are read as ``signed`` or unsigned.
     """
 
-    offset: int
     axis: int
     count: int
     fills: int = 0
@@ -34,11 +51,10 @@ class Sums:
     def __str__(self) -> str:
         return f"{self.count} sums over axis {self.axis} at byte {self.offset}"
 
-    def data(self, stored: Array, fill: int, bits: int = 0) -> Array:
+    def data(self, stored: Array, fill: int, bits: int) -> Array:
         """Return the part's bytes ``(size,) uint8``, from the stored elements that are in the
-        buffer, as unsigned integers.
+        buffer, as unsigned integers of ``bits`` bits.
         """
-        bits = bits or 8 * stored.itemsize
         have = sums(stored, self.axis, self.signed, bits)
         value = fill
         if self.signed and fill >= 2 ** (bits - 1):
@@ -49,16 +65,20 @@ class Sums:
 
 
 @dataclass(frozen=True)
-class Constant:
+class Constant(_Bytes):
     """Bytes that do not depend on the tensor: ``data``, ``repeat`` times, at ``offset``."""
 
-    offset: int
     data: bytes
     repeat: int = 1
 
     @property
     def size(self) -> int:
         return len(self.data) * self.repeat
+
+    @property
+    def row(self) -> Array:
+        """The bytes ``(size,) uint8``."""
+        return np.tile(np.frombuffer(self.data, np.uint8), self.repeat)
 
     def __str__(self) -> str:
         shown = self.data[:SHOWN].hex(" ")

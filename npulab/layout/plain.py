@@ -168,7 +168,7 @@ def packed_blocks(
     if sums:
         parts.append(Sums(end, 1, wide, high - shape[0], high))
     for part in parts:
-        end = max(end, part.offset + part.size)
+        end = max(end, part.end)
     stored.setdefault("size", end)
     return Layout(shape, loops, dtype=dtype, fill=fill, parts=tuple(parts), **stored)
 

@@ -6,27 +6,30 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy import ndarray as Array
 
-from npulab.layout.nest import Layout, Loop, axis_letters
+from npulab.layout.nest import Layout, Loop, axis_letters, name_joined, starts_said
 from npulab.layout.parts import Constant
 from npulab.layout.stored import (
     ELEMENTS,
-    LISTED,
     Buffer,
     Shape,
     Table,
-    bytes_in,
+    bytes_of_size,
     held_as,
     join_units,
-    joined,
-    raw_of,
+    listed_parts,
+    raw_in,
+    refuse_outside,
+    refuse_type,
+    refuse_wide,
     split_units,
-    swap_words,
     values_of,
 )
+from npulab.support.refuse import refuse_if
 
 
 @dataclass(frozen=True)
@@ -63,53 +66,40 @@ class Planes:
     parts: tuple[Constant, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.dtype not in ELEMENTS:
-            raise ValueError(f"dtype: got {self.dtype!r}, allowed is one of {', '.join(ELEMENTS)}")
+        refuse_type(self.dtype, ELEMENTS)
         self._check_nests()
-        for name, most in (("xor", self.bits), ("fill", self.bits), ("blank", 8)):
-            value = getattr(self, name)
-            if not 0 <= value < 2**most:
-                raise ValueError(f"{name}: got {value}, allowed is 0 to {2**most - 1}")
-        if not set(self.flip) <= set(range(len(self.shape))):
-            raise ValueError(
-                f"flip: got {self.flip}, allowed are axes from 0 to {len(self.shape) - 1}"
-            )
-        for part in self.parts:
-            if part.offset < 0 or part.offset + part.size > self.size:
-                raise ValueError(
-                    f"{part}: got bytes {part.offset} to {part.offset + part.size}, allowed is 0 "
-                    f"to {self.size}, the size"
-                )
+        refuse_wide(self, {"xor": self.bits, "fill": self.bits, "blank": 8})
+        axes = range(len(self.shape))
+        allowed = f"are axes from 0 to {axes[-1]}"
+        refuse_if(not set(self.flip) <= set(axes), "flip", self.flip, allowed)
+        refuse_outside(self.parts, self.size)
 
     def _check_nests(self) -> None:
-        if not self.nests or self.unit > 8 or self.bits % self.unit:
-            raise ValueError(
-                f"nests: got units of {[nest.dtype for nest in self.nests]}, allowed are 1, 2, 4 "
-                f"or 8 bits that divide the {self.bits} of an element"
-            )
+        units = [nest.dtype for nest in self.nests]
+        wrong = not units or self.unit > 8 or self.bits % self.unit
+        allowed = f"are 1, 2, 4 or 8 bits that divide the {self.bits} of an element"
+        refuse_if(wrong, "nests", f"units of {units}", allowed)
         first = self.nests[0]
+        shape = (*self.shape, self.units)
         covered: list[int] = []
         for nest in self.nests:
-            alike = (nest.dtype, nest.size, nest.swap, nest.big_endian)
-            plain = not (nest.xor or nest.add or nest.fill or nest.copies or nest.parts)
-            if alike != (first.dtype, first.size, first.swap, first.big_endian) or not plain:
-                raise ValueError(
-                    f"{nest}: got a nest unlike the first, allowed are nests of one dtype, size "
-                    "and order of bytes, without fill, copies and parts of their own"
-                )
+            alike = reading_of(nest) == reading_of(first)
+            changed = nest.xor or nest.add or nest.fill or nest.copies or nest.parts
+            allowed = (
+                "are nests of one dtype, size and order of bytes, without fill, copies and parts "
+                "of their own"
+            )
+            refuse_if(not alike or changed, nest, "a nest unlike the first", allowed)
             covered += range(*nest.window[-1])
             whole = tuple((0, n) for n in self.shape)
-            if nest.shape != (*self.shape, self.units) or nest.window[:-1] != whole:
-                raise ValueError(
-                    f"{nest}: got shape {nest.shape}, allowed is {(*self.shape, self.units)} with "
-                    "a window of the last axis only"
-                )
-        if sorted(covered) != list(range(self.units)):
-            raise ValueError(
-                f"nests: got the units {sorted(covered)}, allowed is each of 0 to "
-                f"{self.units - 1} once"
-            )
-        if len(self.nests) > 1 and np.count_nonzero(self.taken()) < math.prod(first.shape):
+            wrong = nest.shape != shape or nest.window[:-1] != whole
+            allowed = f"is {shape} with a window of the last axis only"
+            refuse_if(wrong, nest, f"shape {nest.shape}", allowed)
+        covered.sort()
+        wrong = covered != [*range(self.units)]
+        allowed = f"is each of 0 to {self.units - 1} once"
+        refuse_if(wrong, "nests", f"the units {covered}", allowed)
+        if len(self.nests) > 1 and np.count_nonzero(self.taken()) < math.prod(shape):
             raise ValueError(f"nests: got two elements that share a bit in {self}")
 
     @property
@@ -137,24 +127,16 @@ class Planes:
 
         Raises ValueError for another shape or dtype.
         """
-        tensor = np.asarray(tensor)
-        kind = held_as(self.dtype)
-        if tensor.shape != self.shape or tensor.dtype != kind:
-            raise ValueError(
-                f"tensor: got {tensor.dtype} {tensor.shape}, allowed is {kind} {self.shape}"
-            )
-        units = np.flip(self.units_of(raw_of(tensor, self.dtype)), self.flip)
+        raw = raw_in(tensor, self.shape, self.dtype)
+        units = np.flip(self.units_of(raw), self.flip)
         places = self.nests[0].opened(self.background())
         for nest in self.nests:
             nest.write_places(places, units[nest.inside])
-        return self.closed(places).tobytes()
+        return self.nests[0].closed(places).tobytes()
 
     def unpack(self, buffer: Buffer) -> Array:
         """Return the tensor of a buffer of ``size`` bytes; raises ValueError for another size."""
-        data = bytes_in(buffer, "buffer")
-        if len(data) != self.size:
-            raise ValueError(f"buffer: got {len(data)} bytes, allowed is {self.size}")
-        places = self.nests[0].opened(data)
+        places = self.nests[0].opened(bytes_of_size(buffer, self.size))
         units = np.empty((*self.shape, self.units), np.uint8)
         for nest in self.nests:
             units[..., slice(*nest.window[-1])] = nest.read_places(places)[0]
@@ -205,10 +187,9 @@ class Planes:
             filled = self.units_of(np.full(1, self.fill ^ self.xor, f"u{self._itemsize}"))[0]
             for some, unit in self.completed():
                 places[some] = filled[unit]
-            out = self.closed(places)
+            out = self.nests[0].closed(places)
         for part in self.parts:
-            row = np.frombuffer(part.data, np.uint8)
-            out[part.offset : part.offset + part.size] = np.tile(row, part.repeat)
+            out[part.offset : part.end] = part.row
         return out
 
     def completed(self) -> Iterator[tuple[Array, int]]:
@@ -238,17 +219,9 @@ class Planes:
     def _itemsize(self) -> int:
         return held_as(self.dtype).itemsize
 
-    def closed(self, places: Array) -> Array:
-        """Return the bytes of a buffer from its units: the inverse of ``Layout.opened``."""
-        first = self.nests[0]
-        return swap_words(joined(places, self.unit, first.big_endian), first.swap)
-
     def __str__(self) -> str:
         first = self.nests[0]
-        rules = []
-        for nest in self.nests:
-            rules.append(_rule(nest, self.unit))
-        texts = [" and ".join(rules)]
+        texts = [" and ".join(map(_rule, self.nests))]
         if first.big_endian:
             texts.append("highest bits first")
         if first.swap:
@@ -258,36 +231,33 @@ class Planes:
         for name in ("xor", "fill", "blank"):
             if getattr(self, name):
                 texts.append(f"{name} {getattr(self, name):#x}")
-        texts += map(str, self.parts[:LISTED])
-        if len(self.parts) > LISTED:
-            texts.append(f"{len(self.parts) - LISTED} more parts")
+        texts += listed_parts(self.parts)
         return f"bits of {self.shape} {self.dtype}: {'; '.join(texts)}; {self.size} bytes"
 
 
-def _rule(nest: Layout, unit: int) -> str:
+def reading_of(nest: Layout) -> dict[str, Any]:
+    """The fields of a nest that say its units and the order of bytes and units."""
+    return {name: getattr(nest, name) for name in ("dtype", "size", "swap", "big_endian")}
+
+
+def _rule(nest: Layout) -> str:
     """Return the loops of a nest as text, with tiles and strides in bits."""
+    unit = nest.bits
     letters = [*axis_letters(nest.shape[:-1]), "b"]
-    for group in nest.join:
-        letters[group[0]] = f"({''.join(letters[axis] for axis in group)})"
-    loops = []
-    for loop in nest.loops:
-        loops.append(_loop_text(loop, letters, loop.axis == len(letters) - 1, unit))
-    text = ", ".join(loops)
+    name_joined(letters, nest.join)
+    text = ", ".join(_loop_text(loop, letters, unit) for loop in nest.loops)
     start, stop = nest.window[-1]
     if (start, stop) != (0, nest.shape[-1]):
         text = f"bits {start * unit} to {stop * unit - 1}: {text}"
     if nest.offset:
         text += f" from bit {nest.offset * unit}"
-    for letter, at in zip(letters, nest.starts, strict=True):
-        if at:
-            text += f", {letter} from place {at} of its tile"
-    return text
+    return ", ".join([text, *starts_said(letters, nest.starts)])
 
 
-def _loop_text(loop: Loop, letters: Sequence[str], over_bits: bool, unit: int) -> str:
+def _loop_text(loop: Loop, letters: Sequence[str], unit: int) -> str:
     name = letters[loop.axis]
     tile = loop.tile
-    if over_bits:
+    if loop.axis == len(letters) - 1:
         tile *= unit
     if tile > 1:
         name += f"/{tile}"

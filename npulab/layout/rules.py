@@ -9,13 +9,14 @@ each digit of each axis.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations, pairwise, permutations, product
+from dataclasses import replace
+from itertools import combinations, pairwise, permutations, product, starmap
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import ndarray as Array
 
-from npulab.layout.nest import Layout, Loop
+from npulab.layout.nest import Layout, Loop, join_axes
 from npulab.layout.stored import Shape
 
 LINES = 64  # most lines along an axis from which the median is taken
@@ -62,30 +63,27 @@ def layouts(
     the buffer. ``stored`` are further fields of ``Layout``; its size grows if the nest needs
     more.
     """
-    whole = tuple((0, n) for n in places.shape)
+    shape = places.shape
+    whole = tuple((0, n) for n in shape)
     window = whole
     if not sampled:
         window = _window(places)
     if not window:
         return
-    inside = places[_slices(window)]
+    inside = places[tuple(slice(*ends) for ends in window)]
     if deep:
-        for kind, steps in _deeper(inside):
-            offset = kind.pop("offset")
-            yield from _nests(places.shape, window, steps, offset, stored | kind)
-            if sampled:
-                yield from _short_around(places.shape, steps, offset, stored | kind)
+        for fields, steps in _deeper(inside):
+            yield from _nests(shape, steps, {**stored, **fields, "window": window}, sampled)
         return
     for steps in _plain_readings(inside):
         offset = _origin(inside, steps)
         # a tensor's last places may lie past the end of a buffer that was cut off, and its first
         # places may be unknown, so the window's nest is also tried for the whole tensor
-        start = _extended(window, places.shape, steps, offset)
+        start = _extended(window, shape, steps, offset)
         if window != whole and start is not None:
-            yield from _nests(places.shape, whole, steps, start, stored)
-        yield from _nests(places.shape, window, steps, offset, stored)
-        if sampled:
-            yield from _short_around(places.shape, steps, offset, stored)
+            yield from _nests(shape, steps, {**stored, "window": whole, "offset": start}, False)
+        fields = {**stored, "window": window, "offset": offset}
+        yield from _nests(shape, steps, fields, sampled)
 
 
 def _window(places: Array) -> tuple[tuple[int, int], ...]:
@@ -106,10 +104,6 @@ def _window(places: Array) -> tuple[tuple[int, int], ...]:
 def _without(axis: int, axes: int) -> tuple[int, ...]:
     """All axes but one."""
     return (*range(axis), *range(axis + 1, axes))
-
-
-def _slices(window: Sequence[tuple[int, int]]) -> tuple[slice, ...]:
-    return tuple(slice(start, stop) for start, stop in window)
 
 
 def _plain_readings(places: Array) -> list[list[AxisDigit]]:
@@ -291,51 +285,34 @@ def _extended(
 
 
 def _nests(
-    shape: Shape,
-    window: tuple[tuple[int, int], ...],
-    steps: list[AxisDigit],
-    offset: int,
-    stored: dict[str, Any],
+    shape: Shape, steps: list[AxisDigit], fields: dict[str, Any], around: bool
 ) -> Iterator[Layout]:
-    """Yield layouts with loops for some steps: first with all strides, then with short blocks in
-    place of the strides of more and more loops, the innermost first.
+    """Yield layouts with loops for some steps and with ``fields``, whose size grows if the loops
+    need more.
+
+    First all loops have strides. Then blocks are short in place of the strides of more and more
+    loops, the innermost first; with ``around`` also around inner loops that keep their strides, as
+    around elements that have a gap after them.
     """
-    ordered = _in_order(steps)
-    fixed_counts = [len(ordered)]
-    listed = any(isinstance(step.stride, tuple) for step in ordered)
-    if not listed and not any(stored.get("starts", ())):
-        fixed_counts += range(len(ordered))
-    for fixed in fixed_counts:
-        loops = [step.loop for step in ordered[:fixed]]
-        loops += [Loop(step.axis, step.tile) for step in ordered[fixed:]]
+    loops = [step.loop for step in _in_order(steps)]
+    count = len(loops)
+    short = [range(0)]
+    listed = any(isinstance(loop.stride, tuple) for loop in loops)
+    if not listed and not any(fields.get("starts", ())):
+        short += [range(first, count) for first in range(count)]
+        if around:
+            short += starmap(range, combinations(range(count), 2))
+    for packed in short:
+        changed = [*loops]
+        for at in packed:
+            changed[at] = replace(loops[at], stride=None)
         try:
-            layout = _layout(shape, _needed(loops), offset, window, stored)
+            layout = Layout(shape, _needed(changed), **{**fields, "size": 0})
+            if layout.size < fields.get("size", 0):
+                layout = Layout(shape, layout.loops, **fields)
         except ValueError:
             continue
         yield layout
-
-
-def _short_around(
-    shape: Shape,
-    steps: list[AxisDigit],
-    offset: int,
-    stored: dict[str, Any],
-) -> Iterator[Layout]:
-    """Yield layouts of whole tensors with short blocks around inner loops that keep their strides,
-    as around elements that have a gap after them.
-    """
-    ordered = _in_order(steps)
-    if any(isinstance(step.stride, tuple) for step in ordered) or any(stored.get("starts", ())):
-        return
-    window = tuple((0, n) for n in shape)
-    for first, last in combinations(range(len(ordered)), 2):
-        loops = [step.loop for step in ordered]
-        for at in range(first, last):
-            loops[at] = Loop(ordered[at].axis, ordered[at].tile)
-        try:
-            yield _layout(shape, tuple(loops), offset, window, stored)
-        except ValueError:
-            continue
 
 
 def _in_order(steps: list[AxisDigit]) -> list[AxisDigit]:
@@ -362,24 +339,9 @@ def _needed(loops: list[Loop]) -> tuple[Loop, ...]:
     needed = loops[-1:]
     for loop, inner in reversed([*pairwise(loops)]):
         joined = loop.axis == inner.axis and loop.tile % inner.tile == 0
-        if loop.stride is not None or not joined:
+        if loop.stride is not None or inner.stride is not None or not joined:
             needed.insert(0, loop)
     return tuple(needed)
-
-
-def _layout(
-    shape: Shape,
-    loops: tuple[Loop, ...],
-    offset: int,
-    window: tuple[tuple[int, int], ...],
-    stored: dict[str, Any],
-) -> Layout:
-    """Return the layout with the buffer's size, or with more if the loops need more."""
-    fields = {**stored, "size": 0}
-    layout = Layout(shape, loops, offset=offset, window=window, **fields)
-    if layout.size < stored.get("size", 0):
-        layout = Layout(shape, loops, offset=offset, window=window, **stored)
-    return layout
 
 
 def _deeper(places: Array) -> Iterator[tuple[dict[str, Any], list[AxisDigit]]]:
@@ -389,40 +351,18 @@ def _deeper(places: Array) -> Iterator[tuple[dict[str, Any], list[AxisDigit]]]:
     for count in range(2, len(axes) + 1):
         joins += permutations(axes, count)
     for join, lines in product(joins, (1, LINES)):
-        joined = _joined(places, join)
+        groups = tuple(filter(None, [join]))
+        joined = join_axes(places, groups)
         deep = _deep_steps(joined, join, places.shape, lines)
         if deep is None:
             continue
         starts, steps = deep
-        listed = 0
-        for step in steps:
-            if isinstance(step.stride, tuple):
-                listed = max(listed, len(step.stride))
+        listed = [len(step.stride) for step in steps if isinstance(step.stride, tuple)]
         # a list of byte offsets fits any places: it counts as a rule only if there are several
         # elements for each of its entries
-        if LISTED * listed <= places.size:
-            fields: dict[str, Any] = {"starts": starts, "join": ()}
-            fields["offset"] = _origin(joined, steps, starts)
-            if join:
-                fields["join"] = (join,)
-            yield fields, steps
-
-
-def _joined(places: Array, join: tuple[int, ...]) -> Array:
-    """Return places with the axes of ``join`` as one axis, which stands in place of the first of
-    them; the others get 1 index.
-    """
-    if not join:
-        return places
-    first = join[0]
-    order = [axis for axis in range(places.ndim) if axis not in join[1:]]
-    at = order.index(first)
-    order[at + 1 : at + 1] = join[1:]
-    shape = list(places.shape)
-    for axis in join[1:]:
-        shape[first] *= shape[axis]
-        shape[axis] = 1
-    return places.transpose(order).reshape(shape)
+        if LISTED * max(listed, default=0) <= places.size:
+            offset = _origin(joined, steps, starts)
+            yield {"starts": starts, "join": groups, "offset": offset}, steps
 
 
 def _deep_steps(

@@ -15,7 +15,7 @@ from npulab.layout.found import MOST_RUNS, UNIFORM, Found, Run, runs_of
 from npulab.layout.given import SPARE_BITS, Given, held_back
 from npulab.layout.nest import Layout, Loop
 from npulab.layout.parts import Constant
-from npulab.layout.planes import Planes
+from npulab.layout.planes import Planes, reading_of
 from npulab.layout.rules import digits_of, layouts
 from npulab.layout.stored import BITS, ELEMENTS, SWAPS, Shape, join_units, opened, split_units
 
@@ -271,7 +271,7 @@ def _moved(nest: Layout, places: Array, tensor: Array, signed: Signed) -> Layout
     if not len(known):
         return None
     index = np.unravel_index(int(known[0]), places.shape)
-    there = int(_before(np.asarray(nest.at(*index)), _stored(nest)))
+    there = int(_before(np.asarray(nest.at(*index)), reading_of(nest)))
     offset = nest.offset + int(places[index]) - there
     try:
         moved = replace(nest, offset=offset)
@@ -284,15 +284,6 @@ def _moved(nest: Layout, places: Array, tensor: Array, signed: Signed) -> Layout
 
 def _rule(nest: Layout) -> tuple[Any, ...]:
     return nest.loops, nest.starts, nest.join
-
-
-def _stored(nest: Layout) -> dict[str, Any]:
-    return {
-        "dtype": nest.dtype,
-        "size": nest.size,
-        "swap": nest.swap,
-        "big_endian": nest.big_endian,
-    }
 
 
 def _joined_runs(found: Sequence[Layout]) -> Iterator[Layout]:
@@ -312,7 +303,7 @@ def _joined_runs(found: Sequence[Layout]) -> Iterator[Layout]:
             window=(*first.window, (start, stop)),
             starts=(*first.starts, 0),
             join=first.join,
-            **_stored(first),
+            **reading_of(first),
         )
         start = stop
 
@@ -415,7 +406,7 @@ def _accounted(planes: Planes, buffers: Sequence[Array]) -> tuple[Planes, int, A
 
 def _bytes_of(planes: Planes, units: Array) -> Array:
     """Return the bits ``(size,) uint8`` of units that are true, as a buffer has them."""
-    return planes.closed(units * np.uint8(2**planes.unit - 1))
+    return planes.nests[0].closed(units * np.uint8(2**planes.unit - 1))
 
 
 def _usual(values: Array) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from numpy import ndarray as Array
 
 from npulab.layout.items import Item, items_of
 from npulab.layout.parts import Part, Sums
+from npulab.support.refuse import refuse_if
 
 # bits of an element by its type; outside of the buffer an element below 8 bits has a byte of its
 # own
@@ -36,10 +38,21 @@ ELEMENTS = dict(BITS)
 for width in range(1, 17):
     ELEMENTS |= {f"uint{width}": width, f"int{width}": width}
 SWAPS = (0, 4, 8, 2, 16)  # sizes in bytes of words whose bytes may be reversed, the usual first
-BIT_ORDERS: tuple[Literal["little", "big"], ...] = ("little", "big")  # of numpy, lowest bits first
+WORDS = ", ".join(map(str, sorted(SWAPS)[1:]))
+# names of numpy, by the truth of "highest first"
+BIT_ORDERS: tuple[Literal["little", "big"], ...] = ("little", "big")
+BYTE_ORDERS = "<>"
 MOST_ELEMENTS = 2**26
 MOST_BYTES = 2**31
 LISTED = 4  # most parts that a text lists
+# the texts of the fields that are not at their default
+TEXTS = {
+    "xor": "xor {:#x}",
+    "add": "plus {:#x}",
+    "big_endian": "big-endian",
+    "swap": "words of {} bytes swapped",
+    "fill": "fill {:#x}",
+}
 Shape = tuple[int, ...]
 Buffer = bytes | bytearray | memoryview | Array
 
@@ -79,7 +92,9 @@ class Stored(ABC):
         """Return the places after words are swapped, from the places before, or the other way
         round.
         """
-        flip = (self.swap - self.itemsize if self.swap else 0) * self.per_byte
+        flip = 0
+        if self.swap:
+            flip = (self.swap - self.itemsize) * self.per_byte
         if self.big_endian:
             flip += self.per_byte - 1
         if flip:
@@ -121,13 +136,7 @@ class Stored(ABC):
 
         Raises ValueError for another shape or dtype.
         """
-        tensor = np.asarray(tensor)
-        kind = held_as(self.dtype)
-        if tensor.shape != self.shape or tensor.dtype != kind:
-            raise ValueError(
-                f"tensor: got {tensor.dtype} {tensor.shape}, allowed is {kind} {self.shape}"
-            )
-        return store(raw_of(tensor, self.dtype), self.xor, self.add)
+        return store(raw_in(tensor, self.shape, self.dtype), self.xor, self.add)
 
     def pack(self, tensor: Array) -> bytes:
         """Return the buffer, of ``size`` bytes, of a tensor of ``shape`` and ``dtype``.
@@ -140,11 +149,10 @@ class Stored(ABC):
         out = joined(places, self.bits, self.big_endian)
         for part in self.parts:
             if isinstance(part, Sums):
-                out[part.offset : part.offset + part.size] = part.data(stored, self.fill, self.bits)
+                row = part.data(stored, self.fill, self.bits)
             else:
-                out[part.offset : part.offset + part.size] = np.tile(
-                    np.frombuffer(part.data, np.uint8), part.repeat
-                )
+                row = part.row
+            out[part.offset : part.end] = row
         return swap_words(out, self.swap).tobytes()
 
     def unpack(self, buffer: Buffer) -> Array:
@@ -153,9 +161,7 @@ class Stored(ABC):
 
         Raises ValueError for a buffer of another size, and for copies of an element that differ.
         """
-        data = bytes_in(buffer, "buffer")
-        if len(data) != self.size:
-            raise ValueError(f"buffer: got {len(data)} bytes, allowed is {self.size}")
+        data = bytes_of_size(buffer, self.size)
         stored, *copied = self.read_places(self.opened(data))
         for copy, again in zip(self.copies, copied, strict=True):
             wrong = again != stored
@@ -198,6 +204,10 @@ class Stored(ABC):
         """
         return opened(data, self.bits, self.swap, self.big_endian)
 
+    def closed(self, places: Array) -> Array:
+        """Return the bytes of a buffer from its places: the inverse of ``opened``."""
+        return swap_words(joined(places, self.bits, self.big_endian), self.swap)
+
     def write_places(self, out: Array, stored: Array) -> None:
         """Put elements, unsigned as stored, and their copies into a buffer, place by place."""
         places, pieces = self.places_before_swap()[self.inside], bytes_of(stored, self.big_endian)
@@ -219,9 +229,7 @@ class Stored(ABC):
         """Return a buffer of fill alone, ``(size,) uint8``; the fill values begin at the same bytes
         as elements do.
         """
-        return swap_words(
-            joined(self.blank_places(size * self.per_byte), self.bits, self.big_endian), self.swap
-        )
+        return self.closed(self.blank_places(size * self.per_byte))
 
     def blank_places(self, size: int) -> Array:
         """Return places of fill alone, ``(size,) uint8``, before words are swapped; the fill values
@@ -241,97 +249,68 @@ class Stored(ABC):
         return math.prod(self.extents)
 
     def _check_stored(self) -> None:
-        shape = self.shape
-        if not shape or not all(isinstance(n, int) and n >= 1 for n in shape):
-            raise ValueError(f"shape: got {shape}, allowed are one or more axes of at least 1")
-        if math.prod(shape) > MOST_ELEMENTS:
-            raise ValueError(f"shape: got {shape}, allowed are at most {MOST_ELEMENTS} elements")
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype: got {self.dtype!r}, allowed is one of {', '.join(DTYPES)}")
+        shape, swap = self.shape, self.swap
+        whole = all(isinstance(n, int) and n >= 1 for n in shape)
+        refuse_if(not shape or not whole, "shape", shape, "are one or more axes of at least 1")
+        allowed = f"are at most {MOST_ELEMENTS} elements"
+        refuse_if(math.prod(shape) > MOST_ELEMENTS, "shape", shape, allowed)
+        refuse_type(self.dtype, DTYPES)
         bits = self.bits
-        # below 8 bits ``add`` is not needed: to add half of the range is an xor of the highest bit
-        for name, most in (
-            ("fill", 2**bits - 1),
-            ("xor", 2**bits - 1),
-            ("add", 2**bits - 1 if bits >= 8 else 0),
-        ):
-            value = getattr(self, name)
-            if not 0 <= value <= most:
-                raise ValueError(f"{name}: got {value}, allowed is 0 to {most}")
-        if self.swap not in SWAPS or 0 < self.swap < self.itemsize:
-            raise ValueError(
-                f"swap: got {self.swap}, allowed is 0 or a word of "
-                f"{', '.join(map(str, sorted(SWAPS)[1:]))} "
-                f"bytes, at least the {self.itemsize} of an element"
-            )
-        uneven = next(
-            (copy for copy in self.copies if self.swap and copy % (self.swap * self.per_byte)), None
-        )
-        if uneven is not None:
-            raise ValueError(
-                f"copies: got {uneven}, allowed are multiples of the {self.swap} bytes that are "
-                "swapped"
-            )
-        if not 0 <= self.size <= MOST_BYTES:
-            raise ValueError(f"size: got {self.size} bytes, allowed is 0 to {MOST_BYTES}")
+        most = {"fill": bits, "xor": bits, "add": bits}
+        # to add half of the range below 8 bits is an xor of the highest bit
+        if bits < 8:
+            most["add"] = 0
+        refuse_wide(self, most)
+        allowed = f"is 0 or a word of {WORDS} bytes, at least the {self.itemsize} of an element"
+        refuse_if(swap not in SWAPS or 0 < swap < self.itemsize, "swap", swap, allowed)
+        if swap:
+            self._refuse_uneven("copies", self.copies, swap * self.per_byte)
+        wrong = not 0 <= self.size <= MOST_BYTES
+        refuse_if(wrong, "size", f"{self.size} bytes", f"is 0 to {MOST_BYTES}")
+
+    def _refuse_uneven(self, name: str, numbers: Iterable[int], word: int) -> None:
+        """Raise ValueError for a number that is not a multiple of a swapped word."""
+        for number in numbers:
+            allowed = f"are multiples of the {self.swap} bytes that are swapped"
+            refuse_if(number % word, name, number, allowed)
 
     def _check_ends(self, first: int, end: int) -> None:
         """Raise ValueError if elements from place ``first`` up to place ``end``, their copies or
         the parts reach outside of the buffer.
         """
         first, end = first + min(0, *self.copies, 0), end + max(0, *self.copies, 0)
-        if first < 0 or end > self.size * self.per_byte:
-            if self.per_byte == 1:
-                unit = "bytes"
-            else:
-                unit = "places"
-            raise ValueError(
-                f"elements: got {unit} {first} to {end}, allowed is 0 to "
-                f"{self.size * self.per_byte}, "
-                "the size"
-            )
-        if self.swap and self.size % self.swap:
-            raise ValueError(
-                f"size: got {self.size}, allowed are multiples of the {self.swap} bytes that are "
-                "swapped"
-            )
+        places = self.size * self.per_byte
+        unit = "bytes"
+        if self.per_byte > 1:
+            unit = "places"
+        wrong = first < 0 or end > places
+        refuse_if(wrong, "elements", f"{unit} {first} to {end}", f"is 0 to {places}, the size")
+        if self.swap:
+            self._refuse_uneven("size", [self.size], self.swap)
+        refuse_outside(self.parts, self.size)
         for part in self.parts:
-            if part.offset < 0 or part.offset + part.size > self.size:
-                raise ValueError(
-                    f"{part}: got bytes {part.offset} to {part.offset + part.size}, allowed is 0 "
-                    f"to {self.size}, the size"
-                )
-            if isinstance(part, Sums) and held_as(self.dtype).kind == "f":
-                raise ValueError(f"{part}: got elements of {self.dtype}, allowed are whole numbers")
-            if isinstance(part, Sums) and not (
-                0 <= part.axis < len(self.shape) and part.count >= self.extents[part.axis]
-            ):
-                raise ValueError(
-                    f"{part}: got axis {part.axis}, allowed is an axis of {self.shape} with at "
-                    f"most {part.count} indices"
-                )
+            if isinstance(part, Sums):
+                self._check_sums(part)
+
+    def _check_sums(self, part: Sums) -> None:
+        real = held_as(self.dtype).kind == "f"
+        refuse_if(real, part, f"elements of {self.dtype}", "are whole numbers")
+        known = 0 <= part.axis < len(self.shape)
+        allowed = f"is an axis of {self.shape} with at most {part.count} indices"
+        wrong = not known or part.count < self.extents[part.axis]
+        refuse_if(wrong, part, f"axis {part.axis}", allowed)
 
     def _said(self) -> list[str]:
         """Return the texts that follow the rule: shape and type first, then each field that is not
         at its default.
         """
         out = [f"{self.shape} {self.dtype}"]
-        if self.xor:
-            out += [f"xor {self.xor:#x}"]
-        if self.add:
-            out += [f"plus {self.add:#x}"]
-        if self.big_endian:
-            out += ["big-endian"]
-        if self.swap:
-            out += [f"words of {self.swap} bytes swapped"]
-        if self.fill:
-            out += [f"fill {self.fill:#x}"]
+        for name, text in TEXTS.items():
+            if getattr(self, name):
+                out.append(text.format(getattr(self, name)))
         if self.copies:
-            out += [f"copies {', '.join(f'{copy:+d}' for copy in self.copies)} bytes away"]
-        out += [str(part) for part in self.parts[:LISTED]]
-        if len(self.parts) > LISTED:
-            out += [f"{len(self.parts) - LISTED} more parts"]
-        return [*out, f"{self.size} bytes"]
+            out.append(f"copies {', '.join(map('{:+d}'.format, self.copies))} bytes away")
+        return [*out, *listed_parts(self.parts), f"{self.size} bytes"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -346,10 +325,10 @@ class Table(Stored):
 
     def __post_init__(self) -> None:
         self._check_stored()
-        if self.places.shape != self.shape:
-            raise ValueError(f"places: got {self.places.shape}, allowed is {self.shape}, the shape")
-        if any(isinstance(part, Sums) for part in self.parts):
-            raise ValueError("parts: got sums, allowed with a table are constants only")
+        given = self.places.shape
+        refuse_if(given != self.shape, "places", given, f"is {self.shape}, the shape")
+        summed = any(isinstance(part, Sums) for part in self.parts)
+        refuse_if(summed, "parts", "sums", "with a table are constants only")
         have = self.places[self.places >= 0]
         if have.size:
             self._check_ends(int(have.min()), int(have.max()) + self.itemsize)
@@ -363,6 +342,34 @@ class Table(Stored):
 
     def __str__(self) -> str:
         return f"table of {np.count_nonzero(self.places >= 0)} places: {', '.join(self._said())}"
+
+
+def refuse_type(dtype: str, allowed: Iterable[str]) -> None:
+    """Raise ValueError for a type that is not allowed."""
+    if dtype not in allowed:
+        raise ValueError(f"dtype: got {dtype!r}, allowed is one of {', '.join(allowed)}")
+
+
+def refuse_wide(layout: object, bits: Mapping[str, int]) -> None:
+    """Raise ValueError if a field of a layout is not an unsigned number of so many bits."""
+    for name, most in bits.items():
+        value = getattr(layout, name)
+        refuse_if(not 0 <= value < 2**most, name, value, f"is 0 to {2**most - 1}")
+
+
+def refuse_outside(parts: Iterable[Part], size: int) -> None:
+    """Raise ValueError for parts that reach outside of a buffer of ``size`` bytes."""
+    for part in parts:
+        wrong = part.offset < 0 or part.end > size
+        refuse_if(wrong, part, f"bytes {part.offset} to {part.end}", f"is 0 to {size}, the size")
+
+
+def listed_parts(parts: Sequence[Part]) -> list[str]:
+    """The texts of the first parts, and how many more there are."""
+    texts = [*map(str, parts[:LISTED])]
+    if len(parts) > LISTED:
+        texts.append(f"{len(parts) - LISTED} more parts")
+    return texts
 
 
 def place_bytes(dtype: str) -> int:
@@ -382,6 +389,17 @@ def held_as(dtype: str) -> np.dtype[Any]:
     if ELEMENTS[dtype] > 8:
         return np.dtype(dtype.rstrip("0123456789") + "16")
     return np.dtype(dtype.rstrip("0123456789") + "8")
+
+
+def raw_in(tensor: Array, shape: Shape, dtype: str) -> Array:
+    """Return the bits of the elements of a tensor; raises ValueError for another shape or type, and
+    as ``raw_of`` does.
+    """
+    tensor = np.asarray(tensor)
+    kind = held_as(dtype)
+    wrong = tensor.shape != shape or tensor.dtype != kind
+    refuse_if(wrong, "tensor", f"{tensor.dtype} {tensor.shape}", f"is {kind} {shape}")
+    return raw_of(tensor, dtype)
 
 
 def raw_of(tensor: Array, dtype: str) -> Array:
@@ -461,33 +479,33 @@ def join_units(units: Array, itemsize: int, unit: int) -> Array:
 
 
 def _steps(bits: int, high_first: bool) -> Array:
-    steps = 2 ** np.arange(0, 8, bits)
-    return (steps[::-1] if high_first else steps).astype(np.uint8)
+    steps = 2 ** np.arange(0, 8, bits, dtype=np.uint8)
+    if high_first:
+        return steps[::-1]
+    return steps
 
 
 def store(raw: Array, xor: int, add: int) -> Array:
     """Return unsigned elements as they are stored: ``(raw ^ xor) + add``, modulo their range."""
-    out = raw
     if xor:
-        out = raw ^ raw.dtype.type(xor)
+        raw = raw ^ raw.dtype.type(xor)
     if add:
-        return out + out.dtype.type(add)
-    return out
+        raw = raw + raw.dtype.type(add)
+    return raw
 
 
 def restore(stored: Array, xor: int, add: int) -> Array:
     """The inverse of ``store``."""
-    out = stored
     if add:
-        out = stored - stored.dtype.type(add)
+        stored = stored - stored.dtype.type(add)
     if xor:
-        return out ^ out.dtype.type(xor)
-    return out
+        stored = stored ^ stored.dtype.type(xor)
+    return stored
 
 
 def bytes_of(elements: Array, big_endian: bool) -> Array:
     """Return the bytes ``(..., itemsize) uint8`` of unsigned elements."""
-    ordered = elements.astype(elements.dtype.newbyteorder(">" if big_endian else "<"), copy=False)
+    ordered = elements.astype(f"{BYTE_ORDERS[big_endian]}u{elements.itemsize}", copy=False)
     return np.ascontiguousarray(ordered).view(np.uint8).reshape(*elements.shape, elements.itemsize)
 
 
@@ -498,21 +516,24 @@ def elements_at(data: Array, places: Array, itemsize: int, big_endian: bool) -> 
     out = np.empty((*places.shape, itemsize), np.uint8)
     for at in range(itemsize):
         out[..., at] = data[places + at]
-    return out.view(f"{'>' if big_endian else '<'}u{itemsize}")[..., 0].astype(
-        f"u{itemsize}", copy=False
-    )
+    ordered = out.view(f"{BYTE_ORDERS[big_endian]}u{itemsize}")[..., 0]
+    return ordered.astype(f"u{itemsize}", copy=False)
 
 
 def bytes_in(buffer: Buffer, name: str) -> Array:
     """Return a buffer as ``(n,) uint8``, without a copy; raises ValueError if it is not bytes."""
+    allowed = "are bytes or uint8 of one axis"
     if isinstance(buffer, Array):
-        if buffer.dtype != np.uint8 or buffer.ndim != 1:
-            raise ValueError(
-                f"{name}: got {buffer.dtype} {buffer.shape}, allowed are bytes or uint8 of one axis"
-            )
+        wrong = buffer.dtype != np.uint8 or buffer.ndim != 1
+        refuse_if(wrong, name, f"{buffer.dtype} {buffer.shape}", allowed)
         return buffer
-    if not isinstance(buffer, bytes | bytearray | memoryview):
-        raise ValueError(
-            f"{name}: got {type(buffer).__name__}, allowed are bytes or uint8 of one axis"
-        )
+    wrong = not isinstance(buffer, bytes | bytearray | memoryview)
+    refuse_if(wrong, name, type(buffer).__name__, allowed)
     return np.frombuffer(buffer, np.uint8)
+
+
+def bytes_of_size(buffer: Buffer, size: int) -> Array:
+    """Return a buffer as ``bytes_in`` does; raises ValueError too if it has another size."""
+    data = bytes_in(buffer, "buffer")
+    refuse_if(len(data) != size, "buffer", f"{len(data)} bytes", f"is {size}")
+    return data

@@ -108,14 +108,12 @@ def test_sums_are_those_of_python(bits: int, signed: bool) -> None:
             data = part.data(stored, fill, bits)
             assert data.dtype == np.uint8
             assert data.view("<i4").tolist() == wanted
-            if bits >= 8:
-                assert part.data(stored, fill).tolist() == data.tolist()
 
 
 def test_sums_wrap_at_32_bits() -> None:
     stored = np.full((1, 3), 2**32 - 1, np.uint32)
-    assert Sums(0, 0, 1, signed=False).data(stored, 0).view("<u4").tolist() == [2**32 - 3]
-    assert Sums(0, 0, 1, signed=True).data(stored, 0).view("<i4").tolist() == [-3]
+    assert Sums(0, 0, 1, signed=False).data(stored, 0, 32).view("<u4").tolist() == [2**32 - 3]
+    assert Sums(0, 0, 1, signed=True).data(stored, 0, 32).view("<i4").tolist() == [-3]
 
 
 def test_a_part_says_its_bytes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -337,57 +338,43 @@ def test_digits_of_all_axes() -> None:
     )
 
 
+def nests(shape: tuple[int, ...], *steps: tuple[int, int, Any], **fields: Any) -> list[Layout]:
+    return list(_nests(shape, [AxisDigit(*step) for step in steps], fields, False))
+
+
+def loops(*steps: tuple[int, ...]) -> tuple[Loop, ...]:
+    return tuple(Loop(*step) for step in steps)
+
+
 def test_nests_are_with_all_strides_then_with_ever_fewer() -> None:
-    steps = [AxisDigit(0, 1, 10), AxisDigit(1, 1, 1), AxisDigit(1, 4, 60)]
-    made = list(_nests((6, 10), ((0, 6), (0, 10)), steps, 3, {"dtype": "uint8", "size": 300}))
+    steps = (0, 1, 10), (1, 1, 1), (1, 4, 60)
+    made = nests((6, 10), *steps, offset=3, size=300)
     assert [one.loops for one in made] == [
-        (Loop(1, 4, 60), Loop(0, 1, 10), Loop(1, 1, 1)),
-        (Loop(1, 4), Loop(0), Loop(1)),
-        (Loop(1, 4, 60), Loop(0), Loop(1)),
-        (Loop(1, 4, 60), Loop(0, 1, 10), Loop(1)),
+        loops((1, 4, 60), (0, 1, 10), (1, 1, 1)),
+        loops((1, 4), (0,), (1,)),
+        loops((1, 4, 60), (0,), (1,)),
+        loops((1, 4, 60), (0, 1, 10), (1,)),
     ]
-    assert all((one.size, one.offset) == (300, 3) for one in made)
-    small = list(_nests((6, 10), ((0, 6), (0, 10)), steps, 3, {"size": 10}))
+    assert {(one.size, one.offset) for one in made} == {(300, 3)}
+    small = nests((6, 10), *steps, offset=3, size=10)
     assert [one.size for one in small] == [3 + 120 + 50 + 2, 63, 3 + 120 + 12, 3 + 120 + 50 + 2]
-    # a list has no packed form, nor has what begins inside of a tile
-    assert len(list(_nests((3,), ((0, 3),), [AxisDigit(0, 1, (0, 5, 3))], 0, {}))) == 1
-    assert (
-        len(
-            list(
-                _nests(
-                    (3,), ((0, 3),), [AxisDigit(0, 2, 9), AxisDigit(0, 1, 1)], 0, {"starts": (1,)}
-                )
-            )
-        )
-        == 1
-    )
+    # a list has no packed form, nor has an axis that begins inside of a tile
+    assert len(nests((3,), (0, 1, (0, 5, 3)))) == 1
+    assert len(nests((3,), (0, 2, 9), (0, 1, 1), starts=(1,))) == 1
     # packed tiles of one axis with nothing between them are one loop, unless they do not divide one
     # another
-    assert [
-        one.loops
-        for one in _nests((12,), ((0, 12),), [AxisDigit(0, 4, 4), AxisDigit(0, 1, 1)], 0, {})
-    ] == [(Loop(0, 4, 4), Loop(0, 1, 1)), (Loop(0),), (Loop(0, 4, 4), Loop(0))]
-    assert (Loop(0, 3), Loop(0, 2), Loop(0)) not in [
-        one.loops
-        for one in _nests(
-            (12,), ((0, 12),), [AxisDigit(0, 3, 3), AxisDigit(0, 2, 2), AxisDigit(0, 1, 1)], 0, {}
-        )
+    assert [one.loops for one in nests((12,), (0, 4, 4), (0, 1, 1))] == [
+        loops((0, 4, 4), (0, 1, 1)),
+        loops((0,)),
+        loops((0, 4, 4), (0,)),
     ]
-    assert (Loop(0, 3), Loop(0)) in [
-        one.loops
-        for one in _nests(
-            (12,), ((0, 12),), [AxisDigit(0, 3, 3), AxisDigit(0, 2, 2), AxisDigit(0, 1, 1)], 0, {}
-        )
-    ]
-    # what no nest can be is left out
-    assert list(_nests((4,), ((0, 4),), [AxisDigit(0, 1, 0)], 0, {})) == [Layout((4,), (Loop(0),))]
+    uneven = [one.loops for one in nests((12,), (0, 3, 3), (0, 2, 2), (0, 1, 1))]
+    assert loops((0, 3), (0, 2), (0,)) not in uneven
+    assert loops((0, 3), (0,)) in uneven
+    # loops that no layout can have are left out
+    assert nests((4,), (0, 1, 0)) == [Layout((4,), (Loop(0),))]
     # the larger tile is outside, wherever its stride puts it
-    assert next(
-        iter(_nests((4,), ((0, 4),), [AxisDigit(0, 1, 9), AxisDigit(0, 2, 1)], 0, {}))
-    ).loops == (
-        Loop(0, 2, 1),
-        Loop(0, 1, 9),
-    )
+    assert nests((4,), (0, 1, 9), (0, 2, 1))[0].loops == loops((0, 2, 1), (0, 1, 9))
 
 
 def test_nests_of_a_few_places() -> None:
