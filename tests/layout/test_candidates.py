@@ -322,65 +322,76 @@ def test_nests_refused(fields: dict[str, Any], said: str) -> None:
         Layout((2, 3), **{"loops": (Loop(0, 1, 3), Loop(1, 1, 1)), **fields})
 
 
-def test_nests_at_their_limits() -> None:
-    loops = (Loop(0, 1, 3), Loop(1, 1, 1))
-    assert Layout((2, 3), loops, join=((1,),)).size == 6
-    assert Layout((2, 3), (Loop(0, 1, 1),), join=((0, 1),), starts=(0, 0)).size == 6
-    assert Layout(
-        (2, 3), (Loop(0, 4, 9), Loop(0, 1, 1)), join=((0, 1),), starts=(2, 0)
-    ).index_map().ravel().tolist() == [2, 3, 9, 10, 11, 12]
-    assert Layout((2, 3), (Loop(0, 1, (0, 3)), Loop(1, 1, 1))).size == 6
-    assert Layout((2, 3), (Loop(0, 1, 3), Loop(1)), dtype="uint8").size == 6
-    assert Layout((1, 3), (Loop(0, 1, (7,)), Loop(1, 1, 1))).size == 10
-    # steps of two axes that interleave; one tile as wide as its axis
-    assert Layout((2, 3), (Loop(0, 1, 1), Loop(1, 1, 2))).size == 6
-    assert Layout((2, 3), (Loop(0, 1, 3), Loop(1, 1, 2))).index_map().tolist() == [
-        [0, 2, 4],
-        [3, 5, 7],
-    ]
-    assert Layout((2, 3), (Loop(0, 2, 0), Loop(0, 1, 3), Loop(1, 1, 1))).size == 6
-    assert Layout((2, 3), (Loop(0, 1, -3), Loop(1, 1, -1)), offset=5).index_map().tolist() == [
-        [5, 4, 3],
-        [2, 1, 0],
-    ]
-    # places as far apart as can be checked one by one, far from the start of the buffer
-    far = Layout((2, 2), (Loop(0, 1, 3), Loop(1, 1, 2**26 - 4)), offset=2**30)
-    assert far.size == 2**30 + 2**26
-    one = Layout((2, 2), (Loop(0, 1, 3), Loop(1, 1, 2)), offset=2**30)
-    assert one.size == 2**30 + 6
+ROWS = (Loop(0, 1, 3), Loop(1, 1, 1))
 
 
-def test_what_a_nest_says() -> None:
-    assert str(Layout((1,), ())) == "one element: (1,) uint8, 1 bytes"
-    assert (
-        str(Layout((4,), (Loop(0, 1, (0, 2, 4, 6)),)))
-        == "I, strides (0, 2, 4, 6): (4,) uint8, 7 bytes"
-    )
-    assert (
-        str(Layout((5,), (Loop(0, 1, (0, 2, 4, 6, 8)),)))
-        == "I, strides (0, 2, 4, 6, ...): (5,) uint8, 9 bytes"
-    )
-    assert (
-        str(hwc((3,), dtype="uint4", offset=2)) == "I, strides 1: (3,) uint4, from place 2, 3 bytes"
-    )
-    begun = Layout(
-        (5, 2),
-        (Loop(0, 3, 9), Loop(0, 1, 2), Loop(1, 1, 1)),
-        starts=(2, 0),
-        window=((0, 5), (1, 2)),
-    )
-    assert (
-        str(begun)
-        == "R1R2C, R2=3, strides 9 2 1: (5, 2) uint8, only c 1 to 1, r from place 2 of its tile, 19 bytes"
-    )
-    assert Layout((2,) * 5, tuple(Loop(at) for at in range(5))).name == "A0_A1_A2_A3_A4_"
-    assert (
-        Layout(
-            (4, 9, 9, 2),
-            tuple(Loop(*one) for one in ((3, 1), (1, 6), (1, 3), (2, 1), (1, 1), (0, 1))),
-        ).name
-        == "IH1H2WH3O, H2=6, H3=3"
-    )
+@pytest.mark.parametrize(
+    ("layout", "places"),
+    [
+        (Layout((2, 3), ROWS, join=((1,),)), [0, 1, 2, 3, 4, 5]),
+        (
+            Layout((2, 3), (Loop(0, 1, 1),), join=((0, 1),), starts=(0, 0)),
+            [0, 1, 2, 3, 4, 5],
+        ),
+        (
+            Layout((2, 3), (Loop(0, 4, 9), Loop(0, 1, 1)), join=((0, 1),), starts=(2, 0)),
+            [2, 3, 9, 10, 11, 12],
+        ),
+        (Layout((2, 3), (Loop(0, 1, (0, 3)), ROWS[1])), [0, 1, 2, 3, 4, 5]),
+        (Layout((2, 3), (ROWS[0], Loop(1))), [0, 1, 2, 3, 4, 5]),
+        (Layout((1, 3), (Loop(0, 1, (7,)), ROWS[1])), [7, 8, 9]),
+        # strides of two axes that interleave; one tile as wide as its axis
+        (Layout((2, 3), (Loop(0, 1, 1), Loop(1, 1, 2))), [0, 2, 4, 1, 3, 5]),
+        (Layout((2, 3), (ROWS[0], Loop(1, 1, 2))), [0, 2, 4, 3, 5, 7]),
+        (Layout((2, 3), (Loop(0, 2, 0), *ROWS)), [0, 1, 2, 3, 4, 5]),
+        (Layout((2, 3), (Loop(0, 1, -3), Loop(1, 1, -1)), offset=5), [5, 4, 3, 2, 1, 0]),
+        # places as far apart as can be checked one by one, far from the start of the buffer
+        (
+            Layout((2, 2), (ROWS[0], Loop(1, 1, 2**26 - 4)), offset=2**30),
+            [2**30, 2**30 + 2**26 - 4, 2**30 + 3, 2**30 + 2**26 - 1],
+        ),
+    ],
+)
+def test_nests_at_their_limits(layout: Layout, places: list[int]) -> None:
+    assert layout.index_map().ravel().tolist() == places
+    assert layout.size == max(places) + 1
+
+
+@pytest.mark.parametrize(
+    ("layout", "text"),
+    [
+        (Layout((1,), ()), "one element: (1,) uint8, 1 bytes"),
+        (
+            Layout((4,), (Loop(0, 1, (0, 2, 4, 6)),)),
+            "I, strides (0, 2, 4, 6): (4,) uint8, 7 bytes",
+        ),
+        (
+            Layout((5,), (Loop(0, 1, (0, 2, 4, 6, 8)),)),
+            "I, strides (0, 2, 4, 6, ...): (5,) uint8, 9 bytes",
+        ),
+        (hwc((3,), dtype="uint4", offset=2), "I, strides 1: (3,) uint4, from place 2, 3 bytes"),
+        (
+            Layout(
+                (5, 2),
+                (Loop(0, 3, 9), Loop(0, 1, 2), Loop(1, 1, 1)),
+                starts=(2, 0),
+                window=((0, 5), (1, 2)),
+            ),
+            "R1R2C, R2=3, strides 9 2 1: (5, 2) uint8, only c 1 to 1, r from place 2 of its tile, "
+            "19 bytes",
+        ),
+        (
+            Layout((2,) * 5, tuple(map(Loop, range(5)))),
+            "A0_A1_A2_A3_A4_, packed: (2, 2, 2, 2, 2) uint8, 32 bytes",
+        ),
+        (
+            Layout((4, 9, 9, 2), (Loop(3), Loop(1, 6), Loop(1, 3), Loop(2), Loop(1), Loop(0))),
+            "IH1H2WH3O, H2=6, H3=3, packed: (4, 9, 9, 2) uint8, 648 bytes",
+        ),
+    ],
+)
+def test_what_a_nest_says(layout: Layout, text: str) -> None:
+    assert str(layout) == text
 
 
 def test_a_layout_is_as_long_as_its_words() -> None:
@@ -395,22 +406,17 @@ def test_a_layout_is_as_long_as_its_words() -> None:
 # Formats and orders of axes
 
 
-@pytest.mark.parametrize(
-    "shape", [(2, 3, 4, 5), (1, 1, 1, 1), (2, 0, 4, 5), (0, 3, 4, 5), (2, 3, 0, 5)]
-)
-def test_strides_of_formats(shape: tuple[int, ...]) -> None:
-    _, c, h, w = shape
-    assert format_strides(shape, "channels_last") == (h * w * c, 1, w * c, c)
-    assert format_strides(shape, "contiguous") == (
-        max(c, 1) * max(h, 1) * max(w, 1),
-        max(h, 1) * max(w, 1),
-        max(w, 1),
-        1,
-    )
-    assert is_format(shape, format_strides(shape, "contiguous"), "contiguous")
-    assert is_format(shape, format_strides(shape, "channels_last"), "channels_last")
-    assert not is_format(shape, (9, 9, 9, 9), "channels_last") or shape == (1, 1, 1, 1)
-    assert is_format(shape, (9, 9, 9, 9), "contiguous") == (0 in shape or shape == (1, 1, 1, 1))
+def test_an_empty_axis_counts_as_one_in_the_contiguous_format_alone() -> None:
+    for shape, contiguous, last in (
+        ((2, 0, 4, 5), (20, 20, 5, 1), (0, 1, 0, 0)),
+        ((0, 3, 4, 5), (60, 20, 5, 1), (60, 1, 15, 3)),
+        ((2, 3, 0, 5), (15, 5, 5, 1), (0, 1, 15, 3)),
+    ):
+        assert format_strides(shape, "contiguous") == contiguous
+        assert format_strides(shape, "channels_last") == last
+        assert is_format(shape, (9, 9, 9, 9), "contiguous")
+        assert is_format(shape, last, "channels_last")
+        assert not is_format(shape, (9, 9, 9, 9), "channels_last")
 
 
 @pytest.mark.parametrize(
@@ -444,14 +450,17 @@ def test_formats_are_strides_of_the_same_numbers(shape: tuple[int, ...]) -> None
 def test_formats_by_their_strides() -> None:
     assert format_strides((2, 3, 4, 5, 6), "channels_last_3d") == (360, 1, 90, 18, 3)
     assert memory_format((2, 3, 4, 5, 6), (360, 1, 90, 18, 3)) == "channels_last_3d"
-    assert memory_format((2, 3, 4, 5), (60, 1, 15, 3)) == "channels_last"
-    assert memory_format((2, 3, 4, 5), (90, 1, 20, 4)) == "channels_last"
-    assert memory_format((2, 3, 4, 5), (60, 1, 15, 2)) == "contiguous"
-    assert memory_format((2, 3, 4, 5), (59, 1, 15, 3)) == "contiguous"
-    assert memory_format((2, 3, 4, 5), (60, 0, 15, 3)) == "contiguous"
-    assert memory_format((2, 3, 0, 5), (60, 1, 15, 3)) == "contiguous"
-    assert memory_format((2, 3, 4), (12, 1, 3)) == "contiguous"
-    assert memory_format((4, 1, 1, 1), (1, 1, 1, 1)) == "contiguous"
+    for strides in ((60, 1, 15, 3), (90, 1, 20, 4)):
+        assert memory_format((2, 3, 4, 5), strides) == "channels_last"
+    for shape, *strides in (
+        ((2, 3, 4, 5), 60, 1, 15, 2),
+        ((2, 3, 4, 5), 59, 1, 15, 3),
+        ((2, 3, 4, 5), 60, 0, 15, 3),
+        ((2, 3, 0, 5), 60, 1, 15, 3),
+        ((2, 3, 4), 12, 1, 3),
+        ((4, 1, 1, 1), 1, 1, 1, 1),
+    ):
+        assert memory_format(shape, tuple(strides)) == "contiguous"
     assert not is_format((2, 3, 4), (12, 1, 3), "channels_last")
     assert is_format((2, 3), (3, 1), "contiguous")
     assert not is_format((2, 3), (1, 2), "contiguous")

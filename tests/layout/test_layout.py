@@ -29,7 +29,6 @@ from npulab.layout import (
     planar,
 )
 from npulab.layout.candidates import HEADERS, TILES, candidates
-from npulab.layout.conventions import convert_axes
 from npulab.layout.formats import strides_layout
 from npulab.layout.found import Run, agreeing
 from npulab.layout.places import Change, Pairs, Signature, Sought
@@ -52,9 +51,9 @@ def slow_hwc(shape: tuple[int, ...], size: int, row_pitch: int = 0) -> Places:
         yield (y, x, z), y * (row_pitch or w * c * size) + (x * c + z) * size
 
 
-def slow_planar(shape: tuple[int, ...], size: int, align: int = 1) -> Places:
+def slow_planar(shape: tuple[int, ...], size: int, row_align: int = 1) -> Places:
     h, w, c = shape
-    row = up(w * size, align)
+    row = up(w * size, row_align)
     for z, y, x in product(range(c), range(h), range(w)):
         yield (y, x, z), z * h * row + y * row + x * size
 
@@ -97,83 +96,78 @@ class Case(NamedTuple):
     shapes: list[tuple[int, ...]]
 
 
+def case_of(
+    make: Callable[..., Layout],
+    slow: Callable[..., Places],
+    shapes: list[tuple[int, ...]],
+    *numbers: int,
+    **fields: int,
+) -> Case:
+    """A layout and its loops, with numbers that both take."""
+    return Case(
+        lambda shape, dtype: make(shape, *numbers, dtype=dtype, **fields),
+        lambda shape, size: slow(shape, size, *numbers, **fields),
+        shapes,
+    )
+
+
+def atoms(shape: tuple[int, ...], atom: int, line: int, surface: int, *, dtype: str) -> Layout:
+    elements = atom // np.dtype(dtype).itemsize
+    return nc1hwc2(shape, elements, dtype=dtype, row_pitch=line, plane_pitch=surface)
+
+
+def groups(shape: tuple[int, ...], kernels: int, channels: int, *, dtype: str) -> Layout:
+    return kernel_groups(shape, kernels, channels, dtype=dtype, align=128)  # type: ignore[arg-type]
+
+
+def blocks(shape: tuple[int, ...], rows: int, columns: int, *, dtype: str) -> Layout:
+    return packed_blocks(shape, rows, columns, dtype=dtype, sums=True)  # type: ignore[arg-type]
+
+
 IMAGES = [(5, 7, 3), (4, 3, 33), (1, 9, 20), (6, 5, 1), (3, 2, 16), (1, 1, 70)]
 MATRICES = [(37, 13), (16, 8), (3, 2), (33, 1), (1, 19), (50, 70)]
-CASES = {
-    "hwc": Case(lambda shape, dtype: hwc(shape, dtype=dtype), slow_hwc, IMAGES),
-    "hwc pitch 500": Case(
-        lambda shape, dtype: hwc(shape, dtype=dtype, row_pitch=500),
-        lambda shape, size: slow_hwc(shape, size, 500),
-        [(5, 7, 3), (4, 3, 33), (6, 5, 1)],
-    ),
-    "planar": Case(lambda shape, dtype: planar(shape, dtype=dtype), slow_planar, IMAGES),
-    "rows of 64": Case(
-        lambda shape, dtype: planar(shape, dtype=dtype, row_align=64),
-        lambda shape, size: slow_planar(shape, size, 64),
-        IMAGES,
-    ),
-    **{
-        f"nc1hwc2 {c2}": Case(
-            lambda shape, dtype, c2=c2: nc1hwc2(shape, c2, dtype=dtype),
-            lambda shape, size, c2=c2: slow_nc1hwc2(shape, size, c2),
-            IMAGES,
-        )
-        for c2 in (2, 4, 8, 16)
-    },
-    "atoms 8": Case(
-        lambda shape, dtype: nc1hwc2(
-            shape, 8 // np.dtype(dtype).itemsize, dtype=dtype, row_pitch=96, plane_pitch=640
-        ),
-        lambda shape, size: slow_atoms(shape, size, 8, 96, 640),
-        IMAGES,
-    ),
-    "atoms 32": Case(
-        lambda shape, dtype: nc1hwc2(
-            shape, 32 // np.dtype(dtype).itemsize, dtype=dtype, row_pitch=320, plane_pitch=2048
-        ),
-        lambda shape, size: slow_atoms(shape, size, 32, 320, 2048),
-        IMAGES,
-    ),
-    **{
-        f"groups {k} {c}": Case(
-            lambda shape, dtype, k=k, c=c: kernel_groups(shape, k, c, dtype=dtype, align=128),
-            lambda shape, size, k=k, c=c: slow_groups(shape, size, k, c),
-            [
-                (20, 3, 3, 12),
-                (16, 1, 1, 8),
-                (41, 5, 3, 14),
-                (7, 2, 2, 5),
-                (33, 1, 1, 65),
-                (8, 1, 4, 33),
-                (1, 3, 3, 40),
-            ],
-        )
-        for k, c in ((8, 8), (16, 32), (32, 64))
-    },
-    **{
-        f"blocks {r} {c}": Case(
-            lambda shape, dtype, r=r, c=c: packed_blocks(shape, r, c, dtype=dtype, sums=True),
-            lambda shape, size, r=r, c=c: slow_blocks(shape, size, r, c),
-            MATRICES,
-        )
-        for r, c in ((16, 4), (16, 2), (4, 8), (4, 16))
-    },
-}
-# every shape in every run with elements of one size, those of the other under ``long``
-EVERY = [
-    pytest.param(
-        case,
-        shape,
-        dtype,
-        id=f"{name} {'x'.join(map(str, shape))} {dtype}",
-        marks=() if number % 2 == at % 2 else pytest.mark.long,
-    )
-    for number, (name, case) in enumerate(CASES.items())
-    for at, shape in enumerate(case.shapes)
-    for number, dtype in enumerate(
-        ("int8", "int16") if name.startswith("blocks") else ("uint8", "float16"), number
-    )
+WEIGHT_SHAPES = [
+    (20, 3, 3, 12),
+    (16, 1, 1, 8),
+    (41, 5, 3, 14),
+    (7, 2, 2, 5),
+    (33, 1, 1, 65),
+    (8, 1, 4, 33),
+    (1, 3, 3, 40),
 ]
+PITCHED = [(5, 7, 3), (4, 3, 33), (6, 5, 1)]
+CASES = {
+    "hwc": case_of(hwc, slow_hwc, IMAGES),
+    "hwc pitch 500": case_of(hwc, slow_hwc, PITCHED, row_pitch=500),
+    "planar": case_of(planar, slow_planar, IMAGES),
+    "rows of 64": case_of(planar, slow_planar, IMAGES, row_align=64),
+    "atoms 8": case_of(atoms, slow_atoms, IMAGES, 8, 96, 640),
+    "atoms 32": case_of(atoms, slow_atoms, IMAGES, 32, 320, 2048),
+}
+for c2 in (2, 4, 8, 16):
+    CASES[f"nc1hwc2 {c2}"] = case_of(nc1hwc2, slow_nc1hwc2, IMAGES, c2)
+for kernels, channels in ((8, 8), (16, 32), (32, 64)):
+    CASES[f"groups {kernels} {channels}"] = case_of(
+        groups, slow_groups, WEIGHT_SHAPES, kernels, channels
+    )
+for rows, columns in ((16, 4), (16, 2), (4, 8), (4, 16)):
+    CASES[f"blocks {rows} {columns}"] = case_of(blocks, slow_blocks, MATRICES, rows, columns)
+
+
+def every() -> Iterator[Any]:
+    """Every case with each of its shapes and types: in every run with elements of one size, under
+    ``long`` with elements of the other size."""
+    for number, (name, case) in enumerate(CASES.items()):
+        types = ("uint8", "float16")
+        if name.startswith("blocks"):
+            types = ("int8", "int16")
+        for (at, shape), (turn, dtype) in product(enumerate(case.shapes), enumerate(types, number)):
+            marks = [pytest.mark.long] * ((turn + at) % 2)
+            sizes = "x".join(map(str, shape))
+            yield pytest.param(case, shape, dtype, id=f"{name} {sizes} {dtype}", marks=marks)
+
+
+EVERY = [*every()]
 
 
 def random(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
@@ -301,24 +295,10 @@ def test_parts_and_tables() -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: Layout((), ()), r"^shape: got \(\), allowed are one or more axes of at least 1$"),
-        (
-            lambda: Layout((2, 0), (Loop(0),)),
-            r"^shape: got \(2, 0\), allowed are one or more axes of at least 1$",
-        ),
-        (
-            lambda: Layout((10**6, 10**6), ()),
-            r"^shape: got \(1000000, 1000000\), allowed are at most 67108864 elements$",
-        ),
         (
             lambda: Layout((4,), ()),
             r"^loops: got blocks of 4 indices of axis 0 inside of all loops, allowed is 1 index$",
         ),
-        (
-            lambda: Layout((4,), (Loop(0, 2),)),
-            r"^loops: got blocks of 2 indices of axis 0 inside of all loops, allowed is 1 index$",
-        ),
-        (lambda: Layout((4,), (Loop(1),)), r"got axis 1, allowed is 0 to 0$"),
         (lambda: Layout((4,), (Loop(0, 0),)), r"got a tile of 0, allowed is 1 or more$"),
         (
             lambda: Layout((4,), (Loop(0, 4), Loop(0, 2, 2), Loop(0))),
@@ -326,24 +306,10 @@ def test_parts_and_tables() -> None:
             r"allowed is a stride$",
         ),
         (
-            lambda: Layout((4,), (Loop(0, 1, 0),)),
-            r"^loops: got two elements at one place in I, strides 0: ",
-        ),
-        (
-            lambda: Layout((4, 4), (Loop(0, 1, 3), Loop(1, 1, 1))),
-            r"^loops: got two elements at one place in RC, strides 3 1: ",
-        ),
-        (
             lambda: Layout((4,), (Loop(0, 1, -1),)),
             r"^elements: got bytes -3 to 1, allowed is 0 to 1, the size$",
         ),
-        (lambda: hwc((4,), size=3), r"^elements: got bytes 0 to 4, allowed is 0 to 3, the size$"),
         (lambda: hwc((4,), dtype="int64"), r"^dtype: got 'int64', allowed is one of uint8, "),
-        (lambda: hwc((4,), fill=256), r"^fill: got 256, allowed is 0 to 255$"),
-        (
-            lambda: hwc((4,), window=((0, 5),)),
-            r"^window: got \(\(0, 5\),\), allowed is \(start, stop\) for each axis of \(4,\)$",
-        ),
         (
             lambda: hwc((4, 3, 2), row_pitch=5),
             r"^pitch of axis 0: got 5 bytes, allowed is 6 or more$",
@@ -365,19 +331,9 @@ def test_parts_and_tables() -> None:
             lambda: hwc((4,), swap=4, copies=(6,)),
             r"^copies: got 6, allowed are multiples of the 4 bytes that are swapped$",
         ),
-        (lambda: packed_blocks((2, 3), 0, 2), r"^rows, columns: got 0, 2, allowed is 1 or more$"),
-        (lambda: packed_blocks((2, 3), 2, -1), r"^rows, columns: got 2, -1, allowed is 1 or more$"),
         (lambda: hwc((4,), size=2**40), r"^size: got 1099511627776 bytes, allowed is 0 to "),
         (lambda: hwc((4,), size=-1), r"^size: got -1 bytes, allowed is 0 to "),
-        (
-            lambda: Layout((4, 4), (Loop(0, 1, (0, 4, 8)), Loop(1, 1, 1))),
-            r"got the bytes to 3 blocks, allowed are the bytes to all 4 blocks$",
-        ),
         (lambda: planar((4, 3)), r"^shape: got \(4, 3\), allowed is \(\.\.\., H, W, C\)$"),
-        (
-            lambda: hwc((4,), size=4, parts=(Sums(4, 0, 4),)),
-            r"^4 sums over axis 0 at byte 4: got bytes 4 to 20, allowed is 0 to 4, the size$",
-        ),
         (
             lambda: hwc((4,), size=40, parts=(Sums(4, 0, 3),)),
             r"got axis 0, allowed is an axis of \(4,\) with at most 3 indices$",
@@ -395,22 +351,10 @@ def test_parts_and_tables() -> None:
             lambda: hwc((4,)).unpack("abcd"),
             r"^buffer: got str, allowed are bytes or uint8 of one axis$",
         ),
-        (
-            lambda: hwc((2,), copies=(2,)).unpack(bytes([1, 2, 1, 3])),
-            r"^buffer: got two values of one element, at bytes 1 and 3 \(its copy\)$",
-        ),
-        (
-            lambda: Table((2,), np.array([0, 9]), size=4),
-            r"^elements: got bytes 0 to 10, allowed is 0 to 4, the size$",
-        ),
         (lambda: markers((4,), "int64"), r"^dtype: got 'int64', allowed is one of "),
         (
             lambda: markers((1000, 1000), captures=2),
             r"^captures: got 2 for 1000000 elements with 256 possible values, allowed is 3 or more$",
-        ),
-        (
-            lambda: markers((4,), avoid=range(256)),
-            r"^avoid: got all but 0 values, allowed is to leave enough for 4 elements$",
         ),
     ],
 )
@@ -441,14 +385,6 @@ def test_markers_spell_every_element(shape: tuple[int, ...], dtype: str) -> None
     assert not any(len(set(values)) == 1 for values in spelled)
     assert not avoid & {value for values in spelled for value in values}
     assert all(tensor.dtype == dtype and np.isfinite(tensor).all() for tensor in tensors)
-
-
-def test_markers_are_as_few_as_it_takes() -> None:
-    assert len(markers((1000, 1000))) == 3
-    assert len(markers((32640,))) == 2
-    assert len(markers((32641,))) == 3
-    assert len(markers((10,), captures=5)) == 5
-    assert replace(hwc((2,)), dtype="int8") == hwc((2,), dtype="int8")
 
 
 # Found again
@@ -532,63 +468,21 @@ def random_layout(seed: int) -> Layout:
     return replace(layout, size=layout.size + int(rng.choice([0, 0, 1, 100])))
 
 
-def strided_layout(seed: int) -> Layout:
-    """Strides at each loop of any tiles, which need not divide one another; negative ones,
-    windows and copies too.
-    """
-    rng = np.random.default_rng(seed)
-    shape = tuple(int(n) for n in rng.integers(1, 12, int(rng.integers(1, 5))))
-    window = tuple(
-        (start, int(rng.integers(start + 1, n + 1)))
-        for start, n in ((int(rng.integers(0, n)) if rng.random() < 0.3 else 0, n) for n in shape)
-    )
-    tiles = [sorted({1, *rng.integers(1, 8, int(rng.integers(0, 3))).tolist()}) for _ in shape]
-    order = rng.permutation([axis for axis in range(len(shape)) for _ in tiles[axis]]).tolist()
-    dtype = str(rng.choice(["uint8", "int16", "float32"]))
-    step, nest, left = np.dtype(dtype).itemsize, [], [1] * len(shape)
-    for axis in reversed(order):
-        tile = tiles[axis].pop(0)
-        nest.insert(0, Loop(axis, tile, step * int(rng.choice([1, 1, -1]))))
-        left[axis] = tiles[axis][0] if tiles[axis] else shape[axis]
-        step = step * (-(-left[axis] // tile)) + int(rng.choice([0, 0, 1, 5]))
-    size = 2 * step + 64
-    copies = (size,) if rng.random() < 0.3 else ()
-    return Layout(
-        shape,
-        tuple(nest),
-        dtype=dtype,
-        offset=size,
-        size=3 * size + size * len(copies),
-        window=window,
-        fill=int(rng.integers(0, 256)),
-        add=int(rng.choice([0, 128])),
-        xor=int(rng.choice([0, 5])),
-        copies=copies,
-        big_endian=bool(rng.integers(2)),
-    )
-
-
-@pytest.mark.parametrize("make", [random_layout, strided_layout])
-def test_strides_say_what_the_places_say(make: Callable[[int], Layout]) -> None:
+def test_strides_say_what_the_places_say() -> None:
     """Views by strides against each element at its place, fill, copies and what is cut off
     included.
     """
     strided = 0
     for seed in range(150):
-        layout = make(seed)
+        layout = random_layout(seed)
         tensor = random(layout.shape, layout.dtype, seed)
         stored, plain = layout.stored(tensor)[layout.inside], layout.blank(layout.size)
         Stored.write_places(layout, plain, stored)
         assert layout.pack(tensor) == plain.tobytes(), layout
         buffer = random((layout.size,), "uint8", seed)
-        for got, wanted in zip(
-            layout.read_places(buffer), Stored.read_places(layout, buffer), strict=True
-        ):
-            assert same(got, wanted), layout
-        assert np.array_equal(
-            layout.unpack(plain)[layout.inside].view(stored.dtype),
-            tensor[layout.inside].view(stored.dtype),
-        )
+        wanted = Stored.read_places(layout, buffer)
+        assert all(map(same, layout.read_places(buffer), wanted)), layout
+        assert same(layout.unpack(plain), tensor)
         strided += layout._strided
     assert strided >= 40
 
@@ -648,15 +542,6 @@ def test_a_constant_tensor_leaves_rivals() -> None:
     assert all(not np.array_equal(one.index_map(), found.index_map()) for one in found.rivals)
     assert [one.name for one in found.rivals[:3]] == ["HCW", "WHC", "WCH"]
     assert "8 or more other layouts agree as well: HCW, strides 48 6 1" in str(found)
-
-
-def test_rivals_are_those_that_agree() -> None:
-    """Rows that are all alike say neither which comes first nor how far apart rows of rows are."""
-    tensor = np.tile(np.arange(1, 9, dtype=np.uint8), (4, 3, 1))
-    found = found_in(hwc((4, 3, 8)), [tensor])
-    buffer = hwc((4, 3, 8)).pack(tensor)
-    assert {one.name for one in (found.layout, *found.rivals)} >= {"HWC", "WHC"}  # type: ignore[union-attr]
-    assert all(one.pack(tensor) == buffer for one in (found, *found.rivals))
 
 
 def test_the_vocabulary_of_a_found_layout() -> None:
@@ -1007,10 +892,10 @@ def test_unrelated_buffers_are_refused() -> None:
         ("float16", Signature(0, 2, 0, 2, 4)),
     ],
 )
-@pytest.mark.parametrize("captures", [1, 2, 9])
+@pytest.mark.parametrize("captures", [1, 2, 7, 8])
 def test_places_are_those_of_a_dictionary(dtype: str, signature: Signature, captures: int) -> None:
-    """Sorted numbers against values looked up one by one; nine captures do not fit a number and
-    are mixed.
+    """Sorted numbers against values looked up one by one; eight captures do not fit beside a place
+    in 64 bits, and are mixed.
     """
     shape, size = (6, 7), np.dtype(dtype).itemsize
     raw = tuple(random(shape, f"u{size}", at) % 7 for at in range(captures))
@@ -1275,6 +1160,8 @@ def test_elements_below_a_byte_are_checked() -> None:
     for wrong in (8, -9):
         with pytest.raises(ValueError, match=rf"^tensor: got {wrong}, allowed are values of int4$"):
             layout.pack(np.int8([0, wrong, 0]))
+    with pytest.raises(ValueError, match=r"^tensor: got uint8 \(3,\), allowed is int8 \(3,\)$"):
+        layout.pack(np.zeros(3, np.uint8))
 
 
 @pytest.mark.parametrize(
@@ -1297,83 +1184,6 @@ def test_swapped_words_hold_whole_elements(offset: int, stride: int, whole: bool
 def test_axes_of_one_index_are_last_among_equal_strides() -> None:
     assert [loop.axis for loop in strides_layout((1, 3), (3, 3)).loops] == [1, 0]
     assert [loop.axis for loop in strides_layout((3, 1), (3, 3)).loops] == [0, 1]
-
-
-def nest_of(rng: np.random.Generator) -> tuple[Layout, dict[tuple[int, ...], int]]:
-    """A layout of nested tiles, in which axes begin inside of their first tile, of a window; and
-    the byte of each element.
-    """
-    shape = tuple(int(n) for n in rng.integers(1, 10, rng.integers(1, 4)))
-    window = tuple(
-        (int(a), int(rng.integers(a + 1, n + 1))) for n in shape for a in [rng.integers(0, n)]
-    )
-    tiles = [
-        (axis, tile)
-        for axis in range(len(shape))
-        for tile in {1, *rng.choice([2, 3, 4, 6], 2).tolist()}
-    ]
-    order = [tiles[n] for n in rng.permutation(len(tiles))]
-    for axis in range(len(shape)):  # of an axis the large tiles are outside
-        places = [at for at, one in enumerate(order) if one[0] == axis]
-        for at, tile in zip(
-            places, sorted((order[at][1] for at in places), reverse=True), strict=True
-        ):
-            order[at] = (axis, tile)
-    starts = tuple(
-        int(rng.integers(0, max(tile for one, tile in tiles if one == axis)))
-        for axis in range(len(shape))
-    )
-    ends = [start + stop - first for start, (first, stop) in zip(starts, window, strict=True)]
-    itemsize = int(rng.choice([1, 2]))
-    loops, step = [], itemsize
-    for at in reversed(range(len(order))):
-        axis, tile = order[at]
-        step += int(rng.integers(0, 2)) * itemsize  # a gap
-        loops.insert(0, Loop(axis, tile, step))
-        step *= -(
-            -next((wide for one, wide in reversed(order[:at]) if one == axis), ends[axis]) // tile
-        )
-    made = Layout(
-        shape, tuple(loops), offset=7, window=window, starts=starts, dtype=f"uint{8 * itemsize}"
-    )
-    expected = {}
-    for index in product(*(range(*one) for one in window)):
-        place, left = (
-            7,
-            [
-                at - first + start
-                for at, (first, _), start in zip(index, window, starts, strict=True)
-            ],
-        )
-        for loop in loops:
-            place += left[loop.axis] // loop.tile * loop.reach(1)
-            left[loop.axis] %= loop.tile
-        expected[index] = place
-    return made, expected
-
-
-@pytest.mark.parametrize(
-    "seeds", [range(60), pytest.param(range(60, 3000), marks=pytest.mark.long)]
-)
-def test_axes_that_begin_inside_of_a_tile(seeds: range) -> None:
-    """Packed and unpacked in stretches of equal blocks as element by element."""
-    for seed in seeds:
-        rng = np.random.default_rng(seed)
-        made, expected = nest_of(rng)
-        places = np.full(made.shape, -1)
-        for index, place in expected.items():
-            places[index] = place
-        assert np.array_equal(made.index_map(), places), seed
-        tensor = rng.integers(1, 256, made.shape).astype(made.dtype)
-        buffer = np.frombuffer(made.pack(tensor), np.uint8)
-        assert all(int(buffer[place]) == int(tensor[index]) for index, place in expected.items()), (
-            seed
-        )
-        assert np.count_nonzero(buffer) == len(expected), seed
-        assert np.array_equal(
-            np.where(places >= 0, made.unpack(buffer.tobytes()), 0),
-            np.where(places >= 0, tensor, 0),
-        ), seed
 
 
 def test_ends_of_a_tile_are_tried_nearby() -> None:
@@ -1426,12 +1236,3 @@ def test_candidates_begin_and_end_with_the_buffer_or_behind_a_header(size: int) 
         assert set(offsets) >= {header for header in HEADERS if header <= room}
         assert len(set(offsets)) == len(offsets)
         assert len(np.unique(layout.index_map())) == 120
-
-
-def test_an_axis_that_stays_together_needs_no_size() -> None:
-    tensor = np.arange(24).reshape(6, 4)
-    assert np.array_equal(convert_axes(tensor, "(CM)H", "H(CM)"), tensor.T)
-    assert np.array_equal(convert_axes(tensor, "(CM)H", "H(CM)", C=2), tensor.T)
-    assert convert_axes(tensor, "(CM)H", "HCM", C=2).shape == (4, 2, 3)
-    with pytest.raises(ValueError, match="C"):
-        convert_axes(tensor, "(CM)H", "H(CM)", C=4)

@@ -12,6 +12,7 @@ from npulab.layout import Layout, Loop
 from npulab.layout.rules import (
     UNKNOWN,
     AxisDigit,
+    Digit,
     _any_digits,
     _blocks,
     _deeper,
@@ -154,14 +155,15 @@ def test_what_most_lines_say_is_a_line() -> None:
     assert (first.tolist(), alone.tolist()) == ([0, 1, 2, 3], [True] * 4)
     assert _line(places[3:4], 1, 64)[1].tolist() == [False] * 4
     assert _line(places[3:4], 1, 64)[0].tolist() == [0] * 4
-    # half of the lines are not most of them
-    split = np.array([[0, 1], [0, 2], [0, 3], [0, 1]])
-    assert _line(split, 1, 4)[1].tolist() == [True, False]
-    assert _line(split[:3], 1, 4)[1].tolist() == [True, False]
-    assert _line(np.array([[0, 1], [0, 1], [0, 3]]), 1, 4)[1].tolist() == [True, True]
-    assert _line(np.array([[0, 1], [0, 3], [0, 3]]), 1, 4)[0].tolist() == [0, 3]
-    assert _line(np.array([[0, 1], [0, 3], [0, 3]]), 1, 4)[1].tolist() == [True, True]
-    assert _line(np.array([[0, 1], [0, 2], [0, 3], [0, 3], [0, 3]]), 1, 9)[0].tolist() == [0, 3]
+    for second, distance, most in (
+        ([1, 2, 3, 1], 1, False),  # half of the lines are not most of them
+        ([1, 2, 3], 2, False),
+        ([1, 1, 3], 1, True),
+        ([1, 3, 3], 3, True),
+        ([1, 2, 3, 3, 3], 3, True),
+    ):
+        middle, sure = _line(np.array([[0, place] for place in second]), 1, 9)
+        assert (middle[1], sure.tolist()) == (distance, [True, most])
     # a place that one line alone has is known
     assert _line(np.array([[0, -1, 2], [5, -1, -1]]), 1, 4)[1].tolist() == [True, False, True]
     # of the lines those near the origin: 4 are 2 times 2 of three axes
@@ -189,18 +191,21 @@ def test_the_window_is_where_places_are() -> None:
 
 
 def test_joined_axes_need_a_tile_that_is_of_all_of_them() -> None:
-    shape = (6, 4, 5)
-    assert _together([(1, 1), (3, 9)], 0, shape, (0, 1))  # no multiple nor divisor of 4
-    assert not _together([(1, 1), (2, 9)], 0, shape, (0, 1))
-    assert not _together([(1, 1), (8, 9)], 0, shape, (0, 1))
-    assert not _together([(1, 1), (4, 9)], 0, shape, (0, 1))
-    assert _together([(1, 1), (4, 9)], 1, shape, (0, 1))
-    assert _together([(1, 1), (6, 9)], 0, shape, (0, 1))
-    # of three axes: of 20 and of 5
-    assert _together([(1, 1), (3, 9)], 0, shape, (0, 1, 2))
-    assert not _together([(1, 1), (4, 9)], 0, shape, (0, 1, 2))
-    assert not _together([(1, 1), (15, 9)], 0, shape, (0, 1, 2))
-    assert not _together([(1, 1)], 0, shape, (0, 1))
+    for tile, start, axes, together in (
+        (3, 0, 2, True),  # no multiple nor divisor of 4
+        (2, 0, 2, False),
+        (8, 0, 2, False),
+        (4, 0, 2, False),
+        (4, 1, 2, True),
+        (6, 0, 2, True),
+        (1, 0, 2, False),
+        # of three axes: of 20 and of 5
+        (3, 0, 3, True),
+        (4, 0, 3, False),
+        (15, 0, 3, False),
+    ):
+        digits = [Digit(1, 1), Digit(tile, 9)]
+        assert _together(digits, start, (6, 4, 5), range(axes)) == together, (tile, start, axes)
 
 
 def test_lines_that_begin_inside_of_a_tile() -> None:
@@ -268,12 +273,15 @@ def test_how_far_apart_blocks_are() -> None:
 
 def test_the_first_element_of_a_whole_tensor() -> None:
     steps = [AxisDigit(0, 4, 100), AxisDigit(0, 1, 1), AxisDigit(1, 1, 10)]
-    assert _extended(((0, 8), (0, 3)), (8, 3), steps, 500) == 500
-    assert _extended(((4, 8), (0, 3)), (8, 3), steps, 500) == 400
-    assert _extended(((4, 8), (2, 3)), (8, 3), steps, 500) == 380
-    assert _extended(((5, 8), (0, 3)), (8, 3), steps, 500) is None
-    assert _extended(((0, 8), (0, 3), (0, 1)), (8, 3, 1), steps, 500) == 500
-    assert _extended(((0, 8), (0, 3), (0, 1)), (8, 3, 2), steps, 500) is None
+    for window, shape, first in (
+        (((0, 8), (0, 3)), (8, 3), 500),
+        (((4, 8), (0, 3)), (8, 3), 400),
+        (((4, 8), (2, 3)), (8, 3), 380),
+        (((5, 8), (0, 3)), (8, 3), None),
+        (((0, 8), (0, 3), (0, 1)), (8, 3, 1), 500),
+        (((0, 8), (0, 3), (0, 1)), (8, 3, 2), None),
+    ):
+        assert _extended(window, shape, steps, 500) == first
     assert _extended(((2, 3),), (4,), [AxisDigit(0, 1, (0, 7, 9, 30))], 500) == 491
 
 
