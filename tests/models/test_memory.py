@@ -4,6 +4,7 @@ mapping and packing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -67,6 +68,16 @@ def by_hand(model: Graph) -> dict[str, list[set[int]]]:
     return {"alive": alive, "constants": [constants]}
 
 
+def lowest(spans: Iterable[tuple[int, int]], size: int) -> int:
+    """The lowest place for so many bytes between spans, looked for from the start; 0 for no bytes."""
+    at = 0
+    for start, end in sorted(span for span in spans if span[1] > span[0]):
+        if not size or at + size <= start:
+            break
+        at = max(at, end)
+    return at
+
+
 def claims(memory: Memory, planner: str) -> tuple[dict[int, int], int]:
     """Offsets and size by the rules of ONE's planners: claims and releases as the operators
     come.
@@ -82,25 +93,18 @@ def claims(memory: Memory, planner: str) -> tuple[dict[int, int], int]:
             if planner == "bump":
                 plans[t], capacity = capacity if size[t] else 0, capacity + size[t]
             elif planner == "first-fit":
-                at = 0
-                for start, end in sorted(span for span in live.values() if span[1] > span[0]):
-                    if at + size[t] <= start:
-                        break
-                    at = max(at, end)
-                plans[t], capacity = at if size[t] else 0, max(capacity, at + size[t])
+                plans[t] = lowest(live.values(), size[t])
             live[t] = (plans.get(t, 0), plans.get(t, 0) + size[t])
         for t in table.tensor[table["last"] == i]:
             del live[t]
     if planner == "wic":
         for t in sorted(beside, key=lambda t: -size[t]):
-            at = 0
-            for start, other in sorted(
-                (plans[o], size[o]) for o in beside[t] if o in plans and size[o]
-            ):
-                if at + size[t] <= start:
-                    break
-                at = max(at, start + other)
-            plans[t], capacity = at if size[t] else 0, max(capacity, at + size[t])
+            placed = [
+                (plans[other], plans[other] + size[other]) for other in beside[t] if other in plans
+            ]
+            plans[t] = lowest(placed, size[t])
+    if planner != "bump":
+        capacity = max((plans[t] + size[t] for t in plans), default=0)
     return plans, capacity
 
 
@@ -259,23 +263,11 @@ def test_which_weights_are_packed(net: Graph) -> None:
     assert model_memory(net, asked).packed.sum() == 1
     assert calls == [(8192, 10)]
     calls.clear()
-    assert model_memory(net, asked, packs=("FULLY_CONNECTED", "CONV_2D")).packed.tolist() == [
-        0,
-        1,
-        0,
-        1,
-        0,
-        0,
-        1,
-        0,
-        0,
-        0,
-        0,
-    ]
+    both = ("FULLY_CONNECTED", "CONV_2D")
+    assert np.flatnonzero(model_memory(net, asked, packs=both).packed).tolist() == [1, 3, 6]
     assert calls == [(27, 16), (16, 32), (8192, 10)]
-    assert (
-        model_memory(net, asked, packs=("FULLY_CONNECTED", "CONV_2D"), widest=255).packed.sum() == 1
-    )  # 256 pixels are too wide
+    # 256 pixels are too wide
+    assert model_memory(net, asked, packs=both, widest=255).packed.sum() == 1
     assert model_memory(net, asked, packs=("CONV_2D",), widest=256).packed.sum() == 2
 
 
@@ -322,24 +314,22 @@ def test_widest_is_of_batches() -> None:
         assert memory.peak == 4 * rows * (inputs + 96)
 
 
+WRITTEN = [
+    ("fully_connected", "float32"),
+    ("conv", "int8"),
+    ("max_pool", "int16"),
+    ("add", "float16"),
+]
+
+
 def test_models_that_were_written() -> None:
     for seed in range(8):
-        kind = [
-            ("fully_connected", "float32"),
-            ("conv", "int8"),
-            ("max_pool", "int16"),
-            ("add", "float16"),
-        ][seed % 4]
+        kind = WRITTEN[seed % 4]
         model = read_model(single_op_model(random_case(seed, (kind,))[0]))
         for planner in PLANNERS:
             memory = check(model, planner)
-        assert memory.constants == sum(
-            len(one)
-            for one in {
-                model.tensors[n].buffer: model.buffers[model.tensors[n].buffer]
-                for n in range(len(model.tensors))
-            }.values()
-        )
+        used = {tensor.buffer for tensor in model.tensors}
+        assert memory.constants == sum(len(model.buffers[number]) for number in used)
 
 
 def test_no_operators() -> None:
@@ -358,13 +348,7 @@ def test_no_operators() -> None:
         == "Memory(0 operators, 2 tensors: peak 4.0B, 4.0B in all, planned 4.0B (wic), constants 2.0B)"
     )
     empty = model_memory(Graph((), ()))
-    assert (empty.peak, empty.total, empty.planned, len(empty.table), len(empty.steps)) == (
-        0,
-        0,
-        0,
-        0,
-        0,
-    )
+    assert not any((empty.peak, empty.total, empty.planned, len(empty.table), len(empty.steps)))
     for one in (memory, empty):
         assert npulab.notebook.pictures.memory_picture(one)._repr_png_().startswith(b"\x89PNG")
 
@@ -376,14 +360,10 @@ def test_ten_thousand_operators() -> None:
 
 
 def test_place_by_hand() -> None:
-    sizes, first, last = (
-        np.array([4, 8, 4, 8, 0]),
-        np.array([0, 0, 1, 2, 0]),
-        np.array([0, 1, 2, 2, 9]),
-    )
-    assert place(sizes, first, last, "bump").tolist() == [0, 4, 12, 16, 0]
-    assert place(sizes, first, last, "first-fit").tolist() == [0, 4, 0, 4, 0]
-    assert place(sizes, first, last, "wic").tolist() == [8, 0, 8, 0, 0]
+    blocks = np.array([[4, 8, 4, 8, 0], [0, 0, 1, 2, 0], [0, 1, 2, 2, 9]])
+    assert place(*blocks, "bump").tolist() == [0, 4, 12, 16, 0]
+    assert place(*blocks, "first-fit").tolist() == [0, 4, 0, 4, 0]
+    assert place(*blocks, "wic").tolist() == [8, 0, 8, 0, 0]
 
 
 @pytest.mark.parametrize(
