@@ -147,7 +147,9 @@ def _parsed(name: str, text: str) -> list[str]:
 
 
 def _split(axis: str, size: int, sizes: dict[str, int]) -> dict[str, int]:
-    """Return the size of each letter of an axis of ``size`` indices; ``sizes`` are those given."""
+    """Return the size of each letter of an axis of ``size`` indices; ``sizes`` are the sizes that
+    the caller gave.
+    """
     if axis == "1":
         if size != 1:
             raise ValueError(

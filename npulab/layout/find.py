@@ -31,7 +31,7 @@ from npulab.layout.stored import (
 from npulab.support.refuse import need
 
 SAMPLES = (16, 1024)  # sizes of the samples of elements on which a layout is tried first
-CHANGES = 3  # most changes of elements that are tried besides no change
+CHANGES = 3  # most changes of elements that are tried after "no change"
 PARTS = 2**31  # random indices are drawn as multiples of 1 / PARTS of an axis
 NESTS = 6  # most nests that are tried on all elements: the best on a sample
 ENOUGH = 0.9  # share of the elements that must agree with a rule
@@ -189,8 +189,8 @@ def _best_trial(pairs: Pairs, places: Seen, best: _Trial | None, most: int) -> _
 
 
 def _proved(found: Found, given: Given) -> Found:
-    """Return what is found with the count of the buffers, of those held back, that its layout
-    packs byte for byte, apart from the bytes and elements that it leaves open.
+    """Return what is found with two counts: the buffers that were held back, and how many of them
+    the layout packs byte for byte, apart from the bytes and elements that it leaves open.
     """
     held = [*given.held(found.captures)]
     layout = found.layout
@@ -574,7 +574,7 @@ def _agreeing_candidates(
 
 
 def _agreeing_offsets(layout: Layout, pairs: Pairs, offsets: list[int]) -> list[int]:
-    """Return those of ``offsets`` at which a sample of the elements agrees."""
+    """Return the ``offsets`` at which a sample of the elements agrees."""
     parts = _random_parts(len(pairs.shape), SAMPLES[0])
     index = tuple(n * part // PARTS for n, part in zip(pairs.shape, parts, strict=True))
     at = layout.at(*index) + np.array(offsets)[:, None]

@@ -43,7 +43,7 @@ def format_strides(shape: Shape, name: str) -> tuple[int, ...]:
 
 
 def is_format(shape: Shape, strides: tuple[int, ...], name: str) -> bool:
-    """True if ``strides`` are those of the format without gaps, as
+    """True if ``strides`` are the format's strides without gaps, as
     ``tensor.is_contiguous(memory_format=...)`` decides it.
 
     The stride of an axis with one index does not matter, so that several formats may fit; a format
@@ -117,7 +117,7 @@ def _grows(sizes: tuple[int, ...], steps: tuple[int, ...], order: tuple[int, ...
         return False
     least = 0
     for axis in reversed(order):
-        # a batch with the stride of a channel is no sign of channels last
+        # a batch with the stride of a channel does not speak for channels last
         if sizes[axis] == 0 or steps[axis] < least or (axis == 0 and least == steps[1]):
             return False
         least = steps[axis] * max(sizes[axis], 1)

@@ -19,7 +19,7 @@ from npulab.layout.stored import Buffer, Table, elements_at, held_as, joined, st
 FEW = 3  # elements above chance that may be found at wrong places
 LISTED = 4  # most elements, runs and rivals that a text lists, each
 MOST_RUNS = 256  # most constant runs that become parts; with more runs none does
-# what a record has as the account has it
+# fields that a record copies from the account
 RECORDED = (
     "sure",
     "captures",

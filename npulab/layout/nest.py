@@ -44,9 +44,9 @@ class Loop:
     block, or a tuple of the bytes to each block.
 
     Without a stride every block starts at the end of the block before it, so that a block which the
-    axis does not fill is shorter in the buffer too. The loops inside of it have no stride either,
-    or those from some loop on have all: together they take the stride of the outermost of them
-    times the number of its blocks.
+    axis does not fill is shorter in the buffer too. The loops inside of it have no strides either,
+    or all loops from some inner loop on have strides: together these loops take the stride of the
+    outermost of them times the number of its blocks.
     """
 
     axis: int

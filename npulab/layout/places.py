@@ -25,7 +25,7 @@ class Pairs:
     """Tensors as unsigned elements, all of one shape, and their buffers ``(M,) uint8``, all of one
     size.
 
-    The buffers are those recorded, but words of ``swap`` bytes are swapped back, and each element
+    The buffers are as recorded, but words of ``swap`` bytes are swapped back, and each element
     below 8 bits is in a byte of its own (the first from the highest bits with ``high_first``).
     """
 
@@ -202,8 +202,8 @@ class Sought:
         )
 
     def _copies(self, numbered: Array, count: Array, shared: Array) -> tuple[int, ...]:
-        """Return the distances from an element's first place to its further places, those that most
-        of a sample of elements have in common; none unless most elements have several places.
+        """Return the distances from an element's first place to its further places that most of a
+        sample of elements have in common; none unless most elements have several places.
         """
         alone = count[~shared & (count > 0)]
         usual = max(

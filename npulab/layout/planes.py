@@ -41,8 +41,8 @@ class Planes:
     these units (their ``dtype`` says the unit) over the axes of the tensor and one last axis, the
     units of an element. Several nests have a ``window`` of that axis each: runs of bits with loops
     of their own. The nests count the axes ``flip`` from their last index. The stored element is
-    ``raw ^ xor``. Tiles are completed with the element ``fill``; the other bits are those of
-    ``parts``, else those of the byte ``blank``. Raises ValueError for nests that do not go
+    ``raw ^ xor``. Tiles are completed with the element ``fill``; all other bits come from
+    ``parts``, or else from the byte ``blank``. Raises ValueError for nests that do not go
     together, and for bits taken twice.
 
     >>> low_and_high = Layout((4, 2), (Loop(1, stride=4), Loop(0, stride=1)), dtype="uint4")

@@ -333,8 +333,8 @@ def _wide(stride: Stride) -> int:
 
 
 def _needed(loops: list[Loop]) -> tuple[Loop, ...]:
-    """Return the loops without those whose blocks are tiles that follow each other without gaps:
-    the loop inside of them covers these blocks already.
+    """Return the loops without every loop whose blocks are tiles that follow each other without
+    gaps: the loop inside of it covers these blocks already.
     """
     needed = loops[-1:]
     for loop, inner in reversed([*pairwise(loops)]):

@@ -61,7 +61,7 @@ def find_planes(given: Given, whole: bool = False) -> Found | str:
     refused = "one unit takes all bits of an element"
     bits = ELEMENTS[given.dtype]
     seen = len(given.raw) - held_back(len(given.raw))
-    # the widest units first: there are fewest of them, and fewest buffers tell them apart
+    # the widest units first: there are fewest of them, and fewest buffers distinguish them
     for unit in UNITS:
         if bits % unit or (unit == bits and given.dtype in BITS and not whole):
             continue
@@ -207,7 +207,7 @@ def _before(places: Array, stored: dict[str, Any]) -> Array:
 
 def _along_lines(signed: Signed) -> Array:
     """Return the places of units ``(*shape, units) int64`` along each axis at both ends of the
-    other axes, -1 for all other units and those whose place is unknown.
+    other axes, -1 for all other units and for units whose place is unknown.
     """
     shape = signed.shape
     chosen = np.zeros(shape, bool)

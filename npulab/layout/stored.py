@@ -461,7 +461,7 @@ def joined(places: Array, bits: int, high_first: bool) -> Array:
 
 def split_units(raw: Array, bits: int, unit: int) -> Array:
     """Return unsigned elements as units of ``unit`` bits ``(*shape, units) uint8``, the lowest
-    first; ``bits`` are those of an element.
+    first; an element has ``bits`` bits.
     """
     little = np.ascontiguousarray(raw).astype(f"<u{raw.itemsize}", copy=False)
     units = opened(little.reshape(-1).view(np.uint8), unit, 0, False)

@@ -42,7 +42,7 @@ def _used(use: str) -> dict[str, tuple[int, int, str]]:
     }
 
 
-# OPERATORS are those that layers are written as, TENSORS the other kinds of
+# Layers are written as the OPERATORS; TENSORS are the other kinds of
 # npulab.quant.layers.operation; LISTED are part of no layer, but a listing shows their activation,
 # masks or graphs. Any other operator is listed without options; so is one of TENSORS or LISTED if
 # its options have another number, as in some old files.
@@ -69,8 +69,8 @@ TYPES = tuple(row["name"] for row in _TYPES if row["form"] == "tflite")
 CIRCLE_TYPES = tuple(row["name"] for row in _TYPES if row["form"] == "circle")
 BITS = {row["name"]: int(row["bits"]) for row in _TYPES if row["bits"]}
 PACKED = ("int2", "int4", "uint4")  # types of fewer than 8 bits, stored without gaps
-# Names of the activations by number: ACTIVATIONS are those of the format, FUSED those of npulab,
-# which has only the first of them.
+# Names of the activations by number: ACTIVATIONS are the format's names, FUSED npulab's, which has
+# only the first four.
 ACTIVATIONS = ("NONE", "RELU", "RELU_N1_TO_1", "RELU6", "TANH", "SIGN_BIT")
 FUSED = (None, "relu", "relu_n1_to_1", "relu6")
 PADDINGS = ("same", "valid")

@@ -28,7 +28,7 @@ AXES, SIDES = ("h", "w"), ("top", "left", "bottom", "right")
 @dataclass(frozen=True, eq=False)
 class OnnxLayer:
     """A convolution: its name, its parameters by npulab's names, weights OIHW, and biases (None if
-    it has none). A parameter that only another operator tells, as computed padding, is left out.
+    it has none). A parameter that only another operator states, as computed padding, is left out.
     """
 
     name: str
@@ -92,7 +92,7 @@ def _layers(graph: Any, to_array: Any) -> tuple[OnnxLayer, ...]:
 def _constants(
     node: Any, tensors: Mapping[str, Any], where: str, to_array: Any
 ) -> tuple[Array | None, Array | None]:
-    """The weights and the biases of an operator; None for what is no constant of the file."""
+    """The weights and the biases of an operator; None if they are not constants of the file."""
     found: list[Array | None] = []
     for name in node.input[1:3]:
         value = None
@@ -116,7 +116,7 @@ def _parameters(
     node: Any, weights: Sequence[int], shape: Sequence[int], where: str
 ) -> dict[str, int]:
     """The parameters of a convolution, from the shapes of its weights (OIHW) and of its input;
-    without those that follow from the input's shape if it is not known."""
+    without the parameters that follow from the input's shape if that is not known."""
     outputs, per_group, *kernel = weights
     given, automatic = {}, False
     for attribute in node.attribute:

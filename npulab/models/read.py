@@ -111,9 +111,9 @@ class Model(Graph):
         """Return the part of the network that can be read, and the problem with the first operator
         that is part of no layer.
 
-        That part is all layers that need no output of such an operator; its outputs are those that
-        no other layer takes. The problem is "" if every operator is read; the network is None if
-        there is not even one such layer.
+        That part is all layers that need no output of such an operator; its outputs are the tensors
+        that no other layer takes. The problem is "" if every operator is read; the network is None
+        if there is not even one such layer.
         """
         layers, problems = self._found
         known, kept = set(self.inputs), []
@@ -270,8 +270,8 @@ def _find(graph: Graph) -> tuple[list[Found], dict[int, str]]:
         part = _LayerParts(graph, makers, lone, number)
         try:
             layers.append(part.read())
-            # only a layer that could be read takes operators, so that those beside a refused one
-            # are reported
+            # only a layer that could be read takes operators, so that the operators next to a
+            # refused layer are reported
             taken |= part.taken
         except ValueError as error:
             problems[number] = f"operator {number}, {operator.name}: {error}"

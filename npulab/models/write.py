@@ -333,7 +333,7 @@ def _operation(draft: _Draft, layer: Operation, sources: list[int]) -> int:
 
 
 def _operation_options(layer: Operation, parts: int) -> dict[str, Any]:
-    """The options of an operation, completed by those that follow from its shapes."""
+    """The options of an operation, completed by the options that follow from its shapes."""
     options = dict(layer.options)
     if "activation" in options:
         options["activation"] = FUSED.index(options["activation"])
