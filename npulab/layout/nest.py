@@ -300,6 +300,8 @@ class Layout(Stored):
         """How many indices each axis has if joined axes are one: the first has the product, the
         others 1.
         """
+        if not self.join:
+            return self.extents
         return joined_extents(self.extents, self.join)
 
     @property
@@ -314,6 +316,8 @@ class Layout(Stored):
 
     def _split(self, tensor: Array) -> Array:
         """Return the tensor with joined axes separated again: the inverse of ``join_axes``."""
+        if not self.join:
+            return tensor
         order = joined_order(len(self.shape), self.join)
         return tensor.reshape([self.extents[axis] for axis in order]).transpose(np.argsort(order))
 
@@ -562,10 +566,12 @@ def _stride_text(stride: int | tuple[int, ...] | None) -> str:
     return f"({', '.join(shown)})"
 
 
-def join_axes(tensor: Array, join: Iterable[Sequence[int]]) -> Array:
+def join_axes(tensor: Array, join: Sequence[Sequence[int]]) -> Array:
     """Return a tensor in which the axes of each group are one axis, in place of the first of them;
     the others get 1 index.
     """
+    if not join:
+        return tensor
     moved = tensor.transpose(joined_order(tensor.ndim, join))
     return moved.reshape(joined_extents(tensor.shape, join))
 
