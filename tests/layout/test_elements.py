@@ -117,16 +117,15 @@ def test_sums_wrap_at_32_bits() -> None:
 
 
 def test_a_part_says_its_bytes() -> None:
-    assert str(Sums(12, 1, 5)) == "5 sums over axis 1 at byte 12"
-    assert (
-        str(Constant(3, bytes(range(8)))) == "8 constant bytes at byte 3 (00 01 02 03 04 05 06 07)"
-    )
-    assert (
-        str(Constant(3, bytes(range(9))))
-        == "9 constant bytes at byte 3 (00 01 02 03 04 05 06 07 ...)"
-    )
-    assert str(Constant(0, b"\7", 2)) == "2 constant bytes at byte 0 (07 ...)"
-    assert str(Constant(0, b"\7")) == "1 constant bytes at byte 0 (07)"
+    eight = "00 01 02 03 04 05 06 07"
+    for part, text in (
+        (Sums(12, 1, 5), "5 sums over axis 1 at byte 12"),
+        (Constant(3, bytes(range(8))), f"8 constant bytes at byte 3 ({eight})"),
+        (Constant(3, bytes(range(9))), f"9 constant bytes at byte 3 ({eight} ...)"),
+        (Constant(0, b"\7", 2), "2 constant bytes at byte 0 (07 ...)"),
+        (Constant(0, b"\7"), "1 constant bytes at byte 0 (07)"),
+    ):
+        assert str(part) == text
     assert Constant(0, b"\7\10\11", 5).size == 15
 
 
@@ -252,17 +251,12 @@ def test_elements_below_a_byte_are_opened_and_joined(bits: int) -> None:
 
 
 def test_bytes_of_elements_and_places() -> None:
-    sizes = {
-        "uint1": 1,
-        "int2": 1,
-        "uint4": 1,
-        "int8": 1,
-        "float16": 2,
-        "uint16": 2,
-        "int32": 4,
-        "float32": 4,
-    }
-    assert {name: place_bytes(name) for name in sizes} == sizes
+    for names, size in (
+        (("uint1", "int2", "uint4", "int8"), 1),
+        (("float16", "uint16"), 2),
+        (("int32", "float32"), 4),
+    ):
+        assert {*map(place_bytes, names)} == {size}
     for name, bits in (("uint1", 1), ("int2", 2), ("int4", 4), ("uint8", 8), ("float32", 8)):
         assert [bytes_of_places(n, name) for n in range(20)] == [
             math.ceil(n * bits / 8) for n in range(20)
@@ -338,28 +332,29 @@ def test_copies_and_parts_lie_in_the_buffer() -> None:
             match=rf"^elements: got bytes {offset + min(0, *copies)} to {size}, allowed is 0 to {size - 1}, the size$",
         ):
             hwc((4,), copies=copies, offset=offset, size=size - 1)
-    with pytest.raises(ValueError, match=r"^elements: got bytes -1 to 7, "):
-        hwc((4,), copies=(-4,), offset=3)
-    with pytest.raises(
-        ValueError, match=r"^elements: got places 0 to 3, allowed is 0 to 2, the size$"
-    ):
-        hwc((3,), dtype="uint4", size=1)
-    with pytest.raises(ValueError, match=r"got bytes -1 to 1, allowed is 0 to 4, the size$"):
-        hwc((4,), parts=(Constant(-1, b"ab"),), size=4)
-    with pytest.raises(ValueError, match=r"got bytes 3 to 5, allowed is 0 to 4, the size$"):
-        hwc((2,), parts=(Constant(3, b"ab"),), size=4)
     assert hwc((2,), parts=(Constant(2, b"ab"),), size=4).pack(np.uint8([1, 2])) == b"\1\2ab"
     assert hwc((2,), parts=(Constant(7, b"ab"),)).size == 9
     assert hwc((2, 3), parts=(Sums(8, 1, 3),), size=20).size == 20
-    with pytest.raises(
-        ValueError, match=r"got axis 2, allowed is an axis of \(2, 3\) with at most 3 indices$"
-    ):
-        hwc((2, 3), parts=(Sums(8, 2, 3),), size=20)
-    with pytest.raises(ValueError, match=r"got axis -1, "):
-        hwc((2, 3), parts=(Sums(8, -1, 3),), size=20)
-    with pytest.raises(ValueError, match=r"got elements of float16, allowed are whole numbers$"):
-        hwc((2,), dtype="float16", parts=(Sums(4, 0, 2),), size=12)
     assert hwc((2,), dtype="float16", parts=(Constant(4, b"a"),), size=5).size == 5
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "parts", "fields", "said"),
+    [
+        ((4,), 0, [], {"copies": (-4,), "offset": 3}, "^elements: got bytes -1 to 7, "),
+        ((3,), 1, [], {"dtype": "uint4"}, "^elements: got places 0 to 3, allowed is 0 to 2, the s"),
+        ((4,), 4, [Constant(-1, b"ab")], {}, "got bytes -1 to 1, allowed is 0 to 4, the size$"),
+        ((2,), 4, [Constant(3, b"ab")], {}, "got bytes 3 to 5, allowed is 0 to 4, the size$"),
+        ((2, 3), 20, [Sums(8, 2, 3)], {}, r"got axis 2, allowed is an axis of \(2, 3\) with at mo"),
+        ((2, 3), 20, [Sums(8, -1, 3)], {}, "got axis -1, "),
+        ((2,), 12, [Sums(4, 0, 2)], {"dtype": "float16"}, "got elements of float16, allowed are "),
+    ],
+)
+def test_copies_and_parts_outside_of_the_buffer_are_refused(
+    shape: tuple[int, ...], size: int, parts: list[Any], fields: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        hwc(shape, size=size, parts=tuple(parts), **fields)
 
 
 def test_a_table_has_its_places_in_the_buffer() -> None:

@@ -24,33 +24,18 @@ from npulab.layout import (
     nc1hwc2,
     packed_blocks,
 )
+from npulab.layout.stored import BITS, held_as
 
-BITS = {
-    "uint1": 1,
-    "uint2": 2,
-    "int2": 2,
-    "uint4": 4,
-    "int4": 4,
-    "uint8": 8,
-    "int8": 8,
-    "uint16": 16,
-}
+TYPES = ("uint1", "uint2", "int2", "uint4", "int4", "uint8", "int8", "uint16")
 MEMORY = 64 * 6912  # bytes of 64 kernel memories
 HOLES = tuple(6912 * processor for processor in (0, 1, 2, 5, 16, 17, 30, 32, 48, 63))
-
-
-def held(dtype: str) -> str:
-    """The type of numpy that holds elements."""
-    if BITS[dtype] < 8:
-        return dtype.rstrip("124") + "8"
-    return dtype
 
 
 def random(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
     values = np.random.default_rng(seed).integers(0, 2 ** BITS[dtype], shape)
     if dtype.startswith("int"):
         values -= 2 ** (BITS[dtype] - 1)
-    return values.astype(held(dtype))
+    return values.astype(held_as(dtype))
 
 
 def slow_place(layout: Layout, index: tuple[int, ...]) -> int:
@@ -97,7 +82,7 @@ def random_layout(seed: int) -> Layout:
     or lists of bytes in any direction."""
     rng = np.random.default_rng(seed)
     shape = tuple(rng.integers(2, 7, int(rng.integers(2, 5))).tolist())
-    dtype = str(rng.choice(list(BITS)))
+    dtype = str(rng.choice(TYPES))
     starts, window = rng.integers(0, 4, len(shape)).tolist(), [(0, n) for n in shape]
     axes = rng.permutation(len(shape)).tolist()
     for axis in axes[rng.integers(0, len(shape)) :]:
@@ -146,7 +131,7 @@ def test_every_element_lies_where_each_loop_in_turn_puts_it(seeds: range) -> Non
     kinds = set()
     for seed in seeds:
         layout = random_layout(seed)
-        tensor = np.zeros(layout.shape, held(layout.dtype))
+        tensor = np.zeros(layout.shape, held_as(layout.dtype))
         tensor[layout.inside] = random(layout.extents, layout.dtype, seed)
         data, places = slow_pack(layout, tensor)
         assert layout.pack(tensor) == data, f"{seed}: {layout!r}"
@@ -176,37 +161,7 @@ def test_every_element_lies_where_each_loop_in_turn_puts_it(seeds: range) -> Non
             layout.dtype,
             ("bases", any(isinstance(loop.stride, tuple) for loop in layout.loops)),
         }
-    assert len(kinds) == 5 + 4 * 2 + len(BITS)
-
-
-def test_starts_bases_and_joined_axes_as_text() -> None:
-    layout = Layout(
-        (3, 4, 5),
-        (Loop(2, 1, (0, 100, 200, 400, 800)), Loop(0, 9, 9), Loop(0, 1, -1)),
-        offset=8,
-        join=((0, 1),),
-        starts=(4, 0, 0),
-        swap=4,
-    )
-    assert str(layout) == (
-        "C(HW)1(HW)2, (HW)2=9, strides (0, 100, 200, 400, ...) 9 -1: (3, 4, 5) uint8, from byte 8, "
-        "h from place 4 of its tile, words of 4 bytes swapped, 820 bytes"
-    )
-    assert (
-        str(hwc((2, 3), dtype="int4", offset=1, big_endian=True))
-        == "RC, strides 3 1: (2, 3) int4, from place 1, big-endian, 4 bytes"
-    )
-    assert (
-        hwc((2, 3), dtype="int4").pack(np.array([[1, 2, 3], [-1, -8, 7]], np.int8)).hex(" ")
-        == "21 f3 78"
-    )
-    assert (
-        hwc((1, 8), dtype="uint1", big_endian=True)
-        .pack(np.array([[1, 0, 0, 0, 0, 0, 1, 1]], np.uint8))
-        .hex()
-        == "83"
-    )
-    assert nc1hwc2((1, 2, 3), 2, dtype="uint4").size == 4
+    assert len(kinds) == 5 + 4 * 2 + len(TYPES)
 
 
 def test_sums_of_elements_below_8_bits() -> None:

@@ -235,9 +235,7 @@ def test_nests_of_the_first_lines_come_first() -> None:
     """Then those of what most lines say, then those of the far corner."""
     tiles = Layout((7, 5), (Loop(0, 4), Loop(1, 2), Loop(0), Loop(1))).index_map()
     first = next(iter(layouts(tiles)))
-    assert {(loop.axis, loop.tile) for loop in first.loops} == {
-        (one.axis, one.tile) for one in _steps(tiles, 1, False) or []
-    }
+    assert {(loop.axis, loop.tile) for loop in first.loops} == tiles_of(tiles, False)
     rows = Layout((9, 9), (Loop(0, 3, 50), Loop(0, 1, 10), Loop(1, 1, 1))).index_map()
     rows[0, 4:] = rows[4:, 0] = 777
     found = [one.loops for one in layouts(rows)]
@@ -307,6 +305,10 @@ def test_the_first_element_is_what_most_of_those_near_it_say() -> None:
     assert _origin(np.array([5, 7, 8, 9]), [AxisDigit(0, 1, 0)]) == 7
 
 
+def tiles_of(places: np.ndarray, corners: bool) -> set[tuple[int, int]]:
+    return {(step.axis, step.tile) for step in _steps(places, 1, corners) or []}
+
+
 def test_digits_of_all_axes() -> None:
     layout = Layout((6, 10), (Loop(1, 4, 60), Loop(0, 1, 10), Loop(1, 1, 2)))
     assert _steps(layout.index_map(), 1, False) == [
@@ -318,28 +320,15 @@ def test_digits_of_all_axes() -> None:
     none = layout.index_map()
     none[0, 1:] = [3, 1, 4, 1, 5, 9, 2, 6, 5]
     assert _steps(none, 1, False) is None
-    # at the far corner rows are in tiles of three, at the near one this cannot be seen
+    # at the far corner rows are in tiles of three, which the near corner cannot show
     short = Layout((7, 4), (Loop(1, 3), Loop(0), Loop(1))).index_map()
-    assert [one.tile for one in _steps(short, 1, False) or [] if one.axis == 1] == [1, 3]
-    both = _steps(short, 1, True)
-    assert both is not None
-    assert {(one.axis, one.tile) for one in both} == {(0, 1), (1, 1), (1, 3)}
-    # of the last row columns lie at 0, 1, 6, 7, 10 from the first: as if in tiles of four of tiles
-    # of two
+    assert tiles_of(short, False) == {(0, 1), (1, 1), (1, 3)}
+    assert tiles_of(short, True) == {(0, 1), (1, 1), (1, 3)}
+    # the columns of the last row lie 0, 1, 6, 7, 10 bytes from its first: as if in tiles of four
+    # made of tiles of two
     tiles = Layout((7, 5), (Loop(0, 4), Loop(1, 2), Loop(0), Loop(1))).index_map()
-    assert {(one.axis, one.tile) for one in _steps(tiles, 1, False) or []} == {
-        (0, 1),
-        (0, 4),
-        (1, 1),
-        (1, 2),
-    }
-    assert {(one.axis, one.tile) for one in _steps(tiles, 1, True) or []} == {
-        (0, 1),
-        (0, 4),
-        (1, 1),
-        (1, 2),
-        (1, 4),
-    }
+    assert tiles_of(tiles, False) == {(0, 1), (0, 4), (1, 1), (1, 2)}
+    assert tiles_of(tiles, True) == {(0, 1), (0, 4), (1, 1), (1, 2), (1, 4)}
     assert all(
         one.stride == tiles[(one.tile, 0) if one.axis == 0 else (0, one.tile)]
         for one in _steps(tiles, 1, True) or []
