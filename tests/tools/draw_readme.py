@@ -62,14 +62,24 @@ view""",
     ),
 }
 
-# a name of 0 points is one that a view hides on purpose, where another stands instead
+# A text of 0 points is one that a view hides on purpose; what stands instead is drawn by CSS, and
+# measured as all such text is.
 SMALL = """([root, least]) => {
-  const out = [], walk = document.createTreeWalker(document.querySelector(root), NodeFilter.SHOW_TEXT);
+  const out = [], top = document.querySelector(root), walk = document.createTreeWalker(top, NodeFilter.SHOW_TEXT);
+  const judge = (text, style) => {
+    const points = parseFloat(style.fontSize) * 0.75;
+    if (points > 0 && points < least) out.push(`${points} pt: ${text.slice(0, 40)}`);
+    return points > 0;
+  };
+  const drawn = element => ['::before', '::after'].map(part => getComputedStyle(element, part))
+    .filter(({ content }) => !['none', 'normal', '""'].includes(content));
   while (walk.nextNode()) {
     const text = walk.currentNode, element = text.parentElement;
     if (!text.data.trim() || !element.checkVisibility()) continue;
-    const points = parseFloat(getComputedStyle(element).fontSize) * 0.75;
-    if (points > 0 && points < least) out.push(`${points} pt: ${text.data.slice(0, 40)}`);
+    if (!judge(text.data, getComputedStyle(element)) && !drawn(element).length) out.push(`nothing instead of ${text.data.slice(0, 40)}`);
+  }
+  for (const element of [top, ...top.querySelectorAll('*')]) {
+    if (element.checkVisibility()) for (const style of drawn(element)) judge(style.content, style);
   }
   return out;
 }"""

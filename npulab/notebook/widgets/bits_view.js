@@ -6,6 +6,7 @@
 
 const BITS = 32;
 const PAGE = 8;
+const GAP = 4; // pixels between two names
 
 // The keys of the bits, and of the list next to them.
 const SEARCH = { keys: { "/": view => view.search.focus() }, help: "searches, also by raw != 0 and evidence == guess" };
@@ -42,6 +43,18 @@ function hex(word) {
   return "0x" + word.toString(16).padStart(8, "0");
 }
 
+// The names behind a whole one that begin before its end, and how far they move; a short one has no room left.
+function covered(label) {
+  const end = label.offsetLeft + label.offsetWidth + GAP, found = [];
+  for (let next = label.nextElementSibling; next; next = next.nextElementSibling) {
+    if (!next.classList.contains("label")) continue;
+    const by = end - next.offsetLeft;
+    if (by <= 0) break;
+    found.push([next, next.dataset.short ? next.offsetWidth : by]);
+  }
+  return found;
+}
+
 function ones(width) {
   return width === BITS ? 0xffffffff : 2 ** width - 1;
 }
@@ -66,7 +79,7 @@ class BitsFrame extends Frame {
     this.words = model.get("words");
     this.reference = model.get("reference");
     this.pointed = null;
-    [this.lit, this.named, this.chosen] = [[], [], []];
+    [this.lit, this.named, this.moved, this.chosen] = [[], [], [], []];
     this.build();
     el.append(this.root);
     this.listen();
@@ -160,7 +173,7 @@ class BitsFrame extends Frame {
   renew() {
     const { root, grid } = this, held = grid.contains(document.activeElement), top = grid.scrollTop;
     const asked = [this.search.value, this.kind.value, this.colour.value];
-    [this.pointed, this.lit, this.named, this.chosen] = [null, [], [], []];
+    [this.pointed, this.lit, this.named, this.moved, this.chosen] = [null, [], [], [], []];
     this.build();
     [this.search.value, this.kind.value, this.colour.value] = asked;
     if (!this.kind.value) this.kind.value = "all"; // no field of the new map has the evidence chosen
@@ -421,7 +434,7 @@ class BitsFrame extends Frame {
     if (this.grid.contains(document.activeElement)) this.stop.focus();
   }
 
-  // Light all pieces of a field; where its name has no room, it stands over its neighbours' meanwhile.
+  // Light all pieces of a field; where its name has no room, those of its neighbours make room meanwhile.
   light(index) {
     for (const cell of this.lit) cell.classList.remove("here");
     for (const label of this.named) label.classList.remove("whole");
@@ -429,6 +442,15 @@ class BitsFrame extends Frame {
     this.named = this.labels[index];
     for (const cell of this.lit) cell.classList.add("here");
     for (const label of this.named) label.classList.add("whole");
+    this.makeRoom();
+  }
+
+  // What the whole names would cover begins behind them. Before the page shows the view, nothing has a size.
+  makeRoom() {
+    const moves = this.named.filter(label => label.offsetWidth).flatMap(covered);
+    for (const label of this.moved) label.style.textIndent = "";
+    for (const [label, by] of moves) label.style.textIndent = `${by}px`;
+    this.moved = moves.map(([label]) => label);
   }
 
   // ---- which fields, in which colour ----
@@ -646,6 +668,7 @@ class BitsFrame extends Frame {
   }
 
   wire() {
+    new ResizeObserver(() => this.makeRoom()).observe(this.grid);
     this.grid.addEventListener("pointerdown", event => this.at(event, place => this.down(event, place)));
     this.grid.addEventListener("pointerover", event => this.hover(event));
     this.grid.addEventListener("pointerleave", () => this.point(null));

@@ -29,7 +29,14 @@ from npulab.support.text import plural
 
 LARGEST = 2**WORD_BITS - 1
 CHANGES_NAMED = 4  # how many changed fields the summary names, at most
-NARROW = {1: 2, 2: 5, 3: 8}  # letters that have room above a run of so many bits
+NARROW = {1: 14, 2: 30, 3: 46}  # pixels for a short name above a run of so many bits, gap left out
+# Pixels of the letters that are not ``LETTER`` wide, in DejaVu Sans of 11 pixels: of the fonts that
+# pages have, the widest that is common.
+LETTER = 7
+LETTER_WIDTHS = (
+    *(("ijlIJ", 3.2), ("ft", 4.3), ("r_", 5.5), ("cszLF", 6.3), ("KABVXZRC", 7.7)),
+    *(("UNHDGOQ", 8.7), ("w", 9), ("M", 9.5), ("mW", 10.9)),
+)
 COLUMNS = (
     *("field", "register", "bits", "width", "raw", "value", "reference", "evidence", "note"),
     *("block", "named"),
@@ -211,9 +218,9 @@ class Rows:
             names = [self.fields[cell.field].name for cell in line]
             taken: set[str] = set()
             for cell, name in zip(line, names, strict=True):
-                most = NARROW.get(cell.piece.width, 0)
-                if most and not self.fields[cell.field].automatic:
-                    short = _short(name, names, most, taken)
+                room = NARROW.get(cell.piece.width, 0)
+                if room and not self.fields[cell.field].automatic:
+                    short = _short(name, names, room, taken)
                     taken.add(short)
                     out[word, cell.piece.lsb] = short
         return out
@@ -584,17 +591,19 @@ def _blocks_of(registers: RegisterMap) -> tuple[str, ...]:
     return tuple(map(itemgetter(0), registers.registers))
 
 
-def _short(name: str, names: Sequence[str], most: int, taken: Collection[str]) -> str:
-    """Return a text of at most so many letters for a name, which is not ``taken``: the name without
+def _short(name: str, names: Sequence[str], room: float, taken: Collection[str]) -> str:
+    """Return a text of at most so many pixels for a name, which is not ``taken``: the name without
     the parts that it shares with another of the ``names``; or its initials, or its beginning, with
-    the number at its end, if it has one. If all are taken, the last letter counts on.
+    the number at its end, if it has one; or the initials of all its parts. If all are taken, the
+    last letter counts on.
 
-    >>> _short("in_image_y_offset", ["in_image_y_offset", "in_image_x_offset"], 8, [])
+    >>> _short("in_image_y_offset", ["in_image_y_offset", "in_image_x_offset"], 46, [])
     'y_offset'
-    >>> _short("no_z_offset", ["no_z_offset", "nn_zoom"], 2, []), _short("pools", [], 2, ["po"])
+    >>> _short("no_z_offset", ["no_z_offset", "nn_zoom"], 14, []), _short("pools", [], 14, ["po"])
     ('nz', 'p')
     """
     parts = name.split("_")
+    firsts = "".join(part[:1] for part in parts)
     shared = 0
     for other in names:
         if other != name:
@@ -602,18 +611,42 @@ def _short(name: str, names: Sequence[str], most: int, taken: Collection[str]) -
             alike = [*takewhile(lambda pair: pair[0] == pair[1], pairs)]
             shared = max(shared, len(alike))
     own = "_".join(parts[shared:])
-    initials = "".join(part[:1] for part in parts[shared:])[:most]
-    ways = [initials, own[:most]]
-    if len(own) <= most or len(initials) < 2:
+    initials = _begin("".join(part[:1] for part in parts[shared:]), room)
+    beginning = _begin(own, room)
+    ways = [initials, beginning]
+    if beginning == own or len(initials) < 2:
         ways.reverse()
     number = own[len(own.rstrip(digits)) :]
     if number:
-        ways.insert(0, (own[: max(1, most - len(number))] + number)[:most])
-    ways += [own[: most - 1] + letter for letter in digits + ascii_lowercase]
+        start = _begin(own, room - letters_width(number)) or own[:1]
+        ways.insert(0, _begin(start + number, room))
+    start = _begin(own, room - LETTER)
+    ways.append(_begin(firsts, room))
+    ways += [start + letter for letter in digits + ascii_lowercase]
     for way in ways:
-        if way not in taken:
+        if way and way not in taken and letters_width(way) <= room:
             return way
     return ""
+
+
+def _begin(text: str, room: float) -> str:
+    """Return as many of the first letters as have room."""
+    count = len(text)
+    while letters_width(text[:count]) > room:
+        count -= 1
+    return text[: max(0, count)]
+
+
+def letters_width(text: str) -> float:
+    """Return how many pixels wide a text is drawn, at most.
+
+    >>> letters_width("pooli"), letters_width("MW")
+    (27.4, 20.4)
+    """
+    width = 0.0
+    for letter in text:
+        width += next((wide for letters, wide in LETTER_WIDTHS if letter in letters), LETTER)
+    return round(width, 1)
 
 
 def letters_of(status: Any) -> list[list[str]]:
