@@ -54,7 +54,8 @@ SHARED_BYTES = 31 * 2**20
 MOST_NEAR = 5  # most names that an error text shows
 MOST_NAMED = 12  # most fields of one name that an error text shows
 MOST_PLACES = 2**20  # most words in all copies of all blocks of a map
-GUESSES = ("guess", "unknown")  # evidence of a field that no source proves
+GUESS, UNKNOWN = "guess", "unknown"
+GUESSES = (GUESS, UNKNOWN)  # evidence of a field that no source proves
 STATUS = ("explained", "guessed", "open", "constant", "never exercised")
 
 
@@ -634,7 +635,7 @@ class RegisterMap:
         offset and the counts of these bits, which add up to 32:
 
         - ``explained``: with evidence other than ``guess`` and ``unknown``, named or not
-        - ``guessed``: named, with evidence ``guess`` or ``unknown``
+        - ``guessed``: with evidence ``guess``, named or not; or named, with evidence ``unknown``
         - ``open``: without a name and without such evidence
 
         With the words ``(N, W) uint32`` of captures, bits that are the same in all captures are
@@ -812,7 +813,9 @@ def _known(item: Field) -> int:
     """The column of ``STATUS`` that counts the bits of a field: 0 to 2."""
     if item.evidence not in GUESSES:
         return 0
-    return 1 + int(item.automatic)
+    if item.automatic and item.evidence != GUESS:
+        return 2
+    return 1
 
 
 def need_features(what: str, features: object) -> list[str]:

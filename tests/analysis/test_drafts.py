@@ -1252,7 +1252,9 @@ def slow_status(registers: RegisterMap, words: np.ndarray | None) -> list[list[i
                 if any(p.word == word and p.lsb <= bit < p.lsb + p.width for p in one.pieces)
             )
             same = words is not None and len({int(row[word]) >> bit & 1 for row in words}) == 1
-            known = "open" if item.automatic else "guessed"
+            known = "guessed"
+            if item.automatic and item.evidence != "guess":
+                known = "open"
             if item.evidence not in ("guess", "unknown"):
                 known = "explained"  # named or not
             counts[known if not same else "constant" if known == "open" else "never exercised"] += 1

@@ -22,6 +22,7 @@ from npulab.layout import kernel_groups, nc1hwc2
 from npulab.notebook import pictures
 from npulab.notebook.pictures import Picture, blocks
 from npulab.notebook.pictures.dark import MIDDLE, PAPER, darkened
+from npulab.registers.map import RegisterMap
 
 CASE = CAPTURES / "vivante/sim-5x5-same"
 
@@ -153,14 +154,29 @@ def test_the_number_is_in_the_title() -> None:
     assert "360 of 360 elements" in " ".join(made.figure.get_suptitle().split())
 
 
-def test_a_block_is_drawn_with_every_bit_in_the_colour_of_its_status() -> None:
-    registers = npulab.target("vivante").registers
+NAMELESS = [
+    {"field": "a", "lsb": 0, "width": 8, "evidence": "K"},
+    {"field": "", "lsb": 8, "width": 8, "evidence": "C:sweep"},  # as a law is written to a map
+    {"field": "", "lsb": 16, "width": 4, "evidence": "guess"},
+    {"field": "", "lsb": 20, "width": 4},
+]
+
+
+@pytest.mark.parametrize("registers", [npulab.target("vivante").registers, RegisterMap(NAMELESS)])
+def test_a_block_is_drawn_with_every_bit_in_the_colour_of_its_status(
+    registers: RegisterMap,
+) -> None:
     axes = pictures.block_map(registers).figure.axes[0]
     cells = np.asarray(axes.images[0].get_array())
     status = registers.status()
     for name, colour in blocks.COLOURS.items():
         counted = (cells == to_rgb(colour)).all(-1).sum(1)
         assert counted.tolist() == status[name].tolist(), name
+
+
+def test_a_block_has_the_names_of_its_fields() -> None:
+    registers = npulab.target("vivante").registers
+    axes = pictures.block_map(registers).figure.axes[0]
     # bit 31 on the left: the six bits of the shift are the upper ones of word 2
     names = {text.get_text(): text.get_position() for text in axes.texts}
     assert names["post_shift"][0] < names["brick_distance"][0]

@@ -11,7 +11,7 @@ from npulab.analysis.laws.naming import Naming
 from npulab.notebook.pictures.laws import LABELLED, bit_edges, bit_grid, map_size
 from npulab.notebook.pictures.picture import Picture, canvas, legend
 from npulab.registers.fields import WORD_BITS
-from npulab.registers.map import GUESSES, RegisterMap
+from npulab.registers.map import GUESSES, UNKNOWN, RegisterMap
 
 # what ``RegisterMap.status`` counts, and its colour; letters on it are black
 COLOURS = {"explained": "#8fbfe3", "guessed": "#f6c667", "open": "#ffffff"}
@@ -29,7 +29,7 @@ def block_map(registers: RegisterMap) -> Picture:
     pieces = []
     with canvas(map_size(len(registers))) as (figure, ax):
         for item in registers:
-            if item.automatic:
+            if item.automatic and item.evidence == UNKNOWN:
                 continue
             colour = COLOURS["explained"]
             if item.evidence in GUESSES:
