@@ -8,6 +8,7 @@ import argparse
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 from npulab.cli.output import Add, show
@@ -114,6 +115,8 @@ def _explore(options: argparse.Namespace) -> int:
         if options.target:
             read = reader_of(options.target)
         source = Compiler(options.source, read, options.dtype or "int8", options.timeout)
+        program = source.command[0]
+        refuse_if(which(program) is None, "source", program, "is a program that can be run")
         workers = options.workers
     if has_workers(options):
         workers = 1

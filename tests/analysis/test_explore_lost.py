@@ -250,9 +250,10 @@ def test_a_file_of_ranges_is_named(
     [
         ("lower:vivant", "got 'vivant', allowed is one of .*near is vivante"),
         ("lower:vivante:imx9", "chip: got 'imx9', target vivante knows"),
+        ("COMPILER {model} {out}", "source: got COMPILER, allowed is a program that can be run"),
     ],
 )
-def test_an_npu_that_nobody_knows_is_refused_before_the_first_layer(
+def test_a_source_that_is_not_there_is_refused_before_the_first_layer(
     capsys: pytest.CaptureFixture[str], source: str, words: str
 ) -> None:
     import re
