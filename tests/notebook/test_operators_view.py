@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from blank_page import THEMES, BlankPage
 from conftest import CAPTURES
@@ -12,6 +13,7 @@ from playwright.sync_api import Browser
 from test_map_editor import SCRIPT
 
 import npulab
+from npulab.analysis.lowered import lower_model
 from npulab.captures.capture import Capture
 from npulab.notebook.widgets import OperatorsModel, OperatorsView
 from npulab.notebook.widgets.bits_view import Rows, meant
@@ -88,6 +90,19 @@ def test_what_is_wrong_is_refused() -> None:
         TypeError, match=r"^OperatorsView: operator 0: got tuple of 2, allowed are pairs"
     ):
         OperatorsModel([("a", 3)])  # type: ignore[list-item]
+
+
+def test_what_lower_model_returns_is_shown_as_it_is() -> None:
+    q = npulab.QuantParams(0.05, 0)
+    layer = npulab.Conv2D(np.ones((8, 3, 3, 4), np.uint8), np.zeros(8, int), (8, 8, 4), output_q=q)
+    lowered = lower_model(npulab.single_op_model(layer), "vivante")
+    (one,) = lowered.operators
+    without = replace(
+        lowered, operators=(one, replace(one, operator=1, capture=None, reason=REASON))
+    )
+    model = OperatorsModel(without, "tiny")
+    assert model.rows == [["0 CONV_2D", "1 job"], ["1 CONV_2D", REASON]]
+    assert model.operators[0].capture is one.capture
 
 
 def test_repr_and_face_are_equal_on_two_builds() -> None:

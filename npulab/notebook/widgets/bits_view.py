@@ -617,7 +617,7 @@ def _short(name: str, names: Sequence[str], room: float, taken: Collection[str])
     if beginning == own or len(initials) < 2:
         ways.reverse()
     number = own[len(own.rstrip(digits)) :]
-    if number:
+    if number and number != own:
         start = _begin(own, room - letters_width(number)) or own[:1]
         ways.insert(0, _begin(start + number, room))
     start = _begin(own, room - LETTER)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from traitlets import Int, List, TraitType, Unicode, observe
 
+from npulab.analysis.lowered import ModelJobs
 from npulab.captures.capture import Capture
 from npulab.notebook.widgets.bits_view import Rows, meant
 from npulab.notebook.widgets.frame import Model, Numbers, View, assets, table_html
@@ -94,7 +95,9 @@ class OperatorsModel(Model):
     summary = Unicode()
     turn = Int(read_only=True)
 
-    def __init__(self, operators: Sequence[tuple[str, Capture | str]], name: str = "") -> None:
+    def __init__(
+        self, operators: ModelJobs | Sequence[tuple[str, Capture | str]], name: str = ""
+    ) -> None:
         need("OperatorsView: name", name, str, "is a text")
         self.operators = _operators(operators)
         self.name = name
@@ -228,10 +231,11 @@ class OperatorsView(View):
     """The operators of a model, the jobs of the chosen one, and the fields of a job, in three lists
     beside each other; a chosen field shows its value beside every operator.
 
-    ``operators`` are pairs of a name and a capture, or the reason why there is none; ``name`` is
-    the model's. Up and down move in a list, right and left go to the next list and back, n and p go
-    to the next operator with another value of the field, / searches fields. ``operator``, ``job``
-    and ``field`` are the model's and can be set and observed. Everything else is on ``model``.
+    ``operators`` are what ``lower_model`` returns, or pairs of a name and a capture, or the reason
+    why there is none; ``name`` is the model's. Up and down move in a list, right and left go to the
+    next list and back, n and p go to the next operator with another value of the field, / searches
+    fields. ``operator``, ``job`` and ``field`` are the model's and can be set and observed.
+    Everything else is on ``model``.
     """
 
     _esm, _css = assets("rows", "operators_view")
@@ -240,13 +244,32 @@ class OperatorsView(View):
 
     rows: List[Any] = List()
 
-    def __init__(self, operators: Sequence[tuple[str, Capture | str]], name: str = "") -> None:
+    def __init__(
+        self, operators: ModelJobs | Sequence[tuple[str, Capture | str]], name: str = ""
+    ) -> None:
         model = OperatorsModel(operators, name)
         super().__init__(model, rows=model.rows)
 
 
+def _pairs(given: ModelJobs) -> list[tuple[str, Capture | str]]:
+    """Return the operators of a model by number and name, with their captures or reasons."""
+    pairs: list[tuple[str, Capture | str]] = []
+    for one in given.operators:
+        name = f"{one.operator} {one.name}"
+        if one.capture is None:
+            pairs.append((name, one.reason))
+        else:
+            pairs.append((name, one.capture))
+    return pairs
+
+
 def _operators(given: Any) -> tuple[Operator, ...]:
-    allowed = "allowed are pairs of a name and a Capture, or the reason why there is none"
+    allowed = (
+        "allowed are pairs of a name and a Capture, or the reason why there is none, or what "
+        "lower_model returns"
+    )
+    if isinstance(given, ModelJobs):
+        given = _pairs(given)
     if not isinstance(given, list | tuple):
         raise TypeError(f"OperatorsView: operators: got {shortly(given)}, {allowed}")
     found = []
