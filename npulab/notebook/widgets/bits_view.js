@@ -79,7 +79,7 @@ class BitsFrame extends Frame {
     this.words = model.get("words");
     this.reference = model.get("reference");
     this.pointed = null;
-    [this.lit, this.named, this.moved, this.chosen] = [[], [], [], []];
+    [this.lit, this.named, this.shifted, this.chosen] = [[], [], [], []];
     this.build();
     el.append(this.root);
     this.listen();
@@ -173,7 +173,7 @@ class BitsFrame extends Frame {
   renew() {
     const { root, grid } = this, held = grid.contains(document.activeElement), top = grid.scrollTop;
     const asked = [this.search.value, this.kind.value, this.colour.value];
-    [this.pointed, this.lit, this.named, this.moved, this.chosen] = [null, [], [], [], []];
+    [this.pointed, this.lit, this.named, this.shifted, this.chosen] = [null, [], [], [], []];
     this.build();
     [this.search.value, this.kind.value, this.colour.value] = asked;
     if (!this.kind.value) this.kind.value = "all"; // no field of the new map has the evidence chosen
@@ -448,9 +448,9 @@ class BitsFrame extends Frame {
   // What the whole names would cover begins behind them. Before the page shows the view, nothing has a size.
   makeRoom() {
     const moves = this.named.filter(label => label.offsetWidth).flatMap(covered);
-    for (const label of this.moved) label.style.textIndent = "";
+    for (const label of this.shifted) label.style.textIndent = "";
     for (const [label, by] of moves) label.style.textIndent = `${by}px`;
-    this.moved = moves.map(([label]) => label);
+    this.shifted = moves.map(([label]) => label);
   }
 
   // ---- which fields, in which colour ----
