@@ -34,8 +34,7 @@ NARROW = {1: 14, 2: 30, 3: 46}  # pixels for a short name above a run of so many
 # pages have, the widest that is common.
 LETTER = 7
 LETTER_WIDTHS = (
-    *(("ijlIJ", 3.2), ("ft", 4.3), ("r_", 5.5), ("cszLF", 6.3), ("KABVXZRC", 7.7)),
-    *(("UNHDGOQ", 8.7), ("w", 9), ("M", 9.5), ("mW", 10.9)),
+    "ijlIJ 3.2, ft 4.3, r_ 5.5, cszLF 6.3, KABVXZRC 7.7, UNHDGOQ 8.7, w 9, M 9.5, mW 10.9"
 )
 COLUMNS = (
     *("field", "register", "bits", "width", "raw", "value", "reference", "evidence", "note"),
@@ -643,9 +642,12 @@ def letters_width(text: str) -> float:
     >>> letters_width("pooli"), letters_width("MW")
     (27.4, 20.4)
     """
-    width = 0.0
-    for letter in text:
-        width += next((wide for letters, wide in LETTER_WIDTHS if letter in letters), LETTER)
+    width: float = LETTER * len(text)
+    for group in LETTER_WIDTHS.split(", "):
+        letters, _, wide = group.partition(" ")
+        for letter in letters:
+            more = float(wide) - LETTER
+            width += more * text.count(letter)
     return round(width, 1)
 
 
