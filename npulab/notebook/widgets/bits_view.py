@@ -9,7 +9,7 @@ import html
 import operator
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import takewhile
 from operator import itemgetter
 from string import ascii_lowercase, digits
@@ -642,13 +642,22 @@ def letters_width(text: str) -> float:
     >>> letters_width("pooli"), letters_width("MW")
     (27.4, 20.4)
     """
-    width: float = LETTER * len(text)
+    widths = _widths()
+    width = 0.0
+    for letter in text:
+        width += widths.get(letter, LETTER)
+    return round(width, 1)
+
+
+@cache
+def _widths() -> dict[str, float]:
+    """Return the width of each letter in ``LETTER_WIDTHS``."""
+    widths = {}
     for group in LETTER_WIDTHS.split(", "):
         letters, _, wide = group.partition(" ")
         for letter in letters:
-            more = float(wide) - LETTER
-            width += more * text.count(letter)
-    return round(width, 1)
+            widths[letter] = float(wide)
+    return widths
 
 
 def letters_of(status: Any) -> list[list[str]]:
