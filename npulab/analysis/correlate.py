@@ -36,7 +36,7 @@ from npulab.support.text import part_said, plural
 PER_CELL = 5  # the average number of captures in each pair of bins; limits the number of bins
 MOST_BINS = 64
 # captures of a store that figures are made of: 32 for each pair of MOST_BINS bins, so that chance
-# alone gives about 0.02 bits, which the correction subtracts
+# alone gives 63**2 / (2 * n * ln 2), 0.02 bits, which the correction subtracts
 MOST_CORRELATED = 2**17
 TEXT = "U"  # numpy's kind of a column that holds texts
 Columns = dict[str, Array]  # the values of each parameter, one for each capture
