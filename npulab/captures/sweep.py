@@ -633,16 +633,14 @@ def _refuse_many(count: int) -> None:
 def _numbers_of(name: str, column: pd.Series) -> Array:
     """The values of a column as ``_as_numbers`` gives them; at once if they are numbers of numpy
     that int64 or float64 holds."""
-    if isinstance(column.dtype, np.dtype):
+    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "if":
         values = column.to_numpy()
-        if values.dtype.kind == "i":
+        # the ends of int64 are judged number by number
+        if not np.all(np.abs(values.astype(np.float64)) < 2.0**63):
+            return _as_numbers(name, values.tolist())
+        if values.dtype.kind == "i" or np.all(np.trunc(values) == values):
             return values.astype(np.int64)
-        if values.dtype == np.float64 and np.isfinite(values).all():
-            # a float below 2**63 in size is an int64, if it is whole
-            whole = np.abs(values).max(initial=0) < 2.0**63 and np.all(np.trunc(values) == values)
-            if whole:
-                return values.astype(np.int64)
-            return values.copy()
+        return values.astype(np.float64)
     return _as_numbers(name, column.tolist())
 
 
