@@ -44,8 +44,8 @@ from npulab.support.refuse import near, need, need_path, refuse_if, refusing
 from npulab.support.text import plural
 
 MOST_ROWS = 2**20  # most rows of a batch; 1,048,576 captures of 34 words take 143 MB of memory
-# vectors of DuckDB, of 2,048 rows each, in a sweep that an iteration gives: 10,000,000 captures of 34
-# words were decoded with 520 MB of memory at most (bench_stores)
+# vectors of DuckDB, of 2,048 rows each, in a sweep that an iteration gives: 10,000,000 captures of
+# 34 words were decoded with 520 MB of memory at most (bench_stores)
 AT_ONCE = 64
 MEMORY = "512MB"  # DuckDB's; what needs more, such as sorting, goes to a hidden folder on the disk
 THREADS = 2

@@ -9,6 +9,7 @@ import constants_slowly
 import numpy as np
 import planted_constants
 import pytest
+from conftest import CAPTURES
 
 import npulab
 from npulab.analysis.laws.builds import compare_builds
@@ -401,3 +402,11 @@ def test_the_shell_reads_a_folder_and_a_table(
     assert "column: got 'bild', allowed are the columns" in capsys.readouterr().err
     assert main(["constants", str(folder)]) == 2
     assert "--parameters: got none, allowed is a table of the layers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["ethosu/explored-u55-128", "nvdla/sweep-convolutions"])
+def test_sizes_of_layers_are_no_products_of_scales(name: str) -> None:
+    """Words of real layers hold sizes, less one or in tiles; formulas with scales that give the same
+    numbers on most layers were claimed before."""
+    found = find_constants(npulab.load_sweep(CAPTURES / f"{name}.npz"))
+    assert {*found.table["formula"]} <= {"input_c", "output_c", "input_zero_point"}

@@ -518,7 +518,8 @@ def test_recorder_of_programs_and_oracles(
     assert re.fullmatch(r"20\d\d-\d\d-\d\d", one.date)
     assert "output" not in other.buffers
     with pytest.raises(
-        ValueError, match=r"^oracle: got 'maybe', allowed is one of pass, fail, hang, poisons, reboots, not executed, refused$"
+        ValueError,
+        match=r"^oracle: got 'maybe', allowed is one of pass, fail, hang, poisons, reboots, not executed, refused$",
     ):
         Recorder(lambda _: "maybe", folder, "board")(capture)
     assert len(list(folder.iterdir())) == 3

@@ -671,7 +671,9 @@ def test_what_is_no_number_of_a_column(value: Any) -> None:
 
 @pytest.mark.parametrize(("name", "said"), [("s", "no suffix"), ("s.csv", r"\.csv")])
 def test_a_sweep_is_a_file_of_its_suffix(tmp_path: Path, name: str, said: str) -> None:
-    with pytest.raises(ValueError, match=rf"{name}: got '{said}', allowed is a file \.npz or a folder \.store$"):
+    with pytest.raises(
+        ValueError, match=rf"{name}: got '{said}', allowed is a file \.npz or a folder \.store$"
+    ):
         save_sweep(load_sweep(CAPTURES / "vivante/sweep-addresses.npz")[:2], tmp_path / name)
 
 

@@ -311,8 +311,14 @@ def test_model_refuses_while_it_runs() -> None:
         (KeyError(), "KeyError"),
         (SystemExit(3), "SystemExit: 3"),
         (ValueError("x" * 1000), "ValueError: " + "x" * 388 + "…"),
-        ("maybe", "ValueError: outcome: got 'maybe', allowed is one of pass, fail, hang, poisons"),
-        (None, "ValueError: outcome: got None, allowed is one of pass, fail, hang, poisons"),
+        (
+            "maybe",
+            "ValueError: outcome: got 'maybe', allowed is one of pass, fail, hang, poisons, reboots, not executed, refused",
+        ),
+        (
+            None,
+            "ValueError: outcome: got None, allowed is one of pass, fail, hang, poisons, reboots, not executed, refused",
+        ),
     ],
 )
 def test_model_of_an_oracle_that_fails(

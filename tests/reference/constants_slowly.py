@@ -30,7 +30,7 @@ class Fit(NamedTuple):
 
 def fits(streams: np.ndarray, scales: dict[str, list[float]], most_factors: int = 2) -> set[Fit]:
     """Every formula of real columns that gives three different codes at a place, on all captures
-    but a quarter; in double, by exact fractions."""
+    but a quarter, or 2 and a sixteenth; in double, by exact fractions."""
     captures = len(streams)
     out = set()
     for factors in products(list(scales), most_factors):
@@ -50,7 +50,7 @@ def fits(streams: np.ndarray, scales: dict[str, list[float]], most_factors: int 
                             good.append(number)
                     lower = [codes[number] % 2 ** (4 * width) for number in good]
                     if (
-                        len(good) >= captures - captures // 4
+                        len(good) >= captures - min(captures // 4, 2 + captures // 16)
                         and len({codes[number] for number in good}) >= 3
                         and (width == 1 or any(lower))
                     ):

@@ -544,6 +544,7 @@ SHELL: dict[str, Shell] = {
 NO_JOBS_READ = {
     "lab",
     "repair",
+    "verdict",
     "map",
     "new",
     "trust",

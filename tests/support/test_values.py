@@ -17,6 +17,10 @@ FILLED = {
     "c_fields.Register",
     "c_roles.Roles",
     "c_structs.Layout",
+    "controlled._Votes",
+    "executors._Call",
+    "executors._Calls",
+    "faulty.Faulty",
     "requantize.Requantizer",
 }
 
