@@ -63,6 +63,7 @@ MADE: dict[str, Callable[[], Picture]] = {
     "function": lambda: pictures.function_error(
         np.arange(9), np.arange(9) ** 2, np.arange(9) ** 2 + 0.5
     ),
+    "proof": lambda: pictures.disproof([3, 7], 10, 5, "a law"),
     "roof": lambda: pictures.roofline(
         [{"name": "one", "flops": 2e9, "bytes": 1e7, "ms": 1.0}], 10, 100
     ),

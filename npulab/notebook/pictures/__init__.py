@@ -15,6 +15,7 @@ from npulab.notebook.pictures.outputs import (
     output_difference,
 )
 from npulab.notebook.pictures.picture import Picture
+from npulab.notebook.pictures.proofs import disproof
 from npulab.notebook.pictures.rooflines import roofline
 from npulab.notebook.pictures.stream import stream_map
 
@@ -24,6 +25,7 @@ __all__ = [
     "bisection_trials",
     "block_map",
     "correlation_map",
+    "disproof",
     "flip_map",
     "function_error",
     "law_map",
