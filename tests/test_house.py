@@ -286,7 +286,7 @@ def test_an_earlier_name_of_a_folders_targets_still_works_and_warns() -> None:
 ROOMS = density.rooms_of(PACKAGE)
 # Of all rooms together (tests/tools/density.py); a change that needs more raises it, with the
 # reason in its commit.
-MOST_NODES = 586_100
+MOST_NODES = 585_100
 
 
 @pytest.mark.parametrize("room", ROOMS)
