@@ -293,7 +293,7 @@ def test_what_is_known_of_each_word_in_bits() -> None:
     seen = registers.status(
         np.array([[0b1001_0001, 0], [0b1000_0000, 1 << 31], [1 << 10 | 0b1000_0000, 1]])
     )
-    assert seen.iloc[:, 4:].to_numpy().tolist() == [[1, 1, 1, 23, 6], [1, 0, 1, 30, 0]]
+    assert seen.iloc[:, 4:].to_numpy().tolist() == [[1, 2, 0, 20, 9], [1, 0, 1, 30, 0]]
     assert registers.coverage().bits == (9, 55)
     assert [str(one) for one in registers.lint()] == [
         "unnamed at word 0 bit 8 (2 bits)",

@@ -344,6 +344,7 @@ PICTURES: dict[str, Entry] = {
     ),
 }
 NO_JOBS_DRAWN = {
+    "disproof",
     "BINS",
     "Picture",
     "bisection_trials",
