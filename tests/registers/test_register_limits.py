@@ -297,10 +297,11 @@ def test_what_is_known_of_each_word_in_bits() -> None:
     assert registers.coverage().bits == (9, 55)
     assert [str(one) for one in registers.lint()] == [
         "unnamed at word 0 bit 8 (2 bits)",
-        "hole at word 0 bit 10 (22 bits)",
+        "unnamed at word 0 bit 10 (4 bits)",
+        "hole at word 0 bit 14 (18 bits)",
         "hole at word 1 bit 0 (31 bits)",
     ]
-    assert registers.declared == 11
+    assert registers.declared == 15
 
 
 def block(**more: Any) -> dict[str, Any]:
