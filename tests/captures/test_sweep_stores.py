@@ -353,9 +353,10 @@ start = time.perf_counter()
 pid, read = child(sys.argv[1] + "/whole")
 os.waitpid(pid, 0)
 took = time.perf_counter() - start
-killed = 0
-for number in range(int(sys.argv[3])):
+killed = number = 0
+while killed < int(sys.argv[3]):
     path = f"{sys.argv[1]}/s{number // 3}"
+    number += 1
     pid, read = child(path)
     time.sleep(random_.uniform(0, took))
     os.kill(pid, signal.SIGKILL)
@@ -385,7 +386,7 @@ def test_killed_writers(tmp_path: Path, count: int) -> None:
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=500)
     assert not done.returncode, done
     lines = done.stdout.splitlines()
-    assert len(lines) == 2 * count + 1
+    assert len(lines) > 2 * count
     for said, there in zip(lines[:-1:2], lines[1:-1:2], strict=True):
         numbers = [int(batch) for batch in there.split()[1:]]
         assert numbers == list(range(len(numbers)))
@@ -443,6 +444,8 @@ def test_polars_reads_the_parts(kept: Path) -> None:
     assert np.array_equal(table["w3"].to_numpy(), LAYERS.words[:, 3])
 
 
+# dask 2026.8 calls pandas 3.1 with what that warns of
+@pytest.mark.filterwarnings("ignore::pandas.errors.PandasDeprecationWarning")
 @pytest.mark.long
 def test_dask_reads_the_parts(kept: Path) -> None:
     pytest.importorskip("pyarrow")
