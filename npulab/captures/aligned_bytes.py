@@ -65,27 +65,20 @@ def aligned_bytes(streams: Sequence[bytes] | Array) -> AlignedBytes:
     rows = _rows(streams)
     lengths = tuple(map(len, rows))
     refuse_if(not rows, "streams", "none", "is one for each capture")
-    refuse_if(0 in lengths, "streams", f"stream {_first_empty(lengths)} without bytes", "are bytes")
+    for number, length in enumerate(lengths):
+        refuse_if(not length, "streams", f"stream {number} without bytes", "are bytes")
     refuse_if(sum(lengths) > MOST_BYTES, "streams", f"{sum(lengths)} bytes", f"are {MOST_BYTES}")
     ((usual, _),) = Counter(lengths).most_common(1)
     reference = lengths.index(usual)
-    places = np.empty((len(rows), usual), np.int64)
-    for number, row in enumerate(rows):
-        if len(set(lengths)) == 1:
-            places[number] = np.arange(usual)
-        else:
+    places = np.tile(np.arange(usual), (len(rows), 1))
+    if len(set(lengths)) > 1:
+        for number, row in enumerate(rows):
             places[number] = byte_places(rows[reference], row)
     present = places >= 0
     data = np.zeros(places.shape, np.uint8)
     for number, row in enumerate(rows):
         data[number, present[number]] = row[places[number, present[number]]]
     return AlignedBytes(data, present, places, reference, lengths)
-
-
-def _first_empty(lengths: Sequence[int]) -> int:
-    if 0 in lengths:
-        return lengths.index(0)
-    return -1
 
 
 def _rows(streams: Sequence[bytes] | Array) -> list[Array]:

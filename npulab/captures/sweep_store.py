@@ -246,6 +246,13 @@ class SweepStore:
 
     # ---- reading ----
 
+    @property
+    def _columns(self) -> str:
+        """The columns of a sweep, words and parameters, as SQL lists them."""
+        names = [*self.head.word_columns]
+        names += map(_quoted, self.parameters)
+        return ", ".join(names)
+
     def __iter__(self) -> Iterator[Sweep]:
         return self.sweeps()
 
@@ -253,8 +260,7 @@ class SweepStore:
         """The captures in order, as sweeps of at most 131,072."""
         if not self.parts:
             return
-        names = [*self.head.word_columns, *map(_quoted, self.parameters)]
-        asked = self._ask(f"select {', '.join(names)}", self.order)
+        asked = self._ask(f"select {self._columns}", self.order)
         # an answer ends with a chunk of no rows
         chunk = asked.fetch_df_chunk(AT_ONCE)
         while len(chunk):
@@ -351,9 +357,10 @@ class SweepStore:
     def _of_part(self, part: Part, rows: Array) -> Sweep:
         """Some rows of a part, in the order asked for."""
         values, back = np.unique(rows, return_inverse=True)
-        names = ", ".join([*self.head.word_columns, *map(_quoted, self.parameters)])
         listed = ", ".join(map(str, values.tolist()))
-        text = f"select {names} from read_parquet({_text(part_path(self.path, part.batch))}, "
+        text = (
+            f"select {self._columns} from read_parquet({_text(part_path(self.path, part.batch))}, "
+        )
         text += f"file_row_number=true) where file_row_number in ({listed}) order by "
         text += "file_row_number"
         return self._sweep(self._connection(part).execute(text).df())[back]
