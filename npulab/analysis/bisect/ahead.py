@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from npulab.captures.capture import Capture
+from npulab.captures.fingerprints import content_hash
 from npulab.support.executors import Pool, Started, Workers
 
 Oracle = Callable[[Capture], str]
@@ -26,7 +26,7 @@ def asked_ahead(oracle: Oracle, executor: Workers) -> Iterator[Ask]:
 
 
 class Ahead:
-    """Trials on the way to workers, by the words and buffers of their captures.
+    """Trials on the way to workers, by what a device gets of their captures (``content_hash``).
 
     A trial that was run ahead and is not asked for next is dropped: its outcome is no evidence, as
     the search without workers would not have it. So each outcome is of a run of its own, also if
@@ -38,24 +38,14 @@ class Ahead:
         self.begun: dict[str, Started[Capture, str]] = {}
 
     def __call__(self, capture: Capture, following: Following) -> str:
-        asked = self.begun.pop(_name(capture), None)
+        asked = self.begun.pop(content_hash(capture), None)
         for other in self.begun.values():
             other.cancel()
         self.begun.clear()
         if asked is None:
             asked = self.pool.start(capture)
         for ahead in following():
-            if _name(ahead) not in self.begun:
-                self.begun[_name(ahead)] = self.pool.start(ahead)
+            name = content_hash(ahead)
+            if name not in self.begun:
+                self.begun[name] = self.pool.start(ahead)
         return asked.result()
-
-
-def _name(capture: Capture) -> str:
-    """A hash of what a run of a capture depends on."""
-    seen = hashlib.sha256()
-    for job in capture.jobs:
-        seen.update(f"{job.block} {job.words.tobytes().hex()} {job.writes}\n".encode())
-    for name, data in sorted(capture.buffers.items()):
-        seen.update(f"{name} {len(data)}\n".encode())
-        seen.update(data)
-    return seen.hexdigest()
