@@ -675,3 +675,12 @@ def controlled_of(oracle: Any) -> Controlled | None:
     while oracle is not None and not isinstance(oracle, Controlled):
         oracle = getattr(oracle, "device", None)
     return oracle
+
+
+def refuse_workers(oracle: Any, executor: object) -> None:
+    """Raise ValueError for workers with a device whose controls are runs in a stated order."""
+    if executor is not None and controlled_of(oracle) is not None:
+        raise ValueError(
+            "executor: got workers with a device with controls, allowed is executor=None, as its "
+            "controls are run before and after each trial"
+        )

@@ -16,7 +16,7 @@ from typing import Any
 
 from npulab.captures.capture import Capture, Job
 from npulab.captures.devices import Command
-from npulab.support.files import read_bounded
+from npulab.support.files import bounded_sum, read_bounded
 from npulab.support.processes import NotRun, arguments, execute
 
 MOST_TEXT = 2**16  # most bytes of what a command prints that are kept
@@ -119,7 +119,7 @@ def programs_of(device: Any) -> list[Path]:
 def sum_of(path: Path) -> str:
     """The sha256 of a file; "missing" if it cannot be read."""
     try:
-        return hashlib.sha256(read_bounded(path, MOST_PROGRAM)).hexdigest()
+        return bounded_sum(path, MOST_PROGRAM)
     except (OSError, ValueError):
         return "missing"
 

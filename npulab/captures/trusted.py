@@ -10,7 +10,6 @@ trust of its own (``imported``).
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
 import os
@@ -27,7 +26,7 @@ from importlib.machinery import (
 from pathlib import Path
 from types import CodeType, ModuleType
 
-from npulab.support.files import locked, read_bounded, read_json, replace_file
+from npulab.support.files import bounded_sum, locked, read_json, replace_file
 from npulab.support.refuse import refuse_if
 
 DATA = {".bin", ".csv", ".ipynb", ".json", ".md", ".npz", ".png", ".rst", ".svg", ".txt"}
@@ -240,7 +239,7 @@ def _sum(path: Path) -> str:
 
 @lru_cache(MOST_FILES)
 def _sum_of(path: Path, *_: int) -> str:
-    return hashlib.sha256(read_bounded(path, MOST_BYTES)).hexdigest()
+    return bounded_sum(path, MOST_BYTES)
 
 
 def _fail(error: OSError) -> None:

@@ -17,7 +17,6 @@ who wrote the file.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from typing import Any
 
 from npulab.captures.capture import Capture
 from npulab.captures.fingerprints import content_hash, hash_of
-from npulab.support.files import read_bounded, replace_file
+from npulab.support.files import bounded_sum, read_bounded, replace_file
 from npulab.support.json_text import json_of
 from npulab.support.refuse import refuse_if, refusing
 
@@ -103,13 +102,9 @@ def sums_of(path: str | Path) -> dict[str, str]:
     """
     path = Path(path)
     if not path.is_dir():
-        return {path.name: _sum(path)}
+        return {path.name: bounded_sum(path, MOST_INPUT)}
     sums = {}
     for file in sorted(path.rglob("*")):
         if file.is_file() and not file.name.startswith("."):
-            sums[file.relative_to(path).as_posix()] = _sum(file)
+            sums[file.relative_to(path).as_posix()] = bounded_sum(file, MOST_INPUT)
     return sums
-
-
-def _sum(path: Path) -> str:
-    return hashlib.sha256(read_bounded(path, MOST_INPUT)).hexdigest()

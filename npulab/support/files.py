@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import hashlib
 import io
 import os
 import re
@@ -145,6 +146,11 @@ def read_bounded(path: Path, most: int) -> bytes:
         if len(data) <= size:
             return data
         return _grown(file, data, path, most)
+
+
+def bounded_sum(path: Path, most: int) -> str:
+    """The sha256 of a file in hexadecimal digits; raises as ``read_bounded``."""
+    return hashlib.sha256(read_bounded(path, most)).hexdigest()
 
 
 def _grown(file: io.BufferedReader, data: bytes, path: Path, most: int) -> bytes:

@@ -35,7 +35,13 @@ from npulab.analysis.edited import edited_job, is_job
 from npulab.analysis.records import BUFFER
 from npulab.captures.aligned import aligned
 from npulab.captures.capture import Capture
-from npulab.captures.controlled import TakenBack, Unusable, controlled_of, facts_of
+from npulab.captures.controlled import (
+    TakenBack,
+    Unusable,
+    controlled_of,
+    facts_of,
+    refuse_workers,
+)
 from npulab.captures.devices import as_code
 from npulab.captures.journal import (
     ANSWERS,
@@ -738,7 +744,7 @@ def bisect_fields(
             "pass, fail or hang"
         )
     session = Bisection(good, bad, flake_rate=flake_rate, **options)
-    _refuse_workers(oracle, executor)
+    refuse_workers(oracle, executor)
     _refuse(session, oracle, different_layers)
     unusable = ""
     try:
@@ -782,15 +788,6 @@ def _asked(
         return True
     session.tell(outcome, time.monotonic() - start, facts_of(oracle))
     return True
-
-
-def _refuse_workers(oracle: Oracle, executor: Workers) -> None:
-    """Raise ValueError for workers with a device whose controls are runs in a stated order."""
-    if executor is not None and controlled_of(oracle) is not None:
-        raise ValueError(
-            "executor: got workers with a device with controls, allowed is executor=None, as its "
-            "controls are run before and after each trial"
-        )
 
 
 def _refuse(session: Bisection, oracle: Oracle, different_layers: bool) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,7 +29,13 @@ from npulab.analysis.scan.records import KINDS, Probe, Scan
 from npulab.analysis.scan.results import result
 from npulab.analysis.scan.weights import Weights
 from npulab.captures.capture import Capture
-from npulab.captures.controlled import Controlled, TakenBack, Unusable, controlled_of
+from npulab.captures.controlled import (
+    Controlled,
+    TakenBack,
+    Unusable,
+    controlled_of,
+    refuse_workers,
+)
 from npulab.captures.journal import Guessed, Journal
 from npulab.captures.registry import target
 from npulab.captures.target import Run
@@ -194,7 +200,7 @@ def scan_capture(
     controlled = controlled_of(device)
     if controlled is None:
         return scan(data, run, probes, layer, seed=seed, read=read, **options)
-    _refuse_workers(options)
+    refuse_workers(device, options.get("executor"))
     found = _with_controls(controlled, data, run, probes, layer, seed=seed, read=read, **options)
     return _without_refused(found, data, partial(_why_refused, run, capture))
 
@@ -222,15 +228,6 @@ class _Runner:
         if contradiction(base.jobs[self.task].block, words, base.maps):
             return None
         return base.with_words(words, self.task)
-
-
-def _refuse_workers(options: Mapping[str, Any]) -> None:
-    """Raise ValueError for workers with a device whose controls are runs in a stated order."""
-    if options.get("executor") is not None:
-        raise ValueError(
-            "executor: got workers with a device with controls, allowed is executor=None, as its "
-            "controls are run before and after each trial"
-        )
 
 
 def _made_probes(
