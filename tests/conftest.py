@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import tqdm.auto  # noqa: F401  it draws widgets, if it is first imported after ipykernel
+from _pytest.doctest import DoctestModule
 from hypothesis import settings
 
 import npulab
@@ -112,6 +113,19 @@ def pytest_collection() -> Iterator[None]:
         gc.freeze()
         gc.set_threshold(10_000)
         gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path) -> Iterator[None]:
+    """A module without an example is not searched for doctests.
+
+    The search imports the module and looks at everything in it; each worker would do so for each
+    module of the package, of the tests and of the tools.
+    """
+    collectors = yield
+    if file_path.suffix != ".py" or ">>>" in file_path.read_text(encoding="utf-8"):
+        return collectors
+    return [one for one in collectors if not isinstance(one, DoctestModule)]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -84,39 +84,60 @@ def held_figures() -> dict[str, dict[str, float]]:
 def counts_of(path: Path) -> Counter[str]:
     """Count what one file holds."""
     text = path.read_text(encoding="utf-8")
-    tree = ast.parse(text)
-    skipped = _docstrings(tree)
+    nodes = nodes_of(ast.parse(text))
+    functions = [node for node in nodes if isinstance(node, FUNCTIONS)]
+    every = [node for node in nodes if isinstance(node, COMPREHENSIONS)]
+    kinds = Counter(map(type, nodes))
     counts: Counter[str] = Counter(files=1, comments=_comment_blocks(text))
-    waiting: list[tuple[ast.AST, bool]] = [(tree, False)]
-    while waiting:
-        node, within = waiting.pop()
-        if node in skipped:
-            continue
-        counts["statements"] += isinstance(node, ast.stmt)
-        counts["nodes"] += isinstance(node, COUNTED)
-        counts["conditional"] += isinstance(node, ast.IfExp)
-        counts["walrus"] += isinstance(node, ast.NamedExpr)
-        counts["times"] += _is_text_times_flag(node)
-        if isinstance(node, FUNCTIONS):
-            lines = (node.end_lineno or node.lineno) - node.lineno + 1
-            counts["long functions"] += lines > MOST_LINES
-            counts["many parameters"] += len(_parameters(node)) > MOST_PARAMETERS
-        if isinstance(node, COMPREHENSIONS):
-            counts["comprehensions"] += 1
-            counts["nested"] += within or len(node.generators) > 1
-            within = True
-        waiting += [(child, within) for child in ast.iter_child_nodes(node)]
+    docstrings = sum(map(_has_docstring, nodes))
+    # A docstring is a statement and the constant in it.
+    counts["statements"] = _of_kinds(kinds, ast.stmt) - docstrings
+    counts["nodes"] = _of_kinds(kinds, COUNTED) - 2 * docstrings
+    counts["conditional"] = kinds[ast.IfExp]
+    counts["walrus"] = kinds[ast.NamedExpr]
+    counts["times"] = sum(map(_is_text_times_flag, nodes))
+    counts["long functions"] = sum(_lines(node) > MOST_LINES for node in functions)
+    counts["many parameters"] = sum(len(_parameters(node)) > MOST_PARAMETERS for node in functions)
+    counts["comprehensions"] = len(every)
+    counts["nested"] = len(_nested(every))
     return counts
 
 
-def _docstrings(tree: ast.AST) -> set[ast.AST]:
-    found: set[ast.AST] = set()
-    for node in ast.walk(tree):
-        if not isinstance(node, (ast.Module, ast.ClassDef, *FUNCTIONS)):
-            continue
-        if ast.get_docstring(node) is not None:
-            found.add(node.body[0])
+def nodes_of(tree: ast.AST) -> list[ast.AST]:
+    """Every node of a tree, as ``ast.walk`` gives them, but sooner: each attribute is looked at."""
+    found: list[ast.AST] = []
+    waiting: list[object] = [tree]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, ast.AST):
+            found.append(value)
+            waiting += vars(value).values()
+        elif isinstance(value, list):
+            waiting += value
     return found
+
+
+def _of_kinds(kinds: Counter[type], counted: type | tuple[type, ...]) -> int:
+    return sum(count for kind, count in kinds.items() if issubclass(kind, counted))
+
+
+def _has_docstring(node: ast.AST) -> bool:
+    if not isinstance(node, (ast.Module, ast.ClassDef, *FUNCTIONS)):
+        return False
+    return ast.get_docstring(node, clean=False) is not None
+
+
+def _lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return (function.end_lineno or function.lineno) - function.lineno + 1
+
+
+def _nested(comprehensions: list[ast.AST]) -> set[ast.AST]:
+    """The comprehensions that have two loops or lie inside another comprehension."""
+    nested = {node for node in comprehensions if len(node.generators) > 1}
+    for outer in comprehensions:
+        inner = (node for node in nodes_of(outer) if isinstance(node, COMPREHENSIONS))
+        nested |= set(inner) - {outer}
+    return nested
 
 
 def _comment_blocks(text: str) -> int:
