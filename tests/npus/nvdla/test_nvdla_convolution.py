@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import shared
 from hypothesis import given, strategies as st
 from nvdla_convolution_plain import (
     converted_plain,
@@ -23,18 +22,12 @@ from nvdla_convolution_plain import (
     weight_places_plain,
 )
 
-import npulab
 from npulab.captures.target import Hang, Unsupported
-from npulab.npus.kit.fields import values_of
 from npulab.npus.nvdla import convolution, fetch
 from npulab.npus.nvdla.convolution import Window, convolve, handed_over, run, window_of
-from npulab.npus.nvdla.facts import CHIPS, TABLES
 from npulab.npus.nvdla.fetch import FORMATS, Format, converted
 from npulab.npus.nvdla.layouts import TYPES, Cube, Weights
-from npulab.npus.nvdla.memory import Memory, checked
-from npulab.npus.nvdla.registers import lut_of
 from npulab.npus.nvdla.rules import RULES, Rules
-from npulab.npus.nvdla.units import sdp
 
 SMALL = {"atomic_c": 8, "atomic_k": 8, "memory_atom": 8}
 FULL = {"atomic_c": 64, "atomic_k": 32, "atomic_k_int16": 16, "memory_atom": 32, "int16": 1}
@@ -968,68 +961,3 @@ def test_a_wide_output_of_a_narrow_input_takes_little_memory() -> None:
     assert out.shape == (1, 8000, 8)
     assert set(out[0, 1:, 0].tolist()) == {3 * 2 * 8192}
     assert out[0, 0, 0] == 2 * 8192
-
-
-# captures
-
-CAPTURED = (
-    "nv_large/dc_8x8x32_1x1x32x32_int8_0",
-    "nv_medium_512/dc_8x16x128_3x3x128x32_int8",
-    *(
-        f"nv_small/dc_{name}_int8_0"
-        for name in (
-            "13x15x64_5x3x64x16",
-            "1x1x8_1x1x8x1",
-            "24x33x55_5x5x55x25",
-            "24x44x14_5x3x14x41",
-            "6x8x192_3x3x192x32",
-            "8x8x36_4x4x36x16_dilation",
-        )
-    ),
-    "nv_small/img_51x96x4_1x10x4x32_A8B8G8R8_int8_0",
-    "nvdlav1/conv_8x8_fc_int16",
-)
-
-
-def found(capture: npulab.Capture, rules: Rules = RULES) -> bool:
-    """Whether the checks of a trace of convolutions agree."""
-    memory, features = Memory.of(capture), CHIPS[capture.chip]
-    for task, job_ in enumerate(capture.jobs):
-        if task:
-            memory.load(capture, task)
-        values = values_of(job_, TABLES)
-        sdp.run(
-            values,
-            features,
-            memory,
-            lut_of(job_, "SDP"),
-            run(values, features, memory, rules),
-            rules,
-        )
-    outcomes = [
-        not one.differing
-        for task in range(len(capture.jobs) + 1)
-        for one in checked(capture, memory, task)
-    ]
-    assert outcomes
-    return all(outcomes)
-
-
-@pytest.mark.parametrize("name", CAPTURED)
-def test_captured_convolutions(name: str) -> None:
-    assert found(npulab.load(shared(f"data/nvdla/{name}")))
-
-
-@pytest.mark.parametrize(
-    ("name", "rules"),
-    [
-        ("24x44x14_5x3x14x41", Rules(rounding="half-up")),
-        ("24x44x14_5x3x14x41", Rules(weight_order="plain")),
-        ("24x44x14_5x3x14x41", Rules(transposed=True)),
-        ("24x44x14_5x3x14x41", Rules(pad_value=False)),
-        ("6x8x192_3x3x192x32", Rules(transposed=True)),
-        ("24x33x55_5x5x55x25", Rules(rounding="half-even")),
-    ],
-)
-def test_captures_prove_the_rules(name: str, rules: Rules) -> None:
-    assert not found(npulab.load(shared(f"data/nvdla/nv_small/dc_{name}_int8_0")), rules)

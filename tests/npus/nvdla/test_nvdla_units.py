@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 
 from npulab.captures.target import Hang, Unsupported
 from npulab.npus.nvdla import layouts
-from npulab.npus.nvdla.facts import LETTERS, MEMORIES
+from npulab.npus.nvdla.facts import LETTERS, MEMORIES, TABLES
 from npulab.npus.nvdla.rules import MUTATIONS, RULES, Rules, shifted, shifted_either_way
 from npulab.npus.nvdla.units import cdp, lut, pdp, sdp
 from npulab.npus.nvdla.units.fields import Fields
@@ -76,109 +77,67 @@ def raw(draw: random.Random, bits: int) -> int:
     )
 
 
-def raws(draw: random.Random, fields: dict[str, int]) -> dict[str, int]:
-    return {name: raw(draw, bits) for name, bits in fields.items()}
+# The bits of each field, and fewer of shifts and factors, so that something is left over.
+WIDTHS = {
+    f"{item.block}.{item.register}.{item.name}": item.width
+    for item in TABLES["SMALL"]
+    if not item.automatic
+}
+FEWER = {
+    "BS_MUL_SHIFT_VALUE": (3, 4, 8),
+    "BN_MUL_SHIFT_VALUE": (3, 4, 8),
+    "EW_ALU_CVT_TRUNCATE": (3, 6),
+    "EW_MUL_CVT_TRUNCATE": (3, 6),
+    "EW_TRUNCATE": (4, 6, 10),
+    "CVT_OFFSET": (8, 32),
+    "CVT_SHIFT": (4, 6),
+    "DATIN_SCALE": (2, 16),
+    "DATIN_SHIFTER": (2, 5),
+    "DATOUT_OFFSET": (8, 32),
+    "DATOUT_SHIFTER": (4, 6),
+}
+ARITHMETIC = r"SDP\.D_(DP_|CVT_)(?!.*_SRC$)"
+
+
+def raws(draw: random.Random, pattern: str) -> dict[str, int]:
+    """Raw values of the fields whose full name begins with a pattern."""
+    out = {}
+    for name, bits in WIDTHS.items():
+        if re.match(pattern, name):
+            out[name] = raw(draw, draw.choice(FEWER.get(name.split(".")[2], (bits,))))
+    return out
 
 
 def sdp_registers(draw: random.Random) -> dict[str, int]:
-    """All that SDP's arithmetic reads, most shifts such that something is left over."""
-    v = {}
-    for stage in ("BS", "BN"):
-        v |= raws(
-            draw,
-            {
-                f"SDP.D_DP_{stage}_CFG.{stage}_{name}": bits
-                for name, bits in {
-                    "BYPASS": 1,
-                    "ALU_BYPASS": 1,
-                    "ALU_ALGO": 2,
-                    "MUL_BYPASS": 1,
-                    "MUL_PRELU": 1,
-                    "RELU_BYPASS": 1,
-                }.items()
-            },
-        )
-        v |= raws(
-            draw,
-            {
-                f"SDP.D_DP_{stage}_ALU_CFG.{stage}_ALU_SHIFT_VALUE": 6,
-                f"SDP.D_DP_{stage}_ALU_SRC_VALUE.{stage}_ALU_OPERAND": 16,
-                f"SDP.D_DP_{stage}_MUL_CFG.{stage}_MUL_SHIFT_VALUE": draw.choice([3, 4, 8]),
-                f"SDP.D_DP_{stage}_MUL_SRC_VALUE.{stage}_MUL_OPERAND": 16,
-            },
-        )
-    v |= raws(
-        draw,
-        {
-            f"SDP.D_DP_EW_CFG.EW_{name}": bits
-            for name, bits in {
-                "BYPASS": 1,
-                "ALU_BYPASS": 1,
-                "MUL_BYPASS": 1,
-                "MUL_PRELU": 1,
-                "LUT_BYPASS": 1,
-            }.items()
-        },
-    )
-    v["SDP.D_DP_EW_CFG.EW_ALU_ALGO"] = draw.randrange(3)
-    for part in ("ALU", "MUL"):
-        v |= raws(
-            draw,
-            {
-                f"SDP.D_DP_EW_{part}_SRC_VALUE.EW_{part}_OPERAND": 32,
-                f"SDP.D_DP_EW_{part}_CFG.EW_{part}_CVT_BYPASS": 1,
-                f"SDP.D_DP_EW_{part}_CVT_OFFSET_VALUE.EW_{part}_CVT_OFFSET": 32,
-                f"SDP.D_DP_EW_{part}_CVT_SCALE_VALUE.EW_{part}_CVT_SCALE": 16,
-                f"SDP.D_DP_EW_{part}_CVT_TRUNCATE_VALUE.EW_{part}_CVT_TRUNCATE": draw.choice(
-                    [3, 6]
-                ),
-            },
-        )
-    v |= raws(
-        draw,
-        {
-            "SDP.D_DP_EW_TRUNCATE_VALUE.EW_TRUNCATE": draw.choice([4, 6, 10]),
-            "SDP.D_CVT_OFFSET.CVT_OFFSET": draw.choice([8, 32]),
-            "SDP.D_CVT_SCALE.CVT_SCALE": 16,
-            "SDP.D_CVT_SHIFT.CVT_SHIFT": draw.choice([4, 6]),
-        },
-    )
-    return v
+    """All that SDP's arithmetic reads; a job that compares, which writes nothing, is not drawn."""
+    return raws(draw, ARITHMETIC) | {"SDP.D_DP_EW_CFG.EW_ALU_ALGO": draw.randrange(3)}
+
+
+def shaped(names: str, *sizes: int) -> dict[str, int]:
+    """The fields of height, width and channels, as far as they are given."""
+    axes = zip(("HEIGHT", "WIDTH", "CHANNEL"), sizes, strict=False)
+    return {names.format(axis): size - 1 for axis, size in axes}
+
+
+def placed(unit: str, side: str, base: int, line: int, surface: int) -> dict[str, int]:
+    """The fields of address and pitches of a unit's SRC or DST."""
+    names = "BASE_ADDR_LOW", "LINE_STRIDE", "SURFACE_STRIDE"
+    numbers = zip(names, (base, line, surface), strict=True)
+    return {f"{unit}.D_{side}_{name}.{side}_{name}": number for name, number in numbers}
 
 
 def lut_registers(draw: random.Random, unit: str, values: list[int]) -> dict[str, int]:
     """Tables that begin or end near one of the values that come."""
-    v = raws(
-        draw,
-        {
-            f"{unit}.S_LUT_CFG.LUT_{name}": 1
-            for name in ("LE_FUNCTION", "UFLOW_PRIORITY", "OFLOW_PRIORITY", "HYBRID_PRIORITY")
-        },
-    )
-    small = draw.random() < 0.7
-    for name in ("LE_INDEX_OFFSET", "LE_INDEX_SELECT", "LO_INDEX_SELECT"):
-        v[f"{unit}.S_LUT_INFO.LUT_{name}"] = draw.randrange(-3, 12) % 256 if small else raw(draw, 8)
-    for table in ("LE", "LO"):
-        for side in ("START", "END"):
-            near = draw.choice([*values, draw.randrange(-(2**31), 2**31)]) + draw.randrange(
-                -300, 300
-            )
-            name = f"LUT_{table}_{side}"
-            if unit == "SDP":
-                v[f"SDP.S_{name}.{name}"] = near % 2**32
-            else:
-                v |= {
-                    f"CDP.S_{name}_LOW.{name}_LOW": near % 2**32,
-                    f"CDP.S_{name}_HIGH.{name}_HIGH": near // 2**32 % 64,
-                }
-        v |= raws(
-            draw,
-            {
-                f"{unit}.S_LUT_{table}_SLOPE_{what}.LUT_{table}_SLOPE_{side}_{what}": bits
-                for side in ("UFLOW", "OFLOW")
-                for what, bits in (("SCALE", 16), ("SHIFT", 5))
-            },
-        )
+    v = raws(draw, rf"{unit}\.S_LUT_(CFG|INFO|L._SLOPE)")
+    if draw.random() < 0.7:
+        for name in ("LE_INDEX_OFFSET", "LE_INDEX_SELECT", "LO_INDEX_SELECT"):
+            v[f"{unit}.S_LUT_INFO.LUT_{name}"] = draw.randrange(-3, 12) % 256
+    for name in ("LE_START", "LE_END", "LO_START", "LO_END"):
+        near = draw.choice([*values, draw.randrange(-(2**31), 2**31)])
+        near += draw.randrange(-300, 300)
+        v[f"SDP.S_LUT_{name}.LUT_{name}"] = near % 2**32
+        v[f"CDP.S_LUT_{name}_LOW.LUT_{name}_LOW"] = near % 2**32
+        v[f"CDP.S_LUT_{name}_HIGH.LUT_{name}_HIGH"] = near // 2**32 % 64
     return v
 
 
@@ -264,6 +223,10 @@ def test_rules_say_what_they_do_not_know() -> None:
 
 # SDP
 
+HANDED = {"SDP.D_FEATURE_MODE_CFG.FLYING_MODE": 1, "SDP.D_FEATURE_MODE_CFG.OUTPUT_DST": 1}
+PASSED = HANDED | {f"SDP.D_DP_{stage}_CFG.{stage}_BYPASS": 1 for stage in LETTERS}
+PASSED["SDP.D_CVT_SCALE.CVT_SCALE"] = 1
+
 
 @FEW
 @given(SEEDS)
@@ -273,15 +236,9 @@ def test_sdp_stages_on_accumulators(seed: int) -> None:
     height, width, channels = draw.randrange(1, 4), draw.randrange(1, 4), draw.randrange(1, 20)
     x = np.array(accumulators(draw, height * width * channels)).reshape(height, width, channels)
     v = sdp_registers(draw) | lut_registers(draw, "SDP", x.ravel()[:4].tolist())
-    v |= {
-        "SDP.D_DATA_CUBE_HEIGHT.HEIGHT": height - 1,
-        "SDP.D_DATA_CUBE_WIDTH.WIDTH": width - 1,
-        "SDP.D_DATA_CUBE_CHANNEL.CHANNEL": channels - 1,
-        "SDP.D_FEATURE_MODE_CFG.FLYING_MODE": 1,
-        "SDP.D_FEATURE_MODE_CFG.OUTPUT_DST": 1,
-    }
+    v |= shaped("SDP.D_DATA_CUBE_{0}.{0}", height, width, channels)
     precision = draw.randrange(2)
-    v |= {
+    v |= HANDED | {
         "SDP.D_DATA_FORMAT.PROC_PRECISION": precision,
         "SDP.D_DATA_FORMAT.OUT_PRECISION": precision,
     }
@@ -319,35 +276,23 @@ def test_sdp_from_memory_to_memory(seed: int) -> None:
     plane = align * ((4 * pitch + align - 1) // align)
     v = sdp_registers(draw)
     v["SDP.D_DP_EW_CFG.EW_LUT_BYPASS"] = 1
+    v |= shaped("SDP.D_DATA_CUBE_{0}.{0}", height, width, channels)
+    v |= placed("SDP_RDMA", "SRC", BASE + 64, pitch + 32, plane + 128)
+    v |= placed("SDP", "DST", BASE + 32, pitch, plane + 32)
     v |= {
-        "SDP.D_DATA_CUBE_HEIGHT.HEIGHT": height - 1,
-        "SDP.D_DATA_CUBE_WIDTH.WIDTH": width - 1,
-        "SDP.D_DATA_CUBE_CHANNEL.CHANNEL": channels - 1,
         "SDP.D_DST_DMA_CFG.DST_RAM_TYPE": 1,
         "SDP.D_DATA_FORMAT.PROC_PRECISION": sizes["PROC"],
         "SDP.D_DATA_FORMAT.OUT_PRECISION": sizes["OUT"],
         "SDP_RDMA.D_FEATURE_MODE_CFG.IN_PRECISION": sizes["IN"],
-        "SDP_RDMA.D_SRC_BASE_ADDR_LOW.SRC_BASE_ADDR_LOW": (BASE + 64),
-        "SDP_RDMA.D_SRC_LINE_STRIDE.SRC_LINE_STRIDE": (pitch + 32),
-        "SDP_RDMA.D_SRC_SURFACE_STRIDE.SRC_SURFACE_STRIDE": (plane + 128),
-        "SDP.D_DST_BASE_ADDR_LOW.DST_BASE_ADDR_LOW": (BASE + 32),
-        "SDP.D_DST_LINE_STRIDE.DST_LINE_STRIDE": pitch,
-        "SDP.D_DST_SURFACE_STRIDE.DST_SURFACE_STRIDE": (plane + 32),
     }
     sides: dict[str, list[str]] = {}
     for number, (stage, letter) in enumerate(LETTERS.items()):
         use = draw.randrange(3)
-        v |= {
-            f"SDP_RDMA.D_{letter}RDMA_CFG.{letter}RDMA_DATA_USE": use,
-            f"SDP_RDMA.D_{letter}RDMA_CFG.{letter}RDMA_DATA_SIZE": draw.randrange(2),
-            f"SDP_RDMA.D_{letter}RDMA_CFG.{letter}RDMA_DATA_MODE": draw.randrange(2),
-            f"SDP_RDMA.D_{letter}RDMA_CFG.{letter}RDMA_RAM_TYPE": 0,
-            f"SDP_RDMA.D_{stage}_BASE_ADDR_LOW.{stage}_BASE_ADDR_LOW": (
-                BASE + 4096 * (5 * number + 1)
-            ),
-            f"SDP_RDMA.D_{stage}_LINE_STRIDE.{stage}_LINE_STRIDE": (8 * pitch + 32),
-            f"SDP_RDMA.D_{stage}_SURFACE_STRIDE.{stage}_SURFACE_STRIDE": (32 * plane) // 4,
-        }
+        reader = f"SDP_RDMA.D_{letter}RDMA_CFG.{letter}RDMA_DATA_"
+        v |= {f"{reader}{name}": draw.randrange(2) for name in ("SIZE", "MODE")}
+        v[f"{reader}USE"] = use
+        base = BASE + 4096 * (5 * number + 1)
+        v |= placed("SDP_RDMA", stage, base, 8 * pitch + 32, 8 * plane)
         sides[stage] = [part for part in ("ALU", "MUL") if use == 2 or use == (part == "ALU")]
         for part in sides[stage]:
             v[f"SDP.D_DP_{stage}_{part}_CFG.{stage}_{part}_SRC"] = draw.randrange(2)
@@ -375,6 +320,12 @@ def test_sdp_from_memory_to_memory(seed: int) -> None:
     assert memory.held["sec_mem"] == before.held["sec_mem"]
 
 
+def place(v: dict[str, int], unit: str, side: str, surface: int, row: int) -> int:
+    """The address of a row in a surface, as the fields of ``placed`` state it."""
+    base, line, plane = (v[name] for name in placed(unit, side, 0, 0, 0))
+    return base + row * line + surface * plane
+
+
 def one_output(
     v: dict[str, int],
     memory: Bytes,
@@ -393,35 +344,21 @@ def one_output(
     )
     if not there and lane // per_atom["PROC"] >= -(-channels // per_atom["PROC"]):
         return 0  # nothing was computed for it
-    x = (
-        memory.number(
-            "sec_mem" if not v.get("SDP_RDMA.D_SRC_DMA_CFG.SRC_RAM_TYPE") else "pri_mem",
-            v["SDP_RDMA.D_SRC_BASE_ADDR_LOW.SRC_BASE_ADDR_LOW"]
-            + lane // per_atom["IN"] * v["SDP_RDMA.D_SRC_SURFACE_STRIDE.SRC_SURFACE_STRIDE"]
-            + row * v["SDP_RDMA.D_SRC_LINE_STRIDE.SRC_LINE_STRIDE"]
-            + column * atom
-            + lane % per_atom["IN"] * (sizes["IN"] + 1),
-            sizes["IN"] + 1,
-        )
-        if there
-        else 0
-    )
+    x = 0
+    if there:
+        start = place(v, "SDP_RDMA", "SRC", lane // per_atom["IN"], row)
+        start += column * atom + lane % per_atom["IN"] * (sizes["IN"] + 1)
+        x = memory.number("sec_mem", start, sizes["IN"] + 1)
     operands = {}
     for stage, letter in LETTERS.items():
-        size = v[f"SDP_RDMA.D_{letter}RDMA_CFG.{letter}RDMA_DATA_SIZE"] + 1
+        reader = f"SDP_RDMA.D_{letter}RDMA_CFG.{letter}RDMA_DATA_"
+        size = v[f"{reader}SIZE"] + 1
         parts = len(sides[stage])
         step = per_atom["PROC"] * parts * size
-        base = v[f"SDP_RDMA.D_{stage}_BASE_ADDR_LOW.{stage}_BASE_ADDR_LOW"]
-        if v[f"SDP_RDMA.D_{letter}RDMA_CFG.{letter}RDMA_DATA_MODE"]:
-            base += (
-                lane
-                // per_atom["PROC"]
-                * v[f"SDP_RDMA.D_{stage}_SURFACE_STRIDE.{stage}_SURFACE_STRIDE"]
-                + row * v[f"SDP_RDMA.D_{stage}_LINE_STRIDE.{stage}_LINE_STRIDE"]
-                + column * step
-            )
-        else:
-            base += lane // per_atom["PROC"] * step
+        surface = lane // per_atom["PROC"]
+        base = place(v, "SDP_RDMA", stage, 0, 0) + surface * step
+        if v[f"{reader}MODE"]:
+            base = place(v, "SDP_RDMA", stage, surface, row) + column * step
         for n, part in enumerate(sides[stage]):
             if v[f"SDP.D_DP_{stage}_{part}_CFG.{stage}_{part}_SRC"]:
                 value = memory.number(
@@ -434,17 +371,8 @@ def one_output(
 
 
 def test_sdp_shift_happens_although_the_multiplier_is_bypassed() -> None:
-    v = {
-        "SDP.D_DP_BS_CFG.BS_ALU_BYPASS": 1,
-        "SDP.D_DP_BS_CFG.BS_MUL_BYPASS": 1,
-        "SDP.D_DP_BS_CFG.BS_RELU_BYPASS": 1,
-        "SDP.D_DP_BS_MUL_CFG.BS_MUL_SHIFT_VALUE": 2,
-        "SDP.D_DP_BN_CFG.BN_BYPASS": 1,
-        "SDP.D_DP_EW_CFG.EW_BYPASS": 1,
-        "SDP.D_CVT_SCALE.CVT_SCALE": 1,
-        "SDP.D_FEATURE_MODE_CFG.FLYING_MODE": 1,
-        "SDP.D_FEATURE_MODE_CFG.OUTPUT_DST": 1,
-    }
+    v = PASSED | {f"SDP.D_DP_BS_CFG.BS_{what}_BYPASS": 1 for what in ("ALU", "MUL", "RELU")}
+    v |= {"SDP.D_DP_BS_CFG.BS_BYPASS": 0, "SDP.D_DP_BS_MUL_CFG.BS_MUL_SHIFT_VALUE": 2}
     x = np.array([[[-10]]])
     for rules, wanted in (
         (RULES, -3),
@@ -458,15 +386,7 @@ def test_sdp_shift_happens_although_the_multiplier_is_bypassed() -> None:
 
 
 def test_sdp_takes_as_many_places_in_other_rows() -> None:
-    v = {
-        "SDP.D_DP_BS_CFG.BS_BYPASS": 1,
-        "SDP.D_DP_BN_CFG.BN_BYPASS": 1,
-        "SDP.D_DP_EW_CFG.EW_BYPASS": 1,
-        "SDP.D_CVT_SCALE.CVT_SCALE": 1,
-        "SDP.D_FEATURE_MODE_CFG.FLYING_MODE": 1,
-        "SDP.D_FEATURE_MODE_CFG.OUTPUT_DST": 1,
-        "SDP.D_DATA_CUBE_WIDTH.WIDTH": 5,
-    }
+    v = PASSED | {"SDP.D_DATA_CUBE_WIDTH.WIDTH": 5}
     got = sdp.run(v, {"memory_atom": 8}, Bytes(0, 0), None, np.arange(6).reshape(2, 3, 1))
     assert got is not None
     assert got[0, 0, :, 0].tolist() == [0, 1, 2, 3, 4, 5]
@@ -556,42 +476,26 @@ def test_pdp_against_plain_windows(seed: int) -> None:
         for length, pad, step in zip(size, pads, stride, strict=True)
     ]
     channels = draw.randrange(1, 20)
-    v = raws(draw, {f"PDP.D_POOLING_PADDING_VALUE_{n}_CFG.PAD_VALUE_{n}X": 19 for n in range(1, 8)})
-    v |= {
-        f"PDP.D_POOLING_KERNEL_CFG.KERNEL_{name}": value - 1
-        for name, value in zip(
-            ("HEIGHT", "WIDTH", "STRIDE_HEIGHT", "STRIDE_WIDTH"), kernel + stride, strict=True
-        )
-    }
-    v |= {
-        f"PDP.D_DATA_CUBE_{way}_{name}.CUBE_{way}_{name}": value - 1
-        for way, sizes in (("IN", size), ("OUT", out))
-        for name, value in zip(("HEIGHT", "WIDTH", "CHANNEL"), [*sizes, channels], strict=True)
-    }
-    pitch, plane = (
-        (max(size[1], out[1]) + 1) * atom,
-        (max(size[1], out[1]) + 1) * atom * (max(size[0], out[0]) + 1),
-    )
+    v = raws(draw, r"PDP\.D_POOLING_PADDING_VALUE")
+    v |= shaped("PDP.D_POOLING_KERNEL_CFG.KERNEL_{}", *kernel)
+    v |= shaped("PDP.D_POOLING_KERNEL_CFG.KERNEL_STRIDE_{}", *stride)
+    v |= shaped("PDP.D_DATA_CUBE_IN_{0}.CUBE_IN_{0}", *size, channels)
+    v |= shaped("PDP.D_DATA_CUBE_OUT_{0}.CUBE_OUT_{0}", *out, channels)
+    pitch = (max(size[1], out[1]) + 1) * atom
+    plane = pitch * (max(size[0], out[0]) + 1)
+    v |= placed("PDP_RDMA", "SRC", BASE, pitch, plane)
+    v |= placed("PDP", "DST", BASE + atom, pitch, plane)
+    for axis, length in (("WIDTH", kernel[1]), ("HEIGHT", kernel[0])):
+        reciprocal = draw.choice([2**16 // length, raw(draw, 17)])
+        v[f"PDP.D_RECIP_KERNEL_{axis}.RECIP_KERNEL_{axis}"] = reciprocal
     v |= {
         "PDP.D_OPERATION_MODE_CFG.POOLING_METHOD": draw.choice([0, 0, 1, 2]),
         "PDP.D_OPERATION_MODE_CFG.FLYING_MODE": 1,
         "PDP.D_OPERATION_MODE_CFG.SPLIT_NUM": draw.randrange(3),
         "PDP.D_POOLING_PADDING_CFG.PAD_TOP": pads[0],
         "PDP.D_POOLING_PADDING_CFG.PAD_LEFT": pads[1],
-        "PDP.D_RECIP_KERNEL_WIDTH.RECIP_KERNEL_WIDTH": draw.choice(
-            [2**16 // kernel[1], raw(draw, 17)]
-        ),
-        "PDP.D_RECIP_KERNEL_HEIGHT.RECIP_KERNEL_HEIGHT": draw.choice(
-            [2**16 // kernel[0], raw(draw, 17)]
-        ),
         "PDP.D_DATA_FORMAT.INPUT_DATA": itemsize - 1,
         "PDP.D_DST_RAM_CFG.DST_RAM_TYPE": 1,
-        "PDP_RDMA.D_SRC_BASE_ADDR_LOW.SRC_BASE_ADDR_LOW": BASE,
-        "PDP_RDMA.D_SRC_LINE_STRIDE.SRC_LINE_STRIDE": pitch,
-        "PDP.D_DST_LINE_STRIDE.DST_LINE_STRIDE": pitch,
-        "PDP_RDMA.D_SRC_SURFACE_STRIDE.SRC_SURFACE_STRIDE": plane,
-        "PDP.D_DST_SURFACE_STRIDE.DST_SURFACE_STRIDE": plane,
-        "PDP.D_DST_BASE_ADDR_LOW.DST_BASE_ADDR_LOW": BASE + atom,
     }
     memory, lanes, rules = Bytes(seed), atom // itemsize, draw.choice(CHANGED)
     wanted, flown = memory.held["pri_mem"][:], Bytes(seed)
@@ -674,35 +578,16 @@ def test_cdp_against_plain_channels(seed: int) -> None:
     memory = Bytes(seed)
     near = [draw.randrange(-300, 3000) * 256 ** (itemsize - 1) for _ in range(3)]
     v = lut_registers(draw, "CDP", near)
-    v |= raws(
-        draw,
-        {
-            "CDP.D_DATIN_OFFSET.DATIN_OFFSET": 16,
-            "CDP.D_DATIN_SCALE.DATIN_SCALE": draw.choice([2, 16]),
-            "CDP.D_DATIN_SHIFTER.DATIN_SHIFTER": draw.choice([2, 5]),
-            "CDP.D_LRN_CFG.NORMALZ_LEN": 2,
-            "CDP.D_FUNC_BYPASS.SQSUM_BYPASS": 1,
-            "CDP.D_FUNC_BYPASS.MUL_BYPASS": 1,
-            "CDP.D_DATOUT_OFFSET.DATOUT_OFFSET": draw.choice([8, 32]),
-            "CDP.D_DATOUT_SCALE.DATOUT_SCALE": 16,
-            "CDP.D_DATOUT_SHIFTER.DATOUT_SHIFTER": draw.choice([4, 6]),
-        },
-    )
+    v |= raws(draw, r"CDP\.D_(DATIN|DATOUT|LRN_CFG|FUNC_BYPASS)")
     pitch, plane = width * atom + 32, (width * atom + 32) * height + 32
     v |= {
-        "CDP_RDMA.D_DATA_CUBE_HEIGHT.HEIGHT": height - 1,
-        "CDP_RDMA.D_DATA_CUBE_WIDTH.WIDTH": width - 1,
-        "CDP_RDMA.D_DATA_CUBE_CHANNEL.CHANNEL": channels - 1,
         "CDP.D_DATA_FORMAT.INPUT_DATA_TYPE": itemsize - 1,
         "CDP_RDMA.D_DATA_FORMAT.INPUT_DATA": itemsize - 1,
-        "CDP_RDMA.D_SRC_BASE_ADDR_LOW.SRC_BASE_ADDR_LOW": BASE,
-        "CDP_RDMA.D_SRC_LINE_STRIDE.SRC_LINE_STRIDE": pitch,
-        "CDP.D_DST_LINE_STRIDE.DST_LINE_STRIDE": pitch,
-        "CDP_RDMA.D_SRC_SURFACE_STRIDE.SRC_SURFACE_STRIDE": plane,
         "CDP.D_DST_DMA_CFG.DST_RAM_TYPE": 1,
-        "CDP.D_DST_SURFACE_STRIDE.DST_SURFACE_STRIDE": plane,
-        "CDP.D_DST_BASE_ADDR_LOW.DST_BASE_ADDR_LOW": BASE + 32,
     }
+    v |= shaped("CDP_RDMA.D_DATA_CUBE_{0}.{0}", height, width, channels)
+    v |= placed("CDP_RDMA", "SRC", BASE, pitch, plane)
+    v |= placed("CDP", "DST", BASE + 32, pitch, plane)
     tables, rules = entries(draw), draw.choice(CHANGED)
     wanted = memory.held["pri_mem"][:]
     for row in range(height):
@@ -807,26 +692,13 @@ def test_blocks_change_nothing(unit: Any, monkeypatch: pytest.MonkeyPatch) -> No
         "SDP.D_DP_BS_CFG.BS_BYPASS": 1,
         "SDP.D_DP_BN_CFG.BN_BYPASS": 1,
     }
-    for name, size in (("HEIGHT", 9), ("WIDTH", 3), ("CHANNEL", 40)):
-        v |= {
-            f"SDP.D_DATA_CUBE_{name}.{name}": size - 1,
-            f"CDP_RDMA.D_DATA_CUBE_{name}.{name}": size - 1,
-            f"PDP.D_DATA_CUBE_IN_{name}.CUBE_IN_{name}": size - 1,
-            f"PDP.D_DATA_CUBE_OUT_{name}.CUBE_OUT_{name}": (5 if name == "HEIGHT" else size) - 1,
-        }
-    for block, side, base in (
-        ("SDP_RDMA", "SRC", 0),
-        ("SDP", "DST", 4096),
-        ("PDP_RDMA", "SRC", 0),
-        ("PDP", "DST", 4096),
-        ("CDP_RDMA", "SRC", 0),
-        ("CDP", "DST", 4096),
-    ):
-        v |= {
-            f"{block}.D_{side}_BASE_ADDR_LOW.{side}_BASE_ADDR_LOW": BASE + base,
-            f"{block}.D_{side}_LINE_STRIDE.{side}_LINE_STRIDE": 24,
-            f"{block}.D_{side}_SURFACE_STRIDE.{side}_SURFACE_STRIDE": 9 * 24,
-        }
+    v |= shaped("SDP.D_DATA_CUBE_{0}.{0}", 9, 3, 40)
+    v |= shaped("CDP_RDMA.D_DATA_CUBE_{0}.{0}", 9, 3, 40)
+    v |= shaped("PDP.D_DATA_CUBE_IN_{0}.CUBE_IN_{0}", 9, 3, 40)
+    v |= shaped("PDP.D_DATA_CUBE_OUT_{0}.CUBE_OUT_{0}", 5, 3, 40)
+    for block in ("SDP", "PDP", "CDP"):
+        v |= placed(f"{block}_RDMA", "SRC", BASE, 24, 9 * 24)
+        v |= placed(block, "DST", BASE + 4096, 24, 9 * 24)
     tables = entries(draw)
     found = []
     for lanes in (2**12, 1, 100):
