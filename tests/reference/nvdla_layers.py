@@ -1,11 +1,16 @@
-"""Random layers of every kind that lower for NVDLA takes, the same on every machine."""
+"""Random layers of every kind that lower for NVDLA takes, the same on every machine, and the public
+traces."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
+from conftest import shared
 
+import npulab
+from npulab.captures.capture import CaptureSet
 from npulab.quant.layers import Add, Conv2D, Pool2D
 from npulab.quant.rules import QuantParams
 
@@ -21,6 +26,12 @@ KINDS = (
     "many",
     "average",
 )
+
+
+@cache
+def public_traces() -> CaptureSet:
+    """The public traces of nvdla/hw, read once."""
+    return npulab.load_all(shared("data/nvdla"))
 
 
 def random_layer(n: int) -> tuple[Any, Any]:

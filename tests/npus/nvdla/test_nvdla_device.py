@@ -15,46 +15,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import CAPTURES, shared
+from nvdla_layers import public_traces
 
 import npulab
 from npulab.captures.devices import Against, InProcess, Probed
 from npulab.captures.target import Hang, Run, Unsupported
-from npulab.npus.nvdla import imported
 from npulab.npus.nvdla.simulate import executed, simulate
 
-CASES = [
-    "nv_large/dc_8x8x32_1x1x32x32_int8_0",
-    "nv_large/pdp_3x3x33_2x2_ave_int8_0",
-    "nv_large/sdp_passthrough_8x8x32_pack_inc_int8",
-    "nv_medium_512/dc_8x16x128_3x3x128x32_int8",
-    "nv_small/cdp_8x8x32_lrn3_int8_1",
-    "nv_small/cdp_8x8x32_lrn5_int8_0",
-    "nv_small/cdp_8x8x64_lrn3_int8_7",
-    "nv_small/dc_13x15x64_5x3x64x16_int8_0",
-    "nv_small/dc_1x1x8_1x1x8x1_int8_0",
-    "nv_small/dc_24x33x55_5x5x55x25_int8_0",
-    "nv_small/dc_24x44x14_5x3x14x41_int8_0",
-    "nv_small/dc_6x8x192_3x3x192x32_int8_0",
-    "nv_small/dc_8x8x36_4x4x36x16_dilation_int8_0",
-    "nv_small/img_51x96x4_1x10x4x32_A8B8G8R8_int8_0",
-    "nv_small/pdp_16x6x16_4x2_split_max_int8_0",
-    "nv_small/pdp_28x28x8_2x2_max_int8_0",
-    "nv_small/pdp_7x9x10_3x3_int8",
-    "nv_small/pdp_8x8x64_2x2_min_int8_0",
-    "nv_small/pdp_8x9x19_3x3_ave_int8_1",
-    "nv_small/sdp_1x1x8_pass_through_int8_0",
-    "nv_small/sdp_23x13x42_bs_int8_mem_0",
-    "nv_small/sdp_3x3x33_bn_int8_reg_0",
-    "nv_small/sdp_3x3x33_bn_int8_reg_1",
-    "nv_small/sdp_3x3x33_bs_bn_int8_0",
-    "nv_small/sdp_3x3x33_bs_int8_reg_0",
-    "nv_small/sdp_4x22x42_bypass_int8",
-    "nv_small/sdp_8x8x32_bypass_int8_1",
-    "nvdlav1/conv_8x8_fc_int16",
-    "nvdlav1/pdp_max_pooling_int16",
-    "nvdlav1/sdp_relu_int16",
-]
-OTHER_BUILDS = ["nv_small/sdp_3x3x33_ew_int8_reg_0", "nv_small/sdp_3x3x33_ew_le_lin_int8"]
+OTHER_BUILDS = {"sdp_3x3x33_ew_int8_reg_0", "sdp_3x3x33_ew_le_lin_int8"}
 SHIPPED = [
     "rtl-10-conv",
     "rtl-17-dilated",
@@ -67,35 +35,22 @@ SHIPPED = [
     "rtl-6-add",
     "rtl-8-many",
 ]
-DIRECT, FEATURES = "nv_small/dc_24x44x14_5x3x14x41_int8_0", "nv_small/sdp_23x13x42_bs_int8_mem_0"
-
-
-@cache
-def read(folder: Path) -> npulab.Capture:
-    (capture,) = imported.read(folder).values()
-    assert isinstance(capture, npulab.Capture)
-    return capture
+DIRECT, FEATURES = "dc_24x44x14_5x3x14x41_int8_0", "sdp_23x13x42_bs_int8_mem_0"
 
 
 def trace(name: str) -> npulab.Capture:
-    return read(shared(f"data/nvdla/{name}"))
+    return public_traces()[name]
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_memory_is_as_recorded(name: str) -> None:
-    assert as_recorded(trace(name))
-
-
-@pytest.mark.parametrize("name", OTHER_BUILDS)
-def test_traces_of_another_build_differ_on_a_chip_without_y(name: str) -> None:
-    """nv_small has no Y stage, as its RTL says: these two traces are of a build that has one."""
-    capture = trace(name)
-    assert not as_recorded(capture)
-    assert all(not found.differing for found in npulab.target("nvdla").replay(capture))
+def test_memory_is_as_recorded() -> None:
+    """But for two traces of another build of nv_small: the chip has no Y stage, as its RTL says."""
+    traces = public_traces()
+    assert len(traces) == 32
+    assert {one.name for one in traces if not as_recorded(one)} == OTHER_BUILDS
 
 
 def as_recorded(capture: npulab.Capture) -> bool:
-    memory, place = executed(capture)
+    memory, _ = executed(capture)
     assert capture.parameters["checks"]
     equal = True
     for row in capture.parameters["checks"]:
@@ -104,7 +59,6 @@ def as_recorded(capture: npulab.Capture) -> bool:
             equal &= got == capture.buffers[row["buffer"]][: row["size"]]
         else:
             equal &= zlib.crc32(got) == row["crc"]
-    assert simulate(capture) == memory.read(place.memory, place.base, place.size).tobytes()
     return equal
 
 
@@ -187,8 +141,7 @@ def test_a_chip_with_other_atoms_gives_another_output() -> None:
 def short(capture: npulab.Capture, values: dict[str, int]) -> dict[str, int]:
     """The same values by the names that the map has for the fields."""
     registers = capture.maps[capture.jobs[0].block]
-    names = {f"{item.block}.{item.register}.{item.name}": registers.key(item) for item in registers}
-    return {names[name]: value for name, value in values.items()}
+    return {registers.key(registers[name]): value for name, value in values.items()}
 
 
 @pytest.mark.parametrize(
@@ -203,7 +156,7 @@ def short(capture: npulab.Capture, values: dict[str, int]) -> dict[str, int]:
     ],
 )
 def test_large_cubes_are_refused_before_anything_is_made(changed: dict[str, int]) -> None:
-    capture = trace("nv_small/sdp_8x8x32_bypass_int8_1")
+    capture = trace("sdp_8x8x32_bypass_int8_1")
     capture = capture.with_fields(**short(capture, changed))
     tracemalloc.start()
     with pytest.raises(
@@ -281,6 +234,7 @@ def test_a_bisection_names_the_planted_field_and_nothing_else(name: str, culprit
 # What a job leaves for the next
 
 
+@cache
 def base() -> npulab.Capture:
     """The good job of the table of the RTL's answers: registers as there, drawn weights."""
     draw = np.random.RandomState(0)
@@ -316,11 +270,10 @@ def changed(good: npulab.Capture, name: str, raw: int) -> npulab.Capture:
 
 def test_the_base_has_the_registers_of_the_table() -> None:
     good = base()
+    values = good.maps[good.jobs[0].block].decode(good.jobs[0].words, raw=True)
     for row in answers():
         (name,) = short(good, {row["field"]: 0})
-        registers = good.maps[good.jobs[0].block]
-        raw = registers.decode(good.jobs[0].words, raw=True)[name]
-        assert raw == int(row["good"]), row["field"]
+        assert values[name] == int(row["good"]), row["field"]
 
 
 @pytest.mark.parametrize("half", ["CDMA CACC CMAC_A CMAC_B", "CSC SDP SDP_RDMA"])
@@ -421,6 +374,7 @@ class Overlooks:
         return simulate(changed(capture, self.name, self.raw))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", PLANTED)
 def test_the_field_about_which_two_devices_disagree_is_named(name: str) -> None:
     good = bad = base()

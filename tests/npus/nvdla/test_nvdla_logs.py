@@ -226,8 +226,8 @@ def test_any_writes_are_read_in_order(
 
 def test_time_is_linear(tmp_path: Path) -> None:
     begin = time.process_time()
-    npulab.load(written(tmp_path, text_of("driver") * 4000))
-    assert time.process_time() - begin < limit(10)
+    npulab.load(written(tmp_path, text_of("driver") * 1000))
+    assert time.process_time() - begin < limit(3)
     begin = time.process_time()
     assert not logs.recognises(written(tmp_path, "reg_write " * 10**5 + "\n" + "Err bit: " * 10**5))
     assert time.process_time() - begin < limit(5)

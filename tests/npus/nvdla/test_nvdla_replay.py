@@ -5,18 +5,18 @@ rule.
 from __future__ import annotations
 
 import csv
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import CAPTURES, ROOT, shared
+from nvdla_layers import public_traces
 
 import npulab
 from npulab.captures.capture import Capture, Job
 from npulab.captures.target import Unsupported
-from npulab.npus.nvdla import facts, imported, registers
+from npulab.npus.nvdla import facts, registers
 from npulab.npus.nvdla.rules import MUTATIONS
 from npulab.npus.nvdla.simulate import mutated, replay
 from npulab.npus.nvdla.writing import write_trace
@@ -63,35 +63,13 @@ KINDS_FAILING = {
 
 @pytest.fixture(scope="module")
 def traces() -> dict[str, Capture]:
-    return dict(imported.read(shared("data/nvdla")))
+    return {capture.name: capture for capture in public_traces()}
 
 
 @pytest.fixture(scope="module")
 def table(traces: dict[str, Capture]) -> dict[str, dict[str, bool]]:
     """By trace and changed rule, whether the trace stays equal."""
     return {name: mutated(capture) for name, capture in traces.items()}
-
-
-def test_every_trace_is_equal(traces: dict[str, Capture]) -> None:
-    found = {name: replay(capture) for name, capture in traces.items()}
-    assert len(found) == 32
-    for name, ranges in found.items():
-        assert ranges, name
-        assert not any(one.differing for one in ranges), name
-    checked = [
-        check["size"]
-        for case in json.loads(shared("data/nvdla/cases.json").read_text()).values()
-        for check in case.get("checks", [])
-    ]
-    assert sorted(
-        len(one.predicted) for ranges in found.values() for one in ranges if one.crc is not None
-    ) == sorted(checked)
-    assert sorted(
-        len(one.predicted)
-        for ranges in found.values()
-        for one in ranges
-        if one.captured is not None
-    ) == [32, 4096, 6272]
 
 
 def test_check_replays(traces: dict[str, Capture]) -> None:

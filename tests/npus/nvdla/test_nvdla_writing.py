@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import shared
+from nvdla_layers import public_traces
 
 import npulab
 from npulab.npus.nvdla import imported, writing
@@ -16,6 +18,7 @@ from npulab.npus.nvdla.images import read_records
 from npulab.npus.nvdla.memory import Memory
 
 WITHOUT = {"line", "name"}
+ASKED = re.compile(r"^\s*((?:poll_|reg_read|intr_notify)\w*)\s*\(([^)]*)\)", re.MULTILINE)
 
 
 def rows(capture: npulab.Capture, what: str) -> list[dict[str, Any]]:
@@ -25,14 +28,23 @@ def rows(capture: npulab.Capture, what: str) -> list[dict[str, Any]]:
     ]
 
 
+def asked(text: str) -> list[tuple[str, str]]:
+    """The statements that ask the device; a unit's name may be in small letters."""
+    return [(name, said.replace(" ", "").upper()) for name, said in ASKED.findall(text)]
+
+
 def test_public_traces_come_back(tmp_path: Path) -> None:
-    traces = [one for one in imported.read(shared("data/nvdla")).values() if one.chip != "nv_full"]
+    traces = [one for one in public_traces() if one.chip != "nv_full"]
     assert len(traces) == 29
+    count = 0
     for one in traces:
         if sum(map(len, one.buffers.values())) > 2**18:
             continue
         path = writing.write_trace(one, tmp_path)
         assert path == tmp_path / one.chip / one.name
+        statements = asked((path / f"{one.name}.cfg").read_text())
+        assert statements == asked(Path(one.source).read_text())
+        count += len(statements)
         again = npulab.load(path)
         assert (again.name, again.chip) == (one.name, one.chip)
         assert [job.writes for job in again.jobs] == [job.writes for job in one.jobs]
@@ -42,6 +54,7 @@ def test_public_traces_come_back(tmp_path: Path) -> None:
         for a, b in zip(Memory.of(again).ranges, Memory.of(one).ranges, strict=True):
             assert a[:2] == b[:2]
             assert np.array_equal(a[2], b[2])
+    assert count > 30
 
 
 @pytest.mark.parametrize("size", [1, 31, 32, 33, 100])

@@ -8,6 +8,7 @@ import json
 import time
 import warnings
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,12 @@ def folder() -> Path:
 
 def dump(name: str) -> Path:
     return shared(f"data/rknpu/phhusson_dump-{name}.txt.gz")
+
+
+@cache
+def loaded(name: str) -> npulab.Capture:
+    """The capture of a dump, read once."""
+    return npulab.load(dump(name))
 
 
 def case(name: str) -> dict[str, Any]:
@@ -215,7 +222,7 @@ def test_records_that_can_be_none_are_refused_with_their_byte() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_dump_holds_what_its_case_says(name: str) -> None:
-    known, capture = case(name), npulab.load(dump(name))
+    known, capture = case(name), loaded(name)
     assert hashlib.sha1(gzip.decompress(dump(name).read_bytes())).hexdigest() == known["raw_sha1"]
     assert (capture.target, capture.chip, capture.provenance) == ("rockchip", "rk3588", "board")
     assert len(capture.jobs) == known["tasks"]
@@ -243,7 +250,7 @@ def test_every_command_word_is_spoken_for(name: str) -> None:
     """Zeros apart, every word of the buffer belongs to a job or is the word that writes no
     register.
     """
-    capture = npulab.load(dump(name))
+    capture = loaded(name)
     words = commands.commands(capture.buffers["commands"])
     used = words[words.view("<u8") != 0]
     written = sum(len(job.writes) + len(job.start.writes) for job in capture.jobs if job.start)
@@ -258,7 +265,7 @@ def test_every_command_word_is_spoken_for(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_field_is_named_or_reserved(name: str) -> None:
-    capture = npulab.load(dump(name))
+    capture = loaded(name)
     rows = capture.fields
     assert set(rows.block) == {"PC", "CNA", "CORE", "DPU", "DPU_RDMA", "TASK"}
     assert not rows.field.str.fullmatch(r"(w\d+|w?0x[0-9a-f]+)_\d+_\d+").any()
@@ -291,9 +298,7 @@ def test_the_model_is_there_for_one_two_and_three_cores(name: str, starts: list[
     XML calls reserved say it.
     """
     tasks_of = {
-        n: dict(job.writes)
-        for n, job in enumerate(npulab.load(dump(name)).jobs)
-        if 0x1004 in dict(job.writes)
+        n: dict(job.writes) for n, job in enumerate(loaded(name).jobs) if 0x1004 in dict(job.writes)
     }
     assert [*tasks_of] == starts
     assert [one[0x1004] >> 28 for one in tasks_of.values()] == [0, 1, 2, 0, 1, 0, 1, 2]
@@ -303,7 +308,7 @@ def test_the_model_is_there_for_one_two_and_three_cores(name: str, starts: list[
 
 @pytest.mark.parametrize("name", NAMES)
 def test_tensors_lie_where_the_registers_say(name: str) -> None:
-    known, capture = case(name), npulab.load(dump(name))
+    known, capture = case(name), loaded(name)
     assert list(capture.buffers) == ["coefficients", "commands", "tasks", "work", "input", "output"]
     x = np.frombuffer(capture.buffers["input"], "<f2", known["rows"] * INPUT_PITCH).reshape(
         known["rows"], INPUT_PITCH
@@ -337,7 +342,7 @@ def test_tensors_lie_where_the_registers_say(name: str) -> None:
 def test_plain_texts_are_as_packed_ones(tmp_path: Path) -> None:
     plain = tmp_path / "phhusson_dump-x2.txt"
     plain.write_bytes(gzip.decompress(dump("x2").read_bytes()))
-    assert npulab.load(plain).buffers == npulab.load(dump("x2")).buffers
+    assert npulab.load(plain).buffers == loaded("x2").buffers
 
 
 def test_commands_and_record_of_the_matmul_are_one_capture(folder: Path) -> None:
@@ -374,7 +379,7 @@ def test_commands_and_record_of_the_matmul_are_one_capture(folder: Path) -> None
 
 
 def test_captures_are_kept_as_they_are(folder: Path, tmp_path: Path, run: Any) -> None:
-    capture = npulab.load(dump("+2"))
+    capture = loaded("+2")
     again = npulab.load(npulab.save(capture, tmp_path / capture.name))
     assert again == capture
     assert run("import", folder / "wtwver_matmul_int8_regcmd.bin", tmp_path / "cases")[0] == 0
@@ -388,7 +393,7 @@ def test_captures_are_kept_as_they_are(folder: Path, tmp_path: Path, run: Any) -
 
 
 def test_two_boards_differ_by_field() -> None:
-    a, b = (npulab.load(dump(name)) for name in NAMES)
+    a, b = (loaded(name) for name in NAMES)
     rows = npulab.diff(a, b)
     assert {"FEATURE_BASE_ADDR", "DECOMPRESS_ADDR0"} <= set(rows[rows.address].field)
     assert "DECOMPRESS_ADDR0" not in set(rows[~rows.address].field)

@@ -246,12 +246,12 @@ def test_any_writes_are_read_again(
 def test_time_is_linear(tmp_path: Path) -> None:
     took = []
     for count in (1, 4):
-        path = written(tmp_path, TEXT * (500 * count))
+        path = written(tmp_path, TEXT * (125 * count))
         begin = time.process_time()
         npulab.load(path)
         took.append(time.process_time() - begin)
     assert took[1] < 10 * max(took[0], 0.05)
     begin = time.process_time()
     with pytest.raises(ValueError, match="does not end"):
-        npulab.load(written(tmp_path, "EMIT(REG_CNA_CONV_CON2, " + "((" * 10**6))
-    assert time.process_time() - begin < limit(5)
+        npulab.load(written(tmp_path, "EMIT(REG_CNA_CONV_CON2, " + "((" * 2 * 10**5))
+    assert time.process_time() - begin < limit(2)

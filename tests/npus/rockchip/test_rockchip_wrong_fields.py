@@ -154,6 +154,7 @@ def test_each_row_of_the_page_is_tried() -> None:
     assert [*ROWS] == [*rows_of("rockchip")]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", [CONV, OLDER])
 def test_no_field_hangs_for_a_reason_that_the_page_lacks(
     name: str, goods: dict[str, Capture]

@@ -1,0 +1,27 @@
+"""Cases of tests as tables: a row a line, cells between ``|``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def cases(text: str, *kinds: Callable[[str], Any]) -> list[tuple[Any, ...]]:
+    """The rows of a table, each cell made by the function of its column; a column without one has
+    texts.
+
+    >>> cases("a | 1", str, int), cases("SDP.D_A.B=3 | x", fields)
+    ([('a', 1)], [({'SDP.D_A.B': 3}, 'x')])
+    """
+    rows = []
+    for line in text.strip().splitlines():
+        cells = [cell.strip() for cell in line.split(" | ")]
+        made = [kind(cell) for kind, cell in zip(kinds, cells, strict=False)]
+        rows.append((*made, *cells[len(made) :]))
+    return rows
+
+
+def fields(cell: str) -> dict[str, int]:
+    """Values of fields by name, from ``NAME=VALUE`` separated by blanks."""
+    pairs = [pair.split("=") for pair in cell.split()]
+    return {name: int(value, 0) for name, value in pairs}
