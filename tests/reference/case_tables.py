@@ -21,7 +21,17 @@ def cases(text: str, *kinds: Callable[[str], Any]) -> list[tuple[Any, ...]]:
     return rows
 
 
+def whole(cell: str) -> int:
+    """A number, decimal or with ``0x``."""
+    return int(cell, 0)
+
+
 def fields(cell: str) -> dict[str, int]:
     """Values of fields by name, from ``NAME=VALUE`` separated by blanks."""
     pairs = [pair.split("=") for pair in cell.split()]
-    return {name: int(value, 0) for name, value in pairs}
+    return {name: whole(value) for name, value in pairs}
+
+
+def escaped(cell: str) -> str:
+    r"""A text in which ``\n`` is the end of a line and ``\x20`` a blank at an end."""
+    return cell.encode().decode("unicode_escape")

@@ -223,7 +223,8 @@ class Trace:
     def __init__(self, chip: str, fields: Path, seed: int = 0) -> None:
         self.size = 2 if chip == "nv_full" else 1
         self.atomic_c, self.atomic_k, self.atom = ATOMS.get(chip, FULL_INT16)
-        self.random, self.memory, self.lines = random.Random(seed), Memory(), []
+        self.seed, self.random = seed, random.Random(seed)
+        self.memory, self.lines = Memory(), []
         self.files: dict[str, bytes] = {}
         self.checks: list[tuple[int, int]] = []
         self.layers, self.free = 0, 0x80000000

@@ -11,10 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from case_tables import fields
+
 import npulab
 from npulab.analysis.ignored import _other_values, changeable
 from npulab.captures.capture import Capture
 from npulab.captures.target import Hang, Run, Unsupported
+from npulab.support.files import read_table
 
 HEAD = "## What a wrong field does\n"
 COLUMNS = ["the simulated device", "how that is known"]
@@ -37,6 +40,17 @@ class Wrong:
 
     def changed(self, good: Capture) -> Capture:
         return self.change(good.with_fields(self.task, **self.fields))
+
+
+def wrong_rows(path: Path) -> dict[str, tuple[Wrong, ...]]:
+    """The changes in a table (row of the page, good capture, fields, outcome, why, task), by the
+    row that they show."""
+    rows: dict[str, tuple[Wrong, ...]] = {}
+    for row in read_table(path):
+        task = int(row["task"]) if row["task"] else None
+        wrong = Wrong(row["good"], fields(row["fields"]), row["outcome"], row["why"], task)
+        rows[row["row"]] = (*rows.get(row["row"], ()), wrong)
+    return rows
 
 
 def rows_of(npu: str) -> dict[str, tuple[str, str]]:

@@ -8,9 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from case_tables import fields
 from conftest import shared
 from nvdla_by_hand import Trace
-from test_nvdla_random_traces import BYPASSED, PLAIN, random_table, stages
+from test_nvdla_random_traces import (
+    BYPASSED,
+    PLAIN,
+    normalisations,
+    random_table,
+    stages,
+    tables,
+    two_bytes,
+)
 
 from npulab.captures.capture import Capture
 from npulab.npus.nvdla import imported
@@ -40,7 +49,7 @@ def image(made: Trace) -> None:
         SEEN,
         (1, 2),
         truncate=2,
-        pixel={"format": 12, "signed": 0, "offset": 17, "scale": 3, "shift": 1},
+        pixel=fields("format=12 signed=0 offset=17 scale=3 shift=1"),
     )
 
 
@@ -63,21 +72,6 @@ def wide(made: Trace) -> None:
     """A product past 32 bits between the stages."""
     by = MULTIPLIES | {"mul": 2**15 - 1, "mul_shift": 0}
     made.sdp_alone((3, 3, 19), PLAIN | {"BS": by, "BN": by, "out": (0, 1, 25)})
-
-
-def tables(made: Trace) -> None:
-    rng = made.random
-    for exponent in (False, True) * 4:
-        look = BYPASSED | {
-            "bypass": False,
-            "alu_bypass": True,
-            "mul_bypass": True,
-            "table": random_table(rng, exponent, 2**15),
-        }
-        made.sdp_alone(
-            (4, 5, 9),
-            PLAIN | {"BS": MULTIPLIES | {"mul": 2, "mul_shift": 0}, "EW": look, "out": (3, 1, 7)},
-        )
 
 
 def steep(made: Trace) -> None:
@@ -109,39 +103,6 @@ def pools(made: Trace) -> None:
         made.pooling((6, 7, 11), how, (1, 0))
         made.sdp_alone((6, 7, 11), stages(made.random), pool=how)
         made.convolution((6, 7, 11), (3, 1, 1), SEEN, truncate=3, pool=how)
-
-
-def normalisations(made: Trace) -> None:
-    rng = made.random
-    for i in range(6):
-        look = random_table(rng, bool(i % 2), 2**9)
-        look |= {"lo_select": rng.randrange(4, 9), "lo_end": look["lo_start"] + 256 * 2**8}
-        made.normalization(
-            (1, 2, 2 * made.atom),
-            {
-                "length": i % 4,
-                "square_bypass": i == 5,
-                "mul_bypass": i == 5,
-                "table": look,
-                "in": (rng.randrange(-20, 20), rng.randrange(1, 9), rng.randrange(3)),
-                "out": (rng.randrange(-99, 99), rng.randrange(1, 30), rng.randrange(5, 9)),
-            },
-        )
-
-
-def two_bytes(made: Trace) -> None:
-    made.convolution((4, 5, 65), (17, 2, 2), SEEN, (1, 2), (2, 1), PAD, -7777, 12, (1, 1))
-    made.sdp_alone((2, 3, 19), stages(made.random), (1, 0))
-    made.pooling(
-        (5, 5, 17),
-        {
-            "method": 0,
-            "kernel": (3, 2),
-            "stride": (1, 2),
-            "pad": ((1, 1), (1, 0)),
-            "sums": [made.random.randrange(-(2**15), 2**15) for _ in range(7)],
-        },
-    )
 
 
 CASES = {

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from case_tables import cases, fields
 from hypothesis import given, strategies as st
 from nvdla_convolution_plain import (
     converted_plain,
@@ -23,6 +24,7 @@ from nvdla_convolution_plain import (
 )
 
 from npulab.captures.target import Hang, Unsupported
+from npulab.npus.kit import up
 from npulab.npus.nvdla import convolution, fetch
 from npulab.npus.nvdla.convolution import Window, convolve, handed_over, run, window_of
 from npulab.npus.nvdla.fetch import FORMATS, Format, converted
@@ -30,7 +32,7 @@ from npulab.npus.nvdla.layouts import TYPES, Cube, Weights
 from npulab.npus.nvdla.rules import RULES, Rules
 
 SMALL = {"atomic_c": 8, "atomic_k": 8, "memory_atom": 8}
-FULL = {"atomic_c": 64, "atomic_k": 32, "atomic_k_int16": 16, "memory_atom": 32, "int16": 1}
+FULL = fields("atomic_c=64 atomic_k=32 atomic_k_int16=16 memory_atom=32 int16=1")
 WHOLE = [form for form in FORMATS.values() if form.channels]
 
 
@@ -255,7 +257,7 @@ def agree(random: np.random.Generator) -> None:
     window, truncate, lanes = (
         some_window(random, itemsize),
         int(random.integers(0, 32)),
-        -(-int(kernels) // 8) * 8,
+        up(int(kernels), 8),
     )
     np.testing.assert_array_equal(
         convolve(x, w, window, truncate, lanes), convolve_plain(x, w, window, truncate, lanes)
@@ -263,7 +265,18 @@ def agree(random: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "spare"), [(1024, 2**16), (8, 1000), (3, 3000), (200, 9000), (1, 1)]
+    ("share", "spare"),
+    cases(
+        """
+1024 | 65536
+8 | 1000
+3 | 3000
+200 | 9000
+1 | 1
+""",
+        int,
+        int,
+    ),
 )
 def test_convolution_is_the_plain_loop(
     monkeypatch: pytest.MonkeyPatch, share: int, spare: int
@@ -285,13 +298,18 @@ def test_convolution_is_the_plain_loop_1000_times() -> None:
 
 @pytest.mark.parametrize(
     ("itemsize", "value", "weight"),
-    [
-        (1, -128, -128),
-        (1, 127, -128),
-        (1, 127, 127),
-        (2, -(2**15), -(2**15)),
-        (2, 2**15 - 1, 2**15 - 1),
-    ],
+    cases(
+        """
+1 | -128 | -128
+1 | 127 | -128
+1 | 127 | 127
+2 | -32768 | -32768
+2 | 32767 | 32767
+""",
+        int,
+        int,
+        int,
+    ),
 )
 def test_largest_sums_are_exact(itemsize: int, value: int, weight: int) -> None:
     """Long sums of the largest products with one that differs, of which no bit is lost."""
@@ -443,56 +461,109 @@ class Bytes:
         )
 
 
-def fields(**given_: int) -> dict[str, int]:
-    """Raw values by full name, of names with two underscores for the dots."""
-    return {name.replace("__", "."): value for name, value in given_.items()}
+# Fields with the quantities that they hold, most less 1.
+SIZES = """
+CDMA.D_DATAIN_SIZE_0.DATAIN_HEIGHT         | height
+CDMA.D_DATAIN_SIZE_0.DATAIN_WIDTH          | width
+CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL        | channels
+CSC.D_DATAIN_SIZE_EXT_0.DATAIN_HEIGHT_EXT  | height
+CSC.D_DATAIN_SIZE_EXT_0.DATAIN_WIDTH_EXT   | width
+CSC.D_DATAIN_SIZE_EXT_1.DATAIN_CHANNEL_EXT | channels
+CSC.D_WEIGHT_SIZE_EXT_0.WEIGHT_HEIGHT_EXT  | rows
+CSC.D_WEIGHT_SIZE_EXT_0.WEIGHT_WIDTH_EXT   | columns
+CSC.D_WEIGHT_SIZE_EXT_1.WEIGHT_CHANNEL_EXT | depth
+CSC.D_WEIGHT_SIZE_EXT_1.WEIGHT_KERNEL      | kernels
+CSC.D_DATAOUT_SIZE_0.DATAOUT_HEIGHT        | out_h
+CSC.D_DATAOUT_SIZE_0.DATAOUT_WIDTH         | out_w
+CSC.D_CONV_STRIDE_EXT.CONV_Y_STRIDE_EXT    | down
+CSC.D_CONV_STRIDE_EXT.CONV_X_STRIDE_EXT    | over
+CSC.D_DILATION_EXT.Y_DILATION_EXT          | spread_y
+CSC.D_DILATION_EXT.X_DILATION_EXT          | spread_x
+"""
+PLACES = """
+CDMA.D_DAIN_ADDR_HIGH_0.DATAIN_ADDR_HIGH_0 | x_high
+CDMA.D_DAIN_ADDR_LOW_0.DATAIN_ADDR_LOW_0   | x_low
+CDMA.D_DAIN_RAM_TYPE.DATAIN_RAM_TYPE       | one
+CDMA.D_WEIGHT_ADDR_HIGH.WEIGHT_ADDR_HIGH   | w_high
+CDMA.D_WEIGHT_ADDR_LOW.WEIGHT_ADDR_LOW     | w_low
+CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES           | bytes
+CDMA.D_MISC_CFG.PROC_PRECISION             | precision
+CSC.D_MISC_CFG.PROC_PRECISION              | precision
+CMAC_A.D_MISC_CFG.PROC_PRECISION           | precision
+CMAC_B.D_MISC_CFG.PROC_PRECISION           | precision
+CACC.D_MISC_CFG.PROC_PRECISION             | precision
+CDMA.D_MISC_CFG.IN_PRECISION               | precision
+"""
+IMAGE = """
+CDMA.D_DATAIN_FORMAT.DATAIN_FORMAT       | one
+CSC.D_DATAIN_FORMAT.DATAIN_FORMAT        | one
+CDMA.D_DATAIN_FORMAT.PIXEL_FORMAT        | raw
+CDMA.D_DATAIN_FORMAT.PIXEL_SIGN_OVERRIDE | signed
+CDMA.D_MISC_CFG.IN_PRECISION             | precision
+CDMA.D_LINE_STRIDE.LINE_STRIDE           | pitch
+CDMA.D_LINE_UV_STRIDE.UV_LINE_STRIDE     | pitch_uv
+CDMA.D_DAIN_ADDR_LOW_1.DATAIN_ADDR_LOW_1 | second
+CDMA.D_PIXEL_OFFSET.PIXEL_X_OFFSET       | left
+CDMA.D_CVT_CFG.CVT_EN                    | converts
+CDMA.D_CVT_CFG.CVT_TRUNCATE              | shift
+CDMA.D_CVT_SCALE.CVT_SCALE               | scale
+CDMA.D_CVT_OFFSET.CVT_OFFSET             | offset
+CDMA.D_MEAN_FORMAT.MEAN_FORMAT           | means
+CDMA.D_MEAN_GLOBAL_0.MEAN_RY             | mean_0
+CDMA.D_MEAN_GLOBAL_0.MEAN_GU             | mean_1
+CDMA.D_MEAN_GLOBAL_1.MEAN_BV             | mean_2
+CDMA.D_MEAN_GLOBAL_1.MEAN_AX             | mean_3
+CDMA.D_ZERO_PADDING.PAD_LEFT             | before
+CDMA.D_ZERO_PADDING.PAD_RIGHT            | after
+CDMA.D_ZERO_PADDING_VALUE.PAD_VALUE      | fill
+CSC.D_POST_Y_EXTENSION.Y_EXTENSION       | extension
+CACC.D_CLIP_CFG.CLIP_TRUNCATE            | truncate
+CSC.D_DILATION_EXT.X_DILATION_EXT        | ignored
+CSC.D_DILATION_EXT.Y_DILATION_EXT        | ignored
+"""
+# operands of what is off
+UNUSED = fields(
+    """
+CDMA.D_CVT_SCALE.CVT_SCALE=77        CDMA.D_MEAN_FORMAT.MEAN_FORMAT=1
+CSC.D_POST_Y_EXTENSION.Y_EXTENSION=3 CDMA.D_DATAIN_FORMAT.PIXEL_FORMAT=63
+CDMA.D_DATAIN_FORMAT.PIXEL_MAPPING=1 CDMA.D_ZERO_PADDING.PAD_RIGHT=9
+CDMA.D_DAIN_MAP.LINE_PACKED=1        CDMA.D_DAIN_MAP.SURF_PACKED=0
+"""
+)
+
+
+def registers(table: str, **quantities: int) -> dict[str, int]:
+    """The fields of a table with their quantities."""
+    return {name: quantities[quantity] for name, quantity in cases(table)}
 
 
 def sizes(
     window: Window, stored: Weights, height: int, width: int, channels: int
 ) -> dict[str, int]:
     """Registers that features and images have in common."""
-    (out_h, out_w), (down, over) = window.output, window.stride
-    return fields(
-        CDMA__D_DATAIN_SIZE_0__DATAIN_HEIGHT=height - 1,
-        CDMA__D_DATAIN_SIZE_0__DATAIN_WIDTH=width - 1,
-        CDMA__D_DATAIN_SIZE_1__DATAIN_CHANNEL=channels - 1,
-        CSC__D_DATAIN_SIZE_EXT_0__DATAIN_HEIGHT_EXT=height - 1,
-        CSC__D_DATAIN_SIZE_EXT_0__DATAIN_WIDTH_EXT=width - 1,
-        CSC__D_DATAIN_SIZE_EXT_1__DATAIN_CHANNEL_EXT=channels - 1,
-        CSC__D_WEIGHT_SIZE_EXT_0__WEIGHT_HEIGHT_EXT=stored.height - 1,
-        CSC__D_WEIGHT_SIZE_EXT_0__WEIGHT_WIDTH_EXT=stored.width - 1,
-        CSC__D_WEIGHT_SIZE_EXT_1__WEIGHT_CHANNEL_EXT=stored.channels - 1,
-        CSC__D_WEIGHT_SIZE_EXT_1__WEIGHT_KERNEL=stored.kernels - 1,
-        CSC__D_DATAOUT_SIZE_0__DATAOUT_HEIGHT=out_h - 1,
-        CSC__D_DATAOUT_SIZE_0__DATAOUT_WIDTH=out_w - 1,
-        CSC__D_CONV_STRIDE_EXT__CONV_Y_STRIDE_EXT=down - 1,
-        CSC__D_CONV_STRIDE_EXT__CONV_X_STRIDE_EXT=over - 1,
-        CSC__D_DILATION_EXT__Y_DILATION_EXT=window.dilation[0] - 1,
-        CSC__D_DILATION_EXT__X_DILATION_EXT=window.dilation[1] - 1,
-        CSC__D_ZERO_PADDING__PAD_TOP=window.before[0],
-        CSC__D_ZERO_PADDING__PAD_LEFT=window.before[1],
-        CSC__D_ZERO_PADDING_VALUE__PAD_VALUE=window.pad_value % 2**16,
-    )
+    names = "height width channels kernels rows columns depth out_h out_w down over"
+    numbers = height, width, channels, *stored.shape, *window.output, *window.stride
+    less = [number - 1 for number in (*numbers, *window.dilation)]
+    quantities = dict(zip([*names.split(), "spread_y", "spread_x"], less, strict=True))
+    return registers(SIZES, **quantities) | {
+        "CSC.D_ZERO_PADDING.PAD_TOP": window.before[0],
+        "CSC.D_ZERO_PADDING.PAD_LEFT": window.before[1],
+        "CSC.D_ZERO_PADDING_VALUE.PAD_VALUE": window.pad_value % 2**16,
+    }
 
 
-def placed(
-    features: Mapping[str, int], itemsize: int, weights: Weights, x_at: int, w_at: int
-) -> dict[str, int]:
+def placed(itemsize: int, weights: Weights, x_at: int, w_at: int) -> dict[str, int]:
     """Registers of addresses and precision."""
-    return fields(
-        CDMA__D_DAIN_ADDR_HIGH_0__DATAIN_ADDR_HIGH_0=x_at // 2**32,
-        CDMA__D_DAIN_ADDR_LOW_0__DATAIN_ADDR_LOW_0=x_at % 2**32,
-        CDMA__D_DAIN_RAM_TYPE__DATAIN_RAM_TYPE=1,
-        CDMA__D_WEIGHT_ADDR_HIGH__WEIGHT_ADDR_HIGH=w_at // 2**32,
-        CDMA__D_WEIGHT_ADDR_LOW__WEIGHT_ADDR_LOW=w_at % 2**32,
-        CDMA__D_WEIGHT_BYTES__WEIGHT_BYTES=weights.size,
-        **{
-            f"{unit_}.D_MISC_CFG.PROC_PRECISION": itemsize - 1
-            for unit_ in ("CDMA", "CSC", "CMAC_A", "CMAC_B", "CACC")
-        },
-        CDMA__D_MISC_CFG__IN_PRECISION=itemsize - 1,
-    )
+    (x_high, x_low), (w_high, w_low) = divmod(x_at, 2**32), divmod(w_at, 2**32)
+    words = {"x_high": x_high, "x_low": x_low, "w_high": w_high, "w_low": w_low}
+    return registers(PLACES, **words, bytes=weights.size, one=1, precision=itemsize - 1)
+
+
+def elements_of(features: Mapping[str, int], itemsize: int) -> tuple[int, int]:
+    """(kernels of a group, lanes of an atom)."""
+    if itemsize == 2:
+        return features["atomic_k_int16"], features["memory_atom"] // 2
+    return features["atomic_k"], features["memory_atom"]
 
 
 def feature_job(
@@ -505,11 +576,7 @@ def feature_job(
         int(one) for one in random.integers(1, [7, 7, 20, 20, 4, 4])
     )
     atom = features["memory_atom"]
-    group = (
-        features.get("atomic_k_int16", features["atomic_k"])
-        if itemsize == 2
-        else features["atomic_k"]
-    )
+    group, per_atom = elements_of(features, itemsize)
     row = width * atom + int(random.integers(0, 3)) * 32
     cube = Cube(height, width, channels, atom, row, height * row + 64, itemsize)
     stored = Weights(kernels, rows, columns, channels, group, features["atomic_c"], itemsize)
@@ -525,23 +592,14 @@ def feature_job(
         ("pri_mem", 0x1_8000_0020 - 32): bytes(32) + bytes(data),
         ("sec_mem", 0x2000): stored.pack(w),
     }
-    values = {
+    values = UNUSED | {
         **sizes(window, stored, height, width, channels),
-        **placed(features, itemsize, stored, 0x1_8000_0020, 0x2000),
+        **placed(itemsize, stored, 0x1_8000_0020, 0x2000),
         "CDMA.D_LINE_STRIDE.LINE_STRIDE": row,
         "CDMA.D_SURF_STRIDE.SURF_STRIDE": cube.plane_pitch,
         "CACC.D_CLIP_CFG.CLIP_TRUNCATE": int(random.integers(0, 20)),
-        # operands of what is off
-        "CDMA.D_CVT_SCALE.CVT_SCALE": 77,
-        "CDMA.D_MEAN_FORMAT.MEAN_FORMAT": 1,
-        "CSC.D_POST_Y_EXTENSION.Y_EXTENSION": 3,
-        "CDMA.D_DATAIN_FORMAT.PIXEL_FORMAT": 63,
-        "CDMA.D_DATAIN_FORMAT.PIXEL_MAPPING": 1,
-        "CDMA.D_ZERO_PADDING.PAD_RIGHT": 9,
-        "CDMA.D_DAIN_MAP.LINE_PACKED": 1,
-        "CDMA.D_DAIN_MAP.SURF_PACKED": 0,
     }
-    lanes = -(-kernels // (atom // itemsize)) * (atom // itemsize)
+    lanes = up(kernels, per_atom)
     want = convolve_plain(
         x[:, :, :channels], w, window, values["CACC.D_CLIP_CFG.CLIP_TRUNCATE"], lanes
     )
@@ -569,7 +627,7 @@ def test_a_pixel_of_packed_surfaces_is_one_run() -> None:
     memory.ranges = {("pri_mem", 0): x.tobytes(), ("sec_mem", 0x2000): stored.pack(w)}
     values = {
         **sizes(Window((1, 1)), stored, 1, 1, 20),
-        **placed(SMALL, 1, stored, 0, 0x2000),
+        **placed(1, stored, 0, 0x2000),
         "CDMA.D_SURF_STRIDE.SURF_STRIDE": 0x7FFFFFE0,
         "CDMA.D_DAIN_MAP.LINE_PACKED": 1,
         "CDMA.D_DAIN_MAP.SURF_PACKED": 1,
@@ -590,7 +648,7 @@ def test_features_are_converted_where_the_converter_is_on(itemsize: int) -> None
     memory.ranges = {("pri_mem", 0): bytes(data), ("sec_mem", 0x2000): stored.pack(w)}
     values = {
         **sizes(window, stored, 2, 3, 5),
-        **placed(FULL, itemsize, stored, 0, 0x2000),
+        **placed(itemsize, stored, 0, 0x2000),
         "CDMA.D_MISC_CFG.IN_PRECISION": 0,
         "CDMA.D_LINE_STRIDE.LINE_STRIDE": 96,
         "CDMA.D_CVT_CFG.CVT_EN": 1,
@@ -640,39 +698,19 @@ def image_job(
     }
     values = {
         **sizes(window, stored, height, width, channels),
-        **placed(FULL, itemsize, stored, 0x100, 0x2000),
+        **placed(itemsize, stored, 0x100, 0x2000),
     }
     signed, converts, means = (bool(one) for one in random.integers(0, 2, 3))
     converts = converts or itemsize != form.element
     mean = [int(one) for one in random.integers(-300, 300, 4)]
     scale, shift = int(random.integers(-300, 300)), int(random.integers(0, 9))
-    values |= fields(
-        CDMA__D_DATAIN_FORMAT__DATAIN_FORMAT=1,
-        CSC__D_DATAIN_FORMAT__DATAIN_FORMAT=1,
-        CDMA__D_DATAIN_FORMAT__PIXEL_FORMAT=form.raw,
-        CDMA__D_DATAIN_FORMAT__PIXEL_SIGN_OVERRIDE=int(signed),
-        CDMA__D_MISC_CFG__IN_PRECISION=form.element - 1,
-        CDMA__D_LINE_STRIDE__LINE_STRIDE=pitches[0],
-        CDMA__D_LINE_UV_STRIDE__UV_LINE_STRIDE=pitches[1],
-        CDMA__D_DAIN_ADDR_LOW_1__DATAIN_ADDR_LOW_1=0x8000,
-        CDMA__D_PIXEL_OFFSET__PIXEL_X_OFFSET=left,
-        CDMA__D_CVT_CFG__CVT_EN=int(converts),
-        CDMA__D_CVT_CFG__CVT_TRUNCATE=shift,
-        CDMA__D_CVT_SCALE__CVT_SCALE=scale % 2**16,
-        CDMA__D_CVT_OFFSET__CVT_OFFSET=99,
-        CDMA__D_MEAN_FORMAT__MEAN_FORMAT=int(means),
-        CDMA__D_MEAN_GLOBAL_0__MEAN_RY=mean[0] % 2**16,
-        CDMA__D_MEAN_GLOBAL_0__MEAN_GU=mean[1] % 2**16,
-        CDMA__D_MEAN_GLOBAL_1__MEAN_BV=mean[2] % 2**16,
-        CDMA__D_MEAN_GLOBAL_1__MEAN_AX=mean[3] % 2**16,
-        CDMA__D_ZERO_PADDING__PAD_LEFT=around[0],
-        CDMA__D_ZERO_PADDING__PAD_RIGHT=around[1],
-        CDMA__D_ZERO_PADDING_VALUE__PAD_VALUE=fill % 2**16,
-        CSC__D_POST_Y_EXTENSION__Y_EXTENSION={1: 0, 2: 1, 4: 2}[lines],
-        CACC__D_CLIP_CFG__CLIP_TRUNCATE=truncate,
-        CSC__D_DILATION_EXT__X_DILATION_EXT=5,
-        CSC__D_DILATION_EXT__Y_DILATION_EXT=3,
-    )
+    numbers = {"raw": form.raw, "signed": signed, "converts": converts, "means": means}
+    numbers |= {"precision": form.element - 1, "pitch": pitches[0], "pitch_uv": pitches[1]}
+    numbers |= {"before": around[0], "after": around[1], "left": left, "shift": shift}
+    numbers |= {f"mean_{n}": one % 2**16 for n, one in enumerate(mean)}
+    numbers |= {"scale": scale % 2**16, "fill": fill % 2**16, "truncate": truncate}
+    numbers |= {"one": 1, "second": 0x8000, "offset": 99, "ignored": 5}
+    values |= registers(IMAGE, **numbers, extension=lines // 2)
     x = np.full((height, sum(around) + width, channels), fill)
     for y, column, channel in np.ndindex(height, width, channels):
         value = int(unpack_plain(form, *(one[y : y + 1] for one in cut))[0, column, channel])
@@ -689,7 +727,7 @@ def image_job(
         taps,
         replace(window, before=(window.before[0], 0)),
         truncate,
-        -(-kernels // (32 // itemsize)) * (32 // itemsize),
+        up(kernels, 32 // itemsize),
     )
     return values, memory, want
 
@@ -748,41 +786,21 @@ def job(
 
 @pytest.mark.parametrize(
     ("changed", "words"),
-    [
-        ({"CDMA.D_MISC_CFG.CONV_MODE": 1}, r"CDMA.D_MISC_CFG.CONV_MODE is 1, covered is 0"),
-        ({"CACC.D_MISC_CFG.CONV_MODE": 1}, r"CACC.D_MISC_CFG.CONV_MODE is 1, covered is 0"),
-        (
-            {"CSC.D_WEIGHT_FORMAT.WEIGHT_FORMAT": 1},
-            r"CSC.D_WEIGHT_FORMAT.WEIGHT_FORMAT is 1, covered is 0",
-        ),
-        ({"CDMA.D_BATCH_NUMBER.BATCHES": 3}, r"CDMA.D_BATCH_NUMBER.BATCHES is 3, covered is 0"),
-        (
-            {"CMAC_A.D_MISC_CFG.PROC_PRECISION": 2},
-            r"CMAC_A.D_MISC_CFG.PROC_PRECISION is 2, covered are 0",
-        ),
-        ({"CDMA.D_MISC_CFG.IN_PRECISION": 3}, r"CDMA.D_MISC_CFG.IN_PRECISION is 3, covered"),
-        ({"CDMA.D_MISC_CFG.IN_PRECISION": 1}, r"got int16, allowed on this chip is int8"),
-        (
-            {"CSC.D_MISC_CFG.PROC_PRECISION": 1},
-            r"got 1, 0, 0, 0, 0, allowed is one precision for all",
-        ),
-        (
-            {
-                "CSC.D_DATAOUT_SIZE_0.DATAOUT_WIDTH": 8191,
-                "CSC.D_DATAOUT_SIZE_0.DATAOUT_HEIGHT": 8191,
-            },
-            r"CSC.D_DATAOUT_SIZE_0.DATAOUT_WIDTH: got 67108864 pixels",
-        ),
-        (
-            {
-                "CDMA.D_DATAIN_SIZE_0.DATAIN_WIDTH": 8191,
-                "CDMA.D_DATAIN_SIZE_0.DATAIN_HEIGHT": 8191,
-                "CSC.D_DATAIN_SIZE_EXT_0.DATAIN_WIDTH_EXT": 8191,
-                "CSC.D_DATAIN_SIZE_EXT_0.DATAIN_HEIGHT_EXT": 8191,
-            },
-            r"bytes of features, allowed to be simulated are 33554432",
-        ),
-    ],
+    cases(
+        """
+CDMA.D_MISC_CFG.CONV_MODE=1 | CDMA.D_MISC_CFG.CONV_MODE is 1, covered is 0
+CACC.D_MISC_CFG.CONV_MODE=1 | CACC.D_MISC_CFG.CONV_MODE is 1, covered is 0
+CSC.D_WEIGHT_FORMAT.WEIGHT_FORMAT=1 | CSC.D_WEIGHT_FORMAT.WEIGHT_FORMAT is 1, covered is 0
+CDMA.D_BATCH_NUMBER.BATCHES=3 | CDMA.D_BATCH_NUMBER.BATCHES is 3, covered is 0
+CMAC_A.D_MISC_CFG.PROC_PRECISION=2 | CMAC_A.D_MISC_CFG.PROC_PRECISION is 2, covered are 0
+CDMA.D_MISC_CFG.IN_PRECISION=3 | CDMA.D_MISC_CFG.IN_PRECISION is 3, covered
+CDMA.D_MISC_CFG.IN_PRECISION=1 | got int16, allowed on this chip is int8
+CSC.D_MISC_CFG.PROC_PRECISION=1 | got 1, 0, 0, 0, 0, allowed is one precision for all
+CSC.D_DATAOUT_SIZE_0.DATAOUT_WIDTH=8191 CSC.D_DATAOUT_SIZE_0.DATAOUT_HEIGHT=8191 | CSC.D_DATAOUT_SIZE_0.DATAOUT_WIDTH: got 67108864 pixels
+CDMA.D_DATAIN_SIZE_0.DATAIN_WIDTH=8191 CDMA.D_DATAIN_SIZE_0.DATAIN_HEIGHT=8191 CSC.D_DATAIN_SIZE_EXT_0.DATAIN_WIDTH_EXT=8191 CSC.D_DATAIN_SIZE_EXT_0.DATAIN_HEIGHT_EXT=8191 | bytes of features, allowed to be simulated are 33554432
+""",
+        fields,
+    ),
 )
 def test_what_is_not_covered_is_told(changed: dict[str, int], words: str) -> None:
     values, memory = job()
@@ -792,31 +810,17 @@ def test_what_is_not_covered_is_told(changed: dict[str, int], words: str) -> Non
 
 @pytest.mark.parametrize(
     ("changed", "words"),
-    [
-        (
-            {"CDMA.D_DATAIN_FORMAT.PIXEL_FORMAT": 5},
-            r"PIXEL_FORMAT: got 5 \(T_R16_F, floating point\)",
-        ),
-        ({"CDMA.D_DATAIN_FORMAT.PIXEL_FORMAT": 36}, r"PIXEL_FORMAT: got 36, which no source names"),
-        ({"CDMA.D_DATAIN_FORMAT.PIXEL_MAPPING": 1}, r"PIXEL_MAPPING is 1, covered is 0"),
-        (
-            {"CDMA.D_DATAIN_FORMAT.PIXEL_FORMAT": 3, "CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL": 0},
-            r"IN_PRECISION: got 0, allowed for T_R16 is 1",
-        ),
-        ({"CSC.D_POST_Y_EXTENSION.Y_EXTENSION": 3}, r"Y_EXTENSION: got 3; lines: got 8"),
-        (
-            {
-                "CSC.D_MISC_CFG.PROC_PRECISION": 1,
-                "CDMA.D_MISC_CFG.PROC_PRECISION": 1,
-                "CACC.D_MISC_CFG.PROC_PRECISION": 1,
-                "CMAC_A.D_MISC_CFG.PROC_PRECISION": 1,
-                "CMAC_B.D_MISC_CFG.PROC_PRECISION": 1,
-                "CDMA.D_CVT_CFG.CVT_EN": 0,
-                "CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES": 9999,
-            },
-            r"CVT_EN: got 0 with elements of 1 bytes to be processed as 2",
-        ),
-    ],
+    cases(
+        r"""
+CDMA.D_DATAIN_FORMAT.PIXEL_FORMAT=5 | PIXEL_FORMAT: got 5 \(T_R16_F, floating point\)
+CDMA.D_DATAIN_FORMAT.PIXEL_FORMAT=36 | PIXEL_FORMAT: got 36, which no source names
+CDMA.D_DATAIN_FORMAT.PIXEL_MAPPING=1 | PIXEL_MAPPING is 1, covered is 0
+CDMA.D_DATAIN_FORMAT.PIXEL_FORMAT=3 CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL=0 | IN_PRECISION: got 0, allowed for T_R16 is 1
+CSC.D_POST_Y_EXTENSION.Y_EXTENSION=3 | Y_EXTENSION: got 3; lines: got 8
+CSC.D_MISC_CFG.PROC_PRECISION=1 CDMA.D_MISC_CFG.PROC_PRECISION=1 CACC.D_MISC_CFG.PROC_PRECISION=1 CMAC_A.D_MISC_CFG.PROC_PRECISION=1 CMAC_B.D_MISC_CFG.PROC_PRECISION=1 CDMA.D_CVT_CFG.CVT_EN=0 CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES=9999 | CVT_EN: got 0 with elements of 1 bytes to be processed as 2
+""",
+        fields,
+    ),
 )
 def test_images_that_are_not_covered_are_told(changed: dict[str, int], words: str) -> None:
     values, memory = job(image=True)
@@ -827,24 +831,15 @@ def test_images_that_are_not_covered_are_told(changed: dict[str, int], words: st
 
 @pytest.mark.parametrize(
     ("changed", "words"),
-    [
-        (
-            {"CSC.D_DATAIN_FORMAT.DATAIN_FORMAT": 1},
-            r"one waits for features and the other for an image",
-        ),
-        (
-            {"CSC.D_DATAIN_SIZE_EXT_0.DATAIN_WIDTH_EXT": 1000},
-            r"DATAIN_WIDTH_EXT is 1000 and CDMA.D_DATAIN_SIZE_0.DATAIN_WIDTH",
-        ),
-        (
-            {"CSC.D_WEIGHT_SIZE_EXT_1.WEIGHT_CHANNEL_EXT": 1000},
-            r"WEIGHT_CHANNEL_EXT is 1000 and CDMA",
-        ),
-        (
-            {"CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES": 0},
-            r"WEIGHT_BYTES are 0 bytes, weights .* waits for the rest",
-        ),
-    ],
+    cases(
+        """
+CSC.D_DATAIN_FORMAT.DATAIN_FORMAT=1 | one waits for features and the other for an image
+CSC.D_DATAIN_SIZE_EXT_0.DATAIN_WIDTH_EXT=1000 | DATAIN_WIDTH_EXT is 1000 and CDMA.D_DATAIN_SIZE_0.DATAIN_WIDTH
+CSC.D_WEIGHT_SIZE_EXT_1.WEIGHT_CHANNEL_EXT=1000 | WEIGHT_CHANNEL_EXT is 1000 and CDMA
+CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES=0 | WEIGHT_BYTES are 0 bytes, weights .* waits for the rest
+""",
+        fields,
+    ),
 )
 def test_registers_that_contradict_each_other_hang(changed: dict[str, int], words: str) -> None:
     values, memory = job()
@@ -889,7 +884,7 @@ def test_other_rules_change_the_sums() -> None:
     memory.ranges = {("pri_mem", 0): bytes(data), ("sec_mem", 0x2000): stored.pack(w)}
     values = {
         **sizes(window, stored, 3, 3, 9),
-        **placed(SMALL, 1, stored, 0, 0x2000),
+        **placed(1, stored, 0, 0x2000),
         "CACC.D_CLIP_CFG.CLIP_TRUNCATE": 1,
         "CDMA.D_LINE_STRIDE.LINE_STRIDE": 24,
         "CDMA.D_SURF_STRIDE.SURF_STRIDE": 72,
@@ -929,7 +924,7 @@ def test_memory_stays_small() -> None:
     }
     values = {
         **sizes(window, stored, 40, 40, 64),
-        **placed(SMALL, 1, stored, 0, 0),
+        **placed(1, stored, 0, 0),
         "CDMA.D_LINE_STRIDE.LINE_STRIDE": cube.row_pitch,
         "CDMA.D_SURF_STRIDE.SURF_STRIDE": cube.plane_pitch,
     }
@@ -954,7 +949,7 @@ def test_a_wide_output_of_a_narrow_input_takes_little_memory() -> None:
     }
     values = {
         **sizes(Window((1, 8000), (8, 8), pad_value=3), stored, 1, 1, 8192),
-        **placed(SMALL, 1, stored, 0, 0x2000),
+        **placed(1, stored, 0, 0x2000),
         "CDMA.D_SURF_STRIDE.SURF_STRIDE": 8,
     }
     out = run(values, SMALL, memory)

@@ -7,26 +7,17 @@ from random import Random
 
 import fuzz_mutators
 import pytest
+from case_tables import fields
 
 import npulab
 from npulab import cli
 from npulab.captures.documents import document
 
-FIELDS = {
-    "conv_mode": 0,
-    "entry_per_slice": 6,
-    "data_format": 36,
-    "data_bank": 1,
-    "weight_bank": 2,
-    "release": 12,
-    "input_width_csc": 12,
-    "input_channel_csc": 20,
-    "kernel_width_csc": 5,
-    "kernel_height_csc": 5,
-    "kernel_channel_csc": 20,
-    "input_width_cmac": 8,
-    "bytes_per_kernel": 1000,
-}
+FIELDS = fields("""
+conv_mode=0 entry_per_slice=6 data_format=36 data_bank=1 weight_bank=2 release=12
+input_width_csc=12 input_channel_csc=20 kernel_width_csc=5 kernel_height_csc=5
+kernel_channel_csc=20 input_width_cmac=8 bytes_per_kernel=1000
+""")
 TEXT = "\n".join(
     [
         "[   12.3] NVDLA FW ROI[0]: dla_conv_op_desc",

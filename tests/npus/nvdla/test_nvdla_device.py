@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from case_tables import fields
 from conftest import CAPTURES, shared
 from nvdla_layers import public_traces
 
@@ -350,18 +351,13 @@ def test_the_shell_bisects_what_poisons(tmp_path: Path, capsys: pytest.CaptureFi
 # Two devices against each other
 
 # fields that a wrong simulation overlooks, with the raw value that the bad job has
-PLANTED = {
-    "SDP.D_CVT_SHIFT.CVT_SHIFT": 21,
-    "SDP.D_CVT_SCALE.CVT_SCALE": 20000,
-    "SDP.D_CVT_OFFSET.CVT_OFFSET": 40,
-    "SDP.D_DP_BS_CFG.BS_ALU_BYPASS": 1,
-    "SDP.D_DP_BS_CFG.BS_RELU_BYPASS": 0,
-    "CACC.D_CLIP_CFG.CLIP_TRUNCATE": 3,
-    "CSC.D_ZERO_PADDING_VALUE.PAD_VALUE": 90,
-    "CSC.D_ZERO_PADDING.PAD_LEFT": 0,
-    "CSC.D_CONV_STRIDE_EXT.CONV_X_STRIDE_EXT": 1,
-    "CSC.D_DILATION_EXT.Y_DILATION_EXT": 1,
-}
+PLANTED = fields("""
+SDP.D_CVT_SHIFT.CVT_SHIFT=21 SDP.D_CVT_SCALE.CVT_SCALE=20000
+SDP.D_CVT_OFFSET.CVT_OFFSET=40 SDP.D_DP_BS_CFG.BS_ALU_BYPASS=1
+SDP.D_DP_BS_CFG.BS_RELU_BYPASS=0 CACC.D_CLIP_CFG.CLIP_TRUNCATE=3
+CSC.D_ZERO_PADDING_VALUE.PAD_VALUE=90 CSC.D_ZERO_PADDING.PAD_LEFT=0
+CSC.D_CONV_STRIDE_EXT.CONV_X_STRIDE_EXT=1 CSC.D_DILATION_EXT.Y_DILATION_EXT=1
+""")
 
 
 class Overlooks:

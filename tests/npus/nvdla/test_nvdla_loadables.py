@@ -9,6 +9,7 @@ from typing import Any
 import flatbuffers
 import numpy as np
 import pytest
+from case_tables import fields
 from test_cli import run  # noqa: F401 - a fixture
 
 from npulab.npus.nvdla import loadables
@@ -69,13 +70,13 @@ WHOLE: dict[str, Any] = {
             "contents": ["tb-0"],
             "offsets": [0],
         },
-        {"id": 1, "domain": 0, "flags": 5, "size": 256, "bind": 0, "tensor": 0},
+        fields("id=1 domain=0 flags=5 size=256 bind=0 tensor=0"),
     ],
     "addresses": [
         {"id": 0, "memory": 0, "offset": 64, "size": 4032},
         {"id": 1, "memory": 1, "offset": 0, "size": 256},
     ],
-    "events": [{"id": 3, "type": 0, "target": 0, "value": 1, "operation": 1}],
+    "events": [fields("id=3 type=0 target=0 value=1 operation=1")],
     "blobs": [
         {
             "name": "tb-0",

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from case_tables import cases, fields
 from conftest import CAPTURES
 from nvdla_layers import KINDS, public_traces, random_layer
 from record_simulated_nvdla import record
@@ -286,31 +287,28 @@ def test_packed_surfaces_of_one_pixel_are_lifted_as_one_run() -> None:
     weights = random.integers(-9, 10, (4, 1, 1, 40)).astype(np.int8)
     x = random.integers(-128, 128, (1, 1, 40)).astype(np.int8)
     lowered = lower(small(weights=weights, input_shape=(1, 1, 40)), x=x)
-    fields = {
+    packed = {
         "CDMA.D_DAIN_MAP.LINE_PACKED": 1,
         "CDMA.D_DAIN_MAP.SURF_PACKED": 1,
         "CDMA.D_SURF_STRIDE.SURF_STRIDE": 4096,
     }
-    capture = Simulated().record(lowered.with_fields(**fields))
+    capture = Simulated().record(lowered.with_fields(**packed))
     assert np.array_equal(NVDLA.lift(capture).x, x)
     assert npulab.check(capture).verdict == "equal"
 
 
 @pytest.mark.parametrize(
     ("changed", "words"),
-    [
-        ({"BS_ALU_ALGO": 0}, "SDP.D_DP_BS_CFG.BS_ALU_ALGO is 0, layers have 2"),
-        ({"EW_BYPASS": 0}, "SDP.D_DP_EW_CFG.EW_BYPASS is 0, covered is 1"),
-        ({"CLIP_TRUNCATE": 3}, "SDP.D_DP_BS_ALU_CFG adds a number per channel after the scaling"),
-        (
-            {"BS_MUL_SHIFT_VALUE": 3},
-            "SDP.D_CVT_SCALE.CVT_SCALE scales a second time, which rounds twice",
-        ),
-        (
-            {"SDP.D_CVT_SCALE.CVT_SCALE": -3},
-            "SDP.D_CVT_SCALE.CVT_SCALE multiplies by -3, layers have scales above 0",
-        ),
-    ],
+    cases(
+        """
+BS_ALU_ALGO=0 | SDP.D_DP_BS_CFG.BS_ALU_ALGO is 0, layers have 2
+EW_BYPASS=0 | SDP.D_DP_EW_CFG.EW_BYPASS is 0, covered is 1
+CLIP_TRUNCATE=3 | SDP.D_DP_BS_ALU_CFG adds a number per channel after the scaling
+BS_MUL_SHIFT_VALUE=3 | SDP.D_CVT_SCALE.CVT_SCALE scales a second time, which rounds twice
+SDP.D_CVT_SCALE.CVT_SCALE=-3 | SDP.D_CVT_SCALE.CVT_SCALE multiplies by -3, layers have scales above 0
+""",
+        fields,
+    ),
 )
 def test_what_no_layer_says_is_named(changed: dict[str, int], words: str) -> None:
     capture = lower(small(bias=np.array([300, -7, 1, 50])))
@@ -351,18 +349,18 @@ def test_averages_are_tried_on_every_sum(taps: int, across: int, down: int, exac
 
 @pytest.mark.parametrize(
     ("name", "op"),
-    [
-        ("dc_8x8x32_1x1x32x32_int8_0", "conv"),
-        ("dc_8x16x128_3x3x128x32_int8", "conv"),
-        ("dc_13x15x64_5x3x64x16_int8_0", "conv"),
-        ("dc_24x33x55_5x5x55x25_int8_0", "conv"),
-        ("dc_24x44x14_5x3x14x41_int8_0", "conv"),
-        ("dc_6x8x192_3x3x192x32_int8_0", "conv"),
-        ("dc_8x8x36_4x4x36x16_dilation_int8_0", "conv"),
-        ("pdp_16x6x16_4x2_split_max_int8_0", "max_pool"),
-        ("pdp_28x28x8_2x2_max_int8_0", "max_pool"),
-        ("pdp_8x8x64_2x2_min_int8_0", "min_pool"),
-    ],
+    cases("""
+dc_8x8x32_1x1x32x32_int8_0 | conv
+dc_8x16x128_3x3x128x32_int8 | conv
+dc_13x15x64_5x3x64x16_int8_0 | conv
+dc_24x33x55_5x5x55x25_int8_0 | conv
+dc_24x44x14_5x3x14x41_int8_0 | conv
+dc_6x8x192_3x3x192x32_int8_0 | conv
+dc_8x8x36_4x4x36x16_dilation_int8_0 | conv
+pdp_16x6x16_4x2_split_max_int8_0 | max_pool
+pdp_28x28x8_2x2_max_int8_0 | max_pool
+pdp_8x8x64_2x2_min_int8_0 | min_pool
+"""),
 )
 def test_recorded_traces_are_lifted_to_layers_that_predict_them(name: str, op: str) -> None:
     """The device leaves what was recorded (test_nvdla_device), and the layer gives what the
@@ -379,17 +377,14 @@ def test_recorded_traces_are_lifted_to_layers_that_predict_them(name: str, op: s
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [
-        (
-            "cdp_8x8x32_lrn3_int8_1",
-            "got CDP, CDP_RDMA, allowed are a convolution into SDP",
-        ),
-        ("dc_1x1x8_1x1x8x1_int8_0", "scales a second time, which rounds twice"),
-        ("img_51x96x4_1x10x4x32_A8B8G8R8_int8_0", "DATAIN_FORMAT is 1, covered is 0"),
-        ("pdp_7x9x10_3x3_int8", "which it counts; a layer does not"),
-        ("sdp_23x13x42_bs_int8_mem_0", "BS_MUL_PRELU is 1"),
-        ("conv_8x8_fc_int16", "IN_PRECISION is 1"),
-    ],
+    cases("""
+cdp_8x8x32_lrn3_int8_1 | got CDP, CDP_RDMA, allowed are a convolution into SDP
+dc_1x1x8_1x1x8x1_int8_0 | scales a second time, which rounds twice
+img_51x96x4_1x10x4x32_A8B8G8R8_int8_0 | DATAIN_FORMAT is 1, covered is 0
+pdp_7x9x10_3x3_int8 | which it counts; a layer does not
+sdp_23x13x42_bs_int8_mem_0 | BS_MUL_PRELU is 1
+conv_8x8_fc_int16 | IN_PRECISION is 1
+"""),
 )
 def test_recorded_traces_that_no_layer_says_are_named(name: str, words: str) -> None:
     capture = public_traces()[name]
@@ -482,7 +477,7 @@ def test_the_sweep_is_made_the_same_again() -> None:
 # Words as the RTL asks for, of the kinds that failed on it before
 
 
-def fields(capture: npulab.Capture) -> dict[str, int]:
+def unwritten(capture: npulab.Capture) -> dict[str, int]:
     return values_of(capture.jobs[0], TABLES, unwritten=True)
 
 
@@ -499,7 +494,7 @@ def test_averages_put_the_whole_reciprocal_first() -> None:
                 lower(layer, "nv_small", x)
             continue
         capture = Simulated().record(lower(layer, "nv_small", x))
-        v = fields(capture)
+        v = unwritten(capture)
         assert v["PDP.D_RECIP_KERNEL_WIDTH.RECIP_KERNEL_WIDTH"] == (65536 + taps // 2) // taps
         assert v["PDP.D_RECIP_KERNEL_HEIGHT.RECIP_KERNEL_HEIGHT"] == 65536
         assert np.array_equal(npulab.emulate(layer, x), NVDLA.lift(capture).output)
@@ -518,7 +513,7 @@ def test_pooling_states_the_padding_that_windows_reach() -> None:
         layer = Pool2D(("max", "min")[n % 2], kernel, shape, stride, pads)
         x = random.randint(-128, 128, shape).astype(np.int8)
         capture = Simulated().record(lower(layer, "nv_small", x))
-        v = fields(capture)
+        v = unwritten(capture)
         for axis, side in enumerate(("BOTTOM", "RIGHT")):
             rest = (shape[axis] + sum(pads[axis]) - kernel[axis]) % stride[axis]
             stated = v[f"PDP.D_POOLING_PADDING_CFG.PAD_{side}"]
@@ -535,7 +530,7 @@ def test_two_convolutions_in_a_row_are_both_right() -> None:
         if isinstance(layer, Conv2D):
             capture = Simulated().record(lower(layer, "nv_small", x))
             used = layer.weights.size
-            assert fields(capture)["CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES"] == -(-used // 8) * 8
+            assert unwritten(capture)["CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES"] == -(-used // 8) * 8
             captures.append(capture)
     assert len(captures) > 20
     for first, second in pairwise(captures):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from case_tables import cases, fields
 from conftest import CAPTURES, ROOT, shared
 from nvdla_layers import public_traces
 
@@ -248,17 +249,10 @@ def made(writes: dict[str, int], size: int = 64, chip: str = SMALL) -> Capture:
     )
 
 
-PASS = {
-    "SDP.D_DP_BS_CFG": 1,
-    "SDP.D_DP_BN_CFG": 1,
-    "SDP.D_DP_EW_CFG": 1,
-    "SDP.D_CVT_SCALE": 1,
-    "SDP.D_CVT_OFFSET": 5,
-    "SDP.D_DST_DMA_CFG": 1,
-    "SDP_RDMA.D_SRC_DMA_CFG": 1,
-    "SDP.D_OP_ENABLE": 1,
-    "SDP_RDMA.D_OP_ENABLE": 1,
-}
+PASS = fields("""
+SDP.D_DP_BS_CFG=1 SDP.D_DP_BN_CFG=1 SDP.D_DP_EW_CFG=1 SDP.D_CVT_SCALE=1 SDP.D_CVT_OFFSET=5
+SDP.D_DST_DMA_CFG=1 SDP_RDMA.D_SRC_DMA_CFG=1 SDP.D_OP_ENABLE=1 SDP_RDMA.D_OP_ENABLE=1
+""")
 
 
 def test_an_operation_writes_what_its_registers_say() -> None:
@@ -311,13 +305,18 @@ SIZES = (
 @pytest.mark.parametrize(("unit", "name"), SIZES)
 @pytest.mark.parametrize(
     ("height", "width", "channels", "words"),
-    [
-        (8191, 8191, 8191, "got a cube of 8192 x 8192 x 8192, covered are up to 33554432 elements"),
-        (8191, 0, 8191, "got a cube of 8192 x 1 x 8192, covered are up to 33554432 elements"),
-        (4095, 0, 1199, "in up to 524288 rows of all surfaces"),
-        (0, 8191, 4095, "memory: got"),
-        (127, 2047, 15, "memory: got"),
-    ],
+    cases(
+        """
+8191 | 8191 | 8191 | got a cube of 8192 x 8192 x 8192, covered are up to 33554432 elements
+8191 | 0 | 8191 | got a cube of 8192 x 1 x 8192, covered are up to 33554432 elements
+4095 | 0 | 1199 | in up to 524288 rows of all surfaces
+0 | 8191 | 4095 | memory: got
+127 | 2047 | 15 | memory: got
+""",
+        int,
+        int,
+        int,
+    ),
 )
 def test_cubes_of_all_sizes_end_soon(
     unit: str, name: str, height: int, width: int, channels: int, words: str

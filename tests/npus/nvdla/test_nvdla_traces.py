@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from case_tables import cases, escaped, fields
 from conftest import shared
 from hypothesis import given, settings, strategies as st
 from nvdla_layers import public_traces
@@ -95,13 +96,17 @@ def test_maps_differ_in_low_bits_of_byte_numbers_only() -> None:
 
 
 def test_enums_are_whole() -> None:
-    for name, raw, text in (
-        ("SDP.D_FEATURE_MODE_CFG.OUTPUT_DST", 1, "PDP"),
-        ("PDP.D_OPERATION_MODE_CFG.FLYING_MODE", 1, "OFF_FLYING"),
-        ("CDP.D_LRN_CFG.NORMALZ_LEN", 3, "LEN9"),
-        ("SDP.S_LUT_ACCESS_CFG.LUT_TABLE_ID", 1, "LO"),
-        ("CDMA.D_DATAIN_FORMAT.PIXEL_FORMAT", 12, "T_A8B8G8R8"),
-        ("SDP_RDMA.D_BRDMA_CFG.BRDMA_DATA_USE", 2, "BOTH"),
+    for name, raw, text in cases(
+        """
+SDP.D_FEATURE_MODE_CFG.OUTPUT_DST | 1 | PDP
+PDP.D_OPERATION_MODE_CFG.FLYING_MODE | 1 | OFF_FLYING
+CDP.D_LRN_CFG.NORMALZ_LEN | 3 | LEN9
+SDP.S_LUT_ACCESS_CFG.LUT_TABLE_ID | 1 | LO
+CDMA.D_DATAIN_FORMAT.PIXEL_FORMAT | 12 | T_A8B8G8R8
+SDP_RDMA.D_BRDMA_CFG.BRDMA_DATA_USE | 2 | BOTH
+""",
+        str,
+        int,
     ):
         for table in TABLES.values():
             assert table[name].text(raw) == text
@@ -718,18 +723,11 @@ def test_a_trace_may_reach_beyond_32_mib(tmp_path: Path) -> None:
         "D_ERDMA_CFG": 1,
         "D_SRC_DMA_CFG": 1,
     }
-    sdp = {
-        "D_DATA_CUBE_CHANNEL": 15,
-        "D_DST_BASE_ADDR_LOW": 0x100,
-        "D_DST_LINE_STRIDE": 8,
-        "D_DST_SURFACE_STRIDE": 8,
-        "D_FEATURE_MODE_CFG": 0,
-        "D_DP_BS_CFG": 1,
-        "D_DP_BN_CFG": 1,
-        "D_DP_EW_CFG": 1,
-        "D_CVT_SCALE": 1,
-        "D_DST_DMA_CFG": 1,
-    }
+    sdp = fields("""
+D_DATA_CUBE_CHANNEL=15 D_DST_BASE_ADDR_LOW=0x100 D_DST_LINE_STRIDE=8
+D_DST_SURFACE_STRIDE=8 D_FEATURE_MODE_CFG=0 D_DP_BS_CFG=1 D_DP_BN_CFG=1 D_DP_EW_CFG=1
+D_CVT_SCALE=1 D_DST_DMA_CFG=1
+""")
     lines = [
         "mem_init(pri_mem, 0x80000000, 0x4, ALL_ZERO);",
         'mem_load(pri_mem, 0x80000000, "a.dat");',
@@ -785,95 +783,36 @@ WHOLE = [*LOADS, *passed(), *end()]
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
-    [
-        (
-            "NVDLA_SDP.D_FEATURE_MODE_CFG_0",
-            "NVDLA_SDP.D_FEATURE_MODE_CGF_0",
-            "line 5: got register 'NVDLA_SDP.D_FEATURE_MODE_CGF_0', allowed is NVDLA_SDP.D_FEATURE_MODE_CFG_0",
-        ),
-        ("NVDLA_SDP.D_DATA", "NVDLA_XYZ.D_DATA", "line 4: got register"),
-        (
-            "NVDLA_SDP.D_DATA_CUBE_WIDTH_0, 0",
-            "17, 0",
-            "line 4: got register '17', allowed is a unit of CFGROM, GLB, ",
-        ),
-        (
-            "D_FEATURE_MODE_CFG_0, 0",
-            "D_FEATURE_MODE_CFG_0, 0x1ffffffff",
-            "line 5: got value '0x1ffffffff', allowed is 0 to 0xffffffff",
-        ),
-        (
-            "D_FEATURE_MODE_CFG_0, 0",
-            "D_FEATURE_MODE_CFG_0, 0xzz",
-            "line 5: got value '0xzz', allowed is 0 to 0xffffffff",
-        ),
-        ("D_FEATURE_MODE_CFG_0, 0", "D_FEATURE_MODE_CFG_0, -1", "line 5: got value '-1'"),
-        (
-            "D_FEATURE_MODE_CFG_0, 0",
-            "D_FEATURE_MODE_CFG_0",
-            "line 5: got reg_write with 1 arguments, allowed are 2",
-        ),
-        ("mem_init(", "mem_copy(", "line 1: got statement 'mem_copy', allowed are mem_init, "),
-        ("ALL_ZERO", "NONE", "line 1: got pattern 'NONE', allowed is ALL_ZERO"),
-        (
-            "pri_mem, 0x100, 0x20",
-            "dram, 0x100, 0x20",
-            "line 1: got memory 'dram', allowed are sec_mem, pri_mem, 0 and 1",
-        ),
-        (
-            "0x20, ALL",
-            "0x5, ALL",
-            "line 2: got a.dat of 0xa bytes at 0x100, past the end of the memory there, allowed is up to 0x105",
-        ),
-        (
-            "0x20, ALL",
-            "0xffffffffff, ALL",
-            "line 1: got 1099511627775 bytes of memory in all, allowed are up to 1073741824",
-        ),
-        ("0x20, ALL", "0, ALL", "line 1: got size 0 at address 0x100"),
-        (
-            "0x100, 0x20",
-            "0xfffffffffff0, 0x20",
-            "line 1: got size 0x20 at address 0xfffffffffff0, allowed is 1 to 0x10",
-        ),
-        (
-            '"a.dat"',
-            '"b.dat"',
-            "line 2: got file 'b.dat', which is not next to the trace, nor is 'b.dat.gz'",
-        ),
-        (
-            '"a.dat"',
-            '"../case/a.dat"',
-            "line 2: got file '../case/a.dat', allowed is the plain name of a file",
-        ),
-        ('"a.dat"', "a.dat", "line 2: got file 'a.dat', allowed is a name in quotes"),
-        (
-            "0x100, 4, 0x0",
-            "0x100, 33, 0x0",
-            "line 9: got a check of 0x21 bytes at 0x100, past the end of the memory there",
-        ),
-        ("0x100, 4, 0x0", "0x100, 4, 0x", "line 9: got CRC '0x'"),
-        (
-            "intr_notify(SDP_0",
-            "intr_notify(SDP",
-            "line 8: got unit 'SDP', allowed is one such as SDP_0",
-        ),
-        (
-            ";\nintr",
-            "\nintr",
-            "line 7: got 'reg_write(NVDLA_SDP.D_OP_ENABLE_0, 0x1)', allowed is a statement",
-        ),
-        (
-            "reg_write(NVDLA_SDP_RDMA.D_OP_ENABLE_0, 0x1);\n",
-            "",
-            "line 6: got SDP enabled without SDP_RDMA, allowed are",
-        ),
-        (
-            "D_FEATURE_MODE_CFG_0, 0",
-            "D_FEATURE_MODE_CFG_0, 1",
-            "line 7: got SDP, SDP_RDMA enabled without CDMA, CSC, CACC, CMAC_A, allowed are",
-        ),
-    ],
+    cases(
+        r"""
+NVDLA_SDP.D_FEATURE_MODE_CFG_0 | NVDLA_SDP.D_FEATURE_MODE_CGF_0 | line 5: got register 'NVDLA_SDP.D_FEATURE_MODE_CGF_0', allowed is NVDLA_SDP.D_FEATURE_MODE_CFG_0
+NVDLA_SDP.D_DATA | NVDLA_XYZ.D_DATA | line 4: got register
+NVDLA_SDP.D_DATA_CUBE_WIDTH_0, 0 | 17, 0 | line 4: got register '17', allowed is a unit of CFGROM, GLB,\x20
+D_FEATURE_MODE_CFG_0, 0 | D_FEATURE_MODE_CFG_0, 0x1ffffffff | line 5: got value '0x1ffffffff', allowed is 0 to 0xffffffff
+D_FEATURE_MODE_CFG_0, 0 | D_FEATURE_MODE_CFG_0, 0xzz | line 5: got value '0xzz', allowed is 0 to 0xffffffff
+D_FEATURE_MODE_CFG_0, 0 | D_FEATURE_MODE_CFG_0, -1 | line 5: got value '-1'
+D_FEATURE_MODE_CFG_0, 0 | D_FEATURE_MODE_CFG_0 | line 5: got reg_write with 1 arguments, allowed are 2
+mem_init( | mem_copy( | line 1: got statement 'mem_copy', allowed are mem_init,\x20
+ALL_ZERO | NONE | line 1: got pattern 'NONE', allowed is ALL_ZERO
+pri_mem, 0x100, 0x20 | dram, 0x100, 0x20 | line 1: got memory 'dram', allowed are sec_mem, pri_mem, 0 and 1
+0x20, ALL | 0x5, ALL | line 2: got a.dat of 0xa bytes at 0x100, past the end of the memory there, allowed is up to 0x105
+0x20, ALL | 0xffffffffff, ALL | line 1: got 1099511627775 bytes of memory in all, allowed are up to 1073741824
+0x20, ALL | 0, ALL | line 1: got size 0 at address 0x100
+0x100, 0x20 | 0xfffffffffff0, 0x20 | line 1: got size 0x20 at address 0xfffffffffff0, allowed is 1 to 0x10
+"a.dat" | "b.dat" | line 2: got file 'b.dat', which is not next to the trace, nor is 'b.dat.gz'
+"a.dat" | "../case/a.dat" | line 2: got file '../case/a.dat', allowed is the plain name of a file
+"a.dat" | a.dat | line 2: got file 'a.dat', allowed is a name in quotes
+0x100, 4, 0x0 | 0x100, 33, 0x0 | line 9: got a check of 0x21 bytes at 0x100, past the end of the memory there
+0x100, 4, 0x0 | 0x100, 4, 0x | line 9: got CRC '0x'
+intr_notify(SDP_0 | intr_notify(SDP | line 8: got unit 'SDP', allowed is one such as SDP_0
+;\nintr | \nintr | line 7: got 'reg_write(NVDLA_SDP.D_OP_ENABLE_0, 0x1)', allowed is a statement
+reg_write(NVDLA_SDP_RDMA.D_OP_ENABLE_0, 0x1);\n |  | line 6: got SDP enabled without SDP_RDMA, allowed are
+D_FEATURE_MODE_CFG_0, 0 | D_FEATURE_MODE_CFG_0, 1 | line 7: got SDP, SDP_RDMA enabled without CDMA, CSC, CACC, CMAC_A, allowed are
+""",
+        escaped,
+        escaped,
+        escaped,
+    ),
 )
 def test_broken_traces_are_told(old: str, new: str, said: str, tmp_path: Path) -> None:
     text = "\n".join(WHOLE)
@@ -909,15 +848,20 @@ def recorded(path: Path) -> bool:
 def test_broken_txn_is_told(tmp_path: Path) -> None:
     text = "load_mem 0x100 4 a.dat\nwrite_reg 0xffff2802 1\nwrite_reg 0xffff2c0e 1\nwait\ndump_mem 0x100 4 a.dat\n"
     (tmp_path / "a.dat").write_text("0x01 0x02 0x03 0x04\n")
-    for old, new, said in (
-        ("load_mem", "load", "line 1: got command 'load', allowed are load_mem, "),
-        ("0x100 4", "0x100 5", "line 1: "),
-        ("0xffff2802", "0xffff2bff", "line 2: got address '0xffff2bff'"),
-        ("0xffff2802", "0x2802", "line 2: got address '0x2802'"),
-        ("2802 1", "2802 1z", "line 2: got value '1z'"),
-        ("2802 1", "2802", "line 2: got write_reg with 1 arguments, allowed are 2"),
-        ("dump_mem 0x100 4 a.dat\n", "", "line 4: ends before a check"),
-        ("a.dat", "b.dat", "line 1: got file 'b.dat'"),
+    for old, new, said in cases(
+        r"""
+load_mem | load | line 1: got command 'load', allowed are load_mem,\x20
+0x100 4 | 0x100 5 | line 1:\x20
+0xffff2802 | 0xffff2bff | line 2: got address '0xffff2bff'
+0xffff2802 | 0x2802 | line 2: got address '0x2802'
+2802 1 | 2802 1z | line 2: got value '1z'
+2802 1 | 2802 | line 2: got write_reg with 1 arguments, allowed are 2
+dump_mem 0x100 4 a.dat\n |  | line 4: ends before a check
+a.dat | b.dat | line 1: got file 'b.dat'
+""",
+        escaped,
+        escaped,
+        escaped,
     ):
         (tmp_path / "input.txn").write_text(text.replace(old, new, 1))
         with pytest.raises(ValueError) as found:
@@ -973,12 +917,12 @@ def test_the_other_cases_go_on(tmp_path: Path, run: Any) -> None:
 
 
 def test_chip_is_that_of_the_nearest_folder(tmp_path: Path) -> None:
-    for where, chip in (
-        ("nv_small/nv_medium_512/a", "nv_medium_512"),
-        ("x/b", "nv_small"),
-        ("nvdlav1/c", "nv_full"),
-        ("nv_small_256_full/d", "nv_small_256_full"),
-    ):
+    for where, chip in cases("""
+nv_small/nv_medium_512/a | nv_medium_512
+x/b | nv_small
+nvdlav1/c | nv_full
+nv_small_256_full/d | nv_small_256_full
+"""):
         assert npulab.load(made(tmp_path / where, WHOLE)).chip == chip
     capture = npulab.load(tmp_path / "nvdlav1" / "c")
     assert capture.jobs[0].block == "FULL"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import nvdla_units_plain as plain
 import pytest
+from case_tables import cases, fields
 from hypothesis import given, settings, strategies as st
 
 from npulab.captures.target import Hang, Unsupported
@@ -631,13 +632,18 @@ def test_first_entry_of_an_exponent_table_stands_for_a_distance() -> None:
     where it is 1.
     """
     tables = lut.Tables.of((np.full(65, 100), np.full(257, 0)))
-    for unit, offset, wanted in (
-        ("SDP", 0, 95),
-        ("CDP", 0, 94),
-        ("SDP", 3, 87),
-        ("CDP", 3, 87),
-        ("SDP", 255, 95),
-        ("CDP", 255, 95),
+    for unit, offset, wanted in cases(
+        """
+SDP | 0 | 95
+CDP | 0 | 94
+SDP | 3 | 87
+CDP | 3 | 87
+SDP | 255 | 95
+CDP | 255 | 95
+""",
+        str,
+        int,
+        int,
     ):
         v = {
             f"{unit}.S_LUT_INFO.LUT_LE_INDEX_OFFSET": offset,
@@ -676,22 +682,15 @@ def test_blocks_change_nothing(unit: Any, monkeypatch: pytest.MonkeyPatch) -> No
     run: Callable[..., Any] = unit.run
     draw = random.Random(7)
     v = sdp_registers(draw) | lut_registers(draw, "CDP", [20000])
-    v |= {
-        "CDP.D_DATIN_SCALE.DATIN_SCALE": 1,
-        "CDP.D_DATOUT_SCALE.DATOUT_SCALE": 3,
-        "CDP.D_DATOUT_SHIFTER.DATOUT_SHIFTER": 9,
-        "PDP.D_OPERATION_MODE_CFG.FLYING_MODE": 1,
-        "PDP.D_POOLING_KERNEL_CFG.KERNEL_HEIGHT": 2,
-        "PDP.D_POOLING_KERNEL_CFG.KERNEL_STRIDE_HEIGHT": 1,
-        "PDP.D_POOLING_PADDING_CFG.PAD_TOP": 1,
-        "PDP.D_RECIP_KERNEL_WIDTH.RECIP_KERNEL_WIDTH": 65536,
-        "PDP.D_RECIP_KERNEL_HEIGHT.RECIP_KERNEL_HEIGHT": 21845,
-        "SDP.D_DP_EW_CFG.EW_BYPASS": 1,
-        "SDP.D_CVT_SCALE.CVT_SCALE": 5,
-        "SDP.D_CVT_SHIFT.CVT_SHIFT": 3,
-        "SDP.D_DP_BS_CFG.BS_BYPASS": 1,
-        "SDP.D_DP_BN_CFG.BN_BYPASS": 1,
-    }
+    v |= fields("""
+CDP.D_DATIN_SCALE.DATIN_SCALE=1 CDP.D_DATOUT_SCALE.DATOUT_SCALE=3
+CDP.D_DATOUT_SHIFTER.DATOUT_SHIFTER=9 PDP.D_OPERATION_MODE_CFG.FLYING_MODE=1
+PDP.D_POOLING_KERNEL_CFG.KERNEL_HEIGHT=2 PDP.D_POOLING_KERNEL_CFG.KERNEL_STRIDE_HEIGHT=1
+PDP.D_POOLING_PADDING_CFG.PAD_TOP=1 PDP.D_RECIP_KERNEL_WIDTH.RECIP_KERNEL_WIDTH=65536
+PDP.D_RECIP_KERNEL_HEIGHT.RECIP_KERNEL_HEIGHT=21845 SDP.D_DP_EW_CFG.EW_BYPASS=1
+SDP.D_CVT_SCALE.CVT_SCALE=5 SDP.D_CVT_SHIFT.CVT_SHIFT=3 SDP.D_DP_BS_CFG.BS_BYPASS=1
+SDP.D_DP_BN_CFG.BN_BYPASS=1
+""")
     v |= shaped("SDP.D_DATA_CUBE_{0}.{0}", 9, 3, 40)
     v |= shaped("CDP_RDMA.D_DATA_CUBE_{0}.{0}", 9, 3, 40)
     v |= shaped("PDP.D_DATA_CUBE_IN_{0}.CUBE_IN_{0}", 9, 3, 40)

@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from conftest import CAPTURES, shared
-from wrong_fields import Wrong, check_row, rows_of
+from wrong_fields import check_row, rows_of, wrong_rows
 
 import npulab
 from npulab.captures.capture import Capture
 from npulab.npus.nvdla import imported
 
 FULL, CDP, SDP = "a layer of nv_full", "a trace of CDP", "a trace of SDP"
-FAR = {"SDP.D_DST_BASE_ADDR_LOW.DST_BASE_ADDR_LOW": 2**24}
-
-
-ROWS = {
-    "other chips, whose buffer holds several atoms in an entry": (
-        Wrong(FULL, {"SDP.D_DATA_CUBE_HEIGHT.HEIGHT": 20}, "hang", "SDP waits for .* CACC gives"),
-        Wrong(FULL, {"CSC.D_OP_ENABLE.OP_EN": 0}, "hang", "waits for CSC, which nobody started"),
-        Wrong(FULL, {"CDMA.D_DAIN_ADDR_LOW_0.DATAIN_ADDR_LOW_0": 2**16}, "hang", "nothing was put"),
-        Wrong(FULL, {"CSC.D_BANK.DATA_BANK": 14}, "hang", "looks for data elsewhere than CDMA"),
-    ),
-    "CDP, on every chip": (
-        Wrong(CDP, {"CDP_RDMA.D_DATA_CUBE_HEIGHT.HEIGHT": 8191}, "hang", r"CDP_RDMA \(SRC\) reads"),
-        Wrong(CDP, {"CDP_RDMA.D_OP_ENABLE.OP_EN": 0}, "hang", "CDP waits for CDP_RDMA"),
-    ),
-    "an output that nothing writes": (Wrong(SDP, FAR, "hang", "no job writes"),),
-    "formats and modes that `expected.csv` lacks, sizes beyond the simulation": (
-        Wrong(FULL, {"CSC.D_BATCH_NUMBER.BATCHES": 1}, "refused", "BATCHES"),
-        Wrong(FULL, {"CDMA.D_WEIGHT_FORMAT.WEIGHT_FORMAT": 1}, "refused", "WEIGHT_FORMAT"),
-    ),
-}
+ROWS = wrong_rows(Path(__file__).with_name("wrong_fields.csv"))
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from case_tables import cases, fields
 from conftest import shared
 from refusals import refused
 from test_cli import run  # noqa: F401 - a fixture
@@ -121,11 +122,35 @@ def channels(layer: Layer, _: Values) -> int:
     return up(layer["input_c"], 16)
 
 
-# Fields with the evidence R76; BELOW has those that other tests of this file are about.
+# Fields with the evidence R76 that hold a parameter of the layer.
+STORED = """
+CNA.CONV_CON1.depthwise        | depthwise
+CNA.CONV_CON3.CONV_X_STRIDE    | stride_w
+CNA.CONV_CON3.CONV_Y_STRIDE    | stride_h
+CNA.WEIGHT_SIZE2.kernel_a      | kernel_h
+CNA.WEIGHT_SIZE2.kernel_b      | kernel_w
+CNA.DATA_SIZE1.columns         | input_w
+CNA.DATA_SIZE2.columns         | output_w
+CNA.COLUMNS.columns            | input_w
+CNA.FETCH_SIZE0.columns        | input_w
+CNA.PADDING.left               | pad_left
+CNA.PADDING.right              | pad_right
+CNA.PAD_VALUE.value            | input_zero_point
+CNA.FULL_SIZE.rows             | input_h
+CNA.FULL_SIZE.columns          | input_w
+CORE.MISC_CFG.depthwise        | depthwise
+CORE.MISC_CFG.depthwise_too    | depthwise
+CORE.DATAOUT_SIZE0.columns     | output_w
+CORE.DATAOUT_SIZE1.channels    | output_c
+DPU.FEATURE_MODE_CFG.depthwise | depthwise
+DPU.OUTPUT_SIZE0.columns       | output_w
+DPU.OUTPUT_SIZE2.channels      | output_c
+DPU.WRITE_SIZE0.channels       | output_c
+DPU.WRITE_SIZE1.columns        | output_w
+DPU.OUT_CVT_OFFSET.offset      | output_zero_point
+"""
+# The others; BELOW has those that other tests of this file are about.
 LAWS: dict[str, Callable[[Layer, Values], int]] = {
-    "CNA.CONV_CON1.depthwise": stored("depthwise"),
-    "CNA.CONV_CON3.CONV_X_STRIDE": stored("stride_w"),
-    "CNA.CONV_CON3.CONV_Y_STRIDE": stored("stride_h"),
     "CNA.WEIGHT_SIZE0.weight_bytes": lambda layer, _: weight_bytes(layer),
     "CNA.WEIGHT_SIZE1.kernel_bytes": lambda layer, _: (
         layer["kernel_h"] * layer["kernel_w"] * up(layer["input_c"], 16)
@@ -133,19 +158,13 @@ LAWS: dict[str, Callable[[Layer, Values], int]] = {
     "CNA.WEIGHT_SIZE2.kernels": lambda layer, _: (
         2 if layer["depthwise"] else up(layer["output_c"], 2)
     ),
-    "CNA.WEIGHT_SIZE2.kernel_a": stored("kernel_h"),
-    "CNA.WEIGHT_SIZE2.kernel_b": stored("kernel_w"),
     "CNA.DATA_SIZE0.channels": channels,
     "CNA.DATA_SIZE0.entries": lambda layer, v: entries(layer) * v["CNA.FETCH_SIZE0.rows"],
     "CNA.DATA_SIZE1.rows": rows,
-    "CNA.DATA_SIZE1.columns": stored("input_w"),
-    "CNA.DATA_SIZE2.columns": stored("output_w"),
     "CNA.DATA_SIZE2.steps": lambda layer, _: steps(layer),
     "CNA.DATA_SIZE3.pixels": lambda layer, v: layer["output_w"] * made(layer, v),
     "CNA.ROW.entries": lambda layer, _: entries(layer),
     "CNA.COLUMNS.entries": lambda layer, _: entries(layer),
-    "CNA.COLUMNS.columns": stored("input_w"),
-    "CNA.FETCH_SIZE0.columns": stored("input_w"),
     "CNA.FETCH_SIZE1.channels": channels,
     "CNA.FETCHED.pixels": lambda layer, v: whole(layer["input_w"] * v["CNA.FETCH_SIZE0.rows"]),
     "CNA.PADDING.top": lambda layer, v: 0 if first_row(layer, v) else layer["pad_top"],
@@ -153,27 +172,12 @@ LAWS: dict[str, Callable[[Layer, Values], int]] = {
         0 if first_row(layer, v) + made(layer, v) < layer["output_h"] else layer["pad_bottom"]
     ),
     "CNA.INPUT_ADDRESS.address": lambda layer, v: 16 * layer["input_w"] * first_fetched(layer, v),
-    "CNA.PADDING.left": stored("pad_left"),
-    "CNA.PADDING.right": stored("pad_right"),
-    "CNA.PAD_VALUE.value": stored("input_zero_point"),
     "CNA.ROW_PITCH.pitch": lambda layer, _: 16 * layer["input_w"],
     "CNA.PLANE_PITCH.pitch": lambda layer, _: 16 * layer["input_h"] * layer["input_w"],
-    "CNA.FULL_SIZE.rows": stored("input_h"),
-    "CNA.FULL_SIZE.columns": stored("input_w"),
     "CORE.MISC_CFG.dense": lambda layer, _: 1 - layer["depthwise"],
-    "CORE.MISC_CFG.depthwise": stored("depthwise"),
-    "CORE.MISC_CFG.depthwise_too": stored("depthwise"),
-    "CORE.DATAOUT_SIZE0.columns": stored("output_w"),
-    "CORE.DATAOUT_SIZE1.channels": stored("output_c"),
-    "DPU.FEATURE_MODE_CFG.depthwise": stored("depthwise"),
     "DPU.OUTPUT_PITCH.pitch": lambda layer, _: 16 * plane(layer),
-    "DPU.OUTPUT_SIZE0.columns": stored("output_w"),
     "DPU.OUTPUT_SIZE1.rows": made,
-    "DPU.OUTPUT_SIZE2.channels": stored("output_c"),
-    "DPU.WRITE_SIZE0.channels": stored("output_c"),
-    "DPU.WRITE_SIZE1.columns": stored("output_w"),
     "DPU.WRITE_SIZE1.rows": made,
-    "DPU.OUT_CVT_OFFSET.offset": stored("output_zero_point"),
     "DPU.OUTPUT_ADD.add": lambda layer, v: (
         (4 if layer["depthwise"] else 2) * plane(layer) - v["CNA.DATA_SIZE3.pixels"]
     ),
@@ -181,7 +185,7 @@ LAWS: dict[str, Callable[[Layer, Values], int]] = {
     "DPU_RDMA.RDMA_DATA_CUBE_HEIGHT.HEIGHT": lambda layer, v: made(layer, v) - 1,
     "DPU_RDMA.RDMA_DATA_CUBE_CHANNEL.CHANNEL": lambda layer, _: layer["output_c"] - 1,
 }
-
+LAWS |= {field: stored(name) for field, name in cases(STORED)}
 
 BELOW = {
     "CNA.FETCH_SIZE0.rows",
@@ -199,13 +203,7 @@ BELOW = {
     "PC.REGISTER_AMOUNTS.PC_DATA_AMOUNT",
 }
 # The register of each kind of address, by the end of the tensor's name.
-ADDRESSES = {
-    "weight": 0x1110,
-    "input": 0x1088,
-    "output": 0x4018,
-    "bias": 0x5020,
-    "BScfgTensor": 0x5024,
-}
+ADDRESSES = fields("weight=0x1110 input=0x1088 output=0x4018 bias=0x5020 BScfgTensor=0x5024")
 
 
 def values(capture: Capture, task: int) -> Values:

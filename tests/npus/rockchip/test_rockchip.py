@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from case_tables import cases, fields
 from conftest import CAPTURES, shared
 from record_rockchip_sweep import LAYERS, NAME, row
 
@@ -241,7 +242,19 @@ def test_captured_matmul_word_for_word(rockchip: Target) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "inner", "columns"), [(4, 32, 32), (1, 16, 2), (3, 64, 40), (7, 33, 5), (1, 1, 1)]
+    ("rows", "inner", "columns"),
+    cases(
+        """
+4 | 32 | 32
+1 | 16 | 2
+3 | 64 | 40
+7 | 33 | 5
+1 | 1 | 1
+""",
+        int,
+        int,
+        int,
+    ),
 )
 def test_matmul_gives_its_sums(rows: int, inner: int, columns: int, rockchip: Target) -> None:
     layer, x = matmul(np.random.RandomState(rows), rows, inner, columns)
@@ -605,21 +618,18 @@ def changed(capture: npulab.Capture, **fields: int) -> npulab.Capture:
 
 @pytest.mark.parametrize(
     ("fields", "words"),
-    [
-        ({"CNA__WEIGHT_SIZE2__WEIGHT_KERNELS": 0}, r"WEIGHT_KERNELS is 0"),
-        ({"CNA__CONV_CON3__CONV_X_STRIDE": 0}, r"CONV_X_STRIDE is 0"),
-        ({"CNA__CONV_CON1__DECONV": 1}, r"DECONV is 1, the simulated unit knows 0 only"),
-        ({"CNA__WEIGHT_SIZE0__WEIGHT_BYTES": 16}, r"weights: 16 bytes end before the kernels do"),
-        (
-            {"CNA__FEATURE_DATA_ADDR__FEATURE_BASE_ADDR": 0x1000},
-            r"input: reads 80 bytes at 0x1000, which no buffer holds",
-        ),
-        (
-            {"CNA__DATA_SIZE1__DATAIN_CHANNEL": 65535, "CNA__DATA_SIZE0__DATAIN_HEIGHT": 2047},
-            "does not fit the simulated .*",
-        ),
-        ({"DPU__DATA_CUBE_CHANNEL__ORIG_CHANNEL": 8000}, "biases: reads 32004 bytes at .*"),
-    ],
+    cases(
+        """
+CNA__WEIGHT_SIZE2__WEIGHT_KERNELS=0 | WEIGHT_KERNELS is 0
+CNA__CONV_CON3__CONV_X_STRIDE=0 | CONV_X_STRIDE is 0
+CNA__CONV_CON1__DECONV=1 | DECONV is 1, the simulated unit knows 0 only
+CNA__WEIGHT_SIZE0__WEIGHT_BYTES=16 | weights: 16 bytes end before the kernels do
+CNA__FEATURE_DATA_ADDR__FEATURE_BASE_ADDR=4096 | input: reads 80 bytes at 0x1000, which no buffer holds
+CNA__DATA_SIZE1__DATAIN_CHANNEL=65535 CNA__DATA_SIZE0__DATAIN_HEIGHT=2047 | does not fit the simulated .*
+DPU__DATA_CUBE_CHANNEL__ORIG_CHANNEL=8000 | biases: reads 32004 bytes at .*
+""",
+        fields,
+    ),
 )
 def test_device_hangs(fields: dict[str, int], words: str, rockchip: Target) -> None:
     capture = rockchip.lower(small(), x=np.zeros((5, 5, 4), np.int8))
@@ -677,13 +687,9 @@ def test_mutated_words_are_refused_in_a_sentence(rockchip: Target) -> None:
 def test_lanes_and_addresses_are_free(rockchip: Target) -> None:
     """Buffers anywhere, outputs of a unit beside them: the device goes by addresses alone."""
     layer, x = random_layer(12, "rk3588")
-    where = {
-        "input": 0x10000,
-        "coefficients": 0x20000,
-        "biases": 0x30000,
-        "output": 0x40000,
-        "commands": 0x50000,
-    }
+    where = fields(
+        "input=0x10000 coefficients=0x20000 biases=0x30000 output=0x40000 commands=0x50000"
+    )
     one, other = (
         Simulated().record(rockchip.lower(layer, x=x, addresses=a)) for a in (where, None)
     )

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from case_tables import cases, escaped, whole
 from conftest import shared
 from hypothesis import given, strategies as st
 from pace import limit
@@ -109,29 +110,21 @@ def test_tables_say_only_what_has_a_source() -> None:
     assert {row[3] for row in rows} - {"guess"} <= {*npulab.target("rockchip").sources}
 
 
+UNITS = """
+PC        | 0x8    | 0x100
+CNA       | 0x1070 | 0x200
+UNIT_2000 | 0x2004 | 0x400
+CORE      | 0x3030 | 0x800
+DPU       | 0x4020 | 0x1000
+DPU_RDMA  | 0x5018 | 0x2000
+PPU       | 0x6070 | 0x4000
+PPU_RDMA  | 0x701C | 0x8000
+"""
+
+
 def test_targets_are_those_of_the_table() -> None:
-    assert {
-        name: facts.OWNERS[at // facts.RANGE]
-        for name, at in (
-            ("PC", 0x8),
-            ("CNA", 0x1070),
-            ("UNIT_2000", 0x2004),
-            ("CORE", 0x3030),
-            ("DPU", 0x4020),
-            ("DPU_RDMA", 0x5018),
-            ("PPU", 0x6070),
-            ("PPU_RDMA", 0x701C),
-        )
-    } == {
-        "PC": 0x100,
-        "CNA": 0x200,
-        "UNIT_2000": 0x400,
-        "CORE": 0x800,
-        "DPU": 0x1000,
-        "DPU_RDMA": 0x2000,
-        "PPU": 0x4000,
-        "PPU_RDMA": 0x8000,
-    }
+    for name, at, target in cases(UNITS, str, whole, whole):
+        assert facts.OWNERS[at // facts.RANGE] == target, name
     refused(
         lambda: Command.to(0x8000, 1), "register: got 0x8000"
     )  # DDMA: its id has more bits than a word has room for
@@ -430,50 +423,27 @@ def test_commands_may_begin_behind_others(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
-    [
-        ("Gem 2\n", "Gem 1\n", "line 11: got Gem 1 a second time"),
-        ("Gem 3\n", "Gem 9\n", "got Gem 9 without its size"),
-        (
-            "gem open got 0 1 64",
-            "gem open got 0 1 68",
-            "line 9: Gem 1: got 64 bytes up to there, allowed are the 68",
-        ),
-        (
-            "gem open got 0 1 64",
-            "gem open got 0 1 60",
-            "line 8: Gem 1: got more bytes than it was opened with, allowed are up to 60",
-        ),
-        ("gem open got 0 1 64", "gem open got 0 1 66", "line 4: Gem 1: got 66 bytes"),
-        ("gem open got 0 1 64", "gem open got 0 1 999999999", "999999999 bytes"),
-        (
-            "[00000010] = 13121110",
-            "[00000020] = 13121110",
-            "line 6: Gem 1: got offset 00000020, allowed is 00000010",
-        ),
-        (
-            "[00000010] = 13121110",
-            "[00000010] = 1312111",
-            "line 6: Gem 1: got '[00000010] = 1312111 ",
-        ),
-        ("0000000d 00000300", "0000000d 00000000", "none with task records"),
-        ("00000018 00000300", "00000018 00000000", "Gem 3: task 1 at byte 0x28"),
-        (
-            "00000003 00000000\n",
-            "0000f003 00000000\n",
-            "Gem 3: task 0: got 61443 commands from 0xffc60000 on, allowed are those that Gem 2 has room for, 512",
-        ),
-        ("00000003 00000000\n", "000f0003 00000000\n", "none with task records"),
-        (
-            "10001070 02010000",
-            "10001070 08010000",
-            "line 12: Gem 2: task 0: command at byte 0x0: got target 0x0801 and register 0x1070",
-        ),
-        (
-            "30005018 20010000",
-            "30005018 20020000",
-            "line 16: Gem 2: task 1: command at byte 0x40: got target 0x2002 and register 0x5018",
-        ),
-    ],
+    cases(
+        r"""
+Gem 2\n | Gem 1\n | line 11: got Gem 1 a second time
+Gem 3\n | Gem 9\n | got Gem 9 without its size
+gem open got 0 1 64 | gem open got 0 1 68 | line 9: Gem 1: got 64 bytes up to there, allowed are the 68
+gem open got 0 1 64 | gem open got 0 1 60 | line 8: Gem 1: got more bytes than it was opened with, allowed are up to 60
+gem open got 0 1 64 | gem open got 0 1 66 | line 4: Gem 1: got 66 bytes
+gem open got 0 1 64 | gem open got 0 1 999999999 | 999999999 bytes
+[00000010] = 13121110 | [00000020] = 13121110 | line 6: Gem 1: got offset 00000020, allowed is 00000010
+[00000010] = 13121110 | [00000010] = 1312111 | line 6: Gem 1: got '[00000010] = 1312111\x20
+0000000d 00000300 | 0000000d 00000000 | none with task records
+00000018 00000300 | 00000018 00000000 | Gem 3: task 1 at byte 0x28
+00000003 00000000\n | 0000f003 00000000\n | Gem 3: task 0: got 61443 commands from 0xffc60000 on, allowed are those that Gem 2 has room for, 512
+00000003 00000000\n | 000f0003 00000000\n | none with task records
+10001070 02010000 | 10001070 08010000 | line 12: Gem 2: task 0: command at byte 0x0: got target 0x0801 and register 0x1070
+30005018 20010000 | 30005018 20020000 | line 16: Gem 2: task 1: command at byte 0x40: got target 0x2002 and register 0x5018
+""",
+        escaped,
+        escaped,
+        escaped,
+    ),
 )
 def test_broken_texts_are_refused_with_their_line(
     old: str, new: str, said: str, tmp_path: Path

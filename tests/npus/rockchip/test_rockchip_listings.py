@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from case_tables import cases
 from conftest import shared
 from hypothesis import given, settings, strategies as st
 from pace import limit
@@ -97,44 +98,16 @@ def test_it_is_the_same_behind_saving(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "right", "text"),
-    [
-        (
-            "WEIGHT_BANK(11)",
-            "WEIGHT_BANK(16)",
-            "line 3: CNA_CBUF_CON0_WEIGHT_BANK: got 16, allowed is 0 to 0xf",
-        ),
-        (
-            "CON0_WEIGHT_BANK",
-            "CON0_WEIGHT_BNK",
-            "line 3: got field 'CNA_CBUF_CON0_WEIGHT_BNK', allowed is CNA_CBUF_CON0_WEIGHT_BANK or",
-        ),
-        (
-            "REG_CNA_DCOMP_REGNUM, 0x0",
-            "REG_CNA_DCOMP_REGNO, 0x0",
-            "line 4: got register 'REG_CNA_DCOMP_REGNO', allowed is",
-        ),
-        (
-            "REG_CNA_DCOMP_REGNUM, 0x0",
-            "REG_CNA_DCOMP_REGNUM, con0",
-            "line 4: value: got 'con0', allowed is a number",
-        ),
-        (
-            "REG_CNA_DCOMP_REGNUM, 0x0",
-            "REG_CNA_DCOMP_REGNUM, 0x100000000",
-            "line 4: value: got 0x100000000, allowed is 0 to",
-        ),
-        (
-            "REG_CNA_DCOMP_REGNUM, 0x0",
-            "REG_CNA_DCOMP_REGNUM",
-            "line 4: got EMIT with 1 arguments, allowed are",
-        ),
-        ("PP_EN(1));  //", "PP_EN(1);  //", "allowed is"),
-        (
-            "CONV_CON3_CONV_Y_STRIDE(2)",
-            "CONV_CON2_KERNEL_GROUP(2)",
-            "line 8: got field 'CNA_CONV_CON2_KERNEL_GROUP'",
-        ),
-    ],
+    cases("""
+WEIGHT_BANK(11) | WEIGHT_BANK(16) | line 3: CNA_CBUF_CON0_WEIGHT_BANK: got 16, allowed is 0 to 0xf
+CON0_WEIGHT_BANK | CON0_WEIGHT_BNK | line 3: got field 'CNA_CBUF_CON0_WEIGHT_BNK', allowed is CNA_CBUF_CON0_WEIGHT_BANK or
+REG_CNA_DCOMP_REGNUM, 0x0 | REG_CNA_DCOMP_REGNO, 0x0 | line 4: got register 'REG_CNA_DCOMP_REGNO', allowed is
+REG_CNA_DCOMP_REGNUM, 0x0 | REG_CNA_DCOMP_REGNUM, con0 | line 4: value: got 'con0', allowed is a number
+REG_CNA_DCOMP_REGNUM, 0x0 | REG_CNA_DCOMP_REGNUM, 0x100000000 | line 4: value: got 0x100000000, allowed is 0 to
+REG_CNA_DCOMP_REGNUM, 0x0 | REG_CNA_DCOMP_REGNUM | line 4: got EMIT with 1 arguments, allowed are
+PP_EN(1));  // | PP_EN(1);  // | allowed is
+CONV_CON3_CONV_Y_STRIDE(2) | CONV_CON2_KERNEL_GROUP(2) | line 8: got field 'CNA_CONV_CON2_KERNEL_GROUP'
+"""),
 )
 def test_what_is_wrong_is_refused(tmp_path: Path, wrong: str, right: str, text: str) -> None:
     assert wrong in TEXT

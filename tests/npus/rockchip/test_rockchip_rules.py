@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from case_tables import cases
 
 import npulab
 from npulab.npus.rockchip import layouts
@@ -19,9 +20,32 @@ TWICE, ROCKET = "rockchip-rv1103:half-even-twice", "rockchip-rk3588:half-even"
 
 
 @pytest.mark.parametrize(
-    ("dtype", "c2"), [("int8", 16), ("float16", 8), ("int32", 4), ("float32", 4)]
+    ("dtype", "c2"),
+    cases(
+        """
+int8 | 16
+float16 | 8
+int32 | 4
+float32 | 4
+""",
+        str,
+        int,
+    ),
 )
-@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 7), (2, 4, 16), (4, 3, 33)])
+@pytest.mark.parametrize(
+    "shape",
+    cases(
+        """
+1 | 1 | 1
+3 | 5 | 7
+2 | 4 | 16
+4 | 3 | 33
+""",
+        int,
+        int,
+        int,
+    ),
+)
 def test_features_are_planes_of_pixels(shape: tuple[int, int, int], dtype: str, c2: int) -> None:
     height, width, channels = shape
     tensor = np.arange(1, math.prod(shape) + 1).reshape(shape).astype(dtype)
@@ -40,7 +64,20 @@ def test_features_are_planes_of_pixels(shape: tuple[int, int, int], dtype: str, 
 
 @pytest.mark.parametrize(("dtype", "group"), [("int8", 32), ("float16", 16)])
 @pytest.mark.parametrize(
-    "shape", [(1, 1, 1, 1), (5, 3, 2, 20), (32, 1, 1, 32), (33, 2, 2, 70), (70, 1, 3, 33)]
+    "shape",
+    cases(
+        """
+1 | 1 | 1 | 1
+5 | 3 | 2 | 20
+32 | 1 | 1 | 32
+33 | 2 | 2 | 70
+70 | 1 | 3 | 33
+""",
+        int,
+        int,
+        int,
+        int,
+    ),
 )
 def test_weights_in_groups_of_kernels(
     shape: tuple[int, int, int, int], dtype: str, group: int
