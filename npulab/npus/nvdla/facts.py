@@ -31,7 +31,9 @@ ACCESS, DATA = "S_LUT_ACCESS_CFG", "S_LUT_ACCESS_DATA"
 LETTERS = {"BS": "B", "BN": "N", "EW": "E"}  # SDP's stages in the names of their operands' readers
 # Codes of an ALU of SDP; its first two stages add instead of comparing.
 MAX, MIN, SUM, EQUAL = range(4)
-MUL, ALU, BOTH = range(3)  # values of DATA_USE: the operands that lie in memory
+# The operands of a stage that lie in memory, by the value of DATA_USE.
+MUL, ALU, BOTH = range(3)
+HELD = {MUL: ("MUL",), ALU: ("ALU",), BOTH: ("ALU", "MUL")}
 TABLE_ENTRIES = {0: 65, 1: 257}  # entries of the tables LE and LO
 # In a trace that does not say which memory it means, ANY_MEMORY is both.
 MEMORIES = ("sec_mem", "pri_mem")  # indexed by the raw value of a RAM_TYPE field (CV, MC)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from numpy import ndarray as Array
@@ -15,7 +16,7 @@ from numpy import ndarray as Array
 from npulab.npus.kit import WORD_BYTES, Job, Raw, Unsupported, offsets_of, refuse_if, up, wrapped
 from npulab.npus.nvdla.facts import ALU, BOTH, ENABLE, LETTERS, MUL, POINTER, SUM, FieldValues, Pair
 from npulab.npus.nvdla.rules import saturated
-from npulab.npus.nvdla.units.fields import Fields
+from npulab.npus.nvdla.units.fields import READER, Fields
 from npulab.quant.rules import RULES
 from npulab.registers.map import RegisterMap
 
@@ -203,7 +204,7 @@ def reading(
 ) -> FieldValues:
     """Return SDP_RDMA's fields for a stage's operands: per channel, or with ``pitches`` (bytes of a
     row, of a plane) per element."""
-    name = f"SDP_RDMA.D_{LETTERS[stage]}RDMA_CFG.{LETTERS[stage]}RDMA_"
+    name = READER.format(LETTERS[stage])
     if operands is None:
         return {f"{name}DISABLE": 1}
     out = {
@@ -404,27 +405,28 @@ def scaling_of(v: Fields, given: Scaling, operand: Operand) -> Scaling:
     """
     for stage in ("BS", "BN"):
         config = f"SDP.D_DP_{stage}_"
-        if v[f"{config}CFG.{stage}_BYPASS"]:
+        raw = partial(v.of_stage, stage)
+        if raw("CFG.{}_BYPASS"):
             continue
-        if not v[f"{config}CFG.{stage}_ALU_BYPASS"]:
-            algorithm = v[f"{config}CFG.{stage}_ALU_ALGO"]
+        if not raw("CFG.{}_ALU_BYPASS"):
+            algorithm = raw("CFG.{}_ALU_ALGO")
             if algorithm != SUM:
                 raise Unsupported(
                     f"{config}CFG.{stage}_ALU_ALGO is {algorithm}, layers have {SUM} (SUM) only"
                 )
-            shift = v[f"{config}ALU_CFG.{stage}_ALU_SHIFT_VALUE"] % 64
+            shift = raw("ALU_CFG.{}_ALU_SHIFT_VALUE") % 64
             added = saturated(operand(stage, "ALU") * 2 ** min(shift, 40), 32)
             given = given.add(added, f"{config}ALU_CFG")
         factor = np.ones_like(given.multiplier)
-        if not v[f"{config}CFG.{stage}_MUL_BYPASS"]:
-            if v[f"{config}CFG.{stage}_MUL_PRELU"]:
+        if not raw("CFG.{}_MUL_BYPASS"):
+            if raw("CFG.{}_MUL_PRELU"):
                 raise Unsupported(f"{config}CFG.{stage}_MUL_PRELU is 1, which no layer says")
             factor = operand(stage, "MUL")
             if factor.ndim == 3:
                 raise Unsupported(f"{config}MUL_CFG multiplies by a tensor, which no layer says")
-        shift = v[f"{config}MUL_CFG.{stage}_MUL_SHIFT_VALUE"] % 64
+        shift = raw("MUL_CFG.{}_MUL_SHIFT_VALUE") % 64
         given = given.scale(factor, shift, f"{config}MUL_CFG")
-        if not v[f"{config}CFG.{stage}_RELU_BYPASS"]:
+        if not raw("CFG.{}_RELU_BYPASS"):
             if given.zero_point:
                 raise Unsupported(
                     f"{config}CFG.{stage}_RELU_BYPASS is 0 after an added zero point, which no "

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy import ndarray as Array
 
-from npulab.npus.nvdla.facts import ALU, BOTH, LETTERS, MUL
+from npulab.npus.nvdla.facts import HELD, LETTERS, MEMORIES
 from npulab.npus.nvdla.memory import Memory
 from npulab.npus.nvdla.streams import Part
-from npulab.npus.nvdla.units.fields import Fields
+from npulab.npus.nvdla.units.fields import READER, Fields
 
-HELD = {MUL: ("MUL",), ALU: ("ALU",), BOTH: ("ALU", "MUL")}  # the parts of operands, by DATA_USE
 CUBE = "MRDMA"
 
 
@@ -74,11 +73,10 @@ def reader_of(v: Fields, memory: Memory) -> Reader:
         values = cube(v, memory, counts, "SDP_RDMA", ram_type)
         streams[CUBE] = Part(counts.items, values, comes=v.has_memory(ram_type))
     for name, letter in LETTERS.items():
-        config = f"SDP_RDMA.D_{letter}RDMA_CFG.{letter}RDMA_"
-        if v[f"{config}DISABLE"] or (name == "EW" and not v.features["ew"]):
+        if v.of_reader(name, "DISABLE") or (name == "EW" and not v.features["ew"]):
             continue
-        held = HELD.get(v[f"{config}DATA_USE"], ())
-        comes = v.has_memory(f"{config}RAM_TYPE")
+        held = HELD.get(v.of_reader(name, "DATA_USE"), ())
+        comes = v.has_memory(f"{READER.format(letter)}RAM_TYPE")
         for number, part in enumerate(held):
             values = _operand(v, memory, counts, name, number, len(held))
             streams[f"{name} {part}"] = Part(counts.items, values, comes=comes)
@@ -106,17 +104,13 @@ def _operand(
 ) -> Callable[[int, int], Array]:
     """Return the function of (start, stop) to operands ``(n, atom)`` int64: the part ``number`` of
     ``parts`` that lie next to each other."""
-    letter = LETTERS[stage]
-    config = f"SDP_RDMA.D_{letter}RDMA_CFG.{letter}RDMA_"
-    size = v.size(f"{config}DATA_SIZE")
+    size = v.of_reader(stage, "DATA_SIZE") + 1
     if counts.lanes < counts.atom:
         size = 2
-    place = f"SDP_RDMA.D_{stage}_{{0}}.{stage}_{{0}}"
-    parts_of_place = ("BASE_ADDR_LOW", "LINE_STRIDE", "SURFACE_STRIDE")
-    base, line, plane = v.whole_atoms(*map(place.format, parts_of_place))
+    base, line, plane = v.whole_atoms(*v.places("SDP_RDMA", stage))
     length = counts.lanes * size * parts
-    name = v.memory_of(f"{config}RAM_TYPE")
-    per_element = bool(v[f"{config}DATA_MODE"])
+    name = MEMORIES[v.of_reader(stage, "RAM_TYPE")]
+    per_element = v.of_reader(stage, "DATA_MODE")
 
     def values(start: int, stop: int) -> Array:
         surface, row, column = counts.places(start, stop)

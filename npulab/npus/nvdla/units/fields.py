@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from npulab.captures.target import Features
 from npulab.npus.kit import Hang, Job, Raw, RegisterMap, Unsupported, agree, expect, values_of
-from npulab.npus.nvdla.facts import FACTS, MEMORIES, TABLES, Pair, Shape
+from npulab.npus.nvdla.facts import FACTS, LETTERS, MEMORIES, TABLES, Pair, Shape
 from npulab.npus.nvdla.layouts import Cube
 
 PRECISIONS = {0: 1, 1: 2}  # bytes of an element, by the raw value of a precision field
@@ -14,6 +14,8 @@ PRECISIONS = {0: 1, 1: 2}  # bytes of an element, by the raw value of a precisio
 EXPECTED = FACTS.expected()
 # Pairs of fields that have to be equal, and the reason of the hang if they are not, by job.
 AGREEMENTS = FACTS.agreements()
+# The beginning of a field's name of the reader of a stage's operands, by the stage's letter.
+READER = "SDP_RDMA.D_{0}RDMA_CFG.{0}RDMA_"
 DIFFER = "{b} is {other} and {a} is {got}: {why}"
 MOST_LANES, MOST_ROWS = 2**25, 2**19  # most elements and rows of a cube that is simulated
 
@@ -52,6 +54,15 @@ class Fields:
             self.size(names.format("WIDTH", 0)),
             self.size(names.format("CHANNEL", 1)),
         )
+
+    def of_stage(self, stage: str, name: str) -> int:
+        """Return a field of one of SDP's stages; ``name`` is its register and field without the
+        beginning that they share, with {} for the stage: "CFG.{}_BYPASS"."""
+        return self[f"SDP.D_DP_{stage}_{name.format(stage)}"]
+
+    def of_reader(self, stage: str, name: str) -> int:
+        """Return a field of the reader of a stage's operands: "DISABLE", "DATA_USE"."""
+        return self[READER.format(LETTERS[stage]) + name]
 
     def address(self, low: str) -> int:
         """Return a byte address from its two registers; ``low`` is the field of the low one."""

@@ -93,7 +93,7 @@ class Lookup:
     def of(cls, fields: Fields, unit: str, rules: Rules) -> Lookup:
         """Return the lookup of a unit's registers; ``unit`` is "SDP" or "CDP"."""
         cdp = unit == "CDP"
-        registers = _Registers(fields, unit)
+        registers = _Registers(fields, unit, cdp and not fields.features.get("full_map"))
         priority = f"{unit}.S_LUT_CFG.LUT_{{}}_PRIORITY".format
         names = "UFLOW", "OFLOW", "HYBRID"
         wins = [rules.priorities and bool(fields[priority(name)]) for name in names]
@@ -102,21 +102,24 @@ class Lookup:
             fraction_bits = CDP_FRACTION
         under_lo, over_lo, hybrid_lo = wins
         return cls(
-            registers.le(), registers.lo(), under_lo, over_lo, hybrid_lo, fraction_bits, not cdp
+            registers.index("LE"),
+            registers.index("LO"),
+            under_lo,
+            over_lo,
+            hybrid_lo,
+            fraction_bits,
+            not cdp,
         )
 
 
 @dataclass(frozen=True)
 class _Registers:
-    """The table registers of a unit, "SDP" or "CDP"."""
+    """The table registers of a unit, "SDP" or "CDP"; ``short`` if the index keeps few bits: in CDP
+    of chips for int8 alone."""
 
     fields: Fields
     unit: str
-
-    @property
-    def short(self) -> bool:
-        """True if the index keeps few bits: in CDP of chips for int8 alone."""
-        return self.unit == "CDP" and not self.fields.features.get("full_map")
+    short: bool
 
     def number(self, name: str, bits: int) -> int:
         """Return a register as a signed number."""
@@ -129,52 +132,32 @@ class _Registers:
         return wrapped(high * 2**32 + self.fields[f"CDP.S_{name}_LOW.{name}_LOW"], 38)
 
     def slope(self, table: str, side: str, at: int) -> Slope:
-        scale = f"S_LUT_{table}_SLOPE_SCALE.LUT_{table}_SLOPE_{side}_SCALE"
-        shift = f"S_LUT_{table}_SLOPE_SHIFT.LUT_{table}_SLOPE_{side}_SHIFT"
-        return Slope(at, self.number(scale, 16), self.number(shift, 5))
+        name = f"S_LUT_{table}_SLOPE_{{0}}.LUT_{table}_SLOPE_{side}_{{0}}".format
+        return Slope(at, self.number(name("SCALE"), 16), self.number(name("SHIFT"), 5))
 
-    def start(self, value: int) -> int:
-        """Return the start of a table as its index has it."""
-        if self.short:
-            return wrapped(value, CDP_START_BITS)
-        return value
-
-    def select(self, table: str) -> int:
-        bits = 8
-        if self.short:
-            bits = CDP_SELECT_BITS
-        return self.number(f"S_LUT_INFO.LUT_{table}_INDEX_SELECT", bits)
-
-    def le(self) -> Index:
-        exponent = not self.fields[f"{self.unit}.S_LUT_CFG.LUT_LE_FUNCTION"]
-        offset = self.number("S_LUT_INFO.LUT_LE_INDEX_OFFSET", 8)
-        start, end = self.bound("LUT_LE_START"), self.bound("LUT_LE_END")
-        # The first entry stands for the distance 2**offset; the SDP leaves out the distance 1.
-        least = int(self.unit == "SDP")
+    def index(self, table: str) -> Index:
+        """Return the index of "LE" or "LO"; only LE may be of exponents."""
+        start, end = self.bound(f"LUT_{table}_START"), self.bound(f"LUT_{table}_END")
+        select = f"S_LUT_INFO.LUT_{table}_INDEX_SELECT"
+        exponent = False
+        offset = 0
         under = start
-        if exponent and offset >= least:
-            distance = 2**offset
-            if not self.short:
-                distance = min(distance, 2**MOST_BIAS)
-            under += distance
+        if table == "LE":
+            exponent = not self.fields[f"{self.unit}.S_LUT_CFG.LUT_LE_FUNCTION"]
+            offset = self.number("S_LUT_INFO.LUT_LE_INDEX_OFFSET", 8)
+        # The first entry stands for the distance 2**offset; the SDP leaves out the distance 1.
+        if exponent and offset >= int(self.unit == "SDP"):
+            under += 2 ** min(offset, MOST_BIAS)
+        shift = self.number(select, 8)
+        counted = start
         if self.short:
+            shift = self.number(select, CDP_SELECT_BITS)
+            counted = wrapped(start, CDP_START_BITS)
             under = wrapped(under, CDP_BOUND_BITS)
-        return Index(
-            exponent,
-            self.start(start),
-            offset,
-            self.select("LE"),
-            self.slope("LE", "UFLOW", under),
-            self.slope("LE", "OFLOW", end),
-        )
-
-    def lo(self) -> Index:
-        start, end = self.bound("LUT_LO_START"), self.bound("LUT_LO_END")
-        select = self.select("LO")
-        if self.short and select == CDP_NO_SHIFT:
-            select = 0
-        under, over = self.slope("LO", "UFLOW", start), self.slope("LO", "OFLOW", end)
-        return Index(False, self.start(start), 0, select, under, over)
+            if table == "LO" and shift == CDP_NO_SHIFT:
+                shift = 0
+        sides = self.slope(table, "UFLOW", under), self.slope(table, "OFLOW", end)
+        return Index(exponent, counted, offset, shift, *sides)
 
 
 class Entered(NamedTuple):

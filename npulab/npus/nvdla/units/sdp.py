@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -16,12 +17,12 @@ import numpy as np
 from numpy import ndarray as Array
 
 from npulab.captures.target import Features
-from npulab.npus.kit import Hang, Raw, Unsupported, ceil_div, wrapped
-from npulab.npus.nvdla.facts import ALU, BOTH, EQUAL, LETTERS, MAX, MEMORIES, MIN, MUL, Lut, Shape
+from npulab.npus.kit import Raw, Unsupported, ceil_div, hang_if, wrapped
+from npulab.npus.nvdla.facts import EQUAL, HELD, LETTERS, MAX, MEMORIES, MIN, Lut, Shape
 from npulab.npus.nvdla.layouts import Cube
 from npulab.npus.nvdla.memory import Memory
 from npulab.npus.nvdla.rules import RULES, Rules, saturated, shifted, shifted_left
-from npulab.npus.nvdla.units.fields import Fields
+from npulab.npus.nvdla.units.fields import READER, Fields
 from npulab.npus.nvdla.units.lut import Lookup, Tables, looked_up
 
 STAGE_BITS, CONVERTER_BITS = 32, 17
@@ -142,7 +143,7 @@ def _block(
 
 def bypassed(fields: Fields, stage: str) -> bool:
     """True if a stage, "BS", "BN" or "EW", passes values on unchanged."""
-    return bool(fields[f"SDP.D_DP_{stage}_CFG.{stage}_BYPASS"])
+    return bool(fields.of_stage(stage, "CFG.{}_BYPASS"))
 
 
 def register_operands(fields: Fields, stage: str) -> dict[str, Any]:
@@ -152,18 +153,17 @@ def register_operands(fields: Fields, stage: str) -> dict[str, Any]:
         bits = 32
     found: dict[str, Any] = {}
     for part in ("ALU", "MUL"):
-        name = f"SDP.D_DP_{stage}_{part}_SRC_VALUE.{stage}_{part}_OPERAND"
-        found[part] = wrapped(fields[name], bits)
+        raw = fields.of_stage(stage, f"{part}_SRC_VALUE.{{}}_{part}_OPERAND")
+        found[part] = wrapped(raw, bits)
     return found
 
 
 def parts_from_memory(fields: Fields, stage: str) -> list[str]:
     """Return the operands of a stage, ALU and MUL, that are used and not taken from registers."""
-    config = f"SDP.D_DP_{stage}_"
     found = []
     for part in ("ALU", "MUL"):
-        used = not fields[f"{config}CFG.{stage}_{part}_BYPASS"]
-        if used and fields[f"{config}{part}_CFG.{stage}_{part}_SRC"]:
+        used = not fields.of_stage(stage, f"CFG.{{}}_{part}_BYPASS")
+        if used and fields.of_stage(stage, f"{part}_CFG.{{}}_{part}_SRC"):
             found.append(part)
     return found
 
@@ -216,32 +216,29 @@ class Stage:
 
     def __init__(self, fields: Fields, name: str, shape: Shape, lanes: int) -> None:
         self.name, self.fields = name, fields
-        config = f"SDP.D_DP_{name}_"
-        reader = f"SDP_RDMA.D_{LETTERS[name]}RDMA_CFG.{LETTERS[name]}RDMA_"
+        reader = READER.format(LETTERS[name])
         self.registers = register_operands(fields, name)
         self.from_memory = parts_from_memory(fields, name)
-        use = fields[f"{reader}DATA_USE"]
-        self.held = {MUL: ["MUL"], ALU: ["ALU"], BOTH: ["ALU", "MUL"]}.get(use, [])
-        self.per_element = bool(fields[f"{reader}DATA_MODE"])
+        use = fields.of_reader(name, "DATA_USE")
+        self.held = HELD.get(use, ())
+        self.per_element = bool(fields.of_reader(name, "DATA_MODE"))
         for part in self.from_memory:
-            taken = f"{config}{part}_CFG takes operands from memory"
-            if fields[f"{reader}DISABLE"]:
-                raise Hang(f"{taken}, {reader}DISABLE is 1")
-            if part not in self.held:
-                raise Hang(f"{taken}, {reader}DATA_USE is {use}")
+            taken = f"SDP.D_DP_{name}_{part}_CFG takes operands from memory"
+            hang_if(fields.of_reader(name, "DISABLE"), f"{taken}, {reader}DISABLE is 1")
+            hang_if(part not in self.held, f"{taken}, {reader}DATA_USE is {use}")
         if self.from_memory:
-            self.cube = self._operand_cube(reader, shape, lanes)
+            self.cube = self._operand_cube(shape, lanes)
 
-    def _operand_cube(self, reader: str, shape: Shape, lanes: int) -> Cube:
+    def _operand_cube(self, shape: Shape, lanes: int) -> Cube:
         """Return the cube of the operands; operands per channel are a cube of one row and one
         column.
         """
-        fields, place = self.fields, f"SDP_RDMA.D_{self.name}_{{0}}.{self.name}_{{0}}"
+        fields = self.fields
         height, width, channels = shape
-        size = fields.size(f"{reader}DATA_SIZE")
+        size = fields.of_reader(self.name, "DATA_SIZE") + 1
         held_lanes = lanes * len(self.held)
-        line = fields[place.format("LINE_STRIDE")]
-        plane = fields[place.format("SURFACE_STRIDE")]
+        base, line_name, plane_name = fields.places("SDP_RDMA", self.name)
+        line, plane = fields[line_name], fields[plane_name]
         if not self.per_element:
             height = width = 1
             line = plane = held_lanes * size
@@ -253,8 +250,8 @@ class Stage:
             line,
             plane,
             size,
-            MEMORIES[fields[f"{reader}RAM_TYPE"]],
-            fields.address(place.format("BASE_ADDR_LOW")),
+            MEMORIES[fields.of_reader(self.name, "RAM_TYPE")],
+            fields.address(base),
         )
 
     def operands(
@@ -280,12 +277,12 @@ class Stage:
 
 def converted(fields: Fields, part: str, operand: Array, rounding: str = "half-away") -> Array:
     """Return Y's operand from memory, 8 or 16 bits, after its converter: 32 bits."""
-    name = f"EW_{part}_CVT_"
-    if fields[f"SDP.D_DP_EW_{part}_CFG.{name}BYPASS"]:
+    if fields[f"SDP.D_DP_EW_{part}_CFG.EW_{part}_CVT_BYPASS"]:
         return operand
-    offset = wrapped(fields[f"SDP.D_DP_{name}OFFSET_VALUE.{name}OFFSET"], 32)
-    scale = wrapped(fields[f"SDP.D_DP_{name}SCALE_VALUE.{name}SCALE"], 16)
-    truncate = fields[f"SDP.D_DP_{name}TRUNCATE_VALUE.{name}TRUNCATE"] % 64
+    name = f"SDP.D_DP_EW_{part}_CVT_{{0}}_VALUE.EW_{part}_CVT_{{0}}".format
+    offset = wrapped(fields[name("OFFSET")], 32)
+    scale = wrapped(fields[name("SCALE")], 16)
+    truncate = fields[name("TRUNCATE")] % 64
     return saturated(shifted((operand - offset) * scale, truncate, rounding), 32)
 
 
@@ -321,25 +318,24 @@ def stage_x(fields: Fields, stage: str, x: Array, operands: Operands, rules: Rul
     bits = WIDE_BITS
     if rules.saturate_stages:
         bits = STAGE_BITS
-    config = f"SDP.D_DP_{stage}_"
-    multiplies = not fields[f"{config}CFG.{stage}_MUL_BYPASS"]
-    if not fields[f"{config}CFG.{stage}_ALU_BYPASS"]:
-        shift = fields[f"{config}ALU_CFG.{stage}_ALU_SHIFT_VALUE"] % 64
-        operand = shifted_left(operands.alu, shift, bits)
-        x = combined(fields[f"{config}CFG.{stage}_ALU_ALGO"], x, operand)
+    config = partial(fields.of_stage, stage)
+    multiplies = not config("CFG.{}_MUL_BYPASS")
+    if not config("CFG.{}_ALU_BYPASS"):
+        operand = shifted_left(operands.alu, config("ALU_CFG.{}_ALU_SHIFT_VALUE") % 64, bits)
+        x = combined(config("CFG.{}_ALU_ALGO"), x, operand)
     y = x
     if multiplies:
         y = x * operands.mul
     if multiplies or rules.shift_while_bypassed:
-        y = shifted(y, fields[f"{config}MUL_CFG.{stage}_MUL_SHIFT_VALUE"] % 64, rules.rounding)
+        y = shifted(y, config("MUL_CFG.{}_MUL_SHIFT_VALUE") % 64, rules.rounding)
     y = saturated(y, bits)
-    if multiplies and fields[f"{config}CFG.{stage}_MUL_PRELU"]:
+    if multiplies and config("CFG.{}_MUL_PRELU"):
         # a value of 0 or more keeps its lowest 32 bits, even if the ALU's sum has 33
         passed = x
         if rules.saturate_stages:
             passed = x.astype(np.int32).astype(np.int64)
         y = np.where(x >= 0, passed, y)
-    if not fields[f"{config}CFG.{stage}_RELU_BYPASS"]:
+    if not config("CFG.{}_RELU_BYPASS"):
         return np.maximum(y, 0)
     return y
 
