@@ -60,7 +60,7 @@ def test_job(benchmark: Any, name: str) -> None:
     }
     values = {
         **sizes(window, stored, height, width, channels),
-        **placed(features, itemsize, stored, 0, at),
+        **placed(itemsize, stored, 0, at),
         "CDMA.D_LINE_STRIDE.LINE_STRIDE": cube.row_pitch // unit,
         "CDMA.D_SURF_STRIDE.SURF_STRIDE": cube.plane_pitch // unit,
         "CACC.D_CLIP_CFG.CLIP_TRUNCATE": 5,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -327,6 +327,12 @@ class Taps:
             return self.before, self.after
         return self.before, self.needed
 
+    @property
+    def counted(self) -> Pair:
+        """The border that averages count: none after the input if no window reaches it."""
+        before, after = self.border()
+        return before, after * (self.needed > 0)
+
     def stated_stride(self) -> int:
         """Return the stride that the registers state.
 
@@ -351,20 +357,11 @@ def _pooling(capture: Capture, v: Fields, memory: Memory) -> Lifted:
     shape = v.shape("PDP.D_DATA_CUBE_IN_{0}.CUBE_IN_{0}")
     out = v.shape("PDP.D_DATA_CUBE_OUT_{0}.CUBE_OUT_{0}")
     kernel = v.pair("PDP.D_POOLING_KERNEL_CFG.KERNEL_{}")
-    rate_y, rate_x = v.pair("PDP.D_POOLING_KERNEL_CFG.KERNEL_STRIDE_{}")
-    pad = "PDP.D_POOLING_PADDING_CFG.PAD_{}".format
-    rows = Taps(shape[0], out[0], kernel[0], rate_y, v[pad("TOP")], v[pad("BOTTOM")])
-    columns = Taps(shape[1], out[1], kernel[1], rate_x, v[pad("LEFT")], v[pad("RIGHT")])
+    rows, columns = [Taps(*astuple(course)[1:]) for course in pool_stream.courses(v)]
     stride = rows.stated_stride(), columns.stated_stride()
     padding = rows.border(), columns.border()
     if kind == "average":
-        # The border after the input counts only if a window reaches it.
-        (top, bottom), (left, right) = padding
-        if behind(shape[0], out[0], kernel[0], stride[0], top) <= 0:
-            bottom = 0
-        if behind(shape[1], out[1], kernel[1], stride[1], left) <= 0:
-            right = 0
-        padding = (top, bottom), (left, right)
+        padding = rows.counted, columns.counted
         if np.any(padding):
             raise Unsupported(
                 f"PDP averages {kernel} with padding {padding}, which it counts; a layer does not"

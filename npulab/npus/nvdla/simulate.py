@@ -196,7 +196,7 @@ def _run(
     is set aside."""
     flies = waiting.for_units(v, on)
     if on & NORMALISES:
-        place = waiting.normalised_to(v)
+        place = waiting.written_by(v, "CDP")
         memory = _reserved(memory, place, anywhere)
         waiting.for_normalisation(v, memory, place)
         _work(on & NORMALISES, v, tables, memory)
@@ -205,7 +205,7 @@ def _run(
     to_memory = "SDP" in on and not v["SDP.D_FEATURE_MODE_CFG.OUTPUT_DST"]
     handed = None
     if "SDP" in on:
-        place = waiting.points_to(v)
+        place = waiting.written_by(v, "SDP")
         sums = None
         if flies:
             sums = waiting.for_convolution(v, memory)
@@ -217,7 +217,7 @@ def _run(
         else:
             handed = place
     if "PDP" in on:
-        place = waiting.pooled_to(v)
+        place = waiting.written_by(v, "PDP")
         memory = _reserved(memory, place, anywhere)
         waiting.for_pooling(v, memory, place, handed)
     if not on & {"SDP", "PDP", "CDP"}:

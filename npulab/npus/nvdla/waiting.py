@@ -24,6 +24,16 @@ from npulab.npus.nvdla.units.sdp import Stage, bypassed, compares
 
 # CMAC_B is not among them: a convolution may use one half of the multipliers.
 NEEDED = ("CDMA", "CSC", "CMAC_A", "CACC")
+# The sizes that a unit writes, and its precisions, which have to be equal.
+OUTPUTS = {
+    "SDP": (
+        "SDP.D_DATA_CUBE_{0}.{0}",
+        "SDP.D_DATA_FORMAT.PROC_PRECISION",
+        "SDP.D_DATA_FORMAT.OUT_PRECISION",
+    ),
+    "PDP": ("PDP.D_DATA_CUBE_OUT_{0}.CUBE_OUT_{0}", "PDP.D_DATA_FORMAT.INPUT_DATA"),
+    "CDP": ("CDP_RDMA.D_DATA_CUBE_{0}.{0}", "CDP.D_DATA_FORMAT.INPUT_DATA_TYPE"),
+}
 MOST = 2**23  # most elements of a result, or of one channel
 MOST_PRODUCTS, MOST_TAPS, MOST_WINDOWS = 2**32, 2**18, 2**20
 
@@ -102,10 +112,10 @@ def for_convolution(v: Fields, memory: Memory) -> Shape:
     return rows, columns, stored.kernels
 
 
-def points_to(v: Fields) -> Cube:
-    """Return the cube that SDP writes."""
-    size = _element(v, "SDP.D_DATA_FORMAT.PROC_PRECISION", "SDP.D_DATA_FORMAT.OUT_PRECISION")
-    return _side(v, "SDP", "DST", v.shape("SDP.D_DATA_CUBE_{0}.{0}"), size)
+def written_by(v: Fields, unit: str) -> Cube:
+    """Return the cube that SDP, PDP or CDP writes."""
+    sizes, *precisions = OUTPUTS[unit]
+    return _side(v, unit, "DST", v.shape(sizes), _element(v, *precisions))
 
 
 def for_points(v: Fields, memory: Memory, output: Cube, sums: Shape | None) -> None:
@@ -146,17 +156,6 @@ def for_operands(v: Fields, stage: Stage) -> None:
     v.agree("points")
 
 
-def pooled_to(v: Fields) -> Cube:
-    """Return the cube that PDP writes."""
-    return _side(
-        v,
-        "PDP",
-        "DST",
-        v.shape("PDP.D_DATA_CUBE_OUT_{0}.CUBE_OUT_{0}"),
-        v.precision("PDP.D_DATA_FORMAT.INPUT_DATA"),
-    )
-
-
 def for_pooling(v: Fields, memory: Memory, output: Cube, handed: Cube | None) -> None:
     """Check a job of PDP that reads memory, or that takes SDP's cube ``handed``."""
     v.expect("run pooling")
@@ -174,17 +173,6 @@ def for_pooling(v: Fields, memory: Memory, output: Cube, handed: Cube | None) ->
         )
     axes(v, shape, (output.height, output.width))
     writes(memory, output, "PDP (DST)")
-
-
-def normalised_to(v: Fields) -> Cube:
-    """Return the cube that CDP writes."""
-    return _side(
-        v,
-        "CDP",
-        "DST",
-        v.shape("CDP_RDMA.D_DATA_CUBE_{0}.{0}"),
-        v.precision("CDP.D_DATA_FORMAT.INPUT_DATA_TYPE"),
-    )
 
 
 def for_normalisation(v: Fields, memory: Memory, output: Cube) -> None:

@@ -1,4 +1,4 @@
-"""Loadables of NVDLA's compiler: written here with the package flatbuffers, listed and checked."""
+"""Loadables of NVDLA's compiler: written with the package flatbuffers, listed and checked."""
 
 from __future__ import annotations
 
@@ -10,49 +10,10 @@ import flatbuffers
 import numpy as np
 import pytest
 from case_tables import fields
+from flat_files import encoded
 from test_cli import run  # noqa: F401 - a fixture
 
 from npulab.npus.nvdla import loadables
-
-PREPEND = {"H": "Uint16", "h": "Int16", "B": "Uint8", "I": "Uint32", "i": "Int32", "Q": "Uint64"}
-
-
-def built(builder: Any, table: str, values: dict[str, Any]) -> int:
-    """A table; the order of its slots is that of the schema."""
-    parts = {}
-    for name, kind, _ in loadables.SCHEMA[table]:
-        value = values.get(name)
-        if value is None or (len(kind) == 1 and kind != "s") or kind == "3B":
-            continue
-        if kind == "s":
-            parts[name] = builder.CreateString(value)
-        elif kind == "[B]":
-            parts[name] = builder.CreateByteVector(value)
-        elif kind[1:-1] in PREPEND:
-            parts[name] = builder.CreateNumpyVector(np.array(value, f"<{kind[1:-1]}"))
-        else:
-            element = kind[1:-1]
-            offsets = [
-                builder.CreateString(part) if element == "s" else built(builder, element, part)
-                for part in value
-            ]
-            builder.StartVector(4, len(offsets), 4)
-            for offset in reversed(offsets):
-                builder.PrependUOffsetTRelative(offset)
-            parts[name] = builder.EndVector()
-    builder.StartObject(len(loadables.SCHEMA[table]))
-    for slot, (name, kind, _) in enumerate(loadables.SCHEMA[table]):
-        if name in parts:
-            builder.PrependUOffsetTRelativeSlot(slot, parts[name], 0)
-        elif name in values and kind == "3B":
-            builder.Prep(1, 3)
-            for byte in reversed(values[name]):
-                builder.PrependByte(byte)
-            builder.PrependStructSlot(slot, builder.Offset(), 0)
-        elif name in values:
-            getattr(builder, f"Prepend{PREPEND[kind]}Slot")(slot, values[name], 0)
-    return int(builder.EndObject())
-
 
 WHOLE: dict[str, Any] = {
     "version": (0, 7, 0),
@@ -104,10 +65,8 @@ WHOLE: dict[str, Any] = {
 
 
 def written(tmp_path: Path, values: dict[str, Any]) -> Path:
-    builder = flatbuffers.Builder(0)
-    builder.Finish(built(builder, "Loadable", values))
     path = tmp_path / "fast-math.nvdla"
-    path.write_bytes(bytes(builder.Output()))
+    path.write_bytes(encoded(loadables.SCHEMA, "Loadable", values))
     return path
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flat_files import encoded
 from refusals import refused
 from test_cli import run  # noqa: F401 - a fixture
 
@@ -25,50 +26,6 @@ COMMANDS = [
     Command(0x1001, 5, 0x4F00),  # a register that no row names
     Command(0x2001, 0x110, 0x501C),
 ]
-SIZES = {"b": 1, "B": 1, "I": 4, "Q": 8}
-
-
-def flat(kind: str, value: Any) -> tuple[bytes, list[tuple[int, str, Any]]]:
-    """A part of a file: its bytes, and where in it which other part is pointed to."""
-    if kind == "@":
-        return struct.pack("<I", len(value)) + value, []
-    if kind == "s":
-        return struct.pack("<I", len(value)) + value.encode() + b"\0", []
-    if kind[0] == "[":
-        element = kind[1:-1]
-        head = struct.pack("<I", len(value))
-        if element in rknn.SCHEMA:
-            return head + bytes(4 * len(value)), [
-                (4 + 4 * number, element, one) for number, one in enumerate(value)
-            ]
-        return head + struct.pack(f"<{len(value)}{element}", *value), []
-    offsets, body, links = [], bytearray(4), []
-    for field in rknn.SCHEMA[kind]:
-        if field.name not in value:
-            offsets.append(0)
-            continue
-        offsets.append(len(body))
-        if field.kind in SIZES:
-            body += struct.pack(f"<{field.kind}", value[field.name])
-        else:
-            links.append((len(body), field.kind, value[field.name]))
-            body += bytes(4)
-    slots = struct.pack(f"<{2 + len(offsets)}H", 4 + 2 * len(offsets), len(body), *offsets)
-    body[:4] = struct.pack("<i", -len(body))
-    return bytes(body) + slots, links
-
-
-def encoded(root: dict[str, Any]) -> bytes:
-    """A table and all that it points to, in FlatBuffers' encoding."""
-    out = bytearray(4)
-    waiting = [(0, "root", root)]
-    for at, kind, value in waiting:
-        out += bytes(-len(out) % 8)
-        out[at : at + 4] = struct.pack("<I", len(out) - at)
-        part, links = flat(kind, value)
-        waiting += [(len(out) + place, *rest) for place, *rest in links]
-        out += part
-    return bytes(out)
 
 
 def rknn_bytes(**changed: Any) -> bytes:
@@ -92,7 +49,7 @@ def rknn_bytes(**changed: Any) -> bytes:
     }
     blobs = [{"data": part} for part in (b"", stream, record)]
     root = {"platform": "rk3576", "compiler": "c", "graphs": [graph], "blobs": blobs, **changed}
-    part = encoded(root)
+    part = encoded(rknn.SCHEMA, "root", root)
     text = json.dumps({"name": "m"}).encode()
     header = struct.pack("<4sIQQ40x", b"RKNN", 0, 6, len(part))
     return header + part + struct.pack("<Q", len(text)) + text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -32,20 +33,7 @@ float32 | 4
         int,
     ),
 )
-@pytest.mark.parametrize(
-    "shape",
-    cases(
-        """
-1 | 1 | 1
-3 | 5 | 7
-2 | 4 | 16
-4 | 3 | 33
-""",
-        int,
-        int,
-        int,
-    ),
-)
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 7), (2, 4, 16), (4, 3, 33)])
 def test_features_are_planes_of_pixels(shape: tuple[int, int, int], dtype: str, c2: int) -> None:
     height, width, channels = shape
     tensor = np.arange(1, math.prod(shape) + 1).reshape(shape).astype(dtype)
@@ -62,68 +50,40 @@ def test_features_are_planes_of_pixels(shape: tuple[int, int, int], dtype: str, 
         assert sum(packed) == sum(tensor.tobytes())
 
 
-@pytest.mark.parametrize(("dtype", "group"), [("int8", 32), ("float16", 16)])
+@pytest.mark.parametrize(
+    ("dtype", "group", "block", "depthwise"),
+    [("int8", 32, 32, False), ("float16", 16, 32, False), ("int8", 1, 64, True)],
+)
 @pytest.mark.parametrize(
     "shape",
-    cases(
-        """
-1 | 1 | 1 | 1
-5 | 3 | 2 | 20
-32 | 1 | 1 | 32
-33 | 2 | 2 | 70
-70 | 1 | 3 | 33
-""",
-        int,
-        int,
-        int,
-        int,
-    ),
+    [(1, 1, 1, 1), (5, 3, 2, 20), (32, 1, 1, 32), (33, 2, 2, 70), (70, 1, 3, 33), (1, 3, 2, 130)],
 )
 def test_weights_in_groups_of_kernels(
-    shape: tuple[int, int, int, int], dtype: str, group: int
+    shape: tuple[int, int, int, int], dtype: str, group: int, block: int, depthwise: bool
 ) -> None:
     """Element by element in the order of the buffer: [k/32][c/32][y][x][k%32][c%32], the last of
-    each short.
+    each short; depthwise [c/64][y][x][c%64].
     """
+    if depthwise:
+        shape = (1, *shape[1:])
     tensor = np.random.RandomState(1).randint(1, 100, shape).astype(dtype)
-    kernels, height, width, channels = layouts.weights_shape(shape, dtype=dtype)
+    kernels, height, width, channels = layouts.weights_shape(shape, depthwise, dtype)
     atom = 16 // tensor.itemsize
-    assert (kernels % 2, channels % atom) == (0, 0)
-    assert 0 <= kernels - shape[0] < 2
-    assert 0 <= channels - shape[3] < atom
+    assert kernels == shape[0] + (not depthwise and shape[0] % 2)
+    assert channels % atom == 0 <= channels - shape[3] < atom
+    filled = np.zeros((kernels, height, width, channels), dtype)
+    filled[: shape[0]] = 7
+    filled[: shape[0], ..., : shape[3]] = tensor
     want = []
-    for first in range(0, kernels, group):
-        for start in range(0, channels, 32):
-            for y in range(height):
-                for x in range(width):
-                    for k in range(first, min(first + group, kernels)):
-                        for c in range(start, min(start + 32, channels)):
-                            inside = k < shape[0] and c < shape[3]
-                            want.append(tensor[k, y, x, c] if inside else 7 if k < shape[0] else 0)
-    packed = layouts.pack_weights(tensor, fill=7)
-    assert packed == np.array(want, dtype).tobytes()
-    layout = layouts.weights(layouts.weights_shape(shape, dtype=dtype), dtype=dtype)
-    whole = layout.unpack(packed)
-    assert np.array_equal(whole[: shape[0], ..., : shape[3]], tensor)
+    starts = product(range(0, kernels, group), range(0, channels, block))
+    for (first, start), y, x in product(starts, range(height), range(width)):
+        want.append(filled[first : first + group, y, x, start : start + block].ravel())
+    packed = layouts.pack_weights(tensor, depthwise, fill=7)
+    assert packed == np.concatenate(want).tobytes()
+    layout = layouts.weights(filled.shape, depthwise, dtype)
+    assert np.array_equal(layout.unpack(packed), filled)
     with pytest.raises(ValueError, match=rf"got {len(packed) - 1} bytes"):
         layout.unpack(packed[:-1])
-
-
-@pytest.mark.parametrize("channels", [2, 16, 40, 64, 65, 130])
-def test_depthwise_weights_in_blocks_of_64(channels: int) -> None:
-    tensor = np.random.RandomState(2).randint(1, 100, (1, 3, 2, channels)).astype(np.int8)
-    filled, want = -(-channels // 16) * 16, []
-    for start in range(0, filled, 64):
-        for y in range(3):
-            for x in range(2):
-                want += [
-                    tensor[0, y, x, c] if c < channels else -5
-                    for c in range(start, min(start + 64, filled))
-                ]
-    packed = layouts.pack_weights(tensor, depthwise=True, fill=-5)
-    assert packed == np.array(want, np.int8).tobytes()
-    layout = layouts.weights(layouts.weights_shape(tensor.shape, True), True)
-    assert np.array_equal(layout.unpack(packed)[..., :channels], tensor)
 
 
 # Rules
