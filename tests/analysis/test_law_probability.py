@@ -73,19 +73,24 @@ def test_a_rival_has_the_mass_of_what_it_costs_more() -> None:
     assert told[apart].max() <= 1 / (1 + families()["rival"].prior)
 
 
-def test_a_layer_alone_is_as_certain_as_with_others() -> None:
-    layers = decorrelated(40, 3)
-    laws = npulab.find_laws(descriptors(layers), layers, nuisance=addresses())
-    asked = decorrelated(12, 7)
-    together = laws.certainty(asked)
+@pytest.fixture(scope="module")
+def of_descriptor() -> npulab.analysis.laws.Laws:
+    layers = decorrelated(24, 5)
+    return npulab.find_laws(descriptors(layers), layers, nuisance=addresses())
+
+
+def test_a_layer_alone_is_as_certain_as_with_others(
+    of_descriptor: npulab.analysis.laws.Laws,
+) -> None:
+    asked = decorrelated(5, 7)
+    together = of_descriptor.certainty(asked)
     for row in range(len(asked)):
-        assert np.array_equal(laws.certainty(asked.iloc[[row]])[0], together[row])
+        assert np.array_equal(of_descriptor.certainty(asked.iloc[[row]])[0], together[row])
 
 
-def test_claims_come_true_at_least_as_often() -> None:
-    layers, unseen = decorrelated(24, 5), decorrelated(400, 105)
-    laws = npulab.find_laws(descriptors(layers), layers, nuisance=addresses())
-    probability, right = claims(laws, descriptors(unseen, 1), unseen)
+def test_claims_come_true_at_least_as_often(of_descriptor: npulab.analysis.laws.Laws) -> None:
+    unseen = decorrelated(400, 105)
+    probability, right = claims(of_descriptor, descriptors(unseen, 1), unseen)
     assert len(right) > 5_000
     assert probability.min() >= CLAIM
     assert right.mean() >= probability.mean() - 0.001

@@ -100,6 +100,7 @@ def test_a_checksum_takes_the_place_of_laws_that_fit_parts_of_it() -> None:
     assert [law.text for law in laws.fields if law.word == 6] == ["xor(w0_0_32 to w5_0_32)"]
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=[*KINDS])
 def test_each_kind_is_found(kind: Kind) -> None:
     words = checked(layers(30, 1), kind)

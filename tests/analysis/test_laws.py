@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import descriptor
@@ -15,8 +15,7 @@ import pytest
 from conftest import shared
 from refusals import refused
 
-import npulab
-import npulab.analysis.laws
+from npulab.analysis.laws import Laws, find_laws, plan_sweep
 from npulab.captures.sweep import Sweep, load_sweep
 from npulab.registers.map import RegisterMap
 
@@ -37,6 +36,15 @@ def layers(n: int = 60, seed: int = 0) -> pd.DataFrame:
     )
 
 
+OF_LAYERS = {
+    "width": (8, 499),
+    "height": (8, 499),
+    "channels": (1, 299),
+    "stride": [1, 2, 3],
+    "mode": [0, 1, 2],
+}
+
+
 def word(*parts: tuple[Law, int], of: pd.DataFrame) -> np.ndarray:
     """One word of fields (law, width) from bit 0 up."""
     out, lsb = np.zeros(len(of), np.int64), 0
@@ -49,6 +57,16 @@ def word(*parts: tuple[Law, int], of: pd.DataFrame) -> np.ndarray:
 
 def words_of(*rows: tuple[tuple[Law, int], ...], of: pd.DataFrame) -> np.ndarray:
     return np.stack([word(*row, of=of) for row in rows], 1)
+
+
+def laws_of(rows: Any, of: pd.DataFrame, **options: Any) -> Laws:
+    return find_laws(words_of(*rows, of=of), of, **options)
+
+
+def claimed_of(laws: Laws, rows: Any, of: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """Masks of the bits that are claimed of layers, and of those that are claimed and wrong."""
+    words, mask = laws.predict(of)
+    return mask, (words ^ words_of(*rows, of=of)) & mask
 
 
 def wide(frame: pd.DataFrame) -> Any:
@@ -66,9 +84,9 @@ PLAIN = (
 
 
 @pytest.fixture(scope="module")
-def plain() -> npulab.analysis.laws.Laws:
+def plain() -> Laws:
     known = layers()
-    return npulab.find_laws(words_of(*PLAIN, of=known), known)
+    return laws_of(PLAIN, known)
 
 
 # The made-up descriptor
@@ -92,18 +110,16 @@ def test_the_descriptor_is_as_hard_as_it_says() -> None:
     assert (square["padding"] == square["kernel_w"] // 2).all()
 
 
-def add(
-    laws: npulab.analysis.laws.Laws | None, frame: pd.DataFrame, seed: int
-) -> npulab.analysis.laws.Laws:
+def add(laws: Laws | None, frame: pd.DataFrame, seed: int) -> Laws:
     made = descriptor.descriptors(frame, seed)
     return (
-        npulab.find_laws(made, frame, nuisance=descriptor.addresses())
+        find_laws(made, frame, nuisance=descriptor.addresses())
         if laws is None
         else laws.update(made, frame)
     )
 
 
-def judged(laws: npulab.analysis.laws.Laws, hard: bool = False) -> descriptor.Score:
+def judged(laws: Laws, hard: bool = False) -> descriptor.Score:
     found = descriptor.score(laws, hard)
     print(
         f"{laws}: recall {found.recall:.3f}, precision {found.precision:.4f}, missed {found.missed}, "
@@ -112,9 +128,7 @@ def judged(laws: npulab.analysis.laws.Laws, hard: bool = False) -> descriptor.Sc
     return found
 
 
-def planned(
-    laws: npulab.analysis.laws.Laws, to: int, step: int, seed: int
-) -> npulab.analysis.laws.Laws:
+def planned(laws: Laws, to: int, step: int, seed: int) -> Laws:
     while len(laws.words) < to:
         frame = laws.next_captures(
             min(step, to - len(laws.words)), ranges=descriptor.RANGES, seed=seed
@@ -125,7 +139,7 @@ def planned(
 
 @pytest.mark.long
 def test_one_sweep_of_32_planned_captures() -> None:
-    found = judged(add(None, npulab.analysis.laws.plan_sweep(descriptor.RANGES, n=32, seed=1), 1))
+    found = judged(add(None, plan_sweep(descriptor.RANGES, n=32, seed=1), 1))
     assert found.recall >= 0.95
     assert found.precision >= 0.99
 
@@ -143,7 +157,7 @@ def test_one_sweep_of_32_planned_captures() -> None:
 )
 def test_32_captures_planned_in_batches(seed: int) -> None:
     laws = planned(
-        add(None, npulab.analysis.laws.plan_sweep(descriptor.RANGES, n=16, seed=seed), seed),
+        add(None, plan_sweep(descriptor.RANGES, n=16, seed=seed), seed),
         32,
         8,
         seed,
@@ -155,7 +169,7 @@ def test_32_captures_planned_in_batches(seed: int) -> None:
 
 @pytest.mark.long
 def test_256_captures_give_every_field() -> None:
-    laws = add(None, npulab.analysis.laws.plan_sweep(descriptor.RANGES, n=192, seed=4), 4)
+    laws = add(None, plan_sweep(descriptor.RANGES, n=192, seed=4), 4)
     found = judged(planned(laws, 256, 32, 4), hard=True)
     assert found.missed == ()
     assert found.wrong == ()
@@ -191,7 +205,7 @@ def driver(train: int) -> tuple[Any, int, int, int]:
     unseen = slice(400, 800)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # padding never varies there
-        laws = npulab.find_laws(sweep.words[:train], sweep.parameters.iloc[:train])
+        laws = find_laws(sweep.words[:train], sweep.parameters.iloc[:train])
     truth = sweep.words[unseen]
     words, mask = laws.predict(sweep.parameters.iloc[unseen])
     varying = np.bitwise_or.reduce(truth ^ truth[0], axis=0)
@@ -236,7 +250,7 @@ def test_bits_of_a_drivers_sweep_are_claimed_on_every_unseen_row(train: int, lea
 # What laws are
 
 
-def test_laws_are_named_and_placed(plain: npulab.analysis.laws.Laws) -> None:
+def test_laws_are_named_and_placed(plain: Laws) -> None:
     assert {"word", "lsb", "width", "when", "law", "support"} <= set(plain.table)
     rows = plain.table[plain.table["when"] == "always"]
     found = {(row.word, row.lsb): row for row in rows.itertuples()}
@@ -249,7 +263,7 @@ def test_laws_are_named_and_placed(plain: npulab.analysis.laws.Laws) -> None:
     assert (1, 16) in {(row.word, row.lsb) for row in plain.table.itertuples()}
 
 
-def test_predictions_are_words_and_a_mask(plain: npulab.analysis.laws.Laws) -> None:
+def test_predictions_are_words_and_a_mask(plain: Laws) -> None:
     fresh = layers(500, 9)
     words, mask = plain.predict(fresh)
     assert words.dtype == mask.dtype == np.uint32
@@ -268,7 +282,7 @@ def test_predictions_are_words_and_a_mask(plain: npulab.analysis.laws.Laws) -> N
     assert not ((known[0] ^ plain.words) & known[1]).any()
 
 
-def test_rows_are_judged_one_by_one(plain: npulab.analysis.laws.Laws) -> None:
+def test_rows_are_judged_one_by_one(plain: Laws) -> None:
     """What is claimed of a layer does not depend on the layers asked for with it."""
     fresh = layers(60, 10)
     words, mask = plain.predict(fresh)
@@ -278,7 +292,7 @@ def test_rows_are_judged_one_by_one(plain: npulab.analysis.laws.Laws) -> None:
         assert np.array_equal(known, mask[part])
 
 
-def test_every_bit_has_a_status(plain: npulab.analysis.laws.Laws) -> None:
+def test_every_bit_has_a_status(plain: Laws) -> None:
     status = plain.status
     assert status.shape == (2, 32)
     assert set(status.ravel().tolist()) <= STATUSES
@@ -288,7 +302,7 @@ def test_every_bit_has_a_status(plain: npulab.analysis.laws.Laws) -> None:
     assert np.isin(status[~moved], ("constant", "never exercised")).all()
 
 
-def test_a_rival_is_what_a_capture_could_tell_apart(plain: npulab.analysis.laws.Laws) -> None:
+def test_a_rival_is_what_a_capture_could_tell_apart(plain: Laws) -> None:
     """Another way to write the same law is none: what is claimed on every layer has the status
     of a law.
     """
@@ -304,7 +318,7 @@ def test_a_rival_is_what_a_capture_could_tell_apart(plain: npulab.analysis.laws.
 
 def test_no_field_follows_from_itself() -> None:
     known = layers(80, 1)
-    laws = npulab.find_laws(
+    laws = find_laws(
         words_of(
             (
                 (lambda p: p["channels"], 9),
@@ -318,7 +332,7 @@ def test_no_field_follows_from_itself() -> None:
     assert [one.name for one in laws.fields if one.name in one.follows] == []
 
 
-def test_fields_give_their_values(plain: npulab.analysis.laws.Laws) -> None:
+def test_fields_give_their_values(plain: Laws) -> None:
     fresh = layers(50, 4)
     words, _ = plain.predict(fresh)
     for one in plain.fields:
@@ -327,7 +341,7 @@ def test_fields_give_their_values(plain: npulab.analysis.laws.Laws) -> None:
         assert np.array_equal(one.values(fresh), value)
 
 
-def test_laws_become_rows_of_a_map(plain: npulab.analysis.laws.Laws) -> None:
+def test_laws_become_rows_of_a_map(plain: Laws) -> None:
     rows = plain.register_rows()
     table = RegisterMap(rows)
     decoded = table.decode(plain.words)
@@ -338,34 +352,34 @@ def test_laws_become_rows_of_a_map(plain: npulab.analysis.laws.Laws) -> None:
     assert all(row["evidence"] and row["note"] for row in rows)
 
 
-def test_the_same_search_finds_the_same(plain: npulab.analysis.laws.Laws) -> None:
+def test_the_same_search_finds_the_same(plain: Laws) -> None:
     known = layers()
     given, words = known.copy(), words_of(*PLAIN, of=known)
     before = words.copy()
-    again = npulab.find_laws(words, known)
+    again = find_laws(words, known)
     pd.testing.assert_frame_equal(again.table, plain.table)
     pd.testing.assert_frame_equal(known, given)
     assert np.array_equal(words, before)
-    columns = npulab.find_laws(words.tolist(), {name: known[name].tolist() for name in known})
+    columns = find_laws(words.tolist(), {name: known[name].tolist() for name in known})
     pd.testing.assert_frame_equal(columns.table, plain.table)
-    pd.testing.assert_frame_equal(npulab.find_laws(Sweep(words, known)).table, plain.table)
+    pd.testing.assert_frame_equal(find_laws(Sweep(words, known)).table, plain.table)
 
 
 def test_progress_is_lines_of_text() -> None:
     said: list[str] = []
     known = layers()
-    npulab.find_laws(words_of(PLAIN[0], of=known), known, progress=said.append)
+    laws_of([PLAIN[0]], known, progress=said.append)
     assert said
     assert all(isinstance(one, str) and one and "\n" not in one for one in said)
 
 
-def test_an_update_is_the_search_of_both(plain: npulab.analysis.laws.Laws) -> None:
+def test_an_update_is_the_search_of_both(plain: Laws) -> None:
     more = layers(20, 5)
     words = words_of(*PLAIN, of=more)
     found = plain.update(words, more)
     assert len(found.words) == 80
     assert len(plain.words) == 60
-    whole = npulab.find_laws(
+    whole = find_laws(
         np.concatenate([plain.words, words]), pd.concat([layers(), more], ignore_index=True)
     )
     pd.testing.assert_frame_equal(found.table, whole.table)
@@ -377,17 +391,17 @@ def test_an_update_is_the_search_of_both(plain: npulab.analysis.laws.Laws) -> No
 # What is open
 
 
-@pytest.mark.parametrize("width", [8, pytest.param(16, marks=pytest.mark.long)])
-def test_what_has_no_law_stays_open_and_says_with_what_it_goes(width: int) -> None:
-    known = layers(80)
+@pytest.mark.parametrize(("width", "n"), [(8, 64), pytest.param(16, 80, marks=pytest.mark.long)])
+def test_what_has_no_law_stays_open_and_says_with_what_it_goes(width: int, n: int) -> None:
+    known = layers(n)
     table = np.random.default_rng(3).integers(0, 2**width, 501)
-    noise = np.random.default_rng(4).integers(0, 2**width, 80)
+    noise = np.random.default_rng(4).integers(0, 2**width, n)
     rows = (
         ((lambda p: p["width"], 12),),
         ((lambda p: table[p["height"]], width),),
         ((lambda p: noise, width),),
     )
-    laws = npulab.find_laws(words_of(*rows, of=known), known)
+    laws = laws_of(rows, known)
     assert {"word", "bit", "reason", "detail", "related", "capture"} <= set(laws.open)
     # chance gives a law to a bit now and then, but to hardly any
     assert (laws.status[1, :width] == "open").sum() >= width - 1
@@ -405,7 +419,7 @@ def test_two_parameters_that_always_agree_are_rivals() -> None:
     known = layers(40)
     known["height"] = known["width"]
     rows = (((lambda p: p["height"], 12), (lambda p: p["channels"], 12)),)
-    laws = npulab.find_laws(words_of(*rows, of=known), known)
+    laws = laws_of(rows, known)
     fresh = layers(300, 8)
     words, mask = laws.predict(fresh)
     truth = words_of(*rows, of=fresh)
@@ -414,13 +428,7 @@ def test_two_parameters_that_always_agree_are_rivals() -> None:
     assert (laws.status[0, :9] == "rivals").all()
     frame = laws.next_captures(
         2,
-        ranges={
-            "width": (8, 499),
-            "height": (8, 499),
-            "channels": (1, 299),
-            "stride": [1, 2, 3],
-            "mode": [0, 1, 2],
-        },
+        ranges=OF_LAYERS,
     )
     assert (frame["width"] != frame["height"]).all()
     settled = laws.update(words_of(*rows, of=frame), frame)
@@ -436,18 +444,11 @@ def test_parameters_that_always_agree_are_rivals_inside_a_law() -> None:
         ((lambda p: p["width"] * p["height"], 18), (lambda p: p["stride"], 2)),
         ((lambda p: p["channels"] * p["height"], 18),),
     )
-    laws = npulab.find_laws(words_of(*rows, of=known), known)
-    words, mask = laws.predict(fresh)
-    assert ((words ^ words_of(*rows, of=fresh)) & mask).any(axis=1).mean() == 0
+    laws = laws_of(rows, known)
+    assert not claimed_of(laws, rows, fresh)[1].any()
     frame = laws.next_captures(
         4,
-        ranges={
-            "width": (8, 499),
-            "height": (8, 499),
-            "channels": (1, 299),
-            "stride": [1, 2, 3],
-            "mode": [0, 1, 2],
-        },
+        ranges=OF_LAYERS,
     )
     settled = laws.update(words_of(*rows, of=frame), frame)
     assert np.array_equal(settled.predict(fresh)[0] & 0x1FFFF, words_of(*rows, of=fresh) & 0x1FFFF)
@@ -509,39 +510,43 @@ CONV_LAWS = (
 )
 
 
-def told_of(laws: npulab.analysis.laws.Laws, fresh: pd.DataFrame) -> tuple[float, int]:
+def told_of(laws: Laws, fresh: pd.DataFrame) -> tuple[float, int]:
     """(share of the bits that captures moved that is claimed, how many bits are claimed and
     wrong on any layer).
     """
-    words, mask = laws.predict(fresh)
+    mask, mistaken = claimed_of(laws, CONV_LAWS, fresh)
     moved = np.bitwise_or.reduce(laws.words ^ laws.words[0], axis=0)
-    wrong = np.bitwise_or.reduce((words ^ words_of(*CONV_LAWS, of=fresh)) & mask & moved, axis=0)
+    wrong = np.bitwise_or.reduce(mistaken & moved, axis=0)
     claimed = np.bitwise_count(mask & moved).sum() / (len(fresh) * np.bitwise_count(moved).sum())
     return float(claimed), int(np.bitwise_count(wrong).sum())
 
 
-def test_layers_that_go_together_prove_little() -> None:
+@pytest.fixture(scope="module")
+def unlike() -> pd.DataFrame:
+    """Layers whose parameters vary independently."""
+    return plan_sweep(CONV, n=600, seed=2)
+
+
+def test_layers_that_go_together_prove_little(unlike: pd.DataFrame) -> None:
     """Square layers of powers of two: nothing wrong of any layer is claimed, and little of layers
     that are not square;
     hardly anything where sizes are no whole groups of eight or kernels are even, as none was captured."""
-    known, fresh = square(16, 2), npulab.analysis.laws.plan_sweep(CONV, n=600, seed=2)
-    laws = npulab.find_laws(words_of(*CONV_LAWS, of=known), known)
-    claimed, wrong = told_of(laws, fresh)
+    known = square(16, 2)
+    laws = laws_of(CONV_LAWS, known)
+    claimed, wrong = told_of(laws, unlike)
     assert wrong == 0
     assert claimed < 0.01
-    whole = {name: -(-fresh[name] // 8) * 8 for name in ("width", "height", "channels")}
-    claimed, wrong = told_of(laws, fresh.assign(**whole, kernel=fresh["kernel"] | 1))
+    whole = {name: -(-unlike[name] // 8) * 8 for name in ("width", "height", "channels")}
+    claimed, wrong = told_of(laws, unlike.assign(**whole, kernel=unlike["kernel"] | 1))
     assert wrong == 0
     assert 0.1 < claimed < 0.5
     assert set(laws.status[0, :9]) <= {"rivals", "open", "never exercised", "constant"}
 
 
-def test_other_layers_prove_the_rest() -> None:
-    known, fresh = square(16, 3), npulab.analysis.laws.plan_sweep(CONV, n=600, seed=2)
-    both = pd.concat(
-        [known, npulab.analysis.laws.plan_sweep(CONV, n=16, seed=3)], ignore_index=True
-    )
-    claimed, wrong = told_of(npulab.find_laws(words_of(*CONV_LAWS, of=both), both), fresh)
+def test_other_layers_prove_the_rest(unlike: pd.DataFrame) -> None:
+    known = square(16, 3)
+    both = pd.concat([known, plan_sweep(CONV, n=16, seed=3)], ignore_index=True)
+    claimed, wrong = told_of(laws_of(CONV_LAWS, both), unlike)
     assert wrong == 0
     assert claimed > 0.75
 
@@ -561,8 +566,7 @@ def test_an_open_field_is_not_what_its_high_bits_resemble() -> None:
         ),
     )
     known, fresh = layers(40), layers(2000, 1)
-    words, mask = npulab.find_laws(words_of(*rows, of=known), known).predict(fresh)
-    assert not ((words ^ words_of(*rows, of=fresh)) & mask).any()
+    assert not claimed_of(laws_of(rows, known), rows, fresh)[1].any()
 
 
 def test_what_follows_from_a_field_is_not_claimed_beyond_its_bits() -> None:
@@ -572,17 +576,16 @@ def test_what_follows_from_a_field_is_not_claimed_beyond_its_bits() -> None:
         ((lambda p: (p["width"] + 1) * (p["height"] + 1) + 1, 28),),
     )
     known, fresh = layers(40)[["width", "height"]], layers(500, 1)[["width", "height"]] * 5
-    laws = npulab.find_laws(words_of(*area, of=known), known)
-    words, mask = laws.predict(fresh)
-    assert not ((words ^ words_of(*area, of=fresh)) & mask).any()
+    laws = laws_of(area, known)
+    assert not claimed_of(laws, area, fresh)[1].any()
     small = layers(500, 2)[["width", "height"]]
     assert (laws.predict(small)[1] & 0x1FF == 0x1FF).mean() > 0.9
 
 
 def test_a_first_sweep_keeps_to_its_ranges() -> None:
-    frame = npulab.analysis.laws.plan_sweep(
-        RANGES, RULES, 24, derived={"padding": lambda p: p["kernel"] // 2}, seed=3
-    )
+    derived: dict[str, Law] = {"padding": lambda p: p["kernel"] // 2}
+    first = partial(plan_sweep, RANGES, RULES, 24, derived=derived)
+    frame = first(seed=3)
     assert list(frame) == [*RANGES, "padding"]
     assert len(frame) == 24
     assert not frame.duplicated().any()
@@ -600,16 +603,10 @@ def test_a_first_sweep_keeps_to_its_ranges() -> None:
     assert (frame["width"] != frame["height"]).sum() > 18
     pd.testing.assert_frame_equal(
         frame,
-        npulab.analysis.laws.plan_sweep(
-            RANGES, RULES, 24, derived={"padding": lambda p: p["kernel"] // 2}, seed=3
-        ),
+        first(seed=3),
     )
-    assert not frame.equals(
-        npulab.analysis.laws.plan_sweep(
-            RANGES, RULES, 24, derived={"padding": lambda p: p["kernel"] // 2}, seed=4
-        )
-    )
-    assert len(npulab.analysis.laws.plan_sweep(RANGES, RULES[0])) == 32
+    assert not frame.equals(first(seed=4))
+    assert len(plan_sweep(RANGES, RULES[0])) == 32
 
 
 @pytest.mark.parametrize(
@@ -630,11 +627,11 @@ def test_a_first_sweep_keeps_to_its_ranges() -> None:
     ],
 )
 def test_a_sweep_that_cannot_be_planned(ranges: Any, options: Any, said: str) -> None:
-    refused(lambda: npulab.analysis.laws.plan_sweep(ranges, **options), said)
+    refused(lambda: plan_sweep(ranges, **options), said)
 
 
 def test_the_next_captures_are_chosen_from_what_is_possible(
-    plain: npulab.analysis.laws.Laws,
+    plain: Laws,
 ) -> None:
     pool = layers(40, 12).set_index(np.arange(40) * 2 + 100)
     frame = plain.next_captures(5, pool)
@@ -692,39 +689,39 @@ def test_rows_that_are_planned_prove_more_than_random_ones() -> None:
     )
     pool, unseen = known.iloc[:300], slice(300, 600)
 
-    def unproved(laws: npulab.analysis.laws.Laws) -> int:
+    def unproved(laws: Laws) -> int:
         """Rows with a bit of the two fields that is improbable, or wrong."""
         fresh = known.iloc[unseen]
         wrong = ((laws.predict(fresh)[0] ^ words[unseen]) & 0x1FF1FF).any(axis=1)
         bits = [*range(9), *range(12, 21)]
         return int(((laws.certainty(fresh)[:, 0, bits] < 0.95).any(axis=1) | wrong).sum())
 
-    first = npulab.analysis.laws.plan_sweep(candidates=pool, n=24, seed=1)
+    first = plan_sweep(candidates=pool, n=24, seed=1)
     assert first.index.is_unique
     pd.testing.assert_frame_equal(first, pool.loc[first.index])
-    laws = npulab.find_laws(words[first.index], first)
+    laws = find_laws(words[first.index], first)
     more = laws.next_captures(6, pool.drop(index=first.index))
-    blind = npulab.find_laws(words[:30], pool.iloc[:30])
+    blind = find_laws(words[:30], pool.iloc[:30])
     planned = laws.update(words[more.index], more)
     assert unproved(planned) < unproved(laws)
     assert unproved(planned) < unproved(blind) / 2
-    refused(lambda: npulab.analysis.laws.plan_sweep(RANGES, candidates=pool), "candidates")
-    refused(lambda: npulab.analysis.laws.plan_sweep(candidates=pool.iloc[:0]), "candidates")
-    refused(lambda: npulab.analysis.laws.plan_sweep(), "ranges")
+    refused(lambda: plan_sweep(RANGES, candidates=pool), "candidates")
+    refused(lambda: plan_sweep(candidates=pool.iloc[:0]), "candidates")
+    refused(lambda: plan_sweep(), "ranges")
 
 
 def test_a_threshold_is_halved_until_it_is_found() -> None:
     """Captures that are planned close in on a limit as random ones cannot."""
     rows = (((lambda p: p["width"] > 389, 1), (lambda p: p["height"], 12)),)
     known = layers(40, 2)[["width", "height"]]
-    laws = npulab.find_laws(words_of(*rows, of=known), known)
+    laws = laws_of(rows, known)
     ranges = {"width": (8, 499), "height": (8, 499)}
     for seed in range(4):
         frame = laws.next_captures(4, ranges=ranges, seed=seed)
         laws = laws.update(words_of(*rows, of=frame), frame)
     fresh = layers(2000, 3)
-    words, mask = laws.predict(fresh)
-    assert not ((words ^ words_of(*rows, of=fresh)) & mask).any()
+    mask, wrong = claimed_of(laws, rows, fresh)
+    assert not wrong.any()
     assert (mask[:, 0] & 1).mean() > 0.97
 
 
@@ -743,7 +740,7 @@ def test_a_threshold_is_halved_until_it_is_found() -> None:
 def test_xor_of_parameter_bits(law: Law, width: int) -> None:
     known, fresh = layers(80, 1), layers(1000, 2)
     rows = (((lambda p: p["channels"], 9), (lambda p: 0, 3), (law, width)),)
-    laws = npulab.find_laws(words_of(*rows, of=known), known)
+    laws = laws_of(rows, known)
     words, mask = laws.predict(fresh)
     truth = words_of(*rows, of=fresh)
     assert not ((words ^ truth) & mask).any()
@@ -755,7 +752,7 @@ def test_xor_of_parameter_bits(law: Law, width: int) -> None:
 def test_a_divisor_is_any_number(n: int) -> None:
     known, fresh = layers(63, 1), layers(1000, 2)
     rows = ((lambda p: -(-p["width"] // n), 9),), ((lambda p: p["height"] // n, 9),)
-    laws = npulab.find_laws(words_of(*rows, of=known), known)
+    laws = laws_of(rows, known)
     words, mask = laws.predict(fresh)
     truth = words_of(*rows, of=fresh)
     assert ((words ^ truth) & mask).any(axis=1).mean() <= 0.01
@@ -768,7 +765,7 @@ def test_a_value_in_pieces_is_one_law() -> None:
         ((lambda p: p["width"] * p["height"] % 8, 3), (lambda p: p["mode"], 2)),
         ((lambda p: p["width"] * p["height"] // 8, 15),),
     )
-    laws = npulab.find_laws(words_of(*rows, of=known), known)
+    laws = laws_of(rows, known)
     fresh = layers(400, 3)
     words, mask = laws.predict(fresh)
     assert np.array_equal(words, words_of(*rows, of=fresh))
@@ -781,13 +778,13 @@ def test_a_users_law_is_one_lambda() -> None:
     secret = lambda p: (p["width"] * 37 + p["height"] * 11 + 5) % 251  # noqa: E731 - what a user types
     rows = (((secret, 8), (lambda p: p["channels"], 12)),)
     words = words_of(*rows, of=known)
-    without = npulab.find_laws(words, known)
+    without = find_laws(words, known)
     assert (without.status[0, :8] == "open").sum() >= 7
-    laws = npulab.find_laws(words, known, laws={"tag of a tile": secret})
+    laws = find_laws(words, known, laws={"tag of a tile": secret})
     assert "tag of a tile" in laws.table["law"].tolist()
     assert (laws.status[0, :8] == "law").all()
-    found, mask = laws.predict(fresh)
-    assert not ((found ^ words_of(*rows, of=fresh)) & mask).any()
+    mask, wrong = claimed_of(laws, rows, fresh)
+    assert not wrong.any()
     assert (mask & 0xFF == 0xFF).mean() > 0.97
     assert set(laws.open["reason"]) <= {"rivals"}
     assert len(laws.next_captures(2)) == 2
@@ -807,9 +804,7 @@ def test_a_users_law_is_one_lambda() -> None:
 )
 def test_a_users_law_that_is_none(law: Any, said: str) -> None:
     known = layers()
-    refused(
-        lambda: npulab.find_laws(words_of(PLAIN[0], of=known), known, laws={"mine": law}), "mine"
-    )
+    refused(lambda: find_laws(words_of(PLAIN[0], of=known), known, laws={"mine": law}), "mine")
 
 
 def test_nuisance_is_found_where_parameters_repeat() -> None:
@@ -819,7 +814,7 @@ def test_nuisance_is_found_where_parameters_repeat() -> None:
     address = random.integers(2**10, 2**20, 48) * 2**12
     rows = ((lambda p: p["width"], 12),), ((lambda p: address[: len(p)], 32),)
     words = words_of(*rows, of=known)
-    laws = npulab.find_laws(words, known)
+    laws = find_laws(words, known)
     moved = int(np.bitwise_or.reduce(words[40:, 1] ^ words[0, 1]))
     expected = np.array([bool(moved // 2**bit % 2) for bit in range(32)])
     assert np.array_equal(laws.status[1] == "nuisance", expected)
@@ -827,7 +822,7 @@ def test_nuisance_is_found_where_parameters_repeat() -> None:
     assert set(laws.open["word"]) <= {1}
     _, mask = laws.predict(layers(50, 1))
     assert not mask[:, 1].any()
-    given = npulab.find_laws(words[:40], known[:40], nuisance=np.array([0, 0xFFFFF000], np.uint32))
+    given = find_laws(words[:40], known[:40], nuisance=np.array([0, 0xFFFFF000], np.uint32))
     assert (given.status[1, 12:] == "nuisance").all()
     assert (given.table["word"] == 0).all()
     assert len(given.open) == 0
@@ -874,7 +869,7 @@ WORDS = words_of(PLAIN[0], of=KNOWN)
     ],
 )
 def test_bad_input_is_a_sentence(words: Any, parameters: Any, options: Any, said: str) -> None:
-    refused(lambda: npulab.find_laws(words, parameters, **options), said)
+    refused(lambda: find_laws(words, parameters, **options), said)
 
 
 @pytest.mark.parametrize(
@@ -888,13 +883,11 @@ def test_bad_input_is_a_sentence(words: Any, parameters: Any, options: Any, said
         (7, "parameters"),
     ],
 )
-def test_layers_that_cannot_be_predicted(
-    plain: npulab.analysis.laws.Laws, parameters: Any, said: str
-) -> None:
+def test_layers_that_cannot_be_predicted(plain: Laws, parameters: Any, said: str) -> None:
     refused(lambda: plain.predict(parameters), said)
 
 
-def test_no_layers_give_no_words(plain: npulab.analysis.laws.Laws) -> None:
+def test_no_layers_give_no_words(plain: Laws) -> None:
     words, mask = plain.predict(layers()[:0])
     assert words.shape == mask.shape == (0, 2)
 
@@ -902,7 +895,7 @@ def test_no_layers_give_no_words(plain: npulab.analysis.laws.Laws) -> None:
 def test_a_column_that_never_varies_is_a_warning() -> None:
     known = layers(30).assign(batch=1)
     with pytest.warns(UserWarning, match="batch") as said:
-        laws = npulab.find_laws(words_of(PLAIN[0], of=known), known)
+        laws = laws_of([PLAIN[0]], known)
     assert len(said) == 1
     assert "\n" not in str(said[0].message)
     assert said[0].filename == __file__
@@ -913,17 +906,14 @@ def test_a_column_that_never_varies_is_a_warning() -> None:
 def test_two_captures_are_enough_to_ask() -> None:
     known, fresh = pd.DataFrame({"width": [8, 13], "height": [31, 7]}), layers(200, 3)
     rows = (((lambda p: p["width"], 12), (lambda p: p["height"], 12)),)
-    laws = npulab.find_laws(words_of(*rows, of=known), known)
+    laws = laws_of(rows, known)
     assert laws.status.shape == (1, 32)
-    words, mask = laws.predict(fresh)
-    assert not ((words ^ words_of(*rows, of=fresh)) & mask).any()
+    assert not claimed_of(laws, rows, fresh)[1].any()
 
 
 def test_parameters_of_scales_alone_are_enough_to_ask() -> None:
     known = layers()
-    found = npulab.find_laws(
-        words_of(PLAIN[0], of=known), pd.DataFrame({"scale": known["width"] / 7})
-    )
+    found = find_laws(words_of(PLAIN[0], of=known), pd.DataFrame({"scale": known["width"] / 7}))
     assert "law" not in found.status
 
 
@@ -937,7 +927,7 @@ def test_columns_keep_their_names() -> None:
         frame = known.set_axis(names, axis=1)
         words = words_of(*rows, of=known)
         try:
-            laws = npulab.find_laws(words, frame)
+            laws = find_laws(words, frame)
         except ValueError as error:
             assert str(names[0]) in str(error)  # noqa: PT017 - either outcome is right
             continue
@@ -985,7 +975,7 @@ def claims_of_random_laws(seed: int) -> tuple[str, float, float]:
     known, fresh = layers(int(random.integers(20, 90)), seed), layers(1000, seed + 10_000)
     rows = [((law, width),) for _, law, width in chosen]
     words, truth = words_of(*rows, of=known), words_of(*rows, of=fresh)
-    laws = npulab.find_laws(words, known)
+    laws = find_laws(words, known)
     found, mask = laws.predict(fresh)
     varying = np.bitwise_or.reduce(truth ^ truth[0], axis=0)
     claimed, wrong = (
@@ -1004,18 +994,18 @@ def check_random_laws(seeds: range) -> None:
 
 
 def test_claims_about_random_laws_hold() -> None:
-    check_random_laws(range(3))
+    check_random_laws(range(2))
 
 
 @pytest.mark.long
 @pytest.mark.xfail(strict=True, reason="1 of 120: 1.08 % of the claims from 22 rows of seed 100")
 def test_claims_about_many_random_laws_hold() -> None:
-    check_random_laws(range(3, 123))
+    check_random_laws(range(2, 122))
 
 
 @pytest.mark.long
 def test_claims_about_all_but_one_of_them_hold() -> None:
-    check_random_laws([seed for seed in range(3, 123) if seed != 100])
+    check_random_laws([seed for seed in range(2, 122) if seed != 100])
 
 
 def test_limits_on_products_of_four() -> None:
@@ -1027,7 +1017,7 @@ def test_limits_on_products_of_four() -> None:
     weights = layers.prod(axis=1).to_numpy()
     clamped = np.clip(-(-(weights + 0x400) // 64), 24, 4096)
     words = np.stack([clamped, np.where(weights > 0x6800, 3, 0)], 1).astype(np.uint32)
-    laws = npulab.find_laws(words, layers)
+    laws = find_laws(words, layers)
     predicted, _ = laws.predict(layers)
     assert (predicted == words).all()
     of = {field.word: field.text for field in laws.fields}

@@ -207,7 +207,7 @@ def _accepted(state: State, founds: Sequence[_Found], tries: float) -> State:
         inside = []
     for place in places:
         laws_here = [shifted(law, place.lsb - lane.lsb) for law in laws]
-        rivals = tuple(Rival(0.0, 0, law=law) for law in laws_here[1:])
+        rivals = tuple(Rival(law=law) for law in laws_here[1:])
         solved = _always(state, place, laws_here[0], tries)
         state = state.accept(replace(solved, rivals=rivals), instead_of=inside)
     return state

@@ -809,8 +809,7 @@ class Laws:
             claims = self.predict(parameters)
         else:
             claims = self._predicted_by(executor, parameters, len(words))
-        found = scored(self.words, words, *claims, self.nuisance)
-        return replace(found, looked_at=looked_at)
+        return scored(self.words, self.nuisance, [(words, *claims)], looked_at)
 
     def _predicted_by(self, executor: Workers, parameters: Any, count: int) -> tuple[Array, Array]:
         """``predict`` by workers, parts of ``PREDICTED`` layers."""

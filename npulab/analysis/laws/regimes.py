@@ -252,7 +252,7 @@ def _solved(captures: Captures, place: Place, lists: _Lists) -> Solved | None:
         left &= ~here
     for cost, other in lists.found[1:12]:
         if cost - total < PRIOR.recorded:
-            rivals.append(Rival(max(0.0, cost - total), -1, steps=lists.steps(other)))
+            rivals.append(Rival(max(0.0, cost - total), steps=lists.steps(other)))
     information = float(lists.weights[~left].sum())
     total -= float(lists.weights[left].sum())
     plain = len(path) == 1 or (len(path) == 2 and total < PLAIN * information)

@@ -209,7 +209,7 @@ def separating_rivals(solved: Solved, columns: Columns, names: Sequence[str]) ->
             for end in {low, high - 1}:
                 when = term("<=", parameter(name), end)
                 steps = (when, constant(int(below))), (ALWAYS, constant(int(above)))
-                yield Rival(0.0, -1, steps=steps)
+                yield Rival(steps=steps)
 
 
 def _earlier(
@@ -225,7 +225,7 @@ def _earlier(
         for at in sorted({0, number}) if number < len(rest) else (number,):
             steps = (*rest[:at], (condition, law), *rest[at:])
             if (solved.values(columns, steps) == values).all():
-                yield Rival(0.0, -1, steps=steps)
+                yield Rival(steps=steps)
 
 
 def like_rivals(solved: Solved, fields: Sequence[Solved], columns: Columns) -> Iterator[Rival]:
@@ -253,7 +253,7 @@ def like_rivals(solved: Solved, fields: Sequence[Solved], columns: Columns) -> I
     values = solved.values(columns)
     for steps in lists:
         if (solved.values(columns, steps) == values).all():
-            yield Rival(0.0, -1, steps=steps)
+            yield Rival(steps=steps)
 
 
 def _moved(law: Expression, up: int) -> Expression:

@@ -4,12 +4,15 @@ is wrong.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from npulab.analysis.laws.matching import bits_of
+from npulab.registers.fields import WORD_BITS
 from npulab.support.text import part_said
 
 if TYPE_CHECKING:
@@ -33,7 +36,7 @@ class Score:
     claimed: int
     wrong: int
     by_bit: pd.DataFrame
-    mistakes: tuple[tuple[int, int, int, int, int], ...] = ()
+    mistakes: tuple[tuple[int, ...], ...] = ()
     looked_at: str = ""
 
     @property
@@ -61,28 +64,45 @@ class Score:
         return text
 
 
-def scored(known: Array, words: Array, predicted: Array, claims: Array, nuisance: Array) -> Score:
-    """The score of predictions ``(N, W) uint32`` with masks ``claims`` against ``words``; ``known``
-    are the captures that the laws were made from, ``nuisance`` ``(W,)`` masks bits to leave out."""
+def scored(
+    known: Array,
+    nuisance: Array,
+    parts: Iterable[tuple[Array, Array, Array]],
+    looked_at: str = "",
+    most: int = sys.maxsize,
+) -> Score:
+    """The score of predictions, part by part; at most ``most`` mistakes are listed.
+
+    A part is the words of some captures, their predictions and the masks of the claims, each
+    ``(N, W) uint32``. ``known`` are the captures that the laws were made from, ``nuisance (W,)``
+    masks bits to leave out.
+    """
     import pandas as pd
 
-    every = np.concatenate([known, words])
-    varying = np.bitwise_or.reduce(every ^ every[:1], axis=0) & ~nuisance
-    claimed = claims & varying
-    wrong = (predicted ^ words) & claimed
-    word, bit = np.nonzero(bits_of(varying))
-    counts = [bits_of(cells).sum(0)[word, bit] for cells in (claimed, wrong)]
-    mistakes = tuple(
-        (row, word, int(wrong[row, word]), int(predicted[row, word]), int(words[row, word]))
-        for row, word in np.argwhere(wrong).tolist()
-    )
-    frame = pd.DataFrame(
-        {"word": word, "bit": bit, "cells": len(words), "claimed": counts[0], "wrong": counts[1]}
-    )
-    return Score(
-        int(np.bitwise_count(varying).sum()) * len(words),
-        int(np.bitwise_count(claimed).sum()),
-        int(np.bitwise_count(wrong).sum()),
-        frame,
-        mistakes,
-    )
+    ones, zeros = np.bitwise_or.reduce(known, axis=0), np.bitwise_or.reduce(~known, axis=0)
+    claimed = np.zeros((len(ones), WORD_BITS), np.int64)
+    wrong = np.zeros_like(claimed)
+    mistakes: list[tuple[int, ...]] = []
+    count = 0
+    for words, predicted, claims in parts:
+        ones |= np.bitwise_or.reduce(words, axis=0)
+        zeros |= np.bitwise_or.reduce(~words, axis=0)
+        claims = claims & ~nuisance
+        missed = (predicted ^ words) & claims
+        claimed += bits_of(claims).sum(0, dtype=np.int64)
+        wrong += bits_of(missed).sum(0, dtype=np.int64)
+        for row, word in np.argwhere(missed)[: most - len(mistakes)].tolist():
+            found = (int(array[row, word]) for array in (missed, predicted, words))
+            mistakes.append((count + row, word, *found))
+        count += len(words)
+    varying = ones & zeros & ~nuisance
+    word, bit = np.nonzero(bits_of(varying[None])[0])
+    counts = {"claimed": claimed[word, bit], "wrong": wrong[word, bit]}
+    sums = int(counts["claimed"].sum()), int(counts["wrong"].sum())
+    frame = pd.DataFrame({"word": word, "bit": bit, "cells": count, **counts})
+    listed = []
+    for row, of_word, mask, *values in mistakes:
+        # a bit that never varies is no cell, whatever a law says of it
+        if mask & varying[of_word]:
+            listed.append((row, of_word, mask & int(varying[of_word]), *values))
+    return Score(len(word) * count, *sums, frame, tuple(listed), looked_at)

@@ -367,7 +367,7 @@ def lone_bits(state: State, round_: Round) -> State:
                 known[wanted.tobytes()] = []
         laws = known[wanted.tobytes()]
         if laws:
-            rivals = tuple(Rival(0.0, 0, law=law) for law in laws[1:])
+            rivals = tuple(Rival(law=law) for law in laws[1:])
             state = state.accept(
                 Solved(
                     word,

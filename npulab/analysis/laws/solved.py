@@ -102,8 +102,8 @@ class Rival:
     ``extra_cost`` is the bits that the alternative costs more.
     """
 
-    extra_cost: float
-    step: int
+    extra_cost: float = 0.0
+    step: int = 0
     law: Expression | None = None
     when: Expression | None = None
     steps: Steps = ()

@@ -15,7 +15,7 @@ from npulab.analysis.laws.expressions import Array, Columns
 from npulab.analysis.laws.found import Laws, find_laws
 from npulab.analysis.laws.matching import bits_of
 from npulab.analysis.laws.prior import BUDGET
-from npulab.analysis.laws.score import Score
+from npulab.analysis.laws.score import Score, scored
 from npulab.captures.sweep import Sweep
 from npulab.captures.sweep_store import SweepStore
 from npulab.support.answers import Answer, Part, Table
@@ -249,42 +249,14 @@ def _keys(sweep: Sweep) -> Iterator[bytes]:
 def score_store(laws: Laws, store: SweepStore) -> Score:
     """``Laws.score`` of all captures of a store, part by part; at most 1,000 mistakes are
     listed."""
-    import pandas as pd
-
-    ones = np.bitwise_or.reduce(laws.words, axis=0)
-    zeros = np.bitwise_or.reduce(~laws.words, axis=0)
-    claimed = np.zeros((len(ones), 32), np.int64)
-    wrong = np.zeros_like(claimed)
-    mistakes: list[tuple[int, int, int, int, int]] = []
-    count = 0
-    for sweep in store:
-        words = laws._like(sweep.words)
-        ones |= np.bitwise_or.reduce(words, axis=0)
-        zeros |= np.bitwise_or.reduce(~words, axis=0)
-        predicted, claims = _predicted(laws, sweep.parameters)
-        claims = claims & ~laws.nuisance
-        missed = (predicted ^ words) & claims
-        claimed += bits_of(claims).sum(0, dtype=np.int64)
-        wrong += bits_of(missed).sum(0, dtype=np.int64)
-        for row, word in np.argwhere(missed)[: MOST_MISTAKES - len(mistakes)].tolist():
-            values = (int(array[row, word]) for array in (missed, predicted, words))
-            mistakes.append((count + row, word, *values))  # type: ignore[arg-type]
-        count += len(words)
-    varying = ones & zeros & ~laws.nuisance
-    word, bit = np.nonzero(bits_of(varying[None])[0])
-    frame = pd.DataFrame(
-        {
-            "word": word,
-            "bit": bit,
-            "cells": count,
-            "claimed": claimed[word, bit],
-            "wrong": wrong[word, bit],
-        }
-    )
-    cells = len(word) * count
-    sums = int(frame["claimed"].sum()), int(frame["wrong"].sum())
     looked_at = store.looked_at or laws.looked_at
-    return Score(cells, *sums, frame, tuple(mistakes), looked_at)
+    return scored(laws.words, laws.nuisance, _claims(laws, store), looked_at, MOST_MISTAKES)
+
+
+def _claims(laws: Laws, store: SweepStore) -> Iterator[tuple[Array, Array, Array]]:
+    """Yield the words of each part, their predictions and the masks of the claims."""
+    for sweep in store:
+        yield (laws._like(sweep.words), *_predicted(laws, sweep.parameters))
 
 
 def _predicted(laws: Laws, parameters: pd.DataFrame) -> tuple[Array, Array]:

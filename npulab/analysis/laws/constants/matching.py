@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy import ndarray as Array
 
-from npulab.analysis.laws.constants.encodings import FIXED, FLOAT, MANTISSA, Encoding, encodings
+from npulab.analysis.laws.constants.encodings import FIXED, FLOAT, Encoding, encodings
 from npulab.analysis.laws.constants.formulas import (
     DOUBLE,
     SINGLE,
@@ -128,13 +128,17 @@ def _place_bits(rows: Sequence[Rows]) -> dict[int, Array]:
 def batches(formulas: Formulas, widths: set[int]) -> Iterator[Batch]:
     """Yield the codes of all formulas in all encodings of these widths."""
     values = formulas.columns.values
-    products = np.flatnonzero(~formulas.sums)
-    every = np.arange(len(formulas))
+    products, sums = np.flatnonzero(~formulas.sums), np.flatnonzero(formulas.sums)
     for way in _ways(formulas):
         of_way = values_of(formulas, values, way)
-        yield from _floats(of_way, every, widths, way)
-        yield from _fixed(of_way[products], products, widths, way)
-        yield from _whole(of_way, np.flatnonzero(formulas.sums), widths, way)
+        # 16 bits do not tell how a value was computed
+        told = widths
+        if way != DOUBLE:
+            told = widths & {4}
+        known = [one for one in encodings() if one.width in told]
+        yield from _floats(of_way, known, way)
+        yield from _fixed(of_way[products], products, known, way)
+        yield from _whole(of_way[sums], sums, known, way)
     if 4 in widths:
         yield from _steps(formulas, products)
 
@@ -145,30 +149,33 @@ def _ways(formulas: Formulas) -> list[str]:
     return [DOUBLE, SINGLE_GIVEN, SINGLE]
 
 
-def _floats(values: Array, numbers: Array, widths: set[int], way: str) -> Iterator[Batch]:
-    for encoding in encodings():
-        if encoding.kind not in (FLOAT, MANTISSA) or encoding.width not in widths:
+def _floats(values: Array, known: Sequence[Encoding], way: str) -> Iterator[Batch]:
+    for encoding in known:
+        if encoding.kind == FIXED:
             continue
-        # 16 bits do not tell how a value was computed
-        if way == DOUBLE or encoding.width == 4:
-            cost = MANTISSA_BITS
-            if encoding.kind == FLOAT:
-                cost = FLOAT_BITS[encoding.name]
-                if way != DOUBLE:
-                    cost = STEPPED_BITS
-            codes, coded = encoding.encode(values)
-            yield _batch(encoding, numbers, codes, coded, way, cost)
+        cost = MANTISSA_BITS
+        if encoding.kind == FLOAT:
+            cost = FLOAT_BITS[encoding.name]
+            if way != DOUBLE:
+                cost = STEPPED_BITS
+        yield _batch(encoding, np.arange(len(values)), values, way, cost)
 
 
 def _batch(
-    encoding: Encoding, numbers: Array, codes: Array, coded: Array, way: str, cost: float
+    encoding: Encoding,
+    numbers: Array,
+    values: Array,
+    way: str,
+    cost: float,
+    fraction: Array | int = 0,
 ) -> Batch:
-    rows = np.flatnonzero(coded)
-    none = np.zeros(len(rows), int)
-    return Batch(encoding, numbers[rows], none, codes[rows], way, (), cost)
+    """The codes of the formulas that have one for each of their ``values``."""
+    codes, coded = encoding.encode(values, fraction)
+    fractions = np.broadcast_to(fraction, len(values))[coded]
+    return Batch(encoding, numbers[coded], fractions, codes[coded], way, (), cost)
 
 
-def _fixed(values: Array, numbers: Array, widths: set[int], way: str) -> Iterator[Batch]:
+def _fixed(values: Array, numbers: Array, known: Sequence[Encoding], way: str) -> Iterator[Batch]:
     """Yield products as fixed-point numbers of every fraction that gives codes of enough bits."""
     if not len(values):
         return
@@ -176,42 +183,33 @@ def _fixed(values: Array, numbers: Array, widths: set[int], way: str) -> Iterato
     good = np.isfinite(largest) & (largest > 0)
     values, numbers, largest = values[good], numbers[good], largest[good]
     _, exponent = np.frexp(largest)
-    negative = (values < 0).any(1)
-    for encoding in encodings():
-        if encoding.kind != FIXED or encoding.width not in widths:
-            continue
-        if way != DOUBLE and encoding.width < 4:
+    negative = np.flatnonzero((values < 0).any(1))
+    for encoding in known:
+        if encoding.kind != FIXED:
             continue
         cost = FIXED_BITS[encoding.width]
         for length in range(SHORTEST, encoding.bits + 1):
             # a negative number fills its word, whatever its size
-            rows = np.flatnonzero(negative)
+            rows = negative
             if length in LENGTHS[encoding.width]:
                 rows = np.arange(len(values))
             fraction = length - exponent[rows].astype(int)
-            codes, coded = encoding.encode(values[rows], fraction)
-            chosen = rows[coded]
-            yield Batch(encoding, numbers[chosen], fraction[coded], codes[coded], way, (), cost)
+            yield _batch(encoding, numbers[rows], values[rows], way, cost, fraction)
 
 
-def _whole(values: Array, numbers: Array, widths: set[int], way: str) -> Iterator[Batch]:
+def _whole(values: Array, numbers: Array, known: Sequence[Encoding], way: str) -> Iterator[Batch]:
     """Yield sums with whole parameters as whole numbers, in the narrowest word that holds them."""
-    values = values[numbers]
     finite = np.isfinite(values).all(1)
     values, numbers = values[finite], numbers[finite]
     if not len(values):
         return
     narrowest = _narrowest(values)
-    for encoding in encodings():
-        if encoding.kind != FIXED or encoding.width not in widths:
+    negative = (values < 0).any(1)
+    for encoding in known:
+        if encoding.kind != FIXED:
             continue
-        if way != DOUBLE and encoding.width < 4:
-            continue
-        negative = (values < 0).any(1)
-        fits = (narrowest == encoding.width) | (negative & (narrowest < encoding.width))
-        rows = np.flatnonzero(fits)
-        codes, coded = encoding.encode(values[rows], 0)
-        yield _batch(encoding, numbers[rows], codes, coded, way, WHOLE_BITS)
+        rows = (narrowest == encoding.width) | (negative & (narrowest < encoding.width))
+        yield _batch(encoding, numbers[rows], values[rows], way, WHOLE_BITS)
 
 
 def _narrowest(values: Array) -> Array:
@@ -237,10 +235,8 @@ def _steps(formulas: Formulas, products: Array) -> Iterator[Batch]:
         chosen = formulas.only(numbers)
         for order in orders(count):
             values = stepped(chosen, formulas.columns.values, order)
-            codes, coded = encoding.encode(values)
-            rows = np.flatnonzero(coded)
-            none = np.zeros(len(rows), int)
-            yield Batch(encoding, numbers[rows], none, codes[rows], SINGLE, order, STEPPED_BITS)
+            batch = _batch(encoding, numbers, values, SINGLE, STEPPED_BITS)
+            yield replace(batch, order=order)
 
 
 class _Lookup:

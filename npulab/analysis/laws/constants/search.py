@@ -180,30 +180,27 @@ def _wider(meaning: Meaning, copies: Sequence[Claim], data: Array) -> tuple[int,
     fixed-point number, or below a bfloat16, are 0."""
     width = copies[0].width
     encoding = meaning.stored[0].encoding
-    if encoding.name == "bf16" and all(_zero_below(claim, data) for claim in copies):
+    if encoding.name == "bf16" and all(
+        _zeros(one, width, one.order == BIG, data) for one in copies
+    ):
         return (2 * width,)
     if encoding.kind != FIXED:
         return ()
     out = []
     for wider in WIDTHS:
-        if wider > width and all(_zero_above(claim, wider, data) for claim in copies):
+        more = wider - width
+        if more > 0 and all(_zeros(one, more, one.order != BIG, data) for one in copies):
             out.append(wider)
     return tuple(out)
 
 
-def _zero_below(claim: Claim, data: Array) -> bool:
-    first, last = claim.offset - claim.width, claim.offset
-    if claim.order == BIG:
-        first, last = claim.offset + claim.width, claim.offset + 2 * claim.width
+def _zeros(claim: Claim, count: int, after: bool, data: Array) -> bool:
+    """True if so many bytes before a claim, or after it, are 0 in all streams."""
+    first = claim.offset - count
+    if after:
+        first = claim.offset + claim.width
+    last = first + count
     return first >= 0 and last <= data.shape[1] and not data[:, first:last].any()
-
-
-def _zero_above(claim: Claim, wider: int, data: Array) -> bool:
-    first, last = claim.offset + claim.width, claim.offset + wider
-    if claim.order == BIG:
-        first, last = claim.offset + claim.width - wider, claim.offset
-    inside = first >= 0 and last <= data.shape[1]
-    return inside and not data[:, first:last].any()
 
 
 def _with_shifts(found: Constants) -> list[Constant]:
