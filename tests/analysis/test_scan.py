@@ -140,6 +140,7 @@ def impulse_each(one: Toy) -> list[np.ndarray]:
     return [*images, np.random.default_rng(5).integers(1, 4, one.layer.input_shape)]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("flat", [False, True])
 def test_the_toy_without_a_layer(flat: bool) -> None:
     one = toy(3)
@@ -196,6 +197,7 @@ def test_real_outputs_and_bits_the_other_way_round() -> None:
     assert set(zip(weights.bits, weights.order, weights.toward, strict=True)) == {(8, 7, -1)}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("bias", [0, 32])
 def test_outputs_of_8_bits_through_several_scales(bias: int) -> None:
     """A bias of half a step turns every output into a tie, which is rounded to even."""
