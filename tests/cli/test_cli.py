@@ -47,14 +47,25 @@ def test_check_of_all_captures(run: Any) -> None:
     assert all(line[-1] == "BC 28 BA FF B2 91 82 97 91" for line in update4)
 
 
-def test_check_as_json(run: Any) -> None:
-    status, lines, _ = run("check", CAPTURES, "--json", "--jobs", 2)
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with three captures: one that is equal, two whose output nobody captured."""
+    folder = tmp_path_factory.mktemp("few")
+    for name in ("sim-update4", "update4-mesa", "update4-vendor"):
+        shutil.copytree(CAPTURES / name, folder / name)
+    return folder
+
+
+def test_check_as_json(run: Any, few: Path) -> None:
+    status, lines, _ = run("check", few, "--json", "--jobs", 2)
+    _, in_one_process, _ = run("check", few, "--json")
+    assert lines == in_one_process
     rows = [json.loads(line) for line in lines]
     assert status == 0
     assert {"case", "target", "words", "coefficients", "compared", "mismatches", "verdict"} <= set(
         rows[0]
     )
-    assert {row["case"]: row["verdict"] for row in rows if "update4" in row["case"]} == {
+    assert {row["case"]: row["verdict"] for row in rows} == {
         "sim-update4": "equal",
         "update4-mesa": "not executed",
         "update4-vendor": "not executed",
@@ -62,12 +73,12 @@ def test_check_as_json(run: Any) -> None:
     assert all(row["simulated"] == row["case"].startswith("sim-") for row in rows)
 
 
-def test_check_exits_1_where_one_differs(run: Any, tmp_path: Path) -> None:
+def test_check_exits_1_where_one_differs(run: Any, few: Path, tmp_path: Path) -> None:
     capture = npulab.load(CAPTURES / "sim-1x1")
     npulab.save(capture.with_fields(post_shift=8), tmp_path / "bad")
-    status, lines, _ = run("check", CAPTURES, tmp_path, "--explain")
+    status, lines, _ = run("check", few, tmp_path, "--explain")
     assert status == 1
-    assert "30 captures, 1 differs (27 equal, 2 not executed, 1 differs)" in lines
+    assert "4 captures, 1 differs (1 equal, 2 not executed, 1 differs)" in lines
     assert any("first difference at (row, column, channel)" in line for line in lines)
 
 
@@ -646,16 +657,14 @@ def test_ctrl_c_ends_in_one_sentence_and_keeps_laws(
 
     original = laws.find_laws
     monkeypatch.setattr(laws, "find_laws", search)
-    steps = range(1, 40)
     outcomes = []
-    for wait[0] in steps:
+    for wait[0] in (1, 4, 1000):  # the last one is never reached
         status, lines, err = run("laws", path)
         outcomes.append((status, err))
-        if status == 0:  # the search was over before
-            break
-        assert err.startswith("npulab: stopped")
-        assert bool(lines) == (status == 1)
-    assert [status for status, _ in outcomes] == [1] * (len(outcomes) - 1) + [0]
+        if status:
+            assert err.startswith("npulab: stopped")
+        assert lines
+    assert [status for status, _ in outcomes] == [1, 1, 0]
     monkeypatch.setattr(
         laws, "find_laws", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt)
     )
@@ -736,7 +745,7 @@ def test_json_of_import_names_what_it_wrote(dump: Path, tmp_path: Path) -> None:
     assert all(Path(line["path"], "capture.json").is_file() for line in lines)
 
 
-def test_json_is_strict() -> None:
+def test_json_is_strict(few: Path) -> None:
     """No NaN or Infinity, which other readers of JSON refuse."""
 
     def no(word: str) -> None:
@@ -745,7 +754,7 @@ def test_json_is_strict() -> None:
     for arguments in (
         ["show", MESA],
         ["list", CAPTURES],
-        ["check", CAPTURES],
+        ["check", few],
         ["diff", MESA, VENDOR],
     ):
         for line in shell(*arguments, "--json").out.splitlines():
@@ -779,13 +788,6 @@ def test_check_counts_the_values_that_differ(tmp_path: Path) -> None:
     lines = {line["case"]: line for line in json_lines(result.out)}
     assert (lines["good"]["verdict"], lines["bad"]["verdict"]) == ("equal", "differs")
     assert (lines["bad"]["mismatches"], lines["bad"]["compared"]) == (1, 4 * 3 * 3)
-
-
-def test_check_on_several_processes_says_the_same() -> None:
-    assert (
-        shell("check", CAPTURES, "--jobs", "2", "--json").out
-        == shell("check", CAPTURES, "--json").out
-    )
 
 
 def test_installed_command_exits_as_promised(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import CAPTURES
-from test_cli import made_sweep, run  # noqa: F401 - a fixture
+from test_cli import few, made_sweep, run  # noqa: F401 - fixtures
 
 import npulab
 import npulab.analysis.mismatch.model_run
@@ -26,7 +26,7 @@ VIVANTE = CAPTURES / "vivante"
 MESA, VENDOR = VIVANTE / "update4-mesa", VIVANTE / "update4-vendor"
 
 
-def answers(folder: Path) -> dict[str, tuple[list[Any], Any]]:
+def answers(folder: Path, few: Path) -> dict[str, tuple[list[Any], Any]]:
     """A command line and the answer that it prints, by what it is."""
     model, sweep = folder / "m.tflite", made_sweep(folder / "s.npz")
     model.write_bytes(
@@ -44,8 +44,8 @@ def answers(folder: Path) -> dict[str, tuple[list[Any], Any]]:
         "diff": (["diff", MESA, VENDOR], differing(npulab.load(MESA), npulab.load(VENDOR))),
         "sweeps": (["diff", sweep, sweep], differing(*load_sides(sweep, sweep))),
         "check": (
-            ["check", VIVANTE],
-            Checks([npulab.check(one) for one in npulab.load_all(VIVANTE)]),
+            ["check", few],
+            Checks([npulab.check(capture) for capture in npulab.load_all(few)]),
         ),
         "run": (
             ["check", VIVANTE / "sim-1x1", "--model", model],
@@ -62,8 +62,10 @@ def answers(folder: Path) -> dict[str, tuple[list[Any], Any]]:
     }
 
 
-def test_the_shell_prints_what_answers_say_of_themselves(run: Any, tmp_path: Path) -> None:
-    for what, (arguments, answer) in answers(tmp_path).items():
+def test_the_shell_prints_what_answers_say_of_themselves(
+    run: Any, few: Path, tmp_path: Path
+) -> None:
+    for what, (arguments, answer) in answers(tmp_path, few).items():
         _, lines, _ = run(*arguments)
         assert "\n".join(lines) == str(answer), what
         _, lines, _ = run(*arguments, "--json")
