@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from npulab.captures.capture import Capture
 from npulab.captures.store import load
@@ -30,6 +30,7 @@ from npulab.notebook.sessions.items import (
     Bisected,
     Bookmark,
     Figure,
+    Item,
     MapVersion,
     Note,
 )
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 SHOWN = 60  # how many rows the table in HTML shows, at most
 LETTERS = 200  # letters of a text that the table in HTML shows, at most
 COLUMNS = ("kind", "on", "what", "by")
-JOURNAL = ("result", "good", "bad", "device", "simulated")
+Kind = TypeVar("Kind", bound=Item)
 
 
 class Contents:
@@ -71,33 +72,32 @@ class Contents:
     @property
     def notes(self) -> tuple[Note, ...]:
         """The notes, sorted by id."""
-        return tuple(Note.of(key, kept) for key, kept in self._items("notes"))
+        return self._held(Note)
 
     @property
     def bookmarks(self) -> tuple[Bookmark, ...]:
-        return tuple(Bookmark.of(key, kept) for key, kept in self._items("bookmarks"))
+        return self._held(Bookmark)
 
     @property
     def laws(self) -> tuple[AcceptedLaw, ...]:
-        laws = [AcceptedLaw.of(key, kept) for key, kept in self._items("laws")]
-        return tuple(sorted(laws, key=lambda law: by_numbers(law.field)))
+        return tuple(sorted(self._held(AcceptedLaw), key=lambda law: by_numbers(law.field)))
 
     @property
     def figures(self) -> tuple[Figure, ...]:
-        return tuple(Figure.of(key, kept) for key, kept in self._items("figures"))
+        return self._held(Figure)
 
     @property
     def captures(self) -> tuple[Attached, ...]:
         """The captures and sweeps, sorted by path, with their sha256."""
-        return tuple(Attached(path, kept["sha256"]) for path, kept in self._items("captures"))
+        return self._held(Attached)
 
     @property
     def journals(self) -> tuple[Bisected, ...]:
-        journals = []
-        for path, kept in self._items("journals"):
-            given = {name: kept[name] for name in JOURNAL if name in kept}
-            journals.append(Bisected(path, **given))
-        return tuple(journals)
+        return self._held(Bisected)
+
+    def _held(self, kind: type[Kind]) -> tuple[Kind, ...]:
+        """Return the items of a class, sorted by their keys."""
+        return tuple(kind.of(key, kept) for key, kept in self._items(kind.kind))
 
     def _items(self, section: str) -> list[tuple[str, Any]]:
         """Return (key, item) of a section, sorted by key; items are as the file has them."""

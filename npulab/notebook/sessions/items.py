@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 from npulab.notebook.sessions.file import MARKS, as_kept, as_text
 
@@ -97,55 +97,56 @@ class Anchor:
         return {name: value for name, value in asdict(self).items() if value not in ("", None)}
 
 
-@dataclass(frozen=True)
 class Item:
-    """The base of items with an id; ``conflict`` of such an item has the ids of items that
-    contradict it since a merge.
+    """The base of everything that a section ``kind`` of the file has: its first value is its key
+    there, an id or a path.
+
+    ``conflict`` of an item with an id has the ids of items that contradict it since a merge.
     """
 
     kind: ClassVar[str]
-    id: str
 
     @classmethod
-    def of(cls, id: str, kept: Mapping[str, Any]) -> Self:  # noqa: A002 - the field's name
-        """Make the item from its id and its object in the file; names in the object that the item
+    def of(cls, key: str, kept: Mapping[str, Any]) -> Self:
+        """Make the item from its key and its object in the file; names in the object that the item
         does not know are left out.
         """
-        given = _known(cls, kept)
-        if "anchor" in _names(cls):
-            given["anchor"] = Anchor(**_known(Anchor, kept.get("anchor", {})))
-        for name in ("text", "code"):
-            if name in given:
-                given[name] = as_text(given[name])
-        given[MARKS] = tuple(given.get(MARKS, ()))
-        return cls(id=id, **given)
+        names = _names(cls)
+        given = {name: kept[name] for name in names[1:] if name in kept}
+        if "anchor" in given:
+            place = given["anchor"]
+            given["anchor"] = Anchor(
+                **{name: place[name] for name in _names(Anchor) if name in place}
+            )
+        for name in TEXTS & given.keys():
+            given[name] = as_text(given[name])
+        if MARKS in given:
+            given[MARKS] = tuple(given[MARKS])
+        make: Any = cls
+        return cast("Self", make(key, **given))
 
     @property
     def kept(self) -> dict[str, Any]:
-        """The item as an object of the file, without its id and without blank values."""
+        """The item as an object of the file, without its key and without blank values."""
         out = {}
-        for name in _names(type(self)):
+        for name in _names(self)[1:]:
             value = getattr(self, name)
             if isinstance(value, Anchor):
                 value = value.kept
-            elif name in ("text", "code"):
+            elif name in TEXTS:
                 value = as_kept(value)
             elif name == MARKS:
                 value = list(value)
-            if name != "id" and (value not in ("", None, [], {}, False) or name in NEEDED):
+            if value not in ("", None, [], {}, False) or name in NEEDED:
                 out[name] = value
         return out
-
-
-def _known(kind: Any, kept: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those entries of an object of the file that are fields of the class ``kind``."""
-    return {name: kept[name] for name in _names(kind) if name in kept}
 
 
 def _names(kind: Any) -> list[str]:
     return [field.name for field in fields(kind)]
 
 
+TEXTS = {"text", "code"}  # long texts, which the file has as lists of lines
 NEEDED = ("text", "field", "law", "caption")
 
 
@@ -154,6 +155,7 @@ class Note(Item):
     """A text in Markdown about a place."""
 
     kind: ClassVar[str] = "notes"
+    id: str
     text: str = ""
     anchor: Anchor = Anchor()
     author: str = ""
@@ -166,6 +168,7 @@ class Bookmark(Item):
     """A place to come back to."""
 
     kind: ClassVar[str] = "bookmarks"
+    id: str
     label: str = ""
     anchor: Anchor = Anchor()
     author: str = ""
@@ -184,6 +187,7 @@ class AcceptedLaw(Item):
     """
 
     kind: ClassVar[str] = "laws"
+    id: str
     field: str = ""
     law: str = ""
     support: int = 0
@@ -200,6 +204,7 @@ class Figure(Item):
     """A picture next to the session's file, its caption, and the Python that draws it."""
 
     kind: ClassVar[str] = "figures"
+    id: str
     path: str = ""
     sha256: str = ""
     caption: str = ""
@@ -208,19 +213,21 @@ class Figure(Item):
 
 
 @dataclass(frozen=True)
-class Attached:
+class Attached(Item):
     """A capture, dump or sweep by its path from the session's folder; the sha256 is that of the
     file, or of the description in a case folder.
     """
 
+    kind: ClassVar[str] = "captures"
     path: str
     sha256: str
 
 
 @dataclass(frozen=True)
-class Bisected:
+class Bisected(Item):
     """A journal of a bisection by its path, with the result and the captures of the bisection."""
 
+    kind: ClassVar[str] = "journals"
     path: str
     result: str = ""
     good: str = ""

@@ -24,26 +24,20 @@ def merged(base: Document, ours: Document, theirs: Document) -> Document:
     out: Document = {}
     conflicts = _conflicts(base, ours, theirs)
     for name in dict.fromkeys((*base, *ours, *theirs)):
-        if name == "conflicts":
-            continue
-        was = base.get(name, {})
-        a = ours.get(name, {})
-        b = theirs.get(name, {})
+        was, a, b = (document.get(name, {}) for document in (base, ours, theirs))
         if name in BY_ID:
             out[name] = _items(name, was, a, b)
-        elif name in SECTIONS:
+        elif name in SECTIONS and name != "conflicts":
             out[name] = _keyed(name, was, a, b, conflicts)
-        elif name == "version":
-            out[name] = max(a, b)
-        else:
-            out |= _keyed(
-                name, _only(base, name), _only(ours, name), _only(theirs, name), conflicts
-            )
+    was, a, b = map(_without_sections, (base, ours, theirs))
+    out |= _keyed("", was, a, b, conflicts)
+    out["version"] = max(ours["version"], theirs["version"])
     return {**out, "conflicts": conflicts}
 
 
-def _only(document: Document, name: str) -> Document:
-    return {key: document[key] for key in document if key == name}
+def _without_sections(document: Document) -> Document:
+    left_out = {*SECTIONS, "version"}
+    return {name: value for name, value in document.items() if name not in left_out}
 
 
 def _items(kind: str, base: Item, ours: Item, theirs: Item) -> Document:
@@ -57,20 +51,12 @@ def _items(kind: str, base: Item, ours: Item, theirs: Item) -> Document:
         was = bare(was)
         a = bare(a)
         b = bare(b)
-        if a == b or b == was:
-            kept = a
-        elif a == was:
-            kept = b
-        elif a is None:
-            kept = b
-            marks.add(DELETED)
-        elif b is None:
-            kept = a
-            marks.add(DELETED)
-        else:
-            kept, other = sorted((a, b), key=canonical)
+        kept, other = _chosen(was, a, b)
+        if other is not None:
             apart.append((key, other))
         if kept is not None:
+            if None in (a, b) and was not in (None, kept):
+                marks.add(DELETED)
             out[key] = _marked(kept, marks)
     for key, other in apart:
         new = id_of(kind, key, other)
@@ -87,22 +73,28 @@ def _keyed(place: str, base: Item, ours: Item, theirs: Item, conflicts: Document
         was = base.get(key)
         a = ours.get(key)
         b = theirs.get(key)
-        if a == b or b == was:
-            kept = a
-        elif a == was or a is None:
-            kept = b
-        elif b is None:
-            kept = a
-        else:
-            kept, other = sorted((a, b), key=canonical)
-            name = f"{place} {key}"
-            if place == key:
-                name = key
-            if place not in ("view", "views"):  # two people may look at different views
-                conflicts[name] = _union(conflicts.get(name, []), [kept, other])
+        kept, other = _chosen(was, a, b)
+        name = f"{place} {key}".strip()
+        # two people may look at different views
+        if other is not None and place != "views" and name != "view":
+            conflicts[name] = _union(conflicts.get(name, []), [kept, other])
         if kept is not None:
             out[key] = kept
     return out
+
+
+def _chosen(was: Any, a: Any, b: Any) -> tuple[Any, Any]:
+    """Return what stands of two versions, None for nothing, and the version that contradicts it,
+    None without a contradiction.
+    """
+    if a == b or b == was:
+        return a, None
+    if a == was or a is None:
+        return b, None
+    if b is None:
+        return a, None
+    first, second = sorted((a, b), key=canonical)
+    return first, second
 
 
 def _conflicts(base: Document, ours: Document, theirs: Document) -> Document:

@@ -350,8 +350,7 @@ def _notes(session: Contents, known: Evidence) -> Iterator[Piece]:
         yield Title("Notes", place="notes")
     for anchor in sorted(groups, key=_order):
         yield Title(f"Of {anchor.text}{known.simulated(anchor)}", 3)
-        yield from _defined(anchor, known)
-        yield from _bytes_at(anchor, known)
+        yield from _shown_at(anchor, known)
         for note in sorted(groups[anchor], key=lambda note: (note.date, note.id)):
             yield NoteText(note.text, _join(note.author, note.date, _odds(note)), f"note-{note.id}")
         yield _again(*known.again(anchor))
@@ -365,8 +364,7 @@ def _bookmarks(session: Contents, known: Evidence) -> Iterator[Piece]:
         yield Title(mark.label or anchor.text, 3)
         text = f"{anchor.text}{known.simulated(anchor)}"
         yield Text(_join(text, mark.author, mark.date, _odds(mark)))
-        yield from _defined(anchor, known)
-        yield from _bytes_at(anchor, known)
+        yield from _shown_at(anchor, known)
         if anchor.kind not in ("bytes", "session"):
             rows = known.held(anchor)
             if rows:
@@ -374,9 +372,17 @@ def _bookmarks(session: Contents, known: Evidence) -> Iterator[Piece]:
         yield _again(*known.again(anchor))
 
 
+def _shown_at(anchor: Anchor, known: Evidence) -> Iterator[Piece]:
+    """Yield what the map says of a place, or the bytes at it; nothing for a capture or the
+    session.
+    """
+    if anchor.kind == "bytes":
+        yield from _bytes_at(anchor, known)
+    elif anchor.kind in ("field", "register"):
+        yield from _defined(anchor, known)
+
+
 def _defined(anchor: Anchor, known: Evidence) -> Iterator[Piece]:
-    if anchor.kind not in ("field", "register"):
-        return
     rows = known.defined(anchor)
     if rows:
         yield TextTable(DEFINED, tuple(rows), "as the map has it now")
@@ -385,8 +391,6 @@ def _defined(anchor: Anchor, known: Evidence) -> Iterator[Piece]:
 
 
 def _bytes_at(anchor: Anchor, known: Evidence) -> Iterator[Piece]:
-    if anchor.kind != "bytes":
-        return
     capture, data = known.captures.get(anchor.capture), known.bytes_of(anchor)
     if capture is None:
         yield Text(f"{anchor.text}: the capture cannot be read", look=True)

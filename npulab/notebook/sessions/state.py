@@ -16,7 +16,7 @@ from npulab.captures.capture import Capture
 from npulab.captures.folders import DESCRIPTION
 from npulab.captures.store import case_folders
 from npulab.captures.sweep import Sweep
-from npulab.notebook.sessions.contents import JOURNAL, Contents, load_any
+from npulab.notebook.sessions.contents import Contents, load_any
 from npulab.notebook.sessions.file import (
     BY_ID,
     MARKS,
@@ -196,7 +196,7 @@ class Session(Contents):
         else:
             value = self._version(path, steps, features)
             self._follow(None)
-            self._change(lambda d: d.update(map={**d.get("map", {}), **value}))
+            self._change(lambda d: d.setdefault("map", {}).update(value))
 
     # Notes, laws, journals and figures
 
@@ -308,11 +308,7 @@ class Session(Contents):
         path = self._relative(where)
         simulated = device == "simulated"
         held = Bisected(path, result, self._named(good), self._named(bad), device, simulated)
-        kept = dict(self._document["journals"].get(path, {}))
-        for name in JOURNAL:
-            if getattr(held, name):
-                kept[name] = getattr(held, name)
-        self._change(lambda d: d["journals"].update({path: kept}))
+        self._change(lambda d: d["journals"].setdefault(path, {}).update(held.kept))
         return held
 
     def figure(self, picture: Any, caption: str = "", *, code: str = "") -> Figure:
@@ -589,7 +585,7 @@ class Session(Contents):
     def _keep(self, draft: Draft) -> None:
         """Write the present state of a draft into the document's map entry."""
         value = self._kept(draft)
-        self._change(lambda d: d.update(map={**d.get("map", {}), **value}))
+        self._change(lambda d: d.setdefault("map", {}).update(value))
 
     def _follow(self, draft: Draft | None) -> None:
         """Record the edits of this draft from now on, and stop recording those of the previous
