@@ -20,15 +20,13 @@ from npulab.captures.capture import Capture
 from npulab.captures.devices import Command, Manual, device
 from npulab.captures.documents import Document, document
 from npulab.cli.devices import (
-    DEVICES,
     OF_PROGRAMS,
-    program_options,
     program_settings,
     refuse_settings,
 )
-from npulab.cli.output import REFUSED, Add, each, sentence, show, tell
+from npulab.cli.output import REFUSED, each, sentence, show, tell
 from npulab.cli.terminal import Bar, progress
-from npulab.cli.workers import has_workers, mapped, worker_options, workers_of
+from npulab.cli.workers import has_workers, mapped, workers_of
 from npulab.support.answers import Answer, Part, Table
 from npulab.support.processes import NotRun
 from npulab.support.refuse import near
@@ -37,30 +35,6 @@ from npulab.support.text import plural
 NOTHING_COMPARED = 3  # exit status: nothing differs, but no recorded output was compared
 MOST_NAMED = 12  # the most cases that an error text names
 UNREAD = ("task", "block", "register", "field", "raw", "all", "effect", "evidence")
-
-
-def _options(add: Add) -> None:
-    add("paths", nargs="+", metavar="PATH")
-    add("--case", help="only this case of those in the paths")
-    worker_options(add, "check")
-    add("--chip", help="read every capture as recorded on this chip")
-    add(
-        "--explain",
-        action="store_true",
-        help="say where and why it differs, and what would make it equal",
-    )
-    add(
-        "--model",
-        metavar="FILE",
-        help="the .tflite model that the captures are a run of: checked by operator",
-    )
-    add(
-        "--against",
-        metavar="DEVICE",
-        help=f"compare the captured output with what this device computes: {DEVICES}",
-    )
-    add("--device", metavar="DEVICE", help="whose output --against has to give, not the captured")
-    program_options(add)
 
 
 def _run_check(options: argparse.Namespace) -> int:
@@ -311,12 +285,6 @@ class Unread(Answer):
         return parts
 
 
-def _unread_options(add: Add) -> None:
-    add("path", metavar="PATH", help="a capture")
-    add("--case", help="which case of a dump that holds several")
-    add("--unknown", action="store_true", help="fields without a name, too")
-
-
 def _unread(options: argparse.Namespace) -> int:
     capture = store.load(options.path, options.case)
     with progress("field") as bar:
@@ -333,4 +301,4 @@ def _unread(options: argparse.Namespace) -> int:
     return int(any(row["effect"] not in ("", SAME) for row in rows))
 
 
-COMMANDS = {"check": (_options, _run_check), "unread": (_unread_options, _unread)}
+COMMANDS = {"check": _run_check, "unread": _unread}

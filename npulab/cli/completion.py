@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from npulab.cli.output import Add, Done, show
+from npulab.cli.output import Done, show
 
 Words = Mapping[str, tuple[list[str], dict[str, list[str]]]]
 BASH = Path(__file__).with_name("completion.bash").read_text(encoding="utf-8")
@@ -18,10 +17,7 @@ HOW = {
     "zsh": 'eval "$(npulab completion zsh)" in ~/.zshrc',
     "fish": "npulab completion fish | source in ~/.config/fish/config.fish",
 }
-
-
-def _options(add: Add) -> None:
-    add("shell", choices=tuple(HOW), help="; ".join(HOW.values()))
+HELP = "; ".join(HOW.values())
 
 
 def _completion(options: argparse.Namespace) -> None:
@@ -39,14 +35,14 @@ def command_words() -> Words:
     """Return two things for each command: the words that stand alone (options, choices of
     arguments), and the choices of each option.
     """
+    from npulab.cli.options import declare
     from npulab.cli.shell import COMMANDS as FAMILIES
 
     out = {}
-    for name, (module, _) in FAMILIES.items():
+    for name in FAMILIES:
         parser = argparse.ArgumentParser(add_help=False)
         parser.add_argument("--json", action="store_true")
-        declare, _ = import_module(f"npulab.cli.{module}").COMMANDS[name]
-        declare(parser.add_argument)
+        declare(parser.add_argument, name)
         out[name] = _words(parser)
     return out
 
@@ -88,4 +84,4 @@ def fish(words: Words) -> str:
     return "\n".join(lines) + "\n"
 
 
-COMMANDS: dict[str, Any] = {"completion": (_options, _completion)}
+COMMANDS: dict[str, Any] = {"completion": _completion}

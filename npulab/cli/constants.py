@@ -7,34 +7,9 @@ from itertools import count
 
 from npulab.captures.byte_streams import read_streams
 from npulab.captures.sweep import SUFFIX, is_sweep, load_sweep
-from npulab.cli.output import Add, show
+from npulab.cli.output import show
 from npulab.cli.terminal import progress
 from npulab.support.refuse import refuse_if
-
-
-def _constants_options(add: Add) -> None:
-    add("path", metavar="PATH", help=f"a folder of files .bin, one a capture, or a sweep {SUFFIX}")
-    add(
-        "--parameters",
-        metavar="FILE",
-        help="a table .csv: a column of numbers for each parameter, a row for each capture, joined "
-        "by a column called name",
-    )
-    add(
-        "--leave-out",
-        action="append",
-        metavar="COLUMN",
-        default=[],
-        help="a column that is no parameter, such as the number of a build; captures that are then "
-        "equal are builds of one input, whose differences are noise; repeatable",
-    )
-    add(
-        "--factors",
-        type=int,
-        default=4,
-        metavar="N",
-        help="most parameters of a product, 1 to 4 (4)",
-    )
 
 
 def _constants(options: argparse.Namespace) -> int:
@@ -68,4 +43,4 @@ def _constants(options: argparse.Namespace) -> int:
     return int(not found.constants)
 
 
-COMMANDS = {"constants": (_constants_options, _constants)}
+COMMANDS = {"constants": _constants}

@@ -11,10 +11,10 @@ from pathlib import Path
 from shutil import which
 from typing import Any
 
-from npulab.cli.output import Add, show
-from npulab.cli.roles import chosen_jobs, job_options, tell_part
+from npulab.cli.output import show
+from npulab.cli.roles import chosen_jobs, tell_part
 from npulab.cli.terminal import progress
-from npulab.cli.workers import has_workers, worker_options, workers_of
+from npulab.cli.workers import has_workers, workers_of
 from npulab.support.answers import Answer, Part, Table
 from npulab.support.files import read_json
 from npulab.support.refuse import near, refuse_if, refusing, shortly
@@ -58,44 +58,6 @@ class Answered(Answer):
 def _records(kind: str, table: Any) -> list[Row]:
     rows = json.loads(table.to_json(orient="records"))
     return [{"kind": kind, **row} for row in rows]
-
-
-def _options(add: Add) -> None:
-    add(
-        "--source",
-        required=True,
-        metavar="SOURCE",
-        help="lower:TARGET[:CHIP], or a command with {model} and {out}, such as a compiler's",
-    )
-    add("--target", help="the NPU whose importer reads what the command leaves")
-    add(
-        "--ranges",
-        metavar="FILE",
-        help='a JSON object by parameter: a list of values, or {"low": 1, "high": 64}',
-    )
-    add(
-        "--budget",
-        type=int,
-        default=200,
-        metavar="N",
-        help="layers that are asked for, at most (200)",
-    )
-    add("--store", metavar="FOLDER", help="keeps every answer; the next run continues from it")
-    add(
-        "--dtype",
-        choices=("int8", "uint8", "float16"),
-        help="of the layers (int8; uint8 where we lower)",
-    )
-    add("--timeout", type=float, default=60.0, metavar="SECONDS", help="of one layer (60)")
-    add(
-        "--workers",
-        type=int,
-        default=2,
-        metavar="N",
-        help="layers that a command compiles at a time (2)",
-    )
-    worker_options(add, "ask for layers")
-    job_options(add, "only jobs of this block, which has one role", job=False)
 
 
 def _explore(options: argparse.Namespace) -> int:
@@ -180,4 +142,4 @@ def _ends(name: str, allowed: Any) -> Any:
     return allowed["low"], allowed["high"]
 
 
-COMMANDS = {"explore": (_options, _explore)}
+COMMANDS = {"explore": _explore}

@@ -5,64 +5,21 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from npulab.captures import store
-from npulab.captures.capture import PROVENANCES, Capture
+from npulab.captures.capture import Capture
 from npulab.captures.logs import capture_of_log
 from npulab.captures.registry import targets
-from npulab.captures.sweep import STORE, SUFFIX, SUFFIXES, save_sweep, sweep_of
+from npulab.captures.sweep import SUFFIX, SUFFIXES, save_sweep, sweep_of
 from npulab.captures.unrecognised import holds_none
-from npulab.captures.words import ARRAY, BYTES, read_words
-from npulab.cli.output import Add, Done, show, tell
-from npulab.cli.roles import CHOICES, chosen_jobs, job_options, tell_part
+from npulab.captures.words import read_words
+from npulab.cli.output import Done, show, tell
+from npulab.cli.roles import CHOICES, chosen_jobs, tell_part
 from npulab.support.refuse import refuse_if
-
-
-def _options(add: Add) -> None:
-    add("path", metavar="PATH")
-    add(
-        "dest",
-        metavar="DEST",
-        help=f"a folder, or a file {SUFFIX} or folder {STORE} for one sweep of all captures",
-    )
-    add(
-        "--name",
-        help="of the case; NAME-<side> if the dump holds several; left out, folders keep theirs",
-    )
-    add("--source", help="the origin of the dump, for the record")
-    add("--chip", help="the chip it was taken on")
-    add(
-        "--provenance",
-        choices=PROVENANCES,
-        help="what recorded it, if the dump does not say it",
-    )
-    add(
-        "--pattern",
-        metavar="REGEX",
-        help="PATH is a text of register accesses: what each line says, in the named groups "
-        "(?P<address>...) and (?P<value>...), hexadecimal, and perhaps width (32, 64) and "
-        "direction (r..., w...); --target names the NPU",
-    )
-    add("--target", metavar="NPU", help="whose registers the accesses of --pattern are")
-    job_options(add, "into a sweep: only jobs of this block, which has one role")
-    add(
-        "--words",
-        type=int,
-        metavar="N",
-        help="PATH is words of an NPU without a target, N words a capture: bytes, .npy, a text in "
-        f"base 16, or a folder of {BYTES} or {ARRAY} files, one a capture; into one sweep",
-    )
-    add(
-        "--parameters",
-        metavar="FILE",
-        help="of the layers of such words: a .csv, a row for each capture, in their order or with "
-        "a column name",
-    )
-    add("--bits", type=int, metavar="N", help="of each of such words, 8 to 64 (32)")
-    add("--big-endian", action="store_true", help="such words have their high byte first")
 
 
 def _import(options: argparse.Namespace) -> int:
@@ -80,7 +37,7 @@ def _import(options: argparse.Namespace) -> int:
         name = next(iter(chosen))
         raise ValueError(f"--{name}: got {options.dest}, allowed is a file {SUFFIX} for one sweep")
     if options.provenance:
-        captures = [replace(capture, provenance=options.provenance) for capture in captures]
+        captures = [*map(partial(replace, provenance=options.provenance), captures)]
     if captures and Path(options.dest).suffix in SUFFIXES:
         _into_sweep(options, captures, chosen)
     elif captures:
@@ -167,7 +124,7 @@ def _into_sweep(
             f"--name: got {options.name!r} for a sweep, allowed is no name, as a sweep has the "
             "name of its file"
         )
-    sweep = sweep_of([store.on_chip(capture, options.chip) for capture in captures], **chosen)
+    sweep = sweep_of([*map(partial(store.on_chip, chip=options.chip), captures)], **chosen)
     path = save_sweep(replace(sweep, source=options.source or sweep.source), options.dest)
     done = {"sweep": path.stem, "path": str(path), **sweep.counts}
     if sweep.looked_at:
@@ -177,4 +134,4 @@ def _into_sweep(
         tell_part(sweep.looked_at, options.path)
 
 
-COMMANDS = {"import": (_options, _import)}
+COMMANDS = {"import": _import}

@@ -5,21 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from npulab.cli.output import Add, show
+from npulab.cli.output import show
 from npulab.cli.scanning import tensor_in
 from npulab.cli.terminal import progress
-
-
-def _options(add: Add) -> None:
-    add("model", metavar="MODEL", help="a .tflite or .circle file")
-    add(
-        "dest", metavar="DEST", nargs="?", help="a folder that gets a case folder for each operator"
-    )
-    add("--target", required=True, metavar="NAME", help="the NPU")
-    add("--chip", help="the chip; by default the NPU's usual one")
-    add(
-        "--input", metavar="FILE", help="a .npy with the model's input: each job gets its input too"
-    )
 
 
 def _lower(options: argparse.Namespace) -> int:
@@ -41,4 +29,4 @@ def _lower(options: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS = {"lower": (_options, _lower)}
+COMMANDS = {"lower": _lower}

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from operator import attrgetter
 from pathlib import Path
 from shlex import quote
 
 from npulab.captures.registry import LOCAL, trust
-from npulab.cli.output import Add, Done, show
+from npulab.cli.output import Done, show
 from npulab.npus.template import WORDS, Reading, jobs_in, new_target
 from npulab.registers.fields import WORD_BYTES
 from npulab.registers.formats import FORMATS, of_blocks, of_chip, read_map, write_map
@@ -21,61 +22,8 @@ from npulab.support.text import plural
 # columns of the table of the things in a C header that a register map cannot hold
 LOST = ("kind", "name", "where", "why")
 WORDS_SUFFIX = ".bin"  # suffix of a file with the words of one or several jobs
-
-
-def _map_options(add: Add) -> None:
-    add("path", metavar="IN", help="a table, rnndb XML, SystemRDL, CMSIS-SVD, a C header")
-    suffixes = dict.fromkeys(known.suffix for known in FORMATS.values())
-    add(
-        "dest",
-        metavar="OUT",
-        nargs="?",
-        help=f"a new file {', '.join(suffixes)}; next to a table go its enums",
-    )
-    add(
-        "--against",
-        metavar="LOG",
-        help="instead: whether the widths of fields that a compiler's log states (offset: 0x5048, "
-        "shift = 19, limit: 0x1fff) are those of the map; exit 1 if one is not",
-    )
-    add(
-        "--to",
-        metavar="FORMAT",
-        default="",
-        help=f"if the suffix of OUT does not say it: {', '.join(FORMATS)}",
-    )
-    add(
-        "--feature",
-        action="append",
-        metavar="F",
-        help="the map of a chip that has this, instead of every chip's; repeatable",
-    )
-    add(
-        "--block",
-        action="append",
-        metavar="NAME",
-        help="only this block (a peripheral, a domain), instead of all; repeatable",
-    )
-    _header_options(add)
-
-
-def _header_options(add: Add) -> None:
-    add(
-        "--define",
-        action="append",
-        metavar="NAME=VALUE",
-        default=[],
-        help="a constant, a type or NAME(X)=BODY that a C header takes from another header; "
-        "repeatable",
-    )
-    add(
-        "--include",
-        action="append",
-        metavar="FILE",
-        default=[],
-        help="a C header that is read before it: offsets of its registers, constants, types; "
-        "for rnndb a folder of files that it imports; repeatable",
-    )
+# suffixes of files that npulab map writes, for its help
+SUFFIXES = dict.fromkeys(map(attrgetter("suffix"), FORMATS.values()))
 
 
 def _map(options: argparse.Namespace) -> int:
@@ -93,7 +41,7 @@ def _map(options: argparse.Namespace) -> int:
         return int(stated.differ > 0)
     written = write_map(table, options.dest, options.to)
     counts = ", ".join(plural(count, name[:-1]) for name, count in table.counts.items())
-    record = {"in": options.path, "out": [str(path) for path in written], **table.counts}
+    record = {"in": options.path, "out": list(map(str, written)), **table.counts}
     if reading is not None:
         counts = f"{counts}; {reading}"
         record |= {
@@ -106,59 +54,28 @@ def _map(options: argparse.Namespace) -> int:
     return 0
 
 
-def _new_options(add: Add) -> None:
-    add("name", metavar="NAME", help="a-z, 0-9 and _")
-    add("--dest", metavar="FOLDER", help=f"the folder of targets it goes to ({LOCAL} here)")
-    add(
-        "--from",
-        dest="source",
-        metavar="FILE",
-        help="what is known of it: a C header, CMSIS-SVD, SystemRDL, rnndb XML or a table; words "
-        "of a job (.bin); a text of register writes, as 0x0010 0x1 in each line",
-    )
-    add(
-        "--words",
-        type=int,
-        metavar="N",
-        help=f"of its parameter block ({WORDS}); of one job, if a .bin holds several",
-    )
-    add(
-        "--opcode",
-        action="append",
-        metavar="NAME=ALTERNATIVE",
-        default=[],
-        help="the alternative of a union that has the fields of an opcode, if they are not called "
-        "alike; repeatable",
-    )
-    add(
-        "--pattern",
-        metavar="REGEX",
-        help="of a log of register accesses, as npulab import takes it",
-    )
-    _header_options(add)
-
-
 def _new(options: argparse.Namespace) -> None:
     dest = options.dest and Path(options.dest)
+    source = getattr(options, "from")  # a word of Python
     written = new_target(
         options.name,
         dest,
         options.words,
-        options.source,
+        source,
         Reading(options.define, options.include, _opcodes(options.opcode), options.pattern),
     )
     folder = written[0].parent
     page = f"{folder / 'README.md'} says which file holds what, and the commands to try"
     following = [f"next: {page}"]
-    if options.source is None:
+    if source is None:
         words = WORDS if options.words is None else options.words
         following = _next(options.name, folder, words)
-    elif Path(options.source).suffix == WORDS_SUFFIX:
-        words, jobs = jobs_in(Path(options.source), options.words)
-        following = [*_next(options.name, folder, words, Path(options.source), jobs), page]
+    elif Path(source).suffix == WORDS_SUFFIX:
+        words, jobs = jobs_in(Path(source), options.words)
+        following = [*_next(options.name, folder, words, Path(source), jobs), page]
     if options.pattern is not None:
         pattern = f"--pattern {quote(options.pattern)} --target {options.name}"
-        log = quote(options.source)
+        log = quote(source)
         following.append(f"  npulab import {log} captures/{options.name} {pattern}")
     names = ", ".join(path.name for path in written)
     record = {"target": options.name, "files": list(map(str, written))}
@@ -205,15 +122,6 @@ def _next(
     ]
 
 
-def _trust_options(add: Add) -> None:
-    add(
-        "folders",
-        nargs="+",
-        metavar="FOLDER",
-        help=f"the folder of a target whose author you know, or {LOCAL} with several",
-    )
-
-
 def _trust(options: argparse.Namespace) -> None:
     for folder in options.folders:
         record = str(trust(Path(folder)))
@@ -222,7 +130,7 @@ def _trust(options: argparse.Namespace) -> None:
 
 
 COMMANDS = {
-    "map": (_map_options, _map),
-    "new": (_new_options, _new),
-    "trust": (_trust_options, _trust),
+    "map": _map,
+    "new": _new,
+    "trust": _trust,
 }

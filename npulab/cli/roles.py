@@ -9,7 +9,7 @@ from typing import Any
 
 from npulab.captures.roles import Roles, roles
 from npulab.captures.sweep import load_captures
-from npulab.cli.output import Add, show, tell
+from npulab.cli.output import show, tell
 from npulab.support.answers import Answer, Part, Table
 from npulab.support.text import Row, part_said, rows_of
 
@@ -31,23 +31,8 @@ class Listed(Answer):
         return [repr(self.roles), Table(self.records(), COLUMNS)]
 
 
-def _options(add: Add) -> None:
-    add("path", metavar="PATH", help="a folder of captures, or a dump of several")
-    add("--chip", help="only captures of this chip")
-    add("--target", help="only captures of this NPU")
-
-
 def _roles(options: argparse.Namespace) -> None:
     show(options, Listed(roles(load_captures(options.path, options.chip, options.target))))
-
-
-def job_options(add: Add, block: str, job: bool = True) -> None:
-    """Add the options that choose jobs of captures: ``--role``, ``--block``, ``--job``; ``block``
-    is the help of the second."""
-    add("--role", metavar="NAME", help="only jobs of this role, as npulab roles lists them")
-    add("--block", metavar="NAME", help=block)
-    if job:
-        add("--job", type=int, metavar="N", help="only job N of each capture, counted from 0")
 
 
 def chosen_jobs(options: argparse.Namespace) -> dict[str, Any]:
@@ -74,4 +59,4 @@ def tell_part(looked_at: str, captures: object) -> None:
 
 
 # each command by its name: its options and what it runs
-COMMANDS = {"roles": (_options, _roles)}
+COMMANDS = {"roles": _roles}

@@ -16,17 +16,14 @@ from npulab.captures.capture import Capture
 from npulab.captures.devices import Command, InProcess, Manual, Simulated, device
 from npulab.captures.journal import Journal
 from npulab.cli.devices import (
-    DEVICES,
-    control_options,
     controlled,
-    program_options,
     program_settings,
     refuse_settings,
     wants_controls,
 )
-from npulab.cli.output import Add, Done, show, tell_stopped
+from npulab.cli.output import Done, show, tell_stopped
 from npulab.cli.terminal import progress
-from npulab.cli.workers import refuse_workers, worker_options, workers_of
+from npulab.cli.workers import refuse_workers, workers_of
 from npulab.support.files import read_bounded, write_files
 from npulab.support.refuse import refuse_if
 from npulab.support.text import plural
@@ -34,34 +31,6 @@ from npulab.support.text import plural
 COEFFICIENTS = "coefficients"
 OWN = "simulated: npulab's own device ran it, which proves nothing about the NPU"
 MOST_BYTES = 2**28  # most bytes of a tensor's file, and of a buffer's
-
-
-def _scan_options(add: Add) -> None:
-    add("path", metavar="CAPTURE", help="a capture that runs")
-    add("--case", help="which case of a dump that holds several")
-    add("--device", required=True, metavar="DEVICE", help=DEVICES)
-    add("--buffer", metavar="NAME", help=f"the buffer whose bits are flipped ({COEFFICIENTS})")
-    add("--task", type=int, metavar="N", help="flip bits of the words of this job instead, from 0")
-    add(
-        "--input",
-        action="append",
-        metavar="CAPTURE",
-        help="a capture to scan with, which has another input; repeatable; left out, inputs are "
-        "made from the layer that the capture lifts to",
-    )
-    add(
-        "--resume",
-        metavar="JOURNAL",
-        help="keep runs in this file; runs already in it are not made again",
-    )
-    add("--votes", type=int, default=1, metavar="N", help="how often each run is made (1)")
-    add("--checks", type=int, default=4, metavar="N", help="runs at the end that check all (4)")
-    add("--hang-cost", type=float, default=10.0, metavar="N", help="of a hang, in runs (10)")
-    add("--max-hangs", type=int, metavar="N", help="then try no more bits that may hang")
-    add("--seed", type=int, default=0, metavar="N", help="of the choice of runs (0)")
-    worker_options(add, "make runs")
-    program_options(add)
-    control_options(add, "CAPTURE", "none")
 
 
 def _scan(options: argparse.Namespace) -> int:
@@ -142,34 +111,6 @@ def _about(options: argparse.Namespace, capture: Capture, buffer: str | None) ->
     }
 
 
-def _layout_options(add: Add) -> None:
-    add(
-        "paths",
-        nargs="+",
-        metavar="FILE",
-        help="a tensor (.npy, as numpy.save writes) and its buffer (raw bytes), and so on",
-    )
-    add(
-        "--dtype",
-        default="",
-        help="of elements of other widths than a file can say, each in a byte or two: int4, uint12",
-    )
-    add(
-        "--markers",
-        metavar="SHAPE",
-        help="make FILEs instead: tensors of this shape (3,3,8,16), whose values tell all elements "
-        "apart",
-    )
-    add(
-        "--unit",
-        type=int,
-        default=0,
-        metavar="BITS",
-        help="with --markers: every 1, 2, 4 or 8 bits of an element get values of their own, as "
-        "elements that are split over planes need",
-    )
-
-
 def _layout(options: argparse.Namespace) -> int:
     from npulab.layout import find_layout
 
@@ -223,4 +164,4 @@ def _shape(text: str) -> tuple[int, ...]:
         ) from None
 
 
-COMMANDS = {"scan": (_scan_options, _scan), "layout": (_layout_options, _layout)}
+COMMANDS = {"scan": _scan, "layout": _layout}

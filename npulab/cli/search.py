@@ -14,15 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npulab.analysis.bisect import (
-    CERTAINTY,
-    MAX_HANGS,
-    SYMPTOMS,
     Bisection,
     Trying,
     bisect_fields,
 )
 from npulab.captures import store
-from npulab.captures.capture import PROVENANCES, Capture
+from npulab.captures.capture import Capture
 from npulab.captures.controlled import controlled_of
 from npulab.captures.devices import (
     Against,
@@ -36,22 +33,19 @@ from npulab.captures.devices import (
 )
 from npulab.captures.journal import POISONS, repair
 from npulab.captures.roles import PRESENCE, Roles, roles
-from npulab.captures.sweep import SUFFIX, Sweep, is_sweep, load_captures, load_sweep, sweep_of
+from npulab.captures.sweep import Sweep, is_sweep, load_captures, load_sweep, sweep_of
 from npulab.captures.sweep_store import SweepStore, is_store, open_store
 from npulab.cli.devices import (
-    DEVICES,
-    control_options,
     controlled,
-    program_options,
     program_settings,
     refuse_settings,
     wants_controls,
 )
-from npulab.cli.output import Add, Done, show, tell, tell_stopped
-from npulab.cli.roles import chosen_jobs, job_options, tell_part
+from npulab.cli.output import Done, show, tell, tell_stopped
+from npulab.cli.roles import chosen_jobs, tell_part
 from npulab.cli.terminal import progress
 from npulab.cli.verdicts import refuse_verdict, write_verdict
-from npulab.cli.workers import has_workers, refuse_workers, worker_options, workers_of
+from npulab.cli.workers import has_workers, refuse_workers, workers_of
 from npulab.registers.formats.tables import table_text
 from npulab.registers.table import COLUMNS
 from npulab.support.files import first_bytes, replace_file, write_file
@@ -65,59 +59,6 @@ MAP_SUFFIX = ".csv"
 # a script of bisect has its imports in its first bytes, of which this many are read
 HEAD = 2**16
 IMPORTS = b"\nimport npulab\nimport npulab.analysis.bisect\n"
-
-
-def _bisect_options(add: Add) -> None:
-    add("good", metavar="GOOD", help="a capture that passes")
-    add("bad", metavar="BAD", help="a capture that fails or hangs")
-    add(
-        "--device",
-        required=True,
-        metavar="DEVICE",
-        help=f"{DEVICES}, manual, manual:FOLDER",
-    )
-    add("--against", metavar="DEVICE", help="pass if this device ends as --device does")
-    add(
-        "--resume",
-        metavar="JOURNAL",
-        help="keep trials in this file; trials already in it are not run again",
-    )
-    add("--flake", default="0", metavar="RATE", help="how often an outcome is wrong, or auto")
-    add(
-        "--certainty",
-        type=float,
-        default=CERTAINTY,
-        metavar="P",
-        help=f"when to stop ({CERTAINTY})",
-    )
-    add("--symptom", choices=SYMPTOMS, help="what BAD does, if that is known")
-    add("--probe", action="store_true", help="run GOOD after each trial: which trial poisons it?")
-    add(
-        "--unit",
-        action="append",
-        metavar="FIELD,FIELD",
-        help="fields that change together; repeatable",
-    )
-    add("--addresses", action="store_true", help="also bisect fields that point into memory")
-    add(
-        "--different-layers",
-        action="store_true",
-        help="bisect even if the captures are of two layers",
-    )
-    add("--seed", type=int, default=0, metavar="N", help="of the choice of trials (0)")
-    add("--max-hangs", type=int, default=MAX_HANGS, metavar="N", help=f"stop there ({MAX_HANGS})")
-    add("--record", metavar="FOLDER", help="keep every trial as a capture there")
-    add("--provenance", choices=PROVENANCES, help="of the device, for the record (board)")
-    add("--script", metavar="FILE", help="write the Python that shows the result again")
-    add(
-        "--by-status",
-        action="store_true",
-        help="a program's exit status alone decides, no output file",
-    )
-    worker_options(add, "run trials ahead")
-    program_options(add)
-    control_options(add, "GOOD", "BAD")
-    add("--verdict", metavar="FILE", help="write what npulab verdict checks again; has controls")
 
 
 def _bisect(options: argparse.Namespace) -> int:
@@ -284,49 +225,6 @@ def _device(options: argparse.Namespace, good: Capture) -> Simulated | Command |
             )
         return Simulated(run.output)
     return oracle
-
-
-def _laws_options(add: Add) -> None:
-    add("sweep", metavar="SWEEP", help=f"a file {SUFFIX}, a store, or a folder of captures")
-    add("--plan", type=int, metavar="N", help="name the N layers whose captures would settle most")
-    add(
-        "--candidates",
-        metavar="FILE",
-        help=f"plan among these layers: a table {MAP_SUFFIX} of parameters, or a sweep",
-    )
-    add(
-        "--nuisance",
-        action="append",
-        metavar="BITS",
-        default=[],
-        help="a word (w12) or bits of it (w12_0_32: word, lowest, how many) without meaning, such "
-        "as addresses; repeatable; left out, they are found from layers that were captured twice",
-    )
-    add("--chip", help="only captures of this chip")
-    add("--target", help="only captures of this NPU")
-    add(
-        "--field",
-        action="append",
-        metavar="GLOB",
-        default=[],
-        help="only fields of the target's map with this name (also after register or block), each "
-        "by itself; repeatable",
-    )
-    job_options(add, "only jobs of this block, role after role")
-    add("--map", metavar="FILE", help=f"write the fields as a register map, {MAP_SUFFIX}")
-    add(
-        "--named",
-        action="store_true",
-        help="in the map, a field that follows from one parameter has its name, and not one by its "
-        "place",
-    )
-    worker_options(add, "search the roles")
-    add(
-        "--session",
-        metavar="FILE",
-        help="keep the sweep, its laws and the map in this session, for npulab report; a new file, "
-        "or one that is there",
-    )
 
 
 def _laws(options: argparse.Namespace) -> int:
@@ -530,11 +428,6 @@ def _refuse_map(path: str | None) -> None:
         raise FileExistsError(f"{path}: is there already")
 
 
-def _repair_options(add: Add) -> None:
-    add("journal", metavar="JOURNAL", help="a journal with lines that cannot be read")
-    add("into", metavar="INTO", help="the new journal, of the lines that can")
-
-
 def _repair(options: argparse.Namespace) -> None:
     kept, dropped = repair(options.journal, options.into)
     text = f"{options.into}: {plural(len(kept), 'trial')}, dropped: {plural(len(dropped), 'line')}"
@@ -543,7 +436,7 @@ def _repair(options: argparse.Namespace) -> None:
 
 
 COMMANDS = {
-    "bisect": (_bisect_options, _bisect),
-    "laws": (_laws_options, _laws),
-    "repair": (_repair_options, _repair),
+    "bisect": _bisect,
+    "laws": _laws,
+    "repair": _repair,
 }

@@ -14,7 +14,7 @@ from pathlib import Path
 from npulab.analysis.laws.found import Laws
 from npulab.captures.capture import Capture
 from npulab.captures.sweep import SUFFIX, is_sweep
-from npulab.cli.output import Add, Done, show, tell
+from npulab.cli.output import Done, show, tell
 from npulab.notebook.sessions import Session, merge_sessions
 from npulab.notebook.sessions.contents import COLUMNS
 from npulab.registers.names import full_names
@@ -29,6 +29,7 @@ ARGUMENTS = {
     "show": "FILE",
     "merge": "BASE OURS THEIRS",
 }
+USAGE = "; ".join(map(" ".join, ARGUMENTS.items()))
 FOUND_BY = "npulab laws"  # the author of laws that the shell found
 COUNTS = {
     "new": range(1, sys.maxsize),
@@ -36,11 +37,6 @@ COUNTS = {
     "show": range(1, 2),
     "merge": range(3, 4),
 }
-
-
-def _report_options(add: Add) -> None:
-    add("session", metavar="SESSION")
-    add("dest", metavar="OUT", help="a file .html or .md")
 
 
 def _report(options: argparse.Namespace) -> None:
@@ -54,26 +50,6 @@ def _opened(path: str, autosave: bool = False, author: str = "") -> Session:
             f"{path}: there is no such session; npulab session new {path} makes one"
         )
     return Session(path, autosave=autosave, author=author)
-
-
-def _session_options(add: Add) -> None:
-    add(
-        "what",
-        choices=tuple(ARGUMENTS),
-        help="make a session, note something in it, show it, or merge those of two people",
-    )
-    add(
-        "arguments",
-        nargs="+",
-        metavar="ARGUMENT",
-        help="; ".join(map(" ".join, ARGUMENTS.items()))
-        + " (into OURS; BASE is the session both began with, or an empty file)",
-    )
-    add("--title", default="", help="of a new session")
-    add("--author", default="", help="of a note")
-    for anchor in ("--field", "--register"):
-        add(anchor, default="", help="that a note is about")
-    add("--capture", default="", metavar="PATH", help="that a note is about")
 
 
 def _session(options: argparse.Namespace) -> int:
@@ -199,4 +175,4 @@ RUN: dict[str, Callable[..., int | None]] = {
     "show": _show,
     "merge": _merge,
 }
-COMMANDS = {"report": (_report_options, _report), "session": (_session_options, _session)}
+COMMANDS = {"report": _report, "session": _session}

@@ -1,7 +1,7 @@
 """The ``npulab`` command. Bad input exits 2 with one sentence; ``--json`` prints one object a line.
 
-The options of a command stand next to the function that runs it, in a module that is loaded only if
-the command is asked for.
+The options of the commands are the rows of ``options.csv``; the module with the function that runs
+a command is loaded only if the command is asked for.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
+from npulab.cli.options import declare
 from npulab.cli.output import REFUSED, tell
 from npulab.support.distributions import version_of
 from npulab.support.files import read_table
@@ -23,7 +24,7 @@ from npulab.support.refuse import near
 DESCRIPTION = "Find out how an undocumented NPU works; a file may be - for standard input."
 MOST_PIPED = 2**27  # the most bytes of standard input, as they are held in memory
 INTERRUPTED = 130  # the exit status of shells for Ctrl-C
-# by name of a command: the module with its options and function, and its help text
+# by name of a command: the module with its function, and its help text
 COMMANDS = {
     row["command"]: (row["module"], row["what"])
     for row in read_table(Path(__file__).with_name("commands.csv"))
@@ -45,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if data.startswith(b"PK"):
             piped = piped.with_suffix(".npz")  # a sweep is recognised by this suffix
         if piped.write_bytes(data) <= MOST_PIPED:
-            return _run([str(piped) if argument == "-" else argument for argument in given])
+            named = {"-": str(piped)}
+            return _run([named.get(argument, argument) for argument in given])
     tell(
         f"-: got more than {MOST_PIPED} bytes, allowed are {MOST_PIPED}; "
         "a larger input is read as a file"
@@ -72,8 +74,7 @@ def _run(given: Sequence[str]) -> int:
             warnings.filterwarnings("always", r"target \w+ runs code", ImportWarning)
             once = cache(tell)  # each file of a folder may say the same
             warnings.showwarning = lambda message, *_, **__: once(str(message))
-            more = [rest] if rest else []
-            status = int(options.run(options, *more) or 0)
+            status = int(options.run(options, *filter(None, [rest])) or 0)
         sys.stdout.flush()
         return status
     except BrokenPipeError:
@@ -102,7 +103,7 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text)
         command.add_argument("--json", action="store_true", help="one JSON object a line")
         if name in given:
-            declare, run = import_module(f"npulab.cli.{module}").COMMANDS[name]
-            declare(command.add_argument)
+            declare(command.add_argument, name)
+            run = import_module(f"npulab.cli.{module}").COMMANDS[name]
             command.set_defaults(run=run, takes=[*command._option_string_actions])
     return parser

@@ -15,18 +15,11 @@ from npulab.captures.sweep import is_sweep, sweep_files
 from npulab.captures.sweep_store import opened_sweep
 from npulab.captures.unrecognised import formats
 from npulab.cli.lab import COPY
-from npulab.cli.output import Add, each, show
+from npulab.cli.output import each, show
 from npulab.models import is_model, read_model
-from npulab.models.listing import LISTINGS
 from npulab.models.read import Listed, OperatorList
 
 WHOLE = "--task N, --block NAME and --field GLOB show jobs whole, --all shows all of them"
-
-
-def _list_options(add: Add) -> None:
-    add("--sweeps", action="store_true", help="also the sweeps next to captures")
-    add("--formats", action="store_true", help="the dumps that targets read, instead")
-    add("paths", nargs="*", metavar="PATH")
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -58,27 +51,6 @@ def _list(options: argparse.Namespace) -> int:
     if broken or torn or unread:
         return 2
     return 0
-
-
-def _show_options(add: Add) -> None:
-    add("path", metavar="PATH")
-    add("--case", help="which case of a dump that holds several")
-    add(
-        "--form",
-        choices=LISTINGS,
-        help="list all of a model, as tflitefile_tool prints it: earlier or later",
-    )
-    add(
-        "--operators",
-        action="store_true",
-        help="list the operators of a model also if a target reads it as a capture",
-    )
-    add("--task", metavar="N", help="only these jobs, whole: 3, 3-7, several after commas")
-    add("--block", metavar="NAME", help="only the jobs of a block, whole")
-    add("--all", action="store_true", help="all jobs whole; a capture of several is listed else")
-    _filters(add)
-    add("--nonzero", action="store_true", help="only fields that are not zero")
-    add("--where", default="", help="only such fields, as 'raw != 0 and evidence == guess'")
 
 
 def _show(options: argparse.Namespace) -> None:
@@ -130,40 +102,11 @@ def _refuse(options: argparse.Namespace, what: str) -> None:
             raise ValueError(f"--{name}: got {options.path}, {what}, allowed is a capture")
 
 
-def _diff_options(add: Add) -> None:
-    add("a", metavar="A")
-    add("b", metavar="B", nargs="?", help="left out, A is a dump of two cases")
-    add(
-        "--tasks",
-        nargs=2,
-        type=int,
-        default=(),
-        metavar="TASK",
-        help="only these jobs: the first of A, the second of B, or of A too if B is left out",
-    )
-    _filters(add)
-    add(
-        "--exit-code",
-        action="store_true",
-        help="exit 1 if something differs that the other options do not leave out",
-    )
-
-
 def _diff(options: argparse.Namespace) -> int:
     sides = load_sides(options.a, options.b, options.tasks)
     answer = differing(*sides, _wanted(options), options.tasks)
     show(options, answer)
     return int(options.exit_code and bool(answer.records()))
-
-
-def _filters(add: Add) -> None:
-    add(
-        "--field",
-        metavar="GLOB",
-        help="only fields that match, by name, register.field, block.field or block.register.field",
-    )
-    add("--unknown", action="store_true", help="only bits nobody has named")
-    add("--addresses", action="store_true", help="only fields that point into memory")
 
 
 def _wanted(options: argparse.Namespace) -> Wanted:
@@ -177,7 +120,7 @@ def _wanted(options: argparse.Namespace) -> Wanted:
 
 
 COMMANDS = {
-    "list": (_list_options, _list),
-    "show": (_show_options, _show),
-    "diff": (_diff_options, _diff),
+    "list": _list,
+    "show": _show,
+    "diff": _diff,
 }

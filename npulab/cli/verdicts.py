@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from npulab.captures.devices import Manual, Simulated, device
 from npulab.captures.verdicts import Verdict
-from npulab.cli.devices import DEVICES, program_options, program_settings, refuse_settings
-from npulab.cli.output import Add, show, tell
+from npulab.cli.devices import program_settings, refuse_settings
+from npulab.cli.output import show, tell
 from npulab.support.files import first_bytes
 
 if TYPE_CHECKING:
@@ -20,12 +20,6 @@ if TYPE_CHECKING:
 
 HEAD = 2**12  # bytes in which a verdict says that it is one
 IS_VERDICT = b'"npulab": "verdict"'
-
-
-def _verdict_options(add: Add) -> None:
-    add("file", metavar="FILE", help="a verdict, as npulab bisect --verdict writes")
-    add("--device", metavar="DEVICE", help=f"run its controls and culprits again: {DEVICES}")
-    program_options(add)
 
 
 def _verdict(options: argparse.Namespace) -> int:
@@ -101,4 +95,4 @@ def write_verdict(
     tell(f"{options.verdict}: written; npulab verdict {options.verdict} checks it again")
 
 
-COMMANDS = {"verdict": (_verdict_options, _verdict)}
+COMMANDS = {"verdict": _verdict}

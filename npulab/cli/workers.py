@@ -8,25 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from npulab.captures.devices import Simulated
-from npulab.cli.output import Add
 from npulab.support.clusters import cluster
 from npulab.support.executors import Workers, ordered, processes
 from npulab.support.refuse import refuse_if
-
-
-def worker_options(add: Add, work: str) -> None:
-    """Add the options; ``work`` says what the workers do."""
-    add("--jobs", type=int, default=1, metavar="N", help=f"processes that {work} (1: this one)")
-    add(
-        "--cluster",
-        metavar="ADDRESS",
-        help=f"the workers of this Dask scheduler {work}, as tcp://host:8786 (extra farm)",
-    )
-    add(
-        "--resource",
-        metavar="NAME=N",
-        help="with --cluster: only workers started with this resource, as npu=1 for a board",
-    )
 
 
 def has_workers(options: argparse.Namespace) -> bool:

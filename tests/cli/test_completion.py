@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any
 import pytest
 from test_cli import run  # noqa: F401 - a fixture
 
-from npulab.cli import completion
+from npulab.cli import completion, options
 from npulab.cli.shell import COMMANDS
+from npulab.support.files import read_table
 
 
 def offered(line: str, folder: Path) -> set[str]:
@@ -59,3 +61,13 @@ def test_every_shell_accepts_its_script(run: Any, tmp_path: Path, shell: str) ->
         pytest.skip(f"no {shell} here")
     (tmp_path / "script").write_text("\n".join(lines))
     subprocess.run([shell, "-n", str(tmp_path / "script")], check=True)
+
+
+def test_every_option_is_of_a_command_and_its_help_names_no_module() -> None:
+    rows = read_table(Path(options.__file__).with_suffix(".csv"))
+    named = " ".join(row["commands"] for row in rows).split()
+    assert {*named} <= {*COMMANDS}
+    for command in {*named}:
+        parser = argparse.ArgumentParser()
+        options.declare(parser.add_argument, command)
+        assert "npulab." not in parser.format_help(), command

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from npulab.cli import bench
-from npulab.cli.output import Add, show
+from npulab.cli.output import show
 from npulab.support.answers import Answer, Part, Table
 from npulab.support.late import pd
 from npulab.support.text import Row, known, rows_of
@@ -74,17 +74,6 @@ def _shortly(value: Any) -> Any:
     return f"{float(f'{value:.3g}'):,.0f}"
 
 
-def _options(add: Add) -> None:
-    add(
-        "what",
-        nargs="?",
-        default="emulate",
-        metavar="WHAT",
-        help="emulate (against TensorFlow Lite), decode (against bitstruct and others)",
-    )
-    add("--rounds", type=int, metavar="N", help="turns of which the least time counts")
-
-
 def _bench(options: argparse.Namespace) -> None:
     if options.rounds is not None and options.rounds < 1:
         raise ValueError(f"--rounds: got {options.rounds}, allowed is at least 1")
@@ -92,4 +81,4 @@ def _bench(options: argparse.Namespace) -> None:
     show(options, Measured(options.what, table))
 
 
-COMMANDS = {"bench": (_options, _bench)}
+COMMANDS = {"bench": _bench}
