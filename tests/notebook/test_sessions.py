@@ -93,6 +93,19 @@ def test_same_session_gives_same_bytes(folder: Path) -> None:
     assert (folder / "x.json").read_bytes() == one
 
 
+def test_a_new_note_is_a_small_diff_of_short_lines(folder: Path) -> None:
+    session = npulab.session(folder / "x.json")
+    session.attach(VENDOR)
+    for number in range(9):
+        session.note(f"note {number}", field=f"f{number}")
+    before = (folder / "x.json").read_text().splitlines()
+    session.note("another", field="stride")
+    after = (folder / "x.json").read_text().splitlines()
+    assert {*before} <= {*after}
+    assert len(after) - len(before) < 10
+    assert max(map(len, after)) < 200
+
+
 def test_same_note_again_is_the_same_note() -> None:
     session = npulab.notebook.sessions.Session()
     note = session.note("a", field="x")
@@ -189,6 +202,7 @@ def document(**parts: Any) -> bytes:
     [
         (b"", "line 1, column 1: is not JSON"),
         (b"[]", "allowed is an object"),
+        (b"null", "allowed is an object"),
         (b"{", "line 1, column 2: is not JSON"),
         (b"\xff", "0xff at byte 0"),
         (b"{}", 'no "npulab": "session"'),
@@ -318,9 +332,11 @@ def test_links_that_leave_the_folder_are_refused(folder: Path) -> None:
     (folder / "here").mkdir()
     (folder / "here/out").symlink_to(folder / "captures")
     sums = {"sha256": "0" * 64}
-    (folder / "here/x.json").write_bytes(document(captures={"out/vivante/update4-vendor": sums}))
-    with pytest.raises(ValueError, match=r"x\.json: 'out/vivante.*over a link"):
-        npulab.session(folder / "here/x.json")
+    for kind, kept in (("captures", sums), ("journals", {})):
+        data = document(**{kind: {"out/vivante/update4-vendor": kept}})
+        (folder / "here/x.json").write_bytes(data)
+        with pytest.raises(ValueError, match=r"x\.json: 'out/vivante.*over a link"):
+            npulab.session(folder / "here/x.json")
     session = npulab.session(folder / "here/y.json")
     for path in (folder / "here/out/vivante/update4-vendor", "out/vivante/update4-vendor"):
         with pytest.raises(ValueError, match="over a link"):
@@ -913,6 +929,7 @@ def test_the_shell_merges_and_reports(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["session", "merge", *paths]) == 2
     assert "theirs, the file: got []" in capsys.readouterr().err
     assert (tmp_path / "ours").read_bytes() == before
+    assert main(["report", paths[2], str(tmp_path / "no.md")]) == 2
     assert main(["report", str(tmp_path / "ours"), str(tmp_path / "out.md")]) == 0
     assert "theirs" in (tmp_path / "out.md").read_text(encoding="utf-8")
     assert main(["report", str(tmp_path / "nowhere"), str(tmp_path / "no.md")]) == 2

@@ -54,10 +54,6 @@ def told(folder: Path) -> npulab.notebook.sessions.Session:
     return one
 
 
-def texts(one: npulab.notebook.sessions.Session) -> set[str]:
-    return {note.text for note in one.notes}
-
-
 def hostile(folder: Path) -> npulab.notebook.sessions.Session:
     one = told(folder)
     one.title = EVIL
