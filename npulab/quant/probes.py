@@ -315,7 +315,7 @@ def _pool(dtype: str, rules: Sequence[Rule], seed: int, reach: Reach) -> Pool:
             kind = 2 * (sums < 0) + np.floor(real).astype(int) % 2
             ties = np.where(real % 1 == 0.5, kind, -1)
         # one candidate is kept for each way to separate the rules and each kind of tie
-        kept = np.unique(np.vstack([_alike(codes), ties]), axis=1, return_index=True)[1]
+        kept = _distinct_columns(np.vstack([_alike(codes), ties]))
         found.append((np.full(len(kept), scale), sums[kept], codes[:, kept], ties[kept]))
     if not found:
         raise ValueError(
@@ -360,6 +360,14 @@ def _alike(codes: Array) -> Array:
     return np.array([(codes == row).argmax(0) for row in codes])
 
 
+def _distinct_columns(rows: Array) -> Array:
+    """Return the number of the first column of each kind, columns sorted by their values."""
+    order = np.lexsort(rows[::-1])
+    columns = rows[:, order]
+    other = np.any(columns[:, 1:] != columns[:, :-1], axis=0)
+    return order[np.concatenate([[True], other])]
+
+
 class Choice(NamedTuple):
     """Some candidates, and the rules that they separate: those with different labels."""
 
@@ -379,7 +387,7 @@ def _fewest(pool: Pool, sparing: bool) -> list[int]:
     ways = alike
     if sparing:
         ways = np.vstack([alike, np.unique(pool.scales, return_inverse=True)[1]])
-    columns = np.unique(ways, axis=1, return_index=True)[1]
+    columns = _distinct_columns(ways)
     alike = alike[:, columns]
     rules = len(alike)
     most = len(np.unique(alike, axis=0))
@@ -392,15 +400,15 @@ def _fewest(pool: Pool, sparing: bool) -> list[int]:
         for choice in kept:
             both = choice.labels[:, None] * rules + alike
             separated = distinct(both)
-            for at in np.argsort(-separated, kind="stable")[:tried]:
-                _, first, which = np.unique(both[:, at], return_index=True, return_inverse=True)
+            order = np.argsort(-separated, kind="stable")[:tried]
+            for at, labels in zip(order.tolist(), _alike(both[:, order]).T, strict=True):
                 picks = (*choice.picks, int(columns[at]))
                 scales = 0
                 if sparing:
                     scales = len(set(pool.scales[list(picks)]))
-                key = first[which].tobytes()
+                key = labels.tobytes()
                 if key not in found or found[key].scales > scales:
-                    found[key] = Choice(first[which], int(separated[at]), scales, picks)
+                    found[key] = Choice(labels, int(separated[at]), scales, picks)
         best = sorted(found.values(), key=lambda choice: (-choice.separated, choice.scales))
         kept = best[:WIDTH]
         if kept[0].separated == most:
