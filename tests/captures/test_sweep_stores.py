@@ -276,60 +276,17 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: in
     assert same(store.append(LAYERS[5:8], "b").read(), LAYERS[:8])
 
 
-FULL = """
-import resource, sys
-from npulab.captures.sweep import load_sweep
-from npulab.captures.sweep_store import open_store
-sweep = load_sweep(sys.argv[2])
-store = open_store(sys.argv[1]).append(sweep[:5], "a")
-resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000))
-try:
-    store.append(sweep, "b")
-except OSError as error:
-    print(error.strerror)
-"""
-
-
-def test_duckdb_on_a_full_disk(tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    layers = str(CAPTURES / "vivante/sweep-layers-s905d3.npz")
-    done = subprocess.run(
-        [sys.executable, "-c", FULL, str(path), layers], capture_output=True, text=True, timeout=100
-    )
-    assert done.stdout.startswith("No space left on the disk: batch b is not written"), done
-    assert done.stdout.count("\n") == 1
-    assert same(open_store(path).read(), LAYERS[:5])
-    assert len(open_store(path).append(LAYERS, "b")) == 305
-
-
-WRITER = """
-import sys
-from npulab.captures.sweep import load_sweep
-from npulab.captures.sweep_store import open_store
-sweep = load_sweep(sys.argv[2])
-store = open_store(sys.argv[1])
-print("begins", flush=True)
-for number in range(int(sys.argv[3])):
-    store = store.append(sweep[5 * number : 5 * number + 5], f"{number:03}")
-    print(number, flush=True)
-"""
-
-
-def writer(path: Path, batches: int) -> subprocess.Popen[str]:
-    layers = str(CAPTURES / "vivante/sweep-layers-s905d3.npz")
-    arguments = [sys.executable, "-c", WRITER, str(path), layers, str(batches)]
-    return subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
-
-
-# one program that forks writers and kills them at random points of their work
-KILLER = """
-import os, random, signal, sys, time
+# A program that forks writers of stores: some are killed at random points of their work, two write
+# the same store at once, one has a full disk.
+WRITERS = """
+import os, random, resource, signal, sys, time
 import duckdb
 from npulab.captures.sweep import load_sweep
 from npulab.captures.sweep_store import open_store
-sweep = load_sweep(sys.argv[2])
+folder, layers, count = sys.argv[1:]
+sweep = load_sweep(layers)
 random_ = random.Random(1)
-BATCHES = 8
+BATCHES = 5
 
 
 def write(path, said):
@@ -340,22 +297,37 @@ def write(path, said):
     os._exit(0)
 
 
-def child(path):
+def full(path, said):
+    store = open_store(path).append(sweep[:5], "a")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000))
+    try:
+        store.append(sweep, "b")
+    except OSError as error:
+        os.write(said, error.strerror.encode())
+    os._exit(0)
+
+
+def child(path, work=write):
     read, said = os.pipe()
     pid = os.fork()
     if not pid:
-        write(path, said)
+        work(path, said)
     os.close(said)
     return pid, read
 
 
 start = time.perf_counter()
-pid, read = child(sys.argv[1] + "/whole")
+pid, read = child(folder + "/whole")
 os.waitpid(pid, 0)
 took = time.perf_counter() - start
+both = [child(folder + "/both") for _ in range(2)]
+print(*(os.waitpid(pid, 0)[1] for pid, read in both), flush=True)
+pid, read = child(folder + "/full", full)
+os.waitpid(pid, 0)
+print(os.read(read, 1000).decode(), flush=True)
 killed = number = 0
-while killed < int(sys.argv[3]):
-    path = f"{sys.argv[1]}/s{number // 3}"
+while killed < int(count):
+    path = f"{folder}/s{number // 3}"
     number += 1
     pid, read = child(path)
     time.sleep(random_.uniform(0, took))
@@ -373,43 +345,55 @@ while killed < int(sys.argv[3]):
             print("parts", flush=True)
         os._exit(0)
     assert not os.waitpid(pid, 0)[1]
-print("killed", killed)
 """
 
 
-@pytest.mark.parametrize("count", [3, pytest.param(50, marks=pytest.mark.long)])
-def test_killed_writers(tmp_path: Path, count: int) -> None:
-    """The same batches are appended again and again, by writers that are killed at random: what
-    they said to be written is there, once, and the next one continues."""
+@pytest.fixture(scope="module", params=[3, pytest.param(50, marks=pytest.mark.long)])
+def written(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[str]]:
+    """The folder of the stores, and the lines that the program of the writers printed."""
+    folder = tmp_path_factory.mktemp("written")
     layers = str(CAPTURES / "vivante/sweep-layers-s905d3.npz")
-    arguments = [sys.executable, "-c", KILLER, str(tmp_path), layers, str(count)]
+    arguments = [sys.executable, "-c", WRITERS, str(folder), layers, str(request.param)]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=500)
     assert not done.returncode, done
     lines = done.stdout.splitlines()
-    assert len(lines) > 2 * count
-    for said, there in zip(lines[:-1:2], lines[1:-1:2], strict=True):
+    assert len(lines) >= 2 + 2 * request.param
+    return folder, lines
+
+
+def test_killed_writers(written: tuple[Path, list[str]]) -> None:
+    """The same batches are appended again and again, by writers that are killed at random: what
+    they said to be written is there, once, and the next one continues."""
+    folder, lines = written
+    for said, there in zip(lines[2::2], lines[3::2], strict=True):
         numbers = [int(batch) for batch in there.split()[1:]]
         assert numbers == list(range(len(numbers)))
         assert len(numbers) >= int(said.split()[1])
-    for path in tmp_path.iterdir():
+    for path in folder.glob("s*"):
         # what killed writers left is removed once it is a minute old
-        for folder in path.glob(".npulab*"):
-            os.utime(folder, (0, 0))
+        for left in path.glob(".npulab*"):
+            os.utime(left, (0, 0))
         store = open_store(path)
-        for batch in range(8):
+        for batch in range(5):
             store = store.append(LAYERS[5 * batch : 5 * batch + 5], f"{batch:03}")
-        assert same(open_store(path).read(), LAYERS[:40])
-    print(lines[-1], [line.split()[1:] for line in lines[1:-1:2]])
+        assert same(open_store(path).read(), LAYERS[:25])
 
 
-def test_two_writers_at_once(tmp_path: Path) -> None:
+def test_two_writers_at_once(written: tuple[Path, list[str]]) -> None:
     """Both append the same batches: each batch is there once, and neither fails."""
-    both = [writer(tmp_path / "s", 6), writer(tmp_path / "s", 6)]
-    for process in both:
-        out, _ = process.communicate(timeout=100)
-        assert process.returncode == 0
-        assert out.split() == ["begins", *map(str, range(6))]
-    assert same(open_store(tmp_path / "s").read(), LAYERS[:30])
+    folder, lines = written
+    assert lines[0] == "0 0"
+    assert same(open_store(folder / "both").read(), LAYERS[:25])
+
+
+def test_duckdb_on_a_full_disk(written: tuple[Path, list[str]]) -> None:
+    folder, lines = written
+    assert lines[1].startswith("No space left on the disk: batch b is not written")
+    store = open_store(folder / "full")
+    assert same(store.read(), LAYERS[:5])
+    assert len(store.append(LAYERS, "b")) == 305
 
 
 def test_a_hidden_folder_of_a_living_writer_stays(kept: Path) -> None:
@@ -438,6 +422,7 @@ def test_pandas_reads_the_parts(kept: Path) -> None:
     assert np.array_equal(table["w3"], LAYERS.words[:, 3])
 
 
+@pytest.mark.long
 def test_polars_reads_the_parts(kept: Path) -> None:
     polars = pytest.importorskip("polars")
     table = polars.read_parquet(kept / "parts/*.parquet")

@@ -120,10 +120,10 @@ RANGES = {"op": [0], "input_h": [8], "input_w": (4, 40), "input_c": [8], "output
 
 
 def test_explore_learns_the_words_of_a_role(tmp_path: Path) -> None:
-    whole = npulab.explore(Stripes(), RANGES, budget=40, store=tmp_path / "whole")
+    whole = npulab.explore(Stripes(), RANGES, budget=24, store=tmp_path / "whole")
     assert whole.sweep is not None
     assert whole.looked_at.startswith(f"{len(whole.sweep)} first jobs LOAD of ")
-    found = npulab.explore(Stripes(), RANGES, budget=40, role="MULTIPLY", store=tmp_path / "role")
+    found = npulab.explore(Stripes(), RANGES, budget=24, role="MULTIPLY", store=tmp_path / "role")
     assert isinstance(found.sweep, Sweep)
     assert {INDEX, COUNT} <= {*found.sweep.parameters}
     assert found.looked_at.startswith(f"{len(found.sweep)} jobs MULTIPLY of ")
@@ -134,7 +134,7 @@ def test_explore_learns_the_words_of_a_role(tmp_path: Path) -> None:
     assert proved.any()
     assert found.surprises.empty
     with pytest.raises(ValueError, match="got an exploration with role MULTIPLY, allowed is"):
-        npulab.explore(Stripes(), RANGES, budget=40, store=tmp_path / "role")
+        npulab.explore(Stripes(), RANGES, budget=24, store=tmp_path / "role")
     with pytest.raises(LookupError, match="role: got 'STORE', allowed are LOAD"):
         npulab.explore(Stripes(), RANGES, budget=8, role="STORE")
     with pytest.raises(ValueError, match="got role and block, allowed is one of them"):

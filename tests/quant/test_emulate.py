@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -283,46 +282,6 @@ def test_network_that_does_not_fit(
         Network(tuple(pools[i] for i in layers), inputs)
 
 
-def peak(run: Callable[[], object]) -> int:
-    """Bytes that a call takes at most."""
-    tracemalloc.start()
-    run()
-    most = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return most
-
-
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("name", ["stem", "dw1", "pw1", "pw7", "pw13", "fc"])
-def test_memory_is_at_most_four_times_the_tensors(name: str) -> None:
-    layer, x = mobilenet()[name]
-    out = npulab.emulate(layer, x)
-    tensors = x.size + layer.weights.size + out.size + 4 * out.size
-    assert peak(lambda: npulab.emulate(layer, x, "gemmlowp")) <= 4 * tensors
-
-
-def test_memory_of_layers_with_many_weights_or_a_wide_kernel() -> None:
-    random = np.random.RandomState(0)
-    for shape, kernel, channels in (
-        ((56, 56, 256), 3, 64),
-        ((14, 14, 256), 3, 256),
-        ((7, 7, 64), 7, 512),
-        ((112, 112, 16), 5, 16),
-    ):
-        layer = npulab.Conv2D(
-            random.randint(-127, 128, (channels, kernel, kernel, shape[2])).astype(np.int8),
-            np.zeros(channels, int),
-            shape,
-            padding="same",
-            input_q=QuantParams(0.02, 4),
-            weight_q=QuantParams(0.001),
-            output_q=QuantParams(0.1),
-        )
-        x = random.randint(-128, 128, shape).astype(np.int8)
-        tensors = x.size + layer.weights.size + 5 * int(np.prod(layer.output_shape))
-        assert peak(lambda: npulab.emulate(layer, x)) <= 4 * tensors, shape  # noqa: B023
-
-
 @pytest.mark.parametrize("seed", range(10))
 def test_batch_is_one_by_one(seed: int) -> None:
     layer, x = random_layer(seed)
@@ -377,7 +336,7 @@ def test_prepared_is_called_by_two_threads(fast: bool) -> None:
     layer, x = mobilenet()["pw6"]
     ready, want = prepare(layer, "gemmlowp", fast=fast), npulab.emulate(layer, x, "gemmlowp")
     with ThreadPoolExecutor(4) as pool:
-        assert all(np.array_equal(got, want) for got in pool.map(ready, [x] * 40))
+        assert all(np.array_equal(got, want) for got in pool.map(ready, [x] * 8))
 
 
 class Down(DoubleRounding):
@@ -436,6 +395,7 @@ def test_same_padding_puts_the_odd_row_behind() -> None:
     assert layer.output_shape == (4, 5, 1)
 
 
+@pytest.mark.sample(15)
 @pytest.mark.parametrize("seed", range(40))
 def test_activations_clamp_alike_only_if_every_accumulator_gives_the_same(seed: int) -> None:
     """Over accumulators that reach every code of the type, and lie outside of it on both sides."""

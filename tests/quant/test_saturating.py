@@ -71,6 +71,7 @@ def test_a_pair_that_an_int16_cannot_hold() -> None:
     )
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("chunk", range(4))
 def test_fast_is_the_definition(chunk: int) -> None:
     changed = 0
@@ -177,19 +178,20 @@ def test_onnxruntime_here_is_one_of_the_two() -> None:
         assert np.array_equal(onnx_matmul(matrix, rows), npulab.emulate(matrix, rows, engine))
 
 
-def test_stored_outputs_of_either_kind_of_processor() -> None:
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.long)])
+def test_stored_outputs_of_either_kind_of_processor(step: int) -> None:
     layers, outputs = stored()
     assert {*outputs} == {"onnxruntime", "onnxruntime:avx2", "torch-fbgemm", "torch-fbgemm:avx2"}
-    for engine, by_case in outputs.items():
-        for number, given in by_case.items():
-            layer, x = layers[number]
-            assert np.array_equal(npulab.emulate(layer, x, engine), given), (engine, number, layer)
-    told_apart = [
-        number
-        for number, out in outputs["onnxruntime"].items()
-        if not np.array_equal(out, outputs["onnxruntime:avx2"][number])
-    ]
-    assert len(told_apart) > 60
+    told_apart = []
+    for number in range(0, len(layers), step):
+        layer, x = layers[number]
+        given = {name: cases[number] for name, cases in outputs.items() if number in cases}
+        for engine, output in given.items():
+            assert np.array_equal(npulab.emulate(layer, x, engine), output), (engine, layer)
+        saturated = given.get("onnxruntime:avx2")
+        if not np.array_equal(given.get("onnxruntime"), saturated):
+            told_apart.append((layer, x, saturated))
+    assert len(told_apart) > 60 // step
     # pairs in this order, and nothing like them, give the stored outputs
     for other in (
         Saturation(4),
@@ -198,13 +200,11 @@ def test_stored_outputs_of_either_kind_of_processor() -> None:
         Saturation(order="WHC"),
         Saturation(bits=17),
     ):
-        assert any(
-            not np.array_equal(
-                npulab.emulate(*layers[number], "onnxruntime", other),
-                outputs["onnxruntime:avx2"][number],
-            )
-            for number in told_apart
-        ), other
+        fits = (
+            np.array_equal(npulab.emulate(layer, x, "onnxruntime", other), saturated)
+            for layer, x, saturated in told_apart
+        )
+        assert not all(fits), other
 
 
 PLANTED = [
@@ -221,7 +221,7 @@ PLANTED = [
 ]
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("saturation", PLANTED, ids=str)
 @pytest.mark.parametrize("depth", [3, 6])
 def test_neighbours_name_the_saturation(saturation: Saturation, depth: int) -> None:
