@@ -6,9 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import signal
-import subprocess
-import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -16,28 +13,25 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import emulate_slowly
 import numpy as np
 import pytest
-from conftest import CAPTURES
-from oracles import litert
 from pace import limit
 from refusals import refused
+from test_quant import rounded
 
 import npulab
-import npulab.models
 import npulab.quant.emulate
 from npulab import (
     Add,
     Conv2D,
     FullyConnected,
     Network,
-    Pool2D,
     QuantParams,
     accumulate,
     cli,
     emulate,
 )
-from npulab.models import write_sweep
 from npulab.quant import rules as quant
 from npulab.quant.requantize import requantize
 
@@ -58,34 +52,8 @@ INTEGER_RULES = [
     "nvdla",
     "fp16",
 ]
-ENGINES = [
-    "tflite-reference",
-    "tflite-builtin",
-    "xnnpack",
-    "onnxruntime",
-    "tflite-micro",
-    "torch-fbgemm",
-    "torch-onednn",
-]
-
-
 # ---------------------------------------------------------------------------------------------- the
 # rules, by hand
-
-
-def to_whole(value: Fraction, rounding: str) -> int:
-    """A rational number rounded to a whole one."""
-    below = math.floor(value)
-    rest = value - below
-    if rest == 0 or rounding == "floor":
-        return below
-    if rounding == "toward-zero":
-        return below if value > 0 else below + 1
-    if rest != Fraction(1, 2):
-        return below if rest < Fraction(1, 2) else below + 1
-    return {"half-up": below + 1, "half-away": below + (value > 0), "half-even": below + below % 2}[
-        rounding
-    ]
 
 
 def ratio_of(scales: tuple[float, float, float], order: str) -> float:
@@ -100,7 +68,7 @@ def ratio_of(scales: tuple[float, float, float], order: str) -> float:
 def q31(ratio: float) -> tuple[int, int]:
     """(multiplier of 31 bits, exponent): the ratio is nearly multiplier * 2**(exponent - 31)."""
     mantissa, exponent = math.frexp(ratio)
-    multiplier = to_whole(Fraction(mantissa) * 2**31, "half-up")
+    multiplier = rounded(Fraction(mantissa) * 2**31, "half-up")
     if multiplier == 2**31:
         multiplier, exponent = 2**30, exponent + 1
     return (multiplier, exponent) if exponent >= -31 else (0, 0)
@@ -121,7 +89,7 @@ def code(name: str, accumulator: int, scales: tuple[float, float, float], zero: 
             nudged = product + (2**30 if product >= 0 else 1 - 2**30)
             high = int(math.copysign(abs(nudged) // 2**31, nudged))
         return (
-            to_whole(
+            rounded(
                 Fraction(high, 2 ** max(-exponent, 0)),
                 "half-away" if name == "gemmlowp" else "half-up",
             )
@@ -130,40 +98,44 @@ def code(name: str, accumulator: int, scales: tuple[float, float, float], zero: 
     if name in ("single-half-up", "q31-half-away"):
         multiplier, exponent = q31(ratio_of(scales, "D"))
         return (
-            to_whole(
+            rounded(
                 accumulator * multiplier * Fraction(2) ** (exponent - 31), name.partition("-")[2]
             )
             + zero
         )
+    if name == "int16x8":
+        multiplier, exponent = q31(ratio_of(scales, "D"))
+        short = min((multiplier + 2**15) >> 16, 0x7FFF)
+        return rounded(accumulator * short * Fraction(2) ** (exponent - 15), "half-up") + zero
     if name == "float64-half-away":
-        return to_whole(Fraction(float(accumulator) * ratio_of(scales, "D")), "half-away") + zero
+        return rounded(Fraction(float(accumulator) * ratio_of(scales, "D")), "half-away") + zero
     if name == "nvdla":
         mantissa, exponent = math.frexp(ratio_of(scales, "D"))
-        multiplier = to_whole(Fraction(mantissa) * 2**15, "half-up")
+        multiplier = rounded(Fraction(mantissa) * 2**15, "half-up")
         value = accumulator * multiplier * Fraction(2) ** (exponent - 15)
-        return max(-(2**16), min(2**16 - 1, to_whole(value, "half-away"))) + zero
+        return max(-(2**16), min(2**16 - 1, rounded(value, "half-away"))) + zero
     single = np.float32(ratio_of(scales, "S"))
     if name == "qnnpack-precise":
-        return to_whole(accumulator * Fraction(float(single)), "half-away") + zero
+        return rounded(accumulator * Fraction(float(single)), "half-away") + zero
     bits = int(single.view(np.uint32))
     significand, exponent = bits & 0x7FFFFF | 0x800000, bits >> 23
     if name == "qnnpack-q31":
         high = (accumulator * (significand << 7) + 2**30) >> 31
-        return to_whole(Fraction(high, 2 ** (126 - exponent)), "half-away") + zero
+        return rounded(Fraction(high, 2 ** (126 - exponent)), "half-away") + zero
     if name.startswith("vivante"):
         width = 15 if "v7" in name else 23
         value = (
             accumulator * (significand >> (23 - width)) / Fraction(2) ** (127 - exponent + width)
         )
-        return to_whole(value, name.partition(":")[2]) + zero
+        return rounded(value, name.partition(":")[2]) + zero
     real = np.float32(accumulator) * single
     if name == "fp16":
         return (
-            to_whole(Fraction(float(np.float16(np.clip(real, -65504, 65504)))), "half-even") + zero
+            rounded(Fraction(float(np.float16(np.clip(real, -65504, 65504)))), "half-even") + zero
         )
     if name == "float32-zero-point-first":
-        return to_whole(Fraction(float(np.float32(real + np.float32(zero)))), "half-even")
-    return to_whole(Fraction(float(real)), "half-" + name.rpartition("-")[2]) + zero
+        return rounded(Fraction(float(np.float32(real + np.float32(zero)))), "half-even")
+    return rounded(Fraction(float(real)), "half-" + name.rpartition("-")[2]) + zero
 
 
 def bias_layer(
@@ -187,13 +159,16 @@ def outputs_of(layer: Conv2D, rule: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("powers", [False, True], ids=["any", "powers of two"])
-@pytest.mark.parametrize("name", INTEGER_RULES)
+@pytest.mark.parametrize("name", [*INTEGER_RULES, "int16x8"])
 def test_a_rule_is_its_definition(name: str, powers: bool) -> None:
     """Scales of one layer from 2**-30 up to 1, zero points at the ends, int32's ends,
     accumulators at ties.
     """
     random = np.random.RandomState(3 + powers)
-    for dtype, zero in (("int8", -128), ("int8", 127), ("uint8", 0), ("uint8", 255), ("int8", 3)):
+    types = [("int8", -128), ("int8", 127), ("uint8", 0), ("uint8", 255), ("int8", 3)]
+    if name == "int16x8":
+        types = [("int16", 0)] * 5
+    for dtype, zero in types:
         exponent = random.uniform(-30, -0.01, 60)
         ratio = 2.0 ** np.floor(exponent) if powers else 2**exponent
         given, out = (
@@ -236,7 +211,7 @@ def test_the_order_of_scales_is_part_of_the_name() -> None:
         bias = [round(tie) + step for tie in ties for step in (-1, 0, 1)]
         expected = {
             order: [
-                to_whole(one * multiplier * Fraction(2) ** (exponent - 31), "half-up")
+                rounded(one * multiplier * Fraction(2) ** (exponent - 31), "half-up")
                 for one in bias
             ]
             for order, (multiplier, exponent) in multipliers.items()
@@ -245,127 +220,6 @@ def test_the_order_of_scales_is_part_of_the_name() -> None:
             assert outputs_of(bias_layer(bias, scales, 0), f"single-half-up:{order}") == codes
         told_apart += len({tuple(codes) for codes in expected.values()}) == 3
     assert told_apart > 5
-
-
-def test_int16_activations() -> None:
-    random = np.random.RandomState(6)
-    for _ in range(20):
-        ratio = 2 ** random.uniform(-29, 4, 16)
-        bias = [
-            int(n)
-            for n in np.rint((random.randint(-40000, 40000, 16) + 0.5) / ratio).clip(
-                -(2**46), 2**46
-            )
-        ]
-        weight = ratio.astype(np.float32).astype(float)
-        expected = []
-        for one, by in zip(bias, weight, strict=True):
-            multiplier, exponent = q31(float(by))
-            short = (multiplier + 2**15) >> 16 if multiplier < 0x7FFF0000 else 0x7FFF
-            value = to_whole(one * short * Fraction(2) ** (exponent - 15), "half-up")
-            expected.append(max(-32768, min(32767, value)))
-        for name in ("int16x8", "tflite-reference", "tflite-micro"):
-            assert (
-                outputs_of(bias_layer(bias, (1.0, tuple(weight), 1.0), 0, "int16"), name)
-                == expected
-            )
-
-
-def test_hybrid_quantizes_each_row_as_it_comes() -> None:
-    random = np.random.RandomState(7)
-    scales = [np.float32(scale) for scale in random.rand(5)]
-    layer = FullyConnected(
-        random.randint(-127, 128, (5, 9)).astype(np.int8),
-        random.normal(size=5).astype(np.float32),
-        dtype="float32",
-        weight_q=QuantParams(tuple(scales)),
-    )
-    x = np.concatenate(
-        [random.normal(size=(6, 9)), np.zeros((1, 9)), np.full((1, 9), 1e30), np.full((1, 9), -2.5)]
-    ).astype(np.float32)
-    expected = np.empty((len(x), 5), np.float32)
-    for row, values in enumerate(x):
-        largest = np.abs(values).max()
-        step, inverse = (
-            (largest / np.float32(127), np.float32(127) / largest)
-            if largest
-            else (np.float32(1),) * 2
-        )
-        codes = [
-            max(-127, min(127, to_whole(Fraction(float(value * inverse)), "half-away")))
-            for value in values
-        ]
-        for channel in range(5):
-            dot = sum(one * int(by) for one, by in zip(codes, layer.weights[channel], strict=True))
-            expected[row, channel] = layer.bias[channel] + np.float32(dot) * np.float32(
-                step * scales[channel]
-            )
-    assert np.array_equal(emulate(layer, x), expected)
-
-
-@pytest.mark.parametrize("dtype", ["int8", "uint8"])
-@pytest.mark.parametrize("name", [*ENGINES, *INTEGER_RULES])
-def test_every_name_is_taken_by_every_operator(name: str, dtype: str) -> None:
-    q = {"input_q": QuantParams(0.5), "output_q": QuantParams(0.7)}
-    by = {**q, "weight_q": QuantParams(0.1)}
-    ones = np.ones((3, 2, 2, 3), dtype)
-    x = np.full((4, 4, 3), 7, dtype)
-    for layer in (
-        Conv2D(ones, np.zeros(3, int), (4, 4, 3), **by),
-        Conv2D(ones[:1], np.zeros(3, int), (4, 4, 3), depthwise=True, **by),
-    ):
-        products = 12 if not layer.depthwise else 4
-        real = 7 * products * 0.05 / 0.7
-        (got,) = set(emulate(layer, x, name).ravel().tolist())
-        assert (
-            abs(got - real) < 1.001
-        )  # a multiplier that is cut is below the ratio, and may be floored
-    (got,) = set(
-        emulate(FullyConnected(np.ones((3, 48), dtype), np.zeros(3, int), **by), x, name).tolist()
-    )
-    assert abs(got - 24) < 1.001
-    assert emulate(Network((Conv2D(ones, np.zeros(3, int), (4, 4, 3), **by),)), x, name).shape == (
-        3,
-        3,
-        3,
-    )
-
-
-class HalfDown(quant.Rule):
-    """One product with 24 bits, ties down: no rule of the package."""
-
-    def of_ratio(self, ratio: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        mantissa, exponent = np.frexp(np.asarray(ratio, np.float64))
-        return np.rint(mantissa * 2**24).astype(np.int64), 24 - exponent.astype(
-            np.int64
-        ) - self.fraction_bits
-
-    def exact(
-        self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0
-    ) -> np.ndarray:
-        shift = np.asarray(right_shift) + self.fraction_bits
-        return (
-            -((-np.asarray(accumulators) * multiplier + (np.int64(1) << (shift - 1))) >> shift)
-            + zero_point
-        )
-
-
-def test_a_rule_of_ones_own_is_emulated_and_named() -> None:
-    layer = bias_layer(list(range(-500, 500)), (0.5, 0.25, 1.0), 5)
-    rule = HalfDown("half-down")
-    expected = [
-        max(-128, min(127, math.ceil(Fraction(n, 8) - Fraction(1, 2)) + 5))
-        for n in range(-500, 500)
-    ]
-    assert outputs_of(layer, rule) == expected
-    sums = accumulate(layer, np.zeros((1, 1, 1), np.int8))
-    found = npulab.identify_rounding(
-        sums,
-        emulate(layer, np.zeros((1, 1, 1), np.int8), rule),
-        layer,
-        rules=["gemmlowp", "float32-even", rule],
-    )
-    assert list(found.fits) == ["half-down"]
 
 
 # ------------------------------------------------------------------------------------------- sums,
@@ -476,18 +330,12 @@ def odd_layer(seed: int) -> tuple[Conv2D, np.ndarray]:
 def test_odd_layers_are_plain_loops(seed: int) -> None:
     layer, x = odd_layer(seed)
     sums = sums_by_loops(layer, x)
-    info, wide = np.iinfo(x.dtype), x.dtype == np.int16
-    name = "int16x8" if wide else INTEGER_RULES[seed % 10]
+    info = np.iinfo(x.dtype)
+    name = "int16x8" if x.dtype == np.int16 else INTEGER_RULES[seed % 10]
     scales = [(0.5, one, 0.75) for one in layer.weight_q.scale]
 
     def expect(value: int, channel: int) -> int:
-        if wide:
-            multiplier, exponent = q31(ratio_of(scales[channel], "D"))
-            got = to_whole(
-                value * ((multiplier + 2**15) >> 16) * Fraction(2) ** (exponent - 15), "half-up"
-            )
-        else:
-            got = code(name, value, scales[channel], layer.output_q.zero_point)
+        got = code(name, value, scales[channel], layer.output_q.zero_point)
         return int(max(info.min, min(info.max, got)))
 
     expected = [[[expect(value, c) for c, value in enumerate(at)] for at in row] for row in sums]
@@ -495,6 +343,7 @@ def test_odd_layers_are_plain_loops(seed: int) -> None:
     for given in ways_to_lie(x):
         before = given.copy()
         assert accumulate(layer, given).tolist() == sums
+        assert emulate_slowly.accumulate(layer, given).tolist() == sums
         for out in (emulate(layer, given, name), slow(given), slow(given)):
             assert out.dtype == x.dtype
             assert out.tolist() == expected
@@ -577,18 +426,6 @@ def test_an_accumulator_past_32_bits_is_told_with_its_channel(rule: str, depthwi
             refused(lambda: emulate(layer, x, rule), words, "-2147483648 to 2147483647")  # noqa: B023
 
 
-def test_a_rule_that_wraps_wraps() -> None:
-    layer = Conv2D(
-        np.ones((2, 1, 1, 1), np.int8),
-        np.array([5, 2**31 - 1]),
-        (1, 1, 1),
-        output_q=QuantParams(2.0**25),
-    )
-    assert emulate(layer, np.ones((1, 1, 1), np.int8), "vivante-v8:half-even").tolist() == [
-        [[0, -64]]
-    ]
-
-
 @pytest.mark.parametrize("rule", ["tflite-reference", *INTEGER_RULES])
 @pytest.mark.parametrize("op", ["conv", "fully_connected"])
 def test_scales_of_any_size_give_the_right_code_or_a_sentence(op: str, rule: str) -> None:
@@ -635,79 +472,10 @@ def plain(**changes: Any) -> Conv2D:
 
 
 BAD: dict[str, Callable[[], Any]] = {
-    **{
-        f"scale {scale!r:.20}": lambda scale=scale: QuantParams(scale)
-        for scale in (
-            0,
-            -0.0,
-            -1,
-            math.nan,
-            math.inf,
-            "a",
-            None,
-            (),
-            (1.0, math.nan),
-            (1.0, 0.0),
-            1j,
-            10**400,
-            np.ones((1, 2)),
-        )
-    },
-    **{
-        f"zero point {zero!r}": lambda zero=zero: QuantParams(1.0, zero)
-        for zero in (0.5, "a", None, math.nan, (1, 2))
-    },
     "input zero point": lambda: plain(input_q=QuantParams(0.5, 2**31)),
     "output zero point": lambda: plain(output_q=QuantParams(0.5, 10**30)),
     "weight zero point": lambda: plain(weight_q=QuantParams(0.5, 10**6)),
     "zero point of int16": lambda: plain(dtype="int16", input_q=QuantParams(1.0, 1)),
-    "scales of the input": lambda: plain(input_q=QuantParams((1.0, 2.0, 3.0))),
-    "scales of the weights": lambda: plain(weight_q=QuantParams((1.0, 2.0, 3.0))),
-    **{
-        f"bias {bias!r:.25}": lambda bias=bias: plain(bias=bias)
-        for bias in (
-            np.zeros(3, int),
-            np.zeros(2),
-            np.array([2**31, 0]),
-            np.array([0, -(2**31) - 1]),
-            None,
-            [2**70, 0],
-        )
-    },
-    **{
-        f"weights {one.shape} {one.dtype}": lambda one=one: plain(weights=one)
-        for one in (
-            np.ones((2, 1, 1, 4), np.int8),
-            np.ones((2, 1, 3), np.int8),
-            np.ones((2, 0, 1, 3), np.int8),
-            np.ones((2, 1, 1, 3)),
-        )
-    },
-    "depthwise of 4 from 3": lambda: plain(
-        weights=np.ones((1, 1, 1, 4), np.int8), bias=np.zeros(4, int), depthwise=True
-    ),
-    **{
-        f"stride {stride!r}": lambda stride=stride: plain(stride=stride)
-        for stride in (0, (0, 1), (1.5, 1), (1,), None)
-    },
-    **{
-        f"padding {padding!r}": lambda padding=padding: plain(padding=padding)
-        for padding in ("Same", None, 1, (1, 1), ((1, -1), (0, 0)), ((0.5, 0), (0, 0)))
-    },
-    **{
-        f"x {x.shape} {x.dtype}": lambda x=x: emulate(PLAIN, x)
-        for x in (
-            X[:3],
-            X[None, None],
-            X.astype(int),
-            X.astype(float),
-            X.astype(bool),
-            X.astype(object),
-            np.ones((0, 4, 4, 3), np.int8),
-        )
-    },
-    "x None": lambda: emulate(PLAIN, None),
-    "x of text": lambda: emulate(PLAIN, "abc"),
     "x of a fully connected layer": lambda: emulate(DENSE, np.ones((12, 1), np.int8)),
     "no row": lambda: emulate(DENSE, np.ones((0, 12), np.int8)),
     **{
@@ -744,7 +512,6 @@ BAD: dict[str, Callable[[], Any]] = {
             ["gemmlowp"],
         )
     },
-    "rule of another type": lambda: emulate(PLAIN, X, "int16x8"),
     "the rule of all rules": lambda: emulate(PLAIN, X, quant.Rule("x")),
     "no layer": lambda: emulate(None, X),
     "a name for a layer": lambda: emulate("conv", X),
@@ -769,66 +536,17 @@ BAD: dict[str, Callable[[], Any]] = {
     "join of another type": lambda: Network(
         (PLAIN, Conv2D(np.ones((1, 1, 1, 2), np.uint8), np.zeros(1, int), (4, 4, 2)))
     ),
-    "pool kind": lambda: Pool2D("median", (2, 2), (4, 4, 3)),
-    "pool border": lambda: Pool2D("max", (2, 2), (4, 4, 3), padding=((2, 0), (0, 0))),
     "sum of int16": lambda: Add((4,), dtype="int16", output_q=QuantParams(1.0, 1)),
-    "multiplier": lambda: requantize(np.array([1]), "gemmlowp", 2**31, 0, 0, -128, 127),
     "multiplier below 0": lambda: requantize(
         np.array([1]), "vivante-v7:floor", -1, 5, 0, -128, 127
     ),
-    "right shift": lambda: requantize(np.array([1]), "gemmlowp", 2**30, 100, 0, -128, 127),
-    "model of no layer": lambda: npulab.single_op_model(None),
-    "model of a list": lambda: npulab.single_op_model([PLAIN]),
-    **{
-        f"batch {batch!r}": lambda batch=batch: npulab.single_op_model(PLAIN, batch)
-        for batch in (0, -1, None, "a", 2**31)
-    },
-    "network model of no network": lambda: npulab.models.write_model(None),
-    "no model": lambda: npulab.read_model(b""),
-    "model of None": lambda: npulab.read_model(None),
-    "grid of None": lambda: write_sweep("never", None),
-    "grid name": lambda: write_sweep("never", {"size": [1]}),
-    "grid value": lambda: write_sweep("never", {"stride": [0]}),
-    "grid seed": lambda: write_sweep("never", {}, seed=-1),
-    "grid rule": lambda: write_sweep("never", {"dtype": ["int16"]}, rule="fp16"),
     "benchmark": lambda: npulab.bench("nothing"),
-    "probes of a type": lambda: npulab.rounding_probes("float32"),
-    "probes of an operator": lambda: npulab.rounding_probes(op="add"),
-    "probes of a rule": lambda: npulab.rounding_probes("int8", rules=["int16x8"]),
-    "probes of a number": lambda: npulab.rounding_probes("int8", rules=3),
-    "seed": lambda: npulab.rounding_probes("int8", seed=-1),
-    "names of nothing": lambda: npulab.rounding_probes("int8").name(None),
-    "names of text": lambda: npulab.rounding_probes("int8").name("abc"),
-    "names of too few": lambda: npulab.rounding_probes("int8").name([1]),
 }
 SUMS = np.arange(-20, 20).reshape(-1, 4)
 CODES = SUMS.astype(np.int8)
-IDENTIFY: dict[str, tuple[Any, Any, dict[str, Any]]] = {
-    "shapes": (SUMS[:2], CODES, {}),
-    "turned": (SUMS.T, CODES, {}),
-    "nothing": (SUMS[:0], CODES[:0], {}),
-    "no channels": (SUMS[:, :0], CODES[:, :0], {}),
-    "int64": (SUMS, CODES.astype(int), {}),
-    "None": (None, None, {}),
-    "float sums": (SUMS * 0.5, CODES, {}),
-    "big-endian": (SUMS, CODES.astype(">f8"), {}),
-    "ragged": ([[1, 2], [3]], CODES, {}),
-    "a scale": (SUMS, CODES, {"input_q": 1.0}),
-    "no scale": (SUMS, CODES, {"weight_q": None}),
-    "rule": (SUMS, CODES, {"rules": "x"}),
-    "rules": (SUMS, CODES, {"rules": 3}),
-    "scales": (SUMS, CODES, {"weight_q": QuantParams((1.0, 2.0))}),
-    "activation": (SUMS, CODES, {"activation": "relu9"}),
-}
-BAD |= {
-    f"identify {name}": lambda given=given: npulab.identify_rounding(
-        given[0], given[1], **{**Q, **given[2]}
-    )
-    for name, given in IDENTIFY.items()
-}
 
 
-@pytest.mark.sample(46)
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input_is_one_sentence(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -971,27 +689,6 @@ def test_dilation_past_the_image_costs_nothing() -> None:
 # black boxes
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("op", ["conv", "depthwise", "fully_connected"])
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
-def test_each_rule_is_named_from_its_probes_and_no_other(dtype: str, op: str) -> None:
-    probes = npulab.rounding_probes(dtype, op=op, per_channel=op != "fully_connected")
-    assert len(probes.accumulators) <= 16
-    groups = {name: set(group.rules) for group in probes.groups for name in group.rules}
-    assert all(group.reason for group in probes.groups if len(group.rules) > 1)
-    names = [rule.name for rule in probes.rules]
-    assert set(names) == set(INTEGER_RULES) - ({"fp16"} if dtype == "int16" else set()) | (
-        {"int16x8"} if dtype == "int16" else set()
-    )
-    shape = (1,) if op == "fully_connected" else (1, 1, 1)
-    if op == "depthwise":
-        shape = probes.layers[0].input_shape
-    for name in names:
-        outs = [emulate(layer, np.zeros(shape, dtype), name) for layer in probes.layers]
-        found = probes.name(outs if len(outs) > 1 else outs[0])
-        assert set(found.fits) == groups.get(name, {name})
-
-
 def test_few_constant_and_saturated_outputs_name_nobody() -> None:
     one = npulab.identify_rounding(np.array([3]), np.array([0], np.int8), **Q)
     assert one.compared == 1
@@ -1017,236 +714,6 @@ def test_accumulators_and_outputs_come_in_any_order_of_bytes() -> None:
         sums.astype(np.int16),
     ):
         assert npulab.identify_rounding(given, outs, layer).fits == fits
-
-
-# ----------------------------------------------------------------------------------------------------------
-# models
-
-
-def any_layer(op: str, dtype: str, seed: int) -> tuple[Any, tuple[np.ndarray, ...]]:
-    random = np.random.RandomState(seed)
-
-    def codes(kind: str, *shape: int) -> np.ndarray:
-        if kind == "float16":
-            return (random.randint(-8, 9, shape) / 8).astype(np.float16)
-        if kind == "float32":
-            return random.normal(size=shape).astype(np.float32)
-        info = np.iinfo(kind)
-        return random.randint(info.min + (kind == "int8"), info.max + 1, shape).astype(kind)
-
-    real = dtype.startswith("float")
-    info = None if real else np.iinfo(dtype)
-    zero = (
-        (lambda: 0)
-        if real or dtype == "int16"
-        else (lambda: int(random.choice([info.min, info.max, 5])))
-    )
-    activation = (None, "relu", "relu6", "relu_n1_to_1")[seed % 4]
-    weights = {
-        "int8": "int8",
-        "uint8": "uint8",
-        "int16": "int8",
-        "float32": "int8",
-        "float16": "float16",
-    }[dtype]
-    if op == "add":
-        q = (
-            {}
-            if real
-            else {
-                "input_q": QuantParams(0.31, zero()),
-                "output_q": QuantParams(0.037, zero()),
-                "other_q": QuantParams(0.0031 if seed % 2 else 0.5, zero()),
-            }
-        )
-        return Add((3, 4, 5), activation, dtype=dtype, **q), (
-            codes(dtype, 2, 3, 4, 5),
-            codes(dtype, 2, 3, 4, 5),
-        )
-    if op in ("average", "max", "min"):
-        kernel, stride = [((2, 2), (2, 2)), ((3, 1), (1, 1)), ((7, 9), (1, 1)), ((5, 5), (3, 3))][
-            seed % 4
-        ]
-        q = {} if real else {"input_q": QuantParams(0.1, zero())}
-        return Pool2D(
-            op,
-            kernel,
-            (7, 9, 3),
-            stride,
-            ("same", "valid")[seed // 4 % 2],
-            activation,
-            dtype=dtype,
-            **q,
-        ), (codes(dtype, 2, 7, 9, 3),)
-    outputs = {"conv": 5, "depthwise": 21, "fully_connected": 6}[op]
-    by_channel = dtype not in ("uint8", "float16") and seed % 2 == 1
-    scale: Any = (
-        tuple(np.float32(2 ** random.uniform(-9, -5)) for _ in range(outputs))
-        if by_channel
-        else 0.01
-    )
-    q = {
-        "input_q": QuantParams(1.0 if real else 0.31, zero()),
-        "output_q": QuantParams(1.0 if real else 1.9, zero()),
-        "weight_q": QuantParams(
-            1.0 if dtype == "float16" else scale,
-            random.choice([0, 130, 255]) if weights == "uint8" else 0,
-        ),
-    }
-    bias = codes(dtype, outputs) if real else random.randint(-3000, 3000, outputs)
-    if op == "fully_connected":
-        return FullyConnected(codes(weights, outputs, 33), bias, activation, dtype=dtype, **q), (
-            codes(dtype, 2, 33),
-        )
-    window: dict[str, Any] = [
-        {"dilation": (2, 3), "padding": "same"},
-        {"stride": (5, 5), "padding": "same"},
-        {"stride": (2, 1), "padding": ((1, 2), (3, 0))},
-        {"dilation": (9, 9), "padding": "same"},
-    ][seed % 4]
-    shape = (1, 3, 2, outputs) if op == "depthwise" else (outputs, 3, 2, 3)
-    return Conv2D(
-        codes(weights, *shape),
-        bias,
-        (7, 9, 3),
-        depthwise=op == "depthwise",
-        activation=activation,
-        dtype=dtype,
-        **window,
-        **q,
-    ), (codes(dtype, 2, 7, 9, 3),)
-
-
-@pytest.mark.sample(12)
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "float32", "float16"])
-@pytest.mark.parametrize(
-    "op", ["conv", "depthwise", "fully_connected", "average", "max", "min", "add"]
-)
-def test_every_operator_and_type_runs_elsewhere_with_our_output(op: str, dtype: str) -> None:
-    if dtype == "float32" and op in ("average", "max", "min", "add"):
-        return
-    for seed in range(4):
-        layer, x = any_layer(op, dtype, seed)
-        model = npulab.single_op_model(layer, 2)
-        (back,) = npulab.read_model(model).layers
-        for kernels, rule in (
-            ("reference", "tflite-reference"),
-            ("builtin", "tflite-builtin"),
-            ("auto", "xnnpack"),
-        ):
-            if dtype.startswith("float") and kernels != "reference":
-                continue
-            theirs, _ = litert(model, *x, kernels=kernels)
-            for one in (layer, back):
-                ours = emulate(one, x if op == "add" else x[0], rule)
-                assert ours.dtype == theirs.dtype
-                assert np.array_equal(ours, theirs)
-
-
-def test_a_broken_file_is_a_sentence_or_a_model() -> None:
-    random = np.random.RandomState(0)
-    for op in ("conv", "max", "add"):
-        model = npulab.single_op_model(any_layer(op, "int8", 1)[0])
-        for end in range(0, len(model), 7):
-            refused(lambda: npulab.read_model(model[:end]))  # noqa: B023
-        for _ in range(300):
-            broken = bytearray(model)
-            for _ in range(random.randint(1, 4)):
-                broken[random.randint(len(broken))] ^= 1 << random.randint(8)
-            told = "got"
-            try:
-                str(npulab.read_model(bytes(broken)))
-            except ValueError as error:
-                told = str(error)
-            assert "got" in told
-            assert "\n" not in told
-
-
-def test_a_sweep_that_is_killed_or_refused_leaves_no_folder(tmp_path: Path) -> None:
-    grid = {
-        "op": ["conv2d", "add"],
-        "dtype": ["int8", "uint8", "int16"],
-        "kernel": [1, 3, 5],
-        "stride": [1, 2, 3],
-        "input": list(range(8, 16)),
-    }
-    program = (
-        f"import npulab.models, pathlib, sys; print('on', flush=True); "
-        f"npulab.models.write_sweep({str(tmp_path / 'sweep')!r}, {grid!r})"
-    )
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stdout.readline()
-    end = time.monotonic() + 20
-    while not any(tmp_path.glob("*/*")) and process.poll() is None and time.monotonic() < end:
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
-    assert not (tmp_path / "sweep").exists()
-
-    def fails(point: Any, random: Any) -> Any:
-        raise RuntimeError("a layer that cannot be made")
-
-    with pytest.raises(RuntimeError):
-        write_sweep(tmp_path / "again", {}, make=fails)
-    assert not (tmp_path / "again").exists()
-    write_sweep(tmp_path / "whole", {"dtype": ["int8", "uint8"]})
-    before = {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
-    with pytest.raises(FileExistsError):
-        write_sweep(tmp_path / "whole", {})
-    assert before == {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
-
-
-# -------------------------------------------------------------------------------------------------------
-# explanations
-
-
-def moved(layer: Conv2D, name: str, by: int) -> Conv2D:
-    """The layer with one of its zero points moved."""
-    q = getattr(layer, name)
-    return dataclasses.replace(layer, **{name: QuantParams(q.scale, q.zero_point + by)})
-
-
-ERRORS: dict[str, tuple[str, Callable[[Conv2D], Conv2D]]] = {
-    "zero point": ("input zero point +1", lambda layer: moved(layer, "input_q", 1)),
-    "output zero point": ("output zero point -1", lambda layer: moved(layer, "output_q", -1)),
-    "weight zero point": ("weight zero point +1", lambda layer: moved(layer, "weight_q", 1)),
-    "clamp": ("no activation", lambda layer: dataclasses.replace(layer, activation=None)),
-    "bias": ("bias left out", lambda layer: dataclasses.replace(layer, bias=layer.bias * 0)),
-    "kernel": (
-        "flipped",
-        lambda layer: dataclasses.replace(layer, weights=layer.weights[:, ::-1, ::-1]),
-    ),
-    "channel order": (
-        "input channels reversed",
-        lambda layer: dataclasses.replace(layer, weights=layer.weights[..., ::-1]),
-    ),
-    "rule": ("vivante-v7:floor", lambda layer: layer),
-}
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("kind", ERRORS)
-def test_a_planted_error_is_explained_from_the_shell(
-    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    right = npulab.load(CAPTURES / "vivante/sim-3x3-stride2-relu")
-    target = npulab.target("vivante")
-    layer, x, _ = target.lift(right)
-    words, plant = ERRORS[kind]
-    out = emulate(plant(layer), x, "vivante-v7:floor" if kind == "rule" else target.rule)
-    planted = out.transpose(2, 0, 1).tobytes()
-    assert planted != bytes(right.buffers["output"])
-    npulab.save(
-        dataclasses.replace(right, buffers={**right.buffers, "output": planted}),
-        tmp_path / "planted",
-    )
-    assert cli.main(["check", "--explain", str(tmp_path / "planted")]) == 1
-    told = capsys.readouterr()
-    assert not told.err
-    (line,) = [line for line in told.out.splitlines() if "equal with" in line]
-    assert words in line
 
 
 @pytest.mark.parametrize(

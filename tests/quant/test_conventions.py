@@ -38,9 +38,9 @@ def border(x: Ints, sides: Any) -> Ints:
     return np.pad(x, ((0, 0), *sides, (0, 0)))
 
 
-def places(size: int, kernel: int, stride: int, dilation: int) -> int:
-    """Windows that fit."""
-    return (size - (kernel - 1) * dilation - 1) // stride + 1
+def windows(size: Any, kernel: Any, strides: Any, rate: Any) -> list[int]:
+    """How many windows fit, by rows and by columns."""
+    return ((np.subtract(size, 1) - np.subtract(kernel, 1) * rate) // strides + 1).tolist()
 
 
 # The formulas of the seed, each in the order of its framework; x has its border.
@@ -51,15 +51,8 @@ def tensorflow_conv(x: Ints, filters: Ints, strides: Any, rate: Any) -> Ints:
     k]
     """
     (batch, height, width, _), (kh, kw, inputs, outputs) = x.shape, filters.shape
-    out = np.zeros(
-        (
-            batch,
-            places(height, kh, strides[0], rate[0]),
-            places(width, kw, strides[1], rate[1]),
-            outputs,
-        ),
-        np.int64,
-    )
+    rows, columns = windows((height, width), (kh, kw), strides, rate)
+    out = np.zeros((batch, rows, columns, outputs), np.int64)
     for b, i, j, k in np.ndindex(out.shape):
         out[b, i, j, k] = sum(
             x[b, strides[0] * i + rate[0] * di, strides[1] * j + rate[1] * dj, q]
@@ -74,15 +67,8 @@ def tensorflow_depthwise(x: Ints, filters: Ints, strides: Any, rate: Any) -> Int
     r1 dj, k]
     """
     (batch, height, width, _), (kh, kw, channels, multiplier) = x.shape, filters.shape
-    out = np.zeros(
-        (
-            batch,
-            places(height, kh, strides[0], rate[0]),
-            places(width, kw, strides[1], rate[1]),
-            channels * multiplier,
-        ),
-        np.int64,
-    )
+    rows, columns = windows((height, width), (kh, kw), strides, rate)
+    out = np.zeros((batch, rows, columns, channels * multiplier), np.int64)
     for b, i, j, k, q in np.ndindex(*out.shape[:3], channels, multiplier):
         out[b, i, j, k * multiplier + q] = sum(
             filters[di, dj, k, q]
@@ -97,15 +83,8 @@ def nnapi_conv(x: Ints, filters: Ints, bias: Ints, strides: Any, rate: Any) -> I
     filter[channel, di, dj, k]) + bias[channel]
     """
     (batch, height, width, _), (outputs, kh, kw, inputs) = x.shape, filters.shape
-    out = np.zeros(
-        (
-            batch,
-            places(height, kh, strides[0], rate[0]),
-            places(width, kw, strides[1], rate[1]),
-            outputs,
-        ),
-        np.int64,
-    )
+    rows, columns = windows((height, width), (kh, kw), strides, rate)
+    out = np.zeros((batch, rows, columns, outputs), np.int64)
     for b, i, j, channel in np.ndindex(out.shape):
         out[b, i, j, channel] = bias[channel] + sum(
             x[b, strides[0] * i + rate[0] * di, strides[1] * j + rate[1] * dj, k]
@@ -121,15 +100,8 @@ def nnapi_depthwise(x: Ints, filters: Ints, bias: Ints, strides: Any, rate: Any)
     """
     (batch, height, width, channels), (_, kh, kw, outputs) = x.shape, filters.shape
     multiplier = outputs // channels
-    out = np.zeros(
-        (
-            batch,
-            places(height, kh, strides[0], rate[0]),
-            places(width, kw, strides[1], rate[1]),
-            outputs,
-        ),
-        np.int64,
-    )
+    rows, columns = windows((height, width), (kh, kw), strides, rate)
+    out = np.zeros((batch, rows, columns, outputs), np.int64)
     for b, i, j, k, q in np.ndindex(*out.shape[:3], channels, multiplier):
         out[b, i, j, k * multiplier + q] = bias[k * multiplier + q] + sum(
             x[b, strides[0] * i + rate[0] * di, strides[1] * j + rate[1] * dj, k]
@@ -145,15 +117,8 @@ def pytorch_conv(x: Ints, weight: Ints, bias: Ints, strides: Any, rate: Any, gro
     """
     (batch, channels, height, width), (outputs, inputs, kh, kw) = x.shape, weight.shape
     assert inputs * groups == channels
-    out = np.zeros(
-        (
-            batch,
-            outputs,
-            places(height, kh, strides[0], rate[0]),
-            places(width, kw, strides[1], rate[1]),
-        ),
-        np.int64,
-    )
+    rows, columns = windows((height, width), (kh, kw), strides, rate)
+    out = np.zeros((batch, outputs, rows, columns), np.int64)
     for b, o, i, j in np.ndindex(out.shape):
         first = o // (outputs // groups) * inputs
         out[b, o, i, j] = bias[o] + sum(
@@ -225,34 +190,6 @@ def agrees(formula: str, count: int) -> None:
         assert np.array_equal(back, weights)
 
 
-def test_tensorflow_conv2d() -> None:
-    agrees("tensorflow conv", CASES)
-
-
-def test_tensorflow_depthwise_conv2d() -> None:
-    agrees("tensorflow depthwise", CASES)
-
-
-def test_nnapi_conv2d() -> None:
-    agrees("nnapi conv", CASES)
-
-
-def test_nnapi_depthwise_conv2d() -> None:
-    agrees("nnapi depthwise", CASES)
-
-
-def test_pytorch_conv2d() -> None:
-    agrees("pytorch conv", CASES)
-
-
-def test_pytorch_conv2d_with_a_group_for_each_channel() -> None:
-    agrees("pytorch depthwise", CASES)
-
-
-def test_pytorch_conv2d_with_groups() -> None:
-    pytorch_groups(CASES)
-
-
 def pytorch_groups(count: int) -> None:
     for seed in range(count):
         random = np.random.default_rng(seed)
@@ -275,22 +212,19 @@ def pytorch_groups(count: int) -> None:
         assert np.array_equal(convert_axes(out, "NCHW", "NHWC"), npulab.accumulate(layer, x)), seed
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "formula",
-    [
-        f"{name} {kind}"
-        for name in ("tensorflow", "nnapi", "pytorch")
-        for kind in ("conv", "depthwise")
-    ],
-)
-def test_formulas_on_many_layers(formula: str) -> None:
-    agrees(formula, MANY)
+counts = pytest.mark.parametrize("count", [CASES, pytest.param(MANY, marks=pytest.mark.long)])
 
 
-@pytest.mark.long
-def test_groups_of_many_layers() -> None:
-    pytorch_groups(MANY)
+@counts
+@pytest.mark.parametrize("kind", ["conv", "depthwise"])
+@pytest.mark.parametrize("framework", ["tensorflow", "nnapi", "pytorch"])
+def test_a_formula_gives_our_sums(framework: str, kind: str, count: int) -> None:
+    agrees(f"{framework} {kind}", count)
+
+
+@counts
+def test_pytorch_conv2d_with_groups(count: int) -> None:
+    pytorch_groups(count)
 
 
 def test_a_depthwise_convolution_is_a_dense_one_of_fill() -> None:

@@ -91,42 +91,6 @@ def test_captured_multiplier_and_shift() -> None:
     ]
 
 
-def reference_multiplier(scale: float) -> tuple[int, int]:
-    """TFLite's QuantizeMultiplier in exact fractions: (multiplier, left shift)."""
-    value, exponent = Fraction(scale), 0
-    while value >= 1:
-        value, exponent = value / 2, exponent + 1
-    while value < Fraction(1, 2):
-        value, exponent = value * 2, exponent - 1
-    whole = floor(value * 2**31 + Fraction(1, 2))
-    return (2**30, exponent + 1) if whole == 2**31 else (whole, exponent)
-
-
-def reference_apply(accumulator: int, multiplier: int, exponent: int) -> int:
-    """gemmlowp's saturating rounding doubling high multiply and rounding divide by a power of
-    two.
-    """
-    wrapped = (accumulator * 2 ** max(exponent, 0) + 2**31) % 2**32 - 2**31
-    product = wrapped * multiplier
-    nudged = product + (2**30 if product >= 0 else 1 - 2**30)
-    high = abs(nudged) // 2**31 * (1 if nudged >= 0 else -1)
-    shift = max(-exponent, 0)
-    low, mask = high % 2**shift, 2**shift - 1
-    return high // 2**shift + int(low > mask // 2 + (high < 0))
-
-
-def test_tflite_reference_is_its_definition() -> None:
-    by, random = RULES["gemmlowp"], np.random.RandomState(5)
-    scales = [*random.uniform(1e-4, 1.5, 40), 0.5, 0.25, 2.0**-9, 1.0, 2.0**-31, 1 - 2.0**-24]
-    for scale in scales:
-        multiplier, right = by.multiplier(1.0, np.float32(scale), 1.0)
-        want = reference_multiplier(float(np.float32(scale)))
-        assert (int(multiplier), -int(right)) == want
-        accumulators = np.concatenate([random.randint(-(2**31), 2**31, 200), np.arange(-300, 300)])
-        got = by.exact(accumulators, multiplier, right)
-        assert got.tolist() == [reference_apply(int(a), *want) for a in accumulators], scale
-
-
 def test_three_orders_of_forming_the_ratio() -> None:
     a, b, c = 0.0031, 0.0017, 0.093
     f = np.float32
@@ -138,9 +102,7 @@ def test_three_orders_of_forming_the_ratio() -> None:
     assert len(set(want.values())) == 3
     for order, ratio in want.items():
         assert ratio_of_scales(a, b, c, order) == ratio
-        assert (
-            int(rule(f"gemmlowp:{order}").multiplier(a, b, c)[0]) == reference_multiplier(ratio)[0]
-        )
+        assert rule(f"float64-half-away:{order}").multiplier(a, b, c)[0] == ratio
 
 
 def test_requantize_adds_the_zero_point_then_clamps() -> None:
@@ -164,7 +126,10 @@ def test_every_rule_is_found_by_its_name() -> None:
     assert rule(RULES["vivante-v7:floor"]).name == "vivante-v7:floor"
 
 
-@pytest.mark.parametrize("scale", [0, -1.0, float("nan"), float("inf"), [], [[1.0]]])
+@pytest.mark.parametrize(
+    "scale",
+    [0, -1.0, float("nan"), float("inf"), [], [[1.0]], "a", None, 1j, 10**400, (1.0, 0.0)],
+)
 def test_scale_that_is_none(scale: object) -> None:
     with pytest.raises(ValueError, match="allowed is a positive number or one per channel"):
         QuantParams(scale)
@@ -182,7 +147,7 @@ def test_quant_params_compare_and_print() -> None:
     assert repr(QuantParams([0.5, 1.0], 3)) == "QuantParams(scale=(0.5, 1.0), zero_point=3)"
 
 
-@pytest.mark.parametrize("zero_point", [1.5, float("inf"), "x"])
+@pytest.mark.parametrize("zero_point", [1.5, float("inf"), "x", None, (1, 2)])
 def test_zero_point_that_is_not_whole(zero_point: object) -> None:
     with pytest.raises(ValueError, match=r"^zero_point: got .*, allowed is a whole number$"):
         QuantParams(1.0, zero_point)
@@ -235,45 +200,6 @@ def test_fast_is_exact_where_registers_wrap(ratio: float) -> None:
         formed = by.multiplier(1.0, ratio, 1.0)
         want = by.exact(sums, *formed, 3).clip(-128, 127)
         assert np.array_equal(by.fast(sums, *formed, 3, -128, 127), want), by.name
-
-
-def test_qnnpack_q31_is_gemmlowp_with_the_float32_ratio() -> None:
-    random = np.random.RandomState(13)
-    for _ in range(100):
-        ratio = np.exp2(random.uniform(-31, -0.01, 5))
-        sums = boundary_sums(random, ratio, 200)
-        codes = [
-            by.exact(sums, *by.multiplier(1.0, ratio, 1.0))
-            for by in (rule("qnnpack-q31"), rule("gemmlowp:S"))
-        ]
-        assert np.array_equal(*codes)
-
-
-def exactly(by: str, accumulator: int, ratio: Fraction) -> int:
-    """Rules that round once, from their meaning."""
-    return rounded(accumulator * ratio, by)
-
-
-@pytest.mark.parametrize(
-    ("name", "rounding"),
-    [
-        ("single-half-up", "half-up"),
-        ("q31-half-away", "half-away"),
-        ("qnnpack-precise", "half-away"),
-        *((f"vivante-v{v}:{one}", one) for v in (7, 8) for one in ROUNDINGS),
-        ("int16x8", "half-up"),
-        ("nvdla", "half-away"),
-    ],
-)
-def test_one_rounding_is_its_meaning(name: str, rounding: str) -> None:
-    by, random = RULES[name], np.random.RandomState(14)
-    for _ in range(40):
-        multiplier, right = by.multiplier(1.0, random.uniform(1e-5, 0.9), 1.0)
-        ratio = Fraction(int(multiplier)) / Fraction(2) ** (int(right) + by.fraction_bits)
-        sums = [int(n) for n in boundary_sums(random, np.array([float(ratio)]), 60)[:, 0]]
-        assert by.exact(np.array(sums), multiplier, right).tolist() == [
-            exactly(rounding, a, ratio) for a in sums
-        ]
 
 
 @pytest.mark.parametrize(
