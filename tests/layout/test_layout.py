@@ -513,6 +513,14 @@ def test_random_nests_are_found_from_markers(seeds: range) -> None:
         assert found.sure, f"{seed}: {found}"
 
 
+def test_more_elements_than_two_bytes_number_take_three_captures() -> None:
+    layout = nc1hwc2((64, 65, 66), 32)
+    tensors = markers(layout.shape)
+    assert len(tensors) == 3
+    found = find_layout(tensors, [layout.pack(tensor) for tensor in tensors])
+    assert np.array_equal(found.layout.index_map(), layout.index_map())
+
+
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("dtype", ["int8", pytest.param("int16", marks=pytest.mark.long)])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())

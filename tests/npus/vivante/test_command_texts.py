@@ -135,7 +135,7 @@ def test_a_stream_without_a_state_is_refused(tmp_path: Path) -> None:
     refused(lambda: npulab.load(path), str(path), "got 2 words that load no state")
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 2**16 - 1).map(lambda word: 4 * word), st.integers(0, 2**32 - 1)),
@@ -155,8 +155,8 @@ def test_any_states_are_read_again(
 
 def test_time_is_linear(tmp_path: Path) -> None:
     begin = time.process_time()
-    npulab.load(written(tmp_path, TEXT * 5000))
-    assert time.process_time() - begin < limit(8)
+    npulab.load(written(tmp_path, TEXT * 1000))
+    assert time.process_time() - begin < limit(1.6)
     begin = time.process_time()
-    assert not command_texts.recognises(written(tmp_path, "{\n" * 10**6))
-    assert time.process_time() - begin < limit(2)
+    assert not command_texts.recognises(written(tmp_path, "{\n" * 200_000))
+    assert time.process_time() - begin < limit(0.4)

@@ -509,25 +509,25 @@ def mutants(tmp_path: Path, numbers: Sequence[int]) -> int:
 
 
 def test_broken_files_are_read_or_refused(tmp_path: Path) -> None:
-    read = mutants(tmp_path, range(300))
-    assert 20 < read < 280
+    read = mutants(tmp_path, range(100))
+    assert 7 < read < 93
 
 
 @pytest.mark.long
 def test_ten_thousand_broken_files_are_read_or_refused(tmp_path: Path) -> None:
-    read = mutants(tmp_path, range(300, 10_300))
+    read = mutants(tmp_path, range(100, 10_100))
     assert 600 < read < 9_500
 
 
-def test_a_whole_network_is_read_in_two_seconds(tmp_path: Path) -> None:
-    """40 MB, 4,000 operations."""
+def test_a_whole_network_is_read_in_half_a_second(tmp_path: Path) -> None:
+    """10 MB, 1,000 operations."""
     r = Random(7)
-    kinds = [r.choice((nb.NN, nb.NN, nb.NN, nb.TP, nb.SHADER)) for _ in range(4000)]
+    kinds = [r.choice((nb.NN, nb.NN, nb.NN, nb.TP, nb.SHADER)) for _ in range(1000)]
     data = nb.network(kinds, coefficients=lambda number: bytes([number % 251]) * 16_000)
-    assert 30e6 < len(data) < 50e6
+    assert 8e6 < len(data) < 12e6
     loaded(tmp_path, nb.network([nb.NN]))  # the first load imports all targets
     path = saved(tmp_path, data)
     start = time.process_time()
     capture = npulab.load(path)
-    assert time.process_time() - start < limit(2.0)
+    assert time.process_time() - start < limit(0.5)
     assert sum(job.block == "NN" for job in capture.jobs) == kinds.count(nb.NN)

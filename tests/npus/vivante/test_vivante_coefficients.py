@@ -202,7 +202,7 @@ def test_what_a_driver_sends() -> None:
 @pytest.mark.parametrize("huffman_format", [False, True])
 @pytest.mark.parametrize("fast", FAST)
 def test_streams_round_trip(huffman_format: bool, fast: bool) -> None:
-    for seed in range(40):
+    for seed in range(20):
         random = np.random.RandomState(seed)
         g = geometry(random, huffman_format)
         given = content(random, g)
@@ -215,7 +215,7 @@ def test_streams_round_trip(huffman_format: bool, fast: bool) -> None:
 
 @pytest.mark.parametrize("huffman_format", [False, True])
 def test_arrays_and_loops_do_as_bit_by_bit(huffman_format: bool) -> None:
-    as_bit_by_bit(huffman_format, range(100, 108))
+    as_bit_by_bit(huffman_format, range(100, 104))
 
 
 @pytest.mark.long
@@ -241,7 +241,7 @@ def test_items_are_counted_in_small_chunks(often: int, monkeypatch: pytest.Monke
     """Both ways to count the items of short segments, from chunk to chunk."""
     monkeypatch.setattr(counts, "OFTEN", often)
     monkeypatch.setattr(counts, "CHUNK", 32)
-    as_bit_by_bit(False, range(200, 212))
+    as_bit_by_bit(False, range(200, 206))
     assert all(broken_streams(False, range(200, 208)))
 
 
@@ -273,7 +273,7 @@ def test_long_segments() -> None:
 
 def test_zero_run_width_is_the_smallest_from_the_widest_down() -> None:
     seen = set()
-    for seed in range(40):
+    for seed in range(20):
         random = np.random.RandomState(seed)
         g = dataclasses.replace(geometry(random, False), channels=5, superblocks=1)
         given = content(random, g)
@@ -294,14 +294,14 @@ def test_zero_run_width_is_the_smallest_from_the_widest_down() -> None:
         best = 0 if g.kernel_h == g.kernel_w == 1 else best
         assert coefficients.choose_zrl(given, g, widest) == best
         seen.add(best)
-    assert len(seen) > 4
+    assert len(seen) > 3
 
 
 @pytest.mark.parametrize("huffman_format", [False, True])
 def test_items_cover_every_bit_and_weight(huffman_format: bool) -> None:
-    for seed in range(15):
+    for seed in range(6):
         random = np.random.RandomState(seed)
-        g = geometry(random, huffman_format)
+        g = geometry(random, huffman_format, most=20)
         given = content(random, g)
         buffer = coefficients.encode(given, g)
         items = list(coefficients.walk(buffer, g))
@@ -648,7 +648,7 @@ def test_broken_zero_runs(buffer: bytes, words: str) -> None:
     st.sampled_from([0, 0.5, 0.8, 0.95, 1]),
     st.integers(0, 2**32 - 1),
 )
-@hypothesis.settings(max_examples=20, deadline=None)
+@hypothesis.settings(max_examples=8, deadline=None)
 def test_zero_runs_in_every_way(
     cores: int,
     channels: int,
@@ -713,7 +713,7 @@ def test_a_table_has_as_many_entries_as_pay() -> None:
         )
         buffer = coefficients.encode(given_, g)
         sizes.append(buffer[1])
-        every_way(buffer, given_.weights, g)
+        assert np.array_equal(coefficients.decode(buffer, g).weights, given_.weights)
     assert sizes == [0, 4, 6, 10, 18]
 
 
@@ -786,19 +786,19 @@ def test_zero_runs_that_do_not_go_with_the_weights(
 
 def test_runs_that_hold_more_than_there_is() -> None:
     """The bound is the densest stream: 3 bits that stand for 256 zero points."""
-    g = Geometry(1, 512, 64, 4, 4, 1, 7, huffman=True, dialect="vendor")
+    g = Geometry(1, 64, 64, 4, 4, 1, 7, huffman=True, dialect="vendor")
     bare = Coefficients(
-        np.full(g.shape, 7, np.uint8), np.zeros(512, np.int32), np.zeros(0, np.uint32)
+        np.full(g.shape, 7, np.uint8), np.zeros(64, np.int32), np.zeros(0, np.uint32)
     )
     buffer = coefficients.encode(bare, g)
-    assert len(buffer) < 3200 < g.slots * g.kernel_size / (8 / 3) / 60
+    assert len(buffer) < 640 < g.slots * g.kernel_size / (8 / 3) / 35
     every_way(buffer, bare.weights, g)
     larger = dataclasses.replace(g, planes=64000)
     with pytest.raises(ValueError, match=r"allowed are as many as \d+ bytes can hold"):
         coefficients.decode(buffer, larger)
     tracemalloc.start()
     try:
-        with pytest.raises(ValueError, match=r"stands for 52\d* bytes with its zero runs, allowed"):
+        with pytest.raises(ValueError, match=r"stands for 6\d* bytes with its zero runs, allowed"):
             coefficients.decode(buffer, dataclasses.replace(g, planes=200))
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:

@@ -18,9 +18,7 @@ from test_vivante_coefficients import vendor
 
 import npulab
 import npulab.layout
-from npulab import layout
 from npulab.captures.target import GUESS, Hang, Target, Unsupported
-from npulab.layout import Layout, Loop
 from npulab.npus.vivante import coefficients, lifting
 from npulab.npus.vivante.lowering import coded_chip
 
@@ -381,7 +379,7 @@ def some(cases: Iterator[Case], every: int, first: int) -> list[Case]:
 @pytest.mark.parametrize("chip", [A311D, IMX8MP])
 @pytest.mark.parametrize("part", range(3))
 def test_layers_at_the_edges(part: int, chip: str, vivante: Target) -> None:
-    for case in some(edges(chip), 75, 25 * part + CORES[chip]):
+    for case in some(edges(chip), 150, 50 * part + CORES[chip]):
         whole_turn(case, chip, vivante)
 
 
@@ -395,7 +393,7 @@ def test_every_layer_at_the_edges(part: int, chip: str, vivante: Target) -> None
 
 @pytest.mark.parametrize("chip", [A311D, IMX8MP])
 def test_layers_of_any_kind(chip: str, vivante: Target) -> None:
-    for n in range(7):
+    for n in range(5):
         whole_turn(anything(n, chip), chip, vivante)
 
 
@@ -464,7 +462,12 @@ def refused(chip: str) -> Iterator[tuple[Any, str]]:
     yield replace(base, weight_q=Q((0.1, 0.2, 0.3, 0.4), 100)), "weight_q: got a scale per channel"
     yield replace(base, activation="relu6"), "activation: got 'relu6'"
     yield replace(base, stride=(1, 2)), r"stride: got \(1, 2\)"
-    yield replace(base, stride=(3, 3)), r"stride: got \(3, 3\)"
+    yield replace(base, stride=(2, 1)), r"stride: got \(2, 1\)"
+    yield replace(base, stride=(3, 3)), r"stride: got \(3, 3\), allowed is \(1, 1\) or \(2, 2\)"
+    yield (
+        replace(base, weight_q=Q(1e20, 3)),
+        "ratio of scales: got .*, allowed with vivante-v.:half-even is",
+    )
     yield (
         draw.conv((40, 40, 1), 1, most + 1, padding="valid"),
         rf"kernel: got \({most + 1}, {most + 1}\), allowed is up to {most}",
@@ -791,115 +794,3 @@ def test_folders_and_the_shell(chip: str, vivante: Target, tmp_path: Path, run: 
 
 
 # Layouts of weight buffers
-
-
-def known_layouts() -> Iterator[Layout]:
-    for dtype in ("uint8", "uint16", "float16"):
-        yield layout.hwc((7, 5, 3), dtype=dtype, row_pitch=64)
-        yield layout.planar((7, 5, 13), dtype=dtype, row_align=64)
-        yield layout.planar((9, 5, 4), dtype=dtype, row_align=32, plane_align=512, fill=7)
-        yield layout.nc1hwc2((5, 6, 19), 8, dtype=dtype)
-        yield layout.nc1hwc2(
-            (5, 6, 33), 32 // np.dtype(dtype).itemsize, dtype=dtype, row_pitch=256, plane_pitch=2048
-        )
-        yield layout.kernel_groups((20, 3, 3, 12), 16, 8, dtype=dtype, align=128)
-    for rows, columns in ((16, 4), (4, 8), (4, 16)):
-        for shape in ((37, 22), (3, 3), (5, 100)):
-            for dtype in ("uint8", "int8"):
-                yield layout.packed_blocks(
-                    shape,
-                    rows,
-                    columns,
-                    dtype=dtype,
-                    sums=True,
-                    fill=128 if dtype == "uint8" else 0,
-                )
-
-
-def nests(seed: int) -> Layout:
-    """Loops in any order, one axis tiled, gaps between them."""
-    random = np.random.RandomState(seed)
-    shape = tuple(int(n) for n in random.randint(1, 9, random.randint(2, 5)))
-    order = [int(axis) for axis in random.permutation(len(shape))]
-    tile = int(random.randint(1, shape[order[0]] + 1))
-    levels = [
-        (order[0], tile, -(-shape[order[0]] // tile)),
-        *((axis, 1, shape[axis]) for axis in order[1:]),
-        (order[0], 1, tile),
-    ]
-    loops: list[Loop] = []
-    stride = 1
-    for axis, step, count in reversed(levels):
-        loops.insert(0, Loop(axis, step, stride))
-        stride = stride * count + int(random.randint(3) == 0) * int(random.randint(1, 9))
-    return Layout(
-        shape, tuple(loops), fill=int(random.randint(256)), offset=int(random.randint(20))
-    )
-
-
-def test_layouts_are_found_from_markers() -> None:
-    random = np.random.RandomState(0)
-    for one in (*known_layouts(), *map(nests, range(24))):
-        tensors = npulab.layout.markers(one.shape, one.dtype)
-        found = npulab.find_layout(tensors, [one.pack(tensor) for tensor in tensors])
-        assert np.array_equal(found.layout.index_map(), one.index_map()), one
-        assert (len(found.missing), len(found.unexplained), found.rivals) == (0, 0, ()), (
-            one,
-            found,
-        )
-        values = (
-            random.randint(0, 256, (*one.shape, np.dtype(one.dtype).itemsize))
-            .astype(np.uint8)
-            .view(one.dtype)[..., 0]
-        )
-        buffer = one.pack(values)
-        assert found.layout.pack(values) == buffer, one
-        assert found.layout.unpack(buffer).tobytes() == values.tobytes(), one
-
-
-def test_a_first_channel_alone_is_found() -> None:
-    one = layout.only(layout.planar((8, 9, 4), row_align=64), 2, 0, 1)
-    tensors = npulab.layout.markers(one.shape)
-    found = npulab.find_layout(tensors, [one.pack(tensor) for tensor in tensors])
-    assert np.array_equal(found.layout.index_map(), one.index_map())
-    assert {tuple(index)[2] for index in found.missing.tolist()} == {1, 2, 3}
-
-
-def test_a_layout_from_one_capture_or_those_that_remain() -> None:
-    random = np.random.RandomState(3)
-    for one in (
-        layout.kernel_groups((20, 3, 3, 12), 16, 8, align=128),
-        layout.planar((17, 19, 6), row_align=32),
-        layout.nc1hwc2((13, 9, 20), 8, dtype="int16"),
-        layout.strided((16, 16, 16), (2, 0, 1)),
-        layout.packed_blocks((37, 22), 16, 4, sums=True),
-    ):
-        values = np.clip(random.normal(128, 3, one.shape), 0, 255).astype(one.dtype)
-        found = npulab.find_layout(values, one.pack(values))
-        assert (found.layout.pack(values), len(found.missing)) == (one.pack(values), 0), (
-            one,
-            found,
-        )
-        said = [found.layout, *found.rivals]
-        assert any(np.array_equal(other.index_map(), one.index_map()) for other in said), (
-            one,
-            found,
-        )
-
-
-def test_no_layout_is_made_of_chance() -> None:
-    random = np.random.RandomState(5)
-    for size in (512, 515):
-        with pytest.raises(ValueError, match="allowed are more elements than chance places"):
-            npulab.find_layout(
-                random.randint(0, 256, (8, 8, 8)).astype(np.uint8), random.bytes(size)
-            )
-
-
-def test_a_million_elements_take_three_captures() -> None:
-    one = layout.nc1hwc2((64, 125, 126), 32)
-    tensors = npulab.layout.markers(one.shape)
-    assert len(tensors) == 3
-    found = npulab.find_layout(tensors, [one.pack(tensor) for tensor in tensors])
-    assert np.array_equal(found.layout.index_map(), one.index_map())
-    assert found.own == 64 * 125 * 126

@@ -23,7 +23,6 @@ from npulab.captures.target import Hang, Target, Unsupported
 from npulab.npus.kit import memory as memory_of
 from npulab.npus.vivante import (
     commands,
-    device_v8,
     facts,
     lowering,
     moves,
@@ -147,11 +146,13 @@ def words_of(p: Mapping[str, float], features: tuple[str, ...]) -> np.ndarray:
     )
 
 
-def test_sweep_of_mesa_word_for_word() -> None:
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("part", range(4))
+def test_sweep_of_mesa_word_for_word(part: int) -> None:
     want, parameters = sweep()
-    got = np.array([words_of(p, ("mesa-offsets",)) for p in parameters])
     assert want.shape == (800, 34)
-    assert np.array_equal(got, want)
+    got = [words_of(p, ("mesa-offsets",)) for p in parameters[part::4]]
+    assert np.array_equal(got, want[part::4])
 
 
 def test_sweep_differs_where_mesa_has_no_offset_for_odd_stride2_depthwise(vivante: Target) -> None:
@@ -359,30 +360,6 @@ def test_int8_model_decides_the_symbol_map(vivante: Target) -> None:
 
 
 # Chips whose coefficients nobody knows
-
-
-@pytest.mark.parametrize("chip", [S905D3, STM32MP25])
-def test_chip_with_words_only(chip: str, vivante: Target) -> None:
-    for n in range(0, 40, 5):
-        layer, x, _ = random_layer(n, A311D)
-        capture = vivante.lower(layer, chip=chip, x=x)
-        registers = vivante.maps(chip)["NN"]
-        assert np.array_equal(registers.encode(registers.decode(capture.words)), capture.words)
-        assert "coefficients" not in capture.buffers
-        assert npulab.check(capture).verdict == "nothing to compare"
-        with pytest.raises(
-            Unsupported,
-            match=rf"^chip: got '{chip}', coefficient streams are known of {A311D}, {IMX8MP}$",
-        ):
-            vivante.lift(capture)
-        with pytest.raises(
-            Unsupported, match=f"^chip: got '{chip}', coefficient streams are known of "
-        ):
-            vivante.recode(capture.with_buffers(coefficients=bytes(64)))
-        with pytest.raises(
-            Unsupported, match=f"^chip: got '{chip}', the simulated device does not know its"
-        ):
-            Simulated().run(capture)
 
 
 def test_words_only_have_the_cores_of_their_chip(vivante: Target) -> None:
@@ -908,27 +885,6 @@ def test_device_follows_the_words_of_tp_jobs(vivante: Target) -> None:
     )
     assert simulate.simulate(capture.with_buffers(tensor=bytes(x.size))) != want
     assert simulate.simulate(capture.with_fields(0, in_zp=3, out_zp=3)) != want
-
-
-def test_device_shares_no_code_with_lowering() -> None:
-    for module in (simulate, memory_of, device_v8):
-        source = Path(str(module.__file__)).read_text(encoding="utf-8")
-        lines = [line for line in source.splitlines() if "import" in line]
-        assert not any(
-            word in line
-            for line in lines
-            for word in (
-                "lifting",
-                "readings",
-                "lowering",
-                "moves",
-                "plans",
-                "words",
-                "coefficients",
-                "emulate",
-                "quant",
-            )
-        )
 
 
 @pytest.mark.sample(1)

@@ -6,7 +6,7 @@ The words and answers of A311D are shared data; the laws were found on layers of
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -107,7 +107,7 @@ def same(a: Coefficients, b: Coefficients) -> bool:
 
 def test_streams_are_those_written_weight_by_weight() -> None:
     reordered = 0
-    for seed in range(60):
+    for seed in range(25):
         random = np.random.RandomState(seed)
         g = geometry(random)
         given = content(random, g)
@@ -117,11 +117,11 @@ def test_streams_are_those_written_weight_by_weight() -> None:
         assert same(found, given), (seed, g)
         assert coefficients.encode(found, g) == buffer
         reordered += bool(given.channels)
-    assert reordered > 10
+    assert reordered > 5
 
 
 def test_items_cover_every_bit_and_name_the_output_channel() -> None:
-    for seed in range(20):
+    for seed in range(8):
         random = np.random.RandomState(seed)
         g = geometry(random)
         given = replace(content(random, g), zrl=(0,) * g.used)
@@ -233,53 +233,41 @@ def capture_of(answer: dict[str, Any], **change: Any) -> Capture:
     )
 
 
-def test_every_buffer_is_decoded_and_written_again_byte_for_byte() -> None:
-    chosen: Counter[str] = Counter()
-    for answer in answers():
+def by_part(test: Callable[[int], None]) -> Callable[[int], None]:
+    """Run a test with a fourth of the answers always, with the others among the long tests."""
+    return pytest.mark.sample(1)(pytest.mark.parametrize("part", range(4))(test))
+
+
+@by_part
+def test_every_buffer_is_decoded_and_written_again_byte_for_byte(part: int) -> None:
+    for answer in answers()[part::4]:
         g = lifting.geometry_of(answer["values"], FACTS)
         assert g.dialect == "vendor"
         found = coefficients.decode(answer["coef"].tobytes(), g)
-        buffer = coefficients.encode(found, g)
-        assert buffer == answer["coef"].tobytes(), answer["name"]
-        width = coefficients.choose_zrl(found, g, FACTS["zrl_bits"])
-        chosen["width"] += (width,) * g.used == found.zrl
-        chosen["order"] += coefficients.choose_channels(found.weights, g) == found.channels
-        chosen["reordered"] += bool(found.channels)
-    # The other width is that of a kernel of one column.
-    assert chosen == {"width": 59, "order": 60, "reordered": 3}
+        assert coefficients.encode(found, g) == answer["coef"].tobytes(), answer["name"]
+        assert coefficients.choose_channels(found.weights, g) == found.channels
 
 
-def test_layers_of_one_nn_job_are_lifted_as_they_are_and_give_the_outputs() -> None:
-    jobs = 0
-    for answer in answers():
-        if answer["jobs"] != [2]:
-            continue
-        jobs += 1
+@by_part
+def test_layers_of_one_nn_job_are_lifted_as_they_are_and_give_the_outputs(part: int) -> None:
+    """Without recorded parameters a kernel keeps its size, a 1x1 layer is "valid", and depthwise of
+    one channel is dense."""
+    for answer in [answer for answer in answers() if answer["jobs"] == [2]][part::4]:
         layer = layer_of(answer)
-        capture = replace(capture_of(answer), parameters=layer.parameters)
-        lifted = VIVANTE.lift(capture)
-        assert lifted.layer.driver_quirks == {quirks.VENDOR_DIALECT}
-        for name in ("stride", "padding", "depthwise", "activation", "input_shape", "output_q"):
-            assert getattr(lifted.layer, name) == getattr(layer, name), (answer["name"], name)
-        assert np.array_equal(lifted.layer.weights, layer.weights), answer["name"]
-        assert np.array_equal(lifted.layer.bias, layer.bias), answer["name"]
-        y = npulab.emulate(lifted.layer, lifted.x, VIVANTE.rule_of(capture))
-        assert np.array_equal(y, lifted.output), answer["name"]
-    assert jobs == 49
-
-
-def test_layers_without_recorded_parameters_compute_the_same() -> None:
-    """A kernel keeps its size; a 1x1 layer is "valid", and depthwise of one channel is dense."""
-    for answer in answers():
-        capture = capture_of(answer)
-        lifted = VIVANTE.lift(capture)
-        assert VIVANTE.recode(capture) == answer["coef"].tobytes()
-        assert sum(item.bits for item in VIVANTE.explain(capture)) == 8 * len(answer["coef"])
-        if answer["jobs"] == [2]:
-            assert lifted.layer.kernel == layer_of(answer).kernel, answer["name"]
-            assert np.array_equal(lifted.layer.weights.ravel(), layer_of(answer).weights.ravel())
+        for known in (layer.parameters, {}):
+            capture = replace(capture_of(answer), parameters=known)
+            lifted = VIVANTE.lift(capture)
+            assert lifted.layer.kernel == layer.kernel, answer["name"]
+            assert np.array_equal(lifted.layer.weights.ravel(), layer.weights.ravel())
+            assert np.array_equal(lifted.layer.bias, layer.bias), answer["name"]
+            assert lifted.layer.driver_quirks == {quirks.VENDOR_DIALECT}
+            for name in ("stride", "padding", "depthwise", "activation", "input_shape", "output_q"):
+                if known:
+                    assert getattr(lifted.layer, name) == getattr(layer, name), name
             y = npulab.emulate(lifted.layer, lifted.x, VIVANTE.rule_of(capture))
             assert np.array_equal(y, lifted.output), answer["name"]
+        assert VIVANTE.recode(capture) == answer["coef"].tobytes()
+        assert sum(item.bits for item in VIVANTE.explain(capture)) == 8 * len(answer["coef"])
 
 
 def test_layers_behind_a_shader_are_lifted_by_their_parameters() -> None:
@@ -300,17 +288,17 @@ def test_layers_behind_a_shader_are_lifted_by_their_parameters() -> None:
     assert thinned == 2
 
 
-def test_lowered_layers_have_the_compilers_words_and_bytes() -> None:
-    equal = 0
-    for answer in answers():
-        layer = layer_of(answer)
-        capture = VIVANTE.lower(layer, A311D, dialect="vendor")
+@by_part
+def test_lowered_layers_have_the_compilers_words_and_bytes(part: int) -> None:
+    """Of a kernel of one column, the compiler has another width of zero runs."""
+    for answer in answers()[part::4]:
+        capture = VIVANTE.lower(layer_of(answer), A311D, dialect="vendor")
         values = REGISTERS.decode(capture.jobs[-1].words)
         for name, value in answer["values"].items():
             if name not in CHOSEN:
                 assert values[name] == value, (answer["name"], name)
-        equal += capture.buffers["coefficients"] == answer["coef"].tobytes()
-    assert equal == 59
+        equal = capture.buffers["coefficients"] == answer["coef"].tobytes()
+        assert equal or answer["values"]["layer_type"], answer["name"]
 
 
 @cache
@@ -371,7 +359,7 @@ def test_every_field_is_the_compilers_in_nearly_all_layers() -> None:
 
 
 def test_every_field_is_the_compilers_in_some_layers() -> None:
-    differ, chosen = fields_apart(7)
+    differ, chosen = fields_apart(28)
     assert max(differ.values(), default=0) <= 1
     assert chosen["kernels_per_core"] <= 3
     assert not chosen["kernel_caching_mode"]
@@ -715,7 +703,7 @@ def random_layer(random: np.random.RandomState) -> tuple[Conv2D, np.ndarray]:
     return layer, random.randint(0, 256, layer.input_shape).astype(np.uint8)
 
 
-@pytest.mark.parametrize(("chip", "layers"), [(A311D, 60), (IMX8MP, 12)])
+@pytest.mark.parametrize(("chip", "layers"), [(A311D, 24), (IMX8MP, 6)])
 def test_the_device_runs_vendor_jobs_from_words_and_bytes_alone(chip: str, layers: int) -> None:
     kinds = set()
     for seed in range(layers):

@@ -88,7 +88,7 @@ def encode(content: Coefficients, geometry: Geometry) -> bytes:
     for core, zrl in enumerate(c.zrl):
         order = order_of(geometry, core)
         weights = _taken(c.weights, geometry, core)
-        ends = _item_ends(weights, order, geometry.zero_point, zrl)
+        ends = _item_ends(_stops(weights, order, geometry.zero_point), order, zrl)
         words = np.empty(len(order.places), np.uint32)
         words[order.biases] = c.bias[order.kernels].astype(np.uint32)
         words[order.offsets] = c.offsets[order.kernels]
@@ -110,9 +110,9 @@ def choose_zrl(content: Coefficients, geometry: Geometry, widest: int) -> int:
     totals = [0] * (widest + 1)
     for core in range(geometry.used):
         order = order_of(geometry, core)
-        weights = _taken(c.weights, geometry, core)
+        stops = _stops(_taken(c.weights, geometry, core), order, geometry.zero_point)
         for zrl in range(widest + 1):
-            items = len(_item_ends(weights, order, geometry.zero_point, zrl))
+            items = len(_item_ends(stops, order, zrl))
             bits = HEAD_BITS + WORD_BITS * len(order.places) + (zrl + WEIGHT_BITS) * items
             totals[zrl] += ceil_div(bits, 8 * ALIGN)
     return totals.index(min(totals))
@@ -219,24 +219,31 @@ def _put(stream: Array, weights: Array, geometry: Geometry, core: int) -> None:
 # The items of a stream
 
 
-def _item_ends(weights: Array, order: Order, zero: int, zrl: int) -> Array:
+def _stops(weights: Array, order: Order, zero: int) -> Array:
+    """Return the numbers of the weights with which items end at any zero-run width."""
+    stop = weights != zero
+    stop[order.ends] = True
+    return np.flatnonzero(stop)
+
+
+def _item_ends(stops: Array, order: Order, zrl: int) -> Array:
     """Return the numbers of the weights with which items end."""
     if not zrl:
         return np.arange(order.length)
-    stop = weights != zero
-    stop[order.ends] = True
-    last = np.flatnonzero(stop)
-    # An item ends at each of these, so all parts between them are cut at once, item by item.
-    at = np.append(0, last[:-1] + 1)
+    # All parts between stops that are longer than a weight are cut at once, item by item.
+    ends = [stops]
+    at, last = np.append(0, stops[:-1] + 1), stops
     starts = np.append(order.starts, [order.length, order.length])
-    ends = []
-    while len(at):
+    left = at < last
+    while left.any():
+        at, last = at[left], last[left]
         second_start = starts[np.searchsorted(order.starts, at) + 1]
-        end = np.minimum(np.minimum(at + 2**zrl, second_start) - 1, last)
-        ends.append(end)
+        end = np.minimum(at + 2**zrl, second_start) - 1
         left = end < last
-        at, last = end[left] + 1, last[left]
-    return np.sort(np.concatenate(ends))
+        ends.append(end[left])
+        at = end + 1
+    # Stable sorting merges what is in order already, and is faster here.
+    return np.sort(np.concatenate(ends), kind="stable")
 
 
 def _stream(data: bytes, order: Order, zero: int) -> tuple[Array, Array] | None:
