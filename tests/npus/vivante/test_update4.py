@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -335,9 +335,10 @@ def recorded(*arguments: Any, **options: Any) -> tuple[npulab.Conv2D, np.ndarray
     return layer, x, Simulated().record(VIVANTE.lower(layer, x=x))
 
 
+@functools.cache
 def small() -> npulab.Capture:
     """A recorded capture that is quick to check and whose outputs are not saturated everywhere."""
-    capture = recorded(np.random.default_rng(11), (3, 3), (2, 3), (6, 5))[2]
+    capture = recorded(np.random.default_rng(11), (3, 3), (2, 2), (5, 4))[2]
     assert npulab.check(capture).verdict == "equal"
     return capture
 
@@ -368,7 +369,7 @@ def test_check_of_all_captures() -> None:
 
 
 def test_check_prints_the_nine_predicted_bytes() -> None:
-    result = shell("check", CASES, "--explain")
+    result = shell("check", MESA, VENDOR, "--explain")
     assert result.out.count("BC 28 BA FF B2 91 82 97 91") >= 2
     assert "not executed" in result.out
 
@@ -544,79 +545,26 @@ def test_one_side_alone_is_a_dump(tmp_path: Path, side: str) -> None:
     assert shell("check", folder).code == 0
 
 
-def broken_dumps() -> Iterator[tuple[str, Callable[[list[str]], list[str]], str]]:
-    """(name, what is done to the lines, what the sentence has to hold)."""
-
-    def cut(at: int) -> Callable[[list[str]], list[str]]:
-        return lambda lines: lines[:at]
-
-    def swap(old: str, new: str) -> Callable[[list[str]], list[str]]:
-        def change(lines: list[str]) -> list[str]:
-            assert any(old in line for line in lines), old
-            return [line.replace(old, new) for line in lines]
-
-        return change
-
-    def fields(lines: list[str]) -> list[int]:
-        return [i for i, line in enumerate(lines) if "map->" in line]
-
-    def without(n: int) -> Callable[[list[str]], list[str]]:
-        return lambda lines: [line for i, line in enumerate(lines) if i != fields(lines)[n]]
-
-    def twice(n: int) -> Callable[[list[str]], list[str]]:
-        return lambda lines: [
-            line for i, line in enumerate(lines) for _ in range(2 if i == fields(lines)[n] else 1)
-        ]
-
-    yield "empty", cut(0), "recognises"
-    for at in (*range(40, 260, 19), 256, 262):
-        yield f"cut-{at}", cut(at), "dump"
-    for n in (0, 8, 22, 37, 41, 60, 93, -1):
-        yield f"missing-{n}", without(n), "missing"
-    for n in (0, 40, -1):
-        yield f"twice-{n}", twice(n), "once"
-    yield (
-        "too-wide",
-        swap("kernel_xy_size = 0x2;\xa0 /* (2)", "kernel_xy_size = 0x12;\xa0 /* (18)"),
-        "0 to 15",
-    )
-    yield "wide-flag", swap("map->relu = 0x0;\xa0 /* (0)", "map->relu = 0x2;\xa0 /* (2)"), "relu"
-    yield (
-        "wide-word",
-        swap(
-            "further4 = 0x7f800000;\xa0 /* (2139095040)",
-            "further4 = 0x17f800000;\xa0 /* (6434062336)",
-        ),
-        "further4",
-    )
-    yield "disagree", swap("post_shift = 0x17;", "post_shift = 0x16;"), "post_shift"
-    yield (
-        "disagree-address",
-        swap("in_image_address = 0x3348e240", "in_image_address = 0x3348e241"),
-        "address",
-    )
-    yield "unknown-field", swap("nn_layer_flush", "nn_layer_flash"), "nn_layer_flash"
-    yield "not-hex", swap("0x69, 0xd3", "0x69, 0xg3"), "input"
-    yield "wide-byte", swap("0x69, 0xd3", "0x69, 0x1d3"), "input"
-    yield "byte-less", swap("0x69, 0xd3", "0x69"), "63"
-    yield (
-        "output-less",
-        swap("0x77, 0x77, 0x77, 0x77, 0x77, 0x77, 0x77, 0x77, 0x77", "0x77, 0x77"),
-        "output",
-    )
-    yield "short-command", swap("0x3348e780, /*", "0x3348e78, /*"), "command"
-
-
-@pytest.mark.sample(13)
 @pytest.mark.parametrize(
-    ("change", "wanted"), [pytest.param(c, w, id=n) for n, c, w in broken_dumps()]
+    ("lines", "old", "new", "wanted"),
+    [
+        (0, "", "", "recognises"),
+        (262, "", "", "dump"),
+        (None, "map->kernel_xy_size = 0x2;\xa0 /* (2) */", "", "missing"),
+        (None, "0x69, 0xd3", "0x69, 0x1d3", "input"),
+        (None, "0x69, 0xd3", "0x69", "63"),
+        (None, "in_image_address = 0x3348e240", "in_image_address = 0x3348e241", "address"),
+        (None, "0x7f800000;\xa0 /* (2139095040)", "0x17f800000;\xa0 /* (6434062336)", "further4"),
+    ],
 )
 def test_broken_dump_is_refused_and_nothing_written(
-    tmp_path: Path, change: Callable[[list[str]], list[str]], wanted: str
+    tmp_path: Path, lines: int | None, old: str, new: str, wanted: str
 ) -> None:
-    lines = seed("002").read_text(encoding="utf-8").split("\n")
+    """``test_vivante.py`` has the sentences."""
+    text = "\n".join(seed("002").read_text(encoding="utf-8").split("\n")[:lines])
+    assert old in text
     dump = tmp_path / "dump.txt"
-    dump.write_text("\n".join(change(lines)), encoding="utf-8")
+    dump.write_text(text.replace(old, new), encoding="utf-8")
     before = everything_below(tmp_path)
     sentence = refused(shell("import", dump, tmp_path / "out"))
     assert str(dump) in sentence
@@ -717,7 +665,9 @@ LAYERS = [
 
 
 def by_case(test: Callable[..., None]) -> Callable[..., None]:
-    return pytest.mark.parametrize("case", LAYERS, ids=lambda case: case.name)(test)
+    """Run a test with a few of the layers always, with the others among the long tests."""
+    drawn = pytest.mark.parametrize("case", LAYERS, ids=lambda case: case.name)(test)
+    return pytest.mark.sample(11)(drawn)
 
 
 @functools.cache
@@ -736,7 +686,6 @@ def made(case: Case) -> tuple[npulab.Conv2D, np.ndarray, npulab.Capture]:
     return made_by_name(case.name)
 
 
-@pytest.mark.sample(11)
 @by_case
 def test_layer_is_lowered_run_and_checked(case: Case) -> None:
     layer, x, capture = made(case)
@@ -751,17 +700,6 @@ def test_layer_is_lowered_run_and_checked(case: Case) -> None:
     )
     assert (verdict.compared, verdict.mismatches) == (want.size, 0)
     assert capture.provenance == "simulated"
-
-
-@by_case
-def test_scale_is_the_layers_scale(case: Case) -> None:
-    layer, _, capture = made(case)
-    real = np.float32(
-        np.float32(layer.input_q.scale * layer.weight_q.scale) / np.float32(layer.output_q.scale)
-    )
-    multiplier, shift = scale_of(capture.words)
-    assert 32768 <= multiplier < 65536
-    assert 0 <= float(real) - multiplier / 2**shift + 2**-24 < 2**-15 * float(real) + 2**-23
 
 
 @by_case
@@ -962,7 +900,7 @@ def test_every_bit_of_the_coefficients_counts(part: int) -> None:
                 assert verdict.mismatches == np.count_nonzero(after != before), (bit, item)
             elif item.kind not in ("bias", "offset"):
                 assert not verdict.ok, (bit, item)
-    assert seen > 50 / 3
+    assert seen > 10
 
 
 def test_output_offset_in_the_stream_counts() -> None:
@@ -975,11 +913,11 @@ def test_output_offset_in_the_stream_counts() -> None:
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("part", range(3))
+@pytest.mark.parametrize("part", range(6))
 def test_any_wrong_bit_in_the_words_is_survived(part: int) -> None:
     capture = small()
     verdicts, outcomes = set(), set()
-    for bit in random.Random(34).sample(range(34 * 32), 150)[part::3]:
+    for bit in random.Random(34).sample(range(34 * 32), 120)[part::6]:
         words = capture.words.copy()
         words[bit // 32] ^= np.uint32(1 << bit % 32)
         verdict = npulab.check(capture.with_words(words))
@@ -990,7 +928,7 @@ def test_any_wrong_bit_in_the_words_is_survived(part: int) -> None:
     assert outcomes == {"done", "hang"}
 
 
-@pytest.mark.sample(7)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("name", "word", "lsb", "width"),
     [
@@ -1078,7 +1016,7 @@ def test_one_wrong_output_bit_of_a_shipped_case_differs(path: Path, tmp_path: Pa
 def test_place_of_the_first_difference() -> None:
     capture = small()
     h, w, c = VIVANTE.lift(capture).layer.output_shape
-    for place in ((0, 0, 0), (h - 1, w - 1, c - 1), (1, 2, 1)):
+    for place in ((0, 0, 0), (h - 1, w - 1, c - 1), (1, 1, 0)):
         r, k, p = place
         data = bytearray(capture.buffers["output"])
         data[p * h * w + r * w + k] ^= 0x80
@@ -1132,28 +1070,6 @@ def test_device_is_an_oracle(update4: npulab.Capture) -> None:
     assert Simulated(expected=PREDICTED)(update4) == "pass"
     assert Simulated(expected=bytes(9))(update4) == "fail"
     assert Simulated(expected=PREDICTED)(update4.with_fields(kernel_z_size=0)) == "hang"
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "kernel_xy_size",
-        "kernel_y_size",
-        "kernel_z_size",
-        "kernels_per_core",
-        "in_image_x_size",
-        "in_image_y_size",
-        "out_image_x_size",
-        "out_image_y_size",
-        "out_image_z_size",
-    ],
-)
-def test_size_of_zero_hangs(update4: npulab.Capture, name: str) -> None:
-    run = Simulated().run(update4.with_fields(**{name: 0}))
-    assert (run.outcome, run.output) == ("hang", None)
-    assert run.reason
-    with pytest.raises(ValueError):
-        Simulated().record(update4.with_fields(**{name: 0}))
 
 
 def test_address_off_its_alignment_hangs(update4: npulab.Capture) -> None:

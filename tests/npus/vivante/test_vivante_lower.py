@@ -173,66 +173,6 @@ def test_sweep_differs_where_mesa_has_no_offset_for_odd_stride2_depthwise(vivant
     assert seen == 10
 
 
-# Random layers
-
-
-def run(layer: Any, x: Any, chip: str, features: tuple[str, ...], vivante: Target) -> None:
-    """Lowered, run, checked, lifted and lowered again."""
-    capture = vivante.lower(layer, chip=chip, x=x, features=features)
-    ran = Simulated().record(capture)
-    known = vivante.features(chip)
-    moved = lowering._unsigned(layer)
-    conv = plans.as_convolution(moved, known)
-    planar = lowering._planar(layer, conv, x)
-    want = npulab.emulate(conv, planar.transpose(1, 2, 0), vivante.rule_of(capture))
-    if isinstance(layer, Add):
-        sums = npulab.emulate(layer, x, vivante.rule_of(capture)).view(np.uint8) ^ (
-            0x80 if layer.dtype == "int8" else 0
-        )
-        assert sums.transpose(2, 0, 1).tobytes() == ran.buffers["output"]
-    alone = {"nn-job-alone", "pad-job"} <= set(features)  # nothing says where the image ends
-    for parameters in (ran.parameters, {}):
-        one = replace(ran, parameters=parameters)
-        found = npulab.check(one)
-        assert (found.verdict, found.words, found.coefficients) == ("equal", True, True), found
-        lifted = vivante.lift(one)
-        assert lifted.output.tobytes() == want.tobytes()
-        if parameters and isinstance(layer, Conv2D) and not alone:
-            assert np.array_equal(lifted.layer.weights, moved.weights)
-            # a border behind that no window reaches is nowhere said
-            sizes = [
-                (one.input_shape, one.output_shape, one.pads[0][0], one.pads[1][0])
-                for one in (lifted.layer, moved)
-            ]
-            assert sizes[0] == sizes[1]
-            assert lifted.layer.bias.tolist() == moved.bias.tolist()
-            assert [
-                getattr(lifted.layer, name) for name in ("input_q", "weight_q", "output_q")
-            ] == [getattr(moved, name) for name in ("input_q", "weight_q", "output_q")]
-        if not isinstance(layer, Add):
-            again = vivante.lower(lifted.layer, chip=chip, x=lifted.x)
-            assert again.jobs == capture.jobs
-            assert {name: data for name, data in again.buffers.items() if name != "commands"} == {
-                name: data for name, data in capture.buffers.items() if name != "commands"
-            }
-
-
-@pytest.mark.sample(11)
-@pytest.mark.parametrize("chip", [A311D, IMX8MP])
-@pytest.mark.parametrize("n", range(22))
-def test_random_layer(n: int, chip: str, vivante: Target) -> None:
-    run(*random_layer(n, chip)[:2], chip, random_layer(n, chip)[2], vivante)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("chip", [A311D, IMX8MP])
-@pytest.mark.parametrize("hundred", range(10))
-def test_random_layers_long(hundred: int, chip: str, vivante: Target) -> None:
-    for n in range(100 * hundred, 100 * hundred + 100):
-        layer, x, features = random_layer(n, chip)
-        run(layer, x, chip, features, vivante)
-
-
 def test_fully_connected_is_a_convolution_of_the_whole_image(vivante: Target) -> None:
     """Columns, then rows, are the largest divisors up to 15."""
     random = np.random.RandomState(1)

@@ -74,7 +74,7 @@ ROWS = {
     "sizes that disagree with strides, planes or buffers": (
         Wrong(NN, {"in_image_x_size": 8191}, "hang", "the input of .* lies outside its"),
         Wrong(NN, {"out_image_x_size": 8191}, "hang", "larger than its strides leave room for"),
-        Wrong(V8, {"depthwise": 1}, "hang", "^depthwise from 4 planes to 8"),
+        Wrong(V8, {"depthwise": 1}, "hang", r"^depthwise from \d planes to \d"),
     ),
     "kernel size, planes, channels or kernels a core that the coefficients are not made for": (
         Wrong(NN, {"kernel_xy_size": 7}, "hang", "a stream of coefficients overruns"),
@@ -182,8 +182,10 @@ def test_each_row_of_the_page_is_tried() -> None:
     assert [*ROWS] == [*rows_of("vivante")]
 
 
-@pytest.mark.parametrize("name", [NN, V8])
-def test_no_field_hangs_for_a_reason_that_the_page_lacks(
-    name: str, goods: dict[str, Capture]
-) -> None:
-    assert not unnamed_reasons(goods[name], ROWS)
+@pytest.mark.parametrize("chip", ["vipnano-qi-a311d", "vipnano-si-imx8mp"])
+def test_no_field_hangs_for_a_reason_that_the_page_lacks(chip: str) -> None:
+    """Of a layer as small as can be: every field is tried with several values."""
+    layer = npulab.Conv2D(np.arange(24, dtype=np.uint8).reshape(3, 2, 2, 2), [1, 2, 3], (3, 3, 2))
+    x = np.arange(18, dtype=np.uint8).reshape(3, 3, 2)
+    lowered = npulab.target("vivante").lower(layer, chip=chip, x=x)
+    assert not unnamed_reasons(Simulated().record(lowered), ROWS)
