@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +15,38 @@ import pytest
 from case_tables import cases, fields
 from conftest import CAPTURES, shared
 from record_rockchip_sweep import LAYERS, NAME, row
+from refusals import refused
 
 import npulab
 from npulab.captures.devices import Simulated
-from npulab.captures.target import GUESS, Hang, Target, Unsupported
+from npulab.captures.target import GUESS, Hang, Target
 from npulab.npus.kit.fields import values_of
 from npulab.npus.rockchip import commands, layouts, lowering, plans, tasks
 from npulab.quant.layers import Conv2D, FullyConnected
 
 Q = npulab.QuantParams
 CHIPS = ("rk3588", "rv1103")
-KINDS = (
-    "conv",
-    "pointwise",
-    "depthwise",
-    "one channel",
-    "many channels",
-    "many kernels",
-    "explicit",
-    "tall",
-    "full",
-    "narrow",
-)
+# By kind the least and the most of height, width, channels, outputs, and rows and columns of a
+# kernel, if it is not one of KERNELS.
+RANGES = {
+    kind: [tuple(map(int, ends.split("-"))) for ends in ranges.split()]
+    for kind, ranges in cases(
+        """
+conv          | 1-8     1-8   1-8   1-8
+pointwise     | 1-8     1-8   1-8   1-8   1-1 1-1
+depthwise     | 1-8     1-8   1-8   1-8
+one channel   | 1-8     1-8   1-1   1-8
+many channels | 1-8     1-8   15-69 1-8
+many kernels  | 1-8     1-8   1-8   30-69
+explicit      | 1-8     1-8   1-8   1-8
+tall          | 330-349 65-65 17-17 1-1   1-4 1-1
+full          | 1-1     1-1   1-100 1-39
+narrow        | 1-3     1-3   1-8   1-8
+"""
+    )
+}
+KINDS = tuple(RANGES)
+KERNELS = [(3, 3), (5, 5), (2, 2), (3, 1), (1, 4), (7, 3), (1, 1)]
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +63,9 @@ def random_layer(n: int, chip: str) -> tuple[Any, np.ndarray]:
     def codes(*shape: int) -> np.ndarray:
         return (random.randint(0, 256, shape) + low).astype(dtype)
 
+    def whole(least: int, most: int) -> int:
+        return int(random.randint(least, most + 1))
+
     def scale(about: float) -> float:
         return float(np.float32(about * 2 ** random.uniform(-1, 1)))
 
@@ -66,7 +80,7 @@ def random_layer(n: int, chip: str) -> tuple[Any, np.ndarray]:
 
     relu = (None, "relu")[random.randint(2)]
     if kind == "full":
-        inputs, outputs = int(random.choice([1, 7, 16, 33, 100])), int(random.randint(1, 40))
+        _, _, inputs, outputs = [whole(*ends) for ends in RANGES[kind]]
         full = FullyConnected(
             codes(outputs, inputs),
             random.randint(-2000, 2000, outputs),
@@ -77,39 +91,30 @@ def random_layer(n: int, chip: str) -> tuple[Any, np.ndarray]:
             dtype,
         )
         return full, codes(inputs)
-    kernels = [(3, 3), (5, 5), (2, 2), (3, 1), (1, 4), (7, 3), (1, 1)]
-    kernel = (1, 1) if kind == "pointwise" else kernels[random.randint(len(kernels))]
-    size = [int(s) for s in random.randint(1, 4 if kind == "narrow" else 9, 2)]
-    channels, outputs = int(random.randint(1, 9)), int(random.randint(1, 9))
-    if kind == "tall":
-        size, channels, kernel = (
-            [int(random.randint(330, 350)), 65],
-            17,
-            (int(random.randint(1, 5)), 1),
-        )
-    channels = {"one channel": 1, "many channels": int(random.randint(15, 70)), "tall": 17}.get(
-        kind, channels
-    )
-    outputs = {"many kernels": int(random.randint(30, 70)), "tall": 1}.get(kind, outputs)
+    height, width, channels, outputs, *kernel = [whole(*ends) for ends in RANGES[kind]]
+    kernel = kernel or KERNELS[random.randint(len(KERNELS))]
     depthwise = kind == "depthwise" or (kind == "many channels" and bool(random.randint(2)))
-    outputs = channels if depthwise else outputs
-    stride = (int(random.randint(1, 4)), int(random.randint(1, 3)))
+    if depthwise:
+        outputs = channels
     padding: Any = ("same", "valid")[random.randint(2)]
     if kind == "explicit":
-        padding = tuple((int(random.randint(0, 3)), int(random.randint(0, 3))) for _ in "hw")
-    if padding != "same":
-        size = [max(s, k) for s, k in zip(size, kernel, strict=True)]
+        padding = ((whole(0, 2), whole(0, 2)), (whole(0, 2), whole(0, 2)))
     spread = (1, 1)
-    if chip != "rk3588" and kind in ("conv", "depthwise") and random.randint(3) == 0:
-        spread = (int(random.randint(1, 4)), int(random.randint(1, 4)))
-        size = [s + (k - 1) * (d - 1) for s, k, d in zip(size, kernel, spread, strict=True)]
-    shape = (1, *kernel, channels) if depthwise else (outputs, *kernel, channels)
-    taps = kernel[0] * kernel[1] * (1 if depthwise else channels)
+    if chip != "rk3588" and kind in ("conv", "depthwise") and random.randint(2) == 0:
+        spread = (whole(1, 3), whole(1, 3))
+    size = [height, width]
+    for axis, (taps, apart) in enumerate(zip(kernel, spread, strict=True)):
+        if padding != "same":
+            size[axis] = max(size[axis], taps)
+        size[axis] += (taps - 1) * (apart - 1)
+    shape, taps = (outputs, *kernel, channels), kernel[0] * kernel[1] * channels
+    if depthwise:
+        shape, taps = (1, *kernel, channels), kernel[0] * kernel[1]
     layer = Conv2D(
         codes(*shape),
         random.randint(-5000, 5000, outputs),
         (size[0], size[1], channels),
-        stride,
+        (whole(1, 3), whole(1, 2)),
         padding,
         spread,
         depthwise=depthwise,
@@ -140,32 +145,22 @@ def run(
             npulab.emulate(lifted.layer, lifted.x, rockchip.rule_of(one)), lifted.output
         )
         moved = 128 if layer.dtype == "uint8" and not parameters else 0
-        assert (lifted.output.astype(int) + moved).ravel().tolist() == want.ravel().tolist()
-        assert (lifted.x.astype(int) + moved).ravel().tolist() == x.ravel().tolist()
-        assert (
-            lifted.layer.weights.astype(int) + moved
-        ).ravel().tolist() == layer.weights.ravel().tolist()
+        codes = (lifted.output, want), (lifted.x, x), (lifted.layer.weights, layer.weights)
+        for got, sent in codes:
+            assert (got.astype(int) + moved).ravel().tolist() == sent.ravel().tolist()
         assert lifted.layer.bias.tolist() == layer.bias.tolist()
-        assert lifted.layer.activation == layer.activation
+        names = ["activation"]
         if parameters:
-            assert [
-                getattr(lifted.layer, name) for name in ("input_q", "weight_q", "output_q")
-            ] == [getattr(layer, name) for name in ("input_q", "weight_q", "output_q")]
+            names += ["input_q", "weight_q", "output_q"]
         if isinstance(layer, Conv2D):
+            names += ["input_shape", "output_shape", "stride", "dilation"]
             # a border behind that no window reaches is nowhere said
-            same = [
-                (
-                    it.input_shape,
-                    it.output_shape,
-                    it.stride,
-                    it.dilation,
-                    it.pads[0][0],
-                    it.pads[1][0],
-                    it.depthwise and layer.input_shape[2] > 1,
-                )
-                for it in (lifted.layer, layer)
-            ]
-            assert same[0] == same[1]
+            for axis in (0, 1):
+                assert lifted.layer.pads[axis][0] == layer.pads[axis][0]
+            one_by_one = layer.input_shape[2] == 1
+            assert one_by_one or lifted.layer.depthwise == layer.depthwise
+        for name in names:
+            assert getattr(lifted.layer, name) == getattr(layer, name), name
         again = rockchip.lower(lifted.layer, chip=chip, x=lifted.x)
         assert again.jobs == capture.jobs
         assert again.buffers == capture.buffers
@@ -191,21 +186,15 @@ def test_random_layers_are_of_every_kind(rockchip: Target) -> None:
     """Tasks that share a layer, one channel, scales per channel; outputs are not all at the ends
     of the range.
     """
-    counts = {"tasks": 0, "single": 0, "scales": 0, "dilated": 0}
-    for n in range(30):
-        for chip in CHIPS:
-            layer, _ = random_layer(n, chip)
-            capture = rockchip.lower(layer, chip=chip)
-            counts["tasks"] += len(capture.jobs) > 1
-            counts["single"] += (
-                values_of(capture.jobs[0], capture.maps)["CNA.CONV_CON1.ARGB_IN"] == 8
-            )
-            counts["dilated"] += isinstance(layer, Conv2D) and layer.dilation != (1, 1)
-            counts["scales"] += isinstance(layer.weight_q.scale, tuple)
-    assert counts["tasks"] >= 4
-    assert counts["single"] >= 4
-    assert counts["scales"] >= 10
-    assert counts["dilated"] >= 2
+    counts = np.zeros(4, int)
+    for n, chip in product(range(30), CHIPS):
+        layer, _ = random_layer(n, chip)
+        capture = rockchip.lower(layer, chip=chip)
+        single = values_of(capture.jobs[0], capture.maps)["CNA.CONV_CON1.ARGB_IN"] == 8
+        dilated = isinstance(layer, Conv2D) and layer.dilation != (1, 1)
+        scales = isinstance(layer.weight_q.scale, tuple)
+        counts += (len(capture.jobs) > 1, single, scales, dilated)
+    assert (counts >= (4, 4, 10, 2)).all()
 
 
 # Words
@@ -315,37 +304,48 @@ def test_dump_of_a_matmul_is_read_and_its_sums_are_exact(tmp_path: Path, rockchi
         other = bytes(np.random.RandomState(9).randint(1, 255, 1024).tolist())
         ran = Simulated().record(rockchip.lower(layer, x=x))
         task = tasks.Task(0, 0, 0x0D, 0x300, 0x1FFFF, 0x200, 108, 0, ran.addresses["commands"])
-        parts = [ran.buffers[name] for name in ("coefficients", "input", "output")]
+        *before, output = [ran.buffers[name] for name in ("coefficients", "input", "output")]
+        head = [ran.buffers["commands"], task.job.words.tobytes()]
         path = tmp_path / f"{seed}.txt"
-        path.write_text(
-            gems(
-                [
-                    ran.buffers["commands"],
-                    task.job.words.tobytes(),
-                    *parts[:2],
-                    *[other] * seed,
-                    parts[2],
-                ]
-            )
-        )
-        capture = npulab.load(path)
+
+        def dumped(*buffers: bytes, path: Path = path, head: list[bytes] = head) -> npulab.Capture:
+            path.write_text(gems([*head, *buffers]))
+            return npulab.load(path)
+
+        capture = dumped(*before, *[other] * seed, output)
         found = npulab.check(capture)
         assert (found.verdict, found.compared, found.coefficients) == ("equal", 512, True), found
         assert np.array_equal(rockchip.lift(capture).x, x)
         assert rockchip.simulate(capture) == ran.buffers["output"]
-        path.write_text(
-            gems(
-                [
-                    ran.buffers["commands"],
-                    task.job.words.tobytes(),
-                    *parts[:2],
-                    parts[2][:-1] + b"\1",
-                ]
-            )
-        )
-        assert npulab.check(npulab.load(path)).mismatches == 1
-        path.write_text(gems([ran.buffers["commands"], task.job.words.tobytes(), other, *parts]))
-        assert npulab.check(npulab.load(path)).verdict == "nothing to compare"  # one of two
+        assert npulab.check(dumped(*before, output[:-1] + b"\1")).mismatches == 1
+        unknown = npulab.check(dumped(other, *before, output))
+        assert unknown.verdict == "nothing to compare"  # one of two
+
+
+# Weights take 9 * 32 * 64 bytes.
+DRIVEN = """
+CNA.CONV_CON2.FEATURE_GRAINS=53
+CNA.DATA_SIZE0.DATAIN_WIDTH=20
+CNA.DATA_SIZE1.DATAIN_CHANNEL=32
+CNA.DATA_SIZE1.DATAIN_CHANNEL_REAL=23
+CNA.DATA_SIZE3.DATAOUT_ATOMICS=150
+CNA.WEIGHT_SIZE0.WEIGHT_BYTES=18432
+CNA.WEIGHT_SIZE2.WEIGHT_KERNELS=64
+CNA.CBUF_CON0.DATA_BANK=1
+CNA.CBUF_CON0.WEIGHT_BANK=11
+CNA.CBUF_CON1.DATA_ENTRIES=10
+CNA.PAD_CON0.PAD_TOP=0
+CNA.DMA_CON1.LINE_STRIDE=80
+CNA.DMA_CON2.SURF_STRIDE=520
+CNA.PAD_CON1.PAD_VALUE=0xFFFF8080
+CORE.DATAOUT_SIZE_1.DATAOUT_CHANNEL=63
+DPU.DST_SURF_STRIDE.DST_SURF_STRIDE=150
+DPU.DATA_CUBE_CHANNEL.ORIG_CHANNEL=62
+DPU.SURFACE_ADD.SURF_ADD=300
+DPU_RDMA.RDMA_BRDMA_CFG.BRDMA_DATA_USE=1
+PC.OPERATION_ENABLE.OP_EN=1
+PC.OPERATION_ENABLE.RESERVED_0=14
+"""
 
 
 def test_words_of_a_convolution_are_those_of_the_driver(rockchip: Target) -> None:
@@ -364,32 +364,11 @@ def test_words_of_a_convolution_are_those_of_the_driver(rockchip: Target) -> Non
     capture = rockchip.lower(layer)
     v = values_of(capture.jobs[0], capture.maps, raw=True)
     bits = int(np.float32(np.float32(0.02) * np.float32(0.01) / np.float32(0.1)).view(np.uint32))
-    want = {
-        "CNA.CONV_CON2.FEATURE_GRAINS": 53,
-        "CNA.DATA_SIZE0.DATAIN_WIDTH": 20,
-        "CNA.DATA_SIZE1.DATAIN_CHANNEL": 32,
-        "CNA.DATA_SIZE1.DATAIN_CHANNEL_REAL": 23,
-        "CNA.DATA_SIZE3.DATAOUT_ATOMICS": 150,
-        "CNA.WEIGHT_SIZE0.WEIGHT_BYTES": 9 * 32 * 64,
-        "CNA.WEIGHT_SIZE2.WEIGHT_KERNELS": 64,
-        "CNA.CBUF_CON0.DATA_BANK": 1,
-        "CNA.CBUF_CON0.WEIGHT_BANK": 11,
-        "CNA.CBUF_CON1.DATA_ENTRIES": 10,
-        "CNA.PAD_CON0.PAD_TOP": 0,
-        "CNA.DMA_CON1.LINE_STRIDE": 80,
-        "CNA.DMA_CON2.SURF_STRIDE": 520,
-        "CNA.PAD_CON1.PAD_VALUE": 0xFFFF8080,
-        "CORE.DATAOUT_SIZE_1.DATAOUT_CHANNEL": 63,
-        "DPU.DST_SURF_STRIDE.DST_SURF_STRIDE": 150,
-        "DPU.DATA_CUBE_CHANNEL.ORIG_CHANNEL": 62,
+    want = fields(DRIVEN) | {
         "DPU.BS_OW_OP.OW_OP": 0x80 - 131 + 2**16,
         "DPU.OUT_CVT_OFFSET.OUT_CVT_OFFSET": 5 - 0x80 + 2**32,
         "DPU.OUT_CVT_SCALE.OUT_CVT_SCALE": ((bits >> 9 & 0x7FFF) + 1) | 2**14,
         "DPU.OUT_CVT_SHIFT.OUT_CVT_SHIFT": 141 - (bits >> 23),
-        "DPU.SURFACE_ADD.SURF_ADD": 300,
-        "DPU_RDMA.RDMA_BRDMA_CFG.BRDMA_DATA_USE": 1,
-        "PC.OPERATION_ENABLE.OP_EN": 1,
-        "PC.OPERATION_ENABLE.RESERVED_0": 14,
     }
     assert {name: v[name] for name in want} == want
     assert len(capture.jobs[0].writes) == 108 + 18
@@ -590,26 +569,24 @@ def test_layer_that_is_not_covered(change: dict[str, Any], words: str, rockchip:
 
 
 def test_what_is_asked_for_wrongly(rockchip: Target) -> None:
-    with pytest.raises(Unsupported, match=r"^chip: got 'rk1', allowed is one of rk3588, "):
-        rockchip.lower(small(), chip="rk1")
-    with pytest.raises(LookupError, match=r"^features: got 'x', allowed are int32-output$"):
-        rockchip.lower(small(), features=["x"])
-    with pytest.raises(
-        LookupError, match=r"^addresses: got 'y', allowed are biases, coefficients, "
+    for given, words in (
+        ({"chip": "rk1"}, "chip: got 'rk1', allowed is one of rk3588, "),
+        ({"features": ["x"]}, "features: got 'x', allowed are int32-output"),
+        ({"addresses": {"y": 0}}, "addresses: got 'y', allowed are biases, coefficients, "),
+        (
+            {"addresses": {"input": 8}},
+            "addresses: got input 8, allowed is a multiple of 16 within 32 bits",
+        ),
+        (
+            {"x": np.zeros((5, 5, 4), np.uint8)},
+            "x: got shape (5, 5, 4) uint8, allowed is (5, 5, 4) of int8",
+        ),
+        (
+            {"features": ["int32-output"]},
+            "allowed is a 1x1 layer over one column without bias, zero points and",
+        ),
     ):
-        rockchip.lower(small(), addresses={"y": 0})
-    with pytest.raises(
-        ValueError, match=r"^addresses: got input 8, allowed is a multiple of 16 within 32 bits$"
-    ):
-        rockchip.lower(small(), addresses={"input": 8})
-    with pytest.raises(
-        ValueError, match=r"^x: got shape \(5, 5, 4\) uint8, allowed is \(5, 5, 4\) of int8$"
-    ):
-        rockchip.lower(small(), x=np.zeros((5, 5, 4), np.uint8))
-    with pytest.raises(
-        ValueError, match="allowed is a 1x1 layer over one column without bias, zero points and"
-    ):
-        rockchip.lower(small(), features=["int32-output"])
+        refused(lambda given=given: rockchip.lower(small(), **given), words)
 
 
 def changed(capture: npulab.Capture, **fields: int) -> npulab.Capture:

@@ -8,6 +8,7 @@ import json
 import time
 import warnings
 from collections.abc import Iterator
+from dataclasses import astuple
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -180,18 +181,8 @@ def test_a_rest_that_is_no_command_is_refused() -> None:
 @given(st.builds(tasks.Task, *[st.integers(0, 2**32 - 1)] * 8, st.integers(0, 2**64 - 1)))
 def test_task_records_come_back(task: tasks.Task) -> None:
     words = np.frombuffer(task.job.words.tobytes(), "<u4")
-    assert words.tolist() == [
-        task.flags,
-        task.op_index,
-        task.enable_mask,
-        task.interrupt_mask,
-        task.interrupt_clear,
-        task.interrupt_status,
-        task.commands,
-        task.command_offset,
-        task.command_address % 2**32,
-        task.command_address // 2**32,
-    ]
+    *parts, address = astuple(task)
+    assert words.tolist() == [*parts, address % 2**32, address // 2**32]
     values = facts.TABLES["TASK"].decode(task.job.words)
     assert values == {name: getattr(task, name) for name in values}
     if task.plausible:
@@ -263,12 +254,8 @@ def test_every_field_is_named_or_reserved(name: str) -> None:
     assert set(rows.block) == {"PC", "CNA", "CORE", "DPU", "DPU_RDMA", "TASK"}
     assert not rows.field.str.fullmatch(r"(w\d+|w?0x[0-9a-f]+)_\d+_\d+").any()
     used = rows[rows.field.str.startswith("RESERVED") & (rows.raw != 0)]
-    assert {
-        (row.block, row.register): set(
-            used[(used.block == row.block) & (used.register == row.register)].raw
-        )
-        for row in used.itertuples()
-    } == {
+    reserved = used.groupby(["block", "register"]).raw.agg(set).to_dict()
+    assert reserved == {
         ("PC", "OPERATION_ENABLE"): {0x0D // 2, 0x18 // 2},
         ("PC", "REGISTER_AMOUNTS"): {1, 2},
         ("CNA", "S_POINTER"): {2**11, 2**12},
@@ -303,28 +290,30 @@ def test_the_model_is_there_for_one_two_and_three_cores(name: str, starts: list[
 def test_tensors_lie_where_the_registers_say(name: str) -> None:
     known, capture = case(name), loaded(name)
     assert list(capture.buffers) == ["coefficients", "commands", "tasks", "work", "input", "output"]
-    x = np.frombuffer(capture.buffers["input"], "<f2", known["rows"] * INPUT_PITCH).reshape(
-        known["rows"], INPUT_PITCH
-    )
+    writes = dict(capture.jobs[0].writes)
+
+    def numbers(name: str, rows: int, columns: int, register: int = 0) -> np.ndarray:
+        """float16 numbers of a buffer, from its beginning or from where a register points."""
+        first = 0
+        if register:
+            first = writes[register] - capture.addresses[name]
+        return np.frombuffer(capture.buffers[name], "<f2", rows * columns, first).reshape(
+            rows, columns
+        )
+
+    x = numbers("input", known["rows"], INPUT_PITCH)
     assert known["input_line_pixels"] == INPUT_PITCH
     assert (x[:, : known["width"]] == known["input_value"]).all()
     assert (x[:, known["width"] :] != known["input_value"]).any()
     pixels = known["rows"] * known["width"]
-    output = np.frombuffer(capture.buffers["output"], "<f2", pixels * PIXEL).reshape(pixels, PIXEL)
+    output = numbers("output", pixels, PIXEL)
     assert (output[:, 0] == known["output_value"]).all()
-    assert (
-        np.count_nonzero(np.frombuffer(capture.buffers["output"], "<f2"))
-        == known["output_nonzero"]
-        == pixels
-    )
-    middle = dict(capture.jobs[0].writes)[0x4020] - capture.addresses["work"]
-    assert middle == known["intermediate_first_byte"]
-    between = np.frombuffer(capture.buffers["work"], "<f2", pixels * PIXEL, middle).reshape(
-        pixels, PIXEL
-    )
+    every = numbers("output", 1, len(capture.buffers["output"]) // 2)
+    assert np.count_nonzero(every) == known["output_nonzero"] == pixels
+    assert writes[0x4020] - capture.addresses["work"] == known["intermediate_first_byte"]
+    between = numbers("work", pixels, PIXEL, 0x4020)
     assert (between[:, 0] == known["intermediate_value"]).all()
-    weights = dict(capture.jobs[0].writes)[0x1110] - capture.addresses["coefficients"]
-    assert np.frombuffer(capture.buffers["coefficients"], "<f2", 1, weights)[0] == 1.0
+    assert numbers("coefficients", 1, 1, 0x1110) == 1.0
     for job in capture.jobs:
         values = dict(job.writes)
         if 0x1070 in values:

@@ -58,19 +58,14 @@ def listing(writes: Iterable[tuple[int, int]]) -> str:
 def _emit(offset: int, value: int, register: str) -> str:
     if not register or "RESERVED" in register:
         return f"{Command.to(offset, value).target - commands.WRITE:x} {offset:x} {value:x}\n"
-    fields = [
-        (name, lsb, value >> lsb & 2**width - 1)
-        for name, (at, lsb, width) in listings.names().fields.items()
-        if at == offset and name.startswith(f"{register[4:]}_")
-    ]
-    shown = [(name, lsb, raw) for name, lsb, raw in fields if raw]
-    whole = sum(raw * 2**lsb for _, lsb, raw in shown) == value
-    text = (
-        " | ".join(f"{name}({raw})" for name, lsb, raw in sorted(shown, key=lambda part: -part[1]))
-        if whole
-        else ""
-    )
-    return f"EMIT({register}, {text or f'{value:#x}'});\n"
+    shown = {}
+    for name, (at, lsb, width) in listings.names().fields.items():
+        if at == offset and name.startswith(f"{register[4:]}_"):
+            shown[lsb] = name, value >> lsb & 2**width - 1
+    if value != sum(raw * 2**lsb for lsb, (_, raw) in shown.items()):
+        return f"EMIT({register}, {value:#x});\n"
+    parts = [f"{name}({raw})" for _, (name, raw) in sorted(shown.items(), reverse=True) if raw]
+    return f"EMIT({register}, {' | '.join(parts) or '0x0'});\n"
 
 
 def written(tmp_path: Path, text: str, name: str = "a.txt") -> Path:
