@@ -101,7 +101,7 @@ def checksums(state: State) -> State:
             if _which(words[:, word] & open_[word] & lane.mask) > tries + PRIOR.selection:
                 lanes.append(lane)
         found += _matching(words, lanes[-BUDGET.lanes :], width)
-    best: dict[Place, list[_Found]] = defaultdict(list)
+    best = defaultdict(list)
     for one in sorted(found, key=lambda one: one.order):
         best[one.lane].append(one)
     for founds in best.values():
@@ -122,7 +122,7 @@ def _matching(words: Array, lanes: Sequence[Place], width: int) -> Iterator[_Fou
     """
     few = BUDGET.lane_sample // width
     sample = words[np.unique(np.linspace(0, len(words) - 1, few).astype(int))]
-    alike: dict[Kind, list[Kind]] = defaultdict(list)
+    alike = defaultdict(list)
     for kind in KINDS.values():
         if lanes and width in kind.widths:
             alike[kind.linear].append(kind)

@@ -33,7 +33,7 @@ def information(bits: Array) -> Array:
 
 def places(words: Array, weights: Array, library: Library, todo: Array) -> list[Place]:
     """The fields that together cover open bits best, of all words, by falling gain."""
-    out: list[tuple[float, Place]] = []
+    out = []
     known: dict[
         tuple[Any, ...], list[tuple[int, float]]
     ] = {}  # gains by the values of a word, because drivers write the same number to several words

@@ -73,7 +73,7 @@ class Builds(Answer):
         return padded.view("<u4").astype(np.uint32)
 
     def records(self) -> list[Row]:
-        rows: list[Row] = []
+        rows = []
         for first, last in runs(self.noise):
             rows.append({"kind": "noise", "places": [first], "bytes": last - first})
         for found in self.addresses:
@@ -156,7 +156,7 @@ def groups_of(
     captures: int, parameters: Any = None, builds: Sequence[Any] | None = None
 ) -> tuple[tuple[int, ...], ...]:
     """The captures of each input that was built several times."""
-    labels: Sequence[Any] = []
+    labels = []
     if builds is not None:
         labels = need_all("builds", builds, object, "are labels, one for each stream")
         refuse_if(
@@ -177,7 +177,7 @@ def groups_of(
         )
         if len(frame.columns):
             labels = list(frame.itertuples(index=False, name=None))
-    groups: dict[Any, list[int]] = defaultdict(list)
+    groups = defaultdict(list)
     for number, label in enumerate(labels):
         groups[label].append(number)
     return tuple(tuple(group) for group in groups.values() if len(group) > 1)
@@ -218,7 +218,7 @@ def _moving_together(
         # if no upper half moves, the lower halves are addresses of 32 bits
         upper = data[:, : count * width].reshape(len(data), count, width)[:, :, WORD:]
         good &= (upper[after] != upper[before]).any((0, 2))
-    together: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    together = defaultdict(list)
     for place in np.flatnonzero(good).tolist():
         together[tuple(moves[:, place].tolist())].append(place)
     for amounts, places in together.items():

@@ -155,7 +155,7 @@ class LawsOfRoles(Answer):
         roles = {role.name: role for role in self.known.roles}
         rows = []
         for one in self.found:
-            row: Row = {"role": one.name, "block": "", "captures": len(self.known.captures)}
+            row = {"role": one.name, "block": "", "captures": len(self.known.captures)}
             row["jobs"] = None
             if one.name in roles:
                 role = roles[one.name]
@@ -181,7 +181,7 @@ class LawsOfRoles(Answer):
             about["looked_at"] = self.looked_at
         rows = [about]
         for one in self.found:
-            records: list[Row] = [{"kind": "sweep", "bits": one.bits, "reason": one.reason}]
+            records = [{"kind": "sweep", "bits": one.bits, "reason": one.reason}]
             if one.summary is not None:
                 records = one.summary.records()
             rows += [{**record, "role": one.name} for record in records]

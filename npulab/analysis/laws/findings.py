@@ -42,7 +42,7 @@ def in_order(
 
     Rivals that read a field without a law are left out, as their values are unknown.
     """
-    ready: list[Solved] = []
+    ready = []
     names: set[str] = set()
     left = list(fields)
     while now := [solved for solved in left if follows[solved.name] <= names]:
@@ -358,7 +358,7 @@ class Findings:
         """
         kept = [names for names, few in self.together.items() if few]
         pairs = itertools.combinations(self.modes, min(2, len(self.modes)))
-        found: list[Array] = []
+        found = []
         for groups in (kept, [*pairs, *self.together], [self.modes]):
             found.append(
                 np.any(

@@ -210,7 +210,7 @@ def _nuisance(words: Array, table: Table, given: Any, known: RegisterMap | None)
     """``(W,) uint32``: the given mask, or a mask of the bits that differ between captures with
     equal parameters and of bits that are given by name.
     """
-    names: list[str] = []
+    names = []
     if isinstance(given, list) and all(isinstance(name, str) for name in given):
         names = given
     elif given is not None:
@@ -480,7 +480,7 @@ class FieldLaw(Place):
         by the rival's text.
         """
         columns = self._of._asked(parameters)
-        found: dict[str, Array] = {}
+        found = {}
         for rival in self._rivals:
             found[self._of.naming.said(str(rival))] = self._solved.values(
                 columns, self._solved.alternative(rival)
@@ -626,7 +626,7 @@ class Laws:
         """The captured values of each parameter: a list of all values if they are few, else
         (lowest, highest).
         """
-        out: dict[str, Any] = {}
+        out = {}
         for name in (*self._table.integers, *self._table.reals):
             values = np.unique(self.parameters[name].to_numpy())
             number = int if name in self._table.integers else float
@@ -871,7 +871,7 @@ class Laws:
             if strength > strongest.get(doubt.solved.name, (0.0,))[0]:
                 row = int(np.flatnonzero(mass)[-1])
                 strongest[doubt.solved.name] = strength, doubt.reason, doubt.detail, row
-        places: list[tuple[int, int, str, str, Any]] = []
+        places = []
         for solved in self._findings.ready:
             if solved.name in strongest:
                 _, reason, detail, row = strongest[solved.name]
@@ -1074,7 +1074,7 @@ class Laws:
 
 
 def _capture(layers: pd.DataFrame, row: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    found = {}
     for name, value in layers.iloc[row].items():
         found[str(name)] = value.item() if hasattr(value, "item") else value
     return found

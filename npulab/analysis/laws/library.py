@@ -289,7 +289,7 @@ class Library:
 def make_library(columns: Columns, names: Names, most: int = BUDGET.laws) -> Library:
     """The library over the captures' columns, with about ``most`` laws at most."""
     growth = _Growth(columns, names)
-    stages: dict[str, list[int]] = defaultdict(list)
+    stages = defaultdict(list)
     for number, shape in enumerate(grammar()):
         stages[shape.stage].append(number)
     for stage, shapes in stages.items():
@@ -494,7 +494,7 @@ class _Growth:
 
     def _candidates(self, shapes: Sequence[int]) -> Array:
         """All columns that some shapes may make."""
-        operands: dict[Any, Array] = {}
+        operands = {}
         blocks = [self.table[:0]]
         for number in shapes:
             shape = grammar()[number]

@@ -38,8 +38,8 @@ def flags(bits: Array, integers: Mapping[str, Array]) -> Sequence[str]:
     that agrees on most captures; blank if none does.
     """
     columns = Columns(integers)
-    laws: list[Expression] = []
-    rows: list[Array] = []
+    laws = []
+    rows = []
     for name, values in integers.items():
         for bit in range(int(values.max()).bit_length() if values.min() >= 0 else 0):
             row = (values >> bit & 1).astype(bool)

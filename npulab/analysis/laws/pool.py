@@ -85,7 +85,7 @@ class Target:
 def make_pool(target: Target, deep: bool = False) -> Pool:
     """The candidate laws for a field; with ``deep`` also laws of four columns."""
     many = target.n >= BUDGET.for_derived
-    finders: list[Callable[[Target], Iterator[Group]]] = [_of_library, _constants]
+    finders = [_of_library, _constants]
     if target.width >= 3:
         wide = target.width >= BUDGET.wide
         finders.append(_plus_constant)
@@ -449,7 +449,7 @@ def _share_law(law: Expression, limits: Sequence[Expression], i: int) -> Express
 def _budgets(library: Library) -> list[tuple[Expression, float, Array]]:
     """c // ceil(y / d) of the sizes y, at least 1: the law, its cost in a share, and ``(N,)``
     values."""
-    found: list[tuple[Expression, float, Array]] = []
+    found = []
     for leaf in library.leaves:
         if leaf.values.max() > BUDGET.small:
             for most, size in itertools.product(BUDGETS, BUDGETS):

@@ -85,7 +85,7 @@ class Belief:
 
     def unsure(self) -> dict[str, Array]:
         """``(N,) bool`` for each field by name: the layers on which a bit of it is not claimed."""
-        out: dict[str, Array] = {}
+        out = {}
         for name, odds in self.odds.items():
             out[name] = np.any(1 / (1 + odds) < CLAIM, axis=1)
         return out

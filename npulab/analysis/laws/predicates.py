@@ -36,7 +36,7 @@ def opposite(condition: Expression) -> Expression:
 def literals(condition: Expression) -> list[Expression]:
     """The single conditions that a condition joins by ``and``; none for ``ALWAYS``."""
     if condition.op == "and":
-        found: list[Expression] = []
+        found = []
         for part in condition.args:
             for literal in literals(part):
                 found.append(literal)
@@ -69,7 +69,7 @@ def threshold(column: Expression, low: int, high: int) -> Priced:
 
 def both_ways(priced: Iterable[Priced]) -> list[Priced]:
     """Each condition, followed by its opposite."""
-    found: list[Priced] = []
+    found = []
     for condition, cost in priced:
         for way in ((condition, cost), (opposite(condition), cost + 0.5)):
             found.append(way)
@@ -192,7 +192,7 @@ class Predicates:
         these."""
         if not columns:
             return self
-        groups: list[Group] = []
+        groups = []
         single = np.flatnonzero(self._all_parts[self._first, 1] == NONE)[:most]
         cheapest = self._all_parts[self._first[single], 0], self.cost[1:][single]
         for column in columns:
@@ -211,9 +211,9 @@ def make_predicates(
 ) -> Predicates:
     """Conditions on plain columns; sizes have thresholds and are compared with each other."""
     table = _Literals(columns)
-    single: list[Priced] = []
-    categories: list[Priced] = []
-    natural: list[Priced] = []
+    single = []
+    categories = []
+    natural = []
     name = math.log2(len(leaves) + 1) / 2
     for column in leaves:
         values = np.unique(columns[column]).tolist()
@@ -291,7 +291,7 @@ def _paired(
     for condition, cost in limits:
         for way in (condition, opposite(condition)):
             ways.append((table.number(way), cost))
-    found: list[Group] = []
+    found = []
     for limit, cost in ways:
         found.append(
             (

@@ -243,7 +243,7 @@ def _solved(captures: Captures, place: Place, lists: _Lists) -> Solved | None:
     total, path = lists.found[0]
     steps = lists.steps(path)
     rivals: list[Rival] = []
-    support: list[int] = []
+    support = []
     left = np.ones(captures.n, bool)
     for number, (predicate, _) in enumerate(path):
         here = lists.predicates.masks[predicate] & left

@@ -199,8 +199,8 @@ def derive(state: State, library: Library, captured: bool) -> Derived:
         ready = {leaf.args[0] for leaf in columns.values if leaf.op == FIELD}
     else:
         ready = set()
-    names: list[str] = []
-    usually: list[tuple[str, Expression]] = []
+    names = []
+    usually = []
     inner: dict[Expression, None] = {}
 
     def enter(place: Place, values: Array, may_be_limited: bool = True) -> None:
@@ -277,7 +277,7 @@ def regimes(state: State, round_: Round) -> State:
     for place in state.open_runs():
         if 2 <= place.width <= 24:
             state = attempt(state, round_, place, depth=1)
-    tried: set[str] = set()
+    tried = set()
     # the bits that are open after the first group form other runs
     for group in ([*cut, *state.open_runs()], None):
         for place in group or state.open_runs():
@@ -355,7 +355,7 @@ def lone_bits(state: State, round_: Round) -> State:
     """Find exclusive ors and decision lists for the remaining bits, one by one."""
     captures = state.captures
     leaves = [*map(parameter, captures.names.integers)]
-    known: dict[bytes, list[Expression]] = {}
+    known = {}
     for word, bit in np.argwhere(state.todo).tolist():
         place = Place(word, bit, 1)
         explained = float(captures.information[:, word, bit].sum())

@@ -118,9 +118,9 @@ def _cover(state: State, found: Array, library: Library) -> list[_Piece]:
     """The best of the runs ``(R, 5)`` that do not overlap, each cut to the open bits."""
     total, powers = state.captures.information.sum(0), 2 ** np.arange(WORD_BITS)
     costs, laws = library.laws.cost, found[:, 3]
-    used: set[int] = set()
+    used = set()
     free, varies = (state.todo @ powers).tolist(), (state.captures.varies @ powers).tolist()
-    chosen: list[_Piece] = []
+    chosen = []
     again: dict[
         tuple[int, int, int], Run
     ] = {}  # for each place, the cheapest law that other bits follow already

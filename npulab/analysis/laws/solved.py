@@ -18,7 +18,7 @@ Steps = tuple[tuple[Expression, Expression], ...]
 
 def names_in(parts: Iterable[Expression | None], op: str = PARAMETER) -> set[str]:
     """The names of the parameters (or fields) that expressions read."""
-    found: set[str] = set()
+    found = set()
     for part in parts:
         if part is not None:
             for name in part.names(op):

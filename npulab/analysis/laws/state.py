@@ -102,7 +102,7 @@ class State:
 
     def open_runs(self) -> list[Place]:
         """The bits to explain; adjacent bits are one place."""
-        out: list[Place] = []
+        out = []
         for word in np.flatnonzero(self.todo.any(1)).tolist():
             out += runs_of(self.todo[word], word, self.captures.starts[word])
         return out

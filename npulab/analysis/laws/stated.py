@@ -213,8 +213,8 @@ class _Evidence:
 
     @classmethod
     def _by_name(cls, captures: Mapping[Any, Any]) -> _Evidence:
-        rows: list[Array] = []
-        numbers: list[dict[Expression, Any]] = []
+        rows = []
+        numbers = []
         for name, pair in captures.items():
             if (
                 not isinstance(pair, tuple | list)
@@ -292,7 +292,7 @@ class _Evidence:
         """The columns that expressions read, ``(N,) bool`` for captures that have all of them, and
         the names that no capture has.
         """
-        columns: dict[Expression, Array] = {}
+        columns = {}
         have, missing = np.ones(len(self.names), bool), []
         for leaf in dict.fromkeys(
             leaf for part in parts for leaf in part.walk() if leaf.op in (PARAMETER, FIELD)
@@ -318,7 +318,7 @@ def _row(stated: Stated, evidence: _Evidence) -> tuple[Any, ...]:
     columns, have, missing = evidence.have(
         (part for steps in stated.laws for step in steps for part in step), (PARAMETER, FIELD)
     )
-    absent: list[str] = []
+    absent = []
     for place in stated.places if stated.laws else ():
         where, there, lacking = evidence.have(place, (FIELD, PARAMETER))
         absent += lacking

@@ -149,7 +149,7 @@ def _runs(bits: Sequence[Row], laws: Laws) -> list[Row]:
     for run in runs:
         texts = [text for bit in run for text in bit["related"].split(", ")]
         related.append(dict.fromkeys(text.split(" ")[0] for text in texts))
-    found: list[Row] = []
+    found = []
     for run, names in zip(runs, related, strict=True):
         found.append(
             {

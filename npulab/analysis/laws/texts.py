@@ -258,7 +258,7 @@ def _operands(form: ast.AST, node: Any) -> list[ast.expr] | None:
     parts, others = [*ast.iter_child_nodes(form)], [*ast.iter_child_nodes(node)]
     if len(parts) != len(others):
         return None
-    found: list[ast.expr] = []
+    found = []
     for part, other in zip(parts, others, strict=True):
         while isinstance(other, ast.List) and not isinstance(part, (ast.List, ast.Name)):
             other = other.elts[0]

@@ -24,7 +24,7 @@ def proposals(words: Array, columns: Mapping[str, Array], open_: Array) -> dict[
     ``words (N, W) uint32`` are all captures in their order, ``columns`` their parameters,
     ``open_ (W, 32) bool`` the bits without a law.
     """
-    found: dict[Place, str] = {}
+    found = {}
     # captures in the order of a parameter do not tell it from a counter
     ordered = any((np.diff(column) >= 0).all() for column in columns.values())
     for word in np.flatnonzero(open_.any(1)).tolist():

@@ -107,7 +107,7 @@ def prove(laws: Laws, store: SweepStore, progress: Told | None = None) -> Proof:
     kept = dict.fromkeys(tallies, 0)
     moves = np.bitwise_or.reduce(laws.words ^ laws.words[:1], axis=0) | laws.nuisance
     new = np.zeros_like(moves)
-    against: list[Sweep] = []
+    against = []
     first = 0
     for sweep in _pieces(store):
         words = laws._like(sweep.words)

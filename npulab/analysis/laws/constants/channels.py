@@ -19,11 +19,11 @@ CHANNEL = "c"
 
 def lines_of(constants: Sequence[Constant]) -> Iterator[str]:
     """Yield the texts of constants in the order of their first places, one for all channels."""
-    groups: dict[object, list[tuple[int, Constant]]] = defaultdict(list)
+    groups = defaultdict(list)
     for constant in constants:
         number, key = _numbered(constant)
         groups[key].append((number, constant))
-    done: set[int] = set()
+    done = set()
     for constant in constants:
         if id(constant) in done:
             continue

@@ -80,7 +80,7 @@ def _tie(claim: Claim, hit: Hit, offset: int, order: int) -> None:
 def together(claims: Sequence[Claim]) -> list[list[Claim]]:
     """The claims that hold the same constant, in the order of their first places: the same formula
     and encoding, with a rounding and steps that fit all of them."""
-    groups: list[list[Claim]] = []
+    groups = []
     last: dict[tuple[Label, int], list[list[Claim]]] = defaultdict(list)
     for claim in sorted(claims, key=lambda claim: claim.offset):
         label = label_of(claim.best)

@@ -56,7 +56,7 @@ class Encoding:
     def _floats(self, values: Array) -> tuple[Array, Array]:
         single = values.astype(np.float32)
         # a number below the smallest normal one has lost its precision
-        plain: Array = np.isfinite(single) & (np.abs(single) >= np.finfo(np.float32).tiny)
+        plain = np.isfinite(single) & (np.abs(single) >= np.finfo(np.float32).tiny)
         if self.bits == 11:
             half = values.astype(np.float16)
             plain &= np.isfinite(half) & (half != 0)

@@ -205,7 +205,7 @@ def _slots(names: Sequence[str]) -> list[dict[int, int]]:
         if found:
             families[found[1]][int(found[2])] = place
     slots = []
-    taken: set[int] = set()
+    taken = set()
     for members in families.values():
         if len(members) >= FAMILY:
             slots.append(members)

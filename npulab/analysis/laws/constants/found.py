@@ -316,7 +316,7 @@ class Constants(Answer):
 
     def _codes(self, constant: Constant, values: Array) -> tuple[Array, Array]:
         """The codes ``(M,)`` of a constant, and where all that tie agree."""
-        first: Array | None = None
+        first = None
         agreed = np.ones(values.shape[1], bool)
         # a rival that gives another byte for other parameters leaves that byte open
         for meaning in (constant.meaning, *constant.ties):

@@ -17,7 +17,7 @@ def of_sweep(sweep: Sweep) -> tuple[Array, dict[str, Array]]:
     """The words of a sweep as bytes ``(N, B) uint8``, little-endian, and its parameters; columns
     without a fraction are whole."""
     words = np.ascontiguousarray(sweep.words.astype("<u4"))
-    columns: dict[str, Array] = {}
+    columns = {}
     frame = sweep.parameters
     for name in frame.columns:
         values = frame[name].to_numpy()
@@ -41,7 +41,7 @@ def read_columns(parameters: Any, known: Columns | None = None) -> Columns:
             f"parameters: got no table ({error}), allowed are columns by name"
         ) from None
     real, whole = [], []
-    values: dict[str, Array] = {}
+    values = {}
     for name in frame.columns:
         column = frame[name].to_numpy()
         refuse_if(
