@@ -354,7 +354,8 @@ def test_a_capture_is_not_blamed_for_the_state_that_another_left() -> None:
         assert found[right + 1 :] == [stuck] * (number < COUNT - 2), number
 
 
-def test_no_state_of_a_board_makes_a_false_answer() -> None:
+@pytest.mark.parametrize("boards", [50, pytest.param(150, marks=pytest.mark.long)])
+def test_no_state_of_a_board_makes_a_false_answer(boards: int) -> None:
     """Random boards: jobs that spoil them or hang, with and without a reset, and captures whose
     recorded output is not what the job computes."""
 
@@ -376,7 +377,7 @@ def test_no_state_of_a_board_makes_a_false_answer() -> None:
     captures = [npulab.load(FOLDER / name) for name in NAMES]
     RIGHT = {capture.name: capture.buffers["output"] for capture in captures}
     lot, seen = random.Random(1), Counter[str]()
-    for _ in range(150):
+    for _ in range(boards):
         spoils = {name for name in NAMES if lot.random() < 0.15}
         hangs = {name for name in NAMES if lot.random() < 0.1}
         wrong = {name for name in NAMES if lot.random() < 0.2}
@@ -397,7 +398,8 @@ def test_no_state_of_a_board_makes_a_false_answer() -> None:
                 assert capture.name in wrong - hangs, result
             elif result.verdict == "hang":
                 assert capture.name in hangs
-    assert min(seen[name] for name in ("equal", "differs", "hang", "unsteady", "lost")) > 30, seen
+    verdicts = ("equal", "differs", "hang", "unsteady", "lost")
+    assert min(seen[name] for name in verdicts) > boards // 5, seen
 
 
 def test_a_job_that_differs_and_spoils_is_named() -> None:
