@@ -176,42 +176,11 @@ def found(
     return search.groups, len(search.history), search
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 9, 33])
-def test_small_diffs_of_every_kind(n: int) -> None:
-    plans = [
-        ((0,),),
-        ((n - 1,),),
-        ((0, n - 1),),
-        ((0,), (n - 1,)),
-        ((0, 1, n - 1),),
-        ((0,), (1, n - 1)),
-    ]
-    for groups in plans:
-        groups = smallest([tuple(sorted(set(group))) for group in groups if max(group) < n])
-        groups = smallest(
-            [one for one in groups if not any(set(other) < set(one) for other in groups)]
-        )
-        assert found(n, smallest(list(dict.fromkeys(groups))), 0.0, n)[0] == smallest(
-            list(dict.fromkeys(groups))
-        )
-
-
 def test_nothing_and_everything() -> None:
     assert found(40, (), 0.0, 1)[0] == ()
     groups, _, search = found(40, ((),), 0.0, 1)
     assert (groups, search.end.how) == (((),), "good fails")
     assert found(40, (), 0.05, 1, rate=0.05)[0] == ()
-
-
-def test_more_culprits_than_are_sampled_and_other_structures() -> None:
-    rng = random.Random(4)
-    ten = tuple(sorted(rng.sample(range(60), 10)))
-    groups, _, search = found(60, (ten,), 0.0, 2)
-    assert groups == (ten,)
-    assert search.end.how == "found"
-    odd = smallest([(1, 2), (30, 31, 32), (50,)])
-    assert found(60, odd, 0.0, 2)[0] == odd
 
 
 @pytest.mark.sample(1)
@@ -225,61 +194,11 @@ def test_nothing_is_left_that_breaks_it_too(seed: int) -> None:
     assert found(60, pairs, 0.0, seed)[0] == pairs
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize(("flake", "certainty"), [(0.2, 0.99), (0.05, 0.999), (0.01, 0.9999)])
-def test_every_search_ends(flake: float, certainty: float) -> None:
-    for seed, groups in enumerate([(), ((3,),), ((3, 9),)]):
-        assert found(51, groups, flake, seed, rate=flake, certainty=certainty)[0] == groups
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("part", range(4))
-def test_a_journal_read_again_goes_on_as_it_would_have(part: int) -> None:
-    nine = random.Random(1).sample(range(60), 9)
-    search, asked = Search(60, [[i] for i in range(60)], seed=1), []
-    while (question := search.ask()) is not None:
-        asked.append(question.subset)
-        search.tell(question.subset, "fail" if question.subset[nine].any() else "pass")
-    for count in range(19 * part, len(asked), 4 * 19):
-        again = Search(60, [[i] for i in range(60)], seed=1)
-        for subset in asked[:count]:
-            again.tell(subset, "fail" if subset[nine].any() else "pass")
-        assert np.array_equal(again.ask().subset, asked[count]), count
-
-
-@pytest.mark.parametrize("seeds", [2, pytest.param(6, marks=pytest.mark.long)])
-def test_an_unknown_flake_rate_is_found_with_the_culprits(seeds: int) -> None:
-    right = 0
-    for seed in range(seeds):
-        groups, _, search = found(24, ((5, 20),), None, seed, rate=0.05)
-        right += groups == ((5, 20),)
-        assert search.suspects.flake < 0.2
-    assert right >= seeds - 1
-
-
-def test_guilty_units_are_taken_apart() -> None:
-    units = [list(range(i, i + 4)) for i in range(0, 80, 4)]
-    for groups in (((9,),), ((9, 41),), ((9, 10),), ((9,), (41,))):
-        assert found(80, groups, 0.0, 3, units=units)[0] == groups
-
-
 def test_large_diffs_are_bundled_and_bundles_opened() -> None:
     n = 3 * LARGEST + 7
     groups, queries, _ = found(n, ((17, 500),), 0.0, 1)
     assert groups == ((17, 500),)
     assert queries < 40
-
-
-def test_a_unit_that_hangs_when_taken_apart_is_named_whole() -> None:
-    units = [[0, 1], *([i] for i in range(2, 20))]
-    search = Search(20, units, seed=1)
-    while (question := search.ask()) is not None:
-        subset = question.subset
-        search.tell(subset, "hang" if subset[0] != subset[1] else "fail" if subset[0] else "pass")
-        assert len(search.history) < 40
-    assert search.groups == ((0, 1),)
-    assert search.inseparable
-    assert sum(outcome == "hang" for _, outcome in search.history) <= 4  # two of them each alone
 
 
 def test_a_job_that_hangs_is_searched_for_what_hangs_it() -> None:
@@ -313,20 +232,6 @@ def test_couplings_that_nobody_declared() -> None:
         hangs += sum(outcome == "hang" for _, outcome in search.history)
     assert right == 4
     assert hangs <= 4 * 15
-
-
-def test_outcomes_taken_back_leave_no_trace() -> None:
-    one, other = (Search(40, [[i] for i in range(40)], seed=5) for _ in range(2))
-    for number in range(8):
-        question = one.ask()
-        one.tell(question.subset, "hang")
-        one.tell(question.subset, "fail")
-        one.undo(2)
-        assert np.array_equal(one.ask().subset, other.ask().subset)
-        outcome = "fail" if question.subset[3] else "pass"
-        one.tell(question.subset, outcome)
-        other.tell(question.subset, outcome)
-        assert one.likely == other.likely, number
 
 
 @pytest.mark.parametrize("flake", [0.0, 0.1])
