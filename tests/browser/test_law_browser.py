@@ -56,24 +56,16 @@ def test_keys_move_open_and_leave(chrome: Browser) -> None:
             "() => { window.leaked = []; "
             "document.addEventListener('keydown', event => window.leaked.push(event.key)); }"
         )
-        page.press("Tab", "Tab", "Tab")
+        page.press("Tab Tab Tab")
         assert focus(page) == [0, 9], "the grid is one stop"
         page.press(
-            "ArrowRight",
-            "ArrowDown",
-            "ArrowLeft",
-            "Home",
-            "ArrowRight",
-            "End",
-            "ArrowRight",
-            "PageDown",
-            "PageUp",
+            "ArrowRight ArrowDown ArrowLeft Home ArrowRight End ArrowRight PageDown PageUp",
         )
         assert focus(page) == [0, 0]
-        page.press("]", "]", "]", "[", "m", "x", "d")
+        page.press("] ] ] [ m x d")
         assert focus(page) == [1, 29]
         assert page.page.inner_text(".status") == "w1 bit 29 · never exercised · w1_8_22 always 0x0"
-        page.press("]", "Enter")
+        page.press("] Enter")
         seen = sync(page, view)
         assert (view.place, view.opened) == ((1, 7), True)
         assert page.page.inner_text(".panel h4") == "w1_4_4"
@@ -99,7 +91,7 @@ def test_keys_move_open_and_leave(chrome: Browser) -> None:
         assert page.page.evaluate("window.leaked") == ["Tab"] * 3, (
             "no key of the view goes on to the notebook"
         )
-        page.press("Escape", "Control+s")
+        page.press("Escape Control+s")
         assert page.page.evaluate("window.leaked.slice(3)") == ["Escape", "Control", "s"], (
             "the second Escape leaves"
         )
@@ -123,14 +115,14 @@ def test_search_goes_through_what_matches(chrome: Browser) -> None:
         assert focus(page) == [1, 7]
         page.press("n")
         assert focus(page) == [0, 9]
-        page.press("p", "/", "Escape")
+        page.press("p / Escape")
         assert focus(page) == [1, 7]
         assert page.page.input_value(".search") == "input_w", "Escape leaves the search as it is"
         page.press("/")
         page.page.keyboard.type(" nowhere")
         sync(page, view, seen)
         assert page.page.inner_text(".found") == "no fields"
-        page.press("Escape", "n")
+        page.press("Escape n")
         assert page.page.inner_text(".status") == "nothing matches"
         assert page.errors == []
 
@@ -202,7 +194,7 @@ def test_a_field_in_a_law_is_a_link_that_selects_it(chrome: Browser) -> None:
         assert view.model.run_at(*view.place) is first
         page.press("g")
         assert page.page.inner_text(".status") == f"the law of {first.name} reads no field"
-        page.press("b", "b")
+        page.press("b b")
         assert page.page.inner_text(".status") == "no link was followed"
         sync(page, view, seen)
         page.page.click(".status .npulab-link")  # of the field under the cursor

@@ -66,7 +66,7 @@ def test_page_in_each_theme(chrome: Browser, theme: str) -> None:
         page.press("s")
         assert page.accessibility() == []
         if theme == "dark":
-            page.press("Escape", "Enter")
+            page.press("Escape Enter")
             assert page.accessibility() == []
         page.press("Escape")
         page.cleanup()
@@ -78,7 +78,7 @@ def test_page_edit_a_field_and_see_the_capture_decode_anew(chrome: Browser) -> N
     one = made()
     view, words = MapEditor(one, small()), RegisterView(small(), draft=one)
     with BlankPage(chrome, view) as page, BlankPage(chrome, words) as other:
-        page.press("Tab", "ArrowRight", "ArrowRight", "Enter")
+        page.press("Tab ArrowRight ArrowRight Enter")
         page.page.keyboard.type("signed")
         page.press("Enter")
         assert page.sent == [{"do": "cell", "field": "mode", "column": "value", "text": "signed"}]
@@ -140,7 +140,7 @@ def test_page_gives_a_field_other_bits_and_adds_one(chrome: Browser) -> None:
         page.page.evaluate(
             "document.querySelectorAll('.npulab-bit').forEach(bit => { bit.kept = true; })"
         )
-        page.press("Tab", "ArrowLeft", "Enter")
+        page.press("Tab ArrowLeft Enter")
         page.page.keyboard.type("3:1")
         page.press("Enter")
         answer(page, view)
@@ -196,7 +196,7 @@ def test_page_makes_and_moves_a_field_by_its_bits(chrome: Browser) -> None:
         assert view.draft.map["wide"].bits == "0[20:12]", view.status
         # by keys: two bits at the top, as a field, which is then picked up and put down lower
         page.page.click("[data-word='0'][data-bit='31']")
-        page.press("Shift+ArrowRight", "a")
+        page.press("Shift+ArrowRight a")
         page.page.keyboard.type("top")
         page.press("Enter")
         follow(page, view)
@@ -204,7 +204,7 @@ def test_page_makes_and_moves_a_field_by_its_bits(chrome: Browser) -> None:
         page.page.click("[data-word='0'][data-bit='31']")
         page.press("m")
         assert status(page).startswith("top is picked up")
-        page.press("ArrowRight", "ArrowRight", "ArrowRight", "ArrowRight", "m")
+        page.press("ArrowRight ArrowRight ArrowRight ArrowRight m")
         assert page.sent[-1] == {"do": "cell", "field": "top", "column": "bits", "text": "0[28:27]"}
         follow(page, view)
         assert view.draft.map["top"].bits == "0[28:27]", view.status
@@ -223,7 +223,7 @@ def test_page_saves_by_button_and_by_key(chrome: Browser, tmp_path: Path) -> Non
             "window.heard = []; document.addEventListener('keydown', e => e.ctrlKey && heard.push(e.key))"
         )
         assert page.page.is_enabled(".save")
-        page.press("Tab", "Control+s")  # there is no file yet
+        page.press("Tab Control+s")  # there is no file yet
         assert page.page.inner_text(".question").startswith("save as")
         page.page.keyboard.type(str(path))
         page.press("Enter")
@@ -231,7 +231,7 @@ def test_page_saves_by_button_and_by_key(chrome: Browser, tmp_path: Path) -> Non
         answer(page, view)
         assert status(page) == f"saved as {path}"
         assert page.page.is_disabled(".save")
-        page.press("Enter", "s", "t")
+        page.press("Enter s t")
         page.press("Control+s")  # takes what is typed, too, and the notebook does not hear of it
         assert [message["do"] for message in page.sent[1:]] == ["cell", "save"]
         assert page.page.evaluate("heard.filter(key => key !== 'Control')") == []
@@ -279,7 +279,7 @@ def test_page_asks_for_a_name_where_the_drag_ended(chrome: Browser) -> None:
 def test_page_says_what_was_refused(chrome: Browser) -> None:
     view = MapEditor(made(), small())
     with BlankPage(chrome, view) as page:
-        page.press("Tab", "Enter")
+        page.press("Tab Enter")
         page.page.keyboard.type("size")
         page.press("Enter")
         answer(page, view)
@@ -326,7 +326,7 @@ def test_page_keys_move(chrome: Browser) -> None:
             (27, 0),
         ]
         assert page.page.locator("[data-row='27'][data-column='0']").is_visible()
-        page.press("ArrowRight", "Enter")
+        page.press("ArrowRight Enter")
         assert (page.page.input_value(".edit"), focused(page)) == ("27[31:0]", "edit")
         page.press("Escape")
         page.press("Tab")
@@ -372,11 +372,11 @@ def test_page_has_a_tab_stop_for_table_and_bits_and_keeps_letters(chrome: Browse
 def test_page_escape_and_blur(chrome: Browser) -> None:
     view = MapEditor(made(), small())
     with BlankPage(chrome, view) as page:
-        page.press("Tab", "Enter")
+        page.press("Tab Enter")
         page.page.keyboard.type("other")
         page.press("Escape")
         assert (page.sent, cell(page, 0, "field"), focused(page)) == ([], "mode", "grid")
-        page.press("Enter", "Enter")
+        page.press("Enter Enter")
         assert page.sent == []
         page.press("j")
         assert page.page.input_value(".answer") == "w0_2_2 as mode"
@@ -397,7 +397,7 @@ def test_page_escape_and_blur(chrome: Browser) -> None:
 def test_page_keeps_what_is_typed_while_another_edits(chrome: Browser) -> None:
     view = MapEditor(made(), small())
     with BlankPage(chrome, view) as page:
-        page.press("Tab", "Enter")
+        page.press("Tab Enter")
         page.page.keyboard.type("new")
         view.draft.set_note("mode", "said elsewhere")
         page.push(rows=view.rows)
@@ -415,22 +415,22 @@ def test_page_keeps_what_is_typed_while_another_edits(chrome: Browser) -> None:
 def test_page_filters(chrome: Browser) -> None:
     view = MapEditor(made(), small())
     with BlankPage(chrome, view) as page:
-        page.press("Tab", "/")
+        page.press("Tab /")
         page.page.keyboard.type("ext W")
         assert page.page.inner_text(".found") == "2 fields"
         assert [cell(page, row, "field") for row in range(2)] == ["where", "w1_26_4"]
-        page.press("Enter", "j")
+        page.press("Enter j")
         assert page.page.input_value(".answer") == "w1_26_4 as where"
         page.press("Enter")
         answer(page, view)
         assert page.page.inner_text(".found") == "1 field"
         assert ("where", "0x2 = 128") in shown(view) or ("where", "0x2 = 0x80") in shown(view)
-        page.press("/", "Escape")
+        page.press("/ Escape")
         assert page.page.locator(".body .row").count() == 5
         page.press("/")
         page.page.keyboard.type("nothing like it")
         assert page.page.inner_text(".found") == "no fields"
-        page.press("Enter", "Enter", "s", "x", "ArrowDown")
+        page.press("Enter Enter s x ArrowDown")
         assert (status(page), page.sent[1:], page.errors) == ("no field", [], [])
 
 
@@ -442,7 +442,7 @@ def test_page_shows_hostile_names_as_text(chrome: Browser) -> None:
     view = MapEditor(one, small(name=SCRIPT))
     with BlankPage(chrome, view) as page:
         assert cell(page, 0, "field") == SCRIPT
-        page.press("Tab", "s", "Escape", "j", "Escape", "Enter", "Escape")
+        page.press("Tab s Escape j Escape Enter Escape")
         view.model.press({"do": "remove", "field": SCRIPT * 3})
         page.push(status=view.status)
         assert SCRIPT in status(page)
@@ -459,6 +459,6 @@ def test_page_of_600_rows_draws_what_is_in_sight(chrome: Browser) -> None:
         page.page.wait_for_selector("[data-row='305']")
         assert here(page) == (0, 2)
         assert page.page.locator(".body .row").count() < 60
-        page.press("Tab", "ArrowDown")
+        page.press("Tab ArrowDown")
         assert page.page.locator("[data-row='1'][data-column='2']").is_visible()
         assert page.errors == []

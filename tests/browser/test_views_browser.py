@@ -171,19 +171,10 @@ def test_bytes_by_key(chrome: Browser) -> None:
     view = ByteView(npulab.load(CAPTURES / "vivante/sim-3x3-same"))
     with BlankPage(chrome, drawn(view)) as page:
         page.page.evaluate(KEYS)
-        page.press(*["Tab"] * 7)
+        page.press("Tab " * 7)
         assert page.page.evaluate("document.activeElement.getAttribute('role')") == "application"
         page.press(
-            "ArrowDown",
-            "ArrowRight",
-            "End",
-            "ArrowRight",
-            "Home",
-            "ArrowUp",
-            "PageDown",
-            "m",
-            "d",
-            "Enter",
+            "ArrowDown ArrowRight End ArrowRight Home ArrowUp PageDown m d Enter",
         )
         assert page.saved[-1]["ends"] == [0x1C0, 0x1C0]
         assert status(page).startswith("byte 0x1c0 (448) · 01 = 1 · "), "before Python says more"
@@ -193,14 +184,14 @@ def test_bytes_by_key(chrome: Browser) -> None:
         assert page.page.locator(".values td").all_inner_texts() == [
             value for _, value in view.model.values(0x1C0)
         ]
-        page.press("Shift+ArrowRight", "Shift+ArrowDown", "[")
+        page.press("Shift+ArrowRight Shift+ArrowDown [")
         seen = sync(page, view, seen)
         assert page.saved[-2]["ends"] == [0x1C0, 0x1D1]
         assert view.model.kind_of[view.cursor] != view.model.kind_of[view.cursor - 1]
         page.press("Control+End")
         assert page.saved[-1]["ends"] == [959, 959]
         assert page.page.evaluate(COPIED) == f"{view.model.data[959]:02x}"
-        page.press("Control+Home", "/")
+        page.press("Control+Home /")
         page.page.keyboard.type("00 80")
         seen = sync(page, view, seen)
         assert page.page.inner_text(".found") == f"{view.found} matches"
@@ -208,7 +199,7 @@ def test_bytes_by_key(chrome: Browser) -> None:
         seen = sync(page, view, seen)
         assert (view.selection, view.ordinal) == ((3, 2), 1)
         assert status(page).endswith("2 bytes selected from 0x3")
-        page.press("n", "n", "N")
+        page.press("n n N")
         seen = sync(page, view, seen)
         assert page.page.inner_text(".found") == f"2 of {view.found} matches"
         page.press("g")
@@ -218,7 +209,7 @@ def test_bytes_by_key(chrome: Browser) -> None:
         assert status(page).startswith("go to: got byte 4096, allowed is 0 to 959 · byte 0x")
         page.press("g")
         page.page.keyboard.type("0")
-        page.press("Escape", "k")
+        page.press("Escape k")
         seen = sync(page, view, seen)
         assert view.colour == "status"
         assert "zero" in page.page.inner_text(".legend")
@@ -242,7 +233,7 @@ def test_bytes_by_key(chrome: Browser) -> None:
         page.page.mouse.move(left, top - 40)
         assert page.saved[-1] == {"pointed": -1}
         page.page.focus(".grid")
-        page.press("Control+Home", "Shift+ArrowRight", "e")
+        page.press("Control+Home Shift+ArrowRight e")
         assert page.page.input_value(".write") == view.model.data[:2].tobytes().hex(" ")
         page.page.keyboard.type("12 ?3")
         page.press("Enter")
@@ -311,11 +302,9 @@ def test_differences_by_key(chrome: Browser) -> None:
     view = DiffView(A, B)
     with BlankPage(chrome, drawn(view)) as page:
         page.page.evaluate(KEYS)
-        page.press(*["Tab"] * 5)
+        page.press("Tab " * 5)
         assert status(page) == view.model.rows[1].line
-        page.press(
-            "ArrowDown", "ArrowDown", "End", "ArrowUp", "Home", "PageDown", "m", "x", "Enter"
-        )
+        page.press("ArrowDown ArrowDown End ArrowUp Home PageDown m x Enter")
         seen = sync(page, view)
         assert view.selected == 0, "the addresses are below"
         assert page.page.evaluate("document.activeElement.dataset.index") == "0"
@@ -327,7 +316,7 @@ def test_differences_by_key(chrome: Browser) -> None:
         )
         page.page.locator("[data-index='3']").hover()
         assert status(page) == view.model.rows[3].line, "the pointer tells"
-        page.press("a", "u")
+        page.press("a u")
         seen = sync(page, view, seen)
         assert (view.addresses, view.unknown, view.shown) == (False, True, [3, 4])
         assert page.page.locator("tbody tr").count() == 2
@@ -336,7 +325,7 @@ def test_differences_by_key(chrome: Browser) -> None:
         assert page.page.evaluate("document.activeElement.dataset.index") == "3", (
             "the focus stays in the table"
         )
-        page.press("u", "/")
+        page.press("u /")
         page.page.keyboard.type("stri")
         seen = sync(page, view, seen)
         assert (
@@ -347,7 +336,7 @@ def test_differences_by_key(chrome: Browser) -> None:
         assert page.page.locator("tbody .flip").all_inner_texts() == ["0", "1", "1", "0"], (
             "01 over 10"
         )
-        page.press("Enter", "c")
+        page.press("Enter c")
         assert page.page.evaluate("document.activeElement.dataset.index") == "2"
         assert page.page.evaluate("window.leaked") == ["Tab"] * 5
         page.page.wait_for_function(
@@ -362,9 +351,9 @@ def test_outputs_by_key(chrome: Browser) -> None:
     view = nasty_outputs()
     with BlankPage(chrome, drawn(view)) as page:
         page.page.evaluate(KEYS)
-        page.press("Tab", "Tab")
+        page.press("Tab Tab")
         first = list(view.place)
-        page.press("End", "PageDown", "ArrowUp", "ArrowLeft", "]", "]", "]", "]", "[", "m", "Enter")
+        page.press("End PageDown ArrowUp ArrowLeft ] ] ] ] [ m Enter")
         assert page.saved[-1] == {"place": [4, 3, 2]}
         seen = sync(page, view)
         assert (
@@ -378,7 +367,7 @@ def test_outputs_by_key(chrome: Browser) -> None:
         seen = sync(page, view, seen)
         assert view.model.difference[view.place] != 0
         assert "difference" in status(page)
-        page.press("D", "D")
+        page.press("D D")
         sync(page, view, seen)
         assert page.sent == [{"seek": 1}, {"seek": -1}, {"seek": -1}]
         page.page.click("[data-channel='1']")
@@ -398,7 +387,7 @@ def test_outputs_with_one_in_each_channel(chrome: Browser) -> None:
     view = OutputView(compared(predicted, predicted ^ (predicted == 40).astype(np.uint8)))
     with BlankPage(chrome, drawn(view)) as page:
         settled(page)
-        page.press("Tab", "Tab", "ArrowRight", "ArrowUp", "]")
+        page.press("Tab Tab ArrowRight ArrowUp ]")
         assert [traits["place"][2] for traits in page.saved] == [41, 9, 10]
         page.press("PageDown")
         assert page.saved[-1]["place"] == [0, 0, 69], "the last row is not full"

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import CAPTURES
+from map_rows import map_rows
 
 import npulab
 from npulab.captures import installed, trusted
@@ -233,10 +234,13 @@ def test_a_recorders_folder_says_objects(tmp_path: Path, change: dict[str, Any])
     (tmp_path / "words.bin").write_bytes(bytes(8))
     (tmp_path / "input.bin").write_bytes(bytes(8))
     table = RegisterMap(
-        [
-            {"offset": 0, "register": "a", "field": "f", "lsb": 0, "width": 1},
-            {"offset": 4, "register": "b", "field": "g", "lsb": 0, "width": 1},
-        ]
+        map_rows(
+            """
+            offset,register,field,lsb,width
+            0,a,f,0,1
+            4,b,g,0,1
+            """
+        )
     )
     with pytest.raises(ValueError, match=rf"^{tmp_path}/job\.json: {name}: got "):
         folder_importer("mine", {"c": {}}, {"JOB": table}).read(tmp_path)

@@ -17,6 +17,7 @@ import pytest
 import traitlets
 from blank_page import THEMES, BlankPage
 from conftest import CAPTURES
+from map_rows import map_rows
 from playwright.sync_api import Browser
 
 import npulab
@@ -544,18 +545,13 @@ def test_model_refuses_what_is_no_oracle() -> None:
 
 def test_model_says_what_buffers_addresses_and_writes_are() -> None:
     good, bad = pair(4)
-    rows = [
-        {"block": "NN", "register": "R0", "field": "mode", "lsb": 0, "width": 8},
-        {
-            "block": "NN",
-            "register": "R0",
-            "field": "where",
-            "lsb": 8,
-            "width": 24,
-            "value": "raw*64",
-            "address": "yes",
-        },
-    ]
+    rows = map_rows(
+        """
+        block,register,field,lsb,width,value,address
+        NN,R0,mode,0,8,,
+        NN,R0,where,8,24,raw*64,yes
+        """
+    )
     maps = {"NN": RegisterMap(rows)}
     good = replace(good, maps=maps, buffers={"input": bytes(8), "output": b"a"})
     bad = replace(bad, maps=maps, buffers={"input": bytes(6) + b"\1\1\1", "output": b"b"})
@@ -568,10 +564,13 @@ def test_model_says_what_buffers_addresses_and_writes_are() -> None:
     model.run(lambda capture: "fail", wait=True)
     writes = [((0, 1),), ((0, 1), (4, 2))]
     registers = RegisterMap(
-        [
-            {"block": "NN", "offset": 4, "register": "B", "field": "b", "lsb": 0, "width": 32},
-            {"block": "NN", "offset": 0, "register": "A", "field": "a", "lsb": 0, "width": 32},
-        ]
+        map_rows(
+            """
+            block,offset,register,field,lsb,width
+            NN,4,B,b,0,32
+            NN,0,A,a,0,32
+            """
+        )
     )
     good, bad = (
         replace(
@@ -827,7 +826,7 @@ def test_page_keys_do_what_they_say(chrome: Browser) -> None:
         page.page.click(".npulab-heading")  # a click anywhere makes the keys live
         page.look()
         assert page.enabled() == ["pass", "fail", "hang", "run"]
-        page.press("u", "a", "s", "Escape")  # none makes sense yet
+        page.press("u a s Escape")  # none makes sense yet
         assert page.sent == []
         for key in "pfhua":
             page.press(key)
@@ -842,7 +841,7 @@ def test_page_keys_do_what_they_say(chrome: Browser) -> None:
         until(lambda: view.model.state == "done")
         page.deliver(view)
         assert page.enabled() == ["undo", "again"]
-        page.press("p", "r", "s")
+        page.press("p r s")
         assert page.acts()[5:] == ["run"]
         assert page.errors == []
 
@@ -880,7 +879,7 @@ def test_page_answers_no_trial_that_was_not_seen(chrome: Browser) -> None:
         assert page.sent == []
         assert page.text("[role=status]") == "Trial 1 has only just come: look at it, then answer."
         page.look()
-        page.press("p", "p", "Enter", "f")  # before Python has answered
+        page.press("p p Enter f")  # before Python has answered
         assert page.acts() == ["pass", "pass", "pass", "fail"]
         page.deliver(view)
         assert view.model.counts == {"pass": 1, "fail": 0, "hang": 0}
@@ -927,22 +926,7 @@ def test_page_keeps_its_keys_to_itself(chrome: Browser) -> None:
         )
         page.page.focus("button.pass")
         page.press(
-            "m",
-            "x",
-            "d",
-            "Shift+P",
-            "Enter",
-            "ArrowRight",
-            "ArrowDown",
-            "Home",
-            "Backspace",
-            "Tab",
-            "PageDown",
-            "ArrowUp",
-            "Escape",
-            "Control+s",
-            "Shift+Enter",
-            "F5",
+            "m x d Shift+P Enter ArrowRight ArrowDown Home Backspace Tab PageDown ArrowUp Escape Control+s Shift+Enter F5",
         )
         assert page.page.evaluate("reached") == [
             "Shift",

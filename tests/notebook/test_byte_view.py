@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from conftest import CAPTURES
 from hypothesis import given, strategies as st
+from map_rows import map_rows
 from refusals import refused
 
 import npulab
@@ -333,32 +334,14 @@ def test_elements_below_8_bits_and_swapped_words_of_a_layout() -> None:
 
 def test_fields_of_a_map() -> None:
     registers = RegisterMap(
-        [
-            {
-                "offset": 0,
-                "register": "CFG",
-                "field": "mode",
-                "lsb": 6,
-                "width": 4,
-                "value": "enum:mode",
-            },
-            {
-                "offset": 4,
-                "register": "SRC",
-                "field": "base",
-                "lsb": 0,
-                "width": 32,
-                "address": "yes",
-            },
-            {
-                "offset": 8,
-                "register": NASTY,
-                "field": "pad",
-                "lsb": 0,
-                "width": 3,
-                "value": "signed",
-            },
-        ],
+        map_rows(
+            f"""
+            offset,register,field,lsb,width,value,address
+            0,CFG,mode,6,4,enum:mode,
+            4,SRC,base,0,32,,yes
+            8,{NASTY},pad,0,3,signed,
+            """
+        ),
         enums={"mode": {5: NASTY}},
     )
     words = np.array([5 * 2**6, 0xDEAD0000, 7], "<u4")

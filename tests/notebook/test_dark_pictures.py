@@ -12,6 +12,7 @@ import pytest
 from conftest import CAPTURES
 from fake_laws import fake_laws
 from IPython.core.formatters import DisplayFormatter
+from map_rows import map_rows
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.image import imread
@@ -155,12 +156,15 @@ def test_the_number_is_in_the_title() -> None:
     assert "360 of 360 elements" in " ".join(made.figure.get_suptitle().split())
 
 
-NAMELESS = [
-    {"field": "a", "lsb": 0, "width": 8, "evidence": "K"},
-    {"field": "", "lsb": 8, "width": 8, "evidence": "C:sweep"},  # as a law is written to a map
-    {"field": "", "lsb": 16, "width": 4, "evidence": "guess"},
-    {"field": "", "lsb": 20, "width": 4},
-]
+NAMELESS = map_rows(
+    """
+    field,lsb,width,evidence
+    a,0,8,K
+    ,8,8,C:sweep
+    ,16,4,guess
+    ,20,4,
+    """
+)
 
 
 @pytest.mark.parametrize("registers", [npulab.target("vivante").registers, RegisterMap(NAMELESS)])

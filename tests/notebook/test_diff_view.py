@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import CAPTURES
+from map_rows import map_rows
 from refusals import refused
 
 import npulab
@@ -22,36 +23,15 @@ from npulab.registers.map import RegisterMap
 
 NASTY = "<script>alert('x')</script>|*a*`b`[c](http://d)"
 REGISTERS = RegisterMap(
-    [
-        {"block": "NN", "offset": 4, "register": "CFG", "field": "stride", "lsb": 4, "width": 3},
-        {
-            "block": "NN",
-            "offset": 4,
-            "register": "CFG",
-            "field": "mode",
-            "lsb": 0,
-            "width": 4,
-            "value": "enum:mode",
-        },
-        {
-            "block": "NN",
-            "offset": 0,
-            "register": "SRC",
-            "field": "base",
-            "lsb": 0,
-            "width": 32,
-            "address": "yes",
-        },
-        {
-            "block": "NN",
-            "offset": 8,
-            "register": NASTY,
-            "field": NASTY,
-            "lsb": 8,
-            "width": 8,
-            "value": "signed",
-        },
-    ],
+    map_rows(
+        f"""
+        block,offset,register,field,lsb,width,value,address
+        NN,4,CFG,stride,4,3,,
+        NN,4,CFG,mode,0,4,enum:mode,
+        NN,0,SRC,base,0,32,,yes
+        NN,8,{NASTY},{NASTY},8,8,signed,
+        """
+    ),
     enums={"mode": {1: NASTY}},
 )
 

@@ -136,7 +136,7 @@ def test_page_in_each_theme(chrome: Browser, done: ExploreView, theme: str) -> N
         page.push(shown={**done.shown, "state": "runs", "allowed": ["stop"], "asked": 20})
         assert page.page.get_attribute(".npulab-explore .progress", "aria-valuenow") == "20"
         page.page.focus(".npulab-explore button[data-act=stop]")
-        page.press("r", "s", "Escape")
+        page.press("r s Escape")
         assert page.sent == ["stop", "stop"]
         page.page.click(".npulab-explore button[data-act=stop]")
         assert page.sent == ["stop"] * 3

@@ -239,7 +239,7 @@ def test_the_picture_is_against_what_was_asked_until_another_field_is_looked_at(
     model.place = (2, 0)
     assert (model.against, model.panel["scatter"]["parameter"]) == ("", "relu")
     with pytest.raises(
-        LookupError, match="against: got 'depth', known are input_w, stride, relu, scale"
+        LookupError, match="against: got 'depth', allowed are input_w, stride, relu, scale"
     ):
         model.against = "depth"
     assert model.against == ""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import CAPTURES
+from map_rows import map_rows
 from test_drafts import nn  # noqa: F401
 
 import npulab
@@ -21,47 +22,15 @@ from npulab.captures.sweep import Sweep
 from npulab.notebook.widgets import MapEditor, MapModel, RegisterModel, RegisterView
 from npulab.registers.map import STATUS, RegisterMap
 
-ROWS = [
-    {
-        "block": "NN",
-        "offset": 0,
-        "register": "CFG",
-        "field": "mode",
-        "lsb": 0,
-        "width": 2,
-        "value": "enum:mode",
-        "evidence": "K",
-    },
-    {
-        "block": "NN",
-        "offset": 0,
-        "register": "CFG",
-        "field": "size",
-        "lsb": 4,
-        "width": 4,
-        "at": 0,
-        "note": "low",
-    },
-    {
-        "block": "NN",
-        "offset": 4,
-        "register": "EXT",
-        "field": "size",
-        "lsb": 30,
-        "width": 2,
-        "at": 4,
-    },
-    {
-        "block": "NN",
-        "offset": 4,
-        "register": "EXT",
-        "field": "where",
-        "lsb": 0,
-        "width": 26,
-        "value": "raw*64",
-        "address": "yes",
-    },
-]
+ROWS = map_rows(
+    """
+    block,offset,register,field,lsb,width,at,value,address,evidence,note
+    NN,0,CFG,mode,0,2,,enum:mode,,K,
+    NN,0,CFG,size,4,4,0,,,,low
+    NN,4,EXT,size,30,2,4,,,,
+    NN,4,EXT,where,0,26,,raw*64,yes,,
+    """
+)
 WORDS = (0x51, 0x40000002)
 SCRIPT = "<img src=x onerror=alert(1)>"
 

@@ -563,7 +563,7 @@ def test_page_in_each_theme(chrome: Browser, theme: str) -> None:
         assert page.accessibility() == []
         page.page.select_option(".colour", "evidence")
         page.page.select_option(".kind", "nonzero")
-        page.press("Shift+ArrowLeft", "Enter")
+        page.press("Shift+ArrowLeft Enter")
         assert page.accessibility() == []
         page.page.select_option(".colour", "value")
         assert page.accessibility() == []
@@ -667,7 +667,7 @@ def test_page_keys_move(chrome: Browser) -> None:
 def test_page_keys_flip_undo_and_seek(chrome: Browser) -> None:
     view = RegisterView(small())
     with BlankPage(chrome, view) as page:
-        page.press("Tab", "Space", "ArrowDown", "Space", "End", "Space")
+        page.press("Tab Space ArrowDown Space End Space")
         assert page.saved[-1]["words"] == [0x80000051, 0xC0000003, 0xFFFFFFFF]
         seen = []
         for key in ("n", "n", "]", "p", "[", "p"):
@@ -708,28 +708,7 @@ def test_page_keeps_its_keys_to_itself(chrome: Browser) -> None:
             "window.reached = []; document.addEventListener('keydown', e => reached.push(e.key))"
         )
         page.press(
-            "Tab",
-            "Space",
-            "u",
-            "n",
-            "p",
-            "[",
-            "]",
-            "Home",
-            "PageDown",
-            "ArrowUp",
-            "Enter",
-            "m",
-            "Enter",
-            "/",
-            "m",
-            "Escape",
-            "c",
-            "Shift+ArrowLeft",
-            "m",
-            "Control+u",
-            "Escape",
-            "Shift+Enter",
+            "Tab Space u n p [ ] Home PageDown ArrowUp Enter m Enter / m Escape c Shift+ArrowLeft m Control+u Escape Shift+Enter",
         )
         assert page.page.evaluate("reached") == [
             "Tab",
@@ -770,10 +749,10 @@ def test_page_tells_and_lights_the_field_under_the_pointer(chrome: Browser) -> N
 def test_page_finds_a_field_and_gives_it_a_value(chrome: Browser) -> None:
     view = RegisterView(small())
     with BlankPage(chrome, view) as page:
-        page.press("Tab", "/")
+        page.press("Tab /")
         page.page.keyboard.type("mod")
         assert (listed(page), page.page.inner_text(".found")) == (["mode"], "1 of 7 fields")
-        page.press("Enter", "Enter")
+        page.press("Enter Enter")
         assert page.saved[-1] == {"cursor": [0, 1]}
         assert page.page.input_value(".answer") == "on"
         assert page.page.locator("datalist option").evaluate_all(
@@ -797,9 +776,9 @@ def test_page_finds_a_field_and_gives_it_a_value(chrome: Browser) -> None:
         assert status(page).startswith(
             "refused: mode: got 'perhaps', allowed is a number such as 12 or 0x0c, or one of off, on"
         )
-        page.press("Enter", "Escape")
+        page.press("Enter Escape")
         assert len(page.sent) == 4
-        page.press("/", "Escape")
+        page.press("/ Escape")
         assert len(listed(page)) == 7
 
 
@@ -933,8 +912,8 @@ def test_page_hides_words_without_a_hit_and_takes_a_filter(
         page.press("/")
         page.page.keyboard.type("relu")
         assert words.count() == 1 + len({place[0] for place in places(view, "relu")}) < 6
-        page.press("Enter", "ArrowUp", "Escape")
-        page.press("/", "Escape")
+        page.press("Enter ArrowUp Escape")
+        page.press("/ Escape")
         assert words.count() == 35
         page.press("/")
         page.page.keyboard.type("raw != 0 and evidence == guess")
@@ -995,9 +974,9 @@ def test_page_select_all_selects_the_word(chrome: Browser) -> None:
         page.press("Control+a")
         assert page.saved[-1]["selection"] == [1, 0, 32]
         assert page.page.locator(".chosen").count() == 32
-        page.press("/", "o", "Control+a", "x")  # selects the text that is typed
+        page.press("/ o Control+a x")  # selects the text that is typed
         assert page.page.input_value(".search") == "x"
-        page.press("Escape", "Tab", "Control+a")
+        page.press("Escape Tab Control+a")
         assert "a" not in page.page.evaluate("heard")
         assert page.page.evaluate("String(getSelection())") == ""
 
@@ -1010,7 +989,7 @@ def test_page_links_fields_and_bits(chrome: Browser) -> None:
         page.page.click(".item:has-text('where')")
         assert page.saved[-1] == {"cursor": [1, 25]}
         assert page.page.locator(".here").count() == 26
-        page.press("ArrowDown", "ArrowDown", "End", "Home")
+        page.press("ArrowDown ArrowDown End Home")
         assert [sent["cursor"] for sent in page.saved[-4:]] == [[1, 25], [1, 29], [2, 31], [0, 1]]
 
 
@@ -1040,7 +1019,7 @@ def test_page_selects_a_run_by_pointer_and_by_keys(chrome: Browser) -> None:
             0x3D1,
             "1, bit 9, unnamed w0_8_24, differs from the reference",
         )
-        page.press("ArrowDown", "Shift+ArrowRight", "Shift+ArrowRight", "Shift+ArrowLeft")
+        page.press("ArrowDown Shift+ArrowRight Shift+ArrowRight Shift+ArrowLeft")
         assert page.saved[-1]["selection"] == [1, 5, 2]
         page.press("ArrowUp")
         assert page.page.locator(".chosen").count() == 0
@@ -1167,7 +1146,7 @@ def test_page_keyboard_wins_over_a_resting_pointer(chrome: Browser) -> None:
     view = RegisterView(wide(128))
     with BlankPage(chrome, view) as page:
         page.page.hover("[data-word='5'][data-bit='5']")
-        page.press("Tab", *["PageDown"] * 8)
+        page.press("Tab" + " PageDown" * 8)
         page.page.wait_for_timeout(150)
         assert status(page) == view.model.describe(64, 31)
         assert page.page.locator("[data-word='64'][data-bit='31']").is_visible()

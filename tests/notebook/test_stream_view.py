@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from blank_page import BlankPage
+from map_rows import map_rows
 from playwright.sync_api import Browser
 
 import npulab
@@ -21,18 +22,24 @@ NASTY = "<script>alert('x')</script>|*a*"
 KINDS = {0: "inp", 1: "wgt"}
 MAPS = {
     "LOAD": RegisterMap(
-        [
-            {"block": "LOAD", "field": "memory", "lsb": 0, "width": 2, "value": "enum:kind"},
-            {"block": "LOAD", "field": "size", "lsb": 4, "width": 8},
-            {"block": "LOAD", "field": "base", "lsb": 12, "width": 12, "address": "yes"},
-        ],
+        map_rows(
+            """
+            block,field,lsb,width,value,address
+            LOAD,memory,0,2,enum:kind,
+            LOAD,size,4,8,,
+            LOAD,base,12,12,,yes
+            """
+        ),
         enums={"kind": KINDS},
     ),
     "ALU": RegisterMap(
-        [
-            {"block": "ALU", "register": "A", "field": NASTY, "lsb": 0, "width": 8},
-            {"block": "ALU", "offset": 4, "register": "B", "field": "imm", "lsb": 0, "width": 8},
-        ]
+        map_rows(
+            f"""
+            block,offset,register,field,lsb,width
+            ALU,,A,{NASTY},0,8
+            ALU,4,B,imm,0,8
+            """
+        )
     ),
 }
 
@@ -102,7 +109,7 @@ def test_a_job_is_opened_and_closed() -> None:
     assert model.fields is not None
     assert model.fields.changed == {"size": (4, 5)}
     assert model.fields.summary == "1 bit in 1 field differs from job 2: size 4 → 5"
-    assert model.job["words"] == capture().jobs[4].words.tolist()
+    assert [*model.job["words"]] == capture().jobs[4].words.tolist()
     assert "job 4 LOAD" in model._repr_html_()
     model.opened = 3
     assert model.fields.summary == "no job of this kind stands before it"
@@ -177,18 +184,18 @@ def test_page_goes_from_a_job_to_its_fields_and_back(chrome: Browser, theme: str
         assert page.page.inner_text(".opened .npulab-summary") == view.model.fields.summary
         assert page.page.locator(".opened .npulab-bit.differs").count() == 1
         assert page.page.locator(".opened .item").count() == len([*MAPS["LOAD"]])
-        page.press("ArrowDown", "ArrowLeft")
+        page.press("ArrowDown ArrowLeft")
         assert len(page.saved) == seen, "the cursor in the bits stays on the page"
         assert page.accessibility() == []
         page.press("/")
         page.page.keyboard.type("size")
         assert page.page.locator(".opened .item:not([hidden])").count() == 1
-        page.press("Escape", "Escape")
+        page.press("Escape Escape")
         assert page.saved[-1] == {"opened": -1}
         seen = answer(page, view, seen)
         assert not page.page.is_visible(".opened")
         assert page.page.evaluate("document.activeElement.dataset.task") == "4"
-        page.press("b", "b")
+        page.press("b b")
         seen = answer(page, view, seen)
         assert (view.block, page.page.locator(".jobs tbody tr").count()) == ("ALU", 1)
         rows.first.dblclick()

@@ -99,7 +99,7 @@ def test_one_capture_and_what_is_refused() -> None:
         model.at = 1
     with pytest.raises(ValueError, match="against: got capture 4, allowed is -1 to 3"):
         SweepModel(sweep()).against = 4
-    with pytest.raises(LookupError, match="sort: got 'h', known are w, c"):
+    with pytest.raises(LookupError, match="sort: got 'h', allowed are w, c"):
         model.sort = "h"
     with pytest.raises(ValueError, match="sweep: got no captures, allowed is one or more"):
         SweepModel(sweep(0))

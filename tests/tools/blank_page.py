@@ -166,8 +166,9 @@ class BlankPage:
     def push(self, **traits: Any) -> None:
         self.page.evaluate("traits => window.push(traits)", traits)
 
-    def press(self, *keys: str) -> None:
-        for key in keys:
+    def press(self, keys: str) -> None:
+        """Press keys one after the other; blanks stand between them."""
+        for key in keys.split():
             self.page.keyboard.press(key)
 
     def cleanup(self) -> None:

@@ -20,7 +20,7 @@ from traitlets import Int, List, TraitType, Unicode, observe
 
 from npulab.analysis.correlate import flips
 from npulab.captures.capture import ROWS_SHOWN, Job
-from npulab.notebook.widgets.frame import Model, Numbers, View
+from npulab.notebook.widgets.frame import ActingModel, Model, Numbers, View
 from npulab.registers.fields import WORD_BITS, Field, Piece
 from npulab.registers.filters import Test, filter_of
 from npulab.registers.map import RegisterMap
@@ -74,17 +74,6 @@ class Words(TraitType[tuple[int, ...], Any]):
                     f"{self.name}: got {word} as word {index}, allowed is 0 to {LARGEST}"
                 )
         return words
-
-
-class Parameter(TraitType[str, Any]):
-    """A trait for the name of one of the owner's ``parameters``, or an empty text."""
-
-    default_value = ""
-
-    def validate(self, obj: Any, value: Any) -> str:
-        if value != "" and value not in obj.parameters:
-            raise LookupError(f"{self.name}: got {value!r}, known are {', '.join(obj.parameters)}")
-        return str(value)
 
 
 def a_bit() -> Numbers:
@@ -261,7 +250,7 @@ class Rows:
         return " ".join(f"{self.registers[p.word]}{span(p.lsb, p.width)}" for p in item.pieces)
 
 
-class BitsModel(Model):
+class BitsModel(ActingModel):
     """Words of a register block, compared with a reference; it needs no browser.
 
     ``words`` and ``reference`` are tuples of ints, ``cursor`` is (word, bit), ``selection`` a run
@@ -290,7 +279,6 @@ class BitsModel(Model):
     kept = List(Int(), read_only=True)
     values = List(Unicode())
     summary = Unicode()
-    status = Unicode()
     letters = List(Unicode())
     shares: List[Any] = List()
     read = Int()
@@ -499,19 +487,8 @@ class BitsModel(Model):
             changes.append(f"{name} {change_text(item, old, new)}")
         self.summary = _summary(self.differing, changes, self.compared)
 
-    def press(self, message: Any) -> None:
-        """Act on a message of the page and report the result in ``status``, also if the message is
-        refused; this never raises.
-
-        ``{"do": "filter", "text": ...}`` sets the filter.
-        """
-        self.status = ""  # so that observers see the next status even if it is the same text
-        try:
-            self.status = self._act(message)
-        except (ValueError, LookupError, OverflowError) as error:
-            self.status = f"refused: {error}"
-
     def _act(self, message: Any) -> str:
+        """Act on ``{"do": "filter", "text": ...}``, which sets the filter."""
         if not isinstance(message, Mapping) or message.get("do") != "filter":
             raise ValueError(f"got {str(message)[:80]}, allowed is filter")
         self.filter = str(message.get("text", ""))
@@ -566,15 +543,15 @@ class BitsView(View):
     places: List[Any] = List()
 
     def __init__(self, *models: Any, **traits: Any) -> None:
-        super().__init__(*models, **_fields_of(models[-1]) | traits)
+        super().__init__(*models, **facts_of(models[-1]) | traits)
         models[-1].observe(self._redraw, "read")
 
     def _redraw(self, change: Any) -> None:
-        for name, value in _fields_of(change.owner).items():
+        for name, value in facts_of(change.owner).items():
             setattr(self, name, value)
 
 
-def _fields_of(model: BitsModel) -> dict[str, Any]:
+def facts_of(model: BitsModel) -> dict[str, Any]:
     """Return the traits of a view that the map decides: ``registers``, the names of the rows,
     ``units``, the blocks of the rows if there are several, and ``places``, the facts about each
     field.

@@ -12,13 +12,13 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from traitlets import Bool, Int, List, Unicode, observe
+from traitlets import Bool, List, Unicode, observe
 
 from npulab.analysis.check import diff_buffers, differences
 from npulab.analysis.edited import streams_differ
 from npulab.captures.capture import Capture, CaptureSet
 from npulab.notebook.widgets.diff_rows import DiffRow, captures_of, rows
-from npulab.notebook.widgets.frame import Model, Numbers, View, assets, table_html
+from npulab.notebook.widgets.frame import RowsModel, View, assets, table_html
 from npulab.support.text import plural
 
 MOST_QUERY = 200  # letters of a query that are used, at most
@@ -26,7 +26,7 @@ FILTERS = ("addresses", "with a name", "of another name")
 COLUMNS = ("register", "field", "bits", "a", "b", "xor", "meaning")
 
 
-class DiffModel(Model):
+class DiffModel(RowsModel):
     """The fields that differ between two captures or two CaptureSets, sorted by place, with
     filters; it needs no browser.
 
@@ -58,9 +58,6 @@ class DiffModel(Model):
     query = Unicode()
     unknown = Bool()
     addresses = Bool(True)
-    selected = Numbers("row", -1, lambda owner, _: [(-1, owner.count)])
-    shown = List(Int(), read_only=True)
-    summary = Unicode(read_only=True)
 
     def __init__(self, a: Capture | CaptureSet, b: Capture | CaptureSet) -> None:
         for side in (a, b):
@@ -85,11 +82,6 @@ class DiffModel(Model):
     # ---- state as text ----
 
     @property
-    def count(self) -> int:
-        """The number of rows: fields that differ, and jobs."""
-        return len(self.rows)
-
-    @property
     def title(self) -> str:
         return f"a {_name(self.a)}, b {_name(self.b)}"
 
@@ -97,13 +89,6 @@ class DiffModel(Model):
     def simulated(self) -> bool:
         captures = (*captures_of(self.a), *captures_of(self.b))
         return any(capture.simulated for capture in captures)
-
-    @property
-    def selection(self) -> DiffRow | None:
-        """The selected row; None if no row is shown."""
-        if self.selected < 0:
-            return None
-        return self.rows[self.selected]
 
     @property
     def hidden(self) -> dict[str, int]:
@@ -165,16 +150,7 @@ class DiffModel(Model):
 
     @observe("query", "unknown", "addresses")
     def _filter(self, _: Any) -> None:
-        shown = [index for index, row in enumerate(self.rows) if not self._filter_of(row)]
-        self.set_trait("shown", shown)
-        self.set_trait("summary", self._summary())
-        if self.selected not in self.shown:
-            self.selected = self._first()
-
-    @observe("selected")
-    def _choose(self, change: Any) -> None:
-        if change.new not in self.shown and self.shown:
-            self.selected = self._first()
+        self.show_rows([index for index, row in enumerate(self.rows) if not self._filter_of(row)])
 
     def _first(self) -> int:
         """Return the index of the first shown row that is not an address, or else of the first
@@ -183,7 +159,7 @@ class DiffModel(Model):
         for index in self.shown:
             if not self.rows[index].address:
                 return index
-        return next(iter(self.shown), -1)
+        return super()._first()
 
     def _summary(self) -> str:
         addresses = sum(row.address for row in self.rows)
@@ -217,9 +193,8 @@ class DiffView(View):
 
     _esm, _css = assets("diff_view")
     _linked = ("query", "unknown", "addresses", "selected")
-    _of, _followed = DiffModel, ("shown",)
+    _of, _followed, _fixed = DiffModel, ("shown",), ("columns",)
 
-    columns = List(Unicode())
     rows: List[Any] = List()
     markdown = Unicode()
     streams = Bool()
@@ -232,8 +207,7 @@ class DiffView(View):
                 name: getattr(row, name) for name in ("line", "address", "automatic", "binary")
             }
             rows.append({"cells": cells, **shown})
-        streams = bool(model.streams)
-        super().__init__(model, columns=list(model.columns), rows=rows, streams=streams)
+        super().__init__(model, rows=rows, streams=bool(model.streams))
         model.observe(self._copy, ["summary", "shown"])
         self._copy(None)
 

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import anywidget
-from traitlets import Bool, HasTraits, TraitType, Unicode, dlink, link
+from traitlets import Bool, HasTraits, Int, List, TraitType, Unicode, dlink, link, observe
 
 from npulab.captures.capture import ROWS_SHOWN
 from npulab.notebook.signs import VARIABLES
+from npulab.support.refuse import near
 
 HERE = Path(__file__).parent
+MOST_NAMED = 12  # the most names that an error lists
 
 
 # This is a trait type and not a @validate method, because traitlets runs @validate methods only
@@ -74,6 +76,27 @@ class Numbers(TraitType[Any, Any]):
         return numbers
 
 
+class NameIn(TraitType[str, Any]):
+    """A trait for one of the names in an attribute of the owner, or an empty text for none."""
+
+    default_value = ""
+
+    def __init__(self, attribute: str) -> None:
+        super().__init__()
+        self.attribute = attribute
+
+    def validate(self, obj: Any, value: Any) -> str:
+        names = list(getattr(obj, self.attribute))
+        if value != "" and value not in names:
+            shown = ", ".join(names[:MOST_NAMED])
+            if len(names) > MOST_NAMED:
+                shown += ", …"
+            raise LookupError(
+                f"{self.name}: got {value!r:.80}, allowed are {shown}{near(str(value), names)}"
+            )
+        return str(value)
+
+
 class Model(HasTraits):
     """The state and the logic of a view.
 
@@ -112,12 +135,73 @@ class Model(HasTraits):
         return f"{type(self).__name__}({self.line})"
 
 
+class ActingModel(Model):
+    """A model that acts on messages of its page; ``status`` reports the result of the last one."""
+
+    status = Unicode()
+
+    def press(self, message: Any) -> None:
+        """Act on a message of the page and report the result in ``status``, also if the message is
+        refused; this never raises.
+        """
+        self.status = ""  # so that observers see the next status even if it is the same text
+        try:
+            self.status = self._act(message)
+        except (ValueError, LookupError, OverflowError, OSError) as error:
+            self.status = f"refused: {error}"
+
+    def _act(self, message: Any) -> str:
+        raise NotImplementedError
+
+
+class RowsModel(Model):
+    """A model of ``rows``: ``shown`` has the indices of those that its filters keep, ``selected``
+    is one of them, -1 if there is none.
+    """
+
+    rows: Sequence[Any]
+    selected = Numbers("row", -1, lambda owner, _: [(-1, owner.count)])
+    shown = List(Int(), read_only=True)
+    summary = Unicode(read_only=True)
+
+    @property
+    def count(self) -> int:
+        """The number of rows."""
+        return len(self.rows)
+
+    @property
+    def selection(self) -> Any:
+        """The selected row; None if no row is shown."""
+        if self.selected < 0:
+            return None
+        return self.rows[self.selected]
+
+    def show_rows(self, shown: list[int]) -> None:
+        """Show the rows of these indices and no others."""
+        self.set_trait("shown", shown)
+        self.set_trait("summary", self._summary())
+        self._choose(None)
+
+    @observe("selected")
+    def _choose(self, _: Any) -> None:
+        if self.selected not in self.shown:
+            self.selected = self._first()
+
+    def _first(self) -> int:
+        """Return the index of the row that is selected at first, -1 if none is shown."""
+        return next(iter(self.shown), -1)
+
+    def _summary(self) -> str:
+        raise NotImplementedError
+
+
 class View(anywidget.AnyWidget):
     """A view of a ``model``; where no browser runs the view, the model's HTML is shown.
 
     ``_linked`` names the traits that the page may set, ``_followed`` the traits that it only reads,
     ``_together`` the traits that it reads and gets in one message when the model's ``turn``
     changes. A trait that one of ``more`` models has is taken from there only if ``model`` lacks it.
+    ``_fixed`` names attributes of the model that the page gets as lists when the view is made.
     Traits that the view does not declare are copied from ``_of``, the class of the model; the page
     gets all traits of the view except ``_kept``. A public attribute that the view does not have is
     looked up in the model.
@@ -131,15 +215,18 @@ class View(anywidget.AnyWidget):
     _linked: tuple[str, ...] = ()
     _followed: tuple[str, ...] = ()
     _together: tuple[str, ...] = ()
+    _fixed: tuple[str, ...] = ()
     _kept: tuple[str, ...] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         for declared in vars(cls).values():
             if isinstance(declared, TraitType):
                 declared.tag(sync=True)
-        for name in (*cls._linked, *cls._followed, *cls._together):
+        for name in (*cls._linked, *cls._followed, *cls._together, *cls._fixed):
             if not hasattr(cls, name):
-                trait = copy(getattr(cls._of, name))
+                trait: Any = List()
+                if name not in cls._fixed:
+                    trait = copy(getattr(cls._of, name))
                 trait.metadata = {**trait.metadata, "sync": name not in cls._kept}
                 # so that the link can set it; values from the page are ignored
                 trait.read_only = False
@@ -150,7 +237,7 @@ class View(anywidget.AnyWidget):
     def __init__(self, model: Model, *more: Model, **traits: Any) -> None:
         self.model = model
         of = dict[str, Model]()
-        given = {}
+        given = {name: list(getattr(model, name)) for name in self._fixed}
         # linked traits come last, because their ranges can depend on the traits before them
         for name in (*self._together, *self._followed, *self._linked):
             of[name] = model

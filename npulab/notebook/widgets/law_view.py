@@ -21,8 +21,8 @@ from traitlets import Bool, Dict, Enum, Int, List, Unicode, observe
 from npulab.analysis.correlate import best_related, bit_effects, flips, related
 from npulab.analysis.laws.naming import naming_of
 from npulab.captures.capture import ROWS_SHOWN
-from npulab.notebook.widgets.bits_view import LETTERS, Parameter, a_bit, letters_of, need_laws
-from npulab.notebook.widgets.frame import Model, View, assets, table_html
+from npulab.notebook.widgets.bits_view import LETTERS, a_bit, letters_of, need_laws
+from npulab.notebook.widgets.frame import Model, NameIn, View, assets, table_html
 from npulab.notebook.widgets.law_picture import (
     capture_line,
     own_parameters,
@@ -87,8 +87,8 @@ class LawModel(Model):
     opened = Bool()
     query = Unicode()
     colour = Enum(COLOURS, "status")
-    parameter = Parameter()
-    against = Parameter()
+    parameter = NameIn("parameters")
+    against = NameIn("parameters")
     matches = List(Int(), read_only=True)
     shades: List[Any] = List(read_only=True)
     panel = Dict(read_only=True)
@@ -369,11 +369,10 @@ class LawView(View):
     _esm, _css = assets("law_view")
     _linked = ("place", "opened", "query", "colour", "parameter", "against")
     _of, _followed = LawModel, ("matches", "shades", "panel")
+    _fixed = ("grid", "parameters")
 
-    grid = List(Unicode())
     letters: List[Any] = List()
     runs: List[Any] = List()
-    parameters = List(Unicode())
     names = List(Unicode())
 
     def __init__(self, laws: Any) -> None:
@@ -385,10 +384,8 @@ class LawView(View):
             runs.append([run.name, *place, run.status, model.about(run)])
         super().__init__(
             model,
-            grid=model.grid,
             letters=[[letter, name, counts[name]] for name, letter in LETTERS.items()],
             runs=runs,
-            parameters=list(model.parameters),
             names=list(naming_of(laws).words),
         )
 

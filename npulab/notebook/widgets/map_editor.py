@@ -16,7 +16,7 @@ from traitlets import Bool, List, Unicode
 from npulab.analysis.draft import Draft
 from npulab.captures.capture import Capture
 from npulab.notebook.widgets.bits_view import BitsModel, BitsView, Rows, meant
-from npulab.notebook.widgets.frame import Model, assets, table_html
+from npulab.notebook.widgets.frame import ActingModel, assets, table_html
 from npulab.registers.fields import WORD_BITS, Field
 from npulab.registers.map import STATUS, RegisterMap
 from npulab.support.refuse import need
@@ -29,7 +29,7 @@ ACTS = ("cell", "split", "join", "add", "remove", "undo", "redo", "save")
 BITS = re.compile(r"(?:(\d{1,4})?\[)?(\d{1,2})(?::(\d{1,2}))?\]?")
 
 
-class MapModel(Model):
+class MapModel(ActingModel):
     """The fields of a draft as rows of texts, edited by messages; it needs no browser.
 
     ``rows`` has, for each field, its name in ``draft`` and a text for each of ``COLUMNS``;
@@ -58,7 +58,6 @@ class MapModel(Model):
     undone = Unicode()
     path = Unicode()
     saved = Bool()
-    status = Unicode()
     summary = Unicode()
     title = Unicode()
 
@@ -108,27 +107,20 @@ class MapModel(Model):
             columns.remove("capture")
         return columns
 
-    def press(self, message: Any) -> None:
-        """Act on a message of the page and report the result in ``status``; a refused message
-        raises nothing.
+    def close(self) -> None:
+        """Stop following the edits of the draft."""
+        self.draft.unobserve(self._follow)
 
-        ``do`` is one of ``ACTS``; ``cell`` has field, column and text (as the column shows it, an
+    def _act(self, message: Any) -> str:
+        """Act on a message whose ``do`` is one of ``ACTS``.
+
+        ``cell`` has field, column and text (as the column shows it, an
         enum with its names as ``enum:mode 0=off 1=on``, bits as ``12:4``), ``split`` has field and
         text (``low:2 4``: name and width of each piece, lowest bits first), ``join`` has field and
         text (``other as name``; the field has the lowest bits), ``add`` has field and text (``name
         12:4``, in the register of the field), ``save`` has text, the path of a new file, or "" for
         the draft's own file.
         """
-        try:
-            self.status = self._act(message)
-        except (ValueError, LookupError, OSError) as error:
-            self.status = f"refused: {error}"
-
-    def close(self) -> None:
-        """Stop following the edits of the draft."""
-        self.draft.unobserve(self._follow)
-
-    def _act(self, message: Any) -> str:
         if not isinstance(message, Mapping) or message.get("do") not in ACTS:
             raise ValueError(f"got {str(message)[:80]!r}, allowed is one of {', '.join(ACTS)}")
         do, field, text = message["do"], message.get("field", ""), message.get("text", "")
@@ -312,13 +304,11 @@ class MapEditor(BitsView):
     """
 
     _esm, _css = assets("rows", "bits_view", "map_editor")
-    _of, _linked = MapModel, ("cursor", "selection")
+    _of, _linked, _fixed = MapModel, ("cursor", "selection"), ("columns",)
     _followed = (
         *BitsView._followed,
         *("words", "reference", "rows", "steps", "undone", "path", "saved", "status"),
     )
-
-    columns = List(Unicode())
 
     def __init__(
         self,
@@ -329,7 +319,7 @@ class MapEditor(BitsView):
         sweep: Any = None,
     ) -> None:
         model = MapModel(draft, capture, task, laws, sweep)
-        super().__init__(model, model.bits, columns=model.columns)
+        super().__init__(model, model.bits)
 
     def close(self) -> None:
         if self.model is not None:

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from traitlets import Int, List, TraitType, Unicode, observe
+from traitlets import Int, List, Unicode, observe
 
 from npulab.analysis.lowered import ModelJobs
 from npulab.captures.capture import Capture
 from npulab.notebook.widgets.bits_view import Rows, meant
-from npulab.notebook.widgets.frame import Model, Numbers, View, assets, table_html
+from npulab.notebook.widgets.frame import Model, NameIn, Numbers, View, assets, table_html
 from npulab.notebook.widgets.register_view import map_of, words_of
-from npulab.support.refuse import near, need, shortly
+from npulab.support.refuse import need, shortly
 from npulab.support.text import plural
 
 VALUES = 4  # different values of a field in the jobs of one operator that are named, at most
@@ -48,21 +48,6 @@ class FieldRow(NamedTuple):
     note: str
 
 
-class FieldName(TraitType[str, Any]):
-    """A trait for the key of a field of the owner's chosen job, or an empty text for none."""
-
-    default_value = ""
-
-    def validate(self, obj: Any, value: Any) -> str:
-        keys = [*map(itemgetter(0), obj.fields)]
-        if value != "" and value not in keys:
-            raise LookupError(
-                f"{self.name}: got {value!r:.80}, allowed is a field of the job"
-                f"{near(str(value), keys)}"
-            )
-        return str(value)
-
-
 class OperatorsModel(Model):
     """The operators of a model with their jobs and fields; it needs no browser.
 
@@ -88,7 +73,7 @@ class OperatorsModel(Model):
 
     operator = Numbers("operator", 0, lambda owner, _: [(0, len(owner.operators))])
     job = Numbers("job", 0, lambda owner, _: [(0, max(1, len(owner.jobs)))])
-    field = FieldName()
+    field = NameIn("field_names")
     jobs: List[Any] = List(read_only=True)
     fields: List[Any] = List(read_only=True)
     values = List(Unicode(), read_only=True)
@@ -119,6 +104,11 @@ class OperatorsModel(Model):
     @property
     def simulated(self) -> bool:
         return any(capture.simulated for capture in self._captures)
+
+    @property
+    def field_names(self) -> list[str]:
+        """The keys of the fields of the chosen job."""
+        return [*map(itemgetter(0), self.fields)]
 
     @property
     def _captures(self) -> list[Capture]:
@@ -241,14 +231,12 @@ class OperatorsView(View):
     _esm, _css = assets("rows", "operators_view")
     _of, _linked = OperatorsModel, ("operator", "job", "field")
     _together = ("jobs", "fields", "values")
-
-    rows: List[Any] = List()
+    _fixed = ("rows",)
 
     def __init__(
         self, operators: ModelJobs | Sequence[tuple[str, Capture | str]], name: str = ""
     ) -> None:
-        model = OperatorsModel(operators, name)
-        super().__init__(model, rows=model.rows)
+        super().__init__(OperatorsModel(operators, name))
 
 
 def _pairs(given: ModelJobs) -> list[tuple[str, Capture | str]]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
@@ -25,7 +26,36 @@ from npulab.support.text import part_said, plural
 ACTS = ("undo", "redo", "type", "filter")
 
 
-class RegisterModel(BitsModel):
+class JobBits(BitsModel):
+    """The words of a job of a capture, compared with those of ``other``, a job that sets the same
+    registers; codes of evidence have the titles of the target's sources.
+    """
+
+    def __init__(self, given: Capture, task: int, other: Job, laws: Any = None, sweep: Any = None):
+        self._given, self.task = given, given.task_of(task)
+        self._sources: Mapping[str, str] = {}
+        with suppress(ValueError, LookupError):  # the target is not known
+            self._sources = stated_target(given.target).sources
+        job = given.jobs[self.task]
+        rows = Rows.of(job, map_of(given, job))
+        super().__init__(rows, words_of(job), words_of(other), laws, sweep)
+
+    @property
+    def title(self) -> str:
+        return title_of(self._given, self.task)
+
+    @property
+    def simulated(self) -> bool:
+        return self._given.simulated
+
+    def evidence(self, code: str) -> str:
+        title, _, _ = self._sources.get(code, "").partition(" (")
+        if title:
+            return f"{code}: {title}"
+        return code
+
+
+class RegisterModel(JobBits):
     """The words of one job, flipped bit by bit and compared with a reference.
 
     The traits are those of ``BitsModel``; ``status`` reports the result of the last message.
@@ -66,23 +96,16 @@ class RegisterModel(BitsModel):
                 f"reference {compared.name}: got {other!r}, allowed is a job that sets the "
                 f"same registers as {job!r}"
             )
-        self.task = capture.task_of(task)
-        self._given = capture
         self._alone = reference is None
-        self._sources = sources_of(capture.target)
         self._history: list[tuple[int, ...]] = []
         self._undone: list[tuple[int, ...]] = []
-        rows = Rows.of(job, map_of(capture, job))
-        super().__init__(rows, words_of(job), words_of(other), laws, sweep)
+        super().__init__(capture, task, other, laws, sweep)
 
     @property
     def unchanged(self) -> str:
         if self._alone:
             return "not changed"
         return super().unchanged
-
-    def evidence(self, code: str) -> str:
-        return evidence_said(self._sources, code)
 
     @property
     def capture(self) -> Capture:
@@ -96,14 +119,10 @@ class RegisterModel(BitsModel):
 
     @property
     def title(self) -> str:
-        title = f"{title_of(self._given, self.task)}, {plural(self.count, 'word')}"
+        title = f"{super().title}, {plural(self.count, 'word')}"
         if self.looked_at:
             title += f"; in shades and laws {part_said(self.looked_at)}"
         return title
-
-    @property
-    def simulated(self) -> bool:
-        return self._given.simulated
 
     @property
     def line(self) -> str:
@@ -145,16 +164,10 @@ class RegisterModel(BitsModel):
             raise LookupError(f"field: got {field!r:.80}, near it are {', '.join(near) or 'none'}")
         return self._put(self.rows.fields[self.rows.names.index(field)], field, value)
 
-    def press(self, message: Any) -> None:
-        """Act on a message of the page and report the result in ``status``, also if the message is
-        refused; this never raises.
-
-        The message's ``do`` is one of ``ACTS``; with ``filter`` it has ``text``, with ``type``
-        ``text`` (the value) and either ``field`` (an index) or ``run`` (word, lsb, width).
-        """
-        super().press(message)
-
     def _act(self, message: Any) -> str:
+        """Act on a message whose ``do`` is one of ``ACTS``; with ``filter`` it has ``text``, with
+        ``type`` ``text`` (the value) and either ``field`` (an index) or ``run`` (word, lsb, width).
+        """
         do = None
         if isinstance(message, Mapping):
             do = message.get("do")
@@ -279,22 +292,6 @@ def title_of(capture: Capture, task: int) -> str:
     if len(capture.jobs) > 1:
         title += f", 1 of {len(capture.jobs)} jobs"
     return title
-
-
-def evidence_said(sources: Mapping[str, str], code: str) -> str:
-    """Return a code of evidence with the title of its source, if ``sources`` has one."""
-    title, _, _ = sources.get(code, "").partition(" (")
-    if title:
-        return f"{code}: {title}"
-    return code
-
-
-def sources_of(name: str) -> Mapping[str, str]:
-    """Return the titles of an NPU's sources by code of evidence; empty for an unknown NPU."""
-    try:
-        return stated_target(name).sources
-    except (ValueError, LookupError):
-        return {}
 
 
 def job_of(capture: Capture, task: int) -> Job:

@@ -11,39 +11,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from traitlets import Dict, Int, List, TraitType, Unicode, observe
+from traitlets import Dict, List, observe
 
 from npulab.captures.capture import Capture
 from npulab.captures.lines import Line, lines_of
 from npulab.captures.registry import stated_target
 from npulab.captures.tokens import Tokens, Waits, waits_of
-from npulab.notebook.widgets.bits_view import BitsModel, Rows
-from npulab.notebook.widgets.frame import Model, Numbers, View, assets, table_html
-from npulab.notebook.widgets.register_view import (
-    evidence_said,
-    map_of,
-    sources_of,
-    title_of,
-    words_of,
-)
-from npulab.support.refuse import near, need
+from npulab.notebook.widgets.bits_view import facts_of
+from npulab.notebook.widgets.frame import NameIn, Numbers, RowsModel, View, assets, table_html
+from npulab.notebook.widgets.register_view import JobBits
+from npulab.support.refuse import need
 from npulab.support.text import plural
 
 NEVER = "a token that never comes"
-
-
-class Block(TraitType[str, Any]):
-    """A trait for the name of one of the owner's ``blocks``, or an empty text for all of them."""
-
-    default_value = ""
-
-    def validate(self, obj: Any, value: Any) -> str:
-        if value != "" and value not in obj.blocks:
-            raise LookupError(
-                f"{self.name}: got {value!r:.80}, allowed are {', '.join(obj.blocks)}"
-                f"{near(str(value), obj.blocks)}"
-            )
-        return str(value)
+# what the page gets of an opened job, besides the facts that its map decides
+OF_JOB = ("title", "summary", "filter", "words", "reference", "values")
 
 
 @dataclass(frozen=True)
@@ -90,29 +72,18 @@ class StreamRow:
         return " · ".join(filter(None, [*parts, self.line.fields]))
 
 
-class JobModel(BitsModel):
+class JobModel(JobBits):
     """The words of one job of a stream, compared with the job of the same kind before it."""
 
     def __init__(self, capture: Capture, line: Line) -> None:
         job = capture.jobs[line.task]
-        rows = Rows.of(job, map_of(capture, job))
-        words = words_of(job)
-        self.capture, self.task, self.like = capture, line.task, None
-        reference = words
+        self.like = None
+        reference = job
         if line.like is not None:
             other = capture.jobs[line.like]
             if list(dict(other.writes)) == list(dict(job.writes)):
-                self.like, reference = line.like, words_of(other)
-        self._sources = sources_of(capture.target)
-        super().__init__(rows, words, reference)
-
-    @property
-    def title(self) -> str:
-        return title_of(self.capture, self.task)
-
-    @property
-    def simulated(self) -> bool:
-        return self.capture.simulated
+                self.like, reference = line.like, other
+        super().__init__(capture, line.task, reference)
 
     @property
     def compared(self) -> str:
@@ -124,11 +95,8 @@ class JobModel(BitsModel):
             return "no job of this kind stands before it"
         return super().unchanged
 
-    def evidence(self, code: str) -> str:
-        return evidence_said(self._sources, code)
 
-
-class StreamModel(Model):
+class StreamModel(RowsModel):
     """The jobs of a capture as rows, with the fields of one of them; it needs no browser.
 
     ``rows`` are all jobs. Can be set and observed: ``block`` (only jobs of this block are shown, ""
@@ -157,11 +125,9 @@ class StreamModel(Model):
     '1 bit in 1 field differs from job 0: size 4 → 5'
     """
 
-    block = Block()
+    block = NameIn("blocks")
     selected = Numbers("job", -1, lambda owner, _: [(-1, owner.count)])
     opened = Numbers("job", -1, lambda owner, _: [(-1, owner.count)])
-    shown = List(Int(), read_only=True)
-    summary = Unicode(read_only=True)
     job: Dict[str, Any] = Dict(read_only=True)
     filtered: Dict[str, Any] = Dict(read_only=True)
 
@@ -182,11 +148,6 @@ class StreamModel(Model):
         self._filter(None)
 
     # ---- state as text ----
-
-    @property
-    def count(self) -> int:
-        """The number of jobs."""
-        return len(self.rows)
 
     @property
     def title(self) -> str:
@@ -233,13 +194,6 @@ class StreamModel(Model):
         }
         return [texts[name] for name in self.columns]
 
-    @property
-    def selection(self) -> StreamRow | None:
-        """The selected row; None if no row is shown."""
-        if self.selected < 0:
-            return None
-        return self.rows[self.selected]
-
     # ---- observers ----
 
     @observe("block")
@@ -248,15 +202,7 @@ class StreamModel(Model):
         for row in self.rows:
             if self.block in ("", row.line.block):
                 shown.append(row.line.task)
-        self.set_trait("shown", shown)
-        self.set_trait("summary", self._summary())
-        if self.selected not in shown:
-            self.selected = next(iter(shown), -1)
-
-    @observe("selected")
-    def _choose(self, change: Any) -> None:
-        if change.new not in self.shown and self.shown:
-            self.selected = self.shown[0]
+        self.show_rows(shown)
 
     @observe("opened")
     def _open(self, change: Any) -> None:
@@ -309,10 +255,8 @@ class StreamView(View):
     _esm, _css = assets("rows", "bits_view", "stream_view")
     _of, _linked = StreamModel, ("block", "selected", "opened")
     _followed = ("shown", "job", "filtered")
+    _fixed = ("columns", "units", "blocks")
 
-    columns = List(Unicode())
-    units = List(Unicode())
-    blocks = List(Unicode())
     rows: List[Any] = List()
 
     def __init__(self, capture: Capture) -> None:
@@ -328,13 +272,7 @@ class StreamView(View):
                     "stuck": row.stuck,
                 }
             )
-        super().__init__(
-            model,
-            columns=list(model.columns),
-            units=list(model.units),
-            blocks=list(model.blocks),
-            rows=rows,
-        )
+        super().__init__(model, rows=rows)
 
 
 def _tokens_of(capture: Capture) -> Tokens | None:
@@ -361,14 +299,5 @@ def _facts_of(model: JobModel | None) -> Mapping[str, Any]:
     """Return what the page needs to show a job; empty for None."""
     if model is None:
         return {}
-    return {
-        "title": model.title,
-        "summary": model.summary,
-        "registers": list(model.rows.labels),
-        "units": list(model.rows.units),
-        "filter": model.filter,
-        "places": list(map(model.about, range(len(model.rows.fields)))),
-        "words": list(model.words),
-        "reference": list(model.reference),
-        "values": list(model.values),
-    }
+    facts = {name: getattr(model, name) for name in OF_JOB}
+    return {**facts, **facts_of(model)}

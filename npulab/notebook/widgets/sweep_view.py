@@ -17,8 +17,8 @@ from traitlets import Int, List, TraitType, Unicode, observe
 from npulab.analysis.correlate import flips
 from npulab.captures.capture import READS, Capture, is_records
 from npulab.captures.sweep import Sweep
-from npulab.notebook.widgets.bits_view import BitsModel, BitsView, Parameter, Rows
-from npulab.notebook.widgets.frame import Numbers, assets, table_html
+from npulab.notebook.widgets.bits_view import BitsModel, BitsView, Rows
+from npulab.notebook.widgets.frame import NameIn, Numbers, assets, table_html
 from npulab.notebook.widgets.law_picture import short
 from npulab.notebook.widgets.register_view import job_of, title_of
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field
@@ -86,7 +86,7 @@ class SweepModel(BitsModel):
     unit = "capture"  # the word for a state in texts
     at = Numbers("place", 0, lambda owner, _: [(0, len(owner.sweep))])
     against = Numbers("capture", -1, lambda owner, _: [(-1, len(owner.sweep))])
-    sort = Parameter()
+    sort = NameIn("parameters")
     plotted = Plotted()
     window = Numbers(
         "(first, end)",
