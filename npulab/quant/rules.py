@@ -16,6 +16,7 @@ import math
 import operator
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -54,13 +55,10 @@ class QuantParams:
     zero_points: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        try:
-            if not isinstance(self.scale, str | bytes):
+        scales = np.empty(0)
+        if not isinstance(self.scale, str | bytes):
+            with suppress(TypeError, ValueError, OverflowError):
                 scales = np.asarray(self.scale, np.float64)
-            else:
-                scales = np.empty(0)
-        except (TypeError, ValueError, OverflowError):
-            scales = np.empty(0)
         if scales.ndim > 1 or scales.size == 0 or not np.all(np.isfinite(scales) & (scales > 0)):
             raise ValueError(
                 f"scale: got {self.scale!r}, allowed is a positive number or one per channel"
@@ -324,32 +322,21 @@ class DoubleRounding(Rule):
     def exact(
         self, accumulators: Array, multiplier: Any, right_shift: Any, zero_point: int = 0
     ) -> Array:
-        accumulators, right_shift = (
-            np.asarray(accumulators, np.int64),
-            np.asarray(right_shift, np.int64),
-        )
-        if np.any(right_shift < 0):
-            shifted = accumulators * 2 ** np.maximum(-right_shift, 0)
-            accumulators, right_shift = (
-                shifted.astype(np.int32).astype(np.int64),
-                np.maximum(right_shift, 0),
-            )
-        return (
-            shift_right(
-                shift_right(accumulators * multiplier, 31, "half-up"), right_shift, self.ties
-            )
-            + zero_point
-        )
+        sums = np.asarray(accumulators, np.int64)
+        shift = np.asarray(right_shift, np.int64)
+        if np.any(shift < 0):
+            shifted = sums * 2 ** np.maximum(-shift, 0)
+            sums = shifted.astype(np.int32).astype(np.int64)
+            shift = np.maximum(shift, 0)
+        high = shift_right(sums * multiplier, 31, "half-up")
+        return shift_right(high, shift, self.ties) + zero_point
 
     def max_deviation(self, right_shift: Array) -> Any:
         # the first rounding is off by at most half a unit, which the last shift scales down; a
         # register that was shifted left may have wrapped to any value
-        right_shift = np.asarray(right_shift, np.float64)
-        return np.where(
-            right_shift > 0,
-            2.0 ** -(np.maximum(right_shift, 0) + 1),
-            np.where(right_shift < 0, 1.0, 0.0),
-        )
+        shift = np.asarray(right_shift, np.float64)
+        last = 2.0 ** -(np.maximum(shift, 0) + 1)
+        return np.where(shift > 0, last, shift < 0)
 
 
 @dataclass(frozen=True)
@@ -370,12 +357,9 @@ class Float32Bits(DoubleRounding):
         return super().of_ratio(ratio)
 
 
-@dataclass(frozen=True)
-class SingleRounding(Rule):
-    """A rule of one rounding: a product with 31 bits and one rounding right shift.
-
-    Ties go up in TensorFlow Lite built with single rounding, and in ruy's portable and ARM kernels
-    (ruy/apply_multiplier.cc).
+class OneRounding(Rule):
+    """A rule of one product and one rounding shift to the right by ``fraction_bits + right_shift``;
+    the product is shifted left if that sum is below 0. ``ties`` is the rounding.
     """
 
     ties: str = "half-up"
@@ -384,11 +368,26 @@ class SingleRounding(Rule):
         self, accumulators: Array, multiplier: Any, right_shift: Any, zero_point: int = 0
     ) -> Array:
         product = np.asarray(accumulators, np.int64) * multiplier
-        return shift_right(product, 31 + np.asarray(right_shift, np.int64), self.ties) + zero_point
+        shift = self.fraction_bits + np.asarray(right_shift, np.int64)
+        if np.any(shift < 0):
+            product = product * 2 ** np.maximum(-shift, 0)
+            shift = np.maximum(shift, 0)
+        return shift_right(product, shift, self.ties) + zero_point
 
 
 @dataclass(frozen=True)
-class Mantissa(Rule):
+class SingleRounding(OneRounding):
+    """A rule of one rounding, with a multiplier of 31 bits.
+
+    Ties go up in TensorFlow Lite built with single rounding, and in ruy's portable and ARM kernels
+    (ruy/apply_multiplier.cc).
+    """
+
+    ties: str = "half-up"
+
+
+@dataclass(frozen=True)
+class Mantissa(OneRounding):
     """One multiplication by the leading bits of the float32 ratio, one rounding right shift.
 
     The multiplier is the ratio's mantissa with its leading one, cut (not rounded) to ``bits`` bits
@@ -444,16 +443,9 @@ class Mantissa(Rule):
         )
         return 2**self.bits + (mantissa >> 23 - self.bits), right
 
-    def exact(
-        self, accumulators: Array, multiplier: Any, right_shift: Any, zero_point: int = 0
-    ) -> Array:
-        product = np.asarray(accumulators, np.int64) * multiplier
-        left = np.maximum(-np.asarray(right_shift, np.int64), 0)
-        return shift_right(product * 2**left, np.maximum(right_shift, 0), self.ties) + zero_point
-
 
 @dataclass(frozen=True)
-class SignedMultiplier(Rule):
+class SignedMultiplier(OneRounding):
     """A signed multiplier of 16 bits and a right shift of 6, ties away from zero, 17 bits of
     result.
 
@@ -461,6 +453,7 @@ class SignedMultiplier(Rule):
     Source: nvdla/hw cmod/hls/sdp/sdp_c.cpp.
     """
 
+    ties = "half-away"
     fraction_bits: ClassVar[int] = 0
     multipliers: ClassVar[tuple[float, float]] = (-(2**15), 2**15 - 1)
     right_shifts: ClassVar[tuple[int, int]] = (0, 63)
@@ -475,15 +468,12 @@ class SignedMultiplier(Rule):
     def exact(
         self, accumulators: Array, multiplier: Any, right_shift: Any, zero_point: int = 0
     ) -> Array:
-        product = np.asarray(accumulators, np.int64) * multiplier
-        return (
-            np.clip(shift_right(product, right_shift, "half-away"), -(2**16), 2**16 - 1)
-            + zero_point
-        )
+        codes = super().exact(accumulators, multiplier, right_shift)
+        return np.clip(codes, -(2**16), 2**16 - 1) + zero_point
 
 
 @dataclass(frozen=True)
-class LeadingBits(Rule):
+class LeadingBits(OneRounding):
     """The leading 14 bits of the float32 ratio's mantissa plus one as multiplier, and one rounding
     right shift, ties to even.
 
@@ -496,6 +486,7 @@ class LeadingBits(Rule):
     """
 
     order: str = "S"
+    ties = "half-even"
     fraction_bits: ClassVar[int] = 0
     multipliers: ClassVar[tuple[float, float]] = (2**14, 2**15)
     right_shifts: ClassVar[tuple[int, int]] = (0, 140)
@@ -507,14 +498,6 @@ class LeadingBits(Rule):
         exponent, multiplier = pattern >> 23, (pattern >> 9 & 0x7FFF) + 1
         self._at_most(ratio, (exponent > 0) & (exponent <= 141), "a normal float32 below 2**15")
         return np.where(multiplier < 2**14, multiplier | 2**14, multiplier), 141 - exponent
-
-    def exact(
-        self, accumulators: Array, multiplier: Any, right_shift: Any, zero_point: int = 0
-    ) -> Array:
-        return (
-            shift_right(np.asarray(accumulators, np.int64) * multiplier, right_shift, "half-even")
-            + zero_point
-        )
 
 
 @dataclass(frozen=True)
@@ -584,7 +567,7 @@ class TwoSteps(Rule):
 
 
 @dataclass(frozen=True)
-class Short(Rule):
+class Short(OneRounding):
     """int16 activations: accumulators of 64 bits, the 31-bit multiplier rounded to 15, ties up.
 
     Source: tensorflow/lite/kernels/internal/common.cc.
@@ -600,12 +583,6 @@ class Short(Rule):
         """Return (multiplier of 15 bits, right_shift), int64 in the shape of ``ratio``."""
         long, right = super().of_ratio(ratio)
         return np.where(long < 0x7FFF0000, (long + 2**15) >> 16, 0x7FFF), right
-
-    def exact(
-        self, accumulators: Array, multiplier: Any, right_shift: Any, zero_point: int = 0
-    ) -> Array:
-        product = np.asarray(accumulators, np.int64) * multiplier
-        return shift_right(product, 15 + np.asarray(right_shift, np.int64), "half-up") + zero_point
 
 
 @dataclass(frozen=True)
@@ -632,14 +609,20 @@ class Float(Rule):
     def exact(
         self, accumulators: Array, multiplier: Any, right_shift: Any, zero_point: int = 0
     ) -> Array:
-        scaled = np.asarray(accumulators, np.int64).astype(np.float32) * np.asarray(
-            multiplier, np.float32
-        )
+        scaled = _product32(accumulators, multiplier)
         if self.zero_point_first:
             return whole(np.rint(scaled + np.float32(zero_point)))
-        return (
-            whole(np.rint(scaled) if self.ties == "half-even" else half_away(scaled)) + zero_point
-        )
+        if self.ties == "half-even":
+            rounded = np.rint(scaled)
+        else:
+            rounded = half_away(scaled)
+        return whole(rounded) + zero_point
+
+
+def _product32(accumulators: Any, multiplier: Any) -> Array:
+    """Return accumulators, rounded to float32, times a factor, in float32."""
+    sums = np.asarray(accumulators, np.int64).astype(np.float32)
+    return sums * np.asarray(multiplier, np.float32)
 
 
 @dataclass(frozen=True)
@@ -664,13 +647,9 @@ class Half(Float):
     def exact(
         self, accumulators: Array, multiplier: Any, right_shift: Any, zero_point: int = 0
     ) -> Array:
-        scaled = np.asarray(accumulators, np.int64).astype(np.float32) * np.asarray(
-            multiplier, np.float32
-        )
         most = np.float32(np.finfo(np.float16).max)
-        return (
-            np.rint(np.clip(scaled, -most, most).astype(np.float16)).astype(np.int64) + zero_point
-        )
+        half = np.clip(_product32(accumulators, multiplier), -most, most).astype(np.float16)
+        return np.rint(half).astype(np.int64) + zero_point
 
     def max_deviation(self, right_shift: Array) -> Any:
         return 0.5  # float16 is coarser than any margin of float32: every output is recomputed
@@ -699,9 +678,7 @@ class Hybrid(Float):
     def exact(
         self, accumulators: Array, multiplier: Any, right_shift: Any, zero_point: int = 0
     ) -> Array:
-        return np.asarray(accumulators, np.int64).astype(np.float32) * np.asarray(
-            multiplier, np.float32
-        )
+        return _product32(accumulators, multiplier)
 
     def fast(
         self,
@@ -712,9 +689,8 @@ class Hybrid(Float):
         low: float = -np.inf,
         high: float = np.inf,
     ) -> Array:
-        return np.clip(
-            self.exact(accumulators, multiplier, right_shift), np.float32(low), np.float32(high)
-        )
+        values = self.exact(accumulators, multiplier, right_shift)
+        return np.clip(values, np.float32(low), np.float32(high))
 
 
 # Bits of the multiplier by family of rules; rules are named after the cores that were seen to use
@@ -764,10 +740,7 @@ def state_rules(of: str, rules: Sequence[Rule]) -> None:
     """
     for by in rules:
         if not isinstance(by, Rule) or not by.name.startswith(f"{of}:"):
-            if isinstance(by, Rule):
-                got = by.name
-            else:
-                got = type(by).__name__
+            got = getattr(by, "name", type(by).__name__)
             raise ValueError(
                 f"rules: got {got!r}, allowed in target {of} is a Rule named {of + ':...'!r}"
             )

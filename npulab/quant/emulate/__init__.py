@@ -170,66 +170,53 @@ class Prepared:
         if not isinstance(rule, str) or rule not in real.NAMED:
             # an unknown name is refused before anything is made
             parts(rule, "conv", "int8", "tensor", 1)
-        self.layer, self.rule, self.keep, self.fast, self.saturation = (
-            layer,
-            rule,
-            keep,
-            fast,
-            saturation,
-        )
+        self.layer = layer
+        self.rule = rule
+        self.keep = keep
+        self.fast = fast
+        self.saturation = saturation
         self._idle: list[Scratch] = []  # a free scratch for each thread that calls at the same time
         self._made: dict[np.dtype, Any] = {}
-        self._image: Prepared | None = None  # the 2-D convolution of a ``Conv1D``
 
     def __call__(self, x: Any) -> Array:
         """Return the output in the type of the input; sums are int32."""
         layer = self.layer
         if isinstance(layer, Operation):
             return operations.batches(layer, x, self.rule)
-        if isinstance(layer, Conv1D):
-            x = _signal(layer, x)
-            if self._image is None:
-                self._image = Prepared(
-                    layer.image, self.rule, self.keep, self.fast, self.saturation
-                )
-            return self._image(x.reshape(-1, *layer.image.input_shape)).reshape(
-                *x.shape[:-2], *layer.output_shape
-            )
         if isinstance(layer, Add | Elementwise | Activation | Concat):
             tensors = _tensors(layer, x)
             if isinstance(layer, Concat):
                 return elements.concat(layer, tensors)
             if layer.dtype == "float16":
                 return real.half(layer, tensors, self.rule)
-            assert isinstance(layer, Add)
-            return self._ready(tensors[0].dtype, lambda dtype: Addition(layer, dtype, self.rule))(
-                tensors
-            )
-        x, shape = _input(layer, x)
-        images = _images(layer, x)
-        if x.dtype.kind == "f":
-            run = real.half if x.dtype == np.float16 else real.hybrid
-            return run(layer, images, self.rule).reshape(shape)  # type: ignore[arg-type]
+            return self._ready(Addition, layer, tensors[0].dtype)(tensors)
+        images, shape = _images(layer, x)
+        dtype = images.dtype
+        if isinstance(layer, Conv1D):
+            layer = layer.image
+        if dtype == np.float16:
+            return real.half(layer, images, self.rule).reshape(shape)
         if isinstance(layer, Pool2D):
             return pool(layer, images, self.rule).reshape(shape)
+        if dtype == np.float32:
+            return real.hybrid(layer, images, self.rule).reshape(shape)
         if layer.output == "sums":
             return quantized.summed(layer, images, self.rule, self.saturation).reshape(shape)
-        out = np.empty(shape, x.dtype)
-        ready = self._ready(
-            x.dtype,
-            lambda dtype: Quantized(layer, dtype, self.rule, self.keep, self.fast, self.saturation),
-        )
+        out = np.empty(shape, dtype)
+        more = self.keep, self.fast, self.saturation
+        ready = self._ready(Quantized, layer, dtype, *more)
         try:
             scratch = self._idle.pop()
         except IndexError:
             scratch = Scratch()
-        ready.run(images, out.reshape(_as_images(layer, shape)), scratch)
+        ready.run(images, out.reshape(_as_images(layer)), scratch)
         self._idle.append(scratch)
         return out
 
-    def _ready(self, dtype: np.dtype, make: Callable[[np.dtype], Any]) -> Any:
+    def _ready(self, kind: Callable[..., Any], layer: Layer, dtype: np.dtype, *more: Any) -> Any:
+        """Return the layer prepared for inputs of a type; it is prepared at its first input."""
         if dtype not in self._made:
-            self._made[dtype] = make(dtype)
+            self._made[dtype] = kind(layer, dtype, self.rule, *more)
         return self._made[dtype]
 
     def __repr__(self) -> str:
@@ -245,20 +232,16 @@ def accumulate(
     They are the true sums: nothing wraps, and products saturate only if ``saturation`` says so.
     """
     _refuse(layer, Conv2D, Conv1D, FullyConnected)
-    if isinstance(layer, Conv1D):
-        x = _signal(layer, x)
-        sums = accumulate(layer.image, x.reshape(-1, *layer.image.input_shape), saturation)
-        return sums.reshape(*x.shape[:-2], *layer.output_shape)
-    x, shape = _input(layer, x)
-    if x.dtype.kind == "f":
+    images, shape = _images(layer, x)
+    if images.dtype.kind == "f":
         raise ValueError(
-            f"accumulate: got {layer} of {x.dtype}, allowed is a layer with weights, of "
+            f"accumulate: got {layer} of {images.dtype}, allowed is a layer with weights, of "
             f"{', '.join(QUANTIZED)}"
         )
+    if isinstance(layer, Conv1D):
+        layer = layer.image
     out = np.empty(shape, np.int64)
-    quantized.accumulate(
-        layer, _images(layer, x), out.reshape(_as_images(layer, shape)), saturation
-    )
+    quantized.accumulate(layer, images, out.reshape(_as_images(layer)), saturation)
     return out
 
 
@@ -318,56 +301,43 @@ def _tensors(layer: Add | Elementwise | Activation | Concat, x: Any) -> tuple[Ar
     return tensors
 
 
-def _signal(layer: Conv1D, x: Any) -> Array:
-    """Return the input of a 1-D convolution as an image of one row; raises ValueError if it does
-    not fit.
+def _images(
+    layer: Conv2D | Conv1D | FullyConnected | Pool2D, x: Any
+) -> tuple[Array, tuple[int, ...]]:
+    """Return the checked input as images ``(N, H, W, C)``, and the shape of the output; raises
+    ValueError for an input that does not fit.
+
+    Rows of a fully connected layer are pixels; the input of a 1-D convolution is images of one row.
     """
     x = np.asarray(x)
-    if x.shape[-2:] != layer.input_shape or x.dtype not in _types(layer) or x.size == 0:
-        raise ValueError(
-            f"x: got shape {x.shape} {x.dtype}, allowed is {layer.input_shape}, or that with "
-            f"leading batch axes, of {_words(layer)}"
-        )
-    return x
-
-
-def _input(layer: Conv2D | FullyConnected | Pool2D, x: Any) -> tuple[Array, tuple[int, ...]]:
-    """Return the checked input and the shape of the output; raises ValueError for an input that
-    does not fit.
-    """
-    x = np.asarray(x)
+    axes = len(layer.input_shape)
+    fits = x.shape[-axes:] == layer.input_shape
+    images: tuple[int, ...] = (-1, *layer.input_shape)
+    allowed = f"{layer.input_shape}, or that with leading batch axes"
     if isinstance(layer, FullyConnected):
         (size,) = layer.input_shape
-        axes = next(
-            (axes for axes in (3, 1) if x.ndim >= axes and math.prod(x.shape[-axes:]) == size), 0
-        )
-        allowed = f"(..., {size}), or (..., H, W, C) of as many"
-    else:
-        if x.ndim in (3, 4) and x.shape[-3:] == layer.input_shape:
+        if x.ndim >= 3 and math.prod(x.shape[-3:]) == size:
             axes = 3
-        else:
-            axes = 0
+            fits = True
+        images = 1, -1, 1, size
+        allowed = f"(..., {size}), or (..., H, W, C) of as many"
+    elif isinstance(layer, Conv1D):
+        images = -1, *layer.image.input_shape
+    else:
+        fits = fits and x.ndim <= 4
         allowed = f"{layer.input_shape}, or that with a leading batch axis"
-    if not axes or x.dtype not in _types(layer) or x.size == 0:
+    if not fits or x.dtype not in _types(layer) or x.size == 0:
         raise ValueError(
             f"x: got shape {x.shape} {x.dtype}, allowed is {allowed}, of {_words(layer)}"
         )
     if x.dtype == np.float32 and not np.all(np.isfinite(x)):
         raise ValueError("x: got a value that is not finite, allowed are finite numbers")
-    return x, (*x.shape[:-axes], *layer.output_shape)
+    shape = *x.shape[: x.ndim - axes], *layer.output_shape
+    return np.ascontiguousarray(x).reshape(images), shape
 
 
-def _images(layer: Conv2D | FullyConnected | Pool2D, x: Array) -> Array:
-    """The input as (N, H, W, C); rows of a fully connected layer are pixels."""
+def _as_images(layer: Conv2D | FullyConnected) -> tuple[int, ...]:
+    """Return the shape of the output of images; -1 stands for their number."""
     if isinstance(layer, FullyConnected):
-        shape = 1, -1, 1, *layer.input_shape
-    else:
-        shape = -1, *layer.input_shape
-    return np.ascontiguousarray(x).reshape(shape)
-
-
-def _as_images(layer: Layer, shape: tuple[int, ...]) -> tuple[int, ...]:
-    count = math.prod(shape[: len(shape) - len(layer.output_shape)])
-    if isinstance(layer, FullyConnected):
-        return 1, count, 1, *shape[-1:]
-    return count, *shape[-3:]
+        return 1, -1, 1, *layer.output_shape
+    return -1, *layer.output_shape

@@ -156,10 +156,9 @@ def parts_of(layer: Weighted, dtype: np.dtype, name: str | Rule) -> Parts:
 
     Raises LookupError as ``parts`` does, ValueError for a rule that has no outputs of this type.
     """
+    scales = "tensor"
     if per_channel(layer.weight_q.scale):
         scales = "channel"
-    else:
-        scales = "tensor"
     out = parts(name, layer.op, dtype.name, scales, layer.output_shape[-1])
     for by, _, _ in out:
         if dtype.name not in by.types:
@@ -270,7 +269,9 @@ def activation_codes(
             return real
         with np.errstate(over="ignore"):
             steps = np.clip(np.float32(real) / scale, -(2.0**40), 2.0**40)
-        return float(np.rint(steps + np.float32(zero)) if first else zero + half_away(steps))
+        if first:
+            return float(np.rint(steps + np.float32(zero)))
+        return float(zero + half_away(steps))
 
     low, high = REAL.get(layer.activation, REAL[None])
     return code(low), code(high)

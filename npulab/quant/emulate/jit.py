@@ -19,9 +19,7 @@ from npulab.quant.rules import (
     ROUNDINGS,
     DoubleRounding,
     Float,
-    Mantissa,
-    Short,
-    SingleRounding,
+    OneRounding,
 )
 from npulab.support.extras import needed
 
@@ -118,12 +116,9 @@ def _shifts(ready: Requantizer) -> Shifts | None:
     exact = type(by).exact
     if isinstance(by, DoubleRounding) and exact is DoubleRounding.exact:
         return Shifts(ready.multiplier, none + 31, right, half_up, MODES[by.ties])
-    if exact is Short.exact:
-        return Shifts(ready.multiplier, right + by.fraction_bits, none, half_up, 0)
-    if exact not in (SingleRounding.exact, Mantissa.exact):
-        return None
-    assert isinstance(by, SingleRounding | Mantissa)
-    return Shifts(ready.multiplier, right + by.fraction_bits, none, MODES[by.ties], 0)
+    if isinstance(by, OneRounding) and exact is OneRounding.exact:
+        return Shifts(ready.multiplier, right + by.fraction_bits, none, MODES[by.ties], 0)
+    return None
 
 
 # The next four functions have 8 to 15 parameters each. With named tuples a call from Python took

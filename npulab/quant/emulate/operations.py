@@ -228,17 +228,15 @@ def _leaky(layer: Operation, tensors: Tensors) -> Array:
     return _as_codes(np.where(values >= 0, above, below), layer)
 
 
-def _logistic(layer: Operation, tensors: Tensors) -> Array:
-    return _curve(layer, tensors[0], _logistic_of)
-
-
-def _tanh(layer: Operation, tensors: Tensors) -> Array:
-    return _curve(layer, tensors[0], _tanh_of)
-
-
-def _curve(layer: Operation, x: Array, function: Callable[[Array], Array]) -> Array:
-    """Return a function of each number; codes of 8 bits are looked up in a table of all codes."""
+def _curve(layer: Operation, tensors: Tensors) -> Array:
+    """Return the logistic function or the hyperbolic tangent of each number; codes of 8 bits are
+    looked up in a table of all codes.
+    """
     _refuse_int16(layer)
+    (x,) = tensors
+    function = _tanh
+    if layer.kind == "LOGISTIC":
+        function = _logistic
     part = layer.inputs[0]
     with np.errstate(over="ignore"):
         if layer.dtype == "float32":
@@ -262,7 +260,7 @@ def _refuse_int16(layer: Operation) -> None:
         )
 
 
-def _logistic_of(values: Array) -> Array:
+def _logistic(values: Array) -> Array:
     return np.float32(1) / (np.float32(1) + _exponential(-values))
 
 
@@ -271,7 +269,7 @@ def _exponential(values: Array) -> Array:
     return np.exp(values.astype(np.float64)).astype(np.float32)
 
 
-def _tanh_of(values: Array) -> Array:
+def _tanh(values: Array) -> Array:
     return np.tanh(values.astype(np.float64)).astype(np.float32)
 
 
@@ -588,8 +586,8 @@ KERNELS: Mapping[str, Callable[[Operation, Tensors], Array]] = MappingProxyType(
         "RELU6": _rectified,
         "RELU_N1_TO_1": _rectified,
         "LEAKY_RELU": _leaky,
-        "LOGISTIC": _logistic,
-        "TANH": _tanh,
+        "LOGISTIC": _curve,
+        "TANH": _curve,
         "HARD_SWISH": _hard_swish,
         "SOFTMAX": _softmax,
         "QUANTIZE": _quantize,

@@ -75,6 +75,12 @@ def padding_name(layer: Any, prefer: Any = None) -> str | None:
     return None
 
 
+def store(layer: Any, **values: Any) -> None:
+    """Set parameters of a layer, which is frozen, while it is made."""
+    for name, value in values.items():
+        object.__setattr__(layer, name, value)
+
+
 def per_channel(scale: float | tuple[float, ...]) -> bool:
     """True for a tuple of scales, one per channel."""
     return isinstance(scale, tuple)
@@ -115,10 +121,16 @@ def checked_groups(given: Any, weights: Array, input_shape: Shape3, depthwise: b
         groups = 0
     if groups == 1:
         return groups
-    most = 1 if depthwise or weights.dtype != np.float16 else math.gcd(len(weights), input_shape[2])
+    kind = str(weights.dtype)
+    most = 1
+    if depthwise:
+        kind = "depthwise"
+    elif kind == "float16":
+        most = math.gcd(len(weights), input_shape[2])
     if groups < 1 or most % groups:
-        kind = "depthwise" if depthwise else str(weights.dtype)
-        words = f"a divisor of {most}, which divides input and output channels" if most > 1 else "1"
+        words = "1"
+        if most > 1:
+            words = f"a divisor of {most}, which divides input and output channels"
         raise ValueError(
             f"groups: got {given!r}, allowed with {kind} weights {weights.shape} is {words}"
         )
@@ -135,28 +147,22 @@ def checked_bias(bias: Any, outputs: int, dtype: str) -> Array:
         bias = np.zeros(outputs, np.int32)
     bias = np.asarray(bias)
     if dtype not in QUANTIZED:
-        if (
-            bias.shape != (outputs,)
-            or bias.dtype.kind not in "iuf"
-            or not np.all(np.abs(bias) <= float(np.finfo(dtype).max))
-        ):
-            raise ValueError(
-                f"bias: got shape {bias.shape} {bias.dtype}, allowed is ({outputs},) finite {dtype}"
-            )
-        return bias.astype(dtype)
-    # float64 keeps a sum with this bias exact
-    kind, most, words = (
-        (np.int64, 2**52, "2**52") if dtype == "int16" else (np.int32, 2**31, "int32")
-    )
-    if (
-        bias.shape != (outputs,)
-        or bias.dtype.kind not in "iu"
-        or np.any((bias < -most) | (bias > most - 1))
-    ):
+        stored, kinds, words = dtype, "iuf", f"finite {dtype}"
+        high = float(np.finfo(dtype).max)
+        low = -high
+    elif dtype == "int16":
+        # float64 keeps a sum with this bias exact
+        stored, kinds, words = "int64", "iu", "within 2**52"
+        low, high = -(2**52), 2**52 - 1
+    else:
+        stored, kinds, words = "int32", "iu", "within int32"
+        low, high = -(2**31), 2**31 - 1
+    fits = bias.shape == (outputs,) and bias.dtype.kind in kinds
+    if not fits or not np.all((bias >= low) & (bias <= high)):
         raise ValueError(
-            f"bias: got shape {bias.shape} {bias.dtype}, allowed is ({outputs},) within {words}"
+            f"bias: got shape {bias.shape} {bias.dtype}, allowed is ({outputs},) {words}"
         )
-    return bias.astype(kind)
+    return bias.astype(stored)
 
 
 def check_quantization(layer: Any, dtype: str, outputs: int) -> None:
@@ -208,19 +214,25 @@ def leak_of(activation: str | None) -> int:
     (3, 0)
     """
     shift = re.fullmatch(r"leaky>>([1-9]|[12]\d|3[01])", str(activation))
-    return int(shift[1]) if shift else 0
+    if shift is None:
+        return 0
+    return int(shift[1])
 
 
 def output_dtype(layer: Any) -> str:
     """Return the type of a layer's output: "int32" if it gives sums, else the type of its input."""
-    return SUMS if getattr(layer, "output", "") == "sums" else layer.dtype
+    if getattr(layer, "output", "") == "sums":
+        return SUMS
+    return layer.dtype
 
 
 def check_output(layer: Any, dtype: str) -> None:
     """Raise ValueError if ``output`` is unknown, or does not fit the type, the activation or the
     output scale.
     """
-    allowed = OUTPUTS if dtype in ("int8", "uint8") else OUTPUTS[:1]
+    allowed: tuple[str, ...] = OUTPUTS[:1]
+    if dtype in ("int8", "uint8"):
+        allowed = OUTPUTS
     if layer.output not in allowed:
         raise ValueError(
             f"output: got {layer.output!r}, allowed with {dtype} is {' or '.join(allowed)}"
@@ -275,7 +287,7 @@ def check_window(layer: Any, names: Sequence[str]) -> None:
         value = getattr(layer, name)
         if np.shape(value) != (2,) or np.asarray(value).dtype.kind not in "iu" or min(value) < 1:
             raise ValueError(f"{name}: got {value!r}, allowed is (h, w), each at least 1")
-        object.__setattr__(layer, name, tuple(int(n) for n in value))
+        store(layer, **{name: tuple(int(n) for n in value)})
 
 
 def check_size(layer: Any) -> None:
@@ -310,39 +322,57 @@ def weight_parameters(layer: Any) -> dict[str, Any]:
     """Return width of the weights and kind of output as columns of a sweep, if they are not the
     usual ones.
     """
-    bits = {}
-    if layer.weight_bits != 8:
-        bits = {"weight_bits": layer.weight_bits}
-    return bits | ({"output": layer.output} if layer.output != "codes" else {})
+    usual = {"weight_bits": 8, "output": "codes"}
+    return {name: getattr(layer, name) for name in usual if getattr(layer, name) != usual[name]}
 
 
 def weight_text(layer: Any) -> str:
     """Return width of the weights and kind of output as a text, if they are not the usual ones."""
-    bits = ""
+    text = ""
     if layer.weight_bits != 8:
-        bits = f", {layer.weight_bits}-bit weights"
-    return bits + (f", {layer.output}" if layer.output != "codes" else "")
+        text = f", {layer.weight_bits}-bit weights"
+    if layer.output != "codes":
+        text += f", {layer.output}"
+    return text
+
+
+def kind_text(layer: Any) -> str:
+    """Return the beginning of a convolution's text: whether it is depthwise or has groups."""
+    if layer.depthwise:
+        return "depthwise "
+    if layer.groups > 1:
+        return f"{layer.groups} groups "
+    return ""
+
+
+def activation_text(layer: Any) -> str:
+    if layer.activation:
+        return f", {layer.activation}"
+    return ""
 
 
 def window_parameters(layer: Any) -> dict[str, Any]:
-    (top, bottom), (left, right) = layer.pads
+    rows, columns = layer.pads
     return {
-        "input_h": layer.input_shape[0],
-        "input_w": layer.input_shape[1],
-        "input_c": layer.input_shape[2],
-        "output_h": layer.output_shape[0],
-        "output_w": layer.output_shape[1],
-        "output_c": layer.output_shape[2],
-        "kernel_h": layer.kernel[0],
-        "kernel_w": layer.kernel[1],
-        "stride_h": layer.stride[0],
-        "stride_w": layer.stride[1],
-        "padding": layer.padding if isinstance(layer.padding, str) else "explicit",
-        "pad_top": top,
-        "pad_bottom": bottom,
-        "pad_left": left,
-        "pad_right": right,
+        **by_axis("input", "hwc", layer.input_shape),
+        **by_axis("output", "hwc", layer.output_shape),
+        **by_axis("kernel", "hw", layer.kernel),
+        **by_axis("stride", "hw", layer.stride),
+        "padding": padding_text(layer),
+        **by_axis("pad", ("top", "bottom", "left", "right"), (*rows, *columns)),
     }
+
+
+def by_axis(name: str, axes: Sequence[str], sizes: Sequence[int]) -> dict[str, int]:
+    """Return sizes by name and axis, such as ``input_h``; axes without a size are left out."""
+    return {f"{name}_{axis}": size for axis, size in zip(axes, sizes, strict=False)}
+
+
+def padding_text(layer: Any) -> str:
+    """Return the name of the layer's padding, or "explicit" if it was given by numbers."""
+    if isinstance(layer.padding, str):
+        return layer.padding
+    return "explicit"
 
 
 def quantization_parameters(layer: Any) -> dict[str, Any]:
@@ -358,8 +388,7 @@ def window_text(layer: Any) -> str:
     return (
         f"{'x'.join(map(str, layer.kernel))}, {shape_text(layer.input_shape)} -> "
         f"{shape_text(layer.output_shape)}, stride {layer.stride[0]}x{layer.stride[1]}, padding "
-        f"{layer.padding}"
-        f"{', ' + layer.activation if layer.activation else ''}"
+        f"{layer.padding}{activation_text(layer)}"
     )
 
 
@@ -378,17 +407,15 @@ def shape_text(shape: Shape) -> str:
 def checked_padding(padding: Any) -> Any:
     if isinstance(padding, str) and padding in PADDINGS:
         return padding
+    # numbers of another form are refused as if one of them were not whole
     try:
         (top, bottom), (left, right) = padding
-        pads = (
-            (operator.index(top), operator.index(bottom)),
-            (operator.index(left), operator.index(right)),
-        )
     except (TypeError, ValueError):
-        pads = (-1, -1), (-1, -1)
-    if min(map(min, pads)) < 0:
+        top = bottom = left = right = None
+    sides = whole((top, bottom, left, right))
+    if not sides or min(sides) < 0:
         raise ValueError(
             f'padding: got {padding!r}, allowed is "same", "valid" or '
             "((top, bottom), (left, right)), none negative"
         )
-    return pads
+    return sides[:2], sides[2:]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from npulab.quant.layers.checks import Shape, output_dtype, shape_text
+from npulab.quant.layers.checks import Shape, output_dtype, shape_text, store
 from npulab.quant.layers.operation import Operation, Placeholder
 from npulab.quant.layers.plain import Add, Pool2D
 from npulab.quant.layers.real import Activation, Concat, Elementwise
@@ -44,9 +44,8 @@ class Network:
 
     def __post_init__(self) -> None:
         layers = self._checked_layers()
-        object.__setattr__(self, "layers", layers)
-        object.__setattr__(self, "inputs", self._checked_inputs() or _chain(layers))
-        object.__setattr__(self, "outputs", self._checked_outputs() or (len(layers) - 1,))
+        store(self, layers=layers, inputs=self._checked_inputs() or _chain(layers))
+        store(self, outputs=self._checked_outputs() or (len(layers) - 1,))
         if layers and not all(0 <= number < len(layers) for number in self.outputs):
             raise ValueError(
                 f"network: got outputs {self.outputs}, allowed are numbers of its {len(layers)} "

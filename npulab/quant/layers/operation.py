@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npulab.quant.layers.checks import UNIT, Shape, shape_text
+from npulab.quant.layers.checks import UNIT, Shape, shape_text, store
 from npulab.quant.rules import QuantParams
 from npulab.support.files import read_table
 
@@ -77,7 +77,7 @@ class Operation:
                     f"options: got {name!r}, allowed with {self.kind} is one of "
                     f"{', '.join(known) or 'none'}"
                 )
-        object.__setattr__(self, "options", {**known, **self.options})
+        store(self, options={**known, **self.options})
         for tensor in (*self.inputs, self.output):
             if tensor.dtype not in TYPES or isinstance(tensor.q.scale, tuple):
                 raise ValueError(

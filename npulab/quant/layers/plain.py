@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from npulab.quant.layers.checks import (
     POOLS,
     UNIT,
     Pair,
     Shape,
     Shape3,
+    by_axis,
     check_quantization,
     check_size,
     check_type,
@@ -22,6 +25,7 @@ from npulab.quant.layers.checks import (
     pads,
     quantization_parameters,
     shape_text,
+    store,
     whole,
     window_parameters,
     window_text,
@@ -58,16 +62,20 @@ class Pool2D:
         if self.kind not in POOLS:
             raise ValueError(f"kind: got {self.kind!r}, allowed is one of {', '.join(POOLS)}")
         rounds = self.kind == "average" and self.dtype in QUANTIZED
-        allowed = ROUNDINGS if rounds else ROUNDINGS[-1:]
-        if str(self.rounding).removesuffix(CENTRED * rounds) not in allowed:
+        allowed: tuple[str, ...] = ROUNDINGS[-1:]
+        words = suffix = ""
+        if rounds:
+            allowed = ROUNDINGS
+            words = f", each with {CENTRED} too"
+            suffix = CENTRED
+        if str(self.rounding).removesuffix(suffix) not in allowed:
             raise ValueError(
                 f"rounding: got {self.rounding!r}, allowed with {self.kind} pooling of "
-                f"{self.dtype} is "
-                f"{', '.join(allowed)}{f', each with {CENTRED} too' * rounds}"
+                f"{self.dtype} is {', '.join(allowed)}{words}"
             )
-        object.__setattr__(self, "input_shape", checked_shape(self.input_shape))
+        store(self, input_shape=checked_shape(self.input_shape))
         if self.output_q is None:
-            object.__setattr__(self, "output_q", self.input_q)
+            store(self, output_q=self.input_q)
         check_type(self.dtype)
         check_quantization(self, self.dtype, self.input_shape[2])
         if self.output_q != self.input_q:
@@ -75,12 +83,9 @@ class Pool2D:
                 f"output_q: got {self.output_q}, allowed is the input's, {self.input_q}"
             )
         check_window(self, ("kernel", "stride"))
-        object.__setattr__(self, "padding", checked_padding(self.padding))
+        store(self, padding=checked_padding(self.padding))
         check_size(self)
-        if any(
-            before >= size or after >= size
-            for (before, after), size in zip(self.pads, self.kernel, strict=True)
-        ):
+        if np.any(np.max(self.pads, axis=1) >= self.kernel):
             raise ValueError(
                 f"padding: got {self.padding}, allowed is less than the kernel of {self.kernel}, "
                 "so that every window holds an element"
@@ -144,7 +149,7 @@ class Add:
             raise ValueError(
                 f"input_shape: got {self.input_shape}, allowed are sizes, each at least 1"
             )
-        object.__setattr__(self, "input_shape", shape)
+        store(self, input_shape=shape)
         check_type(self.dtype)
         check_quantization(self, self.dtype, shape[-1])
 
@@ -158,7 +163,7 @@ class Add:
         """The layer in plain numbers and names, as columns of a sweep."""
         return {
             "op": self.op,
-            **{f"input_{axis}": size for axis, size in zip("hwc", self.input_shape, strict=False)},
+            **by_axis("input", "hwc", self.input_shape),
             "other_scale": self.other_q.scale,
             "other_zero_point": self.other_q.zero_point,
             **quantization_parameters(self),

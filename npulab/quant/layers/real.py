@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import operator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,10 +18,12 @@ from npulab.quant.layers.checks import (
     MOST_OUTPUTS,
     UNIT,
     Shape,
+    by_axis,
     check_quantization,
     check_type,
     quantization_parameters,
     shape_text,
+    store,
     whole,
 )
 from npulab.quant.rules import QuantParams
@@ -30,7 +33,6 @@ PAIRED = ("add", "subtract", "multiply", "maximum", "minimum")
 SINGLE = ("abs", "copy")
 HALVES = 2**16  # number of float16 codes
 SMALLEST, LARGEST = 2.0**-149, float(np.finfo(np.float32).max)
-AXES = ("input_h", "input_w", "input_c")
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,13 +83,11 @@ class Elementwise:
                     f"other_shape: got {other}, allowed is {shape}, or a shape that broadcasts "
                     "with it (either input may have size 1 on any axis)"
                 )
-        object.__setattr__(self, "input_shape", shape)
-        object.__setattr__(self, "other_shape", other)
+        store(self, input_shape=shape, other_shape=other)
         _few(self.output_shape)
         for name in ("prescale", "scale", "bias"):
-            object.__setattr__(
-                self, name, _constant(name, getattr(self, name), self.output_shape[-1])
-            )
+            value = _constant(name, getattr(self, name), self.output_shape[-1])
+            store(self, **{name: value})
         if self.activation not in ACTIVATIONS:
             raise ValueError(
                 f"activation: got {self.activation!r}, allowed is one of {ACTIVATIONS}"
@@ -113,12 +113,9 @@ class Elementwise:
     @property
     def parameters(self) -> dict[str, Any]:
         """The layer in plain numbers and names, as columns of a sweep."""
-        out: dict[str, Any] = {"op": self.op, **_named(self.input_shape)}
+        out: dict[str, Any] = {"op": self.op, **_named("input", self.input_shape)}
         if self.other_shape is not None:
-            out |= {
-                name.replace("input", "other"): size
-                for name, size in _named(self.other_shape).items()
-            }
+            out |= _named("other", self.other_shape)
         return out | {
             "prescale": _plain(self.prescale),
             "scale": _plain(self.scale),
@@ -177,12 +174,8 @@ class Activation:
                 f"outputs: got shape {outputs.shape} {outputs.dtype}, allowed is ({HALVES},) "
                 "float16, one for every code"
             )
-        for name, value in (
-            ("input_shape", shape),
-            ("outputs", outputs),
-            ("prescale", _constant("prescale", self.prescale, shape[-1])),
-        ):
-            object.__setattr__(self, name, value)
+        prescale = _constant("prescale", self.prescale, shape[-1])
+        store(self, input_shape=shape, outputs=outputs, prescale=prescale)
 
     @property
     def output_shape(self) -> Shape:
@@ -195,7 +188,7 @@ class Activation:
         return {
             "op": self.op,
             "function": self.name,
-            **_named(self.input_shape),
+            **_named("input", self.input_shape),
             "prescale": _plain(self.prescale),
             "dtype": self.dtype,
         }
@@ -257,8 +250,7 @@ class Concat:
         )
         check_type(self.dtype)
         check_quantization(self, self.dtype, shapes[0][-1])
-        object.__setattr__(self, "input_shapes", shapes)
-        object.__setattr__(self, "axis", axis)
+        store(self, input_shapes=shapes, axis=axis)
         _few(self.output_shape)
 
     @property
@@ -274,12 +266,9 @@ class Concat:
     @property
     def output_shape(self) -> Shape:
         """The inputs' shape, with their sizes along the concatenated axis added up."""
-        first = self.input_shapes[0]
-        return (
-            *first[: self.axis],
-            sum(one[self.axis] for one in self.input_shapes),
-            *first[self.axis + 1 :],
-        )
+        shape = [*self.input_shapes[0]]
+        shape[self.axis] = sum(one[self.axis] for one in self.input_shapes)
+        return tuple(shape)
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -288,23 +277,17 @@ class Concat:
             "op": self.op,
             "inputs": len(self.input_shapes),
             "axis": self.axis,
-            **{
-                name.replace("input", "output"): size
-                for name, size in _named(self.output_shape).items()
-            },
+            **_named("output", self.output_shape),
             **quantization_parameters(self),
         }
 
     def __repr__(self) -> str:
         names = [*map(shape_text, self.input_shapes)]
-        shapes = (
-            f"{len(names)} times {names[0]}"
-            if len({*names}) == 1 and len(names) > 1
-            else " and ".join(names)
-        )
-        if self.axis == len(self.output_shape) - 1:
-            axis = ""
-        else:
+        shapes = " and ".join(names)
+        if len({*names}) < len(names) == names.count(names[0]):
+            shapes = f"{len(names)} times {names[0]}"
+        axis = ""
+        if self.axis < len(self.output_shape) - 1:
             axis = f", axis {self.axis}"
         return f"Concat({shapes} -> {shape_text(self.output_shape)}{axis}, {self.dtype})"
 
@@ -330,19 +313,14 @@ def _few(shape: Shape) -> None:
 
 def _constant(name: str, given: Any, channels: int) -> float | Array:
     """Return a number, or float64 numbers ``(channels,)``; raises ValueError for other values."""
-    try:
-        values = np.asarray(given)
-        if values.dtype.kind in "iuf":
-            values = values.astype(np.float64)
-        else:
-            values = np.empty(0)
-    except (TypeError, ValueError):
-        values = np.empty(0)
+    values = np.empty(0)
+    with suppress(TypeError, ValueError):
+        if np.asarray(given).dtype.kind in "iuf":
+            values = np.asarray(given, np.float64)
     size = np.abs(values)
     # a NaN fails both comparisons, and so is refused
-    if values.shape not in ((), (channels,)) or not np.all(
-        (size == 0) | ((size >= SMALLEST) & (size <= LARGEST))
-    ):
+    fits = np.all((size == 0) | ((size >= SMALLEST) & (size <= LARGEST)))
+    if values.shape not in ((), (channels,)) or not fits:
         raise ValueError(
             f"{name}: got {given!r}, allowed is a number within float32, or {channels} such numbers"
         )
@@ -351,9 +329,12 @@ def _constant(name: str, given: Any, channels: int) -> float | Array:
     return values
 
 
-def _named(shape: Shape) -> dict[str, int]:
-    names = AXES if len(shape) == len(AXES) else [f"input_{axis}" for axis in range(len(shape))]
-    return dict(zip(names, shape, strict=True))
+def _named(tensor: str, shape: Shape) -> dict[str, int]:
+    """Return the sizes of a tensor by its name and axis: h, w and c of three axes, else numbers."""
+    axes = [*"hwc"]
+    if len(shape) != len(axes):
+        axes = [*map(str, range(len(shape)))]
+    return by_axis(tensor, axes, shape)
 
 
 def _plain(value: float | Array) -> float | tuple[float, ...]:

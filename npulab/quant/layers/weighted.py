@@ -15,6 +15,8 @@ from npulab.quant.layers.checks import (
     UNIT,
     Pair,
     Shape3,
+    activation_text,
+    by_axis,
     check_output,
     check_quantization,
     check_size,
@@ -26,11 +28,14 @@ from npulab.quant.layers.checks import (
     checked_padding,
     checked_shape,
     checked_weights,
+    kind_text,
     output_dtype,
     output_size,
+    padding_text,
     pads,
     quantization_parameters,
     shape_text,
+    store,
     weight_parameters,
     weight_text,
     whole,
@@ -137,16 +142,16 @@ class Conv2D:
         check_quantization(self, dtype, outputs)
         check_output(self, dtype)
         check_window(self, ("stride", "dilation"))
-        for name, value in (
-            ("weights", weights),
-            ("bias", bias),
-            ("input_shape", shape),
-            ("dtype", dtype),
-            ("groups", groups),
-            ("padding", checked_padding(self.padding)),
-            ("weight_bits", checked_bits(self.weight_bits, weights)),
-        ):
-            object.__setattr__(self, name, value)
+        store(
+            self,
+            weights=weights,
+            bias=bias,
+            input_shape=shape,
+            dtype=dtype,
+            groups=groups,
+            padding=checked_padding(self.padding),
+            weight_bits=checked_bits(self.weight_bits, weights),
+        )
         check_size(self)
 
     @property
@@ -189,8 +194,7 @@ class Conv2D:
         return {
             "op": "conv2d",
             **window_parameters(self),
-            "dilation_h": self.dilation[0],
-            "dilation_w": self.dilation[1],
+            **by_axis("dilation", "hw", self.dilation),
             "depthwise": self.depthwise,
             **grouped,
             **weight_parameters(self),
@@ -200,13 +204,7 @@ class Conv2D:
     output_dtype = property(output_dtype)
 
     def __repr__(self) -> str:
-        if self.depthwise:
-            kind = "depthwise "
-        elif self.groups > 1:
-            kind = f"{self.groups} groups "
-        else:
-            kind = ""
-        return f"Conv2D({kind}{window_text(self)}{weight_text(self)})"
+        return f"Conv2D({kind_text(self)}{window_text(self)}{weight_text(self)})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,13 +233,8 @@ class FullyConnected:
         bias = checked_bias(self.bias, len(weights), dtype)
         check_quantization(self, dtype, len(weights))
         check_output(self, dtype)
-        for name, value in (
-            ("weights", weights),
-            ("bias", bias),
-            ("dtype", dtype),
-            ("weight_bits", checked_bits(self.weight_bits, weights)),
-        ):
-            object.__setattr__(self, name, value)
+        bits = checked_bits(self.weight_bits, weights)
+        store(self, weights=weights, bias=bias, dtype=dtype, weight_bits=bits)
 
     @property
     def input_shape(self) -> tuple[int]:
@@ -269,7 +262,7 @@ class FullyConnected:
     def __repr__(self) -> str:
         return (
             f"FullyConnected({self.input_shape[0]} -> {self.output_shape[0]}, {self.dtype}"
-            f"{', ' + self.activation if self.activation else ''}{weight_text(self)})"
+            f"{activation_text(self)}{weight_text(self)})"
         )
 
 
@@ -317,21 +310,21 @@ class Conv1D:
                 raise ValueError(
                     f"{name}: got {getattr(self, name)!r}, allowed is a whole number, at least 1"
                 )
-        named, around = (
-            isinstance(self.padding, str) and self.padding in PADDINGS,
-            whole(self.padding),
-        )
-        if not named and (len(around) != 2 or min(around) < 0):
-            raise ValueError(
-                f'padding: got {self.padding!r}, allowed is "same", "valid" or (before, after), '
-                "none negative"
-            )
+        padding = around = self.padding
+        if not isinstance(padding, str) or padding not in PADDINGS:
+            padding = whole(padding)
+            around = (0, 0), padding
+            if len(padding) != 2 or min(padding) < 0:
+                raise ValueError(
+                    f'padding: got {self.padding!r}, allowed is "same", "valid" or (before, '
+                    "after), none negative"
+                )
         image = Conv2D(
             weights[:, None],
             self.bias,
             (1, *shape),
             (1, self.stride),
-            self.padding if named else ((0, 0), around),
+            around,
             (1, self.dilation),
             self.depthwise,
             self.activation,
@@ -343,15 +336,8 @@ class Conv1D:
             output=self.output,
             weight_bits=self.weight_bits,
         )
-        for name, value in (
-            ("weights", weights),
-            ("bias", image.bias),
-            ("input_shape", shape),
-            ("padding", self.padding if named else around),
-            ("dtype", image.dtype),
-            ("image", image),
-        ):
-            object.__setattr__(self, name, value)
+        store(self, weights=weights, bias=image.bias, input_shape=shape)
+        store(self, padding=padding, dtype=image.dtype, image=image)
 
     output_dtype = property(output_dtype)
 
@@ -363,18 +349,14 @@ class Conv1D:
     @property
     def parameters(self) -> dict[str, Any]:
         """The layer in plain numbers and names, as columns of a sweep."""
-        before, after = self.image.pads[1]
         return {
             "op": self.op,
-            "input_w": self.input_shape[0],
-            "input_c": self.input_shape[1],
-            "output_w": self.output_shape[0],
-            "output_c": self.output_shape[1],
+            **by_axis("input", "wc", self.input_shape),
+            **by_axis("output", "wc", self.output_shape),
             "kernel_w": self.weights.shape[1],
             "stride_w": self.stride,
-            "padding": self.padding if isinstance(self.padding, str) else "explicit",
-            "pad_left": before,
-            "pad_right": after,
+            "padding": padding_text(self),
+            **by_axis("pad", ("left", "right"), self.image.pads[1]),
             "dilation_w": self.dilation,
             "depthwise": self.depthwise,
             **weight_parameters(self),
@@ -382,16 +364,10 @@ class Conv1D:
         }
 
     def __repr__(self) -> str:
-        if self.depthwise:
-            kind = "depthwise "
-        elif self.groups > 1:
-            kind = f"{self.groups} groups "
-        else:
-            kind = ""
         return (
-            f"Conv1D({kind}{self.weights.shape[1]}, {shape_text(self.input_shape)} -> "
+            f"Conv1D({kind_text(self)}{self.weights.shape[1]}, {shape_text(self.input_shape)} -> "
             f"{shape_text(self.output_shape)}, stride {self.stride}, padding {self.padding}"
-            f"{', ' + self.activation if self.activation else ''}{weight_text(self)})"
+            f"{activation_text(self)}{weight_text(self)})"
         )
 
 
