@@ -97,8 +97,8 @@ def dense_weights(
 
     Group number n of the output channels takes group number n of the input channels; its weights
     for all other input channels are ``fill``, the zero point. ``source`` is an order with O and I
-    (I are the channels of a group), or with C and M, where ``groups`` is the number of input
-    channels C. The result takes ``groups`` times the memory of the input. Raises ValueError for
+    (I are the input channels of one group), or an order with C and M of a depthwise convolution,
+    which has a group for each input channel: ``groups`` is then the size of C. The result takes ``groups`` times the memory of the input. Raises ValueError for
     groups that do not divide the output channels, for a fill outside of the type's range, and as
     ``convert_axes`` does.
 
@@ -118,17 +118,16 @@ def dense_weights(
                 f"groups: got {groups}, allowed is a divisor of the {len(plain)} output channels"
             )
         grouped = plain.reshape(groups, -1, *plain.shape[1:])
-    kind = grouped.dtype
-    if kind.kind in "iu" and not np.iinfo(kind).min <= fill <= np.iinfo(kind).max:
-        raise ValueError(
-            f"fill: got {fill}, allowed is {np.iinfo(kind).min} to {np.iinfo(kind).max}, the range "
-            f"of {kind}"
-        )
-    own, outputs, height, width, inputs = grouped.shape
-    dense = np.full((own, outputs, height, width, own, inputs), fill, kind)
-    for group in range(own):
+    dtype = grouped.dtype
+    if dtype.kind in "iu":
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        if not low <= fill <= high:
+            raise ValueError(f"fill: got {fill}, allowed is {low} to {high}, the range of {dtype}")
+    count, outputs, height, width, inputs = grouped.shape
+    dense = np.full((count, outputs, height, width, count, inputs), fill, dtype)
+    for group in range(count):
         dense[group, :, :, :, group] = grouped[group]
-    return convert_axes(dense.reshape(own * outputs, height, width, own * inputs), "OHWI", to)
+    return convert_axes(dense.reshape(count * outputs, height, width, count * inputs), "OHWI", to)
 
 
 def _parsed(name: str, text: str) -> list[str]:

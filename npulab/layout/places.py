@@ -147,8 +147,8 @@ class Sought:
         return float(np.mean(end > first))
 
     def often(self, name: str, sample: Sequence[Array]) -> Array:
-        """Return, for each number ``(2 ** bits,)``, how many elements of a sample are found in the
-        buffer if that number is added to all of them (or xored, by ``name``).
+        """Return, for each number below ``2 ** bits``, how many elements of a sample the buffer
+        holds if the number is added to their values (``name`` "add") or xored with them ("xor").
         """
         numbers = np.arange(256**self.pairs.itemsize).astype(sample[0].dtype)
         out = np.zeros(len(numbers), np.int64)

@@ -114,8 +114,11 @@ class Flat:
         return fields
 
     def part(self, kind: str, at: int, what: str) -> Any:
-        """The value that a field at an offset has: a number, a text, a table or a vector; for the
-        kind ``*`` the offset of the table, for ``@`` the range of offsets."""
+        """The value of the field at an offset; ``kind`` is that of ``Field``.
+
+        A number lies in the field itself. Of every other kind the field holds the distance to the
+        value: a text, a table, or a vector (its length, then its elements).
+        """
         if kind in NUMBERS:
             return self.number(kind, at, what)
         at += self.number("I", at, what)
@@ -124,22 +127,21 @@ class Flat:
             return at
         if kind in self.schema:
             return self.table(kind, at)
-        count, at = self.number("I", at, what), at + 4
+        count = self.number("I", at, what)
+        first = at + 4
         if kind == "@":
-            self.take(at, count, what, 0)
-            return range(at, at + count)
-        element = {"s": "B"}.get(kind, kind[1:-1])
-        if element == "s" or element in self.schema:
-            offsets = np.frombuffer(self.take(at, 4 * count, what, ELEMENT_MEMORY), "<u4").tolist()
-            if element == "s":
-                return [self.part("s", at + 4 * i, what) for i in range(count)]
-            return [self.table(element, at + 4 * i + offset) for i, offset in enumerate(offsets)]
-        memory = ELEMENT_MEMORY
-        if element == "B":
-            memory = 1
-        raw = self.take(at, count * struct.calcsize(element), what, memory)
+            self.take(first, count, what, 0)
+            return range(first, first + count)
         if kind == "s":
-            return raw.decode(errors="backslashreplace")
-        if element == "B":
-            return raw
-        return tuple(np.frombuffer(raw, f"<{element}").tolist())
+            return self.take(first, count, what, 1).decode(errors="backslashreplace")
+        return self._elements(kind.strip("[]"), count, first, what)
+
+    def _elements(self, kind: str, count: int, first: int, what: str) -> Any:
+        """The elements of a vector from an offset: bytes, numbers, texts or tables."""
+        if kind == "B":
+            return self.take(first, count, what, 1)
+        if kind in NUMBERS:
+            raw = self.take(first, count * struct.calcsize(kind), what, ELEMENT_MEMORY)
+            return tuple(np.frombuffer(raw, f"<{kind}").tolist())
+        self.take(first, 4 * count, what, ELEMENT_MEMORY)
+        return [self.part(kind, first + 4 * index, what) for index in range(count)]
