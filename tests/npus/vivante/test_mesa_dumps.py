@@ -17,6 +17,7 @@ from conftest import shared
 from lowered_layers import random_layer
 from record_simulated import conv
 from test_cli import run  # noqa: F401 - a fixture
+from test_vivante_lower import layer_of
 
 import npulab
 import npulab.analysis.mismatch.model_run
@@ -870,19 +871,7 @@ def test_mesa_vectors_as_folders(tmp_path: Path) -> None:
             put(folder, "compressed", number, data["coef"].tobytes())
             if entry["op"] != "conv":
                 continue
-            one = npulab.Conv2D(
-                data["weights_ohwi"],
-                data["bias"],
-                data["input_hwc"].shape,
-                (entry["stride"],) * 2,
-                entry["padding"],
-                depthwise=entry["depthwise"],
-                activation="relu" if entry["relu"] else None,
-                **{
-                    f"{name}_q": QuantParams(entry[f"{name}_scale"], entry[f"{name}_zero_point"])
-                    for name in ("input", "weight", "output")
-                },
-            )
+            one = layer_of(entry, data)
         with pytest.warns(UserWarning, match="no output was recorded"):
             found = npulab.load_all(folder)
         assert {one.chip for one in found} == {CORES[entry["core"]]}, entry["id"]

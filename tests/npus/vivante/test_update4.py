@@ -840,15 +840,6 @@ def test_another_rounding_differs(rule: str) -> None:
     assert verdict.max == 1
 
 
-def test_emulate_takes_a_batch() -> None:
-    layer, x = layer_and_input(np.random.default_rng(6), (3, 3), (2, 3), (6, 7), padding="same")
-    batch = np.stack([x, x[::-1], x * 0])
-    together = npulab.emulate(layer, batch)
-    assert together.shape == (3, *layer.output_shape)
-    for output, image in zip(together, batch, strict=True):
-        assert np.array_equal(output, npulab.emulate(layer, image))
-
-
 # Planted errors
 
 

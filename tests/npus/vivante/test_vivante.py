@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import CAPTURES, shared
+from conftest import shared
 from record_simulated import conv
 
 import npulab
 from npulab.captures.devices import Simulated
 from npulab.captures.target import Target
-from npulab.npus.vivante import commands, dump, simulate
+from npulab.npus.vivante import commands, simulate
 
 A311D, IMX8MP = "vipnano-qi-a311d", "vipnano-si-imx8mp"
 SEED = 20231
@@ -312,13 +312,6 @@ def test_truncated_dump(dump_text: str, tmp_path: Path) -> None:
         path.write_text("\n".join(lines[:end]), encoding="utf-8")
         with pytest.raises(ValueError, match=r"ends inside|is missing|of input|of output"):
             npulab.load_all(path)
-
-
-def test_other_files_are_not_recognised(tmp_path: Path) -> None:
-    assert not dump.recognises(tmp_path)
-    (tmp_path / "other").write_bytes(bytes(range(256)))
-    assert not dump.recognises(tmp_path / "other")
-    assert not dump.recognises(CAPTURES / "vivante" / "sim-1x1" / "capture.json")
 
 
 def printed(capture: npulab.Capture) -> str:

@@ -128,6 +128,7 @@ def same(a: Coefficients, b: Coefficients) -> bool:
     return (
         all(np.array_equal(getattr(a, name), getattr(b, name)) for name in arrays)
         and (a.zrl, a.symbols, a.runs, a.items) == (b.zrl, b.symbols, b.runs, b.items)
+        and a.channels == b.channels
         and a.weights.shape == b.weights.shape
     )
 
@@ -198,21 +199,6 @@ def test_what_a_driver_sends() -> None:
 # Both formats
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("huffman_format", [False, True])
-@pytest.mark.parametrize("fast", FAST)
-def test_streams_round_trip(huffman_format: bool, fast: bool) -> None:
-    for seed in range(20):
-        random = np.random.RandomState(seed)
-        g = geometry(random, huffman_format)
-        given = content(random, g)
-        buffer = coefficients.encode(given, g, fast)
-        found = coefficients.decode(buffer, g, fast)
-        assert same(found, given), (seed, g)
-        assert coefficients.encode(found, g, fast) == buffer
-        assert found.size == len(buffer) >= given.size
-
-
 @pytest.mark.parametrize("huffman_format", [False, True])
 def test_arrays_and_loops_do_as_bit_by_bit(huffman_format: bool) -> None:
     as_bit_by_bit(huffman_format, range(100, 104))
@@ -233,7 +219,9 @@ def as_bit_by_bit(huffman_format: bool, seeds: range) -> None:
         assert same(vivante_by_item.read(buffer, g), given), (seed, g)
         for fast in FAST:
             assert coefficients.encode(given, g, fast) == buffer, (seed, g)
-            assert same(coefficients.decode(buffer, g, fast), given), (seed, g)
+            found = coefficients.decode(buffer, g, fast)
+            assert same(found, given), (seed, g)
+            assert found.size == len(buffer) >= given.size
 
 
 @pytest.mark.parametrize("often", [0, 1000])
@@ -418,36 +406,10 @@ def test_cells_of_a_wide_kernel(planes: int, input_w: int, depthwise: bool, pair
         5 * row + column
         for row, column in Geometry(1, 1, planes, 5, 5, 1, 0, 0, input_w, depthwise).cells()
     ]
+    wanted = list(range(25))
     if pairs:
-        assert cells == [
-            0,
-            1,
-            2,
-            5,
-            6,
-            7,
-            3,
-            4,
-            8,
-            9,
-            10,
-            11,
-            12,
-            15,
-            16,
-            17,
-            13,
-            14,
-            18,
-            19,
-            20,
-            21,
-            22,
-            23,
-            24,
-        ]
-    else:
-        assert cells == list(range(25))
+        wanted[:20] = [0, 1, 2, 5, 6, 7, 3, 4, 8, 9, 10, 11, 12, 15, 16, 17, 13, 14, 18, 19]
+    assert cells == wanted
 
 
 # The Huffman format

@@ -16,10 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 import record_vendor
+import test_vivante_coefficients as by_format
 import vivante_vendor
 from conftest import CAPTURES, shared
 from lowered_layers import A311D, IMX8MP, S905D3, STM32MP25
 from record_vendor import layer_of
+from test_vivante_coefficients import bytes_drawn, same
+from test_vivante_lower import layer_with
 
 import npulab
 from npulab.captures.capture import Capture, Job
@@ -54,36 +57,19 @@ CHOSEN = {
 
 
 def geometry(random: np.random.RandomState) -> Geometry:
-    channels, cores = int(random.randint(1, 60)), int(random.choice([1, 2, 6, 8]))
-    share = -(-channels // min(cores, channels))
-    resident = int(random.randint(1, share + 1))
-    return Geometry(
-        cores,
-        channels,
-        int(random.randint(1, 12)),
-        int(random.choice([1, 2, 3, 5])),
-        int(random.choice([1, 2, 3, 5])),
-        -(-share // resident),
-        int(random.randint(256)),
-        int(random.randint(1, 500)),
-        dialect="vendor",
-    )
+    plain = by_format.geometry(random, huffman_format=False)
+    return replace(plain, dialect="vendor", depthwise=False)
 
 
 def content(random: np.random.RandomState, g: Geometry) -> Coefficients:
     """Weights of which few to nearly all are the zero point; kernels in any order."""
-    weights = random.randint(0, 256, g.shape).astype(np.uint8)
-    weights[random.random_sample(g.shape) < random.choice([0.1, 0.6, 0.97, 1])] = g.zero_point
+    given = by_format.content(random, g)
+    given.weights[random.random_sample(g.shape) < random.choice([0.1, 0.6, 0.97, 1])] = g.zero_point
     channels = tuple(random.permutation(g.channels).tolist())
     if random.randint(2) or channels == tuple(range(g.channels)):
         channels = ()
-    return Coefficients(
-        weights,
-        random.randint(-(2**31), 2**31, g.slots).astype(np.int32),
-        (np.arange(g.channels) * g.plane_bytes).astype(np.uint32),
-        tuple(random.randint(0, 6, g.used).tolist()),
-        channels=channels,
-    )
+    offsets = (np.arange(g.channels) * g.plane_bytes).astype(np.uint32)
+    return replace(given, offsets=offsets, channels=channels, size=0)
 
 
 def by_weight(c: Coefficients, g: Geometry) -> bytes:
@@ -97,12 +83,6 @@ def by_weight(c: Coefficients, g: Geometry) -> bytes:
         g.zero_point,
         c.zrl,
     )
-
-
-def same(a: Coefficients, b: Coefficients) -> bool:
-    arrays = ("weights", "bias", "offsets")
-    equal = all(np.array_equal(getattr(a, name), getattr(b, name)) for name in arrays)
-    return equal and (a.zrl, a.channels) == (b.zrl, b.channels)
 
 
 def test_streams_are_those_written_weight_by_weight() -> None:
@@ -311,29 +291,6 @@ def sweep() -> list[tuple[dict[str, float], dict[str, Any]]]:
             (known, REGISTERS.decode(words))
             for known, words in zip(parameters, data["words"], strict=True)
         ]
-
-
-def layer_with(known: dict[str, float]) -> Conv2D:
-    """A layer of these parameters, with some weights."""
-    whole = {name: int(value) for name, value in known.items()}
-    kernels = whole["output_c"]
-    if whole["depthwise"]:
-        kernels = 1
-    shape = kernels, whole["kernel_h"], whole["kernel_w"], whole["input_c"]
-    quantization = {}
-    for name in ("input", "weight", "output"):
-        scale, zero = known[f"{name}_scale"], whole[f"{name}_zero_point"]
-        quantization[f"{name}_q"] = QuantParams(scale, zero)
-    return Conv2D(
-        np.random.RandomState(0).randint(0, 256, shape).astype(np.uint8),
-        np.zeros(whole["output_c"], np.int32),
-        (whole["input_h"], whole["input_w"], whole["input_c"]),
-        (whole["stride"],) * 2,
-        "same" if whole["same"] else "valid",
-        depthwise=bool(whole["depthwise"]),
-        activation="relu" if whole["relu"] else None,
-        **quantization,
-    )
 
 
 def fields_apart(step: int) -> tuple[Counter[str], Counter[str]]:
@@ -620,10 +577,7 @@ def test_chips_of_two_cores_have_the_plain_stream_in_the_vendors_dialect(chip: s
 @pytest.mark.parametrize("name", ["a311d-pid88", "imx8mp-pid9f", "pid99", "stm32mp25-pid15"])
 def test_one_layer_compiled_for_four_parts_is_lifted(name: str) -> None:
     """Weights and biases are bytes of a generator, one after another (the layer of the files)."""
-    state, drawn = 1, []
-    for _ in range(8 * 8 * 4 + 3 * 3 * 4 * 8 + 8):
-        state = (state * 1664525 + 1013904223) % 2**32
-        drawn.append(state // 2**24)
+    drawn = bytes_drawn(8 * 8 * 4 + 3 * 3 * 4 * 8 + 8)
     x = np.array(drawn[:256], np.uint8).reshape(4, 8, 8).transpose(1, 2, 0)
     weights = np.array(drawn[256:-8], np.uint8).reshape(8, 4, 3, 3).transpose(0, 2, 3, 1)
     capture = npulab.load(shared(f"data/vivante_vendor/nb/{name}.nb"))
