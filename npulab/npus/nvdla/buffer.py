@@ -1,7 +1,7 @@
 """The convolution buffer of a device that stays up: what CDMA puts into it, what CSC reads out of
 it, and what both leave for the next job.
 
-CDMA and CSC each count lines, kernels and entries by registers of their own. If the registers of
+CDMA and CSC count lines, kernels and entries, each by its own registers. If the registers of
 the two disagree, CSC reads entries that hold other data, or waits for ever, or leaves entries and
 pointers that spoil the next job. All of it follows from the counters; no field has a rule of its
 own.
@@ -181,10 +181,10 @@ class Buffer:
 
     ``data`` are the entries ``(N, bytes) uint8``. CDMA writes data from entry ``write`` and weights
     from ``weight_write``; CSC reads from ``read`` and ``weight_read``. ``slices`` are lines that
-    CSC may read, ``valid`` the entries that they count for, ``kernels`` those that CSC was told of,
+    CSC may read, ``valid`` the entries of these lines, ``kernels`` the kernels that it was told of,
     ``held`` the entries of weights that CSC did not give back. ``late`` are (lines, entries of
-    each) that CSC gives back when its next job starts. ``banks`` are those of the last jobs of CDMA
-    and CSC. If not ``keeps``, entries are counted only, and nothing may be computed of them.
+    each) that CSC gives back when its next job starts. ``banks`` are the banks of the last jobs of
+    CDMA and CSC. If not ``keeps``, entries are counted only, and nothing may be computed of them.
     """
 
     features: dict[str, int]
@@ -316,11 +316,11 @@ class Buffer:
         group, surface, row, column = np.ogrid[: len(starts), :surfaces, : fetch.grain, :width]
         number = fetch.lines + group * fetch.grain
         shape = len(starts), surfaces, fetch.grain, width
-        there = np.broadcast_to(number + row < fetch.lines + lines, shape)
+        exists = np.broadcast_to(number + row < fetch.lines + lines, shape)
         addresses = base + number * line + surface * plane
-        addresses = (addresses + (row * width + column) * atom)[there]
+        addresses = (addresses + (row * width + column) * atom)[exists]
         entries = starts[group] + row * fetch.entries + surface * width + column
-        entries = entries[there]
+        entries = entries[exists]
         atoms = fetch.memory.atoms(fetch.v.memory_of(DATA_MEMORY), addresses.reshape(-1), atom)
         atoms = converted_features(fetch.v, atoms.view(np.int8), 1, RULES).view(np.uint8)
         self.data[wrap(entries, size) % len(self.data)] = atoms
@@ -400,8 +400,8 @@ class Buffer:
         self.sequences.popleft()
 
     def _windows(self, sequence: Sequence) -> Windows:
-        """Return the windows of a job's next group: those of an earlier group, if it began in the
-        same column."""
+        """Return the windows of a job's next group: the windows of an earlier group, if it began
+        in the same column."""
         columns = sequence["D_DATAOUT_SIZE_0.DATAOUT_WIDTH"] + 1
         shift = sequence.groups * sequence.outputs % columns
         if shift not in sequence.windows:

@@ -70,14 +70,14 @@ def read_cfg(path: Path, text: str, registers: RegisterMap) -> list[Event]:
     raised: dict[str, int] = {}
     awaited: set[str] = set()
     for line, full in enumerate(text.split("\n"), 1):
-        part = COMMENT.sub(lambda match: match[1] or "", full)
+        code = COMMENT.sub(lambda match: match[1] or "", full)
         at = 0
         with refusing(f"{path}, line {line}"):
-            while part[at:].strip():
-                match = STATEMENT.match(part, at)
+            while code[at:].strip():
+                match = STATEMENT.match(code, at)
                 if match is None:
                     raise ValueError(
-                        f"got {part[at:].strip()[:60]!r}, allowed is a statement such as "
+                        f"got {code[at:].strip()[:60]!r}, allowed is a statement such as "
                         "reg_write(NVDLA_SDP.D_OP_ENABLE_0, 0x1);"
                     )
                 at = match.end()

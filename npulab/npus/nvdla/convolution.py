@@ -128,7 +128,7 @@ def convolve(
     over.
 
     ``x`` is ``(H, W, C)``, ``weights`` ``(K, R, S, C)``, both int8 or both int16. With ``lanes``
-    in all, lanes past the kernels are 0. ``rules`` are those of the accumulator.
+    in all, lanes past the kernels are 0. ``rules`` are the accumulator's.
     Raises ValueError for other types and shapes, and for more than 2**23 products of a sum.
     """
     _refuse_operands(x, weights, window, lanes)

@@ -65,4 +65,4 @@ def _said(v: Mapping[str, int]) -> Iterator[str]:
         spread = (v["kernel_width_csc"] - 1) * max(v.get("dilation_x", 1), 1)
         width = (padded - spread - 1) // max(v.get("conv_stride_x", 1), 1) + 1
         got = v["input_width_cmac"]
-        yield f"columns of the output: {got}, from those of input and kernel {width}"
+        yield f"columns of the output: {got} stated, {width} follow from input and kernel"

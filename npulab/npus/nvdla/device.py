@@ -1,7 +1,7 @@
 """A device of the RTL that stays up: it runs job after job, and each meets what the jobs
 before it left.
 
-Each unit counts by registers of its own, and the interrupt of the last unit alone ends a job. So a
+Each unit counts by its own registers, and only the interrupt of the last unit ends a job. So a
 job whose registers disagree may write the right bytes and leave a unit that never ends, or data in
 front of a unit, which the next job meets. Source: the RTL of nv_small; see ``buffer.py``,
 ``streams.py`` and ``readers.py``.
@@ -47,7 +47,7 @@ Taken = Callable[[int], Any]  # of a number of atoms to their values, which are 
 
 @dataclass
 class Units:
-    """The units of a chip between jobs; new ones are those of a device after a reset."""
+    """The units of a chip between jobs; a new value is a device after a reset."""
 
     features: Features
     buffer: Buffer = field(init=False)

@@ -58,7 +58,7 @@ class Load(NamedTuple):
 
 class Done(NamedTuple):
     """A wait for an operation, of this unit and group if the trace says so; ``sync`` names the
-    event. The statement is that of the trace, as ``Ask`` has it."""
+    event. ``statement`` is the trace's, as in ``Ask``."""
 
     line: int
     unit: str = ""

@@ -307,7 +307,7 @@ def _pixels(fields: Fields, memory: Memory, form: Format, rows: Pair, width: int
     atom = fields.features["memory_atom"]
     planes = [(DATA, PITCHES[0], form.pixel, skipped * form.pixel)]
     if form.pixel_uv:
-        # The second plane's address is that of the atom in which its first pixel lies.
+        # The address of the second plane is the address of the atom that holds its first pixel.
         pitch_uv = "CDMA.D_LINE_UV_STRIDE.UV_LINE_STRIDE"
         start_uv = skipped * form.pixel_uv % atom
         planes.append((DATA_UV, pitch_uv, form.pixel_uv, start_uv))

@@ -62,7 +62,7 @@ class Cube:
         if self.itemsize not in TYPES or self.atom % self.itemsize:
             raise ValueError(
                 f"itemsize: got {self.itemsize} in atoms of {self.atom} bytes, allowed is 1 or 2, "
-                "of which an atom is a multiple"
+                "and an atom is a multiple of it"
             )
         if min(self.row_pitch, self.plane_pitch) < 0:
             raise ValueError(

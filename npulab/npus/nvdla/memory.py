@@ -93,13 +93,13 @@ class Memory:
         """
         end = address + size
         if (place := self._range(memory, address, end)) is None:
-            there = []
+            known = []
             for name, at, data in self.ranges:
                 if _same_memory(name, memory):
-                    there.append(f"{name} {at:#x} to {at + len(data):#x}")
+                    known.append(f"{name} {at:#x} to {at + len(data):#x}")
             raise Outside(
                 f"memory: got {memory} {address:#x} to {end:#x}, allowed are "
-                f"{'; '.join(there) or 'none of it'}",
+                f"{'; '.join(known) or 'none of it'}",
                 address,
                 size,
             )

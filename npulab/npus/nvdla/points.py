@@ -124,10 +124,10 @@ def scaled(
     multiplier ``(C,)``.
 
     The output converter scales if there is one multiplier and no zero point; else X2 scales and the
-    converter adds. All channels have one shift: if theirs differ by more than the multipliers
+    converter adds. All channels share one shift: if the shifts differ by more than the multipliers
     hold, X1 multiplies first. A bias past 16 bits that no shift makes shorter is added in two
-    parts. ``reach`` ``(C,)`` is the most that a sum comes to. Raises ValueError for a bias or
-    scales that the registers cannot say.
+    parts. ``reach`` ``(C,)`` is the largest size of a sum. Raises ValueError for a bias or scales
+    that the registers cannot hold.
     """
     first, second, moved = _split(bias)
     most = reach + np.maximum(np.abs(bias), np.abs(first) * 2**moved)

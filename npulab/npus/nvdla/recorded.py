@@ -13,9 +13,9 @@ their addresses by the same names. ``parameters`` holds the rest that a run need
   with the bytes;
 * ``operations``: for each job the ``units`` with their groups, how many of its writes were
   ``inherited``, and the ``line`` of its last enable;
-
-* ``endless``: the polls among them that never end, because no value has theirs under the mask;
-* ``waits``: the polls, reads and interrupts of the trace, as ``waits`` describes them.
+* ``waits``: the polls, reads and interrupts of the trace, as ``waits`` describes them;
+* ``endless``: the polls that never end, because the value that they wait for has a bit outside of
+  their mask.
 
 Register accesses alone, as in logs of drivers and simulators, have neither memory nor checks of it.
 If the text does not hold whole operations, a single job has all writes and
@@ -147,8 +147,8 @@ def _rows(events: Sequence[Event], registers: RegisterMap) -> Iterator[Row]:
             name = names[event.offset].partition(".")[2]
             waits = name in STARTS and not event.value & event.mask
             mask = event.mask & bits[event.offset]
-            own = name in OWN or any(part in name for part in OWN_PARTS)
-            if mask and not waits and not own:
+            changes = name in OWN or any(word in name for word in OWN_PARTS)
+            if mask and not waits and not changes:
                 yield {
                     "line": event.line,
                     "register": names[event.offset],

@@ -1,11 +1,10 @@
 """The simulated device: runs the units on registers and memory, and says which job hangs.
 ``replay`` runs a recorded trace again: its operations in order, then its checks of memory.
 
-Of nv_small the units are those of its RTL (``device.py``), with the state that a job leaves for the
-next; of other chips, jobs whose registers disagree are said to hang (``waiting.py``), which is a
-guess, and so is every hang of CDP. The device
-shares registers and memory with lift and lower, and no arithmetic with the emulation, so that it is
-independent evidence if both agree.
+On nv_small the units count as its RTL does (``device.py``), and a job leaves their state for the
+next. On other chips, a job whose registers disagree hangs (``waiting.py``); this is a guess, and so
+is every hang of CDP. The device shares registers and memory with lift and lower, and no arithmetic
+with the emulation: if both agree, each is independent evidence.
 """
 
 from __future__ import annotations
@@ -331,7 +330,7 @@ def work(
 
 
 def _pool(values: Raw, features: Features, memory: Memory, x: Array | None, rules: Rules) -> None:
-    """Run PDP as plain windows, or as the stream that its RTL is where that gives others."""
+    """Run PDP as plain windows; as the stream of its RTL if the stream gives other windows."""
     fields = Fields(values, features)
     if Units.known(features) and pool_stream.known(fields) and not pool_stream.plain(fields):
         pool_stream.run(fields, memory, x, rules)

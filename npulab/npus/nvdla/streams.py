@@ -32,14 +32,14 @@ class Part:
         return self.count - self.taken
 
     def take(self, count: int) -> Array:
-        """Return the next ``count`` items, of which there are as many."""
+        """Return the next ``count`` items; at least so many are left."""
         self.taken += count
         return self.values(self.taken - count, self.taken)
 
 
 @dataclass
 class Stream:
-    """The items that wait in front of a unit, in parts."""
+    """The items that wait to enter a unit, in parts."""
 
     parts: deque[Part] = field(default_factory=deque)
 
@@ -56,7 +56,7 @@ class Stream:
         return count
 
     def take(self, count: int) -> Array:
-        """Return the next ``count`` items, of which there are as many."""
+        """Return the next ``count`` items; at least so many are left."""
         found: list[Array] = []
         while count:
             part = self.parts[0]

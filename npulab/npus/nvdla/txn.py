@@ -78,8 +78,8 @@ def _event(line: int, words: Sequence[str], folder: Path, names: dict[int, str])
     offset = _offset(arguments[0])
     if offset not in names:
         raise ValueError(
-            f"got address {arguments[0]!r}, allowed is that of a register: a byte address, or "
-            f"{BUS:#x} and its word"
+            f"got address {arguments[0]!r}, allowed is the address of a register: in bytes, or "
+            f"{BUS:#x} plus its word"
         )
     if what == "write_reg":
         return Write(line, offset, number(arguments[1], WORDS, "value"))

@@ -30,8 +30,8 @@ def wait_rows(
     """Return the rows of a trace's polls, reads and waits for interrupts, in the trace's order.
 
     ``found`` are the operations of ``events``, ``names`` the registers by byte address. A row
-    stands behind the write before it, or before the write after it if a check, a wait or a load of
-    memory lies between the former and the row.
+    stands after the last write before it; if a check, a wait or a load of memory lies between that
+    write and the row, the row stands before the next write.
     """
     placed: list[tuple[int, int, int]] = []
     for task, operation in enumerate(found):

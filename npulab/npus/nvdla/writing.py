@@ -40,9 +40,9 @@ def trace_files(capture: Capture) -> dict[str, bytes]:
     """Return the files by name: the jobs' register writes, the memory before them and the checks of
     memory after them.
 
-    Memory and checks are those of ``as_trace``. A comment says the provenance, which ``cfg`` reads
-    again. Raises ValueError for a capture without output, or whose rows do not name their memory,
-    as those of ``.txn`` traces.
+    Memory and checks are the rows that ``as_trace`` returns. A comment says the provenance, which
+    ``cfg`` reads again. Raises ValueError for a capture without output, and for rows that name no
+    memory, as the rows of ``.txn`` traces.
     """
     traced = as_trace(capture)
     memory = traced.parameters["memory"]
@@ -141,8 +141,8 @@ def _memory_row(capture: Capture, name: str) -> dict[str, Any]:
 def _output_check(capture: Capture) -> Row:
     """Return the check of the output after the last job."""
     crc = zlib.crc32(capture.buffers[OUTPUT])
-    said = {"task": len(capture.jobs), "crc": crc, "line": 0}  # no line of a file says it
-    return _memory_row(capture, OUTPUT) | said
+    # No line of a file states the check.
+    return _memory_row(capture, OUTPUT) | {"task": len(capture.jobs), "crc": crc, "line": 0}
 
 
 def _statements(capture: Capture, memory: Iterable[Row], checks: Iterable[Row]) -> Iterator[str]:
@@ -166,7 +166,7 @@ def _statements(capture: Capture, memory: Iterable[Row], checks: Iterable[Row]) 
 
 
 def _usual_waits(capture: Capture) -> list[Row]:
-    """Return the waits of jobs of which no trace says them: a convolution waits for its buffer to
+    """Return the usual waits of jobs that came without waits: a convolution waits for its buffer to
     be flushed, and each job ends with an interrupt."""
     rows: list[Row] = []
     for task, job in enumerate(capture.jobs):

@@ -56,7 +56,8 @@ class Command(NamedTuple):
         if not owner:
             units = ", ".join(f"{unit * RANGE:#x}" for unit in np.flatnonzero(OWNERS))
             raise LookupError(
-                f"register: got {register:#x}, allowed are those of the units from {units} on"
+                f"register: got {register:#x}, allowed are registers of the units that begin at "
+                f"{units}"
             )
         return cls(owner + WRITE, value, register)
 
@@ -70,9 +71,7 @@ class Command(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A task and its words ``(n,)``, without the words of the block's end, which are a field of
-    their own.
-    """
+    """A task and its words ``(n,)``; ``end`` are the words that end the block."""
 
     task: Task | None
     words: Array
@@ -178,8 +177,8 @@ def split(words: Array, file: Path | str) -> list[Block]:
         blocks.append(Block(None, words[begin:], words[:0]))
     else:
         warnings.warn(
-            f"{file}: no command has the flag {WRITE:#04x} of a write in its target; its "
-            "values may not be those that the NPU had",
+            f"{file}: no command has the flag {WRITE:#04x} of a write in its target; the "
+            "NPU may have had other values",
             stacklevel=3,
         )
         last = known(words) & (words["register"] == NEXT_AMOUNT)

@@ -2,8 +2,9 @@
 
 A file has three programs: core 0 alone, core 1 alone, both. Each job is labelled with its program
 and core, and with the tensor it makes if that is none of the model's: so the roles of a sweep are
-these. Addresses are offsets in a tensor; the table ``patches`` of the parameters says of which. A
-model of one convolution has its parameters, also those of an ``.onnx`` file beside.
+these. Addresses are offsets in a tensor; the table ``patches`` of the parameters names the tensor
+of each. A model of one convolution has the parameters of its layer, and of an ``.onnx`` file next
+to it.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def capture_of(compiled: Compiled, name: str, source: str = "") -> Capture:
 def encode(capture: Capture) -> bytes:
     """Return the file of a capture, with the commands and the task records of its buffers.
 
-    Raises ValueError if they are not as long as those of the file.
+    Raises ValueError if one of them has another length than in the file.
     """
     data = bytearray(capture.buffers[CONTAINER])
     compiled = rknn.read(bytes(data))
@@ -173,8 +174,8 @@ def _jobs(
     for number, task in enumerate(tasks):
         first = task.command_address // WORDS.itemsize
         last = first + task.commands
-        own = words[first:last]
-        good = commands.written(own)
+        block_words = words[first:last]
+        good = commands.written(block_words)
         refuse_if(not good.all(), f"task {number}", _broken(words, first, good), "is a register")
         start = task.job
         if last < len(words) and ends[last]:
@@ -182,7 +183,7 @@ def _jobs(
             start = replace(Job.from_writes(block, end, registers), start=start)
         inside = [patch for patch in patches if first <= patch.command < last]
         label = _label(compiled, number, inside)
-        job = Job.from_writes(block, writes_of(own), registers)
+        job = Job.from_writes(block, writes_of(block_words), registers)
         yield replace(job, start=start, label=label)
 
 
@@ -271,12 +272,12 @@ def _named(name: str, axes: Sequence[str], sizes: Sequence[int]) -> dict[str, in
 
 
 def _with_model(parameters: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Parameters with those of the only convolution of an ``.onnx`` file; the same parameters if it
-    has another number of them, or if the package onnx is missing."""
+    """Return parameters with the parameters of the only convolution of an ``.onnx`` file added;
+    unchanged if the file has another number of layers, or if the package onnx is missing."""
     try:
         layers = read_onnx(path)
     except MissingPackage as error:
-        warnings.warn(f"{error}; layers are those that the .rknn files state", stacklevel=4)
+        warnings.warn(f"{error}; parameters are taken from the .rknn files alone", stacklevel=4)
         return dict(parameters)
     if len(layers) != 1 or "input_c" not in parameters:
         return dict(parameters)

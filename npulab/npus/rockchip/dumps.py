@@ -262,8 +262,8 @@ def _check_streams(
             line = records.line_of(RECORD_BYTES * number)
             raise ValueError(
                 f"{path}, line {line}: Gem {records.number}: task {number}: got {task.commands} "
-                f"commands from {task.command_address:#x} on, allowed are those that Gem "
-                f"{stream.number} has room for, {len(words)} from {base:#x} on"
+                f"commands from {task.command_address:#x} on, allowed are the "
+                f"{len(words)} that Gem {stream.number} has room for from {base:#x} on"
             )
         block = good[first : first + task.commands]
         if not block.all():
@@ -307,7 +307,7 @@ def _by_order(blocks: Sequence[Block], sizes: Mapping[str, int]) -> dict[str, in
     """Return the addresses of the vendor's buffers, from the registers that point into them; None
     if an output lies in none of the buffers."""
     jobs = [dict(writes_of(block.words)) for block in blocks]
-    # The last task is the first whose end names no other.
+    # The last task is the first task whose end names no next task.
     last = jobs[-1]
     for job, block in zip(reversed(jobs), reversed(blocks), strict=True):
         if not dict(writes_of(block.end)).get(commands.NEXT_ADDRESS):

@@ -10,7 +10,7 @@ from npulab.npus.kit import Facts, RegisterMap, read_table
 HERE = Path(__file__).parent
 # The maps: the registers of all units by address; the record that hands a task over.
 REGISTERS, TASK = "NPU", "TASK"
-SECOND = "NPU2"  # the registers of all units of RK3576, many of which are others
+SECOND = "NPU2"  # the registers of all units of RK3576; many differ from the other map
 XML = "M"  # the source of rows that name none
 RANGE = 2**12  # number of register addresses that a unit has
 
@@ -30,7 +30,7 @@ def _npu_rows() -> list[dict[str, str]]:
 
 
 def _second_rows() -> list[dict[str, str]]:
-    """Return the rows of ``rk3576.csv``, and those of the other map that ``shared.csv`` names."""
+    """Return the rows of ``rk3576.csv``, and rows of the other map that ``shared.csv`` names."""
     rows = read_table(HERE / "rk3576.csv")
     for shared in read_table(HERE / "shared.csv"):
         about = {"evidence": shared["evidence"], "note": shared["note"]}

@@ -120,13 +120,13 @@ def covers(capture: Capture) -> Collection[int]:
 
 
 def _tasks(capture: Capture) -> tuple[list[Raw], Raw]:
-    """Return the values of all tasks, and those of the first convolution; raise Unsupported if
+    """Return the values of all tasks, and the values of the first convolution; raise Unsupported if
     there is none."""
     refuse_if(
         any(job.block == SECOND for job in capture.jobs),
         f"capture {capture.name}",
         f"registers of block {SECOND}",
-        f"are those of {REGISTERS} so far, to lift a layer",
+        f"are registers of block {REGISTERS} so far, to lift a layer",
         Unsupported,
     )
     jobs: list[Raw] = [values_of(job, capture.maps) for job in capture.jobs]
@@ -401,7 +401,7 @@ def _with_scales(known: Mapping[str, Any], layer: Conv2D, by_channel: bool) -> C
         if same and by_channel:
             same = np.array_equal(plans.shares(named), plans.shares(layer))
     except ValueError:
-        return layer  # the known scales are not those of the run
+        return layer  # the recorded scales are not the scales of the run
     if same:
         return named
     return layer

@@ -262,8 +262,8 @@ def _near_fields(name: str, register: int | None) -> list[str]:
     else of all.
     """
     fields = names().fields.items()
-    ours = [field for field, (offset, *_) in fields if register in (None, offset)]
-    return difflib.get_close_matches(name[:80], ours, 2) or ours[:3]
+    of_register = [field for field, (offset, *_) in fields if register in (None, offset)]
+    return difflib.get_close_matches(name[:80], of_register, 2) or of_register[:3]
 
 
 def _number(text: str, below: int, what: str) -> int:

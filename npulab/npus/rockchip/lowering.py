@@ -82,7 +82,7 @@ def lower(
     does. The feature ``int32-output`` (a driver quirk of a lifted layer too) asks for a matrix
     multiplication that gives its sums: a 1x1 layer over one column, ``x`` is ``(M, 1, K)`` or ``(M,
     K)``, for a ``FullyConnected`` also ``(K,)``. Chips that round twice have the arithmetic
-    registers and bias blocks of open-rknpu; geometry and weights are those of RK3588.
+    registers and bias blocks of open-rknpu; geometry and weights are as on RK3588.
 
     It departs from Mesa in three places: weights of more than 16 and less than 32 channels, which
     Mesa packs without their fill; rows after the first task of a one-channel input; and ReLU, which

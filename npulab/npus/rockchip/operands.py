@@ -1,7 +1,7 @@
 """The constants of a compiled convolution (``.rknn`` for RK3576): weights, zero points, biases,
 shares, as its tasks read them.
 
-Dense weights lie as those of RK3588. Depthwise weights lie in the same order in pairs, each pair
+Dense weights lie as on RK3588. Depthwise weights lie in the same order in pairs, each pair
 followed by the two negated zero points of its channels. The operands of eight output channels stand
 together: biases, negated zero points (dense weights only), shares. Without zero points or shares
 all channels have the same.

@@ -126,7 +126,7 @@ def cut(conv: Conv2D) -> list[RowTask]:
         fitting = min((padded - start - kernel) // stride + 1, rows - first)
         if fitting < 1:
             raise ValueError(
-                f"lower for rockchip: got {conv!r}, of whose input {most} rows fit the "
+                f"lower for rockchip: got {conv!r}, and {most} rows of its input fit the "
                 f"convolution buffer, allowed are kernels of at most {most} rows"
             )
         padding = max(-start, 0)

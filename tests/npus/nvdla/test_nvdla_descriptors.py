@@ -44,7 +44,7 @@ def test_descriptors_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert {row["field"]: row["value"] for row in rows} == FIELDS
     assert [finding.text for finding in found.findings] == [
         "1000 bytes a kernel of 5 x 5 x 20 weights: 2 bytes each, int16 or float16",
-        "columns of the output: 8, from those of input and kernel 8",
+        "columns of the output: 8 stated, 8 follow from input and kernel",
     ]
     assert cli.main(["show", str(path)]) == 0
     assert "2 bytes each, int16 or float16" in capsys.readouterr().out

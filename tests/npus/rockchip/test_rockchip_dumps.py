@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from dataclasses import astuple
 from functools import cache
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 from case_tables import cases, escaped, whole
 from conftest import shared
+from fuzz_mutators import change_bytes
 from hypothesis import given, strategies as st
 from pace import limit
 from refusals import refused
@@ -424,7 +426,7 @@ gem open got 0 1 64 | gem open got 0 1 999999999 | 999999999 bytes
 [00000010] = 13121110 | [00000010] = 1312111 | line 6: Gem 1: got '[00000010] = 1312111\x20
 0000000d 00000300 | 0000000d 00000000 | none with task records
 00000018 00000300 | 00000018 00000000 | Gem 3: task 1 at byte 0x28
-00000003 00000000\n | 0000f003 00000000\n | Gem 3: task 0: got 61443 commands from 0xffc60000 on, allowed are those that Gem 2 has room for, 512
+00000003 00000000\n | 0000f003 00000000\n | Gem 3: task 0: got 61443 commands from 0xffc60000 on, allowed are the 512 that Gem 2 has room for
 00000003 00000000\n | 000f0003 00000000\n | none with task records
 10001070 02010000 | 10001070 08010000 | line 12: Gem 2: task 0: command at byte 0x0: got target 0x0801 and register 0x1070
 30005018 20010000 | 30005018 20020000 | line 16: Gem 2: task 1: command at byte 0x40: got target 0x2002 and register 0x5018
@@ -517,28 +519,8 @@ def test_files_of_others_are_not_taken(tmp_path: Path, folder: Path) -> None:
         assert not dumps.recognises(folder / name)
 
 
-def changed(data: bytes, random: np.random.RandomState) -> bytes:
-    """Bytes with a few changed, left out, doubled or cut."""
-    out = bytearray(data)
-    for _ in range(random.randint(1, 4)):
-        at, size = random.randint(len(out)), random.randint(1, 40)
-        kind = random.randint(5)
-        if kind == 0:
-            out[at] = random.randint(256)
-        elif kind == 1:
-            del out[at : at + size]
-        elif kind == 2:
-            out[at:at] = out[at : at + size]
-        elif kind == 3:
-            out[at : at + 8] = b"%08x" % random.randint(2**31)
-        else:
-            del out[random.randint(len(out)) :]
-        out = out or bytearray(b"0")
-    return bytes(out)
-
-
 def refusals_of(count: int, path: Path) -> Iterator[str]:
-    random = np.random.RandomState(588)
+    random = Random(588)
     blob, records = matrix(0)
     texts = [
         small().encode(),
@@ -548,7 +530,7 @@ def refusals_of(count: int, path: Path) -> Iterator[str]:
         gzip.compress(small().encode()),
     ]
     for n in range(count):
-        path.write_bytes(changed(texts[n % len(texts)], random))
+        path.write_bytes(change_bytes(random, texts[n % len(texts)]))
         begin = time.process_time()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

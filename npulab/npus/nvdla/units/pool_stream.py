@@ -37,8 +37,9 @@ from npulab.npus.nvdla.waiting import few
 
 UNITS = 8  # windows that a ring has room for, and lengths of a kernel
 SUM_BITS = 14  # of a sum over rows
-# Bytes behind a stage that waits: in WDMA's FIFOs (5 atoms of 8) and in front of them (2); in the
-# vertical stage (6) and as result of the horizontal one (1); in the latter and in front of it.
+# Bytes that find room while a stage waits: in WDMA's FIFOs (5 atoms of 8) and before the FIFOs (2);
+# in the vertical stage (6) and as the result of the horizontal stage (1); in the horizontal stage
+# and before it.
 WRITER_ROOM, STAGE_ROOM, INPUT_ROOM = 42, 7, 7
 SIDES = {"HEIGHT": ("TOP", "BOTTOM"), "WIDTH": ("LEFT", "RIGHT")}
 
@@ -85,13 +86,13 @@ class Course:
 
     @property
     def short(self) -> bool:
-        """Whether no window has its last element in front of the padding at the end."""
+        """Whether every window ends in the padding after the input."""
         return self.size + self.before < self.kernel
 
     @property
     def flushed(self) -> int:
-        """The windows that are given out behind the last element: what PDP takes for those that end
-        in the padding."""
+        """The windows that are given out after the last element: PDP takes so many to end in the
+        padding."""
         if self.after < self.stride:
             return 0
         if not self.short:
@@ -103,8 +104,8 @@ class Course:
 
     @property
     def flowing(self) -> int:
-        """The windows that are given out while the input flows: those that are complete, and with
-        the last element one that is not."""
+        """The windows that are given out while the input flows: every complete window, and with the
+        last element one window that is not complete."""
         inside = self.size + self.before - self.kernel
         complete = max(inside // self.stride + 1, 0)
         if inside >= 0 and inside % self.stride == 0:
@@ -140,7 +141,7 @@ class Course:
 
     @property
     def regular(self) -> bool:
-        """Whether the sizes give the outputs, each window has an element, and no other comes."""
+        """Whether exactly the windows of the sizes come, and each has an element of the input."""
         if self.before >= self.kernel or self.out != self.windows:
             return False
         given = self.flowing + self.at_once
@@ -232,8 +233,8 @@ class Ring:
             self.oldest = self.behind(self.oldest)
 
     def flush(self, more: bool, early: int = 0) -> int:
-        """Return how many windows are flushed before the input goes on; ``early`` of those that
-        could come while another row flows are among them."""
+        """Return how many windows are flushed before the input goes on; ``early`` windows, which
+        could come while another row flows, are among them."""
         if not more:
             return self.course.flushed
         self.flushing = self.course.along - early
@@ -382,12 +383,12 @@ class Lines:
 
 
 def plain(fields: Fields) -> bool:
-    """Return whether a job's stream is that of plain windows, as ``pdp.pooled`` computes them.
+    """Return whether a job's stream gives plain windows, as ``pdp.pooled`` computes them.
 
-    It is if along both axes as many windows are given out, while the input flows and flushed behind
-    it, as the registers of the output state, and each has an element of the input. Where it is not,
-    a job of one surface may be right all the same. Source: the RTL of nv_small (PDP_CORE_cal1d,
-    PDP_CORE_cal2d, WDMA).
+    It does if, along both axes, the windows that come while the input flows or after it are as many
+    as the registers of the output state, and each window has an element of the input. If it does
+    not, a job of one surface may be right all the same. Source: the RTL of nv_small
+    (PDP_CORE_cal1d, PDP_CORE_cal2d, WDMA).
     """
     for name in SIDES:
         if fields[f"{CONFIG}{name}"] >= UNITS:
@@ -448,7 +449,7 @@ def streamed(fields: Fields, x: Array, rounding: str = RULES.rounding) -> Array:
 
 
 def passed_along(columns: Course, count: int) -> Strips:
-    """Return the horizontal stage after ``count`` rows, those of all surfaces."""
+    """Return the horizontal stage after ``count`` rows, counted through all surfaces."""
     strips = Strips(Ring(columns, recounts=False))
     for now in range(count * columns.size):
         row, column = divmod(now, columns.size)
@@ -487,7 +488,7 @@ def courses(fields: Fields) -> tuple[Course, Course]:
 
 
 def _check(fields: Fields, shape: tuple[int, ...], rows: Course, columns: Course) -> None:
-    """Raise Unsupported for windows without an element in front of the input, ValueError for an
+    """Raise Unsupported for windows that lie in the padding before the input, ValueError for an
     input of another shape than the registers state."""
     for course in (rows, columns):
         if course.before >= course.kernel:
@@ -507,7 +508,8 @@ def _check(fields: Fields, shape: tuple[int, ...], rows: Course, columns: Course
 
 
 def _cause(rows: Course, columns: Course) -> str:
-    """Return a field, got and allowed, for which a stream is not that of plain windows."""
+    """Return the field for which a stream does not give plain windows, with its value and the
+    allowed values."""
     course = rows
     if not columns.regular:
         course = columns
