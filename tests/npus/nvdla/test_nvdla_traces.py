@@ -11,12 +11,14 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 from case_tables import cases, escaped, fields
 from conftest import shared
+from fuzz_mutators import change_bytes, change_text
 from hypothesis import given, settings, strategies as st
 from nvdla_layers import public_traces
 from pace import limit
@@ -933,14 +935,13 @@ nv_small_256_full/d | nv_small_256_full
 
 
 def mutations(count: int, folder: Path) -> None:
-    random = np.random.RandomState(5)
+    random = Random(5)
     texts = {
         "case.cfg": "\n".join([*WHOLE, *passed(group=1), *end("e1", "SDP_1")]),
         "a.dat": IMAGE,
         "input.txn": "load_mem 0x100 4 b.dat\nwrite_reg 0xffff2802 1\nwrite_reg 0xffff2c0e 1\nwait\ndump_mem 0x100 4 b.dat\n",
         "b.dat": "W=0x1\n0x01 0x02 0x03 0x04\n",
     }
-    letters = list(b'0123456789abcdefx(){};,:"/# \n\t\x00\xff-_N')
     sides = {"case": ("case.cfg", "a.dat"), "line": ("input.txn", "b.dat")}
     for side, names in sides.items():
         (folder / side).mkdir()
@@ -949,18 +950,9 @@ def mutations(count: int, folder: Path) -> None:
     slowest = 0.0
     for number in range(count):
         side = ("case", "line")[number % 2]
-        name = sides[side][random.randint(2)]
-        changed = bytearray(texts[name].encode())
-        for _ in range(random.randint(1, 4)):
-            at, kind = random.randint(len(changed) + 1), random.randint(4)
-            some = bytes(random.choice(letters, random.randint(1, 6)))
-            changed[at : at + (0, 1, 8, len(some))[kind]] = (
-                some,
-                some[:1],
-                b"",
-                changed[at : at + 40],
-            )[kind]
-        (folder / side / name).write_bytes(bytes(changed))
+        name = sides[side][random.randrange(2)]
+        change = random.choice([change_text, change_bytes])
+        (folder / side / name).write_bytes(change(random, texts[name].encode()))
         start, said = time.process_time(), ""
         try:
             Memory.of(imported.read_trace(folder / side / sides[side][0]))

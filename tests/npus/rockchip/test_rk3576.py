@@ -28,7 +28,7 @@ from npulab.captures.capture import Capture, CaptureSet
 from npulab.captures.roles import roles
 from npulab.captures.sweep import load_sweep
 from npulab.models.onnx_layers import read_onnx
-from npulab.npus.kit import values_of
+from npulab.npus.kit import up, values_of
 from npulab.npus.rockchip import commands, compiled, rknn
 from npulab.npus.rockchip.facts import FACTS, SECOND
 from npulab.npus.rockchip.operands import constants
@@ -56,10 +56,6 @@ def captures() -> list[Capture]:
     return found
 
 
-def up(number: int, to: int) -> int:
-    return -(-number // to) * to
-
-
 def entries(layer: Layer) -> int:
     """64-byte entries of a row of the input: an entry holds whole pixels, or a pixel takes whole
     entries.  (A file of the second half, of 48 channels, decided between two such
@@ -80,12 +76,12 @@ def plane(layer: Layer) -> int:
     return whole(layer["output_h"] * layer["output_w"])
 
 
-def steps(layer: Layer) -> int:
+def steps(layer: Layer, _: Values) -> int:
     taps = layer["kernel_h"] * layer["kernel_w"] * layer["input_c"]
     return taps // 8 if layer["depthwise"] else 2 * taps
 
 
-def weight_bytes(layer: Layer) -> int:
+def weight_bytes(layer: Layer, _: Values) -> int:
     taps = layer["kernel_h"] * layer["kernel_w"]
     if layer["depthwise"]:
         return 2 * taps * layer["input_c"]
@@ -151,7 +147,7 @@ DPU.OUT_CVT_OFFSET.offset      | output_zero_point
 """
 # The others; BELOW has those that other tests of this file are about.
 LAWS: dict[str, Callable[[Layer, Values], int]] = {
-    "CNA.WEIGHT_SIZE0.weight_bytes": lambda layer, _: weight_bytes(layer),
+    "CNA.WEIGHT_SIZE0.weight_bytes": weight_bytes,
     "CNA.WEIGHT_SIZE1.kernel_bytes": lambda layer, _: (
         layer["kernel_h"] * layer["kernel_w"] * up(layer["input_c"], 16)
     ),
@@ -161,7 +157,7 @@ LAWS: dict[str, Callable[[Layer, Values], int]] = {
     "CNA.DATA_SIZE0.channels": channels,
     "CNA.DATA_SIZE0.entries": lambda layer, v: entries(layer) * v["CNA.FETCH_SIZE0.rows"],
     "CNA.DATA_SIZE1.rows": rows,
-    "CNA.DATA_SIZE2.steps": lambda layer, _: steps(layer),
+    "CNA.DATA_SIZE2.steps": steps,
     "CNA.DATA_SIZE3.pixels": lambda layer, v: layer["output_w"] * made(layer, v),
     "CNA.ROW.entries": lambda layer, _: entries(layer),
     "CNA.COLUMNS.entries": lambda layer, _: entries(layer),
