@@ -279,15 +279,15 @@ class Buffer:
             return False
         size = (fetch.banks[0] + 1) * self.depth
         room = (size - self.valid) // fetch.entries
-        lines = min(fetch.all_lines - fetch.lines, room // fetch.grain * fetch.grain)
-        if room >= fetch.all_lines - fetch.lines:
-            lines = fetch.all_lines - fetch.lines
+        lines = fetch.all_lines - fetch.lines
+        if room < lines:
+            lines = room // fetch.grain * fetch.grain
         if lines <= 0:
             return False
         starts = []
-        for first in range(fetch.lines, fetch.lines + lines, fetch.grain):
+        for placed in range(0, lines, fetch.grain):
             starts.append(self.write)
-            count = min(fetch.grain, fetch.lines + lines - first)
+            count = min(fetch.grain, lines - placed)
             self.write = wrap(self.write + count * fetch.entries, size)
         if self.keeps and not fetch["D_DATAIN_FORMAT.DATAIN_FORMAT"]:
             self._put_lines(fetch, np.array(starts), lines, size)

@@ -24,7 +24,7 @@ import numpy as np
 from numpy import ndarray as Array
 
 from npulab.captures.target import Features, Unsupported
-from npulab.npus.kit import Raw, refuse_if, up, wrapped
+from npulab.npus.kit import Raw, up, wrapped
 from npulab.npus.nvdla.facts import Pair
 from npulab.npus.nvdla.fetch import read_features, read_image, read_weights, weights_of
 from npulab.npus.nvdla.memory import Memory
@@ -40,28 +40,26 @@ PROCESSED = tuple(
 )
 SUM_BITS = {1: 34, 2: 48}  # bits of a sum, by the bytes of an element
 HANDED_BITS = 32
-MOST_TRUNCATE = 31  # CACC.D_CLIP_CFG.CLIP_TRUNCATE has 5 bits
 SHARE = 1024  # most products that a share of a sum has
 # A block of outputs may take half as many bytes as the tensors, but at least LEAST_SPARE and at
 # most MOST_SPARE.
 LEAST_SPARE, MOST_SPARE = 2**16, 2**23
 SUM_BYTES = 64  # bytes that a sum takes until it is an accumulator
-LONGEST_SUM = EXACT_FLOAT64 // 2**30  # most products of a sum of int16 elements
 FLOATS = {1: "f4", 2: "f8"}  # the type in which elements are multiplied, by the bytes of an element
 assert SHARE * 2**14 <= EXACT_FLOAT32
+assert EXACT_FLOAT64 >= 2**23 * 2**30  # products of the longest sum of int16 elements
 
 
 def handed_over(sums: Array, truncate: int, itemsize: int = 1, rules: Rules = RULES) -> Array:
     """Return accumulators int32 of sums, whole numbers of any type of at most 2**53 in size.
 
-    A sum is saturated to 34 bits (48 for elements of 2 bytes), divided by ``2**truncate`` and
-    rounded half away from zero, and saturated to 32 bits; under ``rules`` that do not saturate the
-    accumulators are int64. Raises ValueError for a truncate outside 0 to 31.
+    A sum is saturated to 34 bits (48 for elements of 2 bytes), divided by ``2**truncate`` (0 to 31)
+    and rounded half away from zero, and saturated to 32 bits; under ``rules`` that do not saturate
+    the accumulators are int64.
 
     >>> handed_over(np.array([5, -5, 2 ** 33]), 1)
     array([         3,         -3, 2147483647], dtype=int32)
     """
-    refuse_if(not 0 <= truncate <= MOST_TRUNCATE, "truncate", truncate, f"is 0 to {MOST_TRUNCATE}")
     whole = np.asarray(sums).astype(np.int64)
     if not rules.saturate_stages:
         return shifted(whole, truncate, rules.rounding)
@@ -75,7 +73,7 @@ class Window:
     as (height, width).
 
     ``before`` is the padding above and to the left; taps outside the input, on any side, read
-    ``pad_value``. Raises ValueError for a size, stride or dilation below 1 and a padding below 0.
+    ``pad_value``.
     """
 
     output: Pair
@@ -83,12 +81,6 @@ class Window:
     dilation: Pair = (1, 1)
     before: Pair = (0, 0)
     pad_value: int = 0
-
-    def __post_init__(self) -> None:
-        if min(*self.output, *self.stride, *self.dilation) < 1 or min(self.before) < 0:
-            raise ValueError(
-                f"{self}: allowed are output, stride and dilation of 1 or more, before of 0 or more"
-            )
 
 
 @dataclass(frozen=True)
@@ -128,10 +120,9 @@ def convolve(
     over.
 
     ``x`` is ``(H, W, C)``, ``weights`` ``(K, R, S, C)``, both int8 or both int16. With ``lanes``
-    in all, lanes past the kernels are 0. ``rules`` are the accumulator's.
-    Raises ValueError for other types and shapes, and for more than 2**23 products of a sum.
+    in all, lanes past the kernels are 0. ``rules`` are the accumulator's. A sum has at most 2**23
+    products, as registers cannot state more.
     """
-    _refuse_operands(x, weights, window, lanes)
     kernels, taps = len(weights), weights.shape[1] * weights.shape[2]
     (height, width), channels = window.output, weights.shape[3]
     type_ = np.dtype(FLOATS[x.itemsize])
@@ -175,26 +166,6 @@ def _windows(
     read = x[down, over, share.start : share.stop]
     read[outside] = window.pad_value
     return read.reshape(len(outputs), -1)
-
-
-def _refuse_operands(x: Array, weights: Array, window: Window, lanes: int) -> None:
-    if x.dtype not in (np.int8, np.int16) or weights.dtype != x.dtype:
-        raise ValueError(
-            f"x, weights: got {x.dtype}, {weights.dtype}, allowed is int8 or int16 for both"
-        )
-    axes = x.ndim, weights.ndim
-    if axes != (3, 4) or weights.shape[3] != x.shape[2] or not (x.size and weights.size):
-        raise ValueError(
-            f"x, weights: got {x.shape}, {weights.shape}, allowed is (H, W, C), (K, R, S, C)"
-        )
-    if weights[0].size > LONGEST_SUM:
-        raise ValueError(
-            f"weights: got {weights[0].size} products of a sum, allowed is up to {LONGEST_SUM}"
-        )
-    least, most = np.iinfo(x.dtype).min, np.iinfo(x.dtype).max
-    if not least <= window.pad_value <= most:
-        raise ValueError(f"pad_value: got {window.pad_value}, allowed is {least} to {most}")
-    refuse_if(lanes and lanes < len(weights), "lanes", lanes, f"is {len(weights)} or more")
 
 
 def run(values: Raw, features: Features, memory: Memory, rules: Rules = RULES) -> Array:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy import ndarray as Array
 
-from npulab.npus.kit import Hang, Unsupported, read_table, refuse_if, wrapped
+from npulab.npus.kit import Hang, Unsupported, read_table, wrapped
 from npulab.npus.nvdla.facts import MEMORIES, Pair
 from npulab.npus.nvdla.layouts import TYPES, Cube, Weights
 from npulab.npus.nvdla.memory import Memory
@@ -25,7 +25,6 @@ from npulab.npus.nvdla.units.fields import Fields
 
 WORD = 16  # bits of a word: packed channels are moved up to its top
 CONVERTED_BITS = 17  # a converted value is saturated to this many bits, then to the element's
-MOST_TRUNCATE = 63  # CDMA.D_CVT_CFG.CVT_TRUNCATE has 6 bits
 BLOCK = 2**14  # elements that are converted at a time: temporaries stay small next to the tensors
 # Most bytes of features or of an image: their rows may overlap, so that memory does not bound them.
 MOST_BYTES = 2**25
@@ -62,26 +61,10 @@ class Format:
     channels: tuple[Pair, ...]
     evidence: str = ""
 
-    def unpack(self, rows: Array, rows_uv: Array | None = None) -> Array:
-        """Return channels ``(height, width, channels)``, uint8 or uint16, of rows of pixels
-        ``(height, bytes) uint8``.
-
-        Raises ValueError for rows that are not whole pixels, and a second plane that is missing or
-        not of the format.
-        """
-        width, rest = divmod(rows.shape[1], self.pixel)
-        got = wanted = None
-        planes = [rows]
-        if rows_uv is not None:
-            got = rows_uv.shape
-            planes.append(rows_uv)
-        if self.pixel_uv:
-            wanted = len(rows), width * self.pixel_uv
-        if rest or got != wanted:
-            raise ValueError(
-                f"{self.name}: got rows {rows.shape} and {got}, allowed are pixels of "
-                f"{self.pixel} bytes and a second plane of {wanted}"
-            )
+    def unpack(self, rows: Array, *more: Array) -> Array:
+        """Return channels ``(height, width, channels)``, uint8 or uint16, of rows of whole pixels
+        ``(height, bytes) uint8``, one for each plane of the format."""
+        width = rows.shape[1] // self.pixel
         if any(bits for _, bits in self.channels):
             words = np.ascontiguousarray(rows).view("<u4")
             out = np.empty((len(rows), width, len(self.channels)), np.uint16)
@@ -89,7 +72,7 @@ class Format:
                 out[:, :, channel] = (words >> np.uint32(first)) % 2**bits * 2 ** (WORD - bits)
             return out
         elements = []
-        for plane in planes:
+        for plane in (rows, *more):
             stored = np.ascontiguousarray(plane).view(f"<u{self.element}")
             elements.append(stored.reshape(len(rows), width, -1))
         return np.concatenate(elements, 2)[:, :, [first for first, _ in self.channels]]
@@ -128,13 +111,12 @@ def converted(
     or 16): int8 or int16.
 
     ``values`` are whole numbers ``(..., C)`` of at most 17 bits, ``offsets`` 16 bits signed, one or
-    one per channel, ``scale`` 16 bits signed. The result is saturated to 17 bits, then ``bits``.
-    Raises ValueError for a truncate outside 0 to 63.
+    one per channel, ``scale`` 16 bits signed, ``truncate`` 0 to 63. The result is saturated to 17
+    bits, then ``bits``.
 
     >>> converted(np.array([3, 5, 255]), 0, 1, 1, 8)
     array([  2,   3, 127], dtype=int8)
     """
-    refuse_if(not 0 <= truncate <= MOST_TRUNCATE, "truncate", truncate, f"is 0 to {MOST_TRUNCATE}")
     moved = (values.astype(np.int64) - np.asarray(offsets, np.int64)) * scale
     short = saturated(shifted(moved, truncate, rules.rounding), CONVERTED_BITS)
     return saturated(short, bits).astype(TYPES[bits // 8])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray as Array
 
-from npulab.npus.kit import Capture, Range, Unsupported, refuse_if
+from npulab.npus.kit import Capture, Range, Unsupported
 from npulab.npus.nvdla.facts import ANY_MEMORY, Pair
 from npulab.npus.nvdla.images import merged
 
@@ -152,13 +152,9 @@ class Memory:
                 yield start, data
 
     def write(self, memory: str, address: int, data: Any) -> None:
-        """Put bytes (or uint8 in any shape) into memory, in order; raises as ``view``."""
-        if isinstance(data, bytes | bytearray | memoryview):
-            data = np.frombuffer(data, np.uint8)
-        else:
-            data = np.asarray(data)
-        refuse_if(data.dtype.itemsize != 1, "memory", data.dtype, "are bytes, uint8 or int8")
-        self.view(memory, address, data.size)[:] = data.reshape(-1).view(np.uint8)
+        """Put bytes, or an array in C order, into memory; raises as ``view``."""
+        held = np.frombuffer(data, np.uint8)
+        self.view(memory, address, len(held))[:] = held
 
     def _range(self, memory: str, start: int, end: int) -> tuple[int, Array] | None:
         """Return the range that holds bytes, as (start, bytes), or None."""

@@ -180,12 +180,14 @@ def _started(v: Fields) -> set[str]:
     for name, value in v.values.items():
         if value and name.endswith(".D_OP_ENABLE.OP_EN"):
             on.add(name.partition(".")[0])
-    if on - {*RUN}:
-        raise Unsupported(
-            f"the job starts {', '.join(sorted(on - {*RUN}))}, the simulated device runs "
-            f"{', '.join(RUN)}"
-        )
+    _refuse_others(on)
     return on
+
+
+def _refuse_others(units: set[str]) -> None:
+    """Raise Unsupported for units that are not covered."""
+    if others := sorted(units - {*RUN}):
+        raise Unsupported(f"units: got {', '.join(others)}, covered are {', '.join(RUN)}")
 
 
 def _run(
@@ -297,9 +299,7 @@ def _operate(job: Job, memory: Memory, features: Features, rules: Rules) -> None
     would never end.
     """
     units = set(units_of(job))
-    others = sorted(units - set(RUN))
-    if others:
-        raise Unsupported(f"units: got {', '.join(others)}, covered are {', '.join(RUN)}")
+    _refuse_others(units)
     values = Fields.of(job, features)
     waiting.for_units(values, units)
     tables = {unit: lut_of(job, unit) for unit in units & {"SDP", "CDP"}}

@@ -276,15 +276,6 @@ def test_what_no_stream_is_known_of(changes: dict[str, int], words: str) -> None
     assert str(told.value) == words
 
 
-def test_inputs_have_the_shape_of_the_registers() -> None:
-    with pytest.raises(ValueError) as told:
-        streamed(job(SURPLUS, COLUMNS), np.zeros((1, 3, 3, LANES), np.int64))
-    assert (
-        str(told.value)
-        == "input: got (1, 3, 3, 8), allowed is (1, 4, 3, 8) as PDP.D_DATA_CUBE_IN and CUBE_OUT_CHANNEL say"
-    )
-
-
 def reached(course: Course, count: int) -> list[tuple[int, int]] | None:
     """First element and end of each window of ``count`` rows, None if one has no element."""
     found = []

@@ -209,13 +209,18 @@ def pooled(fields: Fields, x: Array, rows: Axis, columns: Axis, rules: Rules = R
         y = _short_sums(x, rows, columns)
     else:
         y = rows.pooled(columns.pooled(x, 2, method), 1, method, times=columns.kernel)
+    return saturated(averaged(fields, y, itemsize, rules.rounding), 8 * itemsize)
+
+
+def averaged(fields: Fields, sums: Array, itemsize: int, rounding: str) -> Array:
+    """Return sums of windows times the reciprocals of width and height, rounded after each."""
     for name, bits in zip(("WIDTH", "HEIGHT"), KEPT_BITS, strict=True):
-        product = y * fields[f"PDP.D_RECIP_KERNEL_{name}.RECIP_KERNEL_{name}"]
+        product = sums * fields[f"PDP.D_RECIP_KERNEL_{name}.RECIP_KERNEL_{name}"]
         if itemsize == 1:
-            y = kept(product, bits, rules.rounding)
+            sums = kept(product, bits, rounding)
         else:
-            y = shifted(product, RECIPROCAL_BITS, rules.rounding)
-    return saturated(y, 8 * itemsize)
+            sums = shifted(product, RECIPROCAL_BITS, rounding)
+    return sums
 
 
 def _short_sums(x: Array, rows: Axis, columns: Axis) -> Array:

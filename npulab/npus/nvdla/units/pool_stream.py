@@ -10,6 +10,7 @@ Source: the RTL of nv_small (PDP_CORE_cal1d, PDP_CORE_cal2d, WDMA).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -24,13 +25,12 @@ from npulab.npus.nvdla.units.pdp import (
     AVERAGE,
     COMBINED,
     CONFIG,
-    KEPT_BITS,
     PADS,
     PADS_BITS,
     ROW_BITS,
+    averaged,
     cubes,
     handed_over,
-    kept,
     pad_sums,
 )
 from npulab.npus.nvdla.waiting import few
@@ -431,7 +431,7 @@ def streamed(fields: Fields, x: Array, rounding: str = RULES.rounding) -> Array:
     """
     fields.expect("stream pooling")
     rows, columns = courses(fields)
-    _check(fields, x.shape, rows, columns)
+    _check((rows, columns))
     surfaces, lanes = len(x), x.shape[-1]
     strips = passed_along(columns, surfaces * rows.size)
     lines = passed_down(rows, surfaces, len(strips.outputs) // columns.out)
@@ -487,24 +487,15 @@ def courses(fields: Fields) -> tuple[Course, Course]:
     return rows, columns
 
 
-def _check(fields: Fields, shape: tuple[int, ...], rows: Course, columns: Course) -> None:
-    """Raise Unsupported for windows that lie in the padding before the input, ValueError for an
-    input of another shape than the registers state."""
-    for course in (rows, columns):
+def _check(courses: Iterable[Course]) -> None:
+    """Raise Unsupported for windows that lie in the padding before the input."""
+    for course in courses:
         if course.before >= course.kernel:
             # Which units the next surface takes over is then left from the job before.
             raise Unsupported(
                 f"{PADS}{SIDES[course.name][0]} is {course.before}, covered are 0 to "
                 f"{course.kernel - 1} as {CONFIG}{course.name} says"
             )
-    lanes = fields.features["memory_atom"]
-    surfaces = fields["PDP.D_DATA_CUBE_OUT_CHANNEL.CUBE_OUT_CHANNEL"] // lanes + 1
-    allowed = surfaces, rows.size, columns.size, lanes
-    if shape != allowed:
-        raise ValueError(
-            f"input: got {shape}, allowed is {allowed} as PDP.D_DATA_CUBE_IN and CUBE_OUT_CHANNEL "
-            "say"
-        )
 
 
 def _cause(rows: Course, columns: Course) -> str:
@@ -584,10 +575,7 @@ def _outputs(
         return y
     missing = (rows.kernel - 1 - (_taps(windows) | _taps(older))) % UNITS
     pads = wrapped(np.array(pad_sums(fields))[missing] * columns.kernel, PADS_BITS)
-    y += pads[:, None, None]
-    for name, bits in zip(("WIDTH", "HEIGHT"), KEPT_BITS, strict=True):
-        y = kept(y * fields[f"PDP.D_RECIP_KERNEL_{name}.RECIP_KERNEL_{name}"], bits, rounding)
-    return y
+    return averaged(fields, y + pads[:, None, None], 1, rounding)
 
 
 def _combined(x: Array, windows: list[Window], method: int) -> Array:
