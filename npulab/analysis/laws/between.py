@@ -17,7 +17,6 @@ import numpy as np
 from npulab.analysis.laws.boundaries import information
 from npulab.analysis.laws.checksums import KINDS, After, Checksum, Kind, Word
 from npulab.analysis.laws.expressions import (
-    ALWAYS,
     FIELD,
     Array,
     Expression,
@@ -214,11 +213,8 @@ def _accepted(state: State, founds: Sequence[_Found], tries: float) -> State:
 
 
 def _always(state: State, place: Place, law: Expression, cost: float) -> Solved:
-    """A field with one law for all captures."""
-    support = (state.captures.n,)
     explained = float(state.captures.information[:, place.word, place.lsb : place.end].sum())
-    steps = ((ALWAYS, law),)
-    return Solved(place.word, place.lsb, place.width, steps, support, cost, explained)
+    return Solved.always(place, law, state.captures.n, cost, explained)
 
 
 def _law(state: State, found: _Found) -> Expression:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npulab.analysis.laws.boundaries import entropy, places
-from npulab.analysis.laws.expressions import ALWAYS, Array, Columns, parameter
+from npulab.analysis.laws.expressions import Array, Columns, parameter
 from npulab.analysis.laws.library import Library
 from npulab.analysis.laws.masks import weighed
 from npulab.analysis.laws.prior import BUDGET
@@ -132,11 +132,9 @@ def _broken(state: State, library: Library) -> Iterator[tuple[Solved, Array]]:
     for place in places(captures.words, captures.information, library, state.todo):
         values = place.raw(captures.words)
         agree = (laws.values ^ values) & np.uint32(2**place.width - 1) == 0
-        weights = captures.information[:, place.word, place.lsb : place.end].sum(1)
-        best = int(np.argmax(weighed(agree, weights) - laws.cost))
-        steps = ((ALWAYS, laws[best]),)
-        at = place.word, place.lsb, place.width
-        yield Solved(*at, steps, (captures.n,), float(laws.cost[best]), 0.0), ~agree[best]
+        best = int(np.argmax(weighed(agree, captures.weights(place)) - laws.cost))
+        solved = Solved.always(place, laws[best], captures.n, float(laws.cost[best]), 0.0)
+        yield solved, ~agree[best]
 
 
 def _gain(apart: Array, broken: Array) -> float:

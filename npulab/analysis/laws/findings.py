@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -177,31 +178,26 @@ class Findings:
                 out[names] = bool((counts == 1).sum() <= BUDGET.part_for_claim)
         return out
 
-    def information(self, solved: Solved, rows: Array | None = None) -> float:
-        """The bits of information in a field's values on the captures ``rows`` (by default all):
-        which values there are, and which captures have them.
+    def information(self, solved: Solved, rows: Any) -> float:
+        """The bits of information in a field's values on the captures ``rows``: which values there
+        are, and which captures have them.
 
         Bits that always move together count as one bit.
         """
-        values, decided = self.captured[field(solved.name)], solved.decide(self.captured) >= 0
-        if rows is None:
-            decided &= True
-        else:
-            decided &= np.isin(np.arange(self.captured.n), rows)
+        values = self.captured[field(solved.name)]
+        counted = np.zeros(self.captured.n, bool)
+        counted[rows] = True
+        counted &= solved.decide(self.captured) >= 0
         kinds, of, counts = np.unique(values, return_inverse=True, return_counts=True)
-        which = float(np.log2(self.captured.n / counts[of[decided]]).sum())
-        return min(
-            solved.explained,
-            which
-            + sum(
-                min(solved.width, constant_cost(int(kind)))
-                for kind in kinds[np.unique(of[decided])]
-            ),
-        )
+        which = float(np.log2(self.captured.n / counts[of[counted]]).sum())
+        named = 0.0
+        for kind in kinds[np.unique(of[counted])].tolist():
+            named += min(solved.width, constant_cost(kind))
+        return min(solved.explained, which + named)
 
-    def spare(self, solved: Solved, rows: Array | None = None) -> float:
+    def spare(self, solved: Solved, rows: Any = slice(None)) -> float:
         """The bits of information in a field that its law does not cost; only the captures ``rows``
-        count."""
+        count, by default all."""
         return self.information(solved, rows) - solved.cost
 
     def unseen_numbers(self, solved: Solved, asked: Columns) -> tuple[Array, float]:
@@ -360,19 +356,10 @@ class Findings:
         pairs = itertools.combinations(self.modes, min(2, len(self.modes)))
         found = []
         for groups in (kept, [*pairs, *self.together], [self.modes]):
-            found.append(
-                np.any(
-                    [
-                        np.zeros(asked.n, bool),
-                        *(
-                            self._unseen([*map(parameter, names)], asked)
-                            for names in groups
-                            if names
-                        ),
-                    ],
-                    axis=0,
-                )
-            )
+            rows = np.zeros(asked.n, bool)
+            for names in filter(None, groups):
+                rows |= self._unseen([*map(parameter, names)], asked)
+            found.append(rows)
         return found
 
     def uncut_changes(self, solved: Solved, asked: Columns, values: Array) -> list[Array]:

@@ -1,5 +1,5 @@
 """The operators of laws. An operator is a row of ``operators.csv`` and a function: one of this
-module, or numpy's of that name.
+module, or numpy's of that name, at the precision in the column ``dtype`` if it states one.
 
 A divisor below 1 counts as 1, so that every row of captures has a value.
 """
@@ -7,6 +7,7 @@ A divisor below 1 counts as 1, so that every row of captures has a value.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,22 +95,6 @@ def float32_bits(x: Array) -> Array:
     return np.asarray(x, np.float32).view(np.uint32).astype(np.int64)
 
 
-def multiply_float32(x: Array, y: Array) -> Array:
-    return np.multiply(x, y, dtype=np.float32)
-
-
-def divide_float32(x: Array, y: Array) -> Array:
-    return np.divide(x, y, dtype=np.float32)
-
-
-def multiply_double(x: Array, y: Array) -> Array:
-    return np.multiply(x, y, dtype=np.float64)
-
-
-def divide_double(x: Array, y: Array) -> Array:
-    return np.divide(x, y, dtype=np.float64)
-
-
 def divides(x: Array, y: Array) -> Array:
     return x % y == 0
 
@@ -123,8 +108,11 @@ def _at_least_1(x: Array) -> Array:
 
 
 def _operator(row: dict[str, str]) -> Operator:
-    values: dict[str, Any] = {**row}
-    values["function"] = globals().get(row["function"]) or getattr(np, row["function"])
+    values: dict[str, Any] = {name: row[name] for name in Operator._fields}
+    function = globals().get(row["function"]) or getattr(np, row["function"])
+    if row["dtype"]:
+        function = partial(function, dtype=row["dtype"])
+    values["function"] = function
     for name in ("binding", "inside", "cost"):
         values[name] = float(row[name] or "nan")
     for name in ("bends", "limited", "rounds", "ordered"):

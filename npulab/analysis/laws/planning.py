@@ -4,8 +4,10 @@ open questions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -167,10 +169,7 @@ def _drawn(name: str, allowed: Any, n: int, random: np.random.Generator) -> Arra
     if (
         isinstance(allowed, tuple)
         and len(allowed) == 2
-        and all(
-            isinstance(end, (int, float, np.integer, np.floating)) and np.isfinite(end)
-            for end in allowed
-        )
+        and all(isinstance(end, Real) and math.isfinite(end) for end in allowed)
     ):
         ends = allowed
     if (ends is None or ends[0] > ends[1]) and (
@@ -181,7 +180,7 @@ def _drawn(name: str, allowed: Any, n: int, random: np.random.Generator) -> Arra
         )
     if ends is not None:
         low, high = ends
-        if all(isinstance(end, (int, np.integer)) for end in ends):
+        if all(isinstance(end, Integral) for end in ends):
             return _whole(int(low), int(high), n, random)
         if low > 0:
             return np.exp(random.uniform(np.log(low), np.log(high), n)).astype(np.float32)

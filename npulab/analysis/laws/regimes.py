@@ -127,7 +127,7 @@ def solve(
     None if there is no such list. With ``partly``, a list may leave captures without a law.
     """
     captures, library = state.captures, round_.library
-    weights = captures.information[:, place.word, place.lsb : place.end].sum(1)
+    weights = captures.weights(place)
     total = float(weights.sum())
     if total < (PRIOR.derived_gain if round_.deep else margin) or not len(library):
         return None
@@ -313,10 +313,10 @@ def _step_rivals(
         (limit for limit in lists.limits if when in (limit.condition, opposite(limit.condition))),
         None,
     )
-    for other_limit in lists.limits if limit else ():
-        extra_cost = 0.0
-        if limit:
-            extra_cost = other_limit.price - limit.price
+    if limit is None:
+        return
+    for other_limit in lists.limits:
+        extra_cost = other_limit.price - limit.price
         if other_limit is limit or extra_cost > PRIOR.recorded:
             continue
         for end in (other_limit.low, other_limit.high - 1):

@@ -70,14 +70,13 @@ def gap_rivals(solved: Solved, columns: Columns, inner: bool = False) -> Iterato
     for number, (when, law) in enumerate(solved.steps):
         parts = literals(when)
         rest = solved.steps[number + 1 :]
+        alike = np.zeros(columns.n, bool)
         if rest:
             alike = (
                 (columns[law] % 2**solved.width == values_so)
                 & (solved.decide(columns, rest) >= 0)
                 & (solved.values(columns, rest) == values_so)
             )
-        else:
-            alike = ~free & free
         for literal in parts:
             if not operator(literal.op).ordered or literal.args[1].op != CONSTANT:
                 continue
@@ -90,11 +89,9 @@ def gap_rivals(solved: Solved, columns: Columns, inner: bool = False) -> Iterato
                 up_to = values < limit
             ends = []
             if up_to.any():
-                ends = [int(values[up_to].max())]
-            if up_to.all():
-                ends += []
-            else:
-                ends += [int(values[~up_to].min()) - 1]
+                ends.append(int(values[up_to].max()))
+            if not up_to.all():
+                ends.append(int(values[~up_to].min()) - 1)
             if inner and len(ends) == 2 and ends[1] - ends[0] > 1:
                 ends.insert(0, (ends[0] + ends[1]) // 2)
             op = {"<": "<=", ">=": ">"}.get(literal.op, literal.op)

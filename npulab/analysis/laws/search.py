@@ -355,31 +355,21 @@ def lone_bits(state: State, round_: Round) -> State:
     """Find exclusive ors and decision lists for the remaining bits, one by one."""
     captures = state.captures
     leaves = [*map(parameter, captures.names.integers)]
-    known = {}
+    known: dict[bytes, list[Expression]] = {}
     for word, bit in np.argwhere(state.todo).tolist():
         place = Place(word, bit, 1)
-        explained = float(captures.information[:, word, bit].sum())
+        explained = float(captures.weights(place).sum())
         wanted = place.raw(captures.words) == 1
-        if wanted.tobytes() not in known:
+        key = wanted.tobytes()
+        if key not in known:
+            known[key] = []
             if explained > PRIOR.parity:
-                known[wanted.tobytes()] = parity(wanted, captures.columns, leaves)
-            else:
-                known[wanted.tobytes()] = []
-        laws = known[wanted.tobytes()]
+                known[key] = parity(wanted, captures.columns, leaves)
+        laws = known[key]
         if laws:
+            solved = Solved.always(place, laws[0], captures.n, PRIOR.parity, explained)
             rivals = tuple(Rival(law=law) for law in laws[1:])
-            state = state.accept(
-                Solved(
-                    word,
-                    bit,
-                    1,
-                    ((ALWAYS, laws[0]),),
-                    (captures.n,),
-                    PRIOR.parity,
-                    explained,
-                    rivals,
-                )
-            )
+            state = state.accept(replace(solved, rivals=rivals))
         else:
             state = attempt(state, round_, place, margin=PRIOR.bit_gain)
     return state

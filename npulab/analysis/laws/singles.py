@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from npulab.analysis.laws.expressions import ALWAYS, PARAMETER, Array, shifted
+from npulab.analysis.laws.expressions import PARAMETER, Array, shifted
 from npulab.analysis.laws.library import Library
 from npulab.analysis.laws.matching import Matches, Run, match, runs
 from npulab.analysis.laws.prior import BUDGET, PRIOR
@@ -47,9 +47,8 @@ def explain_singly(
         bits = set(itertools.chain.from_iterable(piece.positions for piece in pieces))
         whole = set()
         for place in state.open_runs():
-            if all(position in bits or not state.todo[position] for position in place.positions):
-                for position in place.positions:
-                    whole.add(position)
+            if bits.issuperset(place.positions):
+                whole |= {*place.positions}
         count = Counter(piece.run.law for piece in pieces)
         sure = [
             piece
@@ -183,22 +182,16 @@ def _solved(state: State, piece: _Piece, library: Library, matches: Matches) -> 
     else:
         told = run.law, shift
     rivals = []
-    for law, start, extra_cost in zip(
+    for number, start, extra_cost in zip(
         fits.tolist(), starts.tolist(), np.maximum(extra, 0).tolist(), strict=True
     ):
-        if extra_cost <= PRIOR.recorded:
-            if (law, start) != told:
-                rivals.append(Rival(extra_cost, 0, law=shifted(library.laws[law], start)))
-            for more, other in library.rivals(law, PRIOR.recorded - extra_cost):
-                rivals.append(Rival(extra_cost + more, 0, law=shifted(other, start)))
+        if extra_cost > PRIOR.recorded:
+            continue
+        if (number, start) != told:
+            rivals.append(Rival(extra_cost, law=shifted(library.laws[number], start)))
+        for more, other in library.rivals(number, PRIOR.recorded - extra_cost):
+            rivals.append(Rival(extra_cost + more, law=shifted(other, start)))
     rivals.sort(key=lambda rival: rival.extra_cost)
-    return Solved(
-        piece.word,
-        piece.lsb,
-        piece.width,
-        ((ALWAYS, shifted(library.laws[told[0]], told[1])),),
-        (state.captures.n,),
-        cost + PRIOR.place,
-        piece.explained,
-        tuple(rivals[: BUDGET.rivals]),
-    )
+    law = shifted(library.laws[told[0]], told[1])
+    solved = Solved.always(piece, law, state.captures.n, cost + PRIOR.place, piece.explained)
+    return replace(solved, rivals=tuple(rivals[: BUDGET.rivals]))

@@ -138,6 +138,14 @@ class Solved(Place):
         None  # a mask of the captures that are given wrongly by lists made without them
     )
 
+    @classmethod
+    def always(
+        cls, place: Place, law: Expression, captures: int, cost: float, explained: float
+    ) -> Solved:
+        """A field with one law for all captures; ``captures`` is their number."""
+        steps = ((ALWAYS, law),)
+        return cls(place.word, place.lsb, place.width, steps, (captures,), cost, explained)
+
     @property
     def parts(self) -> tuple[Expression, ...]:
         """All conditions and laws of the steps."""

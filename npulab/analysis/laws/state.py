@@ -47,6 +47,10 @@ class Captures:
     def n(self) -> int:
         return len(self.words)
 
+    def weights(self, place: Place) -> Array:
+        """``(N,)``: the bits of information in the value that each capture has in a place."""
+        return np.asarray(self.information[:, place.word, place.lsb : place.end].sum(1))
+
 
 @dataclass(frozen=True, eq=False)
 class State:
