@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -594,24 +595,15 @@ class Laws:
             beside = (solved.mask | solved.mask * 2 | solved.mask // 2) & int(new[solved.word])
             if beside or solved.reads - names or solved.wrong(columns, words).any():
                 continue
-            decided = solved.decide(columns)
             rivals = []
             for rival in solved.rivals:
-                if (
-                    rival.reads <= names
-                    and not solved.wrong(columns, words, solved.alternative(rival)).any()
-                ):
+                other = solved.alternative(rival)
+                if rival.reads <= names and not solved.wrong(columns, words, other).any():
                     rivals.append(rival)
-            out.append(
-                replace(
-                    solved,
-                    rivals=tuple(rivals),
-                    missed=None,
-                    support=tuple(
-                        int((decided == number).sum()) for number in range(len(solved.steps))
-                    ),
-                )
-            )
+            decided = solved.decide(columns)
+            support = [int((decided == number).sum()) for number in range(len(solved.steps))]
+            holding = replace(solved, rivals=tuple(rivals), missed=None, support=tuple(support))
+            out.append(holding)
             names.add(solved.name)
             columns.add(solved.name, solved.raw(words).astype(np.int64))
         return tuple(out)
@@ -630,10 +622,8 @@ class Laws:
         for name in (*self._table.integers, *self._table.reals):
             values = np.unique(self.parameters[name].to_numpy())
             number = int if name in self._table.integers else float
-            few = len(values) <= BUDGET.categories
-            if few:
-                out[name] = values.tolist()
-            else:
+            out[name] = values.tolist()
+            if len(values) > BUDGET.categories:
                 out[name] = number(values[0]), number(values[-1])
         return out
 
@@ -677,16 +667,12 @@ class Laws:
     def fields(self) -> tuple[FieldLaw, ...]:
         """All fields that have a law, sorted by their place."""
         findings, (probes, _) = self._findings, self._probed
-        rivals = {
-            solved.name: tuple(
-                {str(rival): rival for rival in self._rivals(solved, probes)}.values()
-            )
-            for solved in findings.ready
-        }
-        solved = sorted(
-            (*findings.ready, *findings.stuck), key=lambda place: (place.word, place.lsb)
-        )
-        return tuple(self._field(place, rivals.get(place.name)) for place in solved)
+        rivals = {}
+        for solved in findings.ready:
+            by_text = {str(rival): rival for rival in self._rivals(solved, probes)}
+            rivals[solved.name] = tuple(by_text.values())
+        places = sorted((*findings.ready, *findings.stuck), key=attrgetter("word", "lsb"))
+        return tuple(self._field(place, rivals.get(place.name)) for place in places)
 
     def _field(self, solved: Solved, rivals: tuple[Rival, ...] | None) -> FieldLaw:
         idle = solved.mask & ~int(
@@ -732,10 +718,9 @@ class Laws:
         rows = []
         for number, law in enumerate(self.fields):
             for step, (when, text) in enumerate(law.steps):
+                case = when
                 if when == str(ALWAYS) and len(law.steps) > 1:
                     case = "else"
-                else:
-                    case = when
                 rows.append(
                     (
                         law.word,
@@ -844,12 +829,11 @@ class Laws:
         varies = np.asarray(bits.any(0) & ~bits.all(0))
         out = np.where(varies, "open", "constant").astype("<U15")
         for law in self.fields:
+            status = "law"
             if law.open:
                 status = "open"
             elif law.rivals:
                 status = "rivals"
-            else:
-                status = "law"
             here = law.word, slice(law.lsb, law.end)
             out[here] = np.where(varies[here], status, "never exercised")
         out[bits_of(self.nuisance[None])[0].astype(bool)] = "nuisance"
@@ -1003,9 +987,8 @@ class Laws:
         laws = [Place(law.word, law.lsb, law.width) for law in self.fields]
         places = [*laws, *self._read_alone(laws)]
         last = self.words.shape[1] - 1
-        if not any(
-            place.word == last for place in places
-        ):  # so that the map has as many words as a capture
+        # so that the map has as many words as a capture
+        if all(place.word != last for place in places):
             places.append(Place(last, 0, WORD_BITS))
         for place in places[len(laws) :]:
             row = self._row(place, block)

@@ -20,16 +20,7 @@ from npulab.analysis.laws.prior import BUDGET, PRIOR, constant_cost, roundest
 POWERS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 BUDGETS = (4, 8, 16, 32, 64, 128)
 # for each of these shares of the captures, one constant is sought that fits so many captures
-CEIL_SHARES = (
-    0.12,
-    0.2,
-    0.35,
-    0.5,
-    0.65,
-    0.8,
-    0.9,
-    1.0,
-)
+CEIL_SHARES = (0.12, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0)
 SUM_SHARES = (0.5, 0.22, 0.1)
 UNBOUNDED = 2**40
 PART = 1_024
@@ -85,25 +76,23 @@ class Target:
 def make_pool(target: Target, deep: bool = False) -> Pool:
     """The candidate laws for a field; with ``deep`` also laws of four columns."""
     many = target.n >= BUDGET.for_derived
-    finders = [_of_library, _constants]
-    if target.width >= 3:
-        wide = target.width >= BUDGET.wide
-        finders.append(_plus_constant)
-        if target.width >= BUDGET.address:
-            finders.append(_summed)
-        finders.append(_held)
-        if wide:
-            finders.append(_rounded_up)
-        finders.append(_divided)
-        if wide and many:
-            finders.append(_clamped)
-        finders.append(_shares)
-        if deep and many:
-            finders.append(_scaled)
-    groups = []
-    for finder in finders:
-        for group in finder(target):
-            groups.append(group)
+    some, wide = target.width >= 3, target.width >= BUDGET.wide
+    finders = (
+        (_of_library, True),
+        (_constants, True),
+        (_plus_constant, some),
+        (_summed, target.width >= BUDGET.address),
+        (_held, some),
+        (_rounded_up, wide),
+        (_divided, some),
+        (_clamped, wide and many),
+        (_shares, some),
+        (_scaled, some and deep and many),
+    )
+    groups: list[Group] = []
+    for finder, tried in finders:
+        if tried:
+            groups += finder(target)
     agree = np.concatenate([np.zeros((0, target.n), bool), *(agree for *_, agree in groups)])
     cost = np.concatenate([np.zeros(0), *(cost for _, cost, _ in groups)]).astype(np.float32)
     which = np.array(
@@ -128,12 +117,11 @@ def _single(law: Expression, cost: float, agree: Array) -> Group:
 
 def _of_library(target: Target) -> Iterator[Group]:
     n, weights, library = target.n, target.weights, target.library
+    most = len(library)
     if target.width <= len(BUDGET.narrow):
-        most = BUDGET.narrow[target.width - 1]
-    else:
-        most = len(library)
+        most = min(most, BUDGET.narrow[target.width - 1])
     limit = np.uint32(2**target.width - 1)
-    likely = np.arange(min(most, len(library)))
+    likely = np.arange(most)
     if n > BUDGET.key_sample:
         rows = library.sample_rows
         gain = _in_parts(
@@ -172,11 +160,9 @@ def _constants(target: Target) -> Iterator[Group]:
 def _plus_constant(target: Target) -> Iterator[Group]:
     """column + c and c - column, with the c that most captures share."""
     n, size, library = target.n, 2**target.width, target.library
-    columns, number = (
-        library.laws.values[: BUDGET.bases],
-        np.uint16 if target.width <= 16 else np.uint32,
-    )
-    for sign, move in ((1, np.subtract), (-1, np.add)):
+    columns = library.laws.values[: BUDGET.bases]
+    number = np.uint16 if target.width <= 16 else np.uint32
+    for sign, move in (("+", np.subtract), ("-", np.add)):
         differences = (move(target.raw, columns) & np.uint32(size - 1)).astype(number)
         ordered = np.sort(differences, 1)
         for share in SUM_SHARES:
@@ -188,23 +174,16 @@ def _plus_constant(target: Target) -> Iterator[Group]:
             modes = ordered[hit, equal[hit].argmax(1)].astype(np.int64)
             agree = differences[hit] == modes[:, None]
             gain = weighed(agree, target.weights)
-            c = np.where((sign > 0) & (modes >= size // 2), modes - size, modes)
+            c = modes
+            if sign == "+":
+                c = np.where(modes >= size // 2, modes - size, modes)
             price = library.laws.cost[hit].astype(float) + 3
             likely = np.flatnonzero((gain > price) & (np.abs(c) > 1))
             cost = price[likely] + [constant_cost(value) for value in c[likely].tolist()]
             good = gain[likely] > cost
             chosen = likely[good]
-            yield (
-                partial(
-                    _of_constant,
-                    library.laws.named(),
-                    hit[chosen],
-                    "+" if sign > 0 else "-",
-                    c[chosen],
-                ),
-                cost[good],
-                agree[chosen],
-            )
+            make = partial(_of_constant, library.laws.named(), hit[chosen], sign, c[chosen])
+            yield make, cost[good], agree[chosen]
 
 
 def _of_constant(family: Family, laws: Array, op: str, c: Array, i: int) -> Expression:
@@ -243,24 +222,18 @@ def _held(target: Target) -> Iterator[Group]:
     """min(column, c) and max(column, c), with a c that many captures have."""
     library, values = target.library, target.raw
     seen, counts = np.unique(values, return_counts=True)
-    columns, costs = (
-        library.laws.values[: BUDGET.bases].astype(np.int64),
-        library.laws.cost[: BUDGET.bases],
-    )
+    columns = library.laws.values[: BUDGET.bases].astype(np.int64)
     columns = np.where(columns > 2**31, columns - 2**32, columns)
     for c in seen[np.argsort(-counts, kind="stable")[: BUDGET.held]].tolist():
         if c == 0 or (values == c).sum() < BUDGET.holds:
             continue
+        cost = library.laws.cost[: BUDGET.bases].astype(float) + 4 + constant_cost(c)
         for op in ("min", "max"):
             agree = OPERATORS[op].function(columns, c) == values
-            gain = weighed(agree, target.weights) - costs - 4 - constant_cost(c)
             free = counted(agree & (values != c)) >= BUDGET.holds  # else the law is the constant
-            good = np.flatnonzero((gain > 0) & free)
-            yield (
-                partial(_of_constant, library.laws.named(), good, op, np.full_like(good, c)),
-                costs[good].astype(float) + 4 + constant_cost(c),
-                agree[good],
-            )
+            good = np.flatnonzero((weighed(agree, target.weights) > cost) & free)
+            make = partial(_of_constant, library.laws.named(), good, op, np.full_like(good, c))
+            yield make, cost[good], agree[good]
 
 
 def _rounded_up(target: Target) -> Iterator[Group]:
@@ -359,32 +332,28 @@ def _clamped(target: Target) -> Iterator[Group]:
     columns = products.values
     ends = {"max": int(values.min()), "min": int(values.max())}
     piled = {op for op, end in ends.items() if (values == end).sum() >= BUDGET.holds}
-    for limits in (
-        dict(chosen) for count in (1, 2) for chosen in itertools.combinations(ends.items(), count)
-    ):
+    low, high = ends.items()
+    for limits in map(dict, ([low], [high], [low, high])):
         free = np.flatnonzero(~np.isin(values, list(limits.values())))
         if len(free) < BUDGET.scaled_rows or not piled & limits.keys():
             continue
         few = free[np.linspace(0, len(free) - 1, BUDGET.scaled_rows).astype(int)]
         for divisor in (1, *POWERS):
-            price = (
-                products.cost + 4 * len(limits) + sum(constant_cost(end) for end in limits.values())
-            )
-            price = price + (4 + constant_cost(divisor) if divisor > 1 else 0)
+            price = products.cost + 4 * len(limits) + sum(map(constant_cost, limits.values()))
+            if divisor > 1:
+                price = price + (4 + constant_cost(divisor))
             # the largest c that each capture allows; it also allows the next lower ``divisor - 1``
             # values
-            high = divisor * values[few] - columns[:, few]
-            for i in np.flatnonzero(high.max(1) - high.min(1) < divisor).tolist():
+            largest = divisor * values[few] - columns[:, few]
+            for i in np.flatnonzero(np.ptp(largest, axis=1) < divisor).tolist():
                 allowed = divisor * values[free] - columns[i, free]
                 least, most = int(allowed.max()) - divisor + 1, int(allowed.min())
                 if least > most:
                     continue
                 # x // d is ceil((x + 1 - d) / d)
-                floor = least <= 1 - divisor <= most and not least <= 0 <= most
-                if floor:
+                c = roundest(least, most)
+                if c and least <= 1 - divisor <= most:
                     c = 1 - divisor
-                else:
-                    c = roundest(least, most)
                 result = -(-(columns[i] + c) // divisor)
                 for op, end in limits.items():
                     result = OPERATORS[op].function(result, end)
@@ -395,8 +364,7 @@ def _clamped(target: Target) -> Iterator[Group]:
 
 
 def _clamped_law(law: Expression, c: int, divisor: int, limits: dict[str, int]) -> Expression:
-    floor = divisor > 1 and c == 1 - divisor
-    if floor:
+    if divisor > 1 and c == 1 - divisor:
         law = term("//", law, divisor)
     else:
         law = _rounded(law, c, divisor)
@@ -422,12 +390,13 @@ def _shares(target: Target) -> Iterator[Group]:
         return
     budgets = _budgets(target.library)
     for i in bases[np.argsort(-whole[bases], kind="stable")][: BUDGET.share_bases].tolist():
-        plain = []
+        tried = []
         for most in range(2, min(int(columns[i].max()), BUDGET.share_limit)):
-            plain.append((constant(most), 6 + constant_cost(most), np.full(target.n, most)))
-        if not plain and not budgets:
+            tried.append((constant(most), 6 + constant_cost(most), np.full(target.n, most)))
+        tried += budgets
+        if not tried:
             continue
-        limits, costs, limit_values = zip(*plain, *budgets, strict=True)
+        limits, costs, limit_values = zip(*tried, strict=True)
         agree = equal_share(columns[i], np.array(limit_values)) == values
         gain = weighed(agree, target.weights)
         cost = float(laws.cost[i]) + np.array(costs)
@@ -453,13 +422,10 @@ def _budgets(library: Library) -> list[tuple[Expression, float, Array]]:
     for leaf in library.leaves:
         if leaf.values.max() > BUDGET.small:
             for most, size in itertools.product(BUDGETS, BUDGETS):
-                found.append(
-                    (
-                        term("//", most, term("ceil", leaf.law, size)),
-                        leaf.cost + 12 + constant_cost(most) + constant_cost(size),
-                        np.maximum(most // np.maximum(-(-leaf.values // size), 1), 1),
-                    )
-                )
+                law = term("//", most, term("ceil", leaf.law, size))
+                cost = leaf.cost + 12 + constant_cost(most) + constant_cost(size)
+                values = most // np.maximum(-(-leaf.values // size), 1)
+                found.append((law, cost, np.maximum(values, 1)))
     return found
 
 

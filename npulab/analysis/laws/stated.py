@@ -68,11 +68,9 @@ class Stated:
 
         Raises as ``parse_law``.
         """
-        numbers: Iterable[int | None]
+        numbers: Iterable[int | None] = (None,)
         if count > 1:
             numbers = range(count)
-        else:
-            numbers = (None,)
         laws = []
         if law.strip():
             laws = [parse_steps(law, i) for i in numbers]
@@ -227,12 +225,10 @@ class _Evidence:
                     "values by field, and parameters by name"
                 )
             values, parameters = pair
-            by_field = values if isinstance(values, Mapping) else {}
-            rows.append(
-                np.zeros(0, np.uint32)
-                if isinstance(values, Mapping)
-                else checked_words([values])[0]
-            )
+            by_field, row = values, np.zeros(0, np.uint32)
+            if not isinstance(values, Mapping):
+                by_field, row = {}, checked_words([values])[0]
+            rows.append(row)
             numbers.append(
                 {parameter(str(key)): value for key, value in parameters.items()}
                 | {field(str(key)): value for key, value in by_field.items()}
@@ -244,28 +240,20 @@ class _Evidence:
         columns = {}
         for leaf in dict.fromkeys(itertools.chain.from_iterable(numbers)):
             have = np.array([_is_number(row.get(leaf)) for row in numbers], bool)
-            columns[leaf] = (
-                _numbers(
-                    [row[leaf] if there else 0 for row, there in zip(numbers, have, strict=True)],
-                    str(leaf),
-                ),
-                have,
-            )
+            known = [
+                row.get(leaf) if there else 0 for row, there in zip(numbers, have, strict=True)
+            ]
+            columns[leaf] = _numbers(known, str(leaf)), have
         return cls(tuple(map(str, captures)), words, lengths, columns, Naming.of(words.shape[1]))
 
     def different(self, rows: Array) -> int:
         """The number of different captures in ``rows``, at most ``ENOUGH``."""
         seen = set()
         for row in rows:
-            seen.add(
-                (
-                    self.words[row].tobytes(),
-                    *(
-                        values[row].item() if have[row] else None
-                        for values, have in self.columns.values()
-                    ),
-                )
-            )
+            numbers = []
+            for values, have in self.columns.values():
+                numbers.append(values[row].item() if have[row] else None)
+            seen.add((self.words[row].tobytes(), *numbers))
             if len(seen) == ENOUGH:
                 break
         return len(seen)
@@ -309,11 +297,8 @@ class _Evidence:
 
 def _row(stated: Stated, evidence: _Evidence) -> tuple[Any, ...]:
     shape = len(stated.laws), len(evidence.names)
-    predicted, recorded, asked = (
-        np.zeros(shape, np.int64),
-        np.zeros(shape, np.int64),
-        np.zeros(shape, bool),
-    )
+    predicted, recorded = np.zeros((2, *shape), np.int64)
+    asked = np.zeros(shape, bool)
     seen = np.zeros(shape[1], bool)
     columns, have, missing = evidence.have(
         (part for steps in stated.laws for step in steps for part in step), (PARAMETER, FIELD)
@@ -371,11 +356,9 @@ def _verdict(
     if not stated.laws:
         return NOTHING, "no law is stated"
     if not count:
-        names = ", ".join(dict.fromkeys(absent))
-        return (
-            NOTHING,
-            f"no capture has {names}" if names else "the law applies to no capture",
-        )
+        if absent:
+            return NOTHING, f"no capture has {', '.join(dict.fromkeys(absent))}"
+        return NOTHING, "the law applies to no capture"
     if bad:
         return CONTRADICTED, f"contradicted in {bad} of {count}"
     if all(len(kinds) <= 1 for kinds in numbers):
@@ -385,9 +368,8 @@ def _verdict(
         return SAME, f"agrees in {count} of {count}, but {same} in all"
     apart = evidence.different(good)
     if apart < ENOUGH:
-        if count < ENOUGH:
-            alike = ""
-        else:
+        alike = ""
+        if count >= ENOUGH:
             alike = f" ({apart} different ones)"
         return AGREES, f"agrees in {count} of {count}{alike}, too few to call it found"
     return AGREES, f"found: agrees in {count} of {count}"
