@@ -171,7 +171,8 @@ def test_earlier_laws_are_kept_where_more_captures_prove_them() -> None:
     assert not [field for field in more.fields if field.word == 1]  # later captures disprove it
     assert any("w0_0_9" in line for line in said[:1])
     # laws of other parameters say nothing
-    assert find_laws(words, frame, earlier=first).score(words, frame).wrong == 0
+    few = frame.iloc[:40]
+    assert find_laws(words[:40], few, earlier=first).score(words[:40], few).wrong == 0
 
 
 def test_what_was_open_stays_open_until_captures_have_doubled() -> None:

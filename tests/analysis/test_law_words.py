@@ -81,7 +81,7 @@ def test_crc32_is_that_of_zlib() -> None:
 
 
 def test_a_checksum_is_claimed_only_where_all_its_words_are() -> None:
-    seen, unseen = layers(40, 1), layers(100, 2)
+    seen, unseen = layers(30, 1), layers(100, 2)
     laws = find_laws(checked(seen, KINDS["crc32"]), seen)
     (law,) = [law for law in laws.fields if law.word == 6]
     assert (law.text, law.open) == ("crc32(w0_0_32 to w5_0_32)", False)
@@ -95,7 +95,7 @@ def test_a_checksum_is_claimed_only_where_all_its_words_are() -> None:
 
 
 def test_a_checksum_takes_the_place_of_laws_that_fit_parts_of_it() -> None:
-    seen = layers(40, 13)
+    seen = layers(24, 13)
     laws = find_laws(checked(seen, KINDS["xor"]), seen)
     assert [law.text for law in laws.fields if law.word == 6] == ["xor(w0_0_32 to w5_0_32)"]
 
