@@ -1,6 +1,5 @@
 """Kinds of law that compilers need: windows of a convolution, buffers behind each other, and modes
-of which only some
-follow a law."""
+of which only some follow a law."""
 
 from __future__ import annotations
 
@@ -39,9 +38,8 @@ def layers(n: int, seed: int) -> pd.DataFrame:
 
 
 def words_of(p: pd.DataFrame) -> np.ndarray:
-    """Words by windows, by buffers behind each other, and one that is a plain size in one mode,
-    what nobody knows in
-    the other."""
+    """Words by windows, by buffers behind each other, and a word that is a plain size in one mode
+    and random in the other."""
     reach = (p["output_h"] - 1) * p["stride"] + p["kernel"]
     padding = np.maximum(reach - p["input_h"], 0)
     first, second = (

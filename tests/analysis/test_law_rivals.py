@@ -187,9 +187,9 @@ def doubted(solved: Solved, captured: dict[str, Any], asked: dict[str, Any]) -> 
 
 
 def test_a_law_says_nothing_of_modes_that_go_together_otherwise() -> None:
-    """Jobs come with as many moves; a layer with fewer is of a kind that no capture shows.  Where
-    any value goes with
-    any other, a combination that is missing is missing by chance; where many are rare, laws hold on rare ones."""
+    """Jobs come with as many moves; a layer with fewer moves is of a kind that no capture shows. If
+    any value goes with any other, a combination is missing by chance; if many combinations are
+    rare, laws hold on rare combinations."""
     law = cut(0, 8, (ALWAYS, HEIGHT), cost=9.0, explained=400.0)
     heights, jobs = [*range(10, 74)], [number % 4 for number in range(64)]
     asked = {"height": [20, 20], "jobs": [1, 1], "moves": [1, 3]}
@@ -212,9 +212,8 @@ def test_a_law_says_nothing_of_modes_that_go_together_otherwise() -> None:
 
 
 def test_a_list_says_nothing_of_modes_that_no_capture_has_together() -> None:
-    """Though it reads neither: of any two, and of three of which each two are there; a law of all
-    captures goes on where
-    nothing says that the modes go together."""
+    """Of any two modes, and of three of which each two were captured, even if the list reads none of
+    them; a law of all captures holds for modes that nothing ties together."""
     always = cut(0, 8, (ALWAYS, HEIGHT), cost=9.0, explained=400.0)
     several = replace(
         always,

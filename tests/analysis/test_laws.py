@@ -207,9 +207,8 @@ def test_a_confounded_start_leaves_no_wrong_claim(seed: int) -> None:
 
 @cache
 def driver(train: int) -> tuple[Any, int, int, int]:
-    """The score on unseen rows of the laws of the first ones; of the varying bits how many there
-    are, are right on every
-    unseen row, and are claimed there besides."""
+    """The score, on unseen rows, of the laws of the first rows; and how many bits vary, how many of
+    these are right on every unseen row, and how many of those are claimed there, too."""
     sweep = load_sweep(shared("data/vivante/sweep_imx8mp.npz"))
     unseen = slice(400, 800)
     with warnings.catch_warnings():
@@ -537,9 +536,9 @@ def unlike() -> pd.DataFrame:
 
 
 def test_layers_that_go_together_prove_little(unlike: pd.DataFrame) -> None:
-    """Square layers of powers of two: nothing wrong of any layer is claimed, and little of layers
-    that are not square;
-    hardly anything where sizes are no whole groups of eight or kernels are even, as none was captured."""
+    """Square layers of powers of two: nothing wrong of any layer is claimed, little of layers that
+    are not square, and hardly anything of sizes that are no whole groups of eight or of even
+    kernels, as no such layer was captured."""
     known = square(16, 2)
     laws = laws_of(CONV_LAWS, known)
     claimed, wrong = told_of(laws, unlike)

@@ -186,7 +186,7 @@ def groups_of(
 def _addresses(
     data: Array, present: Array, groups: tuple[tuple[int, ...], ...]
 ) -> Iterator[Addresses]:
-    """Yield the words that move together, those of 64 bits first."""
+    """Yield the words that move together; words of 64 bits come first."""
     pairs: list[tuple[int, int]] = []
     for group in groups:
         pairs += pairwise(group)

@@ -61,7 +61,7 @@ class OfRole:
 
     @property
     def bits(self) -> dict[str, int]:
-        """The number of bits of each status; those of a role without laws that vary are open."""
+        """The number of bits of each status; if a role has no laws, all bits that vary are open."""
         if self.summary is not None:
             return self.summary.statuses
         # a role that makes no sweep has no bits that can be counted
@@ -111,7 +111,7 @@ def summarized(sweep: Sweep) -> tuple[Summary, tuple[str, ...]]:
 
 
 def _untold(text: str) -> None:
-    """Workers have nobody to tell how far they are."""
+    """The progress of a search in a worker, which nobody sees."""
 
 
 def _searched(search: Search, one: OfRole) -> OfRole:

@@ -155,7 +155,7 @@ def _choice(n: int, k: int) -> float:
 
 
 def _listed(numbers: tuple[float, ...]) -> str:
-    """Numbers as a list in words; only the first ones if there are many."""
+    """Numbers as a list in words; of many numbers only the first few."""
     shown = []
     for number in numbers[:MOST_LISTED]:
         shown.append(f"{number:g}" if isinstance(number, float) else str(number))

@@ -1,4 +1,4 @@
-"""The names of bits in laws: those of the map of the words, if there is a map.
+"""The names of bits in laws: the names in the map of the words, if there is a map.
 
 The search itself names bits by their word, ``w3_0_7``. Its answers use the names that ``show`` and
 the formats have (``registers.names``): ``r1010_0_7`` if registers have addresses, ``GEMM.w3_0_7``
@@ -46,7 +46,7 @@ class Naming:
 
     @classmethod
     def of(cls, width: int, registers: RegisterMap | None = None) -> Naming:
-        """The names of ``width`` words: those of a map with as many words, else w0, w1, ..."""
+        """The names of ``width`` words: as in a map with as many words, else w0, w1, ..."""
         if registers is not None and len(registers) == width:
             return cls(registers.word_names, registers)
         return cls(tuple(f"w{word}" for word in range(width)))

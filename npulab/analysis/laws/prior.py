@@ -134,7 +134,7 @@ class Budget:
     usual_laws: int = 4_000
     limit_laws: int = 40_000  # laws on which limits are tried
     limits: int = 30  # limits tried for each value of a field, in each direction
-    open_for_derived: int = 48  # with more open bits, no field is searched that reads open ones
+    open_for_derived: int = 48  # with more open bits, no field is searched that reads open bits
     sure_width: int = 4  # a run of so many bits counts wherever it lies
     beside: int = 2  # open bits next to a field that may belong to it
     parity_columns: int = 250

@@ -254,7 +254,7 @@ def like_rivals(solved: Solved, fields: Sequence[Solved], columns: Columns) -> I
 
 
 def _moved(law: Expression, up: int) -> Expression:
-    """The law of bits that begin ``up`` bits above those of ``law`` (below if negative)."""
+    """The law of bits that begin ``up`` bits above the bits of ``law`` (below if negative)."""
     if up < 0 and law.op == "//" and law.args[1].op == CONSTANT and law.args[1].args[0] >= 2**-up:
         left = law.args[1].args[0] // 2**-up
         if left > 1:

@@ -188,7 +188,7 @@ class Solved(Place):
         return self.uncut(columns, steps) % 2**self.width
 
     def wrong(self, columns: Columns, words: Array, steps: Steps = ()) -> Array:
-        """``(N,) bool``: the captures whose bits differ from those of the step that decides
+        """``(N,) bool``: the captures whose bits differ from the value of the step that decides
         them.
         """
         return (self.values(columns, steps) != self.raw(words)) & (self.decide(columns, steps) >= 0)

@@ -335,7 +335,7 @@ def _row(stated: Stated, evidence: _Evidence) -> tuple[Any, ...]:
 
 
 def _listed(names: Sequence[str], rows: Array) -> str:
-    """The names of captures as a list, the first ones if there are many."""
+    """The names of captures as a list; of many captures only the first few."""
     text = ", ".join(names[row] for row in rows[:SHOWN])
     if len(rows) > SHOWN:
         text += f", ... ({len(rows)})"

@@ -99,7 +99,7 @@ def _line(group: Sequence[tuple[int, Constant]]) -> str:
 
 
 def _names(constant: Constant, channel: int) -> tuple[str, ...]:
-    """The names of the columns, those of one channel with ``c`` for its number."""
+    """The names of the columns; in names of one channel, ``c`` stands for its number."""
     names = constant.meaning.names
     out = []
     for name, number in zip(names, family_numbers(names), strict=True):

@@ -15,7 +15,7 @@ from npulab.analysis.laws.constants.matching import Hit, Stored, allowed_misses,
 from npulab.analysis.laws.constants.places import Rows
 
 # What a claim says more than its choice costs, in bits. The odds that any claim of a search is
-# chance are at most 2**-CLAIM_BITS, as the costs are those of a code of all that is tried.
+# chance are at most 2**-CLAIM_BITS, as the costs are the lengths of a code for all that is tried.
 CLAIM_BITS = 11.0
 SHIFT_BITS = 7.0  # the same of a shift, which belongs to a multiplier that is claimed already
 COUNTED = 64  # captures that say which bytes move

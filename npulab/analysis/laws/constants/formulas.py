@@ -22,8 +22,8 @@ MOST_SUMS = 60_000  # most formulas with whole parameters
 # a formula has one number. Fewer may be inputs of one layer, which one formula may join.
 FAMILY = 5
 NUMBERED = re.compile(r"(.*?)_?(\d+)")
-# Bits that a formula costs by its kind, besides the choice among those of the kind: a product costs
-# as many as it has factors. The odds of all kinds add up to less than 1.
+# Bits that a formula costs by its kind, besides the choice among the formulas of the kind: a
+# product costs as many as it has factors. The odds of all kinds add up to less than 1.
 ALONE_BITS, SUM_BITS = 5.5, 6.0
 DOUBLE, SINGLE_GIVEN, SINGLE = "double", "float32 parameters", "float32 products"
 
@@ -57,8 +57,8 @@ class Formula:
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """The columns of parameters: real ones, whole ones, and the values ``(P, N) float64`` of both,
-    real ones first."""
+    """The names of real and of whole parameters, and their values ``(P, N) float64``, the real
+    parameters first."""
 
     real: tuple[str, ...]
     whole: tuple[str, ...]
@@ -279,7 +279,7 @@ def _added(columns: Columns, bases: Array) -> Iterator[tuple[int, int, Array]]:
 
 def _with_wholes(columns: Columns, products: Array, most: int) -> Array:
     """The products, also with 1 to ``most`` whole columns as factors; columns of families have the
-    number of those of the product."""
+    number that the product's columns have."""
     real = len(columns.real)
     numbers = family_numbers(columns.names)
     out = [products]
@@ -317,7 +317,7 @@ def _agreeing(rows: Array, numbers: Sequence[int], number: int) -> Array:
 
 
 def values_of(formulas: Formulas, values: Array, way: str = DOUBLE) -> Array:
-    """The values ``(F, N) float64`` of formulas, from those of the columns ``(P, N) float64``.
+    """The values ``(F, N) float64`` of formulas, from the values ``(P, N) float64`` of columns.
 
     ``way`` says how: in double, in double from parameters that were rounded to float32, or in
     float32 steps: the product of what stands above, that of what stands below, their quotient,

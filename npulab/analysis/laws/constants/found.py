@@ -225,7 +225,7 @@ class Constants(Answer):
         return pd.DataFrame(self._rows(), columns=list(_COLUMNS))
 
     def records(self) -> list[Row]:
-        """A dict for each constant, with ``kind`` "constant", then those of ``builds``."""
+        """A dict for each constant, with ``kind`` "constant", then the records of ``builds``."""
         return [{"kind": "constant", **row} for row in self._rows()] + self.builds.records()
 
     def _rows(self) -> list[Row]:

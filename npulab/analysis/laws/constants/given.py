@@ -29,7 +29,7 @@ def of_sweep(sweep: Sweep) -> tuple[Array, dict[str, Array]]:
 
 
 def read_columns(parameters: Any, known: Columns | None = None) -> Columns:
-    """The columns of a table; those of ``known`` if it is given."""
+    """The columns of a table; with ``known``, the columns that have its names."""
     import pandas as pd
 
     if parameters is None:
@@ -80,7 +80,7 @@ def _stacked(values: dict[str, Array], names: Sequence[str], rows: int) -> Array
 
 
 def telling(columns: Columns) -> Columns:
-    """The columns without those of 1 and of 0 throughout, which no formula needs."""
+    """The columns, without columns of 1 or of 0 throughout, which no formula needs."""
     kept = []
     for number, values in enumerate(columns.values):
         if not ((values == 1).all() or (values == 0).all()):

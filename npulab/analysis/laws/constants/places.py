@@ -95,8 +95,8 @@ def different(codes: Array, counted: Array) -> Array:
 
 
 def mixed(codes: Array) -> Array:
-    """One number ``(R,) uint64`` for each row of codes ``(R, N)``: equal rows have equal ones, and
-    others different ones but for about one of 2**64."""
+    """A number ``(R,) uint64`` for each row of codes ``(R, N)``: equal rows have equal numbers;
+    about one of 2**64 pairs of other rows has, too."""
     out = np.zeros(len(codes), np.uint64)
     for column in range(codes.shape[1]):
         out = (out ^ codes[:, column]) * np.uint64(0x9E3779B97F4A7C15)

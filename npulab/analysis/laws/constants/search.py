@@ -150,8 +150,8 @@ def _counter(meaning: Meaning, claim: Claim, data: Array) -> int:
 
 
 def _with_ratios(constants: Sequence[Constant], formulas: Formulas) -> Iterator[Constant]:
-    """Yield the constants, those of few bits with the formulas of other columns that are in one
-    ratio to theirs."""
+    """Yield the constants; a constant of few bits gets the formulas of other columns that are in
+    one ratio to its formula."""
     products = np.flatnonzero(~formulas.sums)
     if not constants or not len(products):
         yield from constants
