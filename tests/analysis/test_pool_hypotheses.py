@@ -20,6 +20,7 @@ import npulab
 from npulab import cli
 from npulab.analysis.checks import nearby
 from npulab.analysis.mismatch import pooling
+from npulab.analysis.mismatch.changes import changes_of
 from npulab.analysis.mismatch.hypotheses import summary_lines
 from npulab.npus.nvdla.facts import CHIPS
 from npulab.npus.nvdla.memory import Memory
@@ -54,7 +55,7 @@ def predicts(words: str, case: Case, cause: str, seed: int) -> bool:
         other = replace(case, image=image)
         _, output = CAUSES[cause](other, Random(seed))
         start = pooling.Pooled(layer_of(other), other.image, "tflite-reference")
-        changes = pooling.changes_of(start, output)
+        changes = changes_of(pooling.CHANGES, start, output)
         found = start
         for part in words.split(" with "):
             matching = [change for change in changes if change.words == part]

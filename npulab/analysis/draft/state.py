@@ -69,9 +69,12 @@ class Draft:
     ) -> None:
         self.path = path
         self._files = dict(files or {})
-        self._first = table
-        self._past: list[EditStep] = []
-        self._future: list[EditStep] = []
+        self._table = table
+        self._first = table.bare
+        # every edit that was made, and how many of them are not taken back; only ``_table``, the
+        # table after the last of these, keeps its map in memory
+        self._made: list[EditStep] = []
+        self._count = 0
         self._observers: list[Callable[[Draft], object]] = []
         self._valid: list[Collection[str]] = [table.features]
         for feature in table.wanted:
@@ -82,10 +85,8 @@ class Draft:
     # ---- what it is ----
 
     @property
-    def _table(self) -> MapTable:
-        if self._past:
-            return self._past[-1].table
-        return self._first
+    def _past(self) -> list[EditStep]:
+        return self._made[: self._count]
 
     @property
     def map(self) -> RegisterMap:
@@ -105,7 +106,7 @@ class Draft:
     @property
     def undone(self) -> list[str]:
         """The sentence of each edit that ``redo`` would make, the next one first."""
-        return [step.sentence for step in reversed(self._future)]
+        return [step.sentence for step in self._made[self._count :]]
 
     @property
     def edits(self) -> list[dict[str, Any]]:
@@ -303,22 +304,25 @@ class Draft:
 
     def undo(self) -> str:
         """Take back the last edit and return its sentence; blank if there was no edit."""
-        if not self._past:
-            return ""
-        step = self._past.pop()
-        self._future.append(step._replace(table=step.table.bare))
-        self._tell()
-        return self._future[-1].sentence
+        return self._go(self._count - 1)
 
     def redo(self) -> str:
         """Make the edit again that was taken back last; return its sentence, blank if there was no
         such edit.
         """
-        if not self._future:
+        return self._go(self._count + 1)
+
+    def _go(self, count: int) -> str:
+        """Go to the table after so many edits; return the sentence of the edit on the way there,
+        blank if there is none.
+        """
+        if not 0 <= count <= len(self._made):
             return ""
-        self._put([self._future.pop()])
+        sentence = self._made[min(count, self._count)].sentence
+        self._count = count
+        self._table = [self._first, *(step.table for step in self._made)][count]
         self._tell()
-        return self._past[-1].sentence
+        return sentence
 
     def _step(self, table: MapTable, edit: Mapping[str, Any]) -> EditStep:
         table, sentence, plain = edited(table, edit)
@@ -326,22 +330,15 @@ class Draft:
         return EditStep(plain, sentence, table)
 
     def _make(self, steps: Sequence[EditStep]) -> None:
-        table, new = self._table, []
+        new = []
         for step in steps:
-            if step.table != table:
-                new.append(step)
-            table = step.table
+            if step.table != self._table:
+                new.append(step._replace(table=step.table.bare))
+            self._table = step.table
         if new:
-            self._put(new)
-            self._future.clear()
+            self._made[self._count :] = new
+            self._count = len(self._made)
             self._tell()
-
-    def _put(self, steps: Sequence[EditStep]) -> None:
-        """Add steps; of their tables, only the last keeps its map in memory."""
-        if self._past:
-            self._past[-1] = self._past[-1]._replace(table=self._past[-1].table.bare)
-        self._first = self._first.bare
-        self._past += [*(step._replace(table=step.table.bare) for step in steps[:-1]), steps[-1]]
 
     def _check(self, table: MapTable) -> None:
         """Raise an error if the table makes no map: for the draft's features, or for one of the
@@ -467,7 +464,7 @@ class Draft:
         return out
 
     def __repr__(self) -> str:
-        steps = plural(len(self._past), "step")
+        steps = plural(self._count, "step")
         saved = "not saved"
         if self.saved:
             saved = "saved"
@@ -475,7 +472,7 @@ class Draft:
 
     def _repr_html_(self) -> str:
         shown = self.steps[-ROWS_SHOWN:]
-        first = len(self._past) - len(shown) + 1
+        first = self._count - len(shown) + 1
         return (
             f"<p>{html.escape(repr(self))}</p><ol start='{first}'>"
             + "".join(f"<li>{html.escape(step)}</li>" for step in shown)

@@ -38,7 +38,9 @@ SEEN = 64  # most wrong outputs on which a way to add products is tried first
 # hold the sum of any four products of 8-bit codes, so wider registers do not saturate
 GROUPS, WIDTHS = (2, 4), (16, 17, 15, 14, 13, 12)
 
-Changes = Iterator[tuple[str, str, Callable[[Any], Any]]]
+Changes = Iterator[tuple[str, str, Callable[[Any], Any]]]  # text, part, function of each
+# kinds of changes, each with the function that yields its changes
+Kinds = tuple[tuple[str, Callable[[Any, Array], Changes]], ...]
 Of = TypeVar("Of", bound=Explanation)
 Windowed = Conv2D | Pool2D
 
@@ -54,12 +56,12 @@ class Change(NamedTuple):
     part: str
 
 
-def changes_of(start: Hypothesis, output: Array) -> list[Change]:
-    """Return all changes of the explanation ``start`` that may explain a captured output, by kind,
-    the plainest of each kind first.
+def changes_of(kinds: Kinds, start: Explanation, output: Array) -> list[Change]:
+    """Return the changes of an explanation that may explain a captured output, by kind, the
+    plainest of each kind first. ``kinds`` are those of the explanation's layer.
     """
     found = []
-    for kind, table in CHANGES:
+    for kind, table in kinds:
         for words, part, apply in table(start, output):
             found.append(Change(kind, words, apply, part))
     return found
@@ -81,8 +83,9 @@ def after(of: Of, change: TensorChange) -> Of:
     return replace(of, after=(*of.after, change))
 
 
-def _before(of: Hypothesis, change: TensorChange) -> Hypothesis:
-    return replace(of, x=change(of.x))
+def before(of: Of, change: TensorChange) -> Of:
+    """Return the hypothesis with a change of its input."""
+    return replace(of, x=np.ascontiguousarray(change(of.x)))
 
 
 # Rules, zero points, activations
@@ -197,7 +200,9 @@ def _flipped_sign(out: Array) -> Array:
 # Accumulators
 
 
-def biases(start: Hypothesis, output: Array) -> Changes:
+def biases(start: Explanation, output: Array) -> Changes:
+    if not isinstance(start.layer, Weighted):
+        return
     bias = start.layer.bias
     if np.any(bias):
         change = partial(with_layer, bias=np.zeros_like(bias))
@@ -483,7 +488,7 @@ def _orders(start: Hypothesis, output: Array) -> Changes:
     # the input of a fully connected layer may be an image
     image = image or start.x.shape[-1] != start.layer.weights.shape[-1]
     for words, change in reorders(start.x.shape, image):
-        yield f"input {words}", "input order", partial(_before, change=change)
+        yield f"input {words}", "input order", partial(before, change=change)
 
 
 def reorders(shape: tuple[int, ...], image: bool) -> Iterator[tuple[str, TensorChange]]:
@@ -536,11 +541,11 @@ def _read_as_pixels(tensor: Array) -> Array:
     return np.moveaxis(planes, -3, -1)
 
 
-def kernels(start: Hypothesis, output: Array) -> Changes:
+def kernels(start: Explanation, output: Array) -> Changes:
     layer = start.layer
-    weights = layer.weights
     if not isinstance(layer, Conv2D) or layer.kernel == (1, 1):
         return
+    weights = layer.weights
     changes = {
         "kernel rows flipped": weights[:, ::-1],
         "kernel columns flipped": weights[:, :, ::-1],
@@ -564,7 +569,7 @@ def kernels(start: Hypothesis, output: Array) -> Changes:
             yield f"dilation {down}x{across}", "window", change
 
 
-CHANGES: tuple[tuple[str, Callable[[Hypothesis, Array], Changes]], ...] = (
+CHANGES: Kinds = (
     ("rule", _rules),
     ("zero point", _zero_points),
     ("clamp", clamps),

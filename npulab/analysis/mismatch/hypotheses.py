@@ -18,7 +18,7 @@ from numpy import ndarray as Array
 
 from npulab.analysis.compared import OUTPUT
 from npulab.analysis.mismatch import plain, pooling
-from npulab.analysis.mismatch.changes import ENOUGH, Change, changes_of, varied
+from npulab.analysis.mismatch.changes import CHANGES, ENOUGH, Change, Kinds, changes_of, varied
 from npulab.analysis.mismatch.fits import UNWRITTEN, other_bias, permutation, unwritten
 from npulab.analysis.mismatch.predicting import Explanation, Hypothesis, Sums, predict
 from npulab.analysis.mismatch.solved import constant, solved, solved_halves
@@ -43,14 +43,14 @@ Fit = Callable[[Any, Array, Array, Any], list[Change]]
 
 
 class Method(NamedTuple):
-    """How a kind of layer is explained: the functions that predict an output and list the changes,
+    """How a kind of layer is explained: the function that predicts an output, the kinds of changes,
     the class that keeps sums for many predictions, the fits of one number that are tried with the
     changes, those that are tried before pairs of changes and after them, and the cost of one
     prediction in products.
     """
 
     predict: Callable[..., Array]
-    changes: Callable[[Any, Array], list[Change]]
+    kinds: Kinds
     kept: Callable[[], Any]
     solved: tuple[Fit, ...]
     before_pairs: tuple[Fit, ...]
@@ -278,7 +278,7 @@ class _Search:
         present = Tried(wrong, -1, PRESENT, words)
         if not wrong:
             return [present]
-        changes = self.method.changes(self.start, self.output)
+        changes = changes_of(self.method.kinds, self.start, self.output)
         changes += self._own_rules()
         changes += unwritten(self.start, predicted, self.output)
         enough = varied(self.output) >= ENOUGH
@@ -402,11 +402,11 @@ def _cost_of_others(start: plain.Plain, output: Array) -> int:
 
 EXPLAINED = (*LAYERS, Network)
 WEIGHTED = Method(
-    predict, changes_of, Sums, (solved,), (permutation,), (other_bias,), _cost_of_weighted
+    predict, CHANGES, Sums, (solved,), (permutation,), (other_bias,), _cost_of_weighted
 )
 POOLING = Method(
     pooling.predict,
-    pooling.changes_of,
+    pooling.CHANGES,
     pooling.Windows,
     (constant,),
     (permutation,),
@@ -415,7 +415,7 @@ POOLING = Method(
 )
 OTHERS = Method(
     plain.predict,
-    plain.changes_of,
+    plain.CHANGES,
     dict,
     (constant, solved_halves),
     (permutation,),

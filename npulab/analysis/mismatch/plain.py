@@ -5,7 +5,6 @@ layers with weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,8 +12,8 @@ from typing import Any
 from numpy import ndarray as Array
 
 from npulab.analysis.mismatch.changes import (
-    Change,
     Changes,
+    Kinds,
     after,
     biases,
     kernels,
@@ -26,7 +25,7 @@ from npulab.analysis.mismatch.changes import (
 )
 from npulab.analysis.mismatch.predicting import Explanation
 from npulab.quant.emulate import ENGINES, emulate
-from npulab.quant.layers import ACTIVATIONS, Conv2D, FullyConnected, Pool2D
+from npulab.quant.layers import ACTIVATIONS
 from npulab.quant.layers.real import PAIRED
 
 STEPS = (1, -1, 2, -2)  # of a zero point, and of the exponent of a scale
@@ -44,20 +43,7 @@ class Plain(Explanation):
 
 def predict(of: Plain, kept: Any, shape: tuple[int, ...] | None = None) -> Array:
     """Return the output of a hypothesis."""
-    out: Array = emulate(of.layer, of.x, of.rule)
-    for change in of.after:
-        out = change(out)
-    return out
-
-
-def changes_of(start: Plain, output: Array) -> list[Change]:
-    """Return all changes of the explanation ``start`` that may explain a captured output, by kind,
-    the plainest of each kind first."""
-    found = []
-    for kind, table in CHANGES:
-        for words, part, apply in table(start, output):
-            found.append(Change(kind, words, apply, part))
-    return found
+    return of.changed(emulate(of.layer, of.x, of.rule))
 
 
 def _rules(start: Plain, output: Array) -> Changes:
@@ -119,26 +105,16 @@ def _orders(start: Plain, output: Array) -> Changes:
         yield f"output {words}", "output order", partial(after, change=change)
 
 
-def _of_weights(
-    table: Callable[[Any, Array], Changes], *kinds: type
-) -> Callable[[Plain, Array], Changes]:
-    def only(start: Plain, output: Array) -> Changes:
-        if isinstance(start.layer, kinds):
-            yield from table(start, output)
-
-    return only
-
-
-CHANGES: tuple[tuple[str, Callable[[Plain, Array], Changes]], ...] = (
+CHANGES: Kinds = (
     ("rule", _rules),
     ("kind", _kinds),
     ("scale", _scales),
     ("clamp", _activations),
-    ("bias", _of_weights(biases, Conv2D, FullyConnected)),
-    ("padding", _of_weights(paddings, Conv2D, Pool2D)),
-    ("stride phase", _of_weights(phases, Conv2D, Pool2D)),
-    ("stride", _of_weights(strides, Conv2D, Pool2D)),
+    ("bias", biases),
+    ("padding", paddings),
+    ("stride phase", phases),
+    ("stride", strides),
     ("channel order", _inputs),
     ("channel order", _orders),
-    ("kernel", _of_weights(kernels, Conv2D)),
+    ("kernel", kernels),
 )

@@ -22,7 +22,9 @@ from npulab.analysis.mismatch.changes import (
     ENOUGH,
     Change,
     Changes,
+    Kinds,
     after,
+    before,
     bordered,
     clamps,
     paddings,
@@ -278,10 +280,7 @@ def predict(of: Pooled, kept: Windows, shape: tuple[int, ...] | None = None) -> 
         out = _averages(of, kept)
     else:
         out = _limited(of, kept.of(layer, of.x))
-    out = out.reshape(*of.x.shape[:-3], *layer.output_shape)
-    for change in of.after:
-        out = change(out)
-    return out
+    return of.changed(out.reshape(*of.x.shape[:-3], *layer.output_shape))
 
 
 def _limited(of: Pooled, codes: Array) -> Array:
@@ -379,16 +378,6 @@ def _quotient(of: Pooled, values: Array, by: Array) -> Array:
 
 
 # Changes
-
-
-def changes_of(start: Pooled, output: Array) -> list[Change]:
-    """Return all changes of the explanation ``start`` that may explain a captured output, by kind,
-    the plainest of each kind first."""
-    found = []
-    for kind, table in CHANGES:
-        for words, part, apply in table(start, output):
-            found.append(Change(kind, words, apply, part))
-    return found
 
 
 def _kinds(start: Pooled, output: Array) -> Changes:
@@ -656,14 +645,10 @@ def _orders(start: Pooled, output: Array) -> Changes:
     for words, change in reorders(start.x.shape, True):
         # the order of the channels is the same before and after a pooling
         if not words.startswith("channels"):
-            yield f"input {words}", "input order", partial(_before, change=change)
+            yield f"input {words}", "input order", partial(before, change=change)
 
 
-def _before(of: Pooled, change: Callable[[Array], Array]) -> Pooled:
-    return replace(of, x=np.ascontiguousarray(change(of.x)))
-
-
-CHANGES: tuple[tuple[str, Callable[[Any, Array], Changes]], ...] = (
+CHANGES: Kinds = (
     ("kind of pooling", _kinds),
     ("rounding", _roundings),
     ("zero point", _offsets),

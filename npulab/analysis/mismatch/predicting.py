@@ -65,6 +65,12 @@ class Explanation:
     def words(self) -> str:
         return f"rule {self.rule_name}"
 
+    def changed(self, out: Array) -> Array:
+        """Return an output with the changes ``after`` applied to it."""
+        for change in self.after:
+            out = change(out)
+        return out
+
     def limits(self) -> CodeLimits:
         """Return the limits of the codes for a clamp. They are the range of the activation, even if
         the type is narrower."""
@@ -142,6 +148,4 @@ def codes_of(of: Hypothesis, total: Array) -> Array:
             out[..., first:end] = by.fast(sums, *factors, zero, low, high)
         else:
             out[..., first:end] = of.clamp(by.exact(sums, *factors, zero), of.limits())
-    for change in of.after:
-        out = change(out)
-    return out
+    return of.changed(out)
