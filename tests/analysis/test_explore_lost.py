@@ -160,41 +160,41 @@ def test_a_capture_of_its_own_is_read_with_a_target(
         reader_of("other")(Path("out"))
 
 
-@pytest.mark.parametrize(
-    ("ranges", "words"),
-    [
-        (
-            {"input_h": 3},
-            r"ranges: input_h: got int 3, allowed is \(low, high\) or a list of values; one value is \[3\]",
-        ),
-        ({"kernel": 3}, "ranges: kernel: got int 3"),
-        ({"kernel": None}, "kernel: got None"),
-        ({"kernel": "3"}, "kernel: got str '3'"),
-        ({"input_w": []}, "input_w: got no value"),
-        ({"input_w": ()}, "input_w: got no value"),
-        ({"input_w": (64, 1)}, r"input_w: got low 64 above high 1, allowed is \(low, high\)"),
-        ({"input_w": (1, 2, 3)}, "input_w: got tuple of 3"),
-        ({"input_w": [1, [2, 3]]}, "input_w: got list of 2 as value 1"),
-        ({"input_w": [1, "2"]}, "input_w: got str '2' as value 1"),
-        ({"input_w": [1, None]}, "got None as value 1"),
-        ({"input_w": (1, (2, 3))}, "got tuple of 2 as value 1"),
-        ({"input_w": [1.5]}, "input_w: got 1.5 as value 0, allowed are whole numbers"),
-        ({"input_w": [0]}, "input_w: got 0 as value 0, allowed are whole numbers from 1"),
-        ({"input_w": [float("nan")]}, "got float nan as value 0"),
-        ({"input_w": [True]}, "got bool True as value 0"),
-        ({"relu": [2]}, "relu: got 2 as value 0, allowed is 1 or 0"),
-        ({"input_scale": [0.0]}, "allowed are positive numbers"),
-        ({"kernal": [3]}, "got 'kernal', allowed is one of .*; near are kernel"),
-        ({"kernel": [3], "kernel_h": [1]}, "got kernel and kernel_h, allowed is one of them"),
-        ({"op": "cnv"}, "ranges: got op 'cnv', allowed is one of conv.*; near is conv"),
-        ({"op": 2}, "op: got int 2"),
-        ({"op": [9]}, "got op 9"),
-        ({"op": []}, "op: got no value"),
-        ({"op": [["conv"]]}, "got op "),
-        ([1, 2], "ranges: got list of 2"),
-    ],
-)
-def test_a_range_with_a_wrong_member_is_refused_in_a_sentence(ranges: Any, words: str) -> None:
+# ranges => the refusal, a regular expression
+WRONG_RANGES = r"""
+{'input_h': 3} => ranges: input_h: got int 3, allowed is \(low, high\) or a list of values; one value is \[3\]
+{'kernel': 3} => ranges: kernel: got int 3
+{'kernel': None} => kernel: got None
+{'kernel': '3'} => kernel: got str '3'
+{'input_w': []} => input_w: got no value
+{'input_w': ()} => input_w: got no value
+{'input_w': (64, 1)} => input_w: got low 64 above high 1, allowed is \(low, high\)
+{'input_w': (1, 2, 3)} => input_w: got tuple of 3
+{'input_w': [1, [2, 3]]} => input_w: got list of 2 as value 1
+{'input_w': [1, '2']} => input_w: got str '2' as value 1
+{'input_w': [1, None]} => got None as value 1
+{'input_w': (1, (2, 3))} => got tuple of 2 as value 1
+{'input_w': [1.5]} => input_w: got 1.5 as value 0, allowed are whole numbers
+{'input_w': [0]} => input_w: got 0 as value 0, allowed are whole numbers from 1
+{'input_w': [float('nan')]} => got float nan as value 0
+{'input_w': [True]} => got bool True as value 0
+{'relu': [2]} => relu: got 2 as value 0, allowed is 1 or 0
+{'input_scale': [0.0]} => allowed are positive numbers
+{'kernal': [3]} => got 'kernal', allowed is one of .*; near are kernel
+{'kernel': [3], 'kernel_h': [1]} => got kernel and kernel_h, allowed is one of them
+{'op': 'cnv'} => ranges: got op 'cnv', allowed is one of conv.*; near is conv
+{'op': 2} => op: got int 2
+{'op': [9]} => got op 9
+{'op': []} => op: got no value
+{'op': [['conv']]} => got op
+[1, 2] => ranges: got list of 2
+"""
+
+
+@pytest.mark.parametrize("case", WRONG_RANGES.strip().split("\n"))
+def test_a_range_with_a_wrong_member_is_refused_in_a_sentence(case: str) -> None:
+    expression, words = case.split(" => ")
+    ranges = eval(expression)
     for call in (lambda: complete_ranges(ranges), lambda: explore(Moody(), ranges, budget=4)):
         with pytest.raises(ValueError, match=words) as told:
             call()
@@ -262,24 +262,24 @@ def test_a_source_that_is_not_there_is_refused_before_the_first_layer(
     assert re.search(words, capsys.readouterr().err)
 
 
-@pytest.mark.parametrize(
-    ("members", "words"),
-    [
-        ((5, b"", b""), "Range: name: got int 5, allowed is a text"),
-        (("a", 5), "Range 'a': predicted: got int 5, allowed are bytes"),
-        (("a", [1, 2]), "predicted: got list of 2"),
-        (("a", np.zeros(3, np.uint8)), "predicted: got ndarray"),
-        (("a", None), "predicted: got None"),
-        (("a", b"", "x"), "captured: got str 'x'"),
-        (("a", b"", None, "x"), "crc: got str 'x'"),
-        (("a", b"", None, 2**32), "crc: got int 4294967296"),
-    ],
-)
-def test_memory_with_a_wrong_member_is_refused_in_a_sentence(
-    members: tuple[Any, ...], words: str
-) -> None:
+# members of a Range => the refusal
+WRONG_MEMORY = r"""
+(5, b'', b'') => Range: name: got int 5, allowed is a text
+('a', 5) => Range 'a': predicted: got int 5, allowed are bytes
+('a', [1, 2]) => predicted: got list of 2
+('a', np.zeros(3, np.uint8)) => predicted: got ndarray
+('a', None) => predicted: got None
+('a', b'', 'x') => captured: got str 'x'
+('a', b'', None, 'x') => crc: got str 'x'
+('a', b'', None, 2 ** 32) => crc: got int 4294967296
+"""
+
+
+@pytest.mark.parametrize("case", WRONG_MEMORY.strip().split("\n"))
+def test_memory_with_a_wrong_member_is_refused_in_a_sentence(case: str) -> None:
+    members, words = case.split(" => ")
     with pytest.raises(ValueError, match=words):
-        Range(*members)
+        Range(*eval(members))
 
 
 @pytest.mark.parametrize(
