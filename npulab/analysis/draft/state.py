@@ -320,7 +320,9 @@ class Draft:
             return ""
         sentence = self._made[min(count, self._count)].sentence
         self._count = count
-        self._table = [self._first, *(step.table for step in self._made)][count]
+        self._table = self._first
+        if count:
+            self._table = self._made[count - 1].table
         self._tell()
         return sentence
 
