@@ -143,32 +143,23 @@ def test_a_scan_says_what_is_simulated(run: Any) -> None:
     assert lines[1].startswith("simulated: npulab's own device ran it")
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--device", "board"], "allowed is simulated, command:PROGRAM"),
-        (["--device", "manual"], "--device: got 'manual', allowed is one that runs without a"),
-        (["--device", "simulated", "--timeout", "3"], "--timeout: got device 'simulated'"),
-        (["--device", "simulated", "--buffer", "dat"], "buffer: got 'dat', capture good has"),
-        (["--device", "simulated", "--task", "9"], "task: got 9, capture good has 0 to 0"),
-        (["--device", "simulated", "--task", "0", "--buffer", "data"], "--task: got it with --buf"),
-        (
-            ["--device", "simulated", "--votes", "0"],
-            "votes: got 0, allowed is a whole number from 1",
-        ),
-        (["--device", "simulated", "--resume", "none/j"], "none: no such folder"),
-    ],
-)
-def test_a_scan_refuses_in_a_sentence(
-    run: Any,
-    here: Path,
-    options: list[str],
-    words: str,
-) -> None:
-    status, lines, said = run("scan", "good", *options)
-    assert (status, lines) == (2, [])
-    assert words in said
-    assert said.count("\n") == 1
+REFUSED_SCANS = {
+    "board": "allowed is simulated, command:PROGRAM",
+    "manual": "--device: got 'manual', allowed is one that runs without a",
+    "simulated --timeout 3": "--timeout: got device 'simulated'",
+    "simulated --buffer dat": "buffer: got 'dat', capture good has",
+    "simulated --task 9": "task: got 9, capture good has 0 to 0",
+    "simulated --task 0 --buffer data": "--task: got it with --buf",
+    "simulated --votes 0": "votes: got 0, allowed is a whole number from 1",
+    "simulated --resume none/j": "none: no such folder",
+}
+
+
+@pytest.mark.parametrize("device", REFUSED_SCANS)
+def test_a_scan_refuses_in_a_sentence(run: Any, here: Path, device: str) -> None:
+    status, lines, said = run("scan", "good", "--device", *device.split())
+    assert (status, lines, said.count("\n")) == (2, [], 1)
+    assert REFUSED_SCANS[device] in said
 
 
 def test_markers_of_units_show_planes(run: Any, here: Path) -> None:
@@ -215,28 +206,22 @@ def test_markers_and_their_buffers_show_the_layout(run: Any, here: Path) -> None
     assert (status, record["sure"], record["unexplained"]) == (1, False, [[48, 1]])
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["a.npy"], "layout: got 1 file, allowed are a tensor and its buffer"),
-        (["a.npy", "none.bin"], "none.bin"),
-        (["mine.py", "program.py"], "mine.py: got no npy array"),
-        (["a.npy", "--markers", "2,x"], "--markers: got '2,x', allowed are sizes of axes"),
-        (["new.npy", "--markers", "40,40"], "captures: got 1 for 1600 elements with 256"),
-        (["a.npy", "c.npy", "--markers", "2,3"], "a.npy"),
-    ],
-)
-def test_a_layout_refuses_in_a_sentence(
-    run: Any,
-    here: Path,
-    options: list[str],
-    words: str,
-) -> None:
+REFUSED_LAYOUTS = {
+    "a.npy": "layout: got 1 file, allowed are a tensor and its buffer",
+    "a.npy none.bin": "none.bin",
+    "mine.py program.py": "mine.py: got no npy array",
+    "a.npy --markers 2,x": "--markers: got '2,x', allowed are sizes of axes",
+    "new.npy --markers 40,40": "captures: got 1 for 1600 elements with 256",
+    "a.npy c.npy --markers 2,3": "a.npy",
+}
+
+
+@pytest.mark.parametrize("options", REFUSED_LAYOUTS)
+def test_a_layout_refuses_in_a_sentence(run: Any, here: Path, options: str) -> None:
     np.save("a.npy", np.arange(6, dtype=np.uint8).reshape(2, 3))
     before = Path("a.npy").read_bytes()
-    status, lines, said = run("layout", *options)
-    assert (status, lines) == (2, [])
-    assert words in said
-    assert said.count("\n") == 1
+    status, lines, said = run("layout", *options.split())
+    assert (status, lines, said.count("\n")) == (2, [], 1)
+    assert REFUSED_LAYOUTS[options] in said
     assert Path("a.npy").read_bytes() == before
     assert not Path("c.npy").exists()

@@ -59,7 +59,7 @@ MADE: dict[str, Callable[[], Picture]] = {
     ),
     "comparison": lambda: pictures.output_comparison(compared()),
     "difference": lambda: pictures.output_difference(compared(), [0]),
-    "stream": lambda: pictures.stream_map(npulab.load(CASE)),
+    "stream": lambda: pictures.stream_map(npulab.load(CASE), rows=3),
     "trials": trials,
     "function": lambda: pictures.function_error(
         np.arange(9), np.arange(9) ** 2, np.arange(9) ** 2 + 0.5
