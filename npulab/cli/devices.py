@@ -8,13 +8,14 @@ from typing import Any
 from npulab.captures import store
 from npulab.captures.capture import Capture
 from npulab.captures.controlled import Controlled
-from npulab.captures.devices import Command, Manual
+from npulab.captures.devices import Command, InProcess, Manual, Simulated, device
 
 DEVICES = (
     "simulated, command:PROGRAM ARGUMENTS (the trial's folder goes last), "
     "python:MODULE:CLASS (stays up)"
 )
 OF_PROGRAMS = ("timeout", "reset", "cooldown", "retries")
+SHELL = {"output": "by-status"}  # by name of a setting: the option that states it
 
 
 def program_settings(options: argparse.Namespace) -> dict[str, Any]:
@@ -27,6 +28,42 @@ def refuse_settings(name: str, text: str, device: object) -> None:
     """Raise ValueError for an option of programs, ``name``, with another device."""
     if not isinstance(device, Command):
         raise ValueError(f"--{name}: got device {text!r}, allowed is a device command:PROGRAM")
+
+
+def asked_device(
+    options: argparse.Namespace, good: Capture | None = None, **more: Any
+) -> Simulated | Command | InProcess | Manual:
+    """Return the device that ``--device`` names; with a good capture, a trial passes if the device
+    gives its output.
+
+    ``more`` are settings of programs that no option of ``OF_PROGRAMS`` states. Raises ValueError
+    for settings of programs with another device.
+    """
+    settings = {**more, **program_settings(options)}
+    expected = None
+    if good is not None:
+        expected = good.buffers.get("output")
+    found = device(options.device, expected, **settings)
+    if settings:
+        name = next(iter(settings))
+        refuse_settings(SHELL.get(name, name), options.device, found)
+    if good is None or not isinstance(found, Simulated):
+        return found
+    # trials are compared with this device's output: the good capture's output may be from a board
+    run = found.run(good)
+    if run.output is None:
+        raise ValueError(
+            f"{good.name}: hangs on the simulated device ({run.reason}), allowed is one that runs"
+        )
+    return Simulated(run.output)
+
+
+def refuse_person(options: argparse.Namespace, found: object) -> None:
+    """Raise ValueError for a device whose runs a person makes."""
+    if isinstance(found, Manual):
+        raise ValueError(
+            f"--device: got {options.device!r}, allowed is one that runs without a person"
+        )
 
 
 # options that ask for controls, each alone

@@ -13,12 +13,12 @@ from typing import Any
 
 from npulab.captures import store
 from npulab.captures.capture import Capture
-from npulab.captures.devices import Command, InProcess, Manual, Simulated, device
+from npulab.captures.devices import Simulated
 from npulab.captures.journal import Journal
 from npulab.cli.devices import (
+    asked_device,
     controlled,
-    program_settings,
-    refuse_settings,
+    refuse_person,
     wants_controls,
 )
 from npulab.cli.output import Done, show, tell_stopped
@@ -37,7 +37,8 @@ def _scan(options: argparse.Namespace) -> int:
     from npulab.analysis.scan import scan_capture
 
     capture = store.load(options.path, options.case)
-    asked: Any = _device(options)
+    asked: Any = asked_device(options)
+    refuse_person(options, asked)
     refuse_workers(options, asked)
     simulated = isinstance(asked, Simulated)
     if wants_controls(options):
@@ -76,18 +77,6 @@ def _scan(options: argparse.Namespace) -> int:
         found = replace(found, notes=(OWN, *found.notes))
     show(options, found)
     return 0
-
-
-def _device(options: argparse.Namespace) -> Simulated | Command | InProcess:
-    settings = program_settings(options)
-    found = device(options.device, **settings)
-    if settings:
-        refuse_settings(next(iter(settings)), options.device, found)
-    if isinstance(found, Manual):
-        raise ValueError(
-            f"--device: got {options.device!r}, allowed is one that runs without a person"
-        )
-    return found
 
 
 def _about(options: argparse.Namespace, capture: Capture, buffer: str | None) -> dict[str, Any]:

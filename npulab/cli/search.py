@@ -23,8 +23,6 @@ from npulab.captures.capture import Capture
 from npulab.captures.controlled import controlled_of
 from npulab.captures.devices import (
     Against,
-    Command,
-    InProcess,
     Manual,
     Probed,
     Recorder,
@@ -36,19 +34,18 @@ from npulab.captures.roles import PRESENCE, Roles, roles
 from npulab.captures.sweep import Sweep, is_sweep, load_captures, load_sweep, sweep_of
 from npulab.captures.sweep_store import SweepStore, is_store, open_store
 from npulab.cli.devices import (
+    asked_device,
     controlled,
-    program_settings,
-    refuse_settings,
     wants_controls,
 )
 from npulab.cli.output import Done, show, tell, tell_stopped
 from npulab.cli.roles import chosen_jobs, tell_part
 from npulab.cli.terminal import progress
-from npulab.cli.verdicts import refuse_verdict, write_verdict
+from npulab.cli.verdicts import IS_VERDICT, refuse_other, write_verdict
 from npulab.cli.workers import has_workers, refuse_workers, workers_of
 from npulab.registers.formats.tables import table_text
 from npulab.registers.table import COLUMNS
-from npulab.support.files import first_bytes, replace_file, write_file
+from npulab.support.files import replace_file, write_file
 from npulab.support.refuse import reason, refusing
 from npulab.support.text import plural
 
@@ -56,8 +53,6 @@ if TYPE_CHECKING:
     from npulab.analysis.laws.summary import Summary
 
 MAP_SUFFIX = ".csv"
-# a script of bisect has its imports in its first bytes, of which this many are read
-HEAD = 2**16
 IMPORTS = b"\nimport npulab\nimport npulab.analysis.bisect\n"
 
 
@@ -66,9 +61,9 @@ def _bisect(options: argparse.Namespace) -> int:
     oracle = _oracle(options, good, bad)
     refuse_workers(options, oracle)
     if options.verdict:
-        refuse_verdict(options.verdict)
+        refuse_other("verdict", options.verdict, "verdict", IS_VERDICT)
     if options.script:
-        _refuse_script(Path(options.script))
+        refuse_other("script", options.script, "script of bisect", IMPORTS)
     if options.max_hangs < 1:
         raise ValueError(f"--max-hangs: got {options.max_hangs}, allowed is at least 1")
     by_hand = options.device.startswith("manual")
@@ -125,7 +120,10 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
 def _oracle(options: argparse.Namespace, good: Capture, bad: Capture) -> Callable[[Capture], str]:
     """Return the device, probed with the good capture, with controls and recorded if the options
     ask for it."""
-    device = _device(options, good)
+    more = {}
+    if options.by_status:
+        more = {"output": None}
+    device = asked_device(options, good, **more)
     oracle: Callable[[Capture], str] = device
     if options.against is not None:
         oracle = _against(options, device, good)
@@ -176,20 +174,6 @@ def _print_trial(trial: Trying) -> None:
     print(f"\n{trial}")
 
 
-def _refuse_script(script: Path) -> None:
-    """Raise an error for a path that cannot be written, or that has a file which is not a script of
-    bisect.
-    """
-    if script.is_dir() or not script.parent.is_dir():
-        raise ValueError(f"--script: got {script}, allowed is a file in a folder that is there")
-    exists = script.exists() or script.is_symlink()
-    if exists and IMPORTS not in first_bytes(script, HEAD):
-        raise FileExistsError(
-            f"--script: got {script}, which is there and is not a script of bisect, "
-            "allowed is a new file"
-        )
-
-
 def _flake(text: str) -> float | None:
     if text == "auto":
         return None
@@ -199,32 +183,6 @@ def _flake(text: str) -> float | None:
         raise ValueError(
             f"--flake: got {text!r}, allowed is a rate from 0 up to 0.5, or auto"
         ) from None
-
-
-def _device(options: argparse.Namespace, good: Capture) -> Simulated | Command | InProcess | Manual:
-    """Return the device that ``--device`` names; a trial passes if the device gives the good
-    capture's output.
-    """
-    settings = program_settings(options)
-    if options.by_status:
-        settings["output"] = None
-    oracle = device(options.device, good.buffers.get("output"), **settings)
-    if settings:
-        name = next(iter(settings))
-        if options.by_status:
-            name = "by-status"
-        refuse_settings(name, options.device, oracle)
-    if isinstance(oracle, Simulated):
-        # trials are compared with this device's output: the good capture's output may be from a
-        # board
-        run = oracle.run(good)
-        if run.output is None:
-            raise ValueError(
-                f"{options.good}: hangs on the simulated device ({run.reason}), "
-                "allowed is one that runs"
-            )
-        return Simulated(run.output)
-    return oracle
 
 
 def _laws(options: argparse.Namespace) -> int:

@@ -8,17 +8,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npulab.captures.devices import Manual, Simulated, device
+from npulab.captures.store import load
 from npulab.captures.verdicts import Verdict
-from npulab.cli.devices import program_settings, refuse_settings
+from npulab.cli.devices import asked_device, program_settings, refuse_person
 from npulab.cli.output import show, tell
 from npulab.support.files import first_bytes
+from npulab.support.refuse import refuse_if
 
 if TYPE_CHECKING:
     from npulab.analysis.bisect import Bisected
     from npulab.captures.controlled import Controlled
 
-HEAD = 2**12  # bytes in which a verdict says that it is one
+HEAD = 2**16  # bytes in which a file says of which kind it is
 IS_VERDICT = b'"npulab": "verdict"'
 
 
@@ -26,49 +27,33 @@ def _verdict(options: argparse.Namespace) -> int:
     from npulab.analysis.verdict import recheck
 
     verdict = Verdict.read(options.file)
-    settings = program_settings(options)
+    folder = Path(options.file).parent
     asked: Any = None
     if options.device is not None:
-        asked = _device(options, verdict, Path(options.file).parent, settings)
-    elif settings:
-        name = next(iter(settings))
-        raise ValueError(f"--{name}: got it without --device, allowed is it with --device")
-    found = recheck(verdict, Path(options.file).parent, asked)
+        path = Path(verdict["inputs"]["good"]["path"])
+        if not path.exists():
+            path = folder / path
+        asked = asked_device(options, load(path))
+        refuse_person(options, asked)
+    for name in program_settings(options):
+        without = options.device is None
+        refuse_if(without, f"--{name}", "it without --device", "is it with --device")
+    found = recheck(verdict, folder, asked)
     show(options, found)
     return int(not found.holds)
 
 
-def _device(
-    options: argparse.Namespace, verdict: Verdict, folder: Path, settings: dict[str, Any]
-) -> Any:
-    """Return the device, which passes a run that gives the good capture's output."""
-    from npulab.captures import store
-
-    path = Path(verdict["inputs"]["good"]["path"])
-    if not path.exists():
-        path = folder / path
-    good = store.load(path)
-    found = device(options.device, good.buffers.get("output"), **settings)
-    if isinstance(found, Manual):
-        raise ValueError(
-            f"--device: got {options.device!r}, allowed is one that runs without a person"
-        )
-    if settings:
-        refuse_settings(next(iter(settings)), options.device, found)
-    if isinstance(found, Simulated):
-        # as bisect does: the good capture's output may be from a board
-        return Simulated(found.run(good).output)
-    return found
-
-
-def refuse_verdict(path: str) -> None:
-    """Raise an error for a path that cannot be written, or that has a file which is no verdict."""
+def refuse_other(option: str, path: str, kind: str, sign: bytes) -> None:
+    """Raise an error for a path that cannot be written, or that has a file which is not of a kind:
+    the ``sign`` of the kind is not in the file's first bytes.
+    """
     file = Path(path)
     if file.is_dir() or not file.parent.is_dir():
-        raise ValueError(f"--verdict: got {path}, allowed is a file in a folder that is there")
-    if file.exists() and IS_VERDICT not in first_bytes(file, HEAD):
+        raise ValueError(f"--{option}: got {path}, allowed is a file in a folder that is there")
+    exists = file.exists() or file.is_symlink()
+    if exists and sign not in first_bytes(file, HEAD):
         raise FileExistsError(
-            f"--verdict: got {path}, which is there and is no verdict, allowed is a new file"
+            f"--{option}: got {path}, which is there and is no {kind}, allowed is a new file"
         )
 
 

@@ -433,7 +433,7 @@ def test_bisect_finds_the_fields_and_resumes(run: Any, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import npulab\n")
     mine = [tmp_path / "mine.py" if one == tmp_path / "again.py" else one for one in options]
     assert (
-        "mine.py, which is there and is not a script of bisect, allowed is a new file"
+        "mine.py, which is there and is no script of bisect, allowed is a new file"
         in run("bisect", *mine)[2]
     )
     assert (tmp_path / "mine.py").read_text() == "import npulab\n"
