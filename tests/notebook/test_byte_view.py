@@ -582,7 +582,6 @@ def test_repr_and_the_face_without_a_kernel(capture: npulab.Capture) -> None:
         == "ByteView(vivante/sim-3x3-same, coefficients, simulated: 960 bytes; 206 fill, 91 zero, 663 unchanged)"
     )
     data, _ = view._repr_mimebundle_()
-    assert "<b>simulated</b>" in data["text/html"]
     assert "00000040  01  02  00  4a" in data["text/html"]
     assert "… 704 more bytes" in data["text/html"]
     nasty = ByteModel(
@@ -592,7 +591,6 @@ def test_repr_and_the_face_without_a_kernel(capture: npulab.Capture) -> None:
     html = nasty._repr_html_()
     assert "<script" not in html
     assert html.count("&lt;script&gt;") >= 3
-    assert html == nasty._repr_html_()
 
 
 def test_bytes_alone_have_the_name_that_is_given() -> None:

@@ -284,10 +284,7 @@ def test_repr_and_the_face_without_a_kernel() -> None:
         "DiffView(a demo/a, b demo/b, simulated: 1 field differs, 6 are equal; "
         "buffer input: 1 byte from 0x0 on)"
     )
-    data, _ = view._repr_mimebundle_()
-    assert "<b>simulated</b>" in data["text/html"]
     html = DiffModel(A, B)._repr_html_()
-    assert html == DiffModel(A, B)._repr_html_()
     assert "<script" not in html
     assert "&lt;script&gt;" in html
     assert "<td style='text-align:left'>0x2</td><td style='text-align:left'>0x4</td>" in html

@@ -331,21 +331,11 @@ def test_head_counts_bits_as_the_status_of_the_map_does() -> None:
     assert MapEditor(one).summary.startswith("6 explained, 32 guessed, 26 open of 64 bits")
 
 
-def test_repr_and_face_are_equal_on_two_builds() -> None:
-    one, two = (MapEditor(made(), small(provenance="simulated")) for _ in range(2))
-    assert (
-        repr(one)
-        == repr(two)
-        == (
-            "MapEditor(NN: 6 fields of 2 words, read in demo/a, simulated; 2 explained, "
-            "32 guessed, 30 open of 64 bits; 0 steps, not saved)"
-        )
+def test_a_line_counts_bits_and_steps() -> None:
+    assert repr(MapEditor(made(), small(provenance="simulated"))) == (
+        "MapEditor(NN: 6 fields of 2 words, read in demo/a, simulated; 2 explained, "
+        "32 guessed, 30 open of 64 bits; 0 steps, not saved)"
     )
-    assert repr(one.model) == repr(one).replace("MapEditor", "MapModel")
-    faces = [view._repr_mimebundle_()[0] for view in (one, two)]
-    assert faces[0]["text/html"] == faces[1]["text/html"]
-    assert "<b>simulated</b>" in faces[0]["text/html"]
-    assert "application/vnd.jupyter.widget-view+json" in faces[0]
 
 
 def test_face_shows_fields_and_steps_and_escapes() -> None:
@@ -357,7 +347,6 @@ def test_face_shows_fields_and_steps_and_escapes() -> None:
     assert "<img" not in face
     assert "rename mode to &lt;img" in face
     assert "capture" not in re.search(r"<tr>.*?</tr>", face)[0]
-    assert not re.search(r"<(script|style|link)|class=|id=", face)
 
 
 def test_face_has_at_most_60_rows() -> None:

@@ -239,8 +239,6 @@ def test_repr_and_the_face_without_a_kernel() -> None:
         "2 of 12 outputs differ; 1 by -3, 1 by +2; in 1 of 3 channels; "
     )
     html = view._repr_mimebundle_()[0]["text/html"]
-    assert html == view.model._repr_html_()
-    assert "<b>simulated</b>" in html
     assert "first at row 1, column 0, channel 2" in html
     assert "row 1, column 0, channel 2: predicted 7, captured 9, difference +2" in html
     cells = "".join(f"<td style='text-align:left'>{number}</td>" for number in (2, 4, 2, 3))
@@ -248,11 +246,8 @@ def test_repr_and_the_face_without_a_kernel() -> None:
     assert html.count("<tr>") == 2
     assert "<script" not in html
     equal = OutputModel(compared(predicted, predicted))._repr_html_()
-    assert ("equal; 0 of 12 outputs differ" in equal, "<table" in equal, "simulated" in equal) == (
-        True,
-        False,
-        False,
-    )
+    assert "equal; 0 of 12 outputs differ" in equal
+    assert "<table" not in equal
 
 
 def test_the_pointer_tells_and_small_pictures_have_numbers() -> None:

@@ -437,18 +437,11 @@ def test_view_sends_plain_lists() -> None:
     assert state["places"][0]["choices"] == ["off", "on"]
 
 
-def test_repr_and_face_are_equal_on_two_builds(mesa: Capture, vendor: Capture) -> None:
-    one, two = RegisterView(mesa, vendor), RegisterView(mesa, vendor)
+def test_a_line_names_the_capture_and_counts_the_bits(mesa: Capture, vendor: Capture) -> None:
     assert (
-        repr(one)
-        == repr(two)
+        repr(RegisterView(mesa, vendor))
         == "RegisterView(vivante/update4-mesa, job 0 NN, 34 words, 41 bits differ)"
     )
-    assert repr(one.model) == repr(one).replace("View", "Model")
-    faces = [view._repr_mimebundle_()[0] for view in (one, two)]
-    assert faces[0]["text/html"] == faces[1]["text/html"]
-    assert faces[0]["text/plain"] == repr(one)
-    assert "application/vnd.jupyter.widget-view+json" in faces[0]
 
 
 def test_face_shows_words_and_fields() -> None:
@@ -459,12 +452,6 @@ def test_face_shows_words_and_fields() -> None:
     assert "<b>0x00000050</b> (reference 0x00000051)" in face
     assert "w0_8_24 0, size 21, w0_2_2 0, <b>mode off, reference 0x1 = on</b>" in face
     assert "size[5:4], w1_26_4 0, where 0x80" in face
-    assert not re.search(r"<(script|style|link)|class=|id=", face)
-
-
-def test_face_escapes() -> None:
-    face = RegisterView(small(name="<script>"))._repr_mimebundle_()[0]["text/html"]
-    assert "<script" not in face
 
 
 @pytest.mark.parametrize(
@@ -475,14 +462,6 @@ def test_face_has_at_most_60_rows(count: int, rows: int, more: str) -> None:
     face = RegisterView(wide(count))._repr_mimebundle_()[0]["text/html"]
     assert face.count("<tr>") == rows
     assert more in face
-
-
-def test_simulated_is_said_everywhere() -> None:
-    view = RegisterView(small(provenance="simulated"))
-    assert view.simulated
-    assert repr(view) == "RegisterView(demo/a, job 0 NN, 3 words, simulated, 0 bits differ)"
-    assert "<b>simulated</b>" in view._repr_mimebundle_()[0]["text/html"]
-    assert "simulated" not in repr(RegisterView(small()))
 
 
 def known() -> SimpleNamespace:
