@@ -131,7 +131,11 @@ def test_what_cannot_be_compared_says_why(run: Any, tmp_path: Path) -> None:
     assert (row["verdict"], row["compared"]) == ("differs", 0)
 
 
-def test_both_outputs_are_shown_where_they_differ(run: Any, tmp_path: Path) -> None:
+def test_both_outputs_are_shown_where_they_differ(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # explanations take seconds: test_what_nobody_wrote_is_said looks for them
+    monkeypatch.setattr("npulab.cli.check.nearby", lambda result, progress: "")
     output = right()
     output[7, 3, 2] ^= 1
     output[9, 9, 1] ^= 4

@@ -321,17 +321,6 @@ def test_the_story_is_told(told: npulab.notebook.sessions.Session) -> None:
     assert "1088 bits in 34 words: 61 % explained" in str(shown[0])
 
 
-def test_without_a_map_of_its_own_the_first_captures_block_is_drawn(tmp_path: Path) -> None:
-    shutil.copytree(CAPTURES / "nvdla" / "sim-add", tmp_path / "a")
-    session = npulab.session(tmp_path / "s.json", author="ada")
-    session.attach("a")
-    report = session.report(tmp_path / "s.md").read_text(encoding="utf-8")
-    capture = npulab.load(tmp_path / "a")
-    counted = capture.maps[capture.jobs[0].block].status().attrs["summary"]
-    assert f"bit 31 on the left: {counted}" in report.replace("\\", "")
-    assert len([*tmp_path.glob("s-figures/*.png")]) == 1
-
-
 def test_the_page_needs_nothing_and_runs_nothing(told: npulab.notebook.sessions.Session) -> None:
     page = (told.folder / "out.html").read_text(encoding="utf-8")
     seen = Seen(page)
