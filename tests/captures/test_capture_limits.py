@@ -45,6 +45,9 @@ TABLE = [
     },
 ]
 A = RegisterMap(TABLE)
+# a layer of one place, whose channels a test says
+AXES = [f"{name}_{axis}" for name in ("input", "kernel", "stride") for axis in "hw"]
+ONES = dict.fromkeys([*AXES, "input_scale", "weight_scale", "output_scale"], 1)
 B = RegisterMap(
     [{"block": "B", "offset": 0x100, "register": "GO", "field": "go", "lsb": 0, "width": 1}],
     dense=False,
@@ -278,17 +281,7 @@ def test_units_with_numbers_in_a_row_are_one() -> None:
 
 
 def test_layers_of_2_to_the_21_weights_are_made() -> None:
-    size = {
-        "input_h": 1,
-        "input_w": 1,
-        "kernel_h": 1,
-        "kernel_w": 1,
-        "stride_h": 1,
-        "stride_w": 1,
-        "input_scale": 1,
-        "weight_scale": 1,
-        "output_scale": 1,
-    }
+    size = ONES
     layer, x = made({**size, "input_c": 2**11, "output_c": 2**10})
     assert (layer.weights.size, x.shape) == (2**21, (1, 1, 2**11))  # type: ignore[union-attr]
     assert (int(layer.weights.min()), int(layer.weights.max())) == (0, 255)  # type: ignore[union-attr]
@@ -350,19 +343,7 @@ def test_what_is_seen_of_what_a_compiler_left() -> None:
             buffers=buffers,
         )
 
-    size = {
-        "input_h": 1,
-        "input_w": 1,
-        "input_c": 3,
-        "kernel_h": 1,
-        "kernel_w": 1,
-        "stride_h": 1,
-        "stride_w": 1,
-        "output_c": 2,
-        "input_scale": 1,
-        "weight_scale": 1,
-        "output_scale": 1,
-    }
+    size = {**ONES, "input_c": 3, "output_c": 2}
     run = Compiler([sys.executable, "-Sc", "pass", "{model}"], read=left)
     buffers = {"weights": b"12345", "stream": b"1", "output": b"22"}
     answer = run(size)
@@ -618,19 +599,7 @@ def test_a_lowered_layer_is_of_the_chip_that_is_named(monkeypatch: pytest.Monkey
         "npulab.captures.sources.target",
         lambda name: type("Of", (), {"lower": staticmethod(lower), "allowed": {}}),
     )
-    size = {
-        "input_h": 1,
-        "input_w": 1,
-        "input_c": 3,
-        "kernel_h": 1,
-        "kernel_w": 1,
-        "stride_h": 1,
-        "stride_w": 1,
-        "output_c": 2,
-        "input_scale": 1,
-        "weight_scale": 1,
-        "output_scale": 1,
-    }
+    size = {**ONES, "input_c": 3, "output_c": 2}
     for source in (Lowered("t"), Lowered("t", "c"), Lowered("t", options={"a": 1})):
         assert source(size).outcome == "captured"
     assert asked == [{}, {"chip": "c"}, {"a": 1}]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,21 +20,55 @@ from npulab.npus.template import new_target
 WORDS = bytes(range(64))
 
 
+def made(name: str, text: str | None = None, file: str = "words.bin") -> Path:
+    """A folder with words and a description."""
+    folder = Path(name)
+    folder.mkdir(parents=True)
+    (folder / file).write_bytes(WORDS)
+    if text is not None:
+        (folder / "job.json").write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def zeta(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a target ``zeta``."""
+    folder: Path = tmp_path_factory.mktemp("zeta")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder)
+        new_target("zeta")
+    return folder
+
+
 @pytest.fixture
-def dump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Makes a folder with words and a description, beside a target ``zeta``."""
-    monkeypatch.chdir(tmp_path)
+def dump(zeta: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Path]]:
+    """``made``, beside the target; what was made is removed after the test."""
+    monkeypatch.chdir(zeta)
+    yield made
+    for path in zeta.iterdir():
+        if path.name != "npulab_targets":
+            shutil.rmtree(path)
+
+
+# what its importer says of jobs itself
+OWN = """
+from npulab.capture import Job
+
+def jobs(path, buffers, maps):
+    if path.name == "bad":
+        raise {}
+    return [Job("JOB", [*buffers["words"][:16]])]
+
+IMPORTERS ="""
+
+
+def let_zeta_read(raised: str) -> None:
+    """A target ``zeta`` here, whose importer reads jobs itself, and raises an error in "bad"."""
     new_target("zeta")
-
-    def made(name: str, text: str | None = None, file: str = "words.bin") -> Path:
-        folder = Path(name)
-        folder.mkdir(parents=True)
-        (folder / file).write_bytes(WORDS)
-        if text is not None:
-            (folder / "job.json").write_text(text)
-        return folder
-
-    return made
+    file = Path("npulab_targets/zeta/dumps.py")
+    text = file.read_text().replace("CHIPS, TABLES)", "CHIPS, TABLES, jobs)")
+    file.write_text(text.replace("IMPORTERS =", OWN.format(raised)))
+    trust(Path("npulab_targets/zeta"))
 
 
 BROKEN = [
@@ -190,28 +225,12 @@ def test_one_broken_dump_of_several_is_told_with_its_folder(dump: Callable[..., 
     ],
 )
 def test_what_the_jobs_of_a_dump_refuse_names_its_folder(
-    dump: Callable[..., Path], raised: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: str
 ) -> None:
-    file = Path("npulab_targets/zeta/dumps.py")
-    file.write_text(
-        file.read_text()
-        .replace("CHIPS, TABLES)", "CHIPS, TABLES, jobs)")
-        .replace(
-            "IMPORTERS =",
-            f"""
-from npulab.capture import Job
-
-def jobs(path, buffers, maps):
-    if path.name == "bad":
-        raise {raised}
-    return [Job("JOB", [*buffers["words"][:16]])]
-
-IMPORTERS =""",
-        )
-    )
-    trust(Path("npulab_targets/zeta"))
-    dump("runs/good", '{"npu": "zeta"}')
-    dump("runs/bad", '{"npu": "zeta"}')
+    monkeypatch.chdir(tmp_path)
+    let_zeta_read(raised)
+    made("runs/good", '{"npu": "zeta"}')
+    made("runs/bad", '{"npu": "zeta"}')
     with pytest.warns(UserWarning, match=r"runs/bad\b.*byte 0x10: got opcode 0x7"):
         assert npulab.load_all("runs").names == ["good"]
 
@@ -239,10 +258,8 @@ def test_captures_that_make_no_sweep_say_which_option_takes_a_part(
     for name in ("zeta", "beta"):
         new_target(name)
         for number in range(2):
-            folder = Path("all", f"{name}{number}")
-            folder.mkdir(parents=True)
-            (folder / "words.bin").write_bytes(WORDS)
-            (folder / "job.json").write_text(json.dumps({"npu": name, "parameters": {"k": number}}))
+            text = json.dumps({"npu": name, "parameters": {"k": number}})
+            folder = made(f"all/{name}{number}", text)
             npulab.save(npulab.load(folder), Path("captures", name, str(number)))
     with pytest.raises(
         ValueError,
@@ -258,28 +275,16 @@ def test_captures_that_make_no_sweep_say_which_option_takes_a_part(
         npulab.load_sweep("captures", target="zita")
 
 
-def test_a_reader_of_its_own_may_have_keys_of_its_own(dump: Callable[..., Path]) -> None:
-    file = Path("npulab_targets/zeta/dumps.py")
-    file.write_text(
-        file.read_text()
-        .replace("CHIPS, TABLES)", "CHIPS, TABLES, jobs)")
-        .replace(
-            "IMPORTERS =",
-            """
-from npulab.capture import Job
-
-def jobs(path, buffers, maps):
-    return [Job("JOB", [*buffers["words"][:16]])]
-
-IMPORTERS =""",
-        )
-    )
-    trust(Path("npulab_targets/zeta"))
-    assert npulab.load(dump("a", '{"npu": "zeta", "queue": 3}')).target == "zeta"
+def test_a_reader_of_its_own_may_have_keys_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    let_zeta_read("ValueError")
+    assert npulab.load(made("a", '{"npu": "zeta", "queue": 3}')).target == "zeta"
     with pytest.raises(
         ValueError, match=r"got the key 'parameter', allowed are .*; near is parameters$"
     ):
-        npulab.load(dump("b", '{"npu": "zeta", "parameter": {}}'))
+        npulab.load(made("b", '{"npu": "zeta", "parameter": {}}'))
 
 
 def test_import_keeps_the_names_of_folders(

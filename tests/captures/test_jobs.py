@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 import npulab
 from npulab.analysis.bisect.parts import mix, parts_of
@@ -172,6 +172,7 @@ WORDS = st.integers(0, 2**32 - 1)
 WRITES = st.lists(st.tuples(st.sampled_from([0, 4, 8, 12, 0x1000]), WORDS, WORDS), max_size=12)
 
 
+@settings(max_examples=40)
 @given(WRITES, WRITES)
 def test_masked_writes_change_their_bits_of_what_jobs_before_left(first: Any, second: Any) -> None:
     one = Job.from_writes("B", first, PLAIN)

@@ -249,10 +249,20 @@ def test_without_the_extra(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         open_store(kept).read()
 
 
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of one batch."""
+    path: Path = tmp_path_factory.mktemp("begun") / "s"
+    open_store(path).append(LAYERS[:5], "a")
+    return path
+
+
 @pytest.mark.parametrize("number", range(6))
-def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_a_full_disk(
+    begun: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
     """Each call that writes fails once; what was there stays, and the batch can be appended."""
-    store = open_store(tmp_path / "s").append(LAYERS[:5], "a")
+    store = open_store(shutil.copytree(begun, tmp_path / "s"))
     calls = [
         (parts, "replace_file"),
         (parts, "give_name"),
